@@ -68,7 +68,7 @@ fuzz: $(READY_DEV)  ## Give 10,000 broken files to the readers; each must be ref
 	@$(RUN) tools/fuzz.py
 
 bounds: $(READY_DEV)  ## Draw 1,000 plans at random; none may break a bound of physics.
-	GLMPLAN_PLANS=1000 $(RUN) -m pytest tests/plan/test_physical_bounds.py
+	GLMPLAN_PLANS=1000 $(RUN) -m pytest tests/planner/test_physical_bounds.py
 
 docs: $(READY_DEV)  ## Write the generated pages again.
 	$(RUN) tools/docs.py

@@ -19,21 +19,33 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from glmplan.catalog.entries.accelerators import load_accelerator
+    from glmplan.catalog.entries.hosts import load_host, load_machine
+    from glmplan.catalog.entries.models import load_model
     from glmplan.errors import DoesNotFit, GlmplanError, Infeasible, SpecError, UnknownFact, UnknownName
-    from glmplan.facts.catalogue.accelerators import load_accelerator
-    from glmplan.facts.catalogue.hosts import load_host, load_machine
-    from glmplan.facts.catalogue.models import load_model
-    from glmplan.plan.answer import FitAnswer
-    from glmplan.plan.ask import Deployed, deployment, fit, kept, memory, predict, safe, simulate, step_time
-    from glmplan.plan.listings import Listing, hardware, models
-    from glmplan.plan.memory_plan import MemoryPlan
-    from glmplan.plan.step_times import StepTimes
+    from glmplan.planner.ask import (
+        Deployed,
+        Listing,
+        StepTimes,
+        deployment,
+        fit,
+        hardware,
+        kept,
+        memory,
+        models,
+        predict,
+        safe,
+        simulate,
+        step_time,
+    )
+    from glmplan.planner.capacity import MemoryPlan
+    from glmplan.planner.make_plan import FitAnswer
     from glmplan.prediction.deployment import Deployment
     from glmplan.prediction.load import Load
     from glmplan.prediction.predict import Figure, Prediction
     from glmplan.prediction.table import predict_table
-    from glmplan.serving.safe_load import Kept, SafeLoad
-    from glmplan.serving.simulate import Outcome
+    from glmplan.simulation.safe_load import Kept, SafeLoad
+    from glmplan.simulation.simulate import Outcome
 
 __all__ = [
     "Deployed",
@@ -73,22 +85,22 @@ __all__ = [
 
 _PLACES = {
     "glmplan.errors": ("DoesNotFit", "GlmplanError", "Infeasible", "SpecError", "UnknownFact", "UnknownName"),
-    "glmplan.facts.catalogue.accelerators": ("load_accelerator",),
-    "glmplan.facts.catalogue.hosts": ("load_host", "load_machine"),
-    "glmplan.facts.catalogue.models": ("load_model",),
-    "glmplan.plan.ask": (
+    "glmplan.catalog.entries.accelerators": ("load_accelerator",),
+    "glmplan.catalog.entries.hosts": ("load_host", "load_machine"),
+    "glmplan.catalog.entries.models": ("load_model",),
+    "glmplan.planner.ask": (
         "Deployed", "deployment", "fit", "kept", "memory", "predict", "safe", "simulate", "step_time",
     ),
-    "glmplan.plan.listings": ("Listing", "hardware", "models"),
-    "glmplan.plan.memory_plan": ("MemoryPlan",),
-    "glmplan.plan.answer": ("FitAnswer",),
-    "glmplan.plan.step_times": ("StepTimes",),
+    "glmplan.planner.ask": ("Listing", "hardware", "models"),
+    "glmplan.planner.capacity": ("MemoryPlan",),
+    "glmplan.planner.make_plan": ("FitAnswer",),
+    "glmplan.planner.ask": ("StepTimes",),
     "glmplan.prediction.deployment": ("Deployment",),
     "glmplan.prediction.load": ("Load",),
     "glmplan.prediction.predict": ("Figure", "Prediction"),
     "glmplan.prediction.table": ("predict_table",),
-    "glmplan.serving.safe_load": ("Kept", "SafeLoad"),
-    "glmplan.serving.simulate": ("Outcome",),
+    "glmplan.simulation.safe_load": ("Kept", "SafeLoad"),
+    "glmplan.simulation.simulate": ("Outcome",),
 }  # fmt: skip
 _MODULE = {name: module for module, names in _PLACES.items() for name in names}
 

@@ -20,19 +20,37 @@ __all__ = [
     "DIMENSIONS",
     "GIB",
     "QUANTILE_90",
+    "Bits",
+    "ByteCount",
     "Bytes",
+    "BytesArray",
     "BytesPerSecond",
+    "BytesPerSecondArray",
     "Flop",
+    "FlopArray",
     "FlopPerSecond",
+    "FlopPerSecondArray",
     "Hertz",
     "Joules",
+    "Milliseconds",
+    "PerSecond",
     "Quantity",
+    "Ratio",
     "Seconds",
+    "SecondsArray",
+    "TokenCount",
+    "Tokens",
+    "TokensArray",
+    "TokensPerSecond",
+    "TokensPerSecondArray",
     "TransfersPerSecond",
+    "Unit",
     "Usd",
+    "UsdArray",
     "UsdPerJoule",
     "UsdPerSecond",
     "Watts",
+    "WattsArray",
     "counted_unit",
     "finite_number",
     "format_quantity",
@@ -503,3 +521,32 @@ Usd = Annotated[float, Quantity("USD", positive=False)]
 UsdPerJoule = Annotated[float, Quantity("USD per joule", positive=False)]
 UsdPerSecond = Annotated[float, Quantity("USD per second", positive=False)]
 Watts = Annotated[float, Quantity("watts")]
+
+
+class Unit:
+    """The unit of a number in a signature; for readers and checks, nothing is converted."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+Ratio = Annotated[float, Unit("-")]
+Tokens = Annotated[float, Unit("token")]
+TokensPerSecond = Annotated[float, Unit("token/s")]
+PerSecond = Annotated[float, Unit("1/s")]
+Milliseconds = Annotated[float, Unit("ms")]
+Bits = Annotated[float, Unit("bit")]
+TokenCount = Annotated[int, Unit("token")]
+ByteCount = Annotated[int, Unit("B")]
+# arrays, or numbers, that broadcast
+BytesArray = Annotated[Any, Unit("B")]
+BytesPerSecondArray = Annotated[Any, Unit("B/s")]
+FlopArray = Annotated[Any, Unit("FLOP")]
+FlopPerSecondArray = Annotated[Any, Unit("FLOP/s")]
+SecondsArray = Annotated[Any, Unit("s")]
+TokensArray = Annotated[Any, Unit("token")]
+TokensPerSecondArray = Annotated[Any, Unit("token/s")]
+UsdArray = Annotated[Any, Unit("USD")]
+WattsArray = Annotated[Any, Unit("W")]

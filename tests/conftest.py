@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from glmplan.calibrate.all_fits import calibrate_steps
-from glmplan.readers.runs.ledger import load_measurements
+from glmplan.io.runs.ledger import load_measurements
 
 # tests and tools compare generated text by one function
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))

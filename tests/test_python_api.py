@@ -12,12 +12,12 @@ import sys
 import warnings
 from pathlib import Path
 
+import glmplan.plan.ask
 import pytest
 
 import glmplan
-import glmplan.plan.ask
-from glmplan.plan import Words, fit_answer
-from glmplan.plan.question import Words as QuestionWords
+from glmplan.planner import Words, fit_answer
+from glmplan.planner.question import Words as QuestionWords
 from glmplan.prediction.effects import COLUMNS, LEVELS, keys_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -119,7 +119,7 @@ def test_typed_and_written_values_ask_the_same_question():
 
 def test_a_question_takes_exactly_what_the_command_line_takes():
     named = {field.name for field in dataclasses.fields(QuestionWords)} - {"model", "on"}
-    assert named == set(glmplan.plan.ask.Question.__annotations__)
+    assert named == set(glmplan.planner.ask.Question.__annotations__)
 
 
 @pytest.mark.parametrize(

@@ -56,14 +56,14 @@ def from_shell_to_answer() -> None:
 
 def predictions_per_second() -> None:
     """Print how many points of a table are predicted in a second: all at once, one by one, and whole runs."""
-    from glmplan.facts.catalogue.accelerators import load_accelerator
-    from glmplan.facts.catalogue.hosts import implied_host
-    from glmplan.facts.catalogue.models import load_model
-    from glmplan.physics.network.groups import links_of_layout
+    from glmplan.catalog.entries.accelerators import load_accelerator
+    from glmplan.catalog.entries.hosts import implied_host
+    from glmplan.catalog.entries.models import load_model
+    from glmplan.costs.network.links import links_of_layout
+    from glmplan.io.models.checkpoints import checkpoint_for
     from glmplan.prediction.deployment import Deployment, runs_sparse
     from glmplan.prediction.load import Load
     from glmplan.prediction.predict import predict_many, step_seconds
-    from glmplan.readers.models.checkpoints import checkpoint_for
 
     model, part = load_model("glm-5.1"), load_accelerator("b200-sxm")
     deployment = Deployment(
@@ -122,10 +122,9 @@ def predictions_per_second() -> None:
 
 def points_of_a_sweep() -> None:
     """Print how long a million points of a sweep take with their intervals, then as a table, and their frontier."""
-    from glmplan.sizing.axes import read_sweep
-    from glmplan.sizing.frontier import frontier
-    from glmplan.sizing.sweep import swept
-    from glmplan.sizing.sweep_rows import csv_parts, rows_of
+    from glmplan.purchase.axes import read_sweep
+    from glmplan.purchase.frontier import frontier
+    from glmplan.purchase.sweep import csv_parts, rows_of, swept
 
     sweep = read_sweep({
         "model": "glm-5.1-fp8,qwen3.8-27b,gpt-oss-120b,llama-3.1-70b,llama-3.1-8b",

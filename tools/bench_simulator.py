@@ -21,15 +21,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from glmplan.serving.engine.plain import compiled
-from glmplan.serving.engine.settings import EngineSettings, KvPool
-from glmplan.serving.engine.step_table import StepTable
-from glmplan.serving.safe_load import safe_load, speed_factors
-from glmplan.serving.service import Service
-from glmplan.serving.simulate import simulate
-from glmplan.serving.traffic.drafting import Acceptance
-from glmplan.serving.traffic.promises import parse_slo
-from glmplan.serving.traffic.spec import Traffic, parse_traffic
+from glmplan.simulation.engine.plain import compiled
+from glmplan.simulation.engine.settings import EngineSettings, KvPool
+from glmplan.simulation.engine.step_table import StepTable
+from glmplan.simulation.safe_load import safe_load, speed_factors
+from glmplan.simulation.simulate import Service, simulate
+from glmplan.simulation.traffic.request import Acceptance
+from glmplan.simulation.traffic.slo import parse_slo
+from glmplan.simulation.traffic.spec import Traffic, parse_traffic
 
 TABLE = StepTable.affine(
     base=0.0123, per_request=1.1e-4, per_context_token=1.3e-8, per_prefill_token=1.7e-5, per_prefill_square=1.9e-9

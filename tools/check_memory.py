@@ -11,15 +11,15 @@ import sys
 from dataclasses import dataclass
 
 from glmplan.calibrate.memory import observations
+from glmplan.catalog.engines.memory import stated_fraction
+from glmplan.catalog.entries.accelerators import load_accelerator
+from glmplan.catalog.entries.models import load_model
+from glmplan.catalog.files import data_folder
+from glmplan.catalog.schema.model import Checkpoint, ModelSpec
+from glmplan.costs.blocks.stack import uniform_checkpoint
+from glmplan.costs.memory import MemorySettings, kv_pool, part_memory, rank_memory
+from glmplan.costs.points import Layout
 from glmplan.errors import GlmplanError
-from glmplan.facts.catalogue.accelerators import load_accelerator
-from glmplan.facts.catalogue.models import load_model
-from glmplan.facts.engines.memory import stated_fraction
-from glmplan.facts.folders import data_folder
-from glmplan.facts.schema.model import Checkpoint, ModelSpec
-from glmplan.physics.blocks.storage import uniform_checkpoint
-from glmplan.physics.memory import MemorySettings, kv_pool, part_memory, rank_memory
-from glmplan.physics.points import Layout
 from glmplan.units import GIB
 
 #: least share of pools inside their 90 % interval [-]; rows that another model or a rounded figure explains not counted

@@ -20,17 +20,17 @@ import typer
 from same_text import same_to_rounding
 from typer.models import ArgumentInfo
 
-from glmplan.calibrate.backtest.offload import offload_page
+from glmplan.calibrate.backtest.machines import offload_page
+from glmplan.catalog.entries.accelerators import accelerator_names, load_accelerator
+from glmplan.catalog.entries.hosts import host_names, load_host
+from glmplan.catalog.entries.models import load_model, model_names
+from glmplan.catalog.files import write_atomically
 from glmplan.cli import COMMANDS
 from glmplan.cli.run import application
-from glmplan.facts.catalogue.accelerators import accelerator_names, load_accelerator
-from glmplan.facts.catalogue.hosts import host_names, load_host
-from glmplan.facts.catalogue.models import load_model, model_names
-from glmplan.facts.files import write_atomically
-from glmplan.physics.blocks.stack import model_parameters
-from glmplan.readers.runs.columns import columns_table
-from glmplan.report.published_totals import published_total
-from glmplan.report.seed_systems import seed_systems_page
+from glmplan.costs.blocks.stack import model_parameters
+from glmplan.io.runs.columns import columns_table
+from glmplan.present.model_page import published_total
+from glmplan.present.seed_systems import seed_systems_page
 from glmplan.units import GIB
 
 ROOT = Path(__file__).resolve().parents[1]

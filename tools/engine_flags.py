@@ -98,7 +98,7 @@ def read_package(engine: str, package: Path) -> tuple[str, list[str], list[str]]
 
 def main() -> None:
     """Read the wheels and write the file of the engine."""
-    from glmplan.facts.schema.versions import version_key
+    from glmplan.catalog.schema.engine import version_key
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("engine", choices=READ)

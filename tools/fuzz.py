@@ -163,8 +163,7 @@ def part_of_a_sweep() -> bytes:
     """What is kept of a sweep that was stopped."""
     import numpy as np
 
-    from glmplan.sizing.sweep import Block
-    from glmplan.sizing.sweep_files import Kept
+    from glmplan.purchase.sweep import Block, Kept
 
     column = np.array([1.0, 2.0, float("nan")])
     block = Block(3, {"model": "a"}, {"layout": "TP1"}, np.array([0, 1, 2]), column, {"tpot_ms": column})
@@ -193,36 +192,35 @@ def workbook(text: str) -> bytes:
 
 def readers() -> dict[str, Reader]:
     """Every reader of files that people bring, with real samples."""
-    from glmplan.facts.catalogue.accelerators import load_accelerator
-    from glmplan.facts.catalogue.hosts import load_host
-    from glmplan.facts.catalogue.prices import given_prices
-    from glmplan.facts.files import parse_json, read_log, understood
+    from glmplan.catalog.entries.accelerators import load_accelerator
+    from glmplan.catalog.entries.hosts import load_host
+    from glmplan.catalog.entries.prices import given_prices
+    from glmplan.catalog.files import parse_json, read_log, understood
+    from glmplan.io.machines.dump_merge import host_from_dumps
+    from glmplan.io.machines.dump_readers import read_dump
+    from glmplan.io.models.resolve import resolve_model
+    from glmplan.io.models.safetensors_header import read_safetensors
+    from glmplan.io.runs.importers import import_file
+    from glmplan.io.runs.table import read_runs
     from glmplan.measure.journal import Journal
     from glmplan.measure.validation import deployment_facts
-    from glmplan.plan.ask import fit
+    from glmplan.planner.ask import fit
     from glmplan.prediction.effects import COLUMNS
-    from glmplan.prediction.own_site import load_site
-    from glmplan.readers.machines.dumps.merge import host_from_dumps
-    from glmplan.readers.machines.dumps.recognise import read_dump
-    from glmplan.readers.models.resolve import resolve_model
-    from glmplan.readers.models.safetensors_header import read_safetensors
-    from glmplan.readers.runs.importers import import_file
-    from glmplan.readers.runs.table import read_runs
-    from glmplan.report.considered import read_plan
-    from glmplan.report.decision import decision
-    from glmplan.report.document import markdown_of
-    from glmplan.report.fit_json import fit_json
-    from glmplan.serving.traffic.arrivals import draw_lengths
-    from glmplan.serving.traffic.spec import Traffic, parse_traffic
-    from glmplan.serving.traffic.traces import read_trace
-    from glmplan.sheets.fill import checked
-    from glmplan.sheets.option import read_wanted
-    from glmplan.sheets.quote_figures import Quoted
-    from glmplan.sheets.quote_table import Mapped, read_mapping
-    from glmplan.sizing.axes import read_sweep
-    from glmplan.sizing.money import money_of
-    from glmplan.sizing.portfolio import read_portfolio
-    from glmplan.sizing.sweep_files import read_part
+    from glmplan.prediction.step_models import load_site
+    from glmplan.present.decision import decision
+    from glmplan.present.decision_parts import read_plan
+    from glmplan.present.json_answers import fit_json
+    from glmplan.present.page import markdown_of
+    from glmplan.present.sheets.fill import Quoted, checked
+    from glmplan.present.sheets.option import read_wanted
+    from glmplan.present.sheets.quote_table import Mapped, read_mapping
+    from glmplan.purchase.axes import read_sweep
+    from glmplan.purchase.hybrid import read_portfolio
+    from glmplan.purchase.money import money_of
+    from glmplan.purchase.sweep import read_part
+    from glmplan.simulation.traffic.sources import draw_lengths
+    from glmplan.simulation.traffic.spec import Traffic, parse_traffic
+    from glmplan.simulation.traffic.traces import read_trace
 
     def quoted(path: Path) -> object:
         return checked(path, Quoted("llama-3.1-8b", 8, money, Mapped(), {}))

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from glmplan.facts.formats import weight_format
-from glmplan.physics.kernels.counts import expert_work, gemm_work, latent_decode_work, touched_experts
-from glmplan.physics.kernels.utilisation import KernelWork
+from glmplan.catalog.formats import weight_format
+from glmplan.costs.kernels.counts import expert_work, gemm_work, latent_decode_work, touched_experts
+from glmplan.costs.kernels.utilisation import KernelWork
 
 LATENT, ROPE, PAGE = 512, 64, 64
 EXPERTS, TOP_K = 256, 8

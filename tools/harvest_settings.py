@@ -24,12 +24,12 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from glmplan.catalog.entries.accelerators import accelerator_names, load_accelerator
+from glmplan.catalog.entries.models import load_model, model_names
+from glmplan.catalog.files import write_atomically
 from glmplan.errors import GlmplanError
-from glmplan.facts.catalogue.accelerators import accelerator_names, load_accelerator
-from glmplan.facts.catalogue.models import load_model, model_names
-from glmplan.facts.files import write_atomically
-from glmplan.readers.models.checkpoints import checkpoint_for
-from glmplan.readers.runs.settings import COLUMNS
+from glmplan.io.models.checkpoints import checkpoint_for
+from glmplan.io.runs.settings import COLUMNS
 
 TARGET = Path(__file__).resolve().parent.parent / "calibration" / "settings.csv"
 #: beginning of the name of a source → campaign; the rest of the name is the recipe
@@ -208,7 +208,8 @@ def waits_of(row: dict[str, str]) -> dict[str, object]:
     said = pairs(row["scheduling"])
     out: dict[str, object] = {"poll_interval_steps": said.get("scheduler-recv-interval", "")}
     if said.get("attention_dp_config.enable_balance") == "true":
-        # the engine's default of timeout_iters, https://nvidia.github.io/TensorRT-LLM/llm-api/reference/AttentionDpConfig
+        # the engine's default of timeout_iters, https://nvidia.github.io/TensorRT-LLM/llm-
+        # api/reference/AttentionDpConfig
         out["gather_steps"] = said.get("attention_dp_config.timeout_iters", "50")
     out["batch_wait_steps"] = said.get("batch-wait-timeout-iters", "")
     out["batch_wait_share"] = said.get("batch-wait-max-tokens-ratio", "")

@@ -2,7 +2,7 @@
 
     python tools/import_measurements.py FOLDER
 
-FOLDER holds tables in the column form that `glmplan.readers.runs.table.read_runs` reads. Every row becomes one row of
+FOLDER holds tables in the column form that `glmplan.io.runs.table.read_runs` reads. Every row becomes one row of
 the project's own schema: canonical names, one name for each figure, traps written out in columns of their own, notes
 cut down to facts. Ids are kept. Run twice, it writes the same bytes; what it wrote is not read again, as notes that
 were cut down once would lose more. A file is written whole from what the folder
@@ -22,11 +22,10 @@ from pathlib import Path
 from stated_by_sources import CAMPAIGNS, SHARE, stated
 from stated_by_sources import SAID as SAID_LATER
 
-from glmplan.facts.files import write_atomically
-from glmplan.readers.runs.columns import ALIASES, COLUMNS
-from glmplan.readers.runs.figures import FIGURES
-from glmplan.readers.runs.record import Run
-from glmplan.readers.runs.table import read_runs, run_from_row
+from glmplan.catalog.files import write_atomically
+from glmplan.io.runs.columns import ALIASES, COLUMNS, FIGURES
+from glmplan.io.runs.record import Run
+from glmplan.io.runs.table import read_runs, run_from_row
 
 FOLDER = Path(__file__).resolve().parent.parent / "calibration" / "measurements"
 #: campaign of a row → file; every other campaign goes to other-public.csv

@@ -11,12 +11,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from glmplan.catalog.entries.models import load_model_file, model_key
+from glmplan.catalog.files import data_folder, write_atomically
 from glmplan.errors import GlmplanError
-from glmplan.facts.catalogue.models import load_model_file, model_key
-from glmplan.facts.files import write_atomically
-from glmplan.facts.folders import data_folder
-from glmplan.readers.models.hf_config import read_hf_config
-from glmplan.readers.models.to_toml import model_toml
+from glmplan.io.models.hf_config import read_hf_config
+from glmplan.io.models.resolve import model_toml
 
 #: fields that a config says
 SHAPES = ("family", "hidden", "vocabulary", "tied_embedding", "max_context", "layers", "stack")

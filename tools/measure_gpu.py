@@ -27,14 +27,14 @@ from typing import Any
 from gpu_libraries import LIBRARIES, Library, Shape, installed
 from measure_kernels import COLD_BYTES, MOST_COPIES, NumpyCpu, Row, TorchGpu, _row
 
-from glmplan.facts.files import write_atomically
-from glmplan.measure.gpu_monitor import CardWatch
-from glmplan.physics.memory.observed import load_memory_fit
+from glmplan.catalog.files import write_atomically
+from glmplan.costs.memory.settings import load_memory_fit
+from glmplan.measure.guard import CardWatch
 from glmplan.units import GIB
 
 PARTS = ("kernels", "memory", "nvml", "engine")
 _SIZES = tuple(one.name for one in fields(Row) if one.type == "int" and one.name != "repeats")
-#: what a card tells that `glmplan.measure.gpu_monitor` or a probe reads: name → NVML's function and its arguments
+#: what a card tells that `glmplan.measure.guard` or a probe reads: name → NVML's function and its arguments
 NVML_FIELDS: dict[str, tuple[str, tuple[int, ...]]] = {
     "temperature": ("nvmlDeviceGetTemperature", (0,)),
     "power": ("nvmlDeviceGetPowerUsage", ()),

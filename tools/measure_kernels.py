@@ -25,9 +25,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from glmplan.facts.files import write_atomically
-from glmplan.physics.kernels.counts import attention_decode_work, gemm_work, touched_experts
-from glmplan.physics.kernels.utilisation import KernelWork
+from glmplan.catalog.files import write_atomically
+from glmplan.costs.kernels.counts import attention_decode_work, gemm_work, touched_experts
+from glmplan.costs.kernels.utilisation import KernelWork
 
 COLD_BYTES = 512e6  # operands in turn; larger than the cache of any part today
 MOST_COPIES = 64

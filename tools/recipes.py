@@ -15,10 +15,10 @@ import csv
 import re
 from pathlib import Path
 
+from glmplan.catalog.entries.accelerators import accelerator_aliases, accelerator_names
+from glmplan.catalog.entries.models import load_model, model_aliases, model_key, model_names
+from glmplan.catalog.files import plain_name
 from glmplan.errors import UnknownName
-from glmplan.facts.catalogue.accelerators import accelerator_aliases, accelerator_names
-from glmplan.facts.catalogue.models import load_model, model_aliases, model_key, model_names
-from glmplan.facts.folders import plain_name
 
 ROOT = Path(__file__).resolve().parents[1]
 COLUMNS = (

@@ -33,15 +33,13 @@ from llama_server import llama_server
 from random_gguf import Shape, write
 from scipy.optimize import nnls
 
-from glmplan.measure.client import Client, Endpoint
+from glmplan.measure.client import Client, Endpoint, Outcome, RequestRecord
 from glmplan.measure.prompts import PromptMaker, prepare_prompts
-from glmplan.measure.request_result import Outcome, RequestRecord
-from glmplan.serving.engine.settings import KvPool, scheduler_settings
-from glmplan.serving.engine.step_table import StepTable
-from glmplan.serving.service import Service
-from glmplan.serving.simulate import simulate
-from glmplan.serving.traffic.spec import Traffic
-from glmplan.serving.traffic.traces import read_trace
+from glmplan.simulation.engine.settings import KvPool, scheduler_settings
+from glmplan.simulation.engine.step_table import StepTable
+from glmplan.simulation.simulate import Service, simulate
+from glmplan.simulation.traffic.spec import Traffic
+from glmplan.simulation.traffic.traces import read_trace
 
 SHAPE = Shape(embed=512, layers=8, heads=8, kv_heads=8, feed_forward=1408)
 SLOTS, CONTEXT = 8, 2048

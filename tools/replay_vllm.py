@@ -34,18 +34,17 @@ from typing import Any
 
 from validate_vllm import CONFIG, vllm_server, write_model
 
-from glmplan.facts.catalogue.accelerators import printed_names
-from glmplan.facts.catalogue.models import load_model
-from glmplan.facts.files import write_atomically
-from glmplan.facts.schema.model import expand_stack
-from glmplan.measure.client import Client, Endpoint
-from glmplan.measure.request_result import Outcome, RequestRecord
-from glmplan.plan.described import described_under
-from glmplan.plan.question import Words
-from glmplan.serving.outcome_range import outcome_range
-from glmplan.serving.simulate import simulate
-from glmplan.serving.traffic.spec import parse_traffic
-from glmplan.serving.traffic.traces import read_trace
+from glmplan.catalog.entries.accelerators import printed_names
+from glmplan.catalog.entries.models import load_model
+from glmplan.catalog.files import write_atomically
+from glmplan.catalog.schema.model import expand_stack
+from glmplan.measure.client import Client, Endpoint, Outcome, RequestRecord
+from glmplan.planner.question import Words
+from glmplan.planner.traffic_search import described_under
+from glmplan.simulation.safe_load import outcome_range
+from glmplan.simulation.simulate import simulate
+from glmplan.simulation.traffic.spec import parse_traffic
+from glmplan.simulation.traffic.traces import read_trace
 
 _RECORDED = Path(__file__).parents[1] / "tests" / "data" / "traces"
 #: the trace whose steps are fitted; the others are foretold

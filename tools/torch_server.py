@@ -19,7 +19,7 @@ from typing import Any
 
 from validate_vllm import CONFIG
 
-from glmplan.measure.null_server import NullServer
+from glmplan.measure.overhead import NullServer
 
 #: requests that decode together, and tokens that each may have [-]
 SLOTS, LONGEST = 64, 1024

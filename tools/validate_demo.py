@@ -17,8 +17,8 @@ from pathlib import Path
 from llama_server import llama_server
 from random_gguf import Shape, write
 
+from glmplan.measure.predicted_steps import Compared, consistent
 from glmplan.measure.validation_page import standing
-from glmplan.measure.verdict import Compared, consistent
 
 #: of 26 M weights for every eight layers
 SHAPES = {

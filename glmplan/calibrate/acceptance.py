@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
+from glmplan.catalog.entries.models import load_model
+from glmplan.catalog.files import data_folder, write_atomically
+from glmplan.costs.step.acceptance import EFFECTS, branches, text_kind, yielded
 from glmplan.errors import GlmplanError, SpecError
-from glmplan.facts.catalogue.models import load_model
-from glmplan.facts.files import write_atomically
-from glmplan.facts.folders import data_folder
-from glmplan.physics.step.acceptance import EFFECTS, branches, text_kind, yielded
-from glmplan.readers.runs.ledger import Acceptance, load_acceptance, load_measurements
+from glmplan.io.runs.ledger import Acceptance, load_acceptance, load_measurements
+from glmplan.units import Ratio, TokenCount, Tokens
 
 __all__ = ["AcceptanceFit", "accepted_logit", "fit_acceptance", "write_acceptance_fit"]
 
@@ -61,27 +61,11 @@ class AcceptanceFit:
     pages: int
 
 
-def accepted_logit(length: float, draft_tokens: int, decay: float = 0.0) -> float:
+def accepted_logit(length: Tokens, draft_tokens: TokenCount, decay: Ratio = 0.0) -> Ratio:
     """Logit of the chance of the first token that makes a chain yield a number of tokens.
 
-    Parameters
-    ----------
-    length : float
-        Mean tokens of a step, between 1 and ``draft_tokens + 1``, [token]
-    draft_tokens : int
-        Length of the chain, [token]
-    decay : float, optional
-        Fall of the logit with the logarithm of the place in the chain, [-]
-
-    Returns
-    -------
-    float
-        The logit, [-]
-
-    Raises
-    ------
-    SpecError
-        If no chance does.
+    - `length`: Mean tokens of a step, between 1 and ``draft_tokens + 1``
+    - `decay`: Fall of the logit with the logarithm of the place in the chain.
 
     Examples
     --------
@@ -101,20 +85,7 @@ def fit_acceptance(rows: Iterable[Acceptance] | None = None) -> AcceptanceFit:
     Figures of one page that repeat each other (same model, method, chain and text) share the weight of one; a figure
     whose text or method is not stated weighs less.
 
-    Parameters
-    ----------
-    rows : iterable of Acceptance, optional
-        Cited lengths; those that ship by default. Rows without a chain length are left out.
-
-    Returns
-    -------
-    AcceptanceFit
-        The fit.
-
-    Raises
-    ------
-    SpecError
-        If there is no row to fit.
+    `rows`: Cited lengths; those that ship by default. Rows without a chain length are left out.
     """
     used: list[tuple[dict[str, str], float, int, int]] = []
     unsaid: list[float] = []
@@ -179,17 +150,7 @@ def fit_acceptance(rows: Iterable[Acceptance] | None = None) -> AcceptanceFit:
 def write_acceptance_fit(path: str | Path | None = None, *, without: Collection[str] = ()) -> Path:
     """Fit and write `calibration/fits/acceptance.toml`.
 
-    Parameters
-    ----------
-    path : path, optional
-        Another file.
-    without : collection of str, optional
-        Runs whose lengths are left out.
-
-    Returns
-    -------
-    pathlib.Path
-        The file; the same rows give the same bytes.
+    Returns: The file; the same rows give the same bytes.
     """
     fit = fit_acceptance([row for row in load_acceptance() if row.run not in without])
     pairs = {name: f"{v:.3f}" for name, v in zip(fit.names, fit.value.tolist(), strict=True)}

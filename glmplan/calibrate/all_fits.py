@@ -6,22 +6,18 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from glmplan.calibrate.acceptance import write_acceptance_fit
-from glmplan.calibrate.links.record import write_link_fits
-from glmplan.calibrate.memory_starts import write_memory_fit
-from glmplan.calibrate.offload import write_offload_fit
-from glmplan.calibrate.offload_rows import hybrid_runs
-from glmplan.calibrate.step.beyond import FILE as BEYOND
-from glmplan.calibrate.step.beyond import write_beyond
-from glmplan.calibrate.step.left_out import FILE, left_out_of, write_left_out
-from glmplan.calibrate.step.nested import exchanged
+from glmplan.calibrate.links.fit import write_link_fits
+from glmplan.calibrate.memory import write_memory_fit
+from glmplan.calibrate.offload import hybrid_runs, write_offload_fit
+from glmplan.calibrate.step.crossvalidate import FILE as BEYOND
+from glmplan.calibrate.step.crossvalidate import Fit, exchanged, write_beyond
+from glmplan.calibrate.step.intervals import stretches, write_refused_widths
 from glmplan.calibrate.step.observations import build_design
-from glmplan.calibrate.step.refused_widths import stretches, write_refused_widths
-from glmplan.calibrate.step.unseen import Fit
-from glmplan.calibrate.step.write import Calibrated, calibrate, write_fit
-from glmplan.facts.folders import data_folder
-from glmplan.readers.runs.holdout import held_out, split_held_out
-from glmplan.readers.runs.ledger import load_measurements
-from glmplan.readers.runs.record import Run
+from glmplan.calibrate.step.write import FILE_LEFT_OUT as FILE
+from glmplan.calibrate.step.write import Calibrated, calibrate, left_out_of, write_fit, write_left_out
+from glmplan.catalog.files import data_folder
+from glmplan.io.runs.ledger import held_out, load_measurements, split_held_out
+from glmplan.io.runs.record import Run
 
 __all__ = ["calibrate_everything", "calibrate_steps", "development_fit"]
 
@@ -36,23 +32,8 @@ def calibrate_steps(
 ) -> tuple[Calibrated, list[Path]]:
     """Fit the step time to runs, cross-validate, and write the fit with its errors.
 
-    Parameters
-    ----------
-    runs : iterable of Run
-        The runs. Nothing else is looked at.
-    folder : pathlib.Path
-        Folder of the fit.
-    fit : callable, optional
-        How the runs are fitted, with their spreads; as what ships by default.
-    processes : int, optional
-        Folds that are fitted at once, [-]
-    progress : callable, optional
-        Called with what is being done, how far it is, and out of how much.
-
-    Returns
-    -------
-    Calibrated, list of pathlib.Path
-        The fit and the files written.
+    - `fit`: How the runs are fitted, with their spreads; as what ships by default.
+    - `progress`: Called with what is being done, how far it is, and out of how much.
     """
     found = calibrate(build_design(runs), fit=fit, processes=processes, progress=progress)
     written = [write_left_out(left_out_of(found), folder / FILE), write_beyond(found.beyond, folder / BEYOND)]
@@ -72,21 +53,8 @@ def calibrate_everything(
     the held-out groups (`calibration/holdout.toml`) are left out: of the fits, their spreads, their cross-validation
     and the widths of intervals. Links and memory rest on no table of runs.
 
-    Parameters
-    ----------
-    out : pathlib.Path, optional
-        Folder of the fits; `calibration/fits` by default.
-    without_holdout : bool, optional
-        Leave the held-out groups out.
-    processes : int, optional
-        Folds that are fitted at once, [-]
-    progress : callable, optional
-        Called with what is being done, how far it is, and out of how much.
-
-    Returns
-    -------
-    list of pathlib.Path
-        Files written; the same measurements give the same bytes.
+    - `progress`: Called with what is being done, how far it is, and out of how much.
+    - Returns: Files written; the same measurements give the same bytes.
     """
     folder = out or data_folder("calibration") / "fits"
     return _everything(folder, without_holdout, processes, progress)[1]
@@ -97,19 +65,7 @@ def development_fit(
 ) -> Calibrated:
     """Fit everything without the held-out groups, as what ships is fitted.
 
-    Parameters
-    ----------
-    folder : pathlib.Path
-        Folder of the fits.
-    processes : int, optional
-        Folds that are fitted at once, [-]
-    progress : callable, optional
-        Called with what is being done, how far it is, and out of how much.
-
-    Returns
-    -------
-    Calibrated
-        The fit of the step time.
+    `progress`: Called with what is being done, how far it is, and out of how much.
     """
     return _everything(folder, True, processes, progress)[0]
 

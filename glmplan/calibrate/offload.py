@@ -6,34 +6,273 @@ Observations: rows of `calibration/measurements` that ran with experts in host m
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from glmplan.calibrate.offload_rows import HybridObservation, hybrid_observations, hybrid_runs
-from glmplan.calibrate.one_memory import (
-    UNIFIED_CONSTANTS,
-    UnifiedRow,
-    fit_unified,
-    left_out_parts,
-    unified_rows,
-    unified_runs,
-)
-from glmplan.facts.files import write_atomically
-from glmplan.facts.folders import data_folder
-from glmplan.physics.offload.time import OffloadFit
-from glmplan.units import QUANTILE_90, format_quantity
+from glmplan.catalog.entries.accelerators import load_accelerator
+from glmplan.catalog.files import data_folder, read_rows, write_atomically
+from glmplan.costs.offload.steps import OneMemoryWork, one_memory_costs, one_memory_work
+from glmplan.costs.offload.work import OffloadFit, OffloadWork
+from glmplan.errors import GlmplanError
+from glmplan.io.runs.columns import FIGURES
+from glmplan.io.runs.record import Run
+from glmplan.io.runs.table import read_runs, run_from_row
+from glmplan.prediction.from_row import question_of
+from glmplan.prediction.load import Observable, Observables, observables
+from glmplan.prediction.offloaded_rows import HybridCase, hybrid_case, systems_of
+from glmplan.units import QUANTILE_90, Ratio, format_quantity
 
 __all__ = [
     "CONSTANTS",
+    "UNIFIED_CONSTANTS",
+    "HybridObservation",
+    "UnifiedRow",
     "fit_offload",
+    "fit_unified",
+    "hybrid_observations",
+    "hybrid_runs",
     "left_out",
+    "left_out_parts",
     "machine_effects",
     "offload_fit_text",
     "spread_of",
+    "unified_rows",
+    "unified_runs",
     "write_offload_fit",
 ]
+
+
+# The published runs with weights in host memory, as observations: figures that are sums over steps of known work.
+
+#: column of a row → figure, and its kind
+_SEEN = {
+    name: (FIGURES[name].predicted, FIGURES[name].interval)
+    for name in ("output_tokens_per_s_per_request", "output_tokens_per_s", "prefill_tokens_per_s")
+}
+
+
+@dataclass(frozen=True, slots=True)
+class HybridObservation:
+    """One figure of one row.
+
+    Attributes
+    ----------
+    run : Run
+        The row.
+    case : HybridCase
+        Its steps and its load.
+    column, kind : str
+        Column of the row; ``decode`` or ``prefill``.
+    value : float
+        What was measured, [token/s]
+    fitted : bool
+        Whether the fit uses it.
+    seen : Observables
+        The kinds of step that the figure is a sum over.
+    figure : Observable
+        The sum.
+    work : OffloadWork
+        Work of these steps, which no constant changes.
+    """
+
+    run: Run
+    case: HybridCase
+    column: str
+    kind: str
+    value: float
+    fitted: bool
+    seen: Observables
+    figure: Observable
+    work: OffloadWork
+
+    def log_error(self, fit: OffloadFit) -> float:
+        """Logarithm of predicted over measured, [-]"""
+        seconds = self.case.steps.with_fit(fit).costs(self.work, self.seen.prefill_tokens).sum(axis=1)
+        return float(np.log(self.figure.scale / (self.figure.weights @ seconds) / self.value))
+
+
+def hybrid_runs() -> list[Run]:
+    """Read all rows with weights in host memory.
+
+    Examples
+    --------
+    >>> len([run for run in hybrid_runs() if run.campaign == "ktransformers-docs"])
+    73
+    """
+    folder = data_folder("calibration")
+    rows = [
+        run
+        for name in ("ktransformers.csv", "other-public.csv")
+        for run in read_runs(folder / "measurements" / name)
+        if run.offload or name == "ktransformers.csv"
+    ]
+    for row in read_rows(folder / "offload" / "reports.csv"):
+        rows.append(run_from_row({**row, "accelerator": "cpu-gpu-hybrid", "protocol": "hybrid"}))
+    return rows
+
+
+def hybrid_observations(runs: Iterable[Run]) -> tuple[list[HybridObservation], dict[str, str]]:
+    """Turn rows into observations.
+
+    - `list of HybridObservation`: One for each figure of rows whose machine is stated.
+    - `dict of str to str`: Id of each other row → why there is none.
+    """
+    found: list[HybridObservation] = []
+    without: dict[str, str] = {}
+    for run in runs:
+        systems, how = systems_of(run)
+        if how != "stated":
+            without[run.id] = "its page does not state the machine"
+            continue
+        try:
+            case = hybrid_case(run, systems[0])
+        except GlmplanError as error:
+            without[run.id] = str(error)
+            continue
+        for column, (name, kind) in _SEEN.items():
+            if column not in run.observed:
+                continue
+            seen = observables(case.load if kind == "decode" else case.prompts)
+            if name not in seen.figures:
+                without.setdefault(run.id, f"has no {column} under a load of {case.load.phase} alone")
+                continue
+            # a prefill speed without a prompt length says how long the prompts were, not how fast the machine is
+            known = kind == "decode" or run.input_tokens is not None or run.context_depth is not None
+            usable = run.unusable is None and known and run.speculation.state != "yes"
+            found.append(
+                HybridObservation(
+                    run, case, column, kind, run.observed[column], usable, seen, seen.figures[name],
+                    case.steps.work(seen.points),
+                )
+            )  # fmt: skip
+    return found, without
+
+
+# Fit of decoding on machines with one memory for CPU and accelerator: Strix Halo, DGX Spark, Apple.
+
+#: constant → (middle, standard deviation of its logarithm) before any run is seen, and the unit; llama.cpp reaches
+#: about four fifths of the bandwidth of one memory, as planners take for accelerators (aiconfigurator, InferSim)
+UNIFIED_CONSTANTS: dict[str, tuple[float, float, str]] = {
+    "unified_bandwidth": (0.8, 0.2, ""),
+    "unified_layer_seconds": (1e-4, 1.0, "seconds"),
+}
+_SIGMA = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class UnifiedRow:
+    """One measured decode speed.
+
+    Attributes
+    ----------
+    run : Run
+        The row.
+    part, model : str
+        Machine and model.
+    bandwidth : float
+        Memory bandwidth, [B/s]
+    rate : float
+        Measured, [token/s]
+    figure : Observable
+        The rate as a sum over steps.
+    work : OneMemoryWork
+        What these steps read.
+    """
+
+    run: Run
+    part: str
+    model: str
+    bandwidth: float
+    rate: float
+    figure: Observable
+    work: OneMemoryWork
+
+    def log_error(self, logs: np.ndarray) -> float:
+        """Logarithm of predicted over measured for logarithms of the constants, [-]"""
+        share, layer = (float(one) for one in np.exp(logs))
+        costs = one_memory_costs(self.work, bandwidth=self.bandwidth, share=share, layer_seconds=layer)
+        return float(np.log(self.figure.scale / (self.figure.weights @ costs.sum(axis=1)) / self.rate))
+
+
+def unified_runs() -> list[Run]:
+    """Read the runs on machines with one memory.
+
+    Returns: Rows of the llama.cpp ledger and of the other public reports.
+    """
+    folder = data_folder("calibration") / "measurements"
+    found = []
+    for name in ("llama-cpp-strix-halo.csv", "other-public.csv"):
+        for run in read_runs(folder / name):
+            try:
+                part = load_accelerator(run.accelerator)
+            except GlmplanError:
+                continue
+            if part.unified_memory and part.kind != "cpu-socket":
+                found.append(run)
+    return found
+
+
+def unified_rows(runs: list[Run]) -> list[UnifiedRow]:
+    """Take the decode speeds of one stream.
+
+    Returns: Rows with a known model, one machine, no drafting and no reason against them.
+    """
+    found = []
+    for run in runs:
+        rate = run.observed.get("output_tokens_per_s_per_request")
+        alone = run.phase == "decode" and (run.concurrency or 1.0) == 1.0 and (run.accelerator_count or 1) == 1
+        if rate is None or not alone or run.unusable or run.speculation.state == "yes" or "CPU" in run.notes:
+            continue
+        try:
+            question = question_of(run)
+        except GlmplanError:
+            continue
+        d, seen = question.deployment, observables(question.load)
+        bandwidth = d.accelerator.need("memory_bandwidth")
+        # the figure weighs decoding steps only; what prompts would read does not count
+        work = one_memory_work(d.model, d.checkpoint, seen.points, kv=d.kv)
+        found.append(UnifiedRow(run, run.accelerator, run.model, bandwidth, rate, seen.figures["user_rate"], work))
+    return found
+
+
+def fit_unified(rows: list[UnifiedRow]) -> tuple[np.ndarray, np.ndarray]:
+    """Fit the constants.
+
+    `rows`: The rows; those of one model on one part together count as two.
+    """
+    from scipy.optimize import least_squares
+
+    middle = np.log([entry[0] for entry in UNIFIED_CONSTANTS.values()])
+    spread = np.array([entry[1] for entry in UNIFIED_CONSTANTS.values()])
+    crowd: dict[tuple[str, str], int] = {}
+    for row in rows:
+        crowd[row.part, row.model] = crowd.get((row.part, row.model), 0) + 1
+    weight = np.array([min(1.0, np.sqrt(2.0 / crowd[row.part, row.model])) / _SIGMA for row in rows])
+
+    def residuals(logs: np.ndarray) -> np.ndarray:
+        scaled = weight * np.array([row.log_error(logs) for row in rows])
+        soft = np.sign(scaled) * np.sqrt(2.0 * (np.sqrt(1.0 + scaled**2) - 1.0))
+        return np.concatenate([soft, (logs - middle) / spread])
+
+    found = least_squares(residuals, middle, x_scale=spread)
+    jacobian = np.asarray(found.jac, dtype=float)
+    return found.x, np.sqrt(np.diag(np.linalg.inv(jacobian.T @ jacobian)))
+
+
+def left_out_parts(rows: list[UnifiedRow]) -> dict[str, list[tuple[UnifiedRow, float]]]:
+    """Predict each part with constants fitted to the others.
+
+    Returns: Part → its rows with the logarithm of predicted over measured.
+    """
+    found: dict[str, list[tuple[UnifiedRow, float]]] = {}
+    for part in sorted({row.part for row in rows}):
+        logs, _ = fit_unified([row for row in rows if row.part != part])
+        found[part] = [(row, row.log_error(logs)) for row in rows if row.part == part]
+    return found
+
 
 #: constant → (middle, standard deviation of its logarithm) before any run is seen, and the unit.
 #: Bandwidth shares: STREAM reaches 82 % of an EPYC 9004 socket (ctimes.com, Micron), planners take 80 % of an
@@ -54,8 +293,6 @@ CONSTANTS: dict[str, tuple[float, float, str]] = {
     "accelerator_cache": (0.4, 0.5, ""),
     "accelerator_flop": (0.5, 0.5, ""),
 }
-#: standard error of a run beside the model: what the best-known machines still differ by [-]
-_SIGMA = 0.2
 #: least spread of runs of one machine [-]
 _LEAST = 0.05
 
@@ -109,18 +346,10 @@ def _solve(observations: list[HybridObservation]) -> tuple[np.ndarray, np.ndarra
     return found.x, np.sqrt(np.diag(covariance))
 
 
-def spread_of(errors: dict[str, list[float]]) -> float:
+def spread_of(errors: dict[str, list[float]]) -> Ratio:
     """Half-width of a 90 % interval from errors on machines left out.
 
-    Parameters
-    ----------
-    errors : dict of str to list of float
-        Machine → logarithmic errors, [-]
-
-    Returns
-    -------
-    float
-        The distance within which nine tenths of the machines' rows lie, each machine counting once, [-]
+    Returns: The distance within which nine tenths of the machines' rows lie, each machine counting once.
 
     Examples
     --------
@@ -135,15 +364,8 @@ def spread_of(errors: dict[str, list[float]]) -> float:
 def left_out(observations: list[HybridObservation]) -> dict[str, dict[str, list[tuple[HybridObservation, float]]]]:
     """Predict each machine with constants fitted to machines with other CPUs.
 
-    Parameters
-    ----------
-    observations : list of HybridObservation
-        All of them; those not fitted are predicted too.
-
-    Returns
-    -------
-    dict
-        Kind → CPU → its observations with the logarithm of predicted over measured, [-]
+    - `observations`: All of them; those not fitted are predicted too.
+    - Returns: Kind → CPU → its observations with the logarithm of predicted over measured.
     """
     found: dict[str, dict[str, list[tuple[HybridObservation, float]]]] = {"decode": {}, "prefill": {}}
     for name in sorted({one.case.system.cpu for one in observations}):
@@ -159,17 +381,9 @@ def fit_offload(
 ) -> tuple[dict[str, tuple[float, float]], dict[str, float]]:
     """Fit the constants.
 
-    Parameters
-    ----------
-    observations : list of HybridObservation
-        Observations.
-
-    Returns
-    -------
-    dict of str to (float, float)
-        Constant → value [its unit in `CONSTANTS`] and standard error of its logarithm, [-]
-    dict of str to float
-        Kind → half-width of the 90 % interval on machines left out, [-]
+    - `dict of str to (float, float)`: Constant → value [its unit in `CONSTANTS`] and standard error of its logarithm,
+      [-].
+    - `dict of str to float`: Kind → half-width of the 90 % interval on machines left out.
     """
     logs, errors = _solve(observations)
     values = {name: (float(np.exp(log)), float(sd)) for name, log, sd in zip(CONSTANTS, logs, errors, strict=True)}
@@ -189,18 +403,9 @@ def machine_effects(
 ) -> dict[str, dict[str, tuple[float, float]]]:
     """What the runs of each machine differ from the model by: settings and kernels that no page states.
 
-    Parameters
-    ----------
-    observations : list of HybridObservation
-        All of them; those not fitted do not count.
-    fit : OffloadFit
-        Constants.
-
-    Returns
-    -------
-    dict of str to dict of str to (float, float)
-        Machine → kind → correction of measured over predicted, drawn towards none the fewer its runs, and the
-        half-width of a 90 % interval for one more run of it, [-]
+    - `observations`: All of them; those not fitted do not count.
+    - Returns: Machine → kind → correction of measured over predicted, drawn towards none the fewer its runs, and the
+      half-width of a 90 % interval for one more run of it.
 
     References
     ----------
@@ -225,20 +430,7 @@ def machine_effects(
 
 
 def offload_fit_text(observations: list[HybridObservation], one_memory: list[UnifiedRow]) -> str:
-    """Write the fit as TOML.
-
-    Parameters
-    ----------
-    observations : list of HybridObservation
-        Observations.
-    one_memory : list of UnifiedRow
-        Those of machines with one memory.
-
-    Returns
-    -------
-    str
-        The file.
-    """
+    """Write the fit as TOML."""
     values, half = fit_offload(observations)
     used = [one for one in observations if one.fitted]
     lines = [
@@ -278,20 +470,7 @@ def offload_fit_text(observations: list[HybridObservation], one_memory: list[Uni
 
 
 def write_offload_fit(path: str | Path | None = None, *, without: Collection[str] = ()) -> Path:
-    """Fit and write `calibration/fits/offload.toml`.
-
-    Parameters
-    ----------
-    path : path, optional
-        Another file.
-    without : collection of str, optional
-        Runs that are left out.
-
-    Returns
-    -------
-    Path
-        The file written.
-    """
+    """Fit and write `calibration/fits/offload.toml`."""
     file = Path(path) if path is not None else data_folder("calibration") / "fits" / "offload.toml"
     observations, _ = hybrid_observations(run for run in hybrid_runs() if run.id not in without)
     one_memory = unified_rows([run for run in unified_runs() if run.id not in without])

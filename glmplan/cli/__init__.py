@@ -39,15 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line.
 
-    Parameters
-    ----------
-    arguments : list of str, optional
-        The words after `glmplan`; taken from the process by default.
-
-    Raises
-    ------
-    SystemExit
-        Always, with the exit code: 0 for an answer (also "does not fit"), 2 for bad input, 130 after Ctrl-C.
+    `arguments`: The words after `glmplan`; taken from the process by default.
     """
     # imports make many objects and no rubbish: looking for some as often as usual costs a tenth of an answer
     gc.set_threshold(50_000, 20, 20)

@@ -8,9 +8,8 @@ from typing import Annotated
 
 import typer
 
-from glmplan.cli.forms import Form
 from glmplan.cli.options import Format
-from glmplan.cli.screen import say
+from glmplan.cli.screen import Form, say
 
 __all__ = ["command"]
 
@@ -38,32 +37,32 @@ def command(
         _holdout(page)
         return
     if against is not None:
-        from glmplan.calibrate.backtest.moved import moved, moved_table, moved_text
-        from glmplan.cli.progress import bar
+        from glmplan.calibrate.backtest.fit_diff import moved, moved_table, moved_text
+        from glmplan.cli.screen import bar
 
         with bar("predicting with both fits") as progress:
             moves = moved(against, fit, progress=progress)
         say(moved_text(moves) if form is Form.text else moved_table(moves, form), end="")
         return
-    from glmplan.calibrate.backtest.accuracy import accuracy
-    from glmplan.calibrate.backtest.accuracy_page import (
+    from glmplan.calibrate.backtest.accuracy import (
+        accuracy,
         accuracy_csv,
         accuracy_json,
         accuracy_page,
         accuracy_text,
         write_accuracy_page,
     )
-    from glmplan.calibrate.step.beyond import FILE as BEYOND
-    from glmplan.calibrate.step.beyond import read_beyond
-    from glmplan.calibrate.step.covariance import read_constants
-    from glmplan.calibrate.step.left_out import FILE, left_out_of, read_left_out
-    from glmplan.facts.folders import data_folder
+    from glmplan.calibrate.step.crossvalidate import FILE as BEYOND
+    from glmplan.calibrate.step.crossvalidate import read_beyond
+    from glmplan.calibrate.step.write import FILE_LEFT_OUT as FILE
+    from glmplan.calibrate.step.write import left_out_of, read_constants, read_left_out
+    from glmplan.catalog.files import data_folder
 
     if refit:
         from glmplan.calibrate.step.observations import build_design
         from glmplan.calibrate.step.write import calibrate
-        from glmplan.cli.progress import steps
-        from glmplan.readers.runs.ledger import load_measurements
+        from glmplan.cli.screen import steps
+        from glmplan.io.runs.ledger import load_measurements
 
         with steps("cross-validating") as progress:
             again = calibrate(build_design(load_measurements()), processes=os.cpu_count() or 1, progress=progress)
@@ -78,7 +77,7 @@ def command(
     if page is None and docs.is_dir() and fit is None:
         page = docs / "accuracy.md"
     if page is not None:
-        from glmplan.report.accuracy_plots import accuracy_plots
+        from glmplan.present.accuracy_plots import accuracy_plots
 
         for file in write_accuracy_page(found, page, accuracy_plots(found)):
             say(f"written: {file}", err=True)
@@ -91,11 +90,10 @@ def _holdout(page: Path | None) -> None:
 
     from glmplan.calibrate.all_fits import development_fit
     from glmplan.calibrate.backtest.holdout import holdout_lines, holdout_page, record_holdout
-    from glmplan.calibrate.step.nested import exchanged
-    from glmplan.cli.progress import steps
-    from glmplan.facts.folders import data_folder
-    from glmplan.readers.runs.holdout import split_held_out
-    from glmplan.readers.runs.ledger import load_measurements
+    from glmplan.calibrate.step.crossvalidate import exchanged
+    from glmplan.catalog.files import data_folder
+    from glmplan.cli.screen import steps
+    from glmplan.io.runs.ledger import load_measurements, split_held_out
 
     root = data_folder("calibration").parent
     with tempfile.TemporaryDirectory() as name, steps("fitting without the held-out groups") as progress:

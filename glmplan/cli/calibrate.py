@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from contextlib import nullcontext
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from glmplan.cli.screen import say
+from glmplan.cli.screen import console, say
 
-__all__ = ["command"]
+__all__ = ["command", "run"]
 
 
 class What(StrEnum):
@@ -53,14 +55,12 @@ def command(
         _site(runs, save)
         return
     if what is What.kernels:
-        from glmplan.cli.calibrate_kernels import run
-
         written, changed = run(accelerator or (), out, page, wheel=wheel)
         for line in changed:
             say(line)
     else:
         from glmplan.calibrate.all_fits import calibrate_everything
-        from glmplan.cli.progress import steps
+        from glmplan.cli.screen import steps
 
         with steps("calibrating") as progress:
             written = calibrate_everything(
@@ -75,7 +75,7 @@ def _site(runs: Path, save: Path | None) -> None:
     import numpy as np
 
     from glmplan.calibrate.step.own_site import calibrate_site, write_site
-    from glmplan.cli.tables import read_table
+    from glmplan.cli.screen import read_table
 
     found = calibrate_site(read_table(runs))
     for name, reason in found.refused:
@@ -85,3 +85,50 @@ def _site(runs: Path, save: Path | None) -> None:
     say(f"median error of these runs: {before:.1f} % with the shipped fit, {after:.1f} % with the site's")
     if save is not None:
         say(f"written: {write_site(found, save)}")
+
+
+# `glmplan calibrate kernels`: fit the utilisation of kernels from kernel tables, installed or in a wheel.
+
+
+def run(
+    accelerators: Sequence[str] = (), out: Path | None = None, page: Path | None = None, *, wheel: Path | None = None
+) -> tuple[list[Path], list[str]]:
+    """Fit the kernels and write the fits and the page of their errors.
+
+    - `accelerators`: Parts to fit again; all, with the priors and the page, by default.
+    - `page`: The page; `docs/kernels.md` beside the calibration folder by default, or beside the fits where `out`
+      names another folder. Only written when all parts are fitted.
+    - `wheel`: Wheel with the tables; the installed package by default.
+    - `list of str`: What changed against the fits that stood in `calibration/fits/kernels`.
+    """
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    from glmplan.calibrate.kernels.all_parts import (
+        calibrate_kernels,
+        kernel_changes,
+        kernels_page,
+        tables_of_wheel,
+        write_kernel_fits,
+    )
+    from glmplan.calibrate.kernels.tables import package_root
+    from glmplan.catalog.files import data_folder, write_atomically
+    from glmplan.costs.kernels.utilisation import kernel_fits
+
+    # before the bar: a bar that ends at once leaves an empty line above the error
+    tables = nullcontext((package_root(), None)) if wheel is None else tables_of_wheel(wheel)
+    calibration = data_folder("calibration")
+    shipped = calibration / "fits" / "kernels"
+    before = {file.stem: kernel_fits(file.stem) for file in sorted(shipped.glob("*.toml")) if file.stem != "priors"}
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console(stderr=True), transient=True) as progress:
+        task = progress.add_task("reading")
+        with tables as (root, package):
+            found = calibrate_kernels(
+                accelerators, root=root, package=package, progress=lambda what: progress.update(task, description=what)
+            )
+            changed = kernel_changes(before, found, root)
+    written = write_kernel_fits(found, out or shipped)
+    if not accelerators:
+        written.append(page or (out / "kernels.md" if out else calibration.parent / "docs" / "kernels.md"))
+        write_atomically(written[-1], kernels_page(found))
+    return written, changed

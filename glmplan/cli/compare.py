@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from glmplan.cli import options as o
-from glmplan.cli.forms import Form
-from glmplan.cli.screen import say
+from glmplan.cli.screen import Form, say
 
 if TYPE_CHECKING:
-    from glmplan.sizing.compare import Compared
+    from glmplan.purchase.compare import Compared
 
 __all__ = ["command"]
 
@@ -30,9 +29,9 @@ def command(
     form: o.Format = Form.text,
 ) -> None:
     """Compare plans with the first of them: speed, memory, power, money, and what causes each difference."""
-    from glmplan.cli.money import read_money
+    from glmplan.cli.options import read_money
     from glmplan.errors import SpecError
-    from glmplan.sizing.compare import compared
+    from glmplan.purchase.compare import compared
 
     questions = []
     for plan in plans:
@@ -46,7 +45,7 @@ def command(
 
 
 def _show(found: Compared, utilisation: float, form: Form) -> None:
-    from glmplan.report.answers_json import compare_record
+    from glmplan.present.json_answers import compare_record
 
     content = compare_record(found, utilisation)
     sides = content["plans"]
@@ -54,7 +53,7 @@ def _show(found: Compared, utilisation: float, form: Form) -> None:
         say(json.dumps(content, indent=2))
         return
     if form is Form.csv:
-        from glmplan.facts.tables import frame_of
+        from glmplan.catalog.tables import frame_of
 
         say(frame_of(sides).to_csv(index=False, float_format="%.6g"), end="")
         return
@@ -65,7 +64,7 @@ def _show(found: Compared, utilisation: float, form: Form) -> None:
         for row in rows:
             say("| " + " | ".join("" if row[name] is None else str(row[name]) for name in names) + " |")
     else:
-        from glmplan.facts.tables import table_text
+        from glmplan.catalog.tables import table_text
         from glmplan.units import counted_unit
 
         say(f"{counted_unit(found.users, 'users')} at once")

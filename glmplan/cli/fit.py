@@ -9,20 +9,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from glmplan.cli import options as o
-from glmplan.cli.forms import Form, Section
-from glmplan.cli.screen import has_colours, painted, say, width
+from glmplan.cli.screen import Form, Section, has_colours, painted, say, width
 from glmplan.errors import printable
 
 if TYPE_CHECKING:
-    from glmplan.plan import FitAnswer
-    from glmplan.serving.traffic.spec import Traffic
+    from glmplan.planner import FitAnswer
+    from glmplan.simulation.traffic.spec import Traffic
 
 __all__ = ["QuestionOptions", "ViewOptions", "command"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class QuestionOptions:
-    """Fields of `glmplan.plan.Words` beside model and machine, as typed: they are read and checked there."""
+    """Fields of `glmplan.planner.Words` beside model and machine, as typed: they are read and checked there."""
 
     weights: Annotated[str | None, typer.Option(help="Checkpoint or format of the weights.")] = None
     kv: o.Kv = None
@@ -83,8 +82,8 @@ def command(
 
     # nothing is freed in the half second that this takes; collecting costs a tenth of it
     gc.disable()
-    from glmplan.plan import Words, fit_answer
-    from glmplan.prediction.own_site import measured_elsewhere, site_calibration
+    from glmplan.planner import Words, fit_answer
+    from glmplan.prediction.step_models import measured_elsewhere, site_calibration
 
     _check(view)
     words = Words(model=model, on=on, **o.given(question))
@@ -95,7 +94,7 @@ def command(
         say(f"note: {elsewhere}", err=True)
     say(_written(answer, view), end="")
     if view.explain and view.form in (Form.text, Form.md):
-        from glmplan.report.fit_explain import fit_explanation
+        from glmplan.present.fit_explain import fit_explanation
 
         say(fit_explanation(answer), end="")
 
@@ -103,7 +102,7 @@ def command(
 def _traffic(spec: str | None, question: QuestionOptions, shape: o.ShapeOptions) -> Traffic | None:
     """What arrives; its lengths are those of the question."""
     from glmplan.errors import SpecError
-    from glmplan.plan.arriving import read_traffic
+    from glmplan.planner.traffic_search import read_traffic
 
     said = o.given(shape)
     if spec is not None:
@@ -115,19 +114,19 @@ def _traffic(spec: str | None, question: QuestionOptions, shape: o.ShapeOptions)
 
 def _written(answer: FitAnswer, view: ViewOptions) -> str:
     if view.form is Form.json:
-        from glmplan.report.fit_json import fit_json
+        from glmplan.present.json_answers import fit_json
 
         return fit_json(answer)
     if view.form is not Form.text:
-        from glmplan.report.fit_tables import fit_csv, fit_markdown
+        from glmplan.present.fit_explain import fit_csv, fit_markdown
 
         return fit_csv(answer) if view.form is Form.csv else fit_markdown(answer)
-    from glmplan.plan.answer_text import fit_sections, fit_text
+    from glmplan.planner.answer_text import fit_sections, fit_text
 
     if view.full:
         return fit_text(answer, width())
     if not view.section:
-        from glmplan.plan.first_screen import first_screen
+        from glmplan.planner.first_screen import first_screen
 
         text = first_screen(answer, width())
         # colours only where nothing out of a file could pass for one

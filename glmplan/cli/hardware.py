@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from glmplan.cli import forms
 from glmplan.cli import options as o
+from glmplan.cli import screen as forms
 from glmplan.cli.screen import say, width
 
 app = typer.Typer(help="List, show, check, import, probe and draw hardware.", no_args_is_help=True)
@@ -51,7 +51,7 @@ def list_hardware(
     form: Annotated[Form, typer.Option("--format", help="What is printed.")] = Form.text,
 ) -> None:
     """List accelerators and hosts of the catalogue."""
-    from glmplan.report.hardware_page import accelerator_rows, host_rows, list_text
+    from glmplan.present.hardware_page import accelerator_rows, host_rows, list_text
 
     accelerators = accelerator_rows() if kind is not Kind.hosts else []
     hosts = host_rows() if kind is not Kind.accelerators else []
@@ -67,8 +67,8 @@ def show_hardware(
     form: Annotated[Form, typer.Option("--format", help="What is printed.")] = Form.text,
 ) -> None:
     """Show an accelerator or a host: figures, sources, contradictions, what is unknown."""
-    from glmplan.readers.machines.to_toml import record_toml
-    from glmplan.report.hardware_page import record_text, resolve_hardware
+    from glmplan.io.machines.resolve import record_toml
+    from glmplan.present.hardware_page import record_text, resolve_hardware
 
     record = resolve_hardware(name)
     if form is Form.toml:
@@ -86,8 +86,8 @@ def list_prices(
     today: o.Today = None,
 ) -> None:
     """List all published prices of a part, a machine or a model side by side, with what each contains."""
-    from glmplan.cli.money import day_of
-    from glmplan.report.price_list import price_list_text, price_rows, prices_of
+    from glmplan.cli.options import day_of
+    from glmplan.present.hardware_page import price_list_text, price_rows, prices_of
 
     found, day = prices_of(name), day_of(today)
     if form is forms.Form.text:
@@ -95,7 +95,7 @@ def list_prices(
         return
     import pandas as pd
 
-    from glmplan.cli.tables import frame_text
+    from glmplan.cli.screen import frame_text
 
     say(frame_text(pd.DataFrame(price_rows(found, today=day)), form), end="")
 
@@ -106,7 +106,7 @@ def check_file(
 ) -> None:
     """Check a file of an accelerator or a host."""
     from glmplan.errors import SpecError
-    from glmplan.report.hardware_page import check_notes, resolve_hardware
+    from glmplan.present.hardware_page import check_notes, resolve_hardware
 
     if file.suffix != ".toml":
         raise SpecError("is not a TOML file", value=str(file))
@@ -127,14 +127,14 @@ def import_dumps(
     form: Annotated[Form, typer.Option("--format", help="What is printed when nothing is written.")] = Form.toml,
 ) -> None:
     """Put dumps of one machine together into a host: what they say, what was assumed, what stays unknown."""
-    from glmplan.readers.machines.dumps.merge import host_from_dumps
-    from glmplan.readers.machines.dumps.recognise import read_dump
+    from glmplan.io.machines.dump_merge import host_from_dumps
+    from glmplan.io.machines.dump_readers import read_dump
 
     dumps = [read_dump(file) for file in files]
     for dump in dumps:
         say(f"{dump.file}: {dump.tool}", err=True)
     if accelerator is not None:
-        from glmplan.facts.catalogue.accelerators import load_accelerator
+        from glmplan.catalog.entries.accelerators import load_accelerator
 
         accelerator = load_accelerator(accelerator).name
     host = host_from_dumps(dumps, name=out.stem if out and name == "imported" else name, accelerator=accelerator)
@@ -143,9 +143,9 @@ def import_dumps(
 
 def _hand_over(record: Any, out: Path | None, form: Form) -> None:
     """Write a record, or print it in the form asked for."""
-    from glmplan.facts.files import write_atomically
-    from glmplan.readers.machines.to_toml import record_toml
-    from glmplan.report.hardware_page import record_text
+    from glmplan.catalog.files import write_atomically
+    from glmplan.io.machines.resolve import record_toml
+    from glmplan.present.hardware_page import record_text
 
     for line in getattr(record, "assumptions", ()):
         say(f"assumed: {line}", err=True)
@@ -170,9 +170,9 @@ def probe(
     form: Annotated[Form, typer.Option("--format", help="What is printed when nothing is written.")] = Form.toml,
 ) -> None:
     """Describe this machine, and measure its CPU where there is no accelerator."""
-    from glmplan.facts.files import write_atomically
-    from glmplan.readers.machines.this_machine import probe_machine
-    from glmplan.readers.machines.to_toml import record_toml
+    from glmplan.catalog.files import write_atomically
+    from glmplan.io.machines.resolve import record_toml
+    from glmplan.io.machines.this_machine import probe_machine
 
     found = probe_machine(
         name=out.stem if out else name, seconds=seconds, progress=lambda line: say(f"{line} …", err=True)
@@ -197,12 +197,12 @@ def draw(
     out: Annotated[Path | None, typer.Option(help="Write the drawing here.")] = None,
 ) -> None:
     """Draw a host: its links, and the placement, transfers and loads of a plan on it."""
+    from glmplan.catalog.entries.hosts import load_machine
+    from glmplan.catalog.files import write_atomically
+    from glmplan.costs.network.topology import place
     from glmplan.errors import SpecError
-    from glmplan.facts.catalogue.hosts import load_machine
-    from glmplan.facts.files import write_atomically
-    from glmplan.physics.network.placement import place
-    from glmplan.report.charts import standalone
-    from glmplan.report.host_drawing import draw_svg, draw_text, svg_to_png
+    from glmplan.present.charts import standalone
+    from glmplan.present.host_drawing import draw_svg, draw_text, svg_to_png
 
     host = load_machine(name)
     placement = place(host, tp=tp or 1, pp=pp) if tp or pp > 1 else None

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from glmplan.cli import options as o
-from glmplan.cli.forms import Form
-from glmplan.cli.screen import say
+from glmplan.cli.screen import Form, say
 
 if TYPE_CHECKING:
-    from glmplan.sizing.hybrid import Mix
-    from glmplan.sizing.portfolio import Portfolio
+    from glmplan.purchase.hybrid import Mix, Portfolio
 
 __all__ = ["command"]
 
@@ -28,9 +26,8 @@ def command(
     form: o.Format = Form.text,
 ) -> None:
     """The cheapest mix of machines and APIs that serves all classes, with the worth of one more machine."""
-    from glmplan.cli.money import read_money
-    from glmplan.sizing.hybrid import best_mix, break_even_scale, one_more, portfolio_of_offered
-    from glmplan.sizing.portfolio import read_portfolio
+    from glmplan.cli.options import read_money
+    from glmplan.purchase.hybrid import best_mix, break_even_scale, one_more, portfolio_of_offered, read_portfolio
 
     read = read_portfolio(portfolio, read_money(money))
     mix = best_mix(read)
@@ -58,7 +55,7 @@ def _table(mix: Mix, form: Form) -> None:
 
 
 def _text(read: Portfolio, mix: Mix) -> None:
-    from glmplan.sizing.hybrid import one_more
+    from glmplan.purchase.hybrid import one_more
 
     saved = one_more(read, mix)
     owned = ", ".join(f"{count} × {name}" for name, count in mix.machines.items() if count) or "no machine"
@@ -83,7 +80,7 @@ def _text(read: Portfolio, mix: Mix) -> None:
 
 
 def _break_even(free: Portfolio, scale: float | None) -> None:
-    from glmplan.sizing.hybrid import SCALES, owns_at
+    from glmplan.purchase.hybrid import SCALES, owns_at
 
     low, high = SCALES
     if scale is not None:

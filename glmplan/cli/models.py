@@ -35,7 +35,7 @@ def list_models(
     form: Annotated[Form, typer.Option("--format", help="What is printed.")] = Form.text,
 ) -> None:
     """List the models of the catalogue."""
-    from glmplan.plan.listings import models
+    from glmplan.planner.ask import models
 
     rows = models().rows
     if form is Form.json:
@@ -57,9 +57,8 @@ def show_model(
     form: Annotated[Form, typer.Option("--format", help="What is printed.")] = Form.text,
 ) -> None:
     """Show parameters, cache and checkpoints of a model, with published figures beside the computed ones."""
-    from glmplan.readers.models.resolve import resolve_model
-    from glmplan.readers.models.to_toml import model_toml
-    from glmplan.report.model_page import model_facts, model_text
+    from glmplan.io.models.resolve import model_toml, resolve_model
+    from glmplan.present.model_page import model_facts, model_text
 
     choice = resolve_model(name)
     if form is Form.toml:
@@ -75,8 +74,8 @@ def check_file(
     file: Annotated[Path, typer.Argument(help="A model file in TOML, or a config.json, folder or .gguf file.")],
 ) -> None:
     """Check a model file: fields, layers, checkpoints; computed totals against published ones."""
-    from glmplan.readers.models.resolve import resolve_model
-    from glmplan.report.model_page import disagreements_of
+    from glmplan.io.models.resolve import resolve_model
+    from glmplan.present.model_page import disagreements_of
 
     # a bare name is a file here, never a model of the catalogue
     choice = resolve_model(str(file if file.is_absolute() else Path.cwd() / file))
@@ -95,10 +94,9 @@ def import_model(
     """Import a model from Hugging Face or GGUF files, or say why it cannot be computed."""
     from dataclasses import replace
 
-    from glmplan.facts.files import write_atomically
-    from glmplan.readers.models.resolve import resolve_model
-    from glmplan.readers.models.to_toml import model_toml
-    from glmplan.report.model_page import model_facts, model_text
+    from glmplan.catalog.files import write_atomically
+    from glmplan.io.models.resolve import model_toml, resolve_model
+    from glmplan.present.model_page import model_facts, model_text
 
     choice = resolve_model(str(path if path.is_absolute() else Path.cwd() / path))
     if name is not None:

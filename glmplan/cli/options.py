@@ -5,13 +5,18 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass
+from datetime import date
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from glmplan.cli.forms import Form
+from glmplan.cli.screen import Form
+from glmplan.errors import SpecError
+
+if TYPE_CHECKING:
+    from glmplan.purchase.money import Money
 
 __all__ = [
     "DeploymentOptions",
@@ -23,9 +28,12 @@ __all__ = [
     "ShapeOptions",
     "TargetOptions",
     "TrafficOptions",
+    "day_of",
     "given",
+    "read_money",
     "with_options",
 ]
+
 
 _MODEL = typer.Argument(help="Model: a catalogue name, or name-format.")
 AnyModel = Annotated[str, typer.Argument(help="A catalogue name, name-format, config.json, folder or .gguf file.")]
@@ -241,7 +249,7 @@ class LayoutOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LaunchOptions:
-    """Fields of `glmplan.prediction.settings.Settings`: what the engine is told at its start."""
+    """Fields of `glmplan.prediction.deployment.Settings`: what the engine is told at its start."""
 
     memory_fraction: MemoryFraction = None
     max_num_seqs: MaxNumSeqs = None
@@ -254,7 +262,7 @@ class LaunchOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeploymentOptions:
-    """Fields of `glmplan.plan.question.Words`."""
+    """Fields of `glmplan.planner.question.Words`."""
 
     engine: EngineName = None
     layout: LayoutOptions = LayoutOptions()
@@ -303,7 +311,7 @@ class ServiceOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoneyOptions:
-    """Prices and terms of a cost; `glmplan.cli.money` reads them."""
+    """Prices and terms of a cost; `glmplan.cli.options` reads them."""
 
     price: Prices = None
     term: CostTerms = None
@@ -314,15 +322,7 @@ class MoneyOptions:
 def given(options: Any) -> dict[str, Any]:
     """Options of a record, and of the records in it, that were given.
 
-    Parameters
-    ----------
-    options : dataclass
-        The record.
-
-    Returns
-    -------
-    dict
-        Field → value, without those that are None.
+    Returns: Field → value, without those that are None.
 
     Examples
     --------
@@ -339,15 +339,8 @@ def given(options: Any) -> dict[str, Any]:
 def with_options(*, without: tuple[str, ...] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Let a command take records of options: their fields stand in its signature, where the record stands.
 
-    Parameters
-    ----------
-    without : tuple of str, optional
-        Fields of records that this command has not.
-
-    Returns
-    -------
-    callable
-        A decorator for a function whose parameters can all be given by name.
+    - `without`: Fields of records that this command has not.
+    - Returns: A decorator for a function whose parameters can all be given by name.
 
     Examples
     --------
@@ -399,3 +392,23 @@ def _gather(name: str, hint: Any, values: dict[str, Any]) -> Any:
     hints = get_type_hints(hint, include_extras=True)
     present = {field.name for field in fields(hint) if is_dataclass(hints[field.name]) or field.name in values}
     return hint(**{one: _gather(one, hints[one], values) for one in present})  # type: ignore[operator]
+
+
+# Prices and terms that a command is given.
+
+
+def day_of(text: str | None) -> date:
+    """The day of a question."""
+    if text is None:
+        return date.today()
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise SpecError("is not a day such as 2026-11-22", field="--today", value=text) from None
+
+
+def read_money(options: MoneyOptions) -> Money:
+    """Read prices and terms."""
+    from glmplan.purchase.money import money_of
+
+    return money_of(options.price or (), options.term or (), today=day_of(options.today), region=options.region)

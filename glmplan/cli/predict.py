@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from glmplan.cli import options as o
-from glmplan.cli.forms import Form
-from glmplan.cli.screen import say
+from glmplan.cli.screen import Form, say
 
 __all__ = ["command"]
 
@@ -25,10 +24,9 @@ def command(
     One row comes out for each `id`: TTFT, TPOT, throughput, prefill speed, KV pool and weights, each with the 90 %
     interval, then what it rests on, what is outside of the measured, and why a row could not be answered.
     """
-    from glmplan.cli.progress import bar
-    from glmplan.cli.tables import frame_text, read_table
-    from glmplan.facts.files import write_atomically
-    from glmplan.prediction.own_site import site_calibration
+    from glmplan.catalog.files import write_atomically
+    from glmplan.cli.screen import bar, frame_text, read_table
+    from glmplan.prediction.step_models import site_calibration
     from glmplan.prediction.table import predict_runs, rows_as_frame
 
     table = read_table(runs)

@@ -13,8 +13,8 @@ from glmplan.cli.fit import QuestionOptions
 from glmplan.cli.screen import say
 
 if TYPE_CHECKING:
-    from glmplan.plan import FitAnswer
-    from glmplan.sizing.money import Money
+    from glmplan.planner import FitAnswer
+    from glmplan.purchase.money import Money
 
 __all__ = ["command"]
 
@@ -33,12 +33,11 @@ def command(
     money: o.MoneyOptions = o.MoneyOptions(),
 ) -> None:
     """Write one file for a decision: question, answer, plots, options, risks, assumptions, sources, how sure."""
-    from glmplan.cli.money import read_money
+    from glmplan.catalog.files import understood
+    from glmplan.cli.options import read_money
     from glmplan.errors import SpecError
-    from glmplan.facts.files import understood
-    from glmplan.report.considered import is_plan, read_plan
-    from glmplan.report.decision import decision
-    from glmplan.report.decision_file import check_report, write_report
+    from glmplan.present.decision import check_report, decision, write_report
+    from glmplan.present.decision_parts import is_plan, read_plan
 
     check_report(out)
     paid = read_money(money)
@@ -63,8 +62,8 @@ def _answers(
     models: Sequence[str], machines: Sequence[str], said: Mapping[str, Any]
 ) -> tuple[list[FitAnswer], list[Mapping[str, Any]]]:
     """Every model on every machine, and the record of each."""
-    from glmplan.plan import Words, fit_answer
-    from glmplan.report.fit_json import fit_record
+    from glmplan.planner import Words, fit_answer
+    from glmplan.present.json_answers import fit_record
 
     answers = [fit_answer(Words(model=model, on=on, **said)) for model in models for on in machines]
     return answers, [fit_record(answer) for answer in answers]
@@ -74,10 +73,10 @@ def _causes(
     answers: Sequence[FitAnswer], money: Money, records: Sequence[Mapping[str, Any]]
 ) -> list[tuple[str, tuple[str, ...]]]:
     """What makes the plans differ from the first, where both can be served."""
-    from glmplan.plan.ask import Deployed
-    from glmplan.report.considered import considered
-    from glmplan.report.decision import common_load
-    from glmplan.sizing.compare import causes_of, side_of
+    from glmplan.planner.ask import Deployed
+    from glmplan.present.decision import common_load
+    from glmplan.present.decision_parts import considered
+    from glmplan.purchase.compare import causes_of, side_of
 
     load = common_load([considered(record, money) for record in records])
     if len(answers) < 2 or load is None:

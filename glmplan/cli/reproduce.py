@@ -10,8 +10,8 @@ import typer
 from glmplan.cli.screen import say
 
 if TYPE_CHECKING:
+    from glmplan.io.runs.record import Run
     from glmplan.prediction.reproduce import Reproduction
-    from glmplan.readers.runs.record import Run
 
 __all__ = ["command"]
 
@@ -29,8 +29,8 @@ def command(
     A difference is positive where the prediction is too high. Then come the conditions that could explain the
     difference, the likeliest first: each is predicted again and scored by how much likelier it makes the figures.
     """
-    from glmplan.prediction.own_site import site_calibration
     from glmplan.prediction.reproduce import reproduce
+    from glmplan.prediction.step_models import site_calibration
 
     with site_calibration(calibration):
         found = reproduce(_find(run, runs))
@@ -67,11 +67,11 @@ def _find(name: str, table: Path | None) -> Run:
     from glmplan.errors import SpecError
 
     if table is not None:
-        from glmplan.cli.tables import read_table
+        from glmplan.cli.screen import read_table
 
         rows = list(read_table(table))
     else:
-        from glmplan.readers.runs.ledger import load_measurements
+        from glmplan.io.runs.ledger import load_measurements
 
         rows = load_measurements()
     found = next((one for one in rows if one.id == name), None)

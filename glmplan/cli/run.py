@@ -28,19 +28,7 @@ def application(
 ) -> typer.Typer:
     """Make the typer application; commands that are not asked for are listed but not imported.
 
-    Parameters
-    ----------
-    commands : mapping of str to (str, str)
-        Name → module and help line.
-    load : callable
-        Imports a module by name.
-    only : str, optional
-        The one command to import; None imports all (for the reference).
-
-    Returns
-    -------
-    typer.Typer
-        The application.
+    `only`: The one command to import; None imports all (for the reference).
     """
     app = typer.Typer(
         help=_HELP,
@@ -91,22 +79,7 @@ def _unused() -> None:
 
 
 def run(arguments: list[str], commands: Mapping[str, tuple[str, str]], load: Callable[[str], ModuleType]) -> None:
-    """Run the command line and exit.
-
-    Parameters
-    ----------
-    arguments : list of str
-        The words after `glmplan`.
-    commands : mapping of str to (str, str)
-        Name → module and help line.
-    load : callable
-        Imports a module by name.
-
-    Raises
-    ------
-    SystemExit
-        0 for an answer, 2 for bad input, 1 for a failed check, 128 and the number of the signal that ended it.
-    """
+    """Run the command line and exit."""
     speak_any_language()
     odd = next((word for word in arguments if not word.isascii() and _ODD_DIGITS.search(word)), None)
     if odd is not None and not os.path.exists(odd):

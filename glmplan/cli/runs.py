@@ -49,10 +49,10 @@ def import_runs(
     out: Annotated[Path | None, typer.Option(help="Write the runs to this CSV, for predict --runs.")] = None,
 ) -> None:
     """Turn other tools' results and engines' startup logs into measured runs."""
+    from glmplan.catalog.files import write_atomically
     from glmplan.errors import SpecError
-    from glmplan.facts.files import write_atomically
-    from glmplan.readers.runs.columns import column_value
-    from glmplan.readers.runs.importers import import_file, table_csv
+    from glmplan.io.runs.columns import column_value
+    from glmplan.io.runs.importers import import_file, table_csv
 
     known: dict[str, Any] = dict(column_value(pair) for pair in facts or [])
     known |= {name: said for name, said in (("model", model), ("engine", engine)) if said is not None}
@@ -73,7 +73,7 @@ def import_runs(
             logs.append((file, found.logged))
     comparisons = [(file, _beside(log, model, on)) for file, log in logs]
     if on is not None:
-        from glmplan.measure.predicted_memory import parts_of
+        from glmplan.measure.memory_comparison import parts_of
 
         named = parts_of(on)
         for row in rows:
@@ -89,14 +89,14 @@ def import_runs(
 
 
 def _beside(log: Any, model: str | None, on: str | None) -> Any:
-    from glmplan.measure.predicted_memory import predict_startup
+    from glmplan.measure.memory_comparison import predict_startup
 
     return predict_startup(log, model=model, on=on)
 
 
 def _print(rows: list[dict[str, Any]], comparisons: list[tuple[Path, Any]], form: Form) -> None:
-    from glmplan.readers.runs.columns import COLUMNS
-    from glmplan.readers.runs.importers import table_csv
+    from glmplan.io.runs.columns import COLUMNS
+    from glmplan.io.runs.importers import table_csv
 
     if form is Form.csv:
         say(table_csv(rows), end="")

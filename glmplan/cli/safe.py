@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from glmplan.cli import options as o
-from glmplan.cli.forms import Form
-from glmplan.cli.screen import say
+from glmplan.cli.screen import Form, say
 from glmplan.units import counted_unit
 
 if TYPE_CHECKING:
-    from glmplan.serving.safe_load import SafeLoad
-    from glmplan.serving.traffic.spec import Traffic
+    from glmplan.simulation.safe_load import SafeLoad
+    from glmplan.simulation.traffic.spec import Traffic
 
 __all__ = ["SearchOptions", "command"]
 
@@ -49,14 +48,13 @@ def command(
     """Find the most users and the highest request rate that keep a promise with 95 % probability."""
     from glmplan.cli.service import described_services
     from glmplan.errors import SpecError
-    from glmplan.plan.safe_loads import safe_of, searched_traffic
-    from glmplan.prediction.own_site import site_calibration
-    from glmplan.serving.beside import beside
-    from glmplan.serving.load_tries import Tries
-    from glmplan.serving.traffic.promises import parse_slo
+    from glmplan.planner.service import safe_of, searched_traffic
+    from glmplan.prediction.step_models import site_calibration
+    from glmplan.simulation.load_search import Tries, beside
+    from glmplan.simulation.traffic.slo import parse_slo
 
     if search.plot is not None:
-        from glmplan.report.charts import check_chart
+        from glmplan.present.charts import check_chart
 
         check_chart(search.plot)
     specs, usual = searched_traffic(traffic)
@@ -80,7 +78,7 @@ def command(
     if search.plot is not None:
         import numpy as np
 
-        from glmplan.report.simulation_charts import curves_of, safe_charts
+        from glmplan.present.charts import curves_of, safe_charts
 
         title = f"{target.model or 'own step time'} on {target.on or 'own machine'}: {slo}"
         ends = [point.load for point in found[0].points]
@@ -94,7 +92,7 @@ def command(
 
 def _show(found: list[SafeLoad], form: Form, basis: str, slo: str) -> None:
     if form is Form.json:
-        from glmplan.report.answers_json import safe_record
+        from glmplan.present.json_answers import safe_record
 
         say(json.dumps(safe_record(found, slo, basis), indent=2))
         return

@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from glmplan.cli import options as o
-from glmplan.cli.forms import Form
-from glmplan.cli.screen import say
+from glmplan.cli.screen import Form, say
 
 __all__ = ["command"]
 
@@ -30,14 +29,14 @@ def command(
     form: o.Format = Form.text,
 ) -> None:
     """Move each unknown to the ends of what is known of it: what to measure or ask first stands on top."""
-    from glmplan.cli.money import read_money
-    from glmplan.facts.tables import table_text
-    from glmplan.plan.ask import deployment as planned_for
-    from glmplan.sizing.sensitivity import OUTCOMES, sensitivity
+    from glmplan.catalog.tables import table_text
+    from glmplan.cli.options import read_money
+    from glmplan.planner.ask import deployment as planned_for
+    from glmplan.purchase.sensitivity import OUTCOMES, sensitivity
     from glmplan.units import counted_unit
 
     if plot is not None:
-        from glmplan.report.charts import check_chart
+        from glmplan.present.charts import check_chart
 
         check_chart(plot)
     said = o.given(deployment) | {name: value for name, value in (("input", input), ("output", output)) if value}
@@ -56,15 +55,14 @@ def command(
         for one in moves
     ]
     if plot is not None:
-        from glmplan.report.charts import write_chart
-        from glmplan.report.sizing_charts import tornado_chart
+        from glmplan.present.charts import tornado_chart, write_chart
 
         title = f"What moves {model} on {on}, {users} user{'s' * (users != 1)}, most"
         write_chart(tornado_chart(rows, rest, of=of, title=title, unit=unit), plot, title=title)
     if form is Form.json:
         say(json.dumps({"outcome": of, "unit": unit, "value": rest, "moves": rows}, indent=2))
     elif form is Form.csv:
-        from glmplan.facts.tables import frame_of
+        from glmplan.catalog.tables import frame_of
 
         say(frame_of(rows).to_csv(index=False, float_format="%.6g"), end="")
     elif form is Form.md:

@@ -41,9 +41,8 @@ def command(
 
     check_extra("fastapi", field="serve")
     check_extra("uvicorn", field="serve")
-    from glmplan.serve.guard import is_loopback
-    from glmplan.serve.limits import Limits
-    from glmplan.serve.server import bound, server
+    from glmplan.service.guard import Limits, is_loopback
+    from glmplan.service.server import bound, server
 
     token = _token(token_file)
     shown = ""
@@ -54,7 +53,7 @@ def command(
         shown = f"#token={token}"
     limits = Limits() if workers is None else replace(Limits(), quick_workers=workers)
     if calibration is not None:
-        from glmplan.prediction.own_site import site_calibration
+        from glmplan.prediction.step_models import site_calibration
 
         with site_calibration(calibration):  # a wrong file is told before anything starts
             limits = replace(limits, calibration=str(calibration.resolve()))
@@ -74,7 +73,7 @@ def command(
 def _token(file: Path | None) -> str:
     if file is None:
         return os.environ.get(_VARIABLE, "").strip()
-    from glmplan.facts.files import read_text
+    from glmplan.catalog.files import read_text
 
     return read_text(file, most=4096).strip()
 
@@ -82,11 +81,11 @@ def _token(file: Path | None) -> str:
 def _log(quiet: bool) -> None:
     import logging
 
-    from glmplan.serve.server import JsonLines
+    from glmplan.service.server import JsonLines
 
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines())
-    for name, level in (("glmplan.serve", logging.WARNING if quiet else logging.INFO), ("uvicorn", logging.WARNING)):
+    for name, level in (("glmplan.service", logging.WARNING if quiet else logging.INFO), ("uvicorn", logging.WARNING)):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
         logger.setLevel(level)

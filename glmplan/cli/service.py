@@ -10,9 +10,9 @@ from glmplan.errors import SpecError
 
 if TYPE_CHECKING:
     from glmplan.cli.options import ServiceOptions, TargetOptions, TrafficOptions
-    from glmplan.plan.service import Described
-    from glmplan.serving.traffic.drafting import Acceptance
-    from glmplan.serving.traffic.spec import Traffic
+    from glmplan.planner.service import Described
+    from glmplan.simulation.traffic.request import Acceptance
+    from glmplan.simulation.traffic.spec import Traffic
 
 __all__ = ["described_services", "measured_step_time"]
 
@@ -32,21 +32,9 @@ _STEP_PARTS = {
 def measured_step_time(text: str) -> dict[str, float]:
     """Read a step time of the user's own.
 
-    Parameters
-    ----------
-    text : str
-        Parts separated by commas: `base` for each step, `request` for each decoding request, `context` for each token
-        of its context, `prompt` for each prompt token, `pair` for each pair of a prompt token and a key.
-
-    Returns
-    -------
-    dict
-        Arguments of `StepTable.affine`, [s]
-
-    Raises
-    ------
-    SpecError
-        If a part is not known or not a time.
+    - `text`: Parts separated by commas: `base` for each step, `request` for each decoding request, `context` for each
+      token of its context, `prompt` for each prompt token, `pair` for each pair of a prompt token and a key.
+    - Returns: Arguments of `StepTable.affine`, [s].
 
     Examples
     --------
@@ -76,34 +64,14 @@ def described_services(
 ) -> tuple[Described, list[Traffic]]:
     """Build the service to simulate, and the traffic that arrives at it.
 
-    Parameters
-    ----------
-    target : TargetOptions
-        Model and machine; not needed with a step time of one's own.
-    options : ServiceOptions
-        Deployment, cache pool, step time and scheduler.
-    shape : TrafficOptions
-        Further fields of the traffic.
-    *specs : str
-        Kinds of traffic, as `parse_traffic` takes them; the first decides the plan.
-    usual : bool, optional
-        Whether the number in the first is none that was named: the plan is then that of as many as are usual on the
-        machine.
-
-    Returns
-    -------
-    Described
-        The service and its interval.
-    list of Traffic
-        One for each spec; lengths that it leaves open are those of the question.
-
-    Raises
-    ------
-    SpecError
-        If something needed is missing or wrong.
+    - `target`: Model and machine; not needed with a step time of one's own.
+    - `*specs`: Kinds of traffic, as `parse_traffic` takes them; the first decides the plan.
+    - `usual`: Whether the number in the first is none that was named: the plan is then that of as many as are usual
+      on the machine.
+    - `list of Traffic`: One for each spec; lengths that it leaves open are those of the question.
     """
-    from glmplan.serving.engine.settings import TransferLink
-    from glmplan.serving.traffic.spec import parse_traffic
+    from glmplan.simulation.engine.settings import TransferLink
+    from glmplan.simulation.traffic.spec import parse_traffic
     from glmplan.units import parse_quantity
 
     said = given(shape)
@@ -130,10 +98,10 @@ def described_services(
 
 def _with_own_step_time(options: ServiceOptions, scheduler: dict[str, Any], per_token: float | None) -> Described:
     """The service of somebody who knows the step time."""
-    from glmplan.plan.service import Described
-    from glmplan.serving.engine.settings import KvPool, scheduler_settings
-    from glmplan.serving.engine.step_table import StepTable
-    from glmplan.serving.service import Service
+    from glmplan.planner.service import Described
+    from glmplan.simulation.engine.settings import KvPool, scheduler_settings
+    from glmplan.simulation.engine.step_table import StepTable
+    from glmplan.simulation.simulate import Service
 
     assert options.step_time is not None
     if options.deployment.disaggregated is not None:
@@ -163,7 +131,7 @@ def _with_own_step_time(options: ServiceOptions, scheduler: dict[str, Any], per_
 
 def _acceptance(drafted: int | None, mean: float | None) -> Acceptance | None:
     """Speculation as described by the number of drafted tokens and the acceptance length."""
-    from glmplan.serving.traffic.drafting import Acceptance
+    from glmplan.simulation.traffic.request import Acceptance
 
     if not drafted:
         return None
@@ -176,8 +144,8 @@ def _predicted(
     model: str, on: str, options: ServiceOptions, scheduler: dict[str, Any], kinds: list[Traffic], usual: bool
 ) -> tuple[Described, list[Traffic]]:
     """The service as `fit` plans and glmplan predicts it."""
-    from glmplan.plan.described import described_under
-    from glmplan.plan.question import Words
+    from glmplan.planner.question import Words
+    from glmplan.planner.traffic_search import described_under
 
     if options.deployment.disaggregated is not None and {"replicas", "prefill_replicas"} & set(scheduler):
         message = "says how many servers there are: leave --replicas and --prefill-replicas out"

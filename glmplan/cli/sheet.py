@@ -11,8 +11,7 @@ from glmplan.cli import options as o
 from glmplan.cli.screen import say
 
 if TYPE_CHECKING:
-    from glmplan.sheets.fill import Filled
-    from glmplan.sheets.quote_figures import Quoted
+    from glmplan.present.sheets.fill import Filled, Quoted
 
 __all__ = ["app"]
 
@@ -43,12 +42,12 @@ def new(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Write over a file that is there.")] = False,
 ) -> None:
     """Write a plan as a workbook: what a buyer changes in it recalculates what fits, how fast, and what it costs."""
-    from glmplan.cli.money import read_money
-    from glmplan.cli.progress import bar
-    from glmplan.facts.files import write_atomically
-    from glmplan.sheets.files import writable
-    from glmplan.sheets.option import read_wanted
-    from glmplan.sheets.plan_book import load_of_words, plan_book
+    from glmplan.catalog.files import write_atomically
+    from glmplan.cli.options import read_money
+    from glmplan.cli.screen import bar
+    from glmplan.present.sheets.fill import writable
+    from glmplan.present.sheets.option import read_wanted
+    from glmplan.present.sheets.plan_book import load_of_words, plan_book
 
     writable(path, (".xlsx",), overwrite=overwrite)
     wanted = read_wanted(options, on, model)
@@ -93,9 +92,8 @@ def fill(
     ] = False,
 ) -> None:
     """Put fit, speed, safe users, cost, power and hazards into new columns of a quote; nothing else changes."""
-    from glmplan.cli.progress import bar
-    from glmplan.sheets.files import writable
-    from glmplan.sheets.fill import ENDINGS, filled
+    from glmplan.cli.screen import bar
+    from glmplan.present.sheets.fill import ENDINGS, filled, writable
 
     target = out or path.with_name(f"{path.stem}-filled{path.suffix}")
     writable(target, ENDINGS, overwrite=overwrite)
@@ -121,8 +119,8 @@ def check(
     money: o.MoneyOptions = o.MoneyOptions(),
 ) -> None:
     """Say what `fill` would read in a quote, and which rows it would not understand; nothing is written."""
-    from glmplan.cli.progress import bar
-    from glmplan.sheets.fill import checked
+    from glmplan.cli.screen import bar
+    from glmplan.present.sheets.fill import checked
 
     quoted = _quoted(model, users, (mapping, rate), (deployment, money), input=input, output=output)
     with bar("rows") as progress:
@@ -139,11 +137,10 @@ def _quoted(
 ) -> Quoted:
     from dataclasses import replace
 
-    from glmplan.cli.money import read_money
+    from glmplan.cli.options import read_money
     from glmplan.errors import SpecError
-    from glmplan.sheets.quote_cells import number_in
-    from glmplan.sheets.quote_figures import Quoted
-    from glmplan.sheets.quote_table import read_mapping
+    from glmplan.present.sheets.fill import Quoted
+    from glmplan.present.sheets.quote_table import number_in, read_mapping
 
     mapping, rates = quote
     mapped = read_mapping(None if mapping is None else str(mapping))

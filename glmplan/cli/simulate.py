@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from glmplan.cli import options as o
-from glmplan.cli.forms import Form
-from glmplan.cli.screen import console, say
+from glmplan.cli.screen import Form, console, say
 
 if TYPE_CHECKING:
-    from glmplan.plan.service import Described
-    from glmplan.serving.simulate import Outcome
-    from glmplan.serving.traffic.promises import Target
-    from glmplan.serving.traffic.spec import Traffic
+    from glmplan.planner.service import Described
+    from glmplan.simulation.simulate import Outcome
+    from glmplan.simulation.traffic.slo import Target
+    from glmplan.simulation.traffic.spec import Traffic
 
 __all__ = ["RunOptions", "command"]
 
@@ -61,12 +60,12 @@ def command(
 ) -> None:
     """Simulate a service under traffic: times that users see, throughput, batch, KV cache."""
     from glmplan.cli.service import described_services
-    from glmplan.serving.outcome_range import outcome_range
-    from glmplan.serving.simulate import simulate
-    from glmplan.serving.traffic.promises import parse_slo
+    from glmplan.simulation.safe_load import outcome_range
+    from glmplan.simulation.simulate import simulate
+    from glmplan.simulation.traffic.slo import parse_slo
 
     if run.plot is not None:
-        from glmplan.report.charts import check_chart
+        from glmplan.present.charts import check_chart
 
         check_chart(run.plot)
     targets = parse_slo(slo) if slo else ()
@@ -110,7 +109,7 @@ def command(
 
 def _notes(described: Described, arriving: Traffic, outcome: Outcome) -> None:
     """Say beside the figures what they hang on: the hour of a day, or the length of a run with a queue that grows."""
-    from glmplan.serving.load_trial import exceeded
+    from glmplan.simulation.load_trial import exceeded
 
     hours = outcome.summary.get("duration_s", 0.0) / 3600.0
     if arriving.kind == "daily" and hours < 24.0:
@@ -156,7 +155,7 @@ class _Progress:
 def _plot(described: Described, traffic: Traffic, outcome: Outcome, path: Path, title: str) -> None:
     import numpy as np
 
-    from glmplan.report.simulation_charts import Curves, curves_of, simulation_charts
+    from glmplan.present.charts import Curves, curves_of, simulation_charts
 
     curves: Curves = ([], [], [])
     if traffic.kind != "trace":
@@ -181,11 +180,11 @@ def _show(
     basis: str,
     ranges: dict[str, tuple[float, float]],
 ) -> None:
-    from glmplan.serving.outcome_text import outcome_text
+    from glmplan.simulation.statistics import outcome_text
 
     summary = outcome.summary
     if form is Form.json:
-        from glmplan.report.answers_json import simulate_record
+        from glmplan.present.json_answers import simulate_record
 
         content = simulate_record(outcome, targets=targets, basis=basis, ranges=ranges)
         say(json.dumps(content, indent=2))

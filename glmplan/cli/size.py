@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from glmplan.cli import options as o
-from glmplan.cli.forms import Form
-from glmplan.cli.lists import joined
-from glmplan.cli.screen import say
+from glmplan.cli.screen import Form, joined, say
 
 if TYPE_CHECKING:
-    from glmplan.sizing.size_answer import Sized
+    from glmplan.purchase.size_answer import Sized
 
 __all__ = ["SpendOptions", "Ways", "command"]
 
@@ -74,11 +72,11 @@ def command(
 
     The probability is over arrivals and over the interval of the step time. Paying for each token is an answer too.
     """
-    from glmplan.cli.money import read_money
-    from glmplan.cli.progress import bar
+    from glmplan.cli.options import read_money
+    from glmplan.cli.screen import bar
     from glmplan.errors import SpecError
-    from glmplan.sizing.size import sized
-    from glmplan.sizing.size_question import read_size
+    from glmplan.purchase.size import sized
+    from glmplan.purchase.size_question import read_size
 
     said = o.given(spend)
     if spend.buy and spend.rent:
@@ -92,7 +90,7 @@ def command(
         **o.given(shape),
     )  # fmt: skip
     if acceptance_test is not None:
-        from glmplan.sizing.acceptance import check_ladder
+        from glmplan.purchase.acceptance import check_ladder
 
         check_ladder(asked.traffic)
     paid = read_money(money)
@@ -104,8 +102,8 @@ def command(
 
 
 def _contract(found: Sized, path: Path) -> None:
-    from glmplan.facts.files import write_atomically
-    from glmplan.sizing.acceptance import acceptance_test
+    from glmplan.catalog.files import write_atomically
+    from glmplan.purchase.acceptance import acceptance_test
 
     if not found.options:
         say("no acceptance test: nothing keeps the promise", err=True)
@@ -115,7 +113,7 @@ def _contract(found: Sized, path: Path) -> None:
 
 
 def _show(found: Sized, form: Form) -> None:
-    from glmplan.sizing.size_text import size_content, size_text
+    from glmplan.purchase.size_text import size_content, size_text
 
     content = size_content(found)
     if form is Form.json:
@@ -124,7 +122,7 @@ def _show(found: Sized, form: Form) -> None:
     if form is Form.text:
         say(size_text(found, content))
         return
-    from glmplan.facts.tables import frame_of
+    from glmplan.catalog.tables import frame_of
 
     plain = [
         {name: value for name, value in row.items() if not isinstance(value, dict | list)} for row in content["options"]

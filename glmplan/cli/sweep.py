@@ -9,10 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from glmplan.cli import options as o
-from glmplan.cli.forms import Form
-from glmplan.cli.lists import joined
-from glmplan.cli.screen import say
-from glmplan.cli.tables import frame_text
+from glmplan.cli.screen import Form, frame_text, joined, say
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,9 +17,9 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-    from glmplan.sizing.axes import Sweep
-    from glmplan.sizing.money import Money
-    from glmplan.sizing.sweep import Swept
+    from glmplan.purchase.axes import Sweep
+    from glmplan.purchase.money import Money
+    from glmplan.purchase.sweep import Swept
 
 __all__ = ["AxisOptions", "OutputOptions", "SimulationOptions", "command"]
 
@@ -102,11 +99,11 @@ def command(
     Options that are lists take commas, and add up where they are said again. Ctrl-C keeps what is done beside the file
     of --out; --resume goes on from there.
     """
-    from glmplan.cli.money import read_money
+    from glmplan.cli.options import read_money
     from glmplan.errors import SpecError
-    from glmplan.sizing.axes import read_sweep
-    from glmplan.sizing.frontier import check_objectives
-    from glmplan.sizing.sweep_files import check_table
+    from glmplan.purchase.axes import read_sweep
+    from glmplan.purchase.frontier import check_objectives
+    from glmplan.purchase.sweep import check_table
 
     sweep = read_sweep(joined(o.given(axes) | o.given(arriving)), file=file, most=output.most)
     if sweep.simulation is not None and output.exact:
@@ -117,7 +114,7 @@ def command(
     if output.frontier:
         check_objectives(_objectives(output.frontier))
     if output.plot is not None:
-        from glmplan.report.charts import check_chart
+        from glmplan.present.charts import check_chart
 
         check_chart(output.plot)
     if output.cluster is not None and not output.alone:
@@ -127,17 +124,16 @@ def command(
     found = _computed(sweep, paid, money, output)
     columns = found.columns()
     if output.out is not None:
-        from glmplan.sizing.sweep_files import write_table
+        from glmplan.purchase.sweep import write_table
 
         write_table(columns, output.out)
     _show(columns, found, paid, output)
 
 
 def _computed(sweep: Sweep, paid: Money, money: o.MoneyOptions, output: OutputOptions) -> Swept:
-    from glmplan.cli.progress import bar
+    from glmplan.cli.screen import bar
     from glmplan.errors import SpecError
-    from glmplan.sizing.sweep import Swept
-    from glmplan.sizing.sweep_files import Kept
+    from glmplan.purchase.sweep import Kept, Swept
 
     words = {"price": money.price, "term": money.term, "region": money.region, "exact": output.exact}
     kept = Kept(output.out, sweep, words) if output.out is not None else None
@@ -168,12 +164,12 @@ def _computed(sweep: Sweep, paid: Money, money: o.MoneyOptions, output: OutputOp
 
 
 def _run(sweep: Sweep, paid: Money, output: OutputOptions, **hooks: Any) -> Swept:
-    from glmplan.sizing.sweep import swept
+    from glmplan.purchase.sweep import swept
 
     if output.cluster is None:
         return swept(sweep, money=paid, exact=output.exact, **hooks)
     from glmplan.errors import SpecError
-    from glmplan.sizing.cluster import blocks_on
+    from glmplan.purchase.cluster import blocks_on
 
     try:
         return swept(sweep, money=paid, exact=output.exact, blocks=blocks_on(output.cluster), **hooks)
@@ -187,16 +183,15 @@ def _run(sweep: Sweep, paid: Money, output: OutputOptions, **hooks: Any) -> Swep
 def _show(columns: Mapping[str, Any], found: Swept, paid: Money, output: OutputOptions) -> None:
     import numpy as np
 
-    from glmplan.facts.tables import frame_of_columns
-    from glmplan.sizing.frontier import OBJECTIVES, frontier
-    from glmplan.sizing.sweep_rows import rows_of
+    from glmplan.catalog.tables import frame_of_columns
+    from glmplan.purchase.frontier import OBJECTIVES, frontier
+    from glmplan.purchase.sweep import rows_of
 
     measures = {name: np.asarray(rows_of(columns[name]), dtype=float) for name in columns if name in OBJECTIVES}
     names = _objectives(output.frontier) if output.frontier else _usual(measures)
     best = frontier(measures, names)
     if output.plot is not None:
-        from glmplan.report.charts import write_chart
-        from glmplan.report.sizing_charts import spoken, sweep_chart
+        from glmplan.present.charts import spoken, sweep_chart, write_chart
 
         frame = found.to_frame()
         of = ", ".join(dict.fromkeys(frame["model"])) if "model" in frame else "a model"
@@ -233,7 +228,7 @@ def _usual(measures: Mapping[str, np.ndarray]) -> tuple[str, ...]:
 
 
 def _list(best: pd.DataFrame, names: tuple[str, ...], varied: list[str]) -> None:
-    from glmplan.facts.tables import table_text
+    from glmplan.catalog.tables import table_text
 
     words = dict.fromkeys(("model", "on", *varied, "layout", "cache", "traffic", "users", "input_tokens"))
     shown = [name for name in words if name in best]

@@ -9,9 +9,72 @@ from typing import Annotated, Any
 
 import typer
 
-from glmplan.cli.ladder_screen import ladder_bar, show_ladder
 from glmplan.cli.options import Calibration, with_options
-from glmplan.cli.screen import say
+from glmplan.cli.screen import console, say
+
+__all__ = ["ladder_bar", "show_ladder"]
+
+
+# A ladder on the terminal: the bar while it is climbed, and the tables after it.
+
+
+def ladder_bar(*, hidden: bool) -> Any:
+    """A bar of the ladder on standard error; what a server says is shown as it stands."""
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.fields[figures]}", markup=False),
+    )
+    return Progress(*columns, console=console(stderr=True), disable=hidden, transient=True)
+
+
+def show_ladder(record: Any, compared: Any, causes: Any, said: str, out: Path | None) -> None:
+    """Print what was measured, what was predicted, and the likely causes of a difference."""
+    from rich.table import Table
+
+    from glmplan.io.runs.columns import FIGURES
+    from glmplan.measure.validation_page import standing
+
+    screen = console()
+    facts = record.facts
+    server = " ".join(filter(None, (facts.engine or "unknown engine", facts.version)))
+    pool = f", KV pool {facts.kv_tokens:,.0f} tokens" if facts.kv_tokens else ""
+    screen.print(f"{server}{pool}; prompt lengths by {record.prompts}")
+    if record.overhead is not None:
+        o = record.overhead
+        added = f"{o.ttft * 1e3:.1f} ms to TTFT, {o.tpot * 1e3:.2f} ms to TPOT"
+        screen.print(f"the client adds up to {added} at {o.streams} streams ({o.cpu:.0%} of a core)")
+    table = Table(box=None)
+    names = ("ttft_mean_ms", "tpot_mean_ms", "itl_mean_ms", "e2e_mean_ms", "output_tokens_per_s")
+    titles = (FIGURES[name].heading for name in names)
+    for title in ("rate" if record.plan.schedules else "users", "done", "failed", *titles):
+        table.add_column(title, justify="right")
+    table.add_column("to know")
+    for step in record.steps:
+        f = step.figures
+        cells = [f"{f[name]:,.4g}" if name in f else "" for name in names]
+        done = str(step.outcomes.get("done", 0))
+        table.add_row(f"{step.level:g}", done, str(step.faults or ""), *cells, "; ".join(step.notes))
+    screen.print(table)
+    screen.print(said)
+    if compared:
+        table = Table(box=None)
+        for title in ("at", "figure", "measured", "predicted", "interval", "difference", "verdict"):
+            table.add_column(title, justify="left" if title in ("figure", "verdict") else "right")
+        for one in compared:
+            interval = "" if one.low is None or one.high is None else f"{one.low:,.4g} - {one.high:,.4g}"
+            verdict = one.verdict + ("" if one.inside else ", outside")
+            values = (f"{one.measured:,.4g}", f"{one.predicted:,.4g}", interval, f"{one.difference:+.1%}")
+            table.add_row(f"{one.level:g}", one.metric, *values, verdict)
+        screen.print(table)
+        screen.print(standing(compared))
+    for number, cause in enumerate(causes, 1):
+        screen.print(f"{number}. {cause.what}: {cause.evidence}. Try: {cause.to_try}.")
+    if out is not None:
+        screen.print(f"record, table, report and journal are in {out}")
+
 
 #: steps of the ladder when none are given
 _USERS = "1,2,4,8"
@@ -107,12 +170,11 @@ def command(server: ServedOptions, asked: LadderOptions, client: ClientOptions, 
     """
     from glmplan.measure.client import Endpoint
     from glmplan.measure.explanations import likely_causes
-    from glmplan.measure.promised import promised, promised_targets
-    from glmplan.measure.record_table import record_csv, record_json
+    from glmplan.measure.ladder import promised, promised_targets, record_csv, record_json
+    from glmplan.measure.predicted_steps import consistent, worst
     from glmplan.measure.validation import deployment_facts, ignored_in_plan, parse_share
     from glmplan.measure.validation_page import compared_json, html_page
-    from glmplan.measure.verdict import consistent, worst
-    from glmplan.prediction.own_site import site_calibration
+    from glmplan.prediction.step_models import site_calibration
 
     endpoint = Endpoint(server.url, server.served or "", client.chat, verify=not client.insecure)
     by_interval = report.fail_over == "interval"
@@ -164,7 +226,7 @@ def command(server: ServedOptions, asked: LadderOptions, client: ClientOptions, 
 def _ladder(asked: LadderOptions, seed: int) -> Any:
     """The steps to climb."""
     from glmplan.measure.validation import ladder_plan, parse_users
-    from glmplan.serving.traffic.spec import parse_traffic
+    from glmplan.simulation.traffic.spec import parse_traffic
 
     spec = parse_traffic(
         asked.traffic or f"closed:{parse_users(asked.users)[0]}",
@@ -186,8 +248,8 @@ def _ladder(asked: LadderOptions, seed: int) -> Any:
 def _compared(record: Any, known: dict[str, Any], calibrate_on: str | None) -> tuple[Any, str, Any]:
     """Measured beside predicted figures, what the prediction rests on, and the predicted pool."""
     from glmplan.errors import GlmplanError
+    from glmplan.measure.predicted_steps import compare
     from glmplan.measure.validation import parse_users
-    from glmplan.measure.verdict import compare
 
     if not (known.get("model") and known.get("accelerator")):
         return [], "no prediction: give MODEL and --on, or --plan", None
@@ -203,8 +265,7 @@ def _compared(record: Any, known: dict[str, Any], calibrate_on: str | None) -> t
 
 def _predicted(record: Any, known: dict[str, Any], calibrate_on: tuple[int, ...]) -> tuple[Any, ...]:
     from glmplan.errors import SpecError
-    from glmplan.measure.own_site import fit_site, predicted_steps
-    from glmplan.measure.predicted_steps import ladder_cases, predicted_pool
+    from glmplan.measure.predicted_steps import fit_site, ladder_cases, predicted_pool, predicted_steps
 
     served = {**record.facts.layout, "engine": record.facts.engine, "engine_version": record.facts.version}
     about = {**{k: v for k, v in served.items() if v is not None}, **known}
@@ -313,8 +374,8 @@ def _journal(endpoint: Any, report: ReportOptions) -> tuple[Any, list[dict[str, 
 
 def _keep(out: Path, files: dict[str, str]) -> bool:
     """Write files; whether all of them could be written."""
+    from glmplan.catalog.files import write_atomically
     from glmplan.errors import SpecError
-    from glmplan.facts.files import write_atomically
 
     whole = True
     for name, content in files.items():

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from glmplan.cli import options as o
-from glmplan.cli.forms import Form
-from glmplan.cli.screen import say
+from glmplan.cli.screen import Form, say
 
 if TYPE_CHECKING:
-    from glmplan.facts.schema.engine import Wall
+    from glmplan.catalog.schema.engine import Wall
 
 __all__ = ["ShownOptions", "UseOptions", "command"]
 
@@ -52,11 +51,10 @@ def command(
     shown: ShownOptions,
 ) -> None:
     """List what an engine cannot do with a model on a machine, what it does instead, and what to do."""
-    from glmplan.facts.catalogue.hosts import load_machine
-    from glmplan.facts.engines.conditions import conditions_of
-    from glmplan.facts.engines.releases import known_version
-    from glmplan.facts.engines.walls import called_engine, load_engine, possible_walls, walls_for
-    from glmplan.physics.blocks.features import model_features
+    from glmplan.catalog.engines.limitations import called_engine, conditions_of, load_engine, possible_walls, walls_for
+    from glmplan.catalog.engines.recipes import known_version
+    from glmplan.catalog.entries.hosts import load_machine
+    from glmplan.costs.blocks.stack import model_features
 
     engine = called_engine(engine) or engine
     version = layout.engine_version
@@ -82,9 +80,9 @@ def command(
 
 def _model(text: str) -> tuple[Any, str | None]:
     """Read MODEL: a catalogue name, or a name and a weight format joined by `-`."""
+    from glmplan.catalog.entries.models import load_model
+    from glmplan.catalog.formats import WEIGHT_FORMATS
     from glmplan.errors import UnknownName
-    from glmplan.facts.catalogue.models import load_model
-    from glmplan.facts.formats import WEIGHT_FORMATS
 
     try:
         return load_model(text), None

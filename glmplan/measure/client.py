@@ -9,24 +9,448 @@ import os
 import re
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from math import isfinite
 from typing import Any
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 import httpx
 
 from glmplan.errors import SpecError, printable
-from glmplan.measure.endpoint import Endpoint, Prompt
-from glmplan.measure.outside import api_key
-from glmplan.measure.request_result import Outcome, RequestRecord
-from glmplan.measure.server_sent_events import Chunk, EventParser, MalformedStream, read_chunk
-from glmplan.measure.usage import count_tokens
-from glmplan.units import finite_number
+from glmplan.measure.redaction import Outside, api_key
+from glmplan.units import Seconds, TokenCount, Tokens, finite_number
 
-__all__ = ["Client", "Endpoint", "Patience", "Prompt"]
+__all__ = [
+    "Chunk",
+    "Client",
+    "Endpoint",
+    "EventParser",
+    "MalformedStream",
+    "Outcome",
+    "Patience",
+    "Prompt",
+    "RequestRecord",
+    "count_tokens",
+    "least_prompt_tokens",
+    "most_prompt_tokens",
+    "read_chunk",
+]
+
+
+# Where requests go: the address without what is secret in it, and what the server there understands.
+
+#: A prompt is text, or token numbers where the server takes them.
+Prompt = str | list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where requests go and what the server understands.
+
+    Parameters
+    ----------
+    url : str
+        Base address, such as `http://127.0.0.1:8000/v1`.
+    model : str
+        Name of the model as the server knows it.
+    chat : bool, optional
+        Chat completions instead of completions.
+    ignore_eos : bool, optional
+        Ask the server not to stop at the end token, so that lengths are those asked for.
+    stream_usage : bool, optional
+        Ask for `usage` in the stream.
+    verify : bool, optional
+        Check the server's certificate.
+    login : str, optional
+        User and password, `user:password`; taken out of the address if they stand there.
+
+    Raises
+    ------
+    SpecError
+        If the address is none; the message does not hold the password.
+    """
+
+    url: str
+    model: str
+    chat: bool = False
+    ignore_eos: bool = True
+    stream_usage: bool = True
+    verify: bool = True
+    login: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        try:
+            parts = urlsplit(self.url.strip())
+            login, _, place = parts.netloc.rpartition("@")
+            bare = urlunsplit(parts._replace(netloc=place))
+            known = parts.scheme in ("http", "https") and bool(httpx.URL(bare).host) and parts.port != 0
+        except (ValueError, TypeError, httpx.InvalidURL):
+            known, bare, login = False, "", ""
+        if not known:
+            shown = re.sub(r"[^/]*@", "***@", self.url) or "(missing)"
+            raise SpecError("is not an address such as http://host:8000/v1", field="--url", value=shown)
+        if parts.query or parts.fragment:
+            raise SpecError("ends in a query or a fragment, which would go lost", field="--url", value=parts.netloc)
+        object.__setattr__(self, "url", bare)
+        object.__setattr__(self, "login", unquote(login) or self.login)
+
+    def told(self) -> dict[str, Any]:
+        """Return what a record may hold of it: everything but the login."""
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.name != "login"}
+
+    @property
+    def outside(self) -> Outside:
+        """What keeps the key and the login out of all that is kept of this server."""
+        user, _, password = self.login.partition(":")
+        return Outside(filter(None, (api_key(), self.login, password or user)))
+
+    @property
+    def root(self) -> str:
+        """Address of the server without the version part, where engines put their own pages."""
+        return self.url.rstrip("/").removesuffix("/v1")
+
+    def body(self, prompt: Prompt, output_tokens: TokenCount) -> dict[str, Any]:
+        """Return the JSON of one request."""
+        body: dict[str, Any] = {"model": self.model, "max_tokens": output_tokens, "temperature": 0.0, "stream": True}
+        if self.stream_usage:
+            body["stream_options"] = {"include_usage": True}
+        if self.ignore_eos:
+            body["ignore_eos"] = True
+        if self.chat:
+            return body | {"messages": [{"role": "user", "content": prompt}]}
+        return body | {"prompt": prompt}
+
+
+# Server-sent events of the OpenAI protocol: from bytes to tokens, whatever the server's habits.
+
+#: a line, or the lines of one event [B]
+_LONGEST = 4 * 2**20
+#: other lines of the protocol
+_FIELDS = (b":", b"event:", b"id:", b"retry:")
+#: letters of an error that are looked at
+_MOST_SAID = 1 << 14
+
+
+class MalformedStream(ValueError):
+    """Bytes that are not server-sent events of this protocol.
+
+    Parameters
+    ----------
+    message : str
+        What was expected.
+    got : bytes, optional
+        What came instead, as it came; whoever shows it blots out secrets first.
+    """
+
+    def __init__(self, message: str, got: bytes = b"") -> None:
+        super().__init__(message)
+        self.got = got
+
+
+class EventParser:
+    r"""Splits a byte stream into the data of events, however the bytes are cut.
+
+    Examples
+    --------
+    >>> parser = EventParser()
+    >>> list(parser.feed(b"data: one\n\nda")), list(parser.feed(b"ta:two\r\n\r\n: comment\n\n"))
+    ([b'one'], [b'two'])
+    """
+
+    __slots__ = ("_data", "_held", "_rest", "_waiting")
+
+    def __init__(self) -> None:
+        # pieces of a line that has no end yet: joined once, not for each byte that comes
+        self._rest: list[bytes] = []
+        self._waiting = 0
+        self._data: list[bytes] = []
+        self._held = 0
+
+    def feed(self, received: bytes) -> Iterator[bytes]:
+        """Take bytes and yield the data of every event that is now whole."""
+        lines = received.split(b"\n")
+        if len(lines) > 1:
+            lines[0] = b"".join([*self._rest, lines[0]])
+            self._rest, self._waiting = [], 0
+        self._rest.append(lines.pop())
+        self._waiting += len(self._rest[-1])
+        for line in lines:
+            line = line.rstrip(b"\r")
+            if line.startswith(b"data:"):
+                self._data.append(line[6:] if line[5:6] == b" " else line[5:])
+                self._held += len(line)
+                if self._held > _LONGEST:
+                    raise MalformedStream(f"one event is longer than {_LONGEST} bytes")
+            elif not line and self._data:
+                yield b"\n".join(self._data)
+                self._data, self._held = [], 0
+            elif line and not line.startswith(_FIELDS):
+                raise MalformedStream("expected a server-sent event", line)
+        if self._waiting > _LONGEST:
+            raise MalformedStream(f"one line is longer than {_LONGEST} bytes")
+
+    def rest(self) -> list[bytes]:
+        """Return the data of a last event that no blank line closed."""
+        line = b"".join(self._rest).rstrip(b"\r")
+        if line.startswith(b"data:"):
+            self._data.append(line[5:].lstrip(b" "))
+        elif line and not line.startswith(_FIELDS):
+            raise MalformedStream("expected a server-sent event", line)
+        return [b"\n".join(self._data)] if self._data else []
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What one event says.
+
+    Parameters
+    ----------
+    has_token : bool
+        Whether it carries a real token; the role chunk and the usage chunk do not.
+    finished : bool
+        Whether it ends the answer.
+    prompt_tokens, completion_tokens, cached_tokens : int or None
+        From `usage`, wherever the server puts it, [token]
+    error : str
+        An error inside the stream; empty if none.
+    """
+
+    has_token: bool
+    finished: bool
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+    error: str = ""
+
+
+def read_chunk(data: bytes) -> Chunk:
+    """Read one event.
+
+    A completion has no role chunk, so an unfinished chunk with empty text is a token whose bytes are held back; a
+    chat chunk needs text, reasoning or a tool call. `usage` may come with the last choice, in a chunk of its own
+    with `choices: []`, or in every chunk.
+
+    Examples
+    --------
+    >>> read_chunk(b'{"choices": [{"delta": {"role": "assistant", "content": null}}]}').has_token
+    False
+    >>> read_chunk(b'{"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3}}').completion_tokens
+    3
+    """
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        raise MalformedStream("expected JSON", data) from None
+    if not isinstance(value, dict):
+        raise MalformedStream("expected an object", data)
+    if value.get("error"):
+        error = value["error"]
+        words = error.get("message", error) if isinstance(error, dict) else error
+        return Chunk(False, True, error=str(words)[:_MOST_SAID])
+    choices = value.get("choices")
+    if choices is None and "usage" not in value and "timings" not in value:
+        raise MalformedStream("expected 'choices'", data)
+    choice = choices[0] if isinstance(choices, list) and choices else {}
+    if not isinstance(choice, dict):
+        raise MalformedStream("expected a choice", data)
+    finished = choice.get("finish_reason") is not None
+    usage = value.get("usage")
+    prompt, answer, cached = _usage(usage if isinstance(usage, dict) else {})
+    return Chunk(_has_token(choice, finished), finished, prompt, answer, cached)
+
+
+def _has_token(choice: dict[str, Any], finished: bool) -> bool:
+    text = choice.get("text")
+    if isinstance(text, str):
+        return bool(text) or not finished
+    delta = choice.get("delta")
+    if not isinstance(delta, dict):
+        return False
+    return any(delta.get(name) for name in ("content", "reasoning_content", "reasoning", "tool_calls", "refusal"))
+
+
+def _usage(usage: dict[str, Any]) -> tuple[int | None, int | None, int | None]:
+    details = usage.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    return _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")), _count(cached)
+
+
+def _count(value: Any) -> int | None:
+    """Return a count, or -1 for what cannot be one, so that a wrong usage is not mistaken for a missing one."""
+    if value is None:
+        return None
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else -1
+
+
+# One request as the client saw it: its times, its tokens, and how it ended.
+
+
+class Outcome(StrEnum):
+    """How a request ended; every one but `DONE` is a fault and is counted."""
+
+    DONE = "done"
+    REFUSED = "refused"  # no connection
+    LOST = "lost"  # the connection broke, or the stream ended before its answer did
+    LATE = "no first token"  # nothing within the time for a first token
+    STALLED = "stalled"  # a stream that stopped, or trickled without ever finishing a chunk
+    THROTTLED = "throttled"  # 429 or 503, also after waiting as the server asked
+    REJECTED = "rejected"  # another 4xx
+    FAILED = "failed"  # a 5xx, or an error inside the stream
+    MALFORMED = "malformed"  # not the protocol
+    TLS = "tls"  # no trust, or no TLS
+    UNFINISHED = "unfinished"  # still going on when the time of the step was over
+    UNFORESEEN = "unforeseen"  # an error of the client that nobody thought of; its detail names it
+    EMPTY = "empty"  # a whole answer without one token
+    CANCELLED = "cancelled"  # by the user or by the guard; not the server's fault
+
+    @property
+    def is_fault(self) -> bool:
+        """Whether the server or the way to it is to blame."""
+        return self not in (Outcome.DONE, Outcome.CANCELLED)
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """One request. Times are in seconds; `start` counts from the begin of the run.
+
+    Parameters
+    ----------
+    start : float
+        When the request was sent (the last time, if it was sent again), [s]
+    outcome : Outcome
+        How it ended.
+    ttft : float
+        From sending to the first token, [s]
+    e2e : float
+        From sending to the last token, [s]
+    input_tokens, output_tokens : int
+        As `usage` says, else as asked and as counted from chunks, [token]
+    chunks : int
+        Chunks that carried tokens, [-]
+    counted_by : str
+        `usage`, `chunks` where it is missing, or `chunks, usage is wrong`.
+    cached_tokens : int
+        Prompt tokens the server took from its cache, [token]
+    retries : int
+        Times it was sent again before its first byte came, [-]
+    throttled : int
+        Times the server said 429 or 503, [-]
+    late : float
+        How much later than planned it was sent; only for open loops, [s]
+    status : int
+        HTTP status; 0 if there was none, [-]
+    detail : str
+        What went wrong, in words.
+    doubt : str
+        Why its counts cannot be, in words.
+    gaps : list of float
+        Times between chunks; emptied once they are in the statistics, [s]
+    """
+
+    start: float
+    outcome: Outcome = Outcome.CANCELLED
+    ttft: float = 0.0
+    e2e: float = 0.0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    chunks: int = 0
+    counted_by: str = "usage"
+    cached_tokens: int = 0
+    retries: int = 0
+    throttled: int = 0
+    late: float = 0.0
+    status: int = 0
+    detail: str = ""
+    doubt: str = ""
+    gaps: list[float] = field(default_factory=list)
+
+    @property
+    def end(self) -> float:
+        """When its last token came, or when it was given up, [s]"""
+        return self.start + self.e2e
+
+    @property
+    def tpot(self) -> float | None:
+        """Time per output token after the first, (e2e - ttft) / (output_tokens - 1); None for a single token, [s]"""
+        return (self.e2e - self.ttft) / (self.output_tokens - 1) if self.output_tokens > 1 else None
+
+
+# How many tokens a request had: what the server says of it, held against what can be.
+
+#: tokens of a prompt beyond those sent that a template may add [token]
+_TEMPLATE = 64
+#: prompts too short to be held against what usage tells [token]
+_SHORT = 32
+
+
+def count_tokens(record: RequestRecord, usage: Chunk | None, asked: TokenCount) -> None:
+    """Decide how many tokens there were.
+
+    Notes
+    -----
+    A chunk holds one token or more, so fewer tokens than chunks is impossible. More chunks than tokens asked for are
+    impossible too, but for one that ends the answer, and so are prompts of far more or far fewer tokens than were
+    sent: then nobody knows what was measured, and ``doubt`` says why.
+
+    Examples
+    --------
+    >>> from glmplan.measure.client import Outcome
+    >>> record = RequestRecord(0.0, Outcome.DONE, input_tokens=64)
+    >>> count_tokens(record, Chunk(False, False, prompt_tokens=1_000_000, completion_tokens=1), 1)
+    >>> record.doubt
+    'usage tells of 1,000,000 prompt tokens where 64 were sent'
+    """
+    if usage is None or usage.completion_tokens is None:
+        record.output_tokens, record.counted_by = record.chunks, "chunks"
+    elif not record.chunks - 1 <= usage.completion_tokens <= max(asked, 1) or usage.completion_tokens < 1:
+        record.output_tokens, record.counted_by = record.chunks, "chunks, usage is wrong"
+    else:
+        record.output_tokens = usage.completion_tokens
+    if record.chunks > asked + 1:
+        record.doubt = f"{record.chunks} chunks with text for {asked} tokens"
+    prompt, cached = (usage.prompt_tokens or 0, usage.cached_tokens or 0) if usage is not None else (0, 0)
+    if prompt > most_prompt_tokens(record.input_tokens):
+        told = f"{prompt:,}" if prompt < 10**12 else "10¹² or more"
+        record.doubt = f"usage tells of {told} prompt tokens where {record.input_tokens:,} were sent"
+    elif 0 < prompt < least_prompt_tokens(record.input_tokens):
+        record.doubt = f"usage tells of {prompt:,} prompt tokens where {record.input_tokens:,} were sent"
+    elif prompt > 0:
+        record.input_tokens = prompt
+    if 0 < cached <= record.input_tokens:
+        record.cached_tokens = cached
+    elif cached > record.input_tokens and not record.doubt:
+        record.doubt = "usage tells of more cached tokens than the prompt has"
+
+
+def most_prompt_tokens(sent: TokenCount) -> Tokens:
+    """Return what a prompt can have in tokens at most, the server's template included.
+
+    `sent`: Tokens that were sent, as counted with the server's tokenizer; 0 where that is not known.
+
+    Examples
+    --------
+    >>> most_prompt_tokens(64)
+    144.0
+    """
+    return 1.25 * sent + _TEMPLATE if sent > 0 else 1e9
+
+
+def least_prompt_tokens(sent: TokenCount) -> Tokens:
+    """Return what a prompt must have in tokens at least: prompts are words whose cost this server's own counts told.
+
+    - `sent`: Tokens that were sent; 0 where that is not known.
+    - Returns: Bound; 0 for prompts so short that a begin token more or less is a large part of them.
+
+    Examples
+    --------
+    >>> least_prompt_tokens(1000), least_prompt_tokens(8)
+    (800.0, 0.0)
+    """
+    return sent / 1.25 if sent >= _SHORT else 0.0
 
 
 _RESENT = 2
@@ -128,29 +552,10 @@ class Client:
         for pool in self._pools:
             await pool.aclose()
 
-    async def page(self, address: str, *, body: Any = None, seconds: float = _PAGE_SECONDS) -> tuple[int, bytes]:
+    async def page(self, address: str, *, body: Any = None, seconds: Seconds = _PAGE_SECONDS) -> tuple[int, bytes]:
         """Ask for a page, bounded in time and size.
 
-        Parameters
-        ----------
-        address : str
-            Its address.
-        body : object, optional
-            JSON to send with it; without it the page is only asked for.
-        seconds : float, optional
-            Limit from sending to the last byte, [s]
-
-        Returns
-        -------
-        (int, bytes)
-            Status, [-], and content.
-
-        Raises
-        ------
-        httpx.HTTPError, OSError, TimeoutError
-            If there is no answer in time.
-        MalformedStream
-            If it holds more than 8 MiB, or is packed although that was not asked for.
+        `body`: JSON to send with it; without it the page is only asked for.
         """
         content = None if body is None else json.dumps(body).encode()
         headers = {} if body is None else {"Content-Type": "application/json"}
@@ -171,28 +576,15 @@ class Client:
     async def send(
         self,
         prompt: Prompt,
-        output_tokens: int,
+        output_tokens: TokenCount,
         *,
-        prompt_tokens: int = 0,
+        prompt_tokens: TokenCount = 0,
         on_chunk: Callable[[float], None] = lambda now: None,
     ) -> RequestRecord:
         """Send one request and read its stream. Every way it can end is an outcome, none is an exception.
 
-        Parameters
-        ----------
-        prompt : str or list of int
-            The prompt, text or token numbers, [-]
-        output_tokens : int
-            Tokens to generate, [token]
-        prompt_tokens : int, optional
-            Length of the prompt, for servers that do not tell, [token]
-        on_chunk : callable, optional
-            Called with the time of each chunk that carries tokens, [s]
-
-        Returns
-        -------
-        RequestRecord
-            The request.
+        - `prompt_tokens`: Length of the prompt, for servers that do not tell.
+        - `on_chunk`: Called with the time of each chunk that carries tokens, [s].
         """
         record = RequestRecord(self.clock(), input_tokens=prompt_tokens)
         content = json.dumps(self.endpoint.body(prompt, output_tokens)).encode()

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from glmplan.measure.ladder import LadderRecord
-from glmplan.measure.verdict import METRICS, Compared
-from glmplan.prediction.comparison import DIFFERENT, REPRODUCED
+from glmplan.measure.predicted_steps import METRICS, Compared
+from glmplan.prediction.reproduce import DIFFERENT, REPRODUCED
 
 __all__ = ["Cause", "likely_causes"]
 
@@ -39,21 +39,8 @@ def likely_causes(
 ) -> list[Cause]:
     """Rank what may explain the differences, by evidence from server, cards, client and the shape of the differences.
 
-    Parameters
-    ----------
-    record : LadderRecord
-        What was measured.
-    compared : sequence of Compared
-        Figures with their predictions.
-    predicted_pool : tuple of float, optional
-        Predicted size of the KV pool and the ends of its interval, [token]
-    speculative : bool, optional
-        Whether the prediction drafts.
-
-    Returns
-    -------
-    list of Cause
-        The likeliest first; empty where everything was reproduced and nothing is odd.
+    - `predicted_pool`: Predicted size of the KV pool and the ends of its interval, [token].
+    - Returns: The likeliest first; empty where everything was reproduced and nothing is odd.
     """
     found: list[Cause] = []
     found += _from_client(record)

@@ -8,9 +8,9 @@ import stat
 from pathlib import Path
 from typing import Any
 
+from glmplan.catalog.files import open_file, parse_json, read_bytes
 from glmplan.errors import SpecError
-from glmplan.facts.files import open_file, parse_json, read_bytes
-from glmplan.measure.outside import Outside
+from glmplan.measure.redaction import Outside
 
 __all__ = ["Journal"]
 
@@ -73,15 +73,7 @@ class Journal:
         return len(self._unwritten)
 
     def write(self, kind: str, **values: Any) -> None:
-        """Append one line.
-
-        Parameters
-        ----------
-        kind : str
-            What happened.
-        **values : object
-            Its figures; must be JSON.
-        """
+        """Append one line."""
         if self._handle is not None:
             line = self._outside.plain({"kind": kind, **values})
             self._unwritten.append(json.dumps(line, allow_nan=False).encode() + b"\n")
@@ -106,23 +98,7 @@ class Journal:
 
     @staticmethod
     def read(path: Path) -> list[dict[str, Any]]:
-        """Read a journal; a last line that a crash tore is left out.
-
-        Parameters
-        ----------
-        path : path
-            The file.
-
-        Returns
-        -------
-        list of dict
-            Its lines.
-
-        Raises
-        ------
-        SpecError
-            If the file cannot be read or another line than the last is broken.
-        """
+        """Read a journal; a last line that a crash tore is left out."""
         lines = read_bytes(path, most=_LARGEST).split(b"\n")
         found: list[dict[str, Any]] = []
         torn = 0

@@ -4,24 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import hashlib
+import json
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from glmplan.errors import NoServer, SpecError
-from glmplan.measure.client import Client, Endpoint, Patience
-from glmplan.measure.gpu_monitor import CardWatch
-from glmplan.measure.guard import Guard, Limits
+from glmplan.io.runs.columns import COLUMNS
+from glmplan.io.runs.importers import table_csv
+from glmplan.measure.client import Client, Endpoint, Outcome, Patience
+from glmplan.measure.guard import CardWatch, Guard, Limits
 from glmplan.measure.journal import Journal
-from glmplan.measure.load import Loader
-from glmplan.measure.load_records import Arrival, Lengths, Measured, Running
+from glmplan.measure.load import Arrival, Lengths, Loader, Measured, Running
 from glmplan.measure.overhead import Overhead, measure_overhead
 from glmplan.measure.prompts import PromptMaker, prepare_prompts
-from glmplan.measure.request_result import Outcome
 from glmplan.measure.server_facts import ServerFacts, changed, read_gauges, read_server
+from glmplan.simulation.traffic.slo import Target, parse_slo
 
-__all__ = ["LadderPlan", "LadderRecord", "StepResult", "climb", "named_endpoint", "suited_endpoint"]
+__all__ = [
+    "LadderPlan",
+    "LadderRecord",
+    "Promised",
+    "StepResult",
+    "climb",
+    "named_endpoint",
+    "promised",
+    "promised_targets",
+    "record_csv",
+    "record_json",
+    "record_rows",
+    "suited_endpoint",
+]
+
 
 #: time to get to know a server besides its first answers [s]
 _MEETING = 900.0
@@ -167,22 +183,7 @@ class LadderRecord:
 def named_endpoint(endpoint: Endpoint, facts: ServerFacts) -> Endpoint:
     """Return the endpoint with a model's name that the server knows.
 
-    Parameters
-    ----------
-    endpoint : Endpoint
-        The server; an empty model name asks for the only one there is.
-    facts : ServerFacts
-        What the server told.
-
-    Returns
-    -------
-    Endpoint
-        The endpoint.
-
-    Raises
-    ------
-    SpecError
-        If the server does not serve that model, or several and none was named.
+    `endpoint`: The server; an empty model name asks for the only one there is.
     """
     if not facts.models or endpoint.model in facts.models:
         return endpoint
@@ -194,20 +195,7 @@ def named_endpoint(endpoint: Endpoint, facts: ServerFacts) -> Endpoint:
 async def suited_endpoint(client: Client) -> Endpoint:
     """Find out which of the optional fields a server takes, by asking for two tokens.
 
-    Parameters
-    ----------
-    client : Client
-        The server.
-
-    Returns
-    -------
-    Endpoint
-        The endpoint without the fields that it rejects.
-
-    Raises
-    ------
-    NoServer
-        If it answers no request at all.
+    Returns: The endpoint without the fields that it rejects.
     """
     endpoint = client.endpoint
     record = None
@@ -236,38 +224,10 @@ async def climb(
 ) -> LadderRecord:
     """Run a ladder against a server.
 
-    Parameters
-    ----------
-    endpoint : Endpoint
-        The server.
-    plan : LadderPlan
-        What to offer.
-    journal : Journal
-        Where everything is kept as it happens.
-    stop : asyncio.Event
-        Set it to end early; what was measured is returned.
-    patience : Patience, optional
-        Time limits of a request.
-    limits : Limits, optional
-        Limits of the guard.
-    tokenizer : str, optional
-        Local tokenizer.
-    earlier : sequence of dict, optional
-        Lines of the journal of a run to go on with.
-    look : callable, optional
-        Called with the level and its running figures.
-
-    Returns
-    -------
-    LadderRecord
-        The record; `stopped` says why it ended early.
-
-    Raises
-    ------
-    NoServer
-        If no server answers.
-    SpecError
-        If the run to go on with was another one.
+    - `stop`: Set it to end early; what was measured is returned.
+    - `earlier`: Lines of the journal of a run to go on with.
+    - `look`: Called with the level and its running figures.
+    - Returns: The record; `stopped` says why it ended early.
     """
     guard, cards = Guard(limits), CardWatch()
     record = LadderRecord(endpoint, plan, started=time.strftime("%Y-%m-%d %H:%M:%S"))
@@ -497,3 +457,177 @@ async def _watch_cards(cards: CardWatch, guard: Guard) -> None:
         if sample is not None:
             guard.temperature(sample.temperature)
         await asyncio.sleep(1.0)
+
+
+# What was promised beside what was measured: whether the last step of a ladder keeps every target.
+
+
+@dataclass(frozen=True, slots=True)
+class Promised:
+    """One target and what was measured of it.
+
+    Parameters
+    ----------
+    target : str
+        The promise.
+    level : float
+        Users [-] or rate [1/s] at which it is judged: the last step.
+    bound : float
+        What is promised, [ms]
+    measured : float or None
+        What was measured; None where the step was not reached, or is not whole, [ms]
+    why : str
+        Why it is not kept; empty where it is.
+
+    Examples
+    --------
+    >>> Promised("ttft p95 < 2000 ms", 12.0, 2000.0, 726.0).kept
+    True
+    """
+
+    target: str
+    level: float
+    bound: float
+    measured: float | None
+    why: str = ""
+
+    @property
+    def kept(self) -> bool:
+        """Whether it is kept."""
+        return not self.why
+
+    @property
+    def words(self) -> str:
+        """The verdict as a line."""
+        figure = "not measured" if self.measured is None else f"{self.measured:,.4g} ms measured"
+        return f"{self.target} at {self.level:g}: {figure}, {f'not kept: {self.why}' if self.why else 'kept'}"
+
+
+def promised_targets(slo: str) -> tuple[Target, ...]:
+    """Read a promise that a client can measure.
+
+    Examples
+    --------
+    >>> [str(one) for one in promised_targets("ttft p95 < 2 s")]
+    ['ttft p95 < 2000 ms']
+    """
+    targets = parse_slo(slo)
+    for one in targets:
+        if one.metric == "queue":
+            raise SpecError("is about what only the server sees: promise ttft", field="--slo", value=str(one))
+    return targets
+
+
+def promised(record: LadderRecord, targets: Sequence[Target]) -> tuple[Promised, ...]:
+    """Judge a promise at the last step of a ladder.
+
+    Returns: One for each target. A step that was not reached, was cut short, had failed requests or means nothing
+      keeps none.
+    """
+    levels = [float(level) for level in (*record.plan.users, *(rate for rate, _ in record.plan.schedules))]
+    level = max(levels)
+    step = next((one for one in record.steps if one.level == level), None)
+    if step is None:
+        return tuple(Promised(str(one), level, 1e3 * one.bound, None, "the step was not reached") for one in targets)
+    whole = "" if step.complete else "the step was cut short"
+    whole = whole or step.unusable or (f"{step.faults} requests failed" if step.faults else "")
+    rows = []
+    for one in targets:
+        measured = (step.figures | step.quantiles).get(one.name)
+        late = "" if measured is None or measured < 1e3 * one.bound else "it is later"
+        why = whole or late or ("nothing says it" if measured is None else "")
+        rows.append(Promised(str(one), level, 1e3 * one.bound, measured, why))
+    return tuple(rows)
+
+
+# The record of a ladder as rows of the measurement tables, as JSON, and back from a journal.
+
+
+def record_rows(record: LadderRecord, facts: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+    """Return the steps of a ladder as measured runs.
+
+    - `facts`: Columns that neither server nor client knows: `model`, `accelerator`, `weights`, layout.
+    - Returns: One row for each step with at least one finished request; `glmplan predict --runs` and `calibrate
+      --from` read them.
+    """
+    served = record.facts
+    about: dict[str, Any] = {
+        "campaign": f"validate-{record.started[:10]}",
+        "measured_on": record.started[:10] or None,
+        "model": record.endpoint.model,
+        "checkpoint": served.model,
+        "engine": served.engine,
+        "engine_version": served.version,
+        **served.layout,
+        **{key: value for key, value in (facts or {}).items() if value is not None},
+    }
+    lengths = record.plan.lengths
+    rows = []
+    outside = record.endpoint.outside
+    for step in record.steps:
+        if not step.figures.get("num_requests"):
+            continue
+        name = hashlib.sha256(f"{record.started}{record.endpoint.url}{step.level}".encode()).hexdigest()[:10]
+        row = {
+            **about,
+            **{key: _rounded(value) for key, value in step.figures.items() if key in COLUMNS},
+            "id": f"val-{name}",
+            "phase": "serving",
+            # counted in the steady state: no start-up burst is in these figures
+            "protocol": None if record.plan.requests is not None or record.plan.schedules else "steady-closed-loop",
+            "shared_prompt": "yes" if lengths.shared >= lengths.input_tokens else None,
+            "kv_pool_tokens": None if served.kv_tokens is None else _rounded(served.kv_tokens),
+            "running_limit": None if served.max_sequences is None else _rounded(served.max_sequences),
+            "trust": "B",
+            "unusable": step.unusable or None,
+            "source": "glmplan validate",
+            "notes": _notes(record, step),
+        }
+        rows.append({column: outside.plain(row[column]) for column in COLUMNS if row.get(column) is not None})
+    return rows
+
+
+def record_csv(record: LadderRecord, facts: Mapping[str, Any] | None = None) -> str:
+    """Return the record as CSV in the column form of the measurement tables."""
+    return table_csv(record_rows(record, facts))
+
+
+def record_json(record: LadderRecord, compared: Any = None, promise: Sequence[Promised] = ()) -> str:
+    """Return everything in a record as JSON.
+
+    - `promise`: What was promised, and whether it was kept.
+    - Returns: JSON. It holds no key, no NaN and no infinity.
+    """
+    value = {
+        "started": record.started,
+        "endpoint": record.endpoint.told(),
+        "plan": record.plan.settings(),
+        "facts": dataclasses.asdict(record.facts),
+        "overhead": None if record.overhead is None else dataclasses.asdict(record.overhead),
+        "prompts": record.prompts,
+        "stopped": record.stopped,
+        "journal_faults": record.journal_faults,
+        "steps": [dataclasses.asdict(step) for step in record.steps],
+        "compared": compared,
+        "promise": [dataclasses.asdict(one) | {"kept": one.kept} for one in promise],
+    }
+    return json.dumps(record.endpoint.outside.plain(value), indent=2, allow_nan=False) + "\n"
+
+
+def _notes(record: LadderRecord, step: Any) -> str:
+    faults = ", ".join(f"{count} {name}" for name, count in step.outcomes.items() if name != "done")
+    limit = record.facts.max_sequences
+    parts = [
+        f"max-running {limit:.0f}" if limit and step.level > limit and not record.plan.schedules else "",
+        f"steady after {step.transient:.1f} s" if step.transient else "",
+        f"not counted as done: {faults}" if faults else "",
+        f"prompt lengths by {record.prompts}" if record.prompts else "",
+        "cut short" if not step.complete else "",
+        *step.notes,
+    ]
+    return "; ".join(part for part in parts if part)
+
+
+def _rounded(value: float) -> float | int:
+    short = float(f"{value:.6g}")
+    return int(short) if short.is_integer() else short

@@ -3,14 +3,162 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
 
-from glmplan.measure.client import Client, Endpoint
-from glmplan.measure.null_server import null_server_process
-from glmplan.measure.request_result import Outcome, RequestRecord
+from glmplan.measure.client import Client, Endpoint, Outcome, RequestRecord
+from glmplan.units import Milliseconds, Ratio, Seconds, TokenCount
 
-__all__ = ["Overhead", "measure_overhead"]
+__all__ = ["NullServer", "Overhead", "measure_overhead", "null_server_process"]
+
+
+# A server that answers at once: what is measured against it is the client, not an engine.
+
+#: what a process takes to start on however busy a machine [s]
+_PATIENCE = 60.0
+
+
+class NullServer:
+    """An OpenAI-compatible server on a local raw socket that sends fixed chunks at a fixed pace.
+
+    Parameters
+    ----------
+    pace : float, optional
+        Time between chunks; zero sends them all at once, [s]
+    first : float, optional
+        Time before the first chunk, [s]
+    chat : bool, optional
+        Chunks of chat completions instead of completions.
+
+    Notes
+    -----
+    It reads the answer's length from `max_tokens`, counts prompts by words, and knows nothing else of a model.
+    """
+
+    def __init__(self, *, pace: float = 0.0, first: float = 0.0, chat: bool = False) -> None:
+        self.pace, self.first, self.chat = pace, first, chat
+        self.requests = 0
+        self._server: asyncio.Server | None = None
+        self._open: set[asyncio.StreamWriter] = set()
+
+    @property
+    def url(self) -> str:
+        """Base address for a client."""
+        assert self._server is not None, "start the server first"
+        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/v1"
+
+    async def __aenter__(self) -> NullServer:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, backlog=2048)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._server is not None
+        self._server.close()
+        for writer in list(self._open):
+            writer.close()
+        await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open.add(writer)
+        try:
+            while (head := await reader.readuntil(b"\r\n\r\n")) and await self._answer(head, reader, writer):
+                pass
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.LimitOverrunError, asyncio.CancelledError):
+            pass  # the client left, or the server closes: this connection ends, the others go on
+        finally:
+            self._open.discard(writer)
+            writer.close()
+
+    async def _answer(self, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        lines = head.split(b"\r\n")
+        headers = {k.lower(): v.strip() for k, _, v in (line.partition(b":") for line in lines[1:])}
+        body = await reader.readexactly(int(headers.get(b"content-length", b"0")))
+        if not lines[0].startswith(b"POST"):
+            writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+            return True
+        self.requests += 1
+        asked = json.loads(body)
+        count = int(asked.get("max_tokens", 16))
+        prompt = asked.get("prompt", "x")
+        words = len(prompt) if isinstance(prompt, list) else len(str(prompt).split())
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+        content = {"delta": {"content": "x "}} if self.chat else {"text": "x "}
+        token = _frame({"choices": [{"index": 0, "finish_reason": None, **content}]})
+        usage = {"prompt_tokens": words, "completion_tokens": count, "total_tokens": words + count}
+        ending = _frame({"choices": [{"index": 0, "finish_reason": "length", "delta": {}, "text": ""}], "usage": usage})
+        if self.first:
+            await writer.drain()
+            await asyncio.sleep(self.first)
+        loop = asyncio.get_running_loop()
+        begin = loop.time()
+        for index in range(count):
+            writer.write(token)
+            if self.pace and index + 1 < count:
+                await writer.drain()
+                # against the schedule, not from chunk to chunk, so that delays do not add up
+                await asyncio.sleep(max(begin + (index + 1) * self.pace - loop.time(), 0))
+        writer.write(ending + _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
+        await writer.drain()
+        return headers.get(b"connection", b"").lower() != b"close"
+
+
+@contextmanager
+def null_server_process(*, pace: Seconds = 0.0, first: Seconds = 0.0, chat: bool = False) -> Iterator[str]:
+    """Run the server in a process of its own, so that it does not compete with the client for one core."""
+    words = [sys.executable, "-m", "glmplan.measure.overhead", str(pace), str(first), str(int(chat))]
+    root = str(Path(__file__).parents[2])
+    paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    process = subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": paths}
+    )
+    assert process.stdin is not None and process.stdout is not None
+    late = threading.Timer(_PATIENCE, process.kill)
+    late.start()
+    try:
+        url = process.stdout.readline().decode().strip()
+        late.cancel()
+        yield url
+    finally:
+        late.cancel()
+        process.stdin.close()
+        process.stdout.close()
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+async def _serve_until_stdin_closes(pace: float, first: float, chat: bool) -> None:
+    async with NullServer(pace=pace, first=first, chat=chat) as server:
+        sys.stdout.write(server.url + "\n")
+        sys.stdout.flush()
+        gone = asyncio.Event()
+        asyncio.get_running_loop().add_reader(sys.stdin.fileno(), gone.set)
+        await gone.wait()
+
+
+def _frame(value: object) -> bytes:
+    return _chunk(b"data: " + json.dumps(value).encode() + b"\n\n")
+
+
+def _chunk(data: bytes) -> bytes:
+    return f"{len(data):x}\r\n".encode() + data + b"\r\n"
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve_until_stdin_closes(float(sys.argv[1]), float(sys.argv[2]), sys.argv[3] == "1"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +185,8 @@ class Overhead:
     cpu: float
     faults: int
 
-    def share(self, ttft_ms: float, tpot_ms: float) -> float:
+    def share(self, ttft_ms: Milliseconds, tpot_ms: Milliseconds) -> Ratio:
         """Return the larger share of the overhead in two measured means.
-
-        Parameters
-        ----------
-        ttft_ms, tpot_ms : float
-            Measured means, [ms]
-
-        Returns
-        -------
-        float
-            Share, [-]
 
         Examples
         --------
@@ -60,27 +198,13 @@ class Overhead:
 
 
 async def measure_overhead(
-    streams: int, *, chat: bool = False, together: bool = False, tokens: int = 40, pace: float = 0.025
+    streams: int, *, chat: bool = False, together: bool = False, tokens: TokenCount = 40, pace: Seconds = 0.025
 ) -> Overhead:
     """Measure the client against a null server in a process of its own.
 
-    Parameters
-    ----------
-    streams : int
-        Streams at once, [-]
-    chat : bool, optional
-        Chat completions.
-    together : bool, optional
-        Start all streams at once, as a burst does, instead of one after another over the length of an answer.
-    tokens : int, optional
-        Length of each answer, [token]
-    pace : float, optional
-        Time between tokens, [s]
-
-    Returns
-    -------
-    Overhead
-        What it adds. The null server's own lateness is in it, so it is an upper bound.
+    - `together`: Start all streams at once, as a burst does, instead of one after another over the length of an
+      answer.
+    - Returns: What it adds. The null server's own lateness is in it, so it is an upper bound.
     """
     with null_server_process(pace=pace, chat=chat) as url:
         async with Client(Endpoint(url, "null", chat=chat)) as client:

@@ -3,22 +3,46 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
+from math import comb, hypot, inf, log
 from pathlib import Path
 from typing import Any
 
-from glmplan.errors import GlmplanError
-from glmplan.facts.schema.accelerator import Accelerator
-from glmplan.measure.ladder import LadderPlan
-from glmplan.measure.server_facts import ServerFacts
-from glmplan.physics.points import Layout
-from glmplan.prediction.deployment import Deployment, default_kv, deploy
-from glmplan.prediction.load import Load
-from glmplan.prediction.user_load import ENDLESS, user_load
+import numpy as np
 
-__all__ = ["Case", "ladder_cases", "predicted_pool"]
+from glmplan.calibrate.step.observations import Design, design_of
+from glmplan.calibrate.step.own_site import MISSED, SiteFit, left_open, update_site
+from glmplan.catalog.schema.accelerator import Accelerator
+from glmplan.costs.points import Layout
+from glmplan.errors import GlmplanError, SpecError
+from glmplan.io.runs.columns import FIGURES
+from glmplan.io.runs.record import Run
+from glmplan.measure.ladder import LadderPlan, StepResult
+from glmplan.measure.server_facts import ServerFacts
+from glmplan.prediction.deployment import Deployment, default_kv, deploy
+from glmplan.prediction.from_row import Question
+from glmplan.prediction.load import ENDLESS, Load, user_load
+from glmplan.prediction.predict import predict
+from glmplan.prediction.reproduce import REPRODUCED, relative_error, verdict_of
+from glmplan.prediction.step_models import runs_on_accelerators
+from glmplan.units import QUANTILE_90, Ratio
+
+__all__ = [
+    "METRICS",
+    "Case",
+    "Compared",
+    "PredictedStep",
+    "by_chance",
+    "compare",
+    "consistent",
+    "fit_site",
+    "ladder_cases",
+    "predicted_pool",
+    "predicted_steps",
+    "worst",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +66,8 @@ class Case:
 
 @lru_cache(maxsize=1)
 def _this_machine() -> Accelerator:
-    from glmplan.facts.catalogue.accelerators import load_accelerator
-    from glmplan.readers.machines.this_machine import probe_machine
+    from glmplan.catalog.entries.accelerators import load_accelerator
+    from glmplan.io.machines.this_machine import probe_machine
 
     found = probe_machine(seconds=0.5)
     return found.part if found.part is not None else load_accelerator(found.host.accelerator)
@@ -51,11 +75,11 @@ def _this_machine() -> Accelerator:
 
 def _deployment_of_files(facts: Mapping[str, Any], served: ServerFacts) -> tuple[Deployment, list[str]]:
     """Return the deployment of a model or a machine that is described by a file, or of this machine."""
-    from glmplan.facts.catalogue.accelerators import load_accelerator
-    from glmplan.facts.catalogue.names import kv_name
-    from glmplan.prediction.from_row_memory import STAND_IN
-    from glmplan.readers.models.checkpoints import checkpoint_for, read_by
-    from glmplan.readers.models.resolve import resolve_model
+    from glmplan.catalog.entries.accelerators import load_accelerator
+    from glmplan.catalog.entries.names import kv_name
+    from glmplan.io.models.checkpoints import checkpoint_for, read_by
+    from glmplan.io.models.resolve import resolve_model
+    from glmplan.prediction.from_row import STAND_IN
 
     choice = resolve_model(str(facts["model"]))
     where = str(facts["accelerator"])
@@ -78,8 +102,8 @@ def _deployment_of_files(facts: Mapping[str, Any], served: ServerFacts) -> tuple
 
 
 def _deployment_of_names(facts: Mapping[str, Any], plan: LadderPlan) -> tuple[Deployment, list[str]]:
+    from glmplan.io.runs.table import run_from_row
     from glmplan.prediction.from_row import question_of
-    from glmplan.readers.runs.table import run_from_row
 
     words = {key: f"{value:g}" if isinstance(value, float) else str(value) for key, value in facts.items()}
     # the lengths are those of the ladder: none has to be assumed
@@ -99,27 +123,10 @@ def ladder_cases(
 ) -> tuple[list[Case], list[str]]:
     """Turn the steps of a ladder into questions.
 
-    Parameters
-    ----------
-    plan : LadderPlan
-        The steps.
-    facts : mapping
-        Columns of a run that name the deployment. `model` may be a file (config.json, .gguf), `accelerator` a TOML
-        file or `this-machine`.
-    served : ServerFacts
-        What the server tells: pool and largest batch are taken from it where it tells them.
-    measured : mapping, optional
-        Level → figures that were measured, for the real lengths.
-
-    Returns
-    -------
-    tuple
-        Questions, and what was assumed.
-
-    Raises
-    ------
-    SpecError
-        If the deployment does not hold together.
+    - `facts`: Columns of a run that name the deployment. `model` may be a file (config.json, .gguf), `accelerator` a
+      TOML file or `this-machine`.
+    - `served`: What the server tells: pool and largest batch are taken from it where it tells them.
+    - `measured`: Level → figures that were measured, for the real lengths.
     """
     model, part = str(facts.get("model")), str(facts.get("accelerator"))
     if os.path.exists(model) or part == "this-machine" or part.endswith(".toml"):
@@ -152,21 +159,12 @@ def ladder_cases(
 def predicted_pool(case: Case, served: ServerFacts) -> tuple[float, float, float] | None:
     """Predict the KV pool of the deployment, to be compared with the server's own.
 
-    Parameters
-    ----------
-    case : Case
-        A step of the ladder.
-    served : ServerFacts
-        What the server tells: its longest request matters for sliding windows and recurrent states.
-
-    Returns
-    -------
-    tuple of float or None
-        Tokens and the ends of their 90 % interval, [token]; None where memory cannot be computed, as on a processor
-        whose pool is whatever it was told.
+    - `served`: What the server tells: its longest request matters for sliding windows and recurrent states.
+    - Returns: Tokens and the ends of their 90 % interval, [token]; None where memory cannot be computed, as on a
+      processor whose pool is whatever it was told.
     """
-    from glmplan.facts.engines.memory import load_memory_rule, memory_engines
-    from glmplan.physics.memory import kv_pool, part_memory, rank_memory
+    from glmplan.catalog.engines.memory import load_memory_rule, memory_engines
+    from glmplan.costs.memory import kv_pool, part_memory, rank_memory
 
     d = case.deployment
     # engines that reserve what is left, and all on a processor, take the pool they are told to take
@@ -191,3 +189,210 @@ def predicted_pool(case: Case, served: ServerFacts) -> tuple[float, float, float
     except GlmplanError:
         return None
     return float(pool.tokens[0]), float(pool.tokens_low[0]), float(pool.tokens_high[0])
+
+
+# Measured beside predicted: how far apart, and whether that is reproduced.
+
+#: The figures of a ladder that are compared, by their column.
+METRICS = ("ttft_mean_ms", "tpot_mean_ms", "output_tokens_per_s")
+#: share of figures that 90 % intervals miss [-]; chance below which so many misses are no chance any more [-]
+_MISSED, _BY_CHANCE = 0.1, 0.05
+#: half widths of an interval beyond which no figure lies by chance: 3.3 standard deviations [-]
+_FAR = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedStep:
+    """What is predicted for one step.
+
+    Parameters
+    ----------
+    level : float
+        Users [-] or rate [1/s]
+    middle, low, high : dict
+        Figures and their interval, in the units of their names.
+    """
+
+    level: float
+    middle: Mapping[str, float]
+    low: Mapping[str, float] = field(default_factory=dict)
+    high: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One figure of one step.
+
+    Parameters
+    ----------
+    level : float
+        Users [-] or rate [1/s]
+    metric : str
+        Name of the figure, unit included.
+    measured, predicted : float
+        The two values.
+    low, high : float or None
+        Predicted interval.
+    error : float
+        Standard error of the measured value, in its unit [-]
+    """
+
+    level: float
+    metric: str
+    measured: float
+    predicted: float
+    low: float | None = None
+    high: float | None = None
+    error: float = 0.0
+
+    @property
+    def difference(self) -> float:
+        """Predicted over measured, less one, [-]"""
+        return float(relative_error(self.predicted, self.measured))
+
+    @property
+    def verdict(self) -> str:
+        """Whether the figure was reproduced."""
+        return verdict_of(self.difference)
+
+    @property
+    def inside(self) -> bool:
+        """Whether the measured value lies in the predicted interval, widened by its own error; without an interval,
+        whether it was reproduced."""
+        return self.distance <= 1.0
+
+    @property
+    def distance(self) -> float:
+        """How far the measured value lies from the predicted one: 1 at the end of the interval, which prediction and
+        measurement widen together; without an interval 1 is the end of `reproduced`, [-]"""
+        apart = log(self.measured / self.predicted)
+        end = self.high if apart > 0 else self.low
+        if end is None:
+            return abs(self.difference) / REPRODUCED
+        half = hypot(log(end / self.predicted), QUANTILE_90 * self.error / self.measured)
+        return abs(apart) / half if half else inf if apart else 0.0
+
+
+def compare(steps: Sequence[StepResult], predicted: Sequence[PredictedStep]) -> list[Compared]:
+    """Compare measured steps with predicted ones.
+
+    - `steps`: Measured; steps without a figure are left out.
+    - Returns: One for each figure that both sides have, in the order of the steps.
+    """
+    by_level = {step.level: step for step in predicted}
+    found = []
+    for step in steps:
+        other = by_level.get(step.level)
+        for metric in METRICS if other is not None else ():
+            measured = step.figures.get(metric)
+            assert other is not None
+            if measured and metric in other.middle:
+                interval = (other.low.get(metric), other.high.get(metric))
+                error = step.errors.get(metric, 0.0)
+                found.append(Compared(step.level, metric, measured, other.middle[metric], *interval, error))
+    return found
+
+
+def worst(compared: Sequence[Compared]) -> Ratio:
+    """Return the largest relative difference."""
+    return max((abs(one.difference) for one in compared), default=0.0)
+
+
+def by_chance(figures: int) -> int:
+    """Return how many figures may lie outside 90 % intervals that are right.
+
+    Returns: The largest number that chance exceeds in less than one of twenty comparisons.
+
+    Examples
+    --------
+    >>> [by_chance(n) for n in (1, 3, 6, 18)]
+    [1, 1, 2, 4]
+    """
+    left, outside = 1.0, -1
+    while left > _BY_CHANCE:
+        outside += 1
+        left -= comb(figures, outside) * _MISSED**outside * (1 - _MISSED) ** (figures - outside)
+    return outside
+
+
+def consistent(compared: Sequence[Compared]) -> bool:
+    """Tell whether predictions and their intervals stand up to what was measured.
+
+    Of many figures one in ten lies outside a right 90 % interval, so one outside is no error yet; more than `by_chance`
+    are, and so is a single one at twice the distance.
+
+    Returns: False also where there is nothing to compare.
+
+    Examples
+    --------
+    >>> near, out, far = (Compared(1, "tpot_mean_ms", x, 10.0, 9.0, 11.0) for x in (10.5, 11.5, 13.0))
+    >>> consistent([near, near, out]), consistent([near, out, out]), consistent([near, near, far]), consistent([])
+    (True, False, False, False)
+    """
+    outside = sum(not one.inside for one in compared)
+    return bool(compared) and outside <= by_chance(len(compared)) and all(one.distance <= _FAR for one in compared)
+
+
+# Predicting the steps of a ladder, also calibrated on some of them.
+
+
+def _design(cases: Sequence[Case], measured: Sequence[Mapping[str, float]]) -> Design:
+    questions = []
+    for case, row in zip(cases, measured, strict=True):
+        d = case.deployment
+        figures = {metric: row[metric] for metric in METRICS if metric in row}
+        run = Run(f"{case.level:g}", d.model.name, d.accelerator.name, engine=d.engine, observed=figures)
+        questions.append(Question(run, d, case.load, ()))
+    return design_of(questions)
+
+
+def fit_site(cases: Sequence[Case], measured: Sequence[Mapping[str, float]]) -> SiteFit:
+    """Fit the effects of one site to measured steps, as `glmplan calibrate --from` does.
+
+    `measured`: Their measured figures, in the columns of the tables.
+    """
+    if not all(runs_on_accelerators(case.deployment) for case in cases):
+        part = cases[0].deployment.accelerator.full_name
+        words = f"cannot be done on {part}: its steps are timed by bytes alone, which have no effects to fit"
+        raise SpecError(words, field="--calibrate-on")
+    try:
+        return update_site(_design(cases, measured))
+    except GlmplanError as error:
+        raise SpecError(str(error), field="--calibrate-on") from None
+
+
+def predicted_steps(cases: Sequence[Case], *, site: SiteFit | None = None) -> tuple[list[PredictedStep], list[str]]:
+    """Predict the steps of a ladder with their 90 % intervals.
+
+    `site`: A site calibration; the shipped fit by default.
+    """
+    steps, rests = [], []
+    for case in cases:
+        effects = None if site is None else site.effects[case.deployment.engine]
+        try:
+            found = predict(case.deployment, case.load, effects=effects)
+        except GlmplanError as error:
+            raise SpecError(f"cannot be predicted: {error}", field=case.deployment.model.name) from None
+        kinds = [FIGURES[metric] for metric in METRICS if FIGURES[metric].predicted in found.figures]
+        figures = {one.column: found.figures[one.predicted].scaled(1.0 / one.factor) for one in kinds}
+        middle = {m: f.value for m, f in figures.items()}
+        low, high = {m: f.low for m, f in figures.items()}, {m: f.high for m, f in figures.items()}
+        if site is None:
+            rests += [text for text in (found.basis, found.out_of_domain) if text]
+        else:
+            for metric, half in _half_widths(case, site, middle).items():
+                low[metric], high[metric] = middle[metric] * float(np.exp(-half)), middle[metric] * float(np.exp(half))
+        steps.append(PredictedStep(case.level, middle, low, high))
+    return steps, ["calibrated on this server"] if site is not None else list(dict.fromkeys(rests))
+
+
+def _half_widths(case: Case, site: SiteFit, middle: Mapping[str, float]) -> dict[str, float]:
+    """Half width of each figure's 90 % interval in logarithms: what the fit leaves open, and what its form misses."""
+    design = _design([case], [middle])
+    if case.deployment.structure.part.is_processor:
+        missed = {kind: QUANTILE_90 * deviation for kind, deviation in MISSED.items()}
+    else:
+        ends = site.effects[case.deployment.engine].intervals["site"]
+        missed = {kind: (high - low) / 2.0 for kind, (low, high) in ends.items()}
+    pairs = zip(design.figure.tolist(), left_open(site, design), strict=True)
+    return {metric: float(np.hypot(QUANTILE_90 * open_, missed[FIGURES[metric].interval])) for metric, open_ in pairs}

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import httpx
 
+from glmplan.catalog.files import parse_json
 from glmplan.errors import SpecError
-from glmplan.facts.files import parse_json
-from glmplan.measure.client import Client, Prompt
-from glmplan.measure.request_result import Outcome
+from glmplan.measure.client import Client, Outcome, Prompt
+from glmplan.units import TokenCount
 
 __all__ = ["PromptMaker", "prepare_prompts"]
 
@@ -59,22 +59,10 @@ class PromptMaker:
     method: str
     filler: tuple[str, ...] = ()
 
-    def make(self, tokens: int, chance: random.Random, *, shared: int = 0) -> Prompt:
+    def make(self, tokens: TokenCount, chance: random.Random, *, shared: TokenCount = 0) -> Prompt:
         """Make one prompt.
 
-        Parameters
-        ----------
-        tokens : int
-            Its length, [token]
-        chance : random.Random
-            Where the words come from.
-        shared : int, optional
-            Tokens at its beginning that all prompts share, [token]
-
-        Returns
-        -------
-        str
-            The prompt.
+        `shared`: Tokens at its beginning that all prompts share.
 
         Examples
         --------
@@ -98,22 +86,8 @@ async def prepare_prompts(client: Client, *, tokenizer: str | None = None) -> Pr
     The server's own tokenizer page is asked first (vLLM and SGLang `/tokenize`, llama.cpp `/tokenize`), then a local
     tokenizer, then `usage` of a few requests of one token.
 
-    Parameters
-    ----------
-    client : Client
-        The server.
-    tokenizer : str, optional
-        Folder or file of a local tokenizer (`tokenizers` package).
-
-    Returns
-    -------
-    PromptMaker
-        What makes the prompts; `method` says which way was found.
-
-    Raises
-    ------
-    SpecError
-        If no way tells the length of a prompt.
+    - `tokenizer`: Folder or file of a local tokenizer (`tokenizers` package).
+    - Returns: What makes the prompts; `method` says which way was found.
     """
     ways: list[tuple[str, Callable[[str], Awaitable[int | None]]]] = []
     if tokenizer is not None:

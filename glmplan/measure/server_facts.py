@@ -11,10 +11,9 @@ from typing import Any
 
 import httpx
 
+from glmplan.catalog.files import parse_json
 from glmplan.errors import NoServer, SpecError
-from glmplan.facts.files import parse_json
-from glmplan.measure.client import Client
-from glmplan.measure.server_sent_events import MalformedStream
+from glmplan.measure.client import Client, MalformedStream
 
 __all__ = ["ServerFacts", "changed", "parse_metrics", "read_gauges", "read_server"]
 
@@ -88,15 +87,7 @@ class ServerFacts:
 def parse_metrics(text: str) -> list[tuple[str, dict[str, str], float]]:
     """Parse the Prometheus text format.
 
-    Parameters
-    ----------
-    text : str
-        The page.
-
-    Returns
-    -------
-    list of tuple
-        Name, labels and value of each sample; lines that are none are skipped.
+    Returns: Name, labels and value of each sample; lines that are none are skipped.
 
     Examples
     --------
@@ -127,18 +118,7 @@ def _gauges(samples: list[tuple[str, dict[str, str], float]]) -> dict[str, float
 
 
 async def read_gauges(client: Client) -> dict[str, float]:
-    """Read the server's counters now; empty if it has no metrics page.
-
-    Parameters
-    ----------
-    client : Client
-        The server.
-
-    Returns
-    -------
-    dict
-        Values by our names.
-    """
+    """Read the server's counters now; empty if it has no metrics page."""
     page = await _page(client, "/metrics")
     return _gauges(parse_metrics(page)) if isinstance(page, str) else {}
 
@@ -146,15 +126,8 @@ async def read_gauges(client: Client) -> dict[str, float]:
 def changed(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
     """Return what counters gained, and gauges as they are at the end.
 
-    Parameters
-    ----------
-    before, after : dict
-        From `read_gauges`.
-
-    Returns
-    -------
-    dict
-        Gains of counters, values of gauges; no gain of a counter that fell, as it does when a server starts anew.
+    Returns: Gains of counters, values of gauges; no gain of a counter that fell, as it does when a server starts
+      anew.
 
     Examples
     --------
@@ -166,23 +139,7 @@ def changed(before: dict[str, float], after: dict[str, float]) -> dict[str, floa
 
 
 async def read_server(client: Client) -> ServerFacts:
-    """Ask a server for everything it tells of itself.
-
-    Parameters
-    ----------
-    client : Client
-        The server.
-
-    Returns
-    -------
-    ServerFacts
-        What it told.
-
-    Raises
-    ------
-    NoServer
-        If nothing answers at the address.
-    """
+    """Ask a server for everything it tells of itself."""
     pages: dict[str, Any] = {}
     try:
         await client.page(f"{client.endpoint.url.rstrip('/')}/models")

@@ -8,13 +8,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from glmplan.catalog.files import read_json
 from glmplan.errors import SpecError
-from glmplan.facts.files import read_json
+from glmplan.io.runs.columns import COLUMNS, column_value, ignored_columns
 from glmplan.measure.ladder import LadderPlan
-from glmplan.measure.load_records import Arrival, Lengths
-from glmplan.readers.runs.columns import COLUMNS, column_value, ignored_columns
-from glmplan.serving.traffic.spec import Traffic
-from glmplan.units import finite_number, whole_number
+from glmplan.measure.load import Arrival, Lengths
+from glmplan.simulation.traffic.spec import Traffic
+from glmplan.units import Ratio, Seconds, finite_number, whole_number
 
 __all__ = ["deployment_facts", "ignored_in_plan", "ladder_plan", "parse_share", "parse_users"]
 
@@ -27,20 +27,7 @@ _MOST_USERS, _MOST_PLANNED = 10_000, 10_000_000
 def parse_users(text: str) -> tuple[int, ...]:
     """Read the levels of a ladder.
 
-    Parameters
-    ----------
-    text : str
-        `1,2,4` or `1-64`, which doubles from the first to the last.
-
-    Returns
-    -------
-    tuple of int
-        Levels in rising order, [-]
-
-    Raises
-    ------
-    SpecError
-        If it is neither.
+    `text`: `1,2,4` or `1-64`, which doubles from the first to the last.
 
     Examples
     --------
@@ -67,37 +54,17 @@ def ladder_plan(
     traffic: Traffic,
     *,
     levels: Sequence[float] = (),
-    seconds: float = 20.0,
+    seconds: Seconds = 20.0,
     requests: int | None = None,
-    longest: float = 300.0,
+    longest: Seconds = 300.0,
     seed: int = 0,
 ) -> LadderPlan:
     """Turn a traffic spec into the steps of a ladder.
 
-    Parameters
-    ----------
-    traffic : Traffic
-        What arrives, with the same meaning as in `simulate`.
-    levels : sequence of float, optional
-        Users of a closed loop [-], rates [1/s], or speeds of a trace [-]; the spec's own level by default.
-    seconds : float, optional
-        Counted time of a closed step, or length of an open one, [s]
-    requests : int, optional
-        Requests of a step instead of a time, [-]
-    longest : float, optional
-        Limit of a closed step, [s]
-    seed : int, optional
-        Seed, [-]
-
-    Returns
-    -------
-    LadderPlan
-        The steps.
-
-    Raises
-    ------
-    SpecError
-        If the live client cannot offer this kind of traffic.
+    - `traffic`: What arrives, with the same meaning as in `simulate`.
+    - `levels`: Users of a closed loop [-], rates [1/s], or speeds of a trace [-]; the spec's own level by default.
+    - `seconds`: Counted time of a closed step, or length of an open one.
+    - `requests`: Requests of a step instead of a time.
     """
     lengths = Lengths(traffic.input, traffic.output, 1.0 - traffic.jitter, traffic.shared_prefix)
     if traffic.kind == "closed":
@@ -110,7 +77,7 @@ def ladder_plan(
     if traffic.kind == "sessions":
         raise SpecError("is not offered to live servers yet: use a trace", field="--traffic", value="sessions")
     if traffic.kind == "trace":
-        from glmplan.serving.traffic.conversations import conversation_form
+        from glmplan.simulation.traffic.traces import conversation_form
 
         if form := conversation_form(traffic.file or ""):
             words = f"holds conversations ({form}), which live servers are not asked yet: use requests with their times"
@@ -126,14 +93,14 @@ def _schedule(traffic: Traffic, seconds: float, requests: int | None, seed: int)
     import numpy as np
 
     if traffic.kind == "trace":
-        from glmplan.serving.traffic.traces import read_trace
+        from glmplan.simulation.traffic.traces import read_trace
 
         read = read_trace(traffic.file or "", traffic.speed)
         found = [Arrival(one.arrival, one.input, one.output) for one in islice(read, requests or 100_000)]
         if requests is None:
             found = [one for one in found if one.at <= seconds] or found[:1]
         return tuple(found)
-    from glmplan.serving.traffic.arrivals import request_chunks
+    from glmplan.simulation.traffic.sources import request_chunks
 
     count = requests or max(round((traffic.rate or 1.0) * seconds), _FEWEST)
     if count > _MOST_PLANNED:
@@ -146,23 +113,8 @@ def _schedule(traffic: Traffic, seconds: float, requests: int | None, seed: int)
     return tuple(found)
 
 
-def parse_share(text: str) -> float:
+def parse_share(text: str) -> Ratio:
     """Read a share such as `20%` or `0.2`.
-
-    Parameters
-    ----------
-    text : str
-        The share.
-
-    Returns
-    -------
-    float
-        [-]
-
-    Raises
-    ------
-    SpecError
-        If it is none.
 
     Examples
     --------
@@ -183,26 +135,9 @@ def deployment_facts(
 ) -> dict[str, Any]:
     """Gather what names the deployment that is predicted.
 
-    Parameters
-    ----------
-    model : str, optional
-        A catalogue name, with its format if wished (`glm-5.1-nvfp4`).
-    on : str, optional
-        A machine or a number of accelerators.
-    plan : path, optional
-        What `glmplan fit --format json` wrote; of other JSON the first object that names `model` and `accelerator`.
-    pairs : sequence of str, optional
-        Further columns as `column=value`.
-
-    Returns
-    -------
-    dict
-        Columns of a run.
-
-    Raises
-    ------
-    SpecError
-        If a name, a column or the file is wrong.
+    - `model`: A catalogue name, with its format if wished (`glm-5.1-nvfp4`).
+    - `plan`: What `glmplan fit --format json` wrote; of other JSON the first object that names `model` and
+      `accelerator`.
 
     Examples
     --------
@@ -213,14 +148,14 @@ def deployment_facts(
     if plan is not None:
         facts |= _from_plan(plan)
     if model is not None:
-        from glmplan.readers.models.resolve import resolve_model
+        from glmplan.io.models.resolve import resolve_model
 
         choice = resolve_model(model)
         # files stay paths: what they hold is in no catalogue
         named = {"model": choice.model.name, "weights": choice.checkpoint.name}
         facts |= {"model": model} if os.path.exists(model) else named
     if on is not None:
-        from glmplan.measure.predicted_memory import parts_of
+        from glmplan.measure.memory_comparison import parts_of
 
         of_file = on == "this-machine" or on.endswith(".toml")
         facts |= {"accelerator": on, "accelerator_count": 1} if of_file else parts_of(on)
@@ -230,20 +165,7 @@ def deployment_facts(
 def ignored_in_plan(path: Path) -> str:
     """Name what stands beside the model in a plan and is no column of a run.
 
-    Parameters
-    ----------
-    path : path
-        The plan, as in `deployment_facts`.
-
-    Returns
-    -------
-    str
-        The names, each with the nearest known one; empty for an answer of `glmplan fit`, all of which is known.
-
-    Raises
-    ------
-    SpecError
-        As `deployment_facts`.
+    Returns: The names, each with the nearest known one; empty for an answer of `glmplan fit`, all of which is known.
     """
     value = _read_plan(path)
     return "" if _of_fit(value) else ignored_columns(_with_model(value, path))

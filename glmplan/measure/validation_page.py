@@ -7,14 +7,13 @@ from typing import Any
 
 from glmplan.errors import SpecError
 from glmplan.extras import check_extra
+from glmplan.io.runs.columns import FIGURES
 from glmplan.measure.explanations import Cause
 from glmplan.measure.ladder import LadderRecord
-from glmplan.measure.verdict import METRICS, Compared, by_chance, consistent
-from glmplan.readers.runs.figures import FIGURES
-from glmplan.report.charts import band, chart_svg, log_axis, rows_chart
-from glmplan.report.page import escape, figure, page, table
-from glmplan.report.palette import light
-from glmplan.units import QUANTILE_90
+from glmplan.measure.predicted_steps import METRICS, Compared, by_chance, consistent
+from glmplan.present.charts import band, chart_svg, log_axis, rows_chart
+from glmplan.present.page import escape, figure, light, page, table
+from glmplan.units import QUANTILE_90, Ratio
 
 __all__ = ["compared_json", "first_outside", "html_page", "standing"]
 
@@ -22,34 +21,15 @@ __all__ = ["compared_json", "first_outside", "html_page", "standing"]
 _LOOK = {"reproduced": "good", "in between": "middling", "different": "bad"}
 
 
-def first_outside(compared: Sequence[Compared]) -> float | None:
-    """Return the lowest level at which a measured value lies outside the predicted interval.
-
-    Parameters
-    ----------
-    compared : sequence of Compared
-        Figures.
-
-    Returns
-    -------
-    float or None
-        The level, [-]; None where all lie inside.
-    """
+def first_outside(compared: Sequence[Compared]) -> Ratio | None:
+    """Return the lowest level at which a measured value lies outside the predicted interval."""
     return min((one.level for one in compared if not one.inside), default=None)
 
 
 def standing(compared: Sequence[Compared]) -> str:
     """Say in words how the intervals stand up to what was measured.
 
-    Parameters
-    ----------
-    compared : sequence of Compared
-        Figures.
-
-    Returns
-    -------
-    str
-        A line for the foot of a table.
+    Returns: A line for the foot of a table.
 
     Examples
     --------
@@ -73,19 +53,7 @@ def compared_json(
 ) -> dict[str, Any]:
     """Return a comparison as JSON-ready values.
 
-    Parameters
-    ----------
-    compared : sequence of Compared
-        Figures.
-    causes : sequence of Cause
-        What may explain the differences.
-    pool : tuple of float, optional
-        Predicted KV pool and its interval, [token]
-
-    Returns
-    -------
-    dict
-        `figures`, `first_outside`, `consistent`, `kv_pool_tokens` and `causes`.
+    `pool`: Predicted KV pool and its interval, [token].
     """
     figures = [
         {
@@ -117,21 +85,9 @@ def compared_json(
 def html_page(record: LadderRecord, compared: Sequence[Compared], causes: Sequence[Cause], said: str = "") -> str:
     """Return the report as one HTML page.
 
-    Parameters
-    ----------
-    record : LadderRecord
-        What was measured.
-    compared : sequence of Compared
-        Beside what was predicted; empty without a prediction.
-    causes : sequence of Cause
-        What may explain the differences.
-    said : str, optional
-        What the prediction rests on.
-
-    Returns
-    -------
-    str
-        The page, whole in itself. Without the extra `png` it has its tables and says that the plots are missing.
+    - `compared`: Beside what was predicted; empty without a prediction.
+    - Returns: The page, whole in itself. Without the extra `png` it has its tables and says that the plots are
+      missing.
     """
     title = f"{record.endpoint.model} at {record.endpoint.url}"
     parts = [

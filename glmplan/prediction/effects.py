@@ -16,12 +16,11 @@ from pathlib import Path
 
 import numpy as np
 
+from glmplan.catalog.engines.limitations import Conditions, wall_apart
+from glmplan.catalog.files import fits_folder, read_toml
+from glmplan.costs.blocks.stack import is_indexed, model_features, routed_blocks
+from glmplan.costs.step.model import PARAMETERS
 from glmplan.errors import SpecError
-from glmplan.facts.engines.walls import Conditions, wall_apart
-from glmplan.facts.files import read_toml
-from glmplan.facts.folders import fits_folder
-from glmplan.physics.blocks.features import is_indexed, model_features, routed_blocks
-from glmplan.physics.step.time import PARAMETERS
 from glmplan.prediction.deployment import Deployment
 
 __all__ = [
@@ -33,6 +32,7 @@ __all__ = [
     "OVERLAY",
     "REFERENCES",
     "SCALE",
+    "SITE_NOISE",
     "TTFT_SCALE",
     "Effects",
     "effects_in",
@@ -44,7 +44,9 @@ __all__ = [
     "measured_build",
     "shape_of",
     "shipped_effects",
+    "site_spread",
 ]
+
 
 #: levels of the hierarchy, from the general to the special
 LEVELS: tuple[str, ...] = (
@@ -103,15 +105,7 @@ KNOWN_AS: dict[str, str] = {
 def knowledge_class(known: tuple[bool, ...]) -> str:
     """Class of what is known of a deployment.
 
-    Parameters
-    ----------
-    known : tuple of bool
-        For each level whether its key was measured.
-
-    Returns
-    -------
-    str
-        One of `KNOWLEDGE`.
+    `known`: For each level whether its key was measured.
 
     Examples
     --------
@@ -135,32 +129,13 @@ def knowledge_class(known: tuple[bool, ...]) -> str:
 def shape_of(deployment: Deployment) -> str:
     """Name of a model's shape: models that differ in their weights only are the same to an engine.
 
-    Parameters
-    ----------
-    deployment : Deployment
-        The deployment.
-
-    Returns
-    -------
-    str
-        Hidden size, layers, experts and their family, as in ``deepseek 7168x61 e256k8``.
+    Returns: Hidden size, layers, experts and their family, as in ``deepseek 7168x61 e256k8``.
     """
     return deployment.shape
 
 
 def kind_of(deployment: Deployment) -> str:
-    """Kind of a model as kernels see it: its attention, and whether it has experts.
-
-    Parameters
-    ----------
-    deployment : Deployment
-        The deployment.
-
-    Returns
-    -------
-    str
-        As in ``latent experts`` or ``grouped_query dense``.
-    """
+    """Kind of a model as kernels see it: its attention, and whether it has experts."""
     return f"{deployment.mixers} {'experts' if routed_blocks(deployment.model) else 'dense'}"
 
 
@@ -188,17 +163,7 @@ def _wall(deployment: Deployment) -> str:
 def keys_of(deployment: Deployment, *, measured_on: str | None = None) -> tuple[str, ...]:
     """Key of a deployment on each level.
 
-    Parameters
-    ----------
-    deployment : Deployment
-        The deployment.
-    measured_on : str, optional
-        Date of the run; nightly builds of one version string differ from month to month.
-
-    Returns
-    -------
-    tuple of str
-        One key for each of `LEVELS`.
+    `measured_on`: Date of the run; nightly builds of one version string differ from month to month.
     """
     engine, part = deployment.engine, deployment.accelerator
     model, form = shape_of(deployment), deployment.weights
@@ -237,15 +202,8 @@ def keys_of(deployment: Deployment, *, measured_on: str | None = None) -> tuple[
 def log_parameters(effects: np.ndarray) -> np.ndarray:
     """Parameters of the step time from summed effects.
 
-    Parameters
-    ----------
-    effects : (n, 22) array
-        Sums of effects in the order of `COLUMNS`, [-]
-
-    Returns
-    -------
-    (n, 20) array
-        Logarithms of `glmplan.physics.step.time.PARAMETERS`, [log s] or [-]
+    - `effects`: Sums of effects in the order of `COLUMNS`
+    - Returns: Logarithms of `glmplan.costs.step.model.PARAMETERS`, [log s] or [-].
     """
     found = effects[:, : len(PARAMETERS)] + effects[:, SCALE : SCALE + 1]
     found[:, list(FRONT)] = effects[:, list(FRONT)]
@@ -267,7 +225,7 @@ class Effects:
     domain : dict of str to list of float
         Group → smallest and largest concurrency, input and output length measured.
     widths : dict of str to float
-        Factors on the intervals, see `glmplan.prediction.intervals`, [-]
+        Factors on the intervals, see `glmplan.prediction.evidence`, [-]
     site : frozenset of str
         Configurations that a site measured itself.
     """
@@ -286,15 +244,7 @@ class Effects:
         release that is named without a month, or for a month in which nobody measured it, is what it was in the mean
         over the months in which it was measured.
 
-        Parameters
-        ----------
-        keys : tuple of str
-            One key for each level.
-
-        Returns
-        -------
-        (22,) array, tuple of bool
-            The sum, and for each level whether its key was known.
+        Returns: The sum, and for each level whether its key was known.
         """
         total = np.zeros(len(COLUMNS))
         known = []
@@ -312,18 +262,9 @@ class Effects:
 def measured_build(fit: Effects, release_key: str) -> bool:
     """Whether a group was measured with the release of an engine that is asked, or with releases around it.
 
-    Parameters
-    ----------
-    fit : Effects
-        The fit.
-    release_key : str
-        Key of the level ``release``, the last of `keys_of`.
-
-    Returns
-    -------
-    bool
-        True also where that very release and month were measured, stated or not; a plan for no release in particular
-        is for none that was.
+    - `release_key`: Key of the level ``release``, the last of `keys_of`.
+    - Returns: True also where that very release and month were measured, stated or not; a plan for no release in
+      particular is for none that was.
     """
     if release_key in fit.values.get("release", {}):
         return True
@@ -378,28 +319,12 @@ def _ordered(release: str) -> tuple[int, ...]:
     return tuple(int(number) for number in release.split(".") if number)
 
 
-#: what stands in for the shipped fit while a site's calibration is applied, see `glmplan.prediction.own_site`
+#: what stands in for the shipped fit while a site's calibration is applied, see `glmplan.prediction.step_models`
 OVERLAY: ContextVar[Callable[[str], Effects] | None] = ContextVar("OVERLAY", default=None)
 
 
 def load_effects(engine: str) -> Effects:
-    """Effects that predictions use: a site's where its calibration is applied, else the shipped ones.
-
-    Parameters
-    ----------
-    engine : str
-        Name of the engine.
-
-    Returns
-    -------
-    Effects
-        Effects, spreads, intervals and domains.
-
-    Raises
-    ------
-    SpecError
-        If the fit is missing or cannot be read.
-    """
+    """Effects that predictions use: a site's where its calibration is applied, else the shipped ones."""
     overlay = OVERLAY.get()
     return shipped_effects(engine) if overlay is None else overlay(engine)
 
@@ -407,20 +332,7 @@ def load_effects(engine: str) -> Effects:
 def shipped_effects(engine: str) -> Effects:
     """Read the shipped fit as far as one engine needs it.
 
-    Parameters
-    ----------
-    engine : str
-        Name of the engine; one that was never measured gets what all engines share.
-
-    Returns
-    -------
-    Effects
-        Effects, spreads, intervals and domains.
-
-    Raises
-    ------
-    SpecError
-        If the fit is missing or cannot be read.
+    `engine`: Name of the engine; one that was never measured gets what all engines share.
     """
     return effects_in(_of_steps(fits_folder()), engine)
 
@@ -432,25 +344,7 @@ def _of_steps(fits: Path) -> Path:
 
 @lru_cache(maxsize=32)
 def effects_in(folder: Path, engine: str) -> Effects:
-    """Read the fit in a folder as far as one engine needs it.
-
-    Parameters
-    ----------
-    folder : pathlib.Path
-        The folder that `glmplan calibrate` wrote.
-    engine : str
-        Name of the engine.
-
-    Returns
-    -------
-    Effects
-        Effects, spreads, intervals and domains.
-
-    Raises
-    ------
-    SpecError
-        If the fit is missing, cannot be read, or is of another version of glmplan.
-    """
+    """Read the fit in a folder as far as one engine needs it."""
     shared = read_toml(folder / "shared.toml")
     own = folder / f"{engine}.toml"
     special = read_toml(own) if own.exists() else {}
@@ -467,3 +361,31 @@ def effects_in(folder: Path, engine: str) -> Effects:
     for name, less in reversed(list(pairwise(KNOWLEDGE))):
         intervals.setdefault(name, intervals.get(less, {}))
     return Effects(values, np.array(shared["spread"]), intervals, special.get("domain", {}), shared.get("widths", {}))
+
+
+# Where a site's calibration starts: how far its machine may differ, and how exactly a run measures it.
+
+#: how far the same configuration measured again is off, in logarithms: medians of the 100 repeats in the ledger are
+#: 1-2 % for TPOT and 4-14 % for TTFT [-]
+SITE_NOISE: dict[str, float] = {"decode": 0.02, "ttft": 0.10, "prefill": 0.05}
+#: machines of one configuration differ more than rows of one campaign do: chosen on the sweeps
+#: (`glmplan.calibrate.step.own_site.site_errors`), where 1 to 2.5 make no difference of more than 0.2 % [-]
+_WIDER = 1.5
+#: how much more or less than the shipped fit's spread a parameter may move: two points of a sweep cannot tell all of
+#: them. What a group differs by is how well its kernels for many tokens fit its shapes, not the bandwidth that it
+#: reaches, nor all parts of a step alike. What a request costs the host is in the engine's code and grows with the
+#: load. Chosen on the sweeps; what half of the groups choose helps the other half: docs/physics/calibration.md [-]
+_MOVED: dict[str, float] = {
+    "request_seconds": 0.15, "activation_slowdown": 4.0, "gemm_flop_slowdown": 2.0, "expert_flop_slowdown": 2.0,
+    "prefill_attention_slowdown": 2.0, "gemm_bytes_slowdown": 0.5, "expert_bytes_slowdown": 0.5,
+    "collective_slowdown": 2.0, "collective_bytes_slowdown": 2.0, "host_seconds": 1.4, "layer_seconds": 1.4,
+    "arrival_seconds": 1.5, "prompt_token_seconds": 1.5, "wake_seconds": 1.5, "scale": 0.25,
+}  # fmt: skip
+_CONFIGURATION = LEVELS.index("configuration")
+
+
+def site_spread(spread: np.ndarray) -> np.ndarray:
+    """Spread of each level for a site; the configuration also carries what builds and machines of one differ by."""
+    spread = spread.copy()
+    spread[_CONFIGURATION] = np.hypot(spread[_CONFIGURATION], spread[-1])
+    return _WIDER * spread * np.array([_MOVED.get(name, 1.0) for name in COLUMNS]) + 1e-9

@@ -7,46 +7,249 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
-from glmplan.errors import SpecError
-from glmplan.facts.catalogue.accelerators import load_accelerator
-from glmplan.facts.engines.defaults import EngineDefaults, engine_known
-from glmplan.facts.engines.kernels import expert_path
-from glmplan.facts.formats import KV_FORMATS
-from glmplan.facts.schema.host import Host
-from glmplan.facts.schema.model import ModelSpec
-from glmplan.physics.blocks.cached_prefix import computed_again
-from glmplan.physics.blocks.features import routed_blocks
-from glmplan.physics.network.groups import LayoutLinks, links_of_layout
-from glmplan.physics.points import Layout
-from glmplan.prediction.deployment import Deployment, deploy, runs_sparse
-from glmplan.prediction.from_row_memory import STAND_IN, MemoryAnswer, checkpoint_of, files_of, model_of, run_memory
-from glmplan.prediction.from_row_settings import contradicted_by, said_by_script, settings_of_row
-from glmplan.prediction.hosted import offload_of
-from glmplan.prediction.load import Load
-from glmplan.prediction.user_load import ENDLESS, user_load
-from glmplan.readers.models.checkpoints import remarks_on
-from glmplan.readers.runs.campaigns import (
+from glmplan.catalog.engines.defaults import EngineDefaults, engine_known
+from glmplan.catalog.engines.kernels import IMAGE, expert_path
+from glmplan.catalog.engines.limitations import engine_names, load_engine
+from glmplan.catalog.entries.accelerators import load_accelerator
+from glmplan.catalog.entries.models import load_model
+from glmplan.catalog.entries.names import own_images, refusal
+from glmplan.catalog.formats import KV_FORMATS
+from glmplan.catalog.schema.host import Host
+from glmplan.catalog.schema.model import Checkpoint, ModelSpec
+from glmplan.costs.blocks.stack import computed_again, routed_blocks
+from glmplan.costs.memory import kv_pool, part_memory
+from glmplan.costs.memory.pool import weights_interval
+from glmplan.costs.memory.ranks import MemorySettings, RankMemory, rank_memory
+from glmplan.costs.memory.settings import load_memory_fit
+from glmplan.costs.network.links import LayoutLinks, links_of_layout
+from glmplan.costs.points import Layout
+from glmplan.errors import GlmplanError, SpecError, UnknownName
+from glmplan.io.models.checkpoints import checkpoint_for, of_repository, remarks_on
+from glmplan.io.runs.ledger import host_of_row
+from glmplan.io.runs.record import Run, Speculation
+from glmplan.io.runs.settings import (
+    SETTINGS,
+    Asked,
     CampaignSettings,
     campaign_session,
     campaign_settings,
     launched_drafts,
     other_settings,
 )
-from glmplan.readers.runs.hosts import host_of_row
-from glmplan.readers.runs.record import Run
-from glmplan.readers.runs.settings import SETTINGS, Asked
-from glmplan.readers.runs.speculation import Speculation
+from glmplan.prediction.deployment import Deployment, Settings, deploy, offload_of, runs_sparse, spanned
+from glmplan.prediction.load import ENDLESS, Load, user_load
+from glmplan.units import GIB, Bits, Tokens
 
 __all__ = [
+    "STAND_IN",
     "MemoryAnswer",
     "Question",
     "alternatives_of",
+    "checkpoint_of",
+    "contradicted_by",
+    "files_of",
     "memory_of",
+    "model_of",
     "question_of",
+    "run_memory",
+    "said_by_script",
+    "settings_of_row",
+    "why_unknown",
 ]
+
+
+# Memory of a row's deployment, kept for the many rows that share it.
+
+#: whose rule sizes the cache pool of an engine that no file describes; rows say so among what they assume
+STAND_IN = "vllm"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryAnswer:
+    """Memory of a deployment.
+
+    Attributes
+    ----------
+    weights_gib : float
+        Weights on the fullest accelerator, [GiB]
+    weights_apart : tuple of float
+        Shares by which they may be smaller or larger, as `glmplan.costs.memory.pool.weights_interval`, [-]
+    pool_tokens, pool_low, pool_high : float
+        KV cache of all replicas with its 90 % interval, [token]; 0 when the weights leave no room
+    """
+
+    weights_gib: float
+    weights_apart: tuple[float, float]
+    pool_tokens: float
+    pool_low: float
+    pool_high: float
+
+
+@lru_cache(maxsize=512)
+def checkpoint_of(
+    model: str, weights: str | None, bits: Bits | None, engine: str | None = None, repository: str | None = None
+) -> Checkpoint:
+    """Checkpoint of a model by the format of its weights.
+
+    Returns: The checkpoint; of a publisher that nobody described, what `of_repository` says.
+    """
+    spec = model_of(model)
+    found = checkpoint_for(spec, weights, bits=bits, engine=engine)
+    named = repository is not None and repository.count("/") == 1
+    return of_repository(spec, found, str(repository)) if named else found
+
+
+@lru_cache(maxsize=512)
+def model_of(name: str) -> ModelSpec:
+    """Read a model that is not refused."""
+    reason = refusal("models", name)
+    if reason is not None:
+        raise UnknownName(f"is refused: {reason}", field="model", value=name)
+    return load_model(name)
+
+
+@lru_cache(maxsize=4096)
+def files_of(model: str, weights: str | None, bits: Bits | None, repository: str | None, engine: str) -> Checkpoint:
+    """Files that a row names, where the catalogue describes those of its repository; else those of its format.
+
+    Returns: The checkpoint, of which the row's speed and memory are.
+
+    Examples
+    --------
+    >>> files_of("glm-5.1", "nvfp4", None, "lukealonso/GLM-5.1-NVFP4-MTP", "vllm").name
+    'nvfp4-mtp'
+    >>> files_of("glm-5.1", "nvfp4", None, "somebody/GLM-5.1-NVFP4", "vllm").name
+    'nvfp4'
+    """
+    found = checkpoint_of(model, weights, bits, engine)
+    own = checkpoint_of(model, weights, bits, engine, repository)
+    return own if own in model_of(model).checkpoints else found
+
+
+def run_memory(run: Run, deployment: Deployment, length: Tokens) -> MemoryAnswer | None:
+    """Memory of one server.
+
+    Returns: None for parts whose memory is not published and for weights that stay in host memory.
+    """
+    if run.offload or deployment.accelerator.memory is None:
+        return None
+    d = deployment
+    settings = d.settings.memory(
+        engine=d.engine if engine_known(d.engine) else STAND_IN,
+        version=d.version or _unnamed_version(d.engine, run.measured_on),
+        accelerator=d.accelerator.name,
+        indexer=d.indexer,
+        draft_tokens=d.draft_tokens,
+    )
+    words = (d.model.name, run.weights, run.weights_bits, run.checkpoint)
+    asked = _Asked(words, d.accelerator.name, d.layout, d.kv, d.draft_tokens > 0)
+    return _memory_of(asked, settings, d.settings.unstated, float(np.ceil(length)))
+
+
+class _Asked(NamedTuple):
+    """What rows of one deployment share, whatever its engine is told: the key under which its memory is kept."""
+
+    words: tuple[str, str | None, float | None, str | None]
+    accelerator: str
+    layout: Layout
+    kv: str
+    mtp: bool
+
+
+def _unnamed_version(engine: str, day: str | None) -> str | None:
+    """Version that a server counts as when only the day of its run is known; None is the newest."""
+    if not day or engine not in engine_names():
+        return None
+    return next((one.version for one in load_engine(engine).unnamed_versions if day < one.before), None)
+
+
+@lru_cache(maxsize=8192)
+def _memory_of(asked: _Asked, settings: MemorySettings, unstated: frozenset[str], length: float) -> MemoryAnswer | None:
+    part = load_accelerator(asked.accelerator)
+
+    def tokens(told: MemorySettings) -> tuple[float, float, float]:
+        pool = kv_pool(_ranks_of(asked, told), part_memory(part), context=length)
+        value, low, high = (max(float(one[0]), 0.0) for one in (pool.tokens, pool.tokens_low, pool.tokens_high))
+        return value, low, high
+
+    try:
+        value, low, high = spanned(tokens, settings, unstated)
+        held = _ranks_of(asked, settings)
+        weights, apart = float(held.weights[0]) / GIB, weights_interval(held, load_memory_fit())
+    except GlmplanError:
+        return None
+    # nobody sets a server so that it holds no request
+    return MemoryAnswer(weights, apart, value, max(low, min(length, value)), high)
+
+
+@lru_cache(maxsize=1024)
+def _ranks_of(asked: _Asked, settings: MemorySettings) -> RankMemory:
+    """Memory of the ranks, which rows of many lengths share."""
+    return rank_memory(
+        model_of(asked.words[0]),
+        files_of(*asked.words, settings.engine),
+        layout=asked.layout,
+        kv=asked.kv,
+        settings=settings,
+        mtp=asked.mtp,
+        memory=load_accelerator(asked.accelerator).memory,
+    )
+
+
+# What the engine of a row was told: by the row itself, else by the script of its campaign.
+
+
+def settings_of_row(run: Run, campaign: CampaignSettings, dp: int, experts: str) -> Settings:
+    """What the engine of a row was told; the rest is open unless the campaign's files tell.
+
+    `experts`: What the table calls the kernels of the experts.
+    """
+    limit = campaign.running_limit
+    told = {
+        "memory_fraction": run.memory_fraction or campaign.fraction,
+        "max_num_seqs": run.max_num_seqs or (-(-limit // dp) if limit else None),
+        "max_num_batched_tokens": run.max_num_batched_tokens or campaign.budget,
+    }
+    # what scripts of a campaign leave open is played in each way in which they set it, see `alternatives_of`
+    written = campaign.source or campaign.launched
+    open_ = frozenset() if written else frozenset(name for name, one in told.items() if one is None)
+    return Settings(
+        **told,  # type: ignore[arg-type]
+        max_model_len=run.max_model_len,
+        attention_backend=_attention(run) or campaign.attention_backend or "",
+        moe_backend=experts,
+        expert_kernels=campaign.expert_kernels,
+        graphs=(campaign.graphs if run.graphs is None else run.graphs) is not False,
+        unstated=open_,
+    )
+
+
+def _attention(run: Run) -> str:
+    """Attention backend, with the image behind it where that is not the engine's own."""
+    backend, version = run.attention_backend or "", run.engine_version or ""
+    others = "/" in version and not version.startswith(own_images())
+    return f"{backend}{IMAGE}{version}" if backend and others else backend
+
+
+def said_by_script(campaign: CampaignSettings) -> frozenset[str]:
+    """Settings that a script decides, if only by leaving them to the engine.
+
+    Returns: Some of `glmplan.io.runs.settings.SETTINGS`; empty where no script is known.
+    """
+    return frozenset(SETTINGS) - set(campaign.open) if campaign.launched else frozenset()
+
+
+def contradicted_by(run: Run, campaign: CampaignSettings) -> tuple[str, ...]:
+    """Settings that a row and the script of its day both name, and not alike."""
+    stated = {"kv": run.kv_cache if run.kv_cache in KV_FORMATS else None, "running_limit": run.running_limit,
+              "fraction": run.memory_fraction, "budget": run.max_num_batched_tokens, "graphs": run.graphs}  # fmt: skip
+    written = {name: getattr(campaign, name) for name in stated} if campaign.launched else {}
+    return tuple(name for name, one in written.items() if None not in (one, stated[name]) and one != stated[name])
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,39 +290,15 @@ class Question:
 
 
 def question_of(run: Run) -> Question:
-    """Turn a row into a question.
-
-    Parameters
-    ----------
-    run : Run
-        The row.
-
-    Returns
-    -------
-    Question
-        Deployment and load.
-
-    Raises
-    ------
-    GlmplanError
-        If the row has a bad cell, or names a model or part that is not known, or its layout does not hold together.
-    """
+    """Turn a row into a question."""
     return _question(run)
 
 
 def alternatives_of(question: Question) -> tuple[Question, ...]:
     """The same row in each way in which it may have been launched, where that is not known.
 
-    Parameters
-    ----------
-    question : Question
-        The row.
-
-    Returns
-    -------
-    tuple of Question
-        With what its campaign set elsewhere where no script says it of this server, and with drafting where it was run
-        both ways; empty where scripts say everything that they would, or no campaign with known scripts ran it.
+    Returns: With what its campaign set elsewhere where no script says it of this server, and with drafting where it
+      was run both ways; empty where scripts say everything that they would, or no campaign with known scripts ran it.
 
     Examples
     --------
@@ -299,15 +478,7 @@ def _layout(run: Run, assumed: list[str]) -> tuple[int, int, int, int, int, int]
 def memory_of(question: Question) -> MemoryAnswer | None:
     """Memory of a question's deployment.
 
-    Parameters
-    ----------
-    question : Question
-        The question.
-
-    Returns
-    -------
-    MemoryAnswer or None
-        None for parts whose memory is not published and for weights that stay in host memory.
+    Returns: None for parts whose memory is not published and for weights that stay in host memory.
     """
     load = question.load
     length = load.input_tokens + load.output_tokens + load.context
@@ -422,3 +593,74 @@ def _bunched(run: Run, deployment: Deployment, tokens: float, budget: int) -> fl
 
 #: prompt of a burst that does not state it: the report of fr-001 calls its prompts short [token]
 _BURST_PROMPT = 128.0
+
+
+# Which rows of a table of runs say nothing of the speed of a step, and why.
+
+
+def why_unknown(question: Question, *, by_clock: bool = False) -> str:
+    """Why a row says nothing of the speed of a step: the fit refuses it, a prediction says so.
+
+    - `by_clock`: Whether its requests are played as they arrive, so that nobody asks how many are in flight.
+    - Returns: The reason; empty where lengths and requests in flight are known, one server can hold what it is said
+      to serve, and the command serves the model that is named.
+
+    Examples
+    --------
+    >>> from glmplan.prediction.from_row import question_of
+    >>> run = Run("a", "llama-3.1-8b", "h200-sxm", engine="vllm", accelerator_count=1, protocol="mlperf-server")
+    >>> why_unknown(question_of(run))
+    'requests in flight are not stated'
+    """
+    run = question.run
+    guessed = any(text.endswith("in flight") for text in question.assumed)
+    # an open load is played with a clock, not as kinds of step
+    by_rate = run.request_rate_per_s and run.request_rate_per_s < np.inf
+    by_rate = by_rate and run.concurrency is None and "concurrency_effective" not in run.observed
+    if question.load.phase == "serving" and (guessed or by_rate) and not by_clock:
+        return "requests in flight are not stated"
+    d = question.deployment
+    if d.tp > _WIDEST_GROUP:
+        return "prefill and decode on separate accelerators; how they share the work is not stated"
+    if other := _other_model(run, question.deployment.model):
+        return f"the command in its notes serves {other}"
+    if too_large := _weights_too_large(question):
+        return too_large
+    burst = run.request_rate_per_s == np.inf and run.concurrency is None
+    # a crowd drains by its longest answers, of which a table gives the mean only
+    varied = question.load.shortest < _ALIKE * question.load.longest
+    return "conversations sent all at once, of lengths that are not stated" if burst and varied else ""
+
+
+def _weights_too_large(question: Question) -> str:
+    """Why the weights cannot have been where the row says; empty if they can, or if a part's memory is not known."""
+    part, memory = question.deployment.accelerator, memory_of(question)
+    if memory is None or part.memory is None or memory.weights_gib * GIB <= part.memory:
+        return ""
+    return f"weights do not fit: {memory.weights_gib:.0f} GiB on a {part.name} of {part.memory / GIB:.0f} GiB"
+
+
+#: the model in the command of a server
+_SERVED = re.compile(r"(?:(?:vllm|sglang) serve|--model(?:-path)?)[ =]+[\w.-]+/([\w.-]+)")
+
+
+def _other_model(run: Run, model: ModelSpec) -> str:
+    """Name of the model that the command in a row's notes serves, if it is known and of other shapes than the row's."""
+    said = _SERVED.search(run.notes)
+    if said is None:
+        return ""
+    try:
+        served = model_of(said[1].lower())
+    except GlmplanError:
+        return ""
+    # releases that differ in their weights only (Qwen3-235B-A22B and its 2507) are one to an engine
+    alike = all(getattr(served, name) == getattr(model, name) for name in _SHAPE)
+    return "" if alike else served.name
+
+
+#: what makes the work of a step
+_SHAPE = ("hidden", "vocabulary", "layer_names", "layers")
+#: a tensor-parallel group of more is a rack that a table lists as one (GB200 NVL72 rows of InferenceX) [-]
+_WIDEST_GROUP = 16
+#: lengths differ less than this where a table's mean says enough of them [-]
+_ALIKE = 0.5

@@ -4,36 +4,85 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
+from glmplan.catalog.engines.defaults import engine_defaults
+from glmplan.catalog.entries.accelerators import load_accelerator
+from glmplan.catalog.entries.models import load_model
+from glmplan.catalog.files import data_folder, read_toml
+from glmplan.catalog.schema.host import HybridSystem
+from glmplan.catalog.schema.model import Checkpoint, ModelSpec
+from glmplan.catalog.schema.validation import validated
+from glmplan.costs.blocks.kinds import feed_forwards_of, routed_of
+from glmplan.costs.blocks.stack import routed_blocks
+from glmplan.costs.offload.steps import HostedSteps, Offload
+from glmplan.costs.offload.work import HostSide, OffloadFit, Placement, load_offload_fit, offload_work
+from glmplan.costs.points import StepPoints
 from glmplan.errors import SpecError, UnknownFact
-from glmplan.facts.catalogue.accelerators import load_accelerator
-from glmplan.facts.catalogue.models import load_model
-from glmplan.facts.engines.defaults import engine_defaults
-from glmplan.facts.schema.hybrid_system import HybridSystem
-from glmplan.facts.schema.model import Checkpoint, ModelSpec
-from glmplan.physics.blocks.features import routed_blocks
-from glmplan.physics.blocks.kinds import feed_forwards_of, routed_of
-from glmplan.physics.offload.hosted_steps import HostedSteps, Offload
-from glmplan.physics.offload.time import (
-    HostSide,
-    OffloadFit,
-    Placement,
-    load_offload_fit,
-    offload_work,
-)
-from glmplan.physics.points import StepPoints
-from glmplan.prediction.known import known_of_offloading
-from glmplan.prediction.load import Load
-from glmplan.prediction.offloaded_machines import systems_of
+from glmplan.io.models.checkpoints import checkpoint_for
+from glmplan.io.runs.record import Run
+from glmplan.prediction.evidence import known_of_offloading
+from glmplan.prediction.load import Load, user_load
 from glmplan.prediction.predict import Figure, Prediction, predict_steps
-from glmplan.prediction.user_load import user_load
-from glmplan.readers.models.checkpoints import checkpoint_for
-from glmplan.readers.runs.record import Run
 from glmplan.units import QUANTILE_90
 
-__all__ = ["HybridCase", "hybrid_case", "predict_hybrid"]
+__all__ = ["HybridCase", "hybrid_case", "hybrid_systems", "predict_hybrid", "systems_of"]
+
+
+# The machines behind rows that say only "cpu-gpu-hybrid", and which of them a row ran on.
+
+
+@cache
+def hybrid_systems() -> tuple[HybridSystem, ...]:
+    """Read the machines behind hybrid rows, `calibration/offload/systems.toml`.
+
+    Examples
+    --------
+    >>> any(system.name == "epyc-9355-rtx-5090" for system in hybrid_systems())
+    True
+    """
+    path = data_folder("calibration") / "offload" / "systems.toml"
+    return tuple(validated(HybridSystem, entry, path) for entry in read_toml(path)["systems"])
+
+
+def systems_of(run: Run) -> tuple[tuple[HybridSystem, ...], str]:
+    """Find the machine of a row.
+
+    - `tuple of HybridSystem`: The machines that it may have run on; one where its page says so.
+    - `str`: How they were found: ``stated``, ``one of several of its page``, ``named in the row`` or ``not stated``.
+
+    Examples
+    --------
+    >>> from glmplan.io.runs.table import run_from_row
+    >>> row = {"id": "a", "model": "deepseek-v3", "accelerator": "cpu-gpu-hybrid", "notes": "1 x 5090, 2 x EPYC 9355"}
+    >>> [system.name for system in systems_of(run_from_row(row))[0]]
+    ['epyc-9355-rtx-5090', 'epyc-9355-qwen3-coder-next']
+    """
+    every = hybrid_systems()
+    page = [
+        one
+        for one in every
+        if one.match.page in (run.source or "") and re.search(one.match.scenario or "", run.scenario or "")
+    ]
+    named = [one for one in page if run.id in one.match.rows]
+    if named or len(page) == 1:
+        return tuple(named or page), "stated"
+    if page:
+        return tuple(page), "one of several of its page"
+    text = f"{run.scenario} {run.notes} {run.host or ''} {run.accelerator_given} {run.cells.get('system', '')}".lower()
+    named = [one for one in every if one.name in text or any(word in text for word in _cpu_words(one))]
+    if named:
+        return tuple(named), "named in the row"
+    return tuple(one for one in every if one.accelerator and one.sockets <= 2), "not stated"
+
+
+def _cpu_words(system: HybridSystem) -> list[str]:
+    """Words that name the CPU of a machine, as in ``9355`` or ``6454s``."""
+    before = system.title.split(",")[0].lower()
+    return [word for word in re.findall(r"\b[a-z]?\d{4}[a-z]{0,2}\b", before)]
+
 
 _ACTIVE = re.compile(r"\b(\d+) (?:of \d+ )?experts")
 #: a row that gives no lengths: what `glmplan.prediction.from_row` assumes too [token]
@@ -118,28 +167,8 @@ def _placement(
 
 
 def hybrid_case(run: Run, system: HybridSystem, *, fit: OffloadFit | None = None) -> HybridCase:
-    """Steps and load of a row on a machine.
-
-    Parameters
-    ----------
-    run : Run
-        The row.
-    system : HybridSystem
-        The machine.
-    fit : OffloadFit, optional
-        Constants; those shipped by default.
-
-    Returns
-    -------
-    HybridCase
-        Its steps and its load.
-
-    Raises
-    ------
-    GlmplanError
-        If the model or a format is unknown, or the row has a bad cell.
-    """
-    from glmplan.physics.network.links import load_link_fits
+    """Steps and load of a row on a machine."""
+    from glmplan.costs.network.links import load_link_fits
 
     if run.error and "accelerator" not in run.error:
         raise SpecError(run.error)
@@ -194,27 +223,13 @@ def _load(run: Run, system: HybridSystem, assumed: list[str]) -> Load:
 def predict_hybrid(run: Run, *, fit: OffloadFit | None = None) -> tuple[Prediction, Prediction]:
     """Predict a row whose experts run in host memory.
 
-    Parameters
-    ----------
-    run : Run
-        The row; `run.offload` is true for such rows.
-    fit : OffloadFit, optional
-        Constants; those shipped by default.
-
-    Returns
-    -------
-    tuple of Prediction
-        Under the load of the row, and of its prompts alone. Where the row does not say on which machine it ran, the
-        middle of the machines that it may be, with an interval over all of them.
-
-    Raises
-    ------
-    GlmplanError
-        If the model or a format is unknown, or the row has a bad cell.
+    - `run`: The row; `run.offload` is true for such rows.
+    - Returns: Under the load of the row, and of its prompts alone. Where the row does not say on which machine it
+      ran, the middle of the machines that it may be, with an interval over all of them.
 
     Examples
     --------
-    >>> from glmplan.readers.runs.table import run_from_row
+    >>> from glmplan.io.runs.table import run_from_row
     >>> row = {"id": "a", "model": "deepseek-v3", "weights": "q4_k_m", "accelerator": "cpu-gpu-hybrid",
     ...        "accelerator_count": "1", "phase": "decode", "concurrency": "1", "notes": "2 x Xeon 6454S"}
     >>> figure = predict_hybrid(run_from_row(row))[0].figures["user_rate"]

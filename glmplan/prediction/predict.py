@@ -9,27 +9,25 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from glmplan.facts.remembered import remembered
-from glmplan.facts.tables import frame_of, table_text
-from glmplan.physics.points import StepPoints
-from glmplan.physics.step.gpu import GPU_COMPONENTS
-from glmplan.physics.step.model import FrontPoints, StepModel
-from glmplan.physics.step.time import StepTime, step_time
+from glmplan.catalog.caching import remembered
+from glmplan.catalog.tables import frame_of, table_text
+from glmplan.costs.points import StepPoints
+from glmplan.costs.step.model import GPU_COMPONENTS, FrontPoints, StepModel, StepTime, step_time
+from glmplan.io.runs.columns import INTERVAL_KINDS, PREDICTED
 from glmplan.prediction.deployment import Deployment
-from glmplan.prediction.effects import (
-    TTFT_SCALE,
-    Effects,
-    keys_of,
-    load_effects,
+from glmplan.prediction.effects import TTFT_SCALE, Effects, keys_of, load_effects
+from glmplan.prediction.evidence import Known, known_by_bytes, known_by_engine, known_of_offloading
+from glmplan.prediction.load import Load, Observables, observables
+from glmplan.prediction.step_models import (
+    bounded_tables,
+    limited,
+    runs_on_accelerators,
+    step_model_of,
+    step_parameters,
+    without_hiding,
 )
-from glmplan.prediction.known import Known, known_by_bytes, known_by_engine, known_of_offloading
-from glmplan.prediction.load import Load
-from glmplan.prediction.observables import Observables, observables
-from glmplan.prediction.power import limited
-from glmplan.prediction.step_models import runs_on_accelerators, step_model_of, step_parameters, without_hiding
-from glmplan.prediction.step_table import bounded_tables
-from glmplan.readers.runs.figures import INTERVAL_KINDS, PREDICTED
-from glmplan.serving.engine.step_table import ShortSteps
+from glmplan.simulation.engine.step_table import ShortSteps
+from glmplan.units import Ratio, Seconds, Tokens
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,34 +65,16 @@ class Figure:
     high: float
     best: float | None = field(default=None, repr=False, compare=False)
 
-    def scaled(self, factor: float) -> Figure:
-        """The figure in other units.
-
-        Parameters
-        ----------
-        factor : float
-            What it is multiplied by, [-]
-
-        Returns
-        -------
-        Figure
-            The scaled figure.
-        """
+    def scaled(self, factor: Ratio) -> Figure:
+        """The figure in other units."""
         best = None if self.best is None else self.best * factor
         return Figure(self.value * factor, self.low * factor, self.high * factor, best)
 
-    def stretched(self, factor: float) -> Figure:
+    def stretched(self, factor: Ratio) -> Figure:
         """The figure with a wider interval.
 
-        Parameters
-        ----------
-        factor : float
-            On the logarithms of both ends over the value, [-]
-
-        Returns
-        -------
-        Figure
-            The same value; no end beats what the part allows at best.
+        - `factor`: On the logarithms of both ends over the value.
+        - Returns: The same value; no end beats what the part allows at best.
 
         Examples
         --------
@@ -109,16 +89,9 @@ class Figure:
     def reaching(self, others: Iterable[float]) -> Figure:
         """The figure with an interval for what it would be if something that is not known were otherwise.
 
-        Parameters
-        ----------
-        others : iterable of float
-            What it would be, [unit of the figure]
-
-        Returns
-        -------
-        Figure
-            The same value; each end is as far off as the old one and the farthest of the others together, which err
-            independently.
+        - `others`: What it would be, [unit of the figure].
+        - Returns: The same value; each end is as far off as the old one and the farthest of the others together,
+          which err independently.
 
         Examples
         --------
@@ -147,7 +120,7 @@ class Prediction:
         ``ttft``, ``ttft_p50``, ``tpot``, ``itl_p50`` [s]; ``output_rate``, ``user_rate``, ``total_rate``,
         ``prefill_rate`` [token/s].
     shares : dict of str to float
-        Share of the decode step by component, as `glmplan.physics.step.model.StepModel.components` names them, [-]
+        Share of the decode step by component, as `glmplan.costs.step.model.StepModel.components` names them, [-]
     running : float
         Largest number of requests that run at once, [-]
     knowledge : str
@@ -198,27 +171,15 @@ class Prediction:
 
 
 def step_seconds(
-    deployment: Deployment, *, effects: Effects | None = None, factor: float = 1.0, busy_ranks: float = math.inf
+    deployment: Deployment, *, effects: Effects | None = None, factor: Ratio = 1.0, busy_ranks: Ratio = math.inf
 ) -> Callable[..., np.ndarray]:
     """The step time of a deployment as a function of what a step holds.
 
-    Parameters
-    ----------
-    deployment : Deployment
-        The deployment.
-    effects : Effects, optional
-        The fit; the shipped one by default.
-    factor : float, optional
-        Multiplies all times; a draw from the prediction's interval, [-]
-    busy_ranks : float, optional
-        Data-parallel ranks that have requests; all by default, [-]
-
-    Returns
-    -------
-    callable
-        Keyword arguments `decode_requests`, `decode_context`, `prefill_tokens`, `prefill_context`, each an (n,) array
-        as in `glmplan.physics.points.StepPoints`; returns an (n,) array, [s]. A `ShortSteps` where steps of few tokens
-        hide something.
+    - `factor`: Multiplies all times; a draw from the prediction's interval.
+    - `busy_ranks`: Data-parallel ranks that have requests; all by default.
+    - Returns: Keyword arguments `decode_requests`, `decode_context`, `prefill_tokens`, `prefill_context`, each an
+      (n,) array as in `glmplan.costs.points.StepPoints`; returns an (n,) array, [s]. A `ShortSteps` where steps of
+      few tokens hide something.
     """
     model = step_model_of(deployment, effects=effects)
     found, hiding = _timed(model, factor, busy_ranks), without_hiding(model)
@@ -247,43 +208,18 @@ def _timed(model: StepModel, factor: float, busy_ranks: float) -> Callable[..., 
     return seconds
 
 
-def front_end_seconds(deployment: Deployment, prompt_tokens: float, *, effects: Effects | None = None) -> float:
-    """Time of the front end before a request can be scheduled.
-
-    Parameters
-    ----------
-    deployment : Deployment
-        The deployment.
-    prompt_tokens : float
-        Length of the prompt, [token]
-    effects : Effects, optional
-        The fit.
-
-    Returns
-    -------
-    float
-        [s]
-    """
+def front_end_seconds(deployment: Deployment, prompt_tokens: Tokens, *, effects: Effects | None = None) -> Seconds:
+    """Time of the front end before a request can be scheduled."""
     nothing, one = np.zeros(1), np.ones(1)
     front = FrontPoints(one, one * prompt_tokens, prompt_tokens)
     model = step_model_of(deployment, effects=effects)
     return float(model.times(StepPoints(nothing, nothing, nothing, nothing), front).seconds[0])
 
 
-def wake_seconds(deployment: Deployment, *, effects: Effects | None = None) -> float:
+def wake_seconds(deployment: Deployment, *, effects: Effects | None = None) -> Seconds:
     """What a request waits longer for that finds nobody there.
 
-    Parameters
-    ----------
-    deployment : Deployment
-        The deployment.
-    effects : Effects, optional
-        The fit.
-
-    Returns
-    -------
-    float
-        0 of machines of which it was never told apart, [s]
+    Returns: 0 of machines of which it was never told apart.
 
     Notes
     -----
@@ -324,22 +260,7 @@ def predict_many(
 ) -> list[Prediction]:
     """Predict many deployments; those alike in structure are computed together.
 
-    Parameters
-    ----------
-    cases : sequence of (Deployment, Load, str or None)
-        Deployment, load and date.
-    effects : Effects, optional
-        The fit; the shipped one by default.
-
-    Returns
-    -------
-    list of Prediction
-        In the order of the cases. Where prompts cannot be timed, only what decoding decides.
-
-    Raises
-    ------
-    UnknownFact
-        If a rate that an answer needs is not published.
+    Returns: In the order of the cases. Where prompts cannot be timed, only what decoding decides.
     """
     found: list[Prediction | None] = [None] * len(cases)
     together = [place for place, (d, _, _) in enumerate(cases) if runs_on_accelerators(d)]
@@ -409,24 +330,8 @@ def _learnt_of(deployment: Deployment, fit: Effects, measured_on: str | None) ->
 def predict_steps(model: StepModel, load: Load, known: Known) -> Prediction:
     """Predict a load on any model of a step time.
 
-    Parameters
-    ----------
-    model : StepModel
-        Seconds of steps.
-    load : Load
-        The load.
-    known : Known
-        What is known of it, and so how wide the intervals are.
-
-    Returns
-    -------
-    Prediction
-        Figures with intervals; of a model that cannot time prompts, those of decoding alone.
-
-    Raises
-    ------
-    UnknownFact
-        If nothing of the load can be answered: its prompts are all there is, and they cannot be timed.
+    - `known`: What is known of it, and so how wide the intervals are.
+    - Returns: Figures with intervals; of a model that cannot time prompts, those of decoding alone.
     """
     if not model.times_prompts and load.phase == "serving":
         load = load.decoding()

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from glmplan.costs.blocks.stack import is_indexed, mixers_of
+from glmplan.costs.network.links import load_link_fits
+from glmplan.costs.network.topology import measured_cost, named_conditions
 from glmplan.errors import SpecError
-from glmplan.physics.blocks.features import is_indexed, mixers_of
-from glmplan.physics.network.conditions import measured_cost, named_conditions
-from glmplan.physics.network.links import load_link_fits
-from glmplan.prediction.comparison import relative_error, verdict_of
+from glmplan.io.runs.columns import COMPARED, compared_figures
+from glmplan.io.runs.record import Run
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.effects import COLUMNS, LEVELS, Effects, keys_of, load_effects
 from glmplan.prediction.from_row import Question, question_of
@@ -18,11 +20,53 @@ from glmplan.prediction.load import Load
 from glmplan.prediction.offloaded_rows import predict_hybrid
 from glmplan.prediction.predict import Figure, predict_many
 from glmplan.prediction.step_models import check_answerable, runs_on_accelerators
-from glmplan.readers.runs.figures import COMPARED, compared_figures
-from glmplan.readers.runs.record import Run
-from glmplan.units import QUANTILE_90
+from glmplan.units import QUANTILE_90, Ratio
 
-__all__ = ["Compared", "Explanation", "Reproduction", "reproduce"]
+__all__ = [
+    "DIFFERENT",
+    "REPRODUCED",
+    "Compared",
+    "Explanation",
+    "Reproduction",
+    "relative_error",
+    "reproduce",
+    "verdict_of",
+]
+
+
+# Measured beside predicted: one sign for every error, and one rule for what is reproduced.
+
+#: errors up to which a figure is reproduced, and beyond which it is different, [-]
+REPRODUCED, DIFFERENT = 0.10, 0.20
+
+
+def relative_error(predicted: ArrayLike, measured: ArrayLike) -> np.ndarray:
+    """Error of predictions: positive where the prediction is too high, be it a time or a rate.
+
+    `predicted`, `measured`: Any shapes that broadcast, [any one unit].
+
+    Examples
+    --------
+    >>> relative_error([110.0, 90.0], 100.0).round(3).tolist()
+    [0.1, -0.1]
+    """
+    return np.asarray(predicted, dtype=float) / np.asarray(measured, dtype=float) - 1.0
+
+
+def verdict_of(error: Ratio) -> str:
+    """Say what an error means.
+
+    Returns: ``reproduced`` up to 10 % to either side, ``different`` beyond 20 %, ``in between`` otherwise.
+
+    Examples
+    --------
+    >>> verdict_of(-0.08), verdict_of(0.15), verdict_of(0.3)
+    ('reproduced', 'in between', 'different')
+    """
+    if abs(error) <= REPRODUCED:
+        return "reproduced"
+    return "different" if abs(error) > DIFFERENT else "in between"
+
 
 #: figures agree no better than this between repetitions of a run, in logarithms [-]
 _LEAST_DEVIATION = 0.05
@@ -124,21 +168,6 @@ class _Condition:
 
 def reproduce(run: Run) -> Reproduction:
     """Compare a run with its prediction and rank what could explain the difference.
-
-    Parameters
-    ----------
-    run : Run
-        The run.
-
-    Returns
-    -------
-    Reproduction
-        Figures, verdict and explanations.
-
-    Raises
-    ------
-    GlmplanError
-        If the run cannot be predicted, or has no figure that is.
 
     Notes
     -----

@@ -7,21 +7,18 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from glmplan.facts.catalogue.names import kv_name
-from glmplan.facts.schema.accelerator import Accelerator
-from glmplan.facts.schema.model import Checkpoint, ModelSpec
-from glmplan.physics.memory import MemorySettings, RankMemory, kv_pool, part_memory, rank_memory
-from glmplan.physics.memory.observed import MemoryFit, load_memory_fit
-from glmplan.physics.memory.part import PartMemory
-from glmplan.physics.memory.pool import PoolTerms, graph_estimate, stage_pools, weights_interval
-from glmplan.physics.memory.ranks import StageMemory
-from glmplan.physics.points import Layout
-from glmplan.prediction.deployment import default_kv
-from glmplan.prediction.settings import Settings
-from glmplan.prediction.usual_settings import spanned
-from glmplan.readers.runs.importers.startup import StartupLog
-from glmplan.readers.runs.speculation import read_speculation
-from glmplan.units import QUANTILE_90
+from glmplan.catalog.entries.names import kv_name
+from glmplan.catalog.schema.accelerator import Accelerator
+from glmplan.catalog.schema.model import Checkpoint, ModelSpec
+from glmplan.costs.memory import MemorySettings, RankMemory, kv_pool, part_memory, rank_memory
+from glmplan.costs.memory.pool import PoolTerms, graph_estimate, stage_pools, weights_interval
+from glmplan.costs.memory.ranks import StageMemory
+from glmplan.costs.memory.settings import MemoryFit, PartMemory, load_memory_fit
+from glmplan.costs.points import Layout
+from glmplan.io.runs.importers.startup_logs import StartupLog
+from glmplan.io.runs.record import read_speculation
+from glmplan.prediction.deployment import Settings, default_kv, spanned
+from glmplan.units import QUANTILE_90, TokenCount
 
 __all__ = ["Span", "StartMemory", "drafted_of_log", "launched", "predict_start", "settings_of_log"]
 
@@ -88,17 +85,7 @@ class StartMemory:
 def settings_of_log(log: StartupLog, *, graphs: bool = True) -> Settings:
     """What an engine was told, as its log says.
 
-    Parameters
-    ----------
-    log : StartupLog
-        The log.
-    graphs : bool, optional
-        Whether graphs are captured.
-
-    Returns
-    -------
-    Settings
-        What the log does not name is the engine's default: engines print what they are told.
+    Returns: What the log does not name is the engine's default: engines print what they are told.
 
     Examples
     --------
@@ -120,18 +107,10 @@ def settings_of_log(log: StartupLog, *, graphs: bool = True) -> Settings:
     )
 
 
-def drafted_of_log(log: StartupLog) -> int:
+def drafted_of_log(log: StartupLog) -> TokenCount:
     """Tokens drafted for each step, as far as a log says.
 
-    Parameters
-    ----------
-    log : StartupLog
-        The log.
-
-    Returns
-    -------
-    int
-        0 without drafting and where the log names only the method, [token]
+    Returns: 0 without drafting and where the log names only the method.
 
     Examples
     --------
@@ -146,32 +125,12 @@ def launched(
 ) -> tuple[RankMemory, str]:
     """What the ranks of a logged launch hold.
 
-    Parameters
-    ----------
-    log : StartupLog
-        Engine, version, layout, cache format, drafting and settings of the launch.
-    model : ModelSpec
-        The model.
-    checkpoint : Checkpoint
-        How its weights are stored.
-    part : Accelerator or None
-        The part.
-    graphs : bool, optional
-        Whether graphs are captured.
-
-    Returns
-    -------
-    RankMemory, str
-        The ranks, and the format of the cache that this rests on.
-
-    Raises
-    ------
-    GlmplanError
-        If the layout does not hold together, or a fact of model, part or engine is not known.
+    - `log`: Engine, version, layout, cache format, drafting and settings of the launch.
+    - Returns: The ranks, and the format of the cache that this rests on.
 
     Examples
     --------
-    >>> from glmplan.facts.catalogue.models import load_model
+    >>> from glmplan.catalog.entries.models import load_model
     >>> llama = load_model("llama-3.1-8b")
     >>> launched(StartupLog("vllm"), llama, llama.checkpoint("bf16"), None)[1]
     'bf16'
@@ -222,32 +181,10 @@ def predict_start(
 ) -> StartMemory:
     """Predict the memory of an engine start from its settings; what it said of its memory is not looked at.
 
-    Parameters
-    ----------
-    log : StartupLog
-        Engine, version, layout, cache format, drafting and settings of the launch.
-    model : ModelSpec
-        The model.
-    checkpoint : Checkpoint
-        How its weights are stored.
-    part : Accelerator or None
-        The part; None where nobody says, and then only the weights can be predicted.
-    graphs : bool, optional
-        Whether graphs are captured.
-    unstated : collection of str, optional
-        Settings that the log does not tell and somebody may have set: the intervals span what is usual.
-    fit : MemoryFit, optional
-        Observed terms; those in `calibration` if not given.
-
-    Returns
-    -------
-    StartMemory
-        The figures, each with its interval.
-
-    Raises
-    ------
-    GlmplanError
-        If the layout does not hold together, or a fact of model, part or engine is not known.
+    - `log`: Engine, version, layout, cache format, drafting and settings of the launch.
+    - `part`: The part; None where nobody says, and then only the weights can be predicted.
+    - `unstated`: Settings that the log does not tell and somebody may have set: the intervals span what is usual.
+    - `fit`: Observed terms; those in `calibration` if not given.
 
     Notes
     -----
@@ -255,8 +192,8 @@ def predict_start(
 
     Examples
     --------
-    >>> from glmplan.facts.catalogue.accelerators import load_accelerator
-    >>> from glmplan.facts.catalogue.models import load_model
+    >>> from glmplan.catalog.entries.accelerators import load_accelerator
+    >>> from glmplan.catalog.entries.models import load_model
     >>> llama = load_model("llama-3.1-8b")
     >>> log = StartupLog("vllm", version="0.11.0", memory_utilization=0.9, max_context=16000.0)
     >>> found = predict_start(log, llama, llama.checkpoint("bf16"), load_accelerator("h100-sxm"))

@@ -2,34 +2,332 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from glmplan.errors import UnknownFact
-from glmplan.physics.points import StepPoints
-from glmplan.physics.step.gpu import GpuSteps
-from glmplan.physics.step.model import StepModel
-from glmplan.physics.step.time import PARAMETERS
+from glmplan.catalog.files import read_toml
+from glmplan.catalog.schema.accelerator import Accelerator
+from glmplan.costs.network.links import LinksByPoint
+from glmplan.costs.points import Layout, StepPoints
+from glmplan.costs.step.model import (
+    PARAMETERS,
+    FrontPoints,
+    GpuSteps,
+    StepModel,
+    StepTime,
+    bounded_work,
+    front_work,
+    least_seconds,
+    prompt_launches,
+)
+from glmplan.costs.step.structure import StepWork
+from glmplan.costs.step.work import SLOTS, step_work
+from glmplan.errors import SpecError, UnknownFact, nearest
 from glmplan.prediction.deployment import Deployment
-from glmplan.prediction.effects import Effects, keys_of, load_effects, log_parameters
+from glmplan.prediction.effects import (
+    COLUMNS,
+    LEVELS,
+    OVERLAY,
+    Effects,
+    keys_of,
+    load_effects,
+    log_parameters,
+    shipped_effects,
+)
 from glmplan.prediction.load import Load
-from glmplan.prediction.power import LimitedSteps, check_limit
+from glmplan.units import Ratio, Tokens, Watts
 
 if TYPE_CHECKING:
-    from glmplan.physics.offload.time import OffloadFit
+    from glmplan.costs.offload.work import OffloadFit
 
 __all__ = [
+    "LimitedSteps",
+    "alike",
+    "bounded_tables",
     "check_answerable",
+    "check_limit",
+    "decoding_slowdown",
+    "least_of",
+    "limited",
+    "load_site",
+    "matrix_slowdown",
     "may_hide",
+    "measured_elsewhere",
     "runs_on_accelerators",
+    "site_calibration",
     "step_model_of",
     "step_parameters",
+    "step_tables",
+    "with_site",
     "without_hiding",
 ]
 
-#: links whose collectives are timed by the protocols of `glmplan.physics.network`, not by a part's table of kernels
+
+# The steps of many deployments as tables of work: those alike in structure together, so that numpy sees long arrays.
+#
+# `glmplan.prediction.predict` and `glmplan.calibrate.step.observations` both read these tables, so that what is
+# fitted is
+# what is predicted.
+
+
+def alike(deployment: Deployment) -> tuple[object, ...]:
+    """What deployments must have in common to be computed together; layouts and the links they cross may differ.
+
+    Returns: Equal for deployments with the same `Deployment.structure` but for its links.
+    """
+    d = deployment
+    return (d.model.name, id(d.checkpoint), id(d.accelerator), d.kv, d.engine, d.sparse, d.draft_tokens,
+            d.settings.attention_backend, d.settings.expert_kernels, d.kernel_release)  # fmt: skip
+
+
+def step_tables(
+    deployments: Sequence[Deployment], points: Sequence[StepPoints], fronts: Sequence[FrontPoints]
+) -> Iterator[tuple[list[int], np.ndarray]]:
+    """Work of the kinds of step of many deployments.
+
+    - `fronts`: Work of the front end of each, as long as its points.
+    - `(nodes, 20) array`: Their rows one after the other, in the columns of `glmplan.costs.step.work.SLOTS`, [s] or
+      [-].
+    """
+    for members in _groups(deployments):
+        some = [deployments[m] for m in members]
+        structure, layout, rows = _rows(some, [points[m] for m in members])
+        work = step_work(structure, layout=layout, points=rows)
+        yield members, _with_fronts(work, structure, some, [fronts[m] for m in members])
+
+
+def bounded_tables(
+    deployments: Sequence[Deployment], points: Sequence[StepPoints], fronts: Sequence[FrontPoints]
+) -> Iterator[tuple[list[int], np.ndarray, np.ndarray]]:
+    """Work of the kinds of step of many deployments, and the time that each takes at least.
+
+    - `fronts`: Work of the front end of each, as long as its points.
+    - `(nodes, 20) array`: Their rows, as `step_tables` has them, [s] or [-].
+    - `(nodes,) array`: As `least_of` has it, [s].
+    """
+    for members in _groups(deployments):
+        some = [deployments[m] for m in members]
+        structure, layout, rows = _rows(some, [points[m] for m in members])
+        work, least = bounded_work(structure, layout=layout, points=rows)
+        yield members, _with_fronts(work, structure, some, [fronts[m] for m in members]), least
+
+
+def _groups(deployments: Sequence[Deployment]) -> Iterable[list[int]]:
+    """Places of deployments that are alike; one deployment under many loads is looked at once."""
+    groups: dict[tuple[object, ...], list[int]] = {}
+    found: dict[int, list[int]] = {}
+    for place, deployment in enumerate(deployments):
+        group = found.get(id(deployment))
+        if group is None:
+            group = found[id(deployment)] = groups.setdefault(alike(deployment), [])
+        group.append(place)
+    return groups.values()
+
+
+def least_of(deployments: Sequence[Deployment], points: Sequence[StepPoints]) -> list[np.ndarray]:
+    """Time that the kinds of step of many deployments take at least.
+
+    Returns: As `glmplan.costs.step.model.least_seconds` bounds them, [s].
+    """
+    found: list[np.ndarray] = [np.zeros(0)] * len(deployments)
+    for members in _groups(deployments):
+        some = [deployments[m] for m in members]
+        structure, layout, rows = _rows(some, [points[m] for m in members])
+        ends = np.cumsum([len(points[m].decode_requests) for m in members])[:-1]
+        least = least_seconds(structure, layout=layout, points=rows)
+        for member, part in zip(members, np.split(least, ends), strict=True):
+            found[member] = part
+    return found
+
+
+def _rows(deployments: list[Deployment], points: list[StepPoints]) -> tuple[StepWork, Layout, StepPoints]:
+    """What deployments that are alike have in common, and their points one after the other, with degrees and links."""
+    structure, sizes = deployments[0].structure, [len(one.decode_requests) for one in points]
+    links = tuple(dict.fromkeys({id(one.link): one.link for one in deployments}.values()))
+    if len(links) > 1:
+        of = np.repeat([links.index(one.link) for one in deployments], sizes)
+        structure = structure.with_links(LinksByPoint(links, of))
+
+    def column(name: str) -> np.ndarray:
+        values = [getattr(one, name) for one in points]
+        return np.concatenate(
+            [
+                value if isinstance(value, np.ndarray) and value.shape == (n,) else np.broadcast_to(value, n)
+                for value, n in zip(values, sizes, strict=True)
+            ]
+        )
+
+    def degree(name: str) -> np.ndarray:
+        return np.repeat([float(getattr(one, name)) for one in deployments], sizes)
+
+    layout = Layout(tp=degree("tp"), pp=degree("pp"), dp=degree("dp"), ep=degree("ep"), dcp=degree("dcp"))
+    names = ("decode_requests", "decode_context", "prefill_tokens", "prefill_context", "decode_shared", "busy_ranks")
+    return structure, layout, StepPoints(*(column(name) for name in names))
+
+
+def _with_fronts(
+    work: dict[str, np.ndarray], structure: StepWork, deployments: list[Deployment], fronts: list[FrontPoints]
+) -> np.ndarray:
+    """Columns of work with what the front end does."""
+    graphs = {id(one): one.graph_tokens for one in deployments}
+    replayed = [front.pass_tokens <= graphs[id(one)] for one, front in zip(deployments, fronts, strict=True)]
+    each = {kind: prompt_launches(structure, replayed=kind) for kind in set(replayed)}
+    sizes = [len(one.arrivals) for one in fronts]
+    together = FrontPoints(
+        np.concatenate([one.arrivals for one in fronts]),
+        np.concatenate([one.prompt for one in fronts]),
+        wakes=np.concatenate([np.broadcast_to(one.wakes, size) for one, size in zip(fronts, sizes, strict=True)]),
+    )
+    launches = np.repeat([each[kind] for kind in replayed], sizes)
+    return front_work(np.stack([work[slot] for slot in SLOTS], axis=1), together, launches)
+
+
+# What a power limit of the accelerators costs: as it was measured on the part, and unknown where nobody measured.
+#
+# Two things are measured: the matrix rate under limits, and how fast a served model decodes under them with so many
+# requests at once. A limit lowers the clock of everything but the memory, so that serving loses more than its
+# arithmetic.
+
+
+def check_limit(part: Accelerator, limit: Watts | None) -> None:
+    """Refuse a power limit that the part does not have, or under which nobody measured it.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.accelerators import load_accelerator
+    >>> check_limit(load_accelerator("rtx-pro-6000-ws"), 450.0)
+    """
+    if limit is None or part.tdp is None or limit == part.tdp:
+        return
+    if limit > part.tdp:
+        raise SpecError(f"is above the {part.tdp:g} W of {part.name}", field="--power-limit", value=limit)
+    powers = sorted(one.power for one in part.power_sweep)
+    if not powers or limit < powers[0] or part.tdp > powers[-1]:
+        raise UnknownFact(f"nobody measured {part.name} under a limit of {limit:g} W")
+
+
+def matrix_slowdown(part: Accelerator, limit: Watts | None) -> Ratio:
+    """What arithmetic takes longer by under a power limit.
+
+    Returns: Matrix rate at the rating over that under the limit, between measured limits in straight lines.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.accelerators import load_accelerator
+    >>> part = load_accelerator("rtx-pro-6000-ws")
+    >>> round(matrix_slowdown(part, 300.0), 3), matrix_slowdown(part, None)
+    (1.813, 1.0)
+    """
+    check_limit(part, limit)
+    if limit is None or part.tdp is None or limit == part.tdp:
+        return 1.0
+    sweep = sorted(part.power_sweep, key=lambda one: one.power)
+    powers, rates = [one.power for one in sweep], [one.rate for one in sweep]
+    return float(np.interp(part.tdp, powers, rates) / np.interp(limit, powers, rates))
+
+
+def decoding_slowdown(part: Accelerator, limit: Watts | None, requests: np.ndarray) -> np.ndarray:
+    """What steps that decode take longer by under a power limit, as serving was measured.
+
+    Returns: Time over that at the rating: between measured limits and logarithms of requests in straight lines,
+      beyond them that of the nearest; 1 without a request, and on parts of which nobody measured it.
+
+    Notes
+    -----
+    Measured with one model on one number of cards (the source of the part says which) and taken for all: not modelled
+    is how the loss depends on the model.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.accelerators import load_accelerator
+    >>> part = load_accelerator("rtx-pro-6000-ws")
+    >>> decoding_slowdown(part, 300.0, np.array([0.0, 1.0, 4.0, 64.0])).round(3).tolist()
+    [1.0, 1.04, 1.04, 1.3]
+    >>> decoding_slowdown(part, 500.0, np.array([64.0])).round(3).tolist()
+    [1.008]
+    """
+    check_limit(part, limit)
+    amounts = np.asarray(requests, dtype=float)
+    if limit is None or part.tdp is None or limit == part.tdp or not part.power_served:
+        return np.ones_like(amounts)
+    many = sorted({one.requests for one in part.power_served})
+    slower = []
+    for count in many:
+        rows = sorted((one.power, one.speed) for one in part.power_served if one.requests == count)
+        powers, speeds = zip(*rows, strict=True)
+        slower.append(np.interp(part.tdp, powers, speeds) / np.interp(limit, powers, speeds))
+    found = np.interp(np.log2(np.maximum(amounts, 1.0)), np.log2(many), slower)
+    return np.where(amounts > 0, np.maximum(found, 1.0), 1.0)
+
+
+def limited(
+    timed: StepTime, arithmetic: tuple[int, ...], requests: np.ndarray, part: Accelerator, limit: Watts | None
+) -> StepTime:
+    """Times of steps under a power limit.
+
+    Returns: A step takes as much longer as its arithmetic does, or as serving so many requests was measured to,
+      whichever is more; the shares are those at the rating.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.accelerators import load_accelerator
+    >>> part, steps = load_accelerator("rtx-pro-6000-ws"), StepTime(np.ones(2), np.array([[0.0, 1.0], [1.0, 0.0]]))
+    >>> limited(steps, (0,), np.array([4.0, 0.0]), part, 300.0).seconds.round(3).tolist()
+    [1.04, 1.813]
+    """
+    if limit is None:
+        return timed
+    share = timed.shares[:, list(arithmetic)].sum(axis=1)
+    by_flop = 1.0 + share * (matrix_slowdown(part, limit) - 1.0)
+    return StepTime(timed.seconds * np.maximum(by_flop, decoding_slowdown(part, limit, requests)), timed.shares)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LimitedSteps:
+    """Steps of a deployment whose accelerators run under a power limit.
+
+    Attributes
+    ----------
+    rated : StepModel
+        The steps at the rating.
+    part : Accelerator
+        The part.
+    limit : float
+        Power limit of each, [W]
+    """
+
+    rated: StepModel
+    part: Accelerator
+    limit: float
+
+    @property
+    def components(self) -> Mapping[str, tuple[int, ...]]:
+        """What a step is made of."""
+        return self.rated.components
+
+    @property
+    def times_prompts(self) -> bool:
+        """Whether steps with prompts can be timed."""
+        return self.rated.times_prompts
+
+    def times(self, points: StepPoints, front: FrontPoints | None = None) -> StepTime:
+        """Time of steps.
+
+        - `front`: Work of the front end beside them; none by default.
+        - Returns: (n,) seconds [s] and (n, k) shares [-].
+        """
+        timed = self.rated.times(points, front)
+        arithmetic = tuple(self.components.get("compute", ()))
+        return limited(timed, arithmetic, np.broadcast_to(points.decode_requests, timed.seconds.shape), self.part,
+                       self.limit)  # fmt: skip
+
+
+#: links whose collectives are timed by the protocols of `glmplan.costs.network`, not by a part's table of kernels
 _WIRED = ("pcie", "fabric")
 _PAYLOAD = PARAMETERS.index("collective_bytes_slowdown")
 
@@ -37,34 +335,13 @@ _PAYLOAD = PARAMETERS.index("collective_bytes_slowdown")
 def runs_on_accelerators(deployment: Deployment) -> bool:
     """Whether a deployment is answered kernel by kernel: its accelerators hold all weights and their rates are known.
 
-    Parameters
-    ----------
-    deployment : Deployment
-        The deployment.
-
-    Returns
-    -------
-    bool
-        False with weights in host memory, and on machines with one memory whose matrix rate nobody published.
+    Returns: False with weights in host memory, and on machines with one memory whose matrix rate nobody published.
     """
     return deployment.offload is None and not deployment.accelerator.runs_on_one_memory
 
 
 def check_answerable(deployment: Deployment, load: Load) -> None:
-    """Refuse what no published rate can answer.
-
-    Parameters
-    ----------
-    deployment : Deployment
-        The deployment.
-    load : Load
-        The load.
-
-    Raises
-    ------
-    UnknownFact
-        If a rate of the part that the answer needs is not published.
-    """
+    """Refuse what no published rate can answer."""
     if runs_on_accelerators(deployment):
         deployment.structure.part.rate("bf16")
     elif deployment.offload is None and load.phase == "prefill":
@@ -74,17 +351,7 @@ def check_answerable(deployment: Deployment, load: Load) -> None:
 def step_parameters(deployment: Deployment, total: np.ndarray) -> np.ndarray:
     """Parameters of a deployment's step time: summed effects, bounded by what its links can carry.
 
-    Parameters
-    ----------
-    deployment : Deployment
-        The deployment.
-    total : (22,) array
-        Summed effects, as `Effects.sum_of` gives them, [-]
-
-    Returns
-    -------
-    (20,) array
-        Logarithms of `glmplan.physics.step.time.PARAMETERS`, [log s] or [-]
+    Returns: Logarithms of `glmplan.costs.step.model.PARAMETERS`, [log s] or [-].
 
     Notes
     -----
@@ -107,30 +374,15 @@ def step_model_of(
 ) -> StepModel:
     """The model of a deployment's step time: the one that answers every question about it.
 
-    Parameters
-    ----------
-    deployment : Deployment
-        The deployment.
-    effects : Effects, optional
-        The fit of accelerators; the shipped one by default.
-    constants : OffloadFit, optional
-        The fit of offloading and of machines with one memory; the shipped one by default.
-
-    Returns
-    -------
-    StepModel
-        `HostedSteps` with weights in host memory, `OneMemorySteps` on machines with one memory whose matrix rate
-        nobody published, else `GpuSteps`, as `LimitedSteps` under a power limit.
-
-    Raises
-    ------
-    UnknownFact
-        If nobody measured what the power limit costs.
+    - `effects`: The fit of accelerators; the shipped one by default.
+    - `constants`: The fit of offloading and of machines with one memory; the shipped one by default.
+    - Returns: `HostedSteps` with weights in host memory, `OneMemorySteps` on machines with one memory whose matrix
+      rate nobody published, else `GpuSteps`, as `LimitedSteps` under a power limit.
 
     Examples
     --------
     >>> from glmplan.prediction.from_row import question_of
-    >>> from glmplan.readers.runs.table import run_from_row
+    >>> from glmplan.io.runs.table import run_from_row
     >>> row = {"id": "a", "model": "glm-5.1", "weights": "mxfp4", "accelerator": "m3-ultra", "accelerator_count": "1",
     ...        "engine": "mlx", "phase": "decode", "concurrency": "1"}
     >>> type(step_model_of(question_of(run_from_row(row)).deployment)).__name__
@@ -142,14 +394,14 @@ def step_model_of(
         message = "what a power limit costs is not known where the accelerators do not hold and compute everything"
         raise UnknownFact(message)
     if d.offload is not None:
-        from glmplan.physics.offload.hosted_steps import HostedSteps
-        from glmplan.physics.offload.time import load_offload_fit
+        from glmplan.costs.offload.steps import HostedSteps
+        from glmplan.costs.offload.work import load_offload_fit
 
         fit = constants or load_offload_fit()
         return HostedSteps(d.model, d.checkpoint, d.offload, d.accelerator, d.count, fit, d.kv, tokens)
     if d.accelerator.runs_on_one_memory:
-        from glmplan.physics.offload.one_memory_steps import OneMemorySteps
-        from glmplan.physics.offload.time import load_offload_fit
+        from glmplan.costs.offload.steps import OneMemorySteps
+        from glmplan.costs.offload.work import load_offload_fit
 
         fit = constants or load_offload_fit()
         return OneMemorySteps(d.model, d.checkpoint, d.accelerator, fit, d.kv, tokens)
@@ -165,15 +417,7 @@ def step_model_of(
 def without_hiding(model: StepModel) -> tuple[StepModel, float] | None:
     """The model of steps of which none hides shared experts beside the routed ones, and which of them do.
 
-    Parameters
-    ----------
-    model : StepModel
-        The model.
-
-    Returns
-    -------
-    tuple of StepModel and float, or None
-        The other model, and tokens of the longest step that hides them [token]; None where none does.
+    Returns: The other model, and tokens of the longest step that hides them [token]; None where none does.
 
     Examples
     --------
@@ -190,22 +434,10 @@ def without_hiding(model: StepModel) -> tuple[StepModel, float] | None:
     return replace(model, structure=replace(model.structure, shared_beside=0.0)), model.structure.shared_beside
 
 
-def may_hide(deployment: Deployment, points: StepPoints, tokens: float) -> np.ndarray:
+def may_hide(deployment: Deployment, points: StepPoints, tokens: Tokens) -> np.ndarray:
     """Which steps may hide shared experts beside the routed ones: of all others both models tell the same time.
 
-    Parameters
-    ----------
-    deployment : Deployment
-        The deployment.
-    points : StepPoints
-        Steps of all its ranks.
-    tokens : float
-        Tokens of the longest step that hides them, as `without_hiding` tells them [token]
-
-    Returns
-    -------
-    (n,) array of bool
-        False where every rank has more tokens.
+    `tokens`: Tokens of the longest step that hides them, as `without_hiding` tells them.
     """
     structure, each = deployment.structure, points.decode_requests
     # some layers see decoding requests alone: those that draft, and those that only read what was cached of a prompt
@@ -214,3 +446,119 @@ def may_hide(deployment: Deployment, points: StepPoints, tokens: float) -> np.nd
     # a hair more than the division by ranks may lose
     found: np.ndarray = each / (deployment.dp * deployment.pp) <= tokens * (1.0 + 1e-9)
     return found
+
+
+# A site's own calibration: effects fitted to runs of one place, added to those that ship.
+#
+# `glmplan calibrate --from my-runs.csv --save site.toml` writes the file; every command that takes ``--calibration``
+# applies it.
+
+#: ends of a domain: of concurrency, and of two lengths [-]
+_BOUNDS = 6
+#: an effect, in logarithms, beyond which nothing can be meant: a server 5 × 10⁸ times slower [-]
+_FAR = 20.0
+
+
+def with_site(
+    effects: Effects,
+    values: dict[str, dict[str, np.ndarray]],
+    *,
+    domain: dict[str, list[float]] | None = None,
+) -> Effects:
+    """Add a site's effects to others.
+
+    - `domain`: Group → range of concurrency and lengths that the site measured.
+    - Returns: Both together; configurations that the site measured count as measured there.
+    """
+    merged = dict(effects.values)
+    for level, table in values.items():
+        merged[level] = dict(merged.get(level, {}))
+        for key, row in table.items():
+            merged[level][key] = merged[level].get(key, 0.0) + row
+    ranges = dict(effects.domain)
+    for group, ends in (domain or {}).items():
+        before = ranges.get(group, ends)
+        ranges[group] = []
+        for place in range(0, len(ends), 2):
+            # a range without an end is of runs that do not say
+            known = [one[place : place + 2] for one in (before, ends) if one[place + 1] < np.inf] or [[0.0, np.inf]]
+            ranges[group] += [min(low for low, _ in known), max(high for _, high in known)]
+    site = effects.site | frozenset(values.get("configuration", {}))
+    return replace(effects, values=merged, domain=ranges, site=site)
+
+
+def load_site(path: str | Path, engine: str) -> Effects:
+    """Read a site's calibration and add it to the shipped fit.
+
+    `path`: The file that `glmplan calibrate --from … --save` wrote.
+    """
+    table = read_toml(path)
+    effects, domain = table.get("effects"), table.get("domain", {})
+    whole = (
+        table.get("columns") == list(COLUMNS)
+        and isinstance(effects, dict)
+        and not set(effects) - set(LEVELS)
+        and all(_rows_own_site(rows, len(COLUMNS), finite=True) for rows in effects.values())
+        and _rows_own_site(domain, _BOUNDS)
+    )
+    if not whole:
+        raise SpecError(
+            "is not a site calibration of this version of glmplan: run `glmplan calibrate --from`", file=path
+        )
+    values = {
+        level: {key: np.array(row) for key, row in rows.items() if key == engine or key.startswith(engine + " ")}
+        for level, rows in table["effects"].items()
+    }
+    return with_site(shipped_effects(engine), values, domain=domain)
+
+
+def _rows_own_site(table: object, length: int, *, finite: bool = False) -> bool:
+    """Whether a table holds rows of so many numbers, none of which is NaN, nor infinite where that means nothing."""
+    return isinstance(table, dict) and all(
+        isinstance(row, list)
+        and len(row) == length
+        and all(type(one) in (int, float) and one == one and (abs(one) < _FAR or not finite) for one in row)
+        for row in table.values()
+    )
+
+
+@contextmanager
+def site_calibration(path: str | Path | None) -> Iterator[None]:
+    """Apply a site's calibration to every prediction made inside."""
+    if path is None:
+        yield
+        return
+    load_site(path, "vllm")  # a wrong file is told at once
+    found: dict[str, Effects] = {}
+
+    def effects(engine: str) -> Effects:
+        if engine not in found:
+            found[engine] = load_site(path, engine)
+        return found[engine]
+
+    token = OVERLAY.set(effects)
+    try:
+        yield
+    finally:
+        OVERLAY.reset(token)
+
+
+def measured_elsewhere(deployment: Deployment) -> str:
+    """Say that the applied calibration holds no run of a deployment's configuration.
+
+    Returns: What it is and the nearest that the site measured, as the fit names them; empty if the site measured it.
+
+    Examples
+    --------
+    >>> from glmplan.planner import Words, fit_answer
+    >>> measured_elsewhere(fit_answer(Words("glm-5.1", "dgx-b300-8", engine="sglang")).deployment).split(", ")[1]
+    'which your calibration did not measure; nearest: none of sglang'
+    """
+    if not runs_on_accelerators(deployment):
+        return "this plan rests on bytes and rates of its host, which your calibration of an engine does not change"
+    key = keys_of(deployment)[LEVELS.index("configuration")]
+    held = sorted(load_effects(deployment.engine).site)
+    if key in held:
+        return ""
+    close = ", ".join(f"`{one}`" for one in (nearest(key, held, 2) or held[:2])) or f"none of {deployment.engine}"
+    return f"this plan is `{key}`, which your calibration did not measure; nearest: {close}"

@@ -9,21 +9,33 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from glmplan.catalog.engines.defaults import block_tokens, engine_known
+from glmplan.catalog.engines.kernels import attention_assumed
+from glmplan.catalog.tables import frame_of
 from glmplan.errors import GlmplanError
-from glmplan.facts.engines.kernels import attention_assumed
-from glmplan.facts.tables import frame_of
-from glmplan.prediction.from_row import Question, alternatives_of, memory_of, question_of
+from glmplan.io.runs.columns import ANSWERS
+from glmplan.io.runs.ledger import known_names
+from glmplan.io.runs.record import Run
+from glmplan.io.runs.table import runs_of_frame
+from glmplan.prediction.evidence import refused_widths
+from glmplan.prediction.from_row import STAND_IN, Question, alternatives_of, memory_of, question_of, why_unknown
 from glmplan.prediction.load import Load
 from glmplan.prediction.offloaded_rows import predict_hybrid
-from glmplan.prediction.open_load import arrives_by_rate, open_prediction
-from glmplan.prediction.predict import Figure, Prediction, predict_many
-from glmplan.prediction.refused_widths import refused_widths
+from glmplan.prediction.predict import (
+    Figure,
+    Prediction,
+    front_end_seconds,
+    predict,
+    predict_many,
+    step_seconds,
+    wake_seconds,
+)
 from glmplan.prediction.step_models import check_answerable, runs_on_accelerators
-from glmplan.prediction.usable_rows import why_unknown
-from glmplan.readers.runs.figures import ANSWERS
-from glmplan.readers.runs.known_names import known_names
-from glmplan.readers.runs.record import Run
-from glmplan.readers.runs.table import runs_of_frame
+from glmplan.simulation.engine.settings import EngineSettings, KvPool, scheduler_settings
+from glmplan.simulation.engine.step_table import StepTable
+from glmplan.simulation.simulate import Service, simulate
+from glmplan.simulation.traffic.request import Acceptance
+from glmplan.simulation.traffic.spec import Traffic
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,12 +43,143 @@ if TYPE_CHECKING:
 __all__ = [
     "COLUMNS",
     "RowPrediction",
+    "arrives_by_rate",
     "marked_reasons",
+    "open_prediction",
     "predict_runs",
     "predict_table",
     "rows_as_csv",
     "rows_as_frame",
 ]
+
+
+# Rows whose requests arrive at a rate: an open load, simulated with a clock; its queue is not that of any users.
+
+#: requests of a run that does not say how many: the default of `vllm bench serve --num-prompts`
+#: (https://docs.vllm.ai/en/latest/cli/bench/serve/) [-]
+_REQUESTS = 1000
+#: statistic of the simulator → figure of a prediction
+_STATISTICS = {
+    "ttft_mean_ms": ("ttft", 1e-3), "ttft_p50_ms": ("ttft_p50", 1e-3), "tpot_mean_ms": ("tpot", 1e-3),
+    "itl_p50_ms": ("itl_p50", 1e-3), "output_tokens_per_s": ("output_rate", 1.0),
+    "total_tokens_per_s": ("total_rate", 1.0),
+}  # fmt: skip
+
+
+def arrives_by_rate(question: Question, closed: Prediction) -> bool:
+    """Whether requests of a row arrive at a rate instead of being sent by a number of users.
+
+    - `closed`: What its requests in flight would do as users, each of whom sends the next request when the last is
+      answered.
+    - Returns: False without a finite rate, and where a stated number of requests in flight binds: so many users send
+      fewer requests than arrive, so that as many as are allowed are always there.
+    """
+    rate, run = question.run.request_rate_per_s, question.run
+    if not rate or not math.isfinite(rate) or question.load.phase != "serving":
+        return False
+    if question.load.replicas > 1 or not runs_on_accelerators(question.deployment):
+        return False
+    if run.concurrency is None:
+        return True
+    answer = question.load.output_tokens * (question.load.shortest + question.load.longest) / 2.0
+    return closed.figures["output_rate"].value > rate * answer
+
+
+def open_prediction(question: Question, closed: Prediction) -> Prediction:
+    """Predict a row under Poisson arrivals.
+
+    Returns: With the figures of the simulator; `closed` where the simulator has no rule for the engine.
+
+    Notes
+    -----
+    One run of the stated number of requests, or of 1,000. What is known of the load is what is known of as many users
+    as are in flight in the mean; the ends are those of their intervals, or what steps do that are as much faster or
+    slower, whichever is farther: a queue grows faster than its steps. The chance of the arrivals is not in the
+    interval.
+
+    Examples
+    --------
+    >>> from glmplan.prediction.from_row import question_of
+    >>> from glmplan.prediction.predict import predict
+    >>> from glmplan.io.runs.record import Run
+    >>> run = Run("a", "llama-3.1-8b", "h100-sxm", engine="vllm", tp=1, request_rate_per_s=2.0, num_requests=50,
+    ...           input_tokens=512.0, output_tokens=64.0)
+    >>> asked = question_of(run)
+    >>> found = open_prediction(asked, predict(asked.deployment, asked.load))
+    >>> 1.0 < found.figures["output_rate"].value / 64.0 < 3.0
+    True
+    """
+    load, run = question.load, question.run
+    try:
+        service = _service(question)
+    except GlmplanError:
+        return closed
+    traffic = Traffic(
+        kind="poisson",
+        rate=run.request_rate_per_s,
+        input=max(round(load.input_tokens * load.longest), 1),
+        output=max(round(load.output_tokens * load.longest), 1),
+        jitter=max(1.0 - load.shortest / load.longest, 0.0),
+    )
+
+    def played(factor: float) -> dict[str, float]:
+        found = simulate(service.scaled(factor), traffic, requests=run.num_requests or _REQUESTS, fast=False)
+        return found.summary
+
+    summary = played(1.0)
+    in_flight = max(summary["requests_per_s"] * summary["e2e_mean_ms"] * 1e-3, 1.0)
+    as_users = replace(load, concurrency=float(round(in_flight)))
+    users = predict(question.deployment, as_users, measured_on=run.measured_on)
+    step = users.figures.get("tpot")
+    if step is None:
+        # answers of one token have no later ones that tell how far steps may be off
+        step = users.figures["ttft"]
+    ends = [played(one / step.value) for one in (step.low, step.high)]
+    figures = {}
+    for statistic, (name, unit) in _STATISTICS.items():
+        like = users.figures.get(name)
+        if like is None or not summary[statistic] > 0.0:
+            continue
+        unit *= users.first_later if name.startswith("ttft") else 1.0
+        value, others = unit * summary[statistic], [unit * one[statistic] for one in ends]
+        found = like.scaled(value / like.value)
+        if name.endswith("_rate"):  # what is served is what arrives as long as the steps keep up
+            figures[name] = Figure(value, min(value, *others), max(value, *others))
+        else:
+            figures[name] = Figure(value, min(found.low, *others), max(found.high, *others))
+    if "tpot" in figures:
+        tpot = figures["tpot"]
+        figures["user_rate"] = Figure(1.0 / tpot.value, 1.0 / tpot.high, 1.0 / tpot.low)
+    words = f"{users.basis}; simulated as Poisson arrivals of {run.request_rate_per_s:g}/s"
+    return replace(users, figures=figures, basis=words)
+
+
+def _service(question: Question) -> Service:
+    """The server of a row as the simulator sees it."""
+    load, d = question.load, question.deployment
+    defaults = d.defaults
+    described = d.engine if engine_known(d.engine) else STAND_IN
+    longest = round((load.input_tokens + load.output_tokens) * load.longest)
+    limit = min(load.max_requests, max(int(load.budget // (1 + d.draft_tokens)), 1))
+    settings: EngineSettings = scheduler_settings(
+        defaults.scheduler,
+        max_num_batched_tokens=int(load.budget),
+        max_num_seqs=limit,
+        chunked_prefill=not load.whole_prompts,
+        prefill_first=load.prefill_first,
+        async_scheduling=defaults.ahead,
+        acceptance=Acceptance.of_mean(d.draft_tokens, d.tokens_per_step) if d.draft_tokens else None,
+    )
+    tokens = int(min(load.pool_tokens, (limit + 1.0) * max(longest, 1)))
+    table = StepTable.tabulate(
+        step_seconds(d),
+        max_requests=settings.max_num_seqs,
+        max_context=max(1024, longest),
+        max_prefill=settings.max_num_batched_tokens,
+    )
+    pool = KvPool(tokens, block_tokens(described, sparse=d.sparse and d.indexer))
+    return Service(table, pool, settings, front_end_seconds(d, load.input_tokens), wake=wake_seconds(d))
+
 
 #: all columns, in order; each figure also with `_low` and `_high` (90 % interval)
 COLUMNS: tuple[str, ...] = (
@@ -57,7 +200,7 @@ class RowPrediction:
     id : str
         Its id.
     figures : dict of str to Figure
-        Some of `glmplan.readers.runs.figures.ANSWERS`, in the units their names say.
+        Some of `glmplan.io.runs.columns.ANSWERS`, in the units their names say.
     basis, out_of_domain, error : str
         What it rests on, what lies outside of the measured, and why there is no answer.
     """
@@ -74,19 +217,8 @@ def predict_runs(
 ) -> list[RowPrediction]:
     """Predict each row; a row that cannot be answered says why and the others are answered.
 
-    Parameters
-    ----------
-    runs : iterable of Run
-        The rows.
-    progress : callable, optional
-        Called with how many rows are prepared, and of how many.
-    as_fitted : bool, optional
-        Leave intervals of rows that no fit takes as wide as those of others.
-
-    Returns
-    -------
-    list of RowPrediction
-        In the order of the rows.
+    - `progress`: Called with how many rows are prepared, and of how many.
+    - `as_fitted`: Leave intervals of rows that no fit takes as wide as those of others.
     """
     rows = list(runs)
     found: list[RowPrediction | None] = [None] * len(rows)
@@ -167,16 +299,8 @@ def _stretch(found: list[RowPrediction | None], places: list[int]) -> None:
 def marked_reasons(runs: Iterable[Run]) -> dict[str, str]:
     """What a prediction says of rows that no fit takes, before anything is measured.
 
-    Parameters
-    ----------
-    runs : iterable of Run
-        The rows.
-
-    Returns
-    -------
-    dict of str to str
-        Identifier → the reason; empty where nothing in the row's conditions speaks against it, or it cannot be asked
-        about.
+    Returns: Identifier → the reason; empty where nothing in the row's conditions speaks against it, or it cannot be
+      asked about.
 
     Examples
     --------
@@ -285,15 +409,7 @@ def _backend(question: Question) -> tuple[str, ...]:
 def rows_as_frame(rows: Iterable[RowPrediction]) -> pd.DataFrame:
     """Predictions as a frame.
 
-    Parameters
-    ----------
-    rows : iterable of RowPrediction
-        The predictions.
-
-    Returns
-    -------
-    pandas.DataFrame
-        One row for each, with `COLUMNS`; cells without an answer are empty.
+    Returns: One row for each, with `COLUMNS`; cells without an answer are empty.
 
     Examples
     --------
@@ -307,15 +423,7 @@ def rows_as_frame(rows: Iterable[RowPrediction]) -> pd.DataFrame:
 def rows_as_csv(rows: Iterable[RowPrediction]) -> str:
     """Write predictions as CSV.
 
-    Parameters
-    ----------
-    rows : iterable of RowPrediction
-        The predictions.
-
-    Returns
-    -------
-    str
-        The table with `COLUMNS`; cells without an answer are empty.
+    Returns: The table with `COLUMNS`; cells without an answer are empty.
 
     Examples
     --------

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from same_text import same_to_rounding
 
 from glmplan.calibrate.acceptance import accepted_logit, fit_acceptance, write_acceptance_fit
+from glmplan.catalog.entries.models import load_model
+from glmplan.catalog.files import data_folder
+from glmplan.costs.step.acceptance import TEXTS, acceptance_prior, yielded
 from glmplan.errors import GlmplanError, SpecError
-from glmplan.facts.catalogue.models import load_model
-from glmplan.facts.folders import data_folder
-from glmplan.physics.step.acceptance import TEXTS, acceptance_prior, yielded
-from glmplan.readers.runs.ledger import load_acceptance
+from glmplan.io.runs.ledger import load_acceptance
 
 
 def test_one_drafted_token_yields_one_plus_its_chance():

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 from same_text import same_to_rounding
 
-from glmplan.calibrate.memory import fit_memory, fit_text, observations, pool_remainder
-from glmplan.calibrate.memory_starts import fit_starts, write_memory_fit
+from glmplan.calibrate.memory import fit_memory, fit_starts, fit_text, observations, pool_remainder, write_memory_fit
+from glmplan.catalog.files import data_folder
+from glmplan.costs.memory.settings import load_memory_fit
 from glmplan.errors import SpecError
-from glmplan.facts.folders import data_folder
-from glmplan.physics.memory.observed import load_memory_fit
 
 GIB = 2.0**30
 

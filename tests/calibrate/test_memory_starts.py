@@ -6,19 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from glmplan.calibrate.memory import observations
-from glmplan.calibrate.memory_starts import (
+from glmplan.calibrate.memory import (
     Vote,
     fit_starts,
     launch_terms,
     left_out_sources,
+    observations,
     outside_of,
     outside_of_row,
     spreads_of,
 )
-from glmplan.physics.memory import MemorySettings, PartMemory, kv_pool, rank_memory
-from glmplan.physics.memory.observed import load_memory_fit
-from glmplan.readers.runs.importers.start_up_table import start_up_logs
+from glmplan.costs.memory import MemorySettings, PartMemory, kv_pool, rank_memory
+from glmplan.costs.memory.settings import load_memory_fit
+from glmplan.io.runs.importers.startup_logs import start_up_logs
 from glmplan.units import GIB, QUANTILE_90
 
 LOGS = {one.id: one for one in start_up_logs()}
@@ -106,8 +106,8 @@ def test_blackwell_links_and_sparse_images_have_terms_of_their_own():
     outside = fitted.outside["vllm"]
     assert outside["nvlink-10"].mean > 2 * outside["nvlink"].mean > 2 * outside["single"].mean
     assert "pool-glm51-log" in used["outside.vllm.pcie-sparse"]
-    from glmplan.facts.catalogue.models import load_model
-    from glmplan.physics.points import Layout
+    from glmplan.catalog.entries.models import load_model
+    from glmplan.costs.points import Layout
 
     model = load_model("qwen3-32b")
     memory = rank_memory(

@@ -10,13 +10,12 @@ import pytest
 
 from glmplan.cli import main
 from glmplan.errors import SpecError
-from glmplan.readers.machines import this_machine
-from glmplan.serving.engine.settings import EngineSettings
-from glmplan.serving.safe_load import safe_load
-from glmplan.serving.service import Service
-from glmplan.serving.simulate import simulate
-from glmplan.serving.traffic.promises import parse_slo
-from glmplan.serving.traffic.spec import parse_traffic
+from glmplan.io.machines import this_machine
+from glmplan.simulation.engine.settings import EngineSettings
+from glmplan.simulation.safe_load import safe_load
+from glmplan.simulation.simulate import Service, simulate
+from glmplan.simulation.traffic.slo import parse_slo
+from glmplan.simulation.traffic.spec import parse_traffic
 
 ON = "glm-5.1-nvfp4", "--on", "8xb200-sxm"
 
@@ -81,8 +80,8 @@ def test_copies_are_bounded_for_programs_too():
 
 
 def test_the_longest_spread_gives_lengths_that_are_numbers():
-    from glmplan.serving.engine.settings import KvPool
-    from glmplan.serving.engine.step_table import StepTable
+    from glmplan.simulation.engine.settings import KvPool
+    from glmplan.simulation.engine.step_table import StepTable
 
     service = Service(StepTable.affine(base=0.01, per_request=0.001), KvPool(10**6), EngineSettings())
     found = simulate(service, parse_traffic("closed:2", input=64, output=64, output_cv=100.0), requests=50)

@@ -7,8 +7,8 @@ import json
 
 import pytest
 
+from glmplan.catalog.files import data_folder
 from glmplan.cli import main
-from glmplan.facts.folders import data_folder
 
 
 def run(capsys, *words):

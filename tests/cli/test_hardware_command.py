@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from glmplan.facts.catalogue.accelerators import load_accelerator
-from glmplan.facts.catalogue.hosts import load_machine
-from glmplan.facts.catalogue.prices import load_prices
+from glmplan.catalog.entries.accelerators import load_accelerator
+from glmplan.catalog.entries.hosts import load_machine
+from glmplan.catalog.entries.prices import load_prices
 
 
 def glmplan(*words, code=0):

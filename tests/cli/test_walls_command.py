@@ -8,11 +8,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from glmplan.catalog.engines.limitations import conditions_of, host_options
+from glmplan.catalog.entries.hosts import load_machine
 from glmplan.cli import COMMANDS
 from glmplan.cli.walls import command
 from glmplan.errors import SpecError, UnknownName
-from glmplan.facts.catalogue.hosts import load_machine
-from glmplan.facts.engines.conditions import conditions_of, host_options
 
 SIX = ["glm-5.1-nvfp4", "--on", "6xrtx-pro-6000-ws", "--engine", "vllm", "--engine-version", "0.19.0"]
 

@@ -164,12 +164,12 @@ def _predicted(rows: tuple[str, ...]) -> dict[str, dict[str, str]]:
 
 def _collective(host: str, ranks: str, message: str) -> dict[str, float]:
     """All-reduces of a host: between its links, and in a step of a plan on it."""
-    from glmplan.facts.catalogue.hosts import load_machine
-    from glmplan.physics.network.collectives import all_reduce_time
-    from glmplan.physics.network.links import link_for_group
-    from glmplan.physics.step.collectives import all_reduce_seconds
-    from glmplan.plan import Words, read_words, solve
-    from glmplan.plan.ranking import deployment_of
+    from glmplan.catalog.entries.hosts import load_machine
+    from glmplan.costs.network.collectives import all_reduce_time
+    from glmplan.costs.network.links import link_for_group
+    from glmplan.costs.step.work import all_reduce_seconds
+    from glmplan.planner import Words, read_words, solve
+    from glmplan.planner.ranking import deployment_of
 
     bytes_, count = float(message), int(ranks)
     alone = all_reduce_time(message_bytes=bytes_, ranks=count, link=link_for_group(load_machine(host), count))

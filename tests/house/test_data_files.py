@@ -10,12 +10,12 @@ import tomllib
 
 import pytest
 
-from glmplan.facts.catalogue.accelerators import accelerator_names, load_accelerator
-from glmplan.facts.catalogue.deliveries import load_deliveries
-from glmplan.facts.catalogue.hosts import host_names, load_host
-from glmplan.facts.catalogue.models import load_model_file, model_names
-from glmplan.facts.engines.memory import load_memory_rule, memory_engines
-from glmplan.facts.schema.price import KINDS
+from glmplan.catalog.engines.memory import load_memory_rule, memory_engines
+from glmplan.catalog.entries.accelerators import accelerator_names, load_accelerator
+from glmplan.catalog.entries.hosts import host_names, load_host
+from glmplan.catalog.entries.models import load_model_file, model_names
+from glmplan.catalog.entries.prices import load_deliveries
+from glmplan.catalog.schema.price import KINDS
 
 #: places that exist on one desk only, and hosts of packages, which an installation chooses for itself
 #: (the list of weaknesses calls a language so: the word of a protocol, and no place)

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from glmplan.catalog.schema.accelerator import Accelerator
+from glmplan.catalog.schema.host import Host
+from glmplan.catalog.schema.model import Checkpoint, ModelSpec, Published
 from glmplan.cli import COMMANDS
-from glmplan.facts.schema.accelerator import Accelerator
-from glmplan.facts.schema.host import Host
-from glmplan.facts.schema.model import Checkpoint, ModelSpec, Published
-from glmplan.physics.points import Layout, StepPoints
+from glmplan.costs.points import Layout, StepPoints
+from glmplan.io.runs.columns import COLUMNS
+from glmplan.io.runs.record import Run
 from glmplan.prediction.load import Load
-from glmplan.readers.runs.columns import COLUMNS
-from glmplan.readers.runs.record import Run
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]

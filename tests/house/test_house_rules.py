@@ -167,7 +167,7 @@ def test_an_error_of_a_prediction_is_computed_in_one_place(sources):
                 below = ast.unparse(node.left.right)
                 if any(name in below for name in names):
                     found.append(source.name)
-    assert found == ["prediction.comparison"]
+    assert found == ["prediction.reproduce"]
 
 
 def test_nothing_is_left_to_do(sources):

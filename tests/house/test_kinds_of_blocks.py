@@ -5,15 +5,15 @@ from __future__ import annotations
 import ast
 from typing import get_args
 
-from glmplan.facts.schema.model import Ffn, Mixer
+from glmplan.catalog.schema.model import Ffn, Mixer
 
 RECORDS = {one for union in (Mixer, Ffn) for one in get_args(get_args(union)[0])}
 CLASSES = {one.__name__ for one in RECORDS}
 KINDS = {one.model_fields["kind"].default for one in RECORDS}
 #: where kinds are told apart: their physics, and the facts that define them
-HOMES = ("physics.blocks.", "facts.schema.model")
+HOMES = ("costs.blocks.", "catalog.schema.model")
 #: modules that compare a `kind` of something else with the same words, and of what
-OTHER = {"readers.models.checkpoints": "published GGUF files, of models with experts or without"}
+OTHER = {"io.models.checkpoints": "published GGUF files, of models with experts or without"}
 
 
 def names(node):
@@ -60,7 +60,7 @@ def test_each_way_to_ask_is_found():
 def test_nobody_else_asks_of_what_kind_a_block_is(sources):
     others = [source for source in sources if not source.name.startswith(HOMES) and source.name not in OTHER]
     guilty = [f"{source.name}:{line}" for source in others for line in asked(source.tree)]
-    assert not guilty, "\n".join(["ask `physics.blocks.kinds` instead:", *guilty])
+    assert not guilty, "\n".join(["ask `costs.blocks.kinds` instead:", *guilty])
 
 
 def test_whoever_is_excused_compares_words_only_and_still_does(sources):
@@ -72,4 +72,4 @@ def test_whoever_is_excused_compares_words_only_and_still_does(sources):
 
 def test_one_module_goes_from_a_record_to_what_answers_for_it(sources):
     places = {source.name for source in sources if any(asked(source.tree))}
-    assert places - set(OTHER) == {"physics.blocks.kinds"}
+    assert places - set(OTHER) == {"costs.blocks.kinds"}

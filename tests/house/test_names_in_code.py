@@ -7,10 +7,10 @@ import re
 
 import pytest
 
-from glmplan.facts.catalogue.accelerators import accelerator_aliases, accelerator_names
-from glmplan.facts.catalogue.hosts import host_names
-from glmplan.facts.catalogue.models import model_names
-from glmplan.facts.engines.walls import engine_names
+from glmplan.catalog.engines.limitations import engine_names
+from glmplan.catalog.entries.accelerators import accelerator_aliases, accelerator_names
+from glmplan.catalog.entries.hosts import host_names
+from glmplan.catalog.entries.models import model_names
 
 #: where code may hold such names → why. `*` stands for all modules of a package.
 FORMATS = "reads files and logs that this program or engine writes"
@@ -19,42 +19,42 @@ TABLES = "names the tables of kernels of another project, and what they stand fo
 ROWS = "tells rows of our own tables of measurements apart"
 SCHEDULERS = "schedulers of the simulator have the names of the engines whose they are"
 ALLOWED = {
-    "readers.runs.importers.*": FORMATS,
+    "io.runs.importers.*": FORMATS,
     "measure.server_facts": FORMATS,
-    "readers.models.*": FORMATS,
-    "plan.launch": WRITES,
-    "facts.schema.engine_running": "a form of weight files that has the name of its engine",
-    "facts.schema.checkpoint": "a form of weight files that has the name of its engine",
+    "io.models.*": FORMATS,
+    "planner.launch": WRITES,
+    "catalog.schema.engine": "a form of weight files that has the name of its engine",
+    "catalog.schema.model": "a form of weight files that has the name of its engine",
     "calibrate.kernels.tables": TABLES,
-    "calibrate.kernels.latent_tables": TABLES,
-    "calibrate.kernels.state_tables": TABLES,
-    "calibrate.kernels.collective_tables": TABLES,
-    "calibrate.kernels.part_tables": TABLES,
+    "calibrate.kernels.tables": TABLES,
+    "calibrate.kernels.tables": TABLES,
+    "calibrate.kernels.tables": TABLES,
+    "calibrate.kernels.tables": TABLES,
     "calibrate.links.observations": ROWS,
-    "readers.runs.ledger": ROWS,
-    "calibrate.links.errors": ROWS,
-    "readers.runs.protocols": ROWS,
-    "readers.runs.table": ROWS,
+    "io.runs.ledger": ROWS,
+    "calibrate.links.fit": ROWS,
+    "io.runs.protocols": ROWS,
+    "io.runs.table": ROWS,
     "calibrate.backtest.accuracy": "names a goal",
-    "report.seed_systems": "a report on the machines of one field study",
-    "report.model_page": "chooses which cache formats the page of a model shows",
-    "plan.engine_asked": "the engine that is taken when none is named; the answer says so",
-    "prediction.from_row_memory": "the engine whose rules are taken for one that is not described; the answer says so",
+    "present.seed_systems": "a report on the machines of one field study",
+    "present.model_page": "chooses which cache formats the page of a model shows",
+    "planner.question": "the engine that is taken when none is named; the answer says so",
+    "prediction.from_row": "the engine whose rules are taken for one that is not described; the answer says so",
     "cli.service": "the scheduler that is taken with --step-time when none is named; the answer says so",
     "cli.walls": "the engine of an example in the help",
     "prediction.reproduce": "names two groups of the shipped fit",
-    "calibrate.backtest.moved": "any engine: whether the file can be read at all",
-    "prediction.own_site": "any engine: whether the file can be read at all",
+    "calibrate.backtest.fit_diff": "any engine: whether the file can be read at all",
+    "prediction.step_models": "any engine: whether the file can be read at all",
     # to be moved to data with what they belong to
-    "serving.engine.settings": SCHEDULERS,
-    "facts.engines.defaults": SCHEDULERS,
-    "facts.schema.engine": SCHEDULERS,
+    "simulation.engine.settings": SCHEDULERS,
+    "catalog.engines.defaults": SCHEDULERS,
+    "catalog.schema.engine": SCHEDULERS,
     "prediction.offloaded_rows": "whose packing a row with weights on a host has that names no engine; the row says so",
     "prediction.from_row": "the format that one engine takes for the cache of a table's row",
     # defaults of arguments
-    "physics.blocks.cache": "the engine of an argument that is left out",
-    "physics.memory.settings": "the engine of an argument that is left out",
-    "physics.step.structure": "the engine of an argument that is left out",
+    "costs.blocks.stack": "the engine of an argument that is left out",
+    "costs.memory.settings": "the engine of an argument that is left out",
+    "costs.step.structure": "the engine of an argument that is left out",
 }
 
 #: a pattern that matches one of these is about something else: any word, or versions

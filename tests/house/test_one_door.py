@@ -1,4 +1,4 @@
-"""What comes from outside comes in through one door and goes out through one: files are read in `facts.files`, texts
+"""What comes from outside comes in through one door and goes out through one: files are read in `catalog.files`, texts
 are written to the terminal by `cli.screen`."""
 
 import ast
@@ -7,14 +7,14 @@ import sys
 #: calls that open or read a file; `os.open` to write a journal and to close a pipe is told from reading by its flags
 READS = {"open", "read_text", "read_bytes", "load_workbook", "from_file", "loadtxt", "genfromtxt", "read_csv",
          "memmap", "fromfile", "ZipFile", "read_parquet"}  # fmt: skip
-DOOR = "facts.files"
+DOOR = "catalog.files"
 #: where a library opens a file itself: memory maps of kernel tables and a tokenizer that the user names
 OTHERS = {
     "measure.prompts": "Tokenizer.from_file",
     # a stream that came in through the door, and parts of the archive in it
-    "facts.archives": ("zipfile.ZipFile", "archive.open"),
+    "catalog.files": ("zipfile.ZipFile", "archive.open"),
     # the copy that is written
-    "sheets.fill": "zipfile.ZipFile",
+    "present.sheets.fill": "zipfile.ZipFile",
 }
 
 
@@ -74,47 +74,45 @@ DOORS = {
 }  # fmt: skip
 #: module that reads what people bring → readers of `tools/fuzz.py` that break it
 FUZZED = {
-    "facts.catalogue.accelerators": ("accelerator",),
-    "facts.catalogue.hosts": ("host",),
-    "facts.catalogue.models": ("model",),
-    "facts.catalogue.prices": ("prices",),
+    "catalog.entries.accelerators": ("accelerator",),
+    "catalog.entries.hosts": ("host",),
+    "catalog.entries.models": ("model",),
+    "catalog.entries.prices": ("prices",),
     "measure.journal": ("journal",),
     "measure.validation": ("plan",),
-    "prediction.own_site": ("site",),
-    "readers.machines.dumps.recognise": ("dump", "machine"),
-    "readers.models.gguf_header": ("gguf",),
-    "readers.models.hf_config": ("config",),
-    "readers.models.safetensors_header": ("index", "safetensors"),
-    "readers.runs.importers": ("runs",),
-    "report.considered": ("report",),
-    "readers.runs.table": ("table",),
-    "serving.traffic.arrivals": ("lengths",),
-    "serving.traffic.conversations": ("trace",),
-    "serving.traffic.spec": ("traffic",),
-    "serving.traffic.trace_lines": ("trace",),
-    "serving.traffic.traces": ("trace",),
-    "sheets.fill": ("quote",),
-    "sheets.option": ("sized",),
-    "sheets.quote_table": ("mapping",),
-    "sizing.axes": ("sweep",),
-    "sizing.portfolio": ("portfolio",),
-    "sizing.sweep_files": ("part",),
+    "prediction.step_models": ("site",),
+    "io.machines.dump_readers": ("dump", "machine"),
+    "io.models.gguf": ("gguf",),
+    "io.models.hf_config": ("config",),
+    "io.models.safetensors_header": ("index", "safetensors"),
+    "io.runs.importers": ("runs",),
+    "present.decision_parts": ("report",),
+    "io.runs.table": ("table",),
+    "simulation.traffic.sources": ("lengths",),
+    "simulation.traffic.traces": ("trace",),
+    "simulation.traffic.spec": ("traffic",),
+    "simulation.traffic.traces": ("trace",),
+    "simulation.traffic.traces": ("trace",),
+    "present.sheets.fill": ("quote",),
+    "present.sheets.option": ("sized",),
+    "present.sheets.quote_table": ("mapping",),
+    "purchase.axes": ("sweep",),
+    "purchase.hybrid": ("portfolio",),
+    "purchase.sweep": ("part",),
 }
 #: modules that call a reader above by its name, carry what it reads to workers, or read what no file holds: answers of
 #: servers, which hostile servers break in `tests/measure`, and /proc
-OTHER = {"cli.calibrate", "cli.predict", "cli.reproduce", "cli.serve", "facts.archives", "facts.files",
-         "measure.prompts", "measure.server_facts", "serve.metrics",
-         "readers.machines.this_machine", "report.hardware_page", "sizing.simulated"}  # fmt: skip
+OTHER = {"cli.calibrate", "cli.predict", "cli.reproduce", "cli.serve", "catalog.files", "measure.prompts", "measure.server_facts", "service.guard",
+         "io.machines.this_machine", "present.hardware_page", "purchase.axes"}  # fmt: skip
 #: modules that read only what ships with the project, or what `glmplan calibrate` wrote
 SHIPPED = {
-    "facts.catalogue.deliveries", "facts.catalogue.names", "facts.catalogue.quotes", "facts.folders", "plan.evidence",
-    "plan.hazards", "prediction.effects", "serve.assets", "sheets.plan_book",
-    "prediction.offloaded_machines", "prediction.refused_widths", "prediction.usual_settings",
-    "readers.models.checkpoints", "readers.runs.campaigns", "readers.runs.holdout", "readers.runs.hosts",
-    "readers.runs.importers.start_up_table",
-    "readers.runs.labels", "readers.runs.ledger", "readers.runs.settings",
+    "catalog.entries.prices", "catalog.entries.names", "catalog.files", "planner.evidence",
+    "planner.hazards", "prediction.effects", "service.application", "present.sheets.plan_book",
+    "prediction.offloaded_rows", "prediction.evidence", "prediction.deployment",
+    "io.models.checkpoints", "io.runs.settings", "io.runs.ledger", "io.runs.importers.startup_logs",
+    "io.runs.columns",
 }  # fmt: skip
-SHIPPED_ROOMS = ("calibrate.", "facts.engines.", "physics.")
+SHIPPED_ROOMS = ("calibrate.", "catalog.engines.", "physics.")
 
 
 def test_every_reader_of_what_people_bring_is_fuzzed(sources, root):

@@ -63,7 +63,7 @@ def test_the_wheel_holds_nothing_of_tests_and_tools(wheel):
 
 def test_an_installed_wheel_lists_its_models_from_its_own_data(installed):
     where = subprocess.run(
-        [sys.executable, "-P", "-c", "import glmplan.facts.folders as d; print(d.data_folder('model_specs'))"],
+        [sys.executable, "-P", "-c", "import glmplan.catalog.files as d; print(d.data_folder('model_specs'))"],
         cwd=installed,
         env={**os.environ, "PYTHONPATH": str(installed)},
         capture_output=True,

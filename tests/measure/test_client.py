@@ -11,10 +11,8 @@ import trustme
 from faulty_servers import HANGS, HEAD, WHOLE, answering, event, read_request, server, token, usage
 
 from glmplan.errors import SpecError
-from glmplan.measure.client import Client, Endpoint, Patience
-from glmplan.measure.null_server import NullServer
-from glmplan.measure.request_result import Outcome
-from glmplan.measure.server_sent_events import EventParser, MalformedStream
+from glmplan.measure.client import Client, Endpoint, EventParser, MalformedStream, Outcome, Patience
+from glmplan.measure.overhead import NullServer
 
 #: for servers that answer: a busy machine must not make a fault of it, and whoever waits for them to end hangs
 CALM = Patience(connect=4 * HANGS, first_token=4 * HANGS, stall=4 * HANGS, throttle=1.0, throttled=2)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from hostile_server import writings
 
-from glmplan.measure.outside import Outside
+from glmplan.measure.redaction import Outside
 
 CLI = [sys.executable, "-c", "from glmplan.cli import main; main()", "validate"]
 KEY = "sk-proj-A1b2C3d4/E5f6+G7h8i9J0"

@@ -21,13 +21,13 @@ from glmplan.measure.ladder import (
     _tell_from_counters,
     climb,
     named_endpoint,
+    record_csv,
+    record_json,
+    record_rows,
 )
-from glmplan.measure.load import Loader
-from glmplan.measure.load_records import Arrival, Lengths
-from glmplan.measure.null_server import NullServer
-from glmplan.measure.overhead import Overhead, measure_overhead
+from glmplan.measure.load import Arrival, Lengths, Loader
+from glmplan.measure.overhead import NullServer, Overhead, measure_overhead
 from glmplan.measure.prompts import PromptMaker, prepare_prompts
-from glmplan.measure.record_table import record_csv, record_json, record_rows
 from glmplan.measure.server_facts import ServerFacts, changed, parse_metrics, read_server
 
 #: a busy machine must not make a fault of an answer
@@ -466,7 +466,7 @@ def test_another_run_is_not_resumed(tmp_path):
 
 
 def test_the_record_becomes_rows_of_the_measurement_tables(tmp_path, monkeypatch):
-    from glmplan.readers.runs.table import read_runs
+    from glmplan.io.runs.table import read_runs
 
     monkeypatch.setenv("OPENAI_API_KEY", "sk-not-to-be-seen")
 

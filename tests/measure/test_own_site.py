@@ -5,17 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from glmplan.facts.catalogue.accelerators import load_accelerator
-from glmplan.facts.catalogue.models import load_model
-from glmplan.measure.own_site import fit_site, predicted_steps
-from glmplan.measure.predicted_steps import Case
-from glmplan.measure.verdict import METRICS
+from glmplan.catalog.entries.accelerators import load_accelerator
+from glmplan.catalog.entries.models import load_model
+from glmplan.io.models.checkpoints import checkpoint_for
+from glmplan.io.runs.columns import FIGURES
+from glmplan.measure.predicted_steps import METRICS, Case, fit_site, predicted_steps
 from glmplan.prediction.deployment import deploy
 from glmplan.prediction.effects import COLUMNS, LEVELS, Effects, keys_of, load_effects
+from glmplan.prediction.load import user_load
 from glmplan.prediction.predict import predict
-from glmplan.prediction.user_load import user_load
-from glmplan.readers.models.checkpoints import checkpoint_for
-from glmplan.readers.runs.figures import FIGURES
 
 USERS = (1, 2, 4, 8)
 KNOWN = (1, 4)

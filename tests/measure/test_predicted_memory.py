@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from glmplan.facts.catalogue.models import load_model
-from glmplan.measure.predicted_memory import predict_startup
+from glmplan.catalog.entries.models import load_model
+from glmplan.io.runs.importers.startup_logs import StartupLog
+from glmplan.measure.memory_comparison import predict_startup
 from glmplan.prediction.deployment import default_kv
-from glmplan.readers.runs.importers.startup import StartupLog
 
 
 @pytest.mark.parametrize("checkpoint", ["nvfp4", "fp8"])

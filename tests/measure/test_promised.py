@@ -4,9 +4,8 @@ import pytest
 
 from glmplan.errors import SpecError
 from glmplan.measure.client import Endpoint
-from glmplan.measure.ladder import LadderPlan, LadderRecord, StepResult
-from glmplan.measure.load_records import Lengths
-from glmplan.measure.promised import promised, promised_targets
+from glmplan.measure.ladder import LadderPlan, LadderRecord, StepResult, promised, promised_targets
+from glmplan.measure.load import Lengths
 
 TARGETS = promised_targets("ttft p95 < 2 s, tpot < 30 ms")
 

@@ -18,14 +18,13 @@ from faulty_servers import HANGS, once
 from llama_server import llama_server
 from random_gguf import Shape, write
 
-from glmplan.measure.client import Client, Endpoint, Patience
+from glmplan.io.runs.importers import import_file
+from glmplan.measure.client import Client, Endpoint, Outcome, Patience
 from glmplan.measure.guard import Limits
 from glmplan.measure.journal import Journal
 from glmplan.measure.ladder import LadderPlan, climb
-from glmplan.measure.load_records import Lengths
+from glmplan.measure.load import Lengths
 from glmplan.measure.prompts import prepare_prompts
-from glmplan.measure.request_result import Outcome
-from glmplan.readers.runs.importers import import_file
 
 ROOT = Path(__file__).parents[2]
 #: on a busy machine short steps differ in throughput by chance

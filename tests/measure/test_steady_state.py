@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glmplan.errors import SpecError
+from glmplan.measure.client import Outcome, RequestRecord
 from glmplan.measure.guard import Guard, Limits
 from glmplan.measure.journal import Journal
-from glmplan.measure.request_result import Outcome, RequestRecord
-from glmplan.measure.statistics import Tally, batch_error, mean_error
-from glmplan.measure.steady import TokenClock, is_steady, transient_end
+from glmplan.measure.load import Tally, TokenClock, batch_error, is_steady, mean_error, transient_end
 
 
 def test_the_transient_of_a_ramp_up_is_cut_off():

@@ -11,13 +11,13 @@ from glmplan.errors import SpecError
 from glmplan.measure.client import Endpoint
 from glmplan.measure.explanations import likely_causes
 from glmplan.measure.ladder import LadderPlan, LadderRecord, StepResult
-from glmplan.measure.load_records import Lengths
+from glmplan.measure.load import Lengths
 from glmplan.measure.overhead import Overhead
+from glmplan.measure.predicted_steps import Compared, PredictedStep, compare, consistent, worst
 from glmplan.measure.server_facts import ServerFacts
 from glmplan.measure.validation import deployment_facts, ladder_plan, parse_share, parse_users
 from glmplan.measure.validation_page import compared_json, first_outside, html_page
-from glmplan.measure.verdict import Compared, PredictedStep, compare, consistent, worst
-from glmplan.serving.traffic.spec import parse_traffic
+from glmplan.simulation.traffic.spec import parse_traffic
 
 
 def step(level, tpot=10.0, ttft=100.0, rate=100.0, **more):
@@ -216,10 +216,10 @@ def cases_of(users):
 
 
 def test_a_calibration_on_two_steps_finds_a_planted_site_and_narrows_the_interval():
-    from glmplan.measure.own_site import fit_site, predicted_steps
+    from glmplan.measure.predicted_steps import fit_site, predicted_steps
     from glmplan.prediction.effects import COLUMNS, LEVELS, keys_of, load_effects
-    from glmplan.prediction.own_site import with_site
     from glmplan.prediction.predict import predict
+    from glmplan.prediction.step_models import with_site
 
     cases = cases_of((1, 4, 8, 16))
     planted = np.zeros(len(COLUMNS))
@@ -245,7 +245,7 @@ def test_a_calibration_on_two_steps_finds_a_planted_site_and_narrows_the_interva
 
 
 def test_a_step_without_figures_cannot_calibrate():
-    from glmplan.measure.own_site import fit_site
+    from glmplan.measure.predicted_steps import fit_site
 
     with pytest.raises(SpecError, match="--calibrate-on"):
         fit_site(cases_of((1,)), [{}])
@@ -278,8 +278,7 @@ def test_a_ladder_on_a_processor_is_calibrated_from_the_rates_of_the_probe(tmp_p
     from random_gguf import write
     from validate_demo import SHAPES
 
-    from glmplan.measure.own_site import fit_site, predicted_steps
-    from glmplan.measure.predicted_steps import ladder_cases
+    from glmplan.measure.predicted_steps import fit_site, ladder_cases, predicted_steps
 
     layers, answered, copied, computed, measured = machine
     write(tmp_path / "dense.gguf", replace(SHAPES["dense"], layers=layers))

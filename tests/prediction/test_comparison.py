@@ -9,16 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glmplan.calibrate.backtest.offload import HybridRow
+from glmplan.calibrate.backtest.machines import HybridRow
 from glmplan.calibrate.backtest.scores import score
 from glmplan.cli import main
+from glmplan.io.runs.table import run_from_row
 from glmplan.measure.memory_comparison import MemoryLine
+from glmplan.measure.predicted_steps import Compared as Step
 from glmplan.measure.validation_page import compared_json
-from glmplan.measure.verdict import Compared as Step
-from glmplan.prediction.comparison import relative_error, verdict_of
 from glmplan.prediction.predict import Figure
-from glmplan.prediction.reproduce import Compared
-from glmplan.readers.runs.table import run_from_row
+from glmplan.prediction.reproduce import Compared, relative_error, verdict_of
 
 POSITIVE = st.floats(min_value=1e-3, max_value=1e6)
 

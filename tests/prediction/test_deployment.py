@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from glmplan.facts.catalogue.accelerators import load_accelerator
-from glmplan.facts.catalogue.models import load_model
+from glmplan.catalog.entries.accelerators import load_accelerator
+from glmplan.catalog.entries.models import load_model
+from glmplan.io.runs.record import Run
 from glmplan.prediction.deployment import default_kv, deploy
 from glmplan.prediction.from_row import question_of
-from glmplan.readers.runs.record import Run
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from glmplan.physics.step.time import PARAMETERS
+from glmplan.costs.step.model import PARAMETERS
 from glmplan.prediction.effects import COLUMNS, SCALE, TTFT_SCALE, Effects, log_parameters, measured_build
 
 FRONT = ("arrival_seconds", "prompt_token_seconds", "wake_seconds")

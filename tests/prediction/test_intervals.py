@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 from glmplan import deployment as planned_for
+from glmplan.io.runs.record import Run
 from glmplan.prediction.effects import LEVELS, Effects, keys_of, load_effects
+from glmplan.prediction.evidence import features_of, interval_of, known_by_engine
 from glmplan.prediction.from_row import question_of
-from glmplan.prediction.intervals import features_of, interval_of
-from glmplan.prediction.known import known_by_engine
 from glmplan.prediction.load import Load
 from glmplan.prediction.predict import predict
-from glmplan.readers.runs.record import Run
 
 SERVED = Run("one", "deepseek-v3", "h200-sxm", accelerator_count=8, tp=8, engine="vllm", weights="fp8-block",
              phase="serving", concurrency=16.0, input_tokens=1000.0, output_tokens=500.0)  # fmt: skip

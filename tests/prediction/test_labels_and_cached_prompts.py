@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from glmplan.calibrate.step.observations import asked_of
-from glmplan.facts.catalogue.models import load_model
-from glmplan.physics.blocks.cached_prefix import computed_again, hybrid_block
+from glmplan.catalog.entries.models import load_model
+from glmplan.costs.blocks.stack import computed_again, hybrid_block
+from glmplan.io.runs.record import Run
 from glmplan.prediction.from_row import question_of
-from glmplan.prediction.observables import observables
-from glmplan.readers.runs.record import Run
+from glmplan.prediction.load import observables
 
 QWEN = load_model("qwen3.5-397b-a17b")
 GRID = {"engine": "vllm", "tp": 4, "accelerator_count": 4, "protocol": "decode-grid", "phase": "decode"}

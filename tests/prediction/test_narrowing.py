@@ -7,14 +7,12 @@ import math
 import numpy as np
 import pytest
 
-from glmplan.measure.own_site import fit_site, predicted_steps
-from glmplan.measure.predicted_steps import Case
-from glmplan.plan.ask import deployment
-from glmplan.plan.ranking import load_of
-from glmplan.prediction.effects import load_effects
-from glmplan.prediction.narrowing import narrowed, site_deviation
+from glmplan.measure.predicted_steps import Case, fit_site, predicted_steps
+from glmplan.planner.ask import deployment
+from glmplan.planner.ranking import load_of
+from glmplan.prediction.effects import load_effects, site_spread
+from glmplan.prediction.evidence import narrowed, site_deviation
 from glmplan.prediction.predict import predict
-from glmplan.prediction.site_prior import site_spread
 from glmplan.prediction.step_models import runs_on_accelerators
 
 COUNTS = (1, 8, 32)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from glmplan.prediction.load import Load
-from glmplan.prediction.observables import Observables, observables
+from glmplan.prediction.load import Load, Observables, observables
 
 
 def seconds(found: Observables, name: str, step: float, front: float) -> float:

@@ -6,18 +6,24 @@ import math
 
 import pytest
 
-from glmplan.calibrate.offload import fit_offload, left_out, spread_of
-from glmplan.calibrate.offload_rows import hybrid_observations, hybrid_runs
-from glmplan.calibrate.one_memory import fit_unified, unified_rows, unified_runs
+from glmplan.calibrate.offload import (
+    fit_offload,
+    fit_unified,
+    hybrid_observations,
+    hybrid_runs,
+    left_out,
+    spread_of,
+    unified_rows,
+    unified_runs,
+)
+from glmplan.costs.offload.work import COSTS, load_offload_fit
 from glmplan.errors import GlmplanError, UnknownFact, UnknownName
-from glmplan.physics.offload.time import COSTS, load_offload_fit
+from glmplan.io.runs.table import run_from_row
 from glmplan.prediction.from_row import question_of
-from glmplan.prediction.observables import observables
-from glmplan.prediction.offloaded_machines import hybrid_systems, systems_of
-from glmplan.prediction.offloaded_rows import hybrid_case, predict_hybrid
+from glmplan.prediction.load import observables
+from glmplan.prediction.offloaded_rows import hybrid_case, hybrid_systems, predict_hybrid, systems_of
 from glmplan.prediction.reproduce import reproduce
 from glmplan.prediction.table import predict_runs
-from glmplan.readers.runs.table import run_from_row
 
 PAGE = "https://github.com/kvcache-ai/ktransformers/blob/x/doc/en/"
 ROW = {

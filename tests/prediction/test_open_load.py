@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from glmplan.prediction.from_row import question_of
-from glmplan.prediction.open_load import arrives_by_rate
+from glmplan.io.runs.record import Run
+from glmplan.prediction.from_row import question_of, why_unknown
 from glmplan.prediction.predict import predict
-from glmplan.prediction.table import predict_runs
-from glmplan.prediction.usable_rows import why_unknown
-from glmplan.readers.runs.record import Run
+from glmplan.prediction.table import arrives_by_rate, predict_runs
 
 
 def row(rate=None, **changes):

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import glmplan
+from glmplan.catalog.entries.accelerators import load_accelerator
+from glmplan.costs.step.model import StepTime
 from glmplan.errors import SpecError, UnknownFact
-from glmplan.facts.catalogue.accelerators import load_accelerator
-from glmplan.physics.step.time import StepTime
-from glmplan.prediction.power import check_limit, decoding_slowdown, limited, matrix_slowdown
+from glmplan.prediction.step_models import check_limit, decoding_slowdown, limited, matrix_slowdown
 
 PART = load_accelerator("rtx-pro-6000-ws")
 

@@ -6,15 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from glmplan.catalog.engines.defaults import engine_defaults
 from glmplan.errors import SpecError
-from glmplan.facts.engines.defaults import engine_defaults
-from glmplan.prediction.from_row import memory_of, question_of
-from glmplan.prediction.load import Load
-from glmplan.prediction.observables import observables
-from glmplan.prediction.usable_rows import why_unknown
-from glmplan.prediction.user_load import user_load
-from glmplan.readers.runs.ledger import load_measurements
-from glmplan.readers.runs.record import Run
+from glmplan.io.runs.ledger import load_measurements
+from glmplan.io.runs.record import Run
+from glmplan.prediction.from_row import memory_of, question_of, why_unknown
+from glmplan.prediction.load import Load, observables, user_load
 
 
 def mlperf(**changes):

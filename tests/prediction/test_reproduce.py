@@ -7,13 +7,12 @@ from dataclasses import replace
 import pytest
 
 from glmplan.errors import SpecError
+from glmplan.io.runs.ledger import load_measurements
+from glmplan.io.runs.record import Run, Speculation
 from glmplan.prediction.effects import load_effects
 from glmplan.prediction.from_row import question_of
 from glmplan.prediction.predict import predict
 from glmplan.prediction.reproduce import _carried, reproduce
-from glmplan.readers.runs.ledger import load_measurements
-from glmplan.readers.runs.record import Run
-from glmplan.readers.runs.speculation import Speculation
 
 
 @pytest.fixture(scope="module")

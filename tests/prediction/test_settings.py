@@ -5,14 +5,12 @@ from __future__ import annotations
 import pytest
 
 from glmplan.errors import SpecError
-from glmplan.plan.question import Words, read_words
-from glmplan.plan.ranking import deployment_of
-from glmplan.plan.search import solve
-from glmplan.prediction.from_row import memory_of, question_of
-from glmplan.prediction.from_row_memory import MemoryAnswer
-from glmplan.prediction.settings import Settings
-from glmplan.prediction.usual_settings import usual_ends
-from glmplan.readers.runs.table import run_from_row
+from glmplan.io.runs.table import run_from_row
+from glmplan.planner.question import Words, read_words
+from glmplan.planner.ranking import deployment_of
+from glmplan.planner.users import solve
+from glmplan.prediction.deployment import Settings, usual_ends
+from glmplan.prediction.from_row import MemoryAnswer, memory_of, question_of
 
 ROW = {
     "id": "a", "model": "llama-3.1-8b", "accelerator": "h100-sxm", "accelerator_count": "1", "engine": "vllm",

@@ -10,17 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import glmplan
+from glmplan.costs.offload.steps import HostedSteps, Offload, OneMemorySteps
+from glmplan.costs.offload.work import HostSide, Placement
+from glmplan.costs.points import StepPoints
+from glmplan.costs.step.model import FrontPoints, GpuSteps, StepModel
 from glmplan.errors import UnknownFact
-from glmplan.physics.offload.hosted_steps import HostedSteps, Offload
-from glmplan.physics.offload.one_memory_steps import OneMemorySteps
-from glmplan.physics.offload.time import HostSide, Placement
-from glmplan.physics.points import StepPoints
-from glmplan.physics.step.gpu import GpuSteps
-from glmplan.physics.step.model import FrontPoints, StepModel
+from glmplan.io.runs.table import run_from_row
+from glmplan.prediction.evidence import KINDS, Known
 from glmplan.prediction.from_row import question_of
-from glmplan.prediction.known import KINDS, Known
-from glmplan.prediction.load import Load
-from glmplan.prediction.observables import observables
+from glmplan.prediction.load import Load, observables
 from glmplan.prediction.predict import front_end_seconds, predict, predict_steps, step_seconds, wake_seconds
 from glmplan.prediction.step_models import (
     check_answerable,
@@ -29,7 +27,6 @@ from glmplan.prediction.step_models import (
     step_model_of,
     without_hiding,
 )
-from glmplan.readers.runs.table import run_from_row
 
 KNOWN = Known("engine", "", "", {kind: (-0.1, 0.1) for kind in KINDS})
 KINDS_OF_MACHINE = ("accelerators", "hosted", "one memory")

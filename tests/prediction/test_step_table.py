@@ -8,22 +8,19 @@ import numpy as np
 import pytest
 
 from glmplan.calibrate.step import observations as design
+from glmplan.catalog.entries.hosts import implied_host
+from glmplan.catalog.files import data_folder
+from glmplan.costs.network.links import links_of_layout
+from glmplan.costs.step.model import ROUTED, FrontPoints, GpuSteps
+from glmplan.costs.step.work import KERNELS, SLOTS
 from glmplan.errors import GlmplanError
-from glmplan.facts.catalogue.hosts import implied_host
-from glmplan.facts.folders import data_folder
-from glmplan.physics.network.groups import links_of_layout
-from glmplan.physics.step.gpu import GpuSteps
-from glmplan.physics.step.limits import ROUTED
-from glmplan.physics.step.model import FrontPoints
-from glmplan.physics.step.work import KERNELS, SLOTS
+from glmplan.io.runs.table import read_runs
 from glmplan.prediction import predict as predicting
 from glmplan.prediction.effects import keys_of, load_effects
 from glmplan.prediction.from_row import question_of
-from glmplan.prediction.observables import observables
+from glmplan.prediction.load import observables
 from glmplan.prediction.predict import predict_many
-from glmplan.prediction.step_models import step_model_of, step_parameters
-from glmplan.prediction.step_table import bounded_tables, least_of, step_tables
-from glmplan.readers.runs.table import read_runs
+from glmplan.prediction.step_models import bounded_tables, least_of, step_model_of, step_parameters, step_tables
 
 
 @pytest.fixture(scope="module")

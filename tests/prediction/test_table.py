@@ -7,8 +7,8 @@ import csv
 import pytest
 
 from glmplan.cli import main
+from glmplan.io.runs.columns import ANSWERS
 from glmplan.prediction.table import COLUMNS
-from glmplan.readers.runs.figures import ANSWERS
 
 HEADER = "id,model,weights,accelerator,accelerator_count,tp,engine,phase,concurrency,input_tokens,output_tokens,colour"
 GOOD = "a,glm-5,fp8,b200-sxm,8,8,sglang,serving,32,8192,1024,blue"

@@ -7,10 +7,10 @@ import math
 import pytest
 
 from glmplan.calibrate.step.observations import asked_of
-from glmplan.prediction.refused_widths import refused_widths
+from glmplan.io.runs.columns import ANSWERS
+from glmplan.io.runs.record import Run
+from glmplan.prediction.evidence import refused_widths
 from glmplan.prediction.table import predict_runs
-from glmplan.readers.runs.figures import ANSWERS
-from glmplan.readers.runs.record import Run
 
 LOAD = {"engine": "vllm", "concurrency": 8.0, "input_tokens": 1024.0, "output_tokens": 256.0}
 ROWS = [

@@ -5,15 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from glmplan.facts.catalogue.hosts import load_machine
-from glmplan.facts.catalogue.models import load_model
-from glmplan.physics.network.groups import links_of_layout
-from glmplan.physics.points import Layout, StepPoints
-from glmplan.physics.step.gpu import GpuSteps
-from glmplan.physics.step.time import PARAMETERS
+from glmplan.catalog.entries.hosts import load_machine
+from glmplan.catalog.entries.models import load_model
+from glmplan.costs.network.links import links_of_layout
+from glmplan.costs.points import Layout, StepPoints
+from glmplan.costs.step.model import PARAMETERS, GpuSteps
+from glmplan.io.models.checkpoints import checkpoint_for
 from glmplan.prediction.deployment import deploy
 from glmplan.prediction.step_models import step_model_of, step_parameters
-from glmplan.readers.models.checkpoints import checkpoint_for
 
 PAYLOAD = PARAMETERS.index("collective_bytes_slowdown")
 MACHINES = ("4xrtx-pro-6000-ws", "8xrtx-pro-6000-ws", "workstation-2-switches-8", "quad-rtx-5090", "turin-2s-direct-8")
@@ -22,7 +21,7 @@ MACHINES = ("4xrtx-pro-6000-ws", "8xrtx-pro-6000-ws", "workstation-2-switches-8"
 def deployed(machine: str, engine: str, model: str, weights: str, ranks: int):
     host = load_machine(machine)
     spec = load_model(model)
-    from glmplan.facts.catalogue.accelerators import load_accelerator
+    from glmplan.catalog.entries.accelerators import load_accelerator
 
     return deploy(spec, checkpoint_for(spec, weights), load_accelerator(host.accelerator), engine=engine,
                   layout=Layout(tp=ranks), link=links_of_layout(host, tp=ranks))  # fmt: skip

@@ -5,14 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from glmplan.serving.engine.cluster import Cluster
-from glmplan.serving.engine.settings import EngineSettings, KvPool
-from glmplan.serving.engine.step_table import StepTable
-from glmplan.serving.service import Service
-from glmplan.serving.simulate import simulate
-from glmplan.serving.traffic.request import Request
-from glmplan.serving.traffic.sources import request_source
-from glmplan.serving.traffic.spec import Traffic
+from glmplan.simulation.engine.cluster import Cluster
+from glmplan.simulation.engine.settings import EngineSettings, KvPool
+from glmplan.simulation.engine.step_table import StepTable
+from glmplan.simulation.simulate import Service, simulate
+from glmplan.simulation.traffic.request import Request
+from glmplan.simulation.traffic.sources import request_source
+from glmplan.simulation.traffic.spec import Traffic
 from tests.theory.queueing import erlang_c, mean_wait, processor_sharing_time, wait_quantile
 
 # One token of the answer takes a fiftieth of a second whatever else runs: as many servers as max_num_seqs, and the

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from glmplan.catalog.files import parse_json, read_bytes, read_log, read_packed, text_lines
 from glmplan.errors import GlmplanError, SpecError
-from glmplan.facts.files import parse_json, read_bytes, read_log, read_packed, text_lines
-from glmplan.readers.models.gguf_header import read_gguf
-from glmplan.readers.models.resolve import resolve_model
-from glmplan.readers.models.safetensors_header import read_safetensors
-from glmplan.readers.runs.columns import COLUMNS
-from glmplan.readers.runs.importers import import_file, import_text, record
-from glmplan.readers.runs.table import read_runs
+from glmplan.io.models.gguf import read_gguf
+from glmplan.io.models.resolve import resolve_model
+from glmplan.io.models.safetensors_header import read_safetensors
+from glmplan.io.runs.columns import COLUMNS
+from glmplan.io.runs.importers import import_file, import_text, record
+from glmplan.io.runs.table import read_runs
 from glmplan.units import finite_number, parse_quantity, whole_number
 
 TOOLS = Path(__file__).parents[2] / "tools"

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from glmplan.measure import gpu_monitor
-from glmplan.physics.memory.observed import load_memory_fit
+from glmplan.costs.memory.settings import load_memory_fit
+from glmplan.measure import guard as gpu_monitor
 
 TOOLS = Path(__file__).parents[2] / "tools"
 sys.path.insert(0, str(TOOLS))

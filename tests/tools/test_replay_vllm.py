@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from glmplan.facts.catalogue.models import load_model
-from glmplan.readers.models.hf_config import model_from_config
-from glmplan.serving.traffic.traces import read_trace
+from glmplan.catalog.entries.models import load_model
+from glmplan.io.models.hf_config import model_from_config
+from glmplan.simulation.traffic.traces import read_trace
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 replay = pytest.importorskip("replay_vllm")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from glmplan.readers.runs.table import read_runs
+from glmplan.io.runs.table import read_runs
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = ROOT / "calibration" / "measurements"
@@ -47,7 +47,7 @@ def test_a_table_of_another_form_is_refused_by_its_missing_columns(tmp_path):
 
 
 def test_a_model_of_which_nothing_changed_keeps_its_file(tmp_path):
-    from tests.readers.models.configs import GLM_5_1
+    from tests.io.models.configs import GLM_5_1
 
     (tmp_path / "zai-org--GLM-5.1_config.json").write_text(json.dumps(GLM_5_1), encoding="utf-8")
     file = ROOT / "model_specs" / "glm-5.1.toml"

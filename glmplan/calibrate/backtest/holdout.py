@@ -13,21 +13,17 @@ from pathlib import Path
 
 import numpy as np
 
-from glmplan.calibrate.backtest.by_group import group_biases, groups_score
-from glmplan.calibrate.backtest.scores import score
-from glmplan.calibrate.step.beyond import refused_runs
-from glmplan.calibrate.step.crossvalidate import MODES, group_names
+from glmplan.calibrate.backtest.scores import group_biases, groups_score, score
+from glmplan.calibrate.step.crossvalidate import MODES, exchanged, group_names, refused_runs, unseen
 from glmplan.calibrate.step.intervals import nested_intervals, scored_of
-from glmplan.calibrate.step.nested import exchanged
 from glmplan.calibrate.step.observations import Design, build_design
-from glmplan.calibrate.step.unseen import unseen
 from glmplan.calibrate.step.write import Calibrated
+from glmplan.catalog.files import read_table, write_atomically
 from glmplan.errors import SpecError
-from glmplan.facts.files import read_table, write_atomically
+from glmplan.io.runs.columns import COMPARED
+from glmplan.io.runs.ledger import group_key, is_held_out
+from glmplan.io.runs.record import Run
 from glmplan.prediction.effects import KNOWLEDGE
-from glmplan.readers.runs.figures import COMPARED
-from glmplan.readers.runs.holdout import group_key, is_held_out
-from glmplan.readers.runs.record import Run
 
 __all__ = ["ALL", "CROSS_VALIDATED", "HELD_OUT", "HELD_REFUSED", "HoldoutLine", "holdout_lines", "holdout_page",
            "read_holdout", "record_holdout"]  # fmt: skip
@@ -110,24 +106,9 @@ def _held_design(held: Sequence[Run]) -> Design:
 def holdout_lines(found: Calibrated, held: Iterable[Run], *, date: str, commit: str) -> tuple[HoldoutLine, ...]:
     """Score a development fit on held-out runs, beside its cross-validation.
 
-    Parameters
-    ----------
-    found : Calibrated
-        A fit that has not seen the runs.
-    held : iterable of Run
-        The held-out runs.
-    date, commit : str
-        When, and of which state of the project.
-
-    Returns
-    -------
-    tuple of HoldoutLine
-        For each figure and knowledge class, and all of them together.
-
-    Raises
-    ------
-    SpecError
-        If the fit has seen a group that is held out, or there is no run to score.
+    - `found`: A fit that has not seen the runs.
+    - `date`, `commit`: When, and of which state of the project.
+    - Returns: For each figure and knowledge class, and all of them together.
     """
     seen = {group_key(question.run) for question in found.design.questions}
     held = list(held)
@@ -184,20 +165,7 @@ def _line(table: _Scored, mine: np.ndarray, names: tuple[str, str, str, str, str
 def read_holdout(file: str | Path) -> tuple[HoldoutLine, ...]:
     """Read the figures of all runs of the test.
 
-    Parameters
-    ----------
-    file : path
-        The table beside the page.
-
-    Returns
-    -------
-    tuple of HoldoutLine
-        The oldest first; empty where the test was never run.
-
-    Raises
-    ------
-    SpecError
-        If the file is not such a table.
+    Returns: The oldest first; empty where the test was never run.
     """
     path = Path(file)
     if not path.exists():
@@ -216,17 +184,8 @@ def read_holdout(file: str | Path) -> tuple[HoldoutLine, ...]:
 def record_holdout(lines: Sequence[HoldoutLine], page: str | Path) -> list[Path]:
     """Add the figures of a run of the test to the page and to the table beside it.
 
-    Parameters
-    ----------
-    lines : sequence of HoldoutLine
-        What was found.
-    page : path
-        The page; the table has its name and the ending ``.csv``. What stands there already stays.
-
-    Returns
-    -------
-    list of pathlib.Path
-        The page and the table, each written as a whole or not at all.
+    - `page`: The page; the table has its name and the ending ``.csv``. What stands there already stays.
+    - Returns: The page and the table, each written as a whole or not at all.
     """
     file = Path(page)
     table = file.with_suffix(".csv")
@@ -249,15 +208,7 @@ _HEAD = ("runs", "figure", "known", "groups", "rows", "median", "mean", "p90", "
 def holdout_page(lines: Sequence[HoldoutLine]) -> str:
     """Write the page.
 
-    Parameters
-    ----------
-    lines : sequence of HoldoutLine
-        The figures of all runs of the test.
-
-    Returns
-    -------
-    str
-        Markdown, the newest run first.
+    `lines`: The figures of all runs of the test.
     """
     said = [
         "# Groups that nobody looked at",

@@ -7,17 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from glmplan.calibrate.memory import observations
-from glmplan.calibrate.memory_starts import left_out_sources
+from glmplan.calibrate.memory import left_out_sources, observations
+from glmplan.catalog.entries.accelerators import load_accelerator
+from glmplan.catalog.entries.names import own_images
+from glmplan.catalog.schema.accelerator import Accelerator
+from glmplan.costs.memory.settings import MemoryFit, load_memory_fit
 from glmplan.errors import GlmplanError
-from glmplan.facts.catalogue.accelerators import load_accelerator
-from glmplan.facts.catalogue.names import own_images
-from glmplan.facts.schema.accelerator import Accelerator
-from glmplan.physics.memory.observed import MemoryFit, load_memory_fit
-from glmplan.prediction.comparison import relative_error
-from glmplan.prediction.from_row_memory import checkpoint_of, model_of
+from glmplan.io.runs.importers.startup_logs import LoggedStart, start_up_logs
+from glmplan.prediction.from_row import checkpoint_of, model_of
+from glmplan.prediction.reproduce import relative_error
 from glmplan.prediction.start_memory import Span, predict_start
-from glmplan.readers.runs.importers.start_up_table import LoggedStart, start_up_logs
 from glmplan.units import GIB
 
 __all__ = ["LoggedError", "MemoryScore", "StartScores", "kind_of_start", "score_starts"]
@@ -110,20 +109,6 @@ class StartScores:
     def score(self, quantity: str, kinds: Iterable[str] = ("stock",), without: str = "") -> MemoryScore:
         """Summarise one quantity, one vote for each source.
 
-        Parameters
-        ----------
-        quantity : str
-            ``weights``, ``pool``, ``tokens`` or ``graphs``.
-        kinds : iterable of str, optional
-            Kinds of launches that count.
-        without : str, optional
-            A source that is left out.
-
-        Returns
-        -------
-        MemoryScore
-            The summary; NaN where no log counts.
-
         Examples
         --------
         >>> score_starts().score("weights").sources > 5
@@ -159,19 +144,9 @@ class StartScores:
 def kind_of_start(start: LoggedStart, part: Accelerator | None) -> str:
     """Say what kind of launch a log is of, for the goals differ.
 
-    Parameters
-    ----------
-    start : LoggedStart
-        The log.
-    part : Accelerator or None
-        Its part.
-
-    Returns
-    -------
-    str
-        ``unified`` where host and accelerator share one memory, ``open`` where the source does not tell all settings,
-        ``blackwell-nvlink`` for linked parts of compute capability 10, ``image`` for an image that is not the
-        engine's own, ``stock`` for a released engine on discrete cards.
+    Returns: ``unified`` where host and accelerator share one memory, ``open`` where the source does not tell all
+      settings, ``blackwell-nvlink`` for linked parts of compute capability 10, ``image`` for an image that is not the
+      engine's own, ``stock`` for a released engine on discrete cards.
     """
     if part is not None and part.unified_memory:
         return "unified"
@@ -186,17 +161,7 @@ def kind_of_start(start: LoggedStart, part: Accelerator | None) -> str:
 def score_starts(starts: Iterable[LoggedStart] | None = None, *, left_out: bool = False) -> StartScores:
     """Predict the memory of logged starts and hold it against the logs.
 
-    Parameters
-    ----------
-    starts : iterable of LoggedStart, optional
-        The logs; those that ship by default.
-    left_out : bool, optional
-        Whether each log is predicted with terms that were fitted without its source.
-
-    Returns
-    -------
-    StartScores
-        Errors of weights, pool, tokens and graphs.
+    `left_out`: Whether each log is predicted with terms that were fitted without its source.
 
     Examples
     --------

@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 import json
+import re
+import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from glmplan.calibrate.kernels.collective_tables import all_reduces
 from glmplan.calibrate.kernels.fit import Rows, errors, fit_collective, fit_rows, join, rows_of
-from glmplan.calibrate.kernels.part_tables import campaigns
-from glmplan.calibrate.kernels.tables import PACKAGE, Campaign, package_root, parts_in
+from glmplan.calibrate.kernels.tables import PACKAGE, Campaign, all_reduces, campaigns, package_root, parts_in, readable
+from glmplan.catalog.engines.kernels import misnamed_tables
+from glmplan.catalog.entries.accelerators import load_accelerator
+from glmplan.catalog.files import archive_of, part_pieces, write_atomically, written_whole
+from glmplan.costs.kernels.utilisation import CollectiveParams, KernelFit, KernelParams, fit_row
 from glmplan.errors import SpecError
-from glmplan.facts.catalogue.accelerators import load_accelerator
-from glmplan.facts.engines.kernels import misnamed_tables
-from glmplan.facts.files import write_atomically
-from glmplan.physics.kernels.fits import KernelFit, fit_row
 
 if TYPE_CHECKING:
-    from glmplan.facts.schema.accelerator import Accelerator
+    from glmplan.catalog.schema.accelerator import Accelerator
 
-__all__ = ["KernelCalibration", "calibrate_kernels", "write_kernel_fits"]
+__all__ = [
+    "KernelCalibration",
+    "calibrate_kernels",
+    "kernel_changes",
+    "kernels_page",
+    "tables_of_wheel",
+    "write_kernel_fits",
+]
+
 
 _POOL_ROWS = 80  # rows of each table that enter a prior
 _SLOWEST_GEMM_FLOOR = 40e-6  # s; no part needs so long to start a product
@@ -232,26 +241,9 @@ def calibrate_kernels(
 ) -> KernelCalibration:
     """Read kernel tables and fit utilisation.
 
-    Parameters
-    ----------
-    parts : sequence of str, optional
-        Accelerators to fit; all by default. Priors are made only of all.
-    root : Path, optional
-        Folder of the tables; the installed package by default.
-    package : str, optional
-        Name and version of what holds them; those of the installed package by default.
-    progress : callable, optional
-        Told what is done next.
-
-    Returns
-    -------
-    KernelCalibration
-        The fits.
-
-    Raises
-    ------
-    SpecError
-        If the package is not installed, or there are no tables of a part.
+    - `parts`: Accelerators to fit; all by default. Priors are made only of all.
+    - `root`: Folder of the tables; the installed package by default.
+    - `package`: Name and version of what holds them; those of the installed package by default.
     """
     root = package_root() if root is None else root
     folders = {name: folder for folder, name in parts_in(root).items() if name is not None}
@@ -324,20 +316,7 @@ def _toml(name: str, package: str, rows: Sequence[KernelFit], peaks: dict[str, A
 
 
 def write_kernel_fits(found: KernelCalibration, folder: Path) -> list[Path]:
-    """Write one TOML for each part and one for the priors.
-
-    Parameters
-    ----------
-    found : KernelCalibration
-        The fits.
-    folder : Path
-        Where; `calibration/fits/kernels` in the checkout.
-
-    Returns
-    -------
-    list of Path
-        The files written.
-    """
+    """Write one TOML for each part and one for the priors."""
     written = []
     for name, fits in found.parts.items():
         part = load_accelerator(name)
@@ -348,3 +327,191 @@ def write_kernel_fits(found: KernelCalibration, folder: Path) -> list[Path]:
         written.append(folder / "priors.toml")
         write_atomically(written[-1], _toml("priors", found.package, found.priors, {}))
     return written
+
+
+# Kernel tables in a wheel that is not installed, and what a new fit of them changed.
+
+if TYPE_CHECKING:
+    pass
+
+
+#: part/family/engine/version/kernel_perf.parquet below the folder of tables; no name begins with a dot
+_TABLE = re.compile(r"[^/]+/systems/data/((?:\w[\w.+-]*/){4}\w[\w.+-]*_perf\.parquet)")
+_SHOWN = 6
+#: a median error that moves by less is the same fit [-]
+_SAME = 0.005
+
+
+@contextmanager
+def tables_of_wheel(wheel: str | Path) -> Iterator[tuple[Path, str]]:
+    """Unpack the kernel tables of a wheel for a while; nothing of it is installed or run.
+
+    - `wheel`: The file, as `pip download --no-deps` fetches it.
+    - `Path`: Folder of the tables, as `package_root` returns it.
+    """
+    readable()
+    name, _, rest = Path(wheel).name.partition("-")
+    package = f"{name} {rest.partition('-')[0]}"
+    with archive_of(wheel, "wheel") as archive, tempfile.TemporaryDirectory() as folder:
+        found = [match for match in map(_TABLE.fullmatch, archive.namelist()) if match]
+        if not found:
+            raise SpecError("holds no kernel tables (*/systems/data/**_perf.parquet)", file=wheel)
+        for match in found:
+            with written_whole(Path(folder) / match[1]) as stream:
+                stream.writelines(part_pieces(archive, match[0]))
+        yield Path(folder), package
+
+
+def _key(fit: KernelFit) -> tuple[str, str, str, str]:
+    return fit.kernel, fit.engine, fit.precision, fit.backend
+
+
+def _some(what: str, keys: Sequence[tuple[str, ...]]) -> list[str]:
+    """A line that names the first of a list."""
+    if not keys:
+        return []
+    shown = "; ".join(" ".join(word for word in key if word) for key in keys[:_SHOWN])
+    return [f"  {what}: {shown}" + f"; and {len(keys) - _SHOWN} more" * (len(keys) > _SHOWN)]
+
+
+def _error(fits: Sequence[KernelFit]) -> str:
+    return f"{100 * float(np.median([fit.median for fit in fits])):.1f} %" if fits else "none"
+
+
+def kernel_changes(before: Mapping[str, Sequence[KernelFit]], found: KernelCalibration, root: Path) -> list[str]:
+    """What a fit of kernel tables changed against the fits that stood before, for people.
+
+    Returns: For each part how many fits came, went and changed, with the median error before and now; then the tables
+      of parts that the catalogue does not have, and the parts whose fits stay because there are no tables of them.
+    """
+    lines = []
+    for part, fits in found.parts.items():
+        old, new = ({_key(fit): fit for fit in some} for some in (before.get(part, ()), fits))
+        came, gone = sorted(new.keys() - old.keys()), sorted(old.keys() - new.keys())
+        moved = sorted(key for key in old.keys() & new.keys() if abs(old[key].median - new[key].median) > _SAME)
+        error = (
+            _error(fits)
+            if _error(fits) == _error(list(old.values()))
+            else f"{_error(list(old.values()))} → {_error(fits)}"
+        )
+        counts = f"{len(came)} new, {len(gone)} gone, {len(moved)} with another error"
+        lines.append(f"{part}: {len(fits)} fits, {counts}; median error {error}")
+        lines += [*_some("new", came), *_some("gone", gone), *_some("another error", moved)]
+    folders = parts_in(root)
+    unknown = sorted(folder for folder, name in folders.items() if name is None)
+    if unknown:
+        lines.append(f"no part of the catalogue, left out: {', '.join(unknown)} (give the part an alias of that name)")
+    kept = sorted(before.keys() - set(folders.values()))
+    if kept:
+        lines.append(f"no tables, fits left as they are: {', '.join(kept)}")
+    return lines
+
+
+# The page `docs/kernels.md`: how far the fitted forms are from the measured kernels.
+
+if TYPE_CHECKING:
+    pass
+
+
+_INTRO = """\
+# Kernels: fits and their errors
+
+Written by `glmplan calibrate kernels`; do not edit. The forms are explained in
+[physics/kernels.md](physics/kernels.md).
+
+Source: the kernel tables of {package} (Apache-2.0; <https://github.com/ai-dynamo/aiconfigurator>), read
+in place and not copied. Of each table at most 1,600 rows, scattered evenly, are used: every second one is fitted, the
+others give the errors below (absolute relative error of the time, % median / 90th percentile; a cell is the median
+over its fits). All-reduce tables are short and are fitted whole. A prior is fitted to all parts at once; its *carried*
+error is the spread of the median error when a part is left out of the fit and then predicted.
+"""
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def _percent(fits: Sequence[KernelFit]) -> str:
+    median, p90 = (float(np.median([getattr(fit, name) for fit in fits])) * 100 for name in ("median", "p90"))
+    return f"{median:.1f} / {p90:.0f}"
+
+
+def _by(
+    fits: Sequence[tuple[str, KernelFit]], column: Callable[[str, KernelFit], str]
+) -> dict[str, dict[str, list[KernelFit]]]:
+    cells: dict[str, dict[str, list[KernelFit]]] = defaultdict(lambda: defaultdict(list))
+    for part, fit in fits:
+        cells[fit.kernel][column(part, fit)].append(fit)
+    return cells
+
+
+def _summary(title: str, fits: Sequence[tuple[str, KernelFit]], column: Callable[[str, KernelFit], str]) -> str:
+    cells = _by(fits, column)
+    names = sorted({name for row in cells.values() for name in row})
+    rows = [
+        [kernel, *(_percent(row[name]) if name in row else "" for name in names), _percent(sum(row.values(), []))]
+        for kernel, row in sorted(cells.items())
+    ]
+    return f"## {title}\n\n{_table(['class', *names, 'all'], rows)}\n"
+
+
+def _parameters(fit: KernelFit) -> str:
+    p = fit.params
+    if isinstance(p, CollectiveParams):
+        return (
+            f"{p.latency * 1e6:.1f} µs + {p.hop * 1e6:.2f} µs a rank; one shot {p.one_shot:.0%}, "
+            f"two shots {p.two_shot:.0%} + {p.two_shot_setup * 1e6:.1f} µs; crowding {p.crowding:.2f}"
+        )
+    assert isinstance(p, KernelParams)
+    words = [f"{p.floor * 1e6:.1f} µs", f"B {p.bandwidth:.0%}", f"F {p.flop:.0%}"]
+    named = {"rows": p.rows_half, "tiles": p.tiles_half, "streams": p.streams_half}
+    words += [f"{name} {value:.3g}" for name, value in named.items() if value > 0.05]
+    words += [f"side {p.side:.0%}"] * (p.side != 1.0) + [f"s {p.sharpness:.1f}"]
+    return ", ".join(words + [f"{p.group * 1e9:.0f} ns a group"] * (p.group > 1e-9))
+
+
+def _primary_page(fits: Iterable[KernelFit]) -> list[KernelFit]:
+    """The fullest backend of each engine, without the prefill blocks: what a page can show."""
+    first: dict[tuple[str, str, str], KernelFit] = {}
+    for fit in fits:
+        if not fit.kernel.endswith("prefill-block"):
+            first.setdefault((fit.kernel, fit.engine, fit.precision), fit)
+    return list(first.values())
+
+
+def kernels_page(found: KernelCalibration) -> str:
+    """Return the page."""
+    fits = [(part, fit) for part, own in found.parts.items() for fit in own]
+    text = [_INTRO.format(package=found.package)]
+    points = sum(fit.points for _, fit in fits)
+    text.append(f"{len(fits)} fits of {points:,} measured kernels on {len(found.parts)} parts.\n")
+    text.append(_summary("By part", fits, lambda part, _: part))
+    text.append(_summary("By engine", fits, lambda _, fit: fit.engine.split()[0]))
+    text.append(_summary("By format", fits, lambda _, fit: fit.precision.split("+")[0]))
+    rows = [
+        [f.kernel, f.precision, f"{f.median:.0%} / {f.p90:.0%}"]
+        + [f"{f.log_sd:.2f}", f"{f.part_log_sd:.2f}", _parameters(f)]
+        for f in found.priors
+        if f.engine == "*"
+    ]
+    head = ["class", "format", "error", "spread of shapes", "carried", "parameters"]
+    text.append(f"## Priors for parts that nobody measured\n\nSpreads are of the logarithm.\n\n{_table(head, rows)}\n")
+    worst = sorted(fits, key=lambda pair: -pair[1].median)[:20]
+    rows = [[p, f.kernel, f.engine, f.precision, f.backend, f"{f.median:.0%} / {f.p90:.0%}"] for p, f in worst]
+    text.append(
+        "## The worst\n\nOne form cannot follow a library that changes its kernel with the shape; what is known stands "
+        f"in [physics/kernels.md](physics/kernels.md).\n\n"
+        f"{_table(['part', 'class', 'engine', 'format', 'backend', 'error'], rows)}\n"
+    )
+    for part, own in found.parts.items():
+        rows = [
+            [f.kernel, f.engine, f.precision, f.backend, f"{f.rows_low:g}-{f.rows_high:g}", _parameters(f)]
+            + [f"{f.median:.1%} / {f.p90:.0%}", f"{f.points:,}"]
+            for f in _primary_page(own)
+        ]
+        head = ["class", "engine", "format", "backend", "rows", "parameters", "error", "points"]
+        text.append(f"## {part}\n\n{_table(head, rows)}\n")
+    if found.left_out:
+        text.append("## Left out\n\n" + "\n".join(f"- {reason}." for reason in found.left_out) + "\n")
+    return "\n".join(text)

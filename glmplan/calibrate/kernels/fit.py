@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from glmplan.calibrate.kernels.tables import Campaign
-from glmplan.physics.kernels.utilisation import (
+from glmplan.costs.kernels.utilisation import (
     CollectiveParams,
     KernelParams,
     KernelWork,
     collective_seconds,
     kernel_seconds,
 )
+from glmplan.units import BytesPerSecond, Ratio
 
 __all__ = ["CLASSES", "Rows", "errors", "fit_collective", "fit_rows", "join", "rows_of"]
 
@@ -97,19 +98,7 @@ class Rows:
 def rows_of(campaign: Campaign, chosen: np.ndarray | slice, *, peak_flop: float, peak_bandwidth: float) -> Rows:
     """Return chosen rows of a campaign with the peaks of its part.
 
-    Parameters
-    ----------
-    campaign : Campaign
-        A table.
-    chosen : ndarray or slice
-        Numbers of the rows to take, [-]
-    peak_flop, peak_bandwidth : float
-        Peaks, [FLOP/s], [B/s]
-
-    Returns
-    -------
-    Rows
-        The rows.
+    `peak_flop`, `peak_bandwidth`: Peaks, [FLOP/s], [B/s].
     """
     count = len(campaign.seconds)
     columns = {
@@ -122,18 +111,7 @@ def rows_of(campaign: Campaign, chosen: np.ndarray | slice, *, peak_flop: float,
 
 
 def join(parts: Sequence[Rows]) -> Rows:
-    """Return the rows of several tables as one.
-
-    Parameters
-    ----------
-    parts : sequence of Rows
-        At least one.
-
-    Returns
-    -------
-    Rows
-        All rows.
-    """
+    """Return the rows of several tables as one."""
     work = {f.name: np.concatenate([getattr(p.work, f.name) for p in parts]) for f in fields(KernelWork)}
     names = ("seconds", "resident", "peak_flop", "peak_bandwidth")
     return Rows(KernelWork(**work), *(np.concatenate([getattr(p, name) for p in parts]) for name in names))
@@ -146,25 +124,12 @@ def _predicted(params: KernelParams, rows: Rows) -> np.ndarray:
 
 
 def fit_rows(
-    kernel: str, precision: str, rows: Rows, start: KernelParams | None = None, *, most_gain: float = 8.0
+    kernel: str, precision: str, rows: Rows, start: KernelParams | None = None, *, most_gain: Ratio = 8.0
 ) -> KernelParams:
     """Fit one class of kernel.
 
-    Parameters
-    ----------
-    kernel, precision : str
-        Class and format; they say which parameters are free.
-    rows : Rows
-        What was measured.
-    start : KernelParams, optional
-        Where to begin; the defaults otherwise.
-    most_gain : float, optional
-        How many times faster than its memory the part's cache is at most, [-]
-
-    Returns
-    -------
-    KernelParams
-        The parameters, rounded to four digits.
+    - `kernel`, `precision`: Class and format; they say which parameters are free.
+    - `most_gain`: How many times faster than its memory the part's cache is at most.
 
     Notes
     -----
@@ -195,41 +160,17 @@ def fit_rows(
 
 
 def errors(fitted: KernelParams, rows: Rows) -> np.ndarray:
-    """Return the logarithm of predicted over measured time.
-
-    Parameters
-    ----------
-    fitted : KernelParams
-        Parameters.
-    rows : Rows
-        Rows, best those that were not fitted.
-
-    Returns
-    -------
-    ndarray
-        Logarithms, [-]
-    """
+    """Return the logarithm of predicted over measured time."""
     return np.log(_predicted(fitted, rows)) - np.log(rows.seconds)
 
 
 def fit_collective(
-    bytes_: np.ndarray, ranks: np.ndarray, seconds: np.ndarray, *, link_bandwidth: float
+    bytes_: np.ndarray, ranks: np.ndarray, seconds: np.ndarray, *, link_bandwidth: BytesPerSecond
 ) -> tuple[CollectiveParams, np.ndarray]:
     """Fit an all-reduce.
 
-    Parameters
-    ----------
-    bytes_, ranks, seconds : ndarray
-        Size of the tensor [B], ranks [-], measured time [s]
-    link_bandwidth : float
-        Peak of one rank's link in one direction, [B/s]
-
-    Returns
-    -------
-    CollectiveParams
-        The parameters, rounded to four digits.
-    ndarray
-        Logarithm of predicted over measured time, [-]
+    - `bytes_`, `ranks`, `seconds`: Size of the tensor [B], ranks [-], measured time [s].
+    - `link_bandwidth`: Peak of one rank's link in one direction.
     """
     from scipy.optimize import least_squares
 

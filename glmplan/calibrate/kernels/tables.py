@@ -15,38 +15,52 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from glmplan.errors import SpecError
-from glmplan.facts.catalogue.accelerators import accelerator_aliases, accelerator_names
-from glmplan.facts.engines.kernels import attention_rule
-from glmplan.physics.kernels.counts import (
+from glmplan.catalog.engines.kernels import attention_rule
+from glmplan.catalog.entries.accelerators import accelerator_aliases, accelerator_names
+from glmplan.costs.kernels.counts import (
     attention_decode_work,
     attention_prefill_work,
+    convolution_work,
+    exchange_work,
     expert_work,
     gemm_work,
+    latent_decode_work,
+    latent_prefill_work,
+    mixing_work,
+    recurrent_decode_work,
+    recurrent_prefill_work,
+    sparse_latent_work,
     touched_experts,
 )
-from glmplan.physics.kernels.fits import carries_all
-from glmplan.physics.kernels.utilisation import KernelWork
+from glmplan.costs.kernels.utilisation import KernelWork, carries_all
+from glmplan.errors import SpecError
 
 __all__ = [
     "FORMATS",
     "KV_BYTES",
     "PACKAGE",
+    "TABLES",
+    "AllReduceTable",
     "Campaign",
     "Rows",
     "Table",
+    "all_reduces",
     "attention_groups",
+    "block_rows",
+    "campaigns",
     "decode_attention_rows",
     "expert_rows",
     "gemm_rows",
     "grouped",
+    "latent_decode_rows",
+    "latent_prefill_rows",
     "package_root",
     "part_named",
     "parts_in",
@@ -54,8 +68,10 @@ __all__ = [
     "read_tables",
     "readable",
     "sample",
+    "state_campaigns",
     "take",
 ]
+
 
 #: read as data: it is installed without its dependencies
 PACKAGE = "aisimulate"
@@ -118,15 +134,7 @@ class Campaign:
 def part_named(folder: str) -> str | None:
     """Name in the catalogue of a folder of tables, by the name of a part or one of its aliases.
 
-    Parameters
-    ----------
-    folder : str
-        Name of the folder, such as ``h200_sxm``.
-
-    Returns
-    -------
-    str or None
-        The accelerator; None where the catalogue has none of that name.
+    Returns: The accelerator; None where the catalogue has none of that name.
 
     Examples
     --------
@@ -141,45 +149,20 @@ def part_named(folder: str) -> str | None:
 def parts_in(root: Path) -> dict[str, str | None]:
     """Return the parts of which there are tables.
 
-    Parameters
-    ----------
-    root : Path
-        Folder from `package_root`.
-
-    Returns
-    -------
-    dict
-        Folder → name in the catalogue, sorted by folder; None where the catalogue does not have the part.
+    Returns: Folder → name in the catalogue, sorted by folder; None where the catalogue does not have the part.
     """
     folders = sorted(folder for folder in root.glob("*") if any(folder.glob("*/*/*/*_perf.parquet")))
     return {folder.name: part_named(folder.name) for folder in folders}
 
 
 def readable() -> None:
-    """Raise unless what reads the tables is installed.
-
-    Raises
-    ------
-    SpecError
-        If `pyarrow` is missing.
-    """
+    """Raise unless what reads the tables is installed."""
     if importlib.util.find_spec("pyarrow") is None:
         raise SpecError("what reads kernel tables is missing: pip install 'glmplan[kernels]'")
 
 
 def package_root() -> Path:
-    """Return the folder of the package's kernel tables.
-
-    Returns
-    -------
-    Path
-        The folder.
-
-    Raises
-    ------
-    SpecError
-        If the package or `pyarrow` is not installed.
-    """
+    """Return the folder of the package's kernel tables."""
     spec = importlib.util.find_spec(_MODULE)
     if spec is None or not spec.submodule_search_locations or importlib.util.find_spec("pyarrow") is None:
         raise SpecError(
@@ -191,16 +174,6 @@ def package_root() -> Path:
 
 def sample(count: int, most: int) -> np.ndarray:
     """Return at most `most` of `count` indices, scattered over the table, the same ones every time.
-
-    Parameters
-    ----------
-    count, most : int
-        Rows there are, rows wanted, [-]
-
-    Returns
-    -------
-    ndarray
-        Indices in scattered order, [-]
 
     Examples
     --------
@@ -218,17 +191,9 @@ def _version(folder: Path) -> tuple[int, ...]:
 def read_tables(root: Path, part: str, family: str, engine: str, kernel: str) -> Iterator[tuple[Table, str]]:
     """Read every version of a table that holds at least 60 % of the rows of the fullest one.
 
-    Parameters
-    ----------
-    root : Path
-        Folder from `package_root`.
-    part, family, engine, kernel : str
-        Names of the folders and of the table.
-
-    Yields
-    ------
-    tuple of dict and str
-        Columns and version, the oldest first. Builds without a number of their own cannot be ordered and are left out.
+    - `part`, `family`, `engine`, `kernel`: Names of the folders and of the table.
+    - Yields: Columns and version, the oldest first. Builds without a number of their own cannot be ordered and are
+      left out.
     """
     import pyarrow.parquet as pq
 
@@ -242,22 +207,7 @@ def read_tables(root: Path, part: str, family: str, engine: str, kernel: str) ->
 
 
 def take(table: Table, mask: np.ndarray) -> tuple[Table, int]:
-    """Return a sample of the chosen rows whose time is positive, and how many such rows there are.
-
-    Parameters
-    ----------
-    table : dict
-        Columns.
-    mask : ndarray
-        Rows to choose from, [-]
-
-    Returns
-    -------
-    dict
-        The sampled columns.
-    int
-        Rows chosen from, [-]
-    """
+    """Return a sample of the chosen rows whose time is positive, and how many such rows there are."""
     found = np.flatnonzero(mask & (table["latency"].astype(float) > 0))
     kept = found[sample(len(found), _MOST)]
     return {name: _number(values[kept]) for name, values in table.items()}, len(found)
@@ -268,22 +218,7 @@ def _number(values: np.ndarray) -> np.ndarray:
 
 
 def grouped(table: Table, *keys: str) -> Iterator[tuple[tuple[str, ...], np.ndarray]]:
-    """Yield each combination of the keys' values, sorted, with the mask of its rows.
-
-    Parameters
-    ----------
-    table : dict
-        Columns.
-    *keys : str
-        Names of columns.
-
-    Yields
-    ------
-    tuple of str
-        The values.
-    ndarray
-        The mask of its rows, [-]
-    """
+    """Yield each combination of the keys' values, sorted, with the mask of its rows."""
     labels = list(zip(*(table[key].astype(str) for key in keys), strict=True))
     joined = np.array(["\x1f".join(label) for label in labels], dtype=object)
     for label in sorted(set(joined)):
@@ -293,15 +228,7 @@ def grouped(table: Table, *keys: str) -> Iterator[tuple[tuple[str, ...], np.ndar
 def gemm_rows(table: Table) -> Iterator[Rows]:
     """Yield the rows of a table of products, for each format and backend.
 
-    Parameters
-    ----------
-    table : dict
-        Columns.
-
-    Yields
-    ------
-    tuple
-        Format, backend, precision, sampled columns, points, work and resident bytes.
+    Yields: Format, backend, precision, sampled columns, points, work and resident bytes.
     """
     for (dtype, backend), mask in grouped(table, "gemm_dtype", "kernel_source"):
         if dtype not in FORMATS or dtype == "int4_wo":
@@ -315,15 +242,7 @@ def gemm_rows(table: Table) -> Iterator[Rows]:
 def expert_rows(table: Table) -> Iterator[Rows]:
     """Yield the rows of a table of grouped expert products, for each format and backend.
 
-    Parameters
-    ----------
-    table : dict
-        Columns.
-
-    Yields
-    ------
-    tuple
-        Format, backend, precision, sampled columns, points, work and resident bytes.
+    Yields: Format, backend, precision, sampled columns, points, work and resident bytes.
     """
     grouped_router = (table["num_experts"] == 256) & (table["topk"] == 8) & (table["hidden_size"] == 7168)
     balanced = table["distribution"] == "balanced"
@@ -360,19 +279,7 @@ def expert_rows(table: Table) -> Iterator[Rows]:
 def attention_groups(table: Table, dtype_column: str, usable: np.ndarray) -> Iterator[tuple[str, str, Table, int]]:
     """Yield the sampled rows of a table of attention, for each known KV format and backend.
 
-    Parameters
-    ----------
-    table : dict
-        Columns.
-    dtype_column : str
-        The column that names the format.
-    usable : ndarray of bool
-        Rows to choose from, [-]
-
-    Yields
-    ------
-    tuple
-        Name of the format in the table, backend, sampled columns, rows chosen from [-].
+    Yields: Name of the format in the table, backend, sampled columns, rows chosen from.
     """
     for (dtype, backend), mask in grouped(table, dtype_column, "kernel_source"):
         if dtype in KV_BYTES:
@@ -388,15 +295,7 @@ def _kv_heads(t: Table) -> np.ndarray:
 def decode_attention_rows(table: Table) -> Iterator[Rows]:
     """Yield the rows of a table of decode attention, for each format and backend.
 
-    Parameters
-    ----------
-    table : dict
-        Columns.
-
-    Yields
-    ------
-    tuple
-        Format, backend, precision, sampled columns, points, work and resident bytes.
+    Yields: Format, backend, precision, sampled columns, points, work and resident bytes.
     """
     window = table.get("window_size", np.zeros(len(table["latency"])))
     usable = (window == 0) & (table["step"] >= 63) & (table["head_dim"] >= 64)
@@ -416,15 +315,7 @@ def decode_attention_rows(table: Table) -> Iterator[Rows]:
 def prefill_attention_rows(table: Table) -> Iterator[Rows]:
     """Yield the rows of a table of prefill attention, for each format and backend.
 
-    Parameters
-    ----------
-    table : dict
-        Columns.
-
-    Yields
-    ------
-    tuple
-        Format, backend, precision, sampled columns, points, work and resident bytes.
+    Yields: Format, backend, precision, sampled columns, points, work and resident bytes.
     """
     window = table.get("window_size", np.zeros(len(table["latency"])))
     usable = (window == 0) & (table["isl"] >= 64) & (table["head_dim"] >= 64)
@@ -432,3 +323,291 @@ def prefill_attention_rows(table: Table) -> Iterator[Rows]:
         shape = {"heads": t["num_heads"], "kv_heads": _kv_heads(t), "head_dim": t["head_dim"]}
         work = attention_prefill_work(t["batch_size"], t["isl"], prefix=t["step"], **shape)
         yield FORMATS[dtype][0], backend, FORMATS[dtype][3], t, points, work, np.full(len(t["isl"]), np.inf)
+
+
+# Measured all-reduces of the installed `aisimulate` package.
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduceTable:
+    """Measured all-reduces of one engine or library.
+
+    Attributes
+    ----------
+    engine, backend : str
+        Names with the version.
+    bytes, ranks, seconds : ndarray
+        Size of the tensor [B], ranks [-], measured time [s]
+    """
+
+    engine: str
+    backend: str
+    bytes: np.ndarray
+    ranks: np.ndarray
+    seconds: np.ndarray
+
+
+def all_reduces(root: Path, part: str) -> Iterator[AllReduceTable]:
+    """Read the all-reduce tables of one part: the engines' own kernels inside CUDA graphs, and NCCL or oneCCL.
+
+    - `part`: Folder of the part, as `parts_in` names it.
+    - Yields: One for each engine or library. Sizes in the tables are elements of two bytes.
+    """
+    for engine, kernel in (
+        ("vllm", "custom_allreduce"),
+        ("sglang", "custom_allreduce"),
+        ("trtllm", "custom_allreduce"),
+        ("nccl", "nccl"),
+        ("oneccl", "oneccl"),
+    ):
+        for table, version in read_tables(root, part, "comm", engine, kernel):
+            keep = np.array(["all_reduce" in name for name in table["op_name"].astype(str)])
+            keep &= np.asarray(table["num_gpus"]) > 1
+            if "nccl_dtype" in table:
+                keep &= table["nccl_dtype"].astype(str) == "half"
+            backends = np.asarray(table["backend" if "backend" in table else "kernel_source"]).astype(str)
+            graph = np.array(["graph" in name for name in backends])
+            keep &= graph | (not graph.any())
+            if not keep.any():
+                continue
+            yield AllReduceTable(
+                engine=f"{engine} {version}",
+                backend="+".join(sorted(set(backends[keep]))),
+                bytes=2.0 * table["message_size"][keep].astype(float),
+                ranks=table["num_gpus"][keep].astype(float),
+                seconds=table["latency"][keep].astype(float) * 1e-3,
+            )
+
+
+# Tables of MLA attention, and of whole MLA and DSA blocks with their projections.
+
+
+def latent_decode_rows(table: Table) -> Iterator[Rows]:
+    """Yield the rows of a table of absorbed MLA decode, for each format and backend.
+
+    Yields: Format, backend, precision, sampled columns, points, work and resident bytes.
+    """
+    for dtype, backend, t, points in attention_groups(table, "kv_cache_dtype", table["step"] >= 63):
+        splits = attention_rule("sglang" if backend == "triton" else "", backend).splits
+        work = latent_decode_work(
+            t["batch_size"], t["step"] + 1, heads=t["num_heads"], kv_bytes=KV_BYTES[dtype], splits=splits
+        )
+        yield FORMATS[dtype][0], backend, "bf16", t, points, work, np.asarray(work.bytes)
+
+
+def latent_prefill_rows(table: Table) -> Iterator[Rows]:
+    """Yield the rows of a table of MLA prefill, for each format and backend.
+
+    Yields: Format, backend, precision, sampled columns, points, work and resident bytes.
+    """
+    for dtype, backend, t, points in attention_groups(table, "mla_dtype", table["isl"] >= 64):
+        work = latent_prefill_work(t["batch_size"], t["isl"], heads=t["num_heads"], prefix=t["step"])
+        yield FORMATS[dtype][0], backend, FORMATS[dtype][3], t, points, work, np.full(len(t["isl"]), np.inf)
+
+
+def _projections(t: Table, *, indexer: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Weights of an MLA block on one rank, its indexer heads, FLOP of an expanded pair; shapes from config.json."""
+    glm = np.array(["Glm" in name for name in t["architecture"].astype(str)], dtype=bool)
+    hidden, query = np.where(glm, 6144, 7168), np.where(glm, 2048, 1536)
+    nope, value, index = np.where(glm, 192, 128), np.where(glm, 256, 128), np.where(glm, 32, 64)
+    heads = t["num_heads"]
+    latent = hidden * (query + 576) + heads * (query * (nope + 64) + 512 * (nope + value) + value * hidden)
+    scorer = query * index * 128 + hidden * (128 + index)
+    return latent + indexer * scorer, index.astype(float), 2.0 * (nope + 64 + value)
+
+
+def block_rows(decode: bool, sparse: bool) -> Callable[[Table], Iterator[Any]]:
+    """Return what yields the rows of a table of whole MLA or DSA blocks, for each pair of formats and each backend."""
+
+    def rows(table: Table) -> Iterator[Rows]:
+        for (dtype, kv, backend), mask in grouped(table, "gemm_type", "kv_cache_dtype", "kernel_source"):
+            if dtype not in FORMATS or kv not in KV_BYTES:
+                continue
+            t, points = take(table, mask & ((table["step"] >= 63) | (not decode)))
+            runs = np.full(len(t["latency"]), float(sparse and "skip_indexer" not in backend))
+            weights, index_heads, expanded = _projections(t, indexer=runs)
+            dense = not decode and (not sparse or "dense_mha" in backend)
+            name, stored, _, compute = FORMATS[dtype]
+            work = sparse_latent_work(
+                t["batch_size"],
+                np.ones_like(t["step"]) if decode else t["isl"],
+                prefix=t["step"],
+                heads=t["num_heads"],
+                projection_weights=weights,
+                weight_bytes=stored,
+                kv_token_bytes=1152.0 if kv == "bfloat16" else 656.0 if sparse else 576.0,
+                indexer=runs,
+                index_heads=index_heads,
+                top_k=2048.0 if sparse and not dense else np.inf,
+                pair_flop=expanded if dense else 2.0 * (2 * 512 + 64),
+            )
+            name = f"{name}+{FORMATS[kv][0]}"
+            yield name, backend, compute, t, points, work, np.full(len(runs), np.inf)
+
+    return rows
+
+
+# Tables of recurrences with a state, of residual streams, and of the exchange of tokens between expert-parallel ranks.
+#
+# The gated delta rule (Qwen3.5, Qwen3-Next) and Kimi Delta Attention (Kimi-K3, GLM-5.3-Flash), which forgets by a gate
+# for each channel of the keys instead of one for each head. Manifold-constrained hyper-connections (DeepSeek-V4,
+# GLM-5.3-Flash): what reads and writes several residual streams around a block.
+
+_LEAST_DELTA, _LEAST_KIMI, _LEAST_MIXING, _LEAST_EXCHANGE = 60, 30, 30, 24
+#: kernels of Kimi Delta Attention alone: of others (`fused_kda_decode` and its like) the table does not say whether
+#: they hold the convolution too
+_KIMI_DECODE = ("fused_recurrent_kda", "fused_recurrent_kda_packed_decode", "fused_sigmoid_gating_delta_rule_update")
+_KIMI_PREFILL = ("chunk_kda", "chunk_kda_with_fused_gate", "flashkda_fwd")
+
+#: what a table calls the three kernels of a site; `expand` and `contract` are before the first layer and after the last
+_MIXING = {"pre": "read", "post": "write", "fused_post_pre": "both"}
+
+
+def _in_bf16(part: str, named: tuple[str, str, str], work: KernelWork, seconds: np.ndarray, points: int) -> Campaign:
+    kernel, engine, backend = named
+    return Campaign(
+        part=part_named(part) or part, kernel=kernel, engine=engine, precision="bf16", backend=backend, compute="bf16",
+        work=work, seconds=seconds, resident=np.asarray(work.bytes), points=points,
+    )  # fmt: skip
+
+
+def _delta_rule(root: Path, part: str) -> Iterator[Campaign]:
+    for engine in ("vllm", "sglang", "trtllm"):
+        for table, version in read_tables(root, part, "linear_attention", engine, "gdn"):
+            for (phase, backend), mask in grouped(table, "phase", "kernel_source"):
+                t, points = take(table, mask)
+                if points < _LEAST_DELTA:
+                    continue
+                decode = phase == "generation"
+                tokens = np.ones(len(t["seq_len"])) if decode else t["seq_len"]
+                shape = {"key_heads": t["num_k_heads"], "value_heads": t["num_v_heads"]}
+                shape |= {"key_dim": t["head_k_dim"], "value_dim": t["head_v_dim"]}
+                if "conv1d" in backend:
+                    kernel = "convolution-decode" if decode else "convolution-prefill"
+                    channels = 2 * t["num_k_heads"] * t["head_k_dim"] + t["num_v_heads"] * t["head_v_dim"]
+                    work = convolution_work(t["batch_size"], tokens, channels=channels)
+                elif decode:
+                    kernel, work = "recurrent-decode", recurrent_decode_work(t["batch_size"], **shape)
+                else:
+                    kernel, work = "recurrent-prefill", recurrent_prefill_work(t["batch_size"], tokens, **shape)
+                yield _in_bf16(part, (kernel, f"{engine} {version}", backend), work, t["latency"] * 1e-3, points)
+
+
+def _kimi_delta(root: Path, part: str) -> Iterator[Campaign]:
+    for engine in ("vllm", "sglang"):
+        for table, version in read_tables(root, part, "kda", engine, "kda"):
+            # a step of one token and one that verifies drafted ones run the same kernel
+            for (backend,), mask in grouped(table, "kernel_source"):
+                decode, prefill = backend in _KIMI_DECODE, backend in _KIMI_PREFILL
+                phase = table["phase"] != "context" if decode else table["phase"] == "context"
+                t, points = take(table, mask & phase)
+                if points < _LEAST_KIMI or not (decode or prefill):
+                    continue
+                shape = {"key_heads": t["num_k_heads"], "value_heads": t["num_v_heads"]}
+                shape |= {"key_dim": t["head_k_dim"], "value_dim": t["head_v_dim"]}
+                if decode:
+                    kernel, work = "kda-decode", recurrent_decode_work(t["batch_size"], queries=t["seq_len"], **shape)
+                else:
+                    kernel, work = "kda-prefill", recurrent_prefill_work(t["batch_size"], t["seq_len"], **shape)
+                yield _in_bf16(part, (kernel, f"{engine} {version}", backend), work, t["latency"] * 1e-3, points)
+
+
+def _mixing(root: Path, part: str) -> Iterator[Campaign]:
+    for engine in ("vllm", "sglang", "trtllm"):
+        for table, version in read_tables(root, part, "mhc", engine, "mhc_module"):
+            # which kernel a site takes goes by its tokens: one table of what the engine does
+            for (name,), mask in grouped(table, "op_name"):
+                t, points = take(table, mask)
+                if name not in _MIXING or points < _LEAST_MIXING:
+                    continue
+                work = mixing_work(t["num_tokens"], streams=t["hc_mult"], hidden=t["hidden_size"], part=_MIXING[name])
+                named = (f"hyper-{_MIXING[name]}", f"{engine} {version}", f"mhc_{name}")
+                yield _in_bf16(part, named, work, t["latency"] * 1e-3 / t["num_sites"], points)
+
+
+def _exchange(root: Path, part: str) -> Iterator[Campaign]:
+    for engine in ("vllm", "trtllm"):
+        for table, version in read_tables(root, part, "comm", engine, "moe_a2a"):
+            for (backend, phase, dtype), mask in grouped(table, "comm_backend", "phase", "comm_dtype"):
+                t, points = take(table, mask & (table["node_num"] == 1))
+                sent = {"default": "bfloat16", "fp4": "nvfp4"}.get(dtype, dtype)
+                if points < _LEAST_EXCHANGE or sent not in FORMATS:
+                    continue
+                work = exchange_work(
+                    t["num_tokens"],
+                    ranks=t["ep_size"],
+                    hidden=t["hidden_size"],
+                    top_k=t["topk"],
+                    value_bytes=FORMATS[sent][2] if phase == "dispatch" else 2.0,  # results come back in BF16
+                )
+                yield Campaign(
+                    part=part_named(part) or part,
+                    kernel=f"expert-{phase}",
+                    engine=f"{engine} {version}",
+                    precision=FORMATS[sent][0],
+                    backend=backend,
+                    compute="link",
+                    work=work,
+                    seconds=t["latency"] * 1e-6,  # this table alone is in microseconds
+                    resident=np.full(len(t["latency"]), np.inf),
+                    points=points,
+                )
+
+
+def state_campaigns(root: Path, part: str) -> Iterator[Campaign]:
+    """Read the tables of kernels with a state, of residual streams and of the expert exchange inside one node.
+
+    - `part`: Folder of the part, as `parts_in` names it.
+    - Yields: One for each class, engine, format and backend with enough rows.
+    """
+    yield from _delta_rule(root, part)
+    yield from _kimi_delta(root, part)
+    yield from _mixing(root, part)
+    yield from _exchange(root, part)
+
+
+# All kernel tables of one part, class by class.
+
+_LEAST = 200
+
+#: class → family folder, table, what makes its work
+TABLES: dict[str, tuple[str, str, Callable[[Table], Iterator[Any]]]] = {
+    "gemm": ("gemm", "gemm", gemm_rows),
+    "experts": ("moe", "moe", expert_rows),
+    "decode-attention": ("attention", "generation_attention", decode_attention_rows),
+    "prefill-attention": ("attention", "context_attention", prefill_attention_rows),
+    "latent-decode": ("mla", "generation_mla", latent_decode_rows),
+    "latent-prefill": ("mla", "context_mla", latent_prefill_rows),
+    "latent-decode-block": ("mla", "mla_generation_module", block_rows(decode=True, sparse=False)),
+    "latent-prefill-block": ("mla", "mla_context_module", block_rows(decode=False, sparse=False)),
+    "sparse-decode-block": ("sparse_attention", "dsa_generation_module", block_rows(decode=True, sparse=True)),
+    "sparse-prefill-block": ("sparse_attention", "dsa_context_module", block_rows(decode=False, sparse=True)),
+}
+
+
+def campaigns(root: Path, part: str) -> Iterator[Campaign]:
+    """Read every kernel table of one part.
+
+    - `part`: Folder of the part, as `parts_in` names it.
+    - Yields: One for each class, engine, precision and backend with enough rows.
+    """
+    for kernel, (family, name, rows) in TABLES.items():
+        for engine in ("vllm", "sglang", "trtllm"):
+            for table, version in read_tables(root, part, family, engine, name):
+                for precision, backend, compute, t, points, work, resident in rows(table):
+                    if len(t["latency"]) < _LEAST:
+                        continue
+                    variant = "shared-" if "skip_indexer" in backend else "dense-" if "dense_mha" in backend else ""
+                    yield Campaign(
+                        part=part_named(part) or part,
+                        kernel=variant + kernel,
+                        engine=f"{engine} {version}",
+                        precision=precision,
+                        backend=backend,
+                        compute=compute,
+                        work=work,
+                        seconds=t["latency"] * 1e-3,
+                        resident=resident,
+                        points=points,
+                    )
+    yield from state_campaigns(root, part)

@@ -6,21 +6,48 @@ ledgers of measured transfers and writes `calibration/fits/links.toml`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from glmplan.calibrate.links.ledger import read_transfers
-from glmplan.calibrate.links.observations import Observation, all_reduce_observations
-from glmplan.calibrate.links.shares import Transfer, fit_shares
-from glmplan.physics.network.collectives import Algorithm, LinkClass, Protocol, all_reduce_time
-from glmplan.physics.network.crowding import crowding
-from glmplan.physics.network.links import across_nodes
-from glmplan.prediction.comparison import relative_error
+from glmplan.calibrate.links.observations import (
+    Observation,
+    ShareFit,
+    Transfer,
+    all_reduce_observations,
+    doubtful_observations,
+    fit_shares,
+    measured_transfers,
+    read_transfers,
+)
+from glmplan.catalog.files import data_folder, write_atomically
+from glmplan.costs.network.collectives import Algorithm, LinkClass, Protocol, all_reduce_time
+from glmplan.costs.network.links import LinkFits, across_nodes, crowding
+from glmplan.costs.network.topology import flow_rates
+from glmplan.prediction.reproduce import relative_error
+from glmplan.units import BytesPerSecond, format_quantity
 
-__all__ = ["ProtocolFit", "fit_links", "fit_protocol", "fitted_key", "predicted_seconds"]
+__all__ = [
+    "HeldOut",
+    "ProtocolFit",
+    "fit_links",
+    "fit_protocol",
+    "fitted_key",
+    "held_out_errors",
+    "link_record",
+    "machine_of",
+    "predicted_seconds",
+    "predicted_transfer",
+    "write_link_fits",
+]
+
 
 _Key = tuple[str, str, str]
 #: Start and bounds of the fits of launch [s], hop [s], hop of whole chunks [s] and efficiency [-].
@@ -73,21 +100,9 @@ def predicted_seconds(
 ) -> NDArray[np.float64]:
     """Return the times that a protocol predicts for all-reduces of its kind.
 
-    Parameters
-    ----------
-    rows : sequence of Observation
-        Measurements of one protocol.
-    protocol : Protocol
-        Its constants.
-    shares : mapping, optional
-        Fitted shares of links, for crowding on PCIe; without them cards keep all of their links, [-]
-    inner : Protocol, optional
-        Constants of the steps inside a machine, for groups that span machines.
-
-    Returns
-    -------
-    ndarray
-        Shape (n,), [s]. NVLink kernels take one step or two, whichever is faster.
+    - `shares`: Fitted shares of links, for crowding on PCIe; without them cards keep all of their links.
+    - `inner`: Constants of the steps inside a machine, for groups that span machines.
+    - Returns: Shape (n,), [s]. NVLink kernels take one step or two, whichever is faster.
 
     Examples
     --------
@@ -122,21 +137,9 @@ def fit_protocol(
 ) -> ProtocolFit:
     """Fit launch, hops and efficiency of one protocol.
 
-    Parameters
-    ----------
-    rows : iterable of Observation
-        Measurements of one protocol.
-    two_speeds : bool, optional
-        Whether NCCL's protocols LL and Simple are told apart, with a hop each.
-    fixed : mapping, optional
-        Constants that these rows do not show, from others: `launch`, `hop`, `bulk_hop`, [s]
-    shares, inner : optional
-        As in `predicted_seconds`.
-
-    Returns
-    -------
-    ProtocolFit
-        Constants, standard errors and the median relative error.
+    - `two_speeds`: Whether NCCL's protocols LL and Simple are told apart, with a hop each.
+    - `fixed`: Constants that these rows do not show, from others: `launch`, `hop`, `bulk_hop`, [s].
+    - Returns: Constants, standard errors and the median relative error.
 
     Notes
     -----
@@ -179,16 +182,6 @@ def fit_protocol(
 def fitted_key(row: Observation) -> _Key:
     """Return under which key plans look up the constants of a row: NVLink kernels by the generation of the link.
 
-    Parameters
-    ----------
-    row : Observation
-        A measured all-reduce.
-
-    Returns
-    -------
-    tuple of str
-        Link kind, algorithm and condition.
-
     Examples
     --------
     >>> fitted_key(Observation("x", "h", ("nvlink", "one-shot", "direct"), 8, 1e3, 5e-6, 450e9, 450e9, "planted"))
@@ -204,19 +197,11 @@ def fit_links(
 ) -> list[ProtocolFit]:
     """Fit every protocol that the ledgers measure.
 
-    Parameters
-    ----------
-    observations : iterable of Observation, optional
-        Measured all-reduces; by default those of the ledgers.
-    transfers : sequence of Transfer, optional
-        Measured transfers, for crowding; by default those of the ledgers.
-
-    Returns
-    -------
-    list of ProtocolFit
-        In the order of their names. NVLink one-shot kernels are fitted together and for each line rate alone, because
-        generations differ in launch time. Infinity Fabric has two rows only: one gives the share of its line, the
-        other the launch time, and its one-shot kernels borrow NVLink's constants.
+    - `observations`: Measured all-reduces; by default those of the ledgers.
+    - `transfers`: Measured transfers, for crowding; by default those of the ledgers.
+    - Returns: In the order of their names. NVLink one-shot kernels are fitted together and for each line rate alone,
+      because generations differ in launch time. Infinity Fabric has two rows only: one gives the share of its line,
+      the other the launch time, and its one-shot kernels borrow NVLink's constants.
 
     Notes
     -----
@@ -304,3 +289,207 @@ def _infinity_fabric(rows: list[Observation], found: dict[_Key, ProtocolFit]) ->
         ProtocolFit(row.key, ring, {}, 0.0, (row,), note=said),
         ProtocolFit(("xgmi", "one-shot", "direct"), found[_SHOTS].protocol, {}, float("nan"), (), note=borrowed),
     ]
+
+
+# Predict measured transfers and all-reduces by fits that have not seen them: machines left out, rows left out.
+
+#: Parts that rows are dealt into at random, and the seed of the deal.
+_FOLDS, _SEED = 5, 20260320
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """One row predicted by a fit that had not seen it.
+
+    Parameters
+    ----------
+    row : str
+        Identifier in its ledger.
+    group : str
+        `p2p`, `collapse`, `host-dma` or `all-reduce`.
+    machine : str
+        The machine, see `machine_of`.
+    key : tuple of str or None
+        Which protocol; None for transfers.
+    error : float or None
+        Predicted over measured, less one, [-]; None where only the rows held out show what the prediction needs.
+    """
+
+    row: str
+    group: str
+    machine: str
+    key: tuple[str, str, str] | None
+    error: float | None
+
+
+def machine_of(host: str) -> str:
+    """Return the machine behind the name of a host: one that was cabled in several ways counts once.
+
+    Examples
+    --------
+    >>> machine_of("wrx90-3-switches-8") == machine_of("wrx90-2-switches-8")
+    True
+    >>> machine_of("turin-2s-direct-8-tuned")
+    'turin-2s-direct-8'
+    """
+    return "wrx90" if host.startswith("wrx90") else host.removesuffix("-tuned")
+
+
+def predicted_transfer(transfer: Transfer, fits: LinkFits) -> BytesPerSecond:
+    """Return what a set of transfers reaches, added up as its row does."""
+    rates = flow_rates(transfer.host, transfer.flows, writes=not transfer.reads, fits=fits)
+    # `finish`: the tool divides all bytes by the time of the slowest transfer.
+    totals: dict[str, Callable[[], float]] = {
+        "sum": lambda: float(np.sum(rates)),
+        "mean": lambda: float(np.mean(rates)),
+        "finish": lambda: len(rates) * float(np.min(rates)),
+    }
+    return totals[transfer.row["total"]]()
+
+
+def _deals(by: str) -> Iterator[tuple[Callable[[str], bool], Callable[[str], bool]]]:
+    """Yield pairs of questions, for hosts and for rows: is it held out in this part of the deal?"""
+    transfers, observations = measured_transfers(), all_reduce_observations()
+    if by == "machine":
+        hosts = {transfer.host.name for transfer in transfers} | {row.host for row in observations}
+        for machine in sorted({machine_of(host) for host in hosts}):
+            yield lambda host, machine=machine: machine_of(host) == machine, lambda row: False  # type: ignore[misc]
+        return
+    rows = sorted({transfer.row["id"] for transfer in transfers} | {row.row for row in observations})
+    order = np.random.default_rng(_SEED).permutation(len(rows))
+    for fold in range(_FOLDS):
+        held = {rows[index] for index in order[fold::_FOLDS]}
+        yield lambda host: False, lambda row, held=held: row in held  # type: ignore[misc]
+
+
+def held_out_errors(by: Literal["machine", "row"], *, doubtful_as: int | None = None) -> list[HeldOut]:
+    """Predict every row of the ledgers by constants fitted without it.
+
+    - `by`: What is left out together: all rows of a machine, or a fifth of all rows, dealt at random.
+    - `doubtful_as`: Group size to read the rows as whose size is in doubt; without it they are kept out.
+    - Returns: One for each transfer and all-reduce that the model predicts.
+    """
+    found: list[HeldOut] = []
+    doubtful = doubtful_observations(doubtful_as) if doubtful_as else ()
+    transfers, observations = measured_transfers(), (*all_reduce_observations(), *doubtful)
+    for host_held, row_held in _deals(by):
+
+        def out(host: str, row: str, *, hosts=host_held, rows=row_held) -> bool:  # type: ignore[no-untyped-def]
+            return bool(hosts(host) or rows(row))
+
+        known = [one for one in transfers if not out(one.host.name, one.row["id"])]
+        seen = [one for one in observations if not out(one.host, one.row)]
+        scalars = {share.name: share.value for share in fit_shares(known)}
+        fitted = {fit.key: fit for fit in fit_links(seen, known)}
+        fits = LinkFits({key: fit.protocol for key, fit in fitted.items()}, scalars)
+        found += _transfers_held((one for one in transfers if out(one.host.name, one.row["id"])), fits)
+        for row in (one for one in observations if out(one.host, one.row)):
+            fit = fitted.get(fitted_key(row))
+            error = None
+            if fit is not None:
+                seconds = predicted_seconds([row], fit.protocol, shares=scalars, inner=fit.inner)
+                error = float(relative_error(seconds[0], row.seconds))
+            found.append(HeldOut(row.row, "all-reduce", machine_of(row.host), fitted_key(row), error))
+    return found
+
+
+def _transfers_held(transfers: Iterable[Transfer], fits: LinkFits) -> Iterator[HeldOut]:
+    for one in transfers:
+        try:
+            error = float(relative_error(predicted_transfer(one, fits), one.measured))
+        except KeyError:  # a share that no other row shows
+            error = None
+        yield HeldOut(one.row["id"], one.row["kind"], machine_of(one.host.name), None, error)
+
+
+# Write the fitted constants of links to `calibration/fits/links.toml`, with errors, domain and what they rest on.
+
+_HEAD = """\
+# Constants of links, fitted to calibration/measurements/pcie-topologies.csv and collectives.csv.
+# Written by `glmplan.calibrate.links.fit.write_link_fits`; do not edit.
+# Time of a collective = launch + hops x hop + bytes moved / (line rate x efficiency), see glmplan/costs/network.
+# With a bulk_hop the ring has two speeds: short hops and twice the bytes (NCCL's LL), or long hops (Simple).
+# left_out_error is the median relative error on machines left out; without it one machine decides.
+"""
+
+
+def _seconds(value: float) -> str:
+    return format_quantity(value, "seconds", 4, unit="us")
+
+
+def _protocol(fit: ProtocolFit, held_out: list[HeldOut]) -> str:
+    kind, algorithm, condition = fit.key
+    lines = [
+        "[[protocol]]",
+        f"kind = {json.dumps(kind)}",
+        f"algorithm = {json.dumps(algorithm)}",
+        f"condition = {json.dumps(condition)}",
+        f"launch = {json.dumps(_seconds(fit.protocol.launch))}",
+        f"hop = {json.dumps(_seconds(fit.protocol.hop))}",
+    ]
+    if fit.protocol.bulk_hop is not None:
+        lines.append(f"bulk_hop = {json.dumps(_seconds(fit.protocol.bulk_hop))}")
+    lines.append(f"efficiency = {fit.protocol.efficiency:.4f}")
+    for name, error in fit.errors.items():
+        lines.append(f"{name}_error = {f'{error:.4f}' if name == 'efficiency' else json.dumps(_seconds(error))}")
+    if math.isfinite(fit.median_error):
+        lines.append(f"median_relative_error = {fit.median_error:.3f}")
+    if fit.rows:
+        mine = {row.row for row in fit.rows}
+        errors = [abs(one.error) for one in held_out if one.row in mine and one.error is not None]
+        # a protocol whose rows are mostly those of one machine has not been tried on another
+        if len(errors) > len(mine) / 2:
+            lines.append(f"left_out_error = {median(errors):.3f}")
+        lines.append(f"machines = {json.dumps(sorted({machine_of(row.host) for row in fit.rows}))}")
+        sizes = [row.message for row in fit.rows]
+        lines.append(f"ranks = {sorted({row.ranks for row in fit.rows})}")
+        lines.append(f"messages = {json.dumps([format_quantity(size, 'bytes') for size in (min(sizes), max(sizes))])}")
+        lines.append(f"rows = {json.dumps([row.row for row in fit.rows])}")
+        lines.append(f"sources = {json.dumps(sorted({row.source for row in fit.rows}))}")
+    if fit.note:
+        lines.append(f"note = {json.dumps(fit.note)}")
+    return "\n".join(lines) + "\n"
+
+
+def _share(fit: ShareFit) -> str:
+    return "\n".join(
+        [
+            "[[scalar]]",
+            f"name = {json.dumps(fit.name)}",
+            f"means = {json.dumps(fit.means)}",
+            f"value = {fit.value:.4f}",
+            f"range = [{fit.low:.4f}, {fit.high:.4f}]",
+            f"rows = {json.dumps(list(fit.rows))}",
+            f"sources = {json.dumps(list(fit.sources))}",
+            "",
+        ]
+    )
+
+
+def link_record() -> str:
+    """Fit all constants of links and return the record.
+
+    Returns: TOML text; the same ledgers give the same text.
+
+    Examples
+    --------
+    >>> link_record().count("[[scalar]]")
+    11
+    """
+    held_out = held_out_errors("machine")
+    protocols = (_protocol(fit, held_out) for fit in fit_links())
+    return "\n".join([_HEAD, *protocols, *map(_share, fit_shares())])
+
+
+def write_link_fits(file: str | Path | None = None) -> Path:
+    """Fit all constants of links and write them.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> write_link_fits(Path(tempfile.mkdtemp()) / "links.toml").name
+    'links.toml'
+    """
+    path = Path(file) if file else data_folder("calibration") / "fits" / "links.toml"
+    write_atomically(path, link_record())
+    return path

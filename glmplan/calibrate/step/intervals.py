@@ -6,19 +6,37 @@ however many rows it has.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from glmplan.calibrate.step.crossvalidate import PARTS_OF_GROUPS, Errors, folds_of, group_names
+from glmplan.catalog.files import write_atomically
+from glmplan.io.runs.columns import ANSWERS, FIGURES
+from glmplan.io.runs.ledger import group_key
+from glmplan.io.runs.record import Run
 from glmplan.prediction.effects import KNOWLEDGE
+from glmplan.prediction.evidence import FILE, MEASURED_FEATURES, OTHER_FEATURES, factor_key, features_of, kind_at
 from glmplan.prediction.from_row import Question
-from glmplan.prediction.intervals import MEASURED_FEATURES, OTHER_FEATURES, factor_key, features_of, kind_at
-from glmplan.readers.runs.figures import FIGURES
-from glmplan.units import QUANTILE_90
+from glmplan.prediction.table import marked_reasons, predict_runs
+from glmplan.units import QUANTILE_90, Ratio
 
-__all__ = ["Intervals", "Scored", "fit_intervals", "nested_intervals", "scored_of", "site_intervals", "vote"]
+__all__ = [
+    "Intervals",
+    "Scored",
+    "fit_intervals",
+    "needed_stretch",
+    "nested_intervals",
+    "scored_of",
+    "site_intervals",
+    "stretches",
+    "vote",
+    "write_refused_widths",
+]
+
 
 #: share of the left-out errors that an interval holds
 _SHARE = 0.90
@@ -51,9 +69,9 @@ class Scored:
     Attributes
     ----------
     kind : (m,) array of str
-        Kind of figure, as `glmplan.prediction.intervals.kind_at` names it.
+        Kind of figure, as `glmplan.prediction.evidence.kind_at` names it.
     features : dict of str to (m,) array of str
-        As in `glmplan.prediction.intervals.features_of`.
+        As in `glmplan.prediction.evidence.features_of`.
     group : (m,) array of int
         Number of the group (engine, part, model shape, format), [-]
     drafting : (m,) array
@@ -75,29 +93,14 @@ class Intervals:
     base : dict of str to dict of str to (float, float)
         Knowledge class → kind of figure → interval of measured over predicted in logarithms.
     widths : dict of str to float
-        Factors on it by `glmplan.prediction.intervals.factor_key`, [-]
+        Factors on it by `glmplan.prediction.evidence.factor_key`, [-]
     """
 
     base: dict[str, dict[str, tuple[float, float]]]
     widths: dict[str, float]
 
     def ends(self, scored: Scored, knowledge: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Intervals of some observations.
-
-        Parameters
-        ----------
-        scored : Scored
-            The observations.
-        knowledge : (m,) array of str
-            What was known of each.
-        rows : (k,) array of int
-            Which ones, [-]
-
-        Returns
-        -------
-        (k,) array, (k,) array
-            Low and high end in logarithms, [-]
-        """
+        """Intervals of some observations."""
         pairs = np.array([self.base[knowledge[row]][scored.kind[row]] for row in rows]).reshape(-1, 2)
         factor = np.ones(len(rows))
         for place, row in enumerate(rows):
@@ -109,22 +112,7 @@ class Intervals:
 
 
 def scored_of(questions: Sequence[Question], run: np.ndarray, figure: np.ndarray) -> Scored:
-    """Collect what the intervals of observations depend on.
-
-    Parameters
-    ----------
-    questions : sequence of Question
-        The runs.
-    run : (m,) array of int
-        Run of each observation, [-]
-    figure : (m,) array of str
-        Its figure.
-
-    Returns
-    -------
-    Scored
-        The table.
-    """
+    """Collect what the intervals of observations depend on."""
     rows = [features_of(one.deployment, one.load) for one in questions]
     features = {name: np.array([row[name] for row in rows])[run] for name in (*MEASURED_FEATURES, *OTHER_FEATURES)}
     loads = [(rows[n]["load"], rows[n]["cached"]) for n in run]
@@ -140,16 +128,6 @@ def scored_of(questions: Sequence[Question], run: np.ndarray, figure: np.ndarray
 
 def vote(group: np.ndarray) -> np.ndarray:
     """Weight of each row when each group has one vote.
-
-    Parameters
-    ----------
-    group : (n,) array of int
-        Group of each row, [-]
-
-    Returns
-    -------
-    (n,) array
-        One over the rows of its group, [-]
 
     Examples
     --------
@@ -275,20 +253,8 @@ def _class_stretch(
 def fit_intervals(errors: Sequence[Errors], scored: Scored, *, use: np.ndarray | None = None) -> Intervals:
     """Fit the intervals.
 
-    Parameters
-    ----------
-    errors : sequence of Errors
-        Errors of some ways to leave out.
-    scored : Scored
-        What the intervals depend on.
-    use : (m,) array of bool, optional
-        Observations to use; all by default.
-
-    Returns
-    -------
-    Intervals
-        Base intervals and factors. A class that knows less than another never has a narrower base, and a factor narrows
-        only where the groups that it would narrow stay covered.
+    Returns: Base intervals and factors. A class that knows less than another never has a narrower base, and a factor
+      narrows only where the groups that it would narrow stay covered.
 
     References
     ----------
@@ -350,21 +316,7 @@ def nested_intervals(
 
     A part of a group is scored with what other groups say: the other parts of its own group are not among them.
 
-    Parameters
-    ----------
-    errors : sequence of Errors
-        Errors of each way to leave out.
-    scored : Scored
-        What the intervals depend on.
-    questions : sequence of Question
-        The runs.
-    run : (m,) array of int
-        Run of each observation, [-]
-
-    Returns
-    -------
-    list of ((m,) array, (m,) array)
-        For each way, low and high ends in logarithms, [-]
+    Returns: For each way, low and high ends in logarithms.
     """
     found = []
     for one in errors:
@@ -382,21 +334,10 @@ def site_intervals(
 ) -> dict[str, tuple[float, float]]:
     """Intervals of a deployment that a site has measured at two loads.
 
-    Parameters
-    ----------
-    errors : (m,) array
-        Errors after the site's update, NaN where it was not tried, [-]
-    sweep : (m,) array of int
-        Sweep of each, which is what was updated, [-]
-    kinds : (m,) array of str
-        Its kind of figure.
-    configuration : dict of str to (float, float)
-        Intervals of a measured configuration, for kinds of figure that were not tried.
-
-    Returns
-    -------
-    dict of str to (float, float)
-        Kind of figure → interval of measured over predicted in logarithms, [-]
+    - `errors`: Errors after the site's update, NaN where it was not tried.
+    - `sweep`: Sweep of each, which is what was updated.
+    - `configuration`: Intervals of a measured configuration, for kinds of figure that were not tried.
+    - Returns: Kind of figure → interval of measured over predicted in logarithms.
     """
     found = dict(configuration)
     for kind in _KINDS:
@@ -406,3 +347,85 @@ def site_intervals(
             wide = _stretch(errors[mine], sweep[mine], shape)
             found[kind] = (round(wide * shape[0], 4), round(wide * shape[1], 4))
     return found
+
+
+# Learn how much wider intervals must be of rows that no fit takes, from such rows: one vote for each group.
+
+#: share of the groups that the interval is to hold, and fewest groups that a kind of figure is told by [-]
+_HELD, _FEWEST = 0.9, 15
+
+
+def needed_stretch(needed: Sequence[float], groups: Sequence[str]) -> Ratio:
+    """Stretch of intervals that holds nine groups in ten, the vote of the next group counted as a miss.
+
+    - `needed`: For each figure the stretch at which its interval would just hold it.
+    - `groups`: Its group; each has one vote, shared by its figures.
+    - Returns: At least 1; infinite where so few groups say nothing.
+
+    References
+    ----------
+    .. [1] V. Vovk, A. Gammerman, G. Shafer, "Algorithmic Learning in a Random World", Springer 2005, section 4.2.
+
+    Examples
+    --------
+    >>> needed_stretch([0.5] * 17 + [3.0, 3.5, 4.0], [str(one) for one in range(20)])
+    3.5
+    """
+    count = Counter(groups)
+    asked = _HELD * (len(count) + 1) / max(len(count), 1)
+    order = np.argsort(needed, kind="stable")
+    votes = np.cumsum([1.0 / (count[groups[one]] * len(count)) for one in order])
+    enough = np.flatnonzero(votes >= asked - 1e-12)
+    return max(float(needed[order[enough[0]]]), 1.0) if len(enough) else float("inf")
+
+
+def stretches(refused: Iterable[tuple[Run, str]]) -> dict[str, tuple[float, int]]:
+    """How much wider intervals must be for each kind of figure.
+
+    - `refused`: Runs that no fit takes, with the reason.
+    - Returns: Kind of figure → stretch and the groups that it rests on; of a kind with fewer than fifteen groups that
+      of all kinds.
+
+    Notes
+    -----
+    Only runs that a prediction marks before anything is measured: that a row is faster than its part can be is seen in
+    what was measured. Repetitions of other rows have no vote.
+    """
+    rows = [run for run, reason in refused if not reason.startswith("repeats ") and not run.offload]
+    needed: dict[str, list[float]] = defaultdict(list)
+    groups: dict[str, list[str]] = defaultdict(list)
+    marked = marked_reasons(rows)
+    for run, answer in zip(rows, predict_runs(rows, as_fitted=True), strict=True):
+        for column, figure in answer.figures.items() if marked[run.id] else ():
+            kind, measured = ANSWERS[column].interval, run.observed.get(column, 0.0)
+            if not kind or measured <= 0.0 or not figure.low < figure.value < figure.high:
+                continue
+            error, end = np.log(measured / figure.value), figure.high if measured > figure.value else figure.low
+            needed[kind].append(float(error / np.log(end / figure.value)))
+            groups[kind].append(group_key(run))
+    every = needed_stretch(sum(needed.values(), []), sum(groups.values(), []))
+    found = {}
+    for kind in sorted(needed):
+        count = len(set(groups[kind]))
+        own = needed_stretch(needed[kind], groups[kind]) if count >= _FEWEST else every
+        if np.isfinite(own):
+            found[kind] = (own, count)
+    return found
+
+
+def write_refused_widths(found: Mapping[str, tuple[float, int]], folder: Path) -> Path:
+    """Write the stretches.
+
+    Returns: The file; the same stretches give the same bytes.
+    """
+    lines = [
+        "# Written by `glmplan calibrate`; do not edit.",
+        "# Intervals of rows that no fit takes: factor on the logarithms of both ends over the value, so that nine",
+        "# groups of such rows in ten lie inside, and groups that it rests on. See docs/physics/calibration.md.",
+        "",
+        "[stretch]",
+        *(f"{kind} = [{factor:.3g}, {groups}]" for kind, (factor, groups) in sorted(found.items())),
+    ]
+    path = Path(folder) / FILE
+    write_atomically(path, "\n".join([*lines, ""]))
+    return path

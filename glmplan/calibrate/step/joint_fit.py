@@ -6,33 +6,536 @@ Student's t. See docs/physics/calibration.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from glmplan.calibrate.step.normal import Normal, cells_of, normal_equations
 from glmplan.calibrate.step.observations import Design
-from glmplan.calibrate.step.spreads import Spreads, key_spread, noise_class
-from glmplan.calibrate.step.spreads import start as start_spreads
+from glmplan.catalog.files import write_atomically
+from glmplan.costs.step.model import PARAMETERS, step_time
 from glmplan.errors import GlmplanError
-from glmplan.physics.step.time import PARAMETERS, step_time
-from glmplan.prediction.effects import COLUMNS, FRONT, LEVELS, SCALE, TTFT_SCALE, log_parameters
+from glmplan.prediction.effects import COLUMNS, FRONT, LEVELS, REFERENCES, SCALE, TTFT_SCALE, log_parameters
+from glmplan.units import Ratio
 
 __all__ = [
+    "FACTORS",
     "FREEDOM",
     "PRIOR_MEAN",
+    "SHARED",
+    "Cells",
+    "Factor",
+    "Normal",
     "NotConverged",
     "Solution",
+    "Spreads",
+    "cells_of",
     "evaluate",
+    "factor_table",
     "guesses_load",
+    "key_spread",
     "linearised",
+    "noise_class",
     "noise_of",
+    "normal_equations",
     "prior_deviation",
     "prior_mean",
     "solve",
+    "solve_with_noise",
+    "spread_of_effects",
+    "start",
     "summed",
+    "write_spreads",
 ]
+
+
+# The normal equations of the joint fit, exact and small.
+#
+# Runs of one cell (the same key on every level) share their effects, so that all of their figures together say as much
+# as one triangle of at most 22 rows. With ``n`` such rows the posterior of tens of thousands of effects needs one
+# matrix
+# of ``n`` by ``n`` (the matrix inversion lemma): a Cholesky factor gives the effects that fit best and,
+# with its inverse the covariance of whatever is asked.
+#
+# Effects stand in one table here, (keys, 22), the keys of all levels one after the other.
+
+#: singular value of what a cell says, in deviations of the prior by deviations of the noise, below which a direction
+#: is left out: it knows the prior better by less than a part in a thousand million [-]
+_SAYS_NOTHING = 3e-5
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Figures dealt out to cells: those of one cell have the same key on every level.
+
+    Attributes
+    ----------
+    keys : (cells, levels) array of int
+        Rows of the table of effects that add up to each cell, [-]
+    of_figure : (m,) array of int
+        Cell of each figure, [-]
+    first : (levels + 1,) array of int
+        Where the keys of each level begin, [-]
+    """
+
+    keys: np.ndarray
+    of_figure: np.ndarray
+    first: np.ndarray
+
+    @cached_property
+    def _shared(self) -> Any:
+        """Cells by keys, 1 where a cell takes part in a key."""
+        from scipy.sparse import csr_matrix
+
+        cells, levels = self.keys.shape
+        ones, ends = np.ones(self.keys.size), np.arange(0, self.keys.size + 1, levels)
+        return csr_matrix((ones, self.keys.ravel(), ends), shape=(cells, int(self.first[-1])))
+
+    @cached_property
+    def _by_cell(self) -> Any:
+        """Cells by figures, 1 where a figure is of a cell."""
+        from scipy.sparse import csr_matrix
+
+        count = len(self.of_figure)
+        return csr_matrix((np.ones(count), (self.of_figure, np.arange(count))), shape=(len(self.keys), count))
+
+    def added(self, values: np.ndarray) -> np.ndarray:
+        """Values of figures added up for each cell."""
+        return np.asarray(self._by_cell @ values)
+
+    @cached_property
+    def members(self) -> tuple[np.ndarray, ...]:
+        """Figures of each cell."""
+        order = np.argsort(self.of_figure, kind="stable")
+        return tuple(np.split(order, np.searchsorted(self.of_figure[order], np.arange(1, len(self.keys)))))
+
+    def sums(self, table: np.ndarray) -> np.ndarray:
+        """Sum of the effects of each cell."""
+        return np.asarray(self._shared @ table)
+
+    def gathered(self, values: np.ndarray) -> np.ndarray:
+        """Values of cells added up for each key: the transpose of `sums`."""
+        return np.asarray(self._shared.T @ values)
+
+    def split(self, table: np.ndarray) -> tuple[np.ndarray, ...]:
+        """One table for each level."""
+        return tuple(table[low:high] for low, high in zip(self.first[:-1], self.first[1:], strict=True))
+
+
+def cells_of(design: Design) -> Cells:
+    """Deal the figures of a design out to cells."""
+    first = np.concatenate([[0], np.cumsum([len(names) for names in design.key_names])]).astype(int)
+    keys, inside = np.unique((design.keys + first[:-1])[design.observation_run], axis=0, return_inverse=True)
+    return Cells(keys, inside.ravel(), first)
+
+
+@dataclass(frozen=True)
+class Normal:
+    """Figures as combined rows, their covariance factored.
+
+    Attributes
+    ----------
+    cells : Cells
+        Cells of the figures.
+    cell : (n,) array of int
+        Cell of each row, ascending, [-]
+    turns : tuple of (k, r) array
+        For each cell how its figures make up its rows, orthogonal, [-]
+    rows : (n, 22) array
+        Derivative of each row by the sum of effects, over its noise, [-]
+    blocks : dict of int to ((k,) array of int, (k, 22) array)
+        Key → places of its rows, and the rows times the prior deviation of the key, [-]
+    sigma : (keys, 22) array
+        Prior standard deviation of every effect, [-]
+    factor : (n, n) array
+        Lower Cholesky factor of the covariance of the rows, in units of the noise, [-]
+    """
+
+    cells: Cells
+    cell: np.ndarray
+    turns: tuple[np.ndarray, ...]
+    rows: np.ndarray
+    blocks: dict[int, tuple[np.ndarray, np.ndarray]]
+    sigma: np.ndarray
+    factor: np.ndarray
+
+    def turned(self, values: np.ndarray) -> np.ndarray:
+        """Combine values of figures as the rows do.
+
+        `values`: One for each figure of the design, over its noise.
+        """
+        parts = [turn.T @ values[members] for members, turn in zip(self.cells.members, self.turns, strict=True)]
+        return np.concatenate(parts)
+
+    def forward(self, z: np.ndarray) -> np.ndarray:
+        """What the rows come to."""
+        return np.asarray((self.rows * self.cells.sums(self.sigma * z)[self.cell]).sum(axis=1))
+
+    def backward(self, pull: np.ndarray) -> np.ndarray:
+        """Transpose of `forward`."""
+        by_cell = np.zeros((len(self.cells.keys), len(COLUMNS)))
+        starts = np.flatnonzero(np.diff(self.cell, prepend=-1))
+        if len(starts):
+            by_cell[self.cell[starts]] = np.add.reduceat(self.rows * pull[:, None], starts)
+        return self.sigma * self.cells.gathered(by_cell)
+
+    def solve(self, values: np.ndarray) -> np.ndarray:
+        """Covariance of the rows, inverted, times something."""
+        from scipy.linalg import cho_solve
+
+        return np.asarray(cho_solve((self.factor, True), values, check_finite=False))
+
+    def posterior_times(self, gradient: np.ndarray) -> np.ndarray:
+        """Posterior covariance of the effects over their spread, times something.
+
+        Returns: ``(I + MᵀM)⁻¹`` of it, without that matrix.
+        """
+        return gradient - self.backward(self.solve(self.forward(gradient)))
+
+    @cached_property
+    def inverse(self) -> np.ndarray:
+        """The covariance of the rows, inverted, (n, n), [-]"""
+        from scipy.linalg.lapack import dpotri
+
+        found, failed = dpotri(self.factor, lower=1)
+        assert not failed  # a unit matrix plus squares is positive definite
+        lower = np.tril(found)
+        return np.asarray(lower + np.tril(lower, -1).T)
+
+    def leverages(self) -> np.ndarray:
+        """How far each figure is bent by itself: posterior variance of its prediction over that of its noise."""
+        found = np.zeros(len(self.cells.of_figure))
+        for number, (members, turn) in enumerate(zip(self.cells.members, self.turns, strict=True)):
+            low, high = np.searchsorted(self.cell, [number, number + 1])
+            known = np.eye(high - low) - self.inverse[low:high, low:high]
+            found[members] = np.einsum("ij,jk,ik->i", turn, known, turn)
+        return found
+
+    def covariance(self, one: int, two: int) -> np.ndarray:
+        """Posterior covariance of the effects of two keys."""
+        wide = np.outer(self.sigma[one], self.sigma[two])
+        unit = float(one == two) * np.eye(len(COLUMNS))
+        if one not in self.blocks or two not in self.blocks:
+            return unit * wide
+        (first, left), (second, right) = self.blocks[one], self.blocks[two]
+        return np.asarray((unit - left.T @ self.inverse[np.ix_(first, second)] @ right) * wide)
+
+
+def normal_equations(cells: Cells, slope: np.ndarray, sigma: np.ndarray, *, least: Ratio = 0.0) -> Normal:
+    """Combine figures and factor their covariance.
+
+    - `slope`: Derivative of each figure by the sum of its effects, over its noise; zero for those not fitted.
+    - `least`: Directions of a cell that say less than this are left out, in deviations of the prior by those of the
+      noise: a search that starts from the equations needs only what matters.
+
+    References
+    ----------
+    .. [1] C. E. Rasmussen, C. K. I. Williams, "Gaussian Processes for Machine Learning", MIT Press 2006, section 2.1
+       and equation A.9.
+    """
+    wide = np.maximum(np.sqrt(cells.sums(sigma**2)), 1e-12)
+    turns, parts = [], []
+    for members, own in zip(cells.members, wide, strict=True):
+        left, size, right = np.linalg.svd(slope[members] * own, full_matrices=False)
+        says = size > max(least, _SAYS_NOTHING)
+        turns.append(left[:, says])
+        parts.append(size[says, None] * right[says] / own)
+    cell = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    return _factored(cells, cell, tuple(turns), np.concatenate(parts), sigma)
+
+
+def _factored(
+    cells: Cells, cell: np.ndarray, turns: tuple[np.ndarray, ...], rows: np.ndarray, sigma: np.ndarray
+) -> Normal:
+    """Factor the covariance of combined rows."""
+    from scipy.linalg.lapack import dpotrf
+
+    matrix = np.eye(len(rows))
+    blocks = {}
+    for level in range(len(LEVELS)):
+        keys = cells.keys[cell, level]
+        order = np.argsort(keys, kind="stable")
+        starts = np.flatnonzero(np.diff(keys[order], prepend=-1))
+        for places in np.split(order, starts[1:]) if len(order) else []:
+            key = int(keys[places[0]])
+            scaled = rows[places] * sigma[key]
+            blocks[key] = places, scaled
+            there = slice(None) if len(places) == len(rows) else np.ix_(places, places)
+            matrix[there] += scaled @ scaled.T
+    factor, failed = dpotrf(matrix, lower=1, clean=1, overwrite_a=1)
+    assert not failed  # a unit matrix plus squares is positive definite
+    return Normal(cells, cell, turns, rows, blocks, sigma, factor)
+
+
+# Spreads of the effects and noise of the figures: what the joint fit estimates before the effects themselves.
+#
+# A spread is the standard deviation of the effects of one level in one column. It is a product of a factor of the level
+# and one of the column; a factor on whole steps has a spread of its own on every level. Levels that stand for the same
+# thing share one more factor, estimated by `glmplan.calibrate.step.spread_factors`. Noise is a scale for each kind of
+# figure and protocol, estimated by `glmplan.calibrate.step.joint_fit`.
+
+#: centres of the hyperprior: values set by hand for an earlier search, which the factors of `SHARED` correct. Estimates
+#: of each from the runs predicted groups left out worse (docs/physics/calibration.md) [-]
+_LEVEL = {
+    "all": 0.6,
+    "engine": 0.2,
+    "engine_draft": 0.2,
+    "engine_experts": 0.2,
+    "engine_wall": 1.0,
+    "engine_attention": 0.2,
+    "engine_campaign": 0.01,
+    "engine_silicon": 0.18,
+    "engine_accelerator": 0.12,
+    "engine_kind": 0.12,
+    "engine_silicon_kind": 0.12,
+    "engine_format": 0.25,
+    "engine_accelerator_format": 0.25,
+    "model": 0.15,
+    "engine_model": 0.25,
+    "group": 0.125,
+    "configuration": 0.15,
+    "release": 0.15,
+}
+_SCALE = {
+    "engine": 0.08,
+    "engine_draft": 0.08,
+    "engine_campaign": 0.1,
+    "engine_silicon": 0.02,
+    "engine_accelerator": 0.015,
+    "engine_kind": 0.05,
+    "engine_silicon_kind": 0.05,
+    "engine_format": 0.03,
+    "engine_accelerator_format": 0.03,
+    "model": 0.03,
+    "engine_model": 0.05,
+    "group": 0.05,
+    "configuration": 0.18,
+    "release": 0.18,
+}
+_COLUMN = {
+    "host_seconds": 0.84,
+    "layer_seconds": 0.7,
+    "moe_layer_seconds": 1.0,
+    "state_layer_seconds": 1.0,
+    "request_seconds": 1.05,
+    "activation_slowdown": 0.4,
+    "gemm_fixed_slowdown": 0.4,
+    "gemm_bytes_slowdown": 0.4,
+    "gemm_flop_slowdown": 0.6,
+    "expert_fixed_slowdown": 0.4,
+    "expert_bytes_slowdown": 0.5,
+    "expert_flop_slowdown": 0.7,
+    "attention_fixed_slowdown": 0.4,
+    "cache_slowdown": 0.7,
+    "prefill_attention_slowdown": 0.8,
+    "collective_slowdown": 0.4,
+    "collective_bytes_slowdown": 0.4,
+    "arrival_seconds": 1.5,
+    "prompt_token_seconds": 1.5,
+    "wake_seconds": 2.0,
+    "ttft_scale": 0.8,
+}
+#: how far off they may be: a factor of `e` for levels, of two for columns [-]
+_OPEN, _COLUMN_OPEN = 1.0, 0.7
+#: one key cannot tell the spread of its level: left free it grows until the fit no longer ends. Of what a wall costs
+#: nothing is known but its order
+_FIXED = ("all", "engine_wall")
+#: levels whose spreads are estimated by one factor: they say how far engines, parts, models, and a model on a part
+#: differ. How far a wall reaches is free
+SHARED: dict[str, tuple[str, ...]] = {
+    "all": ("all",),
+    "engine": ("engine", "engine_draft", "engine_experts", "engine_attention", "engine_kind", "engine_format"),
+    "part": ("engine_silicon", "engine_accelerator", "engine_silicon_kind", "engine_accelerator_format"),
+    "model": ("model", "engine_model"),
+    "pair": ("engine_campaign", "group", "configuration", "release"),
+}
+#: levels that stand for a part of the engine only: what they can change
+_LEVEL_COLUMNS = {
+    "engine_experts": ("moe_layer_seconds", "activation_slowdown", "expert_fixed_slowdown", "expert_bytes_slowdown",
+                       "expert_flop_slowdown"),
+    "engine_wall": tuple(name for name in PARAMETERS if name.endswith("_slowdown")),
+    "engine_attention": ("attention_fixed_slowdown", "cache_slowdown", "prefill_attention_slowdown"),
+}  # fmt: skip
+#: spread of what is not there [-]
+_NOTHING = 1e-9
+#: noise of a class before its rows say more [-]
+_NOISE = 0.2
+#: what a load that a table does not state adds to the noise, before rows say more [-]
+_GUESSED_LOAD = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """One factor of the spreads.
+
+    Attributes
+    ----------
+    kind : str
+        `level`, `column` or `scale`.
+    name : str
+        Of `LEVELS` or `COLUMNS`.
+    centre : float
+        Centre of its hyperprior, as a logarithm, [-]
+    open : float
+        Standard deviation of its hyperprior; 0 if it is not free, [-]
+    """
+
+    kind: str
+    name: str
+    centre: float
+    open: float
+
+
+def _factors() -> tuple[Factor, ...]:
+    levels = [Factor("level", name, float(np.log(_LEVEL[name])), 0.0 if name in _FIXED else _OPEN) for name in LEVELS]
+    columns = [
+        Factor("column", name, float(np.log(_COLUMN[name])), _COLUMN_OPEN) for name in COLUMNS if name in _COLUMN
+    ]
+    scales = [Factor("scale", name, float(np.log(value)), _OPEN) for name, value in _SCALE.items()]
+    return (*levels, *columns, *scales)
+
+
+#: all factors of the spreads with their hyperprior
+FACTORS: tuple[Factor, ...] = _factors()
+
+
+def factor_table() -> np.ndarray:
+    """Which factors make up the spread of each level and column.
+
+    Returns: 1 where the logarithm of the factor is added; nothing at all where an effect cannot be.
+    """
+    table = np.zeros((len(LEVELS), len(COLUMNS), len(FACTORS)))
+    for place, factor in enumerate(FACTORS):
+        if factor.kind == "level":
+            table[LEVELS.index(factor.name), :, place] = 1.0
+        elif factor.kind == "column":
+            table[:, COLUMNS.index(factor.name), place] = 1.0
+    for level, names in _LEVEL_COLUMNS.items():
+        table[LEVELS.index(level), [name not in names for name in COLUMNS]] = 0.0
+    table[:, SCALE] = 0.0
+    for place, factor in enumerate(FACTORS):
+        if factor.kind == "scale":
+            table[LEVELS.index(factor.name), SCALE, place] = 1.0
+    return table
+
+
+def spread_of_effects(logarithm: np.ndarray) -> np.ndarray:
+    """Prior standard deviations from the factors."""
+    table = factor_table()
+    return np.where(table.any(axis=2), np.exp(table @ logarithm), _NOTHING)
+
+
+@dataclass(frozen=True)
+class Spreads:
+    """Spreads of the effects and noise of the figures.
+
+    Attributes
+    ----------
+    logarithm : (factors,) array
+        Logarithm of each of `FACTORS`, [-]
+    noise : mapping of str to float
+        Scale of Student's t of what the model leaves, by figure and protocol, in logarithms, [-]
+    guessed_load : float
+        What a load that a table does not state adds to it, [-]
+    error : (factors,) array
+        Standard error of the logarithms; of the hyperprior where nothing was estimated, [-]
+    noise_error : mapping of str to float
+        Standard error of the logarithm of each noise, [-]
+    factor : mapping of str to float
+        Factor on the spreads of the levels of each of `SHARED`; 1 where none is given, [-]
+    factor_error : mapping of str to float
+        Standard error of its logarithm; none where nothing was estimated, [-]
+    """
+
+    logarithm: np.ndarray
+    noise: Mapping[str, float] = field(default_factory=dict)
+    guessed_load: float = _GUESSED_LOAD
+    error: np.ndarray = field(default_factory=lambda: np.array([factor.open for factor in FACTORS]))
+    noise_error: Mapping[str, float] = field(default_factory=dict)
+    factor: Mapping[str, float] = field(default_factory=dict)
+    factor_error: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def effect(self) -> np.ndarray:
+        """Prior standard deviation of an effect, (levels, columns), [-]"""
+        shared = {level: self.factor.get(name, 1.0) for name, levels in SHARED.items() for level in levels}
+        return spread_of_effects(self.logarithm) * np.array([[shared.get(level, 1.0)] for level in LEVELS])
+
+    def noise_of(self, names: np.ndarray) -> np.ndarray:
+        """Noise of figures by the name of their class.
+
+        Returns: That of a class that was never seen is the start's.
+        """
+        classes, inside = np.unique(names, return_inverse=True)
+        return np.array([self.noise.get(str(name), _NOISE) for name in classes])[inside]
+
+
+def start() -> Spreads:
+    """Spreads before anything was estimated: the centre of the hyperprior.
+
+    Examples
+    --------
+    >>> round(float(start().effect[LEVELS.index("engine"), 0]), 3)
+    0.168
+    """
+    return Spreads(np.array([factor.centre for factor in FACTORS]))
+
+
+def key_spread(names: Sequence[str], spread: np.ndarray) -> np.ndarray:
+    """Prior standard deviation of the effects of one level by key.
+
+    Returns: The same for every key, next to nothing for what the others are compared with.
+
+    Examples
+    --------
+    >>> key_spread(["vllm plain", "vllm drafting"], np.array([0.2])).ravel().round(3).tolist()
+    [0.0, 0.2]
+    """
+    usual = np.array([name.endswith(REFERENCES) for name in names])
+    return np.where(usual[:, None], _NOTHING, spread)
+
+
+def noise_class(design: Design) -> np.ndarray:
+    """Name of the noise class of each observation: kind of figure and protocol."""
+    protocol = np.array([question.run.protocol for question in design.questions])[design.observation_run]
+    kind = np.char.partition(design.figure, "_")[:, 0]
+    return np.char.add(np.char.add(kind, " "), protocol)
+
+
+def write_spreads(spreads: Spreads, file: str | Path, *, head: Iterable[str] = ()) -> Path:
+    """Write spreads with their errors; the same spreads give the same bytes."""
+    lines = [
+        *head,
+        "# Spread of an effect: factor of its level times that of its column; of a factor on whole steps, `scale` of",
+        "# its level; all times `shared` of its levels. Each as [value, standard error of its logarithm]. Shared",
+        "# factors are estimated from what is left out; all others are chosen, and how far off they may be is a",
+        "# judgement (0: fixed), see docs/physics/calibration.md.",
+        "",
+        "# What a load that a table does not state adds to the noise, [-]",
+        f"guessed_load = {spreads.guessed_load:.3g}",
+    ]
+    for kind in ("level", "column", "scale"):
+        lines += ["", f"[{kind}]"]
+        for factor, value, error in zip(FACTORS, spreads.logarithm, spreads.error, strict=True):
+            if factor.kind == kind:
+                lines.append(f"{factor.name} = [{np.exp(value):.3g}, {error:.2f}]")
+    lines += [
+        "",
+        "# Of all engines together, of what differs by engine, by part, by model, by model and part",
+        "[shared]",
+    ]
+    for name in SHARED:
+        lines.append(f"{name} = [{spreads.factor.get(name, 1.0):.3g}, {spreads.factor_error.get(name, _OPEN):.2f}]")
+    lines += ["", "# Scale of Student's t, [-]", "[noise]"]
+    for name, value in sorted(spreads.noise.items()):
+        lines.append(f'"{name}" = [{value:.3g}, {spreads.noise_error.get(name, 0.0):.2f}]')
+    path = Path(file)
+    write_atomically(path, "\n".join([*lines, ""]))
+    return path
+
 
 #: where the search starts and where an unmeasured engine stands: latencies in seconds, slow-downs as ratios
 PRIOR_MEAN: dict[str, float] = {
@@ -113,17 +616,7 @@ class Solution:
 def summed(design: Design, effects: tuple[np.ndarray, ...]) -> np.ndarray:
     """Sum of the effects of each run over the levels.
 
-    Parameters
-    ----------
-    design : Design
-        The runs.
-    effects : tuple of (keys, 22) array
-        Effects by level, [log s] or [-]
-
-    Returns
-    -------
-    (runs, 22) array
-        [-]
+    `effects`: Effects by level, [log s] or [-].
     """
     return sum((effects[level][design.keys[:, level]] for level in range(len(LEVELS))), start=np.zeros(1))
 
@@ -131,17 +624,8 @@ def summed(design: Design, effects: tuple[np.ndarray, ...]) -> np.ndarray:
 def evaluate(design: Design, effects: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Predict every observation and its sensitivity.
 
-    Parameters
-    ----------
-    design : Design
-        The runs.
-    effects : (runs, 22) array
-        Summed effects, [log s] or [-]
-
-    Returns
-    -------
-    (m,) array, (m, 22) array
-        Logarithm of the predicted seconds, and its derivative by each column, [log s]
+    - `effects`: Summed effects, [log s] or [-].
+    - Returns: Logarithm of the predicted seconds, and its derivative by each column, [log s].
     """
     step = step_time(design.figure_work, log_parameters(effects)[design.observation_run])
     slope = np.zeros((len(step.seconds), len(COLUMNS)))
@@ -154,15 +638,7 @@ def evaluate(design: Design, effects: np.ndarray) -> tuple[np.ndarray, np.ndarra
 def guesses_load(design: Design) -> np.ndarray:
     """Which observations are of whole requests whose lengths or requests in flight the table does not state.
 
-    Parameters
-    ----------
-    design : Design
-        The runs.
-
-    Returns
-    -------
-    (m,) array of bool
-        Such a table says little of a step time.
+    Returns: Such a table says little of a step time.
     """
     words = ("in flight", "input tokens", "output tokens")
     open_ = [
@@ -176,30 +652,14 @@ def guesses_load(design: Design) -> np.ndarray:
 
 
 def noise_of(design: Design, spreads: Spreads) -> np.ndarray:
-    """Noise of each observation.
-
-    Parameters
-    ----------
-    design : Design
-        The runs.
-    spreads : Spreads
-        Noise of their classes.
-
-    Returns
-    -------
-    (m,) array
-        [-]
-    """
+    """Noise of each observation."""
     return np.hypot(spreads.noise_of(noise_class(design)), spreads.guessed_load * guesses_load(design))
 
 
 def prior_mean() -> np.ndarray:
     """Where an unmeasured engine stands.
 
-    Returns
-    -------
-    (22,) array
-        [log s] or [-]
+    Returns: [log s] or [-].
     """
     return np.array([np.log(PRIOR_MEAN[name]) for name in PARAMETERS] + [0.0, 0.0])
 
@@ -207,39 +667,16 @@ def prior_mean() -> np.ndarray:
 def prior_deviation(design: Design, spread: np.ndarray) -> np.ndarray:
     """Prior standard deviation of every effect of a design.
 
-    Parameters
-    ----------
-    design : Design
-        The runs.
-    spread : (levels, columns) array
-        Spread of each level, [-]
-
-    Returns
-    -------
-    (keys, 22) array
-        The keys of all levels one after the other, [-]
+    Returns: The keys of all levels one after the other.
     """
     return np.concatenate([key_spread(names, spread[level]) for level, names in enumerate(design.key_names)])
 
 
-def linearised(design: Design, solution: Solution, *, spread: np.ndarray | None = None, least: float = 0.0) -> Normal:
+def linearised(design: Design, solution: Solution, *, spread: np.ndarray | None = None, least: Ratio = 0.0) -> Normal:
     """Normal equations around a solution, with Student's weights as they ended.
 
-    Parameters
-    ----------
-    design : Design
-        The runs.
-    solution : Solution
-        Effects.
-    spread : (levels, columns) array, optional
-        Prior standard deviations; those of the fit by default, [-]
-    least : float, optional
-        As in `glmplan.calibrate.step.normal.normal_equations`, [-]
-
-    Returns
-    -------
-    Normal
-        The equations: their inverse is the posterior of Laplace's approximation.
+    - `spread`: Prior standard deviations; those of the fit by default.
+    - Returns: The equations: their inverse is the posterior of Laplace's approximation.
     """
     slope = evaluate(design, summed(design, solution.effects))[1] * solution.root[:, None]
     wide = prior_deviation(design, solution.spreads.effect if spread is None else spread)
@@ -312,35 +749,15 @@ def solve(
     *,
     use: np.ndarray | None = None,
     start: tuple[np.ndarray, ...] | None = None,
-    enough: float = TOLERANCE,
+    enough: Ratio = TOLERANCE,
     progress: Callable[[int, float], None] | None = None,
 ) -> Solution:
     """Find the effects of the highest posterior density.
 
-    Parameters
-    ----------
-    design : Design
-        The runs.
-    spreads : Spreads, optional
-        Spreads of the effects and noise of the figures; by default those before anything was estimated.
-    use : (m,) array of bool, optional
-        Observations to fit; all by default.
-    start : tuple of (keys, 22) array, optional
-        Where to begin; the prior mean by default, [log s] or [-]
-    enough : float, optional
-        How near to the optimum to end, in deviations of the posterior over all directions, [-]
-    progress : callable, optional
-        Called with the step and the median absolute residual.
-
-    Returns
-    -------
-    Solution
-        The effects and what they leave.
-
-    Raises
-    ------
-    NotConverged
-        If the optimum is farther than a hundredth of a posterior deviation after 300 rounds.
+    - `spreads`: Spreads of the effects and noise of the figures; by default those before anything was estimated.
+    - `start`: Where to begin; the prior mean by default, [log s] or [-].
+    - `enough`: How near to the optimum to end, in deviations of the posterior over all directions.
+    - `progress`: Called with the step and the median absolute residual.
 
     Notes
     -----
@@ -352,7 +769,7 @@ def solve(
     ----------
     .. [1] J. Nocedal, S. J. Wright, "Numerical Optimization", 2nd ed., Springer 2006, algorithm 7.4 and section 10.3.
     """
-    spreads = start_spreads() if spreads is None else spreads
+    spreads = start() if spreads is None else spreads
     search = _Posterior(design, spreads, np.ones(len(design.log_seconds), dtype=bool) if use is None else use)
     z = np.zeros_like(search.sigma)
     if start is not None:
@@ -397,3 +814,74 @@ def _next(search: _Posterior, normal: Normal, here: _Point, past: list[tuple[np.
             return there
         length /= 2.0
     return there
+
+
+# Noise of the figures, a scale for each kind of figure and protocol, estimated together with the effects.
+
+#: noise is found when that of no class moves by more in logarithms [-]
+_ENOUGH = 0.02
+#: rounds after which it is said to have failed; how near the effects are to their optimum in each, in deviations
+_MOST_ROUNDS_NOISE, _NEAR = 60, 0.5
+#: the noise of a class is drawn towards that of its kind of figure as by so many rows [-]
+_ROWS_OF_PRIOR = 5.0
+#: what the form of the step time itself is off by inside a curve, whose rows err together and are counted one by one;
+#: without such a bound the runs of one curve are taken for as many witnesses [-]
+_FORM = 0.10
+
+
+def solve_with_noise(
+    design: Design,
+    spreads: Spreads | None = None,
+    *,
+    start: tuple[np.ndarray, ...] | None = None,
+    progress: Callable[[int, float], None] | None = None,
+) -> Solution:
+    """Fit the effects with the noise that the figures show.
+
+    - `spreads`: Spreads of the effects, and the noise to begin with; by default those before anything was estimated.
+    - `start`: Effects to begin with; the prior mean by default, [log s] or [-].
+    - `progress`: Called with the round and how far the noise of a class moved, in logarithms.
+
+    References
+    ----------
+    .. [1] K. L. Lange, R. J. A. Little, J. M. G. Taylor, "Robust Statistical Modeling Using the t Distribution",
+       JASA 84 (1989): the scale of Student's t by expectation and maximisation.
+    """
+    spreads, names = start() if spreads is None else spreads, noise_class(design)
+    classes = np.unique(names)
+    spreads = replace(spreads, noise=dict(zip(classes.tolist(), spreads.noise_of(classes).tolist(), strict=True)))
+    moved = np.inf
+    for round_ in range(_MOST_ROUNDS_NOISE):
+        solution = solve(design, spreads, start=start, enough=_NEAR)
+        start = solution.effects
+        found = _moved(design, solution, linearised(design, solution, least=_MATTERS), names)
+        moved = max(abs(float(np.log(found.noise[name] / spreads.noise[name]))) for name in found.noise)
+        spreads = found
+        if progress is not None:
+            progress(round_ + 1, moved)
+        if moved < _ENOUGH:
+            return solve(design, spreads, start=start)
+    raise NotConverged(f"the noise of a class still moves by {moved:.2g} after {_MOST_ROUNDS} rounds")
+
+
+def _moved(design: Design, solution: Solution, normal: Normal, names: np.ndarray) -> Spreads:
+    """One step of expectation and maximisation of the noise of every class."""
+    spreads = solution.spreads
+    variance = noise_of(design, spreads) ** 2
+    # squares that are left and what the effects leave open, over the noise
+    leverage = normal.leverages()
+    squares = (solution.root * solution.residual) ** 2 + leverage
+    noise, errors = {}, {}
+    kinds = {name: name.partition(" ")[0] for name in spreads.noise}
+    own = {name: names == name for name in spreads.noise}
+    rows = {name: float((spreads.noise[name] ** 2 / variance[mine]).sum()) for name, mine in own.items()}
+    for name, mine in own.items():
+        now = spreads.noise[name] ** 2
+        alike = [other for other in kinds if kinds[other] == kinds[name]]
+        pooled = np.average([np.log(spreads.noise[other]) for other in alike], weights=[rows[other] for other in alike])
+        found = now * float((squares * now / variance)[mine].sum()) + _ROWS_OF_PRIOR * np.exp(2.0 * pooled)
+        noise[name] = max(float(np.sqrt(found / (rows[name] + _ROWS_OF_PRIOR))), _FORM)
+        # information of Student's t on the logarithm of its scale, of the rows that the effects do not use up
+        told = max(rows[name] - float(leverage[mine].sum()), 0.0) + _ROWS_OF_PRIOR
+        errors[name] = float(np.sqrt((FREEDOM + 3.0) / (2.0 * FREEDOM * told)))
+    return replace(spreads, noise=noise, noise_error=errors)

@@ -2,26 +2,130 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
-from glmplan.calibrate.step.physical_limits import reasons_impossible
+from glmplan.costs.blocks.stack import routed_blocks
+from glmplan.costs.step.model import BOUND, FrontPoints, Perfect
+from glmplan.costs.step.work import SLOTS, step_work
 from glmplan.errors import GlmplanError, SpecError
-from glmplan.physics.step.model import FrontPoints
-from glmplan.physics.step.work import SLOTS
+from glmplan.io.runs.columns import COMPARED, compared_figures
+from glmplan.io.runs.ledger import repeats
+from glmplan.io.runs.record import Run
 from glmplan.prediction.effects import LEVELS, keys_of
-from glmplan.prediction.from_row import Question, question_of
-from glmplan.prediction.observables import Observables, observables
-from glmplan.prediction.step_table import step_tables
-from glmplan.prediction.usable_rows import why_unknown
-from glmplan.readers.runs.figures import compared_figures
-from glmplan.readers.runs.ledger import repeats
-from glmplan.readers.runs.record import Run
+from glmplan.prediction.from_row import Question, question_of, why_unknown
+from glmplan.prediction.load import Observables, observables
+from glmplan.prediction.step_models import step_tables
+from glmplan.units import Seconds, SecondsArray
 
-__all__ = ["Design", "asked_of", "build_design", "design_of", "design_unchecked", "part_of", "work_table"]
+__all__ = [
+    "Design",
+    "asked_of",
+    "build_design",
+    "design_of",
+    "design_unchecked",
+    "domains_of",
+    "fastest_seconds",
+    "part_of",
+    "reasons_impossible",
+    "sweeps_of",
+    "why_impossible",
+    "work_table",
+]
+
+
+# What a part can do at best: a measured figure that is faster cannot be what its row says.
+
+#: share of the roofline time below which a figure cannot be: unevenly routed tokens touch fewer experts [-]
+_POSSIBLE = 0.8
+#: the same for all requests together: the last wave of a run leaves a tenth of them out of flight, and requests with
+#: like prompts (benchmarks that repeat one) visit the same experts [-]
+_POSSIBLE_TOGETHER, _POSSIBLE_ROUTED = 0.9, 0.6
+#: and where an estimated KV pool, not the stated requests in flight, decides how many run: nine estimates in ten are
+#: less than 1.65 times the pool, so that at least so large a share of the requests runs [-]
+_POSSIBLE_POOL = 0.6
+#: where so many rows of one table are impossible, and so large a share, the others share what nobody stated [-]
+_SEVERAL, _OFTEN = 3, 1 / 3
+
+
+def fastest_seconds(question: Question, figure: str) -> Seconds | None:
+    """Time that a figure takes at least: all bytes at the data-sheet bandwidth, all FLOP at the peak rate.
+
+    Returns: The time for the figure's own unit of work; None when the load has no such figure.
+    """
+    found = observables(question.load)
+    total = found.figures.get(COMPARED[figure].predicted)
+    if total is None:
+        return None
+    work = step_work(Perfect.of(question.deployment.structure), layout=question.deployment.layout, points=found.points)
+    seconds = np.sum([work[slot] for slot in BOUND], axis=0)
+    return float(total.weights @ seconds) / (total.scale if total.rate else 1.0)
+
+
+def why_impossible(question: Question) -> str:
+    """Why the figures of a run cannot be.
+
+    Returns: The first figure that is too fast, and by how much; empty if all can be.
+    """
+    if question.deployment.structure.part.is_processor:
+        return ""  # its caches can hold a small model: its memory is no bound
+    part = question.deployment.accelerator.name
+    users = question.load.concurrency
+    alone = replace(question, load=replace(question.load, concurrency=1.0, requests=4))
+    stated = not any("in flight" in word for word in question.assumed)
+    routed = bool(routed_blocks(question.deployment.model))
+    load = question.load
+    full = load.pool_tokens < users * (load.input_tokens + load.output_tokens)
+    crowd = min(_POSSIBLE_ROUTED if routed else _POSSIBLE_TOGETHER, _POSSIBLE_POOL if full else 1.0)
+    for figure, value in question.run.observed.items():
+        if figure not in COMPARED or value <= 0:
+            continue
+        kind = COMPARED[figure]
+        measured = 1.0 / value if kind.rate else value * kind.factor
+        # the queue of a mean TTFT is a model, not a bound: only the prompt itself counts
+        checks = [] if kind.interval == "ttft" or not stated else [(question, crowd, users)]
+        checks.append((alone, _POSSIBLE, users if kind.rate and kind.predicted != "user_rate" else 1.0))
+        for asked, share, together in checks:
+            least = fastest_seconds(asked, figure)
+            if least is None:
+                continue
+            least = least if asked is question else least / together
+            if measured < share * least:
+                return (
+                    f"{figure} {value:g} is {least / measured:.1f} times faster than the memory bandwidth and matrix "
+                    f"rate of {part} allow with {users:g} requests at once; a cached prompt or a lower running_limit "
+                    "must be stated"
+                )
+    return ""
+
+
+def reasons_impossible(questions: Sequence[Question]) -> list[str]:
+    """Why the figures of runs cannot be, each by itself or with the table that it comes from.
+
+    A table of a campaign (a model on a part by one release of an engine) of which a third cannot be was measured
+    under a condition that is not stated, such as cached prompts: its other rows were too, and no bound shows it.
+
+    Returns: A reason for each run; empty for what can be.
+    """
+    reasons = [why_impossible(question) for question in questions]
+    tables: dict[tuple[str | None, ...], list[int]] = defaultdict(list)
+    for place, question in enumerate(questions):
+        run = question.run
+        if run.campaign:  # a site tells one row from another
+            tables[(run.campaign, run.model, run.accelerator, run.engine, run.engine_version)].append(place)
+    for places in tables.values():
+        bad = sum(bool(reasons[place]) for place in places)
+        if bad >= _SEVERAL and bad >= _OFTEN * len(places):
+            for place in places:
+                reasons[place] = reasons[place] or (
+                    f"{bad} of the {len(places)} rows of its table are faster than the part allows: what made them so "
+                    "is not stated, and the others were measured with them"
+                )
+    return reasons
 
 
 @dataclass(frozen=True)
@@ -78,19 +182,8 @@ class Design:
         shape = len(self.log_seconds), len(self.work)
         return np.asarray(csr_matrix((self.entry_weight, (self.entry_observation, self.entry_node)), shape) @ self.work)
 
-    def predicted(self, seconds: np.ndarray) -> np.ndarray:
-        """Each observation as a sum over step times.
-
-        Parameters
-        ----------
-        seconds : (nodes,) array
-            Step times, [s]
-
-        Returns
-        -------
-        (m,) array
-            [s]
-        """
+    def predicted(self, seconds: SecondsArray) -> SecondsArray:
+        """Each observation as a sum over step times."""
         terms = self.entry_weight * seconds[self.entry_node]
         return np.bincount(self.entry_observation, weights=terms, minlength=len(self.log_seconds))
 
@@ -98,17 +191,8 @@ class Design:
 def work_table(questions: list[Question], found: list[Observables]) -> np.ndarray:
     """Work of the kinds of step of many runs.
 
-    Parameters
-    ----------
-    questions : list of Question
-        The runs.
-    found : list of Observables
-        The kinds of step of each, and its work of the front end.
-
-    Returns
-    -------
-    (nodes, 20) array
-        Rows in the order of the runs, [s] or [-]
+    - `found`: The kinds of step of each, and its work of the front end.
+    - Returns: Rows in the order of the runs, [s] or [-].
     """
     starts = np.concatenate([[0], np.cumsum([len(one.decode_requests) for one in found])])
     table = np.zeros((int(starts[-1]), len(SLOTS)))
@@ -125,15 +209,7 @@ def work_table(questions: list[Question], found: list[Observables]) -> np.ndarra
 def asked_of(runs: Iterable[Run]) -> tuple[list[Question], list[tuple[Run, str]]]:
     """Questions of the runs that can be asked about.
 
-    Parameters
-    ----------
-    runs : iterable of Run
-        The runs.
-
-    Returns
-    -------
-    list of Question, list of (Run, str)
-        The questions, and the other runs with the reason.
+    Returns: The questions, and the other runs with the reason.
     """
     questions: list[Question] = []
     refused: list[tuple[Run, str]] = []
@@ -162,20 +238,7 @@ def asked_of(runs: Iterable[Run]) -> tuple[list[Question], list[tuple[Run, str]]
 def build_design(runs: Iterable[Run]) -> Design:
     """Turn runs into arrays.
 
-    Parameters
-    ----------
-    runs : iterable of Run
-        The runs; unusable ones are left out with their reason.
-
-    Returns
-    -------
-    Design
-        The table.
-
-    Raises
-    ------
-    SpecError
-        If no run can be used; the message gives the reason of the first.
+    `runs`: The runs; unusable ones are left out with their reason.
     """
     return design_of(*asked_of(runs))
 
@@ -183,22 +246,8 @@ def build_design(runs: Iterable[Run]) -> Design:
 def design_of(asked: list[Question], refused: list[tuple[Run, str]] | None = None) -> Design:
     """Turn questions with their measured figures into arrays.
 
-    Parameters
-    ----------
-    asked : list of Question
-        What was asked; their runs hold what was measured. What no part can do is refused.
-    refused : list of (Run, str), optional
-        Runs that became no question, with the reason.
-
-    Returns
-    -------
-    Design
-        The table.
-
-    Raises
-    ------
-    SpecError
-        If no run can be used; the message gives the reason of the first.
+    - `asked`: What was asked; their runs hold what was measured. What no part can do is refused.
+    - `refused`: Runs that became no question, with the reason.
     """
     reasons = reasons_impossible(asked)
     questions = [question for question, reason in zip(asked, reasons, strict=True) if not reason]
@@ -209,22 +258,7 @@ def design_of(asked: list[Question], refused: list[tuple[Run, str]] | None = Non
 def design_unchecked(questions: list[Question], refused: list[tuple[Run, str]] | None = None) -> Design:
     """Turn questions with their measured figures into arrays, whether a part can do that or not.
 
-    Parameters
-    ----------
-    questions : list of Question
-        What was asked.
-    refused : list of (Run, str), optional
-        Runs that became no question, with the reason.
-
-    Returns
-    -------
-    Design
-        The table.
-
-    Raises
-    ------
-    SpecError
-        If no run can be used; the message gives the reason of the first.
+    `refused`: Runs that became no question, with the reason.
     """
     refused = refused or []
     steps: list[Observables] = []
@@ -281,20 +315,7 @@ def design_unchecked(questions: list[Question], refused: list[tuple[Run, str]] |
 
 
 def part_of(design: Design, runs: np.ndarray) -> Design:
-    """The part of a design that concerns some runs.
-
-    Parameters
-    ----------
-    design : Design
-        The design.
-    runs : (k,) array of int
-        Places of the runs, ascending, [-]
-
-    Returns
-    -------
-    Design
-        The same table with these runs only.
-    """
+    """The part of a design that concerns some runs."""
     place = np.full(len(design.questions), -1)
     place[runs] = np.arange(len(runs))
     nodes = np.flatnonzero(place[design.node_run] >= 0)
@@ -316,3 +337,58 @@ def part_of(design: Design, runs: np.ndarray) -> Design:
         waiting=design.waiting[rows],
         keys=design.keys[runs],
     )
+
+
+# Sweeps over concurrency among the runs: what tests a site's update.
+
+#: fewest concurrencies of a sweep [-]
+_FEWEST = 4
+_PROTOCOL = "inferencex"
+
+
+def sweeps_of(questions: Sequence[Question]) -> list[list[int]]:
+    """Find the sweeps: one build on one day, at four concurrencies or more.
+
+    Runs of a sweep agree in model, accelerator, engine and its release, weights, layout, drafting and lengths.
+
+    Returns: Places of the runs of each sweep, ascending.
+    """
+    found: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for place, question in enumerate(questions):
+        run, d, load = question.run, question.deployment, question.load
+        if run.protocol == _PROTOCOL:
+            key = (d.model.name, d.accelerator.name, d.engine, d.weights, str(d.layout), load.input_tokens,
+                   load.output_tokens, d.draft_tokens, run.engine_version, run.measured_on)  # fmt: skip
+            found[key].append(place)
+    return [places for places in found.values() if len({questions[one].load.concurrency for one in places}) >= _FEWEST]
+
+
+# Which concurrencies and lengths were measured of each group, beyond which an interval is widened.
+
+#: how an assumption about concurrency, input and output is worded (`glmplan.prediction.from_row`)
+_STATED = ("requests in flight", "input tokens", "output tokens")
+
+
+def domains_of(questions: Iterable[Question]) -> dict[str, list[float]]:
+    """Ranges of concurrency, context with prompt, and answer that were measured, by group.
+
+    Returns: Group → least and most requests [-], tokens read and tokens written [token]; 0 and infinity where no run
+      says.
+    """
+    found: dict[str, list[list[float]]] = {}
+    for question in questions:
+        load = question.load
+        point = [load.concurrency, load.input_tokens + load.context, load.output_tokens]
+        # a length that the table does not state bounds nothing, and a prompt alone says nothing of answers
+        silent = [any(text.endswith(name) for text in question.assumed) for name in _STATED]
+        silent[2] |= load.phase == "prefill"
+        row = [np.nan if unsaid else one for unsaid, one in zip(silent, point, strict=True)]
+        found.setdefault(keys_of(question.deployment)[LEVELS.index("group")], []).append(row)
+    ranges = {}
+    for key, points in found.items():
+        table = np.array(points)
+        low = np.where(np.isnan(table), np.inf, table).min(axis=0)
+        high = np.where(np.isnan(table), -np.inf, table).max(axis=0)
+        ends = np.stack([np.where(low <= high, low, 0.0), np.where(low <= high, high, np.inf)], axis=1)
+        ranges[key] = [float(one) for one in ends.ravel()]
+    return ranges

@@ -13,26 +13,93 @@ from pathlib import Path
 
 import numpy as np
 
-from glmplan.calibrate.step.domain import domains_of
 from glmplan.calibrate.step.joint_fit import evaluate
-from glmplan.calibrate.step.observations import Design, build_design, part_of
-from glmplan.calibrate.step.processors import MISSED, processor_prior
-from glmplan.calibrate.step.sweeps import sweeps_of
-from glmplan.facts.files import write_atomically
-from glmplan.prediction.effects import COLUMNS, LEVELS, Effects, keys_of, load_effects
-from glmplan.prediction.own_site import with_site
-from glmplan.prediction.site_prior import SITE_NOISE, site_spread
-from glmplan.readers.runs.figures import FIGURES
-from glmplan.readers.runs.record import Run
+from glmplan.calibrate.step.observations import Design, build_design, domains_of, part_of, sweeps_of
+from glmplan.catalog.engines.limitations import engine_names, load_engine
+from glmplan.catalog.files import write_atomically
+from glmplan.costs.step.model import PARAMETERS
+from glmplan.io.runs.columns import FIGURES
+from glmplan.io.runs.record import Run
+from glmplan.prediction.deployment import Deployment
+from glmplan.prediction.effects import COLUMNS, LEVELS, SITE_NOISE, Effects, keys_of, load_effects, site_spread
+from glmplan.prediction.step_models import with_site
 
 __all__ = [
+    "MISSED",
+    "Prior",
     "SiteFit",
     "calibrate_site",
     "left_open",
+    "processor_prior",
     "site_errors",
     "update_site",
     "write_site",
 ]
+
+
+# What is taken of an engine on a processor before a site measures it: no row of the shipped fit ran on one.
+
+#: what the form of a step misses on a processor and what its steps differ by from minute to minute, standard deviation
+#: of the logarithm. Calibrated on 1 and 4 of 1 to 8 users, models of 200 MB on two cores of a Xeon were off by 7 and
+#: 8 % in TPOT and 4 % in TTFT (root mean square), models of 52 MB, which a cache holds now and then, by 17 and 6 %, on
+#: two cores with AVX-512 by 10 and 11 %, with AVX2 by 4 and 6 % [-]
+MISSED: dict[str, float] = {"decode": 0.15, "ttft": 0.08, "prefill": 0.05}
+
+#: an engine in one process with its kernels: no launches, no front end in Python; orders of magnitude for llama.cpp's
+#: server on one core (a step of a 1 MB model takes 0.1 ms, a request is taken in within 2 ms; what a decoding request
+#: adds to a step is counted in each layer, as everywhere: 0.2 ms in a model of eight; so is what a prompt adds) [s]
+_ONE_PROCESS = {
+    "host_seconds": 1e-4, "layer_seconds": 1e-5, "moe_layer_seconds": 1e-5, "state_layer_seconds": 1e-5,
+    "request_seconds": 2.5e-5, "arrival_seconds": 2e-4, "prompt_token_seconds": 2e-6, "wake_seconds": 1e-4,
+}  # fmt: skip
+#: standard deviations of the logarithm: of these times, of kernels against the rates that the probe measured, and of
+#: whole steps, because a server may use other threads than the probe [-]
+_OF_SECONDS, _OF_KERNELS, _OF_STEPS, _OF_TTFT = 1.0, 0.4, 0.5, 0.1
+#: of products and experts, as they differ between the three processors of `glmplan.costs.step.structure`: one row,
+#: bandwidth, rate [-]
+_OF_PRODUCTS = {
+    "gemm_fixed_slowdown": 0.7, "gemm_bytes_slowdown": 0.4, "expert_bytes_slowdown": 0.4,
+    "gemm_flop_slowdown": 0.9, "expert_flop_slowdown": 0.9,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """Where a site calibration starts.
+
+    Attributes
+    ----------
+    mean, deviation : (22,) array
+        In the order of `glmplan.prediction.effects.COLUMNS`, [log s] or [-]
+    """
+
+    mean: np.ndarray
+    deviation: np.ndarray
+
+
+def processor_prior(deployment: Deployment) -> Prior | None:
+    """Where a site calibration of a deployment on a processor starts.
+
+    Returns: Kernels as their own forms say; None for accelerators, where the shipped fit is the start.
+    """
+    if not deployment.structure.part.is_processor:
+        return None
+    mean = load_effects(deployment.engine).sum_of(("all",) * len(LEVELS))[0]
+    deviation = np.full(len(COLUMNS), _OF_KERNELS)
+    running = load_engine(deployment.engine).running if deployment.engine in engine_names() else None
+    one_process = running is not None and running.one_process
+    for place, name in enumerate(PARAMETERS):
+        if name.endswith("_seconds"):
+            deviation[place] = _OF_SECONDS
+            if one_process:
+                mean[place] = np.log(_ONE_PROCESS[name])
+        else:
+            mean[place] = 0.0
+        deviation[place] = _OF_PRODUCTS.get(name, deviation[place])
+    mean[len(PARAMETERS) :] = 0.0
+    deviation[len(PARAMETERS) :] = _OF_STEPS, _OF_TTFT
+    return Prior(mean, deviation)
+
 
 #: Student's degrees of freedom: a row that does not go with the others (a queue, a disturbed run) weighs less [-]
 _FREEDOM = 4.0
@@ -154,22 +221,8 @@ def _update(
 def calibrate_site(runs: Iterable[Run], *, effects: Callable[[str], Effects] = load_effects) -> SiteFit:
     """Update the shipped fit with a site's runs.
 
-    Parameters
-    ----------
-    runs : iterable of Run
-        The runs.
-    effects : callable, optional
-        From an engine to what is known so far; the shipped fit by default.
-
-    Returns
-    -------
-    SiteFit
-        Effects of this site and the shipped effects with them.
-
-    Raises
-    ------
-    SpecError
-        If no run can be used; the message gives the reason of the first.
+    - `effects`: From an engine to what is known so far; the shipped fit by default.
+    - Returns: Effects of this site and the shipped effects with them.
 
     References
     ----------
@@ -202,22 +255,8 @@ def _in_flight(run: Run) -> Run:
 def update_site(whole: Design, *, effects: Callable[[str], Effects] = load_effects) -> SiteFit:
     """Update the shipped fit with what a site measured; rows that cannot be are refused.
 
-    Parameters
-    ----------
-    whole : Design
-        What was measured.
-    effects : callable, optional
-        From an engine to what is known so far; the shipped fit by default.
-
-    Returns
-    -------
-    SiteFit
-        Effects of this site and the shipped effects with them.
-
-    Raises
-    ------
-    SpecError
-        If nothing can be used; the message gives the reason of the first.
+    - `effects`: From an engine to what is known so far; the shipped fit by default.
+    - Returns: Effects of this site and the shipped effects with them.
     """
     refused = [(run.id, reason) for run, reason in whole.refused]
     chosen = np.unique(whole.observation_run)
@@ -269,17 +308,8 @@ def update_site(whole: Design, *, effects: Callable[[str], Effects] = load_effec
 def left_open(found: SiteFit, design: Design) -> np.ndarray:
     """What a site's runs leave open of figures that it did not measure.
 
-    Parameters
-    ----------
-    found : SiteFit
-        The calibration.
-    design : Design
-        The figures; the measured values do not matter.
-
-    Returns
-    -------
-    (m,) array
-        Standard deviation of the logarithm of each observation, [-]
+    - `design`: The figures; the measured values do not matter.
+    - Returns: Standard deviation of the logarithm of each observation.
     """
     effects = [found.effects[question.deployment.engine] for question in design.questions]
     sums = [fit.sum_of(keys_of(one.deployment))[0] for fit, one in zip(effects, design.questions, strict=True)]
@@ -297,19 +327,9 @@ def site_errors(design: Design, base: np.ndarray, spread: np.ndarray) -> tuple[n
     A sweep is one build on one day: model, accelerator, engine and its release, weights, layout and lengths, at four
     concurrencies or more. Its lowest and its middle concurrency are given to the update.
 
-    Parameters
-    ----------
-    design : Design
-        The runs.
-    base : (runs, 22) array
-        Effects from a fit that has not seen the sweep's model on its part and engine, [-]
-    spread : (levels, columns) array
-        Prior standard deviations of that fit, [-]
-
-    Returns
-    -------
-    (m,) array, (m,) array of int
-        Measured minus predicted in logarithms, NaN for observations that are no such point [-]; number of the sweep
+    - `base`: Effects from a fit that has not seen the sweep's model on its part and engine.
+    - Returns: Measured minus predicted in logarithms, NaN for observations that are no such point; number of the
+      sweep.
     """
     errors, sweep = np.full(len(design.figure), np.nan), np.full(len(design.figure), -1)
     wide = site_spread(spread)
@@ -331,19 +351,9 @@ def site_errors(design: Design, base: np.ndarray, spread: np.ndarray) -> tuple[n
 
 
 def write_site(found: SiteFit, path: str | Path) -> Path:
-    """Write a site's calibration for `glmplan.prediction.own_site.load_site`.
+    """Write a site's calibration for `glmplan.prediction.step_models.load_site`.
 
-    Parameters
-    ----------
-    found : SiteFit
-        The calibration.
-    path : path
-        The file.
-
-    Returns
-    -------
-    pathlib.Path
-        The file; the same runs give the same bytes.
+    Returns: The file; the same runs give the same bytes.
     """
 
     def quoted(name: str) -> str:

@@ -1,6 +1,6 @@
 """How far engines, parts and models differ, learnt from what is left out.
 
-Each part of the hierarchy has one factor on its spreads (`glmplan.calibrate.step.spreads.SHARED`): the five numbers
+Each part of the hierarchy has one factor on its spreads (`glmplan.calibrate.step.joint_fit.SHARED`): the five numbers
 with which runs left out are predicted best. Around a fit the joint model is linear, and one inverse gives the
 predictions of all folds at once; so a choice of factors is scored on all folds in seconds.
 """
@@ -13,12 +13,22 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from glmplan.calibrate.step.crossvalidate import folds_of, group_names
-from glmplan.calibrate.step.joint_fit import Solution, evaluate, prior_deviation, prior_mean, summed
-from glmplan.calibrate.step.noise import solve_with_noise
-from glmplan.calibrate.step.normal import Cells, Normal, cells_of, normal_equations
+from glmplan.calibrate.step.joint_fit import (
+    SHARED,
+    Cells,
+    Normal,
+    Solution,
+    Spreads,
+    cells_of,
+    evaluate,
+    normal_equations,
+    prior_deviation,
+    prior_mean,
+    solve_with_noise,
+    summed,
+)
 from glmplan.calibrate.step.observations import Design
-from glmplan.calibrate.step.spreads import SHARED, Spreads
-from glmplan.readers.runs.figures import FIGURES
+from glmplan.io.runs.columns import FIGURES
 
 __all__ = ["LeftOutScore", "choose_factors", "left_out_score", "solve_with_spreads"]
 
@@ -28,7 +38,7 @@ _STEP, _OPEN = 0.35, 1.0
 _FARTHEST = 1.5
 #: kinds of figure with fewer groups do not count; with fewer groups of any kind nothing is chosen [-]
 _ENOUGH_GROUPS = 15
-#: directions of a cell that say less are left out, as in `glmplan.calibrate.step.normal.normal_equations` [-]
+#: directions of a cell that say less are left out, as in `glmplan.calibrate.step.joint_fit.normal_equations` [-]
 _MATTERS = 0.01
 #: rows at random say nothing of what is not known
 _LEFT_OUT = ("group", "model", "accelerator")
@@ -61,15 +71,7 @@ class LeftOutScore:
     def residual(self, spread: np.ndarray) -> dict[str, np.ndarray]:
         """Errors of what is left out.
 
-        Parameters
-        ----------
-        spread : (levels, columns) array
-            Prior standard deviations, [-]
-
-        Returns
-        -------
-        dict of str to (m,) array
-            Way of leaving out → measured minus predicted in logarithms, [-]
+        Returns: Way of leaving out → measured minus predicted in logarithms.
 
         Notes
         -----
@@ -109,17 +111,7 @@ class LeftOutScore:
 def left_out_score(design: Design, solution: Solution) -> LeftOutScore:
     """Make a joint fit linear.
 
-    Parameters
-    ----------
-    design : Design
-        The runs.
-    solution : Solution
-        Effects fitted to them.
-
-    Returns
-    -------
-    LeftOutScore
-        The fit: groups, models and parts are left out as in cross-validation.
+    Returns: The fit: groups, models and parts are left out as in cross-validation.
     """
     effects = summed(design, solution.effects)
     slope = evaluate(design, effects)[1]
@@ -169,19 +161,9 @@ def choose_factors(
 ) -> Spreads:
     """Choose the factors with which groups, models and parts left out are predicted best.
 
-    Parameters
-    ----------
-    design : Design
-        The runs.
-    solution : Solution
-        Effects fitted to them; its spreads are where the search begins.
-    progress : callable, optional
-        Called with how many choices were scored, and the best score so far.
-
-    Returns
-    -------
-    Spreads
-        With the factors and their errors; as they were where there are too few groups.
+    - `solution`: Effects fitted to them; its spreads are where the search begins.
+    - `progress`: Called with how many choices were scored, and the best score so far.
+    - Returns: With the factors and their errors; as they were where there are too few groups.
 
     Notes
     -----
@@ -235,17 +217,7 @@ def _next_to(place: tuple[int, ...], factor: int, way: int) -> tuple[int, ...]:
 def solve_with_spreads(design: Design, *, progress: Callable[[str, int, float], None] | None = None) -> Solution:
     """Fit the effects with the spreads that predict best what is left out, and the noise that the figures show.
 
-    Parameters
-    ----------
-    design : Design
-        The runs.
-    progress : callable, optional
-        Called with what is being done, the round, and how far something moved or what it scores.
-
-    Returns
-    -------
-    Solution
-        Effects of the highest posterior density.
+    `progress`: Called with what is being done, the round, and how far something moved or what it scores.
     """
 
     def tell(what: str) -> Callable[[int, float], None] | None:

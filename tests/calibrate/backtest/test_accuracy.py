@@ -11,24 +11,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glmplan.calibrate.backtest.accuracy import accuracy, memory_errors
-from glmplan.calibrate.backtest.accuracy_page import (
+from glmplan.calibrate.backtest.accuracy import (
+    accuracy,
     accuracy_csv,
     accuracy_json,
     accuracy_page,
     accuracy_text,
+    memory_errors,
     write_accuracy_page,
 )
-from glmplan.calibrate.backtest.moved import moved, moved_table, moved_text
-from glmplan.calibrate.backtest.reasons import conditions_of, reasons_for
-from glmplan.calibrate.backtest.scores import GROUPS, score
+from glmplan.calibrate.backtest.fit_diff import moved, moved_table, moved_text
+from glmplan.calibrate.backtest.scores import GROUPS, conditions_of, reasons_for, score
 from glmplan.calibrate.step.crossvalidate import MODES
-from glmplan.calibrate.step.left_out import FILE, left_out_of
+from glmplan.calibrate.step.write import FILE_LEFT_OUT as FILE
+from glmplan.calibrate.step.write import left_out_of
 from glmplan.errors import SpecError, UnknownFact
+from glmplan.io.runs.columns import FIGURES
+from glmplan.io.runs.ledger import load_measurements
 from glmplan.prediction.from_row import question_of
-from glmplan.readers.runs.figures import FIGURES
-from glmplan.readers.runs.ledger import load_measurements
-from glmplan.report.accuracy_plots import accuracy_plots
+from glmplan.present.accuracy_plots import accuracy_plots
 
 
 @pytest.fixture(scope="module")

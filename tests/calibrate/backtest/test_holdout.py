@@ -21,8 +21,7 @@ from glmplan.calibrate.backtest.holdout import (
 )
 from glmplan.calibrate.step.joint_fit import solve
 from glmplan.errors import SpecError
-from glmplan.readers.runs.holdout import split_held_out
-from glmplan.readers.runs.ledger import load_measurements
+from glmplan.io.runs.ledger import load_measurements, split_held_out
 
 TABLE = Path(__file__).resolve().parents[3] / "docs" / "accuracy-holdout.csv"
 

@@ -8,10 +8,10 @@ import pytest
 
 from glmplan.calibrate.backtest.memory import LoggedError, StartScores, score_starts
 from glmplan.calibrate.memory import observations
+from glmplan.catalog.entries.models import load_model
+from glmplan.catalog.files import data_folder
 from glmplan.errors import SpecError
-from glmplan.facts.catalogue.models import load_model
-from glmplan.facts.folders import data_folder
-from glmplan.readers.runs.importers.start_up_table import start_up_logs
+from glmplan.io.runs.importers.startup_logs import start_up_logs
 
 
 def test_every_shipped_log_is_scored_or_says_why_not():

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from same_text import same_to_rounding
 
-from glmplan.calibrate.backtest.topology import GOAL, median_error, topology_backtest, topology_page
-from glmplan.calibrate.links.ledger import read_transfers
+from glmplan.calibrate.backtest.machines import GOAL, median_error, topology_backtest, topology_page
+from glmplan.calibrate.links.observations import read_transfers
 
 PAGE = Path(__file__).parents[3] / "docs" / "topology-accuracy.md"
 
@@ -25,5 +25,5 @@ def test_all_rows_of_the_ledger_are_kept_with_their_source():
 def test_the_accuracy_page_is_fresh():
     # another processor may round the last digit the other way: docs/decisions/processors.md
     assert same_to_rounding(PAGE.read_text(encoding="utf-8"), topology_page()), (
-        "run glmplan.calibrate.backtest.topology.write_topology_page('docs/topology-accuracy.md')"
+        "run glmplan.calibrate.backtest.machines.write_topology_page('docs/topology-accuracy.md')"
     )

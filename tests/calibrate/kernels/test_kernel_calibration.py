@@ -12,18 +12,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from glmplan.calibrate.kernels.all_parts import calibrate_kernels, write_kernel_fits
+from glmplan.calibrate.kernels.all_parts import calibrate_kernels, kernels_page, write_kernel_fits
 from glmplan.calibrate.kernels.fit import errors, fit_collective, fit_rows, rows_of
-from glmplan.calibrate.kernels.page import kernels_page
-from glmplan.calibrate.kernels.part_tables import campaigns
-from glmplan.calibrate.kernels.tables import Campaign, package_root, part_named, sample
-from glmplan.cli.calibrate_kernels import run
+from glmplan.calibrate.kernels.tables import Campaign, campaigns, package_root, part_named, sample
+from glmplan.catalog.files import data_folder
+from glmplan.cli.calibrate import run
+from glmplan.costs.kernels.counts import attention_decode_work, gemm_work, mixing_work, recurrent_decode_work
+from glmplan.costs.kernels.utilisation import (
+    CollectiveParams,
+    KernelParams,
+    collective_seconds,
+    find_kernel_fit,
+    kernel_fits,
+    kernel_seconds,
+)
 from glmplan.errors import SpecError
-from glmplan.facts.folders import data_folder
-from glmplan.physics.kernels.counts import attention_decode_work, gemm_work
-from glmplan.physics.kernels.fits import find_kernel_fit, kernel_fits
-from glmplan.physics.kernels.state_counts import mixing_work, recurrent_decode_work
-from glmplan.physics.kernels.utilisation import CollectiveParams, KernelParams, collective_seconds, kernel_seconds
 
 PLANTED = KernelParams(floor=5e-6, bandwidth=0.8, flop=0.6, rows_half=20.0, tiles_half=15.0, sharpness=3.0)
 PEAKS = {"peak_flop": 989e12, "peak_bandwidth": 4.8e12}  # h200-sxm

@@ -4,10 +4,9 @@ from statistics import median
 
 import pytest
 
-from glmplan.calibrate.links import errors as link_errors
-from glmplan.calibrate.links.errors import held_out_errors, machine_of
-from glmplan.calibrate.links.observations import all_reduce_observations, doubtful_observations
-from glmplan.calibrate.links.shares import measured_transfers
+from glmplan.calibrate.links import fit as link_errors
+from glmplan.calibrate.links.fit import held_out_errors, machine_of
+from glmplan.calibrate.links.observations import all_reduce_observations, doubtful_observations, measured_transfers
 
 GOAL = 0.15
 

@@ -5,8 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glmplan.calibrate.links.fit import fit_links, fit_protocol
-from glmplan.calibrate.links.observations import Observation, all_reduce_observations
-from glmplan.calibrate.links.shares import fit_shares, measured_transfers
+from glmplan.calibrate.links.observations import Observation, all_reduce_observations, fit_shares, measured_transfers
 
 
 def ring(ranks, message, launch, hop, efficiency, host="planted"):

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from glmplan.calibrate.backtest.beyond import later_scores, refused_scores
-from glmplan.calibrate.step.beyond import (
+from glmplan.calibrate.backtest.scores import later_scores, refused_scores
+from glmplan.calibrate.step.crossvalidate import (
     FILE,
     LATER,
     REFUSED,
+    AsFitted,
     Beyond,
     fitted_up_to,
     later_runs,
     read_beyond,
     write_beyond,
 )
-from glmplan.calibrate.step.unseen import AsFitted
 from glmplan.errors import SpecError
-from glmplan.readers.runs.ledger import day_of
+from glmplan.io.runs.ledger import day_of
 
 ROWS = (
     Beyond(LATER, "a", "tpot_mean_ms", 0.1, "pair", "2026-03-01"),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from glmplan.calibrate.step.covariance import FILE, posterior, read_constants, write_covariance
 from glmplan.calibrate.step.joint_fit import evaluate, prior_deviation, solve, summed
+from glmplan.calibrate.step.write import FILE, posterior, read_constants, write_covariance
+from glmplan.catalog.files import read_toml
 from glmplan.errors import SpecError
-from glmplan.facts.files import read_toml
 from glmplan.prediction.effects import COLUMNS, LEVELS
 
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from glmplan.calibrate.step.domain import domains_of
+from glmplan.calibrate.step.observations import domains_of
+from glmplan.io.runs.record import Run
 from glmplan.prediction.effects import load_effects
 from glmplan.prediction.from_row import question_of
-from glmplan.prediction.own_site import with_site
-from glmplan.readers.runs.record import Run
+from glmplan.prediction.step_models import with_site
 
 SERVED = Run("one", "kimi-k2.5", "h200-sxm", accelerator_count=8, tp=8, engine="vllm", weights="int4", phase="serving",
              concurrency=4.0, input_tokens=1000.0, output_tokens=500.0)  # fmt: skip

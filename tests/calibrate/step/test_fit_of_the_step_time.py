@@ -8,13 +8,21 @@ import numpy as np
 import pytest
 
 from glmplan.calibrate.step.crossvalidate import cross_validate
-from glmplan.calibrate.step.joint_fit import PRIOR_MEAN, NotConverged, evaluate, solve, summed
+from glmplan.calibrate.step.joint_fit import (
+    PRIOR_MEAN,
+    NotConverged,
+    Spreads,
+    evaluate,
+    noise_class,
+    solve,
+    start,
+    summed,
+)
 from glmplan.calibrate.step.observations import build_design
-from glmplan.calibrate.step.spreads import Spreads, noise_class, start
-from glmplan.physics.step.time import PARAMETERS, step_time
+from glmplan.costs.step.model import PARAMETERS, step_time
+from glmplan.io.runs.columns import FIGURES
+from glmplan.io.runs.ledger import load_measurements
 from glmplan.prediction.effects import COLUMNS, LEVELS, TTFT_SCALE, keys_of, knowledge_class, log_parameters
-from glmplan.readers.runs.figures import FIGURES
-from glmplan.readers.runs.ledger import load_measurements
 
 
 @pytest.fixture(scope="module")

@@ -5,19 +5,24 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from glmplan.calibrate.step.crossvalidate import cross_validate, folds_of
+from glmplan.calibrate.step.crossvalidate import (
+    alone,
+    cross_validate,
+    exchanged,
+    folds_of,
+    rules_in_view,
+    rules_lost,
+    unseen,
+)
 from glmplan.calibrate.step.joint_fit import solve
-from glmplan.calibrate.step.nested import exchanged, rules_in_view, rules_lost
 from glmplan.calibrate.step.observations import build_design, design_unchecked
-from glmplan.calibrate.step.unseen import alone, unseen
+from glmplan.catalog.engines.kernels import kernel_rule
+from glmplan.catalog.entries.accelerators import load_accelerator
+from glmplan.catalog.formats import WEIGHT_FORMATS
+from glmplan.catalog.rule_provenance import FIELD
 from glmplan.errors import UnknownName
-from glmplan.facts.catalogue.accelerators import load_accelerator
-from glmplan.facts.engines.kernels import kernel_rule
-from glmplan.facts.formats import WEIGHT_FORMATS
-from glmplan.facts.in_view import FIELD
+from glmplan.io.runs.ledger import campaigns, group_key, is_held_out, load_measurements
 from glmplan.prediction.from_row import question_of
-from glmplan.readers.runs.holdout import group_key, is_held_out
-from glmplan.readers.runs.ledger import campaigns, load_measurements
 
 GROUP = "sglang|b200-sxm|4096x60 e512k10|4"
 

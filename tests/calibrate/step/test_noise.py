@@ -7,13 +7,24 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from glmplan.calibrate.step.joint_fit import NotConverged, evaluate, prior_deviation, prior_mean, summed
-from glmplan.calibrate.step.noise import solve_with_noise
+from glmplan.calibrate.step.joint_fit import (
+    FACTORS,
+    NotConverged,
+    Spreads,
+    evaluate,
+    factor_table,
+    noise_class,
+    prior_deviation,
+    prior_mean,
+    solve_with_noise,
+    spread_of_effects,
+    start,
+    summed,
+)
 from glmplan.calibrate.step.observations import build_design
-from glmplan.calibrate.step.spreads import FACTORS, Spreads, factor_table, noise_class, spread_of_effects, start
-from glmplan.facts.files import read_toml
+from glmplan.catalog.files import read_toml
+from glmplan.io.runs.ledger import load_measurements
 from glmplan.prediction.effects import COLUMNS, LEVELS
-from glmplan.readers.runs.ledger import load_measurements
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +61,7 @@ def test_noise_is_not_below_what_the_form_is_off_by(design):
 
 
 def test_noise_that_still_moves_is_said(small_fit, monkeypatch):
-    monkeypatch.setattr("glmplan.calibrate.step.noise._MOST_ROUNDS", 1)
+    monkeypatch.setattr("glmplan.calibrate.step.joint_fit._MOST_ROUNDS_NOISE", 1)
     with pytest.raises(NotConverged, match="noise of a class still moves"):
         solve_with_noise(small_fit[0].design)
 

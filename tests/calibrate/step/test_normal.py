@@ -5,8 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from glmplan.calibrate.step.joint_fit import evaluate, linearised, prior_deviation, prior_mean, solve, summed
-from glmplan.calibrate.step.normal import cells_of, normal_equations
+from glmplan.calibrate.step.joint_fit import (
+    cells_of,
+    evaluate,
+    linearised,
+    normal_equations,
+    prior_deviation,
+    prior_mean,
+    solve,
+    summed,
+)
 from glmplan.prediction.effects import COLUMNS, LEVELS
 
 

@@ -9,15 +9,14 @@ import pytest
 
 from glmplan.calibrate.step import own_site as site_module
 from glmplan.calibrate.step.joint_fit import evaluate
-from glmplan.calibrate.step.observations import build_design
+from glmplan.calibrate.step.observations import build_design, fastest_seconds
 from glmplan.calibrate.step.own_site import calibrate_site, site_errors, write_site
-from glmplan.calibrate.step.physical_limits import fastest_seconds
 from glmplan.errors import SpecError
+from glmplan.io.runs.ledger import load_measurements
 from glmplan.prediction.effects import COLUMNS, LEVELS, Effects, keys_of, load_effects
 from glmplan.prediction.from_row import question_of
-from glmplan.prediction.own_site import load_site, site_calibration
 from glmplan.prediction.predict import predict, predict_many
-from glmplan.readers.runs.ledger import load_measurements
+from glmplan.prediction.step_models import load_site, site_calibration
 
 
 @pytest.fixture(scope="module")

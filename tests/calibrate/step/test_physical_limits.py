@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from glmplan.calibrate.step.physical_limits import reasons_impossible, why_impossible
+from glmplan.calibrate.step.observations import reasons_impossible, why_impossible
+from glmplan.io.runs.ledger import load_measurements
+from glmplan.io.runs.record import Run
 from glmplan.prediction.from_row import question_of
-from glmplan.readers.runs.ledger import load_measurements
-from glmplan.readers.runs.record import Run
 
 
 def _run(name: str, tpot_ms: float, campaign: str = "one") -> Run:

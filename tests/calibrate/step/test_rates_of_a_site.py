@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from glmplan.calibrate.step.own_site import calibrate_site
-from glmplan.readers.runs.table import run_from_row
+from glmplan.io.runs.table import run_from_row
 
 ROW = {
     "model": "llama-3.1-8b", "accelerator": "h100-sxm", "tp": "1", "engine": "vllm", "weights": "bf16",

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from glmplan.calibrate.step.refused_widths import needed_stretch, stretches, write_refused_widths
-from glmplan.facts.folders import fits_folder
-from glmplan.prediction.refused_widths import refused_widths
+from glmplan.calibrate.step.intervals import needed_stretch, stretches, write_refused_widths
+from glmplan.catalog.files import fits_folder
+from glmplan.io.runs.ledger import group_key
+from glmplan.io.runs.record import Run
+from glmplan.prediction.evidence import refused_widths
 from glmplan.prediction.table import predict_runs
-from glmplan.readers.runs.holdout import group_key
-from glmplan.readers.runs.record import Run
 
 LOAD = {"engine": "vllm", "tp": 1, "concurrency": 8.0, "input_tokens": 1024.0, "output_tokens": 256.0}
 MODELS = ("llama-3.1-8b", "qwen3-8b", "qwen3-14b", "qwen3-32b", "gpt-oss-20b", "gpt-oss-120b")

@@ -8,10 +8,19 @@ import numpy as np
 import pytest
 
 from glmplan.calibrate.step import spread_factors
-from glmplan.calibrate.step.joint_fit import evaluate, prior_deviation, prior_mean, solve, summed
+from glmplan.calibrate.step.joint_fit import (
+    SHARED,
+    Spreads,
+    evaluate,
+    prior_deviation,
+    prior_mean,
+    solve,
+    start,
+    summed,
+    write_spreads,
+)
 from glmplan.calibrate.step.spread_factors import choose_factors, left_out_score, solve_with_spreads
-from glmplan.calibrate.step.spreads import SHARED, Spreads, start, write_spreads
-from glmplan.facts.files import read_toml
+from glmplan.catalog.files import read_toml
 from glmplan.prediction.effects import LEVELS
 
 

@@ -9,18 +9,17 @@ import numpy as np
 import pytest
 
 from glmplan.calibrate.all_fits import calibrate_steps
-from glmplan.calibrate.step.crossvalidate import MODES, PARTS_OF_GROUPS, Errors, cross_validate, folds_of
+from glmplan.calibrate.step.crossvalidate import MODES, PARTS_OF_GROUPS, AsFitted, Errors, cross_validate, folds_of
 from glmplan.calibrate.step.intervals import Scored, fit_intervals, nested_intervals, scored_of
-from glmplan.calibrate.step.left_out import FILE, left_out_of, read_left_out, write_left_out
+from glmplan.calibrate.step.joint_fit import start
 from glmplan.calibrate.step.observations import build_design
-from glmplan.calibrate.step.spreads import start
-from glmplan.calibrate.step.unseen import AsFitted
+from glmplan.calibrate.step.write import FILE_LEFT_OUT as FILE
+from glmplan.calibrate.step.write import left_out_of, read_left_out, write_left_out
 from glmplan.errors import SpecError
+from glmplan.io.runs.ledger import group_key, load_measurements
 from glmplan.prediction.effects import KNOWLEDGE, effects_in, keys_of
-from glmplan.prediction.intervals import features_of, interval_of
+from glmplan.prediction.evidence import features_of, interval_of
 from glmplan.prediction.predict import predict_many
-from glmplan.readers.runs.holdout import group_key
-from glmplan.readers.runs.ledger import load_measurements
 
 #: model, part, engine and weights that three campaigns measured
 SEVERAL = "qwen3-14b", "h100-sxm", "vllm", "bf16"

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from glmplan.calibrate.step.sweeps import sweeps_of
+from glmplan.calibrate.step.observations import sweeps_of
+from glmplan.io.runs.ledger import load_measurements
 from glmplan.prediction.from_row import question_of
-from glmplan.readers.runs.ledger import load_measurements
 
 
 @pytest.fixture(scope="module")

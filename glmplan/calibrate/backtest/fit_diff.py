@@ -1,0 +1,180 @@
+"""Which predictions moved between two fits."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from glmplan.calibrate.step.observations import asked_of
+from glmplan.calibrate.step.write import FILE_LEFT_OUT as FILE
+from glmplan.calibrate.step.write import LeftOut, read_left_out
+from glmplan.catalog.files import data_folder
+from glmplan.errors import SpecError
+from glmplan.io.runs.columns import COMPARED
+from glmplan.io.runs.ledger import load_measurements
+from glmplan.io.runs.record import Run
+from glmplan.prediction.effects import effects_in
+from glmplan.prediction.from_row import Question
+from glmplan.prediction.predict import predict_many
+
+__all__ = ["Move", "moved", "moved_table", "moved_text"]
+
+#: smaller changes are rounding [-]
+_LEAST = 0.02
+_SHOWN = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One prediction that moved.
+
+    Attributes
+    ----------
+    run, model, accelerator, engine, figure : str
+        The run and the figure, by the column of its table.
+    measured : float
+        What was measured, in the unit of the figure.
+    old, new : float
+        Predictions, in the unit of the figure.
+    """
+
+    run: str
+    model: str
+    accelerator: str
+    engine: str
+    figure: str
+    measured: float
+    old: float
+    new: float
+
+    @property
+    def change(self) -> float:
+        """New over old, less one, [-]"""
+        return self.new / self.old - 1.0
+
+    @property
+    def nearer(self) -> bool:
+        """Whether the new one is nearer to the measured."""
+        return abs(np.log(self.new / self.measured)) < abs(np.log(self.old / self.measured))
+
+
+def _folder(old: Path) -> Path:
+    folder = old if old.is_dir() else old.parent
+    if (folder / "step").is_dir():
+        folder = folder / "step"
+    if not (folder / "shared.toml").exists() and not (folder / FILE).exists():
+        raise SpecError("holds no fit of `glmplan calibrate`", field="--against", value=str(old))
+    return folder
+
+
+def moved(
+    old: str | Path,
+    new: str | Path | None = None,
+    *,
+    runs: Iterable[Run] | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Move]:
+    """Compare two fits on all measured runs that can be asked about.
+
+    - `old`: Folder of the older fit, or a file in it.
+    - `new`: Folder of the newer one; the shipped fit by default.
+    - `progress`: Called with how many engines are done, and of how many.
+    - Returns: Predictions that moved by more than 2 %, the farthest first. Where the older fit has other levels or
+      parameters, the left-out predictions stored beside the fits are compared instead.
+    """
+    before = _folder(Path(old))
+    after = _folder(Path(new)) if new is not None else data_folder("calibration") / "fits" / "step"
+    questions, _ = asked_of(load_measurements() if runs is None else runs)
+    try:
+        effects_in(before, "vllm")
+    except SpecError:
+        found = _by_errors(questions, read_left_out(before / FILE), read_left_out(after / FILE))
+    else:
+        found = _by_fits(questions, before, after, progress)
+    return sorted((one for one in found if abs(one.change) > _LEAST), key=lambda one: -abs(np.log(one.new / one.old)))
+
+
+def _move(question: Question, figure: str, old: float, new: float) -> Move:
+    run, d = question.run, question.deployment
+    return Move(run.id, d.model.name, d.accelerator.name, d.engine, figure, run.observed[figure], old, new)
+
+
+def _by_fits(
+    questions: Sequence[Question], before: Path, after: Path, progress: Callable[[int, int], None]
+) -> list[Move]:
+    found = []
+    engines = sorted({question.deployment.engine for question in questions})
+    for done, engine in enumerate(engines):
+        progress(done, len(engines))
+        mine = [question for question in questions if question.deployment.engine == engine]
+        cases = [(one.deployment, one.load, one.run.measured_on) for one in mine]
+        both = [predict_many(cases, effects=effects_in(folder, engine)) for folder in (before, after)]
+        for question, old, new in zip(mine, *both, strict=True):
+            for figure in question.run.observed:
+                kind = COMPARED.get(figure)
+                if kind is not None and kind.predicted in old.figures and kind.predicted in new.figures:
+                    pair = (one.figures[kind.predicted].value / kind.factor for one in (old, new))
+                    found.append(_move(question, figure, *pair))
+    return found
+
+
+def _by_errors(questions: Iterable[Question], before: LeftOut, after: LeftOut) -> list[Move]:
+    by_run = {question.run.id: question for question in questions}
+    table: dict[tuple[str, str], float] = {}
+    for run, figure, error in zip(before.run, before.figure.tolist(), before.errors[0].residual.tolist(), strict=True):
+        table[run, figure] = error
+    found = []
+    for run, figure, error in zip(after.run, after.figure.tolist(), after.errors[0].residual.tolist(), strict=True):
+        was = table.get((run, figure))
+        if was is None or run not in by_run or not np.isfinite(was + error):
+            continue
+        sign = 1.0 if COMPARED[figure].rate else -1.0
+        measured = by_run[run].run.observed[figure]
+        found.append(_move(by_run[run], figure, *(measured * float(np.exp(sign * one)) for one in (was, error))))
+    return found
+
+
+def moved_text(moves: list[Move]) -> str:
+    """Write moves for a terminal."""
+    if not moves:
+        return "no prediction moved by more than 2 %\n"
+    nearer = sum(one.nearer for one in moves)
+    lines = [f"{len(moves)} predictions moved by more than 2 %: {nearer} nearer to the measured, the others farther"]
+    for one in moves[:_SHOWN]:
+        what = f"{one.model} on {one.accelerator}, {one.engine}"
+        sense = f"measured {one.measured:.4g}: {'nearer' if one.nearer else 'farther'}"
+        change = f"{one.old:10.4g} → {one.new:10.4g}  ({100 * one.change:+.0f} %, {sense})"
+        lines.append(f"{one.run:16} {what:44} {one.figure:32} {change}")
+    if len(moves) > _SHOWN:
+        lines.append(f"… and {len(moves) - _SHOWN} more (--format csv shows all)")
+    return "\n".join(lines) + "\n"
+
+
+def _record(one: Move) -> dict[str, str | float | bool]:
+    return {
+        "run": one.run, "model": one.model, "accelerator": one.accelerator, "engine": one.engine,
+        "figure": one.figure, "measured": one.measured, "old": float(f"{one.old:.6g}"),
+        "new": float(f"{one.new:.6g}"), "change": round(float(one.change), 4), "nearer": bool(one.nearer),
+    }  # fmt: skip
+
+
+def moved_table(moves: list[Move], form: str) -> str:
+    """Write all moves as a table."""
+    records = [_record(one) for one in moves]
+    if form == "json":
+        return json.dumps(records, indent=2) + "\n"
+    head = ["run", "model", "accelerator", "engine", "figure", "measured", "old", "new", "change", "nearer"]
+    if form == "md":
+        cells = [[str(value) for value in record.values()] for record in records]
+        return "".join(f"| {' | '.join(row)} |\n" for row in (head, ["---"] * len(head), *cells))
+    out = io.StringIO()
+    writer = csv.DictWriter(out, head, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return out.getvalue()

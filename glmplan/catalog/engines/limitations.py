@@ -1,0 +1,510 @@
+"""Engine walls: which of them stand in front of a plan.
+
+A wall either stands, or it is possible: then something that nobody said (an option, a version newer than the last one
+in which it was seen) decides. Nothing is guessed from the name of a build; what is switched on or patched is said in
+`options`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal
+
+from glmplan.catalog import rule_provenance as in_view
+from glmplan.catalog.entries.accelerators import load_accelerator
+from glmplan.catalog.files import data_folder, plain_name, read_toml
+from glmplan.errors import SpecError, UnknownName, nearest
+
+if TYPE_CHECKING:
+    from glmplan.catalog.schema.engine import Engine, Wall, When
+    from glmplan.catalog.schema.host import Host
+    from glmplan.catalog.schema.model import ModelSpec
+
+__all__ = [
+    "OPTIONS",
+    "Conditions",
+    "another_program",
+    "called_engine",
+    "conditions_of",
+    "engine_names",
+    "host_options",
+    "judge",
+    "kernels_of_others",
+    "load_engine",
+    "possible_walls",
+    "wall_apart",
+    "walls_for",
+]
+
+
+# The words by which a plan says what is switched on, patched or built in, as far as walls depend on it.
+
+#: Things that may be switched on, patched or built in, and decide over walls.
+OPTIONS: dict[str, str] = {
+    "b12x": "b12x kernels for SM120",
+    "b12x-0.7.0": "b12x up to 0.7.0",
+    "b12x-0.7.4": "b12x 0.7.4",
+    "b12x-0.9.5": "b12x 0.9.5",
+    "b12x-prewarm": "b12x with fixed arenas and prewarming",
+    "batch-aware-kv-splits": "TRITON_MLA with splits chosen by batch",
+    "compressed-tensors": "the checkpoint is in compressed-tensors form",
+    "cpu-offload": "experts or layers are streamed from host memory",
+    "cuda-12.8": "built for CUDA 12.8",
+    "cuda-13.2": "built for CUDA 13.2",
+    "deep-gemm": "DeepGEMM kernels are used",
+    "deep-gemm-from-source": "DeepGEMM was built from source with its submodules",
+    "display-on-the-fabric": "the display adapter shares a root complex with the accelerators",
+    "dual-socket": "the group spans two sockets",
+    "expandable-segments": "PyTorch's expandable_segments is on",
+    "fa2-mla": "FlashInfer FA2 MLA is the attention backend",
+    "fastsafetensors": "weights are loaded by fastsafetensors",
+    "flash-attn-4": "the package flash-attn-4 is installed",
+    "flashinfer-2725": "FlashInfer with pull request 2725, built for sm120f",
+    "flashinfer-allreduce-fusion": "--enable-flashinfer-allreduce-fusion",
+    "flashinfer-attention-backend": "--attention-backend flashinfer",
+    "flashinfer-attention-patch": "hybrid models may use FlashInfer attention on Blackwell",
+    "flashinfer-cutlass-fp4": "the FP4 GEMM backend is flashinfer_cutlass",
+    "flashinfer-mla": "FLASHINFER_MLA is the attention backend",
+    "flashmla-sm120": "FlashMLA dense kernels were built for SM120",
+    "force-p2p": "the driver option ForceP2P is set",
+    "hicache": "hierarchical KV cache",
+    "kv-splits": "the KV splits of Triton attention are set",
+    "marlin-fp8-activations": "Marlin is forced to FP8 activations",
+    "mla-dcp-fp8-patch": "vLLM with pull requests 34597, 34795 and 40609",
+    "nccl-xml": "NCCL reads a graph file",
+    "no-custom-allreduce": "--disable-custom-all-reduce",
+    "no-shared-experts-fusion": "--disable-shared-experts-fusion",
+    "one-shot-allreduce": "a one-shot all-reduce over PCIe is used",
+    "pcie-switch": "the cards hang behind PCIe switches",
+    "prefix-cache": "prefixes are cached and hit",
+    "sm120-dense-patch": "patched so that sparse MLA models run as dense MLA",
+    "sm120-sparse-mla": "a community build with sparse MLA kernels for SM120",
+    "sm120-templates": "GEMM templates with tiles for SM120",
+    "sm80-dsa-backport": "a community build with sparse MLA for Ampere",
+    "spec-v2": "SGLANG_ENABLE_SPEC_V2=True",
+    "tool-calls": "clients force tool calls",
+    "transformers-5.3": "transformers 5.3.0 or later is installed",
+    "tuned-triton-mla": "TRITON_MLA with full graphs for verification",
+    "unified-kv": "the slots share one KV cache",
+    "vlm-checkpoint": "the checkpoint is in vision-language form",
+}
+
+
+Verdict = Literal["stands", "possible", "absent"]
+
+_SEVERITIES = ("error", "unknown", "fallback", "quality", "memory", "slow")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """What is known of a plan; None means not said.
+
+    Attributes
+    ----------
+    engine : str
+        `vllm`, `sglang`, `trtllm`, `llama.cpp`, `ktransformers` or `mlx`.
+    engine_version : str, optional
+        Its version.
+    model : str, optional
+        Catalogue name.
+    features : frozenset of str, optional
+        What the model has: words such as ``mla``, ``moe`` and ``mtp``; None when not said.
+    weights, kv : str, optional
+        Formats of weights and KV cache.
+    files : str, optional
+        Form of the weight files, such as ``gguf``.
+    accelerator, same_chip, compute_capability : str, optional
+        Name of the part, of the part with the same chip, and its capability.
+    vendor, part_kind : str, optional
+        Who makes the part, and what it is, as in `Accelerator`.
+    lacks : frozenset of str, optional
+        Precisions in which its silicon multiplies no matrices; None when not said.
+    count, tp, pp, dp, ep, dcp : int, optional
+        Accelerators and parallel degrees, [-]
+    link : {'pcie', 'nvlink'}, optional
+        How the accelerators of a group reach each other.
+    graphs : bool, optional
+        Whether CUDA graphs are used.
+    mtp : int, optional
+        Drafted tokens for each step, [token]
+    context : int, optional
+        Longest sequence, [token]
+    users : int, optional
+        Requests in flight, [-]
+    memory_fraction : float, optional
+        Share of memory the engine may take, [-]
+    options : frozenset of str, optional
+        Keys of `OPTIONS` that hold.
+    """
+
+    engine: str
+    engine_version: str | None = None
+    model: str | None = None
+    features: frozenset[str] | None = None
+    weights: str | None = None
+    files: str | None = None
+    kv: str | None = None
+    accelerator: str | None = None
+    same_chip: str | None = None
+    compute_capability: str | None = None
+    vendor: str | None = None
+    part_kind: str | None = None
+    lacks: frozenset[str] | None = None
+    count: int | None = None
+    tp: int | None = None
+    pp: int | None = None
+    dp: int | None = None
+    ep: int | None = None
+    dcp: int | None = None
+    link: Literal["pcie", "nvlink"] | None = None
+    graphs: bool | None = None
+    mtp: int | None = None
+    context: int | None = None
+    users: int | None = None
+    memory_fraction: float | None = None
+    options: frozenset[str] = frozenset()
+
+
+@cache
+def engine_names() -> tuple[str, ...]:
+    """Return the engines that glmplan knows, sorted.
+
+    Examples
+    --------
+    >>> engine_names()
+    ('ktransformers', 'llama.cpp', 'mlx', 'sglang', 'trtllm', 'vllm')
+    """
+    files = (data_folder("hardware_db") / "engines").glob("*.toml")
+    return tuple(sorted(file.name.removesuffix(".toml") for file in files if file.name != "any.toml"))
+
+
+@cache
+def called_engine(text: str) -> str | None:
+    """Return the engine that a name means, however it is spelled.
+
+    - `text`: What somebody calls it: its name, its full name or one of `Engine.called`, in any case and with any of
+      space, dot, hyphen and underscore.
+    - Returns: Its name; None if no engine is called so.
+
+    Examples
+    --------
+    >>> [called_engine(one) for one in ("vLLM", "TensorRT-LLM", "TRT-LLM", "llama-cpp", "tgi")]
+    ['vllm', 'trtllm', 'trtllm', 'llama.cpp', None]
+    """
+
+    def bare(word: str) -> str:
+        return "".join(mark for mark in word.lower() if mark not in " .-_")
+
+    said = bare(text)
+    for name in engine_names():
+        if bare(name) == said:
+            return name
+    for name in engine_names():
+        engine = load_engine(name)
+        if said in map(bare, (engine.full_name, *engine.called)):
+            return name
+    return None
+
+
+@cache
+def load_engine(name: str) -> Engine:
+    """Load the walls and defaults of an engine.
+
+    `name`: Name of the engine, or `any` for what stands in front of several.
+
+    Examples
+    --------
+    >>> load_engine("sglang").full_name
+    'SGLang'
+    """
+    from glmplan.catalog.schema.engine import Engine
+    from glmplan.catalog.schema.validation import validated
+
+    if name not in (*engine_names(), "any"):
+        close = nearest(name, engine_names(), 1) or engine_names()
+        raise UnknownName(f"is not a known engine; nearest: {', '.join(close)}", value=name)
+    file = data_folder("hardware_db") / "engines" / f"{name}.toml"
+    return validated(Engine, {"name": name, **read_toml(file)}, file)
+
+
+def _by_version(wall: Wall, version: str | None) -> Verdict:
+    """Say whether a wall stands in a version; a version that cannot be ordered counts as not said."""
+    from glmplan.catalog.schema.engine import version_key
+
+    try:
+        key = version_key(version) if version else None
+    except SpecError:
+        key = None
+    if key is None:
+        return "possible" if wall.until else "stands"
+    if wall.since and key < version_key(wall.since) or wall.until and key >= version_key(wall.until):
+        return "absent"
+    return "possible" if wall.last_seen and key > version_key(wall.last_seen) else "stands"
+
+
+def _by_words(when: When, given: Conditions) -> Verdict:
+    """Say whether the conditions of a wall on names and words hold."""
+    verdict: Verdict = "stands"
+    for value, patterns in (
+        (given.model, when.models),
+        (given.weights, when.weights),
+        (given.files, when.files),
+        (given.kv, when.kv),
+        (given.compute_capability, when.compute_capability),
+        (given.vendor, when.vendors),
+        (given.part_kind, when.kinds),
+    ):
+        if not patterns:
+            continue
+        if value is None:
+            verdict = "possible"
+        elif not _matches(value, patterns):
+            return "absent"
+    if when.accelerators:
+        # a part of one's own says by its chip which part of the catalogue it is like
+        named = [one for one in (given.accelerator, given.same_chip) if one is not None]
+        if not named:
+            verdict = "possible"
+        elif not any(_matches(one, when.accelerators) for one in named):
+            return "absent"
+    if when.without_vendors:
+        if given.vendor is None:
+            verdict = "possible"
+        elif _matches(given.vendor, when.without_vendors):
+            return "absent"
+    if when.lacks:
+        if given.lacks is None:
+            verdict = "possible"
+        elif not set(when.lacks) <= given.lacks:
+            return "absent"
+    return verdict
+
+
+def _matches(value: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(plain_name(value), pattern) for pattern in patterns)
+
+
+def _by_when(when: When, given: Conditions) -> Verdict:
+    """Say whether the conditions of a wall hold."""
+    from glmplan.catalog.schema.engine import number_test
+
+    verdict = _by_words(when, given)
+    if verdict == "absent":
+        return verdict
+    for field, test in when.numbers:
+        number = getattr(given, field)
+        if number is None:
+            verdict = "possible"
+        elif not number_test(test, number):
+            return "absent"
+    for wanted, said in ((when.link, given.link), (when.graphs, given.graphs)):
+        if wanted is None:
+            continue
+        if said is None:
+            verdict = "possible"
+        elif wanted != said:
+            return "absent"
+    if given.features is None:
+        verdict = "possible" if when.features or when.without else verdict
+    elif not set(when.features) <= given.features or set(when.without) & given.features:
+        return "absent"
+    if set(when.unless) & given.options:
+        return "absent"
+    return verdict if set(when.options) <= given.options else "possible"
+
+
+def judge(wall: Wall, conditions: Conditions) -> Verdict:
+    """Say whether a wall stands in front of a plan.
+
+    - `wall`: The wall, of the engine of the plan or of `any`.
+    - Returns: `possible` when something that was not said decides, or the version is newer than the last one it was
+      seen in.
+
+    Examples
+    --------
+    >>> wall = next(wall for wall in load_engine("any").walls if wall.id == "pipeline-with-mtp")
+    >>> [judge(wall, Conditions(engine="vllm", pp=3, mtp=mtp)) for mtp in (3, None, 0)]
+    ['stands', 'possible', 'absent']
+    """
+    if wall.engines and conditions.engine not in wall.engines:
+        return "absent"
+    verdicts = {_by_version(wall, conditions.engine_version), _by_when(wall.when, conditions)}
+    return "absent" if "absent" in verdicts else "possible" if "possible" in verdicts else "stands"
+
+
+def another_program(engine: str, *, vendor: str, kind: str) -> Wall | None:
+    """The wall that says that a program of another name serves on parts of a kind.
+
+    - `engine`: Name of the engine that is asked for.
+    - `vendor`, `kind`: Who makes the part, and what it is, as in `Accelerator`.
+    - Returns: None where the engine serves there itself, perhaps with kernels of others (`kernels_of_others`).
+
+    Examples
+    --------
+    >>> another_program("sglang", vendor="google", kind="npu").another_program
+    'SGLang-JAX'
+    >>> another_program("vllm", vendor="google", kind="npu") is None
+    True
+    """
+    given = Conditions(engine=engine, vendor=vendor, part_kind=kind)
+    walls = load_engine(engine).walls
+    return next((wall for wall in walls if wall.another_program and judge(wall, given) == "stands"), None)
+
+
+def kernels_of_others(engine: str, *, vendor: str, kind: str) -> Wall | None:
+    """The wall that says that an engine computes on parts of a kind with kernels that are not its own.
+
+    - `engine`: Name of the engine that is asked for.
+    - `vendor`, `kind`: Who makes the part, and what it is, as in `Accelerator`.
+
+    Examples
+    --------
+    >>> kernels_of_others("vllm", vendor="google", kind="npu").kernels_of
+    'the plug-in tpu-inference or vllm-torchtpu'
+    >>> kernels_of_others("vllm", vendor="nvidia", kind="gpu") is None
+    True
+    """
+    given = Conditions(engine=engine, vendor=vendor, part_kind=kind)
+    walls = load_engine(engine).walls
+    return next((wall for wall in walls if wall.kernels_of and judge(wall, given) == "stands"), None)
+
+
+def _walls(conditions: Conditions, verdict: Verdict) -> tuple[Wall, ...]:
+    unknown = conditions.options - OPTIONS.keys()
+    if unknown:
+        raise SpecError("is not an option that walls know", field="options", value=min(unknown), choices=OPTIONS)
+    every = (*load_engine(conditions.engine).walls, *load_engine("any").walls)
+    found = [wall for wall in every if judge(wall, conditions) == verdict]
+    return tuple(sorted(found, key=lambda wall: _SEVERITIES.index(wall.severity)))
+
+
+def walls_for(conditions: Conditions) -> tuple[Wall, ...]:
+    """Return the walls that stand in front of a plan, the hardest first.
+
+    Examples
+    --------
+    >>> plan = Conditions(
+    ...     engine="vllm", engine_version="0.19.0", compute_capability="12.0", features=frozenset({"mla", "dsa", "moe"})
+    ... )
+    >>> walls_for(plan)[0].id
+    'vllm-no-sparse-mla-on-sm120'
+    """
+    return _walls(conditions, "stands")
+
+
+def possible_walls(conditions: Conditions) -> tuple[Wall, ...]:
+    """Return the walls that may stand, depending on what was not said.
+
+    Examples
+    --------
+    >>> plan = Conditions(engine="sglang", compute_capability="9.0", mtp=3, features=frozenset({"mtp"}))
+    >>> "sglang-spec-v2-with-tool-calls" in {wall.id for wall in possible_walls(plan)}
+    True
+    """
+    return _walls(conditions, "possible")
+
+
+@cache
+def _apart(engine: str) -> tuple[Wall, ...]:
+    known = engine in engine_names()
+    return tuple(wall for wall in load_engine(engine).walls if wall.apart) if known else ()
+
+
+def wall_apart(conditions: Conditions) -> str:
+    """Name the wall behind which runs are fitted apart from others of their engine.
+
+    `conditions`: The plan; an engine that is not known, or whose version is not said, is behind no such wall.
+
+    Examples
+    --------
+    >>> rack = {"model": "deepseek-r1", "features": frozenset({"mla", "moe"}), "compute_capability": "10.3"}
+    >>> [wall_apart(Conditions(engine="sglang", engine_version=one, **rack)) for one in ("0.5.10", "0.5.9")]
+    ['sglang-deepseek-prompts-on-b300', '']
+    """
+    if not conditions.engine_version:
+        return ""
+    walls = (wall for wall in _apart(conditions.engine) if in_view.stands(wall.in_view))
+    return next((wall.id for wall in walls if judge(wall, conditions) == "stands"), "")
+
+
+# From a machine and a model to the conditions that walls ask for.
+
+
+def host_options(host: Host, group: int) -> frozenset[str]:
+    """Return the options of walls that follow from a machine.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.hosts import load_machine
+    >>> sorted(host_options(load_machine("1xdgx-spark"), 1))
+    []
+    """
+    above = {switch.name: switch.parent for switch in host.switches}
+    sockets = {root.name: root.socket for root in host.roots}
+
+    def root_of(parent: str | None) -> str | None:
+        while parent in above:
+            parent = above[parent]
+        return parent
+
+    roots = [root_of(slot.parent) for slot in host.slots]
+    on_socket = [sockets.get(root) for root in roots if root is not None]
+    found: set[str] = set()
+    if host.scale_up is None and len(set(on_socket)) > 1:
+        largest = max(on_socket.count(socket) for socket in on_socket)
+        found |= {"dual-socket"} if group > largest else set()
+    if any(slot.parent in above for slot in host.slots):
+        found.add("pcie-switch")
+    shown = {root_of(device.parent) for device in host.devices if device.kind == "display"} - {None}
+    if shown & set(roots):
+        found.add("display-on-the-fabric")
+    if host.conditions.p2p == "direct":
+        found.add("force-p2p")
+    if host.conditions.nccl_graph == "tuned":
+        found.add("nccl-xml")
+    return frozenset(found)
+
+
+def conditions_of(
+    host: Host,
+    model: ModelSpec | None = None,
+    *,
+    engine: str,
+    features: frozenset[str] | None,
+    options: frozenset[str] = frozenset(),
+    **said: Any,
+) -> Conditions:
+    """Return the conditions of a plan on a machine.
+
+    - `features`: What the model has (`glmplan.costs.blocks.stack.model_features`); None when not said.
+    - `options`: Keys of `glmplan.catalog.engines.limitations.OPTIONS` that hold, besides those the machine implies.
+    - `**said`: Other fields of `Conditions`; what is None or left out counts as not said.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.models import load_model
+    >>> from glmplan.catalog.entries.hosts import load_machine
+    >>> features = frozenset({"mla", "dsa", "moe", "mtp"})
+    >>> plan = conditions_of(
+    ...     load_machine("6xrtx-pro-6000-ws"), load_model("glm-5.1"), engine="vllm", features=features, tp=2, pp=3)
+    >>> plan.compute_capability, plan.link, plan.count
+    ('12.0', 'pcie', 6)
+    """
+    part = load_accelerator(host.accelerator)
+    known: dict[str, Any] = {
+        "accelerator": part.name,
+        "same_chip": part.same_chip,
+        "compute_capability": part.compute_capability,
+        "vendor": part.vendor,
+        "part_kind": part.kind,
+        "lacks": frozenset(part.unsupported),
+        "count": host.accelerator_count,
+        "link": "nvlink" if host.scale_up is not None and host.scale_up.topology != "bridge" else part.link_kind,
+        "model": model.name if model else None,
+        "features": features,
+    }
+    known |= {field: value for field, value in said.items() if value is not None}
+    group = known.get("tp") or host.accelerators_per_node
+    return Conditions(engine=engine, options=options | host_options(host, group), **known)

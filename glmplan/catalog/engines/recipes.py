@@ -1,0 +1,243 @@
+"""Published recipes: which release of an engine serves which checkpoint on which part, with which options.
+
+One file for each model, `hardware_db/recipes/<model>.csv`, read only when asked for; `tools/recipes.py` writes it.
+The names of the options of a release stand in `hardware_db/engines/flags` (`tools/engine_flags.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from glmplan.catalog.engines.limitations import load_engine
+from glmplan.catalog.files import data_folder, read_table, read_toml
+from glmplan.errors import SpecError
+
+__all__ = [
+    "LATEST",
+    "Recipe",
+    "best_recipe",
+    "known_flags",
+    "known_version",
+    "option_groups",
+    "option_name",
+    "options_file",
+    "options_of_plans",
+    "recipes_of",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """One published command.
+
+    Attributes
+    ----------
+    engine, since : str
+        Engine, and the first release that it is for; empty where the recipe does not say.
+    checkpoint, precision : str
+        Repository of the weights, and their format in the recipe's words.
+    accelerator : str
+        Part, as the catalogue names it.
+    cards : int or None
+        How many it is for, [-]
+    verified : bool
+        Whether its publisher says that it was run.
+    flags, env : str
+        Options, and environment variables.
+    date, source : str
+        When, and where.
+    """
+
+    engine: str
+    since: str
+    checkpoint: str
+    precision: str
+    accelerator: str
+    cards: int | None
+    verified: bool
+    flags: str
+    env: str
+    date: str
+    source: str
+
+
+@cache
+def recipes_of(model: str) -> tuple[Recipe, ...]:
+    """Return the recipes of a model.
+
+    Examples
+    --------
+    >>> {one.accelerator for one in recipes_of("glm-5.1") if one.engine == "vllm"}
+    {'h200-sxm'}
+    """
+    file = data_folder("hardware_db") / "recipes" / f"{model}.csv"
+    if not file.is_file():
+        return ()
+    header, *lines = read_table(file)
+    return tuple(_recipe(dict(zip(header, line, strict=True))) for line in lines)
+
+
+def _recipe(row: dict[str, str]) -> Recipe:
+    cards = int(row["cards"]) if row["cards"].isdigit() else None
+    return Recipe(
+        engine=row["engine"], since=row["since"], checkpoint=row["checkpoint"], precision=row["precision"],
+        accelerator=row["accelerator"], cards=cards, verified=row["verified"] == "yes", flags=row["flags"],
+        env=row["env"], date=row["date"], source=row["source"],
+    )  # fmt: skip
+
+
+def best_recipe(
+    model: str, *, engine: str, version: str | None, accelerator: str, checkpoint: str | None = None, cards: int = 1
+) -> Recipe | None:
+    """Return the recipe nearest to a plan.
+
+    - `version`: Release of the engine; recipes for later ones do not count. None takes all.
+    - Returns: One for the same part before others, then one for the same weights, one that was verified, and one for
+      as many cards; None without any.
+
+    Examples
+    --------
+    >>> found = best_recipe("glm-5.1", engine="vllm", version="0.33.0", accelerator="rtx-pro-6000-ws")
+    >>> found.accelerator, found.since
+    ('h200-sxm', '0.19.1')
+    >>> best_recipe("glm-5.1", engine="vllm", version="0.11.0", accelerator="h200-sxm") is None
+    True
+    """
+
+    def rank(one: Recipe) -> tuple[Any, ...]:
+        apart = abs((one.cards or 0) - cards)
+        return one.accelerator == accelerator, one.checkpoint == checkpoint, one.verified, -apart, one.date
+
+    found = [one for one in recipes_of(model) if one.engine == engine and not _later(one.since, version)]
+    return max(found, key=rank, default=None)
+
+
+def _later(since: str, version: str | None) -> bool:
+    from glmplan.catalog.schema.engine import version_key
+
+    try:
+        return bool(since) and version is not None and version_key(since) > version_key(version)
+    except SpecError:
+        return False
+
+
+def option_groups(text: str) -> tuple[str, ...]:
+    """Cut options into groups of one name with its value.
+
+    Examples
+    --------
+    >>> option_groups('--a 1 --b {"x": [1, 2]} --c')
+    ('--a 1', '--b {"x": [1, 2]}', '--c')
+    """
+    return tuple(one.strip() for one in re.split(r"\s+(?=--?[A-Za-z])", text.strip()) if one.strip())
+
+
+def option_name(group: str) -> str:
+    """Return the name of an option without its value.
+
+    Returns: Its name with hyphens; of one field of a group the whole name.
+
+    Examples
+    --------
+    >>> option_name("--max-num-seqs 4"), option_name("--attention_config.backend=X"), option_name("--config_format=y")
+    ('--max-num-seqs', '--attention-config.backend', '--config-format')
+    """
+    return re.split(r"[\s=]", group, maxsplit=1)[0].replace("_", "-")
+
+
+@cache
+def known_flags(engine: str, version: str | None) -> tuple[str, frozenset[str]] | None:
+    """Return the options of the last release that was read up to a version.
+
+    Returns: Release and names; the oldest release for versions before it. None where no release of the engine was
+      read.
+
+    Examples
+    --------
+    >>> release, names = known_flags("vllm", "0.30.0")
+    >>> release, "--kv-cache-dtype" in names
+    ('0.24.0', True)
+    """
+    from glmplan.catalog.schema.engine import version_key
+
+    file = data_folder("hardware_db") / "engines" / "flags" / f"{engine}.toml"
+    if not file.is_file():
+        return None
+    listed = read_toml(file)["versions"]
+    reached = [one for one in listed if version is None or version_key(one["version"]) <= version_key(version)]
+    chosen = max(reached, key=lambda one: version_key(one["version"])) if reached else listed[0]
+    return chosen["version"], frozenset(option_name(one) for one in chosen["flags"])
+
+
+@cache
+def options_of_plans(engine: str) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the options that a plan decides, and those that belong to a model.
+
+    Examples
+    --------
+    >>> decided, of_model = options_of_plans("vllm")
+    >>> "--tensor-parallel-size" in decided, "--reasoning-parser" in of_model
+    (True, True)
+    """
+    found = read_toml(data_folder("hardware_db") / "recipes" / "options.toml").get(engine, {})
+    return frozenset(found.get("decided", ())), frozenset(found.get("of_model", ()))
+
+
+def options_file(engine: str) -> str | None:
+    """Return the file that holds what recipes of an engine say and its server has no option for.
+
+    Returns: Name of the file that a launch command gives; None of engines that have options for all.
+
+    Examples
+    --------
+    >>> options_file("trtllm"), options_file("vllm")
+    ('options.yaml', None)
+    """
+    found = read_toml(data_folder("hardware_db") / "recipes" / "options.toml").get(engine, {})
+    return str(found["rest_in"]) if "rest_in" in found else None
+
+
+# Releases of engines that evidence covers: which is the newest, and whether a version that somebody names is one.
+
+#: the word for the newest release that evidence covers
+LATEST = "latest"
+
+
+def known_version(engine: str, version: str | None) -> str | None:
+    """Check a version of an engine that somebody names.
+
+    Returns: The version; None for the newest, whatever it is called.
+
+    Examples
+    --------
+    >>> known_version("vllm", "0.19.0"), known_version("vllm", "latest")
+    ('0.19.0', None)
+    >>> known_version("vllm", "9999.0")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    glmplan.errors.SpecError: '9999.0' is later than any release of vLLM that evidence covers; nearest: ...
+    >>> known_version("trtllm", "0.33.0")
+    Traceback (most recent call last):
+    glmplan.errors.SpecError: '0.33.0' is no version of TensorRT-LLM that was published; nearest: 0.21.0
+    """
+    from glmplan.catalog.schema.engine import version_key
+
+    if version is None or version.strip().lower() == LATEST:
+        return None
+    key, known = version_key(version), load_engine(engine)
+    newest = known.newest
+    if newest is not None and newest.startswith("b") and "." in version:
+        raise SpecError(f"is no build of {known.full_name}; nearest: {newest}", value=version)
+    if newest is not None and key > version_key(newest):
+        patch = newest.endswith(".0") and version.lstrip("vV").startswith(newest.removesuffix("0"))
+        if not patch:
+            message = f"is later than any release of {known.full_name} that evidence covers; nearest: {newest}"
+            raise SpecError(message, value=version)
+        return version
+    if known.published is not None and not known.published.holds(version):
+        before = [one for one in known.published.versions if version_key(one) <= key]
+        nearest = before[-1] if before else known.published.versions[0]
+        raise SpecError(f"is no version of {known.full_name} that was published; nearest: {nearest}", value=version)
+    return version

@@ -1,0 +1,195 @@
+"""The door to `hardware_db/accelerators`: one part by name, by alias or from a file. Nothing is ever substituted."""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from glmplan.catalog.files import aliases_in, data_folder, names_in, plain_name, read_entries, read_toml
+from glmplan.catalog.rule_provenance import still_there
+from glmplan.errors import SpecError, UnknownName, nearest
+
+if TYPE_CHECKING:
+    from glmplan.catalog.schema.accelerator import Accelerator
+
+__all__ = [
+    "accelerator_aliases",
+    "accelerator_names",
+    "load_accelerator",
+    "nearest_accelerators",
+    "printed_names",
+    "refused_accelerators",
+    "split_count",
+]
+
+
+@cache
+def _folder() -> Path:
+    return data_folder("hardware_db") / "accelerators"
+
+
+@cache
+def accelerator_names() -> tuple[str, ...]:
+    """Return the names of all accelerators, sorted.
+
+    Examples
+    --------
+    >>> "b200-sxm" in accelerator_names()
+    True
+    """
+    return names_in(_folder())
+
+
+@cache
+def accelerator_aliases() -> dict[str, str]:
+    """Return other spellings of the names.
+
+    Examples
+    --------
+    >>> accelerator_aliases()["h800"]
+    'h800-sxm'
+    """
+    return aliases_in(_folder())
+
+
+@cache
+def printed_names() -> dict[str, str]:
+    """Return how vendors' tools print parts: in full, and with the vendor before any of their names.
+
+    Returns: Plain text → name; of parts that are printed alike, none. Neither names nor aliases are among them.
+
+    Examples
+    --------
+    >>> printed_names()["nvidia-h100-80gb-hbm3"], printed_names()["nvidia-geforce-rtx-5090"]
+    ('h100-sxm', 'rtx-5090')
+    """
+    known = {**{name: name for name in accelerator_names()}, **accelerator_aliases()}
+    called: dict[str, set[str]] = {}
+    for name in accelerator_names():
+        part = load_accelerator(name)
+        texts = {plain_name(part.full_name), *(alias for alias, of in known.items() if of == name)}
+        vendor = plain_name(part.vendor)
+        printed = {f"{vendor}-{text}" for text in {*texts, *map(plain_name, part.printed_as)}}
+        for text in {*texts, *printed}:
+            called.setdefault(text, set()).add(name)
+    return {text: next(iter(of)) for text, of in called.items() if len(of) == 1 and text not in known}
+
+
+@cache
+def refused_accelerators() -> dict[str, str]:
+    """Return names that appear in published tables but stand for no part that can be computed.
+
+    Examples
+    --------
+    >>> "mixed" in refused_accelerators()
+    True
+    """
+    entries = read_entries(_folder().parent / "refused.toml", "refused", {"name", "why"})
+    return {entry["name"]: entry["why"] for entry in still_there(entries)}
+
+
+def load_accelerator(name: str | Path) -> Accelerator:
+    """Load one accelerator.
+
+    Parameters
+    ----------
+    name : str or path
+        Name, alias, or a TOML file of the same form.
+
+    Returns
+    -------
+    Accelerator
+        The part.
+
+    Raises
+    ------
+    UnknownName
+        If there is no such part (lists the nearest), or the name is one that stands for no single part (says why).
+    SpecError
+        If the file is not a correct entry.
+
+    Examples
+    --------
+    >>> load_accelerator("RTX_PRO_6000_WS").full_name
+    'RTX PRO 6000 Blackwell Workstation Edition'
+    >>> load_accelerator("h20-sxm")
+    Traceback (most recent call last):
+    glmplan.errors.UnknownName: 'h20-sxm' is not a known accelerator; nearest: ...
+    """
+    text = str(name)
+    if text.endswith(".toml"):
+        return _read(Path(text))
+    stem = plain_name(text)
+    file = _folder() / f"{stem}.toml"
+    if not stem or "/" in stem or not os.path.isfile(file):
+        # a long name may be one of another form; every part is read for those, so short ones come first
+        target = accelerator_aliases().get(stem) or printed_names().get(stem)
+        if target is None:
+            raise _unknown(text, stem)
+        file = _folder() / f"{target}.toml"
+    return _read_known(file)
+
+
+@cache
+def _read_known(file: Path) -> Accelerator:
+    return _read(file)
+
+
+def _read(file: Path) -> Accelerator:
+    from glmplan.catalog.schema.accelerator import Accelerator
+    from glmplan.catalog.schema.validation import validated
+
+    content = read_toml(file)
+    if "name" in content:
+        raise SpecError("must be left out: the file's name is the name", file=file, field="name", value=content["name"])
+    return validated(Accelerator, {"name": file.stem, **content}, file)
+
+
+def nearest_accelerators(name: str, count: int = 5) -> list[str]:
+    """Return the parts whose names or aliases look most like a name.
+
+    Returns: Names of parts: first those that the name is the beginning of, then those that look like it; in each
+      group the most alike first, in an order that is always the same. A vendor before the name is left away.
+
+    Examples
+    --------
+    >>> nearest_accelerators("a100", 1), nearest_accelerators("h20-sxm", 1)
+    (['a100-80gb-sxm'], ['h20-96gb'])
+    """
+    names = {**{name: name for name in accelerator_names()}, **accelerator_aliases()}
+    key = plain_name(name)
+    for vendor in {plain_name(load_accelerator(one).vendor) for one in accelerator_names()}:
+        key = key.removeprefix(f"{vendor}-")
+    begun = [one for one in names if key and one.startswith(f"{key}-")]
+    matches = [*nearest(key, begun, len(names), alike=0.0), *nearest(key, names, 8)]
+    return list(dict.fromkeys(names[match] for match in matches))[:count]
+
+
+def _unknown(text: str, stem: str) -> UnknownName:
+    reason = refused_accelerators().get(stem)
+    if reason is not None:
+        return UnknownName(f"is refused: {reason}", value=text)
+    close = nearest_accelerators(stem)
+    hint = f"nearest: {', '.join(close)}" if close else "see `glmplan hardware list`"
+    return UnknownName(f"is not a known accelerator; {hint}", value=text)
+
+
+def split_count(text: str) -> tuple[int, str]:
+    """Split `6xrtx-pro-6000-ws` into the count and the name.
+
+    Returns: Count and name; the count is 1 if none is written.
+
+    Examples
+    --------
+    >>> split_count("6xrtx-pro-6000-ws"), split_count("dgx-spark")
+    ((6, 'rtx-pro-6000-ws'), (1, 'dgx-spark'))
+    """
+    found = re.fullmatch(r"\s*(\d{1,6})\s*[xX×]\s*(\S.*?)\s*", text)
+    if found is None:
+        return 1, text.strip()
+    if int(found[1]) == 0:
+        raise SpecError("asks for no accelerator", value=text)
+    return int(found[1]), found[2]

@@ -1,0 +1,326 @@
+"""The door to `hardware_db/hosts`: a machine by name, by alias, from a file, or what `6xrtx-pro-6000-ws` implies."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from glmplan.catalog.caching import remembered
+from glmplan.catalog.entries.accelerators import (
+    accelerator_aliases,
+    accelerator_names,
+    load_accelerator,
+    nearest_accelerators,
+    split_count,
+)
+from glmplan.catalog.files import aliases_in, data_folder, names_in, plain_name, read_toml
+from glmplan.errors import SpecError, UnknownName, nearest
+
+if TYPE_CHECKING:
+    from glmplan.catalog.schema.accelerator import Accelerator
+    from glmplan.catalog.schema.host import Host
+
+__all__ = ["host_aliases", "host_names", "implied_host", "load_host", "load_machine"]
+
+#: accelerators in a scale-up network where no source says how many: those of an Open Compute baseboard (OAI UBB)
+_DOMAIN = 8
+_SCALE_UP = {"nvlink": ("nvlink", "switch"), "infinity-fabric": ("xgmi", "mesh"), "hccs": ("hccs", "mesh")}
+
+
+@cache
+def _folder() -> Path:
+    return data_folder("hardware_db") / "hosts"
+
+
+@cache
+def host_names() -> tuple[str, ...]:
+    """Return the names of all hosts, sorted.
+
+    Examples
+    --------
+    >>> "hgx-b200-8" in host_names()
+    True
+    """
+    return names_in(_folder())
+
+
+@cache
+def host_aliases() -> dict[str, str]:
+    """Return other spellings of the names.
+
+    Examples
+    --------
+    >>> host_aliases()["dgx-h100"]
+    'hgx-h100-8'
+    """
+    return aliases_in(_folder())
+
+
+def load_host(name: str | Path) -> Host:
+    """Load one host.
+
+    Parameters
+    ----------
+    name : str or path
+        Name, alias, or a TOML file of the same form.
+
+    Returns
+    -------
+    Host
+        The machine.
+
+    Raises
+    ------
+    UnknownName
+        If there is no such host; lists the nearest.
+    SpecError
+        If the file is not a correct entry.
+
+    Examples
+    --------
+    >>> load_host("hgx-b200-8").accelerator_count
+    8
+    >>> load_host("hgx-b100-8")
+    Traceback (most recent call last):
+    glmplan.errors.UnknownName: 'hgx-b100-8' is not a known host; nearest: ...
+    """
+    text = str(name)
+    if text.endswith(".toml"):
+        return _read(Path(text))
+    stem = plain_name(text)
+    stem = stem if stem in host_names() else host_aliases().get(stem, stem)
+    if stem not in host_names():
+        raise UnknownName("is not a known host", value=text, choices=host_names())
+    return _read_known(stem)
+
+
+@cache
+def _read_known(stem: str) -> Host:
+    return _read(_folder() / f"{stem}.toml")
+
+
+def _read(file: Path) -> Host:
+    content = {"name": file.stem, **read_toml(file)}
+    cards = content.get("cards")
+    if isinstance(cards, list):
+        # A part that is not in the catalogue is a TOML file beside the host's.
+        for card in cards:
+            part = card.get("accelerator") if isinstance(card, dict) else None
+            if isinstance(part, str) and part.endswith(".toml"):
+                card["accelerator"] = str(file.parent.absolute() / part)
+    return _host(content, file)
+
+
+def _host(content: dict[str, Any], file: Path | None = None) -> Host:
+    from glmplan.catalog.schema.host import Host
+    from glmplan.catalog.schema.validation import validated
+
+    return validated(Host, content, file)
+
+
+def load_machine(text: str | Path) -> Host:
+    """Load the machine that a user names: a host, a TOML file, or a number of accelerators.
+
+    Parameters
+    ----------
+    text : str or path
+        Host name or alias (`hgx-b200-8`), a TOML file of a host or of an accelerator, or `NxACCELERATOR`
+        (`6xrtx-pro-6000-ws`, `2xmy-card.toml`; without a number, one).
+
+    Returns
+    -------
+    Host
+        The machine; for `NxACCELERATOR` the one that `implied_host` describes.
+
+    Raises
+    ------
+    UnknownName
+        If it is neither; lists the nearest names of both kinds.
+    SpecError
+        If a file is not a correct entry.
+
+    Examples
+    --------
+    >>> load_machine("6xrtx-pro-6000-ws").accelerator_count
+    6
+    >>> load_machine("dgx-h200").name
+    'hgx-h200-8'
+    >>> load_machine("1xgb200-nvl72").accelerator_count  # one rack
+    72
+    """
+    name = str(text)
+    if name.endswith(".toml"):
+        return _of_file(name)
+    plain = plain_name(name)
+    count, part = split_count(name)
+    # a number of a part of the catalogue is no host: found without reading every host for its aliases
+    counted = part != name and plain_name(part) in accelerator_names()
+    if plain in host_names() or (not counted and plain in host_aliases()):
+        return load_host(name)
+    if part != name and not counted and plain_name(part) in (*host_names(), *host_aliases()):
+        # one of a host is the host, also where its part has the same name: a rack of 72 is no single card
+        if count == 1:
+            return load_host(part)
+        raise _not_found(name, part, count)
+    try:
+        return implied_host(load_accelerator(part), count)
+    except UnknownName as error:
+        if "refused" in str(error):
+            raise
+        raise _not_found(name, part, count) from None
+
+
+def _of_file(name: str) -> Host:
+    """The machine of a file of a host, or of one or more of the part that a file describes."""
+    count, file = (1, name) if os.path.exists(name) else split_count(name)
+    if "cards" not in read_toml(file):
+        return implied_host(load_accelerator(file), count, file=file)
+    if file != name:
+        raise SpecError("counts a host, and only parts are counted", value=name)
+    return load_host(file)
+
+
+def _not_found(name: str, part: str, count: int) -> UnknownName:
+    """The error of a machine that is not known: what was meant, as it would be typed."""
+    plain = plain_name(part)
+    if count > 1 and plain in (*host_names(), *host_aliases()):
+        host = load_host(part)
+        meant = f"{count * host.accelerator_count}x{host.accelerator}"
+        also = f"; {count} of its parts: {count}x{host.accelerator}" if plain in accelerator_aliases() else ""
+        return UnknownName(
+            f"counts a host, and only parts are counted; the parts of {count}: {meant}{also}", value=name
+        )
+    parts = nearest_accelerators(plain)
+    if part != name:
+        # a count was typed, so a part was meant
+        close = [f"{count}x{one}" if count > 1 else one for one in parts]
+        hint = f"nearest: {', '.join(close)}" if close else "see `glmplan hardware list`"
+        return UnknownName(f"is not a known accelerator; {hint}", value=part)
+    hosts = nearest(plain, [*host_names(), *host_aliases()])
+    begun = [one for one in parts if one.startswith(f"{plain}-")]
+    close = list(dict.fromkeys([*begun, *(host_aliases().get(one, one) for one in hosts), *parts]))[:5]
+    hint = f"nearest: {', '.join(close)}" if close else "see `glmplan hardware list`"
+    return UnknownName(f"is not a known host or accelerator; {hint}", value=name)
+
+
+def implied_host(accelerator: Accelerator | str, count: int, *, file: str = "") -> Host:
+    """Describe the machine that is meant when only a number of accelerators is given.
+
+    - `file`: The file that describes the part, where the catalogue does not have it.
+    - Returns: A generic machine; everything taken for granted stands in `assumptions`.
+
+    Notes
+    -----
+    PCIe parts: each on an x16 port of its own, on two sockets beyond seven; there NCCL is left to find its rings,
+    which it does badly, so a plan for a real machine of eight cards should name it. Parts with a scale-up network: as
+    many in one domain as the part says; more than that are several nodes, and the network between them stays unknown.
+    Cards without peer to peer (`peer_to_peer`: GeForce) copy through host memory, as their stock driver does.
+
+    Examples
+    --------
+    >>> host = implied_host("rtx-pro-6000-ws", 6)
+    >>> host.name, len(host.roots), host.conditions.p2p
+    ('6xrtx-pro-6000-ws', 6, 'direct')
+    >>> implied_host("b200-sxm", 16).nodes
+    2
+    """
+    host = _implied(load_accelerator(accelerator) if isinstance(accelerator, str) else accelerator, count)
+    if not file:
+        return host
+    cards = tuple(card.model_copy(update={"accelerator": file}) for card in host.cards)
+    return host.model_copy(update={"cards": cards})
+
+
+@remembered(most=512)
+def _implied(part: Accelerator, count: int) -> Host:
+    if count < 1:
+        raise SpecError("must be at least 1", field="count", value=count)
+    content: dict[str, Any] = {
+        "name": f"{count}x{part.name}",
+        "title": f"{count} × {part.full_name}, host not named",
+        "source": part.source,
+        "unified_memory": part.unified_memory,
+    }
+    unknown = ["host CPU", "host memory", "power supply"]
+    if part.scaleup in _SCALE_UP and part.scaleup_bandwidth is not None:
+        content |= _with_scale_up(part, count)
+    elif part.unified_memory or part.kind in ("soc", "system", "cpu-socket"):
+        content |= {"cards": [{"accelerator": part.name}], "nodes": count}
+        if part.scaleup in ("ethernet", "thunderbolt") and part.scaleup_bandwidth is not None and count > 1:
+            kind = "roce" if part.scaleup == "ethernet" else "thunderbolt"
+            rate = f"{part.scaleup_bandwidth!r} B/s"
+            content["fabric"] = {"kind": kind, "bandwidth": rate, "source": part.sources.get("scaleup", part.source)}
+            content["assumptions"] = ["the machines are joined by the network port of the part"]
+        unknown = ["power supply"]
+    else:
+        content |= _on_root_ports(part, count)
+    content["unknown"] = unknown + (
+        [] if content.get("fabric") or content.get("nodes", 1) == 1 else ["network between nodes"]
+    )
+    return _host(content)
+
+
+def _with_scale_up(part: Accelerator, count: int) -> dict[str, Any]:
+    """Return what a machine around a scale-up network looks like."""
+    kind, topology = _SCALE_UP[str(part.scaleup)]
+    domain = part.scaleup_domain or _DOMAIN
+    inside = min(count, domain)
+    nodes = -(-count // domain)
+    if count % inside:
+        raise SpecError(
+            f"{part.full_name} comes in domains of {domain}: more than that must be a multiple", value=count
+        )
+    said = [f"all {inside} share one scale-up network at the part's data-sheet rate"] if inside > 1 else []
+    if part.scaleup_domain is None:
+        said.append(f"at most {domain} share one, as on other parts: how many is not in a source")
+    if nodes > 1:
+        said.append(f"{nodes} equal nodes")
+    return {
+        "nodes": nodes,
+        "cards": [{"accelerator": part.name, "count": inside, **_link(part)}],
+        "assumptions": said,
+        "scale_up": {
+            "kind": kind,
+            "topology": topology,
+            "bandwidth": f"{part.scaleup_bandwidth!r} B/s",
+            "domain": domain if topology == "mesh" else max(inside, 1),
+            "reduces": bool(part.scaleup_reduces),
+            "source": part.sources.get("scaleup_bandwidth", part.source),
+        },
+    }
+
+
+def _on_root_ports(part: Accelerator, count: int) -> dict[str, Any]:
+    """Return what a machine with each card on a root port of its own looks like."""
+    apart = part.peer_to_peer is False
+    sockets = 1 if count <= 7 else 2
+    on_each = -(-count // sockets)
+    width = f"x{part.pcie_lanes} Gen{part.pcie_generation}" if part.pcie_generation else "PCIe"
+    said = [f"each card has a {width} root port of its own, which nothing else loads"]
+    said.append(
+        "all on one socket"
+        if sockets == 1
+        else f"two sockets, {on_each} cards on the first; with switches or a tuned NCCL it is faster: name such a host"
+    )
+    said.append(
+        "copies between cards go through host memory, as with the stock driver of such cards"
+        if apart
+        else "cards reach each other's memory, and NCCL finds its rings itself"
+    )
+    return {
+        "assumptions": said,
+        "sockets": [{"name": f"cpu{index}"} for index in range(sockets)],
+        "socket_links": [{"ends": ["cpu0", "cpu1"]}] if sockets == 2 else [],
+        "roots": [{"name": f"root{index}", "socket": f"cpu{index // on_each}"} for index in range(count)],
+        "cards": [{"accelerator": part.name, "parent": f"root{index}", **_link(part)} for index in range(count)],
+        "conditions": {"p2p": "missing" if apart else "direct", "nccl_graph": "default"},
+    }
+
+
+def _link(part: Accelerator) -> dict[str, Any]:
+    """Return the PCIe link of a part, empty where it is not published."""
+    if part.pcie_generation is None or part.pcie_lanes is None:
+        return {}
+    return {"link": {"generation": min(part.pcie_generation, 6), "lanes": min(part.pcie_lanes, 16)}}

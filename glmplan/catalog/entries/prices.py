@@ -1,0 +1,291 @@
+"""Prices of `hardware_db/prices/`, a buyer's own in their place, and the one quotation that a question gets.
+
+Sources contradict each other. A quotation is the median of what is not stale, with the lowest and the highest beside
+it; it says when it had to take what is stale, and never mixes currencies.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import date
+from functools import lru_cache
+from pathlib import Path
+
+from glmplan.catalog.entries.accelerators import accelerator_aliases, accelerator_names
+from glmplan.catalog.entries.hosts import host_aliases, host_names
+from glmplan.catalog.entries.models import model_names
+from glmplan.catalog.files import data_folder, plain_name, read_table, read_toml
+from glmplan.catalog.schema.price import KINDS, PER, Delivery, Price, Term, first_day
+from glmplan.catalog.schema.validation import validated
+from glmplan.errors import SpecError, UnknownFact
+from glmplan.units import finite_number
+
+__all__ = [
+    "GIVEN",
+    "Quotation",
+    "deliveries_of",
+    "given_prices",
+    "load_deliveries",
+    "load_prices",
+    "load_terms",
+    "prices_with",
+    "quotation",
+]
+
+
+#: source of what the buyer says
+GIVEN = "given with the question"
+#: words of an override → kind and term
+_WORDS = {
+    "buy": ("buy", "new"),
+    "rent": ("rent", "on demand"),
+    "input": ("api", "input"),
+    "output": ("api", "output"),
+    "cached": ("api", "cached"),
+}
+_PLACES = {"electricity": "power", "colocation": "colocation"}
+
+
+@dataclass(frozen=True, slots=True)
+class Quotation:
+    """What something costs.
+
+    Attributes
+    ----------
+    value, low, high : float
+        Median, lowest and highest of the entries, [unit of money]
+    currency : str
+        Of all three.
+    stale : bool
+        Whether all that there is is older than 180 days.
+    entries : tuple of Price
+        What it rests on, as published.
+    """
+
+    value: float
+    low: float
+    high: float
+    currency: str
+    stale: bool
+    entries: tuple[Price, ...]
+
+    @property
+    def given(self) -> bool:
+        """Whether the buyer gave it."""
+        return all(one.given for one in self.entries)
+
+    @property
+    def dates(self) -> tuple[str, str]:
+        """Dates of the oldest and the newest entry."""
+        found = sorted(one.date for one in self.entries)
+        return found[0], found[-1]
+
+    @property
+    def words(self) -> str:
+        """The quotation in words."""
+        span = f" ({self.low:,g} to {self.high:,g})" if self.high > self.low else ""
+        when = " to ".join(dict.fromkeys(self.dates))
+        old = ", STALE" if self.stale else ""
+        return f"{self.value:,g} {self.currency}{span} per {self.entries[0].per}, {when}{old}"
+
+
+@lru_cache(maxsize=4)
+def load_prices(folder: Path | None = None) -> tuple[Price, ...]:
+    """Read all published prices.
+
+    `folder`: Folder with a CSV file for each kind; the shipped one by default.
+
+    Examples
+    --------
+    >>> {one.kind for one in load_prices()} == set(KINDS)
+    True
+    """
+    where = folder or data_folder("hardware_db") / "prices"
+    return tuple(price for kind in KINDS for price in _rows(where / f"{kind}.csv", kind))
+
+
+@lru_cache(maxsize=1)
+def load_terms() -> dict[str, Term]:
+    """Read what a cost needs besides prices.
+
+    Examples
+    --------
+    >>> load_terms()["pue"].value
+    1.54
+    """
+    file = data_folder("hardware_db") / "prices" / "terms.toml"
+    found = [validated(Term, entry, file) for entry in read_toml(file)["terms"]]
+    return {one.name: one for one in found}
+
+
+def _rows(path: Path, kind: str | None = None, given: bool = False) -> list[Price]:
+    header, *lines = read_table(path) or [[]]
+    by_unit = {per: kind for kind, per in PER.items()}
+    found = []
+    for number, line in enumerate(lines, start=2):
+        place = f"{path}:{number}"
+        if len(line) > len(header):
+            raise SpecError("has more cells than columns", file=place)
+        row = {name: text for name, text in zip(header, line, strict=False) if text}
+        row.setdefault("kind", kind or by_unit.get(row.get("per", ""), ""))
+        found.append(validated(Price, row | {"given": given}, place))
+    return found
+
+
+def given_prices(words: Iterable[str], today: date) -> list[Price]:
+    """Read prices that a buyer gives.
+
+    - `words`: ``PART=8500`` to buy, ``PART:rent=2.10`` for an accelerator hour, ``MODEL:input=0.6`` (``output``,
+      ``cached``) for a million tokens of an API, ``electricity=0.25`` for a kWh, ``colocation=180`` for a kW and
+      month, each with a currency where it is not USD (``"PART=8500 EUR"``), or a CSV file with the columns of
+      `hardware_db/prices/`.
+    - `today`: The day of the question, which is the date of what has none.
+
+    Examples
+    --------
+    >>> [one] = given_prices(["rtx-pro-6000-ws=8500"], date(2026, 11, 22))
+    >>> one.part, one.price, one.kind, one.currency
+    ('rtx-pro-6000-ws', 8500.0, 'buy', 'USD')
+    """
+    found = []
+    for word in words:
+        if "=" not in word and word.lower().endswith(".csv"):
+            found += _rows(Path(word), given=True)
+        else:
+            found.append(_given(word, today))
+    return found
+
+
+def _given(word: str, today: date) -> Price:
+    name, equals, amount = word.partition("=")
+    part, _, kind_word = name.strip().partition(":")
+    part, kind_word = plain_name(part), kind_word.strip().lower() or "buy"
+    number, _, currency = amount.strip().partition(" ")
+    if not equals or not part or not number:
+        raise SpecError("is not a price such as rtx-pro-6000-ws=8500", field="--price", value=word)
+    if part in _PLACES:
+        kind, term = _PLACES[part], ""
+    elif kind_word in _WORDS:
+        kind, term = _WORDS[kind_word]
+    else:
+        raise SpecError("is not what a price can be for", field="--price", value=kind_word, choices=_WORDS)
+    price = finite_number(number.replace(",", ""), "--price")
+    part = accelerator_aliases().get(part, part)
+    of = "place" if part in _PLACES else "model" if kind == "api" else "host"
+    if of == "host" and part in accelerator_names():
+        of = "accelerator"
+    row = {"kind": kind, "part": part, "of": of, "price": price, "currency": currency.strip().upper() or "USD",
+           "per": PER[kind], "accelerators": 1, "contains": "as given", "term": term, "region": "the buyer's",
+           "date": today.isoformat(), "source": GIVEN, "given": True}  # fmt: skip
+    return validated(Price, row, "--price")
+
+
+def prices_with(words: Sequence[str] = (), *, today: date, folder: Path | None = None) -> tuple[Price, ...]:
+    """Published prices with a buyer's own in place of those for the same thing.
+
+    Examples
+    --------
+    >>> mine = prices_with(["electricity=0.25"], today=date(2026, 11, 22))
+    >>> quotation(mine, "power", "electricity", today=date(2026, 11, 22)).value
+    0.25
+    >>> [len(prices_with(today=date(2026, month, 30))) for month in (6, 11)] == [len(mine), len(mine)]
+    False
+    """
+    given = given_prices(words, today)
+    everything = load_prices(folder)
+    _check_names(given, {one.part for one in everything})
+    published = [one for one in everything if not one.later(today)]
+    later = [one.date for one in everything if one.later(today)]
+    # a folder of prices without days is of any day
+    if later and all(first_day(one.date) is None for one in published):
+        message = f"is before the first published price, of {min(later)}"
+        raise SpecError(message, field="--today", value=today.isoformat())
+    # whoever gives one API price of a model gives an offer of his own: what he leaves out is not filled in by others
+    replaced = {(one.kind, one.part) for one in given}
+    return (*given, *(one for one in published if (one.kind, one.part) not in replaced))
+
+
+def _check_names(given: Iterable[Price], published: set[str]) -> None:
+    """Refuse a price that no question would look at: the published one would stay in place of one that is mistyped."""
+    known = {*published, *accelerator_names(), *host_names(), *host_aliases(), *model_names(), *_PLACES}
+    for one in given:
+        part = re.sub(r"^\d+x", "", one.part)
+        if part not in known and accelerator_aliases().get(part) is None:
+            message = "is neither a part, a machine nor a model whose price is asked for"
+            raise SpecError(message, field="--price", value=one.part, choices=sorted(known))
+
+
+def quotation(
+    prices: Iterable[Price],
+    kind: str,
+    part: str,
+    *,
+    today: date,
+    terms: Collection[str] = (),
+    region: str | None = None,
+) -> Quotation:
+    """What something costs, of all that is published.
+
+    - `part`: What is priced, as a `Price` names it.
+    - `terms`: Terms that count; all by default. What the buyer gives counts under any.
+    - Returns: Median and range of what is not stale, for one accelerator where the price is of several; of what is
+      stale where there is nothing else.
+
+    Examples
+    --------
+    >>> found = quotation(load_prices(), "buy", "rtx-pro-6000-ws", terms=("new",), today=date(2026, 6, 1))
+    >>> found.low, found.high, found.stale
+    (8000.0, 10000.0, False)
+    """
+    rows = [one for one in prices if one.kind == kind and one.part == part]
+    rows = [one for one in rows if one.given or not terms or one.term in terms]
+    rows = [one for one in rows if one.given or region is None or one.region == region]
+    if not rows:
+        said = {"rent": ":rent", "api": ":input"}.get(kind, "")
+        which = f" ({', '.join(terms)})" if terms else ""
+        raise UnknownFact(f"no price to {kind} {part}{which} is known: give one with --price {part}{said}=NUMBER")
+    fresh = [one for one in rows if not one.stale(today)]
+    used = fresh or rows
+    money = {one.currency for one in used}
+    if len(money) > 1:
+        raise SpecError(
+            f"prices are in {', '.join(sorted(money))}: give them in one currency", field="--price", value=part
+        )
+    each = [one.each if kind in ("buy", "rent") and one.of == "accelerator" else one.price for one in used]
+    return Quotation(statistics.median(each), min(each), max(each), money.pop(), not fresh, tuple(used))
+
+
+# Delivery times that somebody published, of `hardware_db/prices/delivery.csv`.
+
+
+@lru_cache(maxsize=1)
+def load_deliveries() -> tuple[Delivery, ...]:
+    """Read all published delivery times.
+
+    Examples
+    --------
+    >>> all(one.low <= one.high for one in load_deliveries())
+    True
+    """
+    path = data_folder("hardware_db") / "prices" / "delivery.csv"
+    header, *lines = read_table(path)
+    return tuple(
+        validated(Delivery, dict(zip(header, line, strict=True)), f"{path}:{number}")
+        for number, line in enumerate(lines, start=2)
+    )
+
+
+def deliveries_of(part: str) -> tuple[Delivery, ...]:
+    """What is published of a part; sources may contradict each other.
+
+    Returns: Empty where nobody whom we read publishes a time.
+
+    Examples
+    --------
+    >>> len(deliveries_of("b200-sxm")) > 1, deliveries_of("rtx-3090")
+    (True, ())
+    """
+    return tuple(one for one in load_deliveries() if one.part == part)

@@ -1,0 +1,286 @@
+"""An accelerator as its data sheet says it: peaks, memory, links, power, each with a source.
+
+Nothing here is an achieved figure. What was measured on a part stands apart in `measured`, and how much of a peak an
+engine reaches is a fit in `calibration/fits`. A figure nobody published stays `None`, and asking for it raises
+`UnknownFact` with the names of the fields.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from glmplan.catalog.schema.validation import Frozen
+from glmplan.errors import SpecError, UnknownFact
+from glmplan.units import Bytes, BytesPerSecond, FlopPerSecond, Watts, parse_quantity
+
+__all__ = [
+    "PRECISIONS",
+    "Accelerator",
+    "Contradiction",
+    "Implied",
+    "Measured",
+    "PowerPoint",
+    "Precision",
+    "ServedPoint",
+]
+
+Precision = Literal["bf16", "fp8", "fp4", "int8"]
+#: Precisions with a dense peak rate of their own.
+PRECISIONS: tuple[Precision, ...] = ("bf16", "fp8", "fp4", "int8")
+
+_DIMENSION = {
+    "memory": "bytes",
+    "memory_free": "bytes",
+    "memory_usable": "bytes",
+    "memory_bandwidth": "bytes per second",
+    "scaleup_bandwidth": "bytes per second",
+    "host_link_bandwidth": "bytes per second",
+    "tdp": "watts",
+    "power": "watts",
+    **{f"peak.{precision}": "FLOP per second" for precision in PRECISIONS},
+}
+
+
+def _quantity(field: str, text: str) -> float:
+    if field not in _DIMENSION:
+        raise SpecError("is not a quantity of an accelerator", value=field, choices=_DIMENSION)
+    return parse_quantity(text, _DIMENSION[field])
+
+
+class Contradiction(Frozen):
+    """One of several published values of a field, and whether it is the one in use."""
+
+    field: str
+    value: str
+    source: str
+    used: bool
+    why: str
+
+    @property
+    def quantity(self) -> float:
+        """The value, [base unit of the field]."""
+        return _quantity(self.field, self.value)
+
+
+class Measured(Frozen):
+    """A figure measured on the part, never used in place of the data sheet."""
+
+    field: str
+    value: str
+    conditions: str
+    source: str
+
+    @model_validator(mode="after")
+    def _is_a_quantity(self) -> Measured:
+        _quantity(self.field, self.value)
+        return self
+
+    @property
+    def quantity(self) -> float:
+        """The value, [base unit of the field]."""
+        return _quantity(self.field, self.value)
+
+
+class Implied(Frozen):
+    """What published speeds would imply for an unpublished figure: a lower bound to argue with, not a specification."""
+
+    field: str
+    low: str
+    high: str | None = None
+    reasoning: str
+    source: str
+
+    @property
+    def bounds(self) -> tuple[float, float | None]:
+        """Lower and upper bound, [base unit of the field]."""
+        return _quantity(self.field, self.low), _quantity(self.field, self.high) if self.high else None
+
+
+class PowerPoint(Frozen):
+    """Matrix rate reached under a power limit."""
+
+    power: Watts
+    rate: FlopPerSecond
+
+
+class ServedPoint(Frozen):
+    """How fast a served model decodes under a power limit, with so many requests at once.
+
+    `speed` is its rate over that under the lowest limit of the same number of requests.
+    """
+
+    power: Watts
+    requests: int = Field(ge=1)
+    speed: float = Field(gt=0, allow_inf_nan=False)
+
+
+class Accelerator(Frozen):
+    """One part: a card, a module, a system on chip, or a CPU socket that computes.
+
+    `cooling` is that of a card: open fans blow into the machine, a blower out of it, passive cards need its air flow; a
+    module has none of its own. `printed_as` are names that only the vendor's tools use.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.accelerators import load_accelerator
+    >>> part = load_accelerator("rtx-pro-6000-ws")
+    >>> part.compute_capability, part.need("memory_bandwidth"), part.supports("fp4")
+    ('12.0', 1792000000000.0, True)
+    >>> load_accelerator("h100-sxm").supports("fp4")
+    False
+    """
+
+    name: str
+    full_name: str
+    kind: Literal["gpu", "npu", "soc", "cpu-socket", "system"] = "gpu"
+    vendor: str
+    aliases: tuple[str, ...] = ()
+    alias_notes: dict[str, str] = Field(default_factory=dict)
+    printed_as: tuple[str, ...] = ()
+    compute_capability: str | None = None
+    same_chip: str | None = None
+    multiprocessors: int | None = Field(default=None, ge=1)
+
+    memory: Bytes | None = None
+    memory_usable: Bytes | None = None
+    memory_note: str | None = None
+    memory_bandwidth: BytesPerSecond | None = None
+    unified_memory: bool = False
+    peak: dict[Precision, FlopPerSecond] = Field(default_factory=dict)
+    unsupported: tuple[Precision, ...] = ()
+    tdp: Watts | None = None
+    cooling: Literal["open-fans", "blower", "passive"] | None = None
+
+    pcie_generation: int | None = Field(default=None, ge=1, le=8)
+    pcie_lanes: int | None = Field(default=None, ge=1, le=256)
+    scaleup: Literal["pcie", "nvlink", "nvlink-bridge", "infinity-fabric", "hccs", "ethernet", "thunderbolt"] | None = (
+        None
+    )
+    scaleup_bandwidth: BytesPerSecond | None = None
+    scaleup_note: str | None = None
+    scaleup_domain: int | None = Field(default=None, ge=1)
+    scaleup_reduces: bool | None = None
+    peer_to_peer: bool | None = None
+    host_link: Literal["pcie", "nvlink-c2c", "on-chip"] | None = None
+    host_link_bandwidth: BytesPerSecond | None = None
+
+    source: str
+    sources: dict[str, str] = Field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    contradictions: tuple[Contradiction, ...] = ()
+    measured: tuple[Measured, ...] = ()
+    implied: tuple[Implied, ...] = ()
+    power_sweep: tuple[PowerPoint, ...] = ()
+    power_served: tuple[ServedPoint, ...] = ()
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Accelerator:
+        both = set(self.peak) & set(self.unsupported)
+        if both:
+            raise SpecError(f"{', '.join(sorted(both))} cannot have a rate and be unsupported", field="unsupported")
+        known = {*type(self).model_fields, *_DIMENSION}
+        for field in self.sources:
+            if field not in known:
+                raise SpecError("is not a field that can have a source", field="sources", value=field, choices=known)
+        for entry in self.contradictions:
+            if entry.field in _DIMENSION and entry.used:
+                value, used = self.figure(entry.field), entry.quantity
+                if value is None or abs(value - used) > 1e-9 * used:
+                    raise SpecError(
+                        "is marked as used but differs from the entry", field=entry.field, value=entry.value
+                    )
+        for alias in self.alias_notes:
+            if alias not in self.aliases:
+                raise SpecError(
+                    "has a note but is not an alias", field="alias_notes", value=alias, choices=self.aliases
+                )
+        return self
+
+    def figure(self, field: str) -> float | None:
+        """Return a figure, or None if it is not published.
+
+        Returns: The figure, [base unit of the field].
+
+        Examples
+        --------
+        >>> from glmplan.catalog.entries.accelerators import load_accelerator
+        >>> load_accelerator("m3-ultra").figure("peak.bf16") is None
+        True
+        """
+        if field.startswith("peak."):
+            precision = field.removeprefix("peak.")
+            if precision not in PRECISIONS:
+                raise SpecError("is not a precision", field="peak", value=precision, choices=PRECISIONS)
+            return self.peak.get(precision)
+        if field not in type(self).model_fields:
+            raise SpecError("is not a field of an accelerator", value=field, choices=type(self).model_fields)
+        value: float | None = getattr(self, field)
+        return value
+
+    def need(self, *fields: str) -> Any:
+        """Return figures, or say which of them nobody published.
+
+        Returns: One figure for one field, a tuple for several, [base unit of each field].
+
+        Examples
+        --------
+        >>> from glmplan.catalog.entries.accelerators import load_accelerator
+        >>> load_accelerator("nizwo-a1").need("memory", "memory_bandwidth")
+        Traceback (most recent call last):
+        glmplan.errors.UnknownFact: nizwo-a1: unknown: memory, bandwidth; ...
+        """
+        values = tuple(self.figure(field) for field in fields)
+        missing = [field for field, value in zip(fields, values, strict=True) if value is None]
+        if missing:
+            words = ", ".join(field.replace("memory_bandwidth", "bandwidth") for field in missing)
+            text = f"{self.name}: unknown: {words}"
+            for entry in self.implied:
+                if entry.field in missing:
+                    range_ = f"at least {entry.low}" if entry.high is None else f"{entry.low} to {entry.high}"
+                    text += f"; published speeds would imply {entry.field} {range_} ({entry.reasoning})"
+            raise UnknownFact(text)
+        return values[0] if len(values) == 1 else values
+
+    def supports(self, precision: Precision) -> bool | None:
+        """Say whether the silicon multiplies matrices in a precision.
+
+        Examples
+        --------
+        >>> from glmplan.catalog.entries.accelerators import load_accelerator
+        >>> load_accelerator("a100-80gb-sxm").supports("fp8")
+        False
+        """
+        if precision in self.unsupported:
+            return False
+        return True if precision in self.peak else None
+
+    @property
+    def link_kind(self) -> Literal["nvlink", "pcie"] | None:
+        """`nvlink` for any switched or meshed scale-up fabric between accelerators of one host, `pcie` without one."""
+        if self.scaleup in ("nvlink", "infinity-fabric", "hccs"):
+            return "nvlink"
+        return "pcie" if self.pcie_generation is not None or self.scaleup == "pcie" else None
+
+    @property
+    def runs_on_one_memory(self) -> bool:
+        """Whether the part has one memory with its processor, and no published matrix rate.
+
+        Such parts are answered for decoding, by bytes. Those whose matrix rate is known (Strix Halo, DGX Spark) are
+        answered as accelerators: their kernels and engines were measured, which tells more than bytes do.
+
+        Examples
+        --------
+        >>> from glmplan.catalog.entries.accelerators import load_accelerator
+        >>> [load_accelerator(one).runs_on_one_memory for one in ("m3-ultra", "ryzen-ai-max-395", "h100-sxm")]
+        [True, False, False]
+        """
+        return self.unified_memory and not self.peak and self.memory_bandwidth is not None
+
+    @property
+    def sm(self) -> int | None:
+        """Compute capability as NVIDIA tools write it (12.0 → 120), [-]; None for other vendors."""
+        if self.compute_capability is None or "." not in self.compute_capability:
+            return None
+        return int(self.compute_capability.replace(".", ""))

@@ -1,0 +1,66 @@
+"""From the content of a file to a checked record: one clear message, with file, field, value and the nearest choice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from glmplan.errors import SpecError
+
+__all__ = ["Frozen", "validated"]
+
+
+#: letters of a line that says what a record is [-]
+_LINE = 100
+
+
+class Frozen(BaseModel):
+    """Base of everything that is read from a file: unchangeable, and an unknown field is a mistake.
+
+    No quantity of a file is infinite. ``repr`` is one line, ``print`` shows every field.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", str_strip_whitespace=True, defer_build=True, allow_inf_nan=False
+    )
+
+    def __repr__(self) -> str:
+        plain = [getattr(self, name) for name in type(self).model_fields]
+        said = ", ".join(f"{one}" for one in plain if isinstance(one, str | int | float) and one not in ("", False))
+        return f"<{type(self).__name__} {' '.join(said.split())[:_LINE]}>"
+
+
+Record = TypeVar("Record", bound=BaseModel)
+
+
+def validated(kind: type[Record], content: Mapping[str, Any], file: str | Path | None = None) -> Record:
+    """Check the content of a file and build the record.
+
+    Examples
+    --------
+    >>> class Card(Frozen):
+    ...     lanes: int
+    >>> validated(Card, {"lanes": 16}).lanes
+    16
+    >>> validated(Card, {"lines": 16}, "card.toml")
+    Traceback (most recent call last):
+    glmplan.errors.SpecError: card.toml: lanes: Field required (and 1 more)
+    """
+    try:
+        return kind.model_validate(dict(content))
+    except ValidationError as error:
+        problems = error.errors()
+    first = problems[0]
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    field = ".".join(str(part) for part in first["loc"]) or None
+    if first["type"] == "extra_forbidden":
+        choices = list(kind.model_fields) if len(first["loc"]) == 1 else []
+        word = str(first["loc"][-1])
+        raise SpecError(f"is not a field{more}", file=file, field=field, value=word, choices=choices)
+    message = first["msg"].removeprefix("Value error, ")
+    value = first.get("input")
+    plain = isinstance(value, str | int | float) and first["type"] != "missing" and repr(value) not in message
+    raise SpecError(message + more, file=file, field=field, value=value if plain else None)

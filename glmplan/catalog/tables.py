@@ -1,0 +1,96 @@
+"""Records as tables: rows of plain values as a pandas frame, or as text in columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from glmplan.errors import SpecError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["chosen_table", "frame_of", "frame_of_columns", "table_text"]
+
+
+def frame_of(rows: Iterable[Mapping[str, Any]], columns: Iterable[str] | None = None) -> pd.DataFrame:
+    """Rows as a frame; pandas is imported here and nowhere at import time, because `fit` does not need it.
+
+    - `rows`: Column → value, one mapping for each row.
+    - `columns`: Columns and their order; by default those of the rows.
+
+    Examples
+    --------
+    >>> frame_of([{"users": 1, "tpot_mean_ms": 12.5}]).loc[0, "tpot_mean_ms"]
+    np.float64(12.5)
+    """
+    import pandas as pd
+
+    return pd.DataFrame([dict(row) for row in rows], columns=None if columns is None else list(columns))
+
+
+def frame_of_columns(columns: Mapping[str, Any]) -> pd.DataFrame:
+    """Columns as a frame.
+
+    Returns: One row for each place of the columns.
+
+    Examples
+    --------
+    >>> len(frame_of_columns({"request": [0, 1]}))
+    2
+    """
+    import pandas as pd
+
+    return pd.DataFrame(dict(columns))
+
+
+def chosen_table(name: str, tables: Mapping[str, Any]) -> Any:
+    """One of the tables of a record.
+
+    Examples
+    --------
+    >>> chosen_table("users", {"users": 1, "memory": 2})
+    1
+    """
+    if name not in tables:
+        raise SpecError("is not a table of this answer", field="table", value=name, choices=tables)
+    return tables[name]
+
+
+def table_text(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Rows in columns, numbers to the right, three significant digits.
+
+    Returns: A heading and a line for each row; empty without rows.
+
+    Examples
+    --------
+    >>> print(table_text([{"rank": "0", "weights_gib": 65.36}, {"rank": "12", "weights_gib": 7.0}]))
+    rank  weights_gib
+    0            65.4
+    12              7
+    """
+    raw = list(rows)
+    found = [{name: _cell(value) for name, value in row.items()} for row in raw]
+    if not found:
+        return ""
+    names = list(found[0])
+    right = {name: any(isinstance(row.get(name), int | float) for row in raw) for name in names}
+    wide = {name: max(len(name), *(len(row.get(name, "")) for row in found)) for name in names}
+    lines = [names, *([row.get(name, "") for name in names] for row in found)]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(wide[name]) if right[name] else cell.ljust(wide[name])
+            for name, cell in zip(names, line, strict=True)
+        ).rstrip()
+        for line in lines
+    )
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return str(value)

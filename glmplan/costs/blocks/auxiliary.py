@@ -1,0 +1,237 @@
+"""Hyper-connections: several residual streams, of which every block reads a mix and to all of which it writes.
+
+Hyper-connections, arXiv 2409.19606; manifold-constrained ones (mHC), arXiv 2512.24880. Shapes of the weights:
+transformers 5.23.0, `modeling_deepseek_v4.py` (manifold), `modeling_hy_v4.py` (plain), `modeling_qwen4_exp.py` (low
+rank). They cost few weights and much traffic: every pass over the hidden states is one over all streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from glmplan.catalog.schema.model import HyperConnections, LookupTable
+from glmplan.costs.blocks.tensor import Tensor
+
+__all__ = ["ADAPTER_BYTES", "TABLE", "AdapterFactors", "HyperBlock", "LookupBlock", "adapter_factors"]
+
+
+@dataclass(frozen=True, slots=True)
+class HyperBlock:
+    """The mixing of streams around the two blocks of a layer.
+
+    Attributes
+    ----------
+    record : HyperConnections or None
+        Its shape; None for the one stream of other models.
+
+    Examples
+    --------
+    The four streams of DeepSeek-V4-Flash: weights of a layer, and of the fold after the last.
+
+    >>> four = HyperBlock(HyperConnections(streams=4, folded=True))
+    >>> sum(t.parameters for t in four.tensors(4096)), sum(t.parameters for t in four.fold(4096))
+    (786486, 65541)
+    >>> HyperBlock(None).tensors(4096), HyperBlock(None).streams
+    ((), 1)
+    """
+
+    record: HyperConnections | None
+
+    @property
+    def streams(self) -> int:
+        """Residual streams, [-]"""
+        return 1 if self.record is None else self.record.streams
+
+    @property
+    def words(self) -> str:
+        """How many streams, and what their mix is made of; empty for one stream."""
+        return "" if self.record is None else f"{self.record.streams} residual streams ({self.record.form})"
+
+    def tensors(self, hidden: int) -> tuple[Tensor, ...]:
+        """Weights of one layer, the same on every rank: they mix before the attention and before the feed-forward part."""
+        if self.record is None:
+            return ()
+        return tuple(one for block in ("attn", "ffn") for one in self._mix(self.record, f"streams.{block}", hidden))
+
+    def fold(self, hidden: int) -> tuple[Tensor, ...]:
+        """Weights that make one state of the streams after the last layer.
+
+        Returns: Empty where the streams are only added up.
+        """
+        record = self.record
+        if record is None or not record.folded:
+            return ()
+        n, name, wide = record.streams, "streams.fold", record.streams * hidden
+        if record.form == "low_rank":
+            return _low_rank(name, record.rank or 0, wide, None)
+        return (
+            Tensor(f"{name}.fn", "streams", n, wide, shard="replicated"),
+            Tensor(f"{name}.base_scale", "norm", n + 1, 1, shard="replicated", matmul=False),
+        )
+
+    def _mix(self, record: HyperConnections, name: str, hidden: int) -> tuple[Tensor, ...]:
+        n, wide = record.streams, record.streams * hidden
+        if record.form == "low_rank":
+            return _low_rank(name, record.rank or 0, wide, n)
+        rows, scales = (2 * n + n * n, 3) if record.form == "manifold" else (2 * n, 2)
+        return (
+            Tensor(f"{name}.fn", "streams", rows, wide, shard="replicated"),
+            Tensor(f"{name}.base_scale", "norm", rows + scales, 1, shard="replicated", matmul=False),
+        )
+
+
+def _low_rank(name: str, rank: int, wide: int, inject: int | None) -> tuple[Tensor, ...]:
+    down = rank + (inject or 0)  # the weights of what a block writes read the same streams
+    return (
+        Tensor(f"{name}.mix_down_inject", "streams", down, wide, shard="replicated"),
+        Tensor(f"{name}.mix_up", "streams", wide, rank, shard="replicated"),
+        Tensor(f"{name}.norm", "norm", wide, 1, shard="replicated", matmul=False),
+    )
+
+
+# Tables of n-grams that a layer looks up: Engram of DeepSeek-V4.1, the n-gram table of the preview of Qwen4.
+#
+# A hash of the last two, three, ... tokens names a few rows; what is read is projected to one value and to a key for
+# each
+# residual stream, whose gate decides how much of the value is added. Nothing multiplies the table, and a token reads a
+# few KB of it, so that it may lie in host memory or on a drive. Shapes: transformers 5.23.0, `modeling_qwen4_exp.py`
+# (`Qwen4ExpTextPLELayer`); vllm-project/vllm, `vllm/models/deepseek_v41/common/engram.py`.
+
+#: name of the tensor that no product reads and that may lie in host memory
+TABLE = "lookup.table"
+
+
+@dataclass(frozen=True, slots=True)
+class LookupBlock:
+    """The table of a layer and the projections of what is read.
+
+    Attributes
+    ----------
+    record : LookupTable or None
+        Its shape; None for a layer without.
+
+    Examples
+    --------
+    The first Engram of DeepSeek-V4.1-Flash: 98 billion weights, of which a token reads 6,144.
+
+    >>> engram = LookupBlock(LookupTable(rows=384006168, width=256, reads=24, streams=4))
+    >>> round(engram.table_values / 1e9, 1), engram.read_values, sum(t.parameters for t in engram.tensors(5120)[1:])
+    (98.3, 6144, 157327360)
+    """
+
+    record: LookupTable | None
+
+    @property
+    def table_values(self) -> int:
+        """Values of the table, [-]; 0 without one"""
+        return 0 if self.record is None else self.record.rows * self.record.width
+
+    @property
+    def read_values(self) -> int:
+        """Values of it that one token reads, [-]"""
+        return 0 if self.record is None else self.record.reads * self.record.width
+
+    @property
+    def words(self) -> str:
+        """How large the table is, and what a token reads; empty without one."""
+        if self.record is None:
+            return ""
+        return f"n-gram table of {self.record.rows / 1e6:,.0f} M rows of {self.record.width}, {self.record.reads} read"
+
+    def tensors(self, hidden: int) -> tuple[Tensor, ...]:
+        """The table, dealt out over ranks, and the projections, the same on every rank."""
+        record = self.record
+        if record is None:
+            return ()
+        wide = record.streams * hidden
+        found = [
+            Tensor(TABLE, "lookup", record.rows, record.width, matmul=False),
+            Tensor("lookup.key_value_proj", "lookup", hidden + wide, self.read_values, shard="replicated"),
+        ]
+        if record.norms:
+            found.append(Tensor("lookup.norms", "norm", record.norms * wide, 1, shard="replicated", matmul=False))
+        if record.convolution:
+            width = record.convolution * wide
+            found.append(Tensor("lookup.conv1d", "norm", width, 1, shard="replicated", matmul=False))
+        return tuple(found)
+
+
+# Low-rank adapters (LoRA): what the two factors of an adapter of each matrix hold on a rank, and what they compute.
+
+#: bytes of a value: engines keep adapters in the type of the activations, [B]
+ADAPTER_BYTES = 2.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AdapterFactors:
+    """One adapter of some matrices on a rank, for each unit of its rank.
+
+    Attributes
+    ----------
+    dense : (n,) array
+        Values of both factors of the matrices that every token takes, [-]
+    expert : (n,) array
+        Values of both factors of one expert, [-]
+    experts : (n,) array
+        Experts of a layer on the rank; 0 without any, [-]
+    matrices : int
+        Matrices that every token takes, [-]
+    """
+
+    dense: np.ndarray
+    expert: np.ndarray
+    experts: np.ndarray
+    matrices: int
+
+    @property
+    def values(self) -> np.ndarray:
+        """All values for each unit of the rank, [-]"""
+        return self.dense + self.experts * self.expert
+
+
+def adapter_factors(
+    tensors: Iterable[Tensor], *, tp: np.ndarray, ep: np.ndarray, expert_ranks: np.ndarray
+) -> AdapterFactors:
+    """What an adapter of every matrix of a layer holds on the fullest rank.
+
+    Notes
+    -----
+    Where a matrix is split by its outputs, the factor at its input is whole on every rank and the other is split; where
+    it is split by its inputs, the reverse [1]_ [2]_. Not counted: adapters of embedding and head, of draft layers and
+    of image towers, and factors that are split on both sides (``fully_sharded_loras``).
+
+    References
+    ----------
+    .. [1] vLLM, vllm/lora/layers/column_parallel_linear.py, create_lora_weights.
+    .. [2] SGLang, python/sglang/srt/lora/mem_pool.py, LoRAMemoryPool.
+
+    Examples
+    --------
+    >>> two = np.array([1.0, 2.0])
+    >>> q = Tensor("self_attn.q_proj", "attention", 4096, 4096, shard="heads", units=32)
+    >>> adapter_factors([q], tp=two, ep=np.ones(2), expert_ranks=two).values.tolist()
+    [8192.0, 6144.0]
+    """
+    zero = np.zeros_like(np.asarray(tp, dtype=float))
+    dense, expert, experts, matrices = zero, zero, zero, 0
+    for one in tensors:
+        if not one.matmul:
+            continue
+        share = one.share(tp=tp, ep=ep, expert_ranks=expert_ranks)
+        if one.shard == "experts":
+            held = np.ceil(one.copies / np.asarray(ep, dtype=float))
+            # the share of an expert's own inner width
+            inside = share * one.copies / held
+            experts = np.maximum(experts, held)
+        else:
+            inside = share
+        into, out = (inside, 1.0) if one.splits_input else (1.0, inside)
+        values = one.parts * one.columns * into + one.rows * out + zero
+        if one.shard == "experts":
+            expert = expert + values
+        else:
+            dense, matrices = dense + values, matrices + one.parts
+    return AdapterFactors(dense, expert, experts, matrices)

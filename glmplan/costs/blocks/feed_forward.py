@@ -1,0 +1,298 @@
+"""What is asked of a feed-forward block, whatever its kind: weights, transients, routing and words.
+
+Each kind answers in one file of its own; `glmplan.costs.blocks.kinds` says which record is answered by which.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from statistics import NormalDist
+from typing import Protocol
+
+import numpy as np
+
+from glmplan.catalog.schema.model import DenseFfn, ExpertsFfn, Ffn
+from glmplan.costs.blocks.tensor import Shard, Tensor
+from glmplan.units import Ratio, TokensArray
+
+__all__ = ["DenseBlock", "ExpertsBlock", "FeedForward", "busiest_rank", "distinct_experts", "inner_rows", "matrices"]
+
+
+class FeedForward(Protocol):
+    """What every kind of feed-forward block answers. A kind that lacks something says so and why."""
+
+    @property
+    def words(self) -> str:
+        """Its shape in a few words for people."""
+
+    @property
+    def features(self) -> frozenset[str]:
+        """What walls of engines ask for: ``moe`` or nothing."""
+
+    @property
+    def routed(self) -> ExpertsFfn | None:
+        """The mixture that routes tokens to experts; None where every token visits all weights."""
+
+    def visiting(self, experts: int) -> Ffn:
+        """The same block where a token visits at most so many experts; unchanged where nothing is routed."""
+
+    def tensors(self, hidden: int) -> tuple[Tensor, ...]:
+        """Weights of the block."""
+
+    def activation_values(self, hidden: int, *, tp: np.ndarray, dp: np.ndarray, ep: np.ndarray) -> np.ndarray:
+        """Values that live at once for each token of a step, hidden states aside."""
+
+
+def inner_rows(gated: bool) -> Ratio:
+    """Inner rows of a token that live at once.
+
+    Returns: Gate, up and their product; without a gate two.
+
+    Examples
+    --------
+    >>> inner_rows(True), inner_rows(False)
+    (3.0, 2.0)
+    """
+    return 3.0 if gated else 2.0
+
+
+def matrices(
+    name: str, tensor_class: str, block: Ffn, widths: tuple[int, int], *, copies: int = 1, shard: Shard = "split"
+) -> tuple[Tensor, ...]:
+    """Matrices of one feed-forward network, or of several alike.
+
+    - `block`: The block they belong to: it says whether they are gated and have biases.
+    - `widths`: Inner width, and width of input and output.
+    - Returns: Gate and up as one, down, and the biases as one.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.schema.model import DenseFfn
+    >>> [one.rows for one in matrices("mlp", "dense", DenseFfn(inner=14336), (14336, 4096))]
+    [28672, 4096]
+    """
+    inner, hidden = widths
+    wide = inner * (2 if block.gated else 1)
+    found = [
+        Tensor(f"{name}.gate_up_proj", tensor_class, wide, hidden, copies, shard, parts=2 if block.gated else 1),
+        Tensor(f"{name}.down_proj", tensor_class, hidden, inner, copies, shard, splits_input=True),
+    ]
+    if block.bias:
+        found.append(Tensor(f"{name}.bias", "norm", wide + hidden, 1, copies, shard, matmul=False))
+    return tuple(found)
+
+
+# Dense feed-forward blocks. Shazeer, GLU variants, arXiv 2002.05202.
+
+
+@dataclass(frozen=True, slots=True)
+class DenseBlock:
+    """A dense feed-forward block.
+
+    Attributes
+    ----------
+    block : DenseFfn
+        Its shape.
+
+    Examples
+    --------
+    >>> sum(t.parameters for t in DenseBlock(DenseFfn(inner=12288)).tensors(6144))
+    226492416
+    """
+
+    block: DenseFfn
+
+    @property
+    def words(self) -> str:
+        """Its inner width."""
+        return f"dense {self.block.inner:,}"
+
+    @property
+    def features(self) -> frozenset[str]:
+        """No wall is known that asks for dense blocks."""
+        return frozenset()
+
+    @property
+    def routed(self) -> ExpertsFfn | None:
+        """Nothing is routed: every token visits all weights."""
+        return None
+
+    def visiting(self, experts: int) -> Ffn:
+        """The block itself: nothing is routed."""
+        return self.block
+
+    def tensors(self, hidden: int) -> tuple[Tensor, ...]:
+        """Its matrices."""
+        return matrices("mlp", "dense", self.block, (self.block.inner, hidden))
+
+    def activation_values(self, hidden: int, *, tp: np.ndarray, dp: np.ndarray, ep: np.ndarray) -> np.ndarray:
+        """Inner rows, which tensor parallelism splits, and the output."""
+        return inner_rows(self.block.gated) * self.block.inner / tp + hidden
+
+
+# Mixtures of experts, and which of them a batch visits.
+#
+# Shazeer, GLU variants, arXiv 2002.05202; DeepSeekMoE (shared and routed experts), arXiv 2401.06066.
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertsBlock:
+    """A mixture of experts: routed, shared, router.
+
+    Attributes
+    ----------
+    block : ExpertsFfn
+        Its shape.
+
+    Examples
+    --------
+    One routed expert of GLM-5.1 has 37,748,736 weights:
+
+    >>> glm = ExpertsBlock(ExpertsFfn(experts=256, topk=8, inner=2048, shared=1, shared_inner=2048))
+    >>> sum(t.parameters for t in glm.tensors(6144) if t.tensor_class == "routed_experts") // 256
+    37748736
+    """
+
+    block: ExpertsFfn
+
+    @property
+    def words(self) -> str:
+        """How many experts a token visits, of how many, and their width."""
+        shared = f", {self.block.shared} shared" if self.block.shared else ""
+        return f"top-{self.block.topk} of {self.block.experts} experts of {self.block.inner:,}{shared}"
+
+    @property
+    def features(self) -> frozenset[str]:
+        """A mixture of experts."""
+        return frozenset({"moe"})
+
+    @property
+    def routed(self) -> ExpertsFfn | None:
+        """The mixture itself."""
+        return self.block
+
+    def visiting(self, experts: int) -> Ffn:
+        """The same mixture where a token visits at most so many experts."""
+        return self.block.model_copy(update={"topk": min(self.block.topk, experts)})
+
+    def tensors(self, hidden: int) -> tuple[Tensor, ...]:
+        """Matrices of the experts, router, shared experts."""
+        block = self.block
+        routed = (block.inner, block.latent or hidden)
+        found = [
+            *matrices("mlp.experts", "routed_experts", block, routed, copies=block.experts, shard="experts"),
+        ]
+        if block.shared:
+            shared = (block.shared_inner or block.inner, hidden)
+            found += matrices("mlp.shared_experts", "shared_experts", block, shared, copies=block.shared)
+        if block.shared_gate:
+            found.append(Tensor("mlp.shared_expert_gate", "router", 1, hidden, shard="replicated"))
+        if block.latent:
+            found.append(Tensor("mlp.latent_in_out", "shared_experts", 2 * block.latent, hidden, shard="replicated"))
+        routed_to = block.experts + (block.shared if block.routed_shared else 0)
+        found.append(Tensor("mlp.gate", "router", routed_to, hidden, shard="replicated"))
+        if block.router_bias:
+            found.append(Tensor("mlp.gate.bias", "norm", block.experts, 1, shard="replicated", matmul=False))
+        if block.hash_vocabulary:
+            table = block.hash_vocabulary * block.topk
+            found.append(Tensor("mlp.gate.tid2eid", "norm", table, 1, shard="replicated", matmul=False))
+        return tuple(found)
+
+    def activation_values(self, hidden: int, *, tp: np.ndarray, dp: np.ndarray, ep: np.ndarray) -> np.ndarray:
+        """Routed copies of the tokens of all replicas, the shared experts, and the output."""
+        block, ranks = self.block, tp * dp / ep
+        width = float(block.latent or hidden)
+        inner = block.inner / ranks
+        first = (2.0 if block.gated else 1.0) * inner
+        routed = block.topk * dp * (np.maximum(first, width) + inner)
+        shared = block.shared * inner_rows(block.gated) * (block.shared_inner or block.inner) / ranks
+        return routed + shared + hidden
+
+
+#: points at which the popularity of experts is summed; 12 are within 2 % of the sum over all experts
+_NODES = 12
+
+
+@cache
+def _popularity(experts: int, topk: int, busiest_fifth: float) -> tuple[np.ndarray, np.ndarray]:
+    """Chance that a token chooses an expert, and how many experts have it."""
+    exponent = 1.0 - np.log(busiest_fifth) / np.log(0.2)
+    root, weight = np.polynomial.legendre.leggauss(_NODES)
+    root = (root + 1.0) / 2.0
+    rank, count = root**2, weight * root  # more points among the busiest
+    chance = rank**-exponent
+    chance *= topk / experts / (count @ chance)
+    for _ in range(_NODES):  # no token chooses an expert twice
+        chance, free = np.minimum(chance, 1.0), chance < 1.0
+        if free.any():
+            chance[free] *= (topk / experts - count[~free].sum()) / (count[free] @ chance[free])
+    return np.log1p(-np.minimum(chance, 1.0 - 1e-15)), experts * count
+
+
+def distinct_experts(block: ExpertsFfn, tokens: TokensArray) -> np.ndarray:
+    """Expected number of different experts that a batch visits when tokens choose independently.
+
+    Notes
+    -----
+    The sum over experts of 1 − (1 − p)^tokens, the coupon collector's formula; the p fall with the rank of an expert by
+    a power law of which the busiest fifth receives `block.busiest_fifth`. Not modelled: tokens of one text that choose
+    alike, and experts that are busy together on one rank.
+
+    Examples
+    --------
+    GLM-5 at 1, 4, 16, 32 and 64 tokens if routing were even, and as uneven as other models were measured:
+
+    >>> glm, tokens = ExpertsFfn(experts=256, topk=8, inner=2048), np.array([1.0, 4.0, 16.0, 32.0, 64.0])
+    >>> distinct_experts(glm.model_copy(update={"busiest_fifth": 0.2}), tokens).round().astype(int).tolist()
+    [8, 31, 102, 163, 222]
+    >>> distinct_experts(glm, tokens).round().astype(int).tolist()
+    [8, 29, 88, 139, 195]
+    """
+    missed, count = _popularity(block.experts, block.topk, block.busiest_fifth)
+    return -np.expm1(np.multiply.outer(np.asarray(tokens, dtype=float), missed)) @ count
+
+
+@cache
+def _largest_of(ranks: float) -> float:
+    """How many standard deviations the largest of so many normal values lies above the mean."""
+    return NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25)) if ranks > 1 else 0.0
+
+
+def busiest_rank(block: ExpertsFfn, tokens: TokensArray, ranks: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
+    """What the busiest of the ranks that share the experts has to do; the others wait for it.
+
+    Returns: Different experts visited on it, [-], and tokens sent to them, each as often as it goes to one, [token].
+
+    Notes
+    -----
+    Mean plus as many standard deviations as the largest of `ranks` normal values lies above the mean [1]_. Experts lie
+    on ranks by chance: visits are independent, loads differ by the experts' popularity and by chance. Not modelled:
+    redundant experts and their rearrangement (EPLB), which bring the ranks nearer to the mean.
+
+    References
+    ----------
+    .. [1] G. Blom, Statistical Estimates and Transformed Beta-Variables, Wiley 1958: Φ⁻¹((r − 3/8) / (r + 1/4)).
+
+    Examples
+    --------
+    GLM-5 with 64 tokens on one rank, and on eight: more than an eighth.
+
+    >>> glm = ExpertsFfn(experts=256, topk=8, inner=2048)
+    >>> one, eight = (busiest_rank(glm, np.array([64.0]), ranks) for ranks in (1, 8))
+    >>> [round(float(part[0]), 1) for part in (*one, *eight)]
+    [194.9, 512.0, 27.8, 89.1]
+    """
+    tokens = np.asarray(tokens, dtype=float)
+    ranks = np.asarray(ranks, dtype=float)
+    sizes, place = np.unique(ranks, return_inverse=True)
+    above = np.array([_largest_of(float(size)) for size in sizes])[place].reshape(ranks.shape)
+    own = block.experts / ranks
+    visited = distinct_experts(block, tokens)
+    share = np.clip(visited / block.experts, 0.0, 1.0)
+    touched = np.minimum(own * share + above * np.sqrt(own * share * (1.0 - share)), np.minimum(own, visited))
+    pairs = tokens * block.topk
+    missed, count = _popularity(block.experts, block.topk, block.busiest_fifth)
+    popularity = -np.expm1(missed) * block.experts / block.topk
+    variance = count @ (popularity - 1.0) ** 2 / block.experts / own + ranks / np.maximum(pairs, 1.0)
+    return touched, np.minimum(pairs / ranks * (1.0 + above * np.sqrt(variance)), pairs)

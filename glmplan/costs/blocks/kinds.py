@@ -1,0 +1,112 @@
+"""The one place that goes from the record of a block to the file that answers for its kind.
+
+A new kind is a record in `glmplan.catalog.schema.model`, a file beside this one and a line here: the type checker names
+the line that is missing.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from glmplan.catalog.schema.model import (
+    CompressedAttention,
+    DenseFfn,
+    ExpertsFfn,
+    Ffn,
+    GroupedQuery,
+    LatentAttention,
+    LayerKind,
+    Recurrent,
+)
+from glmplan.catalog.schema.model import Mixer as MixerRecord
+from glmplan.costs.blocks.auxiliary import HyperBlock, LookupBlock
+from glmplan.costs.blocks.compressed import CompressedMixer
+from glmplan.costs.blocks.feed_forward import DenseBlock, ExpertsBlock, FeedForward
+from glmplan.costs.blocks.grouped_query import GroupedQueryMixer
+from glmplan.costs.blocks.latent import LatentMixer
+from glmplan.costs.blocks.mixer import Mixer, NoMixer
+from glmplan.costs.blocks.recurrent import RecurrentMixer
+
+__all__ = ["feed_forward_of", "feed_forwards_of", "lookup_of", "mixer_of", "routed_of", "streams_of"]
+
+
+def mixer_of(kind: LayerKind) -> Mixer:
+    """Return what answers for the token mixer of a layer.
+
+    Returns: Its mixer; one that holds and computes nothing for a layer without.
+
+    Examples
+    --------
+    >>> mixer_of(LayerKind(mixer=GroupedQuery(heads=32, kv_heads=8, head_dim=128))).words
+    '32 heads on 8 of 128'
+    """
+    record: MixerRecord | None = kind.mixer
+    match record:
+        case None:
+            return NoMixer()
+        case GroupedQuery():
+            return GroupedQueryMixer(record)
+        case LatentAttention():
+            return LatentMixer(record)
+        case CompressedAttention():
+            return CompressedMixer(record)
+        case Recurrent():
+            return RecurrentMixer(record)
+        case _:
+            assert_never(record)
+
+
+def feed_forward_of(record: Ffn) -> FeedForward:
+    """Return what answers for a feed-forward block.
+
+    Examples
+    --------
+    >>> feed_forward_of(DenseFfn(inner=14336)).words
+    'dense 14,336'
+    """
+    match record:
+        case DenseFfn():
+            return DenseBlock(record)
+        case ExpertsFfn():
+            return ExpertsBlock(record)
+        case _:
+            assert_never(record)
+
+
+def feed_forwards_of(kind: LayerKind) -> tuple[FeedForward, ...]:
+    """Return what answers for the feed-forward blocks of a layer."""
+    return tuple(feed_forward_of(one) for one in kind.ffn)
+
+
+def routed_of(kind: LayerKind) -> ExpertsFfn | None:
+    """Return the mixture of experts of a layer.
+
+    Returns: Its first block that routes tokens; None without one.
+    """
+    return next((one.routed for one in feed_forwards_of(kind) if one.routed is not None), None)
+
+
+def streams_of(kind: LayerKind) -> HyperBlock:
+    """Return what answers for the residual streams of a layer.
+
+    Returns: One that holds nothing for a layer with one stream.
+
+    Examples
+    --------
+    >>> streams_of(LayerKind()).streams
+    1
+    """
+    return HyperBlock(kind.streams)
+
+
+def lookup_of(kind: LayerKind) -> LookupBlock:
+    """Return what answers for the table that a layer looks up.
+
+    Returns: One that holds nothing for a layer without.
+
+    Examples
+    --------
+    >>> lookup_of(LayerKind()).table_values
+    0
+    """
+    return LookupBlock(kind.lookup)

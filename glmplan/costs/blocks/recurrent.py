@@ -1,0 +1,233 @@
+"""Linear attention and state-space layers: a state of fixed size for each sequence.
+
+Gated DeltaNet, arXiv 2412.06464 (Qwen3-Next, Qwen3.5); Mamba-2, arXiv 2405.21060 (Nemotron-H);
+Kimi Delta Attention, arXiv 2510.26692.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import assert_never
+
+import numpy as np
+
+from glmplan.catalog.schema.engine import CacheLayout
+from glmplan.catalog.schema.model import Recurrent
+from glmplan.costs.blocks.mixer import Core, CoreKernel, CoreStep, LayerCache, heads_on_rank
+from glmplan.costs.blocks.tensor import Tensor
+from glmplan.costs.kernels.counts import convolution_work, recurrent_decode_work, recurrent_prefill_work
+
+__all__ = ["RecurrentMixer"]
+
+#: convolution windows as engines keep them, BF16 [B]
+_WINDOW_BYTES = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class RecurrentMixer:
+    """A recurrence with a state of fixed size.
+
+    Attributes
+    ----------
+    block : Recurrent
+        Its shape.
+
+    Examples
+    --------
+    A linear layer of Qwen3.5-397B-A17B:
+
+    >>> gdn = RecurrentMixer(
+    ...     Recurrent(flavour="gated_delta", key_heads=16, key_dim=128, value_heads=64, value_dim=128))
+    >>> sum(t.parameters for t in gdn.tensors(4096)), gdn.state_values, gdn.conv_values, gdn.state_bytes()
+    (118014208, 1048576, 36864, 4268032.0)
+    """
+
+    block: Recurrent
+
+    @property
+    def name(self) -> str:
+        """``recurrent``."""
+        return self.block.kind
+
+    @property
+    def words(self) -> str:
+        """Flavour, heads and their state."""
+        block = self.block
+        return f"{block.flavour}, {block.value_heads} heads of {block.value_dim} x {block.key_dim}"
+
+    @property
+    def features(self) -> frozenset[str]:
+        """A recurrence, and its family."""
+        return frozenset({"recurrent", "mamba" if self.block.flavour == "mamba2" else "gdn"})
+
+    @property
+    def indexed(self) -> bool:
+        """It reads no keys."""
+        return False
+
+    @property
+    def packed_fp8(self) -> bool:
+        """It caches no tokens."""
+        return False
+
+    @property
+    def heads(self) -> int:
+        """No engine is known to refuse a degree for the heads of a state, [-]"""
+        return 0
+
+    @property
+    def extra_launches(self) -> float:
+        """Convolution, gates and norms are launched one by one, [-]"""
+        return 1.0
+
+    @property
+    def rotary_values(self) -> int:
+        """A recurrence knows the order without positions, [-]"""
+        return 0
+
+    @property
+    def expanded_values(self) -> int:
+        """No keys are cached, [-]"""
+        return 0
+
+    @property
+    def absorbed_values(self) -> int:
+        """There are no up-projections of a latent, [-]"""
+        return 0
+
+    @property
+    def gathered_bytes(self) -> float:
+        """There is no indexer, [B]"""
+        return 0.0
+
+    @property
+    def state_values(self) -> int:
+        """Values of the state of one sequence, all heads, [-]"""
+        return self.block.value_heads * self.block.value_dim * self.block.key_dim
+
+    @property
+    def conv_values(self) -> int:
+        """Values of the convolution window of one sequence, [-]"""
+        block = self.block
+        return (2 * block.key_heads * block.key_dim + block.value_heads * block.value_dim) * (block.conv_kernel - 1)
+
+    def cut_problem(self, tp: int, model: str) -> str | None:
+        """No engine is known to refuse a degree for it."""
+        return None
+
+    def tensors(self, hidden: int) -> tuple[Tensor, ...]:
+        """Input and output projections, convolution and gates."""
+        match self.block.flavour:
+            case "gated_delta":
+                return _gated_delta(self.block, hidden)
+            case "mamba2":
+                return _mamba2(self.block, hidden)
+            case "kimi_delta":
+                return _kimi_delta(self.block, hidden)
+            case flavour:
+                assert_never(flavour)
+
+    def activation_values(self, tp: np.ndarray) -> np.ndarray:
+        """Queries, keys, values and gates, before and after the convolution."""
+        block = self.block
+        wide = 2 * block.key_heads * block.key_dim + 2 * block.value_heads * block.value_dim
+        return 2.0 * wide / np.minimum(tp, block.value_heads)
+
+    def cache(self, kv: str, layout: CacheLayout) -> LayerCache:
+        """No tokens; the state, which heads split."""
+        return LayerCache(state=self.state_bytes(conv=layout.convolution), units=self.block.value_heads)
+
+    def state_bytes(self, *, state: float = 4.0, conv: float = 2.0) -> float:
+        """State and window of the convolution."""
+        return self.state_values * state + self.conv_values * conv
+
+    def state_page(self, *, tp: int, draft_tokens: int) -> float:
+        """State and window, which drafted tokens make longer."""
+        channels = self.conv_values / (self.block.conv_kernel - 1.0)
+        drafted = channels * draft_tokens * _WINDOW_BYTES
+        return (self.state_bytes(conv=_WINDOW_BYTES) + drafted) / min(tp, self.block.value_heads)
+
+    def page_token(self, *, tp: int, kv_bytes: float) -> float:
+        """It caches no tokens."""
+        return 0.0
+
+    def decode_blocks(self, tp: int) -> float:
+        """It has no keys to split."""
+        return 0.0
+
+    def core(self, step: CoreStep) -> Core:
+        """The update of the state, the convolution before it, and both over a prompt.
+
+        Kernels of the gated delta rule stand for Mamba-2, of which no table is read.
+        """
+        block = self.block
+        kernel = "kda" if block.flavour == "kimi_delta" else "recurrent"
+        key_heads, value_heads = (heads_on_rank(one, step.degrees) for one in (block.key_heads, block.value_heads))
+        shape = {"key_heads": key_heads, "value_heads": value_heads, "key_dim": block.key_dim,
+                 "value_dim": block.value_dim}  # fmt: skip
+        channels = 2.0 * block.key_dim * key_heads + block.value_dim * value_heads
+        window = convolution_work(step.requests, step.verify, channels=channels)
+        update = recurrent_decode_work(step.requests, queries=step.verify, **shape)
+        scan = recurrent_prefill_work(1.0, step.prompt, **shape)
+        before = convolution_work(1.0, step.prompt, channels=channels)
+        return Core(
+            decode=(CoreKernel(f"{kernel}-decode", update), CoreKernel("convolution-decode", window)),
+            prompt=(CoreKernel(f"{kernel}-prefill", scan), CoreKernel("convolution-prefill", before)),
+        )
+
+    def token_core(self, decode: np.ndarray, prompt: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Nothing grows with the context; the state, small beside the weights, is not counted on such machines."""
+        zero = np.zeros_like(decode)
+        return np.stack([zero, zero]), zero, zero
+
+
+def _gated_delta(block: Recurrent, hidden: int) -> tuple[Tensor, ...]:
+    keys, values, heads = block.key_heads * block.key_dim, block.value_heads * block.value_dim, block.value_heads
+    conv = (2 * keys + values) * block.conv_kernel
+    return (
+        Tensor("linear_attn.in_proj_qkvz", "recurrent", 2 * keys + 2 * values, hidden, shard="heads", units=heads),
+        Tensor("linear_attn.in_proj_ba", "recurrent", 2 * heads, hidden, shard="heads", units=heads),
+        Tensor("linear_attn.conv1d", "norm", conv, 1, shard="heads", units=heads, matmul=False),
+        Tensor("linear_attn.gates", "norm", 2 * heads, 1, shard="heads", units=heads, matmul=False),
+        Tensor("linear_attn.norm", "norm", block.value_dim, 1, shard="replicated", matmul=False),
+        Tensor("linear_attn.out_proj", "recurrent", hidden, values, shard="heads", units=heads, splits_input=True),
+    )
+
+
+def _mamba2(block: Recurrent, hidden: int) -> tuple[Tensor, ...]:
+    # in Mamba-2 terms: key heads are the groups of B and C, key_dim the state size, value_dim the head size
+    keys, values, heads = block.key_heads * block.key_dim, block.value_heads * block.value_dim, block.value_heads
+    conv = (values + 2 * keys) * (block.conv_kernel + 1)
+    return (
+        Tensor("mixer.in_proj", "recurrent", 2 * values + 2 * keys + heads, hidden, shard="heads", units=heads),
+        Tensor("mixer.conv1d", "norm", conv, 1, shard="heads", units=heads, matmul=False),
+        Tensor("mixer.A_D_dt_bias", "norm", 3 * heads, 1, shard="heads", units=heads, matmul=False),
+        Tensor("mixer.norm", "norm", values, 1, shard="heads", units=heads, matmul=False),
+        Tensor("mixer.out_proj", "recurrent", hidden, values, shard="heads", units=heads, splits_input=True),
+    )
+
+
+def _kimi_delta(block: Recurrent, hidden: int) -> tuple[Tensor, ...]:
+    keys, values, heads = block.key_heads * block.key_dim, block.value_heads * block.value_dim, block.value_heads
+    conv, low_rank = (2 * keys + values) * block.conv_kernel, block.value_dim
+    gates: tuple[Tensor, ...]
+    if block.full_gate:
+        gates = (
+            Tensor("self_attn.f_a_proj", "recurrent", low_rank, hidden, shard="replicated"),
+            Tensor("self_attn.f_b_proj", "recurrent", keys, low_rank, shard="heads", units=heads),
+            Tensor("self_attn.g_proj", "recurrent", values, hidden, shard="heads", units=heads),
+        )
+    else:
+        gates = (
+            Tensor("self_attn.f_a_g_a_proj", "recurrent", 2 * low_rank, hidden, shard="replicated"),
+            Tensor("self_attn.f_b_g_b_proj", "recurrent", keys + values, low_rank, shard="heads", units=heads),
+        )
+    return (
+        Tensor("self_attn.qkv_proj", "recurrent", 2 * keys + values, hidden, shard="heads", units=heads),
+        Tensor("self_attn.conv1d", "norm", conv, 1, shard="heads", units=heads, matmul=False),
+        *gates,
+        Tensor("self_attn.b_proj", "recurrent", heads, hidden, shard="heads", units=heads),
+        Tensor("self_attn.gates", "norm", heads + keys, 1, shard="heads", units=heads, matmul=False),
+        Tensor("self_attn.o_norm", "norm", block.value_dim, 1, shard="replicated", matmul=False),
+        Tensor("self_attn.o_proj", "recurrent", hidden, values, shard="heads", units=heads, splits_input=True),
+    )

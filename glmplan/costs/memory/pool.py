@@ -1,0 +1,846 @@
+"""The KV cache pool that an engine makes of a layout's memory, and what fits into it.
+
+Weights, cache and state follow from the model (`glmplan.costs.memory.ranks`), the rule for the pool from the engine
+(`glmplan.catalog.engines.memory`). What only a launch shows - driver, context, buffers, work spaces - is an observed mean
+with a spread, so every pool has an interval.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from glmplan.catalog.engines.memory import static_fraction, tower_factor
+from glmplan.costs.memory.ranks import PagedLaunch, RankMemory, StageMemory, printed_tokens, shares_pages
+from glmplan.costs.memory.settings import MemoryFit, PartMemory, Spread, load_memory_fit
+from glmplan.units import GIB, QUANTILE_90, BytesArray, Ratio, Tokens, TokensArray
+
+__all__ = [
+    "DEFAULT_GRAPHS",
+    "KvPool",
+    "MemoryBudget",
+    "PoolTerms",
+    "beside_expanded",
+    "budget_rows",
+    "graph_estimate",
+    "kv_pool",
+    "largest_context",
+    "launch_kinds",
+    "longest_held",
+    "requests_held",
+    "requests_that_fit",
+    "split_pool",
+    "stage_pools",
+    "weights_interval",
+]
+
+
+# A pool that an engine splits between layers that keep all tokens, windows or states, or leaves room beside.
+
+
+def split_pool(
+    stage: StageMemory, pool: BytesArray, context: TokensArray, split: tuple[float, float, float]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens that the layers hold which keep all of them, and requests of which the others hold the rest.
+
+    Returns: Tokens [token]; requests [-], infinite where neither windows nor states limit them.
+
+    Notes
+    -----
+    SGLang gives states a fixed share of the pool and window layers a fixed share of the tokens of the others, whatever
+    the requests need [1]_. Not modelled: states that are kept of each drafted token.
+
+    References
+    ----------
+    .. [1] sgl-project/sglang, python/sglang/srt/model_executor/pool_configurator.py (HybridSWAPoolConfigurator),
+       model_runner_kv_cache_mixin.py (handle_max_mamba_cache).
+
+    Examples
+    --------
+    gpt-oss-20b, 24 layers of 8 heads of 64, half of them with a window of 128: 10 GB hold 80 % of the tokens there.
+
+    >>> from glmplan.catalog.entries.models import load_model
+    >>> from glmplan.costs.memory.ranks import rank_memory
+    >>> from glmplan.costs.memory.settings import MemorySettings
+    >>> from glmplan.costs.points import Layout
+    >>> model, told = load_model("gpt-oss-20b"), MemorySettings(engine="sglang", version="0.5.9")
+    >>> held = rank_memory(model, model.checkpoint("mxfp4"), layout=Layout(), kv="bf16", settings=told)
+    >>> full, requests = split_pool(held.stages[0], np.array([1e10]), np.array([4096.0]), held.split)
+    >>> round(float(full[0]) * 12 * 2048 * 1.8), int(requests[0] / full[0] * 128 * 10)
+    (10000000000, 8)
+    """
+    states, states_each, windows = split
+    room = np.maximum(pool, 0.0)
+    limit = np.full_like(room, np.inf)
+    cache = room
+    if stage.state.any():
+        cache = room / (1.0 + states)
+        budget = room - cache
+        each = np.where(stage.state > 0, stage.state, 1.0) * states_each
+        limit = np.where(stage.state > 0, np.floor(budget / each), np.inf)
+    in_windows = sum((held for _, held in stage.windows), np.zeros_like(stage.per_token))
+    token = stage.per_token + windows * in_windows
+    full = np.where(token > 0, cache / np.where(token > 0, token, 1.0), np.inf)
+    if windows < 1.0:
+        for window, _ in stage.windows:
+            limit = np.minimum(limit, windows * full / np.minimum(context, window))
+    return full, limit
+
+
+def requests_held(
+    stage: StageMemory, pool: np.ndarray, context: np.ndarray, split: tuple[float, float, float]
+) -> np.ndarray:
+    """Whole requests that a split pool holds.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.models import load_model
+    >>> from glmplan.costs.memory.ranks import rank_memory
+    >>> from glmplan.costs.memory.settings import MemorySettings
+    >>> from glmplan.costs.points import Layout
+    >>> model, told = load_model("gpt-oss-20b"), MemorySettings(engine="sglang", version="0.5.9")
+    >>> held = rank_memory(model, model.checkpoint("mxfp4"), layout=Layout(), kv="bf16", settings=told)
+    >>> requests_held(held.stages[0], np.array([1e10]), np.array([4096.0]), held.split).tolist()
+    [55.0]
+    """
+    full, requests = split_pool(stage, pool, context, split)
+    found: np.ndarray = np.floor(np.minimum(full / context, requests))
+    return found
+
+
+def longest_held(stage: StageMemory, pool: np.ndarray, split: tuple[float, float, float]) -> TokensArray:
+    """The longest request that a split pool holds.
+
+    Returns: ; infinite where no layer keeps all tokens, 0 where the others do not hold one request.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.models import load_model
+    >>> from glmplan.costs.memory.ranks import rank_memory
+    >>> from glmplan.costs.memory.settings import MemorySettings
+    >>> from glmplan.costs.points import Layout
+    >>> model, told = load_model("gpt-oss-20b"), MemorySettings(engine="sglang", version="0.5.9")
+    >>> held = rank_memory(model, model.checkpoint("mxfp4"), layout=Layout(), kv="bf16", settings=told)
+    >>> int(longest_held(held.stages[0], np.array([1e10]), held.split)[0])
+    226056
+    """
+    full, requests = split_pool(stage, pool, np.ones_like(pool), split)
+    return np.where(requests >= 1.0, np.where(stage.per_token > 0, full, np.inf), 0.0)
+
+
+def beside_expanded(stage: StageMemory, budget: BytesArray) -> np.ndarray | float:
+    """Share of a budget that becomes the pool beside room to expand its latents.
+
+    - `budget`: Pool and room together; negative where nothing is left.
+    - Returns: ; 1 where the engine leaves no room.
+
+    Notes
+    -----
+    Room for as many tokens as the pool holds, and never for more than a step may hold [1]_.
+
+    References
+    ----------
+    .. [1] NVIDIA/TensorRT-LLM, tensorrt_llm/_torch/pyexecutor/_util.py (get_mla_context_workspace_reserve).
+
+    Examples
+    --------
+    DeepSeek-R1 on eight ranks: 61 layers of 576 B beside 16 heads of 192 + 128 values.
+
+    >>> from glmplan.catalog.entries.models import load_model
+    >>> from glmplan.costs.memory.ranks import rank_memory
+    >>> from glmplan.costs.memory.settings import MemorySettings
+    >>> from glmplan.costs.points import Layout
+    >>> model, told = load_model("deepseek-r1"), MemorySettings(engine="trtllm", version="1.3.0rc23")
+    >>> held = rank_memory(model, model.checkpoint("fp8"), layout=Layout(tp=8), kv="fp8", settings=told)
+    >>> round(float(beside_expanded(held.stages[0], np.array([4e10]))[0]), 4), round(35136 / (35136 + 5120), 4)
+    (0.8728, 0.8728)
+    """
+    if not np.any(stage.expanded):
+        return 1.0
+    each = stage.per_token + stage.expanded
+    tokens = np.minimum(budget / np.where(each > 0, each, 1.0), stage.expanded_tokens)
+    left: np.ndarray = np.where(budget > 0, 1.0 - stage.expanded * tokens / np.where(budget > 0, budget, 1.0), 1.0)
+    return left
+
+
+#: CUDA graphs of a default vLLM launch: sizes 1, 2, 4, then every 8 to 256 and every 16 to 512 [-]
+DEFAULT_GRAPHS = 51
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KvPool:
+    """KV cache pool of a layout; every field is an (n,) array.
+
+    Attributes
+    ----------
+    bytes : array
+        Pool on the rank that limits it; negative when the launch does not fit, [B]
+    tokens : array
+        Tokens that all data-parallel ranks together hold, whole blocks, [token]
+    tokens_low, tokens_high : array
+        90 % interval of `tokens`, [token]
+    sd : array
+        Standard deviation of `bytes` towards less, [B]
+    stage : array
+        Pipeline stage that limits, [-]
+    fits : bool array
+        Whether at least one block is left on every rank.
+    printed, printed_low, printed_high : array
+        Tokens that the engine prints as the size of its cache at start, and their 90 % interval, of one data-parallel
+        rank as an engine process prints it; another number than `tokens` where windows or states share pages, [token]
+    over : array
+        By how much the fullest rank with its pool and everything that runs beside it holds more than its memory; 0 or
+        less where it does not, [B]
+    over_low : array
+        The same at the low end of its 90 % interval: what is counted against the pool takes as little as launches
+        were seen to take, and so do the graphs, [B]
+    """
+
+    bytes: np.ndarray
+    tokens: np.ndarray
+    tokens_low: np.ndarray
+    tokens_high: np.ndarray
+    sd: np.ndarray
+    stage: np.ndarray
+    fits: np.ndarray
+    printed: np.ndarray
+    printed_low: np.ndarray
+    printed_high: np.ndarray
+    over: np.ndarray
+    over_low: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PoolTerms:
+    """What a stage's rank holds besides weights and cache, and what the engine's rule leaves; (n,) arrays.
+
+    Attributes
+    ----------
+    context, remainder, graphs : array
+        Context and communication buffers, what the engine takes beyond, CUDA graphs, [B]
+    limit : array
+        What the rule lets the launch use, [B]
+    pool : array
+        What it leaves for the cache; negative when nothing is left, [B]
+    variance : array
+        Of `pool` by what only a launch shows, [B²]
+    less, more : array
+        Variance of `pool` towards less and towards more because weights may be larger or smaller than computed, [B²]
+    graphs_sd : array
+        Standard deviation of `graphs`, [B]
+    estimate : array
+        What the engine takes from the pool for graphs before it captures them, 0 where it does not, [B]
+    share : array
+        What of the memory that is left becomes the pool, [-]
+    """
+
+    context: np.ndarray
+    remainder: np.ndarray
+    graphs: np.ndarray
+    limit: np.ndarray
+    pool: np.ndarray
+    variance: np.ndarray
+    less: np.ndarray
+    more: np.ndarray
+    graphs_sd: np.ndarray
+    estimate: np.ndarray
+    share: np.ndarray
+
+    def deviation(self, quantile: Ratio) -> BytesArray:
+        """Standard deviation of `pool` on one side.
+
+        `quantile`: Negative for the side of less, positive for more.
+        """
+        return np.sqrt(self.variance + (self.less if quantile < 0 else self.more))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Beside:
+    """What a launch takes beside weights and activations: means (n,) [B] and their variance (n,) [B²]."""
+
+    context: np.ndarray
+    variance: np.ndarray
+    remainder: Spread
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Launch:
+    """What all stages of a launch share: see `_observed`, `_fraction`, `_graphs` and `weights_interval`."""
+
+    beside: _Beside
+    fraction: np.ndarray
+    graphs: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+    weights: tuple[float, float]
+
+
+def _observed(fit: MemoryFit, memory: RankMemory, part: PartMemory) -> _Beside:
+    """Context and buffers of each layout, and the remainder of the engine."""
+    alone = np.asarray(memory.layout.accelerators) == 1
+    engine = memory.settings.engine
+    trial = memory.settings.rule.profiling_of(memory.settings.version, dense=True)
+    if engine in fit.outside and trial is not None:
+        context, sd = _by_kind(memory, part, fit.outside[engine])
+        return _Beside(context, sd**2, Spread(0.0, 0.0, 0))
+    single = fit.context["single"]
+    linked = single if part.link == "unified" else fit.context.get(part.link, fit.context["pcie"])
+    context = np.where(alone, single.mean, linked.mean)
+    variance = np.where(alone, single.sd, linked.sd) ** 2
+    others = fit.remainder["pooled"]
+    if memory.settings.rule.pool == "rest":  # its margin stands in the rule, and there is no trial run that takes more
+        others = replace(others, mean=0.0)
+    return _Beside(context, variance, fit.remainder.get(engine, others))
+
+
+def launch_kinds(part: PartMemory, *, several: bool, indexed: bool) -> tuple[str, ...]:
+    """Kinds of launches by what only a launch shows of their memory, the narrowest first.
+
+    - `several`: Whether the launch is on several of them.
+    - Returns: Keys of `MemoryFit.outside`, `MemoryFit.estimate` and `MemoryFit.captured`; the last one is always
+      there.
+
+    Notes
+    -----
+    Models with an indexer run on images of the community over PCIe, sparsely with kernels and arenas of their own or
+    densely with the indexer patched out; all logs are of the first. Where accelerators
+    reach each other's memory over PCIe, the communicators hold buffers there; where they cannot, in host memory. On
+    compute capability 10 attention, experts and all-reduce run on FlashInfer's kernels with work spaces of their own.
+    Where host and accelerator share one memory, what is free changes with the host's own, and so does what an engine
+    makes of the difference.
+
+    Examples
+    --------
+    >>> one = PartMemory(80e9, 79e9, 0.0, "nvlink", capability="10.3")
+    >>> launch_kinds(one, several=True, indexed=False), launch_kinds(one, several=False, indexed=False)
+    (('nvlink-10', 'nvlink', 'several'), ('single-10', 'single'))
+    """
+    flashinfer = part.link == "nvlink" and part.capability.startswith("10.")
+    if not several:
+        own = "single-10" if flashinfer else "single-unified" if part.link == "unified" else "single"
+        return tuple(dict.fromkeys((own, "single")))
+    link = part.link
+    if link == "unified":
+        return (link, "single-unified", "several")
+    if link == "pcie":
+        link = "pcie-sparse" if indexed else "pcie-peer" if part.peer_to_peer else "pcie"
+    elif flashinfer:
+        link = "nvlink-10"
+    return tuple(dict.fromkeys((link, part.link, "several")))
+
+
+def weights_interval(memory: RankMemory, fit: MemoryFit) -> tuple[float, float]:
+    """Shares by which the weights that the engine logs may be smaller or larger than computed.
+
+    Returns: Ends of a 90 % interval: what nobody says of the files and what loading leaves, added as squares; of
+      engines whose weights too few sources logged, the widest of the others.
+
+    Examples
+    --------
+    >>> from glmplan.costs.memory.ranks import rank_memory
+    >>> from glmplan.catalog.entries.models import load_model
+    >>> from glmplan.costs.points import Layout
+    >>> llama = load_model("llama-3.1-8b")
+    >>> held = rank_memory(llama, llama.checkpoint("bf16"), layout=Layout(), kv="bf16")
+    >>> smaller, larger = weights_interval(held, load_memory_fit())
+    >>> 0 < smaller == larger < 0.02
+    True
+    """
+    found = fit.loaded.get(memory.settings.engine)
+    apart = max((one.share for one in fit.loaded.values()), default=0.0) if found is None else found.share
+    return float(np.hypot(memory.smaller, apart)), float(np.hypot(memory.larger, apart))
+
+
+def _by_kind(memory: RankMemory, part: PartMemory, seen: dict[str, Spread]) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of what was seen of each layout's kind of launch.
+
+    Where nobody logged the kind itself, the next wider one tells the mean, and says nothing of how far this one is: its
+    spread is at least that of all launches on several accelerators, as for a kind with one source.
+    """
+    alone = np.asarray(memory.layout.accelerators) == 1
+    found = []
+    for several in (False, True):
+        kinds = launch_kinds(part, several=several, indexed=memory.indexed)
+        kind = next(each for each in kinds if each in seen)
+        wide = seen["several"].sd if kind != kinds[0] and "several" in seen else 0.0
+        found.append((seen[kind].mean, max(seen[kind].sd, wide)))
+    return np.where(alone, found[0][0], found[1][0]), np.where(alone, found[0][1], found[1][1])
+
+
+def _graphs(
+    fit: MemoryFit, memory: RankMemory, part: PartMemory
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Graphs captured and what the engine takes from the pool for them, each with its standard deviation.
+
+    Both hardly depend on how many sizes are captured where they were observed for the engine itself.
+    """
+    settings = memory.settings
+    zero = np.zeros_like(np.asarray(memory.layout.tp, dtype=float))
+    count = np.asarray(DEFAULT_GRAPHS if settings.graphs is None else settings.graphs, dtype=float) + zero
+    count = count * settings.rule.captures_graphs
+    captured, captured_sd = fit.graph.mean * count, fit.graph.sd * count
+    if settings.engine in fit.captured:
+        mean, sd = _by_kind(memory, part, fit.captured[settings.engine])
+        captured, captured_sd = np.where(count > 0, mean, 0.0), np.where(count > 0, sd, 0.0)
+    if not (settings.graphs_in_pool and memory.estimates_graphs):
+        return captured, captured_sd, zero, zero
+    if settings.engine not in fit.estimate:
+        return captured, captured_sd, captured, captured_sd
+    mean, sd = graph_estimate(memory, part, fit)
+    return captured, captured_sd, np.where(count > 0, mean, 0.0), np.where(count > 0, sd, 0.0)
+
+
+def graph_estimate(memory: RankMemory, part: PartMemory, fit: MemoryFit) -> tuple[np.ndarray, np.ndarray]:
+    """What an engine expects graphs to take before it captures them, whether or not it takes that from its pool.
+
+    Returns: Mean and standard deviation over launches of this kind, [B]; 0 for engines that were not seen to
+      estimate.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.models import load_model
+    >>> from glmplan.costs.memory.ranks import rank_memory
+    >>> from glmplan.costs.points import Layout
+    >>> llama = load_model("llama-3.1-8b")
+    >>> held = rank_memory(llama, llama.checkpoint("bf16"), layout=Layout(tp=2), kv="bf16")
+    >>> mean, sd = graph_estimate(held, PartMemory(80e9, 79e9, 0.0, "nvlink"), load_memory_fit())
+    >>> bool(mean[0] > 0 and sd[0] > 0)
+    True
+    """
+    seen = fit.estimate.get(memory.settings.engine)
+    if seen is None:
+        return (zero := np.zeros_like(np.asarray(memory.layout.tp, dtype=float))), zero
+    return _by_kind(memory, part, seen)
+
+
+def _fraction(memory: RankMemory, part: PartMemory) -> np.ndarray:
+    settings, rule = memory.settings, memory.settings.rule
+    if settings.fraction is not None:
+        return np.asarray(settings.fraction, dtype=float)
+    if rule.fraction_rule is not None:
+        tp, pp, dp = (np.asarray(getattr(memory.layout, name)) for name in ("tp", "pp", "dp"))
+        found = static_fraction(
+            rule.fraction_rule,
+            memory=part.total,
+            accelerators=tp * dp * pp,
+            token_budget=settings.budget(part.listed),
+            graph_requests=settings.graph_requests(part.listed, tp * dp),
+            draft=memory.draft,
+            replicas=dp,
+        )
+        return found if memory.tower is None else found * tower_factor(rule.fraction_rule, *memory.tower)
+    default = settings.default("fraction", part.listed)
+    return np.asarray(1.0 if default is None else default)
+
+
+def stage_pools(memory: RankMemory, part: PartMemory, fit: MemoryFit | None = None) -> tuple[PoolTerms, ...]:
+    """Apply the engine's rule to every stage.
+
+    - `fit`: Observed terms; those in `calibration` if not given.
+    - Returns: The pool of each stage and what stands beside it, in the order of ``memory.stages``.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.models import load_model
+    >>> from glmplan.costs.memory.ranks import rank_memory
+    >>> from glmplan.costs.points import Layout
+    >>> llama = load_model("llama-3.1-8b")
+    >>> held = rank_memory(llama, llama.checkpoint("bf16"), layout=Layout(pp=2), kv="bf16")
+    >>> first, last = stage_pools(held, PartMemory(80 * 2**30, 79.2 * 2**30, 0.0, "pcie"))
+    >>> bool(first.pool[0] > last.pool[0])  # which has the sampler
+    True
+    """
+    fit = fit or load_memory_fit()
+    launch = _Launch(
+        _observed(fit, memory, part),
+        _fraction(memory, part),
+        _graphs(fit, memory, part),
+        weights_interval(memory, fit),
+    )
+    return tuple(_stage_pool(memory, stage, part, launch) for stage in memory.stages)
+
+
+def _stage_pool(memory: RankMemory, stage: StageMemory, part: PartMemory, launch: _Launch) -> PoolTerms:
+    rule, beside, fraction = memory.settings.rule, launch.beside, launch.fraction
+    context, context_variance, remainder = beside.context, beside.variance, beside.remainder
+    zero = np.zeros_like(stage.per_token)
+    graphs, graphs_sd, estimate, estimate_sd = launch.graphs
+    weights = stage.weight_bytes
+    if not rule.draft_in_pool:
+        weights = weights - stage.weights.get("mtp", zero)
+    free = part.total - context if part.free_before_load is None else part.free_before_load + zero
+    known = context_variance if part.free_before_load is None else zero
+    total_variance = (part.total_sd**2 if part.free_before_load is None else 0.0) + zero
+    share: np.ndarray | float = 1.0
+    if rule.pool == "total":
+        limit = fraction * part.total + zero
+        pool = limit - weights - stage.activation - context - remainder.mean - estimate
+        variance = fraction**2 * total_variance + known + remainder.sd**2 + estimate_sd**2
+    elif rule.pool == "before_load":
+        limit = fraction * free
+        pool = limit - weights - remainder.mean
+        variance = fraction**2 * (total_variance + known) + remainder.sd**2
+    elif rule.pool == "after_load":
+        before = rule.graphs_before_pool
+        left = free - weights - stage.activation - remainder.mean - before * graphs
+        limit, share = free, fraction * beside_expanded(stage, fraction * left)
+        pool, variance = share * left, share**2 * (total_variance + known + remainder.sd**2 + before * graphs_sd**2)
+    else:
+        limit = part.total - rule.free_target + zero
+        pool = limit - weights - stage.activation - context - remainder.mean
+        variance = total_variance + known + remainder.sd**2
+    less, more = ((share * side * weights / QUANTILE_90) ** 2 for side in reversed(launch.weights))
+    return PoolTerms(
+        context + zero, remainder.mean + zero, graphs, limit, pool, variance, less, more, graphs_sd, estimate,
+        share + zero,
+    )  # fmt: skip
+
+
+def _tokens(memory: RankMemory, stage: StageMemory, pool: np.ndarray, context: np.ndarray) -> np.ndarray:
+    """Tokens that a pool holds in requests of some context, whole blocks, on one data-parallel rank."""
+    block = memory.settings.block(memory.sparse)
+    growing_only = not stage.windows and not stage.state.any()
+    if memory.split is not None and not growing_only:
+        full, requests = split_pool(stage, pool, context, memory.split)
+        whole = np.floor(np.minimum(full, requests * context) / block) * block
+        return np.where(stage.per_token > 0, whole, np.inf)
+    each = stage.per_token if growing_only else stage.request_bytes(context) / context
+    # a group of decode context-parallel ranks deals the tokens of a block round its ranks
+    wide = block * np.asarray(memory.layout.dcp, dtype=float)
+    size = each * wide
+    blocks = np.floor(np.maximum(pool, 0.0) / np.where(size > 0, size, 1.0))
+    return np.where(size > 0, blocks * wide, np.inf)
+
+
+def _printed(
+    memory: RankMemory, stage: StageMemory, pool: np.ndarray, context: np.ndarray, usable: np.ndarray
+) -> np.ndarray:
+    """Tokens that the engine prints; those that are usable where all layers are of one kind."""
+    settings = memory.settings
+    if memory.split is not None and (stage.windows or stage.state.any()):  # what its log calls max_total_num_tokens
+        full, _ = split_pool(stage, pool, context, memory.split)
+        return np.where(stage.per_token > 0, np.floor(full / (block := settings.block(memory.sparse))) * block, usable)
+    paging = settings.rule.paging_of(settings.version) if settings.rule.paging else None
+    if paging is None or not shares_pages(stage.kinds):
+        return usable
+    zero = np.zeros_like(pool)
+    launch = PagedLaunch(
+        block=settings.block(memory.sparse),
+        longest=(context if settings.longest is None else np.asarray(settings.longest, dtype=float)) + zero,
+        budget=memory.budget + zero,
+        drafted=settings.drafted(memory.draft),
+        dcp=np.asarray(memory.layout.dcp, dtype=float),
+    )
+    return printed_tokens(pool, stage.kinds, paging, launch)
+
+
+def kv_pool(
+    memory: RankMemory,
+    part: PartMemory,
+    *,
+    context: TokensArray | Tokens = 32768.0,
+    fit: MemoryFit | None = None,
+    pools: tuple[PoolTerms, ...] | None = None,
+) -> KvPool:
+    """KV cache pool that the engine makes.
+
+    - `context`: Context of a request, which matters only for models with sliding windows or recurrent states.
+    - `fit`: Observed terms; those in `calibration` if not given.
+    - `pools`: `stage_pools` of this memory where they are there already; then `fit` is not asked.
+    - Returns: Bytes and tokens with a 90 % interval.
+
+    Notes
+    -----
+    All ranks take the smallest number of blocks any of them has room for. For hybrid models `tokens` is the number of
+    tokens in requests of `context` tokens by the bytes that they keep; `printed` is what the engine says of the same
+    pool, for requests of ``max_model_len``.
+
+    Examples
+    --------
+    >>> from glmplan.costs.memory.ranks import rank_memory
+    >>> from glmplan.costs.blocks.stack import uniform_checkpoint
+    >>> from glmplan.costs.points import Layout
+    >>> from glmplan.catalog.schema.model import DenseFfn, GroupedQuery, LayerKind, ModelSpec
+    >>> layer = LayerKind(mixer=GroupedQuery(heads=32, kv_heads=8, head_dim=128), ffn=(DenseFfn(inner=14336),))
+    >>> llama = ModelSpec(name="8b", family="llama", hidden=4096, vocabulary=128256, max_context=8192,
+    ...                   layers={"full": layer}, stack="full*32", source="example")
+    >>> held = rank_memory(llama, uniform_checkpoint("bf16"), layout=Layout(tp=np.array([1, 2])), kv="bf16")
+    >>> small = PartMemory(16 * 2**30, 15.6 * 2**30, 0.0, "pcie")
+    >>> kv_pool(held, small).fits.tolist()
+    [False, True]
+    """
+    length = np.asarray(context, dtype=float)
+    dp = np.asarray(memory.layout.dp, dtype=float)
+    found: list[tuple[np.ndarray, ...]] = []
+    for stage, terms in zip(memory.stages, pools or stage_pools(memory, part, fit), strict=True):
+        rows = [terms.pool, terms.deviation(-1.0)]
+        for shift in (0.0, -QUANTILE_90, QUANTILE_90):
+            left = terms.pool + shift * terms.deviation(shift)
+            usable = _tokens(memory, stage, left, length)
+            printed = _printed(memory, stage, left, length, usable)
+            rows += [np.where(stage.held, one, np.inf) for one in (usable, printed)]
+        beside = terms.context + np.maximum(terms.remainder, 0.0) + terms.graphs + stage.activation
+        held = stage.weight_bytes + beside + np.maximum(terms.pool, 0.0)
+        # what takes less of the memory leaves as much more to the pool, which is why only what no pool had counts
+        least = held + np.clip(terms.pool, -QUANTILE_90 * terms.deviation(1.0), 0.0) - QUANTILE_90 * terms.graphs_sd
+        found.append((*rows, *(np.where(stage.held, one - part.total, -np.inf) for one in (held, least))))
+    rooms, sds, means, print_mean, lows, print_low, highs, print_high, over, over_low = (
+        np.stack(column) for column in zip(*found, strict=True)
+    )
+    # a stage without a growing cache (recurrent layers only) limits by its bytes
+    ranked = np.where(np.stack([stage.held for stage in memory.stages]), rooms, np.inf)
+    stage_index = np.lexsort((ranked, np.where(np.isfinite(means), means, np.inf)), axis=0)[0]
+    pick = (stage_index, np.arange(stage_index.size))
+    least = [np.where(np.isfinite(one.min(axis=0)), one.min(axis=0), 0.0) * dp for one in (means, lows, highs)]
+    fits = (ranked.min(axis=0) > 0) & (least[0] > 0)
+    said = [np.where(np.isfinite(one.min(axis=0)), one.min(axis=0), 0.0) for one in (print_mean, print_low, print_high)]
+    return KvPool(
+        rooms[pick], least[0] * fits, least[1], least[2], sds[pick], stage_index, fits, said[0] * fits, said[1],
+        said[2], over.max(axis=0), over_low.max(axis=0),
+    )  # fmt: skip
+
+
+def requests_that_fit(
+    memory: RankMemory,
+    part: PartMemory,
+    context: TokensArray | Tokens,
+    *,
+    fit: MemoryFit | None = None,
+    quantile: Ratio = 0.0,
+    pools: tuple[PoolTerms, ...] | None = None,
+) -> np.ndarray:
+    """Requests of a given context that the pool holds at once, all data-parallel ranks together.
+
+    - `quantile`: Standard deviations to add to the pool; ``-QUANTILE_90`` is the low end of the 90 % interval.
+    - `pools`: `stage_pools` of this memory where they are there already; then `fit` is not asked.
+
+    Examples
+    --------
+    >>> from glmplan.costs.memory.ranks import rank_memory
+    >>> from glmplan.costs.blocks.stack import uniform_checkpoint
+    >>> from glmplan.costs.points import Layout
+    >>> from glmplan.catalog.schema.model import DenseFfn, GroupedQuery, LayerKind, ModelSpec
+    >>> layer = LayerKind(mixer=GroupedQuery(heads=32, kv_heads=8, head_dim=128), ffn=(DenseFfn(inner=14336),))
+    >>> llama = ModelSpec(name="8b", family="llama", hidden=4096, vocabulary=128256, max_context=8192,
+    ...                   layers={"full": layer}, stack="full*32", source="example")
+    >>> held = rank_memory(llama, uniform_checkpoint("bf16"), layout=Layout(), kv="bf16")
+    >>> big = PartMemory(80 * 2**30, 79.2 * 2**30, 0.0, "pcie")
+    >>> bool(requests_that_fit(held, big, 8192.0)[0] > 4 * requests_that_fit(held, big, 40960.0)[0])
+    True
+    """
+    block = memory.settings.block(memory.sparse)
+    wide = block * np.asarray(memory.layout.dcp, dtype=float)
+    whole = np.ceil(np.asarray(context, dtype=float) / wide) * wide
+    least = np.full_like(np.asarray(memory.layout.tp, dtype=float), np.inf)
+    for stage, terms in zip(memory.stages, pools or stage_pools(memory, part, fit), strict=True):
+        pool = np.maximum(terms.pool + quantile * terms.deviation(quantile), 0.0)
+        size = stage.request_bytes(whole)
+        count = np.where(size > 0, np.floor(pool / np.where(size > 0, size, 1.0)), np.inf)
+        if memory.split is not None and (stage.windows or stage.state.any()):
+            count = np.where(size > 0, requests_held(stage, pool, whole, memory.split), np.inf)
+        least = np.minimum(least, np.where(stage.held, count, np.inf))
+    return least * np.asarray(memory.layout.dp, dtype=float)
+
+
+def largest_context(
+    memory: RankMemory,
+    part: PartMemory,
+    *,
+    fit: MemoryFit | None = None,
+    quantile: Ratio = 0.0,
+    pools: tuple[PoolTerms, ...] | None = None,
+) -> TokensArray:
+    """Longest request that one data-parallel rank's pool holds alone; the model's own limit is not applied.
+
+    - `pools`: `stage_pools` of this memory where they are there already; then `fit` is not asked.
+    - Returns: Tokens; 0 when nothing fits, infinite when no layer's cache grows.
+
+    Examples
+    --------
+    >>> from glmplan.costs.memory.ranks import rank_memory
+    >>> from glmplan.costs.blocks.stack import uniform_checkpoint
+    >>> from glmplan.costs.points import Layout
+    >>> from glmplan.catalog.schema.model import DenseFfn, GroupedQuery, LayerKind, ModelSpec
+    >>> layer = LayerKind(mixer=GroupedQuery(heads=32, kv_heads=8, head_dim=128), ffn=(DenseFfn(inner=14336),))
+    >>> llama = ModelSpec(name="8b", family="llama", hidden=4096, vocabulary=128256, max_context=8192,
+    ...                   layers={"full": layer}, stack="full*32", source="example")
+    >>> held = rank_memory(llama, uniform_checkpoint("bf16"), layout=Layout(), kv="bf16")
+    >>> big = PartMemory(80 * 2**30, 79.2 * 2**30, 0.0, "pcie")
+    >>> bool(largest_context(held, big)[0] == kv_pool(held, big).tokens[0])
+    True
+    """
+    block = memory.settings.block(memory.sparse)
+    wide = block * np.asarray(memory.layout.dcp, dtype=float)
+    least = np.full_like(wide + np.asarray(memory.layout.tp, dtype=float), np.inf)
+    for stage, terms in zip(memory.stages, pools or stage_pools(memory, part, fit), strict=True):
+        left = terms.pool + quantile * terms.deviation(quantile)
+        if memory.split is not None and (stage.windows or stage.state.any()):
+            full = longest_held(stage, left, memory.split)
+            least = np.minimum(least, np.where(stage.held, full, np.inf))
+            continue
+        room = left - stage.state
+        # the cache of a request is the least of lines, one for each set of windows that are full: the longest
+        # context is the largest that any of the lines allows
+        slope = stage.per_token + sum((held for _, held in stage.windows), np.zeros_like(room))
+        best = np.zeros_like(room)
+        for window, held in ((0, np.zeros_like(room)), *stage.windows):
+            slope, room = slope - held, room - held * window
+            inside = np.where(slope > 1e-9, room / np.where(slope > 1e-9, slope, 1.0), np.where(room >= 0, np.inf, 0.0))
+            best = np.maximum(best, inside)
+        least = np.minimum(least, np.where(stage.held, best, np.inf))
+    return np.where(np.isfinite(least), np.floor(np.maximum(least, 0.0) / wide) * wide, least)
+
+
+# The memory of every rank of one layout, part by part.
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class MemoryBudget:
+    """Memory of one rank, part by part, [B].
+
+    Attributes
+    ----------
+    label : str
+        Which rank.
+    weights : dict of str to float
+        Weights by tensor class.
+    activation, graphs, communication, reserve : float
+        Peak of activations; CUDA graphs; context and communication buffers; what engines take beyond.
+    graph_estimate : float
+        What the engine leaves out of the pool for graphs before it captures them; no part of the sum.
+    pool : float
+        What the engine's rule leaves for the cache; negative where nothing is left.
+    cache : float
+        KV cache pool, 0 when nothing is left.
+    per_token, state : float
+        Cache for a token and for a sequence.
+    host : float
+        Weights of this rank in host memory.
+    total, usable : float
+        What is used, pool included; what the engine's rule lets it use.
+    capacity : float
+        Memory that an engine can address.
+    """
+
+    label: str
+    weights: dict[str, float]
+    activation: float
+    graphs: float
+    communication: float
+    reserve: float
+    graph_estimate: float
+    pool: float
+    cache: float
+    per_token: float
+    state: float
+    host: float
+    total: float
+    usable: float
+    capacity: float
+
+    def __repr__(self) -> str:
+        weights = sum(self.weights.values()) / GIB
+        held = f"weights {weights:.1f} + cache {self.cache / GIB:.1f} of {self.capacity / GIB:.1f} GiB"
+        return f"<MemoryBudget {self.label}: {held}>"
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """All parts by name, in the order of a bar, [B]"""
+        return {
+            **self.weights,
+            "activation": self.activation,
+            "graphs": self.graphs,
+            "communication": self.communication,
+            "reserve": self.reserve,
+            "cache": self.cache,
+        }
+
+    @property
+    def free(self) -> float:
+        """What is left of the capacity; negative when the rank does not fit, [B]"""
+        return self.capacity - self.total
+
+
+def budget_rows(
+    memory: RankMemory, part: PartMemory, *, fit: MemoryFit | None = None, point: int = 0
+) -> list[MemoryBudget]:
+    """Budget of every rank of one layout.
+
+    Notes
+    -----
+    Experts that do not divide over the expert-parallel ranks are dealt one more to the first ranks.
+
+    Examples
+    --------
+    >>> from glmplan.costs.memory.ranks import rank_memory
+    >>> from glmplan.costs.blocks.stack import uniform_checkpoint
+    >>> from glmplan.costs.points import Layout
+    >>> from glmplan.catalog.schema.model import DenseFfn, GroupedQuery, LayerKind, ModelSpec
+    >>> layer = LayerKind(mixer=GroupedQuery(heads=32, kv_heads=8, head_dim=128), ffn=(DenseFfn(inner=14336),))
+    >>> llama = ModelSpec(name="8b", family="llama", hidden=4096, vocabulary=128256, max_context=8192,
+    ...                   layers={"full": layer}, stack="full*32", source="example")
+    >>> held = rank_memory(llama, uniform_checkpoint("bf16"), layout=Layout(tp=1, pp=2), kv="bf16")
+    >>> [row.label for row in budget_rows(held, PartMemory(80 * 2**30, 79.2 * 2**30, 0.0, "pcie"))]
+    ['stage 0', 'stage 1']
+    """
+    tp, pp, dp, ep = (int(np.atleast_1d(getattr(memory.layout, name))[point]) for name in ("tp", "pp", "dp", "ep"))
+    rows = []
+    for stage, terms in zip(memory.stages[:pp], stage_pools(memory, part, fit)[:pp], strict=True):
+        weights = {name: float(size[point]) for name, size in stage.weights.items() if size[point] > 0}
+        used = {
+            "activation": float(stage.activation[point]),
+            "graphs": float(terms.graphs[point]),
+            "communication": float(terms.context[point]),
+            "reserve": max(float(terms.remainder[point]), 0.0),
+        }
+        cache = max(float(terms.pool[point]), 0.0)
+        total = sum(weights.values()) + sum(used.values()) + cache
+        rows.append(
+            MemoryBudget(
+                label="",
+                weights=weights,
+                **used,
+                graph_estimate=float(terms.estimate[point]),
+                pool=float(terms.pool[point]),
+                cache=cache,
+                per_token=float(_each(memory, stage)[point]),
+                state=float(stage.state[point]),
+                host=float(stage.host[point]),
+                total=total,
+                usable=float(terms.limit[point]),
+                capacity=part.total,
+            )
+        )
+    shares = _expert_shares(memory, tp * dp, ep)
+    return [
+        _named(rows[stage], shares[replica * tp + rank], replica, stage, rank, (tp, pp, dp))
+        for replica in range(dp)
+        for stage in range(pp)
+        for rank in range(tp)
+    ]
+
+
+def _each(memory: RankMemory, stage: StageMemory) -> np.ndarray:
+    """Cache for a token; where window layers have a pool of their own, with what they hold for it, [B]"""
+    windows = 0.0 if memory.split is None else memory.split[2]
+    return stage.per_token + windows * sum((held for _, held in stage.windows), np.zeros_like(stage.per_token))
+
+
+def _expert_shares(memory: RankMemory, ranks: int, ep: int) -> list[float]:
+    """Experts of each rank against the fullest rank."""
+    experts = memory.experts
+    fullest = -(-experts // ep) if experts else 1
+    group = ranks // ep
+    return [((experts // ep + (rank // group < experts % ep)) / fullest if experts else 1.0) for rank in range(ranks)]
+
+
+def _named(
+    row: MemoryBudget, share: float, replica: int, stage: int, rank: int, degrees: tuple[int, int, int]
+) -> MemoryBudget:
+    tp, pp, dp = degrees
+    words = [f"replica {replica}"] * (dp > 1) + [f"stage {stage}"] * (pp > 1) + [f"rank {rank}"] * (tp > 1)
+    weights = dict(row.weights)
+    less = 0.0
+    if "routed_experts" in weights:
+        less = weights["routed_experts"] * (1.0 - share)
+        weights["routed_experts"] -= less
+    return replace(row, label=", ".join(words) or "the only rank", weights=weights, total=row.total - less)

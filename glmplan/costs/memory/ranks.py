@@ -1,0 +1,576 @@
+"""What every rank of a layout holds: weights by tensor class, cache for a token, state for a sequence, activations.
+
+Ranks that hold the same are counted once: all tensor-parallel ranks of a pipeline stage are alike, so there is one
+`StageMemory` for each stage, for its fullest rank. Points are arrays; stages and layers are looped over.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from glmplan.catalog.engines.memory import Paging, ProfilingRun, pipeline_layers
+from glmplan.catalog.formats import weight_format
+from glmplan.catalog.schema.model import Checkpoint, ModelSpec
+from glmplan.costs.blocks.kinds import mixer_of
+from glmplan.costs.blocks.stack import Segment, is_indexed, segments
+from glmplan.costs.memory.activations import (
+    PassStep,
+    TrialStep,
+    attention_bytes,
+    expert_workspace_bytes,
+    indexer_bytes,
+    pass_bytes,
+    pass_with_workspace,
+    stage_peak,
+    trial_run,
+)
+from glmplan.costs.memory.settings import MemorySettings
+from glmplan.costs.memory.weights import Degrees, add_rotary, add_vocabulary, layer_weights, padding_apart
+from glmplan.costs.points import Layout
+from glmplan.units import Bytes, BytesArray, Tokens, TokensArray
+
+__all__ = ["CachedLayers", "PagedLaunch", "RankMemory", "StageMemory", "printed_tokens", "rank_memory", "shares_pages"]
+
+
+# Tokens that vLLM prints for its KV cache when layers of different kinds share the pages of one pool.
+#
+# Layers that keep the same are one kind. A kind with more layers than a group holds makes several groups, all groups
+# draw
+# pages of one size from one pool, and a block is a page for each layer of a group [1]_. So a model with windows or
+# recurrent states prints fewer tokens than its bytes would hold.
+#
+# References
+# ----------
+# .. [1] vllm-project/vllm, vllm/v1/core/kv_cache_utils.py (`_get_kv_cache_groups_uniform_page_size`,
+#    `unify_kv_cache_spec_page_size`, `get_max_concurrency_for_kv_cache_config`), vllm/v1/kv_cache_interface.py
+#    (`SlidingWindowSpec`, `MambaSpec`), vllm/model_executor/models/config.py (`HybridAttentionMambaModelConfig`).
+
+#: a kind with up to so many times the fewest layers makes one group with it; older versions took 1.25 [-]
+_NEARLY_EQUAL = 1.5
+#: tokens that a block of attention is a multiple of where it grows to the size of a state [token]
+_ALIGNED = 16.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CachedLayers:
+    """Layers of one stage that keep the same; arrays are (n,).
+
+    Attributes
+    ----------
+    count : array
+        Layers, [-]
+    token : array
+        Bytes that one of them keeps for a token on a rank; 0 for recurrent layers, [B]
+    window : int or None
+        Tokens after which it keeps no more, [token]
+    state : array
+        Bytes of its page for the state of a request, 0 for attention, [B]
+    """
+
+    count: np.ndarray
+    token: np.ndarray
+    window: int | None
+    state: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PagedLaunch:
+    """What a launch is told that decides what it prints; arrays are (n,).
+
+    Attributes
+    ----------
+    block : float
+        Tokens of a block of attention, before it grows to the size of a state, [token]
+    longest : array
+        ``max_model_len``, [token]
+    budget : array
+        Tokens of a step, [token]
+    drafted : float
+        Drafted tokens of a step, each of which keeps a state of its own, [token]
+    dcp : numeric
+        Ranks that the tokens of a block are dealt to, [-]
+    """
+
+    block: float
+    longest: np.ndarray
+    budget: np.ndarray
+    drafted: float = 0.0
+    dcp: np.ndarray | float = 1.0
+
+
+def shares_pages(kinds: tuple[CachedLayers, ...]) -> bool:
+    """Whether the pool is printed by groups of layers: one of them has a window or a state.
+
+    Examples
+    --------
+    >>> one = np.ones(1)
+    >>> shares_pages((CachedLayers(one, one, None, 0 * one),)), shares_pages((CachedLayers(one, one, 128, 0 * one),))
+    (False, True)
+    """
+    return any(one.window is not None or one.state.any() for one in kinds)
+
+
+def printed_tokens(
+    pool: BytesArray, kinds: tuple[CachedLayers, ...], paging: Paging, launch: PagedLaunch
+) -> TokensArray:
+    """Tokens that vLLM prints as the size of its KV cache.
+
+    Notes
+    -----
+    Not modelled: models whose kinds of layers cannot be brought to one page (compressed attention), prefix caching
+    switched off (a request then has one state and not two).
+
+    Examples
+    --------
+    gpt-oss-120b on two ranks: 18 layers of full attention and 18 with a window of 128, 4 KV heads of 64 on each rank;
+    a log of vLLM 0.22.1 says 2,560,976 tokens of 88.77 GiB at 2,068.
+
+    >>> from glmplan.catalog.engines.memory import load_memory_rule
+    >>> one = np.ones(1)
+    >>> kinds = tuple(CachedLayers(18 * one, 1024 * one, window, 0 * one) for window in (None, 128))
+    >>> rule = load_memory_rule("vllm").paging_of("0.22.1")
+    >>> int(printed_tokens(88.77 * 2**30 * one, kinds, rule, PagedLaunch(16, 2068 * one, 8192 * one))[0])
+    2560841
+    """
+    zero = np.zeros_like(pool)
+    widest = np.max([np.where(one.count > 0, one.token, 0.0) for one in kinds], axis=0)
+    state = np.max([np.where(one.count > 0, one.state, 0.0) for one in kinds], axis=0)
+    per_token = np.where(widest > 0, widest, 1.0)
+    own = np.maximum(launch.block, _ALIGNED * np.ceil(state / (_ALIGNED * per_token)))
+    page = np.where(widest > 0, own * widest, state)
+    fewest = np.min([np.where(one.count > 0, one.count, np.inf) for one in kinds], axis=0)
+    most = np.max([one.count for one in kinds], axis=0)
+    group = np.where(most < _NEARLY_EQUAL * fewest, most, fewest)
+    group = np.where(np.isfinite(group) & (group > 0), group, 1.0)
+    blocks = np.floor(np.maximum(pool, 0.0) / np.where(page > 0, page * group, 1.0))
+    groups, needed = zero, zero
+    for one in kinds:
+        share = np.ceil(one.count / group)
+        # a stage of another layout may hold none of these layers, and then no page
+        paged = (one.token > 0) & (page > 0)
+        tokens = np.where(paged, page / np.where(paged, one.token, 1.0), own)
+        if one.state.any():
+            each = paging.states + launch.drafted + zero
+        elif one.window is None:
+            each = np.ceil(launch.longest / (tokens * launch.dcp))
+        else:
+            held = np.minimum(one.window - 1.0 + paging.batches * launch.budget, launch.longest)
+            each = np.ceil(held / tokens) + 1.0
+        groups, needed = groups + share, needed + share * each
+    if paging.printed == "blocks":
+        return np.floor(blocks / np.maximum(groups, 1.0)) * own * launch.dcp
+    return np.floor(blocks / np.maximum(needed, 1.0) * launch.longest)
+
+
+#: hidden state and residual of a token, in 16 bit, for each value of the hidden size [B]
+_STATES = 4.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageMemory:
+    """The fullest rank of one pipeline stage; every field is an (n,) array unless said otherwise.
+
+    Attributes
+    ----------
+    index : int
+        Stage, from 0, [-]
+    held : (n,) bool array
+        Whether a layout has this stage.
+    layers : array
+        Layers on it, MTP layers included, [-]
+    weights : dict of str to array
+        Weights by tensor class; ``mtp`` for draft layers, ``absorbed`` for second copies of up-projections,
+        ``rotary`` for tables of positions, ``rounding`` for what an allocator adds, [B]
+    host : array
+        Weights of this rank that stay in host memory, [B]
+    per_token : array
+        Cache that grows with every token, [B]
+    windows : tuple of (array, array)
+        Tokens that layers with a window keep of a request [token] and their bytes for each of them, [B]
+    state : array
+        Cache for each sequence, whatever its length, [B]
+    activation : array
+        Peak of activations and logits, [B]
+    kinds : tuple of CachedLayers
+        Its layers by what they cache; empty where one of them keeps what no page holds.
+    expanded, expanded_tokens : array
+        Where the engine leaves room to expand cached latents: bytes for a token [B] and the most tokens that one step
+        may expand, [token]; 0 where it does not.
+    """
+
+    index: int
+    held: np.ndarray
+    layers: np.ndarray
+    weights: dict[str, np.ndarray]
+    host: np.ndarray
+    per_token: np.ndarray
+    windows: tuple[tuple[np.ndarray, np.ndarray], ...]
+    state: np.ndarray
+    activation: np.ndarray
+    kinds: tuple[CachedLayers, ...] = ()
+    expanded: np.ndarray | float = 0.0
+    expanded_tokens: np.ndarray | float = 0.0
+
+    @property
+    def weight_bytes(self) -> np.ndarray:
+        """All weights on the accelerator, [B]"""
+        return sum(self.weights.values(), np.zeros_like(self.per_token))
+
+    def request_bytes(self, context: TokensArray | Tokens) -> BytesArray:
+        """Cache of one request."""
+        tokens = np.asarray(context, dtype=float)
+        total = self.per_token * tokens + self.state
+        for window, held in self.windows:
+            total = total + held * np.minimum(tokens, window)
+        return total
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankMemory:
+    """Memory of all ranks of some layouts.
+
+    Attributes
+    ----------
+    layout : Layout
+        Degrees as (n,) arrays, [-]
+    stages : tuple of StageMemory
+        As many as the deepest layout has.
+    settings : MemorySettings
+        Settings of the launch.
+    draft : bool
+        Whether draft layers are loaded.
+    sparse : bool
+        Whether the model caches index keys (then cache blocks are the larger ones).
+    experts : int
+        Routed experts of a layer, [-]
+    budget : numeric
+        Tokens of a step, [token]
+    estimates_graphs : bool
+        Whether an engine that takes its estimate of CUDA graphs from the pool makes one for this model.
+    smaller, larger : float
+        Shares by which the weights may be smaller or larger than computed (ends of a 90 % interval), [-]
+    indexed : bool
+        Whether the model has an indexer, cached or left out.
+    split : tuple of float or None
+        Where the engine splits its pool: memory of states over that of keys and values, states that a request may take,
+        tokens of window layers over those of others, [-]
+    tower : tuple of int or None
+        Layers and width of the vision tower as the config names them, [-]; None without a tower.
+    """
+
+    layout: Layout
+    stages: tuple[StageMemory, ...]
+    settings: MemorySettings
+    draft: bool
+    sparse: bool
+    experts: int
+    smaller: float = 0.0
+    larger: float = 0.0
+    budget: np.ndarray | float = 0.0
+    estimates_graphs: bool = True
+    indexed: bool = False
+    tower: tuple[int | None, int | None] | None = None
+    split: tuple[float, float, float] | None = None
+
+    @property
+    def by_length(self) -> bool:
+        """Whether tokens that a pool holds depend on the length of their requests: windows or states are kept."""
+        return any(one.windows or one.state.any() or shares_pages(one.kinds) for one in self.stages)
+
+    @property
+    def weights(self) -> np.ndarray:
+        """Weights of the rank that holds most, [B]"""
+        return np.max([np.where(stage.held, stage.weight_bytes, 0.0) for stage in self.stages], axis=0)
+
+    @property
+    def per_token(self) -> np.ndarray:
+        """Growing cache for each token on the rank that holds most of it, [B]"""
+        return np.max([np.where(stage.held, stage.per_token, 0.0) for stage in self.stages], axis=0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Layer:
+    """One layer of a segment on a rank, (n,) arrays [B]: weights by class and in host memory, cache, what a pass holds.
+
+    `in_window` are bytes for each token of a `window` [token], `state` for each sequence; `buffers` stay after passes.
+    """
+
+    part: Segment
+    weights: dict[str, np.ndarray]
+    host: np.ndarray
+    per_token: np.ndarray
+    window: int | None
+    in_window: np.ndarray
+    state: np.ndarray
+    activation: np.ndarray
+    buffers: np.ndarray | float
+
+
+def rank_memory(
+    model: ModelSpec,
+    checkpoint: Checkpoint,
+    *,
+    layout: Layout,
+    kv: str,
+    settings: MemorySettings | None = None,
+    mtp: bool = False,
+    memory: Bytes | None = None,
+) -> RankMemory:
+    """Memory of the fullest rank of every pipeline stage.
+
+    - `settings`: Settings of the launch; vLLM's defaults if not given.
+    - `memory`: Memory of the part, by which some engines choose their defaults.
+
+    Notes
+    -----
+    The first stage holds the embedding, the last one the head (with a tied one: a copy) and the MTP layers, which share
+    both. The vocabulary is padded. Latent caches are the same on all TP ranks and only split by DCP; KV heads are
+    repeated when TP exceeds them. Kernels pad experts, and what an allocator adds counts where the engine counts it
+    (`glmplan.costs.memory.weights`). Not modelled: padding of scales, page sizes that vLLM unifies for hybrid models,
+    copies that loaders forget to free.
+
+    Examples
+    --------
+    >>> from glmplan.costs.blocks.stack import uniform_checkpoint
+    >>> from glmplan.catalog.schema.model import DenseFfn, GroupedQuery, LayerKind
+    >>> layer = LayerKind(mixer=GroupedQuery(heads=32, kv_heads=8, head_dim=128), ffn=(DenseFfn(inner=14336),))
+    >>> llama = ModelSpec(name="8b", family="llama", hidden=4096, vocabulary=128256, max_context=8192,
+    ...                   layers={"full": layer}, stack="full*32", source="example")
+    >>> found = rank_memory(llama, uniform_checkpoint("bf16"), layout=Layout(tp=np.array([1, 2])), kv="bf16")
+    >>> (found.weights / 2**30).round(2).tolist(), found.per_token.tolist()
+    ([14.96, 7.48], [131072.0, 65536.0])
+    """
+    settings = settings or MemorySettings()
+    rule = settings.rule
+    names = ("tp", "pp", "dp", "ep", "dcp")
+    every = np.broadcast_arrays(*(np.asarray(getattr(layout, name), dtype=float) for name in names))
+    degrees = Degrees(*(np.atleast_1d(one) for one in every))
+    depths, where = np.unique(degrees.pp.astype(int), return_inverse=True)
+    bounds = [np.cumsum((0, *pipeline_layers(len(model.layer_names), int(depth), rule.pipeline))) for depth in depths]
+    deepest = int(depths[-1])
+    parts = segments(model, checkpoint, mtp=mtp)
+    offloaded = (1.0 if rule.host_experts else 0.0) if settings.offloaded is None else settings.offloaded
+    trial = trial_run(model, settings, quantised=_is_quantised(parts))
+    step = PassStep(settings.budget(memory), degrees.tp, degrees.dp, degrees.ep)
+    held = [
+        _layer(
+            part,
+            kv,
+            degrees,
+            settings,
+            weights=layer_weights(model.name, part, degrees, settings, offloaded),
+            passing=_passing(model, part, trial, settings, step),
+        )
+        for part in parts
+    ]
+    stages = []
+    for index in range(deepest):
+        counts = np.array([[_within(part, edges, index) for part in parts] for edges in bounds])[where]
+        stages.append(_stage(model, checkpoint, index, counts, held, degrees, kv, settings, memory, trial))
+    named = Layout(*(one.astype(int) for one in (degrees.tp, degrees.pp, degrees.dp, degrees.ep, degrees.dcp)))
+    sparse = settings.layout.index_keys and is_indexed(model)
+    experts = max((t.copies for part in parts for t in part.tensors if t.shard == "experts"), default=0)
+    drafts = mtp and model.draft_layers is not None
+    split = rule.split_of(settings.version)
+    if split is not None and not split.applies(model.name, recurrent=any(one.state.any() for one in stages)):
+        split = None
+    return RankMemory(
+        named,
+        tuple(stages),
+        settings,
+        drafts,
+        sparse,
+        experts,
+        *_apart(model.name, checkpoint, parts, degrees, settings, stages),
+        settings.budget(memory),
+        trial is None or trial.estimates_graphs,
+        is_indexed(model),
+        (model.tower_layers, model.tower_width) if model.extra_parameters else None,
+        None if split is None else (split.states, split.states_each, split.window_tokens(model.name)),
+    )
+
+
+def _within(part: Segment, edges: np.ndarray, stage: int) -> int:
+    """Layers of a segment on a stage; draft layers stand on the last one."""
+    if stage >= len(edges) - 1:
+        return 0
+    last = stage == len(edges) - 2
+    upper = np.inf if last else edges[stage + 1]
+    return bisect_left(part.layers, upper) - bisect_left(part.layers, edges[stage])  # their numbers rise
+
+
+def _apart(
+    model: str,
+    checkpoint: Checkpoint,
+    parts: tuple[Segment, ...],
+    degrees: Degrees,
+    settings: MemorySettings,
+    stages: list[StageMemory],
+) -> tuple[float, float]:
+    """Shares by which the weights may be smaller or larger: of the files, and by padding that no source tells, [-]"""
+    smaller, larger = padding_apart(model, parts, degrees.tp * degrees.dp / degrees.ep, settings)
+    held = ((stage.weights.get("routed_experts", 0.0), np.maximum(stage.weight_bytes, 1.0)) for stage in stages)
+    share = max(float(np.max(experts / every)) for experts, every in held) if smaller or larger else 0.0
+    return float(np.hypot(checkpoint.smaller, share * smaller)), float(np.hypot(checkpoint.larger, share * larger))
+
+
+def _layer(
+    part: Segment,
+    kv: str,
+    degrees: Degrees,
+    settings: MemorySettings,
+    *,
+    weights: tuple[dict[str, np.ndarray], np.ndarray],
+    passing: tuple[np.ndarray, np.ndarray | float],
+) -> _Layer:
+    cache = mixer_of(part.kind).cache(kv, settings.layout)
+    cached = 0.0 if part.name == "mtp" and not settings.rule.draft_cache_in_pool else 1.0
+    share = cached / np.minimum(degrees.tp, cache.units)
+    return _Layer(
+        part,
+        *weights,
+        share * cache.per_token / degrees.dcp,
+        cache.window,
+        share * cache.in_window / degrees.dcp,
+        share * cache.state,
+        *passing,
+    )
+
+
+def _passing(
+    model: ModelSpec, part: Segment, run: ProfilingRun | None, settings: MemorySettings, step: PassStep
+) -> tuple[np.ndarray, np.ndarray | float]:
+    """What a pass holds at one layer, and the buffers of its experts and its indexer, which stay."""
+    widest = pass_bytes(model, part.kind, run, settings, step)
+    buffers = expert_workspace_bytes(part, model.hidden, settings=settings, step=step)
+    if np.any(buffers):
+        widest = np.maximum(widest, pass_with_workspace(part.kind, model.hidden, buffers, step))
+    longest = model.max_context if settings.longest is None else settings.longest
+    gathered, logits = indexer_bytes(part.kind, longest=longest, settings=settings)
+    if not np.any(gathered):
+        return widest, buffers
+    attention = attention_bytes(model, part.kind, run, settings, step)
+    if np.any(buffers):  # one allocation for both
+        buffers = np.maximum(buffers, gathered)
+        widest = pass_with_workspace(part.kind, model.hidden, buffers, step)
+    else:
+        buffers, widest = gathered, widest + gathered
+    scoring = _STATES * np.asarray(step.tokens) * model.hidden + logits
+    return np.maximum(widest, buffers + np.maximum(attention, scoring)), buffers
+
+
+def _is_quantised(parts: tuple[Segment, ...]) -> bool:
+    """Whether any weight matrix is stored in less than 16 bit."""
+    return any(
+        form.bits < 16
+        for part in parts
+        for tensor, form in zip(part.tensors, part.formats, strict=True)
+        if tensor.matmul
+    )
+
+
+def _stage(
+    model: ModelSpec,
+    checkpoint: Checkpoint,
+    index: int,
+    counts: np.ndarray,
+    held: list[_Layer],
+    degrees: Degrees,
+    kv: str,
+    settings: MemorySettings,
+    memory: float | None,
+    trial: ProfilingRun | None,
+) -> StageMemory:
+    parts = tuple(one.part for one in held)
+    zero = np.zeros_like(degrees.tp)
+    exists, last = degrees.pp > index, degrees.pp == index + 1
+    weights: dict[str, np.ndarray] = {}
+    host, per_token, state, activation, kept = zero, zero, zero, zero, zero
+    windows: dict[int, np.ndarray] = {}
+    for one, count in zip(held, counts.T, strict=True):
+        for name, size in one.weights.items():
+            weights[name] = weights.get(name, zero) + count * size
+        host = host + count * one.host
+        per_token = per_token + count * one.per_token
+        if one.window is not None:
+            windows[one.window] = windows.get(one.window, zero) + count * one.in_window
+        state = state + count * one.state
+        activation = np.maximum(activation, np.where(count > 0, one.activation, 0.0))
+        kept = np.maximum(kept, np.where(count > 0, one.buffers, 0.0))
+    add_vocabulary(weights, model, checkpoint, degrees, settings, (index == 0, last))
+    add_rotary(weights, model, parts, counts, settings.rule)
+    if model.draft_head is not None and "mtp" in weights:  # which has an output head of its own
+        own = np.ceil(model.vocabulary / degrees.tp) * model.hidden * weight_format("bf16").bytes
+        tables = 1 + settings.rule.loading.keeps_draft_embedding(model.draft_head, settings.version)
+        weights["mtp"] = weights["mtp"] + np.where(last, tables * own, 0.0)
+    requests = settings.requests(memory, degrees.tp) + zero
+    step = TrialStep(settings.budget(memory) + zero, requests, last, "mtp" in weights, kept, index == 0)
+    activation = stage_peak(model, activation, settings, step, run=trial, tp=degrees.tp)
+    ordered = tuple((_kept_tokens(one, settings, memory) + zero, held) for one, held in sorted(windows.items()))
+    buffer = settings.rule.step_of(settings.version)
+    if buffer is not None and buffer.draft_states:
+        state = state * (1.0 + settings.drafted("mtp" in weights))
+    kinds = _kinds(parts, counts, degrees, kv, settings) if ordered or state.any() else ()
+    layers = counts.sum(axis=1)
+    found = StageMemory(index, exists, layers, weights, host, per_token, ordered, state, activation, kinds)
+    expanded = _expanded(parts, counts, degrees, kv, settings)
+    if not np.any(expanded):
+        return found
+    longest = model.max_context if settings.longest is None else settings.longest
+    return replace(found, expanded=expanded, expanded_tokens=np.minimum(requests, step.tokens) * longest)
+
+
+def _expanded(
+    parts: tuple[Segment, ...], counts: np.ndarray, degrees: Degrees, kv: str, settings: MemorySettings
+) -> np.ndarray | float:
+    """Keys and values of a token that the engine leaves room for, of the widest layer that attends densely, [B]"""
+    reserve = settings.rule.expansion_of(settings.version, kv) if settings.rule.expansion else None
+    if reserve is None:
+        return 0.0
+    widest = np.zeros_like(degrees.tp)
+    for part, count in zip(parts, counts.T, strict=True):
+        mixer = mixer_of(part.kind)
+        if mixer.expanded_values and not (mixer.indexed and settings.indexer):
+            values = mixer.expanded_values + mixer.heads * mixer.rotary_values
+            each = reserve.value * values / np.minimum(degrees.tp, mixer.heads)
+            widest = np.maximum(widest, np.where(count > 0, each, 0.0))
+    return widest
+
+
+def _kept_tokens(window: int, settings: MemorySettings, memory: float | None) -> np.ndarray:
+    """Tokens that a layer with a window keeps of a long request: where slots are made at start, a step more."""
+    buffer = settings.rule.step_of(settings.version)
+    if buffer is None:
+        return np.asarray(float(window))
+    multiple = buffer.window_multiple
+    return np.ceil((window + settings.budget(memory)) / multiple) * multiple
+
+
+def _kinds(
+    parts: tuple[Segment, ...], counts: np.ndarray, degrees: Degrees, kv: str, settings: MemorySettings
+) -> tuple[CachedLayers, ...]:
+    """The layers of a stage by what they cache on a rank."""
+    drafted = int(settings.drafted(any(part.name == "mtp" for part in parts)))
+    each_tp, where = np.unique(degrees.tp, return_inverse=True)
+    found: dict[tuple[float, ...], CachedLayers] = {}
+    for number, part in enumerate(parts):
+        mixer = mixer_of(part.kind)
+        cache = mixer.cache(kv, settings.layout)
+        if cache.per_token and cache.in_window:
+            return ()
+        if part.name == "mtp" and not settings.rule.draft_cache_in_pool:
+            continue
+        pages = np.array([mixer.state_page(tp=int(tp), draft_tokens=drafted) for tp in each_tp])
+        each = cache.per_token + cache.in_window
+        if not each and not pages.any():
+            continue
+        key = (each, cache.window or 0, cache.units, *pages.tolist())
+        if key in found:
+            found[key] = replace(found[key], count=found[key].count + counts[:, number])
+            continue
+        token = each / np.minimum(degrees.tp, cache.units)
+        found[key] = CachedLayers(counts[:, number].astype(float), token, cache.window, pages[where])
+    return tuple(found.values())

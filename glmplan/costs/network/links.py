@@ -1,0 +1,718 @@
+"""Which class of links a group of accelerators sees on a host, and the fitted constants that go with it.
+
+Nothing here needs a graph library or a loop over points: a plan asks once for each group size.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from glmplan.catalog.files import fits_folder, read_toml
+from glmplan.costs.network.collectives import LinkClass, Protocol
+from glmplan.errors import SpecError, UnknownFact
+from glmplan.units import BytesPerSecond, parse_quantity
+
+if TYPE_CHECKING:
+    from glmplan.catalog.schema.host import Host
+
+__all__ = [
+    "ALONE",
+    "CUSTOM_ALL_REDUCE_RANKS",
+    "LayoutLinks",
+    "LinkFits",
+    "LinksByPoint",
+    "across_nodes",
+    "crowding",
+    "hand_over_link",
+    "host_transfer_rate",
+    "link_for_group",
+    "link_of_transfers",
+    "links_of_layout",
+    "load_link_fits",
+    "path_to_root",
+    "pcie_rates",
+    "shared_ring_rates",
+    "socket_of",
+    "transfer_rate",
+]
+
+
+# The PCIe tree of a host in closed form: which links a group of accelerators uses, and how many transfers share each.
+#
+# Needs no graph library: a link carries `k (n - k)` transfers of an all-to-all when it separates `k` of `n` ranks.
+
+
+def path_to_root(host: Host, slot: int) -> list[tuple[str, float]]:
+    """Return the links between an accelerator and its root complex, the accelerator's own link first.
+
+    Returns: Name of each link and its line rate, [B/s]; the name of an uplink is the name of its switch.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.schema.host import Host
+    >>> host = Host(name="one", title="one card", source="an example", sockets=[{"name": "cpu0"}],
+    ...             roots=[{"name": "r0", "socket": "cpu0"}],
+    ...             switches=[{"name": "s0", "parent": "r0", "uplink": {"generation": 4, "lanes": 16}}],
+    ...             cards=[{"accelerator": "l40s", "parent": "s0", "link": {"generation": 4, "lanes": 16}}])
+    >>> [name for name, _ in path_to_root(host, 0)]
+    ['slot 0', 's0']
+    """
+    card = host.slots[slot]
+    if card.link is None:
+        raise UnknownFact(f"{host.name}: unknown: PCIe generation and lanes of accelerator {slot} ({card.accelerator})")
+    path = [(f"slot {slot}", card.link.bandwidth)]
+    switches = {switch.name: switch for switch in host.switches}
+    parent = card.parent
+    while parent in switches:
+        switch = switches[parent]
+        if switch.uplink is None:
+            raise UnknownFact(f"{host.name}: unknown: PCIe generation and lanes of the uplink of {switch.name}")
+        path.append((switch.name, switch.uplink.bandwidth))
+        parent = switch.parent
+    return path
+
+
+def pcie_rates(host: Host, group: tuple[int, ...]) -> tuple[float, float, bool]:
+    """Return the line rates that a group of accelerators finds on the PCIe tree.
+
+    - `group`: Numbers of the accelerators in the order of the ring.
+    - Returns: Rate towards the next in the ring, rate of one rank when all send to all, [B/s], and whether the group
+      spans sockets.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.hosts import load_host
+    >>> ring, mesh, crosses = pcie_rates(load_host("wrx90-2-switches-8"), tuple(range(8)))
+    >>> round(ring / 1e9), round(mesh / 1e9, 1), crosses
+    (63, 27.6, False)
+    """
+    own, links = _link_use(host, group)
+    ring_rate = min((link.rate / max(link.leaving, 1) for link in links), default=own)
+    mesh_rate = min((link.rate * (len(group) - 1) / link.pairs for link in links), default=own)
+    sockets = {socket_of(host, slot) for slot in group}
+    return min(ring_rate, own), min(mesh_rate, own), len(sockets) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """How a group uses one link: line rate [B/s], ring transfers that leave through it, pairs that it separates."""
+
+    name: str
+    rate: float
+    leaving: int
+    pairs: int
+
+
+def _link_use(host: Host, group: tuple[int, ...]) -> tuple[float, list[_Use]]:
+    """Return the slowest link of the members' own, [B/s], and the use of every link that separates some of them."""
+    count = len(group)
+    rates: dict[str, float] = {}
+    below: dict[str, set[int]] = {}
+    for rank, slot in enumerate(group):
+        for name, rate in path_to_root(host, slot):
+            rates[name] = rate
+            below.setdefault(name, set()).add(rank)
+    chip_of = {switch.name: switch.chip for switch in host.switches if switch.chip}
+    redirecting = _redirecting(host)
+    uses = []
+    for name, ranks in below.items():
+        if name in redirecting:
+            # Every transfer of the members goes up to the root port first, also to a neighbour on the switch.
+            uses.append(_Use(name, rates[name], len(ranks), len(ranks) * (count - 1)))
+            continue
+        # Virtual switches of one chip meet inside it: their traffic does not cross the uplinks.
+        twins = [other for other, chip in chip_of.items() if other in below and chip == chip_of.get(name)]
+        near = ranks.union(*(below[other] for other in twins))
+        if len(near) < count:
+            leaving = sum((rank + 1) % count not in near for rank in ranks)
+            uses.append(_Use(name, rates[name], leaving, len(ranks) * (count - len(near))))
+    return min(rates[f"slot {slot}"] for slot in group), uses
+
+
+def _redirecting(host: Host) -> set[str]:
+    """Return the switches that send every transfer up to the root port first."""
+    return {
+        switch.name
+        for switch in host.switches
+        if (switch.acs_redirect if switch.acs_redirect is not None else host.conditions.acs_redirect)
+    }
+
+
+def transfer_rate(host: Host, pairs: Sequence[tuple[int, int]]) -> tuple[float, bool]:
+    """Return what each of several transfers finds on the PCIe tree while all run at the same time.
+
+    - `pairs`: Numbers of the accelerators of one node that send and receive.
+    - Returns: Line rate of the slowest, [B/s], and whether any of them crosses sockets.
+
+    Notes
+    -----
+    Links are shared evenly, each direction by itself. Not modelled: that a transfer which is slower elsewhere leaves
+    more to the others (`network.topology` does that, with a graph library).
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.hosts import load_host
+    >>> host = load_host("wrx90-2-switches-8")
+    >>> [round(transfer_rate(host, pairs)[0] / 1e9, 1) for pairs in ([(0, 1)], [(0, 4), (1, 5)])]
+    [63.0, 31.5]
+    """
+    used: Counter[tuple[str, bool]] = Counter()
+    rates: dict[tuple[str, bool], float] = {}
+    for sender, receiver in pairs:
+        for rising, one, other in ((True, sender, receiver), (False, receiver, sender)):
+            for name, rate in _way_out(host, one, other):
+                used[name, rising] += 1
+                rates[name, rising] = rate
+    crosses = any(socket_of(host, sender) != socket_of(host, receiver) for sender, receiver in pairs)
+    return min(rates[link] / count for link, count in used.items()), crosses
+
+
+def _way_out(host: Host, slot: int, other: int) -> list[tuple[str, float]]:
+    """Return the links that a transfer uses between an accelerator and the switch or socket where it turns round."""
+    chips = {switch.name: switch.chip for switch in host.switches if switch.chip}
+    above = {name for name, _ in path_to_root(host, other)}
+    chips_above = {chips[name] for name in above if name in chips}
+    redirecting = _redirecting(host)
+    way = []
+    for name, rate in path_to_root(host, slot):
+        if (name in above or chips.get(name) in chips_above) and name not in redirecting:
+            break
+        way.append((name, rate))
+    return way
+
+
+def shared_ring_rates(host: Host, groups: tuple[tuple[int, ...], ...]) -> list[float]:
+    """Return what each of several rings finds when all run at the same time.
+
+    - `groups`: Numbers of the accelerators of each ring, in its order.
+    - Returns: Line rate towards the next in each ring, [B/s].
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.hosts import load_host
+    >>> host = load_host("wrx90-2-switches-8")
+    >>> apart, mixed = ((0, 1, 2, 3), (4, 5, 6, 7)), ((0, 1, 4, 5), (2, 3, 6, 7))
+    >>> round(shared_ring_rates(host, apart)[0] / shared_ring_rates(host, mixed)[0])
+    2
+    """
+    found = [_link_use(host, group) for group in groups]
+    total: dict[str, int] = {}
+    for _, links in found:
+        for link in links:
+            total[link.name] = total.get(link.name, 0) + link.leaving
+    return [min([own, *(link.rate / max(total[link.name], 1) for link in links)]) for own, links in found]
+
+
+def socket_of(host: Host, slot: int) -> str | None:
+    """Return the socket that an accelerator hangs on.
+
+    Returns: Name of the socket, None when it is not known.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.hosts import load_host
+    >>> socket_of(load_host("turin-2s-direct-8"), 7)
+    'cpu1'
+    """
+    parents = {switch.name: switch.parent for switch in host.switches}
+    sockets = {root.name: root.socket for root in host.roots}
+    parent = host.slots[slot].parent
+    while parent in parents:
+        parent = parents[parent]
+    return sockets.get(parent or "")
+
+
+# How much of its link a card keeps when it exchanges with several peers at once.
+#
+# A card that sends to one peer and receives from one keeps nearly all of it; with three peers it was measured to keep
+# six tenths, with seven less than half, whatever the switches above it. Uplinks that peers share are another matter
+# (`glmplan.costs.network.links`).
+
+#: Peers of the exchanges that were measured: pairs, groups of four, groups of eight, [-]
+_PEERS = (1.0, 3.0, 7.0)
+
+
+def crowding(peers: ArrayLike, shares: Mapping[str, float], *, writes: bool = True) -> NDArray[np.float64]:
+    """Return what a card keeps each way when it exchanges with peers at once, of what one way reaches alone.
+
+    - `peers`: Cards that it sends to and receives from at the same time, shape (n,) or scalar.
+    - Returns: Share, shape (n,) or scalar; between the measured numbers of peers on straight lines over their
+      logarithm, beyond them as at the nearest.
+
+    Examples
+    --------
+    >>> measured = {"duplex": 0.98, "mesh_write": 0.62, "mesh_write_8": 0.45}
+    >>> crowding([1, 3, 7, 15], measured).tolist()
+    [0.98, 0.62, 0.45, 0.45]
+    """
+    names = ("duplex", "mesh_write", "mesh_write_8") if writes else ("duplex", "mesh_read", "mesh_read_8")
+    # one way alone and both ways were measured with different tools: company never makes a card faster
+    known = np.minimum([shares[name] for name in names], 1.0)
+    count = np.maximum(np.asarray(peers, dtype=np.float64), 1.0)
+    return np.asarray(np.interp(np.log(count), np.log(_PEERS), known))
+
+
+#: basis of the class of a group of one, which no link matters to
+ALONE = "a group of one"
+
+#: Group sizes that vLLM's own all-reduce kernel accepts (vllm-project/vllm, custom_all_reduce.py, release 0.19).
+CUSTOM_ALL_REDUCE_RANKS = (2, 4, 6, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkFits:
+    """Constants fitted to measured transfers.
+
+    Parameters
+    ----------
+    protocols : dict
+        (link kind, algorithm, condition) → `Protocol`.
+    scalars : dict
+        Name → share of a line rate, [-]
+    errors : dict, optional
+        (link kind, algorithm, condition) → median relative error on machines left out of the fit, [-]; protocols that
+        were measured on one machine only are absent.
+
+    Examples
+    --------
+    >>> LinkFits({("pcie", "ring", "direct"): Protocol(5e-6, 1e-6, 0.7)}, {}).protocol("pcie", "ring", "direct").launch
+    5e-06
+    """
+
+    protocols: dict[tuple[str, str, str], Protocol]
+    scalars: dict[str, float]
+    errors: dict[tuple[str, str, str], float] = field(default_factory=dict)
+
+    def protocol(self, kind: str, algorithm: str, condition: str) -> Protocol | None:
+        """Return the constants of one protocol, None if it was never measured there."""
+        return self.protocols.get((kind, algorithm, condition))
+
+
+@cache
+def load_link_fits(file: str | Path | None = None) -> LinkFits:
+    """Read the fitted constants of links.
+
+    Examples
+    --------
+    >>> fits = load_link_fits()
+    >>> fits.protocol("pcie", "ring", "direct").efficiency < 1
+    True
+    """
+    path = Path(file) if file else fits_folder() / "links.toml"
+    content = read_toml(path)
+    protocols: dict[tuple[str, str, str], Protocol] = {}
+    scalars: dict[str, float] = {}
+    errors: dict[tuple[str, str, str], float] = {}
+    try:
+        for entry in content.get("protocol", []):
+            key = entry["kind"], entry["algorithm"], entry["condition"]
+            protocols[key] = Protocol(
+                parse_quantity(entry["launch"], "seconds"),
+                parse_quantity(entry["hop"], "seconds"),
+                float(entry["efficiency"]),
+                parse_quantity(entry["bulk_hop"], "seconds") if "bulk_hop" in entry else None,
+            )
+            if "left_out_error" in entry:
+                errors[key] = float(entry["left_out_error"])
+        for entry in content.get("scalar", []):
+            scalars[entry["name"]] = float(entry["value"])
+    except KeyError as error:
+        raise SpecError("a fit lacks this field", file=path, field=str(error.args[0])) from None
+    return LinkFits(protocols, scalars, errors)
+
+
+def across_nodes(between: Protocol, inside: Protocol, on_node: ArrayLike) -> Protocol:
+    """Return the constants of rings over several nodes, whose steps partly stay inside one.
+
+    - `between`: Constants of steps from node to node, launch and efficiency of the whole.
+    - `on_node`: Ranks on each node: one step in as many leaves it.
+    - Returns: With the mean of both hops over the ring.
+
+    Examples
+    --------
+    >>> across_nodes(Protocol(8e-6, 20e-6, 0.8), Protocol(8e-6, 1e-6, 0.8), 1).hop
+    2e-05
+    >>> round(float(across_nodes(Protocol(8e-6, 20e-6, 0.8), Protocol(8e-6, 1e-6, 0.8), 8).hop) * 1e6, 3)
+    3.375
+    """
+    crossing = 1.0 / np.asarray(on_node, dtype=np.float64)
+    hop = crossing * between.hop + (1.0 - crossing) * inside.hop
+    # an array passes through the closed forms like a number
+    return replace(between, hop=hop if hop.ndim else float(hop))  # type: ignore[arg-type]
+
+
+def link_for_group(
+    host: Host, group_size: int, *, fits: LinkFits | None = None, members: tuple[int, ...] | None = None
+) -> LinkClass:
+    """Return what a group of ranks sees of the links of a host.
+
+    - `fits`: Fitted constants; by default those of the data folder.
+    - `members`: Numbers of the accelerators. By default the host is cut into consecutive groups and the slowest one
+      counts, because all groups of a layout wait for each other.
+    - Returns: Line rates, protocols and what they rest on. On PCIe `algorithm` is `ring`, because stock engines leave
+      their one-shot kernels off there; where `one_shot` is present it can run (peers reach each other's memory and
+      the group has a size that the kernels accept), and `replace(link, algorithm="best")` uses it.
+
+    Notes
+    -----
+    Not modelled: two groups that use the same uplink at the same time (see `physics.network.topology`), rings that a
+    library lays out badly on a machine not marked so.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.hosts import load_host
+    >>> link = link_for_group(load_host("hgx-b200-8"), 8)
+    >>> link.kind, link.bandwidth
+    ('nvlink', 900000000000.0)
+    >>> link_for_group(load_host("wrx90-2-switches-8"), 8).kind
+    'pcie'
+    """
+    fits = fits or load_link_fits()
+    if group_size < 1 or group_size > host.accelerator_count:
+        raise SpecError(f"is not a group size on {host.name}: it has {host.accelerator_count}", value=group_size)
+    per_node = host.accelerators_per_node
+    inside = host.scale_up
+    if (
+        group_size > 1
+        and inside is not None
+        and group_size <= inside.domain
+        and (inside.topology != "bridge" or group_size == 2)
+    ):
+        return _scale_up_class(host, group_size, fits)
+    if group_size == 1 and (inside is not None or host.unified_memory):
+        return _nowhere(host)
+    if group_size > per_node:
+        return _fabric_class(host, group_size, fits)
+    groups = [members] if members else [
+        tuple(range(start, start + group_size)) for start in range(0, per_node - group_size + 1, group_size)
+    ]  # fmt: skip
+    return min((_pcie_class(host, group, fits) for group in groups), key=_slowness)
+
+
+def link_of_transfers(host: Host, pairs: Sequence[tuple[int, int]], *, fits: LinkFits | None = None) -> LinkClass:
+    """Return the link that is the slowest of several transfers between two accelerators each, all at once.
+
+    - `pairs`: Numbers of the accelerators that send and receive, counted over all nodes.
+    - `fits`: Fitted constants; by default those of the data folder.
+
+    Notes
+    -----
+    Not modelled: several transfers between the same two nodes by fewer ports than accelerators.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.hosts import load_host
+    >>> link_of_transfers(load_host("mi300x-8"), [(0, 4)]).bandwidth  # a mesh: each pair has a link of its own
+    64000000000.0
+    """
+    fits = fits or load_link_fits()
+    inside, per_node = host.scale_up, host.accelerators_per_node
+
+    def joined(one: int, other: int) -> bool:
+        if inside is None:
+            return False
+        if inside.topology == "bridge":
+            return one % 2 == 0 and other == one + 1
+        return one // inside.domain == other // inside.domain
+
+    if inside is not None and all(joined(*pair) for pair in pairs):
+        return _scale_up_class(host, 2, fits)
+    outside = [pair for pair in pairs if not joined(*pair)]
+    if any(one // per_node != other // per_node for one, other in outside):
+        return _network_class(host, fits)
+    slots = [(one % per_node, other % per_node) for one, other in outside]
+    rate, crosses = transfer_rate(host, slots)
+    condition = _condition(host, crosses)
+    key = "pcie", "ring", condition
+    return LinkClass("pcie", rate, rate, _needed(fits, *key), algorithm="ring", basis="/".join(key),
+                     error=fits.errors.get(key))  # fmt: skip
+
+
+def _nowhere(host: Host) -> LinkClass:
+    """Return the class of a group of one where no link matters: its times are 0 whatever the rates."""
+    kind = "unified" if host.unified_memory else host.scale_up.kind if host.scale_up else "pcie"
+    return LinkClass(kind, 1.0, 1.0, Protocol(0.0, 0.0, 1.0), algorithm="ring", basis=ALONE)
+
+
+def _slowness(link: LinkClass) -> tuple[float, float]:
+    return link.bandwidth * link.ring.efficiency, link.mesh_bandwidth
+
+
+def _needed(fits: LinkFits, kind: str, algorithm: str, condition: str) -> Protocol:
+    found = fits.protocol(kind, algorithm, condition)
+    if found is None:
+        raise SpecError("is not in calibration/fits/links.toml", value=f"{kind}/{algorithm}/{condition}")
+    return found
+
+
+def _scale_up_class(host: Host, group_size: int, fits: LinkFits) -> LinkClass:
+    """Return the class of a group inside one scale-up domain."""
+    inside = host.scale_up
+    assert inside is not None  # the caller has looked
+    share = (group_size - 1) / (inside.domain - 1) if inside.topology == "mesh" else 1.0
+    kind = "xgmi" if inside.kind == "xgmi" else "nvlink"
+    rate = inside.bandwidth * share
+    ring = _needed(fits, kind, "ring", "direct")
+    generation = fits.protocol(kind, "one-shot", f"{inside.bandwidth / 1e9:g} GB/s")
+    shot = generation or fits.protocol(kind, "one-shot", "direct")
+    return LinkClass(
+        kind,
+        rate,
+        rate,
+        ring,
+        one_shot=shot if group_size in CUSTOM_ALL_REDUCE_RANKS else None,
+        switch=fits.protocol(kind, "switch", "direct") if inside.reduces else None,
+        algorithm="best",
+        basis=f"{kind}/ring/direct" + (f", {kind}/one-shot/{inside.bandwidth / 1e9:g} GB/s" if generation else ""),
+        calibrated=inside.kind == "nvlink",
+        error=fits.errors.get((kind, "ring", "direct")),
+    )
+
+
+def _fabric_class(host: Host, group_size: int, fits: LinkFits) -> LinkClass:
+    """Return the class of a group that spans nodes: as many rings as a node has members, each through its own port."""
+    if host.fabric is None:
+        raise UnknownFact(f"{host.name}: unknown: the network between nodes, which a group of {group_size} needs")
+    on_node = (
+        host.accelerators_per_node if host.scale_up is None else min(host.accelerators_per_node, host.scale_up.domain)
+    )
+    inside = host.scale_up.bandwidth if host.scale_up else float("inf")
+    ring_rate = min(host.fabric.bandwidth * on_node, max(inside, host.fabric.bandwidth))
+    mesh_rate = host.fabric.bandwidth * (group_size - 1) / (group_size - on_node)
+    key = "fabric", "ring", "direct"
+    inner = _needed(fits, "nvlink", "ring", "direct")
+    ring = across_nodes(_needed(fits, *key), inner, min(on_node, group_size))
+    error = fits.errors.get(key)
+    return LinkClass("fabric", ring_rate, mesh_rate, ring, algorithm="ring", basis="/".join(key), error=error)
+
+
+def _network_class(host: Host, fits: LinkFits) -> LinkClass:
+    """Return the class of one accelerator's port to another node."""
+    if host.fabric is None:
+        raise UnknownFact(f"{host.name}: unknown: the network between nodes, which a hand-over between stages needs")
+    key, rate = ("fabric", "ring", "direct"), host.fabric.bandwidth
+    error = fits.errors.get(key)
+    return LinkClass("fabric", rate, rate, _needed(fits, *key), algorithm="ring", basis="/".join(key), error=error)
+
+
+def _pcie_class(host: Host, group: tuple[int, ...], fits: LinkFits) -> LinkClass:
+    """Return the class of one group of accelerators that meet over PCIe."""
+    if len(group) == 1:
+        return _nowhere(host)
+    ring_rate, mesh_rate, crosses = pcie_rates(host, group)
+    condition = _condition(host, crosses)
+    ring = _needed(fits, "pcie", "ring", condition)
+    one_shot = None
+    # Where posted writes collapse, exchanges of all with all over shared uplinks do not count as possible.
+    collapses = bool(host.conditions.posted_write_collapse) and mesh_rate < ring_rate
+    if condition != "staged" and len(group) in CUSTOM_ALL_REDUCE_RANKS and not collapses:
+        one_shot = fits.protocol("pcie", "one-shot", "direct")
+    mesh_rate = min(mesh_rate, ring_rate * float(crowding(len(group) - 1, fits.scalars)))
+    key = "pcie", "ring", condition
+    error = fits.errors.get(key)
+    return LinkClass("pcie", ring_rate, mesh_rate, ring, one_shot, algorithm="ring", basis="/".join(key), error=error)
+
+
+def _condition(host: Host, crosses: bool) -> str:
+    """Return the named condition under which the PCIe links of a group run."""
+    if host.conditions.p2p == "missing":
+        return "staged"
+    if not crosses:
+        return "direct"
+    return "two-sockets-tuned" if host.conditions.nccl_graph == "tuned" else "two-sockets"
+
+
+# Which links the groups of a layout cross on a host: one class for each kind of group, as the network found it.
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class LayoutLinks:
+    """The links that the groups of a layout cross. A group of one crosses none, and its class says so.
+
+    Attributes
+    ----------
+    tensor : LinkClass
+        Of the ranks that share a layer (TP).
+    experts : LinkClass
+        Of the ranks over which experts lie (TP × DP).
+    context : LinkClass
+        Of the ranks that share a context (DCP).
+    hand_over : LinkClass
+        Between a rank and its successor in the next pipeline stage (PP).
+    """
+
+    tensor: LinkClass
+    experts: LinkClass
+    context: LinkClass
+    hand_over: LinkClass
+
+    def __repr__(self) -> str:
+        kinds = ", ".join(f"{name} {getattr(self, name).kind}" for name in self.__slots__)
+        return f"<LayoutLinks {kinds}>"
+
+    def classes(self, group: str) -> tuple[tuple[LinkClass, np.ndarray | slice], ...]:
+        """The link of a kind of group, and the points that cross it: all."""
+        return ((getattr(self, group), slice(None)),)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LinksByPoint:
+    """The links of points whose layouts cross different ones.
+
+    Attributes
+    ----------
+    layouts : tuple of LayoutLinks
+        The layouts.
+    of : (n,) array of int
+        Place of each point's layout in `layouts`, [-]
+    """
+
+    layouts: tuple[LayoutLinks, ...]
+    of: np.ndarray
+
+    def classes(self, group: str) -> tuple[tuple[LinkClass, np.ndarray | slice], ...]:
+        """The links of a kind of group, and the points that cross each."""
+        places: dict[LinkClass, list[int]] = {}
+        for place, layout in enumerate(self.layouts):
+            places.setdefault(getattr(layout, group), []).append(place)
+        if len(places) == 1:
+            return ((next(iter(places)), slice(None)),)
+        return tuple((link, np.isin(self.of, found)) for link, found in places.items())
+
+
+def links_of_layout(
+    host: Host, *, tp: int = 1, pp: int = 1, dp: int = 1, dcp: int = 1, one_shot: bool = False
+) -> LayoutLinks:
+    """Return the links that the groups of a layout cross on a host.
+
+    - `one_shot`: Whether the engine's one-shot all-reduce runs over PCIe, which stock engines leave off there. Where
+      the group has none (peers do not reach each other, no kernel of that size) the ring runs.
+    - Returns: Each as slow as the slowest group of its kind.
+
+    Notes
+    -----
+    Ranks take the accelerators in the order of their numbers: first those of a TP group, then its DP replicas, then the
+    next pipeline stage. Not modelled: other orders (`network.placement` compares them), groups that get in each other's
+    way on a shared uplink.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.hosts import load_machine
+    >>> links = links_of_layout(load_machine("6xrtx-pro-6000-ws"), tp=2, pp=3)
+    >>> links.tensor.basis, links.hand_over.kind, links.context.basis
+    ('pcie/ring/direct', 'pcie', 'a group of one')
+    """
+    return _known(host, tp, pp, dp, dcp, one_shot)
+
+
+@lru_cache(maxsize=4096)
+def _known(host: Host, tp: int, pp: int, dp: int, dcp: int, one_shot: bool) -> LayoutLinks:
+    if tp * pp * dp > host.accelerator_count:
+        raise SpecError(
+            f"needs {tp * pp * dp} accelerators, {host.name} has {host.accelerator_count}", field="tp × pp × dp",
+            value=f"{tp} × {pp} × {dp}",
+        )  # fmt: skip
+
+    def reduces(ranks: int) -> LinkClass:
+        link = link_for_group(host, ranks)
+        return replace(link, algorithm="best") if one_shot and link.one_shot is not None else link
+
+    tensor = reduces(tp)
+    return LayoutLinks(
+        tensor=tensor,
+        experts=tensor if dp == 1 else reduces(tp * dp),
+        context=link_for_group(host, dcp),
+        hand_over=hand_over_link(host, tp * dp, pp),
+    )
+
+
+def hand_over_link(host: Host, width: int, stages: int, *, fits: LinkFits | None = None) -> LinkClass:
+    """Return the link over which a pipeline stage hands its tokens to the next.
+
+    - `width`: Ranks of a stage; each sends to the one in its place in the next stage, all at once.
+    - `fits`: Fitted constants; by default those of the data folder.
+    - Returns: That of the slowest hand-over: its rate is what is left for each sender while the others of its stage
+      send.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.hosts import load_host
+    >>> host = load_host("wrx90-2-switches-8")
+    >>> round(hand_over_link(host, 4, 2).bandwidth / hand_over_link(host, 1, 8).bandwidth, 2)  # four share an uplink
+    0.25
+    """
+    constants = fits or load_link_fits()
+    if stages == 1:
+        return link_for_group(host, 1, fits=constants)
+    found: Iterable[LinkClass] = (
+        link_of_transfers(host, [(start + rank, start + width + rank) for rank in range(width)], fits=constants)
+        for start in range(0, width * (stages - 1), width)
+    )
+    return min(found, key=lambda link: link.bandwidth * link.ring.efficiency)
+
+
+# What accelerators reach to and from host memory when several of them transfer at once.
+#
+# The limits that `physics.network.topology` applies, as closed forms over the tree: a plan needs no graph library.
+
+
+def host_transfer_rate(
+    host: Host, *, count: int = 1, members: tuple[int, ...] | None = None, fits: LinkFits | None = None
+) -> BytesPerSecond:
+    """Return what each accelerator reaches to or from host memory while others do the same.
+
+    - `count`: How many accelerators transfer at once: the first ones of a node.
+    - `fits`: Fitted shares; by default those of the data folder.
+    - Returns: Rate of the slowest of them in one direction.
+
+    Notes
+    -----
+    Limits: each link on the way, shared by those below it; what one root complex with several ports passes to memory;
+    the memory of each socket, if its bandwidth is known. Not modelled: pageable memory, transfers to the other socket.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.hosts import load_host
+    >>> host = load_host("wrx90-2-switches-8")
+    >>> alone, together = host_transfer_rate(host), host_transfer_rate(host, count=8)
+    >>> round(alone / together)
+    4
+    """
+    slots = members if members is not None else tuple(range(count))
+    if not slots or max(slots) >= host.accelerators_per_node:
+        raise SpecError(f"is not a number of accelerators in a node of {host.name}", value=len(slots))
+    if host.unified_memory:
+        raise UnknownFact(f"{host.name} has one memory for CPU and accelerator: nothing is transferred")
+    shares = (fits or load_link_fits()).scalars
+    parents = {switch.name: switch.parent for switch in host.switches}
+    sockets = {root.name: root.socket for root in host.roots}
+    users: Counter[str] = Counter()
+    limit: dict[str, float] = {}
+    for slot in slots:
+        for name, rate in path_to_root(host, slot):
+            users[name] += 1
+            limit[name] = rate * shares["payload"]
+        root = host.slots[slot].parent
+        while root in parents:
+            root = parents[root]
+        if root is None:
+            continue
+        users[root] += 1
+        ports = [switch.uplink.bandwidth for switch in host.switches if switch.parent == root and switch.uplink]
+        ports += [card.link.bandwidth for card in host.slots if card.parent == root and card.link]
+        if len(ports) > 1:
+            limit[root] = max(ports) * shares["root_to_memory"]
+        socket = sockets[root]
+        users[socket] += 1
+        memory = next(entry.memory_bandwidth for entry in host.sockets if entry.name == socket)
+        if memory is not None:
+            limit[socket] = memory
+    return min(rate / users[name] for name, rate in limit.items())

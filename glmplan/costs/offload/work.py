@@ -1,0 +1,487 @@
+"""What a step does when some weights are in host memory: bytes and FLOP of the host, and of the accelerators."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from glmplan.catalog.files import fits_folder, read_toml
+from glmplan.catalog.formats import kv_format
+from glmplan.catalog.schema.model import Checkpoint, ModelSpec
+from glmplan.costs.blocks.feed_forward import distinct_experts
+from glmplan.costs.blocks.kinds import mixer_of, routed_of
+from glmplan.costs.blocks.stack import segments, tensor_format, vocabulary_tensors
+from glmplan.costs.points import StepPoints
+from glmplan.errors import SpecError, UnknownFact
+from glmplan.units import Bytes, BytesArray, Ratio, SecondsArray, Tokens, parse_quantity
+
+if TYPE_CHECKING:
+    from glmplan.catalog.schema.accelerator import Accelerator
+    from glmplan.catalog.schema.host import Host
+
+__all__ = [
+    "COSTS",
+    "HostSide",
+    "Mode",
+    "OffloadFit",
+    "OffloadWork",
+    "Placement",
+    "Unit",
+    "accelerator_seconds",
+    "host_seconds",
+    "host_side",
+    "load_offload_fit",
+    "moved_bytes",
+    "offload_step_seconds",
+    "offload_work",
+    "share_of_bytes",
+]
+
+
+#: what is in host memory: a share of the experts of each layer, whole expert blocks of a share of the layers, or
+#: whole layers with their attention
+Unit = Literal["experts", "expert-layers", "layers"]
+#: ``cpu`` computes there; ``stream`` copies all offloaded weights in each step; ``touched`` copies only what the step
+#: reads (reads of host memory over PCIe, as with unified addressing)
+Mode = Literal["cpu", "stream", "touched"]
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What stays in host memory.
+
+    Attributes
+    ----------
+    share : float
+        Share of the unit in host memory, 0 to 1, [-]
+    unit : str
+        ``experts``, ``expert-layers`` or ``layers``.
+    mode : str
+        ``cpu``, ``stream`` or ``touched``.
+    """
+
+    share: float
+    unit: Unit = "experts"
+    mode: Mode = "cpu"
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.share <= 1.0:
+            raise SpecError("must lie between 0 and 1", field="share", value=self.share)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OffloadWork:
+    """Work of a step, split between host and accelerators; fields are (n,) arrays unless said otherwise.
+
+    Attributes
+    ----------
+    host_bytes : array
+        Offloaded weights that the step reads, [B]
+    host_flop, host_prompt_flop : array
+        FLOP on them for decoding requests and for prompts, [FLOP]
+    held_bytes : array
+        Offloaded weights altogether, 0 where there is no step, [B]
+    host_layers : float
+        Layers that involve the host, [-]
+    own_bytes, cache_bytes : array
+        Weights and cache that the accelerators read, all of them together, [B]
+    own_flop : array
+        FLOP of the accelerators, [FLOP]
+    layers : array
+        Layers that are launched, 0 where there is no step, [-]
+    compute : str
+        Precision that the format of the largest matrices is meant for.
+    """
+
+    host_bytes: np.ndarray
+    host_flop: np.ndarray
+    host_prompt_flop: np.ndarray
+    held_bytes: np.ndarray
+    host_layers: float
+    own_bytes: np.ndarray
+    cache_bytes: np.ndarray
+    own_flop: np.ndarray
+    layers: np.ndarray
+    compute: str = "bf16"
+
+
+def offload_work(
+    model: ModelSpec,
+    checkpoint: Checkpoint,
+    placement: Placement,
+    points: StepPoints,
+    *,
+    tokens_per_request: Tokens = 1.0,
+    kv: str = "bf16",
+) -> OffloadWork:
+    """Split the work of a step between host and accelerators.
+
+    - `points`: What the steps hold; rows without requests and prompt tokens are no steps and do nothing.
+    - `tokens_per_request`: Tokens that a decoding request computes in a step: one more than are drafted.
+
+    Notes
+    -----
+    A step of ``t`` tokens visits the experts that `glmplan.costs.blocks.feed_forward.distinct_experts` expects. The
+    prompt tokens of a step are taken as one prompt. Not modelled: experts chosen for the accelerator because they are
+    busy, sparse latent attention (all keys are read), prompts that requests share, the passes of a draft model.
+
+    Examples
+    --------
+    >>> from glmplan.costs.blocks.stack import uniform_checkpoint
+    >>> from glmplan.catalog.entries.models import load_model
+    >>> one = np.ones(1)
+    >>> work = offload_work(load_model("deepseek-v3"), uniform_checkpoint("int8"), Placement(1.0),
+    ...                     StepPoints(one, 0 * one, 0 * one, 0 * one))
+    >>> work.host_layers, round(float(work.host_flop[0]) / 1e9, 1)
+    (58.0, 40.9)
+    """
+    columns = (points.decode_requests, points.decode_context, points.prefill_tokens, points.prefill_context)
+    requests, context, prompt, keys = np.broadcast_arrays(*(np.asarray(one, dtype=float) for one in columns))
+    decode = requests * tokens_per_request
+    tokens = decode + prompt
+    some, prompts = np.minimum(tokens, 1.0), np.minimum(prompt, 1.0)
+    zero = np.zeros(tokens.shape)
+    host_bytes, host_flop, host_prompt, own_bytes, own_flop = zero, zero, zero, zero, zero
+    held, host_layers, layers = 0.0, 0.0, 0
+    stored: dict[str, float] = {}
+    for part in segments(model, checkpoint):
+        layers += part.count
+        experts = routed_of(part.kind)
+        for tensor, form in zip(part.tensors, part.formats, strict=True):
+            routed = tensor.shard == "experts" and experts is not None
+            size, weights = part.count * tensor.parameters * form.bytes, float(part.count * tensor.parameters)
+            stored[form.compute] = stored.get(form.compute, 0.0) + weights
+            read = size * some
+            if routed and experts is not None:
+                read = size * distinct_experts(experts, tokens) / experts.experts
+                weights = weights * experts.topk / experts.experts
+            away = placement.share if routed or placement.unit == "layers" else 0.0
+            flop = 2.0 * weights if tensor.matmul else 0.0
+            host_bytes, own_bytes = host_bytes + away * read, own_bytes + (1.0 - away) * read
+            host_flop, host_prompt = host_flop + away * flop * decode, host_prompt + away * flop * prompt
+            own_flop = own_flop + (1.0 - away) * flop * tokens
+            held += away * size
+        if experts is not None or placement.unit == "layers":
+            share = placement.share if placement.unit != "experts" else float(placement.share > 0)
+            host_layers += part.count * share
+    for tensor in vocabulary_tensors(model):
+        if tensor.matmul:
+            own_bytes = own_bytes + tensor.parameters * tensor_format(checkpoint, tensor, None).bytes * some
+            own_flop = own_flop + 2.0 * tensor.parameters * (decode + prompts)
+    away = placement.share if placement.unit == "layers" else 0.0
+    cache_bytes = zero
+    for name, count in model.runs:
+        values, seen, read = mixer_of(model.layers[name]).token_core(context, keys)
+        # the tokens of a request, and those of a prompt, read its cache once together
+        cached = count * (requests * values[0] + prompts * values[1]) * kv_format(kv).bytes
+        host_bytes, cache_bytes = host_bytes + away * cached, cache_bytes + (1.0 - away) * cached
+        host_flop, host_prompt = host_flop + away * count * seen * decode, host_prompt + away * count * read * prompt
+        own_flop = own_flop + (1.0 - away) * count * (seen * decode + read * prompt)
+    return OffloadWork(
+        host_bytes=host_bytes,
+        host_flop=host_flop,
+        host_prompt_flop=host_prompt,
+        held_bytes=held * some,
+        host_layers=host_layers,
+        own_bytes=own_bytes,
+        cache_bytes=cache_bytes,
+        own_flop=own_flop,
+        layers=layers * some,
+        compute=max(stored, key=lambda name: stored[name]),
+    )
+
+
+def share_of_bytes(model: ModelSpec, checkpoint: Checkpoint, host_bytes: Bytes) -> Ratio:
+    """Share of the routed experts that makes up a number of bytes.
+
+    - `host_bytes`: Weights that are to stay in host memory.
+    - Returns: The share; 1 where all experts are less than that.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.models import load_model
+    >>> glm = load_model("glm-5.1")
+    >>> round(share_of_bytes(glm, glm.checkpoint("nvfp4"), 160e9), 2)
+    0.39
+    """
+    one = np.ones(1)
+    every = offload_work(model, checkpoint, Placement(1.0), StepPoints(one, 0.0 * one, 0.0 * one, 0.0 * one))
+    return min(host_bytes / max(float(every.held_bytes[0]), 1.0), 1.0)
+
+
+# The host beside accelerators: what its memory, cores and links offer to weights that it holds.
+
+
+@dataclass(frozen=True, slots=True)
+class HostSide:
+    """The host as the offloaded part sees it.
+
+    Attributes
+    ----------
+    bandwidth : float
+        Data-sheet memory bandwidth of all sockets, [B/s]
+    sockets : int
+        CPU packages, [-]
+    cores : int or None
+        Cores that compute, all sockets; None leaves the CPU's rate out, [-]
+    link : float
+        Payload that all accelerators together get from host memory, [B/s]; 0 without accelerators
+    kernel : str
+        ``amx``, ``avx512`` or ``generic``, see `glmplan.catalog.schema.host.HostKernel`.
+    numa_aware : bool
+        Whether the engine keeps the weights of each socket's work in its own memory.
+    """
+
+    bandwidth: float
+    sockets: int = 1
+    cores: int | None = None
+    link: float = 0.0
+    kernel: str = "avx512"
+    numa_aware: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadFit:
+    """Fitted constants of offloading.
+
+    Attributes
+    ----------
+    host_bandwidth : float
+        Share of the data-sheet bandwidth of one socket that decoding reaches, [-]
+    next_socket : float
+        What each further socket adds, against the first, [-]
+    layer_seconds : float
+        Launch, hand-over and wait of one layer, [s]
+    core_rate : dict of str to float
+        FLOP rate of a core while decoding, by kernel, [FLOP/s]
+    prefill_core_rate : dict of str to float
+        FLOP rate of a core on many tokens, by kernel, [FLOP/s]
+    copy : float
+        Share of the host's data-sheet bandwidth at which weights are made ready for streaming, [-]
+    accelerator_bandwidth, accelerator_cache, accelerator_flop : float
+        Share of the accelerator's peaks reached by weights, by the KV cache and by FLOP, [-]
+    unified_bandwidth : float
+        Share of the bandwidth that decoding reaches on a machine with one memory, [-]
+    unified_layer_seconds : float
+        Launch of one layer there, [s]
+    intervals : dict of str to (float, float)
+        ``decode``, ``prefill``, ``unified`` → 90 % interval of measured over predicted on machines left out, in
+        logarithms.
+    machines : dict of str to dict of str to (float, float)
+        Machine → kind → what its runs differ from the model by, and the half-width of a 90 % interval beside it, in
+        logarithms; empty for machines that were never measured.
+    """
+
+    host_bandwidth: float
+    next_socket: float
+    layer_seconds: float
+    core_rate: dict[str, float]
+    prefill_core_rate: dict[str, float]
+    copy: float
+    accelerator_bandwidth: float
+    accelerator_cache: float
+    accelerator_flop: float
+    unified_bandwidth: float
+    unified_layer_seconds: float
+    intervals: dict[str, tuple[float, float]]
+    machines: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
+
+    def of_machine(self, name: str, kind: str) -> tuple[float, float, float]:
+        """Correction and interval of measured over predicted rates.
+
+        Returns: Correction, lower and upper end around it, in logarithms.
+        """
+        known = self.machines.get(name, {}).get(kind)
+        if known is None:
+            return 0.0, *self.intervals[kind]
+        return known[0], -known[1], known[1]
+
+
+@cache
+def load_offload_fit() -> OffloadFit:
+    """Read `calibration/fits/offload.toml`.
+
+    Examples
+    --------
+    >>> 0.1 < load_offload_fit().host_bandwidth < 1.0
+    True
+    """
+    path = fits_folder() / "offload.toml"
+    content = read_toml(path)
+    try:
+        constants = {name: entry["value"] for name, entry in content["constants"].items()}
+        rates = {name: parse_quantity(text, "FLOP per second") for name, text in constants.items() if "_rate." in name}
+        return OffloadFit(
+            host_bandwidth=float(constants["host_bandwidth"]),
+            next_socket=float(constants["next_socket"]),
+            layer_seconds=parse_quantity(constants["layer_seconds"], "seconds"),
+            core_rate={n.partition(".")[2]: r for n, r in rates.items() if n.startswith("core_rate.")},
+            prefill_core_rate={n.partition(".")[2]: r for n, r in rates.items() if n.startswith("prefill_core_rate.")},
+            copy=float(constants["copy"]),
+            accelerator_bandwidth=float(constants["accelerator_bandwidth"]),
+            accelerator_cache=float(constants["accelerator_cache"]),
+            accelerator_flop=float(constants["accelerator_flop"]),
+            unified_bandwidth=float(constants["unified_bandwidth"]),
+            unified_layer_seconds=parse_quantity(constants["unified_layer_seconds"], "seconds"),
+            intervals={name: (pair[0], pair[1]) for name, pair in content["intervals"].items()},
+            machines={
+                name: {kind: (pair[0], pair[1]) for kind, pair in kinds.items()}
+                for name, kinds in content["machines"].items()
+            },
+        )
+    except KeyError as error:
+        raise SpecError("lacks this constant", file=path, field=str(error.args[0])) from None
+
+
+def host_side(host: Host, count: int, *, cores: int | None = None, kernel: str = "avx512") -> HostSide:
+    """What a machine offers to weights in its memory.
+
+    `cores`: Cores that compute; by default all of the host's sockets, unknown if they are.
+
+    Notes
+    -----
+    A machine with one memory for CPU and accelerator has nothing to offload; it is predicted as the part that it is.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.schema.host import Host
+    >>> host = Host(name="one", title="one card", source="an example", roots=[{"name": "r0", "socket": "cpu0"}],
+    ...             sockets=[{"name": "cpu0", "memory_bandwidth": "460.8 GB/s", "cores": 64}],
+    ...             cards=[{"accelerator": "l40s", "parent": "r0", "link": {"generation": 4, "lanes": 16}}])
+    >>> side = host_side(host, 1)
+    >>> side.cores, round(side.link / 1e9) < 32
+    (64, True)
+    """
+    from glmplan.costs.network.links import host_transfer_rate
+
+    if host.unified_memory:
+        raise UnknownFact(f"{host.name} has one memory for CPU and accelerator: nothing is offloaded there")
+    bandwidth = host.host_memory_bandwidth
+    if bandwidth is None:
+        raise UnknownFact(f"{host.name}: unknown: memory bandwidth of the host, which offloading needs")
+    known = [socket.cores for socket in host.sockets]
+    total = None if None in known else sum(number for number in known if number is not None)
+    link = count * host_transfer_rate(host, count=count)
+    return HostSide(bandwidth, len(host.sockets), cores or total, link, kernel)
+
+
+# Weights in host memory: computed there by the CPU, or streamed to the accelerators in every step.
+#
+# The step is the accelerators' part plus the host's part. Structure is looped over; points are arrays.
+
+#: what takes the time of a step, in the order of the columns of `offload_step_seconds`
+COSTS: tuple[str, ...] = ("launch", "weights", "cache", "compute", "host", "links")
+
+
+def host_seconds(work: OffloadWork, side: HostSide, *, mode: Mode, fit: OffloadFit) -> SecondsArray:
+    """Time that the offloaded part takes on the host, and on the links of the accelerators.
+
+    Notes
+    -----
+    On the CPU: bytes over the reached bandwidth or FLOP over the cores' rate, whichever takes longer; prompts multiply
+    matrices instead of vectors and have a rate of their own. Streamed: the host makes the weights ready, then the
+    accelerators fetch them over their links, all at once. Not modelled: a second copy of the weights in another
+    socket's memory, pageable memory.
+
+    Examples
+    --------
+    >>> none = np.zeros(1)
+    >>> work = OffloadWork(np.array([12.5e9]), np.array([41e9]), none, np.array([400e9]), 58, none, none, none, none)
+    >>> fit = OffloadFit(0.5, 0.5, 1e-4, {"amx": 1e11}, {"amx": 1e11}, 0.1, 0.8, 0.3, 0.5, 0.8, 1e-4, {})
+    >>> host_seconds(work, HostSide(500e9, 1, 64, 25e9, "amx"), mode="cpu", fit=fit).tolist()
+    [[0.05, 0.0]]
+    """
+    if mode == "cpu":
+        reached = fit.host_bandwidth * side.bandwidth / side.sockets
+        if side.numa_aware:
+            reached *= 1.0 + fit.next_socket * (side.sockets - 1)
+        cores = float(side.cores) if side.cores else np.inf
+        flop = work.host_flop / (fit.core_rate[side.kernel] * cores)
+        flop = flop + work.host_prompt_flop / (fit.prefill_core_rate[side.kernel] * cores)
+        computed = np.maximum(work.host_bytes / reached, flop)
+        return np.stack([computed, np.zeros_like(computed)], axis=1)
+    if side.link <= 0 and np.any(work.held_bytes > 0):
+        raise UnknownFact("streaming needs the PCIe links of the accelerators, which are not known")
+    moved = moved_bytes(work, mode)
+    return np.stack([moved / (fit.copy * side.bandwidth), moved / max(side.link, 1e-300)], axis=1)
+
+
+def moved_bytes(work: OffloadWork, mode: Mode) -> BytesArray:
+    """Weights that cross the links in a step."""
+    return {"cpu": 0.0 * work.host_bytes, "stream": work.held_bytes, "touched": work.host_bytes}[mode]
+
+
+def accelerator_seconds(
+    work: OffloadWork, part: Accelerator | None, *, count: int, mode: Mode, fit: OffloadFit
+) -> SecondsArray:
+    """Time that the accelerators take for what they hold, and for what is streamed to them.
+
+    - `part`: The part; None for a machine without one, 0 s then.
+    - Returns: For weights, for the cache and for arithmetic; where arithmetic takes longer than reading it hides the
+      other two, which are then 0.
+
+    Notes
+    -----
+    A roofline with one share for each peak: this part of a hybrid step is small, and the parts that hybrid machines
+    use were not measured kernel by kernel. A part without a published matrix rate counts bytes only.
+    """
+    nothing = np.zeros_like(work.own_bytes)
+    if part is None:
+        return np.stack([nothing, nothing, nothing], axis=1)
+    streamed = float(mode != "cpu")
+    bandwidth = max(count, 1) * part.need("memory_bandwidth")
+    weights = (work.own_bytes + streamed * work.host_bytes) / (fit.accelerator_bandwidth * bandwidth)
+    cache = work.cache_bytes / (fit.accelerator_cache * bandwidth)
+    peaks = {str(name): rate for name, rate in part.peak.items()}
+    peak = peaks.get(work.compute) or peaks.get("bf16")
+    if not peak:
+        return np.stack([weights, cache, nothing], axis=1)
+    flop = work.own_flop + streamed * (work.host_flop + work.host_prompt_flop)
+    arithmetic = flop / (max(count, 1) * fit.accelerator_flop * peak)
+    hidden = arithmetic > weights + cache
+    return np.stack([np.where(hidden, 0.0, one) for one in (weights, cache)] + [np.where(hidden, arithmetic, 0.0)], 1)
+
+
+def offload_step_seconds(
+    work: OffloadWork,
+    side: HostSide,
+    part: Accelerator | None,
+    *,
+    count: int,
+    mode: Mode = "cpu",
+    fit: OffloadFit | None = None,
+) -> SecondsArray:
+    """Time of steps with a part of the weights in host memory, by what takes it.
+
+    - `part`: The accelerator; None for a machine without one.
+    - Returns: One column for each of `COSTS`; the step takes their sum.
+
+    Notes
+    -----
+    Layers follow each other, so host and accelerators take turns and the times add up. Streaming with a prompt behind
+    it overlaps in part; the measured runs fit a sum better than a maximum.
+
+    References
+    ----------
+    .. [1] H. Chen et al., "KTransformers", SOSP 2025, doi 10.1145/3731569.3764843.
+
+    Examples
+    --------
+    >>> from glmplan.costs.blocks.stack import uniform_checkpoint
+    >>> from glmplan.catalog.entries.models import load_model
+    >>> from glmplan.catalog.entries.accelerators import load_accelerator
+    >>> from glmplan.costs.points import StepPoints
+    >>> users, none = np.array([1.0, 4.0]), np.zeros(2)
+    >>> work = offload_work(load_model("deepseek-v3"), uniform_checkpoint("int4"), Placement(1.0),
+    ...                     StepPoints(users, none + 1000.0, none, none))
+    >>> step = offload_step_seconds(work, HostSide(614.4e9, 2, 64), load_accelerator("rtx-4090"), count=1).sum(axis=1)
+    >>> bool(step[1] > step[0])
+    True
+    """
+    fit = fit or load_offload_fit()
+    own = accelerator_seconds(work, part, count=count, mode=mode, fit=fit)
+    launch = work.layers * fit.layer_seconds
+    return np.concatenate([launch[:, None], own, host_seconds(work, side, mode=mode, fit=fit)], axis=1)

@@ -1,0 +1,378 @@
+"""What every model of a step time answers, whatever machine it is for.
+
+Three answer it: `glmplan.costs.step.model` (kernels, slowed down by what was learnt),
+`glmplan.costs.offload.steps` (weights in host memory) and `glmplan.costs.offload.steps` (one
+memory for processor and accelerator). What a run measures is the same weighted sum of step times for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from glmplan.catalog.caching import remembered
+from glmplan.catalog.engines.kernels import KernelRule
+from glmplan.catalog.schema.model import LayerKind
+from glmplan.costs.blocks.kinds import mixer_of, routed_of
+from glmplan.costs.kernels.utilisation import KernelParams
+from glmplan.costs.points import Layout, StepPoints
+from glmplan.costs.step.structure import StepWork
+from glmplan.costs.step.work import KERNELS, SLOTS, step_work
+from glmplan.units import Ratio, SecondsArray
+
+__all__ = [
+    "BOUND",
+    "COMPONENTS",
+    "GPU_COMPONENTS",
+    "PARAMETERS",
+    "ROUTED",
+    "FrontPoints",
+    "GpuSteps",
+    "Perfect",
+    "StepModel",
+    "StepTime",
+    "bounded_work",
+    "front_work",
+    "least_seconds",
+    "prompt_launches",
+    "step_time",
+    "step_times",
+]
+
+
+# The time of one engine step: kernel times and counts, turned into seconds by what the engine adds to them.
+#
+# This is the one step-time function of accelerators that hold all weights. `fit`, `predict`, `simulate` and `calibrate`
+# all call it; `glmplan.costs.step.model` says what other machines answer in its place.
+
+#: parameters of the step time; each multiplies one column of the work table.
+#: Counts are multiplied by seconds, kernel times by a slow-down against the kernel measured alone [-].
+PARAMETERS: tuple[str, ...] = tuple(f"{slot}_{'seconds' if counted else 'slowdown'}" for slot, counted in (
+    ("host", True), ("layer", True), ("moe_layer", True), ("state_layer", True), ("request", True),
+    ("activation", False), ("gemm_fixed", False), ("gemm_bytes", False), ("gemm_flop", False),
+    ("expert_fixed", False), ("expert_bytes", False), ("expert_flop", False), ("attention_fixed", False),
+    ("cache", False), ("prefill_attention", False), ("collective", False), ("collective_bytes", False),
+    ("arrival", True), ("prompt_token", True), ("wake", True),
+))  # fmt: skip
+
+#: what binds: group of parameters → words for people
+COMPONENTS: dict[str, tuple[str, ...]] = {
+    "launch": ("host", "layer", "moe_layer", "state_layer", "request", "gemm_fixed", "expert_fixed", "attention_fixed"),
+    "weights": ("gemm_bytes", "expert_bytes"),
+    "compute": ("gemm_flop", "expert_flop", "prefill_attention", "activation"),
+    "cache": ("cache",),
+    "links": ("collective", "collective_bytes"),
+    "front end": ("arrival", "prompt_token", "wake"),
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepTime:
+    """A step time and what it is made of.
+
+    Attributes
+    ----------
+    seconds : (n,) array
+        Time of the step, [s]
+    shares : (n, k) array
+        Share of each part in it; rows add up to 1, [-]. Of accelerators the parts are the 20 `PARAMETERS`, and their
+        shares are also the derivative of the logarithm of the time by the logarithm of the parameter.
+    """
+
+    seconds: np.ndarray
+    shares: np.ndarray
+
+
+def step_time(work: Mapping[str, np.ndarray] | np.ndarray, log_parameters: np.ndarray) -> StepTime:
+    """Time of each step.
+
+    Parameters
+    ----------
+    work : dict of (n,) arrays, or (n, 20) array
+        Kernel times and counts, as `glmplan.costs.step.work.step_work` gives them, [s] or [-]
+    log_parameters : (20,) or (n, 20) array
+        Natural logarithms of `PARAMETERS`, [log s] or [-]
+
+    Returns
+    -------
+    StepTime
+        Seconds and shares.
+
+    Notes
+    -----
+    ``t = Σ counts · latency + Σ kernel times · slow-down``: kernels follow each other; within a kernel bytes and FLOP
+    overlap as its own fit says. Not modelled: two streams at once, clocks that fall under load.
+
+    Examples
+    --------
+    >>> work = np.zeros((1, 20))
+    >>> work[0, 0] = 1.0                  # one engine step
+    >>> float(step_time(work, np.full(20, np.log(2e-3))).seconds[0])
+    0.002
+    """
+    table = (
+        work if isinstance(work, np.ndarray) else np.stack([np.asarray(work[slot], float) for slot in SLOTS], axis=1)
+    )
+    scaled = table * np.exp(log_parameters)
+    seconds = scaled.sum(axis=1)
+    return StepTime(seconds, scaled / np.maximum(seconds, 1e-300)[:, None])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FrontPoints:
+    """Work of the front end outside of steps; rows with any hold no step.
+
+    Attributes
+    ----------
+    arrivals : (n,) array
+        Requests that arrive, [-]
+    prompt : (n,) array
+        Prompt tokens that are read, [token]
+    pass_tokens : float
+        Tokens computed before a first token, which decides whether the pass replays graphs, [token]
+    wakes : (n,) array or float
+        Requests that find nobody there, [-]
+    """
+
+    arrivals: np.ndarray
+    prompt: np.ndarray
+    pass_tokens: float = 0.0
+    wakes: np.ndarray | float = 0.0
+
+
+@runtime_checkable
+class StepModel(Protocol):
+    """Seconds of the steps of one deployment, and what they are made of."""
+
+    @property
+    def components(self) -> Mapping[str, tuple[int, ...]]:
+        """What a step is made of: name → columns of `StepTime.shares`."""
+        ...
+
+    @property
+    def times_prompts(self) -> bool:
+        """Whether steps with prompts can be timed; else only decoding is answered."""
+        ...
+
+    def times(self, points: StepPoints, front: FrontPoints | None = None) -> StepTime:
+        """Time of steps.
+
+        - `front`: Work of the front end beside them; none by default.
+        - Returns: (n,) seconds [s] and (n, k) shares [-].
+        """
+        ...
+
+
+def step_times(costs: SecondsArray) -> StepTime:
+    """Seconds and shares from what takes the time of each step.
+
+    - `costs`: Time of each part of a step; parts follow each other.
+    - Returns: The sums, and the share of each part; 0 where there is no step.
+
+    Examples
+    --------
+    >>> found = step_times(np.array([[1.0, 3.0]]))
+    >>> found.seconds.tolist(), found.shares.tolist()
+    ([4.0], [[0.25, 0.75]])
+    """
+    seconds = costs.sum(axis=1)
+    return StepTime(seconds, costs / np.maximum(seconds, 1e-300)[:, None])
+
+
+# Work for an arriving request outside of the steps: what the host launches for its prompt, and what it reads.
+
+
+def prompt_launches(structure: StepWork, *, replayed: bool = False) -> Ratio:
+    """Layers that a host launches for the pass that reads a prompt.
+
+    - `replayed`: Whether piecewise graphs hold all of the pass but attention.
+    - Returns: Layers, counted once more where they have experts and once more where they keep a latent or recurrent
+      state.
+
+    Notes
+    -----
+    Decoding steps replay a CUDA graph, long prompts do not: their kernels are launched one by one, and the first token
+    waits for the host. One new token takes SGLang 83 ms without a graph and 23 ms with one (sgl-project/sglang pull
+    request 12160, tested with DeepSeek-V3), about 0.46 ms for each of 180 counts; a short prompt of Qwen3-4B, with 36,
+    takes 16.6 ms (wejoncy/sfllm pull request 46). Piecewise graphs leave the attention of each layer to the
+    host, which counts once. Not modelled: launches that hide behind the kernels of a long prompt.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.models import load_model
+    >>> from glmplan.costs.blocks.stack import uniform_checkpoint
+    >>> from glmplan.catalog.entries.hosts import load_machine
+    >>> from glmplan.costs.network.links import links_of_layout
+    >>> from glmplan.costs.step.structure import Part
+    >>> part = Part("h100-sxm", bandwidth=3.35e12, peaks={"bf16": 989e12}, family="9")
+    >>> link = links_of_layout(load_machine("h100-sxm"))
+    >>> [prompt_launches(StepWork(load_model(name), uniform_checkpoint("bf16"), part, link))
+    ...  for name in ("llama-3.1-8b", "deepseek-v3")]
+    [32.0, 180.0]
+    """
+    return float(sum(part.count * (1.0 if replayed else _launched(part.kind)) for part, _ in structure.main))
+
+
+def _launched(kind: LayerKind) -> float:
+    return 1.0 + float(routed_of(kind) is not None) + mixer_of(kind).extra_launches
+
+
+def front_work(table: np.ndarray, front: FrontPoints, launches: np.ndarray | float) -> np.ndarray:
+    """Put the work outside of steps into a table of work.
+
+    - `table`: Work of the steps, [s] or [-].
+    - `front`: The work, (n,) arrays; rows with any hold nothing else.
+    - Returns: The table with these rows replaced, [s] or [-].
+    """
+    any_of_it = (front.arrivals > 0) | (front.prompt > 0) | (np.asarray(front.wakes) > 0)
+    found = np.where(any_of_it[:, None], 0.0, table)
+    found[:, SLOTS.index("arrival")] = front.arrivals * launches
+    found[:, SLOTS.index("prompt_token")] = front.prompt
+    found[:, SLOTS.index("wake")] = front.wakes
+    return found
+
+
+# Steps of accelerators that hold all weights: kernel times and counts, times what was learnt of the engine.
+
+#: parts of a step → columns of the work table; the front end stands outside of steps
+GPU_COMPONENTS: dict[str, tuple[int, ...]] = {
+    name: tuple(SLOTS.index(slot) for slot in slots) for name, slots in COMPONENTS.items() if name != "front end"
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GpuSteps:
+    """Steps of one deployment on accelerators.
+
+    Attributes
+    ----------
+    structure : StepWork
+        Model, formats, part, link.
+    layout : Layout
+        Parallel degrees, [-]
+    log_parameters : (20,) array
+        Natural logarithms of `glmplan.costs.step.model.PARAMETERS`, [log s] or [-]
+    graph_tokens : int
+        Tokens up to which a pass with prompts is replayed from graphs, [token]
+
+    Notes
+    -----
+    Many deployments at once are computed by `glmplan.prediction.step_models.step_tables`, with the same formulas.
+    """
+
+    structure: StepWork
+    layout: Layout
+    log_parameters: np.ndarray
+    graph_tokens: int = 0
+
+    @property
+    def components(self) -> Mapping[str, tuple[int, ...]]:
+        """What a step is made of."""
+        return GPU_COMPONENTS
+
+    @property
+    def times_prompts(self) -> bool:
+        """Prompts are timed by their arithmetic."""
+        return True
+
+    def times(self, points: StepPoints, front: FrontPoints | None = None) -> StepTime:
+        """Time of steps.
+
+        - `front`: Work of the front end beside them; none by default.
+        - Returns: (n,) seconds [s] and (n, 20) shares [-].
+        """
+        work = step_work(self.structure, layout=self.layout, points=points)
+        if front is None:
+            return step_time(work, self.log_parameters)
+        table = np.stack([work[slot] for slot in SLOTS], axis=1)
+        launches = prompt_launches(self.structure, replayed=front.pass_tokens <= self.graph_tokens)
+        return step_time(front_work(table, front, launches), self.log_parameters)
+
+
+# What a part can do at best: the roofline of a step, below which no time can be.
+
+#: kernel times that the data sheet bounds
+BOUND: tuple[str, ...] = ("gemm_bytes", "gemm_flop", "expert_bytes", "expert_flop", "cache", "prefill_attention")
+#: how many times faster than its memory a part's cache is at most: the largest of the kernel fits [-]
+_CACHE = 8.0
+#: share of the time of routed experts that remains where tokens are routed unevenly and touch fewer of them [-]
+ROUTED = 0.8
+_PERFECT = KernelParams(floor=0.0, bandwidth=1.0, flop=1.0, sharpness=32.0, cache_gain=_CACHE, cache_bytes=np.inf)
+
+
+class Perfect(StepWork):
+    """Kernels that reach the data sheet: no launch, all of the bandwidth and of the FLOP rate; links are left out."""
+
+    counts_links = False
+
+    def kernel(self, kernel: str, form: str | KernelRule) -> KernelParams:
+        """Parameters of a kernel at its best."""
+        return _PERFECT
+
+    @classmethod
+    def of(cls, given: StepWork) -> Perfect:
+        """The same structure with such kernels."""
+        # products are those of the model and its formats, whatever runs them: they are not made a second time
+        return given.shared_with(cls(**{one.name: getattr(given, one.name) for one in fields(StepWork)}))
+
+
+class _Beside(StepWork):
+    """Kernels as they are and, in a second lane, such as reach the data sheet: what both need is computed once."""
+
+    lanes = (2,)
+
+    def kernel(self, kernel: str, form: str | KernelRule) -> KernelParams:
+        """Both sets of parameters of a kernel, each a (2, 1) array."""
+        return _beside(super().kernel(kernel, form))
+
+    @classmethod
+    def of(cls, given: StepWork) -> _Beside:
+        """The same structure with such kernels."""
+        return given.shared_with(cls(**{one.name: getattr(given, one.name) for one in fields(StepWork)}))
+
+
+@remembered(most=1024)
+def _beside(params: KernelParams) -> KernelParams:
+    both: dict[str, Any] = {
+        one.name: np.array([[getattr(params, one.name)], [getattr(_PERFECT, one.name)]]) for one in fields(KernelParams)
+    }
+    return replace(params, **both)
+
+
+def bounded_work(
+    structure: StepWork, *, layout: Layout, points: StepPoints
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """The work of steps, and the time that they take at least, in one go.
+
+    - `dict of str to (n,) array`: As `glmplan.costs.step.work.step_work` gives them, [s] or [-].
+    - `(n,) array`: As `least_seconds` gives it, [s].
+    """
+    if structure.part.is_processor:
+        least = least_seconds(structure, layout=layout, points=points)
+        return step_work(structure, layout=layout, points=points), least
+    both = step_work(_Beside.of(structure), layout=layout, points=points)
+    least = _least({slot: both[slot][1] for slot in BOUND}, structure, points)
+    return {slot: value[0] if slot in KERNELS else value for slot, value in both.items()}, least
+
+
+def _least(work: dict[str, np.ndarray], structure: StepWork, points: StepPoints) -> np.ndarray:
+    alone = (points.decode_requests <= 1.0) & (points.prefill_tokens == 0.0) & (structure.draft_tokens == 0)
+    routed = np.where(alone, 1.0, ROUTED)
+    return np.sum([work[slot] * (routed if slot.startswith("expert") else 1.0) for slot in BOUND], axis=0)
+
+
+def least_seconds(structure: StepWork, *, layout: Layout, points: StepPoints) -> SecondsArray:
+    """Time that steps take at least: all bytes at the data-sheet bandwidth, all FLOP at the peak rate.
+
+    Notes
+    -----
+    Launches, links and the front end are left out, caches of the part may be eight times faster than its memory, and
+    of routed experts a share of 0.8 is kept, but of a single token, whose experts all differ. For processors it is
+    zero: their caches can hold a small model.
+    """
+    if structure.part.is_processor:
+        return np.zeros(np.broadcast(points.decode_requests, points.prefill_tokens).shape)
+    return _least(step_work(Perfect.of(structure), layout=layout, points=points), structure, points)

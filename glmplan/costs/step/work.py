@@ -1,0 +1,657 @@
+"""The work of one engine step: the kernels it launches, with the times that such kernels take on the part.
+
+Kernel times come from the fits of single kernels (`glmplan.costs.kernels.utilisation`), split into what is fixed,
+what bytes
+cost and what FLOP cost. `glmplan.costs.step.model` adds what no kernel table sees: launches, hosts, small kernels,
+engines. Structure (model, formats, part) is looped over; points are arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from functools import partial
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from glmplan.catalog.formats import WEIGHT_FORMATS
+from glmplan.catalog.schema.model import ExpertsFfn, LayerKind
+from glmplan.costs.blocks.auxiliary import ADAPTER_BYTES, adapter_factors
+from glmplan.costs.blocks.feed_forward import busiest_rank
+from glmplan.costs.blocks.kinds import mixer_of, routed_of, streams_of
+from glmplan.costs.blocks.mixer import CoreKernel, CoreStep
+from glmplan.costs.kernels.counts import expert_work, gemm_work, mixing_work
+from glmplan.costs.kernels.utilisation import (
+    Degrees,
+    KernelParams,
+    KernelWork,
+    Tokens,
+    add_kernel,
+    collective_terms,
+    kernel_terms,
+)
+from glmplan.costs.network.collectives import LinkClass, all_gather_time, all_reduce_time, point_to_point_time
+from glmplan.costs.network.links import ALONE
+from glmplan.costs.points import Layout, StepPoints
+from glmplan.costs.step.structure import Layers, Product, Products, StepWork, product_terms
+from glmplan.units import BytesArray
+
+__all__ = [
+    "KERNELS",
+    "SLOTS",
+    "add_attention",
+    "all_gather_seconds",
+    "all_reduce_seconds",
+    "context_exchange_seconds",
+    "hand_over_seconds",
+    "over_links",
+    "step_work",
+]
+
+
+# Latency and payload of the collectives of a step, before the engine slows them down.
+
+_BF16 = 2.0
+#: links inside one scale-up domain, whose collectives a part's table of kernels holds as its engine runs them
+_TABLED = ("nvlink", "xgmi")
+
+_Times = tuple[NDArray[np.float64], NDArray[np.float64]]
+
+
+def over_links(structure: StepWork, group: str, seconds: Callable[..., _Times], *sizes: ArrayLike) -> _Times:
+    """Return the time of a collective of points each of which crosses the link of its own layout.
+
+    - `seconds`: One of this module's, which takes the structure, a link and `sizes`.
+    - `*sizes`: Numbers or (n,) arrays, [-] or [B].
+    - Returns: Latency and payload, [s].
+    """
+    classes = structure.link.classes(group)
+    if len(classes) == 1:
+        return seconds(structure, classes[0][0], *sizes)
+    arrays = np.broadcast_arrays(*(np.asarray(one, dtype=np.float64) for one in sizes))
+    latency, payload = np.zeros_like(arrays[0]), np.zeros_like(arrays[0])
+    for link, points in classes:
+        latency[points], payload[points] = seconds(structure, link, *(one[points] for one in arrays))
+    return latency, payload
+
+
+def all_reduce_seconds(structure: StepWork, link: LinkClass, message: BytesArray, ranks: ArrayLike) -> _Times:
+    """Return the time of one all-reduce.
+
+    Returns: Latency, and what the payload adds to it; 0 for a group of one, [s].
+
+    Notes
+    -----
+    Over PCIe and between machines the network's own constants hold, which several machines measured
+    (`glmplan.costs.network`); inside a scale-up domain the collective of the part's table of kernels. Not modelled:
+    contention with other groups.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.hosts import load_machine
+    >>> from glmplan.costs.network.links import links_of_layout
+    >>> from glmplan.costs.step.structure import Part
+    >>> from glmplan.costs.blocks.stack import uniform_checkpoint
+    >>> from glmplan.catalog.entries.models import load_model
+    >>> part = Part("rtx-pro-6000-ws", bandwidth=1.79e12, peaks={"bf16": 5e14}, family="12")
+    >>> links = links_of_layout(load_machine("4xrtx-pro-6000-ws"), tp=4)
+    >>> cards = StepWork(load_model("llama-3.1-8b"), uniform_checkpoint("bf16"), part, links)
+    >>> latency, payload = all_reduce_seconds(cards, links.tensor, 8192.0, [1.0, 4.0])
+    >>> (1e6 * latency).round(1).tolist(), (1e6 * payload).round(1).tolist()
+    ([0.0, 11.1], [0.0, 0.5])
+    """
+    bytes_, count = np.asarray(message, dtype=np.float64), np.asarray(ranks, dtype=np.float64)
+    if not _tabled(link, count):
+        return _over_network(all_reduce_time, bytes_, count, link)
+    return collective_terms(bytes_, count, link_bandwidth=link.bandwidth, params=structure.collective())
+
+
+def all_gather_seconds(structure: StepWork, link: LinkClass, gathered: BytesArray, ranks: ArrayLike) -> _Times:
+    """Return the time of one all-gather, or of one reduce-scatter, its mirror image.
+
+    Returns: Latency, and what the payload adds to it; 0 for a group of one, [s].
+
+    Notes
+    -----
+    Where only all-reduces were measured, a gather is as late as one of them and moves half of it.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.hosts import load_machine
+    >>> from glmplan.costs.network.links import links_of_layout
+    >>> from glmplan.costs.step.structure import Part
+    >>> from glmplan.costs.blocks.stack import uniform_checkpoint
+    >>> from glmplan.catalog.entries.models import load_model
+    >>> part = Part("rtx-pro-6000-ws", bandwidth=1.79e12, peaks={"bf16": 5e14}, family="12")
+    >>> links = links_of_layout(load_machine("workstation-2-switches-8"), tp=8)
+    >>> cards = StepWork(load_model("llama-3.1-8b"), uniform_checkpoint("bf16"), part, links)
+    >>> [round(1e6 * float(time), 1) for time in all_gather_seconds(cards, links.tensor, 1e6, 8.0)]
+    [12.1, 33.8]
+    """
+    bytes_, count = np.asarray(gathered, dtype=np.float64), np.asarray(ranks, dtype=np.float64)
+    if not _tabled(link, count):
+        return _over_network(all_gather_time, bytes_, count, link)
+    p = structure.collective()
+    latency, _ = collective_terms(0.0, count, link_bandwidth=link.bandwidth, params=p)
+    rate = link.bandwidth * (2.0 / np.maximum(count, 2.0)) ** p.crowding
+    return latency, (count - 1.0) / count * bytes_ / rate / p.two_shot
+
+
+def hand_over_seconds(structure: StepWork, link: LinkClass, message: BytesArray, stages: ArrayLike) -> _Times:
+    """Return the time in which a micro-batch is handed from stage to stage of a pipeline.
+
+    - `message`: Hidden states that a rank sends to its successor.
+    - Returns: Latency and payload of all hand-overs one after the other; 0 for one stage, [s].
+
+    Notes
+    -----
+    Every hand-over is taken as slow as the slowest. Inside a scale-up domain it is as late as a collective of two ranks
+    and moves at the rate of the link. Not modelled: sends that other micro-batches hide.
+
+    Examples
+    --------
+    >>> from glmplan.costs.blocks.stack import uniform_checkpoint
+    >>> from glmplan.catalog.entries.models import load_model
+    >>> from glmplan.catalog.entries.hosts import load_machine
+    >>> from glmplan.costs.network.links import links_of_layout
+    >>> from glmplan.costs.step.structure import Part
+    >>> part = Part("rtx-pro-6000-ws", bandwidth=1.79e12, peaks={"bf16": 5e14}, family="12")
+    >>> links = links_of_layout(load_machine("6xrtx-pro-6000-ws"), tp=2, pp=3)
+    >>> cards = StepWork(load_model("llama-3.1-8b"), uniform_checkpoint("bf16"), part, links)
+    >>> [round(1e6 * float(time), 1) for time in hand_over_seconds(cards, links.hand_over, 8192.0, 3.0)]
+    [12.3, 0.7]
+    """
+    bytes_, count = np.asarray(message, dtype=np.float64), np.asarray(stages, dtype=np.float64)
+    if not _tabled(link, count):
+        return _over_network(point_to_point_time, bytes_, count, link)
+    latency, _ = collective_terms(0.0, 2.0, link_bandwidth=link.bandwidth, params=structure.collective())
+    return (count - 1.0) * latency, (count - 1.0) * bytes_ / link.bandwidth
+
+
+def context_exchange_seconds(
+    structure: StepWork, link: LinkClass, tokens: ArrayLike, query: ArrayLike, out: ArrayLike, ranks: ArrayLike
+) -> _Times:
+    """Return the time of what ranks exchange in one layer that each hold a part of every context.
+
+    - `query`, `out`: Values of a token's queries and of what attention gives for them, heads of all ranks.
+    - Returns: Latency and payload of three collectives: queries are gathered, the sums of their weights too, and what
+      each rank has read is reduced and scattered [1]_, [s].
+
+    References
+    ----------
+    .. [1] vllm-project/vllm, vllm/v1/attention/backends/mla/common.py (`forward`, `dcp_world_size > 1`) and
+       vllm/v1/attention/ops/common.py (`cp_lse_ag_out_rs`).
+
+    Notes
+    -----
+    Measured: 34 µs a layer more with eight ranks than with one (Kimi-K2.5 on eight RTX PRO 6000, 68 and 79 tokens/s);
+    three gathers over the ring are 36 µs, 41 with what they carry. Not modelled: prompts, whose ranks gather keys.
+
+    Examples
+    --------
+    >>> from glmplan.costs.blocks.stack import uniform_checkpoint
+    >>> from glmplan.catalog.entries.models import load_model
+    >>> from glmplan.catalog.entries.hosts import load_machine
+    >>> from glmplan.costs.network.links import links_of_layout
+    >>> from glmplan.costs.step.structure import Part
+    >>> part = Part("rtx-pro-6000-ws", bandwidth=1.79e12, peaks={"bf16": 5e14}, family="12")
+    >>> links = links_of_layout(load_machine("workstation-2-switches-8"), tp=8, dcp=8)
+    >>> cards = StepWork(load_model("kimi-k2.5"), uniform_checkpoint("int4"), part, links)
+    >>> latency, payload = context_exchange_seconds(cards, links.context, 1.0, 64 * 576.0, 64 * 512.0, 8.0)
+    >>> round(1e6 * float(latency), 1)
+    36.3
+    """
+    latency, payload = all_gather_seconds(structure, link, 0.0, ranks)
+    for values in (query, out):
+        one = all_gather_seconds(structure, link, np.asarray(tokens) * np.asarray(values) * _BF16, ranks)
+        latency, payload = latency + one[0], payload + one[1]
+    return latency, payload
+
+
+def _tabled(link: LinkClass, ranks: NDArray[np.float64]) -> bool:
+    """Whether the part's table of kernels holds the collectives of a link."""
+    if link.basis == ALONE and (ranks > 1.0).any():
+        raise ValueError("the link of a group of one was given for a group of several")
+    return link.kind in _TABLED
+
+
+def _over_network(
+    time: Callable[..., NDArray[np.float64]],
+    message: NDArray[np.float64],
+    ranks: NDArray[np.float64],
+    link: LinkClass,
+) -> _Times:
+    """Latency of a collective as the network has it, and what its payload adds."""
+    latency = time(message_bytes=0.0, ranks=ranks, link=link)
+    return latency, time(message_bytes=message, ranks=ranks, link=link) - latency
+
+
+# The work of a layer's mixer in one step: attention over a cache, or a recurrence with its state.
+
+
+def add_attention(
+    layer: dict[str, np.ndarray], structure: StepWork, kind: LayerKind, step: Tokens, degrees: Degrees
+) -> None:
+    """Add the work of a layer's mixer: attention over keys and values or latents, or a recurrence.
+
+    `layer`: Slots of the layer, changed in place, [s] or [-].
+
+    Notes
+    -----
+    Which kernels there are is said by the mixer (`glmplan.costs.blocks.mixer.Mixer.core`); here they get the part's
+    fits and what the engine makes of them: padded tiles, packed heads, prefixes read once.
+    """
+    part = structure.part
+    rate, bandwidth = part.rate("bf16"), part.bandwidth
+    decoding, prompting = np.minimum(step.requests, 1.0), np.minimum(step.prompt, 1.0)
+    requests, prompt = np.maximum(step.requests, 1e-9), np.maximum(step.prompt, 1.0)
+    verify = np.maximum(step.decode, 1e-9) / requests
+    drafted = bool(np.any(verify > 1.0))
+    core = mixer_of(kind).core(
+        CoreStep(
+            tokens=step,
+            degrees=degrees,
+            requests=requests,
+            verify=verify,
+            prompt=prompt,
+            kv_bytes=structure.kv_bytes,
+            packed_bytes=structure.latent_bytes,
+            sparse=structure.sparse,
+            splits=structure.attention.verify_splits if drafted else structure.attention.splits,
+            engine=structure.engine,
+            family=part.family,
+        )
+    )
+    if core.exchange is not None and structure.counts_links and (degrees.dcp > 1.0).any():
+        _add_exchange(layer, structure, step, degrees.dcp, *core.exchange)
+    for one in core.decode:
+        work, params = _as_run(one, structure, step, verify if drafted else None)
+        add_kernel(layer, work, params, peak_flop=rate, bandwidth=bandwidth, active=decoding,
+                   slots=("attention_fixed", "cache", "cache"))  # fmt: skip
+    for one in core.prompt:
+        params = structure.kernel(one.kernel, "bf16")
+        add_kernel(layer, _no_negative_bytes(one.work), params, peak_flop=rate, bandwidth=bandwidth, active=prompting,
+                   slots=("attention_fixed", "prefill_attention", "prefill_attention"))  # fmt: skip
+    if core.index is not None:
+        layer["cache"] = layer["cache"] + core.index.decode_bytes / bandwidth + core.index.decode_flop / rate
+        layer["prefill_attention"] = layer["prefill_attention"] + core.index.prompt_flop / rate
+
+
+def _as_run(
+    one: CoreKernel, structure: StepWork, step: Tokens, drafted: np.ndarray | None
+) -> tuple[KernelWork, KernelParams]:
+    """Work and parameters of a decode kernel as the engine runs it; `drafted` is None or tokens verified a request."""
+    if not one.reads:
+        return one.work, structure.kernel(one.kernel, "bf16")
+    work, params = one.work, structure.attention_kernel(one.kernel)
+    if one.reads == "heads" and drafted is not None:
+        work, params = _padded(work, params, structure, drafted, step, one.readers)
+    if one.reads == "latent" and structure.attention.latent_rows:
+        work, params = _packed(work, params, structure)
+    return _shared_once(work, params, step), params
+
+
+#: requests from which vLLM reads a prefix that all share once for all (`use_cascade_attention`) [-]
+_CASCADE = 8.0
+
+
+def _padded(
+    work: KernelWork,
+    params: KernelParams,
+    structure: StepWork,
+    verify: np.ndarray,
+    step: Tokens,
+    readers: np.ndarray | float,
+) -> tuple[KernelWork, KernelParams]:
+    """Verification by blocks that compute a whole tile of rows for one head: its padding costs, at one core's rate."""
+    rows, part = structure.attention.tile_rows, structure.part
+    if not rows or not part.multiprocessors:
+        return work, params
+    together = np.where((step.shared > 0) & (step.requests >= _CASCADE), step.requests, 1.0)
+    padded = work.flop * np.maximum(rows / (verify * together), 1.0)
+    # a key and a value of a head: 4 * width FLOP for each row, 2 * width values; the product is that of prompts
+    share = structure.kernel("prefill-attention", "bf16").flop
+    rate = share * part.rate("bf16") / part.multiprocessors / rows * structure.kv_bytes / 2.0
+    # such blocks read a tile of keys, then multiply it; those of the heads that share keys read them at once, all but
+    # one from the cache
+    alone, cached = (1.0 / (1.0 / rate + 1.0 / read) for read in (params.block, params.block * params.block_gain))
+    first = 1.0 / readers + (1.0 - 1.0 / readers) * alone / cached
+    return (
+        replace(work, flop=padded, rows=np.inf, block_bytes=work.block_bytes * first),
+        replace(params, block=alone, block_gain=1.0),
+    )
+
+
+def _packed(work: KernelWork, params: KernelParams, structure: StepWork) -> tuple[KernelWork, KernelParams]:
+    """Heads and queries of one latent in blocks of full height, which multiply as the kernel of prompts does.
+
+    A second block finds the latents in the cache.
+    """
+    height = structure.attention.latent_rows
+    rows = np.ceil(work.rows / height) * height
+    share = structure.kernel("prefill-attention", "bf16").flop
+    return replace(work, flop=work.flop * rows / work.rows, rows=rows), replace(params, flop=share)
+
+
+def _shared_once(work: KernelWork, params: KernelParams, step: Tokens) -> KernelWork:
+    """Keys that all requests share come from memory once; the others find them in the cache as far as they fit."""
+    if not step.shared.any():
+        return work
+    requests, share = np.maximum(step.requests, 1.0), step.shared / np.maximum(step.context, 1.0)
+    return params.from_cache(work, work.bytes * share / requests, share * (1.0 - 1.0 / requests))
+
+
+def _no_negative_bytes(work: KernelWork) -> KernelWork:
+    """Several short prompts in one chunk see fewer keys than one long one would: cache bytes may not go negative."""
+    return replace(work, bytes=np.maximum(work.bytes, 0.0))
+
+
+def _add_exchange(
+    layer: dict[str, np.ndarray],
+    structure: StepWork,
+    step: Tokens,
+    dcp: np.ndarray,
+    query: np.ndarray,
+    out: np.ndarray,
+) -> None:
+    """Ranks that hold parts of a context gather the queries, and scatter what each read."""
+    latency, payload = over_links(structure, "context", context_exchange_seconds, step.decode, query, out, dcp)
+    layer["collective"] = layer["collective"] + np.minimum(step.requests, 1.0) * latency
+    layer["collective_bytes"] = layer["collective_bytes"] + payload
+
+
+#: blocks of a layer that read and write residual streams: its attention and its feed-forward part [-]
+_SITES = 2.0
+#: points from which on it is worth looking whether they differ [-]
+_MANY = 64
+
+#: columns of the work table: times of kernels as measured alone [s], or counts [-]
+SLOTS: tuple[str, ...] = (
+    "host",  # engine steps, 1 a pass [-]
+    "layer",  # layers launched [-]
+    "moe_layer",  # mixture-of-experts layers launched [-]
+    "state_layer",  # latent, sparse and recurrent layers launched [-]
+    "request",  # tokens of decoding requests, in each layer [-]
+    "activation",  # one pass over the hidden states of every layer, not split by TP [s]
+    "gemm_fixed",  # dense products: what each takes whatever its size [s]
+    "gemm_bytes",  # their share of time that bytes cost [s]
+    "gemm_flop",  # and that FLOP cost [s]
+    "expert_fixed",  # grouped products of the routed experts, the same three [s]
+    "expert_bytes",
+    "expert_flop",
+    "attention_fixed",  # attention of decoding requests [s]
+    "cache",  # reading KV cache, index keys and recurrent states [s]
+    "prefill_attention",  # attention of prompt tokens [s]
+    "collective",  # collectives: latency [s]
+    "collective_bytes",  # and payload [s]
+    "arrival",  # layers that the first pass of a request launches kernel by kernel, see `front_end` [-]
+    "prompt_token",  # prompt tokens that the front end reads, outside of steps [-]
+    "wake",  # requests that find nobody there, outside of steps too [-]
+)
+
+#: those that kernels fill, whose parameters may be looked at in several sets at once
+KERNELS: frozenset[str] = frozenset(
+    (*(name for name in SLOTS if name.startswith(("gemm_", "expert_", "attention_"))), "cache", "prefill_attention")
+)
+
+
+def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dict[str, np.ndarray]:
+    """Kernel times and counts of each step on its busiest accelerator.
+
+    Returns: One array for each of `SLOTS`, [s] or [-]; those of `KERNELS` are (lanes, n) where the structure looks at
+      several sets of parameters at once.
+
+    Notes
+    -----
+    With pipeline stages, the requests and prompt tokens are taken as split evenly over as many micro-batches as there
+    are stages; the table then holds the passage of one micro-batch through all stages, so a single request gains
+    nothing. Ranks that share the context of decoding requests (DCP) gather each other's query heads, so that each reads
+    its share of the keys for the heads of all of them. Expert-parallel ranks wait for the busiest
+    (`glmplan.costs.blocks.feed_forward.busiest_rank`). A request is on one data-parallel rank, so of fewer requests than
+    ranks each takes a rank of its own, while all ranks hold experts for it. Not modelled: overlap of communication with
+    compute; what idle ranks add: vLLM lets them decode as many tokens as the busiest while graphs are replayed, and one
+    beside a prompt without [1]_.
+
+    References
+    ----------
+    .. [1] vllm-project/vllm, vllm/v1/worker/dp_utils.py at 00746147 (`_synchronize_dp_ranks`: ranks are padded to the
+       longest while all replay graphs) and vllm/v1/worker/gpu_worker.py (`execute_dummy_batch`).
+
+    Examples
+    --------
+    >>> from glmplan.costs.blocks.stack import uniform_checkpoint
+    >>> from glmplan.catalog.schema.model import DenseFfn, GroupedQuery, LayerKind, ModelSpec
+    >>> from glmplan.catalog.entries.hosts import load_machine
+    >>> from glmplan.costs.network.links import links_of_layout
+    >>> from glmplan.costs.step.structure import Part
+    >>> layer = LayerKind(mixer=GroupedQuery(heads=32, kv_heads=8, head_dim=128), ffn=(DenseFfn(inner=14336),))
+    >>> llama = ModelSpec(name="8b", family="llama", hidden=4096, vocabulary=128256, max_context=8192,
+    ...                   layers={"full": layer}, stack="full*32", source="example")
+    >>> part = Part("h100-sxm", bandwidth=3.35e12, peaks={"bf16": 989e12}, family="9")
+    >>> structure = StepWork(llama, uniform_checkpoint("bf16"), part, links_of_layout(load_machine("h100-sxm")))
+    >>> one = np.array([1.0])
+    >>> points = StepPoints(one, one * 1000, one * 0, one * 0)
+    >>> round(float(step_work(structure, layout=Layout(), points=points)["gemm_bytes"][0]) * 1e3, 1)  # ms
+    5.4
+    """
+    tp = np.asarray(layout.tp, dtype=float)
+    pp = np.asarray(layout.pp, dtype=float)
+    dp = np.asarray(layout.dp, dtype=float)
+    ep = np.asarray(layout.ep, dtype=float)
+    dcp = np.asarray(layout.dcp, dtype=float)
+    n = np.asarray(points.decode_requests, dtype=float)
+    prefill = np.asarray(points.prefill_tokens, dtype=float)
+    zero = np.zeros(np.broadcast_shapes(n.shape, prefill.shape, tp.shape, pp.shape, dp.shape))
+    n, prefill, tp, pp, dp, ep = n + zero, prefill + zero, tp + zero, pp + zero, dp + zero, ep + zero
+    each = np.zeros(structure.lanes + zero.shape) if structure.lanes else zero
+    total = {name: (each if name in KERNELS else zero).copy() for name in SLOTS}
+
+    # requests on the fullest replica and micro-batch: never less than one if there is any
+    ranks = np.minimum(dp, points.busy_ranks)
+    replica = np.maximum(n / ranks, np.minimum(n, 1.0))
+    requests = np.maximum(replica / pp, np.minimum(replica, 1.0))
+    prompt = prefill / (ranks * pp)
+    verify = 1.0 + structure.draft_tokens
+    degrees = Degrees(tp, pp, dp, ep, tp * dp, dcp + zero)
+    context = np.asarray(points.decode_context, dtype=float) + zero
+    shared = np.minimum(np.asarray(points.decode_shared, dtype=float) + zero, context)
+    if structure.cells:
+        # all read the same cells
+        context = shared = structure.cells * np.ceil(requests * context / structure.cells)
+    keys = np.asarray(points.prefill_context, dtype=float) + zero
+
+    everyone = np.maximum(n / pp, np.minimum(n, 1.0))
+    step = Tokens(requests, requests * verify, prompt, everyone * verify + prefill / pp, context, keys, shared)
+    # some layers only read what earlier ones cached of a prompt
+    decoding_only = replace(step, prompt=zero, everywhere=everyone * verify)
+    for decode_only, layers in structure.stacks:
+        _add_layers(total, structure, layers, decoding_only if decode_only else step, degrees)
+    if structure.adapters:
+        _add_adapters(total, structure, step, degrees)
+    _add_products(total, structure, structure.ends, step.decode, degrees)
+    total["host"] += 1.0
+    total["request"] += step.decode * len(structure.model.layer_names)
+    if structure.draft:
+        # each draft pass reads the layers that draft and the head once: for one token a request, or for a block
+        block = float(structure.draft_tokens) if structure.drafts_in_blocks else 1.0
+        passes = float(structure.draft_tokens) / block
+        one = Tokens(requests * passes, requests * passes, zero, everyone * passes, context, zero, shared)
+        once = {name: np.zeros_like(value) for name, value in total.items()}
+        single = Tokens(requests, requests * block, zero, everyone * block, context, zero, shared)
+        _add_layers(once, structure, structure.drafting, single, degrees)
+        _add_products(once, structure, structure.ends, single.decode, degrees)
+        _add_products(total, structure, structure.entry, step.decode, degrees)
+        once["host"] += 0.25  # a draft pass launches no scheduler step of its own; its share is fitted with `layer`
+        decoding = np.minimum(one.requests, 1.0)
+        for name in SLOTS:
+            total[name] += passes * once[name] * decoding
+    if structure.counts_links and (pp > 1.0).any():
+        streams = streams_of(structure.model.layers[structure.model.layer_names[0]]).streams
+        handed = (step.decode + prompt) * structure.model.hidden * 2.0 * streams
+        latency, payload = over_links(structure, "hand_over", hand_over_seconds, handed, pp)
+        total["collective"] += latency
+        total["collective_bytes"] += payload
+    return total
+
+
+def _add_layers(
+    total: dict[str, np.ndarray], structure: StepWork, layers: Layers, step: Tokens, degrees: Degrees
+) -> None:
+    part, hidden = structure.part, structure.model.hidden
+    tokens = step.decode + step.prompt
+    mixed = structure.mixing_kernels() if layers.mixing else ()
+    _add_products(total, structure, layers.unmixed if mixed else layers.dense, tokens, degrees)
+    for product, experts, count in layers.routed:
+        _add_experts(total, structure, (product, experts, count), step.everywhere, degrees)
+    nothing = np.zeros(1)
+    for kind, count in layers.mixers:
+        mixer = dict.fromkeys(SLOTS, nothing)
+        add_attention(mixer, structure, kind, step, degrees)
+        for name, value in mixer.items():
+            if value is not nothing:
+                total[name] += count * value
+    total["layer"] += layers.count
+    total["moe_layer"] += layers.moe
+    total["state_layer"] += layers.state
+    # a pass over the hidden states is one over all residual streams, but where kernels of their own pass over these
+    passes = layers.streams
+    for streams, count in layers.mixing if mixed else ():
+        passes -= float((streams - 1) * count)
+        for which, params in mixed:
+            work = mixing_work(tokens, streams=streams, hidden=hidden, part=which)
+            add_kernel(
+                total, work, params, peak_flop=part.rate("bf16"), bandwidth=part.bandwidth,
+                slots=("gemm_fixed", "gemm_bytes", "gemm_flop"), active=_SITES * count * np.minimum(tokens, 1.0),
+            )  # fmt: skip
+    total["activation"] += tokens * hidden * 2.0 * passes / part.bandwidth
+    if not structure.counts_links:
+        return
+    _add_reduces(total, structure, "tensor", tokens, degrees.tp, layers.tensor_reduces)
+    # replicas hand their tokens to the experts and take them back: an all-gather and a reduce-scatter
+    calls = 1.0 + np.minimum(degrees.dp - 1.0, 1.0)
+    _add_reduces(total, structure, "experts", step.everywhere, degrees.expert_ranks, layers.expert_reduces, calls)
+
+
+def _add_reduces(
+    total: dict[str, np.ndarray],
+    structure: StepWork,
+    group: str,
+    tokens: np.ndarray,
+    ranks: np.ndarray,
+    count: float,
+    calls: np.ndarray | float = 1.0,
+) -> None:
+    if not count or not (ranks > 1.0).any():
+        return
+    latency, payload = over_links(structure, group, all_reduce_seconds, tokens * structure.model.hidden * 2.0, ranks)
+    total["collective"] += count * calls * latency
+    total["collective_bytes"] += count * payload
+
+
+def _add_products(
+    total: dict[str, np.ndarray],
+    structure: StepWork,
+    groups: tuple[Products, ...],
+    tokens: np.ndarray,
+    degrees: Degrees,
+) -> None:
+    """Add products that every token takes; those of one format together, one line of an array for each."""
+    part, (tokens, degrees, places) = structure.part, _different(tokens, degrees)
+    active, some = np.minimum(tokens, 1.0), np.maximum(tokens, 1e-9)
+    # lines of products come first, then sets of kernel parameters where several are looked at, then points
+    line = (slice(None), None) if structure.lanes else ()
+    for group in groups:
+        rule = structure.runs_as(group.format, "gemm")
+        share = group.share(tp=degrees.tp, ep=degrees.ep, expert_ranks=degrees.expert_ranks)
+        outputs, inputs = group.rows * np.where(group.splits_input, 1.0, share), group.columns
+        inputs = inputs * np.where(group.splits_input, share, 1.0)
+        kernel = partial(kernel_terms, peak_flop=part.rate(rule.compute), peak_bandwidth=part.bandwidth,
+                         params=structure.kernel("gemm", rule))  # fmt: skip
+        of_rows = partial(gemm_work, n=outputs[line], k=inputs[line],
+                          weight_bytes=group.format.bytes, activation_bytes=rule.activation_bytes)  # fmt: skip
+        if part.is_processor:
+            terms = product_terms(kernel, of_rows, some, tiled=group.format.bits >= 16.0)
+        else:
+            terms = kernel(of_rows(some))
+        if structure.shared_beside:
+            hidden = group.shared[line] & (tokens <= structure.shared_beside)
+            terms = (np.where(hidden, 0.0, terms[0]), *terms[1:])
+        counts = group.counts[line]
+        for slot, seconds in zip(("gemm_fixed", "gemm_bytes", "gemm_flop"), terms, strict=True):
+            total[slot] += (active * (counts * seconds).sum(axis=0))[..., places]
+
+
+def _different(
+    tokens: np.ndarray, degrees: Degrees
+) -> tuple[np.ndarray, Degrees, np.ndarray | slice[None, None, None]]:
+    """Tokens and degrees without repetitions of the point before, and the place of each point among them.
+
+    Only attention sees contexts: in a grid over them the rest of a step stands many times in a row.
+    """
+    if len(tokens) < _MANY:
+        return tokens, degrees, slice(None)
+    seen = (tokens, *(getattr(degrees, one.name) for one in fields(Degrees)))
+    new = np.zeros(max(len(tokens) - 1, 0), dtype=bool)
+    for one in seen:
+        new |= one[1:] != one[:-1]
+    if 2 * np.count_nonzero(new) + 2 > len(tokens):
+        return tokens, degrees, slice(None)
+    places = np.concatenate([[0], np.cumsum(new)])
+    first = np.concatenate([[0], np.flatnonzero(new) + 1])
+    return tokens[first], Degrees(*(one[first] for one in seen[1:])), places
+
+
+def _add_experts(
+    total: dict[str, np.ndarray],
+    structure: StepWork,
+    run: tuple[Product, ExpertsFfn, int],
+    everywhere: np.ndarray,
+    degrees: Degrees,
+) -> None:
+    part, (product, routed, count) = structure.part, run
+    everywhere, degrees, places = _different(everywhere, degrees)
+    rule = structure.runs_as(product.format, "experts")
+    all_tokens = np.maximum(everywhere, 1e-9)
+    touched, pairs = busiest_rank(routed, all_tokens, degrees.ep)
+    work = expert_work(
+        tokens=all_tokens,
+        experts=routed.experts / degrees.ep,
+        assignments=pairs,
+        slots=pairs,
+        touched=np.maximum(touched, 1e-9),
+        hidden=float(product.tensor.columns),
+        inner=routed.inner * degrees.ep / degrees.expert_ranks,
+        weight_bytes=product.format.bytes,
+        activation_bytes=rule.activation_bytes,
+        matrices=3.0 if routed.gated else 2.0,
+    )
+    slots = ("expert_fixed", "expert_bytes", "expert_flop")
+    grouped = dict.fromkeys(slots, np.zeros(1))
+    add_kernel(
+        grouped, work, structure.kernel("experts", rule), peak_flop=part.rate(rule.compute), bandwidth=part.bandwidth,
+        slots=slots, active=count * np.minimum(everywhere, 1.0),
+    )  # fmt: skip
+    for slot in slots:
+        total[slot] += grouped[slot][..., places]
+
+
+def _add_adapters(total: dict[str, np.ndarray], structure: StepWork, step: Tokens, degrees: Degrees) -> None:
+    """Add the factors of low-rank adapters: as many different ones as requests may name are read, each token takes one.
+
+    Nobody measured them: two launches a matrix as small products take them, bytes and FLOP at the part's full rates.
+    """
+    part, rank = structure.part, float(structure.adapter_rank)
+    tokens = step.decode + step.prompt
+    named = np.minimum(float(structure.adapters), np.maximum(step.requests, np.minimum(tokens, 1.0)))
+    launch = structure.kernel("gemm", structure.runs_as(WEIGHT_FORMATS["bf16"], "gemm")).floor
+    for segment, _ in structure.main:
+        one = adapter_factors(segment.tensors, tp=degrees.tp, ep=degrees.ep, expert_ranks=degrees.expert_ranks)
+        routed = routed_of(segment.kind)
+        pairs = tokens * routed.topk / degrees.ep if routed is not None else 0.0 * tokens
+        read = named * one.dense + np.minimum(pairs, named * one.experts) * one.expert
+        work = tokens * one.dense + pairs * one.expert
+        matrices = one.matrices + (2 if routed is not None else 0)
+        total["gemm_fixed"] += segment.count * 2.0 * matrices * launch * np.minimum(tokens, 1.0)
+        total["gemm_bytes"] += segment.count * rank * ADAPTER_BYTES * read / part.bandwidth
+        total["gemm_flop"] += segment.count * 2.0 * rank * work / part.rate("bf16")

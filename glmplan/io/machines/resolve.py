@@ -1,0 +1,154 @@
+"""From what somebody types for a machine to its accelerators, their number and the links between them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
+
+from glmplan.catalog.entries.accelerators import load_accelerator
+from glmplan.catalog.entries.hosts import implied_host, load_machine
+from glmplan.costs.network.links import LayoutLinks, links_of_layout
+from glmplan.errors import SpecError
+
+if TYPE_CHECKING:
+    from glmplan.catalog.schema.accelerator import Accelerator
+    from glmplan.catalog.schema.host import Host
+
+__all__ = ["Machine", "record_toml", "resolve_machine"]
+
+
+@dataclass(frozen=True, repr=False)
+class Machine:
+    """A machine with equal accelerators.
+
+    Attributes
+    ----------
+    text : str
+        What was typed.
+    host : Host
+        The machine.
+    accelerator : Accelerator
+        Its part.
+    count : int
+        How many of them, [-]
+    named : bool
+        Whether a host was named, not only a number of accelerators.
+    notes : tuple of str
+        What was taken for granted.
+    """
+
+    text: str
+    host: Host
+    accelerator: Accelerator
+    count: int
+    named: bool
+    notes: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"<Machine {self.text}: {self.count} × {self.accelerator.name}>"
+
+    @property
+    def part(self) -> str:
+        """What names the part in a question: its name, or the file that describes it."""
+        own = self.host.accelerator
+        return own if own.endswith(".toml") else self.accelerator.name
+
+    @property
+    def per_node(self) -> int:
+        """Accelerators that reach each other without a network between machines, [-]"""
+        scale_up = self.host.scale_up
+        domain = scale_up.domain if scale_up is not None and scale_up.topology != "bridge" else 0
+        return max(self.host.accelerators_per_node, domain)
+
+    def with_count(self, count: int) -> Machine:
+        """The same part in another number, each accelerator on its own."""
+        part = self.accelerator
+        host = implied_host(part, count, file=self.part if self.part.endswith(".toml") else "")
+        return Machine(f"{count}x{self.part}", host, part, count, False, host.assumptions)
+
+    def links(self, *, tp: int, pp: int = 1, dp: int = 1, dcp: int = 1) -> LayoutLinks:
+        """The links that the groups of a layout cross on this machine.
+
+        Returns: As the network finds them on the host that was named, or on the one that a number of accelerators
+          implies.
+        """
+        return links_of_layout(self.host, tp=tp, pp=pp, dp=dp, dcp=dcp)
+
+
+def resolve_machine(text: str) -> Machine:
+    """Resolve a machine: ``NxACCELERATOR``, a host name, or a TOML file.
+
+    Returns: The machine; of hosts with several kinds of parts the kind that most slots hold.
+
+    Examples
+    --------
+    >>> machine = resolve_machine("6xrtx-pro-6000-ws")
+    >>> machine.count, machine.accelerator.name, machine.links(tp=2).tensor.kind
+    (6, 'rtx-pro-6000-ws', 'pcie')
+    >>> resolve_machine("hgx-b200-8").count
+    8
+    """
+    if not text.strip():
+        raise SpecError("is empty", field="--on", value=text)
+    try:
+        host = load_machine(text)
+        part = load_accelerator(host.accelerator)
+    except SpecError as error:
+        if error.field is None and error.file is None:
+            raise type(error)(error.message, field="--on", value=error.value or text, choices=error.choices) from None
+        raise
+    named = host.name != f"{host.accelerator_count}x{part.name}"
+    same = host.accelerator_names.count(host.accelerator) * host.nodes
+    notes = list(host.assumptions)
+    if same < host.accelerator_count:
+        notes.append(f"{host.accelerator_count - same} accelerators of another kind are left out")
+    return Machine(text, host, part, same, named, tuple(notes))
+
+
+# A Host or an accelerator as TOML text in the form of `hardware_db/`: what is at its default is left out.
+
+
+def record_toml(record: BaseModel, *, leave_out: tuple[str, ...] = ("name",)) -> str:
+    """Write a record as TOML.
+
+    - `leave_out`: Fields that are not written; the name of an entry is the name of its file.
+    - Returns: Text that the catalogue reads back to an equal record; quantities carry their unit.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.hosts import load_host
+    >>> print(record_toml(load_host("strix-halo")).splitlines()[-1])
+    accelerator = "ryzen-ai-max-395"
+    """
+    content = record.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
+    lines: list[str] = []
+    tables: list[str] = []
+    for key, value in content.items():
+        if key in leave_out:
+            continue
+        if isinstance(value, dict):
+            tables += ["", f"[{key}]", *_pairs(value)]
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            for entry in value:
+                tables += ["", f"[[{key}]]", *_pairs(entry)]
+        else:
+            lines.append(f"{key} = {_value(value)}")
+    return "\n".join([*lines, *tables]) + "\n"
+
+
+def _pairs(entry: dict[str, Any]) -> list[str]:
+    return [f"{json.dumps(key) if '.' in key else key} = {_value(value)}" for key, value in entry.items()]
+
+
+def _value(value: Any) -> str:
+    """Return a TOML value."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {_value(inner)}" for key, inner in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)

@@ -1,0 +1,423 @@
+"""From a word to how a model's weights are stored: a published checkpoint, a GGUF mixture, or one format throughout.
+
+Every command asks here, so one word means one checkpoint. What no publisher of the model states is taken from files of
+other models (`hardware_db/formats/mixtures.toml`) or computed as if all matrices had one format; such a checkpoint says
+so in its note, and by how much the true files may be smaller or larger.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from statistics import median
+from typing import Any
+
+from glmplan.catalog.caching import remembered
+from glmplan.catalog.engines.limitations import load_engine
+from glmplan.catalog.entries.names import formats_named
+from glmplan.catalog.files import data_folder, read_entries, read_toml
+from glmplan.catalog.formats import WEIGHT_FORMATS, weight_format
+from glmplan.catalog.schema.model import Checkpoint, ModelSpec
+from glmplan.costs.blocks.stack import checkpoint_bytes, routed_blocks, uniform_checkpoint
+from glmplan.errors import SpecError, UnknownName
+from glmplan.units import Bits
+
+__all__ = [
+    "COMMON_FORMATS",
+    "Mixture",
+    "checkpoint_for",
+    "files_of_namesake",
+    "mixture_names",
+    "mixtures_of",
+    "of_repository",
+    "read_by",
+    "remarks_on",
+]
+
+#: formats worth naming when another one was asked for
+COMMON_FORMATS: tuple[str, ...] = (
+    "bf16", "fp8", "nvfp4", "mxfp4", "int8", "int4", "awq-int4", "gptq-int4", "q4_k_m", "q5_k_m", "q6_k", "q8_0",
+)  # fmt: skip
+#: what people write → the name of the format
+_SYNONYMS = {
+    "f16": "bf16", "fp16": "bf16", "bfloat16": "bf16", "fp4": "nvfp4", "4bit": "int4", "uint4": "int4", "8bit": "int8",
+    "w8a8": "int8", "w4a16": "int4-g128", "awq": "awq-int4", "gptq": "gptq-int4",
+}  # fmt: skip
+#: the format that a publisher means by a plain name, and that stands for it where nothing is published: the scales of
+#: FP8 blocks add 0.02 %, and it is what the fitted runs of such models are filed under
+_PLAIN = {"fp8": "fp8-block"}
+#: names of one published format: each is taken for the other where the model has only that
+_ALIKE = {"awq-int4": "int4", "gptq-int4": "int4", "int4-g32": "int4", "fp8-block": "fp8"}
+#: files of how many models, the nearest in size, say what a mixture holds on another one [-]
+_NEAREST = 3
+#: mean bits below which a name says least, [bit]
+_FEW_BITS = 3.2
+#: native format of experts that mixtures keep
+_KEPT = "mxfp4"
+_FIELDS = {"name", "model", "kind", "parameters_b", "bits", "spread", "note"}
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """A published GGUF file of a named mixture.
+
+    Attributes
+    ----------
+    name, model : str
+        The mixture and the model.
+    kind : str
+        ``dense`` or ``experts``.
+    parameters_b : float
+        What the file holds, [1e9 parameters]
+    bits : float
+        Mean bits of a weight, [bit]
+    spread : float
+        How far other models of the kind lie from it, as a share, [-]
+    source : str
+        Where it is from.
+    """
+
+    name: str
+    model: str
+    kind: str
+    parameters_b: float
+    bits: float
+    spread: float
+    source: str
+
+
+@cache
+def _table() -> dict[str, Any]:
+    return read_toml(data_folder("hardware_db") / "formats" / "mixtures.toml")
+
+
+@cache
+def _mixtures() -> dict[str, tuple[Mixture, ...]]:
+    file = data_folder("hardware_db") / "formats" / "mixtures.toml"
+    spread = _table()["spread"]
+    found: dict[str, list[Mixture]] = {}
+    for entry in read_entries(file, "mixtures", _FIELDS):
+        plain = {key: value for key, value in entry.items() if key != "note"}
+        usual = spread["mixture_of_few_bits" if float(entry["bits"]) < _FEW_BITS else "mixture"]
+        found.setdefault(str(entry["name"]), []).append(Mixture(**{"spread": float(usual), **plain}))
+    return {name: tuple(rows) for name, rows in found.items()}
+
+
+def mixture_names() -> tuple[str, ...]:
+    """Return the mixtures of which published files are known, sorted.
+
+    Examples
+    --------
+    >>> "q4_k_m" in mixture_names()
+    True
+    """
+    return tuple(sorted(_mixtures()))
+
+
+def mixtures_of(model: ModelSpec, name: str) -> tuple[Mixture, ...]:
+    """Published files of a mixture that say most about a model: of its kind, and nearest in size.
+
+    Returns: At most three, the nearest first; empty where no file of the name is known.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.models import load_model
+    >>> [one.model for one in mixtures_of(load_model("glm-5.1"), "q4_k_xl")]
+    ['DeepSeek-V3-0324', 'Qwen3.5-397B-A17B', 'MiniMax-M2.1']
+    """
+    rows = _mixtures().get(name, ())
+    experts = bool(routed_blocks(model))
+    alike = [row for row in rows if (row.kind == "experts") == experts] or list(rows)
+    size = math.log(_parameters(model) / 1e9)
+    return tuple(sorted(alike, key=lambda row: abs(math.log(row.parameters_b) - size))[:_NEAREST])
+
+
+def _parameters(model: ModelSpec) -> float:
+    return checkpoint_bytes(model, Checkpoint(name="one byte", file_bits_per_weight=8.0, source="computed"))
+
+
+def checkpoint_for(
+    model: ModelSpec, weights: str | None = None, *, bits: Bits | None = None, engine: str | None = None
+) -> Checkpoint:
+    """Return how a model's weights are stored.
+
+    - `weights`: Name of one of its checkpoints, of a GGUF mixture or of a weight format, or ``bpw:`` and the mean
+      bits of a weight; the model's default checkpoint by default.
+    - `bits`: Stored bits of each weight where a file says so, which is then all that counts.
+    - `engine`: Engine that reads the files; llama.cpp reads GGUF files and nothing else.
+    - Returns: The published checkpoint of that name, else the mixture as models of the same kind and of similar size
+      have it, else all matrices of the layers in that format. What is not published of this model has a note, and
+      shares by which the true files may be smaller or larger.
+
+    Notes
+    -----
+    Quantised checkpoints keep some matrices wider by no common rule, so the uniform size is the least: true files are
+    up to 14 % larger (143 of 156 in the catalogue). A mixture of one name differs by 12 % between models,
+    both ways, one of few bits by 22 %; experts in MXFP4 stay so in every wider mixture.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.models import load_model
+    >>> glm = load_model("glm-5.1")
+    >>> checkpoint_for(glm, "nvfp4").repository, checkpoint_for(glm, "q4_k").bytes_published
+    ('nvidia/GLM-5.1-NVFP4', '432.80 GiB')
+    >>> found = checkpoint_for(glm, "int8")
+    >>> found.source, found.smaller, found.larger
+    ('asked for; not a published checkpoint', 0.0, 0.14)
+    >>> checkpoint_for(load_model("gpt-oss-20b"), engine="llama.cpp").file_bits_per_weight
+    4.63
+    """
+    if bits is not None:
+        return Checkpoint(
+            name=weights or "file", file_bits_per_weight=bits, includes_mtp=False, source="size of the file"
+        )
+    found = _default(model) if weights is None else _of_word(model, weights)
+    return found if engine is None else read_by(model, found, engine)
+
+
+def _default(model: ModelSpec) -> Checkpoint:
+    named = model.checkpoint(model.default_checkpoint) if model.default_checkpoint else None
+    return named or (model.checkpoints[0] if model.checkpoints else uniform_checkpoint("bf16"))
+
+
+# one word means one record, so that what is remembered of it is found again
+@remembered(records=1)
+def _of_word(model: ModelSpec, weights: str) -> Checkpoint:
+    key = weights.strip().lower()
+    found = _published(model, key)
+    if found is not None:
+        return found
+    if key.startswith("bpw:"):
+        return Checkpoint(
+            name=key, file_bits_per_weight=weight_format(key).bits, includes_mtp=False, source="bits that were given"
+        )
+    mixture = _mixture(model, key)
+    if mixture is not None:
+        return mixture
+    named = formats_named(key)
+    if len(named) > 1:
+        return _of_several(model, weights, frozenset(named))
+    name = _SYNONYMS.get(key, key)
+    if name not in WEIGHT_FORMATS:
+        raise SpecError(
+            f"is neither a checkpoint of {model.name} nor a weight format", field="weights", value=weights,
+            choices=[*(one.name for one in model.checkpoints), *COMMON_FORMATS],
+        )  # fmt: skip
+    return _uniform(model, _PLAIN.get(name, name))
+
+
+def _of_several(model: ModelSpec, label: str, named: frozenset[str]) -> Checkpoint:
+    """The one published checkpoint whose tensors are in the formats that a label names, BF16 counted or not."""
+    fits = [one for one in model.checkpoints if _formats_of(one) - {"bf16"} == named - {"bf16"}]
+    if len(fits) == 1:
+        return fits[0]
+    raise SpecError(
+        f"names {len(named)} formats and not which tensors are in which; name a checkpoint of {model.name}, or the "
+        "mean bits of a weight as bpw:4.2",
+        field="weights", value=label, choices=[one.name for one in model.checkpoints],
+    )  # fmt: skip
+
+
+def _formats_of(checkpoint: Checkpoint) -> frozenset[str]:
+    """Formats of the classes of tensors, without the sizes of their blocks."""
+    found = {checkpoint.default, *checkpoint.formats.values()} if checkpoint.formats else {checkpoint.default}
+    return frozenset(name.partition("-")[0] for name in found)
+
+
+def _published(model: ModelSpec, key: str) -> Checkpoint | None:
+    """The model's own checkpoint of a name, however it is written, or of the format that the name stands for."""
+    plain = key.replace("-", "_")
+    bare = plain.removeprefix("ud_")
+    name = _SYNONYMS.get(key, key)
+    for one in (key, plain, name, bare):
+        found = model.checkpoint(one)
+        if found is not None:
+            return found
+    # the table of mixtures is read only for words that are no name of a checkpoint
+    alike = _ALIKE.get(name, name)
+    for one in (_table()["aliases"].get(bare, bare), f"ud-{bare}", alike):
+        found = model.checkpoint(one)
+        if found is not None:
+            return found
+    if key.startswith("fp8") and key not in WEIGHT_FORMATS:
+        return model.checkpoint("fp8")
+    return next((one for one in model.checkpoints if one.name.split("-")[0] in (name, alike)), None)
+
+
+def _mixture(model: ModelSpec, key: str) -> Checkpoint | None:
+    plain = key.replace("-", "_")
+    bare = plain.removeprefix("ud_")
+    name = next((one for one in (plain, _table()["aliases"].get(bare, bare)) if one in _mixtures()), None)
+    if name is None:
+        return None
+    rows = mixtures_of(model, name)
+    middle = median(row.bits for row in rows)
+    native = _default(model)
+    if _bulk(native) == _KEPT and (own := 8.0 * checkpoint_bytes(model, native) / _parameters(model)) < middle:
+        return _as_native(model, native, name, own)
+    spread = max(row.spread for row in rows)
+    smaller = max(spread, 1.0 - min(row.bits for row in rows) / middle)
+    larger = max(spread, max(row.bits for row in rows) / middle - 1.0)
+    models = ", ".join(row.model for row in rows)
+    return Checkpoint(
+        name=name,
+        file_bits_per_weight=round(middle, 4),
+        includes_mtp=False,
+        smaller=round(smaller, 4),
+        larger=round(larger, 4),
+        source=f"mean bits of {models}: " + "; ".join(dict.fromkeys(row.source for row in rows)),
+        note=f"no size of a {name} file of {model.name} is known: {middle:.2f} bits for each weight as of {models}, "
+        f"so the weights may be {smaller:.0%} smaller or {larger:.0%} larger",
+    )  # fmt: skip
+
+
+def _bulk(checkpoint: Checkpoint) -> str:
+    return checkpoint.formats.get("routed_experts") or checkpoint.default
+
+
+def _as_native(model: ModelSpec, native: Checkpoint, name: str, bits: float) -> Checkpoint:
+    """A mixture wider than the model's own files: nobody widens weights that GGUF has a type for."""
+    spread = float(_table()["spread"]["kept"])
+    return Checkpoint(
+        name=name,
+        file_bits_per_weight=round(bits, 4),
+        includes_mtp=native.includes_mtp,
+        smaller=spread,
+        larger=spread,
+        source=f"{model.name} {native.name}, whose {_KEPT.upper()} experts a file of any wider mixture keeps",
+        note=f"no size of a {name} file of {model.name} is known: its experts stay in {_KEPT.upper()}, so {bits:.2f} "
+        f"bits for each weight as in {native.name}; the weights may be {spread:.0%} smaller or larger",
+    )
+
+
+def _uniform(model: ModelSpec, name: str) -> Checkpoint:
+    found = uniform_checkpoint(name)
+    if weight_format(name).bits >= 16:
+        return found
+    spread = _table()["spread"]
+    smaller, larger = float(spread["uniform_smaller"]), float(spread["uniform_larger"])
+    note = (
+        f"no {name} checkpoint of {model.name} is known: every matrix of the layers is taken as {name}; published "
+        f"checkpoints keep some wider, so the weights may be up to {larger:.0%} larger"
+    )
+    return found.model_copy(update={"smaller": smaller, "larger": larger, "note": note})
+
+
+def _mostly(checkpoint: Checkpoint) -> str:
+    """The format of most of the weights: that of the experts where they have one of their own."""
+    return checkpoint.formats.get("routed_experts") or checkpoint.default
+
+
+def of_repository(model: ModelSpec, found: Checkpoint, repository: str) -> Checkpoint:
+    """The checkpoint of a repository, where a word meant another publisher's files of the format.
+
+    - `found`: What the format of the repository's name means.
+    - Returns: The one of this format that the catalogue describes; else `found` with the repository. Quantised files
+      of another publisher than that of `found` lose the cache format that it asks for, and may be smaller (every
+      matrix in the format) or larger.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.models import load_model
+    >>> glm = load_model("glm-5.1")
+    >>> of_repository(glm, glm.checkpoint("nvfp4"), "lukealonso/GLM-5.1-NVFP4").name
+    'nvfp4-lukealonso'
+    >>> other = of_repository(glm, glm.checkpoint("nvfp4"), "somebody/GLM-5.1-NVFP4")
+    >>> other.kv_default, round(other.smaller, 2), glm.checkpoint("nvfp4").kv_default
+    (None, 0.09, 'fp8')
+    """
+    key, kind = repository.lower(), _mostly(found)
+    for one in model.checkpoints:
+        if one.repository is not None and one.repository.lower() == key and _mostly(one) == kind:
+            return one
+    wide = found.file_bits_per_weight is None and weight_format(kind).bits >= 16
+    if found.repository is None or wide or found.repository.lower().partition("/")[0] == key.partition("/")[0]:
+        return found.model_copy(update={"repository": repository})
+    own = checkpoint_bytes(model, found)
+    spread = _table()["spread"]
+    if found.file_bits_per_weight is not None:
+        smaller = larger = float(spread["mixture"])
+    else:
+        least = checkpoint_bytes(model, uniform_checkpoint(kind))
+        smaller = max(1.0 - least / own, found.smaller)
+        larger = max(least * (1.0 + float(spread["uniform_larger"])) / own - 1.0, found.larger)
+    note = (
+        f"nobody described the files of {repository}: those of {found.repository} stand for them, so the weights "
+        f"may be {smaller:.0%} smaller or {larger:.0%} larger"
+    )
+    told = {"repository": repository, "kv_default": None, "smaller": smaller, "larger": larger, "note": note}
+    return found.model_copy(update={**told, "bytes_published": None})
+
+
+@cache
+def _reads_gguf(engine: str) -> bool:
+    try:
+        running = load_engine(engine).running
+        return running is not None and running.reads == "gguf"
+    except UnknownName:
+        return False
+
+
+def read_by(model: ModelSpec, found: Checkpoint, engine: str) -> Checkpoint:
+    """The files of a checkpoint as an engine reads them.
+
+    Returns: For an engine that reads GGUF files only the published one, else a file of the same size; the checkpoint
+      itself for others.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.models import load_model
+    >>> oss = load_model("gpt-oss-120b")
+    >>> read_by(oss, oss.checkpoint("mxfp4"), "llama.cpp").name, read_by(oss, oss.checkpoint("mxfp4"), "vllm").name
+    ('mxfp4-gguf', 'mxfp4')
+    """
+    if found.file_bits_per_weight is not None or not _reads_gguf(engine):
+        return found
+    named = model.checkpoint(f"{found.name}-gguf")
+    if named is not None:
+        return named
+    empty, full = (
+        checkpoint_bytes(model, found.model_copy(update={"file_bits_per_weight": bits})) for bits in (8.0, 16.0)
+    )
+    bits = 8.0 + 8.0 * (checkpoint_bytes(model, found) - empty) / (full - empty)
+    said = f"as a GGUF file of the same size ({bits:.2f} bits for each weight)"
+    return found.model_copy(
+        update={"file_bits_per_weight": round(bits, 4), "note": f"{found.note}; {said}" if found.note else said}
+    )
+
+
+def files_of_namesake(model: ModelSpec, checkpoint: Checkpoint, repository: str | None) -> Checkpoint:
+    """The files of a model whose shapes are those of another one.
+
+    - `repository`: Where the weights are of the model that was named; None where it is that very one.
+    - Returns: Of that repository where the other model's own has it too, or it is not quantised, or by the tool of
+      the engine (GGUF); else without one: nobody described such files.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.models import load_model
+    >>> llama, other = load_model("llama-3.1-70b"), "meta-llama/Llama-3.3-70B-Instruct"
+    >>> [files_of_namesake(llama, llama.checkpoint(name), other).repository for name in ("bf16", "fp8")]
+    ['meta-llama/Llama-3.3-70B-Instruct', None]
+    """
+    if repository is None:
+        return checkpoint
+    plain = checkpoint.file_bits_per_weight is None and weight_format(_mostly(checkpoint)).bits >= 16
+    alike = plain or checkpoint.form == "gguf" or checkpoint.repository == model.hugging_face is not None
+    return checkpoint.model_copy(update={"repository": repository if alike else None})
+
+
+def remarks_on(model: ModelSpec, checkpoint: Checkpoint) -> tuple[str, ...]:
+    """What a reader must know of a checkpoint that no publisher of the model states.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.models import load_model
+    >>> llama = load_model("llama-3.1-8b")
+    >>> remarks_on(llama, checkpoint_for(llama, "bf16")), len(remarks_on(llama, checkpoint_for(llama, "int8")))
+    ((), 1)
+    """
+    if not checkpoint.note or checkpoint in model.checkpoints:
+        return ()
+    return (f"weights {checkpoint.name}: {checkpoint.note}",)

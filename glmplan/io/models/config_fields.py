@@ -1,0 +1,562 @@
+"""Reading fields of a foreign JSON config: every mistake names the file, the field and the nearest field there is."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from glmplan.catalog.schema.model import ExpertsFfn, GroupedQuery, LayerKind, MtpSpec
+from glmplan.errors import SpecError, UnknownArchitecture, nearest
+from glmplan.units import TokenCount
+
+__all__ = [
+    "FULL_OR_SLIDING",
+    "HARMLESS",
+    "STRUCTURAL",
+    "Anatomy",
+    "ConfigFields",
+    "experts_block",
+    "grouped_query",
+    "is_harmless",
+    "layer_windows",
+    "may_be_a_shape",
+    "mtp_spec",
+    "sparse_layers",
+    "spell_stack",
+]
+
+
+# What an architecture reader finds: one kind for each layer, and a short spelling of the whole stack.
+
+
+@dataclass(slots=True)
+class Anatomy:
+    """The layers of a model as read from a config.
+
+    Attributes
+    ----------
+    family : str
+        Family of the architecture.
+    layers : list of (str, LayerKind)
+        Name and kind of each layer, in order.
+    extra : dict of str to LayerKind
+        Kinds that only the MTP layers use.
+    mtp : MtpSpec or None
+        MTP layers of the checkpoint.
+    notes : list of str
+        What the reader has to say about it.
+    """
+
+    family: str
+    layers: list[tuple[str, LayerKind]]
+    extra: dict[str, LayerKind] = field(default_factory=dict)
+    mtp: MtpSpec | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def spell_stack(names: list[str]) -> str:
+    """Spell a list of layer names shortly, the inverse of `expand_stack`.
+
+    Examples
+    --------
+    >>> spell_stack(["dense"] * 3 + ["sparse"] * 75)
+    'dense*3 sparse*75'
+    >>> spell_stack((["linear"] * 3 + ["full"]) * 15)
+    '(linear*3 full)*15'
+    """
+    parts = []
+    start = 0
+    while start < len(names):
+        period, repeats = _best_repeat(names, start)
+        unit = names[start : start + period]
+        if period == 1:
+            parts.append(unit[0] + (f"*{repeats}" if repeats > 1 else ""))
+        elif repeats > 1:
+            parts.append(f"({spell_stack(unit)})*{repeats}")
+        start += period * repeats
+    return " ".join(parts)
+
+
+def _best_repeat(names: list[str], start: int) -> tuple[int, int]:
+    best = (1, 1)
+    for period in range(1, min(16, (len(names) - start) // 2) + 1):
+        unit = names[start : start + period]
+        repeats = 1
+        while names[start + period * repeats : start + period * (repeats + 1)] == unit:
+            repeats += 1
+        if repeats > 1 and period * repeats > best[0] * best[1]:
+            best = (period, repeats)
+    return best
+
+
+# Fields of a config that no reader asks for: without effect, to be named, or of a kind that may change a shape.
+#
+# The names are those of the configs that people publish (111 were looked through) and of `PretrainedConfig` of
+# transformers, whose fields every older config repeats.
+
+#: fields that change what a layer is made of; a config that sets one which its architecture does not read is refused
+STRUCTURAL = (
+    "attn_res_block_size",
+    "block_configs",
+    "compress_ratios",
+    "conv_L_cache",
+    "engram_layer_ids",
+    "hc_count",
+    "hc_mult",
+    "hybrid_layer_pattern",
+    "hybrid_override_pattern",
+    "index_kpool",
+    "index_topk",
+    "indexer_budget",
+    "kv_lora_rank",
+    "kv_source_layer_ids",
+    "kv_source_layers",
+    "layer_types",
+    "layers_block_type",
+    "linear_attn_config",
+    "linear_num_value_heads",
+    "moe_hidden_size",
+    "moe_intermediate_size",
+    "moe_latent_size",
+    "moe_num_experts",
+    "n_routed_experts",
+    "n_shared_experts",
+    "num_experts",
+    "num_hash_layers",
+    "num_kv_shared_layers",
+    "num_local_experts",
+    "num_shared_experts",
+    "o_lora_rank",
+    "ple_layer_ids",
+    "q_lora_rank",
+    "routed_expert_hidden_size",
+    "shared_expert_intermediate_size",
+    "shared_intermediate_size",
+    "sparse_attention_config",
+    "ssm_state_size",
+    "swa_num_key_value_heads",
+    "use_double_wide_mlp",
+    "v_head_dim",
+)
+
+#: why a field changes neither weights, nor cache, nor work → its names; `*` stands for anything
+HARMLESS: Mapping[str, tuple[str, ...]] = {
+    "words of the tokenizer": (
+        "*_token_id", "*_token_ids", "*_token_index", "bos_token", "eos_token", "pad_token", "unk_token", "sep_token",
+        "cls_token", "*_words_ids", "*suppress_tokens", "*_placeholder", "tokenizer_class", "ignore_index",
+        "max_image_tokens",
+    ),
+    "training only": (
+        "*dropout*", "*_loss_coef", "*_loss_alpha", "*_loss_weight", "*_layerdrop", "initializer_*", "init_method*",
+        "aux_loss_*", "seq_aux", "pretraining_tp", "router_jitter_noise", "rescale_prenorm_residual",
+        "neftune_noise_alpha", "ep_size", "residual_in_fp32", "gradient_checkpointing", "seed", "embd_pdrop",
+        "resid_pdrop", "attn_pdrop",
+    ),
+    "a number inside an elementwise step": (
+        "*_eps", "*_epsilon", "hidden_act*", "*_hidden_act", "activation_*", "*_softcapping", "*_lower_bound",
+        "swiglu_*", "*_scale_factor", "*_scaling_factor", "attention_value_scale", "output_multiplier",
+        "hc_sinkhorn_iters", "hc_magnitude", "route_scale", "*_width_multiplier", "time_step_*",
+        "query_pre_attn_scalar", "attn_scale", "floor_scale",
+        "attn_temperature_tuning", "moe_router_activation_func", "output_gate_type", "use_gemma_norm", "use_conv_bias",
+        "latent_moe_use_norm", "use_qk_norm", "qk_norm_type", "mhc",
+    ),
+    "how the experts of a token are chosen; how many it has stands elsewhere": (
+        "n_group", "topk_group", "num_expert_group", "use_grouped_topk", "norm_topk_prob", "scoring_func",
+        "score_func", "score_function", "topk_method", "moe_renormalize", "moe_router_dtype", "use_routing_bias",
+    ),
+    "positions turn queries and keys, whatever their base": (
+        "rope_theta", "rope_local_base_freq", "rope_ratio", "rope_scaling", "rope_parameters", "rope_type",
+        "rope_mode", "rope_interleave", "*_rope_theta", "rotary_*", "*partial_rotary_factor",
+        "original_max_position_embeddings", "initial_context_length", "max_window_layers", "mrope_*", "use_mrope",
+        "mla_use_nope", "*rope_interleave", "no_rope_*", "max_seq_len", "max_sequence_length", "model_max_length",
+        "max_model_len",
+    ),
+    "how an indexer scores; what it reads and chooses stands elsewhere": (
+        "index_kpool_always_select_tail", "index_kpool_compress", "index_share_for_mtp_iteration",
+        "index_skip_topk_offset", "sparse_init_block", "sparse_local_block", "sparse_score_type",
+        "sparse_disable_index_value", "use_sparse_attention", "engram_vocab_size", "engram_compressed_vocab_size",
+        "engram_max_ngram_size",
+    ),
+    "said a second time by a field that is read": (
+        "head_dim", "qk_head_dim", "num_key_value_heads", "intermediate_size", "expand", "first_k_dense_replace",
+        "full_attention_interval", "full_attn_layers", "kda_layers", "mlp_only_layers", "sliding_window",
+        "sliding_window_size", "attention_chunk_size", "experts_per_token", "expert_dtype", "linear_conv_kernel_dim",
+        "linear_head_dim", "linear_num_heads", "time_step_rank", "vocab_size_per_layer_input", "use_mtp",
+        "mtp_transformer_layers", "quantization_config", "quantization", "compression_config", "topk_experts",
+    ),
+    "how a library runs it": (
+        "_*", "unsloth_*", "architectures", "model_type", "auto_map", "transformers_version", "*dtype", "use_cache",
+        "base_model_*_plan", "output_attentions", "output_hidden_states", "output_activations", "output_router_logits",
+        "output_scores", "return_dict*", "chunk_size", "use_mamba_kernels", "num_logits_to_keep",
+        "attn_implementation", "use_flash_attn*", "torchscript", "moe_shared_expert_overlap", "cache_implementation",
+        "for_llm_compressor", "use_bidirectional_attention", "name_or_path",
+    ),
+    "the way of an answer (older configs repeat the settings of generation)": (
+        "do_sample", "top_k", "top_p", "typical_p", "temperature", "*_penalty", "num_beams", "num_beam_groups",
+        "num_return_sequences", "*max_length", "min_length", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size",
+        "early_stopping", "use_bfloat16",
+    ),
+    "names of classes": ("id2label", "label2id", "problem_type", "finetuning_task", "task_specific_params", "prefix"),
+    "a tower before the language model, which is counted from its own part": (
+        "vision_*", "image_*", "img_*", "video_*", "projector_*", "mm_*", "multimodal_projector_*", "out_hidden_size",
+        "process_image_mode", "use_unified_vision_chunk", "spatial_merge_size", "boi_*", "eoi_*",
+    ),
+}  # fmt: skip
+
+_NAMES = frozenset(name for names in HARMLESS.values() for name in names if "*" not in name)
+_PATTERNS = tuple(name for names in HARMLESS.values() for name in names if "*" in name)
+
+
+def is_harmless(name: str) -> bool:
+    """Return whether a field is known to change neither weights, nor cache, nor work.
+
+    Returns: False of a field that is not known, and of one that changes what a layer is made of.
+
+    Examples
+    --------
+    >>> is_harmless("rms_norm_eps"), is_harmless("num_memory_slots"), is_harmless("hc_mult")
+    (True, False, False)
+    """
+    known = name in _NAMES or any(fnmatchcase(name, pattern) for pattern in _PATTERNS)
+    return known and name not in STRUCTURAL
+
+
+def may_be_a_shape(value: object) -> bool:
+    """Return whether a value could count or widen something: a whole number of 2 or more, or any inside it.
+
+    - `value`: The value of a field, as JSON has it.
+    - Returns: False of a switch, a text, a fraction and 1.
+
+    Examples
+    --------
+    >>> may_be_a_shape(4096), may_be_a_shape({"layers": [0, 3]}), may_be_a_shape(True), may_be_a_shape(0.02)
+    (True, True, False, False)
+    """
+    left: list[Any] = [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, Mapping):
+            left += one.values()
+        elif isinstance(one, list):
+            left += one
+        elif isinstance(one, int | float) and not isinstance(one, bool) and one >= 2 and one == one // 1:
+            return True
+    return False
+
+
+#: layers that a config may state: each becomes an entry, and a slip of the finger must not fill the memory [-]
+_MOST_LAYERS = 10_000
+#: values of a field that is as good as absent
+_UNSET: tuple[object, ...] = (None, 0, False, [], {}, "")
+
+
+class ConfigFields:
+    """The fields of one JSON object, read with checks; remembers which were read.
+
+    Parameters
+    ----------
+    content : mapping
+        The object.
+    file : path, optional
+        Where it is from, for messages.
+    prefix : str, optional
+        Where in the file it stands.
+
+    Examples
+    --------
+    >>> ConfigFields({"hidden_size": 6144}, "config.json").whole("hidden_size")
+    6144
+    >>> ConfigFields({"hiden_size": 6144}, "config.json").whole("hidden_size")
+    Traceback (most recent call last):
+    glmplan.errors.SpecError: config.json: hidden_size: is missing; nearest field there: hiden_size
+    """
+
+    def __init__(self, content: Mapping[str, Any], file: str | Path | None = None, prefix: str = "") -> None:
+        self.content, self.file, self.prefix = content, file, prefix
+        self.read: set[str] = set()
+        self.parts: list[ConfigFields] = []
+
+    def has(self, name: str) -> bool:
+        """Whether the field is there and not null."""
+        self.read.add(name)
+        return self.content.get(name) is not None
+
+    def raw(self, name: str, default: Any = None) -> Any:
+        """Return the value as it stands."""
+        self.read.add(name)
+        value = self.content.get(name)
+        return default if value is None else value
+
+    def whole(self, *names: str, default: int | None = None, minimum: int = 1) -> int:
+        """Return a whole number from the first of the names that is there."""
+        for name in names:
+            self.read.add(name)
+            value = self.content.get(name)
+            if value is None:
+                continue
+            if isinstance(value, float) and math.isfinite(value) and value == int(value):
+                value = int(value)
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise SpecError("is not a whole number", file=self.file, field=self.prefix + name, value=value)
+            most = _MOST_LAYERS if name.endswith("_layers") else 10**9
+            if not minimum <= value <= most:
+                raise SpecError(
+                    f"is not between {minimum} and {most:,}", file=self.file, field=self.prefix + name, value=value
+                )
+            return value
+        if default is not None:
+            return default
+        if names[0] in self.content:
+            raise SpecError("is null", file=self.file, field=self.prefix + names[0])
+        close = nearest(names[0], [str(key) for key in self.content], 3)
+        hint = f"; nearest field there: {', '.join(close)}" if close else ""
+        raise SpecError(f"is missing{hint}", file=self.file, field=self.prefix + names[0])
+
+    def optional(self, *names: str) -> int | None:
+        """Return a positive whole number, or None when the field is absent, null or 0."""
+        return self.whole(*names, default=0, minimum=0) or None
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """Return a truth value."""
+        value = self.raw(name, default)
+        if not isinstance(value, bool):
+            raise SpecError("is not true or false", file=self.file, field=self.prefix + name, value=value)
+        return value
+
+    def words(self, name: str) -> list[str]:
+        """Return a text, or a list of texts, as a list; empty when absent."""
+        value = self.raw(name, [])
+        found = [value] if isinstance(value, str) else value
+        if not isinstance(found, list) or not all(isinstance(word, str) for word in found):
+            raise SpecError("is not a text", file=self.file, field=self.prefix + name)
+        return list(found)
+
+    def wholes(self, name: str) -> list[int]:
+        """Return a list of whole numbers, such as layers; empty when absent."""
+        value = self.raw(name, [])
+        plain = isinstance(value, list) and all(isinstance(one, int) and not isinstance(one, bool) for one in value)
+        if not plain or any(not 0 <= one < 2**40 for one in value):
+            raise SpecError("is not a list of whole numbers", file=self.file, field=self.prefix + name)
+        return list(value)
+
+    def listing(self, name: str, count: int, choices: Sequence[Any] | None = None) -> list[Any]:
+        """Return a list with one entry for each of `count` layers."""
+        value = self.raw(name)
+        if not isinstance(value, list) or len(value) < count:
+            found = f"has {len(value)} entries" if isinstance(value, list) else "is not a list"
+            raise SpecError(
+                f"{found}; one for each of the {count} layers is needed", file=self.file, field=self.prefix + name
+            )
+        if choices is not None:
+            for entry in value[:count]:
+                if entry not in choices:
+                    raise SpecError(
+                        "is not a known kind of layer",
+                        file=self.file,
+                        field=self.prefix + name,
+                        value=entry,
+                        choices=[str(choice) for choice in choices],
+                    )
+        return value[:count]
+
+    def part(self, name: str) -> ConfigFields:
+        """Return the fields of an inner object."""
+        value = self.raw(name)
+        if not isinstance(value, Mapping):
+            raise SpecError("is missing or not an object", file=self.file, field=self.prefix + name)
+        self.parts.append(ConfigFields(value, self.file, f"{self.prefix}{name}."))
+        return self.parts[-1]
+
+    def blamed(self, message: str) -> SpecError:
+        """An error about values that do not go together, with the last field that holds one which the message names."""
+        numbers = set(re.findall(r"\d+", message))
+        named = [name for name in self.content if name in self.read and str(self.content[name]) in numbers]
+        field = self.prefix + named[-1] if named else None
+        return SpecError(message, file=self.file, field=field)
+
+    def not_understood(self, architecture: str) -> list[str]:
+        """Names of fields that are set and that nobody knows; one that may change a shape is refused."""
+        found = []
+        for name, value in self.content.items():
+            if name in self.read or value in _UNSET or is_harmless(name):
+                continue
+            if name in STRUCTURAL or may_be_a_shape(value):
+                raise UnknownArchitecture(
+                    f"is set, and glmplan does not know what it means for the architecture {architecture!r}; "
+                    "if it changes neither weights nor cache, take it out of the file",
+                    file=self.file,
+                    field=self.prefix + name,
+                    value=value if isinstance(value, int | float | str) else None,
+                )
+            found.append(self.prefix + name)
+        for part in self.parts:
+            found += [] if is_harmless(part.prefix.split(".")[-2]) else part.not_understood(architecture)
+        return found
+
+
+# Blocks that most Hugging Face configs spell alike: attention, windows, experts, which layers are sparse, MTP.
+
+#: kinds of attention in `layer_types`
+FULL_OR_SLIDING = ("full_attention", "sliding_attention")
+
+
+def grouped_query(
+    fields: ConfigFields, *, window: TokenCount | None = None, qk_norm: bool = False, qkv_bias: bool | None = None
+) -> GroupedQuery:
+    """Read the attention of a layer from the usual fields.
+
+    - `qk_norm`: Whether queries and keys are normalised for each head.
+    - `qkv_bias`: Whether the projections have biases; `attention_bias` of the config by default.
+    - Returns: Attention; the number of KV heads must be stated, it is never guessed.
+
+    Examples
+    --------
+    >>> config = {"hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8}
+    >>> grouped_query(ConfigFields(config)).head_dim
+    128
+    """
+    heads = fields.whole("num_attention_heads")
+    kv_heads = fields.whole("num_key_value_heads", "num_attention_groups")
+    hidden = fields.whole("hidden_size")
+    if heads % kv_heads:
+        raise SpecError(
+            f"does not divide num_attention_heads {heads}",
+            file=fields.file,
+            field="num_key_value_heads",
+            value=kv_heads,
+        )
+    head_dim = fields.optional("head_dim", "attention_head_dim")
+    if head_dim is None:
+        if hidden % heads:
+            raise SpecError(
+                f"does not divide hidden_size {hidden}, and there is no head_dim",
+                file=fields.file,
+                field="num_attention_heads",
+                value=heads,
+            )
+        head_dim = hidden // heads
+    return GroupedQuery(
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        rotary_dim=_rotary_dim(fields, head_dim),
+        window=window,
+        qk_norm=qk_norm,
+        qkv_bias=fields.flag("attention_bias") if qkv_bias is None else qkv_bias,
+    )
+
+
+def _rotary_dim(fields: ConfigFields, head_dim: int) -> int | None:
+    """Values of a head that rotary positions turn, where the config says that it is not the whole head."""
+    stated = fields.optional("rotary_dim")
+    scaling = fields.part("rope_parameters").content if fields.raw("rope_parameters") else {}
+    share = fields.raw("partial_rotary_factor") or scaling.get("partial_rotary_factor")
+    if share and (isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1):
+        raise SpecError("is not a share of 0 to 1", file=fields.file,
+                        field=fields.prefix + "partial_rotary_factor", value=share)  # fmt: skip
+    found = stated or (int(head_dim * float(share)) if share else None)
+    return None if found == head_dim else found
+
+
+def sparse_layers(fields: ConfigFields, count: int) -> list[bool]:
+    """Read which layers hold experts: `moe_layer_freq`, `first_k_dense_replace`, `mlp_only_layers` and the like.
+
+    Examples
+    --------
+    >>> sparse_layers(ConfigFields({"first_k_dense_replace": 2}), 4)
+    [False, False, True, True]
+    """
+    frequency = fields.raw("moe_layer_freq", 1)
+    if isinstance(frequency, list):
+        return [bool(value) for value in fields.listing("moe_layer_freq", count)]
+    if fields.has("mlp_layer_types"):
+        return [kind == "sparse" for kind in fields.listing("mlp_layer_types", count, ("dense", "sparse"))]
+    every = fields.whole("moe_layer_freq", default=1)
+    first = fields.whole("first_k_dense_replace", default=0, minimum=0)
+    step = fields.whole("decoder_sparse_step", default=1)
+    only_dense = fields.raw("mlp_only_layers", [])
+    if not isinstance(only_dense, list):
+        raise SpecError("is not a list of layers", file=fields.file, field=fields.prefix + "mlp_only_layers")
+    return [
+        layer >= first and layer % every == 0 and (layer + 1) % step == 0 and layer not in only_dense
+        for layer in range(count)
+    ]
+
+
+def layer_windows(fields: ConfigFields, count: int) -> list[int | None]:
+    """Read the sliding window of each layer from `layer_types`.
+
+    Returns: [token]; None for full attention.
+
+    Examples
+    --------
+    >>> layer_windows(ConfigFields({"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 128}), 2)
+    [128, None]
+    """
+    if not fields.has("layer_types"):
+        return [None] * count
+    kinds = fields.listing("layer_types", count, FULL_OR_SLIDING)
+    return [fields.whole("sliding_window") if kind == "sliding_attention" else None for kind in kinds]
+
+
+def mtp_spec(fields: ConfigFields, layer: str, *, own_embedding: bool) -> MtpSpec | None:
+    """Read how many MTP layers the checkpoint carries (`num_nextn_predict_layers`).
+
+    - `layer`: Kind of layer that an MTP layer is.
+    - `own_embedding`: Whether the files store a second embedding and head for them.
+
+    Examples
+    --------
+    >>> mtp_spec(ConfigFields({"num_nextn_predict_layers": 1}), "sparse", own_embedding=True).layers
+    1
+    """
+    count = fields.optional("num_nextn_predict_layers")
+    return MtpSpec(layers=count, layer=layer, own_embedding=own_embedding) if count else None
+
+
+def experts_block(
+    fields: ConfigFields,
+    *,
+    experts: tuple[str, ...],
+    inner: str,
+    shared: int = 0,
+    shared_inner: int = 0,
+    shared_gate: bool = False,
+    router_bias: bool = False,
+    bias: bool = False,
+    batch_loss: bool = False,
+    topk: tuple[str, ...] = ("num_experts_per_tok", "num_experts_per_token", "experts_per_token"),
+) -> ExpertsFfn:
+    """Read a mixture of experts.
+
+    - `experts`: Names under which the number of routed experts may stand.
+    - `shared_gate`, `router_bias`, `bias`: Whether there is a gate before the shared expert, a bias in the router,
+      biases in the experts. A bias in the router alone is one that balances it.
+    - `batch_loss`: Whether a loss over whole batches balanced the router in training.
+    - `topk`: Names under which the number of chosen experts may stand.
+
+    Examples
+    --------
+    >>> config = {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768}
+    >>> experts_block(ConfigFields(config), experts=("num_experts",), inner="moe_intermediate_size").topk
+    8
+    """
+    count, chosen = fields.whole(*experts), fields.whole(*topk)
+    if chosen > count:
+        raise SpecError(f"is larger than {experts[0]} {count}", file=fields.file, field=topk[0], value=chosen)
+    return ExpertsFfn(
+        experts=count,
+        topk=chosen,
+        inner=fields.whole(inner),
+        shared=shared,
+        shared_inner=shared_inner,
+        shared_gate=shared_gate,
+        router_bias=router_bias,
+        bias=bias,
+        balanced_by="batch-loss" if batch_loss else "bias" if router_bias and not bias else None,
+    )

@@ -1,0 +1,275 @@
+"""From what somebody types for a model to the model and how its weights are stored."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from glmplan.catalog.entries.models import (
+    load_model,
+    load_model_file,
+    model_aliases,
+    model_key,
+    model_names,
+    model_repositories,
+)
+from glmplan.catalog.entries.names import model_name, refusal
+from glmplan.catalog.schema.model import Checkpoint, ModelSpec
+from glmplan.errors import SpecError, UnknownName, nearest
+from glmplan.io.models.checkpoints import COMMON_FORMATS, checkpoint_for, of_repository
+
+__all__ = ["ModelChoice", "model_toml", "resolve_model"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """A model and how its weights are stored.
+
+    Attributes
+    ----------
+    model : ModelSpec
+        The model.
+    checkpoint : Checkpoint
+        The checkpoint: the one asked for, else the model's default.
+    stated : bool
+        Whether the checkpoint was asked for (or read from files) rather than taken as default.
+    exact_bytes : dict of str to int or None
+        Exact bytes by class of tensor where the files are at hand, [B]
+    notes : tuple of str
+        What to tell about it.
+    repository : str or None
+        Where the weights are of a name that is a model of its own with the shapes of `model`.
+    """
+
+    model: ModelSpec
+    checkpoint: Checkpoint
+    stated: bool = False
+    exact_bytes: dict[str, int] | None = None
+    notes: tuple[str, ...] = ()
+    repository: str | None = None
+
+
+def resolve_model(text: str) -> ModelChoice:
+    """Resolve a model: a catalogue name, ``name-format``, a `config.json`, a folder, or a `.gguf` file.
+
+    Examples
+    --------
+    >>> choice = resolve_model("glm-5.1-nvfp4")
+    >>> choice.model.name, choice.checkpoint.name
+    ('glm-5.1', 'nvfp4')
+    """
+    text = text.strip()
+    if not text:
+        raise SpecError("is empty", field="model")
+    path = Path(os.path.expanduser(text))
+    if path.suffix in (".json", ".gguf", ".toml", ".safetensors") or (os.path.isdir(path) and _is_path(text)):
+        return _from_files(path)
+    try:
+        return _from_repository(text) if text.strip("/").count("/") == 1 else _from_catalogue(model_key(text), text)
+    except UnknownName:
+        if os.path.isdir(path):
+            return _from_files(path)
+        if os.path.exists(path):
+            message = "is no file of a model: give its config.json, its folder, or a .gguf, .safetensors or .toml file"
+            raise SpecError(message, field="model", value=text) from None
+        raise
+
+
+def _is_path(text: str) -> bool:
+    """A folder that happens to bear the name of a model is meant only when it is written as a path."""
+    return (
+        "/" in text or "\\" in text or text in (".", "..") or model_key(text) not in {*model_names(), *model_aliases()}
+    )
+
+
+def _named_in_full(key: str) -> ModelChoice | None:
+    """A name with one of its checkpoints behind it: found without reading every model for its aliases."""
+    for cut in (index for index in range(len(key) - 1, 0, -1) if key[index] in "-:@"):
+        if key[:cut] in model_names():
+            model = load_model(key[:cut])
+            found = model.checkpoint(key[cut + 1 :])
+            if found is not None:
+                return ModelChoice(model, found, stated=True)
+    return None
+
+
+def _from_repository(text: str) -> ModelChoice:
+    """A name with its owner: that very repository, or what the name means, less what is not known of such files."""
+    name = model_repositories().get(text.lower())
+    if name is not None:
+        model = load_model(name)
+        own = next(one for one in model.checkpoints if (one.repository or "").lower() == text.lower())
+        return ModelChoice(model, own, stated=own.name != model.default_checkpoint)
+    choice = _from_catalogue(model_key(text), text)
+    own_files = of_repository(choice.model, choice.checkpoint, text.strip("/"))
+    return replace(choice, checkpoint=own_files, repository=None)
+
+
+def _from_catalogue(key: str, text: str) -> ModelChoice:
+    if key not in model_names() and (found := _named_in_full(key)) is not None:
+        return found
+    for name in dict.fromkeys((key, model_name(key))):
+        if name in model_names() or name in model_aliases():
+            model = load_model(name)
+            return ModelChoice(model, checkpoint_for(model), repository=model.repositories.get(name))
+    reason = refusal("models", key)
+    if reason is not None:
+        raise UnknownName(f"cannot be resolved: {reason}", field="model", value=text)
+    known = {*model_names(), *model_aliases()}
+    named: tuple[ModelSpec, str] | None = None
+    for cut in (index for index in range(len(key) - 1, 0, -1) if key[index] in "-:@"):
+        head, tail = key[:cut], key[cut + 1 :]
+        base = head if head in known else model_name(head)
+        if base not in known:
+            continue
+        model = load_model(base)
+        try:
+            repository = model.repositories.get(base)
+            return ModelChoice(model, checkpoint_for(model, tail), stated=True, repository=repository)
+        except SpecError:
+            named = named or (model, tail)
+    if named is not None:
+        model, tail = named
+        choices = {*(one.name for one in model.checkpoints), *COMMON_FORMATS}
+        close = ", ".join(nearest(tail, choices))
+        if not close:
+            # no format was meant: a release that the catalogue has not, and nothing is substituted for it
+            raise _not_in_catalogue(text, key, model.name)
+        raise UnknownName(
+            f"names {model.name}, but {tail!r} is neither one of its checkpoints nor a weight format; nearest: {close}",
+            field="model",
+            value=text,
+        )
+    raise _not_in_catalogue(text, key)
+
+
+def _not_in_catalogue(text: str, key: str, begins: str = "") -> UnknownName:
+    """The error of a model that is not known, with the entries of the catalogue that may be meant."""
+    aliases = model_aliases()
+    found = [begins] * bool(begins) + nearest(key, [*model_names(), *aliases])
+    close = list(dict.fromkeys(aliases.get(one, one) for one in found))[:5]
+    hint = f"nearest: {', '.join(close)}" if close else "see `glmplan models list`, or give its config.json"
+    error = UnknownName(f"is not a model of the catalogue, nor a file; {hint}", field="model", value=text)
+    error.choices = close
+    return error
+
+
+def _from_files(path: Path) -> ModelChoice:
+    if not os.path.exists(path):
+        raise SpecError("does not exist", field="model", value=str(path))
+    if path.suffix == ".toml":
+        model = load_model_file(path)
+        return ModelChoice(model, checkpoint_for(model))
+    if path.suffix == ".gguf":
+        from glmplan.io.models.gguf import read_gguf_model
+        from glmplan.io.models.safetensors_header import bytes_by_class
+
+        model, tensors = read_gguf_model(path)
+        return ModelChoice(model, model.checkpoints[0], stated=True, exact_bytes=bytes_by_class(tensors))
+    from glmplan.io.models.hf_config import read_hf_config
+
+    folder = path if path.is_dir() else path.parent
+    if path.is_dir() and not any(path.glob("config.json")):
+        parts = sorted(path.glob("*.gguf"))
+        if parts:
+            return _from_files(parts[0])
+        raise SpecError("holds neither a config.json nor a .gguf file", field="model", value=str(path))
+    model = read_hf_config(
+        folder / "config.json" if path.suffix != ".json" or path.name.endswith("index.json") else path
+    )
+    checkpoint = model.checkpoints[0]
+    if path.suffix == ".json" and not path.name.endswith("index.json"):
+        return ModelChoice(model, checkpoint, stated=True)
+    if not any(folder.glob("*.safetensors")) and not any(folder.glob("*.index.json")):
+        return ModelChoice(model, checkpoint, stated=True)
+    return _with_exact_bytes(model, checkpoint, path)
+
+
+def _with_exact_bytes(model: ModelSpec, checkpoint: Checkpoint, path: Path) -> ModelChoice:
+    from glmplan.costs.blocks.stack import checkpoint_bytes
+    from glmplan.io.models.safetensors_header import bytes_by_class, read_safetensors
+
+    exact = bytes_by_class(read_safetensors(path))
+    total, computed = sum(exact.values()), checkpoint_bytes(model, checkpoint)
+    note = (
+        f"files hold {total:,} B; computed from the config {computed:,.0f} B ({computed / total - 1:+.2%})"
+        if total
+        else ""
+    )
+    notes = (note,) if note else ("files hold no weights",)
+    return ModelChoice(model, checkpoint, stated=True, exact_bytes=exact, notes=notes)
+
+
+# A ModelSpec as TOML text in the form of `model_specs/`: fields at their default are left out.
+
+
+def model_toml(model: ModelSpec) -> str:
+    """Write a model as TOML.
+
+    Returns: Text that `load_model_file` reads back to an equal model.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.models import load_model
+    >>> model_toml(load_model("llama-3.1-8b")).splitlines()[0]
+    'name = "llama-3.1-8b"'
+    """
+    tower = ("tower_layers", "tower_width", "tower_inner", "tower_patch_values", "tower_patches", "tower_merge")
+    last = ("extra_parameters", "extra_replicated", *tower, "tower_output", "extra_note", "source")
+    tables = ("layers", "mtp", "published", "checkpoints", "disagreements", *last)
+    content = _plain(model)
+    lines = [f"{key} = {_value(value)}" for key, value in content.items() if key not in tables]
+    for key in last:
+        if key in content:
+            lines.append(f"{key} = {_value(content[key])}")
+    if "disagreements" in content:
+        lines += ["disagreements = [", *(f"    {_value(text)}," for text in content["disagreements"]), "]"]
+    for name, kind in content["layers"].items():
+        lines += ["", f"[layers.{_key(name)}]", *(f"{key} = {_value(value)}" for key, value in kind.items())]
+    for key in ("mtp", "published"):
+        if key in content:
+            lines += ["", f"[{key}]", *(f"{inner} = {_value(value)}" for inner, value in content[key].items())]
+    for checkpoint in content.get("checkpoints", ()):
+        lines += ["", "[[checkpoints]]"]
+        lines += [f"{key} = {_value(value)}" for key, value in checkpoint.items() if key != "exceptions"]
+        for exception in checkpoint.get("exceptions", ()):
+            lines += ["[[checkpoints.exceptions]]", *(f"{key} = {_value(value)}" for key, value in exception.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    """Turn records into dicts without their defaults; `kind`, which tells records apart, stays."""
+    if isinstance(value, BaseModel):
+        found = {}
+        for name, field in type(value).model_fields.items():
+            inner = getattr(value, name)
+            usual = field.get_default(call_default_factory=True, validated_data=dict(value))
+            if name == "kind" or (inner is not None and inner != usual):
+                found[name] = _plain(inner)
+        return found
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(inner) for inner in value]
+    return value
+
+
+def _key(name: str) -> str:
+    return name if name.replace("_", "").replace("-", "").isalnum() and name.isascii() else json.dumps(name)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{_key(name)} = {_value(inner)}" for name, inner in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(_value(inner) for inner in value) + "]"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    return repr(value)

@@ -1,0 +1,462 @@
+"""The columns of a table of runs: one row each. Reader, importers, checks and the page of columns are made from it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from glmplan.catalog.files import data_folder, read_entries
+from glmplan.errors import SpecError, nearest
+from glmplan.units import GIB, Tokens
+
+__all__ = [
+    "ALIASES",
+    "ANSWERS",
+    "COLUMNS",
+    "COMPARED",
+    "FIGURES",
+    "INTERVAL_KINDS",
+    "PREDICTED",
+    "Column",
+    "RunFigure",
+    "column_value",
+    "columns_table",
+    "compared_figures",
+    "counted_label",
+    "ignored_columns",
+    "nearest_column",
+]
+
+
+# The figures of a measured run: one row each, with column, unit, what a prediction calls it, and words for people.
+
+
+@dataclass(frozen=True, slots=True)
+class RunFigure:
+    """A figure that a run may report.
+
+    Attributes
+    ----------
+    column : str
+        Its column in a table of runs; the unit is part of the name.
+    unit : str
+        Unit of the column, as people write it.
+    title : str
+        A few words for a plot or a table.
+    words : str
+        What it means.
+    factor : float
+        Base units in one unit of the column, [base unit]
+    rate : bool
+        Whether it is something over a time; else it is itself a time or an amount.
+    predicted : str
+        The figure of a `Prediction` that it is compared with; empty where nothing is.
+    interval : str
+        Kind of interval of that prediction: ``ttft``, ``prefill`` or ``decode``.
+    group : str
+        Where the accuracy report counts it: ``TTFT``, ``TPOT``, ``throughput`` or ``prefill``.
+    answered : bool
+        Whether the table that `glmplan predict` writes has this column.
+    heading : str
+        Heading in a narrow table; empty where such a table leaves it out.
+    aliases : tuple of str
+        Other names that tables give the column.
+    """
+
+    column: str
+    unit: str
+    title: str
+    words: str
+    factor: float = 1.0
+    rate: bool = False
+    predicted: str = ""
+    interval: str = ""
+    group: str = ""
+    answered: bool = False
+    heading: str = ""
+    aliases: tuple[str, ...] = ()
+
+
+_MS = 1e-3
+_ROWS = (
+    RunFigure("ttft_mean_ms", "ms", "TTFT, mean", "time to first token, mean", _MS, False, "ttft", "ttft", "TTFT",
+              answered=True, heading="TTFT ms", aliases=("ttft_ms",)),
+    RunFigure("ttft_p50_ms", "ms", "TTFT, median", "time to first token, median", _MS, False, "ttft_p50", "ttft",
+              "TTFT"),
+    RunFigure("ttft_p99_ms", "ms", "TTFT, p99", "time to first token, 99th percentile", _MS),
+    RunFigure("tpot_mean_ms", "ms", "TPOT, mean", "time per output token after the first, mean over requests", _MS,
+              False, "tpot", "decode", "TPOT", answered=True, heading="TPOT ms", aliases=("tpot_ms",)),
+    RunFigure("tpot_p50_ms", "ms", "TPOT, median", "time per output token after the first, median", _MS, False, "tpot",
+              "decode", "TPOT"),
+    RunFigure("tpot_p99_ms", "ms", "TPOT, p99", "time per output token after the first, 99th percentile", _MS),
+    RunFigure("tpot_incl_ttft_mean_ms", "ms", "time per output token with TTFT, mean",
+              "whole time over output tokens, as some tools print it; never compared with TPOT", _MS),
+    RunFigure("itl_mean_ms", "ms", "ITL, mean", "gap between two chunks of a stream, mean", _MS, heading="ITL ms"),
+    RunFigure("itl_p50_ms", "ms", "ITL, median", "gap between two chunks of a stream, median", _MS, False, "itl_p50",
+              "decode", "TPOT"),
+    RunFigure("itl_p99_ms", "ms", "ITL, p99", "gap between two chunks of a stream, 99th percentile", _MS),
+    RunFigure("e2e_mean_ms", "ms", "end to end, mean", "from sending a request to its last token, mean", _MS,
+              heading="E2E ms"),
+    RunFigure("e2e_p99_ms", "ms", "end to end, p99", "from sending a request to its last token, 99th percentile", _MS),
+    RunFigure("output_tokens_per_s", "tok/s", "output throughput", "output tokens of all requests over wall time", 1.0,
+              True, "output_rate", "decode", "throughput", answered=True, heading="tok/s",
+              aliases=("mlperf_tokens_per_s", "decode_tokens_per_s")),
+    RunFigure("output_tokens_per_s_per_request", "tok/s", "output speed of one request",
+              "decode speed that one user sees, first token left out: 1/TPOT", 1.0, True, "user_rate", "decode",
+              "throughput", answered=True),
+    RunFigure("total_tokens_per_s", "tok/s", "total throughput",
+              "input and output tokens of all requests over wall time", 1.0, True, "total_rate", "decode",
+              "throughput", answered=True),
+    RunFigure("prefill_tokens_per_s", "tok/s", "prefill speed", "prompt tokens over the time to read them", 1.0, True,
+              "prefill_rate", "prefill", "prefill", answered=True, heading="prefill tok/s"),
+    RunFigure("kv_pool_tokens", "token", "KV cache pool", "tokens that the cache has room for",
+              answered=True, heading="KV tokens"),
+    RunFigure("weights_gib_per_accelerator", "GiB", "weights", "weights that the fullest accelerator holds", GIB,
+              answered=True, heading="GiB/card"),
+    RunFigure("wall_s", "s", "wall time", "duration of the whole run"),
+    RunFigure("gpu_power_total_w", "W", "power", "power of all accelerators together, mean"),
+    RunFigure("joules_per_output_token", "J/token", "energy", "energy of the accelerators for each output token"),
+    RunFigure("concurrency_effective", "-", "requests in flight", "requests in flight as measured"),
+)  # fmt: skip
+
+#: column → figure, in the order of the measurement tables
+FIGURES: dict[str, RunFigure] = {one.column: one for one in _ROWS}
+#: column → figure, of those that are predicted
+COMPARED: dict[str, RunFigure] = {one.column: one for one in _ROWS if one.predicted}
+#: column of the table of predictions → figure, in the order of that table
+ANSWERS: dict[str, RunFigure] = {one.column: one for one in _ROWS if one.answered}
+#: figure of a `Prediction` → the column that it is written in: of several the first, a mean
+PREDICTED: dict[str, RunFigure] = {one.predicted: one for one in reversed(_ROWS) if one.predicted}
+#: figure of a `Prediction` → its kind of interval
+INTERVAL_KINDS: dict[str, str] = {one.predicted: one.interval for one in _ROWS if one.predicted}
+
+
+def compared_figures(observed: Mapping[str, float], *, tokens_per_step: Tokens) -> Iterator[tuple[RunFigure, float]]:
+    """The figures of a run that a prediction can be compared with.
+
+    A gap between chunks is a time per token only where a chunk holds one token, and it says nothing beside a mean TPOT.
+
+    - `observed`: Column → value, in the unit of the column.
+    - `tokens_per_step`: Tokens that a request gains in a step.
+    - Yields: The figure and its value [unit of its column], in the order of the run.
+
+    Examples
+    --------
+    >>> [one.column for one, _ in compared_figures({"itl_p50_ms": 20.0, "wall_s": 60.0}, tokens_per_step=1.0)]
+    ['itl_p50_ms']
+    >>> [one.column for one, _ in compared_figures({"itl_p50_ms": 20.0}, tokens_per_step=2.5)]
+    []
+    """
+    for column, value in observed.items():
+        one = COMPARED.get(column)
+        if one is None or value <= 0:
+            continue
+        if one.predicted == "itl_p50" and ("tpot_mean_ms" in observed or tokens_per_step > 1):
+            continue
+        yield one, value
+
+
+_YES, _NO = ("yes", "true", "1"), ("no", "false", "0")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table of runs.
+
+    Attributes
+    ----------
+    name : str
+        Its name.
+    kind : str
+        ``text``, ``count`` (a whole number of one or more), ``amount`` (a number of zero or more) or ``flag`` (yes or
+        no).
+    words : str
+        What it means.
+    unit : str
+        Unit of its cells; ``-`` without one.
+    field : str
+        Field of `Run` where it is kept, as far as that has another name; figures are in `Run.observed`.
+    choices : tuple of str
+        The only cells there are; empty where any will do.
+    pattern : str
+        Regular expression of its cells.
+    least : float
+        Smallest cell of a shipped row, [unit of the column]
+    above : bool
+        Whether a shipped cell must be more than `least`.
+    infinite : bool
+        Whether a cell may be ``inf``.
+    heading : str
+        Heading in a narrow table; empty where such a table leaves it out.
+    required : bool
+        Whether a table must have it.
+    """
+
+    name: str
+    kind: str
+    words: str
+    unit: str = "-"
+    field: str = ""
+    choices: tuple[str, ...] = ()
+    pattern: str = ""
+    least: float = 0.0
+    above: bool = False
+    infinite: bool = False
+    heading: str = ""
+    required: bool = False
+
+    def number(self, text: str) -> float:
+        """Read a cell of a count or an amount.
+
+        Returns: Its number, [unit of the column].
+
+        Examples
+        --------
+        >>> COLUMNS["tp"].number("4.0")
+        4.0
+        """
+        try:
+            if not text.isascii():
+                raise ValueError
+            value = float(text)
+        except ValueError:
+            raise ValueError(f"{text!r} is not a number") from None
+        if value < 0 or math.isnan(value) or (math.isinf(value) and not self.infinite):
+            raise ValueError(f"{text!r} is not a finite number of zero or more")
+        if self.kind == "count" and (value < 1 or value != int(value)):
+            raise ValueError(f"{text!r} is not a whole number of one or more")
+        return value
+
+    def flag(self, text: str) -> bool | None:
+        """Read a cell of a flag.
+
+        Returns: None for what is neither yes nor no.
+
+        Examples
+        --------
+        >>> COLUMNS["shared_prompt"].flag("Yes"), COLUMNS["shared_prompt"].flag("maybe")
+        (True, None)
+        """
+        said = text.lower()
+        return True if said in _YES else False if said in _NO else None
+
+    def fault(self, text: str) -> str:
+        """Say what is wrong with a cell of a table that ships; a reader of other tables is not so strict.
+
+        Examples
+        --------
+        >>> COLUMNS["power_limit_w"].fault("0")
+        "'0' is not more than 0"
+        """
+        if self.choices and text not in self.choices:
+            return f"{text!r} is none of {', '.join(self.choices)}"
+        if self.pattern and re.fullmatch(self.pattern, text) is None:
+            return f"{text!r} is not of the form {self.pattern}"
+        if self.kind not in ("count", "amount"):
+            return ""
+        try:
+            value = self.number(text)
+        except ValueError as error:
+            return str(error)
+        if value < self.least or (self.above and value == self.least):
+            return f"{text!r} is {'not more' if self.above else 'less'} than {self.least:g}"
+        return ""
+
+
+def _text(name: str, words: str, *, choices: tuple[str, ...] = (), pattern: str = "", field: str = "",
+          heading: str = "", required: bool = False) -> Column:  # fmt: skip
+    return Column(name, "text", words, field=field, choices=choices, pattern=pattern, heading=heading,
+                  required=required)  # fmt: skip
+
+
+def _count(name: str, words: str, unit: str = "-") -> Column:
+    return Column(name, "count", words, unit, least=1.0)
+
+
+def _flag(name: str, words: str, field: str = "") -> Column:
+    return Column(name, "flag", words, field=field, choices=("yes", "no"))
+
+
+def _amount(name: str, words: str, unit: str = "-", *, least: float = 0.0, above: bool = False, field: str = "",
+            infinite: bool = False, heading: str = "") -> Column:  # fmt: skip
+    return Column(name, "amount", words, unit, field, least=least, above=above, infinite=infinite, heading=heading)
+
+
+_ROWS_COLUMNS = (
+    _text("id", "name of the row", required=True),
+    _text("campaign", "rows that were measured together"),
+    _text("measured_on", "date", pattern=r"\d{4}(-\d\d(-\d\d)?)?"),
+    _text("source", "where the row comes from"),
+    _text("trust", "A audited, B reproducible, C described, D a claim", choices=("A", "B", "C", "D")),
+    _text("model", "the model, by a name of the catalogue or as its makers write it", heading="model", required=True),
+    _text("checkpoint", "the published set of weights"),
+    _text("weights", "format of most of the weights"),
+    _amount("weights_bits", "stored bits for each weight of a mixed file", "bit", above=True),
+    _text("kv_cache", "format of the cache"),
+    _text("accelerator", "the part, by a name of the catalogue or as its makers write it", required=True),
+    _count("accelerator_count", "accelerators in all"),
+    _count("nodes", "machines"),
+    _text("host", "the machine around the accelerators"),
+    _count("tp", "tensor-parallel degree"),
+    _count("pp", "pipeline stages"),
+    _count("dp", "attention data-parallel ranks"),
+    _count("ep", "expert-parallel degree"),
+    _count("dcp", "decode context-parallel degree"),
+    _text("engine", "the engine", heading="engine"),
+    _text("engine_version", "its version"),
+    _text("backend", "build of llama.cpp"),
+    _text("attention_backend", "attention kernels"),
+    _text("moe_backend", "expert kernels"),
+    _flag("cuda_graphs", "whether decode steps ran from captured graphs", "graphs"),
+    _text("speculative", "how it drafted, in the words of the source; `none` if it did not", field="speculation"),
+    _amount("acceptance_length", "tokens gained in a verified step, mean", "token", least=1.0, field="speculation"),
+    _amount("power_limit_w", "power limit of each accelerator", "W", above=True),
+    _text("phase", "what was measured", choices=("serving", "decode", "prefill", "memory"), heading="phase"),
+    _text("protocol", "how the load was made"),
+    _text("scenario", "the word of the source for the case"),
+    _text("recipe", "the recipe or campaign of `calibration/settings.csv` by which the server was launched"),
+    _amount("concurrency", "requests in flight in a closed loop", above=True, heading="users"),
+    _count("running_limit", "requests that the server ran at once, all its data-parallel ranks together"),
+    _amount("memory_fraction", "share of the memory that the engine was given", above=True),
+    _count("max_num_seqs", "requests that one data-parallel rank was told to run at once"),
+    _count("max_num_batched_tokens", "tokens that a step of one data-parallel rank was told to hold", "token"),
+    _count("max_model_len", "longest request that the server accepted", "token"),
+    _amount("request_rate_per_s", "mean arrivals of an open load; `inf` for all at once", "1/s", above=True,
+            infinite=True),
+    _count("num_requests", "requests of the whole run"),
+    _amount("input_tokens", "prompt of a request, mean", "token", heading="in"),
+    _amount("output_tokens", "answer of a request, mean", "token", heading="out"),
+    _amount("context_depth", "tokens already in the cache before the prompt", "token"),
+    _flag("context_is_label", "whether the lengths are what a table calls them and no counts"),
+    _flag("shared_prompt", "whether all requests sent the same prompt"),
+    _flag("prefix_cached", "whether prompts were in the cache already"),
+    _text("system", "the machine, by its name in `calibration/offload/systems.toml`", field="cells"),
+    _amount("host_share", "how much of the routed experts is in host memory, counted in `unit`", field="cells"),
+    _text("unit", "what `host_share` counts", field="cells"),
+    _amount("uncertainty_pct", "half width of the error of reading that the source states", "%"),
+    *(Column(one.column, "amount", one.words, one.unit, "observed", heading=one.heading) for one in FIGURES.values()),
+    _text("withheld", "figures that do not mean what their column says, each with the reason"),
+    _text("unusable", "why the row is not used at all"),
+    _text("notes", "anything else"),
+)  # fmt: skip
+
+#: name → column, in the order of the measurement tables
+COLUMNS: dict[str, Column] = {one.name: one for one in _ROWS_COLUMNS}
+#: other name of a column → its name
+ALIASES: dict[str, str] = {alias: one.column for one in FIGURES.values() for alias in one.aliases}
+#: how alike a name must be to be suggested for another one [-]
+_ALIKE = 0.7
+
+
+def _folded(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
+
+
+def nearest_column(name: str, names: Iterable[str] | None = None) -> str:
+    """Return the column that is most like a name: the same but for case, spaces and hyphens, or spelled nearly so.
+
+    `names`: The names that there are; those of `COLUMNS` and `ALIASES` by default.
+
+    Examples
+    --------
+    >>> nearest_column("Input-Tokens"), nearest_column("ttft_s"), nearest_column("colour")
+    ('input_tokens', 'ttft_ms', '')
+    """
+    known = (*COLUMNS, *ALIASES) if names is None else tuple(names)
+    same = {_folded(one): one for one in reversed(known)}
+    if _folded(name) in same:
+        return same[_folded(name)]
+    close = nearest(_folded(name), same, 1, alike=_ALIKE)
+    return same[close[0]] if close else ""
+
+
+def ignored_columns(names: Iterable[str]) -> str:
+    """Name the columns of a table that are ignored because they are not known.
+
+    Returns: Each with the nearest known name and its unit; empty where all are known.
+
+    Examples
+    --------
+    >>> ignored_columns(["id", "Input Tokens", "ttft_mean_s", "mine"])
+    "'Input Tokens' (nearest: input_tokens [token]), 'ttft_mean_s' (nearest: ttft_mean_ms [ms]), 'mine'"
+    """
+    told = []
+    for name in names:
+        if name in COLUMNS or name in ALIASES:
+            continue
+        close = nearest_column(name)
+        unit = COLUMNS[ALIASES.get(close, close)].unit if close else "-"
+        said = f"nearest: {close}" + (f" [{unit}]" if unit != "-" else "")
+        told.append(f"{name!r} ({said})" if close else repr(name))
+    return ", ".join(told)
+
+
+def column_value(text: str) -> tuple[str, str]:
+    """Read what somebody knows of a run, as in the option ``--set``.
+
+    Examples
+    --------
+    >>> column_value("tp=8")
+    ('tp', '8')
+    """
+    name, equals, value = text.partition("=")
+    if not equals or name not in COLUMNS:
+        close = nearest_column(name)
+        raise SpecError("is not column=value", field="--set", value=name, choices=[close] if close else COLUMNS)
+    return name, value
+
+
+def columns_table() -> str:
+    """Write the columns as a table in Markdown.
+
+    Examples
+    --------
+    >>> columns_table().splitlines()[2]
+    '| `id` | text | - | name of the row (required) |'
+    """
+    lines = ["| column | kind | unit | meaning |", "|---|---|---|---|"]
+    others: dict[str, list[str]] = {}
+    for alias, name in ALIASES.items():
+        others.setdefault(name, []).append(f"`{alias}`")
+    for one in COLUMNS.values():
+        more = ["required"] if one.required else []
+        more += [f"one of {', '.join(f'`{choice}`' for choice in one.choices)}"] if one.choices else []
+        more += [f"also read as {', '.join(others[one.name])}"] if one.name in others else []
+        words = one.words + (f" ({'; '.join(more)})" if more else "")
+        lines.append(f"| `{one.name}` | {one.kind} | {one.unit} | {words} |")
+    return "\n".join(lines) + "\n"
+
+
+# Lengths of tables that are labels: the tool counted four characters as a token, and what that is in tokens.
+
+
+@cache
+def _entries() -> tuple[dict[str, Any], ...]:
+    return read_entries(data_folder("calibration") / "labels.toml", "labels", {"noted_as", "model", "tokens"})
+
+
+def counted_label(length: Tokens, *, model: str, notes: str) -> tuple[float, bool]:
+    """Tokens of a length that a table states, where the text behind its label was counted.
+
+    - `notes`: Notes of the row, which tell whether its lengths are labels.
+    - Returns: The counted length [token], and whether it is still a label.
+
+    Examples
+    --------
+    >>> counted_label(8192.0, model="kimi-k2.6", notes="see models/kimi-k26.md")
+    (5312.0, False)
+    >>> counted_label(8192.0, model="glm-5.1", notes="a count")
+    (8192.0, False)
+    """
+    noted = any(word in notes for entry in _entries() for word in entry.get("noted_as", ()))
+    if not noted:
+        return length, False
+    for entry in _entries():
+        for label, tokens in entry.get("tokens", ()):
+            if model.startswith(entry["model"]) and label == int(length):
+                return float(tokens), False
+    return length, True

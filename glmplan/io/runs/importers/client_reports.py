@@ -1,0 +1,394 @@
+"""AIPerf and genai-perf: the JSON and CSV summaries and the per-request JSONL."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import statistics
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from glmplan.io.runs.importers.record import (
+    BadRecord,
+    Fields,
+    Imported,
+    Problem,
+    Source,
+    by_keys,
+    by_text,
+    csv_table,
+    documents,
+    few_requests,
+    milliseconds,
+    notes,
+    row_identifier,
+)
+
+__all__ = [
+    "KIND",
+    "KIND_CSV",
+    "KIND_GUIDELLM",
+    "read",
+    "read_csv",
+    "read_csv_guidellm",
+    "read_guidellm",
+    "read_requests",
+    "recognise",
+    "recognise_csv",
+    "recognise_csv_guidellm",
+    "recognise_guidellm",
+    "recognise_requests",
+]
+
+
+KIND = "aiperf"
+_TO_MS = {"ms": 1.0, "s": 1e3, "sec": 1e3, "us": 1e-3, "µs": 1e-3, "ns": 1e-6}
+_CSV_NAMES = {
+    "Request Latency": "request_latency",
+    "Time to First Token": "time_to_first_token",
+    "Inter Token Latency": "inter_token_latency",
+    "Inter Chunk Latency": "inter_chunk_latency",
+    "Input Sequence Length": "input_sequence_length",
+    "Output Sequence Length": "output_sequence_length",
+    "Effective Concurrency": "effective_concurrency",
+    "Output Token Throughput": "output_token_throughput",
+    "Total Token Throughput": "total_token_throughput",
+    "Request Throughput": "request_throughput",
+    "Request Count": "request_count",
+    "Benchmark Duration": "benchmark_duration",
+    "Completed Requests": "completed_request_count",
+}
+recognise = by_keys("time_to_first_token", "input_config", without="request_start_ns")
+recognise_requests = by_keys("metadata", "metrics", "request_start_ns")
+recognise_csv = by_text(r"^Metric,avg,min,max")
+
+
+def read(source: Source) -> Imported:
+    """Read a JSON summary.
+
+    `inter_token_latency` is (latency - TTFT) / (n - 1) for each request, so it fills TPOT; gaps between chunks
+    fill ITL.
+    """
+    return source.collect(_rows)
+
+
+def _rows(fields: Fields) -> Iterator[dict[str, Any]]:
+    config = fields.value.get("input_config")
+    yield _row(fields, users=_find(config, "concurrency"), rate=_find(config, "request_rate"), model=_model(config))
+
+
+def _row(fields: Fields, *, users: float | None, rate: float | None, model: str | None) -> dict[str, Any]:
+    def ms(name: str, what: str) -> float | None:
+        part = fields.inside(name)
+        value = part.number(what)
+        unit = part.text("unit") or "ms"
+        if value is not None and unit not in _TO_MS:
+            fields.problems.append(Problem(fields.line, f"{name}.unit", f"expected a unit of time, got {unit!r}"))
+            return None
+        return None if value is None else value * _TO_MS[unit]
+
+    def avg(name: str) -> float | None:
+        return fields.inside(name).number("avg")
+
+    count = fields.inside("request_count").require("avg")
+    if count < 1:
+        raise BadRecord(Problem(fields.line, "request_count.avg", "expected 1 or more, got 0"))
+    lost = max((avg("completed_request_count") or count) - count, 0)
+    return {
+        "measured_on": (fields.text("start_time") or "")[:10] or None,
+        "checkpoint": model,
+        "phase": "serving",
+        "concurrency": users,
+        "request_rate_per_s": rate,
+        "concurrency_effective": avg("effective_concurrency"),
+        "num_requests": count + lost,
+        "input_tokens": avg("input_sequence_length"),
+        "output_tokens": fields.inside("output_sequence_length").require("avg"),
+        "output_tokens_per_s": avg("output_token_throughput"),
+        "total_tokens_per_s": avg("total_token_throughput"),
+        "wall_s": avg("benchmark_duration"),
+        "ttft_mean_ms": ms("time_to_first_token", "avg"),
+        "ttft_p50_ms": ms("time_to_first_token", "p50"),
+        "ttft_p99_ms": ms("time_to_first_token", "p99"),
+        "tpot_mean_ms": ms("inter_token_latency", "avg"),
+        "tpot_p50_ms": ms("inter_token_latency", "p50"),
+        "tpot_p99_ms": ms("inter_token_latency", "p99"),
+        "itl_mean_ms": ms("inter_chunk_latency", "avg"),
+        "itl_p50_ms": ms("inter_chunk_latency", "p50"),
+        "itl_p99_ms": ms("inter_chunk_latency", "p99"),
+        "e2e_mean_ms": ms("request_latency", "avg"),
+        "e2e_p99_ms": ms("request_latency", "p99"),
+        "notes": notes(
+            KIND,
+            f"{lost:.0f} failed" if lost else "",
+            "the run was cancelled" if fields.value.get("was_cancelled") is True else "",
+            few_requests(count),
+        ),
+    }
+
+
+def _find(value: Any, key: str) -> float | None:
+    """Find a number by its name anywhere in a configuration, whose shape differs between versions."""
+    if isinstance(value, dict):
+        found = value.get(key)
+        if isinstance(found, int | float) and not isinstance(found, bool):
+            return float(found)
+        return next((f for v in value.values() if (f := _find(v, key)) is not None), None)
+    if isinstance(value, list):
+        return next((f for v in value if (f := _find(v, key)) is not None), None)
+    return None
+
+
+def _model(config: Any) -> str | None:
+    inside = Fields(config if isinstance(config, dict) else {}, 0, [])
+    names = (
+        inside.value.get("model_names")
+        or inside.value.get("models")
+        or inside.inside("endpoint").value.get("model_names")
+    )
+    if isinstance(names, dict):
+        names = names.get("items")
+    first = names[0] if isinstance(names, list) and names else None
+    return first.get("name") if isinstance(first, dict) else first
+
+
+def read_csv(source: Source) -> Imported:
+    """Read a CSV summary. It does not say how many users there were; `concurrency_effective` is measured."""
+    header: list[str] = []
+    value: dict[str, dict[str, Any]] = {}
+    problems: list[Problem] = []
+    reader = csv.reader(io.StringIO(source.text))
+    for cells in reader:
+        if cells and cells[0] == "Metric":
+            header = cells
+        elif len(cells) > 1 and header:
+            name, _, unit = cells[0].partition(" (")
+            key = _CSV_NAMES.get(name.strip())
+            if key is None:
+                continue
+            if len(cells) != len(header):
+                problems.append(Problem(reader.line_num, cells[0], f"expected {len(header)} cells, got {len(cells)}"))
+                continue
+            figures: dict[str, str | None] = dict(zip(header[1:], cells[1:], strict=True))
+            figures["avg"] = figures.get("avg") or figures.get("Value")
+            value[key] = {"unit": unit.rstrip(")").split(") ")[0] or "ms", **figures}
+    try:
+        row = _row(Fields(value, 1, problems), users=None, rate=None, model=None)
+    except BadRecord as error:
+        return Imported("", [], [*problems, error.problem])
+    return Imported("", [{"id": row_identifier(source.text, 0), **row}], problems)
+
+
+def read_requests(source: Source) -> Imported:
+    """Read the per-request JSONL into one run; warm-up, cancelled and failed requests are left out."""
+    found, problems = documents(source.text)
+    kept: list[Fields] = []
+    lost = 0
+    for document in found:
+        try:
+            fields = Fields(document.value, document.line, problems)
+            about = fields.inside("metadata")
+            if about.text("benchmark_phase") not in (None, "profiling"):
+                continue
+            if fields.value.get("error") or about.value.get("was_cancelled") is True:
+                lost += 1
+                continue
+            about.require("request_start_ns"), about.require("request_end_ns")
+            fields.inside("metrics", "output_sequence_length").require("value")
+        except BadRecord as error:
+            problems.append(error.problem)
+            continue
+        kept.append(fields)
+    if not kept:
+        return Imported("", [], problems or [Problem(0, "", "expected at least one finished request")])
+    begin = min(f.inside("metadata").require("request_start_ns") for f in kept)
+    wall = (max(f.inside("metadata").require("request_end_ns") for f in kept) - begin) * 1e-9
+    sums = {
+        n: sum(f.inside("metrics", n).number("value") or 0 for f in kept)
+        for n in ("input_sequence_length", "output_sequence_length")
+    }
+    gaps = sorted(g for f in kept for g in f.inside("metrics", "inter_chunk_latency").numbers("value"))
+    row: dict[str, Any] = {
+        "phase": "serving",
+        "num_requests": len(kept) + lost,
+        "input_tokens": sums["input_sequence_length"] / len(kept),
+        "output_tokens": sums["output_sequence_length"] / len(kept),
+        "output_tokens_per_s": sums["output_sequence_length"] / wall,
+        "total_tokens_per_s": sum(sums.values()) / wall,
+        "wall_s": wall,
+        "concurrency_effective": sum(_value(f, "request_latency") or 0 for f in kept) * 1e-3 / wall,
+        **_statistics("ttft", [_value(f, "time_to_first_token") for f in kept]),
+        **_statistics("tpot", [_value(f, "inter_token_latency") for f in kept]),
+        **_statistics("itl", gaps),
+        **_statistics("e2e", [_value(f, "request_latency") for f in kept]),
+        "notes": notes(f"{KIND} requests", f"{lost} failed" if lost else "", few_requests(len(kept))),
+    }
+    row.pop("e2e_p50_ms", None)
+    return Imported("", [{"id": row_identifier(source.text, 0), **row}], problems)
+
+
+def _value(fields: Fields, name: str) -> float | None:
+    part = fields.inside("metrics", name)
+    value = part.number("value")
+    return None if value is None else value * _TO_MS.get(part.text("unit") or "ms", math.nan)
+
+
+def _statistics(metric: str, values: list[float | None] | list[float]) -> dict[str, float]:
+    import numpy as np
+
+    kept = [value for value in values if value is not None]
+    if not kept:
+        return {}
+    name: Callable[[str], str] = f"{metric}_{{}}_ms".format
+    p50, p99 = np.percentile(kept, [50, 99])
+    return {name("mean"): float(np.mean(kept)), name("p50"): float(p50), name("p99"): float(p99)}
+
+
+# GuideLLM reports, JSON and CSV.
+
+KIND_GUIDELLM = "guidellm"
+KIND_CSV = "guidellm csv"
+_TTFT_INCLUDED = "GuideLLM's time per output token includes TTFT"
+recognise_guidellm = by_keys("benchmarks", "time_to_first_token_ms", "inter_token_latency_ms")
+
+
+def read_guidellm(source: Source) -> Imported:
+    """Read each benchmark of a report.
+
+    GuideLLM's `time_per_output_token_ms` includes TTFT and goes to its own column. Its `inter_token_latency_ms` is
+    (last token - first token) / (n - 1) for each request, which is TPOT elsewhere: its percentiles are TPOT's, and
+    only its token-weighted mean is also the mean ITL.
+    """
+    return source.collect(_rows_guidellm, array="benchmarks")
+
+
+def _rows_guidellm(fields: Fields) -> Iterator[dict[str, Any]]:
+    metrics = fields.inside("metrics")
+    done = {name: fields.inside("metrics", name, "successful") for name in metrics.value}
+    if "output_token_count" not in done:
+        raise BadRecord(Problem(fields.line, "metrics.output_token_count", "expected a summary, the field is missing"))
+
+    def of(name: str, what: str = "mean") -> float | None:
+        return done[name].number(what) if name in done else None
+
+    def p99(name: str) -> float | None:
+        return fields.inside("metrics", name, "successful", "percentiles").number("p99")
+
+    count = done["output_token_count"].require("count")
+    if count < 1:
+        raise BadRecord(
+            Problem(fields.line, "metrics.output_token_count.successful.count", "expected 1 or more, got 0")
+        )
+    totals = fields.inside("metrics", "request_totals")
+    lost = (totals.number("errored") or 0) + (totals.number("incomplete") or 0)
+    tpot: dict[str, float | None] = _tpot(fields) or {
+        # a token-weighted mean is the mean over requests only where all answers are equally long
+        "tpot_mean_ms": of("inter_token_latency_ms") if not of("output_token_count", "std_dev") else None,
+        "tpot_p50_ms": of("inter_token_latency_ms", "median"),
+        "tpot_p99_ms": p99("inter_token_latency_ms"),
+    }
+    yield {
+        "phase": "serving",
+        **_load(fields.inside("config", "strategy") if "config" in fields else fields.inside("args", "strategy")),
+        "concurrency_effective": of("request_concurrency"),
+        "num_requests": count + lost,
+        "input_tokens": of("prompt_token_count"),
+        "output_tokens": done["output_token_count"].require("mean"),
+        "output_tokens_per_s": of("output_tokens_per_second"),
+        "total_tokens_per_s": of("tokens_per_second"),
+        "wall_s": fields.number("duration"),
+        "ttft_mean_ms": of("time_to_first_token_ms"),
+        "ttft_p50_ms": of("time_to_first_token_ms", "median"),
+        "ttft_p99_ms": p99("time_to_first_token_ms"),
+        **tpot,
+        "tpot_incl_ttft_mean_ms": of("time_per_output_token_ms"),
+        "itl_mean_ms": of("inter_token_latency_ms"),
+        "e2e_mean_ms": milliseconds(of("request_latency")),
+        "e2e_p99_ms": milliseconds(p99("request_latency")),
+        "notes": notes(KIND_GUIDELLM, _TTFT_INCLUDED, f"{lost:.0f} failed" if lost else "", few_requests(count)),
+    }
+
+
+def _load(strategy: Fields) -> dict[str, float | None]:
+    kind = strategy.text("type_", "type", "kind") or ""
+    users = 1.0 if kind == "synchronous" else strategy.positive("streams", "max_concurrency")
+    rate = strategy.positive("rate", "async_rate") if kind in ("constant", "poisson", "async") else None
+    return {"concurrency": None if rate else users, "request_rate_per_s": rate}
+
+
+def _tpot(fields: Fields) -> dict[str, float | None]:
+    """Return TPOT by the definition of `vllm bench serve` from the single requests, where the report has them."""
+    requests = fields.value.get("requests")
+    kept = requests.get("successful") if isinstance(requests, dict) else None
+    found: list[float] = []
+    for request in kept if isinstance(kept, list) else []:
+        each = Fields(request, fields.line, [])
+        timings, tokens = each.inside("info", "timings"), each.inside("output_metrics")
+        count = each.number("output_tokens") or tokens.number("text_tokens", "tokens")
+        first, last = timings.number("first_token_iteration"), timings.number("last_token_iteration")
+        if count is not None and count > 1 and first is not None and last is not None:
+            found.append((last - first) / (count - 1) * 1e3)
+    if not found:
+        return {}
+    cuts = statistics.quantiles(found, n=100, method="inclusive") if len(found) > 1 else found * 99
+    return {
+        "tpot_mean_ms": statistics.fmean(found),
+        "tpot_p50_ms": statistics.median(found),
+        "tpot_p99_ms": cuts[98],
+    }
+
+
+def recognise_csv_guidellm(source: Source) -> bool:
+    """Tell whether a file is a GuideLLM CSV report: three header rows, the first of which names groups."""
+    return (
+        source.text.lstrip("\ufeff").startswith("Run Info,") or "Inter Token Latency,Inter Token" in source.text[:4000]
+    )
+
+
+def read_csv_guidellm(source: Source) -> Imported:
+    """Read each benchmark of a CSV report."""
+    return source.gather(csv_table(source.text, headers=3), _csv_rows)
+
+
+def _csv_rows(fields: Fields) -> Iterator[dict[str, Any]]:
+    def stat(group: str, unit: str, what: str = "Mean") -> float | None:
+        return fields.number(f"{group}|Successful {unit}|{what}")
+
+    def p99(group: str, unit: str) -> float | None:
+        try:
+            # p0.1, 1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9
+            return float(json.loads(fields.value.get(f"{group}|Successful {unit}|Percentiles") or "[]")[9])
+        except (ValueError, IndexError, TypeError):
+            return None
+
+    spread = fields.number("Token Metrics|Successful Output Tokens|Std Dev")
+    done = fields.require("Request Counts|Successful")
+    lost = (fields.number("Request Counts|Incomplete") or 0) + (fields.number("Request Counts|Errored") or 0)
+    strategy, _, level = (fields.text("Benchmark|Strategy") or "").partition("@")
+    figure = float(level) if level.replace(".", "", 1).isdigit() else None
+    open_loop = strategy in ("constant", "poisson", "async")
+    yield {
+        "phase": "serving",
+        "concurrency": None if open_loop else (1.0 if strategy == "synchronous" else figure),
+        "request_rate_per_s": figure if open_loop else None,
+        "concurrency_effective": fields.number("Server Throughput|Successful Concurrency|Mean"),
+        "num_requests": done + lost,
+        "input_tokens": stat("Token Metrics", "Input Tokens"),
+        "output_tokens": fields.require("Token Metrics|Successful Output Tokens|Mean"),
+        "output_tokens_per_s": stat("Token Throughput", "Output Tokens/Sec"),
+        "total_tokens_per_s": stat("Token Throughput", "Total Tokens/Sec"),
+        "wall_s": fields.number("Timings|Duration|Sec"),
+        "ttft_mean_ms": stat("Time to First Token", "ms"),
+        "ttft_p50_ms": stat("Time to First Token", "ms", "Median"),
+        "ttft_p99_ms": p99("Time to First Token", "ms"),
+        "tpot_mean_ms": stat("Inter Token Latency", "ms") if not spread else None,
+        "tpot_p50_ms": stat("Inter Token Latency", "ms", "Median"),
+        "tpot_p99_ms": p99("Inter Token Latency", "ms"),
+        "tpot_incl_ttft_mean_ms": stat("Time per Output Token", "ms"),
+        "itl_mean_ms": stat("Inter Token Latency", "ms"),
+        "e2e_mean_ms": milliseconds(stat("Request Latency", "Sec")),
+        "e2e_p99_ms": milliseconds(p99("Request Latency", "Sec")),
+        "notes": notes(KIND_GUIDELLM, _TTFT_INCLUDED, f"{lost:.0f} failed" if lost else "", few_requests(done)),
+    }

@@ -1,0 +1,525 @@
+"""What an importer gives back: rows in the column form of the measurement tables, and what was wrong in the file."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import islice
+from typing import Any
+
+from glmplan.units import Milliseconds, Ratio, Seconds
+
+__all__ = [
+    "BadRecord",
+    "Document",
+    "Fields",
+    "Imported",
+    "Problem",
+    "Source",
+    "array_elements",
+    "bar_table",
+    "by_keys",
+    "by_text",
+    "csv_table",
+    "documents",
+    "few_requests",
+    "latencies",
+    "load",
+    "mean_lengths",
+    "milliseconds",
+    "notes",
+    "row_identifier",
+]
+
+
+# JSON values out of a file that may be cut off or hold several, each with the line it begins on.
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong in a file.
+
+    Parameters
+    ----------
+    line : int
+        Where it stands; 0 for the file as a whole, [-]
+    field : str
+        The field; empty if none.
+    message : str
+        What was expected and what was found.
+
+    Examples
+    --------
+    >>> print(Problem(3, "duration", "expected a number, got 'abc'"))
+    line 3: duration: expected a number, got 'abc'
+    """
+
+    line: int
+    field: str
+    message: str
+
+    def __str__(self) -> str:
+        where = [f"line {self.line}"] if self.line else []
+        return ": ".join([*where, *([self.field] if self.field else []), self.message])
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One JSON value of a file and the line it begins on."""
+
+    value: Any
+    line: int
+
+
+def _resume(text: str, position: int) -> int:
+    """Return where the record after a broken one can begin: the next line that opens an object, indented as it was."""
+    indent = re.match(r"[ \t]*", text[text.rfind("\n", 0, position) + 1 : position])[0]  # type: ignore[index]
+    found = re.compile(rf"\n{indent}(?=\{{)").search(text, position)
+    return found.end() if found else len(text)
+
+
+def _values(text: str, start: int, base_line: int) -> tuple[list[Document], list[Problem], int]:
+    """Read JSON values from a place on, skipping what is broken; stops at the `]` that closes an enclosing array."""
+    decoder = json.JSONDecoder()
+    found: list[Document] = []
+    problems: list[Problem] = []
+    gap = re.compile(r"[\s,\x00\ufeff]*")
+    position, counted, line = start, start, base_line
+    whole = len(text.rstrip())
+    while True:
+        position = gap.match(text, position).end()  # type: ignore[union-attr]
+        line, counted = line + text.count("\n", counted, position), position
+        if position >= len(text) or text[position] == "]":
+            return found, problems, position
+        try:
+            value, end = decoder.raw_decode(text, position)
+        except (ValueError, RecursionError) as error:
+            at = getattr(error, "pos", position)
+            cut = at >= whole or str(error).startswith("Unterminated string")
+            found_line = line + text.count("\n", position, at)
+            why = f"found {text[at : at + 20]!r}" + (f" on line {found_line}" if found_line != line else "")
+            why = "the record is cut off" if cut else why
+            problems.append(Problem(line, "", f"expected a whole JSON record, {why}"))
+            position = _resume(text, position)
+            continue
+        found.append(Document(value, line))
+        position = end
+
+
+def documents(text: str) -> tuple[list[Document], list[Problem]]:
+    r"""Read every JSON record of a text: one object, an array, one object each line, or objects one after another.
+
+    A broken record is left out and reported with its line; the records after it survive.
+
+    Examples
+    --------
+    >>> good, bad = documents('{"a": 1}\n{"a": \n{"a": 3}\n')
+    >>> [document.value["a"] for document in good], bad[0].line
+    ([1, 3], 2)
+    """
+    start = len(text) - len(text.lstrip("\ufeff \t\r\n"))
+    line = 1 + text.count("\n", 0, start)
+    if text[start : start + 1] == "[":
+        found, problems, end = _values(text, start + 1, line)
+        if end >= len(text):
+            problems.append(Problem(1 + text.count("\n"), "", "expected ']' at the end of the array, the file ends"))
+        return found, problems
+    found, problems, end = _values(text, start, line)
+    if end < len(text):
+        problems.append(Problem(1 + text.count("\n", 0, end), "", "expected a JSON record, found ']'"))
+    return found, problems
+
+
+def array_elements(text: str, key: str) -> tuple[list[Document], list[Problem]]:
+    """Read the elements of one array out of a JSON text that is cut off.
+
+    `text`: Content of a file whose end is missing.
+
+    Examples
+    --------
+    >>> [d.value for d in array_elements('{"runs": [{"a": 1}, {"a": 2', "runs")[0]]
+    [{'a': 1}]
+    """
+    best: tuple[list[Document], list[Problem]] = ([], [])
+    for begin in re.finditer(rf'"{re.escape(key)}"\s*:\s*\[', text):
+        # settings may hold a list of the same name; the records are the list of the larger objects
+        found, problems, _ = _values(text, begin.end(), 1 + text.count("\n", 0, begin.end()))
+        objects = [document for document in found if isinstance(document.value, Mapping)]
+        if sum(len(d.value) for d in objects) >= sum(len(d.value) for d in best[0]):
+            best = (objects, problems)
+    return best
+
+
+#: content beyond which rows are named by its digest [character]
+_LONG = 1 << 16
+#: what no time, size or count reaches
+_LARGEST = 1e300
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """The runs of one file.
+
+    Parameters
+    ----------
+    kind : str
+        The tool that wrote the file, as recognised by its content.
+    rows : list of dict
+        Runs; keys are among `glmplan.io.runs.columns.COLUMNS`.
+    problems : list of Problem
+        Records and fields that could not be used.
+    logged : object, optional
+        For a startup log: what the engine said of its memory (`startup.StartupLog`).
+    """
+
+    kind: str
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    logged: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file as an importer sees it.
+
+    Parameters
+    ----------
+    name : str
+        Name of the file, only for messages and for what a format hides in it.
+    text : str
+        Its content.
+    """
+
+    name: str
+    text: str
+
+    def has_keys(self, *keys: str) -> bool:
+        """Tell whether all of some JSON keys occur, which works on truncated files too."""
+        return all(re.search(rf'"{re.escape(key)}"\s*:', self.text) for key in keys)
+
+    def collect(self, read: Callable[[Fields], Iterable[dict[str, Any]]], array: str = "") -> Imported:
+        """Read each JSON record with a function; a record that is broken is a problem, the others survive.
+
+        - `read`: From the fields of a record to its runs.
+        - `array`: Name of the array that holds the records when the file is one big object.
+        """
+        found, problems = documents(self.text)
+        if array:
+            nested, cut = array_elements(self.text, array) if problems or not found else ([], [])
+            whole = [d for d in found if isinstance(d.value, dict) and isinstance(d.value.get(array), list)]
+            found = [Document(v, d.line) for d in whole for v in d.value[array]] or nested
+            problems = [] if whole else (cut or problems)
+        return self.gather([*problems, *found], read)
+
+    def gather(
+        self, records: Iterable[Document | Problem], read: Callable[[Fields], Iterable[dict[str, Any]]]
+    ) -> Imported:
+        """Read records with a function; one that is broken is a problem, the others survive.
+
+        - `records`: The records, and what was wrong where there should have been one.
+        - `read`: From the fields of a record to its runs.
+        """
+        rows: list[dict[str, Any]] = []
+        problems: list[Problem] = []
+        for record in records:
+            if isinstance(record, Problem):
+                problems.append(record)
+                continue
+            try:
+                for row in read(Fields(record.value, record.line, problems)):
+                    rows.append({"id": row_identifier(self.text, len(rows)), **row})
+            except BadRecord as error:
+                problems.append(error.problem)
+        return Imported("", rows, problems)
+
+
+def by_keys(*keys: str, without: str = "") -> Callable[[Source], bool]:
+    """Return a test whether a file holds some JSON keys, which works on truncated files too.
+
+    Returns: From a `Source` to whether it is of that kind.
+
+    Examples
+    --------
+    >>> by_keys("tput", without="isl")(Source("", '{"tput": 1'))
+    True
+    """
+    return lambda source: source.has_keys(*keys) and not (without and source.has_keys(without))
+
+
+def by_text(pattern: str) -> Callable[[Source], bool]:
+    """Return a test whether a text holds a line that matches.
+
+    - `pattern`: Regular expression; `^` and `$` are those of a line.
+    - Returns: From a `Source` to whether it is of that kind.
+
+    Examples
+    --------
+    >>> by_text("^pp")(Source("", "tg\\npp 5"))
+    True
+    """
+    compiled = re.compile(pattern, re.M)
+    return lambda source: compiled.search(source.text) is not None
+
+
+class BadRecord(ValueError):
+    """A record that cannot become a run; carries the problem."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        super().__init__(str(problem))
+
+
+class Fields:
+    """Reads fields of one record; what is missing or of the wrong type is a problem with its line and its name.
+
+    Parameters
+    ----------
+    value : mapping
+        The record.
+    line : int
+        Where it begins, [-]
+    problems : list of Problem
+        Where problems go.
+    prefix : str, optional
+        Name of the enclosing field.
+    """
+
+    def __init__(self, value: Any, line: int, problems: list[Problem], prefix: str = "") -> None:
+        if not isinstance(value, Mapping):
+            raise BadRecord(Problem(line, prefix.rstrip("."), f"expected an object, got {_short(value)}"))
+        self.value, self.line, self.problems, self.prefix = value, line, problems, prefix
+
+    def __contains__(self, key: str) -> bool:
+        return self.value.get(key) is not None
+
+    def number(self, *keys: str) -> float | None:
+        """Return the first of several fields that is there, as a number; None if none is."""
+        for key in keys:
+            value = self.value.get(key)
+            if value is None or value == "":
+                continue
+            try:
+                found = _float(value)
+            except (TypeError, ValueError, OverflowError):
+                found = math.nan
+            if not math.isnan(found):
+                return found
+            self.problems.append(Problem(self.line, self.prefix + key, f"expected a number, got {_short(value)}"))
+        return None
+
+    def positive(self, *keys: str) -> float | None:
+        """Return a number above zero; None where it is missing or zero, which these tools write for "not measured"."""
+        found = self.number(*keys)
+        if found is not None and found < 0:
+            self.problems.append(Problem(self.line, self.prefix + keys[0], f"expected a positive number, got {found}"))
+        return found if found is not None and found > 0 else None
+
+    def require(self, *keys: str) -> float:
+        """Return a number that the record cannot do without."""
+        before = len(self.problems)
+        found = self.number(*keys)
+        if found is None:
+            if len(self.problems) > before:
+                raise BadRecord(self.problems.pop())
+            raise BadRecord(Problem(self.line, self.prefix + keys[0], "expected a number, the field is missing"))
+        return found
+
+    def text(self, *keys: str) -> str | None:
+        """Return the first of several fields that holds text."""
+        for key in keys:
+            value = self.value.get(key)
+            if isinstance(value, str) and value:
+                return value
+        return None
+
+    def numbers(self, key: str) -> list[float]:
+        """Return a list of numbers; empty if it is missing or holds anything else."""
+        value = self.value.get(key)
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            kept = [
+                float(v) for v in value if isinstance(v, int | float) and not isinstance(v, bool) and abs(v) < 1e300
+            ]
+            if len(kept) == len(value):
+                return kept
+            self.problems.append(Problem(self.line, self.prefix + key, "expected a list of numbers"))
+        return []
+
+    def inside(self, *keys: str) -> Fields:
+        """Return a nested record; an empty one if it is not there."""
+        value, prefix = self.value, self.prefix
+        for key in keys:
+            value, prefix = (value.get(key) if isinstance(value, Mapping) else None) or {}, f"{prefix}{key}."
+        return Fields(value if isinstance(value, Mapping) else {}, self.line, self.problems, prefix)
+
+
+def _float(value: Any) -> float:
+    if isinstance(value, bool | list | dict) or (isinstance(value, str) and not value.isascii()):
+        raise ValueError
+    return float(value)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def milliseconds(value: Seconds | None) -> Milliseconds | None:
+    """Turn seconds into milliseconds, keeping what is missing.
+
+    Examples
+    --------
+    >>> milliseconds(0.25), milliseconds(None)
+    (250.0, None)
+    """
+    return None if value is None else value * 1e3
+
+
+def row_identifier(content: str, index: int) -> str:
+    """Name a run by the content it came from, so that importing a file twice gives the same names.
+
+    Examples
+    --------
+    >>> row_identifier("abc", 0)
+    'imp-af933b6265'
+    """
+    if len(content) > _LONG:
+        # a long file is not gone through again for each of its rows
+        content = _digest(content)
+    return "imp-" + hashlib.sha256(f"{index}:{content}".encode(errors="replace")).hexdigest()[:10]
+
+
+@lru_cache(maxsize=1)
+def _digest(content: str) -> str:
+    return hashlib.sha256(content.encode(errors="replace")).hexdigest()
+
+
+# Columns that the serving benchmarks share: means and percentiles of latencies, and notes on how far to trust them.
+
+#: With so few requests one slow first request moves every mean; medians are the safer figures.
+_FEW = 10
+
+
+def latencies(fields: Fields, *, e2e: str = "e2el", suffix: str = "_ms", scale: float = 1.0) -> dict[str, float | None]:
+    """Read `mean_ttft_ms`-like fields into columns.
+
+    - `scale`: From the tool's unit to ms, [ms/unit].
+    - Returns: Columns `ttft_mean_ms`, `tpot_p99_ms` and so on; None where the tool does not say.
+
+    Examples
+    --------
+    >>> latencies(Fields({"mean_ttft": 0.5}, 1, []), suffix="", scale=1000)["ttft_mean_ms"]
+    500.0
+    """
+    columns: dict[str, float | None] = {}
+    for ours, theirs in {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": e2e}.items():
+        for quantile, words in {"mean": ("mean",), "p50": ("median", "p50"), "p99": ("p99",)}.items():
+            if (ours, quantile) == ("e2e", "p50"):
+                continue
+            value = fields.positive(*(f"{word}_{theirs}{suffix}" for word in words))
+            columns[f"{ours}_{quantile}_ms"] = None if value is None else value * scale
+    return columns
+
+
+def mean_lengths(fields: Fields, completed: Ratio) -> dict[str, float | None]:
+    """Return tokens for each request from totals, never from nominal lengths (random lengths have other means)."""
+    return {
+        "input_tokens": fields.require("total_input_tokens") / completed,
+        "output_tokens": fields.require("total_output_tokens") / completed,
+    }
+
+
+def load(fields: Fields, prompts: Ratio | None) -> dict[str, float | None]:
+    """Return how the load was offered: users in a closed loop, or a rate.
+
+    `prompts`: Requests in all; with no limit and no rate they are all in flight at once.
+
+    Examples
+    --------
+    >>> load(Fields({"max_concurrency": 64, "request_rate": "inf"}, 1, []), 12)
+    {'concurrency': 12, 'request_rate_per_s': None}
+    """
+    limit, rate = fields.positive("max_concurrency"), fields.positive("request_rate")
+    finite = rate is not None and rate != float("inf")
+    users = limit if limit is not None else (None if finite else prompts)
+    if users is not None and prompts is not None:
+        users = min(users, prompts)
+    return {"concurrency": users, "request_rate_per_s": rate if finite else None}
+
+
+def few_requests(completed: Ratio) -> str:
+    """Return a warning for runs too short for their means, or nothing."""
+    return f"only {completed:.0f} requests: prefer medians to means" if completed <= _FEW else ""
+
+
+def notes(*parts: Any) -> str:
+    """Join notes, dropping empty ones.
+
+    Examples
+    --------
+    >>> notes("a", "", None, "b")
+    'a; b'
+    """
+    return "; ".join(str(part) for part in parts if part)
+
+
+# Records out of CSV and out of the tables with bars that tools print and people paste.
+
+
+def _record(header: list[str], cells: list[str], line: int) -> Document | Problem:
+    if len(cells) != len(header):
+        return Problem(line, "", f"expected {len(header)} cells, got {len(cells)}")
+    # of columns with one name the first counts
+    return Document(dict(zip(reversed(header), reversed(cells), strict=True)), line)
+
+
+def csv_table(text: str, *, headers: int = 1) -> Iterator[Document | Problem]:
+    """Read the records of a CSV.
+
+    - `headers`: Lines of the header; the names of a column in them are joined by bars.
+    - Yields: A record, or what is wrong with its line.
+
+    Examples
+    --------
+    >>> [record.value for record in csv_table("a,a\\nb,\\n1,2", headers=2)]
+    [{'a': '2', 'a|b': '1'}]
+    """
+    reader = csv.reader(io.StringIO(text.removeprefix("\ufeff")))
+    head = list(islice(reader, headers))
+    if len(head) < headers:
+        yield Problem(len(head), "", f"expected {headers} header rows, the file ends")
+        return
+    names = ["|".join(part for part in cell if part) for cell in zip(*head, strict=False)]
+    for cells in reader:
+        if any(cells):
+            yield _record(names, cells, reader.line_num)
+
+
+def bar_table(text: str, header: str, *, ends: bool = True) -> Iterator[Document | Problem]:
+    """Read the records of every table of a text whose cells stand between bars.
+
+    - `header`: Regular expression that a header line matches from its begin.
+    - `ends`: Whether a line without bars ends a table; else lines of a log may stand in it.
+    - Yields: A record, or what is wrong with its line.
+
+    Examples
+    --------
+    >>> [record.value for record in bar_table("| a | b |\\n|---|---|\\n| 1 | 2 |", r"\\| a")]
+    [{'b': '2', 'a': '1'}]
+    """
+    names: list[str] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        bare = line.strip()
+        cells = [cell.strip() for cell in bare.strip("|").split("|")] if bare.startswith("|") else []
+        if re.match(header, line):
+            names = cells
+        elif not cells:
+            names = [] if ends else names
+        elif names and set("".join(cells)) - set("-: "):
+            yield _record(names, cells, number)

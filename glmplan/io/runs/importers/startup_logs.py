@@ -1,0 +1,746 @@
+"""What an engine says of itself while it starts: the record that the log readers fill."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from glmplan.catalog.files import data_folder, read_rows
+from glmplan.errors import SpecError
+from glmplan.io.runs.importers.record import Imported, Source, by_text, notes, row_identifier
+from glmplan.units import GIB, Ratio
+
+__all__ = [
+    "KIND",
+    "KIND_LLAMACPP_LOG",
+    "KIND_SGLANG_LOG",
+    "KIND_TRTLLM_LOG",
+    "LoggedStart",
+    "StartupLog",
+    "imported",
+    "matches",
+    "number",
+    "read",
+    "read_llamacpp_log",
+    "read_sglang_log",
+    "read_trtllm_log",
+    "recognise",
+    "recognise_llamacpp_log",
+    "recognise_sglang_log",
+    "recognise_trtllm_log",
+    "start_up_logs",
+    "weights_of_method",
+]
+
+
+#: How engines name a method of quantisation and how the tables name the format; None: the method says nothing of it.
+_FORMATS = {
+    "modelopt_fp4": "nvfp4",
+    "modelopt": "fp8",
+    "awq_marlin": "awq-int4",
+    "awq": "awq-int4",
+    "gptq_marlin": "gptq-int4",
+    "gptq": "gptq-int4",
+    "compressed-tensors": None,
+}
+
+
+@dataclass(slots=True)
+class StartupLog:
+    """One engine start. Bytes are those of one rank; None where the log does not say.
+
+    Parameters
+    ----------
+    engine : str
+        vllm, sglang, trtllm or llama.cpp.
+    version, model, quantization, kv_cache, attention_backend, moe_backend, speculative : str or None
+        As the log names them.
+    accelerator : str or None
+        Device name, if the log prints it.
+    tp, pp, dp, ep, dcp : int or None
+        Layout, [-]
+    weights : float or None
+        Weights in the memory of the fullest rank, [B]
+    host_weights : float or None
+        Weights left in host memory, [B]
+    kv_pool : float or None
+        Memory for the KV cache on the poorest rank, [B]
+    kv_tokens : float or None
+        Tokens the pool holds, [token]
+    cells : float or None
+        Tokens that the launch asks the cache to hold, all slots together (llama.cpp's `n_ctx`), [token]
+    graphs : float or None
+        Memory of captured graphs, [B]
+    activations : float or None
+        Peak of activations or the compute buffer, [B]
+    outside_torch, graph_estimate : float or None
+        Memory outside torch; what the engine expects graphs to take before it captures them, [B]
+    total : float or None
+        Memory of the part as the engine sees it, [B]
+    memory_utilization : float or None
+        Share of memory the engine may use, [-]
+    max_context : float or None
+        Longest request, [token]
+    max_concurrency : float or None
+        Requests of the longest length that fit, [-]
+    max_sequences : float or None
+        Requests in one batch, [-]
+    max_batched_tokens : float or None
+        Token budget of one step, [token]
+    graph_count : float or None
+        Graphs captured, [-]
+    graphs_taken : bool or None
+        Whether the launch takes its estimate of CUDA graphs from the pool, where the log says so.
+    whole_tower : bool or None
+        Whether every rank holds the whole image tower, where the log says so (vLLM's `--mm-encoder-tp-mode data`,
+        SGLang's `--mm-enable-dp-encoder`).
+    lines : dict of str to int
+        Where each of these stands.
+    """
+
+    engine: str
+    version: str | None = None
+    model: str | None = None
+    quantization: str | None = None
+    kv_cache: str | None = None
+    attention_backend: str | None = None
+    moe_backend: str | None = None
+    speculative: str | None = None
+    accelerator: str | None = None
+    tp: int | None = None
+    pp: int | None = None
+    dp: int | None = None
+    ep: int | None = None
+    dcp: int | None = None
+    weights: float | None = None
+    host_weights: float | None = None
+    kv_pool: float | None = None
+    kv_tokens: float | None = None
+    cells: float | None = None
+    graphs: float | None = None
+    activations: float | None = None
+    outside_torch: float | None = None
+    graph_estimate: float | None = None
+    total: float | None = None
+    memory_utilization: float | None = None
+    max_context: float | None = None
+    max_concurrency: float | None = None
+    max_sequences: float | None = None
+    max_batched_tokens: float | None = None
+    graph_count: float | None = None
+    graphs_taken: bool | None = None
+    whole_tower: bool | None = None
+    lines: dict[str, int] = field(default_factory=dict)
+
+    def put(self, name: str, value: Any, line: int, keep: str = "first") -> None:
+        """Store a value. Ranks repeat themselves, so `keep` says which counts: the first, the last, the max or the min."""
+        old = getattr(self, name)
+        if value is None:
+            return
+        better = old is None or keep == "last" or (keep == "max" and value > old) or (keep == "min" and value < old)
+        if better:
+            setattr(self, name, value)
+            self.lines[name] = line
+
+    def row(self) -> dict[str, Any]:
+        """Return the log as a run of phase `memory`."""
+        layout = [size for size in (self.tp, self.pp, self.dp) if size is not None]
+        cards = None
+        if layout:
+            cards = (self.tp or 1) * (self.pp or 1) * (self.dp or 1)
+        return {
+            "checkpoint": self.model,
+            "weights": weights_of_method(self.quantization),
+            "kv_cache": self.kv_cache,
+            "accelerator_count": cards,
+            "tp": self.tp,
+            "pp": self.pp,
+            "dp": self.dp,
+            "ep": self.ep,
+            "dcp": self.dcp,
+            "engine": self.engine,
+            "engine_version": self.version,
+            "attention_backend": self.attention_backend,
+            "moe_backend": self.moe_backend,
+            "cuda_graphs": None if self.graphs is None else "yes",
+            "speculative": self.speculative,
+            "phase": "memory",
+            "memory_fraction": self.memory_utilization,
+            "max_num_seqs": self.max_sequences,
+            "max_num_batched_tokens": self.max_batched_tokens,
+            "max_model_len": self.max_context,
+            "kv_pool_tokens": self.kv_tokens,
+            "weights_gib_per_accelerator": None if self.weights is None else self.weights / GIB,
+            "notes": notes(
+                f"{self.engine} startup log",
+                self.accelerator,
+                *(
+                    f"{label} {value / GIB:.2f} GiB"
+                    for label, value in (("KV pool", self.kv_pool), ("graphs", self.graphs))
+                    if value is not None
+                ),
+            ),
+        }
+
+    def found(self) -> list[str]:
+        """Return the names of what the log told."""
+        return [f.name for f in fields(self) if f.name not in ("engine", "lines") and getattr(self, f.name) is not None]
+
+
+def weights_of_method(method: str | None) -> str | None:
+    """Return the weight format behind an engine's name of a quantisation method.
+
+    Returns: The format; None where the method does not say it.
+
+    Examples
+    --------
+    >>> weights_of_method("modelopt_fp4"), weights_of_method("fp8"), weights_of_method("compressed-tensors")
+    ('nvfp4', 'fp8', None)
+    """
+    return _FORMATS.get(method or "", method)
+
+
+def number(text: str) -> Ratio:
+    """Read a number with thousands separators.
+
+    Examples
+    --------
+    >>> number("341,504")
+    341504.0
+    """
+    return float(text.replace(",", ""))
+
+
+def matches(text: str, pattern: str) -> list[tuple[int, re.Match[str]]]:
+    """Find a pattern in each line of a text, also several times in a line where the ranks' lines ran together.
+
+    Examples
+    --------
+    >>> [(line, m[1]) for line, m in matches("a=1 a=2\\na=3", r"a=(\\d)")]
+    [(1, '1'), (1, '2'), (2, '3')]
+    """
+    compiled = re.compile(pattern)
+    return [(n, m) for n, line in enumerate(text.split("\n"), 1) for m in compiled.finditer(line)]
+
+
+def imported(source: Source, log: StartupLog) -> Imported:
+    """Wrap a log as what an importer gives back, with a problem for each main figure that is missing."""
+    from glmplan.io.runs.importers.record import Problem
+
+    wanted = {"weights": "the memory the weights take", "kv_tokens": "the size of the KV pool in tokens"}
+    missing = [
+        Problem(0, name, f"expected {what}; the log ends or its level hides it")
+        for name, what in wanted.items()
+        if getattr(log, name) is None
+    ]
+    row = {"id": row_identifier(source.text, 0), **log.row()}
+    return Imported("", [row] if len(missing) < len(wanted) else [], missing, log)
+
+
+# Start-up logs of engines that ship with glmplan: what each launch was told, and what it said of its memory.
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedStart:
+    """One engine start of `calibration/memory/start-up-logs.csv`.
+
+    Attributes
+    ----------
+    id, source : str
+        Name of the row; address of the log, with the commit and the file.
+    log : StartupLog
+        What the engine was told and what it said, as a reader of the log itself fills it.
+    model, weights, accelerator : str or None
+        Names of the catalogue; None where it has no such model, or the source does not name the part.
+    measured_on : str
+        Date of the log; empty where it has none.
+    multimodal : bool
+        Whether the launch served images; False where it was told not to.
+    graphs : bool
+        Whether decode steps ran from captured graphs.
+    graph_requests : float or None
+        Largest batch with a graph, as told (SGLang's ``cuda_graph_max_bs``), [-]
+    draft, outside_torch, graph_estimate, total, free : float or None
+        Weights of a draft model that the log gives apart; memory outside torch; the engine's estimate of graphs;
+        memory of the part; free before weights, [B]
+    unstated : frozenset of str
+        Settings that somebody may have set and the source does not tell, as in
+        `glmplan.prediction.deployment.Settings`;
+        what is empty in a whole log was left to the engine, for engines print what they are told.
+    not_scored : str
+        Why no prediction is held against it; empty where one is.
+    note : str
+        Anything else.
+    """
+
+    id: str
+    source: str
+    log: StartupLog
+    model: str | None
+    weights: str | None
+    accelerator: str | None
+    measured_on: str
+    multimodal: bool
+    graphs: bool
+    graph_requests: float | None
+    draft: float | None
+    outside_torch: float | None
+    graph_estimate: float | None
+    total: float | None
+    free: float | None
+    unstated: frozenset[str]
+    not_scored: str
+    note: str
+
+    @property
+    def origin(self) -> str:
+        """The repository or thread: all logs of one origin have one vote together."""
+        return self.source.split(" ")[0]
+
+
+#: column → field of `StartupLog`, numbers [-] and [token]
+_NUMBERS = {
+    "memory_fraction": "memory_utilization",
+    "max_model_len": "max_context",
+    "max_num_seqs": "max_sequences",
+    "max_num_batched_tokens": "max_batched_tokens",
+    "pool_tokens": "kv_tokens",
+}
+#: column [GiB] → field of `StartupLog` [B]
+_BYTES = {"weights_gib": "weights", "pool_gib": "kv_pool", "graphs_gib": "graphs", "activation_gib": "activations"}
+#: column → field of `StartupLog`, text
+_TEXT = {"engine_version": "version", "checkpoint": "model", "kv_cache": "kv_cache", "moe_backend": "moe_backend"}
+_LAYOUT = ("tp", "pp", "dp", "ep", "dcp")
+
+
+def start_up_logs(path: str | Path | None = None) -> list[LoggedStart]:
+    """Read the start-up logs.
+
+    - `path`: A file of the same form; the one in `calibration` by default.
+    - Returns: All rows, also those that are not scored.
+
+    Examples
+    --------
+    >>> found = start_up_logs()
+    >>> len(found), {one.log.engine for one in found} == {"vllm", "sglang"}
+    (99, True)
+    """
+    file = Path(path) if path is not None else data_folder("calibration") / "memory" / "start-up-logs.csv"
+    return [_start(row, file) for row in read_rows(file)]
+
+
+def _start(row: dict[str, str], file: Path) -> LoggedStart:
+    if not row["source"]:
+        raise SpecError("has no source", file=file, field=row["id"])
+
+    def number(column: str) -> float | None:
+        try:
+            return float(row[column]) if row[column] else None
+        except ValueError:
+            raise SpecError("is not a number", file=file, field=f"{row['id']}, {column}", value=row[column]) from None
+
+    def size(column: str) -> float | None:
+        found = number(column)
+        return None if found is None else found * GIB
+
+    log = StartupLog(row["engine"], speculative=None if row["speculative"] in ("", "none") else row["speculative"])
+    for column, name in _TEXT.items():
+        setattr(log, name, row[column] or None)
+    for name in _LAYOUT:
+        degree = number(name)
+        setattr(log, name, None if degree is None else int(degree))
+    for column, name in _NUMBERS.items():
+        setattr(log, name, number(column))
+    for column, name in _BYTES.items():
+        setattr(log, name, size(column))
+    log.accelerator = row["accelerator"] or None
+    return LoggedStart(
+        id=row["id"],
+        source=row["source"],
+        log=log,
+        model=row["model"] or None,
+        weights=row["weights"] or None,
+        accelerator=row["accelerator"] or None,
+        measured_on=row["measured_on"],
+        multimodal=row["multimodal"] != "off",
+        graphs=row["cuda_graphs"] != "no",
+        graph_requests=number("graph_requests"),
+        draft=size("draft_gib"),
+        outside_torch=size("outside_torch_gib"),
+        graph_estimate=size("graph_estimate_gib"),
+        total=size("total_gib"),
+        free=size("free_gib"),
+        unstated=frozenset(row["unstated"].split()),
+        not_scored=row["not_scored"],
+        note=row["note"],
+    )
+
+
+# The startup log of vLLM, V0 and V1, one or many ranks.
+
+KIND = "vllm startup log"
+#: Arguments of the engine line and the fields they fill; the last group of the pattern is the value.
+_ARGUMENTS = {
+    "tp": r"tensor_parallel_size['\"]?[=:] ?(\d+)",
+    "pp": r"pipeline_parallel_size['\"]?[=:] ?(\d+)",
+    "dp": r"data_parallel_size['\"]?[=:] ?(\d+)",
+    "dcp": r"decode_context_parallel_size['\"]?[=:] ?(\d+)",
+}
+recognise = by_text(r"vLLM API server version|LLM engine \(v|GPU KV cache size:|# GPU blocks: |gpu_worker\.py")
+#: what the log says in words, and the settings that it prints; of a name that stands twice the later pattern is added
+_WORDS = (
+    ("version", r"LLM engine \(v([^)]+)\)"),
+    ("version", r"API server version:? (\S+)"),
+    ("version", r"█ +version (\S+)"),
+    ("model", r"with config: model='([^']+)'"),
+    ("model", r"█ +model +(\S+)"),
+    ("quantization", r"[( ]quantization=(?!None)'?([\w-]+)"),
+    ("kv_cache", r"Using DeepSeek's (\w+) KV cache format"),
+    ("kv_cache", r"kv_cache_dtype['\"]?[=:] ?'?(\w+)"),
+    ("attention_backend", r"Using (?:AttentionBackendEnum\.)?(\w+) (?:attention )?backend(?: out of|\.| on)"),
+    ("attention_backend", r"Using (Flash ?\w*|Triton\w*|FlashMLA|XFormers) (?:attention )?backend"),
+    ("moe_backend", r"Using '?([\w ]+?)'? \w+ MoE backend"),
+    ("speculative", r"speculative_config=(?!None)(?:SpeculativeConfig\()?(?:method='?(\w+))"),
+)
+_SETTINGS = (
+    ("memory_utilization", r"gpu_memory_utilization'?[=:] ?\(?([\d.]+)"),
+    ("memory_utilization", r"gpu_memory_utilization \(([\d.]+)\)"),
+    ("max_context", r"(?:max_seq_len=|Using max model len )(\d+)"),
+    ("max_sequences", r"max_num_seqs'?[=:] ?(\d+)"),
+    ("max_batched_tokens", r"max_num_batched_tokens'?[=:] ?(\d+)"),
+)
+#: what the log says of memory beside weights and pool, in GiB; old versions say GB and mean the same
+_SIZES = (
+    ("activations", r"activation peak memory takes ([\d.]+) ?Gi?B"),
+    ("activations", r"([\d.]+) GiB for peak activation"),
+    ("outside_torch", r"non_torch_memory takes ([\d.]+) ?Gi?B"),
+    ("outside_torch", r"([\d.]+) GiB for non-torch memory"),
+    ("graph_estimate", r"Estimated CUDA graph memory: ([\d.]+) GiB"),
+    ("total", r"total_gpu_memory \(([\d.]+) ?Gi?B\)"),
+    ("total", r"Free memory on device \S*\s?\([\d.]+/([\d.]+) GiB\)"),
+)
+
+
+def read(source: Source) -> Imported:
+    """Read a startup log.
+
+    Old versions print GiB as GB; both are binary here. Each rank prints its own line: the fullest rank's weights
+    and the poorest rank's pool count, for the pool of all ranks is as large as the smallest.
+
+    Examples
+    --------
+    >>> read(Source("", "GPU KV cache size: 341,504 tokens")).rows[0]["kv_pool_tokens"]
+    341504.0
+    """
+    text, log = source.text, StartupLog("vllm")
+    for name, pattern in _WORDS:
+        for line, match in matches(text, pattern):
+            log.put(name, match[1], line)
+    for name, pattern in _ARGUMENTS.items():
+        for line, match in matches(text, pattern):
+            log.put(name, int(match[1]), line, "max")
+    for line, _ in matches(text, r"enable_expert_parallel['\"]?[=:] ?(True)"):
+        log.put("ep", (log.tp or 1) * (log.dp or 1), line)
+    for line, match in matches(
+        text, r"(?:Model loading took|Loading model weights took|model weights take) ([\d.]+) ?Gi?B"
+    ):
+        log.put("weights", float(match[1]) * GIB, line, "max")
+    for line, match in matches(text, r"(?:Available KV cache memory:|reserved for KV Cache is) (-?[\d.]+) ?Gi?B"):
+        log.put("kv_pool", float(match[1]) * GIB, line, "min")
+    for line, match in matches(text, r"Explicitly set \(([\d.]+)/[\d.]+\) GiB for KV cache"):
+        log.put("kv_pool", float(match[1]) * GIB, line, "min")
+    if log.quantization is None and "quantization=None" in text:
+        # not quantised: the weights are what the run computes in
+        for line, match in matches(text, r"dtype=torch\.(bfloat16|float16|float32)"):
+            log.put("quantization", {"bfloat16": "bf16", "float16": "f16", "float32": "fp32"}[match[1]], line)
+    for line, match in matches(text, r"(?:GPU|CPU) KV cache size: ([\d,]+) tokens"):
+        log.put("kv_tokens", number(match[1]), line, "min")
+    block = next((int(m[1]) for _, m in matches(text, r"block_size=(\d+)")), 16)
+    for line, match in matches(text, r"# (?:GPU|cuda) blocks: (\d+)"):
+        log.put("kv_tokens", float(match[1]) * block, line, "min")
+    for line, match in matches(text, r"Maximum concurrency for ([\d,]+) tokens per request: ([\d.]+)x"):
+        log.put("max_concurrency", float(match[2]), line)
+        log.put("max_context", number(match[1]), line)
+    for pattern in (
+        r"CUDA graph pool memory: ([\d.]+) GiB \(actual\)",
+        r"Graph capturing finished in .*?took ([\d.]+) Gi?B",
+    ):
+        for line, match in matches(text, pattern):
+            log.put("graphs", float(match[1]) * GIB, line, "max")
+    for line, match in matches(text, r"CUDA graph memory: PIECEWISE=(\d+).*?FULL=(\d+)"):
+        log.put("graph_count", float(match[1]) + float(match[2]), line)
+    for line, match in matches(text, r"CUDA graph memory profiling is (enabled|disabled)"):
+        log.put("graphs_taken", match[1] == "enabled", line)
+    for line, match in matches(text, r"mm[_-]encoder[_-]tp[_-]mode['\"]?[=: ] ?'?(data|weights)"):
+        log.put("whole_tower", match[1] == "data", line)
+    for line, _ in matches(text, r"Falling back to `--mm-encoder-tp-mode weights`"):
+        log.put("whole_tower", False, line, "last")
+    for name, pattern in _SIZES:
+        for line, match in matches(text, pattern):
+            log.put(name, float(match[1]) * GIB, line, "max")
+    for name, pattern in _SETTINGS:
+        for line, match in matches(text, pattern):
+            log.put(name, float(match[1]), line)
+    return imported(source, log)
+
+
+# The startup log of SGLang.
+
+KIND_SGLANG_LOG = "sglang startup log"
+recognise_sglang_log = by_text(r"server_args=ServerArgs\(|Load weight end\.|max_total_num_tokens=\d")
+
+
+def read_sglang_log(source: Source) -> Imported:
+    """Read a startup log. SGLang divides by 2^30 and prints GB: every size here is GiB.
+
+    With DP attention `tp_size` spans the replicas, so TP of the attention is `tp_size / dp_size`.
+
+    Examples
+    --------
+    >>> log = "KV Cache is allocated. #tokens: 1000, K size: 2.00 GB, V size: 2.00 GB"
+    >>> read(Source("", log)).logged.kv_pool / 2**30
+    4.0
+    """
+    text, log = source.text, StartupLog("sglang")
+    for name, pattern in (
+        ("version", r"(?:sglang[_ ]version|SGLang version)['\"=: ]+v?([\w.+]+)"),
+        ("model", r"model_path='([^']+)'"),
+        ("quantization", r"[( ]quantization='(\w+)'"),
+        ("kv_cache", r"KV Cache is allocated\. dtype: (?:torch\.)?(\w+)"),
+        ("kv_cache", r"kv_cache_dtype='(?!auto)(\w+)'"),
+        ("attention_backend", r"[( ]attention_backend='(\w+)'"),
+        ("attention_backend", r"[Uu]se (\w+)(?: attention)? backend(?: by default)?"),
+        ("moe_backend", r"moe_runner_backend='(?!auto)(\w+)'"),
+        ("speculative", r"speculative_algorithm='(\w+)'"),
+    ):
+        for line, match in matches(text, pattern):
+            log.put(name, match[1], line)
+    for name, pattern in (
+        ("tp", r"[( ]tp_size=(\d+)"),
+        ("pp", r"[( ]pp_size=(\d+)"),
+        ("dp", r"[( ]dp_size=(\d+)"),
+        ("ep", r"[( ]ep_size=(\d+)"),
+    ):
+        for line, match in matches(text, pattern):
+            log.put(name, int(match[1]), line)
+    if log.tp and log.dp and "enable_dp_attention=True" in text:
+        log.tp = max(log.tp // log.dp, 1)
+    for line, match in matches(text, r"Load weight end\..*?mem usage=([\d.]+) GB"):
+        log.put("weights", float(match[1]) * GIB, line, "max")
+    for line, match in matches(text, r"KV Cache is allocated\..*?#tokens: (\d+)(.*)"):
+        log.put("kv_tokens", float(match[1]), line, "min")
+        sizes = re.findall(r"(?:KV|K|V) size: ([\d.]+) GB", match[2])
+        log.put("kv_pool", sum(float(size) for size in sizes) * GIB if sizes else None, line, "min")
+    for line, match in matches(text, r"max_total_num_tokens=(\d+)"):
+        log.put("kv_tokens", float(match[1]), line, "min")
+    for line, match in matches(text, r"Capture cuda graph end\..*?mem usage=([\d.]+) GB"):
+        log.put("graphs", float(match[1]) * GIB, line, "max")
+    for name, pattern in (
+        ("memory_utilization", r"mem_fraction_static=([\d.]+)"),
+        ("max_context", r"context_len=(\d+)"),
+        ("max_sequences", r"max_running_requests=(\d+)"),
+        ("max_batched_tokens", r"chunked_prefill_size=(\d+)"),
+    ):
+        for line, match in matches(text, pattern):
+            log.put(name, float(match[1]), line)
+    for line, match in matches(text, r"mm_enable_dp_encoder=(True|False)"):
+        log.put("whole_tower", match[1] == "True", line)
+    if log.kv_tokens and log.max_context:
+        log.max_concurrency = log.kv_tokens / log.max_context
+    return imported(source, log)
+
+
+# The startup log of TensorRT-LLM: the executor of its PyTorch backend, and the C++ runtime of engines built before.
+
+KIND_TRTLLM_LOG = "trtllm startup log"
+recognise_trtllm_log = by_text(r"\[TensorRT-LLM\]|\[TRT-LLM\]")
+#: what the log says in words and the settings that it prints; the first match counts
+_WORDS_TRTLLM_LOG = (
+    ("version", r"TensorRT[- ]LLM version:? v?(\S+)"),
+    ("model", r"trtllm-serve for model (\S+)"),
+    ("model", r"\bmodel='([^']+)'"),
+    ("model", r"hub/models--(\S+?)/snapshots/"),
+    ("quantization", r"quant_algo=<QuantAlgo\.(\w+)"),
+    ("kv_cache", r"kv_cache_quant_algo=<QuantAlgo\.(\w+)"),
+    ("kv_cache", r"\bkv_cache_dtype='(?!auto)(\w+)'"),
+    ("attention_backend", r"\battn_backend='(\w+)'"),
+    ("moe_backend", r"\bmoe_backend='(?!AUTO)(\w+)'"),
+    ("speculative", r"\bdecoding_type='(\w+)'"),
+)
+_LAYOUT_TRTLLM_LOG = (
+    ("tp", r"\b(?:tensor_parallel_size|tp_size)[=:] ?(\d+)"),
+    ("pp", r"\b(?:pipeline_parallel_size|pp_size)[=:] ?(\d+)"),
+    ("ep", r"\b(?:moe_expert_parallel_size|moe_ep_size)[=:] ?(\d+)"),
+)
+_SETTINGS_TRTLLM_LOG = (
+    ("memory_utilization", r"fraction is set ([\d.]+)"),
+    ("memory_utilization", r"\bfree_gpu_memory_fraction[=:] ?([\d.]+)"),
+    ("max_context", r"max_seq_len is not specified, using inferred value (\d+)"),
+    ("max_context", r"\bmax_seq_len[=:] ?(\d+)"),
+    ("max_sequences", r"\bmax_num_requests[=:] ?(\d+)"),
+    ("max_sequences", r"\bmax_batch_size[=:] ?(\d+)"),
+    ("max_batched_tokens", r"\bmax_num_tokens[=:] ?(\d+)"),
+)
+#: what the trial run of the PyTorch backend and the C++ runtime print of memory, in GiB
+_SIZES_TRTLLM_LOG = (
+    ("weights", r"\bUse ([\d.]+) GB for model weights\."),
+    ("activations", r"during inference \(inside torch\) in memory usage profiling: ([\d.]+) GiB"),
+    ("activations", r"Allocated ([\d.]+) GiB for execution context memory"),
+    ("total", r"device total memory ([\d.]+) GiB"),
+    ("total", r"calculating max tokens in paged kv cache: total: ([\d.]+) GiB"),
+)
+
+
+def read_trtllm_log(source: Source) -> Imported:
+    """Read a startup log.
+
+    The PyTorch backend makes a small pool for its trial run and the true one after it: the last pool of a rank counts,
+    of several ranks the poorest. What it prints as used outside torch holds that small pool, which is taken out of it.
+
+    References
+    ----------
+    .. [1] NVIDIA/TensorRT-LLM, tensorrt_llm/_torch/pyexecutor/_util.py (KvCacheCreator), in 1.1, 1.2 and 1.3.
+    .. [2] The same, cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp.
+
+    Examples
+    --------
+    >>> log = "[TensorRT-LLM][INFO] [MemUsageChange] Allocated 5.95 GiB for max tokens in paged KV cache (86720)."
+    >>> read(Source("", log)).rows[0]["kv_pool_tokens"]
+    86720.0
+    """
+    text, log = source.text, StartupLog("trtllm")
+    for name, pattern in _WORDS_TRTLLM_LOG:
+        for line, match in matches(text, pattern):
+            log.put(name, _plain(name, match[1]), line)
+    for name, pattern in _LAYOUT_TRTLLM_LOG:
+        for line, match in matches(text, pattern):
+            log.put(name, int(match[1]), line, "max")
+    if "enable_attention_dp=True" in text and log.tp:  # every rank attends for requests of its own
+        log.dp, log.tp = log.tp, 1
+    for name, pattern in _SETTINGS_TRTLLM_LOG:
+        for line, match in matches(text, pattern):
+            log.put(name, float(match[1]), line)
+    for name, pattern in _SIZES_TRTLLM_LOG:
+        for line, match in matches(text, pattern):
+            log.put(name, float(match[1]) * GIB, line, "max")
+    if not log.weights:  # with what the executor itself has allocated by then
+        for line, match in matches(text, r"weights \(inside torch\) in memory usage profiling: ([\d.]+) GiB"):
+            log.put("weights", float(match[1]) * GIB, line, "max")
+    for line, match in matches(text, r"\bLoaded engine size: (\d+) MiB"):
+        log.put("weights", float(match[1]) * 2.0**20, line, "max")
+    small = matches(text, r"(?:tmp kv_mem|cache memory during profiling) ([\d.]+) GiB")
+    trial = max((float(match[1]) for _, match in small), default=0.0)
+    for line, match in matches(text, r"used outside torch \([^)]*\) in memory usage profiling: ([\d.]+) GiB"):
+        log.put("outside_torch", (float(match[1]) - trial) * GIB, line, "max")
+    _pool(text, log)
+    return imported(source, log)
+
+
+def _plain(name: str, said: str) -> str:
+    """A word as other logs write it: a folder of the cache names its model, an algorithm is written small."""
+    if name == "model":
+        return said.replace("--", "/")
+    return said.lower() if name in ("quantization", "kv_cache") else said
+
+
+def _pool(text: str, log: StartupLog) -> None:
+    """The pool that is left: after the last trial run, the poorest of the ranks."""
+    begin = max((n for n, _ in matches(text, r"Estimated max memory in KV cache")), default=0)
+    for line, match in matches(text, r"Allocated ([\d.]+) GiB for max tokens in paged KV cache \((\d+)\)"):
+        if line >= begin:
+            log.put("kv_pool", float(match[1]) * GIB, line, "min")
+            log.put("kv_tokens", float(match[2]), line, "min")
+    for line, match in matches(text, r"Estimated max memory in KV cache : ([\d.]+) GiB"):
+        if log.kv_pool is None:
+            log.put("kv_pool", float(match[1]) * GIB, line)
+
+
+# The startup log of llama.cpp: server, CLI and bench, old and new prefixes.
+
+KIND_LLAMACPP_LOG = "llama.cpp startup log"
+_MIB = 2.0**20
+recognise_llamacpp_log = by_text(r"llama_model_loader:|llm_load_tensors:|load_tensors:|llama_kv_cache|llama_context:")
+
+
+def read_llamacpp_log(source: Source) -> Imported:
+    """Read a startup log.
+
+    Buffers are summed over the devices and divided by their number, for llama.cpp splits layers, not tensors.
+    Weights mapped on the host while devices hold others are kept apart. The pool is that of the device with the largest
+    caches and holds the cells of the largest cache: a sliding-window model has a second, smaller one.
+    """
+    text, log = source.text, StartupLog("llama.cpp")
+    for name, pattern in (
+        ("version", r"build(?:_info)?: +(?:b)?(\d+)"),
+        ("version", r"build_info: +b?(\S+)"),
+        ("model", r"general\.name +(?:str +)?= +(.+?)\s*$"),
+        ("model", r"loading model '([^']+)'"),
+        ("quantization", r"(?:file type|model ftype) += +(\S+)"),
+        ("kv_cache", r"K \((\w+)\):"),
+        ("accelerator", r"Device 0: ([^,]+),"),
+        ("accelerator", r"using device \S+ \(([^)]+)\)"),
+    ):
+        for line, match in matches(text, pattern):
+            log.put(name, match[1], line)
+    for line, match in matches(text, r"found (\d+) \w+ devices"):
+        log.put("pp", int(match[1]), line)
+    weights = _buffers(text, r"(\S+) model buffer size += +([\d.]+) MiB")
+    devices = {name: size for name, size in weights.items() if not name.startswith(("CPU", "CUDA_Host"))}
+    line = max((n for n, _ in matches(text, r"model buffer size")), default=0)
+    if weights:
+        used = devices or weights
+        log.put("weights", sum(used.values()) / (len(used) if devices else 1), line)
+        if devices and len(devices) < len(weights):
+            log.put("host_weights", sum(weights.values()) - sum(devices.values()), line)
+    # newer builds first try what fits, in a pass that prints the same lines: only the last pass counts
+    begin = max((n for n, _ in matches(text, r"llama_context: n_ctx +=")), default=0)
+    caches = [
+        (n, m)
+        for n, m in matches(text, r"size += +([\d.]+) MiB \( *(\d+) cells, +(\d+) layers, +\d+(?:/ *(\d+))? seqs")
+        if n >= begin
+    ]
+    for line, match in caches:
+        # cells are those of one stream; sequences that share nothing have a stream each
+        log.put("kv_tokens", float(match[2]) * float(match[4] or 1), line, "max")
+        log.put("kv_pool", _fullest(text, begin) or sum(float(m[1]) for _, m in caches) * _MIB, line)
+    for line, match in matches(text, r"llama_context: n_ctx_seq += +(\d+)"):
+        log.put("max_context", float(match[1]), line)
+    for line, match in matches(text, r"KV self size += +([\d.]+) MiB"):
+        log.put("kv_pool", float(match[1]) * _MIB, line)
+    for line, match in matches(text, r"llama_(?:context|new_context_with_model|init_from_model): n_ctx += +(\d+)"):
+        log.put("max_context", float(match[1]), line)
+        log.put("kv_tokens", float(match[1]), line)
+        log.put("cells", float(match[1]), line, "last")
+    for name, pattern in (
+        ("max_sequences", r"n_seq_max += +(\d+)"),
+        ("max_sequences", r"n_slots += +(\d+)"),
+        ("max_batched_tokens", r"\bn_batch += +(\d+)"),
+    ):
+        for line, match in matches(text, pattern):
+            log.put(name, number(match[1]), line)
+    compute = _buffers(text, r"(\S+) compute buffer size += +([\d.]+) MiB")
+    if compute:
+        log.put("activations", max(compute.values()), max(n for n, _ in matches(text, r"compute buffer size")))
+    for line, match in matches(text, r"flash_attn += +(\w+)|Flash Attention was auto, set to (\w+)"):
+        on = (match[1] or match[2]) in ("1", "on", "enabled")
+        log.put("attention_backend", "flash attention" if on else None, line, "last")
+    return imported(source, log)
+
+
+def _fullest(text: str, begin: int) -> float:
+    """Bytes of the caches of the last pass on the device that holds most of them; 0 where no device holds any."""
+    held: dict[str, float] = {}
+    for line, match in matches(text, r"(\S+) (?:KV|RS) buffer size += +([\d.]+) MiB"):
+        if line >= begin and not match[1].startswith(("CPU", "CUDA_Host")):
+            held[match[1]] = held.get(match[1], 0.0) + float(match[2]) * _MIB
+    return max(held.values(), default=0.0)
+
+
+def _buffers(text: str, pattern: str) -> dict[str, float]:
+    """Return the last size printed for each buffer; a fitting pass prints some of them before the real one."""
+    found: dict[str, float] = {}
+    for _, match in matches(text, pattern):
+        found[match[1]] = float(match[2]) * _MIB
+    return found

@@ -1,0 +1,483 @@
+"""The measurements that ship with glmplan: every campaign of `calibration/measurements`, one record for each run."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from glmplan.catalog.entries.accelerators import accelerator_names, load_accelerator, split_count
+from glmplan.catalog.entries.hosts import host_aliases, host_names, implied_host, load_host
+from glmplan.catalog.entries.models import load_model, model_names
+from glmplan.catalog.entries.names import accelerator_name
+from glmplan.catalog.files import data_folder, plain_name, read_entries, read_rows, read_toml
+from glmplan.costs.blocks.stack import routed_blocks
+from glmplan.errors import GlmplanError, SpecError
+from glmplan.io.models.checkpoints import checkpoint_for
+from glmplan.io.models.resolve import resolve_model
+from glmplan.io.runs.columns import COLUMNS
+from glmplan.io.runs.record import Run, Runs
+from glmplan.io.runs.table import read_runs
+
+if TYPE_CHECKING:
+    from glmplan.catalog.schema.host import Host
+
+__all__ = [
+    "Acceptance",
+    "Source",
+    "campaigns",
+    "day_of",
+    "described_hosts",
+    "group_key",
+    "held_out",
+    "host_of_row",
+    "is_held_out",
+    "known_names",
+    "load_acceptance",
+    "load_measurements",
+    "repeats",
+    "row_faults",
+    "split_held_out",
+    "with_known_names",
+]
+
+
+#: what no row that ships may leave out
+_FILLED = ("id", "campaign", "model", "speculative", "phase", "protocol")
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """A cited mean number of tokens that a speculative step yields for each request.
+
+    Attributes
+    ----------
+    run : str or None
+        Id of the run that shows it; None when a page states it by itself.
+    model, method, engine, text : str
+        Model, draft method, engine and kind of text; empty when not stated.
+    draft_tokens, verify_tokens : int or None
+        Draft passes and verified tokens of a step, [token]
+    concurrency : float or None
+        Requests in flight, [-]
+    acceptance_length : float
+        Mean tokens of a step, [token]
+    basis, source : str
+        How the length was obtained, and where it stands.
+    """
+
+    run: str | None
+    model: str
+    method: str
+    engine: str
+    text: str
+    draft_tokens: int | None
+    verify_tokens: int | None
+    concurrency: float | None
+    acceptance_length: float
+    basis: str
+    source: str
+
+
+@cache
+def campaigns() -> dict[str, dict[str, Any]]:
+    """Return `calibration/sources.toml`: campaign → where it comes from, how it was measured, its traps.
+
+    Examples
+    --------
+    >>> campaigns()["inferencex"]["rows"]
+    1487
+    """
+    return read_toml(data_folder("calibration") / "sources.toml")
+
+
+@cache
+def _load() -> tuple[Run, ...]:
+    folder, sources = data_folder("calibration") / "measurements", campaigns()
+    runs = []
+    for file in sorted({entry["file"] for entry in sources.values()}):
+        for run in read_runs(folder / file):
+            entry = sources.get(run.campaign or "")
+            if entry is None:
+                raise SpecError("has no entry in sources.toml", file=file, field=run.id, value=run.campaign)
+            trust = run.trust or entry["trust"]
+            source = run.source or entry["address"]
+            if run.source and not run.source.startswith("http") and entry["address"].startswith("http"):
+                source = f"{entry['address']}/{run.source}"
+            runs.append(replace(run, trust=trust, source=source))
+    return tuple(runs)
+
+
+def load_measurements() -> list[Run]:
+    """Return every run of every campaign, with trust and source filled in from its campaign.
+
+    Returns: In the order of the files and rows.
+
+    Examples
+    --------
+    >>> len(load_measurements())
+    8565
+    """
+    return list(_load())
+
+
+_DAY = re.compile(r"\d{4}-\d{2}(?:-\d{2})?")
+
+
+def day_of(run: Run) -> str:
+    """Day on which a run was measured, as its row or else its campaign says.
+
+    Returns: As ``2026-04-01`` or ``2026-04``, the last one where a campaign names several; empty where no month is
+      known.
+
+    Examples
+    --------
+    >>> day_of(Run("a", "glm-5", "b200-sxm", measured_on="2026-03-12")), day_of(Run("a", "glm-5", "b200-sxm"))
+    ('2026-03-12', '')
+    """
+    entry = campaigns().get(run.campaign or "", {})
+    said = _DAY.findall(run.measured_on or "") or _DAY.findall(str(entry.get("measured", "")))
+    return max(said, default="")
+
+
+def row_faults(row: Mapping[str, str]) -> tuple[str, ...]:
+    """Say what keeps a row from being one that ships: its columns, what it must fill, and what its cells may hold.
+
+    `row`: Column → cell; empty cells are missing values.
+
+    Examples
+    --------
+    >>> row_faults({"id": "a", "campaign": "b", "model": "c", "speculative": "none", "phase": "decoding",
+    ...             "protocol": "single-stream", "tp": "0"})[0]
+    "phase: 'decoding' is none of serving, decode, prefill, memory"
+    """
+    found = [f"{name}: is empty" for name in _FILLED if not row.get(name)]
+    found += [f"{name}: is no column of a run" for name in row if name not in COLUMNS]
+    told = ((name, COLUMNS[name].fault(text)) for name, text in row.items() if text and name in COLUMNS)
+    return (*found, *(f"{name}: {fault}" for name, fault in told if fault))
+
+
+def load_acceptance() -> list[Acceptance]:
+    """Return every cited acceptance length of speculative decoding.
+
+    Examples
+    --------
+    >>> sorted({row.method for row in load_acceptance()})
+    ['', 'eagle3', 'mtp']
+    """
+    path = data_folder("calibration") / "measurements" / "acceptance.csv"
+    return [
+        Acceptance(
+            run=row["run"] or None,
+            model=row["model"],
+            method=row["method"],
+            engine=row["engine"],
+            text=row["text"],
+            draft_tokens=int(row["draft_tokens"]) if row["draft_tokens"] else None,
+            verify_tokens=int(row["verify_tokens"]) if row["verify_tokens"] else None,
+            concurrency=float(row["concurrency"]) if row["concurrency"] else None,
+            acceptance_length=float(row["acceptance_length"]),
+            basis=row["basis"],
+            source=row["source"],
+        )
+        for row in read_rows(path)
+    ]
+
+
+#: models of equal shapes under whose names the same runs were published
+_SAME_SHAPES = {"deepseek-r1": "deepseek-v3"}
+
+
+def repeats(runs: Iterable[Run]) -> dict[str, str]:
+    """Return the runs that repeat another one: the same figures under the same conditions, so not new evidence.
+
+    Several figures count as the same within 0.2 % (rounding), a single one only when equal. DeepSeek-R1 and -V3 have
+    equal shapes and share runs. Keep a run and its repetitions in one fold of a cross-validation.
+
+    Returns: Id of the repetition → id of the first such run.
+
+    Examples
+    --------
+    >>> twice = repeats(load_measurements())  # MLPerf's 99 and 99.9 rows, DeepSeek-R1 and -V3, carried twice
+    >>> 300 < len(twice) < 450
+    True
+    """
+    groups: dict[tuple[Any, ...], list[Run]] = defaultdict(list)
+    for run in runs:
+        if run.observed:
+            key = (_SAME_SHAPES.get(run.model, run.model), run.accelerator, run.accelerator_count, run.engine,
+                   run.weights, run.tp, run.dp, run.ep, run.phase, run.protocol, run.concurrency, run.input_tokens,
+                   run.output_tokens, run.context_depth, run.speculation, tuple(sorted(run.observed)))  # fmt: skip
+            groups[key].append(run)
+    found: dict[str, str] = {}
+    for group in groups.values():
+        firsts: list[Run] = []
+        for run in group:
+            slack = 0.002 if len(run.observed) > 1 else 0.0
+            same = (f.id for f in firsts if all(abs(run.observed[n] - x) <= slack * x for n, x in f.observed.items()))
+            first = next(same, None)
+            if first is None:
+                firsts.append(run)
+            else:
+                found[run.id] = first
+    return found
+
+
+# The form of `calibration/sources.toml`; that of the tables beside it is `glmplan.io.runs.columns`.
+
+Count = Annotated[int, Field(ge=1)]
+Text = Annotated[str, Field(min_length=1)]
+
+
+class Source(BaseModel):
+    """Where a campaign comes from: an entry of `sources.toml`, named like the campaign in the rows."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    file: Annotated[str, Field(pattern=r"^[a-z0-9.\-]+\.csv$")]
+    rows: Count
+    address: Text
+    measured: Text
+    licence: Text
+    trust: Literal["A", "B", "C", "D", "A-D", "B-D"]
+    how: Text
+    traps: tuple[Text, ...] = ()
+
+    @model_validator(mode="after")
+    def _address_is_one(self) -> Source:
+        if not self.address.startswith(("https://", "each row")):
+            raise ValueError("address must be a URL, or say 'each row' when every row has its own source")
+        return self
+
+
+# The machine behind a row of a table: the host that it names, or the one that its accelerators imply.
+
+#: conditions of a machine that a table may tell of a run, beside its name
+_CONDITIONS = ("p2p", "nccl_graph")
+
+
+@cache
+def described_hosts() -> dict[str, dict[str, Any]]:
+    """Return what tables of runs call their machines → what that means, from `calibration/hosts.toml`.
+
+    Returns: Text of the column `host` → its entry.
+
+    Examples
+    --------
+    >>> described_hosts()["dual Turin, NCCL graph XML"]["host"]
+    'turin-2s-direct-8-tuned'
+    """
+    file = data_folder("calibration") / "hosts.toml"
+    found: dict[str, dict[str, Any]] = {}
+    for entry in read_toml(file)["hosts"]:
+        for text in entry["names"]:
+            if text in found:
+                raise SpecError("stands in two entries", file=file, field="names", value=text)
+            found[text] = entry
+    return found
+
+
+@cache
+def _words() -> tuple[dict[str, Any], ...]:
+    """What is said of a set-up in texts that name no machine: entries with a pattern."""
+    file = data_folder("calibration") / "hosts.toml"
+    return read_entries(file, "words", {"pattern", "why", *_CONDITIONS})
+
+
+def host_of_row(text: str | None, accelerator: str, count: int) -> tuple[Host, str]:
+    """Return the machine behind a row.
+
+    - `text`: The row's column `host`: a name or alias of the catalogue, or free text that `described_hosts` knows.
+    - `count`: How many of them the row's layout takes or the row states.
+    - Returns: The machine, and what had to be assumed; empty if nothing beyond what a plan for as many parts assumes.
+
+    Examples
+    --------
+    >>> host_of_row("hgx-b200-8", "b200-sxm", 8)[0].name
+    'hgx-b200-8'
+    >>> host, assumed = host_of_row("a machine of mine", "rtx-pro-6000-ws", 4)
+    >>> host.name, assumed
+    ('4xrtx-pro-6000-ws', "host 'a machine of mine' as 4xrtx-pro-6000-ws")
+    """
+    find = _find.__wrapped__ if accelerator.endswith(".toml") else _find  # a file may change
+    return find(text or "", accelerator, count)
+
+
+@lru_cache(maxsize=4096)
+def _find(text: str, accelerator: str, count: int) -> tuple[Host, str]:
+    entry = described_hosts().get(text, {})
+    known = plain_name(text) in host_names() or plain_name(text) in host_aliases()
+    name = entry.get("host") or (text if known else "")
+    host = load_host(name) if name else implied_host(load_accelerator(accelerator), count)
+    said = [entry] if known or entry else [one for one in _words() if re.search(one["pattern"], text)]
+    told = {field: one[field] for one in said for field in _CONDITIONS if field in one}
+    if told:
+        host = host.model_copy(update={"conditions": host.conditions.model_copy(update=told)})
+    return host, "" if known or entry or not text else f"host {text!r} as {host.name}"
+
+
+# Which measured groups are held out of development, by a rule that was fixed before the newest rows were opened.
+#
+# The rule stands in `calibration/holdout.toml`. It goes by names of tables and shapes of the catalogue alone, so that a
+# row that is added later falls in or out without anybody choosing.
+
+_BITS = re.compile(r"\d+")
+
+
+@cache
+def _rule() -> dict[str, Any]:
+    return read_toml(data_folder("calibration") / "holdout.toml")
+
+
+@cache
+def _part_names() -> dict[str, str]:
+    return {part: entry["name"] for entry in _rule()["parts"] for part in entry["holds"]}
+
+
+@lru_cache(maxsize=1024)
+def _shape(name: str) -> str:
+    try:
+        model = load_model(name)
+    except GlmplanError:
+        return name
+    experts = next((f" e{one.experts}k{one.topk}" for one in routed_blocks(model)), "")
+    return f"{model.hidden}x{len(model.layer_names)}{experts}"
+
+
+@lru_cache(maxsize=1024)
+def _default_format(name: str, engine: str) -> str:
+    try:
+        return checkpoint_for(load_model(name), engine=engine).name
+    except GlmplanError:
+        return "unsaid"
+
+
+@lru_cache(maxsize=4096)
+def _key(engine: str, part: str, model: str, weights: str | None) -> str:
+    form = weights or _default_format(model, engine)
+    bits = _BITS.search(form)
+    return f"{engine}|{_part_names().get(part, part)}|{_shape(model)}|{bits[0] if bits else form}"
+
+
+def group_key(run: Run) -> str:
+    """Group of a run: engine, part, model shape and bits of the format, whatever its table calls them.
+
+    Examples
+    --------
+    >>> group_key(Run("a", "deepseek-r1", "b200-sxm", engine="vllm", weights="nvfp4"))
+    'vllm|b200-sxm|7168x61 e256k8|4'
+    >>> one, two = Run("b", "glm-5", "rtx-pro-6000-ws"), Run("c", "glm-5.1", "rtx-pro-6000-server", engine="vllm")
+    >>> group_key(one) == group_key(two)
+    True
+    """
+    return _key(run.engine or _rule()["engine_unsaid"], run.accelerator, run.model, run.weights)
+
+
+@lru_cache(maxsize=4096)
+def is_held_out(group: str) -> bool:
+    """Whether a group is held out.
+
+    Examples
+    --------
+    >>> sum(is_held_out(str(number)) for number in range(1000))
+    212
+    """
+    rule = _rule()
+    digest = hashlib.sha256(f"{rule['salt']}|{group}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") % int(rule["of"]) == int(rule["remainder"])
+
+
+def held_out(runs: Iterable[Run]) -> frozenset[str]:
+    """Identifiers of the runs of a table that are held out."""
+    return frozenset(run.id for run in runs if is_held_out(group_key(run)))
+
+
+def split_held_out(runs: Iterable[Run]) -> tuple[list[Run], list[Run]]:
+    """Part a table into what development may see and what is held out: the one place where this is done.
+
+    Returns: Rows to fit, and rows held out; both in their order.
+    """
+    seen: list[Run] = []
+    out: list[Run] = []
+    for run in runs:
+        (out if is_held_out(group_key(run)) else seen).append(run)
+    return seen, out
+
+
+# Rows of a table whose names `glmplan fit` and `glmplan runs import` would take, read as they read them.
+
+
+def known_names(run: Run) -> Run:
+    """Read the names of a row as a plan reads them, where the catalogue has none of that spelling.
+
+    Returns: ``name-format`` names a model and its weights, ``NxACCELERATOR`` a part and its number, a repository or a
+      name of the catalogue in `checkpoint` the weights; what is stated in columns of their own stays, and names that
+      nobody knows stay as they are.
+
+    Examples
+    --------
+    >>> found = known_names(Run("a", "glm-5.1-nvfp4", "6xrtx-pro-6000-ws", engine="vllm"))
+    >>> found.model, found.weights, found.accelerator, found.accelerator_count
+    ('glm-5.1', 'nvfp4', 'rtx-pro-6000-ws', 6)
+    """
+    if run.model not in model_names():
+        try:
+            choice = resolve_model(run.model)
+        except GlmplanError:
+            choice = None
+        if choice is not None:
+            stated = choice.checkpoint.name if choice.stated else None
+            run = replace(run, model=choice.model.name, weights=run.weights or stated)
+    if run.weights is None and run.weights_bits is None and run.checkpoint and run.model in model_names():
+        run = replace(run, weights=_published_as(run.model, run.checkpoint))
+    if run.accelerator not in accelerator_names():
+        try:
+            count, part = split_count(run.accelerator)
+        except GlmplanError:
+            return run
+        part = accelerator_name(part)
+        if part in accelerator_names() and part != run.accelerator:
+            run = replace(run, accelerator=part, accelerator_count=run.accelerator_count or count)
+    return run
+
+
+def with_known_names(table: Runs) -> Runs:
+    """Read the names of all rows, and say of which rows the weights are not stated.
+
+    Returns: The same rows, with a warning for each checkpoint that is taken because none was stated.
+    """
+    rows = tuple(known_names(run) for run in table)
+    taken: dict[str, list[str]] = defaultdict(list)
+    for run in rows:
+        if run.weights is not None or run.weights_bits is not None:
+            continue
+        try:
+            name = checkpoint_for(resolve_model(run.model).model, None, engine=run.engine or None).name
+        except GlmplanError:
+            continue
+        unknown = f" and its checkpoint {run.checkpoint!r} is not in the catalogue" if run.checkpoint else ""
+        taken[f"{unknown}: taken as {run.model} {name}"].append(run.id)
+    said = [
+        f"the column weights is empty in {_rows(names)}{what}, the model's default" for what, names in taken.items()
+    ]
+    return replace(table, runs=rows, warnings=(*table.warnings, *said))
+
+
+def _published_as(model: str, checkpoint: str) -> str | None:
+    """Name of the weights that are published under a repository, or are named so; None if nobody knows them."""
+    given = checkpoint.lower()
+    for one in load_model(model).checkpoints:
+        if given in (one.name.lower(), (one.repository or "").lower()):
+            return one.name
+    return None
+
+
+def _rows(names: list[str]) -> str:
+    shown = ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
+    return f"row {shown}" if len(names) == 1 else f"{len(names)} rows ({shown})"

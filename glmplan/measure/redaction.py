@@ -1,0 +1,177 @@
+r"""Texts from outside on their way into records, files and terminals: secrets blotted out first, cut afterwards.
+
+What a server says goes through `Outside.clean` where it comes in, and everything that is kept goes through
+`Outside.plain` once more where it goes out. What is promised, and how it is tested: `SECURITY.md`.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+from urllib.parse import quote, quote_plus, unquote_plus
+
+from glmplan.errors import CONTROLS, SpecError, printable
+
+__all__ = ["Outside", "api_key"]
+
+_KEYS = ("GLMPLAN_API_KEY", "OPENAI_API_KEY")
+#: shorter words are no secrets (EMPTY, none, dummy): they stand in texts for other reasons
+_LEAST = 6
+#: letters of a secret in a row that are blotted out wherever they stand
+_PART = 8
+#: letters of the begin of a secret that are blotted out at the end of a text, where somebody cut it
+_BEGIN = 4
+#: letters of a text that are looked at; what is kept is far shorter
+_MOST = 1 << 14
+_DEEPEST = 12
+#: letters of texts whose blotted form is remembered: the same few stand in every line of a journal
+_SHORT = 64
+_BLOT = "***"
+_WITHHELD = "*** (withheld: the key in another writing)"
+_ESCAPED = re.compile(r"\\+(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2}))")
+
+
+def api_key() -> str | None:
+    """Return the API key from the environment; it goes into a header and nowhere else."""
+    name = next((name for name in _KEYS if os.environ.get(name, "").strip()), None)
+    if name is None:
+        return None
+    key = os.environ[name].strip()
+    wrong = next((place for place, letter in enumerate(key, 1) if not "!" <= letter <= "~"), None)
+    if wrong is not None:
+        raise SpecError(f"has a character at place {wrong} that no header can carry", field=name)
+    return key
+
+
+class Outside:
+    """Blots out secrets, whole, in part and in other writings.
+
+    Parameters
+    ----------
+    secrets : iterable of str, optional
+        The key, the password; words of fewer than 6 letters are taken for none.
+
+    Examples
+    --------
+    >>> outside = Outside(["sk-not-to-be-seen"])
+    >>> outside.clean("no such key: sk-not-to-be-seen")
+    'no such key: ***'
+    >>> outside.clean("begins with sk-not-to-b...")
+    'begins with ***...'
+    """
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        forms = {form for secret in secrets if len(secret) >= _LEAST for form in _forms(secret)}
+        self._begins = {form[:length] for form in forms for length in range(_BEGIN, min(len(form), _PART) + 1)}
+        self._parts: dict[int, set[str]] = {}
+        for form in forms:
+            width = min(len(form), _PART)
+            parts = self._parts.setdefault(width, set())
+            parts.update(form[place : place + width] for place in range(len(form) - width + 1))
+        self._short = lru_cache(maxsize=1024)(self.blot)
+
+    def blot(self, text: str) -> str:
+        """Blot the secrets out of a text.
+
+        - `text`: The text, not cut anywhere but at its end.
+        - Returns: The text; nothing of it where a secret stands in it in another writing.
+        """
+        if not self._parts or not text:
+            return text
+        found = self._marked(text)
+        if found == text and any(self._marked(other) != other for other in _readings(text)):
+            return _WITHHELD
+        if found != text and any(self._marked(other) != other for other in _readings(found)):
+            return _WITHHELD
+        return found
+
+    def clean(self, text: object, most: int = 300) -> str:
+        """Make a text from outside fit to be kept: blotted, without control characters, and only then cut."""
+        # control characters inside a secret must not keep it from being found
+        words = printable(self.blot(str(text)[:_MOST])).replace("\n", " ").replace("\t", " ")
+        return words if len(words) <= most else words[: most - 1] + "…"
+
+    def plain(self, value: Any, depth: int = 0) -> Any:
+        """Make a value fit for a record: texts blotted, numbers finite, at most 12 levels deep.
+
+        Returns: The same as JSON holds it; None in place of NaN and infinity.
+        """
+        if isinstance(value, str):
+            return printable(self._short(value) if len(value) <= _SHORT else self.blot(value))
+        if value is None or isinstance(value, bool | int):
+            return value
+        if isinstance(value, float):
+            return value if math.isfinite(value) else None
+        if depth >= _DEEPEST:
+            return "…"
+        if isinstance(value, Mapping):
+            return {self.plain(str(name)): self.plain(held, depth + 1) for name, held in value.items()}
+        if isinstance(value, Iterable):
+            return [self.plain(held, depth + 1) for held in value]
+        return self.plain(str(value))
+
+    def _marked(self, text: str) -> str:
+        """The text with every part of a secret in it blotted out, whatever its letters' case."""
+        lower = text.lower()
+        if len(lower) != len(text):
+            lower = "".join(letter.lower() if len(letter.lower()) == 1 else letter for letter in text)
+        spans = [
+            (place, place + width)
+            for width, parts in self._parts.items()
+            for place in range(len(lower) - width + 1)
+            if lower[place : place + width] in parts
+        ]
+        spans += [
+            (len(lower) - length, len(lower))
+            for length in range(_BEGIN, min(_PART, len(lower) + 1))
+            if lower[len(lower) - length :] in self._begins
+        ]
+        out, last = [], 0
+        for begin, end in _joined(sorted(spans)):
+            out += [text[last:begin], _BLOT]
+            last = end
+        return "".join([*out, text[last:]])
+
+
+def _joined(spans: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Spans that touch or overlap, as one."""
+    held: tuple[int, int] | None = None
+    for begin, end in spans:
+        if held is not None and begin <= held[1]:
+            held = held[0], max(held[1], end)
+            continue
+        if held is not None:
+            yield held
+        held = begin, end
+    if held is not None:
+        yield held
+
+
+def _forms(secret: str) -> Iterator[str]:
+    """How a secret may be written, in small letters."""
+    raw = secret.encode(errors="replace")
+    written = [secret, quote(secret, safe=""), quote_plus(secret), json.dumps(secret)[1:-1], html.escape(secret)]
+    written += [repr(secret)[1:-1], raw.hex()]
+    for shift in range(3):
+        # where a longer text is written in base64, the letters depend on what stands before and after: its edges are
+        # left out, but not of a text that ends with the secret
+        for encode in (base64.b64encode, base64.urlsafe_b64encode):
+            whole = encode(bytes(shift) + raw).decode()[(8 * shift + 5) // 6 :]
+            written += [whole, whole.rstrip("=")[:-1]]
+    yield from {form.lower() for form in written if len(form) >= _LEAST}
+
+
+def _readings(text: str) -> Iterator[str]:
+    """What a text may be read as: without its escapes, and without what separates its letters."""
+    once = text
+    for _ in range(3):
+        once = html.unescape(unquote_plus(_ESCAPED.sub(lambda found: chr(int(found[1] or found[2], 16)), once)))
+    yield once
+    yield re.sub(r"[\s\\\"'+,]", "", CONTROLS.sub("", once))

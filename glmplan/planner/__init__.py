@@ -1,0 +1,25 @@
+"""Plans: from a question in words to the best layout, its memory, speed, safe users and what would change them.
+
+Each name is imported when it is first used: a service that is only simulated needs no page of `fit`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from glmplan.planner.make_plan import FitAnswer, answer_of, fit_answer
+    from glmplan.planner.question import Asked, Words, read_words
+    from glmplan.planner.users import Solution, solve
+
+__all__ = ["Asked", "FitAnswer", "Solution", "Words", "answer_of", "fit_answer", "read_words", "solve"]
+
+_MODULE = {"FitAnswer": "answer", "answer_of": "make_plan", "fit_answer": "make_plan"}
+_MODULE |= dict.fromkeys(("Asked", "Words", "read_words"), "question") | dict.fromkeys(("Solution", "solve"), "search")
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULE:
+        raise AttributeError(f"module 'glmplan.planner' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"glmplan.planner.{_MODULE[name]}"), name)

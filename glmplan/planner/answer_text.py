@@ -1,0 +1,551 @@
+"""The answer of `glmplan fit` as text: the whole page, and the parts that it consists of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from glmplan.costs.blocks.stack import is_indexed
+from glmplan.planner.plan import as_well_known, evidence_words
+from glmplan.planner.ranking import narrowing_words
+from glmplan.planner.text import LIMITS, VERDICTS, WIDTH, number, paragraph, span
+from glmplan.prediction.effects import KNOWN_AS
+from glmplan.units import GIB
+
+if TYPE_CHECKING:
+    from glmplan.costs.memory.pool import MemoryBudget
+    from glmplan.planner.capacity import Holding
+    from glmplan.planner.plan import AnswerRecord, Change, TrafficRun
+    from glmplan.prediction.predict import Figure
+
+__all__ = [
+    "NO_COPIES",
+    "SECTIONS",
+    "change_numbers",
+    "change_words",
+    "command_lines",
+    "context_words",
+    "fit_sections",
+    "fit_text",
+    "launch_lines",
+    "memory_table",
+    "missing_words",
+    "nearest_change",
+    "nearest_words",
+    "run_rows",
+    "safe_limits",
+    "title_words",
+    "traffic_section",
+    "users_table",
+]
+
+
+# Tables of the answer of `glmplan fit`: memory by card, users, and what limits their number.
+
+#: columns below which there is no room for a bar [-]
+_NARROW = 80
+#: columns of the numbers of users [-]
+_USERS = 7
+#: marks of a bar, and of one where the page is narrower than usual [-]
+_BAR, _SHORT_BAR = 32, 12
+#: share up to which the printed size of the cache says the same as the pool [-]
+_SAME = 0.005
+
+
+def memory_table(answer: AnswerRecord, width: int) -> str:
+    """Write the memory of every card.
+
+    Returns: A line for cards alike, with a bar where there is room, and the cache pool.
+    """
+    rows = answer.ranks
+    capacity = rows[0].capacity
+    usable = rows[0].usable
+    some = f", the engine takes up to {usable / GIB:.1f}" if usable < 0.995 * capacity else ""
+    title = f"Memory of each card, GiB of {capacity / GIB:.1f} that programs can use{some}"
+    out = paragraph(width, title, "")
+    marks = _BAR if width >= WIDTH else _SHORT_BAR if width >= _NARROW else 0
+    groups: list[tuple[list[int], MemoryBudget]] = []
+    for place, row in enumerate(rows):
+        if groups and _alike(groups[-1][1], row):
+            groups[-1][0].append(place)
+        else:
+            groups.append(([place], row))
+    shown = groups[:8]
+    holding = answer.holding
+    assert holding is not None
+    lacks = holding.verdict == "does_not_fit"
+    for places, row in shown:
+        name = f"card {places[0]}" if len(places) == 1 else f"cards {places[0]}-{places[-1]}"
+        bar = f"[{_bar(row, marks)}] " * bool(marks)
+        out += paragraph(
+            width,
+            f"{name:11} {bar}{_parts(row, _request(answer, holding, places[0]) if lacks else None)}",
+            "  ",
+            " " * 14,
+        )
+    if len(groups) > len(shown):
+        out += f"  … and {len(rows) - shown[-1][0][-1] - 1} more\n"
+    if marks:
+        text = "# weights  + activations, graphs, buffers, reserve  = KV cache  . left free  ! beyond the memory"
+        out += paragraph(width, text)
+    if lacks:
+        text = f"short: what is missing to hold one request of {answer.asked.full_request:,} tokens as well"
+        out += paragraph(width, text)
+    if holding.pool > 0:
+        low = f" ({holding.pool_low:,.0f} to {holding.pool_high:,.0f})" if holding.pool_high > holding.pool else ""
+        per_token = max(row.per_token for row in rows)
+        form = (
+            f"{holding.terms.kv.upper()} cache: {per_token:,.0f} B for each token on a card" if per_token else "cache"
+        )
+        indexed = is_indexed(answer.asked.model)
+        # said here because the patch, and not the wall alone, decides what the cache takes
+        left_out = "; dense attention by a patch that leaves the indexer and its keys out"
+        out += paragraph(
+            width, f"pool {holding.pool:,.0f} tokens{low}; {form}{left_out * (indexed and not holding.terms.indexer)}"
+        )
+        if answer.printed and abs(answer.printed[0] * holding.terms.dp / holding.pool - 1.0) > _SAME:
+            value, least, most = answer.printed
+            each = " for each data-parallel rank" * (holding.terms.dp > 1)
+            out += paragraph(
+                width,
+                f"{answer.asked.engine} will print {value:,.0f} ({least:,.0f} to {most:,.0f}){each}: layers with "
+                f"windows or states share its pages, and it counts requests of {answer.launch_context:,} tokens",
+            )
+    return out
+
+
+def _alike(one: MemoryBudget, other: MemoryBudget) -> bool:
+    return one.weights == other.weights and one.cache == other.cache and one.activation == other.activation
+
+
+def _other(row: MemoryBudget) -> float:
+    return row.activation + row.graphs + row.communication + row.reserve
+
+
+def _bar(row: MemoryBudget, length: int) -> str:
+    scale = length / max(row.capacity, 1.0)
+    weights, cache = sum(row.weights.values()), row.cache
+    marks = "#" * round(weights * scale) + "+" * max(round(_other(row) * scale), 1)
+    marks += "=" * max(round(cache * scale), int(cache > 0))
+    if len(marks) > length:
+        return marks[: length - 1] + "!"
+    return marks.ljust(length, ".")
+
+
+def _request(answer: AnswerRecord, holding: Holding, place: int) -> float:
+    """Cache of one full-length request on a card, [B]"""
+    terms = holding.terms
+    stage = holding.memory.stages[place // terms.tp % terms.pp]
+    return float(stage.request_bytes(float(answer.asked.full_request))[holding.point])
+
+
+def _parts(row: MemoryBudget, request: float | None) -> str:
+    weights, cache = sum(row.weights.values()) / GIB, row.cache / GIB
+    # the same sum as in the headline: a request counts, not the weights alone
+    short = 0.0 if request is None else (request - row.pool) / GIB
+    text = f"weights {weights:5.1f}  other {_other(row) / GIB:4.1f}" + (f"  cache {cache:5.1f}" if cache else "")
+    host = f"  host {row.host / GIB:.0f}" if row.host else ""
+    return text + (f"  short {short:.1f}" if short > 0.05 else "") + host
+
+
+def users_table(answer: AnswerRecord, width: int) -> str:
+    """Write what users see by their number.
+
+    Returns: The table; without the columns that there is no room for: first the running requests, then the contexts,
+      the first token, and what each has of the whole.
+    """
+    asked = answer.asked
+    title = f"Users at once, each with {asked.input_tokens:,} tokens in and {asked.output_tokens:,} out (90 % interval)"
+    columns = _columns(answer, width)
+    out = paragraph(width, title, "") + "  users" + "".join(f"{one.title:>{one.width}}" for one in columns) + "\n"
+    for place, row in enumerate(answer.users):
+        out += f"  {row.users:5}" + "".join(f"{one.cells[place]:>{one.width}}" for one in columns) + "\n"
+    out += paragraph(width, "decode: speed of each from its first token on; each: what it has of all, waiting included")
+    waiting = [row for row in answer.users if row.running < row.users]
+    if waiting:
+        why = "the cache is full" if answer.holding and answer.holding.held < waiting[0].users else "the engine's limit"
+        out += paragraph(
+            width, f"from {waiting[0].users} users on requests wait for a place: {why}; TTFT includes the wait"
+        )
+    outside = sorted({part for row in answer.users for part in row.outside.split("; ") if part})
+    if outside:
+        out += paragraph(width, f"outside of what was measured: {_shorter(outside)}")
+    return out
+
+
+def _shorter(parts: list[str]) -> str:
+    """Lines that differ in a number only are said once."""
+    seen: dict[str, str] = {}
+    for part in parts:
+        seen.setdefault(part.split(" ")[0], part)
+    return "; ".join(seen.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column after the number of users: its title, how wide it is, and a cell for each row."""
+
+    title: str
+    width: int
+    cells: list[str]
+
+
+def _columns(answer: AnswerRecord, width: int) -> list[_Column]:
+    """The columns that there is room for: a value and its interval are never parted."""
+    rows = answer.users
+    kept = {
+        "running": _Column("running", 9, [str(row.running) for row in rows]),
+        "first": _figures("first token, s", [row.ttft for row in rows]),
+        "decode": _figures("decode tok/s", [row.user_rate for row in rows]),
+        "all": _figures("tok/s in all", [row.total_rate for row in rows]),
+        "each": _column("each", [number(row.each_rate.value) for row in rows]),
+        "context": _column("context each", [f"{row.context:,}" for row in rows]),
+    }
+    if all(row.ttft is None for row in rows):
+        del kept["first"]
+    for name in ("running", "context", "first", "each", "decode"):
+        if _USERS + sum(one.width for one in kept.values()) > width:
+            kept.pop(name, None)
+    return list(kept.values())
+
+
+def _figures(title: str, figures: Sequence[Figure | None]) -> _Column:
+    """A column of figures with their intervals, as wide as they need."""
+    values = ["-" if one is None else number(one.value) for one in figures]
+    spans = ["" if one is None else _range(one) for one in figures]
+    value, interval = max(map(len, values)), max(map(len, spans))
+    return _column(title, [f"{one:>{value}} {other:>{interval}}" for one, other in zip(values, spans, strict=True)])
+
+
+def _column(title: str, cells: list[str]) -> _Column:
+    return _Column(title, max(len(title), *map(len, cells)) + 2, cells)
+
+
+def _range(figure: Figure) -> str:
+    return f"{number(figure.low)}-{number(figure.high)}"
+
+
+def safe_limits(answer: AnswerRecord, width: int) -> str:
+    """Write the safe number of users and every limit on it.
+
+    Returns: A line for each limit, the one that binds marked; where to ask under traffic that only a simulation
+      counts.
+    """
+    safe = answer.safe
+    if safe is None:
+        return paragraph(width, "Safe users: under such traffic `glmplan safe` counts them, by simulation", "")
+    out = f"Safe users: {safe.users}\n"
+    for limit in safe.limits:
+        mark = ">" if limit.name == safe.limit else " "
+        out += paragraph(width, f"{mark} {LIMITS[limit.name]:6}{limit.users:7,}  {limit.words}", "  ", " " * 20)
+    if safe.expected != safe.users:
+        out += paragraph(
+            width,
+            f"{safe.expected} if everything is as in the mean; the safe number takes the bad end of each interval",
+        )
+    return out
+
+
+# What a plan does under named traffic, in words.
+
+#: what `TrafficRun.no_copies` is a reason for the lack of
+NO_COPIES = "no copies of the cache in host memory"
+
+
+def run_rows(run: TrafficRun) -> list[tuple[str, str]]:
+    """What users see, as labels and texts.
+
+    Returns: What one request takes; what all of them get and what the cache does; whether more arrives than is
+      served.
+    """
+    each = f"first token {span(run.ttft)} s, 95 % within {number(run.ttft_p95)} s"
+    if run.tpot.value:
+        each += f"; then {number(1.0 / run.tpot.value)} tok/s"
+    each += f"; whole answer {span(run.e2e)} s"
+    rows = [("a request", each), ("all of them", f"{span(run.total_rate)} tok/s; {_cache_words(run)}")]
+    if run.most_rate is not None:
+        what = f"no more than {number(run.most_rate)} a second are served: the queue grows as long as more arrive, and "
+        rows.append(("too much", f"{what}these are the times of the first {run.requests:,}"))
+    return rows
+
+
+def _cache_words(run: TrafficRun) -> str:
+    words = []
+    if run.cached is not None:
+        low = f" ({run.cached_low:.0%} at the bad end)" if run.cached - run.cached_low >= 0.01 else ""
+        words.append(f"{run.cached:.0%} of prompt tokens found in the cache{low}")
+    words += [f"{run.preempted:.2g} preemptions for each request"] * (run.preempted >= 0.005)
+    words.append(f"cache {run.full:.0%} full at most")
+    words += [f"{run.rejected:,} requests too long"] * bool(run.rejected)
+    words += [f"{run.left:,} clients left before their first token"] * bool(run.left)
+    return ", ".join(words)
+
+
+def change_words(plan: TrafficRun, change: TrafficRun) -> str:
+    """Say what a change does to traffic.
+
+    Returns: The change and its words, then its figures beside those of the plan.
+    """
+    found = f"{change.what}, {change.ask}" if change.ask else change.what
+    layout = f"{change.layout}, " if change.layout != plan.layout and change.layout not in change.what else ""
+    words = f"{found}: {layout}whole answer {number(change.e2e.value)} instead of {number(plan.e2e.value)} s"
+    words += f", {number(change.total_rate.value)} tok/s in all"
+    if change.cached is not None:
+        words += f", {change.cached:.0%} found in the cache"
+    return words + _evidence(plan, change)
+
+
+def _evidence(plan: TrafficRun, change: TrafficRun) -> str:
+    if as_well_known(change.knowledge, plan.knowledge):
+        return ""
+    return f"; on less evidence: {KNOWN_AS.get(change.knowledge, 'not known')}"
+
+
+def traffic_section(answer: AnswerRecord, width: int) -> str:
+    """Write the plan under named traffic, and what would change it."""
+    plan, *others = answer.runs
+    out = paragraph(width, f"Under traffic: {answer.traffic}", "")
+    for label, text in run_rows(plan):
+        out += paragraph(width, f"{label:14}{text}", "  ", " " * 16)
+    out += paragraph(
+        width,
+        f"simulated: {plan.requests:,} requests after those that fill an empty server; the ends are runs with slow "
+        "steps and a small cache, and with quick steps and a large one",
+    )
+    for one in others:
+        out += paragraph(width, change_words(plan, one), "  ", "      ")
+    if plan.no_copies:
+        out += paragraph(width, f"{NO_COPIES}: {plan.no_copies}", "  ", "      ")
+    if not others:
+        out += paragraph(width, "no change that was looked at brings an answer 5 % sooner")
+    return out
+
+
+#: parts of the page after its head, in their order
+SECTIONS = ("memory", "traffic", "users", "layouts", "changes", "warnings", "start", "basis")
+
+
+def fit_text(answer: AnswerRecord, width: int = WIDTH) -> str:
+    """Write the whole answer as text.
+
+    Returns: Its head, and all its parts with an empty line between them.
+    """
+    return "\n".join([_head(answer, width), *fit_sections(answer, width).values()])
+
+
+def fit_sections(answer: AnswerRecord, width: int = WIDTH) -> dict[str, str]:
+    """Write the parts of the page.
+
+    Returns: Name, one of `SECTIONS` → text; without the parts that this answer has not.
+    """
+    parts = {
+        "memory": memory_table(answer, width) if answer.ranks else "",
+        "traffic": traffic_section(answer, width) if answer.runs else "",
+        "users": users_table(answer, width) + "\n" + safe_limits(answer, width) if answer.users else "",
+        "layouts": _runners(answer, width) if answer.runners or answer.left_out else "",
+        "changes": _changes(answer, width) if answer.changes else "",
+        "warnings": _warnings(answer, width) if answer.warnings else "",
+        "start": _command(answer, width) if answer.command else "",
+        "basis": _rests(answer, width),
+    }
+    return {name: text for name, text in parts.items() if text}
+
+
+def title_words(answer: AnswerRecord) -> str:
+    """Say what the question was about."""
+    asked = answer.asked
+    machine = asked.machine
+    title = f"{asked.model.name} {asked.checkpoint.name} on {machine.count} × {machine.accelerator.full_name}"
+    if machine.named:
+        title += f" ({machine.host.name})"
+    version = f" {asked.runs_as}" if asked.runs_as else ""
+    return f"{title}, {asked.engine}{version}"
+
+
+def _head(answer: AnswerRecord, width: int) -> str:
+    out = paragraph(width, title_words(answer), "", "  ") + "\n"
+    said = answer.headline
+    word = VERDICTS[answer.verdict]
+    for known in ("fits with ", "does not fit: ", "tight: "):
+        said = said.removeprefix(known)
+    out += paragraph(width, said if answer.verdict == "unknown" else f"{word}  {said}", "", " " * (len(word) + 2))
+    if answer.holding is not None:
+        out += paragraph(width, f"KV cache      {answer.holding.terms.kv.upper()}: {answer.kv_why}", "  ", " " * 16)
+    for reason in answer.reasons:
+        out += paragraph(width, reason)
+    if answer.verdict == "does_not_fit" and answer.changes:
+        out += paragraph(width, f"nearest plan that works: {nearest_words(answer)}")
+    if answer.users:
+        if answer.users[0].users == 1 and answer.users[0].user_rate is not None:
+            out += paragraph(width, f"one user      {span(answer.users[0].user_rate)} tok/s decode")
+        if (safe := answer.safe) is not None:
+            limit = next(one for one in safe.limits if one.name == safe.limit)
+            most = f"safe users    {safe.users} (expected {safe.expected}); limit {LIMITS[safe.limit]}: {limit.words}"
+            out += paragraph(width, most, "  ", " " * 16)
+        out += paragraph(width, f"context       {context_words(answer)}", "  ", " " * 16)
+        out += paragraph(width, f"the step      {answer.binding}", "  ", " " * 16)
+    if answer.unknown and answer.verdict != "unknown":
+        out += paragraph(width, f"unknown: {', '.join(answer.unknown)}; {missing_words(answer)}")
+    return out
+
+
+def missing_words(answer: AnswerRecord) -> str:
+    """Say what an unknown fact leaves out."""
+    if not answer.users:
+        return "no speed can be given" + " of this plan" * any(one.user_rate for one in answer.changes)
+    if answer.users[0].ttft is not None:
+        return "the accelerators count by their memory only"
+    return "the speeds are those of memory alone: an upper bound for many users; prefill and TTFT are unknown"
+
+
+def context_words(answer: AnswerRecord) -> str:
+    """Say how long one request may be.
+
+    Returns: The mean and what is sure, or whose limit it is.
+    """
+    limit = answer.asked.longest_request
+    if answer.context_low >= limit:
+        whose = "the model's limit" if limit == answer.asked.model.max_context else "the limit asked for"
+        return f"one request of {limit:,} tokens fits: {whose}"
+    sure = f"{answer.context_low:,} tokens for sure" if answer.context_low else "not sure"
+    return f"one request up to {answer.context:,} tokens, {sure}"
+
+
+def _runners(answer: AnswerRecord, width: int) -> str:
+    holding = answer.holding
+    assert holding is not None
+    out = "Layouts\n"
+    if answer.verdict != "does_not_fit" and answer.users:
+        out += f"  {holding.terms.name:18} chosen\n"
+    else:
+        out += f"  {holding.terms.name:18} nearest\n"
+    for one in answer.runners:
+        out += paragraph(width, f"{one.layout:18} {one.why}", "  ", " " * 21)
+    if answer.others:
+        out += paragraph(width, f"and {answer.others} more")
+    for text in answer.left_out:
+        out += paragraph(width, f"not looked at: {text}")
+    return out
+
+
+def change_numbers(answer: AnswerRecord, change: Change) -> str:
+    """Write the numbers of a change.
+
+    Returns: After a colon; empty where nothing was computed.
+    """
+    from glmplan.planner.ranking import shown_users
+
+    words = []
+    if change.user_rate:
+        words.append(f"decode {number(change.user_rate)} tok/s for one user")
+        words.append(f"{number(change.total_rate)} in all for {shown_users(answer.asked)}")
+    if change.pool_tokens:
+        words.append(f"pool {change.pool_tokens:,.0f} tokens")
+    return (": " + ", ".join(words)) if words else ""
+
+
+def nearest_change(answer: AnswerRecord) -> Change:
+    """Find the nearest plan that works.
+
+    Returns: The first change with which the model fits; where there is none the first of all.
+    """
+    return next((one for one in answer.changes if one.verdict == "fits"), answer.changes[0])
+
+
+def nearest_words(answer: AnswerRecord) -> str:
+    """Write the nearest plan that works, with its numbers.
+
+    Returns: What it is, its layout and its numbers.
+    """
+    nearest = nearest_change(answer)
+    return f"{nearest.what}, {nearest.layout}{change_numbers(answer, nearest)}"
+
+
+def _changes(answer: AnswerRecord, width: int) -> str:
+    out = "What would change it (each computed)\n"
+    for one in answer.changes:
+        verdict = VERDICTS[one.verdict].lower()
+        layout = f" {one.layout}" if one.name != "layout" else ""
+        said = [text for text in (one.note, evidence_words(answer, one)) if text]
+        note = f" ({'; '.join(said)})" if said else ""
+        out += paragraph(
+            width,
+            f"{one.what}: {verdict}{layout}{change_numbers(answer, one).replace(':', ',', 1)}{note}",
+            "  ",
+            "      ",
+        )
+    return out
+
+
+def _warnings(answer: AnswerRecord, width: int) -> str:
+    out = "Warnings\n"
+    for one in answer.warnings:
+        text = f"[{one.severity}] {one.title}"
+        text += f"; {one.applied}" if one.applied else ""
+        text += f": {one.effect}" if one.kind != "wall" else ""
+        text += (
+            "; measured" + one.effect.split("measured", 1)[1] if one.kind == "wall" and "measured" in one.effect else ""
+        )
+        told = one.kind != "wall" or one.severity in ("error", "memory", "quality", "unknown")
+        text += f". Do: {one.do}" if one.do and told else ""
+        out += paragraph(width, text, "  ", "      ")
+    return out
+
+
+def launch_lines(answer: AnswerRecord, width: int) -> list[str]:
+    """Write the command that starts the engine, to be copied.
+
+    - `width`: Columns, which no line exceeds unless one word does.
+    - Returns: Lines; a flag and its value stay together where there is room for both.
+    """
+    return command_lines(answer.command, width)
+
+
+def command_lines(command: tuple[str, ...], width: int) -> list[str]:
+    """Write a command, to be copied.
+
+    - `width`: Columns, which no line exceeds unless one word does.
+    - Returns: Lines; a flag and its value stay together where there is room for both.
+    """
+    words: list[str] = []
+    for group in command:
+        for place, part in enumerate(group.split(" --")):
+            flag = f"--{part}" if place else part
+            # what stands after its indent and before its backslash
+            words += flag.split(" ", 1) if flag.startswith("--") and len(flag) + 6 > width else [flag]
+    lines = [f"  {words[0]}"]
+    for word in words[1:]:
+        if len(lines[-1]) + len(word) + 3 > width:
+            lines[-1] += " \\"
+            lines.append(f"    {word}")
+        else:
+            lines[-1] += f" {word}"
+    return lines
+
+
+def _command(answer: AnswerRecord, width: int) -> str:
+    out = "\n".join(["Start it", *launch_lines(answer, width)]) + "\n"
+    for note in answer.command_notes:
+        out += paragraph(width, note)
+    return out
+
+
+def _rests(answer: AnswerRecord, width: int) -> str:
+    out = "It rests on\n"
+    if answer.evidence:
+        out += paragraph(width, f"this model on this part with {answer.asked.engine}: {answer.evidence}")
+    if answer.basis:
+        out += paragraph(width, f"speeds: {answer.basis} ({', '.join(answer.fits[:1])})")
+    if answer.narrowing is not None:
+        out += paragraph(width, f"measure {narrowing_words(answer.narrowing)}")
+        out += "".join(f"  {line}\n" for line in command_lines((answer.narrowing.command,), width - 2))
+    if answer.ranks:
+        out += paragraph(width, "memory: shapes of the model, rules of the engine; driver, context, graphs as observed "
+                     "(calibration/fits/memory.toml)")  # fmt: skip
+    for text in answer.asked.assumed:
+        out += paragraph(width, f"taken: {text}")
+    for text in answer.asked.notes:
+        out += paragraph(width, text)
+    out += paragraph(width, f"model: {answer.asked.checkpoint.source}")
+    return out

@@ -1,0 +1,787 @@
+"""The questions that a program asks: plan, deployment, memory, step time, prediction, simulation, safe load.
+
+The command line reads its words and asks the same; values may be typed (``tp=2``) or written (``tp="2"``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from glmplan.catalog.entries.accelerators import accelerator_names, load_accelerator
+from glmplan.catalog.entries.hosts import host_names, load_host
+from glmplan.catalog.entries.models import load_model, model_names
+from glmplan.catalog.tables import frame_of, frame_of_columns, table_text
+from glmplan.costs.blocks.stack import model_cache_bytes_per_token, model_parameters
+from glmplan.costs.points import StepPoints
+from glmplan.errors import DoesNotFit, SpecError, UnknownFact
+from glmplan.planner.capacity import Holding, MemoryPlan
+from glmplan.planner.make_plan import FitAnswer, fit_answer
+from glmplan.planner.question import Asked, Words, read_words, users_at_once
+from glmplan.planner.ranking import deployment_of, predicted
+from glmplan.planner.service import Described, chosen, inputs_of, kept_of, safe_of, service_of
+from glmplan.planner.traffic_search import read_traffic, traffic_of
+from glmplan.planner.users import usual_promise
+from glmplan.prediction.deployment import Deployment
+from glmplan.prediction.predict import Prediction
+from glmplan.prediction.step_models import site_calibration, step_model_of
+from glmplan.simulation.engine.settings import EngineSettings
+from glmplan.simulation.load_trial import SafeLoad
+from glmplan.simulation.safe_load import Kept
+from glmplan.simulation.simulate import Outcome
+from glmplan.simulation.simulate import simulate as simulate_service
+from glmplan.simulation.traffic.slo import parse_slo
+from glmplan.simulation.traffic.spec import Traffic
+from glmplan.units import GIB, given_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = [
+    "Arrivals",
+    "Deployed",
+    "Listing",
+    "Planned",
+    "Question",
+    "StepTimes",
+    "deployment",
+    "fit",
+    "hardware",
+    "kept",
+    "memory",
+    "models",
+    "predict",
+    "safe",
+    "simulate",
+    "step_time",
+]
+
+
+# Step times of a planned deployment as one record: seconds and what they are made of.
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class StepTimes:
+    """Times of engine steps.
+
+    Attributes
+    ----------
+    seconds : (n,) array
+        Time of each step, [s]
+    shares : dict of str to (n,) array
+        Share of each component in it (launch, weights, compute, cache, links …); they add up to 1, [-]
+    """
+
+    seconds: np.ndarray
+    shares: dict[str, np.ndarray]
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        return {
+            "step_ms": self.seconds * 1e3,
+            **{f"{name.replace(' ', '_')}_share": share for name, share in self.shares.items()},
+        }
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row for each step: its milliseconds and the share of each component."""
+        return frame_of_columns(self._columns())
+
+    def __repr__(self) -> str:
+        if not len(self.seconds):
+            return "<StepTimes of no step>"
+        low, high = self.seconds.min() * 1e3, self.seconds.max() * 1e3
+        return f"<StepTimes of {len(self.seconds)} steps: {low:,.3g} to {high:,.3g} ms>"
+
+    def __str__(self) -> str:
+        columns = {name: values.tolist() for name, values in self._columns().items()}
+        return table_text(dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+
+
+class Question(TypedDict, total=False):
+    """What may be said of a plan beside model and machine; all of it optional, typed or as text.
+
+    The names and meanings are those of `glmplan fit --help`.
+    """
+
+    weights: str | None
+    kv: str | None
+    engine: str | None
+    engine_version: str | None
+    tp: int | str | None
+    pp: int | str | None
+    dp: int | str | None
+    ep: int | str | None
+    dcp: int | str | None
+    replicas: int | str | None
+    disaggregated: str | None
+    context: int | str | None
+    input: int | str | None
+    output: int | str | None
+    users: int | str | Sequence[int] | None
+    mtp: int | str | None
+    acceptance: float | str | None
+    eager: bool
+    memory_fraction: float | str | None
+    max_num_seqs: int | str | None
+    max_num_batched_tokens: int | str | None
+    max_model_len: int | str | None
+    attention_backend: str | None
+    lora: int | str | None
+    lora_rank: int | str | None
+    calibration: str | None
+    recipe: str | None
+    power_limit: float | str | None
+    host_tokens: int | str | None
+    host_bandwidth: float | str | None
+
+
+class Arrivals(TypedDict, total=False):
+    """What may be said of traffic beside its kind; fields of `glmplan.simulation.traffic.spec.Traffic`.
+
+    Lengths are those of the planned question unless they are given.
+    """
+
+    input: int
+    output: int
+    jitter: float
+    input_cv: float
+    output_cv: float
+    lengths: str
+    think: float | str
+    ramp: float | str
+    shared_prefix: int
+    turns: int
+    tool_wait: float | str
+    start: int
+    urgent: float
+    patience: float | str
+
+
+class Planned(Protocol):
+    """What has been planned: a `FitAnswer` or a `Deployed`."""
+
+    @property
+    def asked(self) -> Asked:
+        """The question, read and completed."""
+
+    @property
+    def holding(self) -> Holding | None:
+        """The layout and its memory."""
+
+    @property
+    def deployment(self) -> Deployment | None:
+        """What is predicted."""
+
+
+@dataclass(frozen=True, repr=False)
+class Deployed:
+    """A model on a machine in one layout, with what the layout holds.
+
+    Attributes
+    ----------
+    asked : Asked
+        The question, read and completed.
+    holding : Holding
+        The layout and its memory.
+    deployment : Deployment
+        What is predicted.
+    """
+
+    asked: Asked
+    holding: Holding
+    deployment: Deployment
+
+    def __repr__(self) -> str:
+        d = self.deployment
+        return (
+            f"<Deployed {d.model.name} {d.checkpoint.name} on {d.count} × {d.accelerator.name}, "
+            f"{self.holding.terms.name}, {d.engine}, {d.kv} cache: {self.holding.verdict}>"
+        )
+
+    def __str__(self) -> str:
+        return f"{self!r}\n{memory(self)}"
+
+
+_FIELDS = tuple(one.name for one in fields(Words)[2:])
+
+
+@contextmanager
+def _python_words() -> Iterator[None]:
+    """Errors name the argument, as a program writes it, and not the option of the command line."""
+    try:
+        yield
+    except SpecError as error:
+        field, file = error.field, str(error.file) if error.file is not None else None
+        if not any(one is not None and one.startswith("--") for one in (field, file)):
+            raise
+        raise type(error)(
+            error.message, file=_plain(file), field=_plain(field), value=error.value, choices=error.choices
+        ) from None
+
+
+def _plain(option: str | None) -> str | None:
+    return option[2:].replace("-", "_") if option is not None and option.startswith("--") else option
+
+
+def _words(model: str, on: str, question: Mapping[str, Any]) -> Words:
+    for name in question:
+        if name not in _FIELDS:
+            raise SpecError("is not an argument of this question", field="argument", value=name, choices=_FIELDS)
+    return Words(model, on, **question)
+
+
+def fit(model: str, on: str, *, traffic: str | Traffic | None = None, **question: Unpack[Question]) -> FitAnswer:
+    """Say whether a model fits a machine, how fast it is, for how many users, what binds and what to change.
+
+    Parameters
+    ----------
+    model : str
+        A catalogue name, name-format, ``config.json``, folder or GGUF file.
+    on : str
+        ``NxACCELERATOR``, a host name or a TOML file.
+    traffic : str or Traffic, optional
+        What arrives, as `simulate` takes it: the plan is made for its mean request and simulated under it
+        (``.runs``, with what would serve it better).
+    **question
+        Anything of `Question`: engine and what it is told, layout, lengths [token], users, drafting, calibration.
+
+    Returns
+    -------
+    FitAnswer
+        The answer; also "does not fit" and "unknown" are answers. ``print`` shows all of it, ``.to_frame("users")``
+        and its other tables are frames.
+
+    Raises
+    ------
+    SpecError
+        If an argument is wrong; names it and the nearest valid choice.
+
+    Examples
+    --------
+    >>> answer = fit("glm-5.1-nvfp4", on="6xrtx-pro-6000-ws", users=(1, 8), tp=2)
+    >>> answer.verdict, answer.holding.terms.name
+    ('fits', 'TP2×PP3')
+    """
+    with _python_words():
+        words = _words(model, on, question)
+        if traffic is not None and not isinstance(traffic, Traffic):
+            traffic = read_traffic(given_text(traffic, "traffic"), input=words.input, output=words.output)
+        return fit_answer(words, traffic)
+
+
+def deployment(model: str, on: str, **question: Unpack[Question]) -> Deployed:
+    """One layout of a model on a machine: the one that is asked for, or the best that fits.
+
+    Parameters
+    ----------
+    model : str
+        As in `fit`.
+    on : str
+        As in `fit`.
+    **question
+        Anything of `Question`.
+
+    Returns
+    -------
+    Deployed
+        What `memory`, `step_time`, `predict`, `simulate` and `safe` take.
+
+    Raises
+    ------
+    SpecError
+        If an argument is wrong.
+    DoesNotFit
+        If no layout holds one request of the asked length.
+    UnknownFact
+        If a speed of the machine is not published.
+
+    Examples
+    --------
+    >>> d = deployment("glm-5.1-nvfp4", on="6xrtx-pro-6000-ws", tp=2, pp=3)
+    >>> d.deployment.layout.pp, d.holding.verdict
+    (3, 'fits')
+    """
+    with _python_words():
+        asked = read_words(_words(model, on, question))
+    with site_calibration(asked.calibration):
+        best = chosen(asked)
+        return Deployed(asked, best, deployment_of(asked, best.terms))
+
+
+def _holding(planned: Planned) -> Holding:
+    """The layout of what was planned; whatever else is given is no plan."""
+    if not isinstance(planned, Deployed | FitAnswer):
+        raise SpecError(f"a {type(planned).__name__} is not what `deployment` or `fit` returns", field="planned")
+    if planned.holding is None:
+        raise UnknownFact("no layout was planned: the answer says what is missing")
+    return planned.holding
+
+
+def _known(planned: Planned) -> tuple[Holding, Deployment]:
+    """A layout that can be asked for times: it fits, and its speeds are known."""
+    holding = _holding(planned)
+    if holding.verdict == "does_not_fit":
+        raise DoesNotFit("the plan does not fit: its answer says what is short")
+    if planned.deployment is None:
+        raise UnknownFact("no deployment was planned: the answer says what is missing")
+    return holding, planned.deployment
+
+
+def memory(planned: Planned) -> MemoryPlan:
+    """The memory of every rank, and the pool of the KV cache.
+
+    Parameters
+    ----------
+    planned : Planned
+        A `Deployed`, or the answer of `fit`.
+
+    Returns
+    -------
+    MemoryPlan
+        Bytes of each part of each rank [B], pool with its interval [token].
+
+    Raises
+    ------
+    UnknownFact
+        If nothing was planned.
+
+    Examples
+    --------
+    >>> found = memory(deployment("llama-3.1-8b", on="1xh100-sxm"))
+    >>> len(found.ranks), found.pool_low < found.pool < found.pool_high
+    (1, True)
+    """
+    holding = _holding(planned)
+    return MemoryPlan(
+        title=f"{planned.asked.model.name} {planned.asked.checkpoint.name}, {holding.terms.name}",
+        ranks=tuple(holding.rows()),
+        pool=holding.pool,
+        pool_low=holding.pool_low,
+        pool_high=holding.pool_high,
+    )
+
+
+def step_time(
+    planned: Planned,
+    *,
+    decode_requests: ArrayLike = 0.0,
+    decode_context: ArrayLike = 0.0,
+    prefill_tokens: ArrayLike = 0.0,
+    prefill_context: ArrayLike = 0.0,
+) -> StepTimes:
+    """The time of engine steps, and what it is made of.
+
+    Parameters
+    ----------
+    planned : Planned
+        A `Deployed`, or the answer of `fit`.
+    decode_requests : array_like, optional
+        Requests that decode in a step, [-]
+    decode_context : array_like, optional
+        Tokens that each of them attends to, [token]
+    prefill_tokens : array_like, optional
+        Prompt tokens in the step, [token]
+    prefill_context : array_like, optional
+        Tokens that each prompt token attends to on average, [token]
+
+    Returns
+    -------
+    StepTimes
+        Seconds [s] and shares of the components [-], one for each point of the broadcast arguments.
+
+    Raises
+    ------
+    SpecError
+        If an amount is negative, not finite, or of another length than the others.
+    UnknownFact
+        If nothing was planned.
+    DoesNotFit
+        If what was planned does not fit.
+
+    Examples
+    --------
+    >>> d = deployment("llama-3.1-8b", on="1xh100-sxm")
+    >>> seconds = step_time(d, decode_requests=[1, 64], decode_context=2048).seconds
+    >>> bool(0 < seconds[0] < seconds[1])
+    True
+    """
+    _, found = _known(planned)
+    columns = _columns(
+        decode_requests=decode_requests,
+        decode_context=decode_context,
+        prefill_tokens=prefill_tokens,
+        prefill_context=prefill_context,
+    )
+    with site_calibration(planned.asked.calibration):
+        model = step_model_of(found)
+        times = model.times(StepPoints(*columns))
+    shares = {name: times.shares[:, list(parts)].sum(axis=1) for name, parts in model.components.items()}
+    return StepTimes(times.seconds, shares)
+
+
+def _columns(**amounts: ArrayLike) -> tuple[np.ndarray, ...]:
+    """Amounts of steps as columns of one length; SpecError names the one that is none."""
+    read = {}
+    for name, given in amounts.items():
+        try:
+            column = np.atleast_1d(np.asarray(given, dtype=float))
+        except (ValueError, TypeError):
+            raise SpecError("is neither a number nor a column of numbers", field=name, value=given) from None
+        if column.ndim > 1:
+            raise SpecError("has more than one dimension", field=name, value=given)
+        if not (np.isfinite(column) & (column >= 0)).all():
+            raise SpecError("must be finite and at least 0", field=name, value=given)
+        read[name] = column
+    try:
+        return np.broadcast_arrays(*read.values())
+    except ValueError:
+        lengths = ", ".join(f"{name} {len(column)}" for name, column in read.items() if len(column) != 1)
+        raise SpecError(f"columns differ in length: {lengths}") from None
+
+
+def predict(planned: Planned, users: int = 1) -> Prediction:
+    """Predict a deployment under a number of users, each sending the next request when the last is answered.
+
+    Parameters
+    ----------
+    planned : Planned
+        A `Deployed`, or the answer of `fit`; lengths are those of its question.
+    users : int, optional
+        Users at once, [-]
+
+    Returns
+    -------
+    Prediction
+        TTFT, TPOT [s] and rates [token/s], each with its 90 % interval, and what they rest on.
+
+    Raises
+    ------
+    SpecError
+        If there is no user.
+    UnknownFact
+        If nothing was planned.
+    DoesNotFit
+        If what was planned does not fit.
+
+    Examples
+    --------
+    >>> d = deployment("llama-3.1-8b", on="1xh100-sxm", input=1024, output=256)
+    >>> figure = predict(d, users=8).figures["tpot"]
+    >>> figure.low < figure.value < figure.high
+    True
+    """
+    count = users_at_once(users, "users")
+    holding, _ = _known(planned)
+    with site_calibration(planned.asked.calibration):
+        return predicted(planned.asked, [(holding, count)])[0]
+
+
+def _arriving(planned: Planned, traffic: str | Traffic, arrivals: Mapping[str, Any]) -> Traffic:
+    if isinstance(traffic, Traffic):
+        return traffic
+    _holding(planned)
+    for name in arrivals:
+        if name not in Arrivals.__annotations__:
+            raise SpecError("is not an argument", field="argument", value=name, choices=Arrivals.__annotations__)
+    return traffic_of(planned.asked, given_text(traffic, "traffic"), **arrivals)
+
+
+def _promise(planned: Planned) -> str:
+    """What `fit` holds for usable."""
+    holding, _ = _known(planned)
+    with site_calibration(planned.asked.calibration):
+        return usual_promise(predicted(planned.asked, [(holding, 1)])[0])
+
+
+def _described(planned: Planned, traffic: Traffic, settings: Mapping[str, Any] | None) -> Described:
+    holding, found = _known(planned)
+    known = tuple(one.name for one in fields(EngineSettings))
+    if settings is not None and not isinstance(settings, Mapping):
+        raise SpecError("is not a mapping from a setting to its value", field="settings", value=settings)
+    for name in settings or ():
+        if name not in known:
+            raise SpecError("is no setting of an engine", field="settings", value=name, choices=known)
+    with site_calibration(planned.asked.calibration):
+        described = service_of(inputs_of(planned.asked, holding, found), traffic, scheduler=settings)
+    return described if settings else replace(described, plan=(planned.asked, holding))
+
+
+def simulate(
+    planned: Planned,
+    traffic: str | Traffic,
+    *,
+    requests: int = 1000,
+    slo: str = "",
+    seed: int = 0,
+    keep: bool = False,
+    settings: Mapping[str, Any] | None = None,
+    **arrivals: Unpack[Arrivals],
+) -> Outcome:
+    """Simulate a deployment under traffic: times that users see, throughput, batch, KV cache.
+
+    Parameters
+    ----------
+    planned : Planned
+        A `Deployed`, or the answer of `fit`.
+    traffic : str or Traffic
+        ``closed:32``, ``poisson:2.5/s``, ``sessions:20``, ``trace:FILE`` … as `glmplan simulate --traffic` takes it.
+    requests : int, optional
+        Requests to simulate, [-]
+    slo : str, optional
+        Promise under which goodput is counted, such as ``ttft p95 < 2 s``.
+    seed : int, optional
+        Seed, [-]; the same seed gives the same answer.
+    keep : bool, optional
+        Whether to keep a record of each request for ``.to_frame("requests")``.
+    settings : mapping, optional
+        Fields of `glmplan.simulation.engine.settings.EngineSettings` instead of the engine's own.
+    **arrivals
+        Anything of `Arrivals`: lengths [token], pauses [s], sessions [-].
+
+    Returns
+    -------
+    Outcome
+        Statistics; ``print`` shows them, ``.to_frame()`` is a frame of them.
+
+    Raises
+    ------
+    SpecError
+        If the traffic, the promise or an argument is wrong.
+    UnknownFact
+        If nothing was planned.
+    DoesNotFit
+        If what was planned does not fit.
+
+    Examples
+    --------
+    >>> d = deployment("llama-3.1-8b", on="1xh100-sxm", input=512, output=64)
+    >>> found = simulate(d, "poisson:2/s", requests=50)
+    >>> found.summary["requests"], found.summary["tpot_mean_ms"] > 0
+    (50, True)
+    """
+    with _python_words():
+        arriving = _arriving(planned, traffic, arrivals)
+        service = _described(planned, arriving, settings).service
+        targets = parse_slo(slo) if slo != "" else ()
+        return simulate_service(service, arriving, requests=requests, seed=seed, targets=targets, keep=keep)
+
+
+def safe(
+    planned: Planned,
+    slo: str = "",
+    *,
+    traffic: str | Traffic = "closed:1",
+    most: float | None = None,
+    seed: int = 0,
+    settings: Mapping[str, Any] | None = None,
+    **arrivals: Unpack[Arrivals],
+) -> SafeLoad:
+    """The largest load that keeps a promise with 95 % probability, over arrivals and the interval of the step time.
+
+    Parameters
+    ----------
+    planned : Planned
+        A `Deployed`, or the answer of `fit`.
+    slo : str, optional
+        The promise, such as ``ttft p95 < 2 s, tpot p95 < 50 ms``; that of `fit` by default.
+    traffic : str or Traffic, optional
+        Kind of load: users of a closed loop by default, ``poisson:1/s`` for a rate.
+    most : float, optional
+        Largest load to look at, [-] or [1/s]
+    seed : int, optional
+        Seed, [-]
+    settings : mapping, optional
+        As in `simulate`.
+    **arrivals
+        As in `simulate`.
+
+    Returns
+    -------
+    SafeLoad
+        The load, what breaks first and why, and every load that was looked at.
+
+    Raises
+    ------
+    SpecError
+        If the promise, the traffic or an argument is wrong.
+    UnknownFact
+        If nothing was planned.
+    DoesNotFit
+        If what was planned does not fit.
+
+    Examples
+    --------
+    >>> d = deployment("llama-3.1-8b", on="1xh100-sxm", input=512, output=64)
+    >>> safe(d, "tpot p95 < 50 ms", most=4).load
+    4
+    """
+    with _python_words():
+        arriving = _arriving(planned, traffic, arrivals)
+        described = _described(planned, arriving, settings)
+        targets = parse_slo(slo or _promise(planned))
+        with site_calibration(planned.asked.calibration):
+            return safe_of(described, arriving, targets, most=most, seed=seed)
+
+
+def kept(
+    planned: Planned,
+    slo: str,
+    traffic: str | Traffic,
+    *,
+    seed: int = 0,
+    least: float = 0.0,
+    settings: Mapping[str, Any] | None = None,
+    **arrivals: Unpack[Arrivals],
+) -> Kept:
+    """The probability that a deployment keeps a promise, over arrivals and the interval of the step time.
+
+    Parameters
+    ----------
+    planned : Planned
+        A `Deployed`, or the answer of `fit`.
+    slo : str
+        The promise, such as ``ttft p95 < 2 s, tpot p95 < 50 ms``.
+    traffic : str or Traffic
+        As in `simulate`.
+    seed : int, optional
+        Seed, [-]
+    least : float, optional
+        Probability below which it does not matter how low it is: the search ends there, [-]
+    settings : mapping, optional
+        As in `simulate`.
+    **arrivals
+        As in `simulate`.
+
+    Returns
+    -------
+    Kept
+        Probability, and what breaks first.
+
+    Raises
+    ------
+    SpecError
+        If the promise, the traffic or an argument is wrong.
+    UnknownFact
+        If nothing was planned.
+    DoesNotFit
+        If what was planned does not fit.
+
+    Examples
+    --------
+    >>> d = deployment("llama-3.1-8b", on="1xh100-sxm", input=512, output=64)
+    >>> kept(d, "tpot p95 < 50 ms", "closed:4").probability
+    1.0
+    """
+    with _python_words():
+        arriving = _arriving(planned, traffic, arrivals)
+        described = _described(planned, arriving, settings)
+        with site_calibration(planned.asked.calibration):
+            return kept_of(described, arriving, parse_slo(slo), seed=seed, least=least)
+
+
+# What there is: models and hardware of the catalogue as tables.
+
+
+@dataclass(frozen=True, repr=False)
+class Listing:
+    """Entries of a catalogue, one row each.
+
+    Attributes
+    ----------
+    title : str
+        What is listed.
+    rows : tuple of dict
+        Column → value; every row has a ``name``.
+    """
+
+    title: str
+    rows: tuple[dict[str, Any], ...]
+
+    def __iter__(self) -> Iterator[str]:
+        return (row["name"] for row in self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __contains__(self, name: object) -> bool:
+        return any(row["name"] == name for row in self.rows)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row for each entry."""
+        return frame_of(self.rows)
+
+    def __repr__(self) -> str:
+        return f"<{len(self.rows)} {self.title}: {', '.join(list(self)[:3])} …>"
+
+    def __str__(self) -> str:
+        return table_text(self.rows)
+
+
+def models() -> Listing:
+    """Models of the catalogue.
+
+    Returns
+    -------
+    Listing
+        Names, parameters in 10⁹ [-], layers [-], cache of a token in BF16 [B], longest context [token], checkpoints.
+
+    Examples
+    --------
+    >>> "glm-5.1" in models()
+    True
+    """
+    rows = []
+    for name in model_names():
+        model = load_model(name)
+        count = model_parameters(model)
+        rows.append(
+            {
+                "name": name,
+                "total_b": round(count.total / 1e9, 3),
+                "active_b": round(count.active / 1e9, 3),
+                "layers": len(model.layer_names),
+                "kv_bytes_per_token_bf16": model_cache_bytes_per_token(model, "bf16"),
+                "max_context": model.max_context,
+                "checkpoints": [one.name for one in model.checkpoints],
+            }
+        )
+    return Listing("models", tuple(rows))
+
+
+def hardware() -> Listing:
+    """Accelerators and hosts of the catalogue.
+
+    Returns
+    -------
+    Listing
+        Names, kind, memory of an accelerator [GiB], its bandwidth [GB/s], number of accelerators [-]; None where it is
+        not published.
+
+    Examples
+    --------
+    >>> "rtx-pro-6000-ws" in hardware(), "hgx-b200-8" in hardware()
+    (True, True)
+    """
+    parts = [load_accelerator(name) for name in accelerator_names()]
+    rows = [_row(part.name, "accelerator", part, 1) for part in parts]
+    by_name = {part.name: part for part in parts}
+    for name in host_names():
+        host = load_host(name)
+        rows.append(_row(name, "host", by_name[host.accelerator], host.accelerator_count))
+    return Listing("parts and hosts", tuple(rows))
+
+
+def _row(name: str, kind: str, part: Any, count: int) -> dict[str, Any]:
+    memory, bandwidth = part.memory, part.memory_bandwidth
+    return {
+        "name": name,
+        "kind": kind,
+        "accelerator": part.name,
+        "accelerator_count": count,
+        "memory_gib": None if memory is None else round(memory / GIB, 1),
+        "memory_bandwidth_gb_per_s": None if bandwidth is None else round(bandwidth / 1e9, 1),
+    }

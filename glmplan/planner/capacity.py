@@ -1,0 +1,729 @@
+"""Memory of many layouts at once: the cache pool of each, what it holds, and by how much it falls short."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from glmplan.catalog.caching import remembered
+from glmplan.catalog.engines.limitations import OPTIONS, Conditions, conditions_of, host_options, judge, load_engine
+from glmplan.catalog.tables import frame_of, table_text
+from glmplan.costs.blocks.stack import model_features
+from glmplan.costs.memory.pool import (
+    KvPool,
+    MemoryBudget,
+    PoolTerms,
+    budget_rows,
+    kv_pool,
+    largest_context,
+    requests_that_fit,
+    stage_pools,
+)
+from glmplan.costs.memory.ranks import RankMemory, rank_memory
+from glmplan.costs.memory.settings import MemorySettings, PartMemory, part_memory
+from glmplan.costs.points import Layout
+from glmplan.planner.question import Asked
+from glmplan.prediction.deployment import keeps_experts_on_host, keeps_indexer, runs_sparse
+from glmplan.units import GIB, QUANTILE_90, Bytes, Ratio, TokenCount
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from glmplan.catalog.schema.accelerator import Accelerator
+    from glmplan.catalog.schema.engine import Wall
+    from glmplan.catalog.schema.model import Checkpoint, ModelSpec
+
+__all__ = [
+    "LOW",
+    "MAY_START",
+    "MEMORY_COLUMNS",
+    "Holding",
+    "MemoryPlan",
+    "Obstacles",
+    "Ranks",
+    "Terms",
+    "contexts_of",
+    "experts_on_host",
+    "layout_name",
+    "memory_rows",
+    "pinned_bytes",
+    "settings_of",
+    "stage_ranks",
+]
+
+
+# Engine walls before a layout: what the engine does instead, and whether anything lifts the wall.
+
+#: a wall of these kinds changes what runs; others are advice, followed where nothing else was asked
+_FORCED = ("error", "fallback")
+#: options that follow from the machine and the layout, see `glmplan.catalog.engines.limitations.host_options`
+_FROM_HOST = frozenset({"dual-socket", "pcie-switch", "display-on-the-fabric", "force-p2p", "nccl-xml"})
+#: judgements of one question that are kept [-]
+_REMEMBERED = 10_000
+#: numbers of a layout and of its load that walls may ask for
+_OF_LAYOUT = ("tp", "pp", "dp", "ep", "dcp", "count", "mtp", "users")
+_SEVERITIES = ("error", "unknown", "fallback", "quality", "memory", "slow")
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a layout runs with once the walls have had their say.
+
+    Attributes
+    ----------
+    tp, pp, dp, ep, dcp : int
+        Layout of one server, [-]
+    kv : str
+        KV cache format.
+    graphs : bool
+        Whether steps run from captured CUDA graphs.
+    mtp : int
+        Drafted tokens, [-]
+    sparse : bool
+        Whether sparse attention runs.
+    indexer : bool
+        Whether its indexer is loaded and its keys are cached; engines that attend densely may keep it or not.
+    walls : tuple of Wall
+        Walls that stand, the hardest first.
+    blocked : Wall or None
+        A wall that nothing lifts.
+    replicas : int
+        Servers of this layout, each with its own accelerators, behind a router, [-]
+    prefill : int
+        How many of them only compute prompts and hand keys and values over, [-]
+    """
+
+    tp: int
+    pp: int
+    dp: int
+    ep: int
+    dcp: int
+    kv: str
+    graphs: bool
+    mtp: int
+    sparse: bool
+    indexer: bool = True
+    walls: tuple[Wall, ...] = ()
+    blocked: Wall | None = None
+    replicas: int = 1
+    prefill: int = 0
+
+    @property
+    def decoding(self) -> int:
+        """Servers that decode: all, or those that the ones for prompts hand over to, [-]"""
+        return self.replicas - self.prefill
+
+    @property
+    def server(self) -> int:
+        """Accelerators of one server, [-]"""
+        return self.tp * self.pp * self.dp
+
+    @property
+    def accelerators(self) -> int:
+        """Accelerators used, [-]"""
+        return self.server * self.replicas
+
+    @property
+    def layout(self) -> tuple[int, int, int, int, int]:
+        """The degrees of one server, [-]"""
+        return self.tp, self.pp, self.dp, self.ep, self.dcp
+
+    @property
+    def name(self) -> str:
+        """The layout in words."""
+        if self.prefill:
+            return f"{self.prefill} prefill + {self.decoding} decode × {layout_name(*self.layout)}"
+        return layout_name(*self.layout, self.replicas)
+
+
+def layout_name(tp: int, pp: int, dp: int = 1, ep: int = 1, dcp: int = 1, replicas: int = 1) -> str:
+    """Write a layout: TP and PP always, the others where they are more than one.
+
+    Returns: As in ``TP2×PP3``, and of several servers ``2 × TP2×PP3``.
+
+    Examples
+    --------
+    >>> layout_name(2, 3), layout_name(1, 1, 8, 8), layout_name(4, 1, replicas=2)
+    ('TP2×PP3', 'TP1×PP1×DP8 EP8', '2 × TP4×PP1')
+    """
+    more = "".join(f"×{word}{degree}" for word, degree in (("DP", dp),) if degree > 1)
+    apart = "".join(f" {word}{degree}" for word, degree in (("EP", ep), ("DCP", dcp)) if degree > 1)
+    return f"{replicas} × " * (replicas > 1) + f"TP{tp}×PP{pp}{more}{apart}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sorted:
+    """Walls by what decides them: those that stand whatever the layout, those that a layout decides, and how."""
+
+    always: tuple[Wall, ...]
+    sometimes: tuple[tuple[Wall, Callable[[Conditions], object]], ...]
+    judged: dict[tuple[str, object], bool]
+
+
+@lru_cache(maxsize=256)
+def _sorted(base: Conditions, options: frozenset[str]) -> _Sorted:
+    """The walls before all layouts of one question, and of others on the same machine with the same words."""
+    every = (*load_engine(base.engine).walls, *load_engine("any").walls)
+    loose = replace(base, count=None, options=options)
+    # what the model, the part and the version already decide need not be asked again for every layout
+    alive = [(wall, _varying(wall)) for wall in every if judge(wall, loose) != "absent"]
+    always = tuple(wall for wall, asks in alive if not asks and judge(wall, base) == "stands")
+    return _Sorted(always, tuple((wall, attrgetter(*asks)) for wall, asks in alive if asks), {})
+
+
+class Obstacles:
+    """The walls of one engine before one model on one machine, sorted once for all layouts.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+    options : frozenset of str, optional
+        Keys of `glmplan.catalog.engines.limitations.OPTIONS` that hold.
+    """
+
+    def __init__(self, asked: Asked, options: frozenset[str] = frozenset()) -> None:
+        self.asked = asked
+        named = f"{asked.settings.attention_backend.lower()}-attention-backend"
+        self.options = options = options | ({named} & set(OPTIONS))
+        version = asked.runs_as
+        found = conditions_of(
+            asked.machine.host,
+            asked.model,
+            engine=asked.engine,
+            features=model_features(asked.model),
+            options=options,
+            engine_version=version,
+            weights=_weights_name(asked),
+            files=asked.checkpoint.form,
+            context=asked.full_request if asked.context else None,
+        )
+        self.base = replace(found, memory_fraction=asked.settings.memory_fraction)
+        self.sorted = _sorted(self.base, options)
+        self.known: dict[Conditions, tuple[Wall, ...]] = {}
+
+    def conditions(self, terms: Terms, *, users: int = 1) -> Conditions:
+        """The conditions of a layout."""
+        return replace(
+            self.base,
+            options=self.options | host_options(self.asked.machine.host, terms.tp),
+            count=terms.server,
+            tp=terms.tp,
+            pp=terms.pp,
+            dp=terms.dp,
+            ep=terms.ep,
+            dcp=terms.dcp,
+            kv=terms.kv,
+            graphs=terms.graphs,
+            mtp=terms.mtp,
+            users=users,
+        )
+
+    def standing(self, terms: Terms, *, users: int = 1) -> tuple[Wall, ...]:
+        """Walls that stand before a layout."""
+        given = self.conditions(terms, users=users)
+        if given not in self.known:
+            found, judged = list(self.sorted.always), self.sorted.judged
+            for wall, asks in self.sorted.sometimes:
+                key = (wall.id, asks(given))
+                if key not in judged:
+                    if len(judged) >= _REMEMBERED:
+                        judged.clear()
+                    judged[key] = judge(wall, given) == "stands"
+                if judged[key]:
+                    found.append(wall)
+            self.known[given] = tuple(sorted(found, key=lambda wall: _SEVERITIES.index(wall.severity)))
+        return self.known[given]
+
+    def settle(self, terms: Terms, *, mtp_given: bool = True, ep_given: bool = False) -> Terms:
+        """Apply what the engine does instead, until nothing changes.
+
+        - `mtp_given`, `ep_given`: Whether they were asked for; advice does not overrule what was asked.
+        - Returns: What runs, with the walls met on the way.
+        """
+        met: dict[str, Wall] = {}
+        for _ in range(4):
+            before = terms
+            for wall in self.standing(terms):
+                met.setdefault(wall.id, wall)
+                terms = _instead(wall, terms, mtp_given, ep_given)
+            if terms == before:
+                break
+        blocked = next((wall for wall in met.values() if _final(wall)), None)
+        ordered = sorted(met.values(), key=lambda wall: _SEVERITIES.index(wall.severity))
+        return replace(terms, walls=tuple(ordered), blocked=blocked)
+
+    def wanted(self, layout: tuple[int, int, int, int, int], kv: str, replicas: int = 1) -> Terms:
+        """What a layout would run with if there were no walls."""
+        asked = self.asked
+        patched = "sparse" if "sm120-sparse-mla" in self.options else ""
+        backend = f"{asked.settings.attention_backend} {patched}"
+        sparse = runs_sparse(asked.machine.accelerator, backend, engine=asked.engine, version=asked.runs_as)
+        indexer = keeps_indexer(asked.engine, sparse)
+        return Terms(
+            *layout,
+            kv=kv,
+            graphs=asked.settings.graphs,
+            mtp=asked.mtp,
+            sparse=sparse,
+            indexer=indexer,
+            replicas=replicas,
+            prefill=asked.prefill,
+        )
+
+
+def _instead(wall: Wall, terms: Terms, mtp_given: bool, ep_given: bool) -> Terms:
+    say, forced = wall.instead, wall.severity in _FORCED
+    if say.attention == "dense":
+        terms = replace(terms, sparse=False, indexer=terms.indexer and say.indexer != "dropped")
+    if say.graphs is False:
+        terms = replace(terms, graphs=False)
+    if say.kv is not None and forced:
+        terms = replace(terms, kv=say.kv)
+    if say.mtp is not None and terms.mtp > say.mtp and (forced or not mtp_given):
+        terms = replace(terms, mtp=say.mtp)
+    if say.ep is not None and (forced or not ep_given):
+        terms = replace(terms, ep=say.ep)
+    if say.dcp is not None and forced:
+        terms = replace(terms, dcp=say.dcp)
+    return terms
+
+
+def _varying(wall: Wall) -> tuple[str, ...]:
+    """Fields of the conditions that a wall asks for and that differ between the layouts of one question."""
+    when = wall.when
+    found = [field for field in (*_OF_LAYOUT, "kv", "graphs") if getattr(when, field) not in (None, ())]
+    if when.options or set(when.unless) & _FROM_HOST:
+        found.append("options")
+    return tuple(found)
+
+
+def _final(wall: Wall) -> bool:
+    """Whether the engine never runs the model on the silicon, or never reads its files: nothing lifts the wall."""
+    when = wall.when
+    silicon = bool(when.compute_capability or when.accelerators)
+    of_model = bool(when.models or when.features or when.weights) and silicon or bool(when.files)
+    # an engine without a backend for a vendor's parts runs no model on them
+    of_model = of_model or bool(when.vendors or when.without_vendors or when.kinds)
+    lifted = bool(when.unless or when.options or wall.until or wall.fixed_by)
+    return wall.severity == "error" and of_model and not lifted and not wall.instead.model_dump(exclude_none=True)
+
+
+def _weights_name(asked: Asked) -> str:
+    checkpoint = asked.checkpoint
+    return checkpoint.name if checkpoint.file_bits_per_weight is not None else checkpoint.bulk
+
+
+#: what is said of a plan that lacks no more than what is uncertain of its memory
+MAY_START = "but is within the uncertainty of memory (it may start; measure it)"
+#: standard deviations from the mean to the low end of a 90 % interval [-]
+LOW = -QUANTILE_90
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Holding:
+    """What one layout holds.
+
+    Attributes
+    ----------
+    terms : Terms
+        The layout and what runs on it.
+    memory : RankMemory
+        Ranks of several layouts.
+    point : int
+        Which of them is this one, [-]
+    part : PartMemory
+        The accelerator's memory.
+    pool, pool_low, pool_high : float
+        Tokens of the cache pool in requests of the asked length and their 90 % interval, all servers together, [token]
+    pool_bytes : float
+        Pool of the rank that limits; negative when weights alone are too much, [B]
+    stage : int
+        Pipeline stage that limits, [-]
+    context, context_low : float
+        Longest request that the pool holds alone, mean and low end; the model's limit is not applied, [token]
+    held, held_low : float
+        Requests of the asked length that the pool holds, mean and low end, all servers that decode, [-]
+    short : float
+        What one full-length request lacks on the rank that limits; 0 or less when it fits, [B]
+    short_low : float
+        The same at the low end of the pool, [B]
+    short_high : float
+        The same at the high end of the pool, [B]
+    over, over_low : float
+        By how much the fullest rank with its pool and what runs beside it holds more than its memory, as where a
+        launch is told too large a share, mean and low end; 0 or less where it does not, [B]
+    """
+
+    terms: Terms
+    memory: RankMemory
+    point: int
+    part: PartMemory
+    pool: float
+    pool_low: float
+    pool_high: float
+    pool_bytes: float
+    stage: int
+    context: float
+    context_low: float
+    held: float
+    held_low: float
+    short: float
+    short_low: float
+    short_high: float
+    over: float = 0.0
+    over_low: float = 0.0
+
+    def __repr__(self) -> str:
+        return f"<Holding {self.terms.name}: {self.verdict}, pool {self.pool:,.0f} tokens, {self.held:.4g} requests>"
+
+    @property
+    def lacking(self) -> float:
+        """What the rank that limits lacks, for one full-length request or for what runs beside the pool, [B]"""
+        return max(self.short, self.over)
+
+    @property
+    def spread(self) -> float:
+        """By how much less it may lack: from the mean to the favourable end of the 90 % interval, [B]"""
+        return self.lacking - max(self.short_high, self.over_low)
+
+    @property
+    def may_start(self) -> bool:
+        """Whether it does not fit in the mean, but would at the favourable end of the 90 % interval."""
+        return self.terms.blocked is None and self.lacking > 0 >= max(self.short_high, self.over_low)
+
+    @property
+    def verdict(self) -> str:
+        """``fits``, ``tight`` (one full-length request fits only at the mean) or ``does_not_fit``."""
+        if self.lacking > 0:
+            return "does_not_fit"
+        return "tight" if self.short_low > 0 else "fits"
+
+    def printed(self, longest: TokenCount) -> tuple[float, float, float]:
+        """Tokens that the engine prints as the size of its cache when it starts.
+
+        Returns: Of one data-parallel rank, and the 90 % interval, [token].
+        """
+        memory = replace(self.memory, settings=replace(self.memory.settings, longest=float(longest)))
+        found = kv_pool(memory, self.part, context=float(longest))
+        ends = (found.printed, found.printed_low, found.printed_high)
+        value, low, high = (max(float(one[self.point]), 0.0) for one in ends)
+        return value, low, high
+
+    def rows(self) -> list[MemoryBudget]:
+        """Memory of every rank."""
+        return budget_rows(self.memory, self.part, point=self.point)
+
+
+class Ranks:
+    """Memory of all layouts of a question, computed once for each cache format, drafting and use of graphs.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+    found : list of tuple of int
+        Layouts: tp, pp, dp, ep, dcp, [-]
+
+    Raises
+    ------
+    UnknownFact
+        If the memory of the part is not published.
+    """
+
+    def __init__(self, asked: Asked, found: list[tuple[int, int, int, int, int]]) -> None:
+        self.asked = asked
+        self.found = list(found)
+        self.part = part_memory(asked.machine.accelerator)
+        self._memory: dict[tuple[str, bool, bool], RankMemory] = {}
+        self._held: dict[tuple[str, bool, bool, bool], _Arrays] = {}
+
+    def hold(self, terms: Terms) -> Holding:
+        """What one layout holds.
+
+        `terms`: The layout; its cache format and graphs may differ from what was wanted.
+        """
+        layout = terms.layout
+        if layout not in self.found:
+            self.found.append(layout)
+            self._memory.clear()
+            self._held.clear()
+        form = (terms.kv, terms.mtp > 0, terms.indexer)
+        if form not in self._memory:
+            self._memory[form] = _ranks(self.asked, self.found, terms)
+        key = (*form, terms.graphs)
+        if key not in self._held:
+            pools = _pools(self._memory[form], self.asked.machine.accelerator, settings_of(self.asked, terms))
+            self._held[key] = _arrays(self.asked, pools)
+        return self._held[key].at(self.found.index(layout), terms)
+
+
+def settings_of(asked: Asked, terms: Terms) -> MemorySettings:
+    """Settings of a launch that decide memory.
+
+    `terms`: What the layout runs with: whether graphs are captured and an indexer is kept.
+    """
+    return replace(asked.settings, graphs=terms.graphs).memory(
+        engine=asked.engine,
+        version=asked.engine_version,
+        accelerator=asked.machine.part,
+        indexer=terms.indexer,
+        draft_tokens=terms.mtp,
+    )
+
+
+def _ranks(asked: Asked, found: list[tuple[int, int, int, int, int]], terms: Terms) -> RankMemory:
+    # graphs lie beside what ranks hold: whether any are captured changes nothing here
+    settings = replace(settings_of(asked, terms), graphs=False)
+    form, memory = (terms.kv, terms.mtp > 0), asked.machine.accelerator.memory
+    return _held_by_ranks(asked.model, asked.checkpoint, tuple(found), form, settings, memory)
+
+
+@remembered(records=2)
+def _held_by_ranks(
+    model: ModelSpec,
+    checkpoint: Checkpoint,
+    found: tuple[tuple[int, int, int, int, int], ...],
+    form: tuple[str, bool],
+    settings: MemorySettings,
+    memory: float | None,
+) -> RankMemory:
+    """Memory of layouts: questions that differ in their lengths, and changes of a plan, have it in common."""
+    columns = zip(("tp", "pp", "dp", "ep", "dcp"), np.array(found).T, strict=True)
+    layout, (kv, mtp) = Layout(**dict(columns)), form
+    return rank_memory(model, checkpoint, layout=layout, kv=kv, settings=settings, mtp=mtp, memory=memory)
+
+
+@remembered(records=2)
+def _pools(held: RankMemory, accelerator: Accelerator, settings: MemorySettings) -> _Pools:
+    """What the settings of a launch leave for the cache of every stage, whatever the requests."""
+    memory, part = replace(held, settings=settings), part_memory(accelerator)
+    return _Pools(memory, part, stage_pools(memory, part))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pools:
+    """Memory of all layouts under the settings of a launch, and the pool of each stage."""
+
+    memory: RankMemory
+    part: PartMemory
+    of: tuple[PoolTerms, ...]
+
+
+@remembered(most=256)
+def _pool_for(found: _Pools, length: float) -> KvPool:
+    """The pool in requests of a length [token]; any length where it does not matter."""
+    return kv_pool(found.memory, found.part, context=length, pools=found.of)
+
+
+@remembered(most=512)
+def _longest(found: _Pools, quantile: float) -> np.ndarray:
+    """The longest request that each layout's pool holds alone [token], `quantile` deviations from the mean."""
+    return largest_context(found.memory, found.part, quantile=quantile, pools=found.of)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Arrays:
+    """`Holding` of every layout; (n,) arrays."""
+
+    memory: RankMemory
+    part: PartMemory
+    pool: KvPool
+    longest: np.ndarray
+    longest_low: np.ndarray
+    held: np.ndarray
+    held_low: np.ndarray
+    short: np.ndarray
+    short_low: np.ndarray
+    short_high: np.ndarray
+
+    def at(self, place: int, terms: Terms) -> Holding:
+        # servers for prompts alone hold no conversation
+        pool, servers = self.pool, terms.decoding
+        return Holding(
+            terms=terms,
+            memory=self.memory,
+            point=place,
+            part=self.part,
+            pool=servers * float(pool.tokens[place]),
+            pool_low=servers * max(float(pool.tokens_low[place]), 0.0),
+            pool_high=servers * float(pool.tokens_high[place]),
+            pool_bytes=float(pool.bytes[place]),
+            stage=int(pool.stage[place]),
+            context=float(self.longest[place]),
+            context_low=float(self.longest_low[place]),
+            held=servers * float(self.held[place]),
+            held_low=servers * float(self.held_low[place]),
+            short=float(self.short[place]),
+            short_low=float(self.short_low[place]),
+            short_high=float(self.short_high[place]),
+            over=float(pool.over[place]),
+            over_low=float(pool.over_low[place]),
+        )
+
+
+def _arrays(asked: Asked, found: _Pools) -> _Arrays:
+    length = float(asked.user_tokens)
+    memory, part, pools = found.memory, found.part, found.of
+    pool = _pool_for(found, length if memory.by_length else 1.0)
+    longest, longest_low = _longest(found, 0.0), _longest(found, LOW)
+    full = float(asked.full_request)
+    need = np.max([np.where(stage.held, stage.request_bytes(full), 0.0) for stage in memory.stages], axis=0)
+    short = _short(need, pool.bytes, longest, asked.full_request)
+    short_high = short
+    if (short > 0).any():  # only then anybody asks for the favourable end
+        longest_high = _longest(found, -LOW)
+        most = np.min(
+            [
+                np.where(stage.held, terms.pool - LOW * terms.deviation(1.0), np.inf)
+                for stage, terms in zip(memory.stages, pools, strict=True)
+            ],
+            axis=0,
+        )
+        short_high = _short(need, most, longest_high, asked.full_request)
+    return _Arrays(
+        memory=memory,
+        part=part,
+        pool=pool,
+        longest=longest,
+        longest_low=longest_low,
+        held=requests_that_fit(memory, part, length, pools=pools),
+        held_low=requests_that_fit(memory, part, length, quantile=LOW, pools=pools),
+        short=short,
+        short_low=_short(need, pool.bytes + LOW * pool.sd, longest_low, asked.full_request),
+        short_high=short_high,
+    )
+
+
+def _short(need: np.ndarray, pool: np.ndarray, longest: np.ndarray, length: int) -> np.ndarray:
+    """Bytes that a request lacks: positive exactly when it is longer than the longest that fits."""
+    lacking = np.maximum(need - pool, 1.0)
+    return np.where(longest >= length, np.minimum(need - pool, 0.0), lacking)
+
+
+def contexts_of(asked: Asked, holding: Holding, users: tuple[int, ...], *, quantile: Ratio = 0.0) -> list[int]:
+    """Longest request that each of some numbers of users may have at once; the model's limit applies.
+
+    - `users`: Numbers of users, spread evenly over the servers.
+    - Returns: Tokens, 0 when not even the shortest fits, [token].
+    """
+    terms = holding.terms
+    alone = _pools(_ranks(asked, [terms.layout], terms), asked.machine.accelerator, settings_of(asked, terms))
+    limit = asked.longest_request
+    # a set, because `np.unique` imports the masked arrays of numpy, which takes longer than the rest of this function
+    grid = np.array(sorted({*np.geomspace(64, limit, 160).astype(int).tolist(), limit}), dtype=float)
+    counts = requests_that_fit(alone.memory, holding.part, grid, quantile=quantile, pools=alone.of)
+    found = []
+    for number in (-(-one // terms.decoding) for one in users):
+        fits = np.flatnonzero(counts >= number)
+        if not len(fits):
+            found.append(0)
+            continue
+        last = int(fits[-1])
+        if last == len(grid) - 1:
+            found.append(limit)
+            continue
+        fine = np.linspace(grid[last], grid[last + 1], 33)
+        held = requests_that_fit(alone.memory, holding.part, fine, quantile=quantile, pools=alone.of)
+        inside = np.flatnonzero(held >= number)
+        found.append(int(fine[inside[-1]]) // 64 * 64 if len(inside) else int(grid[last]))
+    return found
+
+
+def stage_ranks(terms: Terms, stage: int) -> tuple[int, ...]:
+    """Numbers of the accelerators that hold a pipeline stage.
+
+    Returns: Ranks of a server as engines count them: tensor-parallel ranks are neighbours, then stages, then
+      attention in data parallel.
+    """
+    first = [(replica * terms.pp + stage) * terms.tp for replica in range(terms.dp)]
+    return tuple(rank for begin in first for rank in range(begin, begin + terms.tp))
+
+
+# The memory of every rank of a plan as one record.
+
+#: columns of a rank's memory beside its label, in order
+MEMORY_COLUMNS: tuple[str, ...] = (
+    "weights_gib", "weights_by_class_gib", "activation_gib", "graphs_gib", "graph_estimate_gib", "communication_gib",
+    "reserve_gib", "cache_gib", "host_gib", "total_gib", "usable_gib", "capacity_gib", "cache_bytes_per_token",
+    "state_bytes_per_sequence",
+)  # fmt: skip
+
+
+def memory_rows(ranks: tuple[MemoryBudget, ...]) -> list[dict[str, Any]]:
+    """One row for each rank, every term of its memory, in the units that their names say.
+
+    Returns: Column → value, [GiB] and [B].
+    """
+    return [
+        {
+            "rank": rank.label,
+            "weights_gib": sum(rank.weights.values()) / GIB,
+            "weights_by_class_gib": "; ".join(f"{name} {size / GIB:.3f}" for name, size in rank.weights.items()),
+            "activation_gib": rank.activation / GIB,
+            "graphs_gib": rank.graphs / GIB,
+            "graph_estimate_gib": rank.graph_estimate / GIB,
+            "communication_gib": rank.communication / GIB,
+            "reserve_gib": rank.reserve / GIB,
+            "cache_gib": rank.cache / GIB,
+            "host_gib": rank.host / GIB,
+            "total_gib": rank.total / GIB,
+            "usable_gib": rank.usable / GIB,
+            "capacity_gib": rank.capacity / GIB,
+            "cache_bytes_per_token": rank.per_token,
+            "state_bytes_per_sequence": rank.state,
+        }
+        for rank in ranks
+    ]
+
+
+@dataclass(frozen=True, repr=False)
+class MemoryPlan:
+    """What every rank holds.
+
+    Attributes
+    ----------
+    title : str
+        Model, checkpoint and layout.
+    ranks : tuple of MemoryBudget
+        The parts of each rank, [B]
+    pool, pool_low, pool_high : float
+        KV cache pool in requests of the asked length, and its 90 % interval, [token]
+    """
+
+    title: str
+    ranks: tuple[MemoryBudget, ...]
+    pool: float
+    pool_low: float
+    pool_high: float
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row for each rank, GiB and bytes as the names of the columns say."""
+        return frame_of(memory_rows(self.ranks))
+
+    def __repr__(self) -> str:
+        return (
+            f"<MemoryPlan {self.title}: pool {self.pool:,.0f} tokens ({self.pool_low:,.0f} to {self.pool_high:,.0f}), "
+            f"{len(self.ranks)} ranks>"
+        )
+
+    def __str__(self) -> str:
+        return f"{self!r}\n{table_text(memory_rows(self.ranks))}"
+
+
+# Plans whose routed experts are computed on the processors of the host.
+
+
+def experts_on_host(asked: Asked) -> bool:
+    """Whether the engine keeps routed experts in host memory."""
+    return keeps_experts_on_host(asked.engine)
+
+
+def pinned_bytes(holding: Holding) -> Bytes:
+    """Weights of a plan in host memory."""
+    return sum(row.host for row in holding.rows())

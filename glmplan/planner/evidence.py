@@ -1,0 +1,136 @@
+"""Whether a model was ever served on a part by an engine: measured, measured elsewhere, in a recipe, or by nobody."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from functools import cache
+
+from glmplan.catalog.engines.limitations import another_program, kernels_of_others
+from glmplan.catalog.engines.recipes import Recipe
+from glmplan.catalog.entries.accelerators import accelerator_names, load_accelerator
+from glmplan.catalog.files import MOST_OF_RUNS, data_folder, read_text
+from glmplan.catalog.schema.engine import Wall
+from glmplan.costs.blocks.stack import model_shape
+from glmplan.planner.launch import recipe_for
+from glmplan.planner.question import Asked
+from glmplan.prediction.deployment import bulk_format, keeps_experts_on_host
+from glmplan.prediction.effects import load_effects
+
+__all__ = ["EVIDENCE", "basis_words", "evidence_words"]
+
+#: the four answers, from most to least
+EVIDENCE: tuple[str, ...] = ("measured", "measured on another part", "recipe only", "nobody ran it")
+#: what follows of a longer shape in a key of the fit (`glmplan.costs.blocks.stack.model_shape`)
+_MORE_SHAPE = re.compile(r"e\d+k\d+ |sparse ")
+#: classes of what the fit knows (`glmplan.prediction.effects.KNOWN_AS`) of a model that was measured on the part
+_MEASURED = frozenset({"site", "configuration", "release", "group", "group_release", "adapters"})
+
+
+def evidence_words(asked: Asked, cards: int, knowledge: str = "") -> str:
+    """Say what is known of a model on a part with an engine, whatever the layout and whether it fits.
+
+    - `knowledge`: Class of what the fit of the step time knows; empty where no speed was computed.
+    - Returns: One of `EVIDENCE`, with what differs from the question; of a recipe where it stands. Runs of the engine
+      say nothing of a program of another name that serves on the part in its place, nor of kernels that are not the
+      engine's own.
+    """
+    part = asked.machine.accelerator
+    other = another_program(asked.engine, vendor=part.vendor, kind=part.kind)
+    if other is not None:
+        return _of_others(asked, cards, f"with {other.another_program}, which serves there in place of {asked.engine}")
+    # speeds that come from runs of hosts have no classes
+    by_host = part.runs_on_one_memory or keeps_experts_on_host(asked.engine)
+    place, differs = (None, "") if by_host else _of_fit(asked, knowledge)
+    if place != 0 and (published := _of_runs(asked)) is not None and published != place:
+        place, differs = published, "" if by_host or published else ", in runs that no fit takes"
+    kernels = kernels_of_others(asked.engine, vendor=part.vendor, kind=part.kind)
+    if kernels is not None and place != 0 and not _measured_behind(asked, kernels):
+        words = f"with {kernels.kernels_of}, whose kernels compute there in place of those of {asked.engine}"
+        return _of_others(asked, cards, words)
+    if place is not None:
+        return EVIDENCE[place] + differs
+    recipe = recipe_for(asked, cards)
+    if recipe is None:
+        return EVIDENCE[3]
+    if recipe.accelerator != part.name:
+        return f"{EVIDENCE[3]}; a recipe for {recipe.accelerator} stands in {recipe.source}"
+    return f"{_of_recipe(recipe)}: {recipe.source}"
+
+
+def _of_others(asked: Asked, cards: int, words: str) -> str:
+    """Say what is known where a program or kernels of others serve, of which the engine's runs say nothing."""
+    recipe = recipe_for(asked, cards)
+    if recipe is None or recipe.accelerator != asked.machine.accelerator.name:
+        return f"{EVIDENCE[3]} {words}"
+    return f"{_of_recipe(recipe)} {words}: {recipe.source}"
+
+
+def _measured_behind(asked: Asked, wall: Wall) -> bool:
+    """Whether runs of the model are known on some part on which the same kernels compute."""
+    named = _parts_measured().get((asked.engine, asked.model.name), set()) & set(accelerator_names())
+    parts = (load_accelerator(name) for name in named)
+    return any(kernels_of_others(asked.engine, vendor=part.vendor, kind=part.kind) == wall for part in parts)
+
+
+def _of_recipe(recipe: Recipe) -> str:
+    """Say of a recipe for the part itself whether anybody ran it."""
+    run = "its publisher ran it" if recipe.verified else "not said to be run"
+    return f"{EVIDENCE[2]} ({run})"
+
+
+def basis_words(asked: Asked, basis: str, knowledge: str = "") -> str:
+    """Say what speeds rest on, and if they are those of an engine where another program or other kernels serve.
+
+    - `knowledge`: Its class; empty where no fit of step times was asked.
+    - Returns: The same, or the same as of a machine on which the engine itself ran, or computed with kernels of its
+      own.
+    """
+    part = asked.machine.accelerator
+    if another_program(asked.engine, vendor=part.vendor, kind=part.kind) is not None:
+        return f"computed as if {asked.engine} itself ran there: {basis}"
+    by_host = part.runs_on_one_memory or keeps_experts_on_host(asked.engine)
+    if by_host or knowledge in _MEASURED or kernels_of_others(asked.engine, vendor=part.vendor, kind=part.kind) is None:
+        return basis
+    return f"computed as if {asked.engine} had kernels of its own there: {basis}"
+
+
+def _of_fit(asked: Asked, knowledge: str) -> tuple[int | None, str]:
+    """Place in `EVIDENCE` by the runs that the fit took, in any format, drafting or not, and what differs of them."""
+    if knowledge in _MEASURED:
+        return 0, ""
+    values, shape = load_effects(asked.engine).values, model_shape(asked.model)
+    begins = f"{asked.engine} {asked.machine.accelerator.name} {shape} "
+    ends = [key.removeprefix(begins) for key in values.get("group", {}) if key.startswith(begins)]
+    # a shape with experts or an indexer begins as the one without
+    formats = {end.split()[0] for end in ends if not _MORE_SHAPE.match(end)}
+    if bulk_format(asked.checkpoint) in formats:
+        return 0, ", with other settings" if knowledge else ""
+    if formats:
+        return 0, f", in other formats ({', '.join(sorted(formats))})"
+    return (1 if f"{asked.engine} {shape}" in values.get("engine_model", {}) else None), ""
+
+
+def _of_runs(asked: Asked) -> int | None:
+    """Place in `EVIDENCE` by the published runs themselves, None where they have not the model."""
+    parts = _parts_measured().get((asked.engine, asked.model.name))
+    if parts is None:
+        return None
+    return 0 if asked.machine.accelerator.name in parts else 1
+
+
+@cache
+def _parts_measured() -> dict[tuple[str, str], set[str]]:
+    """Parts that have runs of a model, by engine and model."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for file in sorted((data_folder("calibration") / "measurements").glob("*.csv")):
+        rows = csv.reader(io.StringIO(read_text(file, most=MOST_OF_RUNS)))
+        columns = next(rows, [])
+        if not {"engine", "model", "accelerator"} <= set(columns):  # a table of acceptance has no parts
+            continue
+        engine, model, part = (columns.index(name) for name in ("engine", "model", "accelerator"))
+        for row in rows:
+            if len(row) > max(engine, model, part):
+                found.setdefault((row[engine], row[model]), set()).add(row[part])
+    return found

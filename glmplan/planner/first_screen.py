@@ -1,0 +1,338 @@
+"""The first screen of `glmplan fit`: what somebody who buys or starts a machine reads before anything else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from glmplan.planner.answer_text import (
+    NO_COPIES,
+    change_numbers,
+    change_words,
+    command_lines,
+    context_words,
+    fit_sections,
+    fit_text,
+    launch_lines,
+    missing_words,
+    nearest_change,
+    nearest_words,
+    run_rows,
+    title_words,
+)
+from glmplan.planner.capacity import stage_ranks
+from glmplan.planner.plan import LEAST_GAIN, AnswerRecord, UserRow, Warn, best_changes, gain_words
+from glmplan.planner.ranking import Narrowing, narrowing_words, shown_users
+from glmplan.planner.text import LEAST_WIDTH, LIMITS, VERDICTS, WIDTH, number, span, wrapped
+from glmplan.units import GIB
+
+__all__ = ["MOST_LINES", "first_screen"]
+
+#: lines of the screen at most: a terminal of 32 lines shows it with the command above and the prompt below [-]
+MOST_LINES = 30
+#: columns of a label, with what stands before and after it [-]
+_LABEL = 16
+#: ANSI colours of a verdict; of what limits; of an error
+_VERDICT_COLOURS = {"fits": 32, "tight": 33, "does_not_fit": 31, "unknown": 33}
+_LIMIT_COLOUR, _ERROR_COLOUR = 33, 31
+#: severities of what must be put right before the engine starts, and of paths that only cost speed
+_FIRST, _SLOWER = ("danger", "error"), ("fallback", "slow")
+_MANY = {"warning": "warnings", "note": "notes", "memory": "on memory", "quality": "on quality"}
+#: lines that each part has at least: of a text, of each entry of a list (`error`), or entries (`errors`); what an
+#: answer rests on is on every screen, for numbers that were measured and others look alike [-]
+_LEAST = {
+    "title": 1, "one": 1, "traffic": 1, "verdict": 2, "limit": 1, "reason": 1, "nearest": 2, "assumed": 1, "users": 1,
+    "memory": 1, "basis": 1, "errors": 1, "error": 1, "changes": 1, "change": 1, "note": 0, "asks": 1, "gaps": 0,
+    "measure": 1,
+}  # fmt: skip
+#: what parts get of the lines that are left, the most useful first
+_MORE = (
+    ("one", 2), ("verdict", 3), ("traffic", 2), ("errors", 3), ("changes", 3), ("change", 2), ("traffic", 3),
+    ("memory", 2), ("assumed", 2), ("error", 2), ("note", 2), ("asks", 2), ("nearest", 3), ("limit", 2), ("users", 2),
+    ("reason", 3), ("title", 2), ("basis", 1), ("assumed", 3), ("asks", 3), ("measure", 2), ("gaps", 1), ("basis", 2),
+    ("error", 3), ("note", 3), ("assumed", 5),
+)  # fmt: skip
+
+
+def first_screen(answer: AnswerRecord, width: int = WIDTH, *, colour: bool = False) -> str:
+    """Write the first screen of an answer.
+
+    - `width`: Columns; below 60 the screen is written for 60.
+    - `colour`: Whether verdict, limit and errors are coloured for a terminal.
+    - Returns: At most 30 lines. What is too long is cut with …; the command that starts the engine never is.
+
+    Examples
+    --------
+    >>> from glmplan.planner import Words, fit_answer
+    >>> lines = first_screen(fit_answer(Words("llama-3.1-8b", "1xh100-sxm"))).splitlines()
+    >>> lines[2].split()[0], len(lines) <= 30
+    ('FITS', True)
+    """
+    width = max(width, LEAST_WIDTH)
+    sections = fit_sections(answer, width)
+    whole = len(fit_text(answer, width).splitlines())
+    rest = f"--full: {whole} lines; --section {'|'.join(sections)}"
+
+    def lines(room: dict[str, int]) -> list[str]:
+        return _Screen(answer, width, room, rest, colour).lines()
+
+    room = _LEAST | dict(_MORE)
+    found = lines(room)
+    if len(found) > MOST_LINES:
+        room, found = _LEAST, lines(_LEAST)
+        for name, most in _MORE:
+            tried = lines(room | {name: most})
+            if len(tried) <= MOST_LINES:
+                room, found = room | {name: most}, tried
+    return "\n".join(found) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class _Screen:
+    """Everything on the screen; `room` says how many lines, or entries, each part of it may have."""
+
+    answer: AnswerRecord
+    width: int
+    room: dict[str, int]
+    rest: str
+    colour: bool
+
+    def lines(self) -> list[str]:
+        parts = (self._verdict, self._numbers, self._before, self._changes, self._start, self._next)
+        written = [found for part in parts if (found := list(part()))]
+        lines = written[0]
+        for one in written[1:]:
+            lines += [""] * self.room["gaps"] + one
+        return lines
+
+    def _cut(self, text: str, most: int, first: str = "  ", later: str = "    ") -> list[str]:
+        """A text in at most so many lines."""
+        lines = list(wrapped(text, self.width, first, later))
+        if len(lines) <= most:
+            return lines
+        last = lines[most - 1]
+        if len(last) + 2 > self.width:
+            last = last[: self.width - 2].rsplit(" ", 1)[0]
+        return [*lines[: most - 1], last.rstrip(" ,;:") + " …"]
+
+    def _row(self, label: str, text: str, most: int = 2) -> list[str]:
+        return self._cut(f"{label:{_LABEL - 2}}{text}", most, "  ", " " * _LABEL)
+
+    def _paint(self, line: str, word: str, code: int) -> str:
+        return line.replace(word, f"\033[1;{code}m{word}\033[0m", 1) if self.colour else line
+
+    def _verdict(self) -> Iterator[str]:
+        answer = self.answer
+        yield from self._cut(title_words(answer), self.room["title"], "", "  ")
+        yield ""
+        word = VERDICTS[answer.verdict]
+        said = answer.headline.partition(": ")[2] if answer.verdict != "fits" else self._where()
+        blocked = answer.holding is not None and answer.holding.terms.blocked is not None
+        said = answer.headline if blocked else said
+        first, *more = self._cut(f"{word}  {said}", self.room["verdict"], "", " " * (len(word) + 2))
+        yield self._paint(first, word, _VERDICT_COLOURS[answer.verdict])
+        yield from more
+        if answer.safe is not None:
+            limit = next(one for one in answer.safe.limits if one.name == answer.safe.limit)
+            name = LIMITS[limit.name]
+            many = f"{limit.users:,} user{'s' if limit.users != 1 else ''}"
+            first, *more = self._row("limit", f"{name}, {many}: {limit.words}", self.room["limit"])
+            yield self._paint(first, name, _LIMIT_COLOUR)
+            yield from more
+        for text in answer.reasons:
+            yield from self._cut(text, self.room["reason"])
+        if answer.verdict == "does_not_fit" and answer.changes:
+            yield from self._row("nearest", f"works: {nearest_words(answer)}", self.room["nearest"])
+        if answer.unknown and answer.verdict != "unknown":
+            yield from self._row("unknown", f"{', '.join(answer.unknown)}; {missing_words(answer)}", 2)
+        yield from self._question()
+
+    def _where(self) -> str:
+        """The layout and the cards that it uses."""
+        holding, count = self.answer.holding, self.answer.asked.machine.count
+        assert holding is not None
+        used = holding.terms.accelerators
+        cards = f"{used} of {count} cards; {count - used} idle" if used < count else f"all {count} cards"
+        return f"{holding.terms.name} on {'1 card' if count == 1 else cards}"
+
+    def _question(self) -> Iterator[str]:
+        """The format of the cache, and what was taken because the question did not say it."""
+        answer, asked = self.answer, self.answer.asked
+        if answer.holding is not None:
+            yield from self._row("KV cache", f"{answer.holding.terms.kv.upper()}: {answer.kv_why}", 1)
+        # which users the table has is no assumption about the question
+        taken = [text for text in asked.assumed if not text.startswith("users ")]
+        if taken:
+            # the lengths first: they decide the most
+            taken.sort(key=lambda text: not text.endswith("put tokens"))
+            yield from self._row("assumed", "; ".join(taken), self.room["assumed"])
+
+    def _numbers(self) -> Iterator[str]:
+        answer = self.answer
+        if answer.runs:
+            yield from self._row("traffic", answer.traffic, 2)
+            for label, text in run_rows(answer.runs[0]):
+                yield from self._row(label, text, self.room["traffic"])
+        if (one := answer.one_user) is not None:
+            yield from self._row("one user", f"{self._speed(one)}{self._wait(one)}", self.room["one"])
+        if answer.safe is not None:
+            mean = f" ({answer.safe.expected:,} in the mean)" if answer.safe.expected != answer.safe.users else ""
+            yield from self._row("safe users", f"{answer.safe.users:,}{mean}", 1)
+        many = shown_users(answer.asked)
+        if not answer.runs and (all_users := next((row for row in answer.users if row.users == many > 1), None)):
+            running = f"; {all_users.running:,} run at once" if all_users.running < all_users.users else ""
+            decode = f"; decode {span(all_users.user_rate)}" if all_users.user_rate else ""
+            each = f"{span(all_users.total_rate)} tok/s in all, {number(all_users.each_rate.value)} each"
+            text = f"{each}{decode}{running}"
+            yield from self._row(f"{many:,} users", text, self.room["users"])
+        if answer.users:
+            yield from self._row("context", context_words(answer), 1)
+        if answer.ranks:
+            yield from self._row("memory", self._memory(), self.room["memory"])
+        watts = answer.asked.power_limit or answer.asked.machine.accelerator.tdp
+        if watts and answer.holding is not None:
+            cards = answer.holding.terms.accelerators
+            text = f"{cards} × {watts:g} W = {cards * watts / 1e3:.3g} kW, the accelerators alone"
+            yield from self._row("power", f"{text}; what it costs: glmplan compare", 1)
+        if answer.basis and self.room["basis"]:
+            yield from self._row("rests on", f"{answer.evidence}; {answer.basis}", self.room["basis"])
+        elif answer.evidence:
+            said = f"this model on this part with {answer.asked.engine}, in any layout: {answer.evidence}"
+            yield from self._row("evidence", said, 2)
+        if answer.narrowing is not None:
+            yield from self._narrowing(answer.narrowing)
+
+    def _speed(self, row: UserRow) -> str:
+        """The decode speed of one of the users; of answers of a single token there is none."""
+        return f"{span(row.user_rate)} tok/s decode" if row.user_rate else f"{span(row.total_rate)} tok/s in all"
+
+    def _wait(self, row: UserRow) -> str:
+        return f", first token {span(row.ttft)} s" if row.ttft is not None else ""
+
+    def _narrowing(self, found: Narrowing) -> Iterator[str]:
+        """The run that would narrow the intervals most; its command whole or not at all."""
+        whole = self.room["measure"] > 1
+        words = narrowing_words(found, ("tpot",))
+        where = " (--section basis)"
+        fits = not whole and _LABEL + len(words) + len(where) <= self.width
+        yield from self._row("measure", words + where * fits, 1)
+        yield from command_lines((found.command,), self.width) if whole else ()
+
+    def _memory(self) -> str:
+        """The fullest card and the pool."""
+        holding = self.answer.holding
+        assert holding is not None
+        terms = holding.terms
+        row = self.answer.ranks[stage_ranks(terms, holding.stage)[0]]
+        other = row.activation + row.graphs + row.communication + row.reserve
+        terms_of = [("weights", sum(row.weights.values())), ("other", other), ("cache", row.cache)]
+        parts = " + ".join(f"{name} {size / GIB:.1f}" for name, size in terms_of if size)
+        which = f"each card of stage {holding.stage}" if terms.pp > 1 else "each card"
+        text = f"{which if terms.accelerators > 1 else 'the card'}: {parts} of {row.capacity / GIB:.1f} GiB"
+        if holding.verdict == "does_not_fit" and row.usable < 0.995 * row.capacity:
+            text += f", of which the engine takes up to {row.usable / GIB:.1f}"
+        text += f"; {row.host / GIB:.0f} GiB in host memory" * bool(row.host)
+        if holding.pool > 0:
+            low = f" ({holding.pool_low:,.0f} to {holding.pool_high:,.0f})"
+            text += f"; pool {holding.pool:,.0f} tokens{low if holding.pool_high > holding.pool else ''}"
+        return text
+
+    def _before(self) -> Iterator[str]:
+        """What must be put right before the engine starts; the rest as counts."""
+        found = self.answer.warnings
+        first = [one for one in found if one.severity in _FIRST]
+        if not found:
+            return
+        if first:
+            yield "Before it starts"
+        shown = first[: self.room["errors"]]
+        for one in shown:
+            line, *more = self._cut(self._error(one), self.room["error"])
+            yield self._paint(line, one.severity, _ERROR_COLOUR)
+            yield from more
+        slower = sum(one.severity in _SLOWER for one in found)
+        others = [one.severity for one in found if one.severity not in (*_FIRST, *_SLOWER)]
+        counts = {"more of this kind": len(first) - len(shown), "slower paths": slower}
+        counts |= {_MANY.get(name, name): others.count(name) for name in dict.fromkeys(others)}
+        if any(counts.values()):
+            words = ", ".join(f"{name}: {count}" for name, count in counts.items() if count)
+            yield from self._cut(f"{words} (--section warnings)", 1)
+
+    def _error(self, one: Warn) -> str:
+        effect = f": {one.effect}" if one.kind != "wall" else ""
+        return f"{one.severity}: {one.title}{effect}" + (f". Do: {one.do}" if one.do else "")
+
+    def _changes(self) -> Iterator[str]:
+        answer = self.answer
+        if answer.runs:
+            yield from self._under_traffic()
+            return
+        if not answer.changes:
+            return
+        works = answer.verdict == "does_not_fit"
+        best = best_changes(answer, self.room["changes"] + works)
+        # the nearest stands above, with its numbers
+        shown = [one for one in best if not works or one is not nearest_change(answer)][: self.room["changes"]]
+        rest = len(answer.changes) - len(shown) - works
+        if shown:
+            yield "Works too" if works else "What would change it most, on evidence as good"
+        for one in shown:
+            numbers = f": {one.verdict}{change_numbers(answer, one)}" if works else f": {gain_words(answer, one)}"
+            ask = f", {one.ask}" if one.ask.startswith("--") and not one.ask.startswith("--on") else ""
+            yield from self._cut(f"{one.what}{ask}{numbers}", self.room["change"])
+        if not shown and not works:
+            more = f"; on less: {rest} (--section changes)" if rest else ""
+            yield from self._cut(f"No change gains {LEAST_GAIN:.0%} on evidence as good{more}", 1, "")
+        elif rest:
+            less = "others" if works else "less gain or less evidence"
+            yield from self._cut(f"{less}: {rest} (--section changes)", 1)
+
+    def _under_traffic(self) -> Iterator[str]:
+        """What would serve the named traffic better, each simulated."""
+        plan, *others = self.answer.runs
+        shown = others[: self.room["changes"]]
+        if not shown:
+            yield from self._cut("No change that was looked at brings an answer 5 % sooner", 1, "")
+            return
+        yield "What would change it most under this traffic, each simulated"
+        for one in shown:
+            yield from self._cut(change_words(plan, one), self.room["change"])
+        if plan.no_copies:
+            yield from self._cut(f"{NO_COPIES}: {plan.no_copies}", 1)
+        if len(others) > len(shown):
+            yield from self._cut(f"others: {len(others) - len(shown)} (--section traffic)", 1)
+
+    def _start(self) -> Iterator[str]:
+        answer = self.answer
+        if not answer.command:
+            return
+        yield "Start it"
+        yield from launch_lines(answer, self.width)
+        for note in answer.command_notes if self.room["note"] else ():
+            yield from self._cut(note, self.room["note"])
+
+    def _next(self) -> Iterator[str]:
+        answer = self.answer
+        if words := _asks(answer):
+            yield from self._cut(f"Ask next: {'; '.join(words)}", self.room["asks"], "", "  ")
+        yield from self._cut(self.rest, 2, "", "  ")
+
+
+def _asks(answer: AnswerRecord) -> list[str]:
+    """Questions that follow from this one: the most useful first."""
+    asked = answer.asked
+    if answer.verdict == "unknown":
+        return ["a TOML file of the part with what you know of it (--on FILE)"]
+    if answer.unknown and not answer.user_rate and answer.verdict != "does_not_fit":
+        return ["a machine of which this is known: a host by name, or a TOML file of yours (--on FILE)"]
+    if answer.verdict == "does_not_fit":
+        works = [one for one in best_changes(answer) if one.ask]
+        other = "another machine (--on), other weights (--weights)"
+        return [f"the same with {works[0].ask}" if works else other]
+    own = ["--input", "--output"] * (not asked.lengths_given) + ["--users"] * (not asked.users_given)
+    words = [f"your own {' and '.join([', '.join(own[:-1])] * (len(own) > 1) + own[-1:])}"] if own else []
+    # the same words, for what was typed is part of the question; these two are what the other command finds
+    found = [f"--{name}" for name, given in (("users", asked.users_given), ("context", asked.context)) if given]
+    instead = f" instead of {' and '.join(found)}" if found else ""
+    words.append(f"a promise: the same to glmplan safe, with --slo 'ttft p95 < 2 s'{instead}")
+    return [*words, "the arithmetic: --explain"]

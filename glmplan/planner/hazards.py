@@ -1,0 +1,342 @@
+"""What would break the machine or the service under a plan: rules of `hardware_db/hazards` applied to a host.
+
+A plan may call itself safe only where `is_safe` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache
+from typing import TYPE_CHECKING
+
+from glmplan.catalog.entries.accelerators import load_accelerator
+from glmplan.catalog.files import data_folder, read_toml
+from glmplan.costs.network.links import host_transfer_rate
+from glmplan.costs.network.topology import conditions_of, measured_cost
+from glmplan.errors import GlmplanError
+from glmplan.units import parse_quantity
+
+if TYPE_CHECKING:
+    from glmplan.catalog.schema.host import HazardRule, HazardSeverity, Host
+
+__all__ = ["Hazard", "PlanFacts", "hazard_rules", "hazards_for", "is_safe", "machine_power"]
+
+_ORDER = ("danger", "warning", "note")
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFacts:
+    """What a plan does to the machine; None is not known.
+
+    Attributes
+    ----------
+    members : tuple of int
+        Accelerators of a node that the plan uses, [-]
+    tp : int
+        Size of the tensor-parallel groups, [-]
+    host_transfer : float
+        Sustained transfer between host memory and each of them while serving, [B/s]; 0 without streaming
+    pinned, host_used : float
+        Page-locked host memory, and other memory that the plan needs there, [B]
+    power_limit : float or None
+        Power limit of each accelerator; None takes its rating, [W]
+    rest_power : float or None
+        What the rest of the machine draws, [W]
+    users : int
+        Users at once, [-]
+    pool_tokens, longest_tokens, request_tokens : float or None
+        KV cache pool; longest and typical request with its answer, [token]
+    """
+
+    members: tuple[int, ...]
+    tp: int = 1
+    host_transfer: float = 0.0
+    pinned: float = 0.0
+    host_used: float = 0.0
+    power_limit: float | None = None
+    rest_power: float | None = None
+    users: int = 1
+    pool_tokens: float | None = None
+    longest_tokens: float | None = None
+    request_tokens: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hazard:
+    """A hazard that stands, or that cannot be ruled out.
+
+    Attributes
+    ----------
+    id : str
+        Name of the rule.
+    severity : str
+        ``danger``, ``warning`` or ``note``.
+    title, effect : str
+        What it is and what would happen.
+    numbers : str
+        What was computed, with units.
+    case, source : str
+        The case that taught it and where it is from.
+    change : str
+        What to change.
+    certain : bool
+        False where something unknown decides.
+    """
+
+    id: str
+    severity: HazardSeverity
+    title: str
+    effect: str
+    numbers: str
+    case: str
+    source: str
+    change: str
+    certain: bool = True
+
+
+@cache
+def hazard_rules() -> dict[str, HazardRule]:
+    """Read `hardware_db/hazards`.
+
+    Examples
+    --------
+    >>> hazard_rules()["display-starved"].severity
+    'danger'
+    """
+    from glmplan.catalog.schema.host import HazardRule
+    from glmplan.catalog.schema.validation import validated
+
+    files = sorted((data_folder("hardware_db") / "hazards").glob("*.toml"))
+    return {file.stem: validated(HazardRule, {"name": file.stem, **read_toml(file)}, file) for file in files}
+
+
+def _share(rule: str, name: str) -> float:
+    return float(hazard_rules()[rule].thresholds[name])
+
+
+def _watts(rule: str, name: str) -> float:
+    return parse_quantity(hazard_rules()[rule].thresholds[name], "watts")
+
+
+def _hazard(
+    name: str, numbers: str, severity: HazardSeverity | None = None, *, change: str = "", certain: bool = True
+) -> Hazard:
+    rule = hazard_rules()[name]
+    return Hazard(
+        name, severity or rule.severity, rule.title, rule.effect, numbers, rule.case, rule.source,
+        change or rule.change, certain,
+    )  # fmt: skip
+
+
+def machine_power(host: Host, facts: PlanFacts) -> tuple[float, str] | None:
+    """Power of a machine whose planned accelerators work at their limit.
+
+    Returns: Draw behind the supplies, [W], and the sum in words; None when no rating is known.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.hosts import load_machine
+    >>> machine_power(load_machine("4xrtx-pro-6000-ws"), PlanFacts(members=(0, 1, 2, 3), rest_power=400.0))
+    (2800.0, '4 x 600 W + 400 W for the rest')
+    """
+    part = load_accelerator(host.accelerator)
+    each = facts.power_limit or part.tdp
+    if each is None:
+        return None
+    if part.kind in ("soc", "system"):
+        return each * len(facts.members), f"{len(facts.members)} x {each:.0f} W"
+    rest = facts.rest_power if facts.rest_power is not None else _watts("power-supply", "rest")
+    word = "for the rest" + ("" if facts.rest_power is not None else ", assumed")
+    return each * len(facts.members) + rest, f"{len(facts.members)} x {each:.0f} W + {rest:.0f} W {word}"
+
+
+def _top(host: Host, parent: str | None) -> str | None:
+    """Root complex above a switch, a card or a device."""
+    parents = {switch.name: switch.parent for switch in host.switches}
+    while parent in parents:
+        parent = parents[parent]
+    return parent
+
+
+def _display(host: Host, facts: PlanFacts) -> list[Hazard]:
+    if facts.host_transfer <= 0 or host.unified_memory:
+        return []
+    displays = [device for device in host.devices if device.kind == "display"]
+    roots = {_top(host, device.parent): device.name for device in displays}
+    found = []
+    for root in {None: "an unknown place"} if not displays else roots:
+        near = tuple(
+            m for m in facts.members if not displays or root is None or _top(host, host.slots[m].parent) == root
+        )
+        if not near:
+            continue
+        try:
+            passes = host_transfer_rate(host, members=near)
+        except GlmplanError:
+            passes = 0.0
+        busy = facts.host_transfer / passes if passes else 1.0
+        where = f"root complex {root}" if displays and root else "where the display adapter hangs is not known"
+        numbers = (
+            f"{len(near)} x {facts.host_transfer / 1e9:.1f} GB/s of {passes / 1e9:.1f} GB/s that each accelerator gets"
+            f" ({min(busy, 1.0):.0%} busy), {where}"
+        )
+        if busy < _share("display-starved", "noticed"):
+            continue
+        certain = bool(displays) and root is not None
+        strong = busy >= _share("display-starved", "busy")
+        found.append(
+            _hazard("display-starved", numbers, "danger" if certain and strong else "warning", certain=certain)
+        )
+    return found
+
+
+def _memory(host: Host, facts: PlanFacts) -> list[Hazard]:
+    wanted = facts.pinned + facts.host_used
+    if wanted <= 0:
+        return []
+    if host.host_memory is None:
+        return [
+            _hazard("host-memory-overcommit", f"{wanted / 1e9:.0f} GB are needed; the host's memory is not known",
+                    "warning", certain=False)
+        ]  # fmt: skip
+    share = wanted / host.host_memory
+    numbers = f"{facts.pinned / 1e9:.0f} GB pinned, {wanted / 1e9:.0f} GB in all, of {host.host_memory / 1e9:.0f} GB"
+    if share > 1.0:
+        return [_hazard("host-memory-overcommit", numbers)]
+    tight = share > _share("host-memory-overcommit", "tight")
+    return [_hazard("host-memory-overcommit", numbers, "warning")] if tight else []
+
+
+def _supply(host: Host, facts: PlanFacts) -> list[Hazard]:
+    drawn = machine_power(host, facts)
+    power = host.power
+    if drawn is None or power is None or power.supply is None:
+        return []
+    total, words = drawn
+    supplies = power.supplies or 1
+    usable = power.supply * (max(supplies - 1, 1) if power.redundant else supplies)
+    share = total / usable
+    numbers = f"{words} = {total:.0f} W of {usable:.0f} W ({share:.0%})"
+    found = []
+    if share > _share("power-supply", "tight"):
+        found.append(_hazard("power-supply", numbers, "danger" if share > 1.0 else "warning"))
+    if supplies == 1 and len(facts.members) > 1 and share > _share("single-supply", "share"):
+        found.append(_hazard("single-supply", numbers))
+    return found
+
+
+def _circuit(host: Host, facts: PlanFacts) -> list[Hazard]:
+    drawn = machine_power(host, facts)
+    if drawn is None or load_accelerator(host.accelerator).kind in ("soc", "system"):
+        return []
+    wall = drawn[0] / _share("circuit", "efficiency")
+    allowed = _share("circuit", "continuous")
+    numbers = f"{drawn[1]} = {drawn[0]:.0f} W, {wall:.0f} W at the wall"
+    if host.power is not None and host.power.circuit is not None:
+        share = wall / host.power.circuit
+        if share <= allowed:
+            return []
+        numbers += f", {share:.0%} of a circuit of {host.power.circuit:.0f} W"
+        return [_hazard("circuit", numbers, "danger" if share > 1.0 else "warning")]
+    ratings = hazard_rules()["circuit"].ratings
+    if wall <= allowed * min(ratings.values()) or host.scale_up is not None:
+        return []  # machines with a scale-up fabric stand where circuits are planned
+    carries = [words for words, rating in ratings.items() if wall <= allowed * rating]
+    fits = f"the smallest ordinary circuit that carries it is {carries[0]}" if carries else "no single ordinary circuit"
+    return [_hazard("circuit", f"{numbers}; {fits}; the machine's own is not known", "note", certain=False)]
+
+
+def _heat(host: Host, facts: PlanFacts) -> list[Hazard]:
+    part = load_accelerator(host.accelerator)
+    limit = facts.power_limit or part.tdp or 0.0
+    threshold = _watts("thermal-stack", "power")
+    if host.power is not None and host.power.cooling:
+        return []
+    crowded = len(facts.members) >= _share("thermal-stack", "cards") and limit > threshold
+    if not (crowded and part.cooling == "open-fans"):
+        return []
+    numbers = f"{len(facts.members)} {part.full_name} at {limit:.0f} W; spacing and air flow are not known"
+    return [_hazard("thermal-stack", numbers, certain=False)]
+
+
+def _retrain(host: Host, facts: PlanFacts) -> list[Hazard]:
+    part = load_accelerator(host.accelerator)
+    applies = hazard_rules()["pcie-retrain"].applies
+    silicon = part.compute_capability or ""
+    if part.kind != "gpu" or not any(fnmatchcase(silicon, pattern) for pattern in applies.compute_capability):
+        return []
+    said = " ".join((host.title, host.note or "", host.source)).lower()
+    if not host.switches and not any(board in said for board in applies.boards):
+        return []
+    return [
+        _hazard("pcie-retrain", f"{len(host.switches)} switches, {len(facts.members)} {part.full_name}", certain=False)
+    ]
+
+
+def _pool(host: Host, facts: PlanFacts) -> list[Hazard]:
+    pool, longest = facts.pool_tokens, facts.longest_tokens
+    if pool is None or longest is None:
+        return []
+    others = max(facts.users - 1, 0) * (facts.request_tokens or 0.0)
+    numbers = f"longest request {longest:.0f} tokens, {max(facts.users - 1, 0)} others {others:.0f}, pool {pool:.0f}"
+    if longest > pool:
+        return [_hazard("kv-pool-tight", numbers, "danger")]
+    return [_hazard("kv-pool-tight", numbers)] if facts.users > 1 and longest + others > pool else []
+
+
+def _links(host: Host, facts: PlanFacts) -> list[Hazard]:
+    if facts.tp < 2 or host.scale_up is not None:
+        return []
+    found = []
+    for condition in conditions_of(host):
+        costs = [
+            f"{cost.with_condition:g} instead of {cost.without:g} {cost.unit}" for cost in measured_cost(condition)
+        ]
+        numbers = (
+            f"{condition.name}: {condition.effect}; measured {'; '.join(costs[:2])}" if costs else condition.effect
+        )
+        found.append(_hazard("slow-links", numbers, change=condition.remedy))
+    return found
+
+
+_RULES: tuple[Callable[[Host, PlanFacts], list[Hazard]], ...] = (
+    _display, _memory, _supply, _circuit, _heat, _retrain, _pool, _links,
+)  # fmt: skip
+
+
+def hazards_for(host: Host, facts: PlanFacts) -> tuple[Hazard, ...]:
+    """Find what would break the machine or the service.
+
+    Returns: The worst first; empty where nothing is known to be wrong.
+
+    Notes
+    -----
+    What a host description leaves open is not taken as harmless: such hazards have `certain` false. Not modelled:
+    failures of single parts, firmware, what else runs on the machine.
+
+    Examples
+    --------
+    Experts streamed to four cards of a machine whose display hangs on the same root complex:
+
+    >>> from glmplan.catalog.entries.hosts import load_host
+    >>> facts = PlanFacts(members=(0, 1, 3, 4), tp=4, host_transfer=30e9, pinned=160e9)
+    >>> hazards_for(load_host("six-cards-and-display-gpu"), facts)[0].id
+    'display-starved'
+    """
+    found = [hazard for rule in _RULES for hazard in rule(host, facts)]
+    return tuple(sorted(found, key=lambda hazard: _ORDER.index(hazard.severity)))
+
+
+def is_safe(hazards: tuple[Hazard, ...]) -> bool:
+    """Say whether a plan may be called safe.
+
+    Returns: False as soon as one is a danger.
+
+    Examples
+    --------
+    >>> is_safe(())
+    True
+    """
+    return all(hazard.severity != "danger" for hazard in hazards)

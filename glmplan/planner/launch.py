@@ -1,0 +1,393 @@
+"""The command that starts an engine with a plan: flags as the engines document them, nothing that was not decided."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from glmplan.catalog.engines.kernels import sparse_capabilities, sparse_words
+from glmplan.catalog.engines.limitations import another_program, load_engine
+from glmplan.catalog.engines.recipes import (
+    Recipe,
+    best_recipe,
+    known_flags,
+    option_groups,
+    option_name,
+    options_file,
+    options_of_plans,
+)
+from glmplan.catalog.schema.engine import version_key
+from glmplan.costs.blocks.stack import is_indexed, mixers_of, model_features
+from glmplan.planner.capacity import Holding
+from glmplan.planner.layouts import adapter_words, kinds_of_servers
+from glmplan.planner.question import Asked
+from glmplan.prediction.deployment import default_kv
+from glmplan.units import TokenCount
+
+if TYPE_CHECKING:
+    from glmplan.planner.capacity import Terms
+
+__all__ = [
+    "DEGREES",
+    "degrees_of",
+    "degrees_set",
+    "launch_command",
+    "launch_context",
+    "recipe_for",
+    "validate_command",
+    "with_recipe",
+]
+
+
+# What a launch command takes from walls and from the recipe for its model, part and release.
+
+
+def recipe_for(asked: Asked, cards: int) -> Recipe | None:
+    """Return the recipe nearest to a plan."""
+    return best_recipe(
+        asked.model.name, engine=asked.engine, version=asked.runs_as, accelerator=asked.machine.accelerator.name,
+        checkpoint=asked.checkpoint.repository, cards=cards,
+    )  # fmt: skip
+
+
+def with_recipe(
+    asked: Asked, holding: Holding, words: tuple[str, ...], notes: tuple[str, ...]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Add what the recipe for the model says beside what the plan decides.
+
+    - `words`, `notes`: The command of the plan, and what to know about it.
+    - Returns: Both with what the recipe adds. Options that the release does not know are left out and named.
+    """
+    release, names = known_flags(asked.engine, asked.runs_as) or ("", frozenset())
+    walls = holding.terms.walls
+    asks = [
+        option
+        for option in dict.fromkeys(option for wall in walls for option in wall.told)
+        if option_name(option) not in _said(words) and _knows(names, option_name(option))
+    ]
+    words = (*words, *asks)
+    variables = {one.partition("=")[0]: one for wall in walls for one in wall.environment}
+    recipe = recipe_for(asked, holding.terms.accelerators)
+    if recipe is None:
+        return _started_with(variables, words), notes
+    decided, of_model = options_of_plans(asked.engine)
+    own_part = recipe.accelerator == asked.machine.accelerator.name
+    file = options_file(asked.engine)
+    added, unknown, filed = [], [], []
+    for group in option_groups(recipe.flags):
+        name = option_name(group)
+        if name in decided | _said(words) or not (own_part or name in of_model):
+            continue
+        if not _knows(names, name):
+            unknown.append(name)
+            filed.append(group.removeprefix("--").replace(" ", ": ", 1))
+            continue
+        added.append(_quoted(group))
+    if recipe.env and own_part:
+        variables = {one.partition("=")[0]: one for one in shlex.split(recipe.env)} | variables
+    notes += (f"options beside the plan's: {recipe.source}, for {recipe.accelerator}",) if added else ()
+    if unknown and file is not None:
+        notes += (f"{file} of that recipe ({recipe.source}) also holds: {'; '.join(filed)}",)
+    elif unknown:
+        notes += (f"left out, unknown to {asked.engine} {release}: {', '.join(unknown)}",)
+    return _started_with(variables, (*words, *added)), notes
+
+
+def _said(words: tuple[str, ...]) -> set[str]:
+    return {option_name(one) for group in words for one in option_groups(group)}
+
+
+def _knows(names: frozenset[str], name: str) -> bool:
+    """Whether a release knows an option; one whose options nobody listed is taken to."""
+    plain = name.partition(".")[0]
+    return not names or bool({plain, plain.replace("--no-", "--", 1)} & names)
+
+
+def _started_with(variables: dict[str, str], words: tuple[str, ...]) -> tuple[str, ...]:
+    """The command with the variables of its environment before the program, as a shell takes them."""
+    quoted = (f"{name}={shlex.quote(one.partition('=')[2])}" for name, one in variables.items())
+    return (*quoted, *words)
+
+
+def _quoted(group: str) -> str:
+    """The value of an option as a shell needs it."""
+    name, _, value = group.partition(" ")
+    return f"{name} {value if not value or value.startswith(chr(39)) else shlex.quote(value)}".rstrip()
+
+
+def launch_command(asked: Asked, holding: Holding, context: TokenCount) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Write the command that starts the engine with a plan.
+
+    `tuple of str`: Groups of words, one flag with its value each, the program first; variables of its environment,
+      where it needs any, stand before the program. None where a program of another name serves on the part.
+
+    References
+    ----------
+    .. [1] https://docs.vllm.ai/en/stable/cli/serve/
+    .. [2] https://docs.sglang.ai/advanced_features/server_arguments.html
+    .. [3] https://nvidia.github.io/TensorRT-LLM/commands/trtllm-serve/trtllm-serve.html
+    .. [4] https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
+    .. [5] https://github.com/kvcache-ai/ktransformers/blob/main/doc/en/kt-kernel/README.md
+    .. [6] https://github.com/ml-explore/mlx-lm/blob/main/mlx_lm/SERVER.md
+    """
+    part = asked.machine.accelerator
+    other = another_program(asked.engine, vendor=part.vendor, kind=part.kind)
+    if other is not None:
+        return (), (f"no command of {asked.engine} starts {other.another_program}: {other.do}",)
+    makers = {
+        "vllm": _vllm,
+        "sglang": _sglang,
+        "trtllm": _trtllm,
+        "llama.cpp": _llama_cpp,
+        "ktransformers": _ktransformers,
+        "mlx": _mlx,
+    }
+    words, notes = makers[asked.engine](asked, holding, context)
+    if not words:
+        return words, notes
+    words, notes = with_recipe(asked, holding, words, notes)
+    terms = holding.terms
+    if terms.prefill:
+        notes = (*kinds_of_servers(asked, terms), *notes)
+    if terms.replicas > 1:
+        own = f"{terms.server} accelerators" if terms.server > 1 else "one accelerator"
+        notes = (f"start it {terms.replicas} times, each on {own} of its own, behind a router", *notes)
+    return words, notes
+
+
+def _repository(asked: Asked) -> tuple[str, list[str]]:
+    stored = asked.checkpoint
+    plain = stored.default == "bf16" and not stored.formats and stored.form in ("safetensors", "gguf")
+    found = stored.repository or (asked.model.hugging_face if plain else None)
+    if found:
+        return found, []
+    return "PATH_TO_WEIGHTS", [f"no published files in {stored.name} are known of the model that was named: put yours"]
+
+
+def _sparse_words(asked: Asked, sparse: bool) -> tuple[str, ...]:
+    """What sparse attention has to be asked for with on silicon for which the release brings kernels of its own."""
+    part = asked.machine.accelerator
+    runs = sparse and is_indexed(asked.model) and part.compute_capability not in sparse_capabilities()
+    rotary = "nope-dsa" not in model_features(asked.model)
+    return sparse_words(asked.engine, part.compute_capability or "", rotary=rotary) if runs else ()
+
+
+def _cache_words(asked: Asked, kv: str) -> tuple[str, ...]:
+    """How the engine's own option names the format of the cache; none where nothing need be said."""
+    found = load_engine(asked.engine).cache_format(kv)
+    packs = found.packed is not None and any(one.packed_fp8 for one in mixers_of(asked.model))
+    written = found.packed if packs else found.written
+    part, release = asked.machine.accelerator, asked.runs_as
+    if written is None and default_kv(asked.checkpoint, asked.engine, model=asked.model, accelerator=part) != kv:
+        known = not (release and found.named_since) or version_key(release) >= version_key(found.named_since)
+        written = found.named if known else None
+    return () if written is None else (written,)
+
+
+def _told(asked: Asked, names: tuple[str, str, str, str], ranks: int = 1) -> list[str]:
+    """What the engine is told of memory, requests, tokens of a step and attention, by the names of its options.
+
+    Engines that count over all data-parallel ranks are told for as many `ranks`.
+    """
+    said = asked.settings
+    values = (
+        None if said.memory_fraction is None else f"{said.memory_fraction:g}",
+        None if said.max_num_seqs is None else said.max_num_seqs * ranks,
+        None if said.max_num_batched_tokens is None else said.max_num_batched_tokens * ranks,
+        said.attention_backend or None,
+    )
+    return [f"{name} {value}" for name, value in zip(names, values, strict=True) if name and value is not None]
+
+
+def _vllm(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    terms = holding.terms
+    where, notes = _repository(asked)
+    words = [f"vllm serve {where}"]
+    words += [f"--tensor-parallel-size {terms.tp}"] * (terms.tp > 1)
+    words += [f"--pipeline-parallel-size {terms.pp}"] * (terms.pp > 1)
+    words += [f"--data-parallel-size {terms.dp}"] * (terms.dp > 1)
+    words += ["--enable-expert-parallel"] * (terms.ep > 1)
+    words += [f"--decode-context-parallel-size {terms.dcp}"] * (terms.dcp > 1)
+    asked_for = _sparse_words(asked, terms.sparse)
+    words += asked_for or [f"--kv-cache-dtype {kv}" for kv in _cache_words(asked, terms.kv)]
+    words += [f"--max-model-len {context}"] * (context < asked.model.max_context)
+    words += _told(
+        asked, ("--gpu-memory-utilization", "--max-num-seqs", "--max-num-batched-tokens", "--attention-backend")
+    )
+    words += ["--enforce-eager"] * (not terms.graphs)
+    words += adapter_words(asked)
+    running = load_engine(asked.engine).running
+    if running is not None and running.host_tables and any(kind.lookup for kind in asked.model.layers.values()):
+        words.append(running.host_tables)
+        notes.append("the tables of n-grams lie in host memory")
+    if terms.mtp:
+        head, own = asked.model.draft_head, asked.model.mtp
+        method = (
+            {"method": own.method if own is not None else "mtp"}
+            if head is None
+            else {"method": "eagle3", "model": head.repository}
+        )
+        config = json.dumps(method | {"num_speculative_tokens": terms.mtp}, separators=(",", ":"))
+        words.append(f"--speculative-config '{config}'")
+    return tuple(words), tuple(notes)
+
+
+def _sglang(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    terms = holding.terms
+    where, notes = _repository(asked)
+    words = [f"python -m sglang.launch_server --model-path {where}"]
+    # SGLang counts tp over all ranks of a stage; attention data parallelism divides it
+    words += [f"--tp-size {terms.tp * terms.dp}"] * (terms.tp * terms.dp > 1)
+    words += [f"--pp-size {terms.pp}"] * (terms.pp > 1)
+    words += [f"--dp-size {terms.dp} --enable-dp-attention"] * (terms.dp > 1)
+    words += [f"--ep-size {terms.ep}"] * (terms.ep > 1)
+    words += [f"--kv-cache-dtype {kv}" for kv in _cache_words(asked, terms.kv)]
+    words += _sparse_words(asked, terms.sparse)
+    words += [f"--context-length {context}"] * (context < asked.model.max_context)
+    names = ("--mem-fraction-static", "--max-running-requests", "--chunked-prefill-size", "--attention-backend")
+    words += _told(asked, names, ranks=terms.dp)
+    words += ["--disable-cuda-graph"] * (not terms.graphs)
+    words += adapter_words(asked)
+    if terms.mtp:
+        head = asked.model.draft_head
+        method = "EAGLE" if head is None else f"EAGLE3 --speculative-draft-model-path {head.repository}"
+        words.append(
+            f"--speculative-algorithm {method} --speculative-num-steps {terms.mtp} --speculative-eagle-topk 1 "
+            f"--speculative-num-draft-tokens {terms.mtp + 1}"
+        )
+    return tuple(words), tuple(notes)
+
+
+def _trtllm(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    terms = holding.terms
+    where, notes = _repository(asked)
+    words = [f"trtllm-serve {where}"]
+    words += [f"--tp_size {terms.tp * terms.dp}"] * (terms.tp * terms.dp > 1)
+    words += [f"--pp_size {terms.pp}"] * (terms.pp > 1)
+    words += [f"--ep_size {terms.ep}"] * (terms.ep > 1)
+    words += [f"--max_seq_len {context}"] * (context < asked.model.max_context)
+    words += _told(asked, ("--kv_cache_free_gpu_memory_fraction", "--max_batch_size", "--max_num_tokens", ""))
+    extra = [f"attn_backend: {asked.settings.attention_backend}"] * bool(asked.settings.attention_backend)
+    extra += ["enable_attention_dp: true"] * (terms.dp > 1)
+    extra += [f"kv_cache_config: {{dtype: {kv}}}" for kv in _cache_words(asked, terms.kv)]
+    extra += ["cuda_graph_config: null"] * (not terms.graphs)
+    if terms.mtp and asked.model.draft_head is not None:
+        notes.append(f"the command leaves the drafting by {asked.model.draft_head.repository} out: add it")
+    elif terms.mtp:
+        extra.append(f"speculative_config: {{decoding_type: MTP, num_nextn_predict_layers: {terms.mtp}}}")
+    if extra:
+        words.append("--extra_llm_api_options options.yaml")
+        notes.append("options.yaml holds: " + "; ".join(extra))
+    return tuple(words), tuple(notes)
+
+
+def _quant(name: str, repository: str) -> str:
+    """What a GGUF file of a repository is asked for by: unsloth writes UD before its own mixtures, which end in XL."""
+    quant = name.upper().removesuffix("-GGUF").removesuffix("-MTP")
+    own = repository.startswith("unsloth/") and quant.endswith("_XL") and not quant.startswith("UD-")
+    return f"UD-{quant}" if own else quant
+
+
+def _llama_cpp(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    terms = holding.terms
+    where, notes = _repository(asked)
+    if "/" in where and "gguf" in where.lower():
+        # without a quant the server takes Q4_K_M, or the first file that there is [4]
+        files = f"-hf {where}:{_quant(asked.checkpoint.name, where)}"
+    elif "/" in where:
+        files = "-m PATH_TO_GGUF"
+        notes = [*notes, f"no GGUF of {where} is known: make one with convert_hf_to_gguf.py of llama.cpp"]
+    else:
+        files = f"-m {where}"
+    words = ["llama-server", files, "-ngl 999"]
+    slots = asked.settings.max_num_seqs or int(min(asked.users[-1], max(holding.held, 1)))
+    whole = int(min(holding.pool, slots * context)) if holding.pool else context
+    words += [f"-c {whole // 256 * 256 or context}", f"--parallel {slots}"]
+    words += ["--split-mode layer"] * (terms.pp > 1) + ["--split-mode row"] * (terms.tp > 1)
+    words += [f"--cache-type-k {kv} --cache-type-v {kv}" for kv in _cache_words(asked, terms.kv)]
+    words += _told(asked, ("", "", "--ubatch-size", ""))
+    words.append("--flash-attn on")
+    notes.append(f"-c is shared by the slots: {whole // max(slots, 1):,} tokens for each of {slots}")
+    return tuple(words), tuple(notes)
+
+
+def _ktransformers(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    words, notes = _sglang(asked, holding, context)
+    running = load_engine(asked.engine).running
+    stored = asked.checkpoint.bulk
+    method = running.host_experts.get(stored) if running is not None else None
+    if method is None:
+        # another method would compute converted experts, of other bytes than those that are planned
+        return (), (f"no command: no --kt-method is known that reads experts in {stored} as they are stored",)
+    more = (method, "--kt-weight-path PATH_TO_WEIGHTS", "--kt-num-gpu-experts 0")
+    told = "routed experts are computed on the processors from host memory; --kt-weight-path is the local folder of "
+    return (*words, *more), (*notes, f"{told}the same files")
+
+
+def _mlx(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    where, notes = _repository(asked)
+    words = [f"mlx_lm.server --model {where}"]
+    if holding.terms.accelerators > 1:
+        words = ["mlx.launch --hostfile hosts.json --", *words]
+        notes.append(f"hosts.json names the {holding.terms.accelerators} machines: mlx.distributed_config writes it")
+    words += ["--pipeline"] * (holding.terms.pp > 1)
+    return tuple(words), (*notes, "MLX reserves no pool: the cache grows with the requests")
+
+
+def launch_context(asked: Asked, best: Holding) -> TokenCount:
+    """Longest sequence that the engine is told: what was asked, else what the low end of the pool holds."""
+    told = asked.settings.max_model_len or asked.context
+    if told is not None:
+        return told
+    sure = int(min(best.context_low, asked.model.max_context))
+    if sure >= asked.model.max_context:
+        return asked.model.max_context
+    return max(sure // 1024 * 1024, asked.request_tokens)
+
+
+# The `glmplan validate` command that measures a plan: one writer for plans, purchases and reports.
+
+#: degrees of a layout that a measured run is told
+DEGREES = ("tp", "pp", "dp", "ep", "dcp")
+
+
+def degrees_set(degrees: Mapping[str, int]) -> dict[str, int]:
+    """The degrees of a layout that a measured run has to be told.
+
+    Returns: Those that are not 1, and the tensor-parallel degree.
+
+    Examples
+    --------
+    >>> degrees_set({"tp": 1, "pp": 3, "dp": 1, "ep": 1, "dcp": 1})
+    {'tp': 1, 'pp': 3}
+    """
+    return {name: degrees[name] for name in DEGREES if degrees[name] > 1 or name == "tp"}
+
+
+def degrees_of(terms: Terms) -> dict[str, int]:
+    """The same of a planned layout."""
+    return degrees_set({name: getattr(terms, name) for name in DEGREES})
+
+
+def validate_command(
+    model: str, on: str, facts: Mapping[str, object], *, users: Iterable[int], lengths: tuple[int, int], more: str = ""
+) -> str:
+    """Write the command that measures a delivered machine.
+
+    - `facts`: Columns of a run that say what is served.
+    - `lengths`: Prompt and answer, [token].
+
+    Examples
+    --------
+    >>> validate_command("m", "2xh100-sxm", {"tp": 2}, users=(1, 8), lengths=(2048, 512))
+    'glmplan validate m --url http://MACHINE:8000/v1 --on 2xh100-sxm --set tp=2 --users 1,8 --input 2048 --output 512
+    --out acceptance'
+    """
+    told = " ".join(shlex.join(["--set", f"{name}={value}"]) for name, value in facts.items())
+    steps = ",".join(map(str, users))
+    return (
+        f"glmplan validate {shlex.quote(model)} --url http://MACHINE:8000/v1 --on {shlex.quote(on)} {told} "
+        f"--users {steps} --input {lengths[0]} --output {lengths[1]} {more + ' ' if more else ''}--out acceptance"
+    )

@@ -1,0 +1,288 @@
+"""Which layouts a plan looks at, and why others are left out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from glmplan.catalog.engines.limitations import load_engine
+from glmplan.catalog.entries.names import engine_release
+from glmplan.costs.blocks.stack import routed_blocks
+from glmplan.errors import SpecError
+from glmplan.planner.capacity import experts_on_host
+from glmplan.planner.question import DEGREES, Asked, adapters_of, experts_of, heads_problem
+from glmplan.prediction.effects import KNOWN_AS
+
+if TYPE_CHECKING:
+    from glmplan.planner.capacity import Terms
+    from glmplan.planner.question import Asked
+    from glmplan.prediction.deployment import Deployment
+    from glmplan.prediction.load import Load
+    from glmplan.simulation.engine.settings import TransferLink
+
+__all__ = [
+    "APART",
+    "adapter_words",
+    "apart_basis",
+    "check_adapters",
+    "check_apart",
+    "kinds_of_servers",
+    "known_apart",
+    "layout_takes_adapters",
+    "layouts",
+    "not_together",
+    "servers_of",
+    "transfer_link",
+]
+
+
+# Low-rank adapters (LoRA) of a plan: in which releases and layouts, and what the engine is told of them.
+
+
+def check_adapters(asked: Asked) -> None:
+    """Refuse adapters where a release has none of the model's matrices, and beside drafting."""
+    many = asked.settings.adapters
+    if not many:
+        return
+    facts = adapters_of(asked.engine)
+    if facts is None:
+        message = f"is not answered of {asked.engine}: how it keeps adapters was not read"
+        raise SpecError(message, field="--lora", value=many)
+    if asked.mtp:
+        raise SpecError(
+            "is not answered with --mtp: no source shows adapters beside drafting", field="--lora", value=many
+        )
+    if routed_blocks(asked.model):
+        release, first = engine_release(asked.runs_as), engine_release(facts.experts_since)
+        if first is None or (release is not None and release < first):
+            message = f"of a mixture of experts is shown of {asked.engine} from {facts.experts_since} on"
+            raise SpecError(message, field="--lora", value=many)
+
+
+def layout_takes_adapters(asked: Asked, dp: int, ep: int) -> bool:
+    """Whether a layout goes with the adapters of a question.
+
+    Returns: False where experts are dealt over ranks and the engine has no adapters of such.
+    """
+    if not asked.settings.adapters or not routed_blocks(asked.model):
+        return True
+    facts = adapters_of(asked.engine)
+    return facts is None or facts.deals_experts or dp == ep == 1
+
+
+def adapter_words(asked: Asked) -> Sequence[str]:
+    """What an engine is told of adapters when it starts."""
+    said, facts = asked.settings, adapters_of(asked.engine)
+    if not said.adapters or facts is None:
+        return ()
+    return (facts.told.format(adapters=said.adapters, rank=said.adapter_rank),)
+
+
+# Prompts and decoding on servers of their own: who can, over which link, and how sure that is.
+
+#: class of what is known, of `glmplan.prediction.effects.KNOWN_AS`, of servers that were not measured together
+APART = "apart"
+#: the class whose interval such servers have at least: one wider than that of the newest release
+_AS_SURE_AS = "format"
+#: classes of what was measured as it is asked, which servers apart never were
+_TOGETHER = ("site", "configuration", "release", "group", "group_release", "pair")
+
+
+def check_apart(asked: Asked) -> None:
+    """Refuse servers for prompts alone where no source shows the engine serving so."""
+    if not asked.prefill:
+        return
+    running = load_engine(asked.engine).running
+    facts = None if running is None else running.apart
+    text = f"{asked.prefill}:{(asked.replicas or 0) - asked.prefill}"
+    if facts is None:
+        message = f"is not known of {asked.engine}: no source shows it computing prompts on servers of their own"
+        raise SpecError(message, field="--disaggregated", value=text)
+    if experts_on_host(asked):
+        message = "is not known with weights in host memory"
+        raise SpecError(message, field="--disaggregated", value=text)
+    release, first = engine_release(asked.runs_as), engine_release(facts.since)
+    if release is not None and first is not None and release < first:
+        message = f"is shown of {asked.engine} from {facts.since} on, not of {asked.runs_as}"
+        raise SpecError(message, field="--disaggregated", value=text)
+
+
+def transfer_link(asked: Asked, terms: Terms) -> TransferLink:
+    """The link over which keys and values go from a server for prompts to one that decodes.
+
+    Returns: Bandwidth of all ranks that hold a conversation together, each towards the rank in its place, and the
+      latency of one send.
+
+    Notes
+    -----
+    The two servers are the first and the last of the machine, which are the farthest apart. Transfers of all servers
+    follow each other on this one link: no two pairs are counted to send side by side, so that the link is rather too
+    slow than too fast. Not modelled: layers that are sent while later ones are computed.
+    """
+    from glmplan.costs.network.links import link_of_transfers
+    from glmplan.simulation.engine.settings import TransferLink
+
+    inside = max(min(asked.machine.per_node, asked.machine.count) // terms.server, 1)
+    last = terms.replicas - 1
+    start = last // inside * asked.machine.per_node + last % inside * terms.server
+    if inside == 1:
+        start = last * max(asked.machine.per_node, terms.server)
+    start = min(start, asked.machine.count - terms.server)
+    pairs = [(rank, start + rank) for rank in range(terms.server)]
+    link = link_of_transfers(asked.machine.host, pairs)
+    each = link.bandwidth * link.ring.efficiency
+    return TransferLink(each * terms.tp * terms.pp, link.ring.launch + link.ring.hop)
+
+
+def known_apart(asked: Asked, knowledge: str) -> str:
+    """Class of what is known of a plan.
+
+    - `knowledge`: Class of what is known of one of its servers, of `glmplan.prediction.effects.KNOWN_AS`.
+    - Returns: The same; of servers for prompts and for decoding `APART` where each alone is known as well or better.
+    """
+    return APART if asked.prefill and knowledge in _TOGETHER else knowledge
+
+
+def apart_basis(asked: Asked, basis: str) -> str:
+    """What times rest on, in words.
+
+    Returns: The same, and that servers for prompts and for decoding were not measured together.
+    """
+    return f"{KNOWN_AS[APART]}; of each: {basis}" if asked.prefill else basis
+
+
+def not_together(
+    asked: Asked, deployment: Deployment, load: Load, kind: str, ends: tuple[float, float]
+) -> tuple[float, float]:
+    """The interval of a time of servers that were never measured together.
+
+    - `ends`: 90 % interval of such a time relative to its prediction, of one server that does both.
+    - Returns: At least as wide as that of a model and a part that were not measured together, nor the part in this
+      format.
+    """
+    if not asked.prefill:
+        return ends
+    from glmplan.prediction.effects import load_effects
+    from glmplan.prediction.evidence import features_of, interval_of
+
+    effects = load_effects(deployment.engine)
+    low, high = interval_of(effects, _AS_SURE_AS, kind, features_of(deployment, load))
+    return min(ends[0], math.exp(low)), max(ends[1], math.exp(high))
+
+
+def kinds_of_servers(asked: Asked, terms: Terms) -> tuple[str, ...]:
+    """What to know about the launch of servers for prompts and for decoding.
+
+    Returns: How many of each kind, what each is told beside the command, what stands before them; empty where every
+      server does both.
+    """
+    running = load_engine(asked.engine).running
+    if not terms.prefill or running is None or running.apart is None:
+        return ()
+    facts, link = running.apart, transfer_link(asked, terms)
+    rate = f"{link.bandwidth / 1e9:,.0f} GB/s"
+    return (
+        f"{terms.prefill} × for prompts: add {facts.prefill}",
+        f"{terms.decoding} × for decoding: add {facts.decode}",
+        f"before them: {facts.router}; keys and values go over at {rate}, one request after another",
+    )
+
+
+#: beyond this many accelerators only servers on all, on one domain or on a power of two of them are looked at [-]
+_MANY = 16
+
+
+def layouts(asked: Asked) -> tuple[list[tuple[int, int, int, int, int]], list[str]]:
+    """Every layout that may be chosen.
+
+    `asked`: The question; degrees that were given stay as they are.
+
+    Examples
+    --------
+    >>> from glmplan.planner.question import Words, read_words
+    >>> found, left_out = layouts(read_words(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws")))
+    >>> (2, 3, 1, 1, 1) in found, (1, 6, 1, 1, 1) in found, left_out
+    (True, True, ['TP3, TP5, TP6: does not divide the 64 attention heads of glm-5.1'])
+    """
+    check_apart(asked)
+    check_adapters(asked)
+    model, count = asked.model, asked.machine.count
+    experts = experts_of(model)
+    depth = len(model.layer_names)
+    running = load_engine(asked.engine).running
+    whole_layers = running is not None and running.whole_layers
+    bad: dict[str, list[int]] = {}
+    degrees = []
+    for tp in [asked.tp] if asked.tp else range(1, min(count, 128) + 1):
+        if asked.tp is None and whole_layers and tp > 1:
+            continue
+        problem = heads_problem(model, tp)
+        if problem:
+            bad.setdefault(problem, []).append(tp)
+        else:
+            degrees.append(tp)
+    found = []
+    servers = asked.replicas or 1
+    whole = {count, min(asked.machine.per_node, count)} | {1 << bit for bit in range(count.bit_length())}
+    for tp in degrees:
+        for pp in [asked.pp] if asked.pp else range(1, min(count // tp, depth) + 1):
+            for dp in [asked.dp] if asked.dp else range(1, count // (tp * pp) + 1):
+                used = tp * pp * dp
+                if used * servers > count or (count > _MANY and used not in whole):
+                    continue
+                if not asked.dp and dp > 1 and (pp > 1 or whole_layers):
+                    continue
+                for ep in _expert_degrees(asked, tp * dp, experts):
+                    dcp = asked.dcp or 1
+                    if tp % dcp == 0 and layout_takes_adapters(asked, dp, ep):
+                        found.append((tp, pp, dp, ep, dcp))
+    if not found:
+        said = " ".join(f"--{name} {getattr(asked, name)}" for name in DEGREES if getattr(asked, name))
+        raise SpecError(
+            f"no layout of {count} accelerators is left: ep must be tp × dp, dcp must divide tp, "
+            f"tp × pp × dp × replicas may not exceed {count}", field="layout", value=said,
+        )  # fmt: skip
+    left_out = [
+        f"{', '.join(f'TP{tp}' for tp in sizes[:6])}{' …' if len(sizes) > 6 else ''}: {problem}"
+        for problem, sizes in bad.items()
+    ]
+    return found, left_out
+
+
+def servers_of(asked: Asked, layout: tuple[int, int, int, int, int]) -> int:
+    """How many servers of a layout share the machine, each on accelerators of its own.
+
+    - `asked`: The question; a number of replicas that was given stays as it is.
+    - Returns: As many as fill it, none across two machines that fits into one; 1 where the engine has the same in one
+      server (attention in data parallel of a dense model) or computes experts on the host.
+
+    Examples
+    --------
+    >>> from glmplan.planner.question import Words, read_words
+    >>> servers_of(read_words(Words("glm-5.1-fp8", "16xh200-sxm")), (4, 1, 2, 1, 1))
+    2
+    >>> servers_of(read_words(Words("llama-3.1-8b", "8xh200-sxm")), (4, 1, 1, 1, 1))
+    1
+    """
+    if asked.replicas:
+        return asked.replicas
+    if experts_on_host(asked):
+        return 1
+    tp, pp, dp, _, _ = layout
+    used, count = tp * pp * dp, asked.machine.count
+    domain = min(asked.machine.per_node, count)
+    most = count // domain * (domain // used) if used <= domain else count // used
+    running = load_engine(asked.engine).running
+    whole_layers = running is not None and running.whole_layers
+    in_one_command = not experts_of(asked.model) and pp == 1 and not whole_layers and used * most <= domain
+    return 1 if in_one_command and not asked.dp else max(most, 1)
+
+
+def _expert_degrees(asked: Asked, ranks: int, experts: int) -> list[int]:
+    if asked.ep:
+        whole = ranks == asked.ep or (asked.divided_experts and ranks % asked.ep == 0)
+        return [asked.ep] if whole or asked.ep == 1 else []
+    if experts == 0 or ranks == 1 or ranks > experts:
+        return [1]
+    return [1, ranks]

@@ -1,0 +1,335 @@
+"""From the words of a question to the whole answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from glmplan.planner.answer_text import fit_text
+from glmplan.planner.capacity import Holding, Obstacles, Terms, stage_ranks
+from glmplan.planner.changes import Looked, changes_of, verdict_of
+from glmplan.planner.evidence import basis_words, evidence_words
+from glmplan.planner.launch import launch_command, launch_context
+from glmplan.planner.layouts import apart_basis, known_apart
+from glmplan.planner.plan import AnswerRecord, RunnerUp, TrafficRun, UserRow, Warn, worth_telling
+from glmplan.planner.question import Asked, Words, read_words
+from glmplan.planner.ranking import Scored, deployment_of, matrix_rate_known, narrowing_of, shown_users, speed_known
+from glmplan.planner.simulated import check_copies, copies_words, simulated_rows
+from glmplan.planner.traffic_search import asked_under, solve_under, traffic_of, traffic_words
+from glmplan.planner.users import (
+    Solution,
+    binding_words,
+    grid_of,
+    hazard_warnings,
+    is_steady,
+    model_warnings,
+    predictions_of,
+    safe_number,
+    user_table,
+)
+from glmplan.prediction.step_models import runs_on_accelerators, site_calibration
+from glmplan.units import GIB
+
+if TYPE_CHECKING:
+    from glmplan.catalog.schema.engine import Wall
+    from glmplan.prediction.deployment import Deployment
+    from glmplan.prediction.predict import Prediction
+    from glmplan.simulation.traffic.spec import Traffic
+
+__all__ = ["FitAnswer", "answer_of", "fit_answer"]
+
+
+# The answer to a question: its record, in one line and as a page.
+
+
+@dataclass(frozen=True, repr=False)
+class FitAnswer(AnswerRecord):
+    """The whole answer of `fit`; its fields are those of `glmplan.planner.plan.AnswerRecord`.
+
+    ``repr`` is one line, ``print`` shows the page of `glmplan fit --full`, ``to_frame`` gives its tables.
+    """
+
+    def __repr__(self) -> str:
+        asked = self.asked
+        safe = f", {self.safe.users} safe users" if self.safe is not None else ""
+        return (
+            f"<FitAnswer {asked.model.name} {asked.checkpoint.name} on {asked.machine.text}, {asked.engine}: "
+            f"{self.headline}{safe}>"
+        )
+
+    def __str__(self) -> str:
+        return fit_text(self)
+
+
+#: runners-up that are listed
+_LISTED = 5
+_SEVERITIES = ("danger", "error", "warning", "memory", "unknown", "quality", "fallback", "slow", "note")
+
+
+def fit_answer(words: Words, traffic: Traffic | None = None, *, changes: bool = True) -> FitAnswer:
+    """Answer a question: will it run, how fast, for how many, what binds, what to change.
+
+    - `traffic`: What arrives: the plan is made for its mean request and simulated under it.
+    - `changes`: Whether it is looked at what a change of the plan would gain.
+    - Returns: The answer; also "does not fit" and "unknown" are answers.
+
+    Examples
+    --------
+    >>> answer = fit_answer(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws"))
+    >>> answer.verdict, answer.holding.terms.name
+    ('fits', 'TP2×PP3')
+    >>> fit_answer(Words("glm-5.1-nvfp4", "4xrtx-pro-6000-ws")).verdict
+    'does_not_fit'
+    """
+    asked = asked_under(words, traffic) if traffic is not None else read_words(words)
+    with site_calibration(asked.calibration):
+        return answer_of(asked, None if traffic is None else traffic_of(asked, traffic), changes=changes)
+
+
+def answer_of(asked: Asked, traffic: Traffic | None = None, *, changes: bool = True) -> FitAnswer:
+    """Answer a question that has been read."""
+    part = asked.machine.accelerator
+    missing = tuple(name for name in ("memory", "memory_bandwidth") if part.figure(name) is None)
+    if "memory" in missing:
+        return _unknown(asked, missing)
+    solution = solve_under(asked, traffic)
+    first, best = solution.ranked[0], solution.best
+    check_copies(asked, best, traffic)
+    verdict = verdict_of(asked, first)
+    limit = asked.longest_request
+    common = {
+        "asked": asked,
+        "verdict": verdict,
+        "headline": _headline(solution, verdict),
+        "reasons": _reasons(solution, verdict),
+        "unknown": _unknown_of(asked, missing, first),
+        "holding": best,
+        "ranks": tuple(best.rows()),
+        "kv_why": solution.kv_why,
+        "context": int(min(best.context, limit)),
+        "context_low": int(min(best.context_low, limit)),
+        "runners": tuple(_runner_up(one) for one in solution.ranked[1 : 1 + _LISTED]),
+        "others": max(len(solution.ranked) - 1 - _LISTED, 0),
+        "left_out": solution.left_out,
+    }
+    if verdict == "does_not_fit" or "memory_bandwidth" in missing or first.alone == 0.0:
+        told_of = evidence_words(asked, best.terms.accelerators)
+        answer = FitAnswer(**common, evidence=told_of, warnings=_by_severity(_warnings(solution, ())))  # type: ignore[arg-type]
+        return _told(answer, changes_of(solution) if changes else ())
+    grid = grid_of(asked, best)
+    found = predictions_of(asked, best, tuple(sorted({*grid, *asked.users})))
+    rows = simulated_rows(asked, best, user_table(asked, best, found), traffic)
+    command, notes = launch_command(asked, best, told := launch_context(asked, best))
+    known, deployment = found[asked.users[0]], deployment_of(asked, best.terms)
+    safe, hazards = safe_number(asked, best, found={number: found[number] for number in grid})
+    # under named traffic each change is simulated, see `glmplan.planner.changes`
+    looked = () if _ran(traffic, rows) or not changes else changes_of(solution, engines=not safe.users)
+    alone, many = _one_and_many(asked, best, found, rows)
+    answer = FitAnswer(
+        **common,  # type: ignore[arg-type]
+        deployment=deployment,
+        launch_context=told,
+        printed=best.printed(told) if best.memory.settings.rule.prints_pool else (),
+        users=rows,
+        user_rate=first.alone,
+        total_rate=many.total_rate.value,
+        one_user=alone,
+        # sums know no servers for prompts alone
+        safe=safe if (traffic is None or is_steady(traffic)) and not asked.prefill else None,
+        binding=binding_words(rows),
+        warnings=_by_severity((*hazard_warnings(hazards), *_warnings(solution, rows))),
+        command=command,
+        command_notes=notes,
+        basis=basis_words(asked, apart_basis(asked, known.basis), known.knowledge),
+        knowledge=known_apart(asked, known.knowledge),
+        evidence=evidence_words(asked, best.terms.accelerators, known.knowledge),
+        fits=(_fit_file(deployment), "calibration/fits/memory.toml"),
+        traffic=traffic_words(traffic) + copies_words(asked, best) if traffic is not None else "",
+        runs=_runs(solution, traffic) if traffic is not None and _ran(traffic, rows) else (),
+        narrowing=narrowing_of(asked, best, deployment, known.knowledge, (alone, many)),
+    )
+    return _told(answer, looked)
+
+
+def _one_and_many(
+    asked: Asked, best: Holding, found: dict[int, Prediction], rows: tuple[UserRow, ...]
+) -> tuple[UserRow, UserRow]:
+    """The rows of one user, also where the table has none, and of the typical number."""
+    one = asked.but(users=(1,))
+    alone = rows[0] if rows[0].users == 1 else simulated_rows(one, best, user_table(one, best, found))[0]
+    return alone, next(row for row in rows if row.users == shown_users(asked))
+
+
+def _ran(traffic: Traffic | None, rows: tuple[UserRow, ...]) -> bool:
+    """Whether the plan was simulated under traffic."""
+    return traffic is not None and rows[0].ttft is not None
+
+
+def _runs(solution: Solution, traffic: Traffic) -> tuple[TrafficRun, ...]:
+    from glmplan.planner.changes import runs_under
+
+    return runs_under(solution, traffic)
+
+
+def _unknown_of(asked: Asked, missing: tuple[str, ...], first: Scored) -> tuple[str, ...]:
+    """What nobody publishes and the answer would need."""
+    unknown = (*missing, *(() if matrix_rate_known(asked) else ("matrix rate",)))
+    if not speed_known(asked) and not missing:
+        unknown = ("memory bandwidth of the host",)
+    return (*unknown, first.unknown) if first.unknown else unknown
+
+
+def _told(answer: FitAnswer, looked: tuple[Looked, ...]) -> FitAnswer:
+    """The answer with the changes that are worth their words, each with what running its plan prints."""
+    if answer.safe is not None and not answer.safe.users:
+        looked = tuple(_counted(one) for one in looked)
+    found = {id(one.change): one for one in looked}
+    first = worth_telling(replace(answer, changes=tuple(one.change for one in looked)))
+    told = replace(answer, changes=tuple(found[id(one)].told() for one in first))
+    return replace(told, changes=worth_telling(told))
+
+
+def _counted(one: Looked) -> Looked:
+    """A change with the users who are safe with it."""
+    if one.scored is None or not one.scored.alone or one.change.verdict == "does_not_fit" or one.asked.prefill:
+        return one
+    safe, _ = safe_number(one.asked, one.scored.holding)
+    return replace(one, change=replace(one.change, safe=safe.users))
+
+
+def _runner_up(one: Scored) -> RunnerUp:
+    held = one.holding
+    return RunnerUp(held.terms.name, held.terms.accelerators, held.verdict, held.pool, one.alone, one.many, one.why)
+
+
+def _fit_file(deployment: Deployment) -> str:
+    apart = not runs_on_accelerators(deployment)
+    return "calibration/fits/offload.toml" if apart else f"calibration/fits/step/{deployment.engine}.toml"
+
+
+def _unknown(asked: Asked, missing: tuple[str, ...]) -> FitAnswer:
+    """The answer for a part whose memory nobody published: what is known, and what published speeds would imply."""
+    part = asked.machine.accelerator
+    words = ", ".join(name.replace("memory_bandwidth", "bandwidth") for name in missing)
+    reasons = []
+    for entry in part.implied:
+        if entry.field in missing:
+            field = entry.field.replace("memory_bandwidth", "bandwidth")
+            span = f"at least {entry.low}" if entry.high is None else f"{entry.low} to {entry.high}"
+            reasons.append(f"published speeds would imply {field} {span} ({entry.reasoning}; {entry.source})")
+    from glmplan.costs.blocks.stack import checkpoint_bytes
+
+    size = checkpoint_bytes(asked.model, asked.checkpoint)
+    reasons.append(f"{asked.model.name} {asked.checkpoint.name} has {size / GIB:,.0f} GiB of weights")
+    return FitAnswer(
+        asked=asked,
+        verdict="unknown",
+        headline=f"unknown: {words} of {part.full_name} {'is' if len(missing) == 1 else 'are'} not published",
+        reasons=tuple(reasons),
+        unknown=missing,
+        evidence=evidence_words(asked, asked.machine.count),
+    )
+
+
+def _cards(best: Holding) -> str:
+    ranks = stage_ranks(best.terms, best.stage)
+    if best.terms.accelerators == 1:
+        return "the card"
+    if len(ranks) == best.terms.server:
+        return "each card"
+    shown = ", ".join(map(str, ranks[:8])) + (" …" if len(ranks) > 8 else "")
+    return f"each of cards {shown} (stage {best.stage})" if len(ranks) > 1 else f"card {shown} (stage {best.stage})"
+
+
+def _perhaps(best: Holding) -> str:
+    """What is said of a plan that lacks no more than what is uncertain."""
+    uncertain = f", within the uncertainty of {best.spread / GIB:.1f} GiB (it may start; measure it),"
+    return uncertain if best.may_start else ""
+
+
+def _headline(solution: Solution, verdict: str) -> str:
+    asked, best = solution.asked, solution.best
+    idle = asked.machine.count - best.terms.accelerators
+    left = f"; {idle} of {asked.machine.count} accelerators stay idle" if idle else ""
+    if best.terms.blocked is not None:
+        return f"does not run with {asked.engine}: {best.terms.blocked.title}"
+    length = f"{asked.full_request:,} tokens"
+    if verdict == "does_not_fit" and best.short <= 0:
+        lack = f"graphs and activations lack {best.over / GIB:.1f} GiB beside the pool on {_cards(best)}"
+        lack += _perhaps(best)
+        return f"does not fit: {lack} in the best layout, {best.terms.name}; give the launch a smaller share of memory"
+    if verdict == "does_not_fit":
+        lack = f"{best.short / GIB:.1f} GiB short on {_cards(best)} for one request of {length}"
+        return f"does not fit: {lack}{_perhaps(best)} in the best layout, {best.terms.name}"
+    if verdict == "tight" and best.verdict == "tight":
+        lack = f"{best.short_low / GIB:.1f} GiB short on {_cards(best)}"
+        return (
+            f"tight: one request of {length} fits in the mean, but is {lack} if the engine takes more than usual{left}"
+        )
+    if verdict == "tight":
+        users = asked.users[-1]
+        if best.held >= users:
+            few = f"only {best.held_low:,.0f} at the low end"
+            held = f"the {users} requests of {asked.user_tokens:,} tokens"
+            return f"tight: the cache holds {held} in the mean, but {few}{left}"
+        said = f"holds {best.held:,.0f} of the {users} requests of {asked.user_tokens:,} tokens"
+        low = f" ({best.held_low:,.0f} at the low end)" if best.held_low < best.held else ""
+        return f"tight: the cache {said}{low}; the others wait{left}"
+    spare = max(best.pool_bytes, 0.0) / GIB
+    fullest = ", the fullest" if best.terms.pp > 1 else ""
+    return f"fits with {best.terms.name}: {spare:.1f} GiB for the cache on {_cards(best)}{fullest}{left}"
+
+
+def _reasons(solution: Solution, verdict: str) -> tuple[str, ...]:
+    best = solution.best
+    blocked = best.terms.blocked
+    if blocked is not None:
+        return tuple(text for text in (blocked.effect, f"do: {blocked.do}", f"source: {blocked.source}") if text)
+    return ()
+
+
+def _warnings(solution: Solution, rows: tuple[object, ...]) -> tuple[Warn, ...]:
+    asked, best = solution.asked, solution.best
+    found = []
+    walls = {wall.id: wall for wall in best.terms.walls}
+    if rows:
+        told = asked.but(context=launch_context(asked, best))
+        for wall in Obstacles(told, solution.options).standing(best.terms, users=asked.users[-1]):
+            walls.setdefault(wall.id, wall)
+    for wall in walls.values():
+        found.append(
+            Warn(
+                "wall",
+                wall.severity,
+                wall.id,
+                wall.title,
+                "; ".join([wall.effect, *_costs(wall)]),
+                wall.do,
+                wall.source,
+                _applied(wall, best.terms),
+            )
+        )
+    return (*found, *model_warnings(asked.model))
+
+
+def _by_severity(found: tuple[Warn, ...]) -> tuple[Warn, ...]:
+    return tuple(sorted(found, key=lambda one: _SEVERITIES.index(one.severity)))
+
+
+def _costs(wall: Wall) -> list[str]:
+    """What was measured behind the wall and without it."""
+    return [f"measured: {one.what}: {one.behind_wall} instead of {one.free}" for one in wall.measured if one.free]
+
+
+def _applied(wall: Wall, terms: Terms) -> str:
+    """What the plan does about a wall; advice that the question overrules is not done."""
+    say = wall.instead
+    words = []
+    words += ["dense attention"] * (say.attention == "dense")
+    words += ["no CUDA graphs"] * (say.graphs is False)
+    words += [f"{say.kv} cache"] * (say.kv is not None and terms.kv == say.kv)
+    words += [f"{say.mtp} drafted tokens"] * (say.mtp is not None and terms.mtp == say.mtp)
+    words += ["no expert parallelism"] * (say.ep is not None and terms.ep == say.ep)
+    words += ["no decode context parallelism"] * (say.dcp is not None and terms.dcp == say.dcp)
+    words += [f"products in {say.compute}"] * (say.compute is not None)
+    return "planned with " + ", ".join(words) if words else ""

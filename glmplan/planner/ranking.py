@@ -1,0 +1,633 @@
+"""Speed of layouts under the asked load, and which layout is the best of those that fit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from glmplan.catalog.caching import remembered
+from glmplan.costs.blocks.stack import routed_blocks
+from glmplan.costs.network.links import LayoutLinks
+from glmplan.costs.points import Layout
+from glmplan.errors import UnknownFact
+from glmplan.planner.capacity import Holding, Terms, experts_on_host
+from glmplan.planner.launch import degrees_of, validate_command
+from glmplan.planner.layouts import known_apart
+from glmplan.planner.question import Asked, usual_users
+from glmplan.prediction.deployment import Deployment, deploy, offload_of
+from glmplan.prediction.effects import Effects, load_effects
+from glmplan.prediction.evidence import narrowed
+from glmplan.prediction.load import Load, user_load
+from glmplan.prediction.predict import Figure, Prediction, predict_many
+from glmplan.prediction.step_models import runs_on_accelerators
+from glmplan.units import GIB, Tokens, counted_unit
+
+__all__ = [
+    "FLOOR",
+    "NEAR",
+    "Narrowed",
+    "Narrowing",
+    "Scored",
+    "Speed",
+    "deployment_of",
+    "load_of",
+    "matrix_rate_known",
+    "narrowing_of",
+    "narrowing_words",
+    "needless_stages",
+    "predicted",
+    "prompts_timed",
+    "rank_layouts",
+    "seats_of",
+    "shown_users",
+    "speed_known",
+    "typical_users",
+    "untimed_words",
+    "why_not",
+]
+
+
+# How fast a layout is, and in words why it was not the one to choose.
+
+#: a layout that gives one user less than this share of the best layout's speed is not chosen for its throughput [-]
+FLOOR = 0.7
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Speed of a layout.
+
+    Attributes
+    ----------
+    alone, many : float
+        Tokens per second of one user, and of the typical number of users together, [token/s]
+    alone_low, many_low : float
+        Low ends of both, times the share of the cards in use, [token/s]
+    knowledge : str
+        Class of what they rest on.
+    """
+
+    alone: float = 0.0
+    alone_low: float = 0.0
+    many: float = 0.0
+    many_low: float = 0.0
+    knowledge: str = ""
+
+
+def why_not(
+    asked: Asked, holdings: list[Holding], speeds: dict[int, Speed], safe: dict[int, int], place: int, first: int
+) -> str:
+    """Say why a layout was not chosen.
+
+    - `speeds`: Speeds of those that have any, by their places.
+    - `safe`: Safe users of those that are alike in all else, by their places.
+    """
+    one, best = holdings[place], holdings[first]
+    if one.terms.blocked is not None:
+        return f"does not run: {one.terms.blocked.title}"
+    if one.verdict == "does_not_fit":
+        perhaps = ", within the uncertainty" if one.may_start else ""
+        return f"{one.lacking / GIB:.1f} GiB short on each card of stage {one.stage}{perhaps}"
+    if one.verdict == "tight" and best.verdict == "fits":
+        return "one full-length request fits only if the engine takes no more than its mean"
+    if place not in speeds or first not in speeds:
+        return "a smaller cache pool"
+    mine, other, users = speeds[place], speeds[first], usual_users(asked.machine)
+    idle = asked.machine.count - one.terms.accelerators
+    if idle > asked.machine.count - best.terms.accelerators:
+        return f"leaves {idle} of {asked.machine.count} accelerators idle"
+    if mine.alone < 0.98 * other.alone and mine.many < 0.98 * other.many:
+        return f"slower for one user ({mine.alone:.1f} tok/s) and for {users} ({mine.many:,.0f} in all)"
+    if mine.alone_low < FLOOR * other.alone_low:
+        if mine.alone > 0.9 * other.alone:
+            return f"less is measured: one user is sure of {mine.alone_low:.1f} tok/s against {other.alone_low:.1f}"
+        return f"one user gets {mine.alone:.1f} instead of {other.alone:.1f} tok/s"
+    if mine.many > other.many and mine.many_low < other.many_low:
+        return (
+            f"perhaps {mine.many:,.0f} tok/s for {users} users, but less is measured: "
+            f"sure of {mine.many_low:,.0f} against {other.many_low:,.0f}"
+        )
+    if mine.many < 0.98 * other.many:
+        return f"{users} users get {mine.many:,.0f} instead of {other.many:,.0f} tok/s in all"
+    if mine.alone < 0.98 * other.alone:
+        return f"no faster for {users} users; one user gets {mine.alone:.1f} instead of {other.alone:.1f} tok/s"
+    if {place, first} <= safe.keys() and safe[place] < safe[first]:
+        return f"about as fast; {safe[place]:,} instead of {counted_unit(safe[first], 'users')} are safe"
+    return "about as fast; more to set up or a smaller pool"
+
+
+#: layouts within this share of the largest throughput count as equal [-]
+NEAR = 0.9
+#: stands for a matrix rate that nobody published: products then take no time [FLOP/s]
+_NO_LIMIT = 1e30
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A layout with its speed.
+
+    Attributes
+    ----------
+    holding : Holding
+        The layout and its memory.
+    alone, many : float
+        Tokens per second of one user, and of all of the typical number of users together; 0 when it does not fit or
+        the speed is unknown, [token/s]
+    why : str
+        Why it was not chosen; empty for the chosen one.
+    unknown : str
+        The fact without which its speed cannot be given; empty where there is none.
+    knowledge : str
+        Class of what its speeds rest on; empty when they are not computed.
+    """
+
+    holding: Holding
+    alone: float
+    many: float
+    why: str = ""
+    unknown: str = ""
+    knowledge: str = ""
+
+
+def matrix_rate_known(asked: Asked) -> bool:
+    """Whether any matrix rate of the part is published.
+
+    Returns: Without one only decoding can be answered, from the bandwidth.
+    """
+    return bool(asked.machine.accelerator.peak)
+
+
+def prompts_timed(asked: Asked) -> bool:
+    """Whether prompts can be timed: by the part, or by the processors that compute its experts.
+
+    Returns: False where no matrix rate of either is published.
+    """
+    return matrix_rate_known(asked) or experts_on_host(asked)
+
+
+def untimed_words(asked: Asked) -> str:
+    """Say that prompts cannot be timed, and why."""
+    return f"no matrix rate of {asked.machine.accelerator.full_name} is published: prompts cannot be timed"
+
+
+def _without_its_flop(asked: Asked, found: Prediction) -> Prediction:
+    """A prediction by the processors, said to leave out the arithmetic of a part whose matrix rate nobody published."""
+    if matrix_rate_known(asked):
+        return found
+    said = f"no matrix rate of {asked.machine.accelerator.full_name} is published: its FLOP are left out"
+    return replace(found, out_of_domain="; ".join(words for words in (found.out_of_domain, said) if words))
+
+
+def speed_known(asked: Asked) -> bool:
+    """Whether any speed can be computed.
+
+    Returns: False when the bandwidth of the part is not published, or the routed experts are computed on processors
+      of which the rates are not known.
+    """
+    if asked.machine.accelerator.memory_bandwidth is None:
+        return False
+    return not experts_on_host(asked) or asked.machine.host.host_memory_bandwidth is not None
+
+
+def predicted(
+    asked: Asked, cases: list[tuple[Holding, int]], *, known: Mapping[int, Deployment] | None = None
+) -> list[Prediction]:
+    """Predict layouts under numbers of users.
+
+    `known`: Deployments that were made already, by the id of their layout.
+    """
+    deployments = dict(known or {})
+    rows: list[tuple[Deployment, Load, None]] = []
+    for holding, users in cases:
+        deployment = deployments.get(id(holding))
+        if deployment is None:
+            deployment = deployments[id(holding)] = deployment_of(asked, holding.terms)
+        rows.append((deployment, load_of(asked, deployment, holding.pool, users, holding.terms.decoding), None))
+    found = _once(rows)
+    if not prompts_timed(asked):
+        return [_decoding_only(one) for one in found]
+    return [_without_its_flop(asked, one) for one in found]
+
+
+def _once(rows: list[tuple[Deployment, Load, None]]) -> list[Prediction]:
+    """Predict each case once: a plan and its changes ask for some several times."""
+    if not rows or not all(runs_on_accelerators(deployment) for deployment, _, _ in rows):
+        return predict_many(rows)
+    fits = {engine: load_effects(engine) for engine in {deployment.engine for deployment, _, _ in rows}}
+    places = [_place(deployment, fits[deployment.engine], load) for deployment, load, _ in rows]
+    new = [number for number, place in enumerate(places) if not place]
+    for number, one in zip(new, predict_many([rows[number] for number in new]) if new else (), strict=True):
+        places[number].append(one)
+    return [place[0] for place in places]
+
+
+@remembered(records=2, most=512)
+def _place(deployment: Deployment, fit: Effects, load: Load) -> list[Prediction]:
+    """Where the prediction of a case stands once it is made."""
+    return []
+
+
+def _decoding_only(found: Prediction) -> Prediction:
+    """A prediction without what a matrix rate would be needed for."""
+    figures = {name: figure for name, figure in found.figures.items() if name in ("tpot", "output_rate")}
+    return replace(found, figures=figures)
+
+
+@remembered(records=2, most=512)
+def deployment_of(asked: Asked, terms: Terms) -> Deployment:
+    """The deployment that a layout means.
+
+    Returns: What is predicted: one server of the layout.
+    """
+    part = asked.machine.accelerator
+    if not prompts_timed(asked) and not part.runs_on_one_memory:
+        part = part.model_copy(update={"peak": {"bf16": _NO_LIMIT}})
+    return deploy(
+        asked.model,
+        asked.checkpoint,
+        part,
+        layout=Layout(terms.tp, terms.pp, terms.dp, terms.ep, terms.dcp),
+        kv=terms.kv,
+        engine=asked.engine,
+        release=asked.release,
+        settings=replace(asked.settings, graphs=terms.graphs),
+        draft_tokens=terms.mtp,
+        acceptance=asked.acceptance if terms.mtp == asked.mtp else None,
+        sparse=terms.sparse,
+        link=_links(asked, terms),
+        offload=offload_of(asked.engine, asked.machine.host, terms.server),
+        power_limit=asked.power_limit,
+    ).remembered()
+
+
+def _links(asked: Asked, terms: Terms) -> LayoutLinks:
+    """Links that the groups of a layout cross; data-parallel ranks of a dense model exchange nothing over theirs."""
+    machine = asked.machine
+    try:
+        return machine.links(tp=terms.tp, pp=terms.pp, dp=terms.dp, dcp=terms.dcp)
+    except UnknownFact:
+        if terms.dp == 1 or routed_blocks(asked.model):
+            raise
+        return machine.links(tp=terms.tp, pp=terms.pp, dcp=terms.dcp)
+
+
+def load_of(asked: Asked, deployment: Deployment, pool: Tokens, users: int, replicas: int = 1) -> Load:
+    """The load that a number of users make.
+
+    - `users`: Users, each sending the next request when the last is answered.
+    - Returns: The load of one server, whose rates are those of all; without a matrix rate of the part only its
+      decoding.
+    """
+    busy, packing, cached = min(replicas, users), deployment.defaults, asked.cached_tokens
+    places = seats_of(asked, deployment.dp)
+    if cached:
+        # what was in the conversation before takes its place in the pool, and none of the prompt's time
+        each = asked.input_tokens + packing.reserve * asked.output_tokens
+        places = max(min(places, int(pool / replicas // each)), 1)
+    load = user_load(
+        packing,
+        ranks=deployment.dp,
+        tokens_per_step=deployment.tokens_per_step,
+        users=users / busy,
+        input_tokens=asked.input_tokens - cached,
+        output_tokens=asked.output_tokens,
+        context=float(cached),
+        max_requests=places,
+        pool_tokens=pool / replicas,
+        replicas=busy,
+    )
+    return load.decoding() if deployment.accelerator.peak.get("bf16") == _NO_LIMIT else load
+
+
+def seats_of(asked: Asked, ranks: int) -> int:
+    """Requests that a server runs at once, by what the engine is told.
+
+    Returns: Of all ranks: as many times its own default, and what it is told once or as many times, as it reads it.
+    """
+    told = asked.settings.max_num_seqs is not None
+    places = asked.defaults.places
+    return max(places // ranks, 1) * ranks if told and asked.defaults.divided else places * ranks
+
+
+def typical_users(asked: Asked) -> int:
+    """Users for whom the throughput of layouts is compared: of the machine, not of the rows that were asked for."""
+    return usual_users(asked.machine)
+
+
+def shown_users(asked: Asked) -> int:
+    """Users whose throughput an answer and its changes tell.
+
+    Returns: The most that were asked for or named as traffic; those for whom layouts are compared if none were.
+    """
+    usual = typical_users(asked)
+    return usual if usual in asked.users and not asked.users_given else asked.users[-1]
+
+
+def rank_layouts(
+    asked: Asked, holdings: list[Holding], *, sole: bool = False, safe: Callable[[Holding], int] | None = None
+) -> list[Scored]:
+    """Order layouts, the best first, and say why each of the others lost.
+
+    - `sole`: Leave out layouts that cannot be the chosen one, where that is certain before their speed is known.
+    - `safe`: How many users of a layout are safe; asked only of those that are alike in all else.
+
+    Notes
+    -----
+    Layouts that hold one full-length request even at the low end of their pool come before those that do so in the
+    mean, these before those that would but whose speed no known fact gives (of these groups within one machine come
+    first, then fewer stages), and these before those that do not. Speeds are compared at the low end of their
+    intervals, so that a layout that was measured beats one that is only thought to be a little faster, and they count
+    by the share of the accelerators in use. Pipeline stages inside one scale-up domain (NVLink, Infinity Fabric) come
+    after layouts without stages that use as many accelerators [1]_. A layout is a candidate if one user gets at least
+    70 % of the best such speed; of the candidates within 10 % of the largest throughput at the typical number of users,
+    the one that is fastest for one user is chosen, in steps of 5 %; of those alike the one with the most safe users,
+    then the fewest stages and degrees.
+
+    References
+    ----------
+    .. [1] vLLM, "Parallelism and Scaling": tensor parallelism within a node, stages over nodes, for links without
+       NVLink or for a number of accelerators that does not divide.
+       https://docs.vllm.ai/en/latest/serving/parallelism_scaling/
+    """
+    if sole:
+        holdings = _contenders(asked, holdings)
+    speeds, unknown = _speeds(asked, holdings, shown_users(asked) if sole else None)
+    classes = [
+        _BLOCKED if one.terms.blocked is not None else _UNKNOWN if place in unknown else _CLASS[one.verdict]
+        for place, one in enumerate(holdings)
+    ]
+    staged = _needless_stages(asked, holdings, classes)
+    peers = [place for place in speeds if classes[place] == min(classes) and place not in staged]
+    best_alone = max((speeds[place].alone_low for place in peers), default=0.0)
+    quick = [place for place in peers if speeds[place].alone_low >= FLOOR * best_alone]
+    best_many = max((speeds[place].many_low for place in quick), default=0.0)
+    near = {place for place in quick if speeds[place].many_low >= NEAR * best_many}
+
+    # among equals in throughput: steps of 5 % for one user, then of safe users
+    steps = {place: _steps(speeds[place].alone_low) for place in near}
+    alike = [place for place, step in steps.items() if step == max(steps.values())]
+    users = {place: safe(holdings[place]) for place in alike} if safe is not None and len(alike) > 1 else {}
+
+    def key(place: int) -> tuple[float, ...]:
+        one, terms = holdings[place], holdings[place].terms
+        if classes[place] == _UNKNOWN:
+            outside = terms.tp * terms.dp > asked.machine.per_node
+            return (_UNKNOWN, float(outside), terms.pp, terms.dp, terms.ep, -one.pool)
+        if classes[place] >= _UNKNOWN or place not in speeds:
+            return (classes[place], max(one.lacking, 0.0), -one.pool, terms.pp, terms.dp, terms.ep)
+        fast = speeds[place]
+        rank = 3.0 if place in staged else 0.0 if place in near else 1.0 if place in quick else 2.0
+        first = (-fast.many_low, -fast.alone_low)
+        if place in near:
+            first = (-steps[place], -_steps(users.get(place, 0)))
+        return (classes[place], rank, *first, terms.pp, terms.dp, terms.ep, -one.pool)
+
+    order = sorted(range(len(holdings)), key=key)
+    best = order[0]
+    ranked = []
+    for place in order:
+        one = speeds.get(place, Speed())
+        why = "" if place == best else unknown.get(place) or staged.get(place, "")
+        if place != best and not why:
+            why = why_not(asked, holdings, speeds, users, place, best)
+        ranked.append(Scored(holdings[place], one.alone, one.many, why, unknown.get(place, ""), one.knowledge))
+    return ranked
+
+
+def needless_stages(asked: Asked, holdings: list[Holding]) -> dict[int, str]:
+    """Layouts with stages inside one scale-up domain where one without fits as well on as many accelerators.
+
+    Returns: Place of each such layout, and why it is none to take.
+    """
+    classes = [_BLOCKED if one.terms.blocked is not None else _CLASS[one.verdict] for one in holdings]
+    return _needless_stages(asked, holdings, classes)
+
+
+def _needless_stages(asked: Asked, holdings: list[Holding], classes: list[int]) -> dict[int, str]:
+    """As `needless_stages` says, by the classes of the layouts."""
+    scale_up = asked.machine.host.scale_up
+    if scale_up is None or scale_up.topology == "bridge" or asked.pp:
+        return {}
+    whole = {place for place, one in enumerate(holdings) if one.terms.pp == 1}
+    found = {}
+    for place, one in enumerate(holdings):
+        if one.terms.pp == 1 or one.terms.server > asked.machine.per_node or classes[place] >= _UNKNOWN:
+            continue
+        same = (holdings[n].terms.accelerators for n in whole if classes[n] <= classes[place])
+        if max(same, default=0) >= one.terms.accelerators:
+            found[place] = f"stages within one {scale_up.kind} domain gain nothing where it fits without"
+    return found
+
+
+def _contenders(asked: Asked, holdings: list[Holding]) -> list[Holding]:
+    """Layouts of the best class without needless stages, the others where the speed of one of these is unknown."""
+    classes = [_BLOCKED if one.terms.blocked is not None else _CLASS[one.verdict] for one in holdings]
+    staged = _needless_stages(asked, holdings, classes)
+    first = [one for place, one in enumerate(holdings) if classes[place] == min(classes) and place not in staged]
+    if min(classes) >= _UNKNOWN or not speed_known(asked):
+        return holdings
+    try:
+        for one in first:
+            deployment_of(asked, one.terms)
+    except UnknownFact:
+        return holdings
+    return first
+
+
+#: layouts that fit come before those that do not, and those of unknown speed between them
+_CLASS = {"fits": 0, "tight": 1, "does_not_fit": 3}
+_UNKNOWN, _BLOCKED = 2, 4
+#: layouts whose users are predicted before it is known which is the best: another call takes as long [-]
+_FEW = 4
+
+
+def _speeds(asked: Asked, holdings: list[Holding], shown: int | None = None) -> tuple[dict[int, Speed], dict[int, str]]:
+    """Speeds of layouts, and why some are unknown; predictions for other users are remembered (`_once`).
+
+    Who looks at the best layout alone names the users that are shown: one without a rival is compared with none, and
+    is predicted for these instead.
+    """
+    unknown: dict[int, str] = {}
+    deployments: dict[int, Deployment] = {}
+    owners = []
+    for place, one in enumerate(holdings):
+        if one.terms.blocked is not None or one.verdict == "does_not_fit" or not speed_known(asked):
+            continue
+        try:
+            deployments[id(one)] = deployment_of(asked, one.terms)
+        except UnknownFact as error:
+            unknown[place] = str(error)
+            continue
+        owners.append(place)
+    cases: list[tuple[Holding, int]] = []
+    fewer: dict[int, tuple[Holding, int]] = {}
+    for place in owners:
+        one = holdings[place]
+        # users whom the cache does not hold wait: more than it holds gain nothing
+        held, sure = (max(min(typical_users(asked), int(many)), 1) for many in (one.held, one.held_low))
+        if shown is not None and len(owners) == 1:
+            held = sure = shown
+        cases += [(one, 1), (one, held)]
+        if sure < held:
+            fewer[place] = (one, sure)
+    # one of these few is the best, whose users are told next
+    told = [(holdings[place], shown) for place in owners] if shown is not None and 1 < len(owners) <= _FEW else []
+    found = predicted(asked, [*cases, *fewer.values(), *told], known=deployments)
+    # the low end of a throughput is that of the users whom the cache surely holds
+    surely = dict(zip(fewer, found[len(cases) :], strict=False))
+    speeds = {}
+    for number, place in enumerate(owners):
+        alone, rate = found[2 * number].figures, found[2 * number + 1].figures["output_rate"]
+        # answers of a single token have no further one: what is waited for is the first
+        token = alone["tpot"] if "tpot" in alone else alone["ttft"]
+        used = holdings[place].terms.accelerators / asked.machine.count
+        known = known_apart(asked, found[2 * number + 1].knowledge)
+        low = surely[place].figures["output_rate"].low if place in surely else rate.low
+        speeds[place] = Speed(1.0 / token.value, used / token.high, rate.value, used * low, known)
+    return speeds, unknown
+
+
+def _steps(value: float) -> int:
+    """In steps of 5 %, [-]"""
+    return round(math.log(max(value, 1e-9)) / math.log(1.05))
+
+
+# Which run of a plan would narrow its intervals most, where its own machine was not measured, and its command.
+
+_NAMES = {"tpot": "decode", "ttft": "first token"}
+
+
+class _Row(Protocol):
+    """A row of the table over users."""
+
+    @property
+    def users(self) -> int:
+        """[-]"""
+
+    @property
+    def ttft(self) -> Figure | None:
+        """[s]"""
+
+    @property
+    def tpot(self) -> Figure | None:
+        """[s]"""
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowed:
+    """How far one figure is narrowed.
+
+    Attributes
+    ----------
+    users : int
+        Users at once of whom it is, [-]
+    figure : str
+        ``ttft`` or ``tpot``.
+    before, after : float
+        Half the width of the logarithm of its 90 % interval, today and after the run, [-]
+    """
+
+    users: int
+    figure: str
+    before: float
+    after: float
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Narrowing:
+    """The run that would narrow the intervals of a plan most.
+
+    Attributes
+    ----------
+    users : int
+        Users at once that are measured, [-]
+    figures : tuple of Narrowed
+        What it does to the figures of one user, then of the typical number.
+    command : str
+        The `glmplan validate` command that makes it.
+    """
+
+    users: int
+    figures: tuple[Narrowed, ...]
+    command: str
+
+    def __repr__(self) -> str:
+        return f"<Narrowing: {narrowing_words(self)}>"
+
+
+def narrowing_of(
+    asked: Asked, holding: Holding, deployment: Deployment, knowledge: str, rows: tuple[_Row, ...]
+) -> Narrowing | None:
+    """Find the number of users whose run leaves least open of the figures of a plan.
+
+    - `rows`: Numbers of users with their figures of today; these numbers are also what may be measured.
+    - Returns: The run after which the variances of the logarithms of all these figures add up to the least; None
+      where the site measured it, where a run moves nothing, or where no figure would be narrower.
+
+    Examples
+    --------
+    >>> from glmplan.planner import Words, fit_answer
+    >>> found = fit_answer(Words("gpt-oss-120b", "1xrtx-pro-6000-ws")).narrowing
+    >>> found.figures[0].after < 0.5 * found.figures[0].before
+    True
+    """
+    if knowledge == "site":
+        return None
+    by_users = {row.users: {"tpot": row.tpot, "ttft": row.ttft} for row in rows}
+    counts = sorted(by_users)
+    loads = [load_of(asked, deployment, holding.pool, users, holding.terms.decoding) for users in counts]
+    best: tuple[float, int, tuple[Narrowed, ...]] | None = None
+    for users, after in zip(counts, narrowed(deployment, loads), strict=False):
+        found = tuple(
+            Narrowed(other, name, before := 0.5 * math.log(now.high / now.low), min(widths[name], before))
+            for other, widths in zip(counts, after, strict=True)
+            for name, now in by_users[other].items()
+            if now is not None and name in widths
+        )
+        left = sum(one.after**2 for one in found)
+        if any(one.after < one.before for one in found) and (best is None or left < best[0]):
+            best = left, users, found
+    if best is None:
+        return None
+    command = validate_command(
+        asked.model.name,
+        asked.machine.text,
+        {"weights": asked.checkpoint.name, "engine": asked.engine, **degrees_of(holding.terms)},
+        users=(best[1],),
+        lengths=(asked.input_tokens, asked.output_tokens),
+    )
+    return Narrowing(best[1], best[2], command)
+
+
+def narrowing_words(found: Narrowing, of: tuple[str, ...] = ("tpot", "ttft")) -> str:
+    """Say what a run would narrow.
+
+    Returns: Who is measured, and each figure before and after.
+
+    Examples
+    --------
+    >>> figures = (Narrowed(1, "tpot", 0.583, 0.129), Narrowed(1, "ttft", 1.28, 0.315), Narrowed(32, "tpot", 0.6, 0.2))
+    >>> narrowing_words(Narrowing(1, figures, ""))
+    'one user to narrow decode of one from ±79 % to ±14 %, of 32 from ±82 % to ±22 %; first token of one from 3.6 times
+    to ±37 %'
+    """
+    said = []
+    for name in of:
+        figures = (one for one in found.figures if one.figure == name)
+        words = [f"{_whose(one.users)} from {_wide(one.before)} to {_wide(one.after)}" for one in figures]
+        if words:
+            said.append(f"{_NAMES[name]} {', '.join(words)}")
+    who = f"{found.users:,} users" if found.users > 1 else "one user"
+    return f"{who} to narrow {'; '.join(said)}"
+
+
+def _whose(users: int) -> str:
+    return f"of {users:,}" if users > 1 else "of one"
+
+
+def _wide(half: float) -> str:
+    """Half a width in words."""
+    share = math.expm1(half)
+    return f"±{share:.0%}".replace("%", " %") if share < 1.0 else f"{math.exp(half):.1f} times"

@@ -1,0 +1,422 @@
+"""From a planned deployment to the service that the simulator runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import numpy as np
+
+from glmplan.catalog.engines.defaults import block_tokens, engine_defaults
+from glmplan.costs.blocks.stack import mixers_of
+from glmplan.errors import DoesNotFit, SpecError, UnknownFact
+from glmplan.planner.capacity import MAY_START, Holding
+from glmplan.planner.layouts import apart_basis, not_together, transfer_link
+from glmplan.planner.question import Asked, Words, read_words
+from glmplan.planner.ranking import (
+    deployment_of,
+    load_of,
+    prompts_timed,
+    seats_of,
+    typical_users,
+    untimed_words,
+)
+from glmplan.planner.users import Solution, count_users, danger_of, solve
+from glmplan.prediction.deployment import Deployment
+from glmplan.prediction.predict import front_end_seconds, predict, step_seconds, wake_seconds
+from glmplan.prediction.step_models import site_calibration, step_model_of
+from glmplan.simulation.engine.settings import FirstTokens, KvPool, ServingInputs, scheduler_settings
+from glmplan.simulation.engine.step_table import ShortSteps, StepTable
+from glmplan.simulation.load_search import Tries
+from glmplan.simulation.load_trial import SafeLoad, unit_of
+from glmplan.simulation.safe_load import Kept, check_search, kept_share, room_factors, safe_load, speed_factors
+from glmplan.simulation.simulate import FewRanks, Service
+from glmplan.simulation.traffic.request import Acceptance
+from glmplan.simulation.traffic.slo import Target
+from glmplan.simulation.traffic.spec import Traffic
+from glmplan.units import Ratio, TokenCount
+
+if TYPE_CHECKING:
+    from glmplan.planner.capacity import Holding
+    from glmplan.planner.question import Asked
+    from glmplan.simulation.traffic.slo import Target
+
+__all__ = [
+    "Described",
+    "Draws",
+    "chosen",
+    "inputs_of",
+    "kept_of",
+    "safe_of",
+    "searched_traffic",
+    "service_of",
+    "serving_inputs",
+]
+
+
+#: contexts of recorded requests for which step times are tabulated; longer ones are extrapolated [token]
+_LONGEST_RECORDED = 262_144
+
+
+class Draws(TypedDict):
+    """What is not known of a machine, as `glmplan.simulation.safe_load.safe_load` takes it, [-]"""
+
+    factors: Sequence[float]
+    waits: Sequence[float]
+    rooms: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A service, and how sure its step times are.
+
+    Parameters
+    ----------
+    service : Service
+        What is simulated.
+    low, high : float
+        90 % interval of the step time relative to its prediction, [-]
+    basis : str
+        What the step time rests on.
+    first : tuple of float
+        90 % interval of the time to the first token relative to its prediction, [-]
+    room : tuple of float
+        90 % interval of the pool relative to its prediction, [-]
+    promise : str
+        What `fit` holds for usable; empty for a step time of one's own.
+    plan : tuple, optional
+        Question and layout, where the service is what `fit` plans and nothing was told to the simulator alone.
+    tries : dict, optional
+        What was simulated of it: traffic of any load, promise and seed → what `glmplan.simulation.safe_load` tried.
+    """
+
+    service: Service
+    low: float
+    high: float
+    basis: str
+    first: tuple[float, float] = (1.0, 1.0)
+    room: tuple[float, float] = (1.0, 1.0)
+    promise: str = ""
+    plan: tuple[Asked, Holding] | None = None
+    tries: dict[tuple[Any, ...], Tries] = field(default_factory=dict, compare=False)
+
+    def known(self, traffic: Traffic, targets: Sequence[Target], seed: int) -> Tries:
+        """What was tried of traffic that differs in its load alone.
+
+        Returns: To be given to `safe_load` and `kept_share`, which add to it.
+        """
+        return self.tries.setdefault((traffic.at_load(1.0), tuple(targets), seed), Tries())
+
+    def draws(self) -> Draws:
+        """What is not known of the machine, in equal parts from the worst to the best."""
+        return {
+            "factors": speed_factors(self.low, self.high),
+            "waits": speed_factors(*self.first),
+            "rooms": room_factors(*self.room),
+        }
+
+
+def service_of(
+    inputs: ServingInputs,
+    traffic: Traffic,
+    *,
+    kv_tokens: TokenCount | None = None,
+    block_size: TokenCount | None = None,
+    scheduler: Mapping[str, Any] | None = None,
+    users: int | None = None,
+) -> Described:
+    """Tabulate the step time of a planned deployment and apply what was said of its engine.
+
+    - `traffic`: What arrives; bounds the contexts for which step times are tabulated.
+    - `kv_tokens`, `block_size`: Room for keys and values, and tokens of a block, instead of the predicted ones.
+    - `scheduler`: Fields of `EngineSettings` instead of the engine's own.
+    - `users`: Users for whom steps are timed; those of more are timed when more come.
+    """
+    settings, pool = inputs.settings, inputs.pool
+    changes = dict(scheduler or {})
+    ranks = inputs.ranks  # copies that are asked for are copies of all data-parallel ranks
+    changes |= {name: changes[name] * ranks for name in ("replicas", "prefill_replicas") if name in changes}
+    budget = changes.get("max_num_batched_tokens")
+    if budget is not None and "max_num_seqs" not in changes:
+        changes["max_num_seqs"] = max(1, min(settings.max_num_seqs, budget // settings.tokens_per_decode))
+    settings = replace(settings, **changes)
+    if kv_tokens is not None or block_size is not None:
+        pool = replace(pool, tokens=kv_tokens or pool.tokens, block_size=block_size or pool.block_size)
+    longest = 4 * (traffic.input + traffic.output) * (traffic.turns if traffic.kind == "sessions" else 1)
+    longest += traffic.start + traffic.shared_prefix
+    if traffic.kind == "trace" or traffic.lengths:
+        longest = _LONGEST_RECORDED
+    sizes = {
+        "max_requests": -(-settings.max_num_seqs // settings.pipeline_stages),
+        "max_context": max(1024, min(settings.max_model_len, pool.tokens, longest)),
+        "max_prefill": settings.max_num_batched_tokens,
+    }
+
+    @cache
+    def of_few(busy: float) -> StepTable:
+        assert inputs.step_of_few is not None
+        return StepTable.tabulate(inputs.step_of_few(busy), **sizes)
+
+    one_kind = ranks == 1 or inputs.step_of_few is None or settings.prefill_replicas
+    few = None if one_kind else FewRanks(ranks, of_few)
+    whole = None
+    if users is not None and users < sizes["max_requests"]:
+        whole = cache(lambda: StepTable.tabulate(inputs.step_seconds, **sizes))
+    table = StepTable.tabulate(inputs.step_seconds, **sizes, rows=users)
+    return Described(
+        Service(table, pool, settings, inputs.front_end, inputs.wake, inputs.first, few, whole),
+        inputs.low,
+        inputs.high,
+        inputs.basis,
+        (inputs.first_low, inputs.first_high),
+        (inputs.pool_low, inputs.pool_high),
+    )
+
+
+# From a question to what the simulator needs: step time, cache pool, engine settings and how sure the step time is.
+
+
+def serving_inputs(question: Words | Asked) -> ServingInputs:
+    """Plan a deployment as `fit` does and describe it to the simulator.
+
+    - `question`: The question as typed, or as it was read.
+    - Returns: The best layout that fits, as one engine for each data-parallel rank: the step time of a rank is that
+      of all of them with as much to do each, or of as many as there are users where these are fewer, and spreads
+      requests over stages.
+
+    Examples
+    --------
+    >>> inputs = serving_inputs(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws"))
+    >>> inputs.settings.scheduler, inputs.low < 1 < inputs.high
+    ('vllm', True)
+    """
+    asked = question if isinstance(question, Asked) else read_words(question)
+    with site_calibration(asked.calibration):
+        best = chosen(asked)
+        return inputs_of(asked, best, deployment_of(asked, best.terms))
+
+
+def chosen(asked: Asked, solution: Solution | None = None) -> Holding:
+    """Choose the layout of a question as `fit` does, where it can be asked for times.
+
+    `solution`: Its layouts, as `glmplan.planner.traffic_search.solve_under` ranks them for traffic.
+    """
+    solution = solution or solve(asked, sole=True)
+    best, what = solution.best, f"{asked.model.name} {asked.checkpoint.name}"
+    if best.terms.blocked is not None:
+        raise DoesNotFit(f"{what} does not run with {asked.engine}: {best.terms.blocked.title}")
+    if best.verdict == "does_not_fit":
+        perhaps = f", {MAY_START}" if best.may_start else ""
+        raise DoesNotFit(f"{what} does not fit {asked.machine.text}{perhaps}: `glmplan fit` shows what is short")
+    if solution.ranked[0].alone == 0.0:
+        why = solution.ranked[0].unknown or f"the speed of {asked.machine.accelerator.name} is not published"
+        raise UnknownFact(f"{why}: nothing can be predicted")
+    if asked.mtp > best.terms.mtp:
+        titles = (wall.title for wall in best.terms.walls if wall.instead.mtp == best.terms.mtp)
+        raise SpecError(
+            f"{next(titles, f'{asked.engine} would draft {best.terms.mtp} tokens here')}; `glmplan fit` shows the plan "
+            "without, --mtp 0 simulates it",
+            field="--mtp",
+            value=asked.mtp,
+        )
+    return best
+
+
+def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInputs:
+    """Describe a layout that was planned to the simulator."""
+    if not (prompts_timed(asked) and step_model_of(deployment).times_prompts):
+        raise UnknownFact(f"{untimed_words(asked)}, nor requests with prompts be simulated")
+    servers, terms = best.terms.decoding, best.terms
+    load = load_of(asked, deployment, best.pool, typical_users(asked), servers)
+    found = predict(deployment, load)
+    # how sure a step is: of answers of a single token their only one, the first, says it
+    first = found.figures["ttft"]
+    figure = found.figures.get("tpot", first)
+    defaults, ranks = asked.defaults, deployment.dp
+    pool = best.pool / (servers * ranks)
+    drafted = deployment.draft_tokens
+    budget, places = defaults.budget_of(ranks) // ranks, seats_of(asked, ranks) // ranks
+    if defaults.admission == "slot" and asked.settings.max_num_seqs is None:
+        # it is told as many slots as hold a request, which share the pool
+        places = min(places, max(int(best.held / (servers * ranks)), 1))
+    settings = scheduler_settings(
+        defaults.scheduler,
+        max_num_batched_tokens=budget,
+        max_num_seqs=max(min(places, budget // (1 + drafted), int(pool)), 1),
+        max_model_len=asked.settings.max_model_len or asked.context or asked.model.max_context,
+        acceptance=Acceptance.of_mean(drafted, deployment.tokens_per_step) if drafted else None,
+        replicas=ranks * terms.replicas,
+        prefill_replicas=ranks * terms.prefill,
+        link=transfer_link(asked, terms) if terms.prefill else None,
+        routing=defaults.routing,
+        prefix_caching=_reuses(asked),
+        async_scheduling=deployment.defaults.ahead,
+        reserve_full_isl=defaults.whole_prompt,
+        schedule_conservativeness=defaults.rank_conservativeness if ranks > 1 else 1.0,
+    )
+    low, high = not_together(asked, deployment, load, "decode", (figure.low / figure.value, figure.high / figure.value))
+    first_ends = not_together(asked, deployment, load, "ttft", (first.low / first.value, first.high / first.value))
+    return ServingInputs(
+        step_seconds=_of_rank(step_seconds(deployment), ranks),
+        step_of_few=lambda busy: _of_rank(step_seconds(deployment, busy_ranks=busy), busy),
+        # every rank hands over its own part, copies of a latent included
+        pool=KvPool(
+            int(pool),
+            block_tokens(asked.engine, sparse=best.memory.sparse),
+            best.pool_bytes / best.pool * terms.server * servers,
+        ),
+        settings=settings,
+        front_end=front_end_seconds(deployment, asked.input_tokens),
+        wake=wake_seconds(deployment),
+        low=low,
+        high=high,
+        first=FirstTokens(found.first_scale, ranks),
+        first_low=first_ends[0],
+        first_high=first_ends[1],
+        pool_low=best.pool_low / best.pool,
+        pool_high=best.pool_high / best.pool,
+        ranks=ranks,
+        basis=f"{best.terms.name}, {asked.engine}, KV cache {best.terms.kv}; {apart_basis(asked, found.basis)}",
+    )
+
+
+def _reuses(asked: Asked) -> bool:
+    """Whether the engine finds blocks of this model again when nothing is told."""
+    part = asked.machine.accelerator
+    recurrent = any(one.state_page(tp=1, draft_tokens=0) for one in mixers_of(asked.model))
+    found = engine_defaults(
+        asked.engine, version=asked.engine_version, accelerator=part.name, memory=part.memory, recurrent=recurrent
+    )
+    return found.prefix_caching
+
+
+def _of_rank(together: Callable[..., np.ndarray], ranks: float) -> Callable[..., np.ndarray]:
+    """Time of the step of one of so many data-parallel ranks that have as much to do each."""
+    if ranks == 1:
+        return together
+    if isinstance(together, ShortSteps):  # what is short is said of the tokens of a rank
+        return replace(together, seconds=_of_rank(together.seconds, ranks), level=_of_rank(together.level, ranks))
+
+    def alone(
+        *,
+        decode_requests: np.ndarray,
+        decode_context: np.ndarray,
+        prefill_tokens: np.ndarray,
+        prefill_context: np.ndarray,
+    ) -> np.ndarray:
+        return together(
+            decode_requests=np.asarray(decode_requests) * ranks,
+            decode_context=decode_context,
+            prefill_tokens=np.asarray(prefill_tokens) * ranks,
+            prefill_context=prefill_context,
+        )
+
+    return alone
+
+
+# The largest safe load of a plan, and how surely it keeps a promise: counted where sums suffice, else simulated.
+
+#: what a kind of traffic begins with whose number is searched
+_BEGINNINGS = {"closed": "1", "sessions": "1"} | dict.fromkeys(("poisson", "gamma", "onoff", "daily"), "1/s")
+
+
+def searched_traffic(spec: str | None) -> tuple[list[str], bool]:
+    """Read the traffic of which the largest load is asked for.
+
+    - `spec`: As in `glmplan.simulation.traffic.spec.parse_traffic`, also without its number; None is users and
+      Poisson.
+    - `list of str`: One for each answer, with a number to begin with.
+    - `bool`: Whether the number is not told, so that the plan is that of as many users as are usual.
+
+    Examples
+    --------
+    >>> searched_traffic("sessions,turns=4"), searched_traffic("closed:8")
+    ((['sessions:1,turns=4'], True), (['closed:8'], False))
+    """
+    if not spec:
+        return [f"{kind}:{_BEGINNINGS[kind]}" for kind in ("closed", "poisson")], True
+    kind, comma, rest = spec.partition(",")
+    if ":" in kind or kind not in _BEGINNINGS:
+        return [spec], False
+    return [f"{kind}:{_BEGINNINGS[kind]}{comma}{rest}"], True
+
+
+def safe_of(
+    described: Described,
+    traffic: Traffic,
+    targets: Sequence[Target],
+    *,
+    most: float | None = None,
+    seed: int = 0,
+    begun: Tries | None = None,
+) -> SafeLoad:
+    """Find the largest load that keeps a promise with 95 % probability.
+
+    - `traffic`: What arrives; its number of users, rate or speed is what is varied.
+    - `most`: Largest load to look at, [-] or [1/s].
+    - `begun`: Where to begin, and whether a copy of this process may help.
+    - Returns: The load, and what breaks first. Of users of a closed loop who are promised means it is the number that
+      `fit` says, and promises of percentiles allow no more than those of means.
+    """
+    service, targets = described.service, tuple(targets)
+    check_search(targets, most, seed)
+    known, begun = described.known(traffic, targets, seed), begun or Tries()
+    known = replace(known, start=begun.start, copied=begun.copied)
+
+    def searched(most: float | None) -> SafeLoad:
+        draws = described.draws()
+        return safe_load(service, traffic, targets, **draws, most=most, seed=seed, known=known)
+
+    if described.plan is None:
+        return searched(most)
+    if (danger := danger_of(*described.plan)) is not None:
+        return SafeLoad(0, unit_of(traffic), "hazard", f"{danger.title}: {danger.numbers}", ())
+    counted = count_users(*described.plan, traffic, targets)
+    if counted is None:
+        return searched(most)
+    if counted.final or not counted.safe.users:
+        return counted.load(most)
+    if counted.patient:
+        found = searched(most)
+        return found if found.load >= counted.safe.users or not counted.means else counted.load(most)
+    # percentiles promise no less than means, and as little waiting for room
+    cap = counted.safe.users if most is None else min(most, counted.safe.users)
+    found = searched(cap)
+    if found.load < counted.safe.users:
+        return found
+    broken, why = counted.why()
+    return replace(found, breaks_first=broken, reason=why)
+
+
+def kept_of(
+    described: Described, traffic: Traffic, targets: Sequence[Target], *, seed: int = 0, least: Ratio = 0.0
+) -> Kept:
+    """Find the probability that a load keeps a promise.
+
+    - `least`: Probability below which it does not matter how low it is.
+    - Returns: 95 % or more for as many users as `safe_of` finds.
+    """
+    targets, counted = tuple(targets), None
+
+    def simulated() -> Kept:
+        draws, known = described.draws(), described.known(traffic, targets, seed)
+        return kept_share(described.service, traffic, targets, **draws, seed=seed, least=least, known=known)
+
+    if described.plan is not None and targets:
+        if danger_of(*described.plan) is not None:
+            return Kept(0.0, "hazard", {})
+        counted = count_users(*described.plan, traffic, targets)
+    if counted is not None and traffic.users is not None:
+        steady = counted.kept(traffic.users)
+        if counted.means and (counted.final or traffic.users <= counted.safe.users):
+            return steady
+        if not counted.patient and steady.probability < least:
+            return steady
+        if not counted.patient and traffic.users > counted.safe.users:
+            if all(one.metric in counted.bounds for one in targets):
+                return steady
+            # sums say nothing of the other targets, which may be kept less surely, and never make the promise surer
+            return min(simulated(), steady, key=lambda one: one.probability)
+    return simulated()

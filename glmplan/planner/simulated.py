@@ -1,0 +1,402 @@
+"""What a plan does where steady sums do not reach: users that the cache does not hold, and traffic that was named.
+
+The simulator runs the plan itself, for a bounded number of requests, three times: as predicted, and at both ends of
+what is not known of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from glmplan.catalog.engines.limitations import load_engine
+from glmplan.costs.blocks.stack import model_features
+from glmplan.costs.network.links import host_transfer_rate
+from glmplan.errors import GlmplanError, SpecError, UnknownFact
+from glmplan.planner.capacity import Holding
+from glmplan.planner.plan import TrafficRun, UserRow
+from glmplan.planner.question import Asked
+from glmplan.planner.ranking import Scored, deployment_of, predicted, shown_users, typical_users
+from glmplan.planner.users import facts_of, no_less
+from glmplan.prediction.predict import Figure
+from glmplan.simulation.engine.settings import TransferLink
+from glmplan.units import GIB, Ratio, TokensPerSecond
+
+if TYPE_CHECKING:
+    from glmplan.planner.capacity import Holding
+    from glmplan.planner.question import Asked
+    from glmplan.planner.service import Described
+    from glmplan.simulation.traffic.spec import Traffic
+
+__all__ = [
+    "HostCopies",
+    "WayToHost",
+    "beyond_steady",
+    "check_copies",
+    "copies_words",
+    "copy_settings",
+    "host_copies",
+    "shown_rate",
+    "simulated_rows",
+    "steady_rate",
+    "traffic_run",
+    "way_to_host",
+    "why_no_copies",
+]
+
+
+# Copies of the cache in host memory for a plan: how many tokens find room there, and how fast they come back.
+
+#: caches that copies are as large as, where the traffic does not say how much it needs [-]
+_LARGER = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class WayToHost:
+    """The links over which copies come back from host memory.
+
+    Attributes
+    ----------
+    each : float
+        What each accelerator reaches while all others do the same, [B/s]
+    bandwidth : float
+        What all accelerators of a data-parallel rank reach together, [B/s]
+    what : str
+        Which links these are, in words.
+    """
+
+    each: float
+    bandwidth: float
+    what: str
+
+
+def way_to_host(asked: Asked, holding: Holding) -> WayToHost:
+    """The links between the accelerators of a plan and the memory of their host."""
+    host, terms = asked.machine.host, holding.terms
+    share = terms.accelerators / (terms.dp * terms.replicas)
+    if asked.host_bandwidth:
+        what = f"a way as given, {asked.host_bandwidth / 1e9:,.1f} GB/s to each rank"
+        return WayToHost(asked.host_bandwidth / share, asked.host_bandwidth, what)
+    members = facts_of(asked, holding, users=1, longest=1).members
+    each = host_transfer_rate(host, members=members)
+    card = host.slots[members[0]].link
+    kind = f"PCIe {card.generation}.0 x{card.lanes}" if card is not None else "the links"
+    what = f"{kind} of {host.name}, {each / 1e9:,.1f} GB/s for each accelerator while all load"
+    return WayToHost(each, each * share, what)
+
+
+def copy_settings(asked: Asked, holding: Holding) -> dict[str, Any]:
+    """What the simulator is told of copies that were asked for.
+
+    Returns: Fields of `glmplan.simulation.engine.settings.EngineSettings`; empty where none were asked for.
+    """
+    if not asked.host_tokens:
+        return {}
+    return {"host_tokens": asked.host_tokens, "host_link": TransferLink(way_to_host(asked, holding).bandwidth)}
+
+
+def check_copies(asked: Asked, holding: Holding, traffic: Traffic | None) -> None:
+    """Refuse copies of which nothing can be said."""
+    if asked.host_bandwidth and traffic is None:
+        raise SpecError("is of traffic: give --traffic too", field="--host-bandwidth")
+    if not asked.host_tokens:
+        return
+    why = "is of traffic: give --traffic too" if traffic is None else why_no_copies(asked, holding)
+    if why:
+        raise SpecError(why, field="--host-tokens", value=asked.host_tokens)
+
+
+def copies_words(asked: Asked, holding: Holding) -> str:
+    """Copies that were asked for, to be said behind what arrives.
+
+    Returns: How many, with which option of the engine and over which links; empty where none were asked for.
+    """
+    running = load_engine(asked.engine).running
+    if not asked.host_tokens or running is None:
+        return ""
+    way = way_to_host(asked, holding)
+    return f"; copies of {asked.host_tokens:,} tokens of each rank in host memory ({running.host_cache}), {way.what}"
+
+
+@dataclass(frozen=True, slots=True)
+class HostCopies:
+    """Copies of cached tokens in host memory.
+
+    Attributes
+    ----------
+    tokens : int
+        Of each data-parallel rank, [token]
+    bandwidth : float
+        At which they come back to all accelerators of a rank together, [B/s]
+    what : str
+        The change in words.
+    """
+
+    tokens: int
+    bandwidth: float
+    what: str
+
+
+def why_no_copies(asked: Asked, holding: Holding, way_told: bool = False) -> str:
+    """Say why a plan keeps no copies of its cache in host memory.
+
+    - `way_told`: Whether the bandwidth over which copies come back was given, so that the links need not be known.
+    - Returns: The reason; empty where copies can be kept.
+    """
+    running = load_engine(asked.engine).running
+    kept = asked.defaults.kept_bytes / GIB
+    if kept:
+        return f"{asked.engine} keeps {kept:.3g} GiB of prompts there by itself, counted here"
+    if running is None or running.host_cache is None:
+        return f"{asked.engine} is not known to keep any"
+    if "mla" in model_features(asked.model) and not running.host_cache_latent:
+        return f"{asked.engine} keeps none of latent attention ({running.host_cache})"
+    if holding.terms.mtp:
+        return "with drafts beside them a race was reported"
+    if way_told:
+        return ""
+    try:
+        way_to_host(asked, holding)
+    except GlmplanError as error:
+        return f"the way there is not known: {error}"
+    return ""
+
+
+def host_copies(asked: Asked, holding: Holding, traffic: Traffic) -> HostCopies | None:
+    """Plan copies of the cache in the memory of the host.
+
+    - `traffic`: What arrives: conversations need room for all of them at their mean length.
+    - Returns: None where the engine keeps none of such a cache, where drafts are made beside (a race was reported),
+      and where the way to host memory is not known.
+
+    Notes
+    -----
+    Copies are as large as what all conversations need, and no larger than host memory where that is known. Every
+    accelerator loads its own part while all others do, at what the links between it and the memory then leave it.
+    """
+    running, terms = load_engine(asked.engine).running, holding.terms
+    if running is None or holding.pool <= 0 or why_no_copies(asked, holding):
+        return None
+    host, facts = asked.machine.host, facts_of(asked, holding, users=1, longest=1)
+    way = way_to_host(asked, holding)
+    wanted = _LARGER * holding.pool
+    if traffic.kind == "sessions" and traffic.users is not None:
+        last = traffic.shared_prefix + traffic.start + traffic.turns * (traffic.input + traffic.output)
+        wanted = float(traffic.users * last)
+    token = holding.pool_bytes / holding.pool * terms.accelerators
+    size = token * wanted
+    if host.host_memory is not None:
+        nodes = -(-terms.accelerators // max(len(facts.members), 1))
+        size = min(size, nodes * host.host_memory - facts.pinned)
+    ranks = terms.dp * terms.replicas
+    tokens = int(size / token / ranks)
+    if tokens <= 0:
+        return None
+    room = "" if host.host_memory is not None else ", whose size is not known"
+    what = (
+        f"copies of the cache in {size / GIB:,.0f} GiB of host memory{room} ({running.host_cache}), "
+        f"back at {way.each / 1e9:,.0f} GB/s for each accelerator"
+    )
+    return HostCopies(tokens, way.bandwidth, what)
+
+
+#: requests of a simulated row for each user, as many as a steady prediction counts, and at most [-]
+_EACH, _MOST = 4, 1200
+#: requests of named traffic: for each user and at most; of rates and of traces at most [-]
+_EACH_TURN, _OPEN = 16, 600
+#: share of the requests that fill an empty server and are not counted [-]
+_WARM = 0.2
+
+
+def beyond_steady(asked: Asked, holding: Holding, users: int) -> bool:
+    """Whether so many users need more of the cache than there is: requests wait, are preempted and start again.
+
+    Returns: Steady sums count waiting, but no preemption: there the simulator answers. It does for any number where
+      prompts have servers of their own.
+    """
+    return bool(asked.prefill) or users > max(holding.held * asked.user_tokens / asked.request_tokens, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """Summaries of the plan as predicted, at its slow end with the smallest pool, and at its quick end."""
+
+    middle: Mapping[str, float]
+    slow: Mapping[str, float]
+    quick: Mapping[str, float]
+
+    def figure(self, name: str, scale: float = 1e-3) -> Figure:
+        """A statistic with the ends that it had, [s] or [token/s]"""
+        values = [one[name] * scale for one in (self.middle, self.slow, self.quick) if math.isfinite(one[name])]
+        value = values[0] if values else 0.0
+        return Figure(value, min(values, default=0.0), max(values, default=0.0))
+
+
+def _runs(
+    described: Described, traffic: Traffic, requests: int, warm: int, least: float, *, ends: bool = True
+) -> _Runs:
+    """Simulate a plan, and both its ends where they are wanted; a pool holds at least `least` tokens, [token]"""
+    # imported where it is needed: most answers are steady sums
+    from glmplan.simulation.simulate import simulate
+
+    found = []
+    slow = (described.high, described.first[1], described.room[0])
+    quick = (described.low, described.first[0], described.room[1])
+    for step, first, room in ((1.0, 1.0, 1.0), slow, quick)[: 3 if ends else 1]:
+        service = described.service.scaled(step).with_room(room, traffic, least=least)
+        outcome = simulate(service, traffic, requests=requests, warmup=warm, fast=False)
+        if outcome.interrupted:
+            raise KeyboardInterrupt  # a part of a run is none
+        summary = dict(outcome.summary)
+        for name in summary:
+            if name.startswith("ttft_"):
+                summary[name] *= first / step
+        found.append(summary)
+    return _Runs(*found) if ends else _Runs(*found * 3)
+
+
+def steady_rate(asked: Asked, one: Scored) -> TokensPerSecond:
+    """Throughput of a layout by steady sums, for the users that an answer tells of.
+
+    Returns: Of all `glmplan.planner.ranking.shown_users` together; 0 when no speed was computed.
+    """
+    users = shown_users(asked)
+    if not one.alone or (users == typical_users(asked) and users <= one.holding.held):
+        return one.many
+    return predicted(asked, [(one.holding, users)])[0].figures["output_rate"].value
+
+
+def shown_rate(asked: Asked, one: Scored, steady: TokensPerSecond) -> TokensPerSecond:
+    """Throughput of a layout as a table over users has it: simulated where the cache does not hold them."""
+    users, holding = shown_users(asked), one.holding
+    if not one.alone or not beyond_steady(asked, holding, users):
+        return steady
+    try:
+        described, closed, least = _closed(asked, holding)
+    except UnknownFact:
+        return steady
+    runs = _runs(described, closed.at_load(users), _requests(users), 0, least, ends=False)
+    return runs.middle["output_tokens_per_s"] if runs.middle["requests"] else steady
+
+
+def _closed(asked: Asked, holding: Holding, traffic: Traffic | None = None) -> tuple[Described, Traffic, float]:
+    """A plan as the simulator sees it, users who send what was asked, and the least room for one of them."""
+    from glmplan.planner.service import inputs_of, service_of
+    from glmplan.simulation.traffic.spec import Traffic
+
+    lengths = {"input": asked.input_tokens, "output": asked.output_tokens}
+    closed = Traffic(kind="closed", users=1, **lengths)
+    if traffic is not None and traffic.kind == "sessions" and traffic.users is not None:
+        closed = traffic
+    asked = _seated(asked, holding, asked.users[-1])
+    described = service_of(inputs_of(asked, holding, deployment_of(asked, holding.terms)), closed)
+    return described, closed, described.service.pool.block_size + asked.request_tokens
+
+
+def _seated(asked: Asked, holding: Holding, users: int) -> Asked:
+    """The question with the slots that the launch command tells an engine whose slots share its context evenly."""
+    if asked.settings.max_num_seqs is not None or asked.defaults.admission != "slot":
+        return asked
+    slots = int(max(min(users, holding.held), 1))
+    return asked.but(settings=replace(asked.settings, max_num_seqs=slots))
+
+
+def simulated_rows(
+    asked: Asked, holding: Holding, rows: tuple[UserRow, ...], traffic: Traffic | None = None
+) -> tuple[UserRow, ...]:
+    """Replace the rows that steady sums do not reach by what the simulator finds.
+
+    - `traffic`: Named traffic; of sessions the rows are of so many sessions at once.
+    - Returns: The table; rows that were simulated say so.
+
+    Notes
+    -----
+    All users start together, and all requests count, as in the steady rows. The ends of the intervals are runs with
+    slow steps and the smallest pool, and with quick steps and the largest.
+    """
+    if not any(row.ttft is not None and beyond_steady(asked, holding, row.users) for row in rows):
+        return rows
+    described, closed, least = _closed(asked, holding, traffic)
+    found: list[UserRow] = []
+    for row in rows:
+        if row.ttft is not None and beyond_steady(asked, holding, row.users):
+            row = _simulated(row, _runs(described, closed.at_load(row.users), _requests(row.users), 0, least))
+        if row.ttft is not None:
+            # the ends of simulated rows are other runs than those of steady sums: nobody is served sooner for them
+            row = replace(row, ttft=no_less(row.ttft, found[-1].ttft if found else None))
+        found.append(row)
+    return tuple(found)
+
+
+def _requests(users: int) -> int:
+    return max(min(_EACH * users, _MOST), users + 1)
+
+
+def _simulated(row: UserRow, runs: _Runs) -> UserRow:
+    if not runs.middle["requests"]:
+        return row  # none has room: what the steady sums say of waiting is all that is known
+    tpot = runs.figure("tpot_mean_ms") if row.tpot is not None else None
+    rate = tpot and Figure(1.0 / tpot.value, 1.0 / tpot.high, 1.0 / tpot.low) if tpot and tpot.value else None
+    return replace(
+        row,
+        ttft=runs.figure("ttft_mean_ms"),
+        tpot=tpot,
+        user_rate=rate,
+        total_rate=runs.figure("output_tokens_per_s", 1.0),
+        preempted=runs.middle["preemptions"] / max(runs.middle["requests"], 1),
+        simulated=True,
+    )
+
+
+def traffic_run(
+    asked: Asked,
+    scored: Scored,
+    traffic: Traffic,
+    *,
+    what: str = "",
+    ask: str = "",
+    pool: Ratio = 1.0,
+    ends: bool = True,
+) -> TrafficRun:
+    """Simulate a plan under named traffic.
+
+    - `what`, `ask`: What is otherwise than in the plan, and the words that ask for it.
+    - `pool`: Room for keys and values relative to the plan's.
+    - `ends`: Whether both ends of the intervals are simulated too.
+    """
+    from glmplan.planner.service import inputs_of, service_of
+    from glmplan.simulation.load_trial import exceeded
+
+    holding, traffic = scored.holding, traffic.busiest
+    asked = _seated(asked, holding, traffic.users or asked.users[-1])
+    inputs = inputs_of(asked, holding, deployment_of(asked, holding.terms))
+    if pool != 1.0:
+        inputs = replace(inputs, pool=replace(inputs.pool, tokens=int(inputs.pool.tokens * pool)))
+    described = service_of(inputs, traffic, scheduler=copy_settings(asked, holding))
+    count = _OPEN if traffic.users is None else max(min(_EACH_TURN * traffic.users, _MOST), traffic.users + 1)
+    warm = 0 if traffic.kind == "trace" else min(int(_WARM * count), count - 1)
+    least = described.service.pool.block_size + asked.request_tokens
+    found = _runs(described, traffic, count, warm, least, ends=ends)
+    middle = found.middle
+    return TrafficRun(
+        what=what,
+        ask=ask,
+        layout=holding.terms.name,
+        kv=holding.terms.kv,
+        requests=int(middle["requests"]),
+        rejected=int(middle["rejected"]),
+        left=int(middle.get("left", 0)),
+        ttft=found.figure("ttft_mean_ms"),
+        ttft_p95=middle["ttft_p95_ms"] * 1e-3,
+        tpot=found.figure("tpot_mean_ms"),
+        e2e=found.figure("e2e_mean_ms"),
+        total_rate=found.figure("output_tokens_per_s", 1.0),
+        cached=found.middle.get("cached_share"),
+        cached_low=min((one.get("cached_share", 0.0) for one in (found.middle, found.slow, found.quick)), default=0.0),
+        preempted=middle["preemptions"] / max(middle["requests"], 1),
+        full=middle["kv_occupancy_max"],
+        knowledge=scored.knowledge,
+        most_rate=exceeded(described.service, traffic, middle),
+    )

@@ -1,0 +1,355 @@
+"""The plan of traffic that is named: layouts are compared by what such traffic sees of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from glmplan.errors import GlmplanError, SpecError
+from glmplan.planner.capacity import Holding
+from glmplan.planner.plan import LEAST_GAIN
+from glmplan.planner.question import Asked, Words, read_words
+from glmplan.planner.ranking import deployment_of, needless_stages, predicted, shown_users, typical_users
+from glmplan.planner.service import Described, chosen, inputs_of, service_of
+from glmplan.planner.simulated import traffic_run, way_to_host, why_no_copies
+from glmplan.planner.users import Solution, solve, usual_promise
+from glmplan.prediction.step_models import site_calibration
+from glmplan.simulation.engine.settings import TransferLink
+from glmplan.simulation.traffic.spec import Traffic
+from glmplan.units import TokenCount, counted_unit, whole_number
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from glmplan.planner.plan import TrafficRun
+    from glmplan.planner.question import Asked
+    from glmplan.planner.ranking import Scored
+    from glmplan.simulation.traffic.spec import Traffic
+
+__all__ = [
+    "asked_under",
+    "decides_plan",
+    "described_under",
+    "mean_request",
+    "read_traffic",
+    "solve_under",
+    "traffic_of",
+    "traffic_words",
+]
+
+
+#: layouts that are simulated: those whose answers come soonest by steady sums [-]
+_SIMULATED = 4
+
+
+def decides_plan(traffic: Traffic) -> bool:
+    """Whether a kind of traffic decides between layouts that hold its mean request.
+
+    Returns: Of conversations and of traces, which find in a large cache what they would have to compute again. Users
+      and rates of requests without a past have the plan of the question, whatever their number.
+
+    Examples
+    --------
+    >>> from glmplan.simulation.traffic.spec import parse_traffic
+    >>> decides_plan(parse_traffic("sessions:20")), decides_plan(parse_traffic("closed:20"))
+    (True, False)
+    """
+    return traffic.kind in ("sessions", "trace")
+
+
+def solve_under(
+    asked: Asked, traffic: Traffic | None, *, options: frozenset[str] = frozenset(), quick: bool = False
+) -> Solution:
+    """Find the best layout for traffic.
+
+    - `asked`: The question, with the mean request of the traffic.
+    - Returns: All layouts; that of `solve` where the traffic does not decide.
+
+    Notes
+    -----
+    Of the layouts that hold the mean request as surely as the one chosen without traffic, the four whose whole answers
+    come soonest by steady sums, and that one, are simulated under the traffic. The one with the fewest requests turned
+    away and the soonest answers is chosen; of those within 5 % of it, the one that was chosen without traffic, or else
+    the one with the largest cache. Copies in host memory do not decide: `simulate` is told of them apart.
+    """
+    solution = solve(asked, options=options, quick=quick)
+    first = solution.ranked[0]
+    if traffic is None or not decides_plan(traffic) or not first.alone or first.holding.terms.blocked is not None:
+        return solution
+    staged = needless_stages(asked, [one.holding for one in solution.ranked])
+    peers = [
+        one
+        for place, one in enumerate(solution.ranked)
+        if one.alone and one.holding.verdict == first.holding.verdict and (place == 0 or place not in staged)
+    ]
+    if len(peers) == 1 or first.holding.verdict == "does_not_fit":
+        return solution
+    soon = _steady_answers(asked, peers, traffic.users or shown_users(asked))
+    order = sorted(range(len(peers)), key=lambda n: soon[n])
+    found: dict[int, TrafficRun] = {}
+    for place in dict.fromkeys((0, *order[:_SIMULATED])):
+        try:
+            found[place] = traffic_run(asked.but(host_tokens=0), peers[place], traffic, ends=False)
+        except GlmplanError:
+            return solution  # nothing can be simulated, which the answer says where it matters
+    best = _best(found, peers)
+    told = {id(peers[best]): ""}
+    for place, one in enumerate(peers):
+        if place != best:
+            known = found.get(place)
+            seconds = known.e2e.value if known is not None else soon[place]
+            how = "" if known is not None else "about "
+            told[id(one)] = f"a whole answer takes {how}{seconds:,.0f} s instead of {found[best].e2e.value:,.0f}"
+    rest = [one for one in solution.ranked if one is not peers[best]]
+    ranked = [replace(one, why=told.get(id(one), one.why)) for one in (peers[best], *rest)]
+    return replace(solution, ranked=tuple(ranked))
+
+
+def _steady_answers(asked: Asked, peers: list[Scored], users: int) -> list[float]:
+    """How long a whole answer takes by steady sums, of each layout, [s]"""
+    seconds = []
+    for one in predicted(asked, [(one.holding, users) for one in peers]):
+        first, later = one.figures.get("ttft"), one.figures.get("tpot")
+        each = later.value * (asked.output_tokens - 1) if later is not None else 0.0
+        seconds.append((first.value if first is not None else 0.0) + each)
+    return seconds
+
+
+def _best(found: dict[int, TrafficRun], peers: list[Scored]) -> int:
+    """The place of the layout that serves the traffic best."""
+    least = min(one.rejected + one.left for one in found.values())
+    served = {place: one for place, one in found.items() if one.rejected + one.left == least and one.e2e.value}
+    if not served:
+        return 0
+    soonest = min(one.e2e.value for one in served.values())
+    alike = [place for place, one in served.items() if one.e2e.value <= soonest * (1.0 + LEAST_GAIN)]
+    return 0 if 0 in alike else max(alike, key=lambda place: peers[place].holding.held)
+
+
+# Traffic and question say the same lengths: what one leaves open is taken from the other, for every command alike.
+
+#: requests of a trace, and draws of a file of lengths, that the mean request is taken from [-]
+_LOOKED_AT = 20_000
+
+
+def mean_request(traffic: Traffic) -> tuple[int, int, int]:
+    """The mean request of a kind of traffic.
+
+    Returns: Prompt, answer, and how much of the prompt was in the conversation before, [token].
+
+    Notes
+    -----
+    A session has a geometric number of turns with mean ``n``; a request drawn from all of them has ``n − 1`` turns
+    before it in the mean, each of which left a prompt and an answer in the conversation. Of traces nothing is taken as
+    found again: the simulator says it.
+
+    Examples
+    --------
+    >>> from glmplan.simulation.traffic.spec import Traffic
+    >>> mean_request(Traffic(kind="sessions", users=1, input=1000, output=250, turns=9, shared_prefix=2000))
+    (13000, 250, 12000)
+    """
+    if traffic.kind == "trace":
+        inputs, outputs = _of_trace(str(traffic.file), traffic.output, _stamp(str(traffic.file)))
+        return inputs, outputs, 0
+    inputs, outputs = traffic.input, traffic.output
+    if traffic.lengths:
+        from glmplan.simulation.traffic.sources import draw_lengths
+
+        drawn = draw_lengths(traffic)(_LOOKED_AT, np.random.default_rng(0))
+        inputs, outputs = (max(round(float(one.mean())), 1) for one in drawn)
+    if traffic.kind != "sessions":
+        return inputs, outputs, traffic.shared_prefix
+    before = traffic.shared_prefix + traffic.start + (traffic.turns - 1) * (inputs + outputs)
+    return before + inputs, outputs, before
+
+
+def _stamp(path: str) -> float:
+    """When a file was last changed; 0 where it is not there, which reading it will say."""
+    file = Path(path)
+    return file.stat().st_mtime if file.is_file() else 0.0
+
+
+@lru_cache(maxsize=16)
+def _of_trace(path: str, answer: int, changed: float) -> tuple[int, int]:
+    from glmplan.simulation.traffic.traces import conversation_form, read_conversations, read_trace
+
+    lengths: Iterator[tuple[int, int]]
+    if conversation_form(path):
+        turns = (turn for one in read_conversations(path, answer) for turn in one.turns)
+        lengths = ((turn.input_tokens, turn.output_tokens) for turn in turns)
+    else:
+        lengths = ((one.input, one.output) for one in read_trace(path))
+    rows = list(islice(lengths, _LOOKED_AT))
+    inputs, outputs = np.mean(rows, axis=0) if rows else (1.0, 1.0)
+    return max(round(float(inputs)), 1), max(round(float(outputs)), 1)
+
+
+def asked_under(words: Words, traffic: Traffic | None) -> Asked:
+    """Read a question under a kind of traffic: the plan is made for its mean request.
+
+    Returns: The question. Lengths that the traffic states go before those of the words.
+
+    Examples
+    --------
+    >>> words = Words("llama-3.1-8b", "1xh100-sxm", input=1024)
+    >>> from glmplan.simulation.traffic.spec import parse_traffic
+    >>> asked = asked_under(words, parse_traffic("sessions:4", input=1000, output=250, turns=5))
+    >>> asked.input_tokens, asked.cached_tokens
+    (6000, 5000)
+    """
+    if traffic is None:
+        return read_words(words)
+    if words.users is None and traffic.users is not None:
+        # the rows of a table that tell most: one user alone, and those that were named
+        return asked_under(replace(words, users=sorted({1, traffic.users})), traffic).but(users_given=False)
+    if not (traffic.kind in ("trace", "sessions") or traffic.lengths):
+        stated = {name: getattr(traffic, name) for name in ("input", "output") if name in traffic.model_fields_set}
+        return read_words(replace(words, **stated)).but(cached_tokens=traffic.shared_prefix)
+    inputs, outputs, before = mean_request(traffic)
+    # a mean beyond what the model reads is cut: the simulator turns away what is longer
+    plain = read_words(replace(words, input=None, output=None))
+    limit = min(plain.longest_request, plain.context or plain.longest_request)
+    outputs = min(outputs, max(limit - 1, 1))
+    inputs = min(inputs, limit - outputs)
+    return plain.but(
+        input_tokens=inputs,
+        output_tokens=outputs,
+        cached_tokens=min(before, inputs - 1),
+        lengths_given=True,
+        assumed=tuple(text for text in plain.assumed if not text.endswith("put tokens")),
+    )
+
+
+def read_traffic(spec: str, *, input: object = None, output: object = None, **fields: Any) -> Traffic:
+    """Read traffic with the lengths of a question, typed or as numbers.
+
+    - `input`, `output`: Lengths, [token]; None leaves them open.
+    - `**fields`: Further fields of `Traffic`; None is left out.
+
+    Examples
+    --------
+    >>> read_traffic("sessions:20", input="4000").output
+    1000
+    """
+    lengths = {"input": input, "output": output}
+    whole = {name: whole_number(one, f"--{name}") for name, one in lengths.items() if one is not None}
+    from glmplan.simulation.traffic.spec import parse_traffic
+
+    return parse_traffic(spec, **whole, **fields)
+
+
+def traffic_of(asked: Asked, spec: str | Traffic, **fields: Any) -> Traffic:
+    """Read traffic; lengths that it does not state are those of the question.
+
+    - `**fields`: Further fields of `Traffic`; None is left out.
+    - Returns: The spec. Turns of a session take the lengths of the question only where it was asked with lengths and
+      without sessions; else they have their own.
+    """
+    from glmplan.simulation.traffic.spec import Traffic, parse_traffic
+
+    found = spec if isinstance(spec, Traffic) else parse_traffic(spec, **fields)
+    if found.kind == "sessions":
+        if isinstance(spec, Traffic) or asked.cached_tokens or not asked.lengths_given:
+            return found
+        return parse_traffic(spec, **({"input": asked.input_tokens, "output": asked.output_tokens} | fields))
+    missing = {"input": asked.input_tokens, "output": asked.output_tokens}
+    missing = {name: tokens for name, tokens in missing.items() if name not in found.model_fields_set}
+    return Traffic.model_validate(found.model_dump(exclude_unset=True) | missing) if missing else found
+
+
+def traffic_words(traffic: Traffic) -> str:
+    """Say what arrives.
+
+    Returns: Its kind, how many or how fast, and the mean request.
+
+    Examples
+    --------
+    >>> from glmplan.simulation.traffic.spec import parse_traffic
+    >>> traffic_words(parse_traffic("sessions:20", start=60000, turns=12, input=4000, output=1000))
+    '20 sessions at once of 12 turns, from 60,000 tokens to 120,000; 4,000 new tokens and 1,000 answered in a turn'
+    """
+    if traffic.kind == "trace":
+        return f"the trace {traffic.file}" + f", {traffic.speed:g} times as fast" * (traffic.speed != 1.0)
+    lengths = f"{traffic.input:,} tokens in and {traffic.output:,} out"
+    if traffic.kind == "sessions":
+        many = f"{counted_unit(traffic.users, 'sessions')} at once" if traffic.users else f"{traffic.rate:g} sessions/s"
+        first = traffic.shared_prefix + traffic.start
+        last = first + traffic.turns * (traffic.input + traffic.output)
+        turn = f"{traffic.input:,} new tokens and {traffic.output:,} answered in a turn"
+        return f"{many} of {traffic.turns} turns, from {first:,} tokens to {last:,}; {turn}"
+    many = counted_unit(traffic.users, "users") if traffic.users else f"{traffic.rate:g} requests/s ({traffic.kind})"
+    if traffic.kind == "daily" and traffic.rate:
+        many += f", {traffic.rate * traffic.peak:.3g} in the busiest part of the day, which is simulated"
+    return f"{many}, {lengths}"
+
+
+# From a question and what arrives to the service that is simulated: one way for every command that simulates.
+
+
+def described_under(
+    words: Words,
+    kinds: Sequence[Traffic],
+    *,
+    usual: bool = False,
+    kv_tokens: TokenCount | None = None,
+    block_size: TokenCount | None = None,
+    scheduler: Mapping[str, Any] | None = None,
+) -> tuple[Described, list[Traffic]]:
+    """The service as `fit` plans and glmplan predicts it.
+
+    - `usual`: Whether the plan is that of as many users as such a machine usually has, because the number is what is
+      searched.
+    - `kv_tokens`, `block_size`: Room for keys and values, and tokens of a block, instead of the predicted ones.
+    - `scheduler`: Fields of `EngineSettings` instead of the engine's own.
+    - `Described`: The service, its interval, and what `fit` holds for usable.
+    - `list of Traffic`: One for each kind; lengths that it leaves open are those of the question.
+
+    Examples
+    --------
+    >>> found, [traffic] = described_under(Words("llama-3.1-8b", "1xh100-sxm"), [Traffic(kind="closed", users=4)])
+    >>> traffic.input, found.promise != ""
+    (2048, True)
+    """
+    asked = asked_under(words, kinds[0])
+    arriving = [traffic_of(asked, one) for one in kinds]
+    with site_calibration(asked.calibration):
+        named = arriving[0].at_load(typical_users(asked)) if usual else arriving[0]
+        best = chosen(asked, solve_under(asked, named))
+        scheduler, way = _with_way_to_host(asked, best, scheduler)
+        found = service_of(
+            inputs_of(asked, best, deployment_of(asked, best.terms)),
+            arriving[0],
+            kv_tokens=kv_tokens,
+            block_size=block_size,
+            scheduler=scheduler,
+        )
+        promise = usual_promise(predicted(asked, [(best, 1)])[0])
+    # what is told to the simulator alone no plan knows, and sums know no servers for prompts alone
+    told = scheduler or kv_tokens or block_size or asked.prefill
+    return replace(found, promise=promise, basis=found.basis + way, plan=None if told else (asked, best)), arriving
+
+
+def _with_way_to_host(
+    asked: Asked, best: Holding, scheduler: Mapping[str, Any] | None
+) -> tuple[Mapping[str, Any] | None, str]:
+    """The settings with the link over which copies in host memory come back, and which one that is in words."""
+    if not scheduler or not scheduler.get("host_tokens"):
+        return scheduler, ""
+    told = scheduler.get("host_link")
+    # what the engine does not keep, no bandwidth brings back
+    if why := why_no_copies(asked, best, way_told=True):
+        raise SpecError(why, field="--host-tokens", value=scheduler["host_tokens"])
+    if told is not None:
+        return scheduler, f"; copies come back at {told.bandwidth / 1e9:,.1f} GB/s to a replica, as given"
+    try:
+        way = way_to_host(asked, best)
+    except GlmplanError as error:
+        raise SpecError(f"is needed with --host-tokens, as in '50 GB/s': {error}", field="--host-bandwidth") from None
+    return {**scheduler, "host_link": TransferLink(way.bandwidth)}, f"; copies come back over {way.what}"

@@ -1,0 +1,719 @@
+"""The table over users, and how many users are safe."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from glmplan.catalog.engines.limitations import load_engine
+from glmplan.catalog.formats import kv_format
+from glmplan.catalog.schema.model import ModelSpec
+from glmplan.planner.capacity import Holding, Obstacles, Ranks, Terms, contexts_of, pinned_bytes
+from glmplan.planner.hazards import Hazard, PlanFacts, hazards_for, is_safe
+from glmplan.planner.launch import launch_context
+from glmplan.planner.layouts import layouts, servers_of
+from glmplan.planner.plan import Limit, Safe, UserRow, Warn
+from glmplan.planner.question import Asked
+from glmplan.planner.ranking import Scored, predicted, rank_layouts, seats_of, speed_known
+from glmplan.prediction.deployment import cache_choice
+from glmplan.prediction.predict import Figure, Prediction
+from glmplan.units import QUANTILE_90, Ratio, TokenCount, counted_unit
+
+if TYPE_CHECKING:
+    from glmplan.simulation.load_trial import SafeLoad
+    from glmplan.simulation.safe_load import Kept
+    from glmplan.simulation.traffic.slo import Target
+    from glmplan.simulation.traffic.spec import Traffic
+
+__all__ = [
+    "LOOKED_AT",
+    "TARGET_TPOT",
+    "TARGET_TTFT",
+    "Counted",
+    "Solution",
+    "binding_words",
+    "count_users",
+    "danger_of",
+    "facts_of",
+    "grid_of",
+    "hazard_warnings",
+    "hazards_of",
+    "is_steady",
+    "mean_bounds",
+    "model_warnings",
+    "no_less",
+    "places_of",
+    "predictions_of",
+    "safe_number",
+    "safe_users",
+    "solve",
+    "user_table",
+    "usual_bounds",
+    "usual_promise",
+    "without_danger",
+]
+
+
+#: slowest speed that a reader accepts: 10 tokens per second [s]
+TARGET_TPOT = 0.1
+#: wait for the first token beyond which requests count as queueing, unless one user alone waits a third of it [s]
+TARGET_TTFT = 10.0
+#: users that are looked at first: enough for all but small models [-]
+LOOKED_AT = 512
+_WORDS = {
+    "launch": "launch and host overhead",
+    "weights": "reading weights",
+    "compute": "arithmetic",
+    "cache": "reading the cache",
+    "links": "links between cards",
+    "host": "experts on the processors",
+}
+
+
+def predictions_of(asked: Asked, holding: Holding, counts: tuple[int, ...]) -> dict[int, Prediction]:
+    """Predict several numbers of users at once."""
+    found = predicted(asked, [(holding, number) for number in counts])
+    return _no_sooner(dict(zip(counts, found, strict=True)))
+
+
+def _no_sooner(found: dict[int, Prediction]) -> dict[int, Prediction]:
+    """The same, with no first token sooner than for fewer users.
+
+    Users in step with each other wait for a decode step of the others only where they are few, and the mean over a
+    bounded number of requests falls by up to a hundredth from two users to four: an effect of how the load is counted.
+    """
+    out: dict[int, Prediction] = {}
+    before: Figure | None = None
+    for number in sorted(found):
+        one = found[number]
+        first = one.figures.get("ttft")
+        if first is not None:
+            before = no_less(first, before)
+            one = replace(one, figures={**one.figures, "ttft": before})
+        out[number] = one
+    return out
+
+
+def no_less(figure: Figure, before: Figure | None) -> Figure:
+    """A time that is at least another, at both ends of its interval too.
+
+    - `figure`: The time, [s].
+    - `before`: What it is at least, [s]; None bounds nothing.
+    - Returns: The larger of each, [s].
+    """
+    if before is None:
+        return figure
+    ends = {name: max(getattr(figure, name), getattr(before, name)) for name in ("value", "low", "high")}
+    return replace(figure, **ends)
+
+
+def grid_of(asked: Asked, holding: Holding, most: int = LOOKED_AT) -> tuple[int, ...]:
+    """Numbers of users that are predicted: powers of two as far as the safe number may lie, whichever are asked for."""
+    most = int(max(min(holding.held, places_of(asked, holding), most), 1))
+    powers = {1 << bit for bit in range(most.bit_length())}
+    return tuple(sorted({*powers, most, 1}))
+
+
+def user_table(asked: Asked, holding: Holding, found: dict[int, Prediction]) -> tuple[UserRow, ...]:
+    """Make the table over users.
+
+    Returns: One row for each number that was asked for.
+    """
+    contexts = contexts_of(asked, holding, asked.users)
+    rows = []
+    for number, context in zip(asked.users, contexts, strict=True):
+        one = found[number]
+        tpot = one.figures.get("tpot")
+        held = _running(asked, holding)
+        rows.append(
+            UserRow(
+                users=number,
+                running=int(min(number, held)),
+                ttft=one.figures.get("ttft"),
+                tpot=tpot,
+                user_rate=tpot and Figure(1.0 / tpot.value, 1.0 / tpot.high, 1.0 / tpot.low),
+                total_rate=one.figures["output_rate"],
+                context=context,
+                outside=one.out_of_domain,
+                shares=one.shares,
+            )
+        )
+    return tuple(rows)
+
+
+def places_of(asked: Asked, holding: Holding) -> int:
+    """Requests that run at once, by what the engine is told.
+
+    Returns: Of all ranks of all servers that decode.
+    """
+    return seats_of(asked, holding.terms.dp) * holding.terms.decoding
+
+
+def _running(asked: Asked, holding: Holding) -> float:
+    """Requests that run at once: what the pool holds of the stated request, and the engine's own limit."""
+    held = holding.held * asked.user_tokens / asked.request_tokens
+    return max(min(held, places_of(asked, holding)), 1.0)
+
+
+def _largest(counts: np.ndarray, values: np.ndarray, target: float) -> int:
+    """Largest number of users whose value stays at or below a target, between points in logarithms."""
+    good = values <= target
+    if not good[0]:
+        return 0
+    if good.all():
+        return int(counts[-1])
+    last = int(np.argmin(good)) - 1
+    low, high = math.log(counts[last]), math.log(counts[last + 1])
+    a, b = math.log(max(values[last], 1e-12)), math.log(max(values[last + 1], 1e-12))
+    share = (math.log(target) - a) / (b - a) if b > a else 0.0
+    return max(int(math.exp(low + share * (high - low)) + 1e-9), int(counts[last]))
+
+
+def safe_users(
+    asked: Asked, holding: Holding, found: Mapping[int, Prediction], bounds: Mapping[str, float] | None = None
+) -> Safe:
+    """Find how many users are safe, and what limits them.
+
+    `bounds`: Longest means of ``ttft`` and ``tpot`` that are promised; `usual_bounds` by default, [s].
+
+    Notes
+    -----
+    Three limits, each at the bad end of its 90 % interval: the pool holds every user's whole request (``kv``); a token
+    takes no longer than promised (``tpot``; answers of one token have no such limit); no request waits for a place, and
+    the first token comes in time (``queue``). Between predicted numbers of users times are interpolated. The slow end
+    of an interval of 90 % is passed by one machine in twenty, so that the number is that of a promise kept with 95 %.
+    """
+    alone = found[min(found)]
+    bounds = usual_bounds(alone) if bounds is None else bounds
+    in_mean = mean_bounds(alone, bounds)
+    counts = np.array(sorted(found), dtype=float)
+    seats = places_of(asked, holding)
+    limits = {}
+    for end in ("value", "high"):
+        kv = int(holding.held_low if end == "high" else holding.held)
+        limits[end] = {"kv": kv, "queue": seats}
+        for metric, name in (("ttft", "queue"), ("tpot", "tpot")):
+            times = [found[int(number)].figures.get(metric) for number in counts]
+            if metric in bounds and times[0] is not None:
+                values = np.array([getattr(one, end) for one in times if one is not None])
+                bound = (bounds if end == "high" else in_mean)[metric]
+                limits[end][name] = min(seats, _largest(counts, values, bound))
+    mean = limits["value"]
+    # where one user alone may wait long, three times as long is no promise: what fails in the mean is not safe
+    bad = {name: min(limit, mean[name]) for name, limit in limits["high"].items()}
+    target = bounds.get("tpot", TARGET_TPOT)
+    words = {
+        "kv": f"requests of {asked.user_tokens:,} tokens that the low end of the cache pool holds",
+        "tpot": f"at {1 / target:.3g} tok/s for each user, slow end of the interval"
+        + (" (no more were looked at)" if bad.get("tpot") == int(counts[-1]) else ""),
+        "queue": "places in the engine, and the wait for the first token",
+    }
+    order = tuple(name for name in words if name in bad)
+    binding = min(order, key=lambda name: bad[name])
+    return Safe(
+        users=max(min(bad.values()), 0),
+        expected=max(min(mean.values()), 0),
+        limit=binding,
+        limits=tuple(Limit(name, int(bad[name]), words[name]) for name in order),
+        target_tpot=target,
+    )
+
+
+def usual_bounds(alone: Prediction) -> dict[str, float]:
+    """What a plan promises when nobody says otherwise: the longest means that count as usable.
+
+    Returns: Of ``ttft``, where prompts can be timed, and of ``tpot``, where answers have a second token, [s].
+
+    Notes
+    -----
+    A first token may take 10 s, or three times what one user alone waits where that is more, on a machine that is as
+    slow as the interval allows: what one waits alone is no queue. Rounded up to four digits, so that the promise can be
+    written.
+
+    Examples
+    --------
+    >>> slow = Figure(4.0, 2.0, 5.00001)
+    >>> usual_bounds(Prediction({"ttft": slow}, {}, 1.0, "", "", ""))
+    {'ttft': 15.01}
+    """
+    bounds = {}
+    if (first := alone.figures.get("ttft")) is not None:
+        longest = _longest_wait(first.high)
+        digit = 10.0 ** (math.floor(math.log10(longest)) - 3)
+        bounds["ttft"] = float(f"{math.ceil(longest / digit - 1e-9) * digit:.4g}")
+    if "tpot" in alone.figures:
+        bounds["tpot"] = TARGET_TPOT
+    return bounds
+
+
+def mean_bounds(alone: Prediction, bounds: Mapping[str, float]) -> dict[str, float]:
+    """What must hold in the mean where something is promised.
+
+    - `bounds`: What is promised, [s].
+    - Returns: The same; of the first token no more than is usable by what one user alone waits in the mean, unless it
+      is promised that users wait longer than usual, [s].
+    """
+    found, first = dict(bounds), alone.figures.get("ttft")
+    if first is not None and "ttft" in found and found["ttft"] <= usual_bounds(alone)["ttft"]:
+        found["ttft"] = min(found["ttft"], _longest_wait(first.value))
+    return found
+
+
+def _longest_wait(alone: float) -> float:
+    """Longest wait for a first token that counts as usable, by what one user alone waits, [s]"""
+    return max(TARGET_TTFT, 3.0 * alone)
+
+
+def usual_promise(alone: Prediction) -> str:
+    """The promise under which `safe_users` counts, as `glmplan safe --slo` takes it.
+
+    Returns: Means of the first token, where prompts can be timed, and of each further one.
+
+    Examples
+    --------
+    >>> figures = {"ttft": Figure(4.0, 3.0, 5.0), "tpot": Figure(0.02, 0.01, 0.03)}
+    >>> usual_promise(Prediction(figures, {}, 1.0, "", "", ""))
+    'ttft mean < 15 s, tpot mean < 100 ms'
+    """
+    bounds, words = usual_bounds(alone), []
+    if "ttft" in bounds:
+        words.append(f"ttft mean < {bounds['ttft']:g} s")
+    if "tpot" in bounds:
+        words.append(f"tpot mean < {bounds['tpot'] * 1e3:g} ms")
+    return ", ".join(words)
+
+
+def binding_words(rows: tuple[UserRow, ...]) -> str:
+    """Say what binds the step for the fewest and the most users."""
+    parts = []
+    for row in (rows[0], rows[-1]) if len(rows) > 1 else rows:
+        top = sorted(row.shares.items(), key=lambda one: -one[1])[:2]
+        text = " and ".join(f"{_WORDS.get(name, name)} {share:.0%}" for name, share in top)
+        parts.append(f"{row.users} user{'s' if row.users > 1 else ''}: {text}")
+    return "; ".join(parts)
+
+
+# Hazards of a plan on its machine, as warnings; what of the model is left out; what may not be called safe.
+
+
+def facts_of(asked: Asked, holding: Holding, *, users: int, longest: TokenCount) -> PlanFacts:
+    """What a plan does to its machine."""
+    host, terms = asked.machine.host, holding.terms
+    same = [n for n, name in enumerate(host.accelerator_names) if name == host.accelerator]
+    on_node = same[: min(terms.accelerators, len(same))]
+    return PlanFacts(
+        members=tuple(on_node),
+        tp=terms.tp,
+        pinned=pinned_bytes(holding),
+        users=max(users, 1),
+        pool_tokens=holding.pool,
+        longest_tokens=float(longest),
+        request_tokens=float(asked.request_tokens),
+        power_limit=asked.power_limit,
+    )
+
+
+def hazards_of(asked: Asked, holding: Holding, *, users: int, longest: TokenCount) -> tuple[Hazard, ...]:
+    """Hazards of a plan, the worst first.
+
+    Returns: What is known to be wrong, or cannot be ruled out.
+    """
+    return hazards_for(asked.machine.host, facts_of(asked, holding, users=users, longest=longest))
+
+
+def hazard_warnings(hazards: tuple[Hazard, ...]) -> tuple[Warn, ...]:
+    """Hazards as warnings of the answer."""
+    return tuple(
+        Warn(
+            "hazard",
+            one.severity,
+            one.id,
+            one.title + ("" if one.certain else " (cannot be ruled out)"),
+            f"{one.effect}: {one.numbers}",
+            one.change,
+            one.source,
+        )
+        for one in hazards
+    )
+
+
+def model_warnings(model: ModelSpec) -> tuple[Warn, ...]:
+    """What of a model is left out of account, as warnings of the answer.
+
+    Returns: One where fields of its config are set that nobody knows; none of a model of the catalogue.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.models import load_model
+    >>> model = load_model("glm-5.1").model_copy(update={"not_understood": ("use_magic_routing",)})
+    >>> [one.title for one in model_warnings(model)]
+    ['fields of the config that glmplan does not know: use_magic_routing']
+    """
+    if not model.not_understood:
+        return ()
+    names = ", ".join(model.not_understood)
+    effect = "left out of account: sizes and speeds are those of the architecture without"
+    do = "look up what they do; one that changes neither weights nor cache may stay"
+    title = f"fields of the config that glmplan does not know: {names}"
+    return (Warn("model", "warning", "fields-not-understood", title, effect, do, model.source),)
+
+
+def without_danger(safe: Safe, hazards: tuple[Hazard, ...]) -> Safe:
+    """Call no number of users safe where a danger stands.
+
+    - `safe`: The number by cache, time for a token and queue.
+    - Returns: The same, or no users with the hazard as the limit.
+    """
+    if is_safe(hazards):
+        return safe
+    worst = hazards[0]
+    limit = Limit("hazard", 0, f"{worst.title}: {worst.numbers}")
+    return replace(safe, users=0, limit="hazard", limits=(*safe.limits, limit))
+
+
+# How many users of a plan are safe: the one number that `fit`, `safe` and `size` say.
+#
+# Users of a closed loop who are promised means are counted by steady sums, each limit at the bad end of its interval.
+# What those sums do not reach (percentiles, rates, conversations, lengths that differ) is searched for by simulation.
+
+#: users that are looked at where no limit is found among fewer [-]
+_MOST = 4096
+#: statistics that a mean does not exceed: a promise of them is no easier to keep than one of the mean
+_ABOVE_MEAN = ("mean", "p90", "p95", "p99")
+
+
+def is_steady(traffic: Traffic) -> bool:
+    """Whether requests of a kind of traffic are all alike and share nothing, as steady sums have them.
+
+    Returns: False of conversations, traces, drawn lengths and users who pause.
+
+    Examples
+    --------
+    >>> from glmplan.simulation.traffic.spec import parse_traffic
+    >>> is_steady(parse_traffic("closed:4")), is_steady(parse_traffic("sessions:4"))
+    (True, False)
+    """
+    return traffic.plain and not (traffic.lengths or traffic.jitter or traffic.input_cv or traffic.output_cv)
+
+
+def safe_number(
+    asked: Asked,
+    holding: Holding,
+    *,
+    bounds: Mapping[str, float] | None = None,
+    found: Mapping[int, Prediction] | None = None,
+) -> tuple[Safe, tuple[Hazard, ...]]:
+    """Count the users of a plan who are safe.
+
+    - `bounds`: Longest means of ``ttft`` and ``tpot`` that are promised; the usual ones by default, [s].
+    - `found`: Predictions of the numbers of `glmplan.planner.users.grid_of`, where they are there already.
+    - `Safe`: The number, and what limits it; of the same numbers of users whichever rows of a table are asked for.
+    - `tuple of Hazard`: What is known to be wrong with the plan; where that is a danger, nobody is safe.
+    """
+    safe, _ = _counted(asked, holding, bounds, found)
+    hazards = hazards_of(asked, holding, users=safe.users, longest=launch_context(asked, holding))
+    return without_danger(safe, hazards), hazards
+
+
+def _counted(
+    asked: Asked, holding: Holding, bounds: Mapping[str, float] | None, found: Mapping[int, Prediction] | None
+) -> tuple[Safe, Mapping[int, Prediction]]:
+    """The number by cache, times and places, and the predictions that it was found among."""
+    known = found or predictions_of(asked, holding, grid_of(asked, holding))
+    safe = safe_users(asked, holding, known, bounds)
+    if safe.users == max(known) and len(wider := grid_of(asked, holding, _MOST)) > len(known):
+        known = {**known, **predictions_of(asked, holding, tuple(one for one in wider if one not in known))}
+        safe = safe_users(asked, holding, known, bounds)
+    return safe, known
+
+
+def danger_of(asked: Asked, holding: Holding) -> Hazard | None:
+    """The danger under which no load of a plan is safe.
+
+    Returns: The worst, of as many users as else were safe; None where there is none.
+    """
+    _, hazards = safe_number(asked, holding)
+    return None if is_safe(hazards) else hazards[0]
+
+
+def count_users(asked: Asked, holding: Holding, traffic: Traffic, targets: Sequence[Target]) -> Counted | None:
+    """Count the users of a closed loop who are promised something, by steady sums.
+
+    - `traffic`: What arrives; its lengths may be other than those of the question.
+    - Returns: What steady sums say; None where they say nothing of such traffic, or of any of the targets.
+    """
+    if traffic.kind != "closed" or not is_steady(traffic):
+        return None
+    bounds: dict[str, float] = {}
+    for one in targets:
+        if one.metric in ("ttft", "tpot") and one.statistic in _ABOVE_MEAN:
+            bounds[one.metric] = min(one.bound, bounds.get(one.metric, math.inf))
+    if (traffic.input, traffic.output) != (asked.input_tokens, asked.output_tokens):
+        asked = asked.but(input_tokens=traffic.input, output_tokens=traffic.output)
+        terms = holding.terms
+        holding = Ranks(asked, [(terms.tp, terms.pp, terms.dp, terms.ep, terms.dcp)]).hold(terms)
+    found = predictions_of(asked, holding, grid_of(asked, holding))
+    usual = usual_bounds(found[1])
+    if not bounds or not set(bounds) <= set(usual):
+        return None
+    safe, known = _counted(asked, holding, bounds, found)
+    means = all(one.statistic == "mean" and one.metric in usual for one in targets)
+    patient = bounds.get("ttft", math.inf) > usual.get("ttft", math.inf)
+    return Counted(asked, holding, bounds, tuple(targets), safe, known, means, patient)
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Users counted by steady sums.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question, with the lengths of the traffic.
+    holding : Holding
+        The layout, with what it holds of such requests.
+    bounds : dict of str to float
+        Longest means that are promised, [s]
+    targets : tuple of Target
+        The promise.
+    safe : Safe
+        The number, and what limits it.
+    known : mapping of int to Prediction
+        Predictions of the numbers of users that were looked at.
+    means : bool
+        Whether the promise is of means alone. Else further targets may allow fewer users, and never more.
+    patient : bool
+        Whether users accept to wait longer than usual, or however long: then some may wait for room in the cache.
+    """
+
+    asked: Asked
+    holding: Holding
+    bounds: dict[str, float]
+    targets: tuple[Target, ...]
+    safe: Safe
+    known: Mapping[int, Prediction]
+    means: bool
+    patient: bool
+
+    @property
+    def in_mean(self) -> dict[str, float]:
+        """What must hold in the mean, [s]"""
+        return mean_bounds(self.known[1], self.bounds)
+
+    @property
+    def final(self) -> bool:
+        """Whether the number is the answer: of means, and limited by them where users are patient."""
+        waits = self.safe.limit == "kv" or self._by_places
+        return self.means and not (self.patient and waits)
+
+    @property
+    def _by_places(self) -> bool:
+        queue = next(one.users for one in self.safe.limits if one.name == "queue")
+        return self.safe.limit == "queue" and queue >= places_of(self.asked, self.holding)
+
+    def load(self, most: Ratio | None = None) -> SafeLoad:
+        """The answer as the search gives it.
+
+        Returns: The number, what breaks first, and the loads that were predicted, each at the slow end of its
+          interval.
+        """
+        from glmplan.simulation.load_trial import LoadPoint, SafeLoad
+
+        users = self.safe.users if most is None else min(self.safe.users, math.floor(most))
+        points = []
+        for number, one in self.known.items():
+            if most is not None and number > most:
+                continue
+            summary = {f"{name}_mean_ms": figure.high * 1e3 for name, figure in one.figures.items() if name in _TIMES}
+            broken = "" if number <= users else self._breaks(one)
+            points.append(LoadPoint(float(number), number <= users, summary, broken))
+        if users < self.safe.users:
+            return SafeLoad(users, "users", "", f"nothing breaks up to {counted_unit(users, 'users')}", tuple(points))
+        return SafeLoad(users, "users", *self.why(), tuple(points))
+
+    def _breaks(self, one: Prediction) -> str:
+        """What a number of users above the safe one breaks first: a target by its slow end, else the limit."""
+        over = {}
+        for target in self.targets:
+            figure = one.figures.get(target.metric)
+            if figure is not None and target.metric in self.bounds:
+                over[str(target)] = figure.high / target.bound
+        worst = max(over, key=lambda name: over[name], default="")
+        return worst if worst and over[worst] > 1.0 else _NAMES[self.safe.limit]
+
+    def why(self) -> tuple[str, str]:
+        """Say what one user more breaks.
+
+        `str`: The target or the limit; empty where none was found.
+        """
+        safe, users = self.safe, self.safe.users
+        limit = next(one for one in safe.limits if one.name == safe.limit)
+        more = f"beyond {users:,} user{'s' * (users != 1)}"
+        if safe.limit == "kv":
+            return _NAMES["kv"], f"{more} the low end of the cache pool does not hold a whole request of each"
+        if self._by_places:
+            return _NAMES["queue"], f"{more} requests wait for one of {limit.users} places (max_num_seqs)"
+        metric = "tpot" if safe.limit == "tpot" else "ttft"
+        target = min((one for one in self.targets if one.metric == metric), key=lambda one: one.bound)
+        figures = {number: one.figures[metric] for number, one in sorted(self.known.items()) if number > users}
+        for number, one in figures.items():
+            if one.value > self.in_mean[metric]:
+                return str(target), f"{more} {metric} mean is too long: {one.value * 1e3:,.0f} ms at {number:,}"
+            if one.high > self.bounds[metric]:
+                end = f"{one.high * 1e3:,.0f} ms at {number:,}"
+                return str(target), f"{more} {metric} mean is too long at the slow end of its interval: {end}"
+        return "", f"nothing breaks up to {users:,} user{'s' * (users != 1)}: no more were looked at"
+
+    def kept(self, users: int) -> Kept:
+        """How surely so many users keep the promise.
+
+        Parameters
+        ----------
+        users : int
+            Users at once, [-]
+
+        Returns
+        -------
+        Kept
+            Probability, over the intervals of times and of the pool, which go together: a slow machine is taken to have
+            the small pool too. At 95 % and above exactly where so many users are safe.
+        """
+        from glmplan.simulation.safe_load import Kept
+
+        chances = {
+            _NAMES["kv"]: self._room(users),
+            _NAMES["queue"]: float(users <= places_of(self.asked, self.holding)),
+        }
+        known = self.known
+        for target in self.targets:
+            chances[str(target)] = _in_time(known, target.metric, users, target.bound)
+        for metric, bound in self.in_mean.items():
+            # what fails in the mean is not safe, whatever its slow end
+            if bound < self.bounds[metric] and (chance := _in_time(known, metric, users, bound)) < 0.5:
+                chances[f"{metric} mean"] = chance
+        worst = min(chances, key=lambda name: chances[name])
+        # of a number that was not predicted itself another one's times say nothing
+        figures = known[users].figures if users in known else {}
+        summary = {f"{name}_mean_ms": figure.value * 1e3 for name, figure in figures.items() if name in _TIMES}
+        return Kept(chances[worst], worst if chances[worst] < 1.0 else "", summary)
+
+    def _room(self, users: int) -> float:
+        """Probability that the pool holds a request of every user, whose room is spread normally, [-]"""
+        held, low = self.holding.held, self.holding.held_low
+        deviation = (held - low) / QUANTILE_90
+        return NormalDist().cdf((held - users) / deviation) if deviation > 0 else float(users <= low)
+
+
+#: figures that are times of a request
+_TIMES = ("ttft", "tpot")
+#: limit of a plan → what breaks
+_NAMES = {"kv": "kv pool", "queue": "places", "tpot": "tpot"}
+
+
+def _in_time(known: Mapping[int, Prediction], metric: str, users: int, bound: float) -> float:
+    """Probability that a mean stays within its bound, interpolated as the limits are, [-]"""
+    counts = [number for number in sorted(known) if metric in known[number].figures]
+    if not counts:
+        return 1.0
+    at = math.log(users)
+    ends = []
+    for end in ("value", "high"):
+        times = np.maximum.accumulate([getattr(known[number].figures[metric], end) for number in counts])
+        ends.append(float(np.interp(at, np.log(counts), np.log(times))))
+    middle, slow = ends
+    deviation = (slow - middle) / QUANTILE_90
+    room = math.log(bound) - middle
+    return NormalDist().cdf(room / deviation) if deviation > 0 else float(room >= -1e-12)
+
+
+# The search: layouts, walls, memory, speed, and the cache format where it was left open.
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """All layouts of a question, the best first.
+
+    Attributes
+    ----------
+    asked : Asked
+        The question.
+    ranked : tuple of Scored
+        Layouts, the chosen one first.
+    left_out : tuple of str
+        Layouts that were not looked at, and why.
+    kv_why : str
+        Why the cache has its format.
+    options : frozenset of str
+        What is switched on or patched.
+    """
+
+    asked: Asked
+    ranked: tuple[Scored, ...]
+    left_out: tuple[str, ...]
+    kv_why: str
+    options: frozenset[str] = frozenset()
+
+    @property
+    def best(self) -> Holding:
+        """The chosen layout."""
+        return self.ranked[0].holding
+
+    @property
+    def speed_known(self) -> bool:
+        """Whether the bandwidth of the part is published and its speed can be computed."""
+        return speed_known(self.asked)
+
+
+def solve(asked: Asked, *, options: frozenset[str] = frozenset(), quick: bool = False, sole: bool = False) -> Solution:
+    """Find the best layout.
+
+    - `quick`: Leave out layouts that do not fit as long as any does.
+    - `sole`: Leave out layouts that cannot be the best.
+
+    Examples
+    --------
+    >>> from glmplan.planner.question import Words, read_words
+    >>> solve(read_words(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws"))).best.terms.name
+    'TP2×PP3'
+    """
+    obstacles = Obstacles(asked, options)
+    found, left_out = layouts(asked)
+    ranks = Ranks(asked, found)
+    chosen = cache_choice(asked.checkpoint, asked.engine, model=asked.model, accelerator=asked.machine.accelerator)
+    preferred, kv_why = (asked.kv, "asked for") if asked.kv else chosen
+    ranked = _ranked(asked, obstacles, ranks, preferred, quick, sole)
+    smaller = load_engine(asked.engine).small_cache(asked.machine.accelerator)
+    saves = smaller and kv_format(smaller).bytes < kv_format(preferred).bytes
+    if asked.kv is None and saves and ranked[0].holding.verdict != "fits":
+        other = _ranked(asked, obstacles, ranks, smaller, quick, sole)
+        if _is_better(other[0], ranked[0]):
+            ranked, kv_why, preferred = other, f"{preferred.upper()} does not hold what was asked", smaller
+    if (terms := ranked[0].holding.terms).kv != preferred:
+        forced = next((wall.title for wall in terms.walls if wall.instead.kv == terms.kv), "a limit of the engine")
+        kv_why = f"{preferred.upper()} does not run here: {forced}"
+    return Solution(asked, tuple(ranked), tuple(left_out), kv_why, options)
+
+
+def _ranked(asked: Asked, obstacles: Obstacles, ranks: Ranks, kv: str, quick: bool, sole: bool) -> list[Scored]:
+    wanted = [obstacles.wanted(layout, kv, servers_of(asked, layout)) for layout in ranks.found]
+    if quick:
+        # graphs and draft layers take memory: looked at without them, no layout is lost that fits in the end
+        light = [ranks.hold(replace(terms, graphs=False, mtp=0)) for terms in wanted]
+        wanted = [terms for terms, one in zip(wanted, light, strict=True) if one.lacking <= 0] or wanted[:1]
+    settled: dict[str, Terms] = {}
+    for terms in wanted:
+        terms = obstacles.settle(terms, mtp_given=asked.mtp > 0, ep_given=asked.ep is not None)
+        settled.setdefault(terms.name, terms)
+    holdings = [ranks.hold(terms) for terms in settled.values()]
+    return rank_layouts(asked, holdings, sole=sole, safe=lambda one: safe_number(asked, one)[0].users)
+
+
+def _is_better(other: Scored, first: Scored) -> bool:
+    classes = {"fits": 0, "tight": 1, "does_not_fit": 2}
+    before, after = classes[first.holding.verdict], classes[other.holding.verdict]
+    return after < before or (after == before < 2 and other.holding.held_low > first.holding.held_low)

@@ -1,0 +1,308 @@
+"""The arithmetic behind an answer of `glmplan fit`, step by step."""
+
+from __future__ import annotations
+
+import csv
+import io
+from textwrap import TextWrapper
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from glmplan.costs.blocks.stack import checkpoint_bytes, model_parameters
+from glmplan.costs.memory.pool import stage_pools
+from glmplan.costs.points import StepPoints
+from glmplan.costs.step.model import COMPONENTS, PARAMETERS, step_time
+from glmplan.costs.step.work import SLOTS, step_work
+from glmplan.planner.answer_text import fit_text
+from glmplan.planner.capacity import MEMORY_COLUMNS, Holding, memory_rows
+from glmplan.planner.plan import USER_FIGURES, user_rows
+from glmplan.planner.question import Asked
+from glmplan.planner.text import WIDTH, number
+from glmplan.prediction.effects import keys_of, load_effects
+from glmplan.prediction.step_models import runs_on_accelerators, step_model_of, step_parameters
+from glmplan.units import GIB
+
+if TYPE_CHECKING:
+    from glmplan.planner.make_plan import FitAnswer
+    from glmplan.prediction.deployment import Deployment
+    from glmplan.prediction.predict import Figure
+
+__all__ = ["CSV_COLUMNS", "fit_csv", "fit_explanation", "fit_markdown"]
+
+
+#: what a column of the work table is, for people
+_SLOT_WORDS = {
+    "host": "engine steps",
+    "layer": "layers",
+    "moe_layer": "layers with experts",
+    "state_layer": "latent and recurrent layers",
+    "request": "tokens of decoding requests, in each layer",
+    "activation": "hidden states",
+    "gemm_fixed": "dense products: start",
+    "gemm_bytes": "dense products: weights read",
+    "gemm_flop": "dense products: arithmetic",
+    "expert_fixed": "experts: start",
+    "expert_bytes": "experts: weights read",
+    "expert_flop": "experts: arithmetic",
+    "attention_fixed": "attention: start",
+    "cache": "attention: cache read",
+    "prefill_attention": "attention of prompts",
+    "collective": "collectives: latency",
+    "collective_bytes": "collectives: payload",
+}
+
+
+def fit_explanation(answer: FitAnswer) -> str:
+    """Show the arithmetic: parameters, bytes on a rank, cache for a token, pool, step time by component."""
+    asked = answer.asked
+    out = "\nThe arithmetic\n"
+    out += _weights(asked)
+    if answer.holding is not None:
+        out += _rank(answer, answer.holding)
+        out += _cache(asked, answer.holding)
+        out += _pool(asked, answer.holding)
+    if answer.deployment is not None:
+        contexts = asked.input_tokens + asked.output_tokens / 2
+        for users in dict.fromkeys((asked.users[0], asked.users[-1])):
+            row = next(row for row in answer.users if row.users == users)
+            out += _step(answer.deployment, row.running, contexts)
+        out += _interval(answer)
+    return out
+
+
+def _wrap(text: str) -> str:
+    wrapper = TextWrapper(WIDTH, initial_indent="  ", subsequent_indent="     ", break_on_hyphens=False)
+    return wrapper.fill(text) + "\n"
+
+
+def _weights(asked: Asked) -> str:
+    count = model_parameters(asked.model)
+    size = checkpoint_bytes(asked.model, asked.checkpoint)
+    draft = f", draft layers {count.mtp / 1e9:.2f} billion" if count.mtp else ""
+    text = (
+        f"1. parameters: {count.total / 1e9:.2f} billion, of which {count.active / 1e9:.2f} work on a token and "
+        f"{count.routed / 1e9:.1f} are routed experts{draft}; stored as {asked.checkpoint.name}: {size / 1e9:,.1f} GB "
+        f"= {size / GIB:,.1f} GiB"
+    )
+    return _wrap(text)
+
+
+def _rank(answer: FitAnswer, holding: Holding) -> str:
+    rows = answer.ranks
+    fullest = max(rows, key=lambda row: sum(row.weights.values()))
+    terms = holding.terms
+    parts = sorted(fullest.weights.items(), key=lambda one: -one[1])
+    listed = ", ".join(f"{name.replace('_', ' ')} {size / GIB:.2f}" for name, size in parts)
+    total = sum(fullest.weights.values())
+    return _wrap(f"2. weights of the fullest rank ({terms.name}; {fullest.label}): {listed}; {total / GIB:.2f} GiB")
+
+
+def _cache(asked: Asked, holding: Holding) -> str:
+    stage = holding.memory.stages[holding.stage]
+    per_token = float(stage.per_token[holding.point])
+    layers = float(stage.layers[holding.point])
+    state = float(stage.state[holding.point])
+    text = f"3. cache ({holding.terms.kv}): {per_token:,.0f} B for each token on a rank of stage {holding.stage}"
+    text += f" ({layers:.0f} layers)" if per_token else ""
+    for window, held in stage.windows:
+        size, tokens = float(held[holding.point]), float(window[holding.point])
+        text += f", and {size:,.0f} B for each token of a window of {tokens:,.0f}"
+    text += f", and {state / 2**20:,.1f} MiB for each sequence" if state else ""
+    need = float(stage.request_bytes(float(asked.full_request))[holding.point])
+    return _wrap(text + f"; one request of {asked.full_request:,} tokens: {need / GIB:.2f} GiB")
+
+
+def _pool(asked: Asked, holding: Holding) -> str:
+    stage = holding.memory.stages[holding.stage]
+    terms = stage_pools(holding.memory, holding.part)[holding.stage]
+    place = holding.point
+    weights = float(stage.weight_bytes[place])
+    limit, pool = float(terms.limit[place]), float(terms.pool[place])
+    beside = {
+        "weights": weights,
+        "activations": float(stage.activation[place]),
+        "context and buffers": float(terms.context[place]),
+        "beyond": float(terms.remainder[place]),
+    }
+    listed = ", ".join(f"{name} {size / GIB:.2f}" for name, size in beside.items())
+    rule = holding.memory.settings.rule
+    text = (
+        f"4. pool on stage {holding.stage}: the rule of {asked.engine} ({rule.pool.replace('_', ' ')}) lets it use "
+        f"{limit / GIB:.2f} GiB of {holding.part.total / GIB:.2f}; beside {listed} GiB it leaves "
+        f"{pool / GIB:.2f} GiB ± {float(terms.deviation(-1.0)[place]) / GIB:.2f}: {holding.pool:,.0f} tokens in "
+        f"whole blocks, all replicas together"
+    )
+    return _wrap(text)
+
+
+def _step(deployment: Deployment, users: int, context: float) -> str:
+    if not runs_on_accelerators(deployment):
+        return _costs(deployment, users, context)
+    total, _ = load_effects(deployment.engine).sum_of(keys_of(deployment))
+    parameters = step_parameters(deployment, total)
+    one = np.ones(1)
+    points = StepPoints(one * users, one * context, one * 0.0, one * 0.0)
+    work = step_work(deployment.structure, layout=deployment.layout, points=points)
+    step = step_time(work, parameters)
+    seconds = float(step.seconds[0])
+    words = "user" if users == 1 else "users"
+    out = _wrap(
+        f"5. a decode step of {users} {words} at {context:,.0f} tokens: {seconds * 1e3:.2f} ms, for "
+        f"{deployment.tokens_per_step:.2f} tokens each"
+    )
+    out += f"     {'':32}{'work':>12}{'fitted':>18}{'ms':>9}{'share':>7}\n"
+    for slots in COMPONENTS.values():
+        for slot in slots:
+            place = SLOTS.index(slot)
+            amount, share = float(work[slot][0]), float(step.shares[0, place])
+            if share < 0.005:
+                continue
+            fitted = float(np.exp(parameters[place]))
+            counted = PARAMETERS[place].endswith("_seconds")
+            left = f"{number(amount)}" if counted else f"{number(amount * 1e3)} ms"
+            right = f"× {number(fitted * 1e6)} µs" if counted else f"slow-down {number(fitted)}"
+            word = _SLOT_WORDS.get(slot, slot.replace("_", " "))
+            out += f"     {word:32}{left:>12}{right:>18}{share * seconds * 1e3:9.2f}{share:7.0%}\n"
+    return out
+
+
+def _costs(deployment: Deployment, users: int, context: float) -> str:
+    """A step of a machine that is not answered kernel by kernel: what takes its time."""
+    one, model = np.ones(1), step_model_of(deployment)
+    step = model.times(StepPoints(one * users, one * context, one * 0.0, one * 0.0))
+    seconds, words = float(step.seconds[0]), "user" if users == 1 else "users"
+    out = _wrap(f"5. a decode step of {users} {words} at {context:,.0f} tokens: {seconds * 1e3:.2f} ms")
+    for name, places in model.components.items():
+        share = float(step.shares[0, list(places)].sum())
+        if share >= 0.005:
+            out += f"     {name:32}{share * seconds * 1e3:39.2f}{share:7.0%}\n"
+    return out
+
+
+def _interval(answer: FitAnswer) -> str:
+    row = answer.users[0]
+    figure, what = (row.tpot, "decode times") if row.tpot is not None else (row.ttft, "first tokens")
+    assert figure is not None
+    return _wrap(
+        f"6. interval: {answer.basis}; measured over predicted {what} of such cases lie between "
+        f"{figure.low / figure.value:.2f} and {figure.high / figure.value:.2f} in 90 of 100"
+    )
+
+
+# The answer of `glmplan fit` as CSV (the table over users, then the memory of every rank) and as Markdown.
+
+#: columns of the CSV, in order
+CSV_COLUMNS: tuple[str, ...] = (
+    "model", "checkpoint", "accelerator", "accelerator_count", "engine", "verdict", "layout", "kv", "users", "running",
+    *(f"{name}{end}" for name in USER_FIGURES for end in ("", "_low", "_high")),
+    "context_each_tokens", "kv_pool_tokens", "kv_pool_tokens_low", "kv_pool_tokens_high", "safe_users", "basis",
+    "out_of_domain", "simulated", "preemptions_per_request", "kv_why", "rank", *MEMORY_COLUMNS,
+)  # fmt: skip
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return "" if value is None else value
+
+
+def fit_csv(answer: FitAnswer) -> str:
+    """Write the table over users, without speeds one line with the verdict; then a line for the memory of each rank.
+
+    Returns: CSV with the columns `CSV_COLUMNS`; lines of ranks have a cell in `rank` and none in `users`.
+    """
+    asked, holding = answer.asked, answer.holding
+    layout, kv = (holding.terms.name, holding.terms.kv) if holding else ("", "")
+    common = {
+        "model": asked.model.name,
+        "checkpoint": asked.checkpoint.name,
+        "accelerator": asked.machine.accelerator.name,
+        "accelerator_count": asked.machine.count,
+        "engine": asked.engine,
+        "verdict": answer.verdict,
+        "layout": layout,
+        "kv": kv,
+        "kv_why": answer.kv_why,
+        "safe_users": answer.safe.users if answer.safe else "",
+        "basis": answer.basis,
+    }
+    if holding:
+        for name, value in (("", holding.pool), ("_low", holding.pool_low), ("_high", holding.pool_high)):
+            common[f"kv_pool_tokens{name}"] = f"{value:.0f}"
+    text = io.StringIO()
+    table = csv.DictWriter(text, CSV_COLUMNS, restval="", lineterminator="\n")
+    table.writeheader()
+    for row in [*(user_rows(answer.users) or [{}]), *memory_rows(answer.ranks)]:
+        table.writerow(common | {name: _cell(value) for name, value in row.items()})
+    return text.getvalue()
+
+
+def fit_markdown(answer: FitAnswer) -> str:
+    """Write the answer as Markdown: the tables as tables, the rest as in the text."""
+    lines = fit_text(answer).splitlines()
+    title, rest = lines[0], lines[1:]
+    out = [f"# {title}", ""]
+    section: list[str] = []
+    name = ""
+    for line in [*rest, ""]:
+        if line and not line.startswith(" ") and section and not section[-1]:
+            out += _section(answer, name, section)
+            name, section = line, []
+            continue
+        section.append(line)
+    out += _section(answer, name, section)
+    return "\n".join(out).rstrip() + "\n"
+
+
+def _section(answer: FitAnswer, name: str, lines: list[str]) -> list[str]:
+    body = [line for line in lines if line.strip()]
+    if not body and not name:
+        return []
+    head = [f"## {name}", ""] if name and not name.isupper() else [name] if name else []
+    if name.startswith("Users at once"):
+        return [*head, *_users(answer), ""]
+    if name.startswith("Memory"):
+        return [*head, *_memory(answer), ""]
+    if name.startswith("Start it"):
+        return [*head, "```", *[line.removeprefix("  ") for line in body], "```", ""]
+    joined: list[str] = []
+    for line in body:
+        text = line.strip()
+        # continued lines are indented further than the first line of a paragraph
+        if joined and line.startswith("    ") and not text.startswith(("KV ", "TPOT ", "queue ", ">")):
+            joined[-1] += f" {text}"
+        else:
+            joined.append(f"- {text}" if line.startswith("  ") else f"**{text}**")
+    return [*head, *joined, ""]
+
+
+def _users(answer: FitAnswer) -> list[str]:
+    names = ("users", "running", "TTFT, s", "decode tok/s", "tok/s in all", "each", "context each")
+    rows = [f"| {' | '.join(names)} |", "|" + "--:|" * len(names)]
+    for row in answer.users:
+        first = _span(row.ttft) if row.ttft else "unknown"
+        decode = _span(row.user_rate) if row.user_rate else "-"
+        cells = (first, decode, _span(row.total_rate), number(row.each_rate.value), f"{row.context:,}")
+        rows.append(f"| {row.users} | {row.running} | {' | '.join(cells)} |")
+    return rows
+
+
+def _span(figure: Figure) -> str:
+    return f"{number(figure.value)} ({number(figure.low)}-{number(figure.high)})"
+
+
+def _memory(answer: FitAnswer) -> list[str]:
+    names = ("weights", "activations", "graphs", "buffers", "reserve", "KV cache", "capacity")
+    rows = [f"| rank | {', GiB | '.join(names)}, GiB |", "|---|" + "--:|" * len(names)]
+    for row in answer.ranks:
+        used = (row.activation, row.graphs, row.communication, row.reserve, row.cache, row.capacity)
+        cells = (sum(row.weights.values()), *used)
+        rows.append(f"| {row.label} | " + " | ".join(f"{value / GIB:.1f}" for value in cells) + " |")
+    before: dict[str, float] = {}
+    for row in answer.ranks:
+        if row.weights != before:
+            parts = ", ".join(f"{name} {size / GIB:.2f}" for name, size in row.weights.items())
+            rows += ["", f"Weights of {row.label} by class, GiB: {parts}"]
+        before = row.weights
+    return rows

@@ -1,0 +1,780 @@
+"""The sheet of assumptions: each a named cell with its unit, its range, and where its default comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from glmplan.catalog.entries.prices import load_terms, quotation
+from glmplan.errors import GlmplanError
+from glmplan.planner.users import TARGET_TPOT, TARGET_TTFT
+from glmplan.prediction.evidence import BANDS, PROMPTS
+from glmplan.present.sheets.book import Book, Sheet, address
+from glmplan.present.sheets.option import Cached, Option
+from glmplan.purchase.cost import HOURS
+from glmplan.purchase.money import Money, Offer, cheapest_offer, offers_of
+from glmplan.units import GIB, counted_unit
+
+__all__ = [
+    "BAND_ROWS",
+    "FIRST",
+    "SHEETS",
+    "Assumption",
+    "Grid",
+    "Load",
+    "assumptions_of",
+    "blocks",
+    "cell",
+    "columns_of",
+    "curve_of",
+    "fixed_facts",
+    "span",
+    "write_assumptions",
+    "write_calculation",
+    "write_memory",
+    "write_surface",
+]
+
+
+HEADERS = ("Assumption", "Value", "Unit", "Low", "High", "What it is, and where the default comes from", "Date")
+_WIDTHS = (32, 14, 44, 9, 9, 96, 12)
+_BUYER = "the buyer's"
+#: letters of a source that stand in one line of its column [-]
+_LINE = 105
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The load for which a workbook is made.
+
+    Attributes
+    ----------
+    users, context, input, output : int
+        Users at once [-], longest request that must fit, prompt and answer [token]
+    reuse : float
+        Share of prompt tokens that an API takes for cached, [-]
+    growth : float
+        Growth of the load in a month, [-]
+    """
+
+    users: int
+    context: int
+    input: int
+    output: int
+    reuse: float = 0.0
+    growth: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Assumption:
+    """One row.
+
+    Attributes
+    ----------
+    name : str
+        Name of its cell.
+    title, unit, source, date : str
+        Words.
+    value : float or None
+        The default; None where nobody knows it, [unit]
+    low, high : float or None
+        What sources disagree on, [unit]
+    least, most : float
+        What may be entered, [unit]
+    style : str
+        How it is shown.
+    """
+
+    name: str
+    title: str
+    unit: str
+    value: float | None
+    source: str
+    date: str = ""
+    low: float | None = None
+    high: float | None = None
+    least: float = 0.0
+    most: float = 1e9
+    style: str = "exact"
+
+
+#: name of a term → its title, and what may be entered
+_TERMS = {
+    "horizon_months": ("Depreciation", 1, 240),
+    "residual_share": ("Worth at the end", 0, 1),
+    "capital_rate": ("Cost of capital", 0, 1),
+    "network_share": ("Network between machines", 0, 1),
+    "pue": ("Power of the site over machines", 1, 5),
+    "power_share": ("Draw of an accelerator", 0.01, 1),
+    "rest_watts": ("Draw beside accelerators", 0, 100_000),
+    "supply_efficiency": ("Efficiency of power supplies", 0.1, 1),
+    "licence_per_accelerator_year": ("Software licence", 0, 1e6),
+    "staff_per_month": ("Staff", 0, 1e7),
+    "support_share": ("Support contract", 0, 1),
+}
+
+
+def assumptions_of(load: Load, money: Money, model: str) -> dict[str, list[Assumption]]:
+    """All assumptions that can be changed.
+
+    `model`: Catalogue name, for the price of an API.
+    """
+    whole = "whole"
+    about = "as the workbook was made"
+    traffic = [
+        Assumption("users", "Users at once", "users", load.users, f"requests in flight at the peak; {about}",
+                   least=1, most=1e6, style=whole),
+        Assumption("prompt_tokens", "Prompt", "tokens", load.input, f"of a request, history included; {about}",
+                   least=1, most=1e7, style=whole),
+        Assumption("answer_tokens", "Answer", "tokens", load.output, about, least=2, most=1e6, style=whole),
+        Assumption("context_tokens", "Context that must fit", "tokens", load.context,
+                   f"longest single request, prompt and answer; {about}", least=1, most=1e7, style=whole),
+        Assumption("reuse_share", "Reuse of prompts", "share of prompt tokens", load.reuse,
+                   "what an API bills as cached; speeds of machines count every prompt as new, so reuse makes them "
+                   "no faster here", most=1, style="share"),
+        Assumption("growth", "Growth of the load", "per month", load.growth, "until a machine is outgrown",
+                   least=-0.5, most=1, style="share"),
+    ]  # fmt: skip
+    limits = [
+        Assumption("gap_limit", "Slowest token that a reader accepts", "ms", 1e3 * TARGET_TPOT,
+                   "safe users: at the slow end of the interval; 100 ms is 10 tokens a second, as in glmplan fit",
+                   least=1, most=10_000, style=whole),
+        Assumption("wait_limit", "Longest wait for the first token", "s", TARGET_TTFT,
+                   "safe users: or three times what one user alone waits, as in glmplan fit", least=0.1, most=3600),
+    ]  # fmt: skip
+    return {"Load": traffic, "Limits of safe users": limits, "Money and power": list(_money(money)),
+            "Paying for each token instead": list(_offers(load, money, model))}  # fmt: skip
+
+
+def _money(money: Money) -> Iterator[Assumption]:
+    terms, known = money.terms, load_terms()
+    power = quotation(money.prices, "power", "electricity", today=money.today)
+    source = power.entries[0].source
+    yield Assumption("electricity", "Electricity", f"{terms.currency} per kWh", terms.electricity, source,
+                     power.dates[1], power.low, power.high, most=10, style="three")  # fmt: skip
+    yield Assumption("hours_per_month", "Hours of operation", "hours a month", HOURS,
+                     "a year of 8,760 hours in twelve parts; a machine draws what it draws while it serves", "",
+                     least=1, most=744)  # fmt: skip
+    yield Assumption("utilisation", "Utilisation", "mean load over peak", terms.utilisation,
+                     "mean over peak of the daily traffic of glmplan simulate", "", least=0.001, most=1,
+                     style="share")  # fmt: skip
+    for name, (title, least, most) in _TERMS.items():
+        term = known[name]
+        missing = "" if term.value is not None else f" ({term.note})"
+        unit = term.unit.replace("USD", terms.currency)
+        yield Assumption(name, title, unit, getattr(terms, name), f"{term.what}; {term.source or _BUYER}{missing}",
+                         term.date, term.low, term.high, least, most)  # fmt: skip
+    yield Assumption("colocation", "Colocation", f"{terms.currency} per kW and month", terms.colocation,
+                     "nothing on one's own premises; glmplan sheet new --region takes a published price", "",
+                     most=10_000)  # fmt: skip
+
+
+def _offers(load: Load, money: Money, model: str) -> Iterator[Assumption]:
+    offer: Offer | None = None
+    words = "no price is published: enter one to compare"
+    try:
+        offers = offers_of(model, money.prices, today=money.today)
+        offer = cheapest_offer(offers, load.input, load.output, load.reuse * load.input)
+        words = f"{offer.seller}, the cheapest of {len(offers)} offers for this mix; {offer.source}"
+        words += " (older than 180 days)" if offer.stale else ""
+    except GlmplanError:
+        pass
+    for name, title in (("input", "prompt"), ("output", "answer"), ("cached", "prompt seen before")):
+        value = None if offer is None else getattr(offer, name)
+        yield Assumption(f"api_{name}", f"API, {title}", f"{money.terms.currency} per million tokens", value, words,
+                         "" if offer is None else offer.date, most=100_000)  # fmt: skip
+
+
+def fixed_facts(options: tuple[Option, ...]) -> list[tuple[str, str, str]]:
+    """What the predictions of a workbook rest on and what a cell cannot change.
+
+    Returns: Title, value, and what to do to change it.
+    """
+    asked = options[0].planned.asked
+    terms = options[0].planned.holding.terms
+    drafted = "none"
+    if terms.mtp:
+        gain = options[0].planned.deployment.tokens_per_step
+        drafted = f"{terms.mtp} tokens a step, of which {gain:.2f} tokens come out"
+    axes = options[0].cached[0].surface.axes
+    return [
+        ("Model", f"{asked.model.name}, {asked.checkpoint.name}", "a new workbook"),
+        ("Engine", f"{asked.engine} {asked.runs_as or ''}".strip(), "a new workbook with --engine"),
+        ("Drafting and acceptance", drafted, "a new workbook with --mtp and --acceptance"),
+        ("Predicted users", f"{axes.users[0]} to {axes.users[-1]} on each machine", "a new workbook with more --users"),
+        ("Predicted prompts", f"{axes.inputs[0]:,} to {axes.inputs[-1]:,} tokens", "a new workbook with --input"),
+        ("Predicted answers", f"{axes.outputs[0]:,} to {axes.outputs[-1]:,} tokens", "a new workbook with --output"),
+    ]
+
+
+def write_assumptions(book: Book, options: tuple[Option, ...], rows: dict[str, list[Assumption]]) -> None:
+    """Fill the sheet of assumptions."""
+    page = book["Assumptions"]
+    page.put(0, 0, "Assumptions", "title")
+    page.put(1, 0, "Yellow cells may be changed; every figure of the workbook follows.", "note")
+    page.row(3, HEADERS, "header")
+    line = 4
+    for heading, found in rows.items():
+        page.row(line, [heading, *[None] * (len(HEADERS) - 1)], "heading")
+        for one in found:
+            line += 1
+            page.put(line, 0, one.title)
+            page.put(line, 1, one.value, f"{one.style}*")
+            page.bounds[line, 1] = (one.least, one.most, f"{one.title}: {one.least:g} to {one.most:g} {one.unit}")
+            page.put(line, 2, one.unit, "wrap")
+            page.put(line, 3, one.low, one.style)
+            page.put(line, 4, one.high, one.style)
+            page.say(line, 5, one.source, "small")
+            page.say(line, 6, one.date, "small")
+            if len(one.source) > _LINE:
+                page.heights[line] = 13.0 * (1 + len(one.source) // _LINE)
+            book.name(one.name, page, line, 1)
+        line += 2
+    page.row(line, ["Fixed in this file", *[None] * (len(HEADERS) - 1)], "heading")
+    for title, value, how in fixed_facts(options):
+        line += 1
+        page.put(line, 0, title)
+        page.say(line, 1, value)
+        page.put(line, 5, f"to change it: {how}", "small")
+    page.widths |= dict(enumerate(_WIDTHS))
+    page.freeze = (4, 0)
+
+
+# Where things stand in the workbook: columns of the sheets, so that formulas of one sheet find cells of another.
+
+#: the sheets in their order; the last holds what is predicted over the grid
+SHEETS: tuple[str, ...] = (
+    *("Summary", "Options", "Assumptions", "Results", "Memory per card"),
+    *("Calculation", "Sensitivity", "Sources", "Surface"),
+)
+#: first row with an option on Options, Results and Calculation, from 0 [-]
+FIRST = 5
+
+_OPTIONS = (
+    *("number", "name", "machine", "accelerators", "weights", "engine", "layout", "machines", "cache", "way"),
+    *("price", "price_low", "price_high", "rent", "rent_low", "rent_high", "rating", "hosts", "rest", "evidence"),
+    *("prices_from", "note"),
+)
+_CALCULATION = (
+    *("name", "share", "format", "block", "inside", "input_cell", "input_part", "output_cell", "output_part", "corner"),
+    *("user_cell", "user_part", "user_band", "prompt_band", "widen_lengths", "widen", "held", "held_low", "longest"),
+    *("longest_low", "seats", "state", "request", "further", "first", "log_low", "log_high", "gap_low", "gap_high"),
+    *(
+        "least_request",
+        "least_further",
+        "served",
+        "first_least",
+        "further_most",
+        "wait_high",
+        "safe_gap",
+        "safe_gap_high",
+        "safe_wait",
+        "safe_wait_high",
+        "most_users",
+    ),
+)
+_RESULTS = (
+    *("name", "fit", "held", "held_low", "rate", "rate_low", "rate_high", "each", "each_low", "each_high", "wait"),
+    *("gap", "safe", "limit", "kw", "purchase", "write_off", "power", "rent", "other", "month", "tokens"),
+    *("per_million", "per_million_low", "per_million_high", "per_output", "api_month", "break_even"),
+    *("paid_back", "outgrown", "why"),
+)
+_OF = {"Options": _OPTIONS, "Calculation": _CALCULATION, "Results": _RESULTS}
+
+
+def columns_of(sheet: str) -> tuple[str, ...]:
+    """Names of the columns of a sheet."""
+    return _OF[sheet]
+
+
+def cell(sheet: str, column: str, option: int) -> str:
+    """Address of a cell of an option.
+
+    Examples
+    --------
+    >>> cell("Options", "machines", 0)
+    'Options!$H$6'
+    """
+    return address(FIRST + option, _OF[sheet].index(column), sheet)
+
+
+def span(sheet: str, column: str, count: int) -> str:
+    """Address of a column over all options.
+
+    Examples
+    --------
+    >>> span("Results", "month", 2)
+    'Results!$U$6:$U$7'
+    """
+    return f"{cell(sheet, column, 0)}:{cell(sheet, column, count - 1).partition('!')[2]}"
+
+
+def blocks(options: tuple[Option, ...]) -> list[int]:
+    """Number of the first block of each option, from 1: a block is an option with its cache in one format."""
+    found, count = [], 1
+    for one in options:
+        found.append(count)
+        count += len(one.cached)
+    return found
+
+
+class Grid:
+    """Addresses on the sheet of the surface.
+
+    Parameters
+    ----------
+    options : tuple of Option
+        The options, whose grids have the same axes.
+    """
+
+    #: rows of the axes, and of the first block of points, from 0 [-]
+    AXES, POINTS = 4, 12
+    #: column of the first quantity of a point [-]
+    LEFT = 4
+
+    def __init__(self, options: tuple[Option, ...]) -> None:
+        self.axes = options[0].cached[0].surface.axes
+        self.blocks = sum(len(one.cached) for one in options)
+        self.rows = len(self.axes.inputs) * len(self.axes.outputs)
+        self.last = self.POINTS + self.blocks * self.rows - 1
+        #: first row of measured domains, and of the bands of intervals
+        self.domains = self.last + 4
+        self.bands = self.domains + self.blocks + 3
+
+    def axis(self, row: int, count: int) -> str:
+        """Range of one of the axes.
+
+        `row`: Which: 0 users, 1 prompts, 2 answers, 3 bands of users, 4 bands of prompts.
+        """
+        first = address(self.AXES + row, 1, "Surface")
+        return f"{first}:{address(self.AXES + row, count)}"
+
+    @property
+    def users(self) -> str:
+        """Range of the points of users."""
+        return self.axis(0, len(self.axes.users))
+
+    @property
+    def inputs(self) -> str:
+        """Range of the points of prompts."""
+        return self.axis(1, len(self.axes.inputs))
+
+    @property
+    def outputs(self) -> str:
+        """Range of the points of answers."""
+        return self.axis(2, len(self.axes.outputs))
+
+    def quantity(self, kind: int, user: int) -> str:
+        """Range of a quantity over all points with one number of users.
+
+        `kind`: 0 whole request, 1 served, 2 first token at least, 3 further tokens at most, 4 and 5 what requests and
+          further tokens take at least.
+        """
+        column = self.LEFT + kind * len(self.axes.users) + user
+        return f"{address(self.POINTS, column, 'Surface')}:{address(self.last, column)}"
+
+    def domain(self, column: int) -> str:
+        """Range of an end of what was measured, over all blocks."""
+        first = address(self.domains, 1 + column, "Surface")
+        return f"{first}:{address(self.domains + self.blocks - 1, 1 + column)}"
+
+    def band(self, column: int, size: int) -> str:
+        """Range of an end of an interval, over all blocks and bands.
+
+        `column`: 0 and 1 first token, 2 and 3 further tokens, 4 and 5 whole request.
+        """
+        first = address(self.bands, 3 + column, "Surface")
+        return f"{first}:{address(self.bands + self.blocks * size - 1, 3 + column)}"
+
+
+# The sheets that hold what was predicted and what fits: the surface over the grid, and the memory of each card.
+
+#: rows of a block in the table of intervals: bands of users times bands of prompts [-]
+BAND_ROWS = (len(BANDS) + 1) * (len(PROMPTS) + 1)
+#: what stands for an end that is never reached
+_NEVER = 1e99
+_QUANTITIES = (
+    "a request of all [s]",
+    "served [s]",
+    "first token at least [s]",
+    "further tokens at most [s]",
+    "request at least [s]",
+    "further tokens at least [s]",
+)
+_MEMORY = (
+    *("Option", "KV cache", "Stage", "Weights [GiB]", "Activations [GiB]", "CUDA graphs [GiB]", "Buffers [GiB]"),
+    *("Engine's reserve [GiB]", "Engine may use [GiB]", "Card has [GiB]", "Pool for the cache [GiB]"),
+    *("Pool, low end [GiB]", "Cache of a token [B]", "Cache of a request [B]", "Window [tokens]"),
+    *("Bytes of a token in it", "Second window [tokens]", "Bytes of a token in it"),
+    *("A request takes [GiB]", "Requests held", "Requests held, low end"),
+)
+
+
+def write_surface(book: Book, options: tuple[Option, ...], grid: Grid) -> None:
+    """Fill the sheet of predicted times."""
+    page, axes = book["Surface"], grid.axes
+    page.put(0, 0, "Predicted times over users, prompts and answers", "title")
+    page.put(1, 0, "Written when the workbook was made; between points stand straight lines, beyond them nothing. "
+                   "Further tokens take what is served less the first token at least, and at most what stands here.",
+             "note")  # fmt: skip
+    for row, (title, values) in enumerate(
+        (("Users of a machine", axes.users), ("Prompts [tokens]", axes.inputs), ("Answers [tokens]", axes.outputs),
+         ("Bands of users", (0.0, *BANDS)), ("Bands of prompts", (0.0, *PROMPTS)))
+    ):  # fmt: skip
+        page.put(grid.AXES + row, 0, title)
+        page.row(grid.AXES + row, values, "exact", column=1)
+    head = grid.POINTS - 1
+    page.row(head, ("Option", "KV cache", "Prompt", "Answer"), "header")
+    for kind, words in enumerate(_QUANTITIES):
+        titles = [f"{words}, {counted_unit(users, 'users')}" for users in axes.users]
+        page.row(head, titles, "header", column=grid.LEFT + kind * len(axes.users))
+    line, block = grid.POINTS, 0
+    for number, option in enumerate(options):
+        for one in option.cached:
+            found = one.surface
+            quantities = (
+                *(found.request, found.served, found.first_least, found.further_most),
+                *(found.least_request, found.least_further),
+            )
+            for i, prompt in enumerate(axes.inputs):
+                for o, answer in enumerate(axes.outputs):
+                    page.row(line, (number + 1, one.kv, prompt, answer), "text")
+                    for kind, seconds in enumerate(quantities):
+                        times = [float(f"{value:.6g}") for value in seconds[i, o]]
+                        page.row(line, times, "exact", column=grid.LEFT + kind * len(axes.users))
+                    line += 1
+            _write_spreads(page, grid, block, number, one)
+            block += 1
+    page.put(grid.domains - 1, 0, "Measured from and to: users, prompts, answers", "heading")
+    page.put(grid.bands - 1, 0, "Log of measured over predicted, ends of 90 %: first token, further, whole request",
+             "heading")  # fmt: skip
+    page.widths |= {0: 20, 1: 12}
+    page.freeze = (grid.POINTS, grid.LEFT)
+
+
+def _write_spreads(page: Sheet, grid: Grid, block: int, number: int, one: Cached) -> None:
+    spreads = one.surface.spreads
+    domain = spreads.domain or (0.0, _NEVER) * 3
+    page.put(grid.domains + block, 0, f"{number + 1} {one.kv}")
+    page.row(grid.domains + block, domain, "exact", column=1)
+    first = grid.bands + block * BAND_ROWS
+    for users in range(len(BANDS) + 1):
+        for prompt in range(len(PROMPTS) + 1):
+            row = first + users * (len(PROMPTS) + 1) + prompt
+            page.row(row, (number + 1, users + 1, prompt + 1), "text")
+            ends = [float(spreads.bands[name][users, prompt, end])
+                    for name in ("ttft", "tpot", "output_rate") for end in (0, 1)]  # fmt: skip
+            page.row(row, ends, "exact", column=3)
+
+
+def write_memory(book: Book, options: tuple[Option, ...]) -> tuple[str, ...]:
+    """Fill the sheet of memory.
+
+    Returns: Ranges over all blocks: requests held and their low end, longest request and its low end, places in the
+      engine.
+    """
+    page = book["Memory per card"]
+    count = sum(len(one.cached) for one in options)
+    page.put(0, 0, "Memory of each card", "title")
+    page.put(1, 0, "The fullest card of each pipeline stage. Pool and low end follow the engine's own rule; what a "
+                   "request takes follows the lengths of the assumptions.", "note")  # fmt: skip
+    page.row(3, ("Option", "KV cache", "Machines' requests held", "Low end", "Longest request [tokens]", "Low end",
+                 "Places in the engine"), "header")  # fmt: skip
+    first = 4 + count + 2
+    page.row(first - 1, _MEMORY, "header")
+    line, block = first, 4
+    for number, option in enumerate(options):
+        for one in option.cached:
+            top = line
+            for stage in range(len(one.stages)):
+                _write_stage(page, line, (f"{number + 1} {option.planned.asked.machine.text}", one, stage))
+                line += 1
+            page.say(block, 0, f"{number + 1} {option.planned.asked.machine.text}")
+            page.say(block, 1, one.kv)
+            for column, held in ((2, 19), (3, 20)):
+                cells = f"{address(top, held)}:{address(line - 1, held)}"
+                page.put(block, column, f"=MIN({cells})*{one.copies:g}", "whole")
+            page.row(
+                block, [min(value, 1e12) for value in (one.longest, one.longest_low, one.seats)], "whole", column=4
+            )
+            block += 1
+    page.widths |= {0: 26, 1: 10, **{column: 13 for column in range(2, 21)}}
+    page.heights[first - 1] = 46
+    page.heights[3] = 46
+    page.freeze = (4, 2)
+    ranges = []
+    for column in range(2, 7):
+        ranges.append(f"{address(4, column, page.name)}:{address(3 + count, column)}")
+    return tuple(ranges)
+
+
+def _write_stage(page: Sheet, line: int, what: tuple[str, Cached, int]) -> None:
+    title, one, number = what
+    stage = one.stages[number]
+    page.say(line, 0, title)
+    page.say(line, 1, one.kv)
+    page.put(line, 2, number)
+    held = (stage.weights, stage.activation, stage.graphs, stage.buffers, stage.reserve, stage.usable, stage.capacity)
+    page.row(line, [value / GIB for value in (*held, stage.pool, stage.pool_low)], "two", column=3)
+    windows = [*stage.windows, (0.0, 0.0), (0.0, 0.0)]
+    page.row(line, (stage.per_token, stage.state), "whole", column=12)
+    for place, (tokens, each) in enumerate(windows[:2]):
+        page.row(line, (tokens, each), "whole", column=14 + 2 * place)
+    length = f"CEILING(prompt_tokens+answer_tokens,{one.block:g})"
+    at = {name: address(line, column) for name, column in
+          (("token", 12), ("state", 13), ("w1", 14), ("b1", 15), ("w2", 16), ("b2", 17), ("takes", 18))}  # fmt: skip
+    extra = "".join(f"+{each!r}*MIN({length},{tokens!r})" for tokens, each in stage.windows[2:])
+    page.put(line, 18, f"=({at['token']}*{length}+{at['state']}+{at['b1']}*MIN({length},{at['w1']})"
+                       f"+{at['b2']}*MIN({length},{at['w2']}){extra})/{GIB}", "three")  # fmt: skip
+    for column, pool in ((19, 10), (20, 11)):
+        page.put(line, column, f"=IF({at['takes']}>0,INT({address(line, pool)}/{at['takes']}),1000000000)", "whole")
+
+
+# The sheet of calculation: where a load lies on the predicted surface, and what the surface says there.
+
+#: rows of the curve over users of an option [-]
+_CURVE_ROWS = 23
+_TITLES = {
+    "name": "Option", "share": "Users of a machine", "format": "Cache format", "block": "Block of the surface",
+    "inside": "Lengths inside", "input_cell": "Prompts: cell", "input_part": "part", "output_cell": "Answers: cell",
+    "output_part": "part", "corner": "Row of the surface", "user_cell": "Users: cell", "user_part": "part",
+    "user_band": "Band of users", "prompt_band": "Band of prompts", "widen_lengths": "Wider by lengths",
+    "widen": "Wider in all", "held": "Requests held", "held_low": "low end", "longest": "Longest request",
+    "longest_low": "low end", "seats": "Places", "state": "Why no speed", "request": "Whole request [s]",
+    "further": "Further tokens [s]", "first": "First token [s]", "log_low": "Request, log low", "log_high": "log high",
+    "gap_low": "Token, log low", "gap_high": "log high", "wait_high": "First, log high",
+    "least_request": "Request at least [s]", "least_further": "Further at least [s]",
+    "served": "Served [s]", "first_least": "First at least [s]", "further_most": "Further at most [s]",
+    "safe_gap": "Users by tokens, mean", "safe_gap_high": "slow end", "safe_wait": "Users by first token, mean",
+    "safe_wait_high": "slow end", "most_users": "Most users looked at",
+}  # fmt: skip
+#: rows of a curve
+_CURVE = (
+    *("Users of a machine", "Whole request [s]", "Tokens after the first [s]", "First token [s]"),
+    *("Row of the interval", "Wider by", "A token [s]", "A token, slow end [s]", "First token, slow end [s]"),
+    *("A token in time", "at the slow end", "First token in time", "at the slow end"),
+    *("Users in the chart, a machine", "Cell", "Users in the chart", "Tokens/s in the chart"),
+    *("Whole request at least [s]", "Tokens after the first at least [s]"),
+    *("Served [s]", "First token at least [s]", "Tokens after the first at most [s]"),
+)
+
+
+def _curve_top(option: int, count: int) -> int:
+    return FIRST + count + 3 + option * _CURVE_ROWS
+
+
+def _curve_range(options: tuple[Option, ...], grid: Grid, option: int, row: int) -> str:
+    """Range of a row of the curve over users.
+
+    `option`, `row`: Number of the option and of the row, from 0.
+    """
+    line = _curve_top(option, len(options)) + 1 + row
+    return f"{address(line, 1, 'Calculation')}:{address(line, len(grid.axes.users))}"
+
+
+def _beyond(value: str, low: str, high: str) -> str:
+    """What an interval is wider by outside of what was measured: `glmplan.prediction.evidence` in words of a sheet."""
+    return f"IF(OR({value}<0.5*{low},{value}>2*{high}),0.15*ABS(LN({value}/MAX(IF({value}<{low},{low},{high}),1))),0)"
+
+
+def _further(served: str, first_least: str, further_most: str) -> str:
+    """Tokens after the first: `glmplan.present.sheets.option` in words of a sheet."""
+    return f"=MIN({served}-{first_least},{further_most})"
+
+
+def _of_a_server(users: str, option: Option) -> str:
+    """Users of one of the servers over which a machine's users are spread, by which intervals are wide."""
+    servers = option.planned.holding.terms.replicas
+    return users if servers == 1 else f"({users}/MIN({users},{servers}))"
+
+
+def write_calculation(book: Book, options: tuple[Option, ...], grid: Grid, memory: tuple[str, ...]) -> None:
+    """Fill the sheet of calculation."""
+    page = book["Calculation"]
+    page.put(0, 0, "Calculation", "title")
+    page.put(1, 0, "Nothing to enter here. Each option has a row; below stands its curve over users.", "note")
+    names = columns_of("Calculation")
+    page.row(FIRST - 1, [_TITLES[name] for name in names], "header")
+    page.heights[FIRST - 1] = 46
+    first_blocks = blocks(options)
+    for number, option in enumerate(options):
+        found = _place(grid, number, option, first_blocks[number])
+        found |= _held(grid, number, memory) | _curve(page, options, grid, number)
+        found |= _speeds(grid, number, curve_of(options, grid, number))
+        for name in names:
+            style = "text" if name in ("name", "inside", "state") else "exact"
+            page.put(FIRST + number, names.index(name), found[name], style)
+    page.widths |= {0: 30, **{column: 13 for column in range(1, len(names))}}
+    page.freeze = (FIRST, 1)
+
+
+def curve_of(options: tuple[Option, ...], grid: Grid, option: int) -> list[str]:
+    """Ranges of all rows of the curve of an option."""
+    return [_curve_range(options, grid, option, row) for row in range(len(_CURVE))]
+
+
+def _c(name: str, option: int) -> str:
+    return cell("Calculation", name, option).partition("!")[2]
+
+
+def _place(grid: Grid, n: int, option: Option, block: int) -> dict[str, str]:
+    """Where the load lies on the grid."""
+    axes = grid.axes
+    formats = "".join(
+        f'IF({cell("Options", "cache", n)}="{one.kv}",{place},' for place, one in enumerate(option.cached, 1)
+    )
+    share, inside = _c("share", n), _c("inside", n)
+    found = {
+        "name": f"={cell('Options', 'name', n)}",
+        "share": f"=MAX(ROUNDUP(users/{cell('Options', 'machines', n)},0),1)",
+        "format": f"={formats}1{')' * len(option.cached)}",
+        "block": f"={block}-1+{_c('format', n)}",
+        "inside": f"=AND(prompt_tokens>={axes.inputs[0]},prompt_tokens<={axes.inputs[-1]},"
+        f"answer_tokens>={axes.outputs[0]},answer_tokens<={axes.outputs[-1]})",
+    }
+    for what, name, values, where in (
+        ("input", "prompt_tokens", axes.inputs, grid.inputs), ("output", "answer_tokens", axes.outputs, grid.outputs)
+    ):  # fmt: skip
+        place = _c(f"{what}_cell", n)
+        low, high = f"INDEX({where},{place})", f"INDEX({where},{place}+1)"
+        found[f"{what}_cell"] = f"=IF({inside},MIN(MATCH({name},{where},1),{len(values) - 1}),1)"
+        found[f"{what}_part"] = f"=IF({inside},({name}-{low})/({high}-{low}),0)"
+    found["corner"] = (
+        f"=({_c('block', n)}-1)*{grid.rows}+({_c('input_cell', n)}-1)*{len(axes.outputs)}+{_c('output_cell', n)}"
+    )
+    most = axes.users[-1]
+    held = f"MIN({share},{most})"
+    low, high = (f"INDEX({grid.users},{_c('user_cell', n)}{plus})" for plus in ("", "+1"))
+    found["user_cell"] = f"=MIN(MATCH({held},{grid.users},1),{len(axes.users) - 1})"
+    found["user_part"] = f"=({held}-{low})/({high}-{low})"
+    busy = _of_a_server(share, option)
+    found["user_band"] = f"=MATCH({busy},{grid.axis(3, 6)},1)"
+    found["prompt_band"] = f"=MATCH(prompt_tokens,{grid.axis(4, len(PROMPTS) + 1)},1)"
+    ends = [f"INDEX({grid.domain(column)},{_c('block', n)})" for column in range(6)]
+    found["widen_lengths"] = (
+        f"={_beyond('prompt_tokens', ends[2], ends[3])}+{_beyond('answer_tokens', ends[4], ends[5])}"
+    )
+    found["widen"] = f"={_c('widen_lengths', n)}+{_beyond(busy, ends[0], ends[1])}"
+    found["most_users"] = f"={most}"
+    return found
+
+
+def _held(grid: Grid, n: int, memory: tuple[str, ...]) -> dict[str, str]:
+    """What fits, and in words why there is no speed."""
+    axes = grid.axes
+    block = _c("block", n)
+    found = {name: f"=INDEX({where},{block})" for name, where in
+             zip(("held", "held_low", "longest", "longest_low", "seats"), memory, strict=True)}  # fmt: skip
+    outside = (
+        f'"outside of what was predicted: prompts of {axes.inputs[0]} to {axes.inputs[-1]} tokens, '
+        f'answers of {axes.outputs[0]} to {axes.outputs[-1]}"'
+    )
+    many = f'"outside of what was predicted: at most {axes.users[-1]} users of a machine"'
+    found["state"] = (
+        f"=IF(NOT({_c('inside', n)}),{outside},IF({_c('share', n)}>{_c('most_users', n)},{many},"
+        f'IF({_c("share", n)}>{_c("held", n)},"the cache of a machine holds "&{_c("held", n)}&" requests at once",'
+        f'IF(context_tokens>{_c("longest", n)},"the longest request that fits has "&{_c("longest", n)}&" tokens",'
+        f'IF({_c("share", n)}>{_c("seats", n)},"the engine runs "&{_c("seats", n)}&" requests at once","")))))'
+    )
+    return found
+
+
+def _speeds(grid: Grid, n: int, curve: list[str]) -> dict[str, str]:
+    """Times at the users of the load, and the ends of their intervals."""
+    cell_, part = _c("user_cell", n), _c("user_part", n)
+    found = {
+        name: f"=(1-{part})*INDEX({curve[row]},{cell_})+{part}*INDEX({curve[row]},{cell_}+1)"
+        for name, row in (("request", 1), ("least_request", 17), ("least_further", 18), ("served", 19),
+                          ("first_least", 20), ("further_most", 21))
+    }  # fmt: skip
+    # read first and compared then: the change between the two lies between points
+    found["further"] = _further(*(_c(name, n) for name in ("served", "first_least", "further_most")))
+    found["first"] = f"={_c('served', n)}-{_c('further', n)}"
+    row = f"({_c('block', n)}-1)*{BAND_ROWS}+({_c('user_band', n)}-1)*{len(PROMPTS) + 1}+{_c('prompt_band', n)}"
+    for name, column, sign in (
+        ("wait_high", 1, "+"), ("gap_low", 2, "-"), ("gap_high", 3, "+"), ("log_low", 4, "-"), ("log_high", 5, "+")
+    ):  # fmt: skip
+        found[name] = f"=INDEX({grid.band(column, BAND_ROWS)},{row}){sign}{_c('widen', n)}"
+    return found
+
+
+def _curve(page: Sheet, options: tuple[Option, ...], grid: Grid, n: int) -> dict[str, str]:
+    """The curve over users with the lengths of the load, and up to how many users limits hold."""
+    top = _curve_top(n, len(options))
+    page.put(top, 0, f"={cell('Options', 'name', n)}", "heading")
+    for row, title in enumerate(_CURVE):
+        page.put(top + 1 + row, 0, title)
+    curve = [one.partition("!")[2] for one in curve_of(options, grid, n)]
+    for place in range(len(grid.axes.users)):
+        for row, formula in enumerate(_at_users(grid, (n, options[n]), top + 1, place, curve)):
+            page.put(top + 1 + row, 1 + place, formula, "exact")
+    count = len(grid.axes.users)
+    found = {}
+    gap, wait = "gap_limit/1000", "MAX(wait_limit,3*INDEX({},1))"
+    for name, good, values, limit in (
+        ("safe_gap", 9, 6, gap), ("safe_gap_high", 10, 7, gap),
+        ("safe_wait", 11, 3, wait.format(curve[3])), ("safe_wait_high", 12, 8, wait.format(curve[8])),
+    ):  # fmt: skip
+        held = f"SUM({curve[good]})"
+        u, v = f"INDEX({curve[0]},{held}", f"INDEX({curve[values]},{held}"
+        part = f"(LN({limit})-LN({v})))/(LN({v}+1))-LN({v})))"
+        step = f"EXP(LN({u}))+{part}*(LN({u}+1))-LN({u}))))+0.000000001"
+        found[name] = f"=IF({held}=0,0,IF({held}={count},INDEX({curve[0]},{count}),MAX(INT({step}),{u}))))"
+    return found
+
+
+def _at_users(grid: Grid, of: tuple[int, Option], first: int, place: int, curve: list[str]) -> list[str]:
+    """Formulas of one column of the curve."""
+    n, option = of
+
+    def at(row: int, column: int = place) -> str:
+        return address(first + row, 1 + column)
+
+    corner, a, b = _c("corner", n), _c("input_part", n), _c("output_part", n)
+    busy = _of_a_server(at(0), option)
+    wide = len(grid.axes.outputs)
+
+    def surface(kind: int) -> str:
+        where = grid.quantity(kind, place)
+        return (
+            f"=(1-{a})*((1-{b})*INDEX({where},{corner})+{b}*INDEX({where},{corner}+1))"
+            f"+{a}*((1-{b})*INDEX({where},{corner}+{wide})+{b}*INDEX({where},{corner}+{wide + 1}))"
+        )
+
+    low, high = (f"INDEX({grid.domain(column)},{_c('block', n)})" for column in (0, 1))
+    row = (
+        f"=({_c('block', n)}-1)*{BAND_ROWS}+(MATCH({busy},{grid.axis(3, 6)},1)-1)*{len(PROMPTS) + 1}"
+        f"+{_c('prompt_band', n)}"
+    )
+    good: list[str] = []
+    for values, limit in (
+        (6, "gap_limit/1000"), (7, "gap_limit/1000"), (3, f"MAX(wait_limit,3*{at(3, 0)})"),
+        (8, f"MAX(wait_limit,3*{at(8, 0)})"),
+    ):  # fmt: skip
+        before = "" if place == 0 else f"{address(first + 9 + len(good), place)}=1,"
+        good.append(f"=IF(AND({before}{at(values)}<={limit}),1,0)")
+    shown, where = at(13), at(14)
+    u1, u2, w1, w2 = (f"INDEX({curve[line]},{where}{plus})" for line in (0, 1) for plus in ("", "+1"))
+    time = f"({w1}+({shown}-{u1})/({u2}-{u1})*({w2}-{w1}))"
+    machines = cell("Options", "machines", n)
+    return [
+        f"=INDEX({grid.users},{place + 1})",
+        surface(0),
+        _further(at(19), at(20), at(21)),
+        f"={at(19)}-{at(2)}",
+        row,
+        f"={_c('widen_lengths', n)}+{_beyond(busy, low, high)}",
+        f"={at(2)}/(answer_tokens-1)",
+        f"={at(6)}*EXP(INDEX({grid.band(3, BAND_ROWS)},{at(4)})+{at(5)})",
+        f"={at(3)}*EXP(INDEX({grid.band(1, BAND_ROWS)},{at(4)})+{at(5)})",
+        *good,
+        f"=MAX(MIN({at(0)},{_c('held', n)}),1)",
+        f"=MIN(MATCH({shown},{curve[0]},1),{len(grid.axes.users) - 1})",
+        f"={shown}*{machines}",
+        f"=IF({_c('inside', n)},{shown}*answer_tokens/{time}*{machines},0)",
+        surface(4),
+        surface(5),
+        surface(1),
+        surface(2),
+        surface(3),
+    ]

@@ -1,0 +1,389 @@
+"""A plan as a workbook with live formulas."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from glmplan.catalog.files import data_folder, read_bytes
+from glmplan.errors import GlmplanError
+from glmplan.planner.ask import fit
+from glmplan.planner.question import DEFAULT_INPUT, DEFAULT_OUTPUT
+from glmplan.present.sheets.book import Book, Chart, Rule, Sheet, address
+from glmplan.present.sheets.input_pages import (
+    SHEETS,
+    Assumption,
+    Grid,
+    Load,
+    assumptions_of,
+    cell,
+    curve_of,
+    fixed_facts,
+    span,
+    write_assumptions,
+    write_calculation,
+    write_memory,
+    write_surface,
+)
+from glmplan.present.sheets.option import Option, Wanted, options_of
+from glmplan.present.sheets.result_pages import FIT_RULES, write_options, write_results, write_sensitivity
+from glmplan.purchase.money import Money
+from glmplan.units import Ratio, TokenCount, whole_number
+
+__all__ = ["Edition", "calibration_mark", "load_of_words", "plan_book", "workbook_of", "write_sources", "write_summary"]
+
+
+# The first sheet: the decision in one screen, and on its second page what it rests on.
+
+_WIDTHS = (32, 11, 11, 11, 10, 10, 10, 11, 12, 13, 14)
+_TABLE = (
+    ("Option", "name", "wrap"),
+    ("Fits", "fit", "text"),
+    ("Users the cache holds", "held", "whole"),
+    ("Safe users", "safe", "whole"),
+    ("Tokens/s", "rate", "whole"),
+    ("90 % from", "rate_low", "whole"),
+    ("to", "rate_high", "whole"),
+    ("Tokens/s of one user", "each", "one"),
+    ("{} a month", "month", "whole"),
+    ("{} for a million tokens", "per_million", "two"),
+    ("Paid back against the API, months", "paid_back", "one"),
+)
+_HEAD = 8
+#: months of an option that does not carry the load, or has no price: larger than any real one
+_WORSE, _NEVER = 1e12, 1e15
+_KEYS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Edition:
+    """What made the workbook.
+
+    Attributes
+    ----------
+    title, version, calibration, date : str
+        Model and load, version of glmplan, its fits, day of the question.
+    currency : str
+        Of all money.
+    """
+
+    title: str
+    version: str
+    calibration: str
+    date: str
+    currency: str
+
+    @property
+    def words(self) -> str:
+        """All of it in one line."""
+        return f"glmplan {self.version}, calibration {self.calibration}, prices and answers of {self.date}"
+
+
+def write_summary(
+    book: Book, options: tuple[Option, ...], rows: dict[str, list[Assumption]], edition: Edition, grid: Grid
+) -> None:
+    """Fill the sheet of the decision."""
+    page, count = book["Summary"], len(options)
+    last = len(_TABLE) - 1
+    page.say(0, 0, edition.title, "title")
+    page.say(1, 0, edition.words, "note")
+    for line, formula in enumerate(_decision(count, edition.currency)):
+        page.put(3 + line, 0, f"={formula}", "decision")
+        page.merged.append((3 + line, 0, 3 + line, last))
+        page.heights[3 + line] = 34
+    page.row(_HEAD - 1, [title.format(edition.currency) for title, _, _ in _TABLE], "header")
+    page.heights[_HEAD - 1] = 46
+    for number in range(count):
+        for column, (_, name, style) in enumerate(_TABLE):
+            page.put(_HEAD + number, column, f"={cell('Results', name, number)}", style)
+        page.put(_HEAD + number, _KEYS, f"={_key(number)}", "small")
+    bottom = _HEAD + count - 1
+    page.rules += [Rule((_HEAD, 1), (bottom, 1), f'=$B{_HEAD + 1}="{word}"', style) for word, style in FIT_RULES]
+    keys = f"{address(_HEAD, _KEYS)}:{address(bottom, _KEYS)}"
+    best = f"AND(ROW()-{_HEAD}=MATCH(MIN({keys}),{keys},0),MIN({keys})<{_NEVER:.0f})"
+    page.rules.append(Rule((_HEAD, 0), (bottom, 0), f"={best}", "best"))
+    page.put(bottom + 1, 0, "Bold: the cheapest option that carries the load. Tokens/s are answer tokens of all users; "
+             "safe users keep the limits at the slow end of the interval.", "note")  # fmt: skip
+    charts = bottom + 3
+    _write_charts(page, options, grid, edition, charts)
+    second = charts + 18
+    page.breaks = [second]
+    end = _write_second(page, second, rows, edition, options)
+    page.widths |= dict(enumerate(_WIDTHS)) | {_KEYS: 2}
+    page.last_printed, page.scale = (end, last), 70
+
+
+def _key(number: int) -> str:
+    """What options are ordered by: the month, after all that carry the load those that do not surely."""
+    month, rate, safe = (cell("Results", name, number) for name in ("month", "rate", "safe"))
+    known = f"AND(ISNUMBER({month}),ISNUMBER({rate}))"
+    return f"IF({known},{month}+IF({safe}>=users,0,{_WORSE:.0f}),{_NEVER:.0f})"
+
+
+def _decision(count: int, currency: str) -> list[str]:
+    keys = f"{address(_HEAD, _KEYS)}:{address(_HEAD + count - 1, _KEYS)}"
+    best = f"MATCH(MIN({keys}),{keys},0)"
+
+    def of(name: str, digits: int | None = None) -> str:
+        found = f"INDEX({span('Results', name, count)},{best})"
+        return found if digits is None else f"ROUND({found},{digits})"
+
+    load = '" for "&users&" users with prompts of "&prompt_tokens&" and answers of "&answer_tokens&" tokens"'
+    sure = f"MIN({keys})<{_WORSE:.0f}"
+    first = (
+        f'IF(MIN({keys})>={_NEVER:.0f},"No option with a price carries this load"&{load}&": Results says why.",'
+        f'IF({sure},"Take "&{of("name")}&{load}&": it keeps the limits for "&{of("safe", 0)}&" users.",'
+        f'"No option surely keeps the limits"&{load}&". The cheapest that holds them is "&{of("name")}&", safe for "'
+        f'&{of("safe", 0)}&" users."))'
+    )
+    second = (
+        f'IF(MIN({keys})>={_NEVER:.0f},"Change the number of machines or the KV cache on Options, or the load.",'
+        f'"It gives "&{of("rate", 0)}&" tokens/s in all (90 %: "&{of("rate_low", 0)}&" to "&{of("rate_high", 0)}'
+        f'&"), "&{of("each", 1)}&" for each user. It costs {currency} "&{of("month", 0)}&" a month: {currency} "'
+        f'&{of("per_million", 2)}&" for a million tokens ("&{of("per_million_low", 2)}&" to "'
+        f'&{of("per_million_high", 2)}&").")'
+    )
+    api, month = of("api_month"), of("month")
+    third = (
+        f'IF(MIN({keys})>={_NEVER:.0f},"",IF(ISNUMBER({api}),IF({api}<{month},"Paying for each token is cheaper: '
+        f'{currency} "&ROUND({api},0)&" a month for the same tokens. The machine pays from "'
+        f'&ROUND({of("break_even")},0)&" million tokens a month on.",'
+        f'"An API would take {currency} "&ROUND({api},0)&" a month for the same tokens."),'
+        '"No API price is entered: nothing to compare with."))'
+    )
+    return [first, second, third]
+
+
+def _write_charts(page: Sheet, options: tuple[Option, ...], grid: Grid, edition: Edition, row: int) -> None:
+    count = len(options)
+    lines = []
+    for number in range(count):
+        curve = curve_of(options, grid, number)
+        lines.append((cell("Options", "name", number), curve[15], curve[16]))
+    page.charts.append(
+        Chart((row, 0), "line", "Answer tokens in a second over users, as far as the cache holds them", "users at once",
+              "tokens/s", tuple(lines), (560, 340))
+    )  # fmt: skip
+    names = f"{address(_HEAD, 0, page.name)}:{address(_HEAD + count - 1, 0)}"
+    values = f"{address(_HEAD, 9, page.name)}:{address(_HEAD + count - 1, 9)}"
+    page.charts.append(
+        Chart((row, 5), "column", f"{edition.currency} for a million tokens", "", edition.currency,
+              ((address(_HEAD - 1, 9, page.name), names, values),), (500, 340))
+    )  # fmt: skip
+
+
+def _write_second(
+    page: Sheet, row: int, rows: dict[str, list[Assumption]], edition: Edition, options: tuple[Option, ...]
+) -> int:
+    """What the decision rests on: assumptions in force, evidence, and what is fixed; the last row."""
+    page.put(row, 0, "What this rests on", "title")
+    page.say(row + 1, 0, edition.words, "note")
+    line = left = row + 3
+    for heading, found in rows.items():
+        page.row(line, [heading, None, None], "heading")
+        for one in found:
+            line += 1
+            page.put(line, 0, one.title)
+            page.put(line, 1, f'=IF(ISNUMBER({one.name}),{one.name},"not given")', one.style)
+            page.put(line, 2, one.unit)
+        line += 2
+    left = _write_right(page, left, "Predicted", [(f'"{title}"', value) for title, value, _ in fixed_facts(options)])
+    pairs = [(cell("Options", "name", number), f"{one.cached[0].surface.basis}; {one.planned.holding.terms.name}")
+             for number, one in enumerate(options)]  # fmt: skip
+    left = _write_right(page, left + 2, "What the speeds rest on, and the layout", pairs)
+    pairs = [('"Sensitivity"', "what moves the cost most"), ('"Memory per card"', "what fills each card"),
+             ('"Sources"', "every price and prediction with where it comes from"),
+             ('"Before you sign"', "speeds are predictions with 90 % intervals: measure with glmplan validate, put the "
+                                   "acceptance test of glmplan size into the contract")]  # fmt: skip
+    left = _write_right(page, left + 2, "Beside this page", pairs)
+    return max(line, left)
+
+
+def _write_right(page: Sheet, row: int, heading: str, found: list[tuple[str, str]]) -> int:
+    """Pairs of a title, which is a formula, and words, on the right half of the page; the last row."""
+    page.row(row, [heading, *[None] * 5], "heading", column=5)
+    for title, words in found:
+        row += 1
+        page.put(row, 5, f"={title}", "wrap")
+        page.say(row, 7, words, "wrap")
+        page.merged += [(row, 5, row, 6), (row, 7, row, 10)]
+        if len(words) > 55:
+            page.heights[row] = 15 * (1 + len(words) // 55)
+    return row
+
+
+# The sheet of sources: every price, default and prediction with where it comes from, and what to look at besides.
+
+_PRICES = ("Price of", "Amount", "Currency", "For", "Date", "Contains", "Source", "Term")
+_WIDTHS_SOURCES_PAGE = (22, 14, 12, 26, 12, 44, 70, 24)
+
+
+def write_sources(book: Book, options: tuple[Option, ...], edition: Edition, load: tuple[int, int, int]) -> None:
+    """Fill the sheet of sources.
+
+    `load`: Users [-], prompt and answer [token], for hazards and walls.
+    """
+    page = book["Sources"]
+    page.put(0, 0, "Sources", "title")
+    page.say(1, 0, edition.words, "note")
+    line = 3
+    page.row(line, _PRICES, "header")
+    seen = set()
+    for row in _prices(options):
+        if row in seen:
+            continue
+        seen.add(row)
+        line += 1
+        for column, value in enumerate(row):
+            if isinstance(value, str):
+                page.say(line, column, value, "small")
+            else:
+                page.put(line, column, value, "two")
+    line += 2
+    page.row(line, ("Option", "Of what", "How grave", "What", "", "What happens", "What to do"), "header")
+    for number, option in enumerate(options):
+        for words in _warnings(option, load):
+            line += 1
+            page.put(line, 0, number + 1, "small")
+            _say(page, line, words)
+    line += 2
+    page.row(line, ("Option", "Model", "Weights", "Machine", "", "What the speed rests on", "Sources"), "header")
+    for number, option in enumerate(options):
+        line += 1
+        asked = option.planned.asked
+        words = (
+            asked.model.name,
+            asked.checkpoint.name,
+            asked.machine.text,
+            option.cached[0].surface.basis,
+            f"model: {asked.model.source}; accelerator: {asked.machine.accelerator.source}",
+        )
+        page.put(line, 0, number + 1, "small")
+        _say(page, line, words)
+    page.say(line + 2, 0, "Defaults of a cost stand with their sources on Assumptions.", "note")
+    page.widths |= dict(enumerate(_WIDTHS_SOURCES_PAGE))
+    page.freeze = (4, 0)
+
+
+def _say(page: Sheet, line: int, words: tuple[str, ...]) -> None:
+    """What a plan rests on or is warned of, in a row that is high enough for it."""
+    columns = (1, 2, 3, 5, 6)
+    for column, text in zip(columns, words, strict=True):
+        page.say(line, column, text, "small")
+        if column == 3:
+            page.merged.append((line, 3, line, 4))
+    wide = [_WIDTHS_SOURCES_PAGE[column] + (_WIDTHS_SOURCES_PAGE[4] if column == 3 else 0) for column in columns]
+    lines = max(1 + int(len(text) / width) for text, width in zip(words, wide, strict=True))
+    page.heights[line] = 13.0 * lines
+
+
+def _prices(options: tuple[Option, ...]) -> Iterator[tuple[object, ...]]:
+    for option in options:
+        lines = option.purchase.lines if option.purchase is not None else ()
+        for quoted in (*(one.quotation for one in lines), option.rent):
+            for one in () if quoted is None else quoted.entries:
+                yield (one.part, one.price, one.currency, one.per, one.date, one.contains, one.source, one.term)
+
+
+def _warnings(option: Option, load: tuple[int, int, int]) -> Iterator[tuple[str, ...]]:
+    planned = option.planned
+    asked, terms = planned.asked, planned.holding.terms
+    said = {name: getattr(terms, name) for name in ("tp", "pp", "dp", "ep", "dcp", "replicas")}
+    users = -(-load[0] // option.wanted.machines)
+    try:
+        answer = fit(asked.model.name, asked.machine.text, weights=asked.checkpoint.name, engine=asked.engine,
+                     kv=terms.kv, users=(users,), input=load[1], output=load[2], **said)  # fmt: skip
+    except GlmplanError as error:
+        yield ("plan", "", str(error), "", "")
+        return
+    for one in answer.warnings:
+        yield (one.kind, one.severity, one.title, one.effect, one.do)
+
+
+def load_of_words(
+    users: int,
+    input_tokens: TokenCount | None,
+    output_tokens: TokenCount | None,
+    context: TokenCount | None,
+    **shares: Ratio,
+) -> Load:
+    """Complete a load with what a plan takes when lengths are left out.
+
+    `context`: Longest request that must fit; prompt and answer if left out.
+
+    Examples
+    --------
+    >>> load_of_words(8, None, None, None).context
+    2560
+    """
+    inputs = DEFAULT_INPUT if input_tokens is None else whole_number(input_tokens, "--input")
+    outputs = DEFAULT_OUTPUT if output_tokens is None else whole_number(output_tokens, "--output", least=2)
+    longest = inputs + outputs if context is None else whole_number(context, "--context")
+    return Load(whole_number(users, "--users"), longest, inputs, outputs, **shares)
+
+
+def calibration_mark() -> str:
+    """A short mark of the fits: the same fits give the same mark.
+
+    Examples
+    --------
+    >>> len(calibration_mark())
+    10
+    """
+    folder = data_folder("calibration") / "fits"
+    found = hashlib.sha256()
+    for path in sorted(folder.rglob("*.toml")):
+        found.update(path.relative_to(folder).as_posix().encode() + b"\0" + read_bytes(path))
+    return found.hexdigest()[:10]
+
+
+def plan_book(
+    model: str,
+    wanted: Sequence[Wanted],
+    load: Load,
+    money: Money,
+    *,
+    said: Mapping[str, Any] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Book:
+    """Plan options and write them into a workbook.
+
+    `progress`: Called with how many surfaces are done and how many there will be.
+    """
+    numbers = (load.users, load.input, load.output)
+    options = options_of(model, wanted, money, load=numbers, said=said or {}, progress=progress)
+    return workbook_of(options, load, money)
+
+
+def workbook_of(options: tuple[Option, ...], load: Load, money: Money) -> Book:
+    """Write planned options into a workbook."""
+    asked = options[0].planned.asked
+    book, grid = Book(SHEETS), Grid(options)
+    rows = assumptions_of(load, money, asked.model.name)
+    edition = Edition(
+        title=f"{asked.model.name}: what to buy or rent",
+        version=_version(),
+        calibration=calibration_mark(),
+        date=money.today.isoformat(),
+        currency=money.terms.currency,
+    )
+    book.properties = {"title": edition.title, "comments": edition.words, "author": "glmplan"}
+    write_options(book, options, money.terms)
+    write_assumptions(book, options, rows)
+    write_surface(book, options, grid)
+    write_calculation(book, options, grid, write_memory(book, options))
+    write_results(book, options, money.terms)
+    write_sensitivity(book, options, rows, edition.currency)
+    write_sources(book, options, edition, (load.users, load.input, load.output))
+    write_summary(book, options, rows, edition, grid)
+    return book
+
+
+def _version() -> str:
+    try:
+        return version("glmplan")
+    except PackageNotFoundError:
+        return "from a checkout"

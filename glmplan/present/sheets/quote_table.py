@@ -1,0 +1,649 @@
+"""Where the table of a quote stands: its header, in one row or two, and what each of its columns holds."""
+
+from __future__ import annotations
+
+import math
+import re
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from glmplan.catalog.entries.accelerators import accelerator_aliases, accelerator_names, load_accelerator
+from glmplan.catalog.entries.hosts import host_names
+from glmplan.catalog.entries.names import header_words, part_numbers, plain_words
+from glmplan.catalog.files import plain_name, read_toml, understood
+from glmplan.errors import SpecError
+from glmplan.present.sheets.book import column_name, place_of
+from glmplan.present.sheets.workbook_parts import Row, SheetPart, parsed, rows_of, sheets_of, strings_of
+from glmplan.units import Ratio
+
+__all__ = [
+    "LOOKED_AT",
+    "ROLES",
+    "Line",
+    "Mapped",
+    "Named",
+    "Survey",
+    "Table",
+    "currency_in",
+    "find_table",
+    "line_of",
+    "machine_in",
+    "number_in",
+    "read_mapping",
+    "surveyed",
+]
+
+
+# What a cell of a quote says: a number, an amount of money, a machine.
+
+_SIGNS = {"$": "USD", "€": "EUR", "£": "GBP", "¥": "JPY", "us$": "USD", "chf": "CHF", "fr.": "CHF"}
+_CODES = (
+    "USD",
+    "EUR",
+    "GBP",
+    "CHF",
+    "JPY",
+    "CNY",
+    "SEK",
+    "NOK",
+    "DKK",
+    "PLN",
+    "CZK",
+    "AUD",
+    "CAD",
+    "INR",
+    "SGD",
+    "KRW",
+)
+_DIGITS = re.compile(r"[-+]?\d[\d.,'’\s\u00a0\u202f]*")
+_TIMES = re.compile(r"(?<![\w.])(\d{1,3})\s*(?:[x×*]|pcs\.?|stk\.?|units? of)\s*(?=\D)", re.IGNORECASE)
+#: words that say nothing about which card it is
+_NOISE = frozenset(
+    (
+        *("nvidia", "amd", "intel", "geforce", "tesla", "quadro", "radeon", "instinct", "gpu", "gpus", "card", "cards"),
+        *("edition", "graphics", "accelerator", "the", "with", "tensor", "core", "generation", "gddr6", "gddr7"),
+        *("hbm2e", "hbm3", "hbm3e"),
+    )
+)
+#: cards of a machine that a bare number of cards is taken to stand in [-]
+_IN_ONE = 8
+
+
+def currency_in(text: object) -> str:
+    """Currency that a text names.
+
+    `text`: A cell, a header or a number format.
+
+    Examples
+    --------
+    >>> currency_in("Preis [€]"), currency_in("12 USD"), currency_in("Menge")
+    ('EUR', 'USD', '')
+    """
+    words = str(text)
+    for code in _CODES:
+        if re.search(rf"(?<![A-Za-z]){code}(?![A-Za-z])", words, re.IGNORECASE):
+            return code
+    return next((code for sign, code in _SIGNS.items() if sign in words.lower()), "")
+
+
+def number_in(value: object) -> float | None:
+    """A number as people write it, whichever signs part thousands and decimals.
+
+    Returns: The number; None if the text holds none, [unit of the cell].
+
+    Examples
+    --------
+    >>> number_in("12.345,60 €"), number_in("$ 8,500"), number_in("1 234 567"), number_in("on request")
+    (12345.6, 8500.0, 1234567.0, None)
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    found = _DIGITS.search(str(value or ""))
+    if found is None:
+        return None
+    digits = re.sub(r"[\s\u00a0\u202f'’]", "", found[0]).rstrip(".,")
+    for decimal, thousands in ((",", "."), (".", ",")):
+        if decimal in digits and thousands in digits and digits.rfind(decimal) > digits.rfind(thousands):
+            digits = digits.replace(thousands, "").replace(decimal, ".")
+            break
+    else:
+        sign = "," if "," in digits else "."
+        groups = digits.split(sign)
+        # three digits behind each sign are thousands; anything else behind a single sign are decimals
+        if len(groups) > 1 and all(len(one) == 3 for one in groups[1:]) and groups[0].lstrip("+-0"):
+            digits = "".join(groups)
+        else:
+            digits = digits.replace(",", ".")
+    factor = 1000.0 if re.match(r"\s*k\b", str(value)[found.end() :], re.IGNORECASE) else 1.0
+    try:
+        return factor * float(digits)
+    except ValueError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A machine that a row names.
+
+    Attributes
+    ----------
+    on : str
+        As `glmplan.fit` takes it.
+    machines : int
+        How many, [-]
+    """
+
+    on: str
+    machines: int
+
+
+@lru_cache(maxsize=1)
+def _cards() -> tuple[tuple[frozenset[str], str], ...]:
+    """Words that all have to stand in a text for it to name a card."""
+    found = []
+    for name in accelerator_names():
+        part = load_accelerator(name)
+        for text in (name, part.full_name, *(alias for alias, of in accelerator_aliases().items() if of == name)):
+            words = frozenset(_words(text))
+            if words:
+                found.append((words, name))
+    return tuple(found)
+
+
+def _words(text: object) -> list[str]:
+    # 80 GB and 80GB, SXM5 and SXM are the same
+    joined = re.sub(r"\b(\d+) g[bi]b?\b", r"\1gb", plain_words(text))
+    joined = re.sub(r"\b(\d+)gib\b", r"\1gb", joined)
+    joined = re.sub(r"\bsxm\d\b", "sxm", joined).replace("workstation", "ws")
+    return [one for one in joined.split() if one not in _NOISE]
+
+
+def machine_in(text: object, part_number: object, count: Ratio | None, known: dict[str, str]) -> Named:
+    """The machine that a row of a quote offers.
+
+    Returns: The machine. A bare card makes one machine of up to eight; ``8x`` in the text, or a host, is a machine of
+      its own, of which there are as many as the row says.
+
+    Examples
+    --------
+    >>> machine_in("NVIDIA RTX PRO 6000 Blackwell Server Edition 96 GB", None, 4, {})
+    Named(on='4xrtx-pro-6000-server', machines=1)
+    >>> machine_in("Server, 8x H200 SXM5 141GB", None, 2, {})
+    Named(on='8xh200-sxm', machines=2)
+    """
+    number = 1 if count is None else round(count) if math.isfinite(count) else 0
+    if number < 1 or (count is not None and abs(count - number) > 1e-9):
+        raise SpecError(f"the count {count:g} is no number of machines")
+    said = known.get(plain_words(text)) or known.get(plain_words(part_number or ""))
+    if said is not None:
+        return _of(said, number)
+    whole = plain_name(str(text)) if text else ""
+    if whole in host_names():
+        return Named(whole, number)
+    host = _host_by_words(text)
+    if host is not None:
+        return Named(host, number)
+    part = _by_number(part_number) or _by_number_in(text)
+    part = part or _by_words(text)
+    if re.match(r"\d+x", part) or part in host_names():  # a node; its number says what is in it
+        return Named(part, number)
+    times = _TIMES.search(str(text or ""))
+    if times is not None and int(times[1]) > 0:
+        return Named(f"{int(times[1])}x{part}", number)
+    return _of(part, number)
+
+
+def _of(part: str, number: int) -> Named:
+    if re.match(r"\d+x", part) or part in host_names():
+        return Named(part, number)
+    if number <= _IN_ONE:
+        return Named(f"{number}x{part}", 1)
+    if number % _IN_ONE:
+        raise SpecError(f"{number} cards do not fill machines of {_IN_ONE}: write 8x in the name, or map it")
+    return Named(f"{_IN_ONE}x{part}", number // _IN_ONE)
+
+
+def _by_number(number: object) -> str | None:
+    return part_numbers().get(plain_words(number or "").replace(" ", ""))
+
+
+def _by_number_in(text: object) -> str | None:
+    return next((found for one in str(text or "").split() if (found := _by_number(one.strip("(),;")))), None)
+
+
+def _host_by_words(text: object) -> str | None:
+    """A host of which all words stand in the text; how many cards it holds may be left out."""
+    words, found = set(_words(text)), {}
+    for name in host_names():
+        named = name.split("-")
+        needed = set(_words(" ".join(named[:-1] if named[-1].isdigit() else named)))
+        if len(needed) > 1 and needed <= words and not any(one.isdigit() for one in needed):
+            found[name] = (len(needed), -len(named))
+    best = [name for name, size in found.items() if size == max(found.values())]
+    return best[0] if len(best) == 1 else None
+
+
+def _by_words(text: object) -> str:
+    if not str(text or "").strip():
+        raise SpecError("the row names no hardware")
+    words = set(_words(text))
+    found: dict[str, int] = {}
+    for needed, name in _cards():
+        if needed <= words:
+            found[name] = max(found.get(name, 0), len(needed))
+    best = [name for name, size in found.items() if size == max(found.values())]
+    if len(best) == 1:
+        return best[0]
+    shown = " ".join(str(text).split())[:60]
+    if best:
+        raise SpecError(f"“{shown}” may be {' or '.join(sorted(best))}: say which")
+    near = sorted({name for needed, name in _cards() if needed & words & _telling()})
+    if near and len(near) <= 6:
+        raise SpecError(f"“{shown}” may be {' or '.join(near)}: say which")
+    raise SpecError(f"“{shown}” names no accelerator that is known: map it, or see glmplan hardware list")
+
+
+@lru_cache(maxsize=1)
+def _telling() -> frozenset[str]:
+    """Words with a letter and a digit, as in H100, that stand in names of cards."""
+    words = {one for needed, _ in _cards() for one in needed}
+    return frozenset(one for one in words if re.search(r"[a-z]", one) and re.search(r"\d", one) and "gb" not in one)
+
+
+#: what a column may hold
+ROLES: tuple[str, ...] = ("hardware", "part_number", "count", "unit_price", "total_price", "delivery", "currency")
+#: rows among which the header is looked for [-]
+LOOKED_AT = 60
+_IN_BRACKETS = re.compile(r"[\[(].*?[\])]")
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """What the buyer says of a quote.
+
+    Attributes
+    ----------
+    sheet : str
+        Its sheet; the first with a header if empty.
+    header : int
+        Row of the header, from 1; 0 if it is to be found, [-]
+    columns : dict of str to str
+        What a column holds → its letter, or the words over it.
+    hardware : dict of str to str
+        Words of a row, as `glmplan.catalog.entries.names.plain_words` writes them → machine.
+    rates : dict of str to float
+        Currency → what one of it is worth in the currency of the costs, [-]
+    currency : str
+        Of prices that name none.
+    """
+
+    sheet: str = ""
+    header: int = 0
+    columns: Mapping[str, str] = field(default_factory=dict)
+    hardware: Mapping[str, str] = field(default_factory=dict)
+    rates: Mapping[str, float] = field(default_factory=dict)
+    currency: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a quote.
+
+    Attributes
+    ----------
+    header : int
+        Last row of its header, from 1, [-]
+    columns : dict of str to int
+        What a column holds → its place, from 0, [-]
+    titles : dict of str to str
+        What a column holds → the words over it.
+    currency : str
+        That the header names; empty if it names none.
+    """
+
+    header: int
+    columns: dict[str, int]
+    titles: dict[str, str]
+    currency: str
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A row of a quote.
+
+    Attributes
+    ----------
+    hardware, part_number, delivery : object
+        Its cells.
+    count : float or None
+        How many, [-]
+    price : float or None
+        Of all of them, [unit of money]
+    currency : str
+        Of the price; empty if nothing says.
+    trouble : str
+        Why a number cannot be read; empty if all can.
+    """
+
+    hardware: Any
+    part_number: Any
+    delivery: Any
+    count: float | None
+    price: float | None
+    currency: str
+    trouble: str = ""
+
+
+def read_mapping(path: str | None) -> Mapped:
+    """Read what the buyer says of a quote.
+
+    `path`: A TOML file with ``sheet``, ``header_row``, ``currency`` and the tables ``[columns]``, ``[hardware]`` and
+      ``[rates]``.
+    """
+    if path is None:
+        return Mapped()
+    content = read_toml(path)
+    known = ("sheet", "header_row", "currency", "columns", "hardware", "rates")
+    for name in content:
+        if name not in known:
+            raise SpecError("is not a field of a mapping", file=path, value=name, choices=known)
+    for name in content.get("columns", {}):
+        if name not in ROLES:
+            raise SpecError("is not what a column can hold", file=path, field="columns", value=name, choices=ROLES)
+    with understood(path, "mapping"):
+        return Mapped(
+            sheet=str(content.get("sheet", "")),
+            header=int(content.get("header_row", 0)),
+            columns={name: str(one) for name, one in content.get("columns", {}).items()},
+            hardware={plain_words(name): str(one) for name, one in content.get("hardware", {}).items()},
+            rates={name.upper(): float(one) for name, one in content.get("rates", {}).items()},
+            currency=str(content.get("currency", "")).upper(),
+        )
+
+
+def _role(title: str) -> tuple[str, int]:
+    """What a column holds by the words over it, and how long the phrase is that says so."""
+    words = f" {plain_words(_IN_BRACKETS.sub(' ', title))} "
+    best = ("", 0)
+    for role, phrases in header_words().columns.items():
+        for phrase in phrases:
+            if len(phrase) > best[1] and f" {phrase} " in words:
+                best = (role, len(phrase))
+    return best
+
+
+def _titles(row: Row, above: Row | None, merged: Sequence[tuple[int, int, int, int]]) -> dict[int, str]:
+    """Words over each column; those of a merged cell above hold for all columns below it."""
+    found = {column: str(value) for column, value in row.cells.items() if isinstance(value, str) and value.strip()}
+    for top, left, bottom, right in merged:
+        # a cell that was merged downwards stands over the column as well
+        if above is not None and top <= above.number <= bottom and top <= row.number <= bottom:
+            for column in range(left, right + 1):
+                if column not in found and isinstance(above.cells.get(left), str):
+                    found[column] = str(above.cells[left])
+    if above is None:
+        return found
+    over = {column: str(value) for column, value in above.cells.items() if isinstance(value, str) and value.strip()}
+    for top, left, bottom, right in merged:
+        if top <= above.number <= bottom and left in over:
+            over |= dict.fromkeys(range(left, right + 1), over[left])
+    both = {column: f"{over.get(column, '')} {text}".strip() for column, text in found.items()}
+    return over | both
+
+
+def _columns(titles: dict[int, str]) -> dict[str, int]:
+    found: dict[str, tuple[int, int]] = {}
+    for column, title in sorted(titles.items()):
+        role, size = _role(title)
+        if role and size > found.get(role, (0, 0))[1]:
+            found[role] = (column, size)
+    return {role: column for role, (column, _) in found.items()}
+
+
+def _score(columns: Mapping[str, int]) -> int:
+    if "hardware" not in columns and "part_number" not in columns:
+        return 0
+    return len(columns)
+
+
+def find_table(rows: Sequence[Row], mapped: Mapped, merged: Sequence[tuple[int, int, int, int]] = ()) -> Table | None:
+    """Find the header of a table.
+
+    - `merged`: Merged cells: rows from 1 and columns from 0 of their corners (top, left, bottom, right)
+    - Returns: The table; None where no row names hardware and two more columns.
+    """
+    best: tuple[int, Row, dict[int, str], dict[str, int]] | None = None
+    for place, row in enumerate(rows):
+        if mapped.header and row.number != mapped.header:
+            continue
+        above = rows[place - 1] if place and rows[place - 1].number == row.number - 1 else None
+        alone = _titles(row, None, ())
+        choices = [alone] if above is None else [alone, _titles(row, above, merged)]
+        for titles in choices:
+            columns = _columns(titles)
+            score = _score(columns)
+            enough = score >= 2 or mapped.header or (mapped.columns and score)
+            if enough and (best is None or score > best[0]):
+                best = (score, row, titles, columns)
+    if best is None and mapped.header:
+        best = next(((0, row, _titles(row, None, ()), {}) for row in rows if row.number == mapped.header), None)
+    if best is None:
+        return None
+    _, row, titles, columns = best
+    columns |= _said_columns(mapped, titles)
+    if "hardware" not in columns and "part_number" not in columns:
+        return None
+    shown = {role: titles.get(column, "") for role, column in columns.items()}
+    money = [currency_in(shown.get(role, "")) for role in ("unit_price", "total_price")]
+    return Table(row.number, columns, shown, next((one for one in money if one), ""))
+
+
+def _said_columns(mapped: Mapped, titles: dict[int, str]) -> dict[str, int]:
+    found = {}
+    for role, said in mapped.columns.items():
+        near = [column for column, title in titles.items() if plain_words(title) == plain_words(said)]
+        if near:
+            found[role] = near[0]
+        elif said.isascii() and said.isalpha() and len(said) <= 3:
+            found[role] = place_of(f"{said.upper()}1")[1]
+        else:
+            shown = [f"{column_name(column)}: {title}" for column, title in sorted(titles.items())]
+            raise SpecError("stands over no column", field=f"columns.{role}", value=said, choices=shown)
+    return found
+
+
+def line_of(row: Row, table: Table, mapped: Mapped, formats: Mapping[str, str]) -> Line | None:
+    """Read a row below the header.
+
+    - `formats`: Number of a style → currency of its number format.
+    - Returns: The row; None for empty ones and sums.
+    """
+    at = {role: row.cells.get(column) for role, column in table.columns.items()}
+    named = [at.get("hardware"), at.get("part_number")]
+    first = plain_words(next((one for one in named if one is not None), ""))
+    words = header_words().totals
+    others = [plain_words(one) for one in row.cells.values() if isinstance(one, str)]
+    if not row.cells or first in words or any(first.startswith(f"{one} ") for one in words):
+        return None
+    if at.get("count") is None and any(f" {one} " in f" {first} " for one in header_words().taxes):
+        return None
+    if not first:
+        missing = [role for role, column in table.columns.items() if column in row.cells and row.cells[column] is None]
+        has_amounts = any(isinstance(at.get(role), int | float) for role in ("count",))
+        if missing == [] and (not has_amounts or any(one in words for one in others)):
+            return None
+    trouble = _trouble(row, table)
+    count = number_in(at.get("count"))
+    if at.get("count") not in (None, "") and count is None and not trouble:
+        trouble = f"the count “{at['count']}” is no number"
+    unit, total = number_in(at.get("unit_price")), number_in(at.get("total_price"))
+    price = total if total is not None else None if unit is None else unit * (1.0 if count is None else count)
+    currency = _currency(row, table, mapped, formats)
+    return Line(named[0], named[1], at.get("delivery"), count, price, currency, trouble)
+
+
+def _trouble(row: Row, table: Table) -> str:
+    """Formulas whose values were not saved."""
+    for role in ("hardware", "part_number", "count"):
+        column = table.columns.get(role)
+        if column is not None and column in row.cells and row.cells[column] is None:
+            cell = f"{column_name(column)}{row.number}"
+            return f"{cell} holds a formula without its value: open the file in a spreadsheet program and save it"
+    return ""
+
+
+def _currency(row: Row, table: Table, mapped: Mapped, formats: Mapping[str, str]) -> str:
+    own = row.cells.get(table.columns.get("currency", -1))
+    if own and currency_in(own):
+        return currency_in(own)
+    for role in ("total_price", "unit_price"):
+        column = table.columns.get(role)
+        if column is None or row.cells.get(column) is None:
+            continue
+        value = row.cells[column]
+        said = currency_in(value) if isinstance(value, str) else formats.get(row.styles.get(column, ""), "")
+        if said:
+            return said
+    return table.currency or mapped.currency
+
+
+# A first look at a workbook that somebody else made: which sheet holds the quote, and what is special about it.
+
+#: columns that a sheet may have [-]
+_MOST_COLUMNS = 16384
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What was found.
+
+    Attributes
+    ----------
+    sheet : SheetPart
+        The sheet of the quote.
+    table : Table
+        Its table.
+    strings : list of str
+        Strings that cells share.
+    formats : dict of str to str
+        Number of a style → currency of its number format.
+    first_free : int
+        First column that is right of everything, from 0, [-]
+    rows : int
+        Rows of the sheet, [-]
+    header_style : str or None
+        Style of the header's last cell.
+    remarks : tuple of str
+        What is special about the file.
+    """
+
+    sheet: SheetPart
+    table: Table
+    strings: list[str]
+    formats: dict[str, str]
+    first_free: int
+    rows: int
+    header_style: str | None
+    remarks: tuple[str, ...]
+
+
+def surveyed(archive: zipfile.ZipFile, mapped: Mapped, progress: Callable[[int, int], None] | None = None) -> Survey:
+    """Find the quote in a workbook.
+
+    `progress`: Called with rows that were read, and 0.
+    """
+    sheets, strings = sheets_of(archive), strings_of(archive)
+    wanted = [one for one in sheets if not mapped.sheet or one.name == mapped.sheet]
+    if not wanted:
+        raise SpecError("is no sheet of the file", field="sheet", value=mapped.sheet, choices=[o.name for o in sheets])
+    for sheet in wanted:
+        walk = _walked(archive, sheet, strings, progress)
+        table = find_table(walk.first, mapped, walk.merged)
+        if table is None:
+            continue
+        columns = [walk.last, *(right for _, _, _, right in walk.merged)]
+        header = next(row for row in walk.first if row.number == table.header)
+        style = header.styles.get(max(header.cells, default=0)) if header.cells else None
+        free = max(columns) + 1
+        if free + 12 > _MOST_COLUMNS:
+            raise SpecError("has no free columns at its right", field=sheet.name)
+        remarks = _remarks(archive)
+        if walk.protected:
+            remarks = (*remarks, f"the sheet {sheet.name} is protected: the protection stays")
+        return Survey(sheet, table, strings, _formats(archive), free, walk.rows, style, remarks)
+    names = ", ".join(one.name for one in wanted)
+    raise SpecError(
+        f"has no header that names hardware and one more column (looked at the first {LOOKED_AT} rows of {names}): "
+        "say where it stands with --map",
+        file=archive.filename,
+    )
+
+
+@dataclass
+class _Walk:
+    """What one pass over a sheet finds."""
+
+    first: list[Row] = field(default_factory=list)
+    last: int = 0
+    rows: int = 0
+    merged: list[tuple[int, int, int, int]] = field(default_factory=list)
+    protected: bool = False
+
+    def other(self, name: str, attributes: dict[str, str]) -> None:
+        if name == "mergeCell" and ":" in attributes.get("ref", ""):
+            one, _, other = attributes["ref"].partition(":")
+            (top, left), (bottom, right) = place_of(one), place_of(other)
+            self.merged.append((top + 1, left, bottom + 1, right))
+        self.protected = self.protected or name == "sheetProtection"
+
+
+def _walked(
+    archive: zipfile.ZipFile, sheet: SheetPart, strings: list[str], progress: Callable[[int, int], None] | None
+) -> _Walk:
+    found = _Walk()
+    for row in rows_of(archive, sheet.part, strings, found.other):
+        found.rows += 1
+        if row.number <= LOOKED_AT:
+            found.first.append(row)
+        found.last = max(found.last, *row.cells, *row.styles) if row.cells or row.styles else found.last
+        if progress is not None and found.rows % 1000 == 0:
+            progress(found.rows, 0)
+    return found
+
+
+def _formats(archive: zipfile.ZipFile) -> dict[str, str]:
+    """Styles whose number format names a currency."""
+    if "xl/styles.xml" not in archive.namelist():
+        return {}
+    codes: dict[str, str] = {}
+    styles: list[str] = []
+    inside = [False]
+
+    def wanted(name: str, attributes: dict[str, str]) -> None:
+        if name == "numFmt":
+            codes[attributes.get("numFmtId", "")] = attributes.get("formatCode", "")
+        elif name in ("cellXfs", "cellStyleXfs", "cellStyles", "dxfs"):
+            inside[0] = name == "cellXfs"
+        elif name == "xf" and inside[0]:
+            styles.append(attributes.get("numFmtId", "0"))
+
+    parsed(archive, "xl/styles.xml", wanted)
+    # [$€-407] names the sign in brackets
+    found = {str(n): currency_in(re.sub(r"\[\$([^\]-]*)[^\]]*\]", r"\1", codes.get(one, ""))) for n, one in
+             enumerate(styles)}  # fmt: skip
+    return {number: code for number, code in found.items() if code}
+
+
+def _remarks(archive: zipfile.ZipFile) -> tuple[str, ...]:
+    names = archive.namelist()
+    found = []
+    if any(one.startswith("xl/externalLinks/") for one in names):
+        found.append("cells refer to other workbooks: their saved values are read, and the links stay as they are")
+    if any(one.startswith("_xmlsignatures/") for one in names):
+        found.append("the file is signed: the signature does not hold for the filled copy")
+    if any(one.endswith("vbaProject.bin") for one in names):
+        found.append("the file holds macros: they are copied and not run")
+    return tuple(found)

@@ -1,0 +1,326 @@
+"""The parts of a workbook that somebody else made: its sheets read row by row, and cells put into them without a change
+to anything else.
+
+The XML of the edited sheet is copied byte by byte; new cells go in before the end of their row, as text or numbers and
+never as a formula. All other parts are copied whole.
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+from xml.parsers import expat
+from xml.sax.saxutils import escape
+
+from glmplan.catalog.files import part_pieces
+from glmplan.errors import SpecError
+from glmplan.present.sheets.book import column_name, place_of
+
+__all__ = ["Row", "SheetPart", "edited", "parsed", "rows_of", "sheets_of", "strings_of"]
+
+_SPANS = re.compile(rb"""\s+spans=(?:"[^"]*"|'[^']*')""")
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
+#: strings that cells share: what they may hold in all [B]
+_MOST_OF_STRINGS = 512 * 2**20
+
+
+@lru_cache(maxsize=2000)
+def _column(letters: str) -> int:
+    return place_of(f"{letters}1")[1]
+
+
+@dataclass(frozen=True, slots=True)
+class SheetPart:
+    """A sheet.
+
+    Attributes
+    ----------
+    name, part : str
+        Its name, and its part in the archive.
+    """
+
+    name: str
+    part: str
+
+
+@dataclass(slots=True)
+class Row:
+    """A row of a sheet.
+
+    Attributes
+    ----------
+    number : int
+        From 1, [-]
+    cells : dict of int to object
+        Column from 0 → number or text; None for a formula whose value was not saved, [unit of the cell]
+    styles : dict of int to str
+        Column → number of its style.
+    """
+
+    number: int
+    cells: dict[int, Any] = field(default_factory=dict)
+    styles: dict[int, str] = field(default_factory=dict)
+
+
+def _parser() -> Any:
+    made = expat.ParserCreate()
+
+    def refuse(*_: object) -> None:
+        raise SpecError("declares entities, which no workbook does: it is not read")
+
+    made.EntityDeclHandler = refuse
+    made.buffer_text = True
+    return made
+
+
+def parsed(archive: zipfile.ZipFile, part: str, wanted: Callable[[str, dict[str, str]], None]) -> None:
+    """Call back for every element of a part.
+
+    `wanted`: Takes the name of the element without its prefix, and its attributes.
+    """
+    made = _parser()
+    made.StartElementHandler = lambda name, attributes: wanted(name.rpartition(":")[2], attributes)
+    try:
+        for piece in part_pieces(archive, part):
+            made.Parse(piece, False)
+        made.Parse(b"", True)
+    except expat.ExpatError as error:
+        raise SpecError(f"is damaged inside ({part}: {error}): open it, and save it again",
+                        file=archive.filename) from None  # fmt: skip
+
+
+def sheets_of(archive: zipfile.ZipFile) -> list[SheetPart]:
+    """Sheets of a workbook, in their order.
+
+    Returns: Sheets with cells; charts on their own are left out.
+    """
+    if "xl/workbook.xml" not in archive.namelist():
+        raise SpecError("is no workbook: it has no xl/workbook.xml", file=archive.filename)
+    targets: dict[str, str] = {}
+
+    def relation(name: str, attributes: dict[str, str]) -> None:
+        if name == "Relationship" and attributes.get("Type", "").endswith("/worksheet"):
+            target = attributes["Target"]
+            targets[attributes["Id"]] = target.lstrip("/") if target.startswith("/") else f"xl/{target}"
+
+    found: list[SheetPart] = []
+
+    def sheet(name: str, attributes: dict[str, str]) -> None:
+        known = [value for key, value in attributes.items() if key.rpartition(":")[2] == "id" and ":" in key]
+        if name == "sheet" and known and known[0] in targets:
+            found.append(SheetPart(attributes.get("name", ""), targets[known[0]]))
+
+    parsed(archive, "xl/_rels/workbook.xml.rels", relation)
+    parsed(archive, "xl/workbook.xml", sheet)
+    if not found:
+        raise SpecError("holds no sheet with cells", file=archive.filename)
+    return found
+
+
+def strings_of(archive: zipfile.ZipFile) -> list[str]:
+    """Strings that cells share."""
+    name = "xl/sharedStrings.xml"
+    if name not in archive.namelist():
+        return []
+    found: list[str] = []
+    texts: list[str] = []
+    inside = {"t": False, "rPh": False}
+    made = _parser()
+
+    def start(name: str, _: dict[str, str]) -> None:
+        plain = name.rpartition(":")[2]
+        if plain == "si":
+            texts.clear()
+        elif plain in inside:
+            inside[plain] = True
+
+    def end(name: str) -> None:
+        plain = name.rpartition(":")[2]
+        if plain == "si":
+            found.append("".join(texts))
+        elif plain in inside:
+            inside[plain] = False
+
+    made.StartElementHandler, made.EndElementHandler = start, end
+    made.CharacterDataHandler = lambda text: texts.append(text) if inside["t"] and not inside["rPh"] else None
+    for piece in part_pieces(archive, name, most=_MOST_OF_STRINGS):
+        made.Parse(piece, False)
+    made.Parse(b"", True)
+    return found
+
+
+Other = Callable[[str, dict[str, str]], None]
+
+
+class _Reader:
+    """Rows of a sheet as its XML comes in."""
+
+    def __init__(self, strings: list[str], other: Other | None = None) -> None:
+        self.strings, self.other = strings, other
+        self.done: list[Row] = []
+        self.row, self.last_row = Row(0), 0
+        self._cell: tuple[int, str, bool] = (0, "n", False)
+        self._texts: list[str] = []
+        self._in_value = False
+        self._next = 0
+
+    def start(self, name: str, attributes: dict[str, str]) -> None:
+        if name == "row":
+            number = int(attributes.get("r", self.last_row + 1))
+            self.row, self.last_row, self._next = Row(number), number, 0
+        elif name == "c":
+            column = _column(attributes["r"].rstrip("0123456789")) if "r" in attributes else self._next
+            self._next = column + 1
+            self._cell = (column, attributes.get("t", "n"), False)
+            self._texts = []
+            if "s" in attributes:
+                self.row.styles[column] = attributes["s"]
+        elif name == "f":
+            self._cell = (self._cell[0], self._cell[1], True)
+        elif name in ("v", "t"):
+            self._in_value = True
+        elif self.other is not None:
+            self.other(name, attributes)
+
+    def text(self, text: str) -> None:
+        if self._in_value:
+            self._texts.append(text)
+
+    def end(self, name: str) -> None:
+        if name in ("v", "t"):
+            self._in_value = False
+        elif name == "c":
+            column, kind, formula = self._cell
+            said = "".join(self._texts)
+            if said or formula:
+                self.row.cells[column] = self._value(kind, said) if said else None
+        elif name == "row":
+            self.done.append(self.row)
+
+    def _value(self, kind: str, said: str) -> Any:
+        if kind == "s":
+            number = int(said)
+            return self.strings[number] if number < len(self.strings) else ""
+        if kind in ("inlineStr", "str", "e", "d"):
+            return said
+        return float(said)
+
+
+def rows_of(
+    archive: zipfile.ZipFile, part: str, strings: list[str], other: Callable[[str, dict[str, str]], None] | None = None
+) -> Iterator[Row]:
+    """Rows of a sheet, one after another.
+
+    `other`: Takes name and attributes of every element that is no part of a row.
+    """
+    reader, made = _Reader(strings, other), _parser()
+    made.StartElementHandler = lambda name, attributes: reader.start(name.rpartition(":")[2], attributes)
+    made.EndElementHandler = lambda name: reader.end(name.rpartition(":")[2])
+    made.CharacterDataHandler = reader.text
+    try:
+        for piece in part_pieces(archive, part):
+            if piece[:2] in (b"\xff\xfe", b"\xfe\xff"):
+                raise SpecError("sheet is written in UTF-16: open it, and save it again", file=archive.filename)
+            made.Parse(piece, False)
+            yield from reader.done
+            reader.done.clear()
+        made.Parse(b"", True)
+    except expat.ExpatError as error:
+        raise SpecError(f"sheet is damaged ({error}): open it, and save it again", file=archive.filename) from None
+
+
+def _cell_xml(prefix: str, place: str, value: Any, style: str | None) -> bytes:
+    marked = f' s="{style}"' if style is not None else ""
+    if isinstance(value, str):
+        text = escape(_CONTROL.sub("\ufffd", value))
+        return (
+            f'<{prefix}c r="{place}"{marked} t="inlineStr"><{prefix}is><{prefix}t xml:space="preserve">{text}'
+            f"</{prefix}t></{prefix}is></{prefix}c>"
+        ).encode()
+    return f'<{prefix}c r="{place}"{marked}><{prefix}v>{float(value)!r}</{prefix}v></{prefix}c>'.encode()
+
+
+def edited(
+    archive: zipfile.ZipFile,
+    part: str,
+    strings: list[str],
+    column: int,
+    cells: Callable[[Row], tuple[Mapping[int, Any], str | None]],
+) -> Iterator[bytes]:
+    """The XML of a sheet with more cells in it.
+
+    - `column`: First of the new columns, right of all others.
+    - `cells`: Row → number of the new column from 0 → value, and the style of its cells.
+    """
+    splicer = _Splicer(strings, column, cells)
+    for piece in part_pieces(archive, part):
+        yield splicer.feed(piece)
+    yield splicer.close()
+
+
+class _Splicer:
+    """Copies XML byte by byte and puts cells before the ends of rows."""
+
+    def __init__(
+        self, strings: list[str], column: int, cells: Callable[[Row], tuple[Mapping[int, Any], str | None]]
+    ) -> None:
+        self.reader, self.column, self.cells = _Reader(strings), column, cells
+        self.made = _parser()
+        self.made.StartElementHandler, self.made.EndElementHandler = self._start, self._end
+        self.made.CharacterDataHandler = self.reader.text
+        #: bytes that were not copied yet, the first of them that counts, and its place in the file
+        self.held, self.at, self.first, self.out = b"", 0, 0, bytearray()
+
+    def feed(self, piece: bytes) -> bytes:
+        # what belongs to a row that is open waits
+        self.held, self.at = self.held[self.at :] + piece, 0
+        self.made.Parse(piece, False)
+        return self._taken()
+
+    def close(self) -> bytes:
+        self.made.Parse(b"", True)
+        self.out += self.held[self.at :]
+        self.held, self.at = b"", 0
+        return self._taken()
+
+    def _taken(self) -> bytes:
+        found = bytes(self.out)
+        self.out.clear()
+        return found
+
+    def _upto(self, index: int) -> bytes:
+        """Bytes up to a place of the file, which are then no longer held."""
+        end = self.at + index - self.first
+        found, self.at, self.first = self.held[self.at : end], end, index
+        return found
+
+    def _start(self, name: str, attributes: dict[str, str]) -> None:
+        plain = name.rpartition(":")[2]
+        self.reader.start(plain, attributes)
+        if plain == "row":
+            self.out += self._upto(self.made.CurrentByteIndex)
+
+    def _end(self, name: str) -> None:
+        plain = name.rpartition(":")[2]
+        self.reader.end(plain)
+        if plain != "row":
+            return
+        row = self.reader.done.pop()
+        new, style = self.cells(row)
+        if not new:
+            return
+        prefix = name[: len(name) - len(plain)]
+        made = b"".join(
+            _cell_xml(prefix, f"{column_name(self.column + place)}{row.number}", value, style)
+            for place, value in sorted(new.items())
+        )
+        inside = self._upto(self.made.CurrentByteIndex)
+        if inside.endswith(b"/>") and inside.count(b"<") == 1:  # a row without cells that closes itself
+            self.out += _SPANS.sub(b"", inside)[:-2].rstrip() + b">" + made + f"</{name}>".encode()
+            return
+        end = inside.index(b">") + 1
+        self.out += _SPANS.sub(b"", inside[:end]) + inside[end:] + made

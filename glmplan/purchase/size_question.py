@@ -1,0 +1,226 @@
+"""What a buyer asks: a model, a load, a promise, and what may be spent."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from glmplan.catalog.entries.accelerators import accelerator_aliases, accelerator_names
+from glmplan.catalog.entries.hosts import host_names
+from glmplan.catalog.files import plain_name
+from glmplan.catalog.schema.model import ModelSpec
+from glmplan.errors import SpecError
+from glmplan.io.models.resolve import resolve_model
+from glmplan.planner.question import DEFAULT_INPUT, DEFAULT_OUTPUT, named_engine
+from glmplan.simulation.traffic.slo import parse_slo
+from glmplan.simulation.traffic.spec import MOST_USERS, Traffic, parse_traffic
+from glmplan.units import Usd, finite_number, read_watts, whole_number
+
+__all__ = ["KINDS", "SizeQuestion", "read_amount", "read_size"]
+
+#: ways to come by a machine
+KINDS: dict[str, tuple[str, ...]] = {"buy": ("buy",), "rent": ("rent",), "any": ("buy", "rent")}
+_AMOUNT = re.compile(r"([\d_.,]+)\s*([kKM]?)\s*([A-Za-z]{3})?")
+
+
+@dataclass(frozen=True)
+class SizeQuestion:
+    """What is to be bought or rented.
+
+    Attributes
+    ----------
+    model : str
+        Model as typed.
+    spec : ModelSpec
+        The model.
+    weights : tuple of str
+        Formats that are looked at.
+    engines : tuple of str or None
+        Engines that are looked at; None is the plan's own choice.
+    traffic : Traffic
+        Load: users [-] or rate [1/s], and lengths [token].
+    slo : str
+        The promise.
+    kinds : tuple of str
+        ``buy``, ``rent`` or both.
+    budget : float or None
+        Most that may be spent: on the purchase, or on the rent until the horizon, [USD]
+    power : float or None
+        Most that may be drawn at the wall, [W]
+    only : tuple of str
+        Parts and machines that are looked at; all that have a price by default.
+    most_machines : int
+        Machines at most, [-]
+    rent_term : str or None
+        Term of the rent.
+    growth : float
+        Growth of the load in a month, [-]
+    probability : float
+        How surely the promise must be kept, [-]
+    limits : tuple of float or None
+        Power limits of each accelerator that are looked at, [W]; None is its rating
+    """
+
+    model: str
+    spec: ModelSpec
+    weights: tuple[str, ...]
+    engines: tuple[str | None, ...]
+    traffic: Traffic
+    slo: str
+    kinds: tuple[str, ...] = ("buy", "rent")
+    budget: float | None = None
+    power: float | None = None
+    only: tuple[str, ...] = ()
+    most_machines: int = 8
+    rent_term: str | None = None
+    growth: float = 0.0
+    probability: float = 0.95
+    limits: tuple[float | None, ...] = (None,)
+
+    @property
+    def load(self) -> float:
+        """Users [-] or rate [1/s] of the whole service."""
+        return float(self.traffic.users if self.traffic.users is not None else self.traffic.rate or 0.0)
+
+    @property
+    def unit(self) -> str:
+        """What the load counts."""
+        return "users" if self.traffic.users is not None else "requests/s"
+
+
+def read_amount(given: object, field: str) -> Usd:
+    """Read an amount of money.
+
+    - `given`: A number, or text such as ``120k`` or ``1.5M``.
+    - `field`: What it is called where it was given.
+
+    Examples
+    --------
+    >>> read_amount("120k", "--budget")
+    120000.0
+    """
+    if isinstance(given, str):
+        match = _AMOUNT.fullmatch(given.strip())
+        if match is None:
+            raise SpecError("is not an amount such as 120k", field=field, value=given)
+        if match[3] and match[3].upper() != "USD":
+            message = "is not in USD, as the prices are: convert it, or give prices in that currency"
+            raise SpecError(message, field=field, value=given)
+        number = finite_number(match[1].replace(",", "").replace("_", ""), field)
+        number *= {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6}[match[2]]
+    else:
+        number = finite_number(given, field)
+    if number <= 0:
+        raise SpecError("must be more than 0", field=field, value=given)
+    return number
+
+
+def read_size(model: str, slo: str, *, users: Any = None, traffic: str | None = None, **said: Any) -> SizeQuestion:
+    """Read what a buyer asks.
+
+    - `model`: As in `glmplan.fit`; with a format only that one is looked at.
+    - `traffic`: Kind of load, as `glmplan.simulate` takes it; a closed loop of the users by default.
+    - `**said`: ``weights``, ``engine`` and ``only`` (text with commas or lists), ``kind`` of `KINDS`, ``budget``,
+      ``power``, ``machines``, ``rent_term``, ``growth``, ``probability``, ``power_limit``; further fields of
+      `glmplan.simulation.traffic.spec.Traffic`.
+
+    Examples
+    --------
+    >>> asked = read_size("glm-5.1", "tpot p95 < 60 ms", users=20, budget="120k", input=8000)
+    >>> asked.load, asked.unit, asked.budget, asked.weights
+    (20.0, 'users', 120000.0, ('bf16', 'fp8', 'nvfp4'))
+    """
+    found = resolve_model(model)
+    parse_slo(slo)
+    kind = said.pop("kind", None) or "any"
+    if kind not in KINDS:
+        raise SpecError("is not a way to come by a machine", field="--kind", value=kind, choices=KINDS)
+    budget, power = said.pop("budget", None), said.pop("power", None)
+    stated = _list(said.pop("weights", None), "--weights")
+    growth = finite_number(said.pop("growth", None) or 0.0, "--growth")
+    surely, machines = said.pop("probability", None), said.pop("machines", None)
+    wanted = finite_number(0.95 if surely is None else surely, "--probability")
+    if not 0 < wanted < 1:
+        raise SpecError("must lie between 0 and 1", field="--probability", value=wanted)
+    if growth < 0:
+        raise SpecError("must not be negative", field="--growth", value=growth)
+    engines = tuple(named_engine(engine) for engine in _list(said.pop("engine", None), "--engine"))
+    return SizeQuestion(
+        model=model,
+        spec=found.model,
+        weights=stated or ((found.checkpoint.name,) if found.stated else _formats(found.model)),
+        engines=engines or (None,),
+        only=tuple(_known(word) for word in _list(said.pop("only", None), "--only")),
+        kinds=KINDS[kind],
+        budget=None if budget is None else read_amount(budget, "--budget"),
+        power=None if power is None else read_watts(power, "--power"),
+        most_machines=whole_number(8 if machines is None else machines, "--machines", most=4096),
+        rent_term=said.pop("rent_term", None),
+        growth=growth,
+        probability=wanted,
+        limits=_limits(said.pop("power_limit", None)),
+        slo=slo,
+        traffic=_traffic(users, traffic, said),
+    )
+
+
+def _list(given: str | Sequence[str] | None, field: str) -> tuple[str, ...]:
+    if given is None:
+        return ()
+    words = given.split(",") if isinstance(given, str) else list(given)
+    found = tuple(word.strip() for word in words if word.strip())
+    if not found:
+        raise SpecError("is empty", field=field, value=given)
+    return found
+
+
+def _formats(model: ModelSpec) -> tuple[str, ...]:
+    """Described checkpoints, one of each format; mixtures of files for other engines only when they are named."""
+    found: dict[str, str] = {}
+    for one in model.checkpoints:
+        if one.file_bits_per_weight is None:
+            found.setdefault(one.name.split("-")[0], one.name)
+    return tuple(found.values()) or tuple(one.name for one in model.checkpoints[:1]) or ("bf16",)
+
+
+def _limits(given: object) -> tuple[float | None, ...]:
+    if given is None:
+        return (None,)
+    words: Any = given.split(",") if isinstance(given, str) else given if isinstance(given, list | tuple) else [given]
+    return tuple(dict.fromkeys(read_watts(word, "--power-limit") for word in words))
+
+
+def _known(word: str) -> str:
+    name = plain_name(word)
+    plain = re.sub(r"^\d+x", "", name)
+    plain = accelerator_aliases().get(plain, plain)
+    if plain not in accelerator_names() and name not in host_names():
+        choices = (*accelerator_names(), *host_names())
+        raise SpecError("is neither a part nor a machine", field="--only", value=word, choices=choices)
+    return name if name in host_names() else name.replace(re.sub(r"^\d+x", "", name), plain)
+
+
+def _traffic(users: Any, spec: str | None, said: dict[str, Any]) -> Traffic:
+    count = None if users is None else whole_number(users, "--users", most=MOST_USERS)
+    lengths = {name: value for name, value in said.items() if value is not None}
+    for name in lengths:
+        if name not in Traffic.model_fields:
+            raise SpecError("is not an argument of this question", field="argument", value=name)
+    lengths.setdefault("input", DEFAULT_INPUT)
+    lengths.setdefault("output", DEFAULT_OUTPUT)
+    if spec is None:
+        if count is None:
+            raise SpecError("is needed, or --traffic with a load", field="--users")
+        return parse_traffic(f"closed:{count}", **lengths)
+    found = parse_traffic(spec, **lengths)
+    if found.kind == "trace":
+        raise SpecError("is a recording, whose load is one of its own: size for sessions or a rate", field="--traffic",
+                        value=spec)  # fmt: skip
+    if count is not None and found.users is None:
+        raise SpecError(f"is said beside --traffic {spec}, which counts requests: say one of them", field="--users",
+                        value=users)  # fmt: skip
+    if count is not None and found.users != count:
+        raise SpecError(f"contradicts --traffic {spec}", field="--users", value=users)
+    return found

@@ -1,0 +1,534 @@
+"""Questions answered by the library: each function takes a checked question and gives plain values.
+
+This runs in a process of its own (`glmplan.service.worker`) and knows nothing of HTTP. Records are those of the command
+line's ``--format json``, so that both say the same numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from datetime import date
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
+
+from glmplan.catalog.entries.hosts import load_machine
+from glmplan.catalog.schema.host import Host, PcieLink
+from glmplan.costs.network.topology import Placement, place, plan_loads
+from glmplan.errors import GlmplanError, SpecError
+from glmplan.planner.ask import Deployed, predict
+from glmplan.present.host_drawing import network_lines
+from glmplan.purchase.cost import HOURS, break_even_month, break_even_tokens, per_million
+from glmplan.purchase.money import Money, Offer, Way, cheapest_offer, offers_of, watts_of, ways_of
+from glmplan.service import questions as q
+from glmplan.units import GIB, whole_number
+
+if TYPE_CHECKING:
+    from glmplan.purchase.money import Money
+
+__all__ = [
+    "ANSWERS",
+    "QUESTIONS",
+    "VALUES",
+    "CatalogueQuestion",
+    "Progress",
+    "cost_record",
+    "links_record",
+    "money_of_question",
+    "values_of",
+]
+
+
+#: points that are predicted in the time in which one load is simulated, by far [-]
+_SIMULATED = 1000
+#: called with how much is done, and of how much
+Progress = Callable[[int, int], None]
+
+
+def _fit(question: q.FitQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
+    from glmplan.planner.ask import fit
+    from glmplan.present.json_answers import fit_record
+
+    return fit_record(fit(question.model, question.on, traffic=question.traffic, **_said(question)))
+
+
+def _said(question: q.FitQuestion) -> dict[str, Any]:
+    return question.words() | ({} if question.users is None else {"users": question.users})
+
+
+def _values(question: q.FitQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
+
+    return values_of(_fit(question, progress, limits))
+
+
+def _predict(question: q.PredictQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
+    from glmplan.planner.ask import deployment, predict
+
+    counts = question.users if isinstance(question.users, list) else [question.users]
+    planned = deployment(question.model, question.on, **question.words())
+    rows = []
+    for count in counts:
+        found = predict(planned, users=count)
+        figures = {name: asdict(one) for name, one in found.figures.items()}
+        rows.append({"users": count, "figures": figures, "knowledge": found.knowledge, "basis": found.basis})
+    return {
+        "layout": planned.holding.terms.name,
+        "engine": planned.asked.engine,
+        "units": {"ttft": "s", "tpot": "s", "rates": "1/s"},
+        "users": rows,
+    }
+
+
+def _predict_table(question: q.TableQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
+    import csv
+    import io
+
+    import pandas as pd
+
+    from glmplan.io.runs.ledger import with_known_names
+    from glmplan.io.runs.table import runs_of_frame
+    from glmplan.prediction.table import predict_runs, rows_as_csv
+
+    if len(question.rows) > limits["rows"]:
+        raise SpecError(f"are more than the {limits['rows']:,} that are answered at once", field="rows",
+                        value=len(question.rows))  # fmt: skip
+    table = with_known_names(runs_of_frame(pd.DataFrame(question.rows)))
+    text = rows_as_csv(predict_runs(table, progress=progress))
+    rows = [{name: _number(cell) for name, cell in row.items()} for row in csv.DictReader(io.StringIO(text))]
+    return {"rows": rows, "warnings": list(table.warnings)}
+
+
+def _number(cell: str) -> str | float | None:
+    try:
+        return float(cell)
+    except ValueError:
+        return cell or None
+
+
+def _simulate(question: q.SimulateQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
+    from glmplan.planner.question import Words
+    from glmplan.planner.traffic_search import described_under
+    from glmplan.present.json_answers import simulate_record
+    from glmplan.simulation.safe_load import outcome_range
+    from glmplan.simulation.simulate import simulate
+    from glmplan.simulation.traffic.slo import parse_slo
+    from glmplan.simulation.traffic.spec import parse_traffic
+
+    targets = parse_slo(question.slo) if question.slo else ()
+    words = Words(question.model, question.on, **_without_lengths(question))
+    kind = parse_traffic(question.traffic, **question.arrivals())
+    described, [arriving] = described_under(words, [kind])
+    requests = question.requests
+    if requests is None:
+        requests = 10 * arriving.users if arriving.kind == "closed" and arriving.users else 1000
+    total = requests * question.replications
+    if total > limits["requests"]:
+        raise SpecError(f"are more than the {limits['requests']:,} requests that are simulated here", field="requests",
+                        value=total)  # fmt: skip
+    done = [0]
+
+    def finished(count: int) -> None:
+        done[0] += count
+        progress(done[0], total)
+
+    outcome = simulate(
+        described.service,
+        arriving,
+        requests=requests,
+        seed=question.seed,
+        replications=question.replications,
+        targets=targets,
+        warmup=question.warmup,
+        progress=finished,
+    )
+    ranges = {}
+    if question.ranges and outcome.summary["requests"]:
+        span = (described.low, described.high)
+        ranges = outcome_range(
+            described.service, arriving, outcome.summary, interval=span, requests=requests, seed=question.seed
+        )
+    return simulate_record(outcome, targets=targets, basis=described.basis, ranges=ranges)
+
+
+def _without_lengths(question: q.PlanQuestion) -> dict[str, Any]:
+    """Words of a plan whose lengths are those of the traffic, as `glmplan simulate` reads them."""
+    return {name: value for name, value in question.words().items() if name not in ("input", "output")}
+
+
+def _safe(question: q.SafeQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
+    from glmplan.planner.question import Words
+    from glmplan.planner.service import safe_of, searched_traffic
+    from glmplan.planner.traffic_search import described_under
+    from glmplan.present.json_answers import safe_record
+    from glmplan.simulation.traffic.slo import parse_slo
+    from glmplan.simulation.traffic.spec import parse_traffic
+
+    specs, usual = searched_traffic(question.traffic)
+    kinds = [parse_traffic(spec, **question.arrivals()) for spec in specs]
+    words = Words(question.model, question.on, **_without_lengths(question))
+    described, arriving = described_under(words, kinds, usual=usual)
+    slo = question.slo or described.promise
+    targets, found = parse_slo(slo), []
+    for number, kind in enumerate(arriving):
+        progress(number, len(arriving))
+        found.append(safe_of(described, kind, targets, most=question.most, seed=question.seed))
+    return safe_record(found, slo, described.basis)
+
+
+def money_of_question(question: q.MoneyQuestion) -> Money:
+    """Read the prices and terms of a question."""
+    from glmplan.purchase.money import money_of
+
+    today = date.fromisoformat(question.today) if question.today else date.today()
+    return money_of(question.price, question.term, today=today, region=question.region)
+
+
+def _sweep(question: q.SweepQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
+    from glmplan.purchase.axes import read_sweep
+    from glmplan.purchase.sweep import swept
+
+    other = {"exact", *q.MoneyQuestion.model_fields}
+    most = limits["points"] if question.traffic is None else max(limits["points"] // _SIMULATED, 1)
+    instead = f"at most {most:,} here, or ask the command line"
+    sweep = read_sweep(question.model_dump(exclude=other, exclude_none=True), most=most, instead=instead)
+    paid = money_of_question(question)
+    found = swept(sweep, money=paid, exact=question.exact, progress=progress)
+    rows = json.loads(found.to_frame().to_json(orient="records", double_precision=6))
+    return {"points": len(rows), "rows": rows, "notes": list(paid.terms.notes)}
+
+
+def _size(question: q.SizeQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
+    from glmplan.purchase.size import sized
+    from glmplan.purchase.size_question import read_size
+    from glmplan.purchase.size_text import size_content
+
+    other = {"model", "slo", "answers", *q.MoneyQuestion.model_fields}
+    said = question.model_dump(exclude=other, exclude_none=True)
+    asked = read_size(question.model, question.slo, **said)
+    return size_content(sized(asked, money_of_question(question), answers=question.answers, progress=progress))
+
+
+def _compare(question: q.CompareQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
+    from glmplan.planner.ask import deployment
+    from glmplan.present.json_answers import compare_record
+    from glmplan.purchase.compare import Compared, causes_of, side_of
+
+    paid = money_of_question(question)
+    planned = [deployment(one.model, one.on, users=(question.users,), **one.words()) for one in question.plans]
+    sides = tuple(side_of(one, question.users, paid) for one in planned)
+    found = Compared(sides, question.users, tuple(causes_of(sides[0], other) for other in sides[1:]))
+    return compare_record(found, paid.terms.utilisation)
+
+
+def _cost(question: q.CostQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
+    from glmplan.planner.ask import deployment
+
+    planned = deployment(question.model, question.on, users=(question.users,), **question.words())
+    return cost_record(planned, question.users, money_of_question(question))
+
+
+def _links(question: q.LinksQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
+
+    return links_record(question.on, tp=question.tp, pp=question.pp)
+
+
+def _workbook(question: q.CostQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
+    import base64
+    from importlib import import_module
+    from importlib.util import find_spec
+
+    if find_spec("glmplan.present.sheets") is None:
+        raise SpecError("are not in this installation: take the JSON or the command line", field="workbooks")
+    book = import_module("glmplan.present.sheets.plan_book")
+    option = import_module("glmplan.present.sheets.option")
+    if question.power_limit is not None:
+        raise SpecError("is not in workbooks yet, whose cells draw from the rating", field="power_limit")
+    said = {name: value for name, value in question.words().items() if name not in ("input", "output", "context")}
+    said = {name: value for name, value in said.items() if value is not False}
+    load = book.load_of_words(question.users, question.input, question.output, question.context, reuse=0, growth=0)
+    wanted = option.read_wanted(None, question.on, question.model)
+    found = book.plan_book(
+        question.model, wanted, load, money_of_question(question), said=said, progress=progress
+    )  # fmt: skip
+    return {"xlsx": base64.b64encode(found.content()).decode()}
+
+
+class CatalogueQuestion(BaseModel):
+    """What there is; nothing is asked."""
+
+
+def _catalogue(question: CatalogueQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
+    from glmplan.catalog.engines.limitations import engine_names, load_engine
+    from glmplan.catalog.formats import KV_FORMATS
+    from glmplan.planner.ask import hardware, models
+
+    engines = [{"name": name, "newest": load_engine(name).newest} for name in engine_names()]
+    return {
+        "models": list(models().rows),
+        "hardware": list(hardware().rows),
+        "engines": engines,
+        "kv_formats": sorted(KV_FORMATS),
+    }
+
+
+#: name of a question → its form
+QUESTIONS: dict[str, type[BaseModel]] = {
+    "fit": q.FitQuestion,
+    "values": q.FitQuestion,
+    "predict": q.PredictQuestion,
+    "predict-table": q.TableQuestion,
+    "simulate": q.SimulateQuestion,
+    "safe": q.SafeQuestion,
+    "sweep": q.SweepQuestion,
+    "size": q.SizeQuestion,
+    "compare": q.CompareQuestion,
+    "cost": q.CostQuestion,
+    "links": q.LinksQuestion,
+    "workbook": q.CostQuestion,
+    "catalogue": CatalogueQuestion,
+}
+#: name of a question → what answers it
+ANSWERS: dict[str, Callable[[Any, Progress, Mapping[str, Any]], dict[str, Any]]] = {
+    "fit": _fit,
+    "values": _values,
+    "predict": _predict,
+    "predict-table": _predict_table,
+    "simulate": _simulate,
+    "safe": _safe,
+    "sweep": _sweep,
+    "size": _size,
+    "compare": _compare,
+    "cost": _cost,
+    "links": _links,
+    "workbook": _workbook,
+    "catalogue": _catalogue,
+}
+
+
+# What a plan costs, bought and rented, beside paying for each token: formulas of `glmplan.purchase` on one plan.
+
+
+def cost_record(planned: Deployed, users: int, money: Money) -> dict[str, Any]:
+    """Price a plan.
+
+    Returns: Each way to come by the machine with its month [USD] and its price of a million tokens [USD]; the
+      cheapest API, and from when the machine is cheaper. None where a price is not known.
+
+    Notes
+    -----
+    Tokens of a month are those at these users, times the share of the day that the load is there: the same as
+    `glmplan size` counts. Price of an output token as in `glmplan compare`.
+    """
+    asked, terms = planned.asked, money.terms
+    rate = predict(planned, users=users).figures["output_rate"].value
+    outputs = rate * terms.utilisation * HOURS * 3600
+    inputs = outputs * asked.input_tokens / asked.output_tokens
+    offer, missing = _offer(planned, money, inputs, outputs)
+    watts, _ = watts_of(asked.machine, money, asked.power_limit)
+    return {
+        "machine": asked.machine.text,
+        "users": users,
+        "output_tokens_per_s": rate,
+        "currency": terms.currency,
+        "utilisation": terms.utilisation,
+        "horizon_months": terms.horizon_months,
+        "million_input_tokens_month": inputs / 1e6,
+        "million_output_tokens_month": outputs / 1e6,
+        "kw": None if watts is None else watts / 1000,
+        "ways": [
+            _way(one, money, offer, inputs, outputs) for one in ways_of(asked.machine, money, limit=asked.power_limit)
+        ],
+        "api": None if offer is None else _api(offer, inputs, outputs),
+        "api_missing": missing,
+        "notes": list(terms.notes),
+    }
+
+
+def _offer(planned: Deployed, money: Money, inputs: float, outputs: float) -> tuple[Offer | None, str]:
+    try:
+        offers = offers_of(planned.asked.model.name, money.prices, today=money.today)
+        return cheapest_offer(offers, inputs, outputs), ""
+    except GlmplanError as error:
+        return None, str(error)
+
+
+def _api(offer: Offer, inputs: float, outputs: float) -> dict[str, Any]:
+    return {
+        "seller": offer.seller,
+        "usd_per_million_input_tokens": offer.input,
+        "usd_per_million_output_tokens": offer.output,
+        "usd_month": offer.bill(inputs, outputs),
+        "date": offer.date,
+        "stale": offer.stale,
+        "source": offer.source,
+    }
+
+
+def _way(way: Way, money: Money, offer: Offer | None, inputs: float, outputs: float) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "paid": way.paid,
+        "usd_month": way.usd,
+        "usd_month_low": way.low,
+        "usd_month_high": way.high,
+        "usd_purchase": way.purchase.value if way.purchase is not None else None,
+        "month_lines": {} if way.month is None else {name: float(one) for name, one in way.month.lines},  # type: ignore[arg-type]
+        "price_missing": way.missing,
+        "price_stale": list(way.stale),
+        "usd_per_million_output_tokens": None,
+        "break_even_million_tokens": None,
+        "break_even_month": None,
+    }
+    if way.usd is None:
+        return found
+    rate = outputs / (HOURS * 3600)
+    found["usd_per_million_output_tokens"] = float(per_million(way.usd, rate))
+    if offer is None:
+        return found
+    found["break_even_million_tokens"] = float(break_even_tokens(way.usd, offer.mixed(inputs, outputs))) / 1e6
+    if way.purchase is not None and way.month is not None and way.purchase.value is not None:
+        months = float(break_even_month(way.purchase.value, way.month.running, offer.bill(inputs, outputs)))
+        found["break_even_month"] = months if math.isfinite(months) else None
+    return found
+
+
+# Single values of an answer of `fit` for the cells of a spreadsheet.
+
+#: figures of the largest number of users that was asked for: name here → field of the row
+_FIGURES = {
+    "tokens_per_s": "output_tokens_per_s",
+    "user_tokens_per_s": "output_tokens_per_s_per_request",
+    "ttft_ms": "ttft_mean_ms",
+    "tpot_ms": "tpot_mean_ms",
+}
+#: name → what it is, with its unit
+VALUES: dict[str, str] = {
+    "verdict": "fits, tight, does_not_fit or unknown",
+    "headline": "The verdict in one sentence",
+    "layout": "Layout, such as TP2×PP3",
+    "tokens_per_s": "Answer tokens of all users together in a second, at the largest number of users asked for",
+    "user_tokens_per_s": "Answer tokens of one of them in a second",
+    "ttft_ms": "Mean time to the first token [ms]",
+    "tpot_ms": "Mean time of each further token [ms]",
+    **{f"{name}_{end}": f"{end} end of the 90 % interval of {name}" for name in _FIGURES for end in ("low", "high")},
+    "safe_users": "Users for whom every limit holds at the bad end of its interval",
+    "expected_users": "The same in the mean",
+    "limit": "What limits them",
+    "context_tokens": "Longest single request that fits",
+    "kv_pool_tokens": "Tokens of the KV cache pool",
+    "requests_held": "Requests of the asked length that the pool holds",
+    "weights_gib": "Weights on the fullest rank [GiB]",
+    "engine": "Engine",
+    "knowledge": "What the figures rest on",
+    "command": "Command that starts the engine",
+}
+
+
+def values_of(record: dict[str, Any]) -> dict[str, Any]:
+    """Take single values out of an answer.
+
+    Returns: Each of `VALUES`; None where the answer has none.
+    """
+    plan, memory, safe = record["plan"] or {}, record["memory"] or {}, record["safe"] or {}
+    found: dict[str, Any] = {name: record[name] for name in ("verdict", "headline", "knowledge", "command")}
+    found |= {"layout": plan.get("layout"), "engine": record["question"]["engine"]}
+    row: dict[str, Any] = max(record["users"], key=lambda one: one["users"], default={})
+    for name, field in _FIGURES.items():
+        figure = row.get(field) or {}
+        found |= {name: figure.get("value"), f"{name}_low": figure.get("low"), f"{name}_high": figure.get("high")}
+    ranks = memory.get("ranks", ())
+    found |= {
+        "safe_users": safe.get("users"),
+        "expected_users": safe.get("expected"),
+        "limit": safe.get("limit"),
+        "context_tokens": record["context"]["one_request_tokens"],
+        "kv_pool_tokens": memory.get("kv_pool_tokens", {}).get("value"),
+        "requests_held": memory.get("requests_held"),
+        "weights_gib": max((rank["weights_total_gib"] for rank in ranks), default=None),
+    }
+    return {name: found[name] for name in VALUES}
+
+
+# The links of a machine as plain values: parts with what they hang on, and how full a layout makes each link.
+
+
+def links_record(on: str, *, tp: int | None = None, pp: int | None = None) -> dict[str, Any]:
+    """Parts and links of one node of a machine.
+
+    Returns: Parts in an order in which each stands after what it hangs on; shares of links that are full in the
+      busiest phase; the placement; why there is none.
+
+    Examples
+    --------
+    >>> found = links_record("workstation-direct-2", tp=2)
+    >>> [part["kind"] for part in found["parts"]]
+    ['socket', 'root', 'root', 'accelerator', 'accelerator']
+    """
+    try:
+        host = load_machine(on)
+    except SpecError as error:
+        raise type(error)(error.message, field="on", value=error.value or on, choices=error.choices) from None
+    ranks, stages = (1 if one is None else whole_number(one, name) for one, name in ((tp, "tp"), (pp, "pp")))
+    placement, missing = _placed(host, ranks, stages)
+    loads: dict[str, list[dict[str, Any]]] = {}
+    if placement is not None and ranks * stages > 1:
+        for phase, found in plan_loads(host, placement.stages).items():
+            loads[phase] = [
+                {
+                    "start": one.start,
+                    "end": one.end,
+                    "gb_per_s": one.load / 1e9,
+                    "capacity_gb_per_s": one.capacity / 1e9,
+                    "share": one.load / one.capacity if one.capacity else 0.0,
+                    "transfers": one.flows,
+                }
+                for one in found
+            ]
+    return {
+        "host": host.name,
+        "title": host.title,
+        "nodes": host.nodes,
+        "parts": _parts(host, placement.stages if placement is not None else ()),
+        "between": network_lines(host, joined=" to ", said=": "),
+        "loads": loads,
+        "missing": missing,
+        "stages": [list(stage) for stage in placement.stages] if placement is not None else [],
+        "visible_devices": placement.visible_devices if placement is not None else "",
+        "gain_over_worst_order": placement.gain if placement is not None else None,
+        "orders_tried": placement.tried if placement is not None else 0,
+    }
+
+
+def _placed(host: Host, tp: int, pp: int) -> tuple[Placement | None, str]:
+    try:
+        return place(host, tp=tp, pp=pp), ""
+    except GlmplanError as error:
+        return None, str(error)
+
+
+def _part(key: str, parent: str | None, kind: str, label: str, link: PcieLink | None = None) -> dict[str, Any]:
+    words = f"Gen{link.generation} x{link.lanes}" if link is not None else ""
+    rate = link.bandwidth / 1e9 if link is not None else None
+    return {"key": key, "parent": parent, "kind": kind, "label": label, "link": words, "gb_per_s": rate, "stage": None}
+
+
+def _parts(host: Host, stages: tuple[tuple[int, ...], ...]) -> list[dict[str, Any]]:
+    found = []
+    for socket in host.sockets:
+        memory = f", {socket.memory_size / GIB:,.0f} GiB" if socket.memory_size else ""
+        found.append(_part(socket.name, None, "socket", f"{socket.cpu or 'CPU unknown'}{memory}"))
+    for root in host.roots:
+        found.append(_part(root.name, root.socket, "root", root.address or ""))
+    for switch in host.switches:
+        found.append(_part(switch.name, switch.parent, "switch", switch.model or "switch", switch.uplink))
+    for device in host.devices:
+        found.append(_part(device.name, device.parent, device.kind, device.address or "", device.link))
+    role = {slot: (stage, rank) for stage, slots in enumerate(stages) for rank, slot in enumerate(slots)}
+    for number, card in enumerate(host.slots):
+        name = card.accelerator.rsplit("/", 1)[-1].removesuffix(".toml")
+        part = _part(f"accelerator {number}", card.parent, "accelerator", name, card.link)
+        part["stage"], part["rank"] = role.get(number, (None, None))
+        found.append(part)
+    return found

@@ -1,0 +1,400 @@
+"""The addresses of the service: one for each question, jobs, single values, the page, health and metrics."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from pydantic import BaseModel, ConfigDict, ValidationError
+from starlette.exceptions import HTTPException
+
+from glmplan.catalog.files import read_bytes
+from glmplan.errors import SpecError, nearest, printable
+from glmplan.service import questions as q
+from glmplan.service.answers import QUESTIONS, VALUES
+from glmplan.service.dispatcher import Busy, Desk, Job
+from glmplan.service.guard import App, Guard, Limits, Metrics
+from glmplan.service.questions import first_fault, refusal_record
+
+__all__ = ["Asset", "Refusal", "Wrong", "application", "page_assets"]
+
+
+# The files of the page: plain HTML, styles, scripts and pictures that lie beside this module.
+
+_KINDS = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """One file of the page.
+
+    Attributes
+    ----------
+    content : bytes
+        What it holds.
+    kind : str
+        Its media type.
+    """
+
+    content: bytes
+    kind: str
+
+
+@cache
+def page_assets() -> dict[str, Asset]:
+    """All files of the page.
+
+    Returns: By name; nothing else is ever sent from the disk.
+
+    Examples
+    --------
+    >>> "index.html" in page_assets()
+    True
+    """
+    folder = Path(__file__).parent / "page"
+    return {
+        path.name: Asset(read_bytes(path), _KINDS[path.suffix])
+        for path in sorted(folder.iterdir())
+        if path.suffix in _KINDS
+    }
+
+
+class Wrong(BaseModel):
+    """What was wrong."""
+
+    model_config = ConfigDict(extra="allow")
+
+    kind: str
+    message: str
+    file: str | None = None
+    field: str | None = None
+    value: str | None = None
+    nearest: list[str] = []
+
+
+class Refusal(BaseModel):
+    """A question that was asked wrongly, or that is too large."""
+
+    error: Wrong
+
+
+_WRONG: dict[int | str, dict[str, Any]] = {
+    400: {"model": Refusal, "description": "The body is no JSON, or did not come."},
+    401: {"model": Refusal, "description": "The token is missing or wrong."},
+    403: {"model": Refusal, "description": "A page of another site asked."},
+    413: {"model": Refusal, "description": "The body is too large."},
+    415: {"model": Refusal, "description": "The body is not said to be JSON."},
+    421: {"model": Refusal, "description": "The host that was named is not this service."},
+    422: {"model": Refusal, "description": "Asked wrongly: names field, value and nearest choices; or too large."},
+    429: {"model": Refusal, "description": "Too many questions wait."},
+    503: {"model": Refusal, "description": "The service is being ended."},
+}
+_NO_JOB: dict[int | str, dict[str, Any]] = {404: {"model": Refusal, "description": "No such job, or no longer."}}
+_NOT_YET: dict[int | str, dict[str, Any]] = {409: {"model": Refusal, "description": "The job is not done."}}
+_TEXT = {
+    200: {
+        "content": {"text/plain": {}, "text/csv": {}},
+        "description": "The value, or a line of names and one of values.",
+    }
+}
+_ABOUT = """Capacity planning of language models: what fits, how fast, for how many users, what it costs.
+
+Answers are those of the command line with `--format json`. Asked wrongly is 4xx with field, value and nearest choice;
+"does not fit" is an answer and so 200.
+"""
+
+
+def application(limits: Limits | None = None, token: str = "") -> App:
+    """Make the service.
+
+    `token`: What must be sent with each question; empty for a service on loopback.
+
+    Examples
+    --------
+    >>> app = application()
+    """
+    metrics = Metrics()
+    desk: list[Desk] = []
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        desk.append(Desk(limits or Limits(), metrics))
+        app.state.desk = desk[0]
+        await desk[0].start()
+        yield
+        await desk[0].close()
+
+    app = FastAPI(
+        title="glmplan",
+        version=_version(),
+        description=_ABOUT,
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+        responses=_WRONG,
+    )
+    app.state.metrics = metrics
+    app.add_exception_handler(RequestValidationError, _asked_wrongly)  # type: ignore[arg-type]
+    app.add_exception_handler(HTTPException, _no_address)  # type: ignore[arg-type]
+    app.include_router(_QUESTIONS)
+    app.include_router(_JOBS)
+    app.include_router(_HOUSE)
+    return Guard(app, limits or Limits(), metrics, token)
+
+
+def _version() -> str:
+    try:
+        return version("glmplan")
+    except PackageNotFoundError:
+        return "0"
+
+
+def _error(status: int, kind: str, message: str, **more: Any) -> JSONResponse:
+    return JSONResponse({"error": {"kind": kind, "message": message, **more}}, status)
+
+
+async def _asked_wrongly(request: Request, error: RequestValidationError) -> JSONResponse:
+    return _invalid(list(error.errors()), request.url.path)
+
+
+def _invalid(errors: list[Any], path: str) -> JSONResponse:
+    """The first thing that is wrong, in the words of the error tree."""
+    first, field = first_fault(errors)
+    message = str(first["msg"]).removeprefix("Value error, ")
+    given = first.get("input")
+    value = None if isinstance(given, dict | list) or given is None else printable(given)[:300]
+    close: list[str] = []
+    if first["type"] == "extra_forbidden" and field:
+        form = QUESTIONS.get(path.rpartition("/")[2])
+        close = nearest(field.rpartition(".")[2], form.model_fields if form is not None else ())
+        message = "is not a field of this question" + (f"; nearest: {', '.join(close)}" if close else "")
+    words = f"{field}: {message}" if field else message
+    return _error(422, "SpecError", printable(words), file=None, field=printable(field), value=value, nearest=close)
+
+
+async def _no_address(request: Request, error: HTTPException) -> JSONResponse:
+    kinds = {404: "NoAddress", 405: "NoMethod"}
+    found = _error(error.status_code, kinds.get(error.status_code, "Refused"), str(error.detail))
+    found.headers.update(error.headers or {})
+    return found
+
+
+async def _answered(request: Request, ask: str, question: BaseModel) -> Response:
+    desk: Desk = request.app.state.desk
+    status, body = await desk.answer(ask, question.model_dump(mode="json", exclude_none=True))
+    headers = {"retry-after": "2"} if status == 429 else {}
+    return Response(body, status, headers, media_type="application/json")
+
+
+_QUESTIONS = APIRouter(prefix="/v1", tags=["questions"])
+
+
+@_QUESTIONS.post("/fit", name="fit")
+async def _fit(question: q.FitQuestion, request: Request) -> Response:
+    """Does a model fit a machine, how fast, for how many users, what binds, what to change."""
+    return await _answered(request, "fit", question)
+
+
+@_QUESTIONS.post("/predict", name="predict")
+async def _predict(question: q.PredictQuestion, request: Request) -> Response:
+    """Figures of one plan under numbers of users, with intervals; times in seconds."""
+    return await _answered(request, "predict", question)
+
+
+@_QUESTIONS.post("/predict-table", name="predict table")
+async def _predict_table(question: q.TableQuestion, request: Request) -> Response:
+    """Every row of a table of runs predicted."""
+    return await _answered(request, "predict-table", question)
+
+
+@_QUESTIONS.post("/simulate", name="simulate")
+async def _simulate(question: q.SimulateQuestion, request: Request) -> Response:
+    """What users see under traffic: latencies, throughput, batch, KV cache."""
+    return await _answered(request, "simulate", question)
+
+
+@_QUESTIONS.post("/safe", name="safe")
+async def _safe(question: q.SafeQuestion, request: Request) -> Response:
+    """The most users and the highest rate that keep a promise, and what breaks first."""
+    return await _answered(request, "safe", question)
+
+
+@_QUESTIONS.post("/sweep", name="sweep")
+async def _sweep(question: q.SweepQuestion, request: Request) -> Response:
+    """Every combination of models, machines, formats, layouts and loads, as one table."""
+    return await _answered(request, "sweep", question)
+
+
+@_QUESTIONS.post("/size", name="size")
+async def _size(question: q.SizeQuestion, request: Request) -> Response:
+    """What to buy or rent for a model, a load and a promise, by cost and probability."""
+    return await _answered(request, "size", question)
+
+
+@_QUESTIONS.post("/compare", name="compare")
+async def _compare(question: q.CompareQuestion, request: Request) -> Response:
+    """Two to four plans side by side, and what makes them differ."""
+    return await _answered(request, "compare", question)
+
+
+@_QUESTIONS.post("/cost", name="cost")
+async def _cost(question: q.CostQuestion, request: Request) -> Response:
+    """What a plan costs, bought and rented, beside paying for each token, and from when it is cheaper."""
+    return await _answered(request, "cost", question)
+
+
+@_QUESTIONS.post("/links", name="links")
+async def _links(question: q.LinksQuestion, request: Request) -> Response:
+    """The links of a machine, and how full a layout makes them."""
+    return await _answered(request, "links", question)
+
+
+@_QUESTIONS.post("/workbook", name="workbook")
+async def _workbook(question: q.CostQuestion, request: Request) -> Response:
+    """A plan as a workbook with live formulas, in base64."""
+    return await _answered(request, "workbook", question)
+
+
+@_QUESTIONS.get("/catalogue", name="catalogue")
+async def _catalogue(request: Request) -> Response:
+    """Models, machines, engines and formats that may be asked for."""
+    return await _answered(request, "catalogue", QUESTIONS["catalogue"]())
+
+
+@_QUESTIONS.get("/values", name="values")
+async def _values() -> dict[str, str]:
+    """Names of single values, and what each is."""
+    return VALUES
+
+
+@_QUESTIONS.get("/value", response_class=PlainTextResponse, responses=_TEXT, name="value")  # type: ignore[arg-type]
+async def _value(question: Annotated[q.ValueQuestion, Query()], request: Request) -> Response:
+    """Single values as text or CSV, for WEBSERVICE and IMPORTDATA of spreadsheets."""
+    names = [name.strip() for name in question.get.split(",") if name.strip()]
+    for name in names or [question.get]:
+        if name not in VALUES:
+            error = SpecError("is no value", field="get", value=name, choices=VALUES)
+            return JSONResponse(refusal_record(error), 422)
+    asked = q.FitQuestion.model_validate(question.model_dump(exclude={"get", "form", "token"}))
+    answer = await _answered(request, "values", asked)
+    if answer.status_code != 200:
+        return answer
+    record = json.loads(bytes(answer.body))
+    cells = [_cell(record, name) for name in names]
+    form = question.form or ("text" if len(names) == 1 else "csv")
+    if form == "text":
+        return PlainTextResponse("\n".join(cells))
+    lines = (",".join(names), ",".join(_quoted(cell) for cell in cells))
+    return PlainTextResponse("\n".join(lines) + "\n", media_type="text/csv")
+
+
+def _cell(record: dict[str, Any], name: str) -> str:
+    """A value as a cell shows it; where there is none, the verdict says why."""
+    found = record.get(name)
+    if found is None:
+        return str(record["verdict"]) if record["verdict"] in ("does_not_fit", "unknown") else "unknown"
+    return repr(found) if isinstance(found, int | float) else str(found)
+
+
+def _quoted(cell: str) -> str:
+    return '"' + cell.replace('"', '""') + '"' if set(cell) & set(',"\n\r') else cell
+
+
+_JOBS = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+
+
+@_JOBS.post("", status_code=202, responses=_WRONG, name="begin")
+async def _begin(job: q.JobQuestion, request: Request) -> Response:
+    """Begin a question that takes long; the answer says where it is looked at."""
+    try:
+        question = QUESTIONS[job.ask].model_validate(job.question)
+    except ValidationError as error:
+        return _invalid(list(error.errors()), job.ask)
+    desk: Desk = request.app.state.desk
+    try:
+        found = desk.jobs.begin(job.ask, question.model_dump(mode="json", exclude_none=True))
+    except Busy:
+        return _error(429, "Busy", "too many jobs are there: cancel one, or ask again later")
+    return JSONResponse(found.record(), 202, {"location": f"/v1/jobs/{found.name}"})
+
+
+def _job(request: Request, name: str) -> Job:
+    desk: Desk = request.app.state.desk
+    found = desk.jobs.get(name)
+    if found is None:
+        raise HTTPException(404, "there is no such job, or no longer")
+    return found
+
+
+@_JOBS.get("/{job}", responses=_NO_JOB, name="look")
+async def _look(job: str, request: Request) -> JSONResponse:
+    """How far a job is."""
+    return JSONResponse(_job(request, job).record())
+
+
+@_JOBS.get("/{job}/answer", responses=_NO_JOB | _NOT_YET, name="collect")
+async def _collect(job: str, request: Request) -> Response:
+    """The answer of a job that is done."""
+    found = _job(request, job)
+    if found.state in ("waiting", "running", "cancelled"):
+        return _error(409, "NotDone", f"the job is {found.state}")
+    status = 200 if found.state == "done" else 422
+    return Response(found.answer, status, media_type="application/json")
+
+
+@_JOBS.delete("/{job}", responses=_NO_JOB, name="cancel")
+async def _cancel(job: str, request: Request) -> JSONResponse:
+    """Stop a job."""
+    found = _job(request, job)
+    desk: Desk = request.app.state.desk
+    desk.jobs.cancel(found)
+    return JSONResponse(found.record())
+
+
+_HOUSE = APIRouter()
+
+
+@_HOUSE.get("/health", tags=["house"], name="health")
+async def _health() -> dict[str, str]:
+    """Whether the service lives."""
+    return {"status": "ok"}
+
+
+@_HOUSE.get("/metrics", response_class=PlainTextResponse, tags=["house"], name="metrics")
+async def _metrics(request: Request) -> PlainTextResponse:
+    """Counts in the text form of Prometheus."""
+    state = request.app.state
+    return PlainTextResponse(state.metrics.text(state.desk.gauges()), media_type="text/plain; version=0.0.4")
+
+
+@_HOUSE.get("/", include_in_schema=False, name="page")
+async def _page() -> Response:
+    """The page."""
+    return _file_of_the_page("index.html")
+
+
+@_HOUSE.get("/page/{name}", include_in_schema=False, name="asset")
+async def _asset(name: str) -> Response:
+    """A file of the page."""
+    return _file_of_the_page(name)
+
+
+def _file_of_the_page(name: str) -> Response:
+    found = page_assets().get(name)
+    if found is None:
+        raise HTTPException(404, "there is no such file")
+    return Response(found.content, media_type=found.kind, headers={"cache-control": "no-cache"})

@@ -1,0 +1,458 @@
+"""Where questions are taken: given to a process, or answered from what was answered before."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import secrets
+import sys
+import tempfile
+import time
+from asyncio.subprocess import Process
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from datetime import date
+from typing import Any
+
+from glmplan.service.guard import Limits, Metrics, resident_bytes
+from glmplan.units import Seconds
+
+__all__ = ["LONG", "Busy", "Crowd", "Desk", "Job", "Jobs", "Lost", "TooLong"]
+
+
+# Processes that answer: as many questions at once as there are processes, others wait, too many are turned away.
+
+_LOG = logging.getLogger("glmplan.service")
+#: time for a process to start: imports, and the first question it asks itself [s]
+_START = 300.0
+#: questions after which a process is replaced: whatever a library keeps for itself goes with it [-]
+_LIFE = 20_000
+
+
+class Busy(Exception):
+    """As many questions wait as may."""
+
+
+class TooLong(Exception):
+    """An answer took longer than it may."""
+
+
+class Lost(Exception):
+    """A process ended before it answered."""
+
+
+class Crowd:
+    """Processes for one kind of question.
+
+    Parameters
+    ----------
+    name : str
+        Of the kind, for the log and the metrics.
+    count : int
+        Processes, [-]
+    limits : Limits
+        Limits of the service.
+    """
+
+    def __init__(self, name: str, count: int, limits: Limits) -> None:
+        self.name, self.count, self.limits = name, count, limits
+        self.waiting = self.running = self.ended = 0
+        self._idle: list[_Worker] = []
+        self._all: set[_Worker] = set()
+        self._places = asyncio.Semaphore(count)
+        # files that somebody names by accident are not found from here
+        self._folder = tempfile.TemporaryDirectory(prefix="glmplan-")
+        self._closed = False
+
+    async def start(self) -> None:
+        """Start one process, so that the first question does not wait for it."""
+        worker = await self._worker()
+        self._idle.append(worker)
+
+    async def _worker(self) -> _Worker:
+        while self._idle:
+            worker = self._idle.pop()
+            if worker.alive:
+                return worker
+            self._all.discard(worker)
+        worker = await _Worker.started(self._folder.name, self.limits)
+        self._all.add(worker)
+        if self._closed:
+            await self._end(worker)
+            raise Lost
+        return worker
+
+    async def ask(
+        self, ask: str, question: dict[str, Any], seconds: Seconds, report: Callable[[int, int], None] | None = None
+    ) -> tuple[int, bytes]:
+        """Have a question answered.
+
+        - `seconds`: Longest time for the answer, once a process has it.
+        - `report`: Called with how much is done, and of how much; with 0 of 0 when a process has the question.
+        """
+        if self.waiting >= self.limits.waiting:
+            raise Busy
+        self.waiting += 1
+        try:
+            await self._places.acquire()
+        finally:
+            self.waiting -= 1
+        try:
+            return await self._asked(ask, question, seconds, report)
+        finally:
+            self._places.release()
+
+    async def _asked(
+        self, ask: str, question: dict[str, Any], seconds: float, report: Callable[[int, int], None] | None
+    ) -> tuple[int, bytes]:
+        worker = await self._worker()
+        self.running += 1
+        done = False
+        if report is not None:
+            report(0, 0)  # begun: whoever looks need not wait for the first part to be done
+        try:
+            async with asyncio.timeout(seconds):
+                answer = await worker.ask(ask, question, report)
+            done = True
+            return answer
+        except TimeoutError:
+            raise TooLong from None
+        except (OSError, EOFError, ValueError) as error:
+            if not self._closed:
+                _LOG.error("a process of %s ended: %s", self.name, type(error).__name__)
+            raise Lost from None
+        finally:
+            self.running -= 1
+            # also when whoever asked no longer waits: what is computed for nobody is ended
+            if done and worker.asked < _LIFE and not self._closed:
+                self._idle.append(worker)
+            else:
+                await asyncio.shield(self._end(worker))
+
+    async def _end(self, worker: _Worker) -> None:
+        self.ended += 1
+        self._all.discard(worker)
+        await worker.end()
+
+    def pids(self) -> list[int]:
+        """Processes that are there, [-]"""
+        return [worker.pid for worker in self._all]
+
+    async def close(self) -> None:
+        """End all processes."""
+        self._closed = True
+        await asyncio.gather(*(self._end(worker) for worker in list(self._all)))
+        self._folder.cleanup()
+
+
+class _Worker:
+    """One process, and the lines to and from it."""
+
+    def __init__(self, process: Process, limits: Limits) -> None:
+        assert process.stdin is not None and process.stdout is not None
+        self._process, self._in, self._out = process, process.stdin, process.stdout
+        self._limits = asdict(limits)
+        self.asked = 0
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process.returncode is None
+
+    @classmethod
+    async def started(cls, folder: str, limits: Limits) -> _Worker:
+        paths = os.pathsep.join(os.path.abspath(path or ".") for path in sys.path)
+        # one thread for linear algebra: the processes already use the cores
+        said = {"PYTHONPATH": paths, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("GLMPLAN_")}
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "glmplan.service.worker", str(limits.memory), limits.calibration,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, cwd=folder, env=kept | said,
+            start_new_session=True,
+        )  # fmt: skip
+        worker = cls(process, limits)
+        try:
+            async with asyncio.timeout(_START):
+                await worker._head()
+        except BaseException as error:
+            await worker.end()
+            if isinstance(error, TimeoutError | EOFError | OSError | ValueError):
+                raise Lost from None
+            raise
+        return worker
+
+    async def ask(
+        self, ask: str, question: dict[str, Any], report: Callable[[int, int], None] | None
+    ) -> tuple[int, bytes]:
+        self.asked += 1
+        line = json.dumps({"ask": ask, "question": question, "limits": self._limits})
+        self._in.write(line.encode() + b"\n")
+        await self._in.drain()
+        while True:
+            head = await self._head()
+            if "status" in head:
+                return head["status"], await self._out.readexactly(head["size"])
+            if report is not None:
+                report(head["done"], head["total"])
+
+    async def _head(self) -> dict[str, Any]:
+        line = await self._out.readline()
+        if not line:
+            raise EOFError
+        return dict(json.loads(line))
+
+    async def end(self) -> None:
+        with suppress(ProcessLookupError):
+            self._process.kill()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(10):
+                await self._process.wait()
+
+
+# Questions that take long: begun at once, looked at later, stopped by whoever began them.
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One job.
+
+    Attributes
+    ----------
+    name : str
+        Its name, which nobody can guess.
+    ask : str
+        Which question.
+    state : str
+        ``waiting``, ``running``, ``done``, ``refused``, ``failed`` or ``cancelled``.
+    done, total : int
+        How far it is, [-]
+    begun, ended : float
+        Seconds of a clock that only goes forward; 0 if not yet, [s]
+    answer : bytes
+        What came out, as JSON.
+    """
+
+    name: str
+    ask: str
+    state: str = "waiting"
+    done: int = 0
+    total: int = 0
+    begun: float = field(default_factory=time.monotonic)
+    ended: float = 0.0
+    answer: bytes = b""
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more happens."""
+        return bool(self.ended)
+
+    def record(self) -> dict[str, Any]:
+        """The job as plain values."""
+        seconds = (self.ended or time.monotonic()) - self.begun
+        found: dict[str, Any] = {"job": self.name, "ask": self.ask, "state": self.state, "seconds": round(seconds, 3)}
+        found["progress"] = {"done": self.done, "total": self.total} if self.total else None
+        return found
+
+
+class Jobs:
+    """All jobs of a service.
+
+    Parameters
+    ----------
+    crowd : Crowd
+        Processes that compute them.
+    limits : Limits
+        Limits of the service.
+    """
+
+    def __init__(self, crowd: Crowd, limits: Limits) -> None:
+        self._crowd, self._limits = crowd, limits
+        self._jobs: dict[str, Job] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def begin(self, ask: str, question: dict[str, Any]) -> Job:
+        """Begin a job."""
+        self._forget()
+        if len(self._jobs) >= self._limits.jobs:
+            raise Busy
+        job = Job(secrets.token_urlsafe(16), ask)
+        self._jobs[job.name] = job
+        self._tasks[job.name] = asyncio.create_task(self._run(job, question))
+        return job
+
+    def _forget(self) -> None:
+        """Drop answers that were kept long enough; where there is no room, the oldest that is over."""
+        now = time.monotonic()
+        over = sorted((job for job in self._jobs.values() if job.over), key=lambda job: job.ended)
+        for job in over:
+            if now - job.ended > self._limits.kept_seconds or len(self._jobs) >= self._limits.jobs:
+                del self._jobs[job.name]
+
+    async def _run(self, job: Job, question: dict[str, Any]) -> None:
+        def report(done: int, total: int) -> None:
+            job.state, job.done, job.total = "running", done, total
+
+        try:
+            status, job.answer = await self._crowd.ask(job.ask, question, self._limits.job_seconds, report)
+            job.state = {200: "done", 422: "refused"}.get(status, "failed")
+        except TooLong:
+            job.state, job.answer = "failed", _words(f"took more than {self._limits.job_seconds:g} s and was stopped")
+        except Busy:
+            job.state, job.answer = "failed", _words("too many questions wait")
+        except Lost:
+            job.state, job.answer = "failed", _words("the process that computed it ended: ask for less, or again")
+        except asyncio.CancelledError:
+            job.state = "cancelled"
+        finally:
+            job.ended = time.monotonic()
+            self._tasks.pop(job.name, None)
+
+    def get(self, name: str) -> Job | None:
+        """Find a job.
+
+        Returns: The job; None if there is none of that name, or no longer.
+        """
+        return self._jobs.get(name)
+
+    def cancel(self, job: Job) -> None:
+        """Stop a job; what is over stays as it is."""
+        task = self._tasks.get(job.name)
+        if task is not None:
+            task.cancel()
+            job.state = "cancelled"
+
+    def count(self) -> dict[str, int]:
+        """Jobs by state, [-]"""
+        states = [job.state for job in self._jobs.values()]
+        return {state: states.count(state) for state in sorted(set(states))}
+
+    async def close(self) -> None:
+        """Stop all jobs."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _words(text: str) -> bytes:
+    return json.dumps({"error": {"kind": "Job", "message": text}}).encode()
+
+
+#: questions that compute for seconds or minutes; the others are answered at once
+LONG = ("simulate", "safe", "sweep", "size", "predict-table", "workbook")
+#: answers larger than this are not kept [B]
+_LARGE = 256 * 1024
+Answer = tuple[int, bytes]
+
+
+class Desk:
+    """Processes, jobs and kept answers of one service.
+
+    Parameters
+    ----------
+    limits : Limits
+        Limits of the service.
+    metrics : Metrics
+        Where is counted.
+    """
+
+    def __init__(self, limits: Limits, metrics: Metrics) -> None:
+        self.limits, self.metrics = limits, metrics
+        self.quick = Crowd("quick", limits.quick_workers, limits)
+        self.long = Crowd("long", limits.long_workers, limits)
+        self.jobs = Jobs(self.long, limits)
+        self._kept: OrderedDict[str, Answer] = OrderedDict()
+        self._under_way: dict[str, asyncio.Task[Answer]] = {}
+
+    async def start(self) -> None:
+        """Start a first process."""
+        await self.quick.start()
+
+    async def close(self) -> None:
+        """End jobs and processes."""
+        await self.jobs.close()
+        await asyncio.gather(self.quick.close(), self.long.close())
+
+    async def answer(self, ask: str, question: dict[str, Any]) -> Answer:
+        """Answer a question, once for all who ask the same at the same time.
+
+        Returns: Status of HTTP and the answer as JSON.
+        """
+        # prices grow old and default to today: an answer is one of its day
+        key = json.dumps([ask, question, date.today().isoformat()], sort_keys=True)
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            self.metrics.kept += 1
+            return self._kept[key]
+        task = self._under_way.get(key)
+        if task is None:
+            task = asyncio.create_task(self._asked(ask, question))
+            self._under_way[key] = task
+            task.add_done_callback(lambda done: self._finished(key, done))
+        # whoever goes away does not stop it for the others; its own time does
+        return await asyncio.shield(task)
+
+    def _finished(self, key: str, task: asyncio.Task[Answer]) -> None:
+        self._under_way.pop(key, None)
+        if task.cancelled() or task.exception() is not None:
+            return
+        status, body = task.result()
+        if status in (200, 422) and len(body) <= _LARGE:
+            self._kept[key] = status, body
+            while len(self._kept) > self.limits.answers:
+                self._kept.popitem(last=False)
+
+    async def _asked(self, ask: str, question: dict[str, Any]) -> Answer:
+        long = ask in LONG
+        crowd, seconds = (self.long, self.limits.long_seconds) if long else (self.quick, self.limits.quick_seconds)
+        try:
+            return await crowd.ask(ask, question, seconds)
+        except TooLong:
+            instead = ": ask it as a job (POST /v1/jobs)" if long else ": ask for less"
+            return 422, _words_desk("TooLong", f"the answer takes longer than {seconds:g} s{instead}")
+        except Busy:
+            return 429, _words_desk("Busy", "too many questions wait: ask again in a moment")
+        except Lost:
+            words = "the process that computed it ended, as it does when memory is short: ask for less"
+            return 422, _words_desk("TooLarge", words)
+
+    def gauges(self) -> dict[str, tuple[str, list[tuple[str, float]]]]:
+        """What is counted here, for `Metrics.text`."""
+        crowds = (self.quick, self.long)
+        pids: list[tuple[int | str, str]] = [
+            ("self", "service"),
+            *((pid, crowd.name) for crowd in crowds for pid in crowd.pids()),
+        ]
+
+        def each(value: Callable[[Crowd], int]) -> list[tuple[str, float]]:
+            return [(f'{{kind="{crowd.name}"}}', float(value(crowd))) for crowd in crowds]
+
+        memory: dict[str, int] = {}
+        for pid, name in pids:
+            memory[name] = memory.get(name, 0) + resident_bytes(pid)
+        return {
+            "glmplan_questions_waiting": ("Questions that wait for a process.", each(lambda crowd: crowd.waiting)),
+            "glmplan_questions_running": ("Questions that are computed.", each(lambda crowd: crowd.running)),
+            "glmplan_processes": ("Processes that compute.", each(lambda crowd: len(crowd.pids()))),
+            "glmplan_processes_ended": ("Processes that were ended.", each(lambda crowd: crowd.ended)),
+            "glmplan_jobs": (
+                "Jobs by state.",
+                [(f'{{state="{state}"}}', float(count)) for state, count in self.jobs.count().items()],
+            ),
+            "glmplan_answers_kept": ("Answers that are kept.", [("", float(len(self._kept)))]),
+            "glmplan_resident_bytes": (
+                "Memory that is held.",
+                [(f'{{part="{name}"}}', float(size)) for name, size in memory.items()],
+            ),
+        }
+
+
+def _words_desk(kind: str, text: str) -> bytes:
+    return json.dumps({"error": {"kind": kind, "message": text}}).encode()

@@ -1,0 +1,335 @@
+"""What every request passes before it is looked at: host, sender, token, size; and the log of it.
+
+- A service on loopback answers only requests for a loopback name: a page of another site that lets its own name point
+  here (DNS rebinding) is turned away, for its requests name that other host.
+- A service bound elsewhere wants a token, so nobody is served who was not given it, whatever name is used.
+- Pages of other sites may not ask: no CORS header is ever sent, and what a browser marks as cross-site is refused.
+- The log holds time, method, route, status and milliseconds. It never holds the query, the body or a header.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qs
+
+from glmplan.units import ByteCount, Seconds
+
+__all__ = ["HEADERS", "Guard", "Limits", "Metrics", "is_loopback", "resident_bytes"]
+
+
+# Counts of the service in the text form of Prometheus.
+
+#: ends of the classes of times [s]
+_ENDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_PAGE = 4096
+
+
+def resident_bytes(pid: int | str = "self") -> ByteCount:
+    """Memory that a process holds.
+
+    Returns: ; 0 where the system does not say.
+    """
+    from glmplan.catalog.files import read_text
+
+    with suppress(Exception):
+        return int(read_text(f"/proc/{pid}/statm").split()[1]) * _PAGE
+    return 0
+
+
+class Metrics:
+    """Counts since the start."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[str, str, int]] = Counter()
+        self._classes: dict[str, list[int]] = {}
+        self._sums: dict[str, float] = {}
+        self.running = 0
+        self.kept = 0
+
+    def add(self, method: str, route: str, status: int, seconds: Seconds) -> None:
+        """Count one request.
+
+        `method`, `route`: What was asked; the route as it is declared, never as it was typed.
+        """
+        self._counts[method, route, status] += 1
+        classes = self._classes.setdefault(route, [0] * (len(_ENDS) + 1))
+        classes[next((place for place, end in enumerate(_ENDS) if seconds <= end), len(_ENDS))] += 1
+        self._sums[route] = self._sums.get(route, 0.0) + seconds
+
+    def text(self, gauges: Mapping[str, tuple[str, Iterable[tuple[str, float]]]]) -> str:
+        """Write everything.
+
+        `gauges`: Name → (help, pairs of labels and value) of what is counted elsewhere.
+
+        Examples
+        --------
+        >>> metrics = Metrics()
+        >>> metrics.add("POST", "/v1/fit", 200, 0.03)
+        >>> 'glmplan_requests_total{method="POST",route="/v1/fit",status="200"} 1' in metrics.text({})
+        True
+        """
+        lines = ["# HELP glmplan_requests_total Requests answered.", "# TYPE glmplan_requests_total counter"]
+        for (method, route, status), count in sorted(self._counts.items()):
+            lines.append(f'glmplan_requests_total{{method="{method}",route="{route}",status="{status}"}} {count}')
+        lines += ["# HELP glmplan_request_seconds Time of a request.", "# TYPE glmplan_request_seconds histogram"]
+        for route, classes in sorted(self._classes.items()):
+            below = 0
+            for end, count in zip((*map(str, _ENDS), "+Inf"), classes, strict=True):
+                below += count
+                lines.append(f'glmplan_request_seconds_bucket{{route="{route}",le="{end}"}} {below}')
+            lines.append(f'glmplan_request_seconds_sum{{route="{route}"}} {self._sums[route]:.6f}')
+            lines.append(f'glmplan_request_seconds_count{{route="{route}"}} {below}')
+        own = {
+            "glmplan_requests_running": ("Requests under way.", [("", float(self.running))]),
+            "glmplan_answers_given_again": ("Answers that were kept and given again.", [("", float(self.kept))]),
+        }
+        for name, (words, pairs) in {**own, **gauges}.items():
+            lines += [f"# HELP {name} {words}", f"# TYPE {name} gauge"]
+            lines += [f"{name}{labels} {value:g}" for labels, value in pairs]
+        return "\n".join(lines) + "\n"
+
+
+# What the service does at most, and what it answers with: everything that is said when it starts, in one place.
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of the service.
+
+    Attributes
+    ----------
+    body : int
+        Body of a request, [B]
+    points : int
+        Points of a sweep, [-]
+    requests : int
+        Requests of a simulation, all replications together, [-]
+    rows : int
+        Rows of a table to predict, [-]
+    quick_seconds, long_seconds, job_seconds : float
+        Time for an answer at once (`fit`, `predict`, `compare`), for one that computes longer, and for a job, [s]
+    quick_workers, long_workers : int
+        Processes for either kind, [-]
+    waiting : int
+        Questions that wait for a process of either kind, [-]
+    jobs : int
+        Jobs that wait, run or are kept with their answers, [-]
+    kept_seconds : float
+        Time for which the answer of a job is kept, [s]
+    memory : int
+        Address space of a process that computes, [B]
+    answers : int
+        Answers that are kept to be given again, [-]
+    calibration : str
+        Path of a site's calibration, which every prediction applies; empty for none.
+    """
+
+    body: int = 256 * 1024
+    points: int = 20_000
+    requests: int = 50_000
+    rows: int = 1_000
+    quick_seconds: float = 20.0
+    long_seconds: float = 60.0
+    job_seconds: float = 900.0
+    quick_workers: int = min(4, os.cpu_count() or 1)
+    long_workers: int = 1
+    waiting: int = 64
+    jobs: int = 100
+    kept_seconds: float = 3600.0
+    memory: int = 4_000_000_000
+    answers: int = 512
+    calibration: str = ""
+
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_LOG = logging.getLogger("glmplan.service.requests")
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+#: what is no secret: the page without any answer, and whether the service lives
+_OPEN = ("/", "/health", "/favicon.ico")
+#: told to browsers with every answer: nothing from elsewhere, no frame, no sniffing, nothing kept by proxies
+HEADERS: tuple[tuple[bytes, bytes], ...] = (
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
+        b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or address is of this machine alone.
+
+    Returns: True for ``localhost``, ``::1`` and everything in 127.0.0.0/8.
+
+    Examples
+    --------
+    >>> is_loopback("127.0.0.1"), is_loopback("0.0.0.0"), is_loopback("127.evil.example")
+    (True, False, False)
+    """
+    import ipaddress
+
+    plain = host.strip("[]").rstrip(".").lower()
+    if plain in _LOOPBACK:
+        return True
+    try:
+        return ipaddress.ip_address(plain).is_loopback
+    except ValueError:
+        return False
+
+
+def _host_of(value: str) -> str:
+    """The name in a Host header, without its port."""
+    if value.startswith("["):
+        return value.partition("]")[0] + "]"
+    return value.rpartition(":")[0] if value.count(":") == 1 else value
+
+
+class _Refused(Exception):
+    def __init__(self, status: int, words: str) -> None:
+        super().__init__(words)
+        self.status, self.words = status, words
+
+
+class Guard:
+    """The outermost layer of the service.
+
+    Parameters
+    ----------
+    app : callable
+        What answers (ASGI).
+    limits : Limits
+        Limits of the service.
+    metrics : Metrics
+        Where requests are counted.
+    token : str
+        What must be sent; empty on loopback, where the name of the host is checked instead.
+    """
+
+    def __init__(self, app: App, limits: Limits, metrics: Metrics, token: str = "") -> None:
+        self._app, self._limits, self._metrics, self._token = app, limits, metrics, token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request pass, or refuse it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started, status, begun = time.perf_counter(), [500], []
+        self._metrics.running += 1
+
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                status[0] = message["status"]
+                begun.append(True)
+                message = {**message, "headers": [*message.get("headers", ()), *HEADERS]}
+            await send(message)
+
+        # who asks for the head gets it as of the whole answer: LibreOffice looks at it first
+        if scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}
+        try:
+            body = await self._checked(scope, receive)
+            await self._app(scope, body, sent)
+        except _Refused as refused:
+            await _refuse(sent, refused)
+        except asyncio.CancelledError:
+            # the service was told to stop, and the time for answers under way is over
+            if begun:
+                raise
+            await _refuse(sent, _Refused(503, "the service ends and had no time left for this answer: ask again"))
+        finally:
+            self._metrics.running -= 1
+            seconds = time.perf_counter() - started
+            route = getattr(scope.get("route"), "path", "other")
+            self._metrics.add(scope["method"], route, status[0], seconds)
+            words = {"event": "request", "method": scope["method"], "route": route, "status": status[0]}
+            _LOG.info(json.dumps(words | {"ms": round(1000 * seconds, 1)}))
+
+    async def _checked(self, scope: Scope, receive: Receive) -> Receive:
+        headers: dict[str, str] = {}
+        for name, value in scope["headers"]:
+            headers.setdefault(name.decode("latin-1").lower(), value.decode("latin-1"))
+        self._same_place(scope, headers)
+        if self._token and not scope["path"].startswith("/page/") and scope["path"] not in _OPEN:
+            self._knows(scope, headers)
+        if scope["method"] in ("GET", "HEAD"):
+            return receive
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if scope["method"] == "POST" and kind != "application/json":
+            raise _Refused(415, "send JSON, with content-type: application/json")
+        return await self._body(headers, receive)
+
+    def _same_place(self, scope: Scope, headers: dict[str, str]) -> None:
+        host = headers.get("host", "")
+        if not self._token and not is_loopback(_host_of(host)):
+            raise _Refused(421, "this service answers for localhost and 127.0.0.1 only")
+        origin = headers.get("origin")
+        if origin is not None and origin.partition("://")[2] != host:
+            raise _Refused(403, "pages of other sites may not ask this service")
+        # a link that is followed shows the page, whose own questions are its own
+        follows = headers.get("sec-fetch-mode") == "navigate" and scope["path"] == "/"
+        if headers.get("sec-fetch-site") in ("cross-site", "same-site") and not follows:
+            raise _Refused(403, "pages of other sites may not ask this service")
+
+    def _knows(self, scope: Scope, headers: dict[str, str]) -> None:
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        if kind.lower() != "bearer":
+            # functions of spreadsheets send no headers
+            try:
+                query = parse_qs(scope.get("query_string", b"").decode("latin-1"), max_num_fields=200)
+            except ValueError:
+                raise _Refused(422, "the address has more than 200 fields") from None
+            given = query.get("token", [""])[0]
+        if not hmac.compare_digest(given.strip().encode(), self._token.encode()):
+            raise _Refused(401, "a token is needed: Authorization: Bearer TOKEN, or token=TOKEN in the address")
+
+    async def _body(self, headers: dict[str, str], receive: Receive) -> Receive:
+        """Read the body, but no more of it than is allowed."""
+        most = self._limits.body
+        stated = headers.get("content-length", "0")
+        if stated.isdigit() and int(stated) > most:
+            raise _Refused(413, f"the body is larger than {most:,} bytes")
+        parts, size = [], 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise _Refused(400, "the body did not come")
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if size > most:
+                raise _Refused(413, f"the body is larger than {most:,} bytes")
+            if not message.get("more_body"):
+                break
+        whole: list[Message] = [{"type": "http.request", "body": b"".join(parts), "more_body": False}]
+
+        async def replay() -> Message:
+            return whole.pop() if whole else await receive()
+
+        return replay
+
+
+async def _refuse(send: Send, refused: _Refused) -> None:
+    body = json.dumps({"error": {"kind": "Refused", "message": refused.words}}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if refused.status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    await send({"type": "http.response.start", "status": refused.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

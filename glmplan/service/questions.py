@@ -1,0 +1,402 @@
+"""What may be asked over HTTP: the words of the command line as JSON, checked at the border.
+
+The library reads and checks what the words mean; here only kinds and sizes are checked, and that no word names a file:
+the service answers for the catalogue and never opens what somebody else names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import date
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+from glmplan.errors import DoesNotFit, GlmplanError, Infeasible, SpecError, nearest, printable
+
+__all__ = [
+    "CompareQuestion",
+    "CostQuestion",
+    "FitQuestion",
+    "JobQuestion",
+    "LinksQuestion",
+    "MoneyQuestion",
+    "PlanQuestion",
+    "PredictQuestion",
+    "SafeQuestion",
+    "SimulateQuestion",
+    "SizeQuestion",
+    "SweepQuestion",
+    "TableQuestion",
+    "ValueQuestion",
+    "first_fault",
+    "infeasible_record",
+    "refusal_record",
+]
+
+
+_FILE = re.compile(
+    r"^\s*[/~\\]|^\s*[A-Za-z]:[\\/]|\.\.[/\\]|(?:^|[\\/])\.{1,2}$|\.(?:toml|json|gguf|safetensors|csv|parquet)\s*$"
+    r"|\x00",
+    re.IGNORECASE,
+)
+_OF_FILES = re.compile(r"(?:^|,)\s*trace\b|\b(?:file|lengths|profile)\s*=", re.IGNORECASE)
+
+
+def _named(text: str) -> str:
+    if any(_FILE.search(word) for word in text.split(",")):
+        raise PydanticCustomError(
+            "file", "names a file: the service answers for the catalogue only, the command line reads files"
+        )
+    return text
+
+
+def _arriving(text: str) -> str:
+    if _OF_FILES.search(text):
+        raise PydanticCustomError(
+            "file", "is traffic out of a file: the service has none, the command line replays traces"
+        )
+    return _named(text)
+
+
+def _price(text: str) -> str:
+    if "=" not in text:
+        raise PydanticCustomError("price", "is not a price such as rtx-pro-6000-ws=8500")
+    return text
+
+
+def _no_switch(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise PydanticCustomError("number", "is true or false, where a number is wanted")
+    return value
+
+
+def _day(text: str) -> str:
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        raise PydanticCustomError("day", "is not a day such as 2026-11-22") from None
+    return text
+
+
+Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_named)]
+Text = Annotated[str, Field(max_length=400), AfterValidator(_named)]
+Promise = Annotated[str, Field(max_length=400)]
+Arriving = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_arriving)]
+#: whole numbers and amounts; what they may be is checked where they are used
+Whole = Annotated[int, Field(ge=0, le=10**12), BeforeValidator(_no_switch)]
+Amount = Annotated[float, Field(ge=-1e15, le=1e15, allow_inf_nan=False), BeforeValidator(_no_switch)]
+Users = Annotated[list[Whole], Field(min_length=1, max_length=64)]
+Quantity = Amount | Annotated[str, Field(max_length=100)]
+
+
+class _Question(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PlanQuestion(_Question):
+    """A model on a machine; what is left out is chosen, and the answer says how."""
+
+    model: Name = Field(description="Catalogue name, or name-format.", examples=["glm-5.1-nvfp4"])
+    on: Name = Field(description="NxACCELERATOR or a host of the catalogue.", examples=["6xrtx-pro-6000-ws"])
+    weights: Name | None = Field(None, description="Checkpoint or format of the weights.")
+    kv: Name | None = Field(None, description="Format of the KV cache.")
+    engine: Name | None = Field(None, description="Engine; the plan says which it took.")
+    engine_version: Name | None = Field(None, description="Version of the engine; the newest known by default.")
+    tp: Whole | None = Field(None, description="Tensor parallel degree.")
+    pp: Whole | None = Field(None, description="Pipeline stages.")
+    dp: Whole | None = Field(None, description="Attention data parallel degree.")
+    ep: Whole | None = Field(None, description="Expert parallel degree.")
+    dcp: Whole | None = Field(None, description="Decode context parallel degree.")
+    replicas: Whole | None = Field(None, description="Servers of that layout behind a router.")
+    disaggregated: Name | None = Field(None, description="Servers for prompts and for decoding, as in 1:3.")
+    context: Whole | None = Field(None, description="Longest sequence that must fit, in tokens.")
+    input: Whole | None = Field(None, description="Prompt of a request, in tokens.")
+    output: Whole | None = Field(None, description="Answer of a request, in tokens.")
+    mtp: Whole | None = Field(None, description="Drafted tokens for each step.")
+    acceptance: Amount | None = Field(None, description="Chance of a drafted token, or tokens gained in a step.")
+    eager: bool = Field(False, description="Without CUDA graphs.")
+    memory_fraction: Amount | None = Field(None, description="Share of the memory that the engine may use.")
+    max_num_seqs: Whole | None = Field(None, description="Requests that run at once on a data-parallel rank.")
+    max_num_batched_tokens: Whole | None = Field(None, description="Token budget of a step.")
+    max_model_len: Whole | None = Field(None, description="Longest prompt and answer together.")
+    attention_backend: Name | None = Field(None, description="Attention kernels, as the engine names them.")
+    lora: Whole | None = Field(None, description="Low-rank adapters that lie on the accelerators at once.")
+    lora_rank: Whole | None = Field(None, description="Rank of the largest adapter.")
+    recipe: Name | None = Field(None, description="Campaign or recipe whose launch settings are taken.")
+    power_limit: Quantity | None = Field(None, description="Power limit of each accelerator, such as 450W.")
+    host_tokens: Whole | None = Field(None, description="Copies of cached tokens in host memory of each rank.")
+    host_bandwidth: Quantity | None = Field(None, description="Bandwidth over which they come back, such as 50 GB/s.")
+
+    def words(self) -> dict[str, Any]:
+        """What was said of the plan beside model and machine, as `glmplan.fit` takes it."""
+        names = set(PlanQuestion.model_fields) - {"model", "on"}
+        return self.model_dump(include=names, exclude_none=True)
+
+
+class _ArrivalsQuestion(PlanQuestion):
+    """What may be said of traffic beside its kind; fields of `glmplan.planner.ask.Arrivals`."""
+
+    jitter: Amount | None = Field(None, description="Lengths are uniform in 1 - jitter to 1 times nominal.")
+    input_cv: Amount | None = Field(None, description="Log-normal prompts with this coefficient of variation.")
+    output_cv: Amount | None = Field(None, description="Log-normal answers with this coefficient of variation.")
+    think: Quantity | None = Field(None, description="Mean pause of a user, such as '2 s'.")
+    patience: Quantity | None = Field(None, description="Time after which a client that has no token yet leaves.")
+    urgent: Amount | None = Field(None, description="Share of requests that go before the others, with order priority.")
+    shared_prefix: Whole | None = Field(None, description="Tokens at the head of each prompt that are the same.")
+    turns: Whole | None = Field(None, description="Mean turns of a session.")
+    tool_wait: Quantity | None = Field(None, description="Mean pause between the turns of a session.")
+    start: Whole | None = Field(None, description="Tokens of its own that a session begins with.")
+
+    def arrivals(self) -> dict[str, Any]:
+        """What was said of the traffic, with the lengths, as `glmplan.simulate` takes it."""
+        names = set(_ArrivalsQuestion.model_fields) - set(PlanQuestion.model_fields) | {"input", "output"}
+        return self.model_dump(include=names, exclude_none=True)
+
+
+class FitQuestion(PlanQuestion):
+    """`glmplan fit`: does a model fit a machine, how fast, for how many users, what binds, what to change."""
+
+    users: Users | Whole | None = Field(None, description="Numbers of users at once.", examples=[[1, 8, 32]])
+    traffic: Arriving | None = Field(None, description="What arrives, as in simulate: the plan is simulated.")
+
+
+class ValueQuestion(PlanQuestion):
+    """Single values of `glmplan fit`, for functions of spreadsheets; everything stands in the address."""
+
+    get: Annotated[str, Field(min_length=1, max_length=400)] = Field(
+        description="Names of values with commas, see /v1/values.", examples=["tokens_per_s"]
+    )
+    users: Whole | None = Field(None, description="Users at once.", examples=[32])
+    form: Literal["text", "csv"] | None = Field(
+        None, description="text for one value, csv with a line of names; by their number if left out."
+    )
+    token: Annotated[str, Field(max_length=400)] | None = Field(None, description="Token, where one is needed.")
+
+
+class PredictQuestion(PlanQuestion):
+    """Figures of one plan under numbers of users, with intervals."""
+
+    users: Users | Whole = Field(1, description="Numbers of users at once.", examples=[[1, 8, 32]])
+
+
+class TableQuestion(_Question):
+    """`glmplan predict`: every row of a table of runs."""
+
+    rows: list[dict[str, str | int | float | bool | None]] = Field(
+        min_length=1, description="Rows in the columns of docs/reference/columns.md."
+    )
+
+
+class SimulateQuestion(_ArrivalsQuestion):
+    """`glmplan simulate`: what users see under traffic."""
+
+    traffic: Arriving = Field(description="closed:USERS, poisson:RATE/s, sessions:USERS …", examples=["poisson:2/s"])
+    slo: Promise | None = Field(None, description="Promise under which goodput is counted.")
+    requests: Whole | None = Field(None, description="Requests; 10 for each user of a closed loop, 1000 otherwise.")
+    replications: Whole = Field(1, description="Repetitions for confidence intervals.")
+    warmup: Whole = Field(0, description="Requests at the start that are not counted.")
+    seed: Whole = Field(0, description="Seed; the same seed gives the same answer.")
+    ranges: bool = Field(True, description="Whether the interval of the step time is simulated too.")
+
+
+class SafeQuestion(_ArrivalsQuestion):
+    """`glmplan safe`: the largest load that keeps a promise with 95 % probability."""
+
+    slo: Promise | None = Field(None, description="Promise, such as 'ttft p95 < 2 s'; that of fit by default.")
+    traffic: Arriving | None = Field(None, description="Kind of traffic; users and Poisson arrivals by default.")
+    most: Amount | None = Field(None, description="Largest load to look at.")
+    seed: Whole = Field(0, description="Seed.")
+
+
+class MoneyQuestion(_Question):
+    """Prices and terms of a cost."""
+
+    price: Annotated[list[Annotated[str, Field(max_length=200), AfterValidator(_price)]], Field(max_length=50)] = Field(
+        [], description="Prices of your own: PART=8500, PART:rent=2.1, MODEL:output=3, electricity=0.3 …"
+    )
+    term: Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=50)] = Field(
+        [], description="Terms of the cost, as in horizon_months=48."
+    )
+    region: Annotated[str, Field(max_length=100)] | None = Field(None, description="Place whose colocation is paid.")
+    today: Annotated[str, Field(max_length=10), AfterValidator(_day)] | None = Field(
+        None, description="Day of the question as YYYY-MM-DD; the day it is by default.", examples=["2026-11-22"]
+    )
+
+
+class CostQuestion(PlanQuestion, MoneyQuestion):
+    """What a plan costs, bought and rented, beside paying for each token."""
+
+    users: Whole = Field(1, description="Users at once.")
+
+
+class CompareQuestion(MoneyQuestion):
+    """`glmplan compare`: plans side by side, and what makes them differ."""
+
+    plans: Annotated[list[PlanQuestion], Field(min_length=2, max_length=4)] = Field(
+        description="Two to four plans; the others are compared with the first."
+    )
+    users: Whole = Field(1, description="Users at once.")
+
+
+class SizeQuestion(MoneyQuestion):
+    """`glmplan size`: what to buy or rent for a model, a load and a promise."""
+
+    model: Name = Field(description="Catalogue name; with a format only that is looked at.", examples=["glm-5.1-nvfp4"])
+    slo: Promise = Field(description="The promise.", examples=["ttft p95 < 2 s, tpot p95 < 50 ms"])
+    users: Whole | None = Field(None, description="Users at once.")
+    traffic: Arriving | None = Field(None, description="Kind of traffic instead of users.")
+    weights: Text | None = Field(None, description="Formats to look at, with commas.")
+    engine: Text | None = Field(None, description="Engines to look at, with commas.")
+    input: Whole | None = Field(None, description="Prompt of a request, in tokens.")
+    output: Whole | None = Field(None, description="Answer of a request, in tokens.")
+    budget: Quantity | None = Field(None, description="Most to spend, such as 120k.")
+    power: Quantity | None = Field(None, description="Most to draw at the wall, such as 3.6kW.")
+    kind: Literal["buy", "rent", "any"] = Field("any", description="Whether to buy or to rent.")
+    rent_term: Annotated[str, Field(max_length=100)] | None = Field(None, description="Term of the rent.")
+    only: Text | None = Field(None, description="Parts and machines to look at, with commas.")
+    machines: Whole | None = Field(None, description="Machines at most.")
+    probability: Amount | None = Field(None, description="How surely the promise is kept.")
+    growth: Amount | None = Field(None, description="Growth of the load in a month.")
+    power_limit: Text | None = Field(None, description="Power limits of each accelerator, with commas.")
+    answers: Annotated[int, Field(ge=1, le=20)] = Field(5, description="Answers that are wanted.")
+
+
+_Axis = Annotated[list[Whole], Field(max_length=10_000)] | Whole | Text
+_Names = Annotated[list[Name], Field(max_length=1000)] | Text
+
+
+class SweepQuestion(MoneyQuestion):
+    """`glmplan sweep`: every combination as one table."""
+
+    model: _Names = Field(description="Models.", examples=[["glm-5.1-nvfp4"]])
+    on: _Names = Field(description="Machines; 1..8xPART for one to eight.", examples=["4..8xrtx-pro-6000-ws"])
+    weights: _Names | None = None
+    kv: _Names | None = None
+    engine: _Names | None = None
+    engine_version: _Names | None = None
+    tp: _Axis | None = None
+    pp: _Axis | None = None
+    dp: _Axis | None = None
+    ep: _Axis | None = None
+    dcp: _Axis | None = None
+    mtp: _Axis | None = None
+    memory_fraction: list[Amount] | Amount | None = None
+    max_num_seqs: _Axis | None = None
+    power_limit: _Names | None = None
+    context: _Axis | None = None
+    input: _Axis | None = None
+    output: _Axis | None = None
+    users: _Axis | None = None
+    traffic: list[Arriving] | Arriving | None = Field(None, description="Kinds of traffic: all loads are simulated.")
+    slo: Promise | None = Field(None, description="Promise of simulated loads: how surely it is kept.")
+    requests: Whole | None = Field(None, description="Requests of each simulated load.")
+    seed: Whole | None = Field(None, description="Seed of simulated loads.")
+    jitter: Amount | None = Field(None, description="Lengths are uniform in 1 - jitter to 1 times nominal.")
+    input_cv: Amount | None = Field(None, description="Log-normal prompts with this coefficient of variation.")
+    output_cv: Amount | None = Field(None, description="Log-normal answers with this coefficient of variation.")
+    think: Quantity | None = Field(None, description="Mean pause of a user, such as '2 s'.")
+    shared_prefix: Whole | None = Field(None, description="Tokens at the head of each prompt that are the same.")
+    turns: Whole | None = Field(None, description="Mean turns of a session.")
+    tool_wait: Quantity | None = Field(None, description="Mean pause between the turns of a session.")
+    start: Whole | None = Field(None, description="Tokens of its own that a session begins with.")
+    exact: bool = Field(False, description="Time every step instead of reading tables of steps.")
+
+
+class LinksQuestion(_Question):
+    """The links of a machine, and how full a layout makes them."""
+
+    on: Name = Field(description="NxACCELERATOR or a host of the catalogue.", examples=["6xrtx-pro-6000-ws"])
+    tp: Whole | None = Field(None, description="Tensor parallel degree.")
+    pp: Whole | None = Field(None, description="Pipeline stages.")
+
+
+class JobQuestion(_Question):
+    """A question that is answered later."""
+
+    ask: Literal["simulate", "safe", "sweep", "size", "predict-table"] = Field(description="Which question.")
+    question: dict[str, Any] = Field(description="The question, as its own address takes it.")
+
+
+# Errors of the tree as answers of HTTP: what was wrong is told, infeasible is an answer.
+
+#: what the validator adds to a place where several types may stand
+_TYPES = ("int", "float", "str", "bool", "none")
+
+
+def first_fault(errors: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], str]:
+    """The first thing that is wrong with a question, and where.
+
+    Returns: Of a value that may be a number or a list of such what is wrong with the number; and its place without
+      the types that were tried, empty for the question as a whole.
+
+    Examples
+    --------
+    >>> wrong = [{"loc": ("users", "list[int]"), "type": "list_type"}, {"loc": ("users", "int"), "type": "less_than"}]
+    >>> first_fault(wrong)
+    ({'loc': ('users', 'int'), 'type': 'less_than'}, 'users')
+    """
+    first = errors[0]
+    if first["type"] == "list_type":
+        same = (one for one in errors[1:] if one["loc"][: len(first["loc"]) - 1] == first["loc"][:-1])
+        first = next(same, first)
+    places = [part for part in first["loc"] if part not in ("body", "query", "path")]
+    names = [str(one) for n, one in enumerate(places) if isinstance(one, int) or not n or not _is_type(one)]
+    return first, ".".join(names)
+
+
+def _is_type(part: str) -> bool:
+    return "[" in part or part.startswith("constrained-") or part in _TYPES
+
+
+def _plain(option: object) -> str | None:
+    """A field by the name that it has in a request, which has no dashes."""
+    if option is None:
+        return None
+    text = printable(option)
+    return text[2:].replace("-", "_") if text.startswith("--") else text
+
+
+def refusal_record(error: GlmplanError) -> dict[str, Any]:
+    """What was asked wrongly.
+
+    Returns: Its kind, the sentence of the command line, and, as far as known, file, field, value and the nearest
+      choices.
+
+    Examples
+    --------
+    >>> wrong = SpecError("is not a KV cache format", field="--kv", value="fp9", choices=["fp8", "bf16"])
+    >>> refusal_record(wrong)["error"]["field"], refusal_record(wrong)["error"]["nearest"]
+    ('kv', ['fp8'])
+    """
+    found: dict[str, Any] = {"kind": type(error).__name__, "message": printable(error)}
+    if isinstance(error, SpecError):
+        value = None if error.value is None else printable(error.value)[:300]
+        close = nearest(value, error.choices) if value is not None else []
+        if not error.choices and "nearest: " in error.message:
+            # names of the catalogue are told in the sentence, each kind with its own
+            close = error.message.rpartition("nearest: ")[2].partition(";")[0].split(", ")
+        # nobody names files here: what reads as one is the field in whose words something is wrong
+        file = _plain(error.file)
+        option = file is not None and file.isidentifier()
+        found |= {
+            "file": None if option else file,
+            "field": file if option else _plain(error.field),
+            "value": value,
+            "nearest": close or [str(one) for one in error.choices[:40]],
+        }
+    return {"error": found}
+
+
+def infeasible_record(answer: Infeasible) -> dict[str, Any]:
+    """Nothing satisfies what was asked, which is an answer.
+
+    Examples
+    --------
+    >>> infeasible_record(DoesNotFit("12 GiB are short"))
+    {'verdict': 'does_not_fit', 'reason': '12 GiB are short'}
+    """
+    verdict = "does_not_fit" if isinstance(answer, DoesNotFit) else "unknown"
+    return {"verdict": verdict, "reason": printable(answer)}

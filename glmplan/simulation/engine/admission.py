@@ -1,0 +1,272 @@
+"""Rules that both forms of the simulator share: how a request grows, and SGLang's estimate of answers to come."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+from glmplan.simulation.engine.prefix_cache import HostTier, PrefixCache
+from glmplan.simulation.engine.settings import EngineSettings, KvPool
+from glmplan.simulation.traffic.request import Request
+from glmplan.units import Seconds, TokenCount, Tokens
+
+__all__ = [
+    "MOST_RECKONED",
+    "SharedEstimate",
+    "block_period",
+    "by_longest_prefix",
+    "by_priority",
+    "cache_of",
+    "generated",
+    "held_blocks",
+    "in_order_again",
+    "loading_seconds",
+    "steps_with_blocks",
+    "why_rejected",
+]
+
+#: SGLang: longest answer the estimate reckons with, [token]; the share of its first ratio that it decays to, [-];
+#: decode steps the decay takes, [-]; steps of decoding that it provides for after a retraction, [-]
+MOST_RECKONED, _FLOOR, _DECAY_STEPS, _RETRACT_STEPS = 4096, 0.14, 600, 20
+#: SGLang: most requests that are put in order of their prefix, [-]; tokens of a prefix that count as common, [token]
+_SORTED, _COMMON = 128, 32
+
+
+def block_period(block_size: TokenCount, growth: Tokens) -> int:
+    """Decode steps after which a request needs one more block.
+
+    Examples
+    --------
+    >>> block_period(16, 1.0), block_period(16, 2.7)
+    (16, 6)
+    """
+    return max(1, round(block_size / growth))
+
+
+def held_blocks(prompt: TokenCount, made: int, block_size: TokenCount, period: int) -> int:
+    """Blocks a request holds after its prompt and some decode steps.
+
+    `period`: Decode steps after which it needs one more.
+
+    Examples
+    --------
+    >>> [held_blocks(32, made, 16, 16) for made in (0, 1, 16, 17)]
+    [2, 3, 3, 4]
+    """
+    phase = prompt % block_size * period // block_size
+    return -(-prompt // block_size) + (phase + made - 1) // period - (phase - 1) // period
+
+
+def steps_with_blocks(needs: Sequence[int], period: int, start: int, steps: int, room: int) -> int:
+    """How many decode steps find the blocks that they need.
+
+    `period`: Steps after which it is the same again.
+
+    Examples
+    --------
+    >>> steps_with_blocks([1, 0, 2], 3, 1, 10, 7)  # 0, 2, 1, 0, 2, 1, 0, then 2 of which one is left
+    7
+    """
+    together = sum(needs[:period])
+    made = min(steps // period, room // together) * period if together else 0
+    room -= made // period * together
+    while made < steps and (need := needs[(start + made) % period]) <= room:
+        made, room = made + 1, room - need
+    return made
+
+
+def generated(request: Request, step: int) -> TokenCount:
+    """Answer tokens a decoding request has written."""
+    before = request.prompt - request.input + 1
+    return before + (request.output - before) * (step - request.joined) // request.left
+
+
+def why_rejected(request: Request, pool: KvPool, settings: EngineSettings, period: int) -> str | None:
+    """Say why a request can never be served.
+
+    - `period`: Decode steps after which a request needs one more block.
+    - Returns: The reason; None if it can be served.
+
+    Examples
+    --------
+    >>> why_rejected(Request(0, 0.0, 100, 10), KvPool(64), EngineSettings(), 16)
+    'needs more KV blocks than the pool has'
+    """
+    tokens = request.input + request.output
+    if tokens > settings.max_model_len:
+        return "longer than the context"
+    if settings.admission == "slot" and tokens - 1 > pool.tokens // settings.max_num_seqs:
+        return "longer than the context of a slot"
+    peak = held_blocks(request.input, request.steps, pool.block_size, period)
+    if max(peak, -(-(tokens - 1) // pool.block_size)) > pool.blocks:
+        return "needs more KV blocks than the pool has"
+    if not settings.chunked_prefill and tokens - 1 > settings.max_num_batched_tokens * settings.pipeline_stages:
+        return "may exceed the token budget, which must hold prompt and answer without chunked prefill"
+    return None
+
+
+def cache_of(pool: KvPool, settings: EngineSettings) -> PrefixCache | None:
+    """The prefix cache that an engine begins with.
+
+    Returns: Empty; None if the engine keeps no blocks.
+
+    Examples
+    --------
+    >>> cache_of(KvPool(64), EngineSettings()) is None
+    True
+    """
+    if not settings.prefix_caching or settings.in_slots:
+        return None  # slots know themselves what they hold
+    blocks = settings.host_tokens // pool.block_size
+    return PrefixCache(pool.block_size, HostTier(blocks) if blocks else None)
+
+
+def loading_seconds(blocks: int, pool: KvPool, settings: EngineSettings) -> Seconds:
+    """Time in which blocks come back from host memory.
+
+    Examples
+    --------
+    >>> from glmplan.simulation.engine.settings import TransferLink
+    >>> link = TransferLink(bandwidth=1e9)
+    >>> settings = EngineSettings(prefix_caching=True, host_tokens=100, host_link=link)
+    >>> loading_seconds(10, KvPool(1000, 16, bytes_per_token=1e5), settings)
+    0.016
+    """
+    link = settings.host_link
+    if link is None or not blocks:
+        return 0.0
+    return link.latency + blocks * pool.block_size * pool.bytes_per_token / link.bandwidth
+
+
+def by_longest_prefix(waiting: Iterable[Request], cache: PrefixCache, block_size: TokenCount) -> list[Request]:
+    """Put waiting requests into SGLang's order `lpm`: the longest cached prefix first.
+
+    Of those that share a prefix which is not cached yet the first goes before, the others go last, to find it later.
+
+    - `waiting`: The queue, at most 128 of which are sorted; a longer one stays as it is.
+    - Returns: The queue in the order in which it is admitted.
+
+    References
+    ----------
+    .. [1] SGLang 0.5.9, `python/sglang/srt/managers/schedule_policy.py` (SchedulePolicy._compute_prefix_matches,
+       _sort_by_longest_prefix, _determine_active_policy).
+
+    Examples
+    --------
+    >>> first, second, other = (Request(i, 0.0, 100, 1, runs=((name, 100),)) for i, name in enumerate("aab"))
+    >>> [r.number for r in by_longest_prefix([first, second, other], PrefixCache(16), 16)]
+    [0, 2, 1]
+    """
+    queue = list(waiting)
+    if len(queue) > _SORTED:
+        return queue
+    heads: dict[tuple[object, ...], int] = {}
+    keys: dict[int, float] = {}
+    for request in queue:
+        found = cache.match(request)[0] * block_size
+        keys[request.number] = -found
+        if found > _COMMON:
+            continue
+        common, names = 0, tuple(name for name, _ in request.runs)
+        for place, (_, tokens) in enumerate(request.runs, 1):
+            known = heads.get(names[:place], 0)
+            common += min(known, tokens)
+            if known != tokens:
+                break
+        if common >= _COMMON:
+            keys[request.number] = 1.0
+            continue
+        for place, (_, tokens) in enumerate(request.runs, 1):
+            heads[names[:place]] = max(heads.get(names[:place], 0), tokens)
+    return sorted(queue, key=lambda request: keys[request.number])
+
+
+def by_priority(waiting: Iterable[Request], queued: bool) -> list[Request]:
+    """Put waiting requests into the order of their priority.
+
+    - `queued`: Whether those of the same priority stay as they were queued (SGLang); else they are in the order of
+      arrival, those that were preempted included (vLLM)
+    - Returns: The queue in the order in which it is admitted.
+
+    References
+    ----------
+    .. [1] vLLM 0.33.0, `vllm/v1/core/sched/request_queue.py` (PriorityRequestQueue: priority, then arrival time).
+    .. [2] SGLang 0.5.9, `srt/managers/schedule_policy.py` (_sort_by_priority_and_fcfs).
+
+    Examples
+    --------
+    >>> late, urgent, early = (Request(i, float(at), 100, 1) for i, at in enumerate((2, 3, 1)))
+    >>> late.priority = early.priority = 1
+    >>> [r.number for r in by_priority([late, urgent, early], queued=False)]
+    [1, 2, 0]
+    """
+    return sorted(waiting, key=_rank(queued))
+
+
+def _rank(queued: bool) -> Callable[[Request], tuple[float, ...]]:
+    """What `by_priority` compares."""
+    if queued:
+        return lambda request: (request.priority,)
+    return lambda request: (request.priority, request.arrival, request.number)
+
+
+def in_order_again(waiting: deque[Request], last: Request | None, queued: bool) -> deque[Request]:
+    """Put a queue back into the order of `by_priority` after some have come to its end.
+
+    `last`: The request up to which it is in order; None if nothing is known.
+
+    Examples
+    --------
+    >>> early, late, urgent = (Request(i, float(i), 100, 1) for i in range(3))
+    >>> early.priority = late.priority = 1
+    >>> [r.number for r in in_order_again(deque([early, late, urgent]), late, queued=False)]
+    [2, 0, 1]
+    """
+    come: list[Request] = []
+    while waiting and waiting[-1] is not last:
+        come.append(waiting.pop())
+    come.reverse()
+    if not waiting:
+        return deque(by_priority(come, queued))
+    for request in come:
+        insort(waiting, request, key=_rank(queued))
+    return waiting
+
+
+class SharedEstimate:
+    """SGLang's reckoning of tokens that running requests may still write: a ratio that decays while nothing goes wrong.
+
+    Parameters
+    ----------
+    ratio : float
+        The ratio it starts with, [-]
+
+    References
+    ----------
+    .. [1] SGLang, `python/sglang/srt/managers/schedule_policy.py` and `scheduler.py` (PrefillAdder, new_token_ratio).
+    """
+
+    __slots__ = ("_fall", "_floor", "ratio")
+
+    def __init__(self, ratio: float) -> None:
+        self.ratio, self._floor = ratio, ratio * _FLOOR
+        self._fall = (ratio - self._floor) / _DECAY_STEPS
+
+    def decay(self, steps: int) -> None:
+        """Let decode steps pass."""
+        self.ratio = max(self.ratio - self._fall * steps, self._floor)
+
+    def answer(self, left: int, growth: Tokens) -> Tokens:
+        """Tokens a request is reckoned to write."""
+        return min(1 + left * growth, MOST_RECKONED)
+
+    def outstanding(self, running: Iterable[Request], step: int, growth: Tokens) -> Tokens:
+        """Tokens that decoding requests are reckoned to write still."""
+        return self.ratio * sum(min((r.left - step + r.joined) * growth, MOST_RECKONED) for r in running)
+
+    def retracted(self, running: Iterable[Request], step: int) -> None:
+        """Raise the ratio after a request had to give its blocks back."""
+        rest = list(running)
+        written = sum(generated(r, step) for r in rest) + _RETRACT_STEPS * len(rest)
+        self.ratio = min(1.0, written / (sum(r.output for r in rest) + 1))

@@ -1,0 +1,270 @@
+"""Blocks of earlier requests, kept until room is needed: least recently used content goes first, tail before head."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from glmplan.simulation.traffic.request import Request
+from glmplan.units import TokenCount
+
+__all__ = ["HostTier", "PrefixCache"]
+
+
+# Copies of cached blocks in host memory, behind the cache on the accelerators (hicache, LMCache).
+
+
+class HostTier:
+    """What was computed once and still lies in host memory; the least recently used content goes first, tail first.
+
+    Content is written through: every full block that leaves a request has a copy here, so that what is thrown out of
+    the accelerators' pool is not lost.
+
+    Parameters
+    ----------
+    blocks : int
+        Blocks that it holds, [-]
+
+    References
+    ----------
+    .. [1] SGLang 0.5.9, `srt/mem_cache/hiradix_cache.py` (write_through, load_back), `srt/managers/schedule_policy.py`
+       (host_hit_length: admission counts what is loaded as no tokens to compute, and gives it device blocks).
+
+    Examples
+    --------
+    >>> tier = HostTier(8)
+    >>> tier.store([("a", 5)])
+    >>> tier.store([("b", 5)])
+    >>> tier.found([("a", 5)], 5), tier.found([("b", 5)], 5)
+    (3, 5)
+    """
+
+    __slots__ = ("_blocks", "_kept", "_room")
+
+    def __init__(self, blocks: int) -> None:
+        self._room = blocks
+        self._kept: OrderedDict[object, int] = OrderedDict()
+        self._blocks = 0
+
+    def store(self, shares: list[tuple[object, int]]) -> None:
+        """Copy the blocks of a request.
+
+        `shares`: Name of each content and its blocks, in the order of the prompt.
+        """
+        kept = self._kept
+        for name, blocks in reversed(shares):  # the head is the last to be thrown out
+            before = kept.get(name, 0)
+            if blocks > before:
+                kept[name] = blocks
+                self._blocks += blocks - before
+            if name in kept:
+                kept.move_to_end(name)
+        while self._blocks > self._room:
+            name, blocks = next(iter(kept.items()))
+            part = min(self._blocks - self._room, blocks)
+            self._blocks -= part
+            if part == blocks:
+                del kept[name]
+            else:
+                kept[name] = blocks - part
+
+    def found(self, shares: list[tuple[object, int]], limit: int) -> int:
+        """Blocks at the head of a prompt that lie here.
+
+        `shares`: Name of each content of the prompt and its blocks.
+        """
+        total = 0
+        for name, blocks in shares:
+            part = min(blocks, self._kept.get(name, 0), limit - total)
+            total += part
+            if part < blocks:
+                break
+            if name in self._kept:
+                self._kept.move_to_end(name)
+        return total
+
+
+class PrefixCache:
+    """Which content is cached, how much of it, and who holds it.
+
+    A prompt is a chain of runs (name of the content, tokens). Equal names stand for equal tokens after equal heads,
+    which is what chained block hashes express, so a run stands for many hashes at the cost of one. Content that a
+    running request uses is kept whole.
+
+    Parameters
+    ----------
+    block_size : int
+        Tokens of a block; only full blocks are cached, [token]
+    tier : HostTier, optional
+        Copies in host memory.
+
+    Examples
+    --------
+    >>> cache = PrefixCache(16)
+    >>> first = Request(0, 0.0, 160, 1, runs=(("system", 160),))
+    >>> first.private = 10
+    >>> cache.release(first, 160)
+    0
+    >>> cache.match(Request(1, 0.0, 170, 1, runs=(("system", 160), ("user", 10))))
+    (10, [('system', 10)])
+    """
+
+    __slots__ = ("_block", "_entries", "_idle", "_nameless", "_tier", "blocks", "evictable")
+
+    def __init__(self, block_size: int, tier: HostTier | None = None) -> None:
+        self._block, self._tier = block_size, tier
+        self._entries: dict[object, list[int]] = {}  # name → [blocks, of them held, holders]
+        self._idle: OrderedDict[object, None] = OrderedDict()  # content with blocks nobody holds, oldest use first
+        self._nameless: list[int] | None = None  # the entry that `keep` adds to, while it is the newest
+        self.evictable = 0
+        self.blocks = 0
+
+    def match(self, request: Request) -> tuple[int, list[tuple[object, int]]]:
+        """Blocks at the head of a prompt that are cached; its last token is always computed.
+
+        Returns: Blocks found, and (name of the content, blocks of it) for each part.
+        """
+        found, parts, limit = 0, [], min(request.prompt - 1, request.shareable) // self._block
+        for name, blocks in self._shares(request, request.prompt):
+            entry = self._entries.get(name)
+            if entry is not None:
+                part = min(blocks, entry[0], limit - found)
+                parts.append((name, part))
+                found += part
+                if part == blocks:
+                    continue
+            if blocks:
+                break
+        return found, parts
+
+    def loadable(self, request: Request, found: int) -> int:
+        """Blocks behind those that were found that can be loaded from host memory."""
+        if self._tier is None:
+            return 0
+        limit = min(request.prompt - 1, request.shareable) // self._block
+        return max(self._tier.found(self._shares(request, request.prompt), limit) - found, 0)
+
+    def idle_blocks(self, parts: list[tuple[object, int]]) -> int:
+        """Blocks that would stop being evictable if these parts were held."""
+        return sum(max(0, part - self._entries[name][1]) for name, part in parts)
+
+    def hold(self, request: Request, parts: list[tuple[object, int]]) -> None:
+        """Keep content for a request."""
+        request.pins = dict(parts)
+        for name, part in parts:
+            self._hold(name, self._entries[name], part)
+
+    def evict(self, blocks: int) -> None:
+        """Throw out what was used least recently.
+
+        `blocks`: How many blocks to free, at most `evictable`
+        """
+        self.evictable -= blocks
+        self.blocks -= blocks
+        newest = self._nameless
+        if newest is not None and newest[0] > blocks and len(self._idle) == 1:  # it is the oldest as well
+            newest[0] -= blocks
+            return
+        while blocks:
+            name = next(iter(self._idle))
+            entry = self._entries[name]
+            part = entry[0] - entry[1]
+            if part > blocks:
+                entry[0] -= blocks
+                return
+            blocks -= part
+            entry[0] = entry[1]
+            del self._idle[name]
+            if entry is self._nameless:
+                self._nameless = None
+            if not entry[2]:
+                del self._entries[name]
+
+    def keep(self, blocks: int) -> None:
+        """Keep content that nobody can ask for again; it only takes room until it is the oldest."""
+        newest = self._nameless
+        if newest is None:
+            newest = self._nameless = [0, 0, 0]
+            name = object()
+            self._entries[name], self._idle[name] = newest, None
+        newest[0] += blocks
+        self.blocks += blocks
+        self.evictable += blocks
+
+    def publish(self, request: Request) -> None:
+        """Offer the head of a computed prompt to others while the request still runs; its last run stays private.
+
+        `request`: A request whose prompt has just been computed.
+        """
+        for name, blocks in self._shares(request, request.prompt)[:-1]:
+            entry, own = self._entries.setdefault(name, [0, 0, 0]), request.pins.get(name, 0)
+            added = min(blocks - own, request.private)
+            if entry[0] == own and added > 0:  # otherwise another request computed the same at the same time
+                entry[0] += added
+                self.blocks += added
+                self.evictable += added
+                request.private -= added
+                self._hold(name, entry, own + added, again=name in request.pins)
+                request.pins = {**request.pins, name: own + added}
+            elif entry[0] == 0 and entry[2] == 0:
+                del self._entries[name]
+
+    def release(self, request: Request, tokens: TokenCount) -> int:
+        """Let go of everything a request holds; its full blocks stay cached."""
+        private, pins = request.private, dict(request.pins)
+        request.pins, request.private = {}, 0
+        self._nameless = None
+        shares = self._shares(request, tokens)
+        if self._tier is not None:
+            self._tier.store(shares)
+        for name, blocks in reversed(shares):
+            entry = self._entries.get(name)
+            added = min(blocks - (entry[0] if entry else 0), private)
+            if added > 0:
+                private -= added
+                if entry is None:
+                    entry = self._entries[name] = [0, 0, 0]
+                entry[0] += added
+                self.blocks += added
+                self.evictable += added
+            if name in pins:
+                del pins[name]
+                self._let_go(name)
+            elif entry is not None and entry[0] > entry[1]:
+                self._idle[name] = None
+                self._idle.move_to_end(name)
+        for name in pins:
+            self._let_go(name)
+        return private
+
+    def _hold(self, name: object, entry: list[int], part: int, again: bool = False) -> None:
+        more = max(0, part - entry[1])
+        entry[1] += more
+        entry[2] += not again
+        self.evictable -= more
+        if entry[0] == entry[1]:
+            self._idle.pop(name, None)
+
+    def _let_go(self, name: object) -> None:
+        entry = self._entries[name]
+        entry[2] -= 1
+        if entry[2] == 0:
+            self.evictable += entry[1]
+            entry[1] = 0
+        if entry[0] > entry[1]:
+            self._idle[name] = None
+            self._idle.move_to_end(name)
+        elif entry[0] == 0 and entry[2] == 0:
+            del self._entries[name]
+
+    def _shares(self, request: Request, tokens: int) -> list[tuple[object, int]]:
+        """Whole blocks of each run among the first tokens; what follows the prompt belongs to the last run."""
+        runs, block = request.runs, self._block
+        if len(runs) < 2:
+            return [(runs[0][0] if runs else ("request", request.number), tokens // block)]
+        shares, start, end = [], 0, 0
+        for name, length in runs[:-1]:
+            end = min(end + length, tokens)
+            shares.append((name, end // block - start))
+            start = end // block
+        shares.append((runs[-1][0], tokens // block - start))
+        return shares

@@ -1,0 +1,404 @@
+"""What an engine is told at its start: scheduler, limits, KV pool, speculation, transfer link."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from glmplan.catalog.engines.defaults import engine_defaults
+from glmplan.errors import SpecError
+from glmplan.simulation.traffic.request import Acceptance, check_whole
+from glmplan.units import Ratio
+
+__all__ = [
+    "AS_STEPS_SAY",
+    "SCHEDULERS",
+    "EngineSettings",
+    "FirstTokens",
+    "KvPool",
+    "ServingInputs",
+    "TransferLink",
+    "scheduler_settings",
+    "waiting_share",
+]
+
+
+#: schedulers that are simulated, by the engine that each is of
+SCHEDULERS: tuple[str, ...] = ("vllm", "sglang", "trtllm", "llama.cpp")
+
+_ADMISSIONS = ("chunk", "no-evict", "max-utilization", "estimate", "slot")
+_ROUTINGS = ("round-robin", "least-loaded", "prefix-aware", "affinity")
+_ORDERS = ("fcfs", "lpm", "priority")
+
+
+@dataclass(frozen=True, slots=True)
+class KvPool:
+    """Room for keys and values on one replica, handed out in blocks.
+
+    Parameters
+    ----------
+    tokens : int
+        Tokens the pool holds, [token]
+    block_size : int, optional
+        Tokens of a block, [token]
+    bytes_per_token : float, optional
+        Bytes that one token occupies over all ranks; only a transfer between replicas needs it, [B]
+
+    Raises
+    ------
+    SpecError
+        If the pool does not hold one block.
+
+    Examples
+    --------
+    >>> KvPool(tokens=1000).blocks
+    62
+    """
+
+    tokens: int
+    block_size: int = 16
+    bytes_per_token: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_whole(self.block_size, "block_size")
+        if not self.tokens >= self.block_size:
+            raise SpecError(f"is less than one block of {self.block_size} tokens", field="kv tokens", value=self.tokens)
+
+    @property
+    def blocks(self) -> int:
+        """Whole blocks in the pool, [-]"""
+        return int(self.tokens // self.block_size)
+
+
+@dataclass(frozen=True, slots=True)
+class TransferLink:
+    """The link that carries keys and values from prefill to decode replicas; transfers queue on it one behind another.
+
+    Parameters
+    ----------
+    bandwidth : float
+        Bytes per second that really cross, [B/s]
+    latency : float, optional
+        Time before the first byte, [s]
+    """
+
+    bandwidth: float
+    latency: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.bandwidth > 0 or not self.latency >= 0:
+            raise SpecError("needs a positive bandwidth and no negative latency", field="link", value=self.bandwidth)
+
+
+#: copies behind one router, each of which is simulated [-]
+_MOST_REPLICAS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """How the engine forms its steps.
+
+    Parameters
+    ----------
+    scheduler : str, optional
+        `vllm` (V1: decode first, prompts in chunks beside it), `sglang` (prompts first, alone in their step), `trtllm`
+        (in-flight batching) or `llama.cpp` (slots of equal context).
+    max_num_batched_tokens : int, optional
+        Token budget of a step; `chunked_prefill_size` in SGLang, `max_num_tokens` in TensorRT-LLM, `n_batch` in
+        llama.cpp, [token]
+    max_num_seqs : int, optional
+        Requests that run at once; slots in llama.cpp, [-]
+    chunked_prefill : bool, optional
+        Whether a prompt may be spread over steps.
+    admission : str, optional
+        `chunk` (blocks for the next chunk are free), `max-utilization` (the same rule, TensorRT-LLM's name), `no-evict`
+        (the full length of every running request is reserved), `estimate` (SGLang: input, output and a shrinking share
+        of what running requests may still write) or `slot`.
+    prefill_first : bool, optional
+        Whether steps with prompt tokens leave decoding requests waiting.
+    prefix_caching : bool, optional
+        Whether blocks of earlier requests are kept and found again.
+    acceptance : Acceptance, optional
+        Speculative decoding; the step time must include draft and verification.
+    pipeline_stages : int, optional
+        Micro-batches in flight, [-]
+    replicas : int, optional
+        Data-parallel copies, each with its own pool, [-]
+    routing : str, optional
+        `round-robin`, `least-loaded`, `prefix-aware` (where most of the prompt is cached) or `affinity` (every turn of
+        a session goes where its first one went, single requests to the least loaded).
+    prefill_replicas : int, optional
+        Of the replicas, how many only prefill and hand over (disaggregation), [-]
+    max_model_len : int, optional
+        Longest prompt plus answer, [token]
+    new_token_ratio : float, optional
+        SGLang: the share of outstanding output that admission starts with, [-]
+    schedule_conservativeness : float, optional
+        SGLang: multiplies that share, which is never more than 1, [-]
+    prefill_max_requests : int, optional
+        SGLang: requests whose prompts may share a step; no limit by default, [-]
+    order : str, optional
+        Who of those that wait is next: `fcfs`, `lpm` (SGLang: the longest cached prefix), or `priority`: the urgent
+        before the others. vLLM also preempts the least urgent first; SGLang, with priorities no further apart than
+        `priority_scheduling_preemption_threshold` (10), preempts nobody for them.
+    async_scheduling : bool, optional
+        Whether a step is formed while the one before it runs: whoever arrives meanwhile waits one more step.
+    reserve_full_isl : bool, optional
+        vLLM: whether blocks for the whole prompt must be free before its first chunk is computed.
+    long_prefill_token_threshold : int, optional
+        vLLM: tokens of one prompt that a step takes at most, so that several prompts are computed side by side; not of
+        a request that has the engine to itself. 0 sets no limit, [token]
+    host_tokens : int, optional
+        Copies of cached tokens that host memory holds for each replica; needs prefix caching, [token]
+    host_link : TransferLink, optional
+        The link over which they come back; a step waits for what it loads.
+    kept_bytes : float, optional
+        llama.cpp: keys and values of prompts that lost their slot which are kept in host memory, [B]
+
+    Raises
+    ------
+    SpecError
+        If a field is out of range; names the field.
+
+    Examples
+    --------
+    >>> EngineSettings(max_num_seqs=0)
+    Traceback (most recent call last):
+    glmplan.errors.SpecError: max_num_seqs: 0 must be a whole number of at least 1
+    """
+
+    scheduler: str = "vllm"
+    max_num_batched_tokens: int = 8192
+    max_num_seqs: int = 256
+    chunked_prefill: bool = True
+    admission: str = "chunk"
+    prefill_first: bool = False
+    prefix_caching: bool = False
+    acceptance: Acceptance | None = None
+    pipeline_stages: int = 1
+    replicas: int = 1
+    routing: str = "round-robin"
+    prefill_replicas: int = 0
+    max_model_len: int = 2**31
+    new_token_ratio: float = 0.7
+    link: TransferLink | None = field(default=None)
+    schedule_conservativeness: float = 1.0
+    prefill_max_requests: int | None = None
+    order: str = "fcfs"
+    async_scheduling: bool = False
+    reserve_full_isl: bool = False
+    host_tokens: int = 0
+    host_link: TransferLink | None = field(default=None)
+    long_prefill_token_threshold: int = 0
+    kept_bytes: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("max_num_batched_tokens", "max_num_seqs", "pipeline_stages", "replicas", "max_model_len"):
+            check_whole(getattr(self, name), name)
+        check_whole(self.prefill_replicas, "prefill_replicas", 0)
+        if self.replicas > _MOST_REPLICAS:
+            raise SpecError(f"is too large: at most {_MOST_REPLICAS:,}", field="--replicas", value=self.replicas)
+        check_whole(self.host_tokens, "host_tokens", 0)
+        if self.host_tokens and not self.prefix_caching:
+            raise SpecError("needs prefix caching, which is off", field="--host-tokens", value=self.host_tokens)
+        if self.host_tokens and self.host_link is None:
+            raise SpecError("needs a link to come back over", field="--host-tokens", value=self.host_tokens)
+        if self.prefill_max_requests is not None:
+            check_whole(self.prefill_max_requests, "prefill_max_requests")
+        known = {"scheduler": SCHEDULERS, "admission": _ADMISSIONS, "routing": _ROUTINGS, "order": _ORDERS}
+        for name, choices in known.items():
+            if getattr(self, name) not in choices:
+                raise SpecError("is not known", field=name, value=getattr(self, name), choices=choices)
+        self._check_order()
+        if self.max_num_batched_tokens * self.pipeline_stages < self.max_num_seqs * self.tokens_per_decode:
+            raise SpecError(
+                f"is below max_num_seqs ({self.max_num_seqs}) times the tokens each may decode in a step",
+                field="max_num_batched_tokens",
+                value=self.max_num_batched_tokens,
+            )
+        if self.prefill_replicas and not self.prefill_replicas < self.replicas:
+            raise SpecError("must leave a replica to decode", field="prefill_replicas", value=self.prefill_replicas)
+        if not 0 < self.new_token_ratio <= 1:
+            raise SpecError("must be above 0 and at most 1", field="new_token_ratio", value=self.new_token_ratio)
+        if not 0 < self.schedule_conservativeness < math.inf:
+            value = self.schedule_conservativeness
+            raise SpecError("must be a number above 0", field="schedule_conservativeness", value=value)
+
+    def _check_order(self) -> None:
+        """Refuse orders that the scheduler does not know, or that are not followed."""
+        check_whole(self.long_prefill_token_threshold, "long_prefill_token_threshold", 0)
+        told = {
+            "order": (self.order if self.order == "priority" else "", ("vllm", "sglang")),
+            "long_prefill_token_threshold": (self.long_prefill_token_threshold, ("vllm",)),
+        }
+        for name, (value, knows) in told.items():
+            if value and self.scheduler not in knows:
+                raise SpecError(f"is not known to {self.scheduler}", field=name, value=value)
+            if value and self.prefill_replicas:
+                raise SpecError("is not simulated with prefill replicas", field=name, value=value)
+
+    @property
+    def first_ratio(self) -> float:
+        """SGLang: the share of outstanding output that admission starts with, conservativeness included, [-]"""
+        return min(self.new_token_ratio * self.schedule_conservativeness, 1.0)
+
+    @property
+    def tokens_per_decode(self) -> int:
+        """Tokens of the budget that one decoding request takes, [token]"""
+        return 1 + (self.acceptance.draft_tokens if self.acceptance else 0)
+
+    @property
+    def in_slots(self) -> bool:
+        """Whether prompts are computed in the order of slots, which know what they hold."""
+        return (
+            self.admission == "slot"
+            and self.chunked_prefill
+            and not (self.prefill_first or self.async_scheduling or self.prefill_replicas or self.host_tokens)
+        )
+
+    @property
+    def plain(self) -> bool:
+        """Whether the short form of the simulator covers this engine, for traffic without common content."""
+        return (
+            self.admission in ("chunk", "max-utilization", "slot")
+            and self.chunked_prefill
+            and not (self.in_slots or self.prefill_first or self.acceptance)
+            and self.pipeline_stages == self.replicas == 1
+            and self.order != "priority"
+            and not self.long_prefill_token_threshold
+        )
+
+
+def scheduler_settings(scheduler: str, **changes: object) -> EngineSettings:
+    """Settings that an engine starts with on a data-centre part, changed where asked.
+
+    Examples
+    --------
+    >>> scheduler_settings("sglang", max_num_seqs=64).prefill_first
+    True
+    """
+    if scheduler not in SCHEDULERS:
+        raise SpecError("is not a scheduler", field="scheduler", value=scheduler, choices=SCHEDULERS)
+    defaults = engine_defaults(scheduler)
+    given: dict[str, object] = {
+        "max_num_batched_tokens": defaults.budget,
+        "max_num_seqs": defaults.max_requests,
+        "admission": defaults.admission,
+        "prefill_first": defaults.prefill_first,
+        "prefix_caching": defaults.prefix_caching,
+        "async_scheduling": defaults.ahead,
+        "reserve_full_isl": defaults.whole_prompt,
+        "routing": defaults.routing,
+        "kept_bytes": defaults.kept_bytes,
+    }
+    given |= {key: value for key, value in changes.items() if value is not None}
+    acceptance, budget = given.get("acceptance"), given["max_num_batched_tokens"]
+    if changes.get("max_num_seqs") is None and isinstance(budget, int) and budget > 0:
+        # a smaller budget than the default also means fewer requests at once
+        each = 1 + acceptance.draft_tokens if isinstance(acceptance, Acceptance) else 1
+        given["max_num_seqs"] = max(1, min(int(str(given["max_num_seqs"])), budget // each))
+    return EngineSettings(scheduler=scheduler, **given)  # type: ignore[arg-type]
+
+
+# How much later first tokens come than the steps that make them: prompts that meet others wait longer.
+
+#: requests in flight from which a prompt always meets others [-]
+_CROWD = 16.0
+
+
+def waiting_share(concurrency: np.ndarray) -> np.ndarray:
+    """How far a prompt of a server waits for others: nothing alone, all that was learnt from `_CROWD` on.
+
+    Examples
+    --------
+    >>> waiting_share(np.array([1.0, 4.0, 64.0])).tolist()
+    [0.0, 0.5, 1.0]
+    """
+    return np.minimum(np.log2(np.maximum(concurrency, 1.0)) / np.log2(_CROWD), 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class FirstTokens:
+    """What was learnt of first tokens beside the schedule of steps.
+
+    Parameters
+    ----------
+    scale : float, optional
+        Logarithm of how many times later they come where prompts always meet others, [-]
+    ranks : int, optional
+        Replicas of the simulator that are the data-parallel ranks of one server, [-]
+    """
+
+    scale: float = 0.0
+    ranks: int = 1
+
+    def later(self, in_flight: Ratio, replicas: int = 1) -> Ratio:
+        """How many times later first tokens come than their steps alone say.
+
+        Examples
+        --------
+        >>> round(FirstTokens(scale=0.2).later(16.0), 4), FirstTokens(scale=0.2).later(1.0)
+        (1.2214, 1.0)
+        """
+        servers = max(min(replicas // self.ranks, in_flight), 1.0)
+        return math.exp(float(waiting_share(np.asarray(in_flight / servers))) * self.scale)
+
+
+#: first tokens that come when their steps end
+AS_STEPS_SAY = FirstTokens()
+
+
+# What a prediction hands to the simulator.
+
+
+@dataclass(frozen=True, slots=True)
+class ServingInputs:
+    """A deployment as the simulator sees it.
+
+    Parameters
+    ----------
+    step_seconds : callable
+        Keyword arguments `decode_requests`, `decode_context`, `prefill_tokens`, `prefill_context` as arrays; returns
+        the time of each mixed step, of one replica and of one micro-batch with pipeline stages, [s]
+    pool : KvPool
+        Room for keys and values on one replica. Each data-parallel rank is a replica.
+    settings : EngineSettings
+        Scheduler and limits of the engine.
+    front_end : float, optional
+        Time between the arrival of a request and its arrival at the engine, at the nominal prompt length, [s]
+    wake : float, optional
+        What a request waits longer for that finds nobody there, [s]
+    low, high : float, optional
+        90 % interval of the step time relative to its prediction, [-]
+    first : FirstTokens, optional
+        How much later first tokens come than their steps say.
+    first_low, first_high : float, optional
+        90 % interval of the time to the first token relative to its prediction, [-]
+    pool_low, pool_high : float, optional
+        90 % interval of the pool relative to its prediction, [-]
+    ranks : int, optional
+        Data-parallel ranks of one server: the replicas of `settings` are the ranks of all servers, [-]
+    step_of_few : callable, optional
+        Takes how many ranks of a server have requests and returns such a `step_seconds` of one of these.
+    basis : str, optional
+        What the prediction rests on, in words.
+    """
+
+    step_seconds: Callable[..., np.ndarray]
+    pool: KvPool
+    settings: EngineSettings
+    front_end: float = 0.0
+    wake: float = 0.0
+    first: FirstTokens = AS_STEPS_SAY
+    low: float = 1.0
+    high: float = 1.0
+    first_low: float = 1.0
+    first_high: float = 1.0
+    pool_low: float = 1.0
+    pool_high: float = 1.0
+    ranks: int = 1
+    step_of_few: Callable[[float], Callable[..., np.ndarray]] | None = None
+    basis: str = ""

@@ -1,0 +1,974 @@
+"""The search for the largest load that keeps a promise: loads are tried until it is known where services break."""
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from statistics import NormalDist
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from glmplan.simulation.load_trial import (
+    CRESTS,
+    FULL,
+    JUMPS,
+    MEANS,
+    OPEN,
+    OVERLOAD,
+    POOL,
+    SETTLED,
+    THRASH,
+    UNFINISHED,
+    Breaks,
+    Crowd,
+    DrawnEdges,
+    LoadPoint,
+    SafeLoad,
+    Trial,
+    capacity,
+    crowd,
+    enough,
+    places,
+    try_load,
+    unit_of,
+    why_broken,
+)
+from glmplan.simulation.simulate import Service
+from glmplan.simulation.traffic.slo import Target
+from glmplan.simulation.traffic.spec import Traffic
+from glmplan.units import QUANTILE_90, Ratio
+
+__all__ = [
+    "BENDING",
+    "BORDER",
+    "CLOSE",
+    "DRAWS",
+    "ENOUGH",
+    "Beside",
+    "EdgeSearch",
+    "LoadSearch",
+    "LoadTries",
+    "Tries",
+    "beside",
+]
+
+
+# The load at which one service breaks: tried from a guess on, each time where a straight line through what was seen
+# says that the promise is just kept.
+
+#: share of a load to which rates are bracketed where no line tells them better [-]
+CLOSE = 0.01
+#: share of a load from the one tried last within which a line is believed [-]
+_NEAR = 0.006
+#: and that of preemptions: they come in lumps [-]
+_NEAR_POOL = 0.08
+#: share of a load that two points of a line are apart at least: nearer ones differ by chance [-]
+_APART, _POOL_APART = 0.01, 0.05
+#: what is broken of times that grow without end as a queue does, where a target begins so
+_QUEUES = ("ttft", "queue")
+#: and of those that some load on multiplies: tokens late by a prompt become more than a percentile leaves out
+BENDING = (*_QUEUES, "itl")
+#: logarithm over its bound from which such a time tells of no load but its own, because a queue grew all through the
+#: run from some load on; and how near to the bound it must be for a line to be believed that bends so [-]
+_GROWN, _NEAR_BOUND = 0.5, 0.05
+#: share of a load from the end within which such a time is a line, and pairs of loads that tell it, so far apart [-]
+_BESIDE_END, _PAIRS, _PAIR_APART = 0.1, 5, 0.04
+#: just below what is served at most: a load that is kept there is kept up to it [-]
+_BELOW_FULL = 0.992
+#: least rate that is looked at, and as a share of what is served at most: hardly ever two meet there [1/s] and [-]
+_LEAST, _LEAST_SHARE = 1e-6, 1e-4
+#: logarithm over its bound within which a target tells of loads nearby; beyond, preemptions are few, or all [-]
+_TOLD, _POOL_TOLD = 3.0, (-2.0, 1.0)
+#: and within which one may be what breaks where another came nearest [-]
+_BESIDE = 0.7
+#: first step from a guess that is known to be near [-]
+_FORETOLD = 1.1
+#: loads between brackets that are chosen by lines before the rest is halved [-]
+_LINES = 5
+
+
+@dataclass(slots=True)
+class EdgeSearch:
+    """A search for the load at which one service breaks.
+
+    Parameters
+    ----------
+    at : callable
+        Tries a load.
+    limit : float
+        Largest load to look at, [-] or [1/s]
+    whole : bool
+        Whether loads are numbers of users.
+    full : float, optional
+        Load from which on more arrives than is served, [1/s]
+    rise : dict, optional
+        By how much each target rises with the load, as others foretell: see `slopes`, [1/load]
+    others : list of list of Trial, optional
+        What was tried under other draws of the arrivals: together they tell how preemptions rise.
+    close : float, optional
+        Share of a load to which it is bracketed, [-]
+    near : float, optional
+        Share of a load from the one tried last within which a line is believed, [-]
+    stride : float, optional
+        First step from a guess where no line tells one; smaller where others foretell the load, [-]
+    breaks : str
+        What breaks at the load that was found.
+
+    Examples
+    --------
+    >>> from glmplan.simulation.load_trial import Trial
+    >>> tried = []
+    >>> def at(load):
+    ...     tried.append(load)
+    ...     margin = 0.2 * (load - 8.0)
+    ...     return Trial(load, margin, "tpot" if load > 8 else "", {}, nearest="tpot", margins={"tpot": margin})
+    >>> round(EdgeSearch(at, 1e6, whole=False).find(1.0), 3), len(tried)
+    (8.0, 3)
+    """
+
+    at: Callable[[float], Trial]
+    limit: float
+    whole: bool
+    full: float = math.inf
+    rise: dict[str, float] = field(default_factory=dict)
+    others: list[list[Trial]] = field(default_factory=list)
+    close: float = CLOSE
+    near: float = _NEAR
+    stride: float = 2.0
+    seen: list[Trial] = field(default_factory=list)
+    low: Trial | None = None
+    high: Trial | None = None
+    breaks: str = ""
+
+    def find(self, guess: float) -> float:
+        """Find the load.
+
+        - `guess`: A first load to try, [-] or [1/s].
+        - Returns: Between the last load that is kept and the first that is not; 0 if none is kept, the limit if all
+          are, [-] or [1/s].
+        """
+        load, stride, inside = self._possible(guess), self.stride, 0
+        while True:
+            one = self._try(load)
+            low, high = self.low, self.high
+            if low is not None and low.load >= self.limit:
+                return low.load
+            if high is not None and high.load <= self._least:
+                return 0.0
+            told = self._aim()
+            if low is not None and high is not None:
+                if high.load - low.load <= self._narrow(high):
+                    self.breaks = high.broken
+                    return self._between(low, high)
+                inside += 1
+            if told is not None and self._told(one, told):
+                self.breaks = told[0]
+                return min(max(told[1], low.load if low else 0.0), high.load if high else self.limit)
+            aim = told[1] if told is not None else None
+            if low is not None and high is not None:
+                load = self._inside(low, high, aim if inside <= _LINES else None)
+                continue
+            aim = self._by_capacity(one, stride) if aim is None else aim
+            if low is not None:
+                load = self._above(low, aim, stride)
+                stride = min(stride * stride, 8.0)
+            else:
+                load = self._below(one, aim, stride)
+                stride = min(stride * stride, 8.0)
+
+    def _narrow(self, high: Trial) -> float:
+        """How wide a bracket may be: a user where one is asked for exactly, else a share of the load."""
+        if not self.whole:
+            return self.close * high.load
+        return max(1.0, self.close * high.load) if self.near > _NEAR else 1.0
+
+    def _told(self, one: Trial, aim: tuple[str, float]) -> bool:
+        """Whether the load tried last is so near to the end that a line from it tells the rest."""
+        if self.whole and self.near <= _NEAR:
+            return False  # it lies between two users who are both tried
+        nearest = all(abs(one.margin) <= abs(other.margin) for other in self.seen)
+        near = min(self.near, _NEAR_POOL) if aim[0] == THRASH else self.near
+        pools = (two.load for seen in self.others for two in seen if two.broken == THRASH)
+        if aim[0] != THRASH and min(pools, default=math.inf) <= aim[1]:
+            near = min(near, _NEAR)  # a pool that runs over shows in no line of another target
+        if aim[0].startswith(BENDING) and not self.whole:
+            known = self.near <= _NEAR or _steepness([*self.others, self.seen], aim[0]) > 0
+            if not known or abs(one.margin) > _NEAR_BOUND:
+                return False
+        return nearest and _tells(one, aim[0]) and abs(aim[1] - one.load) <= near * one.load
+
+    @property
+    def _least(self) -> float:
+        if self.whole:
+            return 1.0
+        return _LEAST if self.full == math.inf else max(_LEAST, _LEAST_SHARE * self.full)
+
+    def _possible(self, load: float) -> float:
+        load = max(min(load, self.limit, self.full * _BELOW_FULL), self._least)
+        return float(round(load)) if self.whole else load
+
+    def _try(self, load: float) -> Trial:
+        """Try a load and note it where it narrows the bracket."""
+        one = self.at(load)
+        self.seen.append(one)
+        if one.margin <= 0:
+            self.low = one if self.low is None or load > self.low.load else self.low
+        elif self.high is None or load < self.high.load:
+            self.high = one
+        return one
+
+    def _between(self, low: Trial, high: Trial) -> float:
+        """Where it breaks inside a bracket that is narrow enough."""
+        if not high.broken.startswith(BENDING) or high.margin < _GROWN or high.broken not in low.margins:
+            return _zero(low, high)
+        # the queue begins to grow somewhere, at the latest where the time would have broken without
+        told = sorted((one for one in self.seen if _tells(one, high.broken)), key=lambda one: -one.load)
+        slope = _slope(told, high.broken) if told else 0.0
+        last = low.load - low.margins[high.broken] / slope if slope > 0 else high.load
+        return (low.load + min(last, high.load)) / 2
+
+    def slopes(self) -> dict[str, float]:
+        """By how much each target rises with the load near its end, as far as it is known.
+
+        Returns: Slope of the line through the logarithms of a target over its bound at the two loads nearest to the
+          end; of preemptions, of which there are many times more at a little more load, and of waits, through all
+          that tell, also under other draws, [1/load].
+        """
+        found = dict(self.rise)
+        for name in {name for one in self.seen for name in one.margins}:
+            told = sorted((one for one in self.seen if _tells(one, name)), key=lambda one: abs(one.margins[name]))
+            pooled = _steepness([*self.others, self.seen], name) if name.startswith((THRASH, *BENDING)) else 0.0
+            slope = pooled if pooled or name == THRASH or not told else _slope(told, name)
+            if slope > 0:
+                found[name] = slope
+        return found
+
+    def _aim(self) -> tuple[str, float] | None:
+        """Which target breaks first as lines say, and where; None without a line for the one that comes nearest."""
+        smooth = [one for one in self.seen if _tells(one, one.nearest)]
+        one = min(smooth, key=lambda one: abs(one.margin), default=None)
+        slopes, aims = self.slopes(), list[tuple[float, str]]()
+        if one is None or one.nearest not in slopes:
+            return None
+        for name, slope in slopes.items():
+            told = [two for two in self.seen if _tells(two, name)]
+            near = min(told, key=lambda two: abs(two.margins[name]), default=None)
+            if near is not None and (name == one.nearest or abs(near.margins[name]) < _BESIDE):
+                aims.append((near.load - near.margins[name] / slope, name))
+        aim, name = min(aims)
+        return name, aim
+
+    def _by_capacity(self, one: Trial, stride: float) -> float | None:
+        """Where the promise is just kept as one load says alone; None if it says nothing, or is too far from there.
+
+        Times of a queue grow like one over what is left of its capacity.
+        """
+        if self.full == math.inf or one.load >= self.full or not one.nearest.startswith(_QUEUES):
+            return None
+        aim = self.full - (self.full - one.load) * math.exp(one.margin)
+        return aim if aim * stride >= one.load else None
+
+    def _above(self, low: Trial, aim: float | None, stride: float) -> float:
+        """The next load where all were kept."""
+        most = low.load * stride
+        load = most if aim is None else min(max(aim, low.load * (1 + self.close)), most)
+        served = self.full * _BELOW_FULL
+        if load >= served:
+            # no more than is served can be kept: that is known without a simulation
+            load = served if low.load < served else self.full
+        load = max(load, low.load + 1.0) if self.whole else load
+        return float(min(math.floor(load), self.limit)) if self.whole else min(load, self.limit)
+
+    def _below(self, high: Trial, aim: float | None, stride: float) -> float:
+        """The next load where none was kept."""
+        if aim is not None and aim <= self._least and self.stride > _FORETOLD:
+            return self._least  # no load at all seems to be kept: that is seen at the least
+        least = high.load / stride
+        load = least if aim is None else max(min(aim, high.load * (1 - self.close)), least)
+        load = min(load, self.full * _BELOW_FULL)
+        load = min(math.floor(load), high.load - 1.0) if self.whole else load
+        return float(max(load, self._least))
+
+    def _inside(self, low: Trial, high: Trial, aim: float | None) -> float:
+        """The next load inside a bracket."""
+        width, served = high.load - low.load, self.full * _BELOW_FULL
+        if aim is None or not low.load < min(aim, served) < high.load:
+            aim = low.load + 0.5 * width
+        if self.whole:
+            return float(min(max(round(aim), low.load + 1), high.load - 1))
+        edge = min(0.1 * width, self.close / 2 * high.load)
+        return min(max(min(aim, served), low.load + edge), high.load - edge)
+
+
+def _tells(one: Trial, name: str) -> bool:
+    """Whether a target tells of loads nearby: clients leave at once, and a queue without end has no length."""
+    margin = one.margins.get(name, -math.inf)
+    if name == THRASH:
+        return _POOL_TOLD[0] < margin < _POOL_TOLD[1]
+    most = _GROWN if name.startswith(BENDING) else _TOLD
+    return -_TOLD < margin < most and (one.broken == THRASH or one.broken not in JUMPS)
+
+
+def _slope(told: list[Trial], name: str) -> float:
+    """Slope of the line through the nearest to the end and the next that is not so near to it that chance decides."""
+    one = told[0]
+    other = next((two for two in told[1:] if abs(two.load - one.load) > _APART * one.load), None)
+    return 0.0 if other is None else (other.margins[name] - one.margins[name]) / (other.load - one.load)
+
+
+def _steepness(draws: list[list[Trial]], name: str) -> float:
+    """Slope of what scatters: of lines through all that tell, one beside the other for each draw of the arrivals."""
+    across = along = most = 0.0
+    bends = name.startswith(BENDING)
+    for seen in draws:
+        told = [one for one in seen if _tells(one, name)]
+        if bends and told:
+            end = min(told, key=lambda one: abs(one.margins[name])).load
+            told = [one for one in told if abs(one.load - end) <= _BESIDE_END * end]
+        if len(told) < 2:
+            continue
+        # sums of squares by hand: the module `statistics` does them in fractions, a hundred times slower
+        loads, logs = [one.load for one in told], [one.margins[name] for one in told]
+        middle = math.fsum(loads) / len(loads)
+        apart = [load - middle for load in loads]
+        # counts of fewer requests scatter more
+        weight = told[0].summary.get("requests", SETTLED) / SETTLED
+        across += weight * math.fsum(one * one for one in apart)
+        along += weight * math.fsum(one * log for one, log in zip(apart, logs, strict=True))
+        most = max(most, max(loads))
+    # few pairs of loads tell little: those that differ by chance give no line
+    pairs, far = (_PAIRS, _PAIR_APART) if bends else (1, _POOL_APART)
+    return along / across if across > pairs * 0.5 * (far * most) ** 2 else 0.0
+
+
+def _zero(low: Trial, high: Trial) -> float:
+    """Where the margin vanishes between two loads if it is straight."""
+    one, two = low.margin, high.margin
+    share = -one / (two - one) if two > one else 0.5
+    return low.load + (high.load - low.load) * min(max(share, 0.0), 0.999)
+
+
+# What services did under the loads that were tried, each once, and where one of them breaks.
+
+#: services of different speed that are drawn from what is not known [-]
+DRAWS = 20
+#: stands for the service that 5 of 100 are slower than
+BORDER = DRAWS
+#: requests that are judged where it is only looked for where to begin, and how near to the end that is [-]
+_ROUGH, _NEAR_ROUGH = 300, 0.1
+
+
+@dataclass
+class Tries:
+    """What was tried of the same services, traffic, promise and seed by other searches; what is tried is added.
+
+    Attributes
+    ----------
+    trials : dict
+        (service, draw of the arrivals, load) → what the simulation of it did.
+    start : float or None
+        Users who are known to be safe where all requests are alike, to begin with where no pool decides, [-]
+    copied : bool
+        Whether a copy of this process may try every other draw of the arrivals.
+    """
+
+    trials: dict[tuple[int, int, float], Trial] = field(default_factory=dict)
+    start: float | None = None
+    copied: bool = False
+
+
+@dataclass(slots=True)
+class LoadTries:
+    """Services under loads; remembers what was tried.
+
+    Parameters
+    ----------
+    variants : list of Service
+        What the service may be, slowest first.
+    traffic : Traffic
+        What arrives.
+    targets : tuple of Target
+        The promise.
+    limit : float
+        Largest load to look at, [-] or [1/s]
+    seed : int
+        Seed, [-]
+    late : tuple of float, optional
+        Of each service, how much later its first tokens come than its steps say, [-]
+    served : float, optional
+        What the service as predicted can serve, [1/s]
+    known : Tries, optional
+        What other searches tried.
+    border : Service, optional
+        The service that 5 of 100 are slower than, where the services are parts of a spread of speeds.
+    border_late : float, optional
+        How much later its first tokens come than its steps say, [-]
+    """
+
+    variants: list[Service]
+    traffic: Traffic
+    targets: tuple[Target, ...]
+    limit: float
+    seed: int
+    late: tuple[float, ...] = ()
+    served: float = math.inf
+    why_limited: str = ""
+    tried: dict[tuple[int, int, float], Trial] = field(default_factory=dict)
+    known: Tries = field(default_factory=Tries)
+    border: Service | None = None
+    border_late: float = 1.0
+    #: requests of an open stream that are judged
+    settled: int = SETTLED
+
+    def __post_init__(self) -> None:
+        if self._whole:
+            # a part of a user is never tried, and would never be reached
+            self.limit = float(max(math.floor(self.limit), 1))
+
+    @property
+    def _whole(self) -> bool:
+        """Whether loads are numbers of users."""
+        return self.traffic.users is not None
+
+    def _bound(self, service: Service) -> None:
+        """Find loads beyond which nothing is left to be seen: what is served at most, or the places in the engine."""
+        rates = self.traffic.kind in OPEN or (self.traffic.kind == "sessions" and not self._whole)
+        if rates:
+            self.served = capacity(service, self.traffic)
+            self.settled = enough(self.traffic, self.served)
+        waits = any(target.metric in ("ttft", "e2e", "queue") for target in self.targets)
+        room = places(service)
+        if self._whole and not waits and room < self.limit and not self.traffic.think:
+            at_work = 1.0 if self.traffic.kind == "closed" else 4.0  # agents wait for their tools between turns
+            self.limit = min(self.limit, math.ceil(at_work * room))
+            self.why_limited = f": further ones wait for one of {room} places (max_num_seqs), which is not promised"
+
+    def _start(self, service: Service) -> float:
+        """A first load to try."""
+        if self._whole or self.traffic.kind == "trace":
+            return 1.0
+        return min(self.limit, self.served / 2) if self.served > 0 else 1.0
+
+    def _at(self, which: int, load: float, draw: int = 0, *, verdict: bool = False) -> Trial:
+        """Try a load on one of the services, once."""
+        key = (which, draw, load)
+        found = self.known.trials.get(key)
+        if found is None:
+            found = self._try(which, load, draw, verdict=verdict)
+            if found.margin == UNFINISHED:
+                return found
+            self.known.trials[key] = found
+        self.tried[key] = found
+        return found
+
+    def _try(
+        self, which: int, load: float, draw: int = 0, *, verdict: bool = False, settled: int | None = None
+    ) -> Trial:
+        late = self.border_late if which == BORDER else self.late[which] if self.late else 1.0
+        # all times scale with the factor of the service, and what it serves at most with its inverse
+        most = self.served / self._speed(which)
+        return try_load(
+            self._service(which), self.traffic, self.targets, load, self._seed(which, draw),
+            most=most, late=late, verdict=verdict, settled=settled or self.settled,
+        )  # fmt: skip
+
+    def _seed(self, which: int, draw: int) -> int:
+        """The seed of one draw of the arrivals at one service."""
+        return self.seed * 1000 + which + DRAWS * draw
+
+    def _service(self, which: int) -> Service:
+        return self.border if which == BORDER and self.border is not None else self.variants[which]
+
+    def _speed(self, which: int) -> float:
+        middle = self.variants[len(self.variants) // 2].table
+        row, column = middle.max_requests // 2 or 1, len(middle.context) // 2
+        return float(self._service(which).table.decode[row, column] / middle.decode[row, column])
+
+    def _edge(self, which: int, guess: float) -> float:
+        """The load at which one service breaks, between the last that is kept and the first that is not; 0 if none."""
+        return self._follow(which).find(guess)
+
+    def _follow(self, which: int, draw: int = 0, *, rough: bool = False) -> EdgeSearch:
+        """A search for the load at which one service breaks under one draw of the arrivals."""
+        full = math.inf if self._whole else self.served / self._speed(which)
+        if rough:
+            judged = _ROUGH * self.settled // SETTLED
+            few = EdgeSearch(lambda load: self._try(which, load, draw, settled=judged), self.limit, self._whole, full)
+            few.near = few.close = _NEAR_ROUGH
+            return few
+        return EdgeSearch(lambda load: self._at(which, load, draw), self.limit, self._whole, full)
+
+    @property
+    def alike(self) -> bool:
+        """Whether nothing is left to chance but what is not known of the service."""
+        drawn = self.traffic.lengths or self.traffic.jitter or self.traffic.input_cv or self.traffic.output_cv
+        return self.traffic.kind == "closed" and not drawn
+
+    def roomy(self, load: Ratio) -> bool:
+        """Whether the smallest pool holds a whole request of every user, so that no pool decides anything.
+
+        Returns: Of requests that are alike; one user more is counted for each replica, because their shares may
+          differ.
+        """
+        service, traffic = self.variants[0], self.traffic
+        replicas = service.settings.replicas - service.settings.prefill_replicas
+        pool = min(one.pool.tokens for one in self.variants)
+        length = traffic.input + traffic.output + service.pool.block_size
+        return (math.ceil(load / replicas) + 1) * length <= pool
+
+
+# A second process that takes every other piece of work, where the machine has a core for it.
+
+Job = TypeVar("Job")
+Done = TypeVar("Done")
+
+
+class Beside(Generic[Job, Done]):
+    """A copy of this process that does the second of two jobs while this one does the first.
+
+    Parameters
+    ----------
+    work : callable
+        What is done with a job. The copy has all that this process had when it was made, and learns nothing of what
+        happens here since but by its jobs.
+    copied : bool, optional
+        Whether there is a copy; without, this process does both.
+
+    Notes
+    -----
+    Whatever goes wrong in the copy, this process does the job itself, so that errors are those of one process.
+    """
+
+    def __init__(self, work: Callable[[Job], Done], copied: bool = False) -> None:
+        self._work, self._copy = work, 0
+        if copied:
+            self._split()
+
+    def both(self, one: Job, other: Job) -> tuple[Done, Done]:
+        """Do two jobs.
+
+        `one`, `other`: The jobs; the other can be pickled, and so can what comes of it.
+        """
+        asked = self._ask(other)
+        first = self._work(one)
+        second = self._answer() if asked else None
+        return first, self._work(other) if second is None else second[0]
+
+    def close(self) -> None:
+        """End the copy."""
+        if self._copy:
+            self._to.close()
+            self._from.close()
+            with suppress(OSError):
+                os.waitpid(self._copy, 0)
+            self._copy = 0
+
+    def _split(self) -> None:
+        jobs, answers = os.pipe(), os.pipe()
+        with warnings.catch_warnings():
+            # other threads may hold locks for ever in a copy: those of numpy see to it themselves, and no others run
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._copy = os.fork()
+        if not self._copy:
+            os.close(jobs[1])
+            os.close(answers[0])
+            self._serve(jobs[0], answers[1])
+        os.close(jobs[0])
+        os.close(answers[1])
+        self._to, self._from = os.fdopen(jobs[1], "wb"), os.fdopen(answers[0], "rb")
+
+    def _serve(self, jobs: int, answers: int) -> None:
+        """What the copy does until nobody asks any more; it never returns."""
+        try:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever made it ends it
+            with os.fdopen(jobs, "rb") as asked, os.fdopen(answers, "wb") as told:
+                while True:
+                    pickle.dump((self._work(pickle.load(asked)),), told, pickle.HIGHEST_PROTOCOL)
+                    told.flush()
+        finally:
+            os._exit(0)  # without what this process does at its end, which the other will do
+
+    def _ask(self, job: Job) -> bool:
+        if not self._copy:
+            return False
+        try:
+            pickle.dump(job, self._to, pickle.HIGHEST_PROTOCOL)
+            self._to.flush()
+        except OSError:
+            self.close()
+            return False
+        return True
+
+    def _answer(self) -> tuple[Done] | None:
+        try:
+            found: tuple[Done] = pickle.load(self._from)
+        except (EOFError, OSError, pickle.UnpicklingError):
+            self.close()
+            return None
+        return found
+
+
+@contextmanager
+def beside(work: Callable[[Any], Any], *, copied: bool) -> Iterator[Beside[Any, Any]]:
+    """A second process for every other job, as long as the block lasts.
+
+    `copied`: Whether a process may be made; one is where the system can copy processes and has a second core.
+
+    Examples
+    --------
+    >>> with beside(lambda number: number * number, copied=True) as two:
+    ...     two.both(3, 4)
+    (9, 16)
+    """
+    able = sys.platform == "linux" and len(os.sched_getaffinity(0)) > 1
+    two = Beside[Any, Any](work, copied and able)
+    try:
+        yield two
+    finally:
+        two.close()
+
+
+class _Draws(NamedTuple):
+    """Draws of the arrivals under which it is followed to where it breaks: a first, and pairs of others."""
+
+    least: int
+    most: int
+    #: standard error of the logarithm of the load that suffices [-]
+    error: float
+    #: share of a load within which a line is believed that finds one; more of many, whose errors are evened out [-]
+    near: float
+
+
+class _Draw(NamedTuple):
+    """A draw of the arrivals, and what is known of it before it is followed."""
+
+    draw: int
+    #: where it will break, as the others say
+    guess: float
+    rise: dict[str, float]
+    near: float
+    #: draws of which is known already what was tried, and of those since
+    known: int
+    news: list[list[Trial]]
+
+
+class _Drawn(NamedTuple):
+    """Where the service breaks under a draw, what breaks, by how much it rises, and what was tried."""
+
+    draw: int
+    end: float
+    breaks: str
+    rise: dict[str, float]
+    seen: list[Trial]
+
+
+@dataclass(slots=True)
+class _Follower:
+    """Follows one draw after the other; remembers what was tried under them."""
+
+    search: LoadSearch
+    others: list[list[Trial]]
+
+    def __call__(self, job: _Draw) -> _Drawn:
+        self.others[job.known :] = job.news
+        return self.search.drawn(job, self.others)
+
+
+#: where means break a promise, where crests do (percentiles), where a pool runs over, and under bursts
+_OF_MEANS, _OF_CRESTS = _Draws(5, 13, 0.0075, 0.05), _Draws(7, 65, 0.005, 0.08)
+#: and where a time does that grows at once from some load on
+_OF_BENDING = _Draws(9, 97, 0.0042, 0.05)
+_OF_POOLS, _OF_BURSTS = _Draws(11, 25, 0.0055, 0.06), _Draws(17, 129, 0.004, 0.08)
+#: how far from the usual load the first may break for the crowds under its load to be those of all
+_FAR = 0.05
+#: share of a load to which each draw is bracketed where no line tells it, and its first step [-]
+_CLOSE, _STRIDE = 0.041, 1.04
+#: services that are counted at the answer, and how many of them may fail: 3 of 60 are 5 %
+_COUNTED, _ALLOWED = 60, 3
+#: services in a row, from the slow end, that keep a promise: the rest then does [-]
+ENOUGH = 4
+#: standard error of a load below which it is known well enough, in users who are there at once [-]
+_OF_A_USER = 0.003
+#: shares of an answer at which it is looked whether less is kept too [-]
+_BELOW = (0.9, 0.75)
+#: share of a pool in use up to which it is nowhere near running over
+_ROOMY = 0.7
+#: where no stream arrives, how many are there at once is no chance of it
+_NOBODY = np.zeros(3)
+#: draws from which it is seen whether the first one is far from what is usual [-]
+_AT_FIRST = 20
+_STEP = 0.03  # between rates at which services are counted
+
+
+@dataclass(slots=True)
+class LoadSearch(LoadTries):
+    """A search for the largest safe load."""
+
+    def largest(self, service: Service) -> SafeLoad:
+        """The largest load that is safe."""
+        self._bound(service)
+        if self.traffic.kind == "sessions":
+            load = self._edge(min(1, len(self.variants) - 1), self._start(service))
+            load = self._counted(load) if load > 0 else 0.0
+        elif self.traffic.kind == "trace" or len(self.variants) != DRAWS:
+            load = self._edge(min(1, len(self.variants) - 1), self._start(service))
+        elif self.border is None or (self.alike and self.traffic.plain):
+            start = self.known.start if self.roomy(self.limit) else None
+            load = self._between_the_slowest(self._start(service) if start is None else start)
+        else:
+            load = self._of_the_border(self._start(service))
+        return self._answer(load, service)
+
+    def trials(self, service: Service, load: float) -> Iterator[Trial]:
+        """Try one load on one service after the other, the slowest first.
+
+        `load`: The load, [-] or [1/s].
+        """
+        self._bound(service)
+        for place in range(len(self.variants)):
+            yield self._at(place, load)
+
+    def trial(self, service: Service, load: float, place: int) -> Trial:
+        """Try one load on one of the services.
+
+        `load`: The load, [-] or [1/s].
+        """
+        self._bound(service)
+        return self._at(place, load)
+
+    def breaks(self, service: Service, load: float, place: int) -> bool:
+        """Whether one of the services breaks the promise under a load: by how much is not looked at.
+
+        `load`: The load, [-] or [1/s].
+        """
+        self._bound(service)
+        return self._at(place, load, verdict=True).margin > 0
+
+    def middle(self, load: float) -> Trial:
+        """Try one load on the service in the middle.
+
+        `load`: The load, [-] or [1/s].
+        """
+        return self._at(len(self.variants) // 2, load)
+
+    def _between_the_slowest(self, start: float) -> float:
+        """The load at which 5 of 100 services break, between those at which 2.5 and 7.5 of 100 do."""
+        second = self._edge(1, start)
+        first = self._edge(0, second) if second > 0 else 0.0
+        ends = [_place(0), _place(1)]
+        return second + (first - second) * (QUANTILE_90 - ends[1]) / (ends[0] - ends[1])
+
+    def kept_between_the_slowest(self, load: float) -> Ratio:
+        """Share of the services that keep a load which the slowest breaks and the next one does not.
+
+        - `load`: The load, [-] or [1/s].
+        - Returns: 95 % where the answer of `largest` lies.
+        """
+        second = self._edge(1, load)
+        first = self._edge(0, second)
+        if second <= first:
+            return NormalDist().cdf(_place(1))
+        share = min(max((second - load) / (second - first), 0.0), 1.0)
+        return NormalDist().cdf(_place(1) + share * (_place(0) - _place(1)))
+
+    def _of_the_border(self, start: float) -> float:
+        """The load that 5 of 100 services of different speed and arrivals do not bear.
+
+        It is the one at which the service breaks that 5 of 100 are slower than, in the mean over arrivals; and a little
+        below, because by chance of their arrivals slightly quicker ones break there too.
+        """
+        first = self._follow(BORDER)
+        if not self._whole:
+            rough = self._follow(BORDER, rough=True)
+            start = rough.find(start) or start
+            first.near, first.close, first.stride = self._draws(rough.breaks).near, _CLOSE, _STRIDE
+            first.rise, first.others = rough.slopes(), [rough.seen]
+        end = first.find(start)
+        if end == 0.0 or end >= self.limit:
+            return end
+        # at which load a draw breaks follows how many are there at once in it: of that, what is usual is known
+        last, rise = self._nearest(end, 0), first.slopes()
+        breaks = self._breaks(first.breaks)
+        # crowds under the load of a first draw that is far from usual are not those of all
+        at_first = self._edges_of(self._crowd(end, last, breaks, draws=_AT_FIRST), end, breaks)
+        usual = math.exp(at_first.mean) if abs(at_first.mean - math.log(end)) > _FAR else end
+        there = self._crowd(usual, last, breaks)
+        edges = self._edges_of(there, end, breaks)
+        steep = [self._slope(end, first.breaks, rise)]
+        plan, known, news = self._draws(first.breaks), 0, [*first.others, first.seen]
+        # of hardly anybody a part of a user is a large share
+        close = _OF_A_USER / max(usual * last.summary.get("e2e_mean_ms", 0.0) * 1e-3, _OF_A_USER)
+        with beside(_Follower(self, []), copied=self.known.copied) as two:
+            while (draw := len(edges.logs)) < plan.most:
+                if draw >= plan.least and edges.error <= max(plan.error, close):
+                    break
+                overs = [
+                    there.over(self._seed(BORDER, one)) if there is not None else _NOBODY for one in (draw, draw + 1)
+                ]
+                one, other = (
+                    _Draw(draw + place, edges.guess(over), rise, plan.near, known, news)
+                    for place, over in enumerate(overs)
+                )
+                known, news = known + len(news), []
+                for over, found in zip(overs, two.both(one, other), strict=True):
+                    self._note(found)
+                    if found.end == 0.0 or found.end >= self.limit:
+                        return found.end
+                    rise, news = found.rise | rise, [*news, found.seen]
+                    edges.add(found.end, over)
+                    if plan is _OF_MEANS and found.breaks == THRASH:
+                        plan = _OF_POOLS
+                    steep.append(self._slope(found.end, found.breaks, rise))
+        slope = float(np.mean(steep))
+        found = math.exp(edges.mean - QUANTILE_90 * (math.sqrt(slope**2 + edges.chance) - slope))
+        # somewhere above it something breaks that can be named
+        above = found
+        while above < self.limit and not any(one.load > found and one.margin > 0 for one in self.tried.values()):
+            above = min(float(math.floor(above)) + 1.0 if self._whole else above * _STRIDE, self.limit)
+            self._at(BORDER, above)
+        return found
+
+    def drawn(self, job: _Draw, others: list[list[Trial]]) -> _Drawn:
+        """Follow the service that 5 of 100 are slower than to where it breaks under one draw of the arrivals."""
+        search = self._follow(BORDER, job.draw)
+        search.others, search.rise, search.near = others, job.rise, job.near
+        search.close, search.stride = _CLOSE, _STRIDE
+        end = search.find(job.guess)
+        return _Drawn(job.draw, end, search.breaks, search.slopes(), search.seen)
+
+    def _note(self, found: _Drawn) -> None:
+        """Remember what was tried under a draw, here or in another process."""
+        for trial in found.seen:
+            key = (BORDER, found.draw, trial.load)
+            self.tried[key] = self.known.trials[key] = trial
+
+    def _breaks(self, name: str) -> Breaks:
+        """How a target breaks."""
+        if name in (THRASH, OVERLOAD):
+            return POOL if name == THRASH else FULL
+        return CRESTS if any(str(one) == name and one.statistic != "mean" for one in self.targets) else MEANS
+
+    def _draws(self, name: str) -> _Draws:
+        """Under how many draws of the arrivals a service is followed of which this target breaks."""
+        if self.settled > SETTLED:
+            return _OF_BURSTS
+        if name.startswith(BENDING):
+            return _OF_BENDING
+        return {FULL: _OF_MEANS, MEANS: _OF_MEANS, CRESTS: _OF_CRESTS, POOL: _OF_POOLS}[self._breaks(name)]
+
+    def _crowd(self, load: float, tried: Trial, breaks: Breaks, **draws: int) -> Crowd | None:
+        """How many are there at once under a load, if they stay as long as in a trial; None without a stream."""
+        service = self._service(BORDER)
+        room = service.pool.tokens * (service.settings.replicas - service.settings.prefill_replicas)
+        stay = tried.summary.get("e2e_mean_ms", 0.0) * 1e-3
+        return crowd(self.traffic, load, stay, self.settled, room if breaks is POOL else 0.0, **draws)
+
+    def _edges_of(self, there: Crowd | None, end: float, breaks: Breaks) -> DrawnEdges:
+        """Where draws break, of which the first is known."""
+        edges = DrawnEdges(there.spread if there is not None else np.zeros((3, 3)), breaks)
+        edges.add(end, there.over(self._seed(BORDER, 0)) if there is not None else _NOBODY)
+        return edges
+
+    def _slope(self, load: float, name: str, rise: dict[str, float]) -> float:
+        """How the logarithm of the load at which a service breaks falls with its place in the spread of speeds, [-]
+
+        A service that is slower in everything does at a lower load what a quicker one does, only later. How many are
+        preempted does not scale with the times of a service.
+        """
+        slower = math.log(self._speed(0) / self._speed(1)) / (_place(0) - _place(1))
+        if name == THRASH or name not in rise:
+            return slower
+        return slower * (1.0 + 1.0 / (load * rise[name]))
+
+    def _nearest(self, load: float, draw: int) -> Trial:
+        """What was tried nearest to a load under one draw of the arrivals."""
+        tried = (key for key in self.tried if key[:2] == (BORDER, draw))
+        return self.tried[min(tried, key=lambda key: abs(key[2] - load))]
+
+    def _keeps(self, load: float, *, surely: bool) -> bool:
+        """Whether no more than 5 of 100 services of different speed and arrivals break under a load.
+
+        The slowest come first. It ends when too many break, and where it need not be sure when some in a row keep the
+        load under all arrivals: what is faster then does too.
+        """
+        draws, failed, passes, roomy = max(_COUNTED // len(self.variants), 1), 0, 0, 0
+        for which in range(len(self.variants)):
+            before, full = failed, 0.0
+            for draw in range(draws):
+                trial = self._at(which, load, draw)
+                failed += trial.margin > 0
+                full = max(full, trial.summary.get("kv_occupancy_max", 1.0))
+                if failed > _ALLOWED:
+                    return False
+            passes = passes + 1 if failed == before else 0
+            roomy = roomy + 1 if failed == before and full < _ROOMY else 0
+            if (passes >= ENOUGH and not surely) or roomy >= ENOUGH:
+                return True
+        return True
+
+    def _counted(self, guess: float) -> float:
+        """The load that 95 of 100 services bear: bracketed from a guess on by the slow ones, then all are counted.
+
+        A larger load may do better than a smaller one by chance: it is looked at some below the answer too.
+        """
+        least, first = (1.0, float(math.floor(guess + 1e-9))) if self._whole else (1e-6, guess)
+
+        def at(place: int) -> float:
+            return first + place if self._whole else first * (1 + _STEP) ** place
+
+        def keeps(place: int, surely: bool = False) -> bool:
+            return at(place) < least or (at(place) <= self.limit and self._keeps(at(place), surely=surely))
+
+        low, high, stride = (0, 1, 1) if keeps(0) else (-1, 0, -1)
+        while keeps(high if stride > 0 else low) == (stride > 0):
+            stride *= 2
+            low, high = (high, high + stride) if stride > 0 else (low + stride, low)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if keeps(middle) else (low, middle)
+        while not keeps(low, surely=True):
+            low -= 1
+        found = at(low)
+        if found < least:
+            return 0.0
+        # a stream of single requests has nothing that a larger load could find by chance and a smaller one not
+        for share in () if self.traffic.kind in OPEN and self.traffic.plain else _BELOW:
+            below = float(math.floor(share * found)) if self._whole else share * found
+            if below >= least and not self._keeps(below, surely=False):
+                return self._counted(below)
+        return found
+
+    def _answer(self, load: float, service: Service) -> SafeLoad:
+        """Say what was found."""
+        safe = float(math.floor(load + 1e-9)) if self._whole else load
+        by_load: dict[float, Trial] = {}
+        for trial in self.tried.values():
+            known = by_load.get(trial.load)
+            if known is None or (trial.margin > known.margin) == (trial.load > safe):
+                by_load[trial.load] = trial
+        points = tuple(
+            LoadPoint(one.load, one.load <= safe, one.summary, "" if one.load <= safe else one.broken)
+            for _, one in sorted(by_load.items())
+            if "ttft_mean_ms" in one.summary or one.load > safe
+        )
+        shown: float = int(safe) if self._whole else safe
+        broken = [one for one in points if one.load > safe and one.broken]
+        unit = unit_of(self.traffic)
+        if safe >= self.limit or not broken:
+            return SafeLoad(shown, unit, "", f"nothing breaks up to {safe:g} {unit}{self.why_limited}", points)
+        why, peak = why_broken(broken[0], service, unit), self.traffic.peak
+        day = f"; judged is the busiest part of the day, with {peak:.3g} times the mean" if peak != 1.0 else ""
+        return SafeLoad(shown, unit, broken[0].broken, why + day, points)
+
+
+def _place(which: int) -> float:
+    """Where one of the equal parts of a spread lies in standard deviations, the slowest first."""
+    return NormalDist().inv_cdf(1 - (which + 0.5) / DRAWS)

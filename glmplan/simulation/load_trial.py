@@ -1,0 +1,765 @@
+"""One try of a load: does a simulated service keep its promise, by how much, and what is the most that it can serve."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from glmplan.catalog.tables import frame_of
+from glmplan.errors import SpecError
+from glmplan.simulation.simulate import Outcome, Service, simulate
+from glmplan.simulation.traffic.slo import Target
+from glmplan.simulation.traffic.sources import CHUNK, dispersion, request_chunks
+from glmplan.simulation.traffic.spec import Traffic
+from glmplan.units import PerSecond, Ratio, Seconds, SecondsArray, Tokens, counted_unit
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = [
+    "CRESTS",
+    "FULL",
+    "JUMPS",
+    "MEANS",
+    "OPEN",
+    "OVERLOAD",
+    "POOL",
+    "SETTLED",
+    "THRASH",
+    "UNFINISHED",
+    "Breaks",
+    "Crowd",
+    "DrawnEdges",
+    "LoadPoint",
+    "Missed",
+    "Misses",
+    "SafeLoad",
+    "Trial",
+    "capacity",
+    "crowd",
+    "enough",
+    "exceeded",
+    "places",
+    "try_load",
+    "unit_of",
+    "why_broken",
+]
+
+
+# How many requests are in flight at once by chance of their arrivals: it tells where one draw of them breaks.
+#
+# Means over a run follow the mean number in flight, percentiles its crests, and preemptions how full those who are
+# there
+# together make the pool. A draw of arrivals in which more than usual are there breaks at a load that is lower by as
+# much;
+# knowing what is usual, that chance is taken out.
+
+#: draws of the arrivals from which it is known what is usual, at least, and how well its mean is known then [-]
+_DRAWS, _ERROR = 200, 0.005
+#: draws under which it is looked by how much each number rises with the load, and by how much more of it [-]
+_RISEN, _MORE = 10, 1.05
+#: least rise that is believed [-]
+_LEAST_RISE = 0.2
+#: the crest is the number in flight that one in 20 requests finds more of beside it, in the mean over its stay
+_CREST = 0.95
+#: share of the pool within which an end that finds it fuller presses e times as hard [-]
+_NEARLY = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Breaks:
+    """What breaks a promise, and what is known of such loads beforehand.
+
+    Parameters
+    ----------
+    told : tuple of int
+        Which two of the numbers of `Crowd.foreseen` tell it, [-]
+    weights : tuple of float
+        How the load at which a draw breaks follows them as long as nothing is seen of it, [-]
+    left : float
+        What chance is left beside them as long as nothing is seen of it, [-]
+    """
+
+    told: tuple[int, int]
+    weights: tuple[float, float]
+    left: float
+
+
+#: means over a run, its crests (percentiles), a pool that runs over
+MEANS = Breaks((0, 1), (-1.0, 0.0), 0.012)
+CRESTS = Breaks((0, 1), (-0.6, -0.4), 0.02)
+POOL = Breaks((1, 2), (-0.4, -0.6), 0.025)
+#: and more than is served at most, whoever is there
+FULL = Breaks((0, 1), (0.0, 0.0), 0.012)
+#: how surely the weights are known, and as how many loads it counts what chance is left [-]
+_SURE, _AS_MANY = 0.15, 3.0
+
+
+@dataclass(slots=True)
+class Crowd:
+    """How many requests of an open stream are there when one arrives, if each stays as long as its answer is long.
+
+    Parameters
+    ----------
+    traffic : Traffic
+        An open stream.
+    rate : float
+        Requests that arrive in the mean over all draws, [1/s]; of a day as `Traffic.at_load` has it.
+    stay : float
+        How long one with a mean answer stays, [s]; as long as it takes until the next one comes, if that is longer.
+    count : int
+        Requests of a run, [-]
+    skipped : int
+        Those at its start that are not looked at, [-]
+    pool : float, optional
+        Tokens that all replicas hold together, [token]
+    draws : int, optional
+        Draws of the arrivals from which it is told what is usual; by default as many as it takes to know it, [-]
+    usual : (3,) array
+        What `foreseen` returns in the mean over draws, [-]
+    rise : (3,) array
+        By how much its numbers rise with the logarithm of the load, [-]
+    spread : (3, 3) array
+        Covariance of what `over` returns, [-]
+
+    Examples
+    --------
+    >>> crowd = Crowd(Traffic(kind="poisson", rate=1.0), 2.0, 5.0, 1700, 200)
+    >>> np.exp(crowd.usual[:2]).round(1), np.sqrt(np.diag(crowd.spread)[:2]).round(2)
+    (array([1. , 1.5]), array([0.03, 0.05]))
+    >>> crowd.over(3)[:2].round(2)
+    array([-0.02, -0.05])
+    """
+
+    traffic: Traffic
+    rate: float
+    stay: float
+    count: int
+    skipped: int
+    pool: float = 0.0
+    draws: int = 0
+    usual: np.ndarray = field(init=False)
+    rise: np.ndarray = field(init=False)
+    spread: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        generator, again = np.random.default_rng(0), np.random.default_rng(0)
+        found = [self._of(generator) for _ in range(self.draws or _DRAWS)]
+        while not self.draws and np.std(found, axis=0)[0] > _ERROR * len(found) ** 0.5:
+            found += [self._of(generator) for _ in range(_DRAWS)]
+        before = np.array(found[:_RISEN])
+        risen = np.array([self._of(again, _MORE) for _ in before]) - before
+        self.usual = np.mean(found, axis=0)
+        self.rise = np.maximum(risen.mean(axis=0) / np.log(_MORE), _LEAST_RISE)
+        self.spread = np.cov((np.array(found) - self.usual) / self.rise, rowvar=False)
+
+    def foreseen(self, seed: int) -> np.ndarray:
+        """How many there will be in a simulation, before it is run: the same arrivals are drawn.
+
+        Returns: Logarithms of the mean number and of the crest over `rate` times `stay`, as Little's law has it, and
+          of how hard the pool is pressed by those who are there when one ends; 0 without a pool.
+        """
+        return self._of(np.random.default_rng(np.random.SeedSequence(seed).spawn(1)[0]))
+
+    def over(self, seed: int) -> np.ndarray:
+        """By how much more is there in a simulation than usual.
+
+        Returns: What `foreseen` returns beyond what is usual, as logarithms of the load at which so much is usual.
+        """
+        beyond: np.ndarray = (self.foreseen(seed) - self.usual) / self.rise
+        return beyond
+
+    def _of(self, generator: np.random.Generator, more: float = 1.0) -> np.ndarray:
+        at = self.traffic.at_load(self.rate).busiest
+        chunk, rate = next(request_chunks(at, self.count, generator)), float(at.rate or self.rate)
+        mean_stay = max(self.stay, 1.0 / rate)
+        arrivals = np.zeros(0) if chunk.arrival is None else chunk.arrival / more
+        stay = mean_stay * chunk.output_tokens / chunk.output_tokens.mean()
+        leave = arrivals + stay
+        order = np.argsort(leave, kind="stable")  # of lengths that are alike they leave almost in the order of arrival
+        left = leave[order]
+        came, gone = _sums(arrivals), _sums(left)
+
+        def spent(at: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.ndarray:
+            """Time that all have spent until then, of whom so many have come and so many are gone."""
+            return (at * first - came[first]) - (at * last - gone[last])
+
+        number = np.arange(len(arrivals))
+        ended = np.searchsorted(left, arrivals)
+        first, last = np.searchsorted(arrivals, leave), np.searchsorted(left, leave)
+        beside = (spent(leave, first, last) - spent(arrivals, number, ended)) / stay
+        there = (number - ended)[self.skipped :].mean()
+        beside = beside[self.skipped :]
+        place = int(_CREST * len(beside))
+        crest = np.partition(beside, place)[place]
+        numbers = np.log(np.maximum([there, crest], 1.0 / self.count) / (rate * mean_stay))
+        if not self.pool:
+            return np.append(numbers, 0.0)
+        # prompts of those who are there when one ends, and what they have written meanwhile
+        prompts = _sums(chunk.input_tokens)[first] - _sums(chunk.input_tokens[order])[last]
+        ages = (leave * first - came[first]) - (leave * last - _sums(arrivals[order])[last])
+        held = prompts + chunk.output_tokens.mean() / mean_stay * ages
+        pressed = np.exp(np.minimum((held[self.skipped :] / self.pool - 1.0) / _NEARLY, 0.0)).mean()
+        return np.append(numbers, np.log(pressed))
+
+
+def _sums(values: np.ndarray) -> np.ndarray:
+    """Sums of the first so many, none first."""
+    return np.concatenate(([0.0], values.cumsum()))
+
+
+@dataclass(slots=True)
+class DrawnEdges:
+    """Loads at which a service breaks under some draws of the arrivals, and their mean with less chance in it.
+
+    Parameters
+    ----------
+    spread : (3, 3) array
+        Covariance of what `Crowd.over` returns, [-]
+    breaks : Breaks, optional
+        What breaks the promise.
+    logs : list of float
+        Logarithms of the loads, [-]
+    there : list of ndarray
+        What tells where each draw breaks, of what `Crowd.over` says of it, [-]
+
+    Notes
+    -----
+    Mean and crest of the number in flight, and how hard a pool is pressed, are control variates, whose means are known
+    [1]_. Each is twice as high where twice the load is usual, so that their weights are about one together; the more
+    the draws differ, the more the weights are fitted to them (ridge regression towards what is known before).
+
+    References
+    ----------
+    .. [1] S. Asmussen, P. Glynn, "Stochastic Simulation: Algorithms and Analysis", Springer 2007, section V.2.
+
+    Examples
+    --------
+    >>> edges = DrawnEdges(0.01 * np.eye(3))
+    >>> for there in (-0.1, 0.0, 0.1):
+    ...     edges.add(2.0 * float(np.exp(-there)), np.array([there, 0.0, 0.0]))
+    >>> round(float(np.exp(edges.mean)), 3), round(edges.error, 3), round(edges.chance**0.5, 3)
+    (2.0, 0.006, 0.101)
+    """
+
+    spread: np.ndarray
+    breaks: Breaks = MEANS
+    logs: list[float] = field(default_factory=list)
+    there: list[np.ndarray] = field(default_factory=list)
+    _weights: np.ndarray = field(default_factory=lambda: np.zeros(2))
+    _fitted: float = 0.0
+
+    def add(self, load: float, there: np.ndarray) -> None:
+        """Take in where one draw breaks.
+
+        `load`: The load, [-] or [1/s].
+        """
+        self.logs.append(float(np.log(load)))
+        self.there.append(there[list(self.breaks.told)])
+        told, logs = np.array(self.there), np.array(self.logs)
+        told, logs = told - told.mean(axis=0), logs - logs.mean()
+        seen, known = told.T @ told, (self.breaks.left / _SURE) ** 2 * np.eye(2)
+        self._weights = np.linalg.solve(seen + known, told.T @ logs + known @ np.array(self.breaks.weights))
+        self._fitted = float(np.trace(np.linalg.solve(seen + known, seen)))
+
+    def guess(self, there: np.ndarray) -> float:
+        """Where a draw will break, as the others say.
+
+        Returns: [-] or [1/s].
+        """
+        return float(np.exp(self.mean + self._weights @ there[list(self.breaks.told)]))
+
+    @property
+    def mean(self) -> float:
+        """Mean of the logarithm of the load if as many are there as usual, [-]"""
+        return float(np.mean(self.logs) - self._weights @ np.mean(self.there, axis=0))
+
+    @property
+    def error(self) -> float:
+        """Standard error of `mean`, [-]"""
+        return float((self._variance / len(self.logs)) ** 0.5)
+
+    @property
+    def chance(self) -> float:
+        """Variance of the logarithm over draws of the arrivals, [-]"""
+        told = list(self.breaks.told)
+        return float(self._variance + self._weights @ self.spread[np.ix_(told, told)] @ self._weights)
+
+    @property
+    def _variance(self) -> float:
+        """Of what is left of the logarithms without the chance that is known."""
+        left = np.array(self.logs) - np.array(self.there) @ self._weights
+        free = max(len(left) - 1 - self._fitted, 0.0)
+        return float((_AS_MANY * self.breaks.left**2 + np.sum((left - left.mean()) ** 2)) / (_AS_MANY + free))
+
+
+# When a promise is surely missed, though the run that judges it is not over.
+
+#: share of a bound by which a time must be beyond it: more than roundings come to [-]
+_SURELY = 1e-9
+
+
+class Missed(Exception):
+    """A promise is missed, whatever the rest of a run brings.
+
+    Parameters
+    ----------
+    target : Target
+        What of it.
+    """
+
+    def __init__(self, target: Target) -> None:
+        super().__init__(str(target))
+        self.target = target
+
+
+class Misses:
+    """Counts requests that are beyond what is promised of them, until too many are.
+
+    Parameters
+    ----------
+    targets : tuple of Target
+        The promise; of means and of gaps between tokens nothing is told early.
+    most : int
+        Requests that are judged at most, [-]
+    warmup : int
+        Requests at the start that are not judged, [-]
+    late : float, optional
+        How many times later first tokens come than the records say, [-]
+
+    Examples
+    --------
+    >>> watch = Misses((Target("e2e", "p90", 1.0),), most=20, warmup=0)
+    >>> slow = {name: np.full(2, value) for name, value in
+    ...         {"number": 1, "arrival": 0.0, "started": 0.0, "first": 1.0, "finish": 2.0, "output_tokens": 3}.items()}
+    >>> watch(slow, 0.0)  # two of twenty may be
+    >>> watch(slow, 0.0)
+    Traceback (most recent call last):
+    glmplan.simulation.load_trial.Missed: e2e p90 < 1000 ms
+
+    Notes
+    -----
+    A percentile of n values lies at or above the one in place ⌊(n - 1) · percent / 100⌋, counted from zero. It is
+    beyond a bound when n less this place are. Fewer values, because some requests do not fit, allow no more.
+    """
+
+    def __init__(self, targets: tuple[Target, ...], most: int, warmup: int, late: float = 1.0) -> None:
+        self._warmup, self._late = warmup, late
+        percents = {target: int(target.statistic[1:]) for target in targets if target.statistic[1:].isdigit()}
+        self._left = {
+            target: most - math.floor((most - 1) * percent / 100)
+            for target, percent in percents.items()
+            if target.metric != "itl"
+        }
+
+    def __call__(self, columns: dict[str, np.ndarray], late: SecondsArray | Seconds) -> None:
+        """Look at requests that have finished.
+
+        - `columns`: Columns of their records, times in [s].
+        - `late`: What first tokens come later by than the records say.
+        """
+        counted = columns["number"] >= self._warmup
+        arrival, first, finish = columns["arrival"], columns["first"], columns["finish"]
+        for target in self._left:
+            judged, factor = counted, 1.0
+            if target.metric == "ttft":
+                times, factor = first - arrival + late, self._late
+            elif target.metric == "e2e":
+                times = finish - arrival + late
+            elif target.metric == "queue":
+                times = columns["started"] - arrival
+            else:
+                more = columns["output_tokens"] - 1
+                judged, times = counted & (more > 0), (finish - first) / np.maximum(more, 1)
+            self._left[target] -= int((judged & (factor * times > target.bound * (1 + _SURELY))).sum())
+            if self._left[target] <= 0:
+                raise Missed(target)
+
+
+#: kinds of traffic whose arrivals do not wait for answers
+OPEN = ("poisson", "gamma", "onoff", "daily")
+#: what is broken where more arrives than is served
+OVERLOAD = "overload"
+#: what is broken where requests compute again
+THRASH = "kv thrash"
+#: what breaks at once, so that no margin tells it beforehand
+JUMPS = (THRASH, "clients leave", OVERLOAD, "requests do not fit")
+
+_THRASH = 0.05  # preemptions for each request from which the pool thrashes
+_LEFT = 0.05  # share of the clients that leave from which a load is not safe
+_FAR = 3.0  # a margin that says no more than "far away"
+UNFINISHED = 1e-9  # margin of a run that ended once its promise was surely missed: by how much is not known
+UNJUDGED = 200  # first requests of a stream that are not judged
+SETTLED = 1500  # requests of an open stream that are judged
+_QUEUED = 0.01  # share of a run that requests wait from which it is looked whether the queue grows without end
+_MOST_USERS = 1024  # users of the closed loop that finds what can be served
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What one simulated service did under one load.
+
+    Parameters
+    ----------
+    load : float
+        Users, [-], rate, [1/s], or speed of a trace, [-]
+    margin : float
+        Logarithm of the worst statistic over its bound, preemptions among them: below 0 the promise is kept, [-]
+    broken : str
+        The target that is missed by most, `kv thrash`, `clients leave`, `overload` or `requests do not fit`; empty if
+        none.
+    summary : dict
+        Statistics, in the units of their names.
+    nearest : str
+        What is broken, or comes nearest to it where nothing is.
+    margins : dict
+        Logarithm of each statistic over its bound by target, and of preemptions where there are some, [-]
+    """
+
+    load: float
+    margin: float
+    broken: str
+    summary: dict[str, float]
+    nearest: str = ""
+    margins: dict[str, float] = field(default_factory=dict)
+
+
+def places(service: Service) -> int:
+    """Requests that run at once on all replicas.
+
+    Examples
+    --------
+    >>> from glmplan.simulation.engine.settings import EngineSettings, KvPool
+    >>> from glmplan.simulation.engine.step_table import StepTable
+    >>> places(Service(StepTable.affine(base=0.01), KvPool(1000), EngineSettings(max_num_seqs=8, replicas=2)))
+    16
+    """
+    settings = service.settings
+    return settings.max_num_seqs * (settings.replicas - settings.prefill_replicas)
+
+
+def capacity(service: Service, traffic: Traffic) -> PerSecond:
+    """Requests, or sessions, that the service can finish in a second when as many wait as it can take.
+
+    Returns: ; 0 if no request fits. Of a day the mean rate at which its busiest part is just finished.
+
+    Examples
+    --------
+    >>> from glmplan.simulation.engine.settings import EngineSettings, KvPool
+    >>> from glmplan.simulation.engine.step_table import StepTable
+    >>> service = Service(StepTable.affine(base=0.01), KvPool(10**6), EngineSettings(max_num_seqs=4))
+    >>> round(capacity(service, Traffic(kind="poisson", rate=1, input=16, output=100)), 2)  # 4 requests in 100 steps
+    4.0
+    """
+    held = service.pool.tokens * service.settings.replicas / (traffic.input + traffic.output / 2)
+    users = int(min(2 * max(min(places(service), held), 1), _MOST_USERS))
+    changes: dict[str, object] = {"users": users, "rate": None, "ramp": 0.0}
+    if traffic.kind != "sessions":
+        changes |= {"kind": "closed", "think": 0.0}
+    # lengths that are all alike make waves, whose crests are not what is served in the mean
+    saturated, alike = traffic.unmarked.model_copy(update=changes), 1
+    if saturated.plain and not service.settings.prefill_replicas:
+        # replicas that are all as full serve as much as one does, each
+        alike, service = service.settings.replicas, service.under(saturated)
+        users = math.ceil(users / alike)
+        saturated = saturated.model_copy(update={"users": users})
+        service = replace(service, settings=replace(service.settings, replicas=1), few=None)
+    outcome = simulate(service, saturated, requests=6 * users, keep=True, fast=False)
+    if outcome.interrupted:
+        raise KeyboardInterrupt  # a part of a run is no measure of it
+    rows = outcome.requests
+    if rows is None or len(rows["finish"]) < 4 * users:
+        return 0.0
+    ends = np.sort(rows["finish"])
+    first, last = users, len(ends) - users
+    served = alike * float((last - first) / (ends[last - 1] - ends[first - 1])) / traffic.peak
+    return served / traffic.turns if traffic.kind == "sessions" else served
+
+
+def exceeded(service: Service, traffic: Traffic, summary: Mapping[str, float]) -> PerSecond | None:
+    """What is served at most, where more than that arrives: then times grow with the length of a simulation.
+
+    - `summary`: Statistics of the simulation, [ms] and [s] as their names say.
+    - Returns: Requests, or sessions; None where it bears what arrives.
+
+    Examples
+    --------
+    >>> from glmplan.simulation.engine.settings import EngineSettings, KvPool
+    >>> from glmplan.simulation.engine.step_table import StepTable
+    >>> service = Service(StepTable.affine(base=0.01), KvPool(10**6), EngineSettings(max_num_seqs=4))
+    >>> for rate in (3.0, 8.0):
+    ...     traffic = Traffic(kind="poisson", rate=rate, input=16, output=100)
+    ...     found = exceeded(service, traffic, simulate(service, traffic, requests=400).summary)
+    ...     print(found and round(found, 1))
+    None
+    4.0
+    """
+    if traffic.rate is None or not summary["requests"]:
+        return None
+    if not summary["queue_p95_ms"] * 1e-3 > _QUEUED * summary["duration_s"]:
+        return None
+    most = capacity(service, traffic)
+    return most if traffic.rate > most else None
+
+
+def try_load(
+    service: Service,
+    traffic: Traffic,
+    targets: tuple[Target, ...],
+    load: float,
+    seed: int,
+    *,
+    most: PerSecond = math.inf,
+    late: Ratio = 1.0,
+    verdict: bool = False,
+    settled: int = SETTLED,
+) -> Trial:
+    """Simulate one load and compare what users see with what they are promised.
+
+    - `load`: Users, [-], rate, [1/s], or speed of a trace, [-].
+    - `late`: How many times later first tokens come than steps alone say.
+    - `verdict`: Whether no more is wanted than if the promise is kept: where it surely is not, the run may end early.
+    - Returns: Statistics and margin; of a run that ended early `UNFINISHED`.
+
+    Notes
+    -----
+    The start-up burst of a closed loop is not judged, nor the first 200 arrivals of a stream, and more where more of it
+    is judged: what is promised is the steady state. Of a day it is that of its busiest part, as if it lasted: a promise
+    that is kept at night is none.
+
+    Examples
+    --------
+    >>> from glmplan.simulation.engine.settings import EngineSettings, KvPool
+    >>> from glmplan.simulation.engine.step_table import StepTable
+    >>> from glmplan.simulation.traffic.slo import parse_slo
+    >>> service = Service(StepTable.affine(base=0.01, per_request=0.001), KvPool(10**6), EngineSettings())
+    >>> traffic = Traffic(kind="closed", users=1, input=16, output=64)
+    >>> try_load(service, traffic, parse_slo("tpot p95 < 30 ms"), 100, 0).broken
+    'tpot p95 < 30 ms'
+    """
+    at = traffic.at_load(load).busiest
+    if at.users is not None:
+        warm = at.users
+        count = warm + max(400, min(6 * warm, max(2000, 2 * warm)))
+    else:
+        warm, count = _judged(settled)
+    if load >= most:
+        # where no request fits at all, every load is as far too large as another
+        above = math.log(load / most) + 0.01 if most > 0 else _FAR
+        return Trial(load, min(above, _FAR), OVERLOAD, {"requests": 0.0})
+    watch = Misses(targets, count - warm, warm, late) if verdict and _tells(at) else None
+    try:
+        outcome = _served(service, at, count, warm, seed, watch)
+    except Missed as missed:
+        return Trial(load, UNFINISHED, str(missed.target), {"requests": 0.0})
+    if outcome.interrupted:
+        raise KeyboardInterrupt  # a part of a run judges no load
+    summary = outcome.summary
+    if at.kind == "trace" and not summary["requests"] and not summary["rejected"]:
+        raise SpecError(f"holds too few requests: the first {warm} are not judged", file=str(at.file))
+    summary |= {name: late * each for name, each in summary.items() if name.startswith("ttft_")}
+    margin, nearest, margins = _margin(summary, targets)
+    broken = nearest if margin > 0 else ""
+    return Trial(load, margin, broken, outcome.summary, nearest, margins)
+
+
+def _judged(settled: int) -> tuple[int, int]:
+    """First requests of a stream that are not judged, and all: a stream that begins in a burst settles more slowly."""
+    skipped = round(UNJUDGED * max(settled / SETTLED, 1.0))
+    return skipped, skipped + settled
+
+
+def enough(traffic: Traffic, rate: PerSecond) -> int:
+    """Requests of an open stream that are judged: more under bursts, of which a run is to hold many.
+
+    Returns: Those of a Poisson stream times the square root of the index of dispersion, up to what is drawn at once.
+      For means of a run to scatter no more than under a Poisson stream it would take as many times more as the index
+      itself says.
+
+    Examples
+    --------
+    >>> enough(Traffic(kind="poisson", rate=1.0), 5.0), enough(Traffic(kind="gamma", rate=1.0, cv=3.0), 5.0)
+    (1500, 4500)
+    """
+    if traffic.kind not in OPEN or not 0 < rate < math.inf:
+        return SETTLED
+    longer = math.sqrt(max(dispersion(traffic.at_load(rate)), 1.0))
+    return round(min(SETTLED * longer, CHUNK * SETTLED / (SETTLED + UNJUDGED)))
+
+
+def crowd(
+    traffic: Traffic, load: PerSecond, stay: Seconds, settled: int, pool: Tokens = 0.0, **draws: int
+) -> Crowd | None:
+    """How many are there at once under the arrivals that trials draw.
+
+    `pool`: Tokens that all replicas hold, where it is asked how hard they are pressed.
+
+    Examples
+    --------
+    >>> crowd(Traffic(kind="closed", users=3), 3.0, 2.0, 1500) is None
+    True
+    """
+    if traffic.kind not in OPEN:
+        return None
+    skipped, count = _judged(settled)
+    return Crowd(traffic, load, stay, count, skipped, pool, **draws)
+
+
+def _tells(at: Traffic) -> bool:
+    """Whether what has finished says at once how late its first tokens are: as many are always in flight."""
+    return at.kind == "closed" and not at.think and at.patience is None
+
+
+def _served(
+    service: Service, at: Traffic, requests: int, warmup: int, seed: int, watch: Misses | None = None
+) -> Outcome:
+    """Run a load. Where nobody waits as long as clients do, clients who wait for ever see the same, much sooner."""
+    calm = at.model_copy(update={"patience": None})
+    if at.patience is not None and calm.plain and service.under(calm).settings.plain:
+        outcome = simulate(service, calm, requests=requests, warmup=warmup, seed=seed, fast=False, keep=True)
+        rows = outcome.requests
+        if rows is None or (rows["first"] - rows["arrival"]).max(initial=0.0) < at.patience:
+            return replace(outcome, summary=outcome.summary | {"left": 0})
+    return simulate(service, at, requests=requests, warmup=warmup, seed=seed, fast=False, watch=watch)
+
+
+def _margin(summary: dict[str, float], targets: tuple[Target, ...]) -> tuple[float, str, dict[str, float]]:
+    """Logarithm of the worst statistic over its bound, which one it is, and that of all."""
+    if not summary["requests"]:
+        return _FAR, "requests do not fit", {}
+    margins = {}
+    for target in targets:
+        value = summary[target.name] / (target.bound * 1000)
+        margins[str(target)] = math.log(value) if value > 0 else -_FAR if value == 0 else _FAR
+    share = summary["preemptions"] / summary["requests"]
+    if share > 0:
+        margins[THRASH] = math.log(share / _THRASH)
+    name = max(margins, key=lambda name: margins[name])
+    worst = margins[name]
+    if margins.get(THRASH, 0.0) > 0:
+        return min(worst, _FAR), THRASH, margins
+    gone = summary.get("left", 0.0) / (summary["requests"] + summary.get("left", 0.0))
+    if gone > _LEFT:
+        return min(max(worst, math.log(gone / _LEFT)), _FAR), "clients leave", margins
+    return min(worst, _FAR), name, margins
+
+
+# What a search for the largest safe load answers, and why more is not safe, in words.
+
+
+def unit_of(traffic: Traffic) -> str:
+    """What loads of a kind of traffic are counted in.
+
+    Examples
+    --------
+    >>> unit_of(Traffic(kind="poisson", rate=1.0))
+    'requests/s'
+    """
+    if traffic.users is not None:
+        return "users"
+    if traffic.kind == "trace":
+        return "times the recorded speed"
+    return "sessions/s" if traffic.kind == "sessions" else "requests/s"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class LoadPoint:
+    """What one load does.
+
+    Parameters
+    ----------
+    load : float
+        Users, [-], or rate, [1/s]
+    safe : bool
+        Whether the promise holds.
+    summary : dict
+        Statistics of the last simulation at this load.
+    broken : str
+        The first target that fails, or `kv thrash`; empty if none.
+    """
+
+    load: float
+    safe: bool
+    summary: dict[str, float]
+    broken: str = ""
+
+    def __repr__(self) -> str:
+        return f"<LoadPoint {self.load:g}: {'safe' if self.safe else self.broken or 'not safe'}>"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class SafeLoad:
+    """The answer.
+
+    Parameters
+    ----------
+    load : float
+        Largest safe load; 0 if even the smallest is not, [-] or [1/s]
+    unit : str
+        `users` or `requests/s`.
+    breaks_first : str
+        What fails at the next load; empty if nothing does up to the largest load looked at.
+    reason : str
+        Why, in words.
+    points : tuple of LoadPoint
+        Every load that was looked at, rising.
+    """
+
+    load: float
+    unit: str
+    breaks_first: str
+    reason: str
+    points: tuple[LoadPoint, ...]
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row for each load that was looked at, with its statistics in the units of their names."""
+        return frame_of(
+            {"load": one.load, "safe": one.safe, "broken": one.broken, **one.summary} for one in self.points
+        )
+
+    def __repr__(self) -> str:
+        return f"<SafeLoad {self.load:.4g} {self.unit}: {self.reason}>"
+
+    def __str__(self) -> str:
+        return f"{self.load:.4g} {self.unit}: {self.reason}"
+
+
+def why_broken(point: LoadPoint, service: Service, unit: str) -> str:
+    """Say in words what fails first.
+
+    Examples
+    --------
+    >>> from glmplan.simulation.engine.settings import EngineSettings, KvPool
+    >>> from glmplan.simulation.engine.step_table import StepTable
+    >>> service = Service(StepTable.affine(base=0.01), KvPool(1000), EngineSettings())
+    >>> why_broken(LoadPoint(1.0, False, {}, "requests do not fit"), service, "users")
+    'at 1 user no request fits the KV pool or the context'
+    """
+    summary, load = point.summary, "1 user" if (point.load, unit) == (1, "users") else f"{point.load:.4g} {unit}"
+    if point.broken == "requests do not fit":
+        return f"at {load} no request fits the KV pool or the context"
+    if point.broken == OVERLOAD:
+        return f"at {load} more arrives than can be served: the queue grows without end"
+    if point.broken == "kv thrash":
+        share = summary["preemptions"] / summary["requests"]
+        return f"at {load} the KV pool runs over: {share:.2g} preemptions for each request"
+    if point.broken == "clients leave":
+        left = summary["left"] / (summary["requests"] + summary["left"])
+        return f"at {load} {left:.0%} of the clients leave before their first token"
+    metric, statistic = point.broken.split()[:2]
+    value = summary[f"{metric}_{statistic}_ms"]
+    text = f"at {load} {metric} {statistic} reaches {value:,.0f} ms"
+    if metric in ("tpot", "itl"):
+        most = counted_unit(round(summary["batch_max"]), "requests")
+        return f"{text}: steps of up to {most} and the prompts beside them take too long"
+    if summary["queue_mean_ms"] > 0.5 * summary["ttft_mean_ms"]:
+        if summary["batch_max"] >= service.settings.max_num_seqs:
+            return f"{text}: requests wait for one of the {service.settings.max_num_seqs} places (max_num_seqs)"
+        if summary["kv_occupancy_max"] > 0.85:
+            return f"{text}: requests wait for room in the KV pool"
+        return f"{text}: requests wait for their turn to be prefilled"
+    return f"{text}: prompts take too long"

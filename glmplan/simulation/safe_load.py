@@ -1,0 +1,385 @@
+"""The largest load that keeps a promise, over the randomness of arrivals and over what is not known about the machine.
+
+A load is safe if 95 of 100 services keep every target. Services differ in their arrivals and in their speed, which is
+spread over the prediction's own interval. For requests without a past the service that 5 of 100 are slower than is
+followed to the load at which it breaks, under several arrivals. Conversations thrash or do not by chance, so that a
+larger load may do better than a smaller one: there services are counted, at the answer and below.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+
+import numpy as np
+
+from glmplan.errors import SpecError
+from glmplan.simulation.engine.step_table import StepTable
+from glmplan.simulation.load_search import DRAWS, ENOUGH, LoadSearch, Tries
+from glmplan.simulation.load_trial import LoadPoint, SafeLoad
+from glmplan.simulation.simulate import Service, simulate
+from glmplan.simulation.traffic.slo import Target
+from glmplan.simulation.traffic.spec import Traffic
+from glmplan.units import QUANTILE_90, Ratio, finite_number, whole_number
+
+__all__ = [
+    "Kept",
+    "LoadPoint",
+    "SafeLoad",
+    "check_search",
+    "kept_share",
+    "load_curve",
+    "outcome_range",
+    "room_factors",
+    "safe_load",
+    "speed_factors",
+]
+
+
+_LARGEST = 1e6  # the largest load that is looked at
+_SLOWEST = 1.0 - 0.5 / DRAWS  # share of services that keep what the slowest of those drawn just breaks
+_DRAWN = 10_000  # most users that a curve shows
+
+
+def speed_factors(low: Ratio, high: Ratio, count: int = DRAWS, coverage: Ratio = 0.9) -> tuple[float, ...]:
+    """Equal parts of a log-normal spread of step times.
+
+    `low`, `high`: Interval of the step time relative to its prediction.
+
+    Examples
+    --------
+    >>> [round(f, 3) for f in speed_factors(0.8, 1.25, 3)]
+    [1.14, 1.0, 0.877]
+    """
+    if not 0 < low <= high:
+        raise SpecError("must be a positive interval", field="interval", value=(low, high))
+    normal = NormalDist()
+    sigma = math.log(high / low) / (2 * normal.inv_cdf(0.5 + coverage / 2))
+    middle = math.sqrt(low * high)
+    return tuple(middle * math.exp(sigma * normal.inv_cdf(1 - (i + 0.5) / count)) for i in range(count))
+
+
+def room_factors(low: Ratio, high: Ratio, count: int = DRAWS, coverage: Ratio = 0.9) -> tuple[float, ...]:
+    """Equal parts of a normal spread of the room for keys and values.
+
+    - `low`, `high`: Interval of the pool relative to its prediction.
+    - Returns: The middle of each part, smallest first; none below zero.
+
+    Examples
+    --------
+    >>> [round(f, 3) for f in room_factors(0.8, 1.2, 3)]
+    [0.882, 1.0, 1.118]
+    """
+    normal = NormalDist()
+    end = normal.inv_cdf(0.5 + coverage / 2)
+    parts = (normal.inv_cdf((i + 0.5) / count) / end for i in range(count))
+    return tuple(max(1.0 + one * ((1.0 - low) if one < 0 else (high - 1.0)), 0.0) for one in parts)
+
+
+def _variants(
+    service: Service, traffic: Traffic, factors: Sequence[float], rooms: Sequence[float], tables: Sequence[StepTable]
+) -> list[Service]:
+    """Services from the slowest with the smallest pool to the fastest with the largest."""
+    if not tables:
+        found = [service.scaled(factor) if factor != 1 else service for factor in sorted(factors, reverse=True)]
+        if not rooms:
+            return found
+        return [one.with_room(room, traffic) for one, room in zip(found, rooms, strict=True)]
+    middle = service.table.max_requests // 2 or 1
+    order = sorted(tables, key=lambda table: -float(table.decode[middle, len(table.context) // 2]))
+    chosen = [order[int((i + 0.5) * len(order) / DRAWS)] for i in range(DRAWS)]
+    return [replace(service, table=table) for table in chosen]
+
+
+def _border(
+    service: Service, traffic: Traffic, factors: Sequence[float], rooms: Sequence[float], late: Sequence[float]
+) -> tuple[Service, float]:
+    """The service that 5 of 100 are slower than, and how much later its first tokens come than its steps say.
+
+    It lies between the two slowest of twenty, in the middle of which are 2.5 and 7.5 of 100.
+    """
+    normal = NormalDist()
+    ends = [normal.inv_cdf(1 - (place + 0.5) / DRAWS) for place in (0, 1)]
+    share = (QUANTILE_90 - ends[1]) / (ends[0] - ends[1])
+
+    def between(slowest: float, next_one: float) -> float:
+        return slowest**share * next_one ** (1 - share)
+
+    slow = sorted(factors, reverse=True)[:2]
+    found = service.scaled(between(*slow))
+    if rooms:
+        found = found.with_room(rooms[1] + share * (rooms[0] - rooms[1]), traffic)
+    return found, between(*late[:2]) if late else 1.0
+
+
+def safe_load(
+    service: Service,
+    traffic: Traffic,
+    targets: tuple[Target, ...],
+    *,
+    factors: Sequence[float] = (1.0,) * DRAWS,
+    waits: Sequence[float] = (),
+    rooms: Sequence[float] = (),
+    tables: Sequence[StepTable] = (),
+    most: float | None = None,
+    seed: int = 0,
+    known: Tries | None = None,
+) -> SafeLoad:
+    """Find the largest load that keeps a promise with 95 % probability.
+
+    - `traffic`: What arrives; its number of users, rate or speed is what is varied.
+    - `factors`: Step times relative to the prediction, as `speed_factors` makes them.
+    - `waits`: Times to the first token relative to what steps alone say, one for each factor; the factors by default.
+    - `rooms`: Room of the pool relative to the prediction, smallest first, one for each factor.
+    - `tables`: Step tables drawn from the prediction's interval, instead of factors.
+    - `most`: Largest load to look at, such as one set by a hazard, [-] or [1/s].
+    - `known`: What other searches tried of this service, traffic, promise and seed, and where to begin; what is tried
+      is added.
+
+    Notes
+    -----
+    The slowest draw also has the latest first tokens and the smallest pool: as careful as the limits of a plan, each of
+    which holds at its own bad end. Loads are compared under the same random numbers. Closed loops are judged after
+    their start-up burst. Rates are followed under 5 draws of the arrivals and more, until their mean is known to
+    0.75 % (0.5 % under bursts, of which more requests are judged). How many a draw happens to put in flight at once is
+    taken out of the load at which it breaks (a control variate, whose mean is known).
+
+    References
+    ----------
+    .. [1] S. Asmussen, P. Glynn, "Stochastic Simulation: Algorithms and Analysis", Springer 2007, section V.2.
+
+    Examples
+    --------
+    >>> from glmplan.simulation.engine.settings import EngineSettings, KvPool
+    >>> from glmplan.simulation.traffic.slo import parse_slo
+    >>> service = Service(StepTable.affine(base=0.01, per_request=0.001), KvPool(10**6), EngineSettings())
+    >>> traffic = Traffic(kind="closed", users=1, input=16, output=64)
+    >>> safe_load(service, traffic, parse_slo("tpot p95 < 30.5 ms")).load
+    20
+    """
+    check_search(targets, most, seed)
+    if (
+        traffic.output == 1
+        and not traffic.output_cv
+        and not traffic.lengths
+        and traffic.kind not in ("trace", "sessions")
+    ):
+        single = next((one for one in targets if one.metric in ("tpot", "itl")), None)
+        if single is not None:
+            raise SpecError(
+                "is about the tokens after the first: answers of one token have none", field="--slo", value=str(single)
+            )
+    variants = _variants(service, traffic, factors, rooms, tables)
+    late = _late(factors, waits)
+    search = LoadSearch(variants, traffic, targets, most or _LARGEST, seed, late, known=known or Tries())
+    if len(factors) == DRAWS and not tables:
+        search.border, search.border_late = _border(service, traffic, factors, rooms, late)
+    return search.largest(service)
+
+
+def check_search(targets: Sequence[Target], most: float | None, seed: int) -> None:
+    """Refuse a search for nothing.
+
+    `most`: Largest load to look at, [-] or [1/s].
+    """
+    if not targets:
+        raise SpecError("needs at least one target, as in 'ttft p95 < 2 s'", field="--slo")
+    if most is not None and finite_number(most, "--most") <= 0:
+        raise SpecError("must be more than zero", field="--most", value=most)
+    whole_number(seed, "--seed", least=0)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Kept:
+    """How surely a load keeps a promise.
+
+    Parameters
+    ----------
+    probability : float
+        Share of the simulated services that keep every target, [-]
+    broken : str
+        The target that the fastest service that fails misses most, or `kv thrash`; empty if none fails.
+    summary : dict
+        Statistics of the service in the middle.
+    """
+
+    probability: float
+    broken: str
+    summary: dict[str, float]
+
+    def __repr__(self) -> str:
+        broken = f", {self.broken} breaks first" * bool(self.broken)
+        return f"<Kept with probability {self.probability:.3g}{broken}>"
+
+
+def kept_share(
+    service: Service,
+    traffic: Traffic,
+    targets: tuple[Target, ...],
+    *,
+    factors: Sequence[float],
+    waits: Sequence[float] = (),
+    rooms: Sequence[float] = (),
+    seed: int = 0,
+    least: Ratio = 0.0,
+    known: Tries | None = None,
+    named: bool = True,
+) -> Kept:
+    """The probability that a load keeps a promise, over arrivals and the interval of the step time.
+
+    - `factors`: Step times relative to the prediction, as `speed_factors` makes them.
+    - `least`: Probability below which it does not matter how low it is: the rest is not simulated, and counts as
+      kept.
+    - `named`: Whether what breaks matters where the promise is kept less surely than `least`.
+    - Returns: Share of the services, and what fails first.
+
+    Notes
+    -----
+    The slowest services are tried first; after several in a row that keep the promise the rest is taken to keep it too,
+    as `safe_load` does; after a single one where nothing but speed tells them apart and the smallest pool has room for
+    all. Where nothing is left to chance but the speed, the share lies between two of the services, as the answer of
+    `safe_load` does: 95 % and more exactly up to it.
+
+    Examples
+    --------
+    >>> from glmplan.simulation.engine.settings import EngineSettings, KvPool
+    >>> from glmplan.simulation.traffic.slo import parse_slo
+    >>> service = Service(StepTable.affine(base=0.01, per_request=0.001), KvPool(10**6), EngineSettings())
+    >>> traffic = Traffic(kind="closed", users=10, input=16, output=64)
+    >>> found = kept_share(service, traffic, parse_slo("tpot p95 < 20.5 ms"), factors=speed_factors(0.8, 1.25))
+    >>> round(found.probability, 2)
+    0.57
+    """
+    if not targets:
+        raise SpecError("needs at least one target, as in 'ttft p95 < 2 s'", field="--slo")
+    load = float(traffic.users or traffic.rate or traffic.speed)
+    variants = _variants(service, traffic, factors, rooms, ())
+    search = LoadSearch(variants, traffic, targets, _LARGEST, seed, _late(factors, waits), known=known or Tries())
+    failures, passes, broken, margins = 0, 0, "", list[float]()
+    # where only its speed tells services apart, a slower one fails too: the first whose failure is one too many is
+    # tried alone
+    many = math.floor((1.0 - least) * len(variants) + 1e-9) + 1
+    if search.alike and many <= len(variants) and not named and search.breaks(service, load, many - 1):
+        return Kept(1.0 - many / len(variants), "", {})
+    if search.alike and 1 < many <= len(variants):
+        trial = search.trial(service, load, many - 1)
+        if trial.margin > 0:
+            return Kept(1.0 - many / len(variants), trial.broken, {})
+    enough = 1 if search.alike and search.roomy(load) else ENOUGH
+    for trial in search.trials(service, load):
+        margins.append(trial.margin)
+        failed = trial.margin > 0
+        failures, passes = (failures + 1, 0) if failed else (failures, passes + 1)
+        broken = trial.broken if failed else broken
+        kept = 1.0 - failures / len(variants)
+        if passes >= enough or kept < least - 1e-9:
+            break
+    if search.alike and failures == 1 and len(variants) == DRAWS and least <= _SLOWEST:
+        kept = search.kept_between_the_slowest(load)
+    elif search.alike:
+        kept = _between_services(margins, len(variants), kept)
+    return Kept(kept, broken, search.middle(load).summary if kept >= least - 1e-9 else {})
+
+
+def _between_services(margins: Sequence[float], count: int, kept: float) -> float:
+    """Share of the services that keep a promise where only their speed decides: between the last that fails and the
+    first that does not, as `safe_load` finds the load at which 5 of 100 break."""
+    fails = next((place for place, margin in enumerate(margins) if margin <= 0), len(margins))
+    if not 0 < fails < len(margins):
+        return kept
+    ends = [NormalDist().inv_cdf(1 - (place + 0.5) / count) for place in (fails - 1, fails)]
+    slow, quick = margins[fails - 1], margins[fails]
+    return NormalDist().cdf(ends[1] + (ends[0] - ends[1]) * -quick / (slow - quick))
+
+
+def _late(factors: Sequence[float], waits: Sequence[float]) -> tuple[float, ...]:
+    """How much later first tokens come than steps alone say, of services from the slowest to the fastest."""
+    pairs = sorted(zip(factors, waits, strict=True), reverse=True) if waits else []
+    return tuple(wait / factor for factor, wait in pairs)
+
+
+def load_curve(
+    service: Service, traffic: Traffic, loads: np.ndarray, *, requests: int = 1000, seed: int = 0
+) -> list[dict[str, float]]:
+    """Statistics against load.
+
+    - `loads`: Users, [-], or rates, [1/s].
+    - `requests`: Requests at each load; at most four times as many where users are many.
+    """
+    rows = []
+    for load in loads:
+        at = traffic.at_load(float(load))
+        warm = at.users or requests // 10
+        if warm > _DRAWN:
+            continue  # a burst of so many users says nothing about a steady load, and takes long
+        count = warm + max(requests, min(4 * warm, 4 * requests))
+        outcome = simulate(service, at, requests=count, warmup=warm, seed=seed, fast=False)
+        rows.append({"load": float(load), **outcome.summary})
+    return rows
+
+
+# Between which ends the statistics of a simulation lie: over what is not known of the step time, and over seeds.
+
+_DRAWS = 8
+_ENOUGH = 4000  # requests of a draw
+#: statistics that are shares or counts, whose range is a difference
+_SHARES = ("goodput_share", "utilisation", "kv_occupancy_mean", "kv_occupancy_max", "cached_share")
+
+
+def outcome_range(
+    service: Service,
+    traffic: Traffic,
+    summary: dict[str, float],
+    *,
+    interval: tuple[float, float] = (1.0, 1.0),
+    requests: int,
+    seed: int = 0,
+) -> dict[str, tuple[float, float]]:
+    """The 90 % range of each statistic.
+
+    - `summary`: Statistics of the simulation that is asked about, by name.
+    - `interval`: 90 % interval of the step time relative to its prediction.
+    - `requests`: Requests of that simulation; a draw has at most 4,000 of them.
+    - Returns: Lower and upper end by name, in the units of the names; around the statistics that were given.
+
+    Notes
+    -----
+    Eight draws differ in their seed and in their speed, which takes the middles of eight equal parts of the interval.
+    Times and rates are spread in the logarithm, shares as they are; the ends lie 1.64 standard deviations off.
+
+    Examples
+    --------
+    >>> from glmplan.simulation.engine.settings import EngineSettings, KvPool
+    >>> from glmplan.simulation.engine.step_table import StepTable
+    >>> service = Service(StepTable.affine(base=0.01), KvPool(10**6), EngineSettings())
+    >>> traffic = Traffic(kind="closed", users=4, input=16, output=64)
+    >>> summary = simulate(service, traffic, requests=40).summary
+    >>> low, high = outcome_range(service, traffic, summary, interval=(0.9, 1.1), requests=40)["tpot_mean_ms"]
+    >>> 8.9 < low < summary["tpot_mean_ms"] < high < 11.2
+    True
+    """
+    count = max(min(requests, _ENOUGH), min(requests, 2 * (traffic.users or 1)))
+    found = []
+    for number, factor in enumerate(speed_factors(*interval, count=_DRAWS)):
+        draw = service.scaled(factor)
+        outcome = simulate(draw, traffic, requests=count, seed=seed + 7919 * (number + 1), fast=False)
+        if outcome.interrupted:
+            raise KeyboardInterrupt  # a part of a run is no draw of it
+        found.append(outcome.summary)
+    ranges = {}
+    for name, value in summary.items():
+        draws = np.array([one[name] for one in found if name in one])
+        shown = name.endswith(("_ms", "_per_s", *_SHARES))
+        if not shown or len(draws) < _DRAWS or not np.isfinite([*draws, value]).all():
+            continue
+        if name in _SHARES:
+            half = QUANTILE_90 * float(draws.std(ddof=1))
+            ranges[name] = (max(value - half, 0.0), min(value + half, 1.0))
+        elif value > 0 and np.all(draws > 0):
+            half = QUANTILE_90 * float(np.log(draws).std(ddof=1))
+            ranges[name] = (value * math.exp(-half), value * math.exp(half))
+        else:
+            ranges[name] = (min(value, float(draws.min())), max(value, float(draws.max())))
+    return ranges

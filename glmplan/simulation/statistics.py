@@ -1,0 +1,568 @@
+"""Statistics gathered while a simulation runs, in room that does not grow with its length."""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from glmplan.errors import SpecError
+from glmplan.extras import check_extra
+from glmplan.simulation.traffic.request import Request
+from glmplan.simulation.traffic.slo import Target
+from glmplan.units import Seconds, SecondsArray
+
+if TYPE_CHECKING:
+    from glmplan.simulation.traffic.slo import Target
+
+__all__ = [
+    "COLUMNS",
+    "Distribution",
+    "Meter",
+    "RecordWriter",
+    "RequestRows",
+    "outcome_text",
+    "record_columns",
+    "request_columns",
+]
+
+
+#: Values kept one by one; beyond that a histogram with bins of 0.1 % takes over.
+_KEPT = 2_000_000
+_FIRST, _LAST, _PER_E = 1e-7, 1e6, 1000.0
+_BINS = int(np.log(_LAST / _FIRST) * _PER_E) + 2
+_MIDDLES = np.r_[0.0, _FIRST * np.exp((np.arange(1, _BINS) - 0.5) / _PER_E)]
+_PIECES = 8
+_PERCENTS = (50, 90, 95, 99)
+
+
+class Distribution:
+    """Mean and percentiles of many values with weights.
+
+    Parameters
+    ----------
+    exact : bool, optional
+        Whether to keep values one by one while they are few.
+
+    Examples
+    --------
+    >>> times = Distribution()
+    >>> times.add(np.array([1.0, 2.0, 3.0]))
+    >>> times.mean, times.percentiles((50,))
+    (2.0, [2.0])
+    """
+
+    def __init__(self, exact: bool = True) -> None:
+        self._values: list[np.ndarray] = []
+        self._exact = exact
+        self._count = self._sum = 0.0
+        self._bins: np.ndarray | None = None
+
+    def add(self, values: np.ndarray, weights: np.ndarray | None = None) -> None:
+        """Take values in.
+
+        `values`: Values of at least zero, [any unit].
+        """
+        if weights is None:
+            self._count += len(values)
+            self._sum += float(values.sum())
+        else:
+            self._count += float(weights.sum())
+            self._sum += float((values * weights).sum())
+        if self._exact and weights is None:
+            self._values.append(values)
+            if self._count <= _KEPT:
+                return
+            self._exact, values, self._values = False, np.concatenate(self._values), []
+        where = (np.log(np.maximum(values, _FIRST * 0.99) / _FIRST) * _PER_E + 1).astype(np.int64)
+        bins = np.bincount(np.clip(where, 0, _BINS - 1), weights=weights, minlength=_BINS)
+        if self._bins is None:
+            self._bins = bins.astype(float, copy=False)
+        else:
+            self._bins += bins
+
+    @property
+    def mean(self) -> float:
+        """Mean of all values; not a number without any."""
+        return self._sum / self._count if self._count else float("nan")
+
+    def percentiles(self, percents: tuple[float, ...]) -> list[float]:
+        """Values below which shares of all lie.
+
+        - `percents`: The shares, [%].
+        - Returns: The values, [unit of what was added]; not a number without any.
+        """
+        if not self._count:
+            return [float("nan")] * len(percents)
+        if self._bins is None:
+            # as `np.percentile` does, which imports the masked arrays of numpy, and that takes longer than all of this
+            ordered = np.sort(np.concatenate(self._values))
+            places = np.array(percents) / 100 * (len(ordered) - 1)
+            self._values, values = [ordered], np.interp(places, np.arange(len(ordered)), ordered)
+            found: list[float] = values.tolist()
+            return found
+        reached = self._bins.cumsum()
+        shares = np.array(percents) / 100 * reached[-1] * (1 - 1e-12)
+        middles: list[float] = _MIDDLES[np.searchsorted(reached, shares)].tolist()
+        return middles
+
+
+class Meter:
+    """Everything that a summary needs.
+
+    Parameters
+    ----------
+    targets : tuple of Target
+        The promise that goodput is counted under.
+    kv_tokens : int
+        Room of all pools together, [token]
+    block_size : int
+        Tokens of a block, [token]
+    engines : int, optional
+        Replicas, [-]
+    accepted : float, optional
+        Tokens that a decode step yields for each request in the mean, [token]
+    warmup : int, optional
+        Requests at the start that are served but not counted, [-]
+    """
+
+    def __init__(
+        self,
+        targets: tuple[Target, ...],
+        kv_tokens: int,
+        block_size: int,
+        engines: int = 1,
+        accepted: float = 1.0,
+        warmup: int = 0,
+    ) -> None:
+        self._targets, self._warmup = targets, warmup
+        self._kv, self._block, self._engines, self._accepted = kv_tokens, block_size, engines, accepted
+        self.times = {name: Distribution() for name in ("ttft", "tpot", "e2e", "queue")}
+        self.times["itl"] = Distribution(exact=False)
+        self.urgent = {"ttft": Distribution(), "e2e": Distribution()}
+        self._counts = dict.fromkeys(("requests", "input", "output", "good", "preemptions", "cached"), 0)
+        self._start, self._end = np.inf, 0.0
+        self._busy = self._batch = self._full = 0.0
+        self._largest = self._fullest = 0.0
+
+    def records(self, columns: dict[str, np.ndarray], late: SecondsArray | Seconds = 0.0) -> None:
+        """Count finished requests.
+
+        - `columns`: Columns of the records, times in [s].
+        - `late`: What users see first tokens come later by than the records say, and so whole answers; rates are
+          those of the records.
+        """
+        if self._warmup:
+            counted = columns["number"] >= self._warmup
+            columns = {name: column[counted] for name, column in columns.items()}
+            late = late[counted] if isinstance(late, np.ndarray) else late
+        if not len(columns["finish"]):
+            return
+        arrival, first, finish = columns["arrival"], columns["first"], columns["finish"]
+        outputs = columns["output_tokens"]
+        ttft, e2e = first - arrival, finish - arrival
+        if isinstance(late, np.ndarray) or late:
+            ttft, e2e = ttft + late, e2e + late
+        several = outputs > 1
+        more = slice(None) if several.all() else several  # looks instead of copies
+        tpot = (finish - first)[more] / (outputs[more] - 1)
+        queue = np.maximum(columns["started"] - arrival, 0.0)
+        good = np.ones(len(ttft), dtype=bool)
+        for target in self._targets:
+            if target.metric in ("tpot", "itl"):
+                good[more] &= tpot <= target.bound
+            else:
+                good &= {"ttft": ttft, "e2e": e2e, "queue": queue}[target.metric] <= target.bound
+        for name, values in (("ttft", ttft), ("tpot", tpot), ("e2e", e2e), ("queue", queue)):
+            self.times[name].add(values)
+        if columns["priority"].any():
+            hasty = columns["priority"] == 0
+            for name, values in (("ttft", ttft), ("e2e", e2e)):
+                self.urgent[name].add(values[hasty])
+        counts = self._counts
+        counts["requests"] += len(ttft)
+        counts["good"] += int(good.sum())
+        for name, column in (("input", "input_tokens"), ("output", "output_tokens")):
+            counts[name] += int(columns[column].sum())
+        counts["preemptions"] += int(columns["preemptions"].sum())
+        counts["cached"] += int(columns["cached"].sum())
+        self._start = min(self._start, float(arrival.min()))
+        self._end = max(self._end, float(finish.max()))
+
+    def segments(self, columns: np.ndarray) -> None:
+        """Count runs of equal steps.
+
+        `columns`: Start [s], steps, seconds of the first [s], growth [s], decoding requests, their contexts [token],
+          prompt tokens, blocks in use (−1: estimate them from the contexts).
+        """
+        if not columns.shape[1]:
+            return
+        _, steps, seconds, slope, n, total, tokens, blocks = columns
+        made = n * steps
+        drift = slope * (steps - 1)
+        span = steps * (seconds + drift / 2)
+        self._busy += float(span.sum())
+        self._batch += float((n * span).sum())
+        self._largest = max(self._largest, float(n.max()))
+        used = blocks * self._block
+        if blocks[0] < 0:
+            used = total + made * (self._accepted / 2) + n * ((self._block - 1) / 2) + tokens
+        self._full += float((used * span).sum())
+        self._fullest = max(self._fullest, float(used.max()))
+        itl = self.times["itl"]
+        flat = drift < 1e-3 * seconds
+        if flat.all():
+            itl.add(seconds + drift / 2, made)
+        else:
+            itl.add((seconds + drift / 2)[flat], made[flat])
+            part = (np.arange(_PIECES) + 0.5) / _PIECES
+            values = seconds[~flat, None] + drift[~flat, None] * part
+            itl.add(values.ravel(), np.repeat(made[~flat] / _PIECES, _PIECES))
+        if self._accepted > 1:
+            itl.add(np.zeros(len(made)), made * (self._accepted - 1))
+
+    def stalls(self, columns: np.ndarray) -> None:
+        """Count gaps between tokens that are longer than a step: prompts of others ran between, or a preemption did.
+
+        `columns`: Length [s], and how many; a negative number takes back what runs of equal steps have counted, [-].
+        """
+        if columns.shape[1]:
+            self.times["itl"].add(columns[0], columns[1])
+
+    @property
+    def counted(self) -> int:
+        """Requests that were counted, [-]"""
+        return self._counts["requests"]
+
+    def summary(
+        self, rejected: int = 0, found: bool = False, aside: Seconds = 0.0, left: int | None = None
+    ) -> dict[str, float]:
+        """All statistics by name.
+
+        - `found`: Whether to report the share of prompt tokens found in the prefix cache.
+        - `aside`: Time that passed beside the clock of the records.
+        - `left`: Requests whose clients left before their first token; goodput is a share of them too.
+        - Returns: Statistics; times in ms, as the names say.
+        """
+        counts = self._counts
+        span = self._end - self._start + aside if counts["requests"] else float("nan")
+        summary: dict[str, float] = {"requests": counts["requests"], "rejected": rejected, "duration_s": span}
+        for name in ("ttft", "tpot", "itl", "e2e", "queue"):
+            times = self.times[name]
+            summary[f"{name}_mean_ms"] = times.mean * 1000
+            for percent, value in zip(_PERCENTS, times.percentiles(_PERCENTS), strict=True):
+                summary[f"{name}_p{percent}_ms"] = value * 1000
+        summary["requests_per_s"] = counts["requests"] / span if span else float("nan")
+        summary["output_tokens_per_s"] = counts["output"] / span if span else float("nan")
+        summary["total_tokens_per_s"] = (counts["input"] + counts["output"]) / span if span else float("nan")
+        if self._targets:
+            summary["goodput_requests_per_s"] = counts["good"] / span if span else float("nan")
+            all_of_them = counts["requests"] + (left or 0)
+            summary["goodput_share"] = counts["good"] / all_of_them if all_of_them else float("nan")
+        capacity = span * self._engines
+        summary["utilisation"] = min(1.0, self._busy / capacity) if capacity else float("nan")
+        summary["batch_mean"] = self._batch / self._busy if self._busy else 0.0
+        summary["batch_max"] = self._largest
+        summary["kv_occupancy_mean"] = self._full / (capacity * self._kv / self._engines) if capacity else 0.0
+        summary["kv_occupancy_max"] = min(1.0, self._fullest / (self._kv / self._engines))
+        summary["preemptions"] = counts["preemptions"]
+        if left is not None:
+            summary["left"] = left
+        for name, times in self.urgent.items():
+            if times.mean == times.mean:  # there are any
+                summary[f"urgent_{name}_mean_ms"] = times.mean * 1000
+                summary[f"urgent_{name}_p95_ms"] = times.percentiles((95,))[0] * 1000
+        if found:
+            summary["cached_share"] = counts["cached"] / counts["input"] if counts["input"] else 0.0
+        return summary
+
+
+# One flat record for each request, streamed to CSV or Parquet; what was written is kept when a run is interrupted.
+
+#: Columns of a record: name in the file → name inside; times in seconds after the start.
+COLUMNS = {
+    "request": "number",
+    "session": "session",
+    "turn": "turn",
+    "priority": "priority",
+    "replica": "replica",
+    "input_tokens": "input_tokens",
+    "output_tokens": "output_tokens",
+    "cached_tokens": "cached",
+    "preemptions": "preemptions",
+    "arrival_s": "arrival",
+    "queue_wait_s": "",
+    "prefill_start_s": "started",
+    "first_token_s": "first",
+    "finish_s": "finish",
+}
+
+#: Columns inside, whole numbers before times.
+_WHOLE = (
+    *("number", "session", "turn", "priority", "replica"),
+    *("input_tokens", "output_tokens", "cached", "preemptions"),
+)
+_NAMES = (*_WHOLE, "arrival", "started", "first", "finish")
+
+
+def request_columns(requests: list[Request]) -> dict[str, np.ndarray]:
+    """Columns of finished requests.
+
+    Returns: Columns by name; times in [s], lengths in [token].
+
+    Examples
+    --------
+    >>> request_columns([Request(3, 0.5, 10, 2)])["arrival"].tolist()
+    [0.5]
+    """
+    rows = RequestRows()
+    rows.add(requests)
+    return rows.take()
+
+
+def record_columns(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Columns of finished requests under the names that a file or a frame has.
+
+    - `columns`: As `request_columns` makes them, [s] or [token].
+    - Returns: Columns `COLUMNS`; the wait is what lies between arrival and prefill, [s] or [token].
+
+    Examples
+    --------
+    >>> record_columns(request_columns([Request(3, 0.5, 10, 2)]))["request"].tolist()
+    [3]
+    """
+    return {
+        name: columns[inside] if inside else np.maximum(columns["started"] - columns["arrival"], 0.0)
+        for name, inside in COLUMNS.items()
+    }
+
+
+class RequestRows:
+    """Records of finished requests as flat rows of numbers, so that the requests themselves need not be kept.
+
+    Examples
+    --------
+    >>> rows = RequestRows()
+    >>> rows.add([Request(3, 0.5, 10, 2)])
+    >>> len(rows), rows.take()["input_tokens"].tolist(), len(rows)
+    (1, [10], 0)
+    """
+
+    def __init__(self) -> None:
+        self._rows: list[float] = []
+
+    def __len__(self) -> int:
+        return len(self._rows) // len(_NAMES)
+
+    def add(self, requests: Iterable[Request]) -> None:
+        """Append records one by one; what was appended before an interrupt stays."""
+        rows = self._rows
+        for one in requests:  # in the order of `_NAMES`
+            rows += (
+                one.number, one.session, one.turn, one.priority, one.replica, one.input, one.output, one.cached,
+                one.preemptions, one.arrival, one.started, one.first, one.finish,
+            )  # fmt: skip
+
+    def take(self) -> dict[str, np.ndarray]:
+        """Hand the records out and begin anew.
+
+        Returns: Columns by name; times in [s], lengths in [token].
+        """
+        columns = np.fromiter(self._rows, float, len(self._rows)).reshape(-1, len(_NAMES)).T.copy()
+        self._rows = []
+        return {
+            name: column.astype(np.int64) if name in _WHOLE else column
+            for name, column in zip(_NAMES, columns, strict=True)
+        }
+
+
+class RecordWriter:
+    """A file of records that grows piece by piece and appears under its name when closed, also after an interrupt.
+
+    Parameters
+    ----------
+    path : path
+        Ends in `.csv` or `.parquet`; the latter needs the extra `parquet`.
+
+    Raises
+    ------
+    SpecError
+        If the ending is not known, pyarrow is missing or the file cannot be written.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib
+    >>> file = pathlib.Path(tempfile.mkdtemp()) / "out.csv"
+    >>> with RecordWriter(file) as writer:
+    ...     writer.write(request_columns([Request(3, 0.5, 10, 2)]))
+    >>> file.read_text().splitlines()[1]
+    '3,-1,0,0,0,10,2,0,0,0.5,0,-1,-1,-1'
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+        self._parquet: Any = None
+        if self._path.suffix not in (".csv", ".parquet"):
+            raise SpecError("must end in .csv or .parquet", field="--records", value=str(path))
+        if self._path.suffix == ".parquet":
+            check_extra("pyarrow", field="--records")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}.", suffix=".tmp")
+        except OSError as error:
+            raise SpecError(f"cannot be written: {error.strerror}", file=path, field="--records") from None
+        self._temporary = Path(name)
+        self._stream = os.fdopen(handle, "wb")
+        if self._path.suffix == ".csv":
+            self._stream.write((",".join(COLUMNS) + "\n").encode())
+
+    def __enter__(self) -> RecordWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def write(self, columns: dict[str, np.ndarray]) -> None:
+        """Append records.
+
+        `columns`: Columns as `request_columns` makes them, [s] or [token].
+        """
+        table = record_columns(columns)
+        if self._path.suffix == ".csv":
+            texts = [
+                (f"{x:.9f}".rstrip("0").rstrip(".") for x in column.tolist())
+                if column.dtype.kind == "f"
+                else map(str, column.tolist())
+                for column in table.values()
+            ]
+            self._stream.write("".join(",".join(row) + "\n" for row in zip(*texts, strict=True)).encode())
+            return
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        arrow = pa.table(table)
+        if self._parquet is None:
+            self._parquet = pq.ParquetWriter(self._stream, arrow.schema)
+        self._parquet.write_table(arrow)
+
+    def close(self) -> None:
+        """Finish the file and give it its name."""
+        if self._stream.closed:
+            return
+        if self._path.suffix == ".parquet":
+            if self._parquet is None:
+                self.write(request_columns([]))
+            self._parquet.close()
+        self._stream.close()
+        os.chmod(self._temporary, 0o644)
+        os.replace(self._temporary, self._path)
+
+
+# What a simulation found, as text: times that users see, throughput, batch and cache.
+
+_STATISTICS = ("mean", "p50", "p90", "p95", "p99")
+_INTERVALS = ("ttft_mean_ms", "tpot_mean_ms", "output_tokens_per_s")
+_RANGED = {
+    "ttft_mean_ms": "ttft mean [ms]",
+    "ttft_p95_ms": "ttft p95 [ms]",
+    "tpot_mean_ms": "tpot mean [ms]",
+    "tpot_p95_ms": "tpot p95 [ms]",
+    "e2e_mean_ms": "e2e mean [ms]",
+    "output_tokens_per_s": "output tokens/s",
+    "cached_share": "found in the prefix cache",
+}
+
+
+def outcome_text(
+    summary: Mapping[str, float],
+    *,
+    intervals: Mapping[str, tuple[float, float]],
+    rejected: Mapping[str, int],
+    targets: tuple[Target, ...] = (),
+    basis: str = "",
+    markdown: bool = False,
+    ranges: Mapping[str, tuple[float, float]] | None = None,
+) -> str:
+    """Write what a simulation found.
+
+    - `summary`: Statistics by name, as `Outcome` has them [ms] and [-].
+    - `rejected`: Reasons for which requests were turned away, and how many.
+    - `targets`: The promise, each of which is said to be kept or broken.
+    - `ranges`: 90 % ranges over the interval of the step time and over seeds.
+    """
+    rows = [
+        [name, *(f"{summary[f'{name}_{s}_ms']:,.1f}" for s in _STATISTICS)]
+        for name in ("ttft", "tpot", "itl", "e2e", "queue")
+    ]
+    head = ["ms", *_STATISTICS]
+    if markdown:
+        lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+        lines += ["| " + " | ".join(row) + " |" for row in rows]
+    else:
+        lines = [f"{row[0]:<6}" + "".join(f"{cell:>13}" for cell in row[1:]) for row in (head, *rows)]
+    lines += ["", *_load(summary)]
+    lines += _left(summary)
+    lines += [f"{count} requests turned away: {reason}" for reason, count in rejected.items()]
+    lines += _promise(summary, targets)
+    for name in _INTERVALS:
+        if name in intervals:
+            low, high = intervals[name]
+            lines.append(f"{name} between {low:,.2f} and {high:,.2f} (95 % over replications)")
+    if ranges:
+        lines += ["", "90 % of the interval of the step time and of seeds lie between:"]
+        for name, title in _RANGED.items():
+            if name in ranges and math.isfinite(summary.get(name, math.nan)):
+                lines.append(f"  {title:<26}" + "".join(f"{_figure(name, end):>13}" for end in ranges[name]))
+    if basis:
+        lines.append(f"step time: {basis}")
+    return "\n".join(lines) + "\n"
+
+
+def _figure(name: str, value: float) -> str:
+    return f"{value:.0%}" if name.endswith("_share") else f"{value:,.1f}"
+
+
+def _load(summary: Mapping[str, float]) -> list[str]:
+    lines = [
+        f"{summary['output_tokens_per_s']:,.1f} output tokens/s, {summary['total_tokens_per_s']:,.1f} tokens/s, "
+        f"{summary['requests_per_s']:,.3f} requests/s over {summary['duration_s']:,.1f} s",
+        f"batch {summary['batch_mean']:.1f} mean, {summary['batch_max']:.0f} largest; KV pool "
+        f"{summary['kv_occupancy_mean']:.0%} mean, {summary['kv_occupancy_max']:.0%} at most; busy "
+        f"{summary['utilisation']:.0%}; {summary['preemptions']:.0f} preemptions",
+    ]
+    if math.isfinite(summary.get("cached_share", math.nan)):
+        lines.append(f"{summary['cached_share']:.0%} of prompt tokens found in the prefix cache")
+    return lines
+
+
+def _left(summary: Mapping[str, float]) -> list[str]:
+    """What is said of urgent requests, and of clients that left."""
+    lines = [
+        f"urgent requests: {name} {summary[f'urgent_{name}_mean_ms']:,.1f} ms mean, "
+        f"{summary[f'urgent_{name}_p95_ms']:,.1f} p95"
+        for name in ("ttft", "e2e")
+        if f"urgent_{name}_mean_ms" in summary
+    ]
+    if "left" in summary:
+        lines.append(
+            f"{summary['left']:.0f} clients left before their first token: they are not in the figures above, but in "
+            "the share of goodput"
+        )
+    return lines
+
+
+def _promise(summary: Mapping[str, float], targets: tuple[Target, ...]) -> list[str]:
+    lines = []
+    for target in targets:
+        value = summary[target.name]
+        lines.append(f"{target}: {value:,.1f} ms, {'kept' if value <= target.bound * 1000 else 'BROKEN'}")
+    if targets:
+        lines.append(
+            f"goodput {summary['goodput_requests_per_s']:,.3f} requests/s ({summary['goodput_share']:.0%} of requests)"
+        )
+    return lines

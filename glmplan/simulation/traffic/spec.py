@@ -1,0 +1,249 @@
+"""What arrives at a service: a traffic spec, from a flag such as `poisson:2.5/s` or from a small TOML file."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from glmplan.catalog.files import read_toml
+from glmplan.errors import SpecError
+from glmplan.units import finite_number, parse_quantity
+
+__all__ = ["MOST_USERS", "Traffic", "parse_traffic"]
+
+#: users that are simulated at most: each is a request in memory [-]
+MOST_USERS = 1_000_000
+
+_KINDS = ("closed", "poisson", "gamma", "onoff", "daily", "trace", "sessions")
+
+#: Load of each hour of a day relative to its mean: an office-hours profile in round numbers, to be replaced by the
+#: user's own with `profile`.
+_OFFICE_DAY: tuple[float, ...] = (
+    *(0.3, 0.25, 0.2, 0.2, 0.25, 0.3, 0.5, 0.8, 1.3, 1.7, 1.9, 1.9),
+    *(1.7, 1.8, 1.9, 1.9, 1.7, 1.4, 1.1, 0.9, 0.7, 0.6, 0.5, 0.4),
+)
+
+#: tokens of a request [token], times [s] and spreads [-] beyond which nothing is meant
+_MOST_TOKENS, _LONGEST, _MOST_CV = 1 << 31, 1e9, 100.0
+
+
+class Traffic(BaseModel):
+    """A stream of requests.
+
+    Parameters
+    ----------
+    kind : str
+        `closed` (each user sends the next request when the last is answered), `poisson`, `gamma` (bursts), `onoff`,
+        `daily`, `trace` or `sessions` (multi-turn agents).
+    users : int, optional
+        Users of a closed loop, or agents at work at once, [-]
+    rate : float, optional
+        Mean arrivals of requests, or of sessions, [1/s]
+    cv : float, optional
+        Coefficient of variation of the gaps of `gamma`, [-]
+    on, off : float, optional
+        Mean duration of bursts and of silences of `onoff`, [s]
+    profile : tuple of float, optional
+        Relative load of equal parts of a day, [-]
+    file : str, optional
+        Trace to replay.
+    speed : float, optional
+        How much faster than recorded a trace is replayed, [-]
+    input, output : int, optional
+        Nominal lengths, [token]
+    jitter : float, optional
+        Lengths are uniform between 1 − jitter and 1 times nominal, [-]
+    input_cv, output_cv : float, optional
+        Lengths are log-normal with nominal as mean and this coefficient of variation, [-]
+    lengths : str, optional
+        CSV with `input_tokens` and `output_tokens`, drawn with replacement.
+    think : float, optional
+        Mean pause of a user between answer and next request, [s]
+    ramp : float, optional
+        Time over which the users of a closed loop start; 0 is the start-up burst of the benchmark protocols, [s]
+    shared_prefix : int, optional
+        Tokens at the head of each prompt that are the same for all, [token]
+    turns : int, optional
+        Mean number of turns of a session, [-]
+    tool_wait : float, optional
+        Mean pause between the turns of a session, [s]
+    start : int, optional
+        Tokens of its own that a session begins with: files, a task, [token]
+    urgent : float, optional
+        Share of the requests, or of the sessions, that go before the others where the engine orders by priority, [-]
+    patience : float, optional
+        Time after which a client that has no token yet closes its connection; none does by default, [s]
+
+    Raises
+    ------
+    SpecError
+        From `parse_traffic`, with the field.
+
+    Examples
+    --------
+    >>> parse_traffic("gamma:2.5/s,cv=3", input=4096).cv
+    3.0
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["closed", "poisson", "gamma", "onoff", "daily", "trace", "sessions"]
+    users: int | None = Field(default=None, ge=1, le=MOST_USERS)
+    rate: float | None = Field(default=None, ge=1e-9, le=1e9, allow_inf_nan=False)
+    cv: float = Field(default=2.0, ge=1e-3, le=_MOST_CV, allow_inf_nan=False)
+    on: float = Field(default=10.0, ge=1e-6, le=_LONGEST, allow_inf_nan=False)
+    off: float = Field(default=30.0, ge=1e-6, le=_LONGEST, allow_inf_nan=False)
+    profile: tuple[float, ...] = _OFFICE_DAY
+    file: str | None = None
+    speed: float = Field(default=1.0, ge=1e-9, le=1e9, allow_inf_nan=False)
+    input: int = Field(default=1024, ge=1, le=_MOST_TOKENS)
+    output: int = Field(default=512, ge=1, le=_MOST_TOKENS)
+    jitter: float = Field(default=0.0, ge=0, lt=1)
+    input_cv: float = Field(default=0.0, ge=0, le=_MOST_CV, allow_inf_nan=False)
+    output_cv: float = Field(default=0.0, ge=0, le=_MOST_CV, allow_inf_nan=False)
+    lengths: str | None = None
+    think: float = Field(default=0.0, ge=0, le=_LONGEST, allow_inf_nan=False)
+    ramp: float = Field(default=0.0, ge=0, le=_LONGEST, allow_inf_nan=False)
+    shared_prefix: int = Field(default=0, ge=0, le=_MOST_TOKENS)
+    turns: int = Field(default=8, ge=1, le=100_000)
+    tool_wait: float = Field(default=5.0, ge=0, le=_LONGEST, allow_inf_nan=False)
+    start: int = Field(default=0, ge=0, le=_MOST_TOKENS)
+    urgent: float = Field(default=0.0, ge=0, le=1, allow_inf_nan=False)
+    patience: float | None = Field(default=None, ge=1e-6, le=_LONGEST, allow_inf_nan=False)
+
+    @field_validator("rate", "on", "off", "think", "ramp", "tool_wait", "patience", mode="before")
+    @classmethod
+    def _with_unit(cls, value: Any) -> Any:
+        """Accept `2.5/s` for rates and `500 ms` for times beside plain numbers in 1/s and s."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return finite_number(value.removesuffix("/s"), "rate")
+        except SpecError:
+            return parse_quantity(value, "seconds")
+
+    @model_validator(mode="after")
+    def _complete(self) -> Traffic:
+        if self.kind == "closed" and self.users is None:
+            raise ValueError("users: a closed loop needs the number of users, as in closed:32")
+        if self.kind in ("poisson", "gamma", "onoff", "daily") and self.rate is None:
+            raise ValueError(f"rate: {self.kind} needs a rate, as in {self.kind}:2.5/s")
+        if self.kind == "sessions" and (self.users is None) == (self.rate is None):
+            raise ValueError("users: sessions need either users (sessions:16) or a rate (sessions:0.5/s)")
+        if self.kind == "trace" and self.users is not None and self.rate is not None:
+            raise ValueError("users: conversations begin either by users or by a rate")
+        if self.kind == "trace" and not self.file:
+            raise ValueError("file: a trace needs its file, as in trace:FILE")
+        if self.jitter and (self.input_cv or self.output_cv):
+            raise ValueError("jitter: lengths are either uniform (jitter) or log-normal (input_cv, output_cv)")
+        if not self.profile or any(not math.isfinite(p) or p < 0 for p in self.profile) or sum(self.profile) == 0:
+            raise ValueError("profile: must hold numbers of at least 0, not all of them 0")
+        if self.kind != "sessions" and self.shared_prefix >= self.input:
+            raise ValueError("shared_prefix: must be shorter than the input")
+        return self
+
+    @property
+    def plain(self) -> bool:
+        """Whether requests have no content in common, and come in the order in which they are read."""
+        if self.urgent or self.patience is not None:
+            return False
+        return self.kind not in ("sessions", "trace") and not (self.think or self.shared_prefix or self.ramp)
+
+    @property
+    def unmarked(self) -> Traffic:
+        """The same traffic of clients that are all alike and wait for ever."""
+        return self.model_copy(update={"urgent": 0.0, "patience": None})
+
+    @property
+    def peak(self) -> float:
+        """Rate of the busiest part of a day over its mean, [-]; 1 of other traffic."""
+        return max(self.profile) * len(self.profile) / sum(self.profile) if self.kind == "daily" else 1.0
+
+    @property
+    def busiest(self) -> Traffic:
+        """Traffic as it is in the busiest part of a day, where it stays; other traffic as it is."""
+        if self.kind != "daily":
+            return self
+        rate = None if self.rate is None else self.rate * self.peak
+        return self.model_copy(update={"kind": "poisson", "rate": rate})
+
+    def at_load(self, load: float) -> Traffic:
+        """The same traffic with another number of users or another rate.
+
+        `load`: Users, [-], or rate, [1/s]; for a trace, its speed, [-].
+        """
+        if self.kind == "trace" and self.users is None and self.rate is None:
+            return self.model_copy(update={"speed": float(load)})
+        if self.users is not None:
+            return self.model_copy(update={"users": max(1, round(load))})
+        return self.model_copy(update={"rate": float(load)})
+
+
+def _amount(text: str, field: str) -> float:
+    return finite_number(text, field)
+
+
+def parse_traffic(spec: str, **lengths: Any) -> Traffic:
+    """Read a traffic spec.
+
+    - `spec`: `closed:32`, `poisson:2.5/s`, `gamma:2.5/s,cv=3`, `onoff:5/s,on=10,off=30`, `daily:2/s`, `trace:FILE`,
+      `sessions:16`, `sessions:0.5/s`, or the path of a TOML file with the fields of `Traffic`.
+    - `**lengths`: Further fields that override the spec; None is ignored.
+
+    Examples
+    --------
+    >>> parse_traffic("closed:32", jitter=0.2).users
+    32
+    >>> parse_traffic("closed:0")
+    Traceback (most recent call last):
+    glmplan.errors.SpecError: --traffic: users: 0 must be greater than or equal to 1
+    """
+    changes = {key: value for key, value in lengths.items() if value is not None}
+    file: str | None = None
+    if spec.endswith(".toml") and ":" not in Path(spec).name:
+        file, fields = spec, read_toml(spec)
+    else:
+        kind, _, rest = spec.partition(":")
+        if kind not in _KINDS:
+            raise SpecError("is not a kind of traffic", field="--traffic", value=kind, choices=_KINDS)
+        fields = {"kind": kind}
+        first, *options = rest.split(",")
+        if kind == "trace":
+            fields["file"] = first
+        elif first.endswith("/s"):
+            fields["rate"] = _amount(first[:-2], "--traffic rate")
+        elif first:
+            number = _amount(first, "--traffic")
+            if kind not in ("closed", "sessions"):
+                raise SpecError("needs its unit, as in 2.5/s", field="--traffic rate", value=first)
+            if not number.is_integer():
+                raise SpecError("is not a whole number", field="--traffic users", value=first)
+            fields["users"] = int(number)
+        for option in options:
+            name, equals, value = option.partition("=")
+            if name not in Traffic.model_fields or not equals:
+                raise SpecError("is not a field", field="--traffic", value=name, choices=Traffic.model_fields)
+            fields[name] = value
+    fields = fields | changes
+    if fields.get("kind") == "sessions" and "output" not in fields:
+        fields["output"] = max(1, int(fields.get("input", 1024)) // 4)  # agents read four tokens for each they write
+    try:
+        return Traffic.model_validate(fields)
+    except ValidationError as error:
+        first_error = error.errors()[0]
+        where = ".".join(str(part) for part in first_error["loc"])
+        message = first_error["msg"].removeprefix("Value error, ").replace("Input should be", "must be", 1)
+        if not where:
+            where, _, message = message.partition(": ")
+            raise SpecError(message, file=file or "--traffic", field=where) from None
+        raise SpecError(
+            message[0].lower() + message[1:],
+            file=file or "--traffic",
+            field=where,
+            # a quantity names its text itself
+            value=None if message.startswith(repr(first_error["input"])) else first_error["input"],
+            choices=Traffic.model_fields if first_error["type"] == "extra_forbidden" else (),
+        ) from None

@@ -1,0 +1,104 @@
+"""Hosts: every file of the catalogue, links that lead somewhere, and what a bare number of cards implies."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from glmplan.catalog.entries.accelerators import accelerator_names, load_accelerator
+from glmplan.catalog.entries.hosts import host_aliases, host_names, implied_host, load_host, load_machine
+from glmplan.catalog.schema.host import Host, PcieLink
+from glmplan.catalog.schema.validation import validated
+from glmplan.errors import SpecError, UnknownName
+
+
+@pytest.mark.parametrize("name", host_names())
+def test_every_host_is_correct_and_names_known_parts_and_a_source(name):
+    host = load_host(name)
+    assert host.source
+    for part in set(host.accelerator_names):
+        assert load_accelerator(part).name == part
+
+
+def test_the_hosts_that_were_asked_for_are_there():
+    asked = {"hgx-b200-8", "hgx-h200-8", "hgx-h100-8", "dgx-b300-8", "gb200-nvl72", "mi300x-8", "mi355x-8", "dgx-spark"}
+    asked |= {
+        "strix-halo",
+        "mac-studio-m3-ultra",
+        "nizwo-a1",
+        "six-cards-and-display-gpu",
+        "quad-rtx-3090",
+        "quad-rtx-5090",
+    }
+    asked |= {f"workstation-direct-{count}" for count in range(1, 8)} | {
+        "workstation-2-switches-8",
+        "workstation-4-switches-8",
+    }
+    assert asked <= set(host_names())
+
+
+def test_aliases_are_unique_and_shadow_no_name():
+    assert not set(host_aliases()) & set(host_names())
+
+
+@given(st.sampled_from([1, 2, 3, 4, 5, 6]), st.sampled_from([1, 2, 4, 8, 16]))
+def test_a_link_with_twice_the_lanes_or_the_next_generation_is_faster(generation, lanes):
+    link = PcieLink(generation=generation, lanes=lanes)
+    assert PcieLink(generation=generation, lanes=2 * lanes).bandwidth == pytest.approx(2 * link.bandwidth)
+    if generation < 6:
+        assert PcieLink(generation=generation + 1, lanes=lanes).bandwidth > 1.5 * link.bandwidth
+
+
+@pytest.mark.parametrize("part", accelerator_names())
+def test_any_part_implies_a_machine(part):
+    assert implied_host(part, 1).accelerator_count == 1
+    assert implied_host(part, 8).accelerator_count == 8
+
+
+def test_six_cards_imply_six_root_ports_on_one_socket():
+    host = load_machine("6xrtx-pro-6000-ws")
+    assert (len(host.roots), len(host.sockets), host.conditions.p2p) == (6, 1, "direct")
+    assert len(host.assumptions) == 3
+
+
+def test_eight_cards_imply_two_sockets():
+    assert len(implied_host("rtx-pro-6000-ws", 8).sockets) == 2
+
+
+def test_an_unknown_machine_lists_the_nearest_names():
+    with pytest.raises(UnknownName, match="hgx-b200-8"):
+        load_machine("hgx-b200-9")
+    with pytest.raises(UnknownName, match="rtx-pro-6000-ws"):
+        load_machine("6xrtx-pro-6000-wx")
+
+
+MINIMAL = {
+    "name": "x",
+    "title": "x",
+    "source": "x",
+    "sockets": [{"name": "cpu0"}],
+    "roots": [{"name": "r0", "socket": "cpu0"}],
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"cards": []}, "cards"),
+        ({"cards": [{"accelerator": "l40s", "parent": "nowhere"}]}, "no root and no switch"),
+        ({"cards": [{"accelerator": "l40s"}], "roots": [{"name": "r0", "socket": "cpu9"}]}, "cpu9"),
+        ({"cards": [{"accelerator": "l40s"}], "switches": [{"name": "r0", "parent": "r0"}]}, "used twice"),
+        ({"cards": [{"accelerator": "l40s", "link": {"generation": 7, "lanes": 16}}]}, "generation"),
+        ({"cards": [{"accelerator": "l40s"}], "speed": "fast"}, "is not a field"),
+    ],
+)
+def test_a_wrong_description_is_refused_with_the_reason(change, message):
+    with pytest.raises(SpecError, match=message):
+        validated(Host, MINIMAL | change, "x.toml")
+
+
+def test_one_of_a_host_is_the_host_also_where_its_part_has_the_same_name():
+    assert load_machine("1xgb200-nvl72").accelerator_count == 72
+    assert load_machine("1xhgx-h200-8").name == "hgx-h200-8"
+    with pytest.raises(UnknownName, match="the parts of 2: 144xgb200; 2 of its parts: 2xgb200"):
+        load_machine("2xgb200-nvl72")
+    assert load_machine("2xdgx-spark").accelerator_count == 2  # a part and a host have the name: a number is of parts

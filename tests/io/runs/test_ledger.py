@@ -1,0 +1,198 @@
+"""Every measurement that ships: the form, the sources, the totals."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import sys
+import tomllib
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from glmplan.catalog.entries.accelerators import accelerator_names
+from glmplan.catalog.entries.models import model_aliases
+from glmplan.catalog.entries.names import refusal
+from glmplan.catalog.files import data_folder
+from glmplan.io.runs.columns import COLUMNS
+from glmplan.io.runs.ledger import Source, campaigns, load_acceptance, load_measurements, repeats, row_faults
+from glmplan.io.runs.table import read_runs
+
+FOLDER = data_folder("calibration") / "measurements"
+FILES = sorted({entry["file"] for entry in campaigns().values()})
+SHARED = Path(__file__).resolve().parents[4] / "shared" / "measurements"
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_every_row_of_every_campaign_file_has_the_form_of_the_schema(file):
+    with open(FOLDER / file, newline="", encoding="utf-8") as stream:
+        for row in csv.DictReader(stream):
+            assert row_faults(row) == ()
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "word"),
+    [("phase", "decoding", "none of serving"), ("tp", "2.5", "whole number"), ("power_limit_w", "0", "more than 0"),
+     ("acceptance_length", "0.9", "less than 1"), ("measured_on", "yesterday", "form"), ("cuda_graphs", "maybe", "yes"),
+     ("ttft_mean_ms", "-1", "zero or more"), ("protocol", "", "empty"), ("request_rate_per_s", "0", "more than 0"),
+     ("mine", "1", "no column")],
+)  # fmt: skip
+def test_a_row_that_may_not_ship_says_which_column_is_wrong(column, cell, word):
+    good = {"id": "a", "campaign": "b", "model": "glm-5", "speculative": "none", "phase": "decode", "protocol": "other",
+            "request_rate_per_s": "inf", "measured_on": "2026-01", "trust": "A"}  # fmt: skip
+    assert row_faults(good) == ()
+    (said,) = row_faults({**good, column: cell})
+    assert said.startswith(f"{column}: ") and word in said
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_the_columns_of_a_campaign_file_stand_in_the_one_order_and_none_is_ignored(file):
+    table = read_runs(FOLDER / file)
+    assert list(table.columns) == [name for name in COLUMNS if name in table.columns]
+    assert table.warnings == ()
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_no_campaign_file_is_larger_than_a_megabyte_or_carries_an_empty_column(file):
+    path = FOLDER / file
+    assert path.stat().st_size < 1_000_000
+    with open(path, newline="", encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    assert all(any(row[name] for row in rows) for name in rows[0])
+
+
+def test_every_entry_of_the_sources_has_the_form_of_the_schema():
+    for entry in campaigns().values():
+        Source.model_validate(entry)
+
+
+def test_every_campaign_has_as_many_rows_as_its_source_says():
+    counted = Counter(run.campaign for run in load_measurements())
+    assert counted == {name: entry["rows"] for name, entry in campaigns().items()}
+
+
+def test_all_8565_cited_runs_are_there_once():
+    runs = load_measurements()
+    assert len({run.id for run in runs}) == len(runs) == 8565
+    first = {"ix": 2161, "rtx": 1309, "pub": 2122, "fr": 20}
+    later = {"ix": 171, "rtx": 923, "anl": 504, "lotto3090": 468, "rtxmay": 424, "rtxjun": 255, "vilsol": 75,
+             "misc2": 61, "cookbook26": 31}  # fmt: skip
+    own = {"replay": 41}
+    assert (sum(first.values()), sum(later.values())) == (5612, 2912)
+    assert Counter(run.id.split("-")[0] for run in runs) == Counter(first) + Counter(later) + Counter(own)
+
+
+def test_every_run_has_a_source_and_a_trust():
+    assert all(run.source and run.trust for run in load_measurements())
+
+
+def test_only_rows_without_an_accelerator_cannot_be_read():
+    assert Counter(run.error for run in load_measurements() if run.error) == {"accelerator: is empty": 21}
+
+
+def test_claims_are_never_usable():
+    runs = load_measurements()
+    assert all(run.unusable for run in runs if run.cells.get("trust") == "D")
+    assert sum(run.cells.get("trust") == "D" for run in runs) == 5
+
+
+def test_a_repeated_run_has_the_figures_of_the_first():
+    runs = {run.id: run for run in load_measurements()}
+    for twice, first in repeats(runs.values()).items():
+        assert runs[twice].observed == pytest.approx(runs[first].observed, rel=0.0021)
+
+
+def test_the_deepseek_runs_published_under_two_names_are_told():
+    runs = {run.id: run for run in load_measurements()}
+    pairs = [(runs[twice].model, runs[first].model) for twice, first in repeats(runs.values()).items()]
+    assert pairs.count(("deepseek-v3", "deepseek-r1")) + pairs.count(("deepseek-r1", "deepseek-v3")) == 110
+
+
+def test_every_accepted_length_has_a_source_and_a_possible_value():
+    rows = load_acceptance()
+    assert len(rows) > 40
+    for row in rows:
+        assert row.source.startswith("https://") and row.text and row.basis
+        assert row.acceptance_length >= 1
+        assert row.draft_tokens is None or row.acceptance_length <= row.draft_tokens + 1
+
+
+def test_an_acceptance_that_cites_a_run_cites_one_that_ships():
+    ids = {run.id for run in load_measurements()}
+    assert {row.run for row in load_acceptance() if row.run} <= ids
+
+
+def test_the_names_that_are_refused_say_why_and_are_no_aliases():
+    with open(data_folder("calibration") / "names.toml", "rb") as stream:
+        names = tomllib.load(stream)
+    refused, aliases = names["refused"]["models"], names["models"]
+    assert all(len(reason) > 10 for reason in refused.values())
+    assert not set(refused) & set(aliases)
+    assert not set(aliases) & set(aliases.values()), "an alias of an alias"
+
+
+def test_every_accelerator_of_the_measurements_resolves_or_is_refused_with_the_reason():
+    for run in load_measurements():
+        if run.accelerator:
+            assert run.accelerator in accelerator_names() or refusal("accelerators", run.accelerator)
+
+
+def test_the_names_file_and_the_model_catalogue_do_not_contradict():
+    aliases = model_aliases()
+    with open(data_folder("calibration") / "names.toml", "rb") as stream:
+        ours = tomllib.load(stream)["models"]
+    assert {alias: name for alias, name in ours.items() if aliases.get(alias, name) != name} == {}
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the tables the measurements were made from are not here")
+def test_the_shipped_rows_read_the_same_as_the_tables_they_came_from():
+    said = {
+        "notes",
+        "cells",
+        "model_given",
+        "accelerator_given",
+        "campaign",
+        "source",
+        "trust",
+        "total_in_request_column",
+    }
+    sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))  # where the rules of each source are told
+    from import_measurements import DS4_BENCH, LATER, PARTS, runs_of
+
+    theirs = {run.id: run for path in SHARED.glob("*.csv") for run in runs_of(path)}
+    assert {path.stem for path in SHARED.glob("*.csv")} >= LATER
+    fields = [field.name for field in dataclasses.fields(read_runs(FOLDER / FILES[0])[0]) if field.name not in said]
+    # the pages of this campaign say what the tables leave out: prompts, and that nominal lengths are the longest
+    more = {"protocol", "num_requests", "request_rate_per_s", "input_tokens", "output_tokens", "length_range"}
+    for run in load_measurements():
+        if run.campaign == "glmplan-replays":  # the project's own
+            continue
+        same = [name for name in fields if run.campaign != "sglang-docs-benchmark-snippets" or name not in more]
+        if run.campaign == DS4_BENCH:  # the table names no format, the file that was measured does
+            assert (run.weights, theirs[run.id].weights) == ("q2_k", None)
+            same.remove("weights")
+        if (part := PARTS.get((run.campaign, theirs[run.id].accelerator))) is not None:  # the bench says which it was
+            assert run.accelerator == part
+            same = [name for name in same if name != "accelerator"]
+        if "running_limit" not in theirs[run.id].cells:  # notes say how many ran, not what the engine was told
+            same = [name for name in same if name != "max_num_seqs"]
+        assert {name: getattr(run, name) for name in same} == {name: getattr(theirs[run.id], name) for name in same}
+
+
+def test_rows_of_the_documentation_snippets_have_the_prompts_and_lengths_of_their_pages():
+    rows = [run for run in load_measurements() if run.campaign == "sglang-docs-benchmark-snippets"]
+    assert len(rows) == 8
+    assert {run.num_requests for run in rows} == {10, 80, 64, 256, 512, 1024, 2048, 4096}
+    for run in rows:
+        # uniform from 1 to 1000
+        assert (run.input_tokens, run.output_tokens, run.length_range) == (500.5, 500.5, (0.0, 2.0))
+
+
+def test_every_model_of_the_ledger_is_known_or_refused_with_the_reason():
+    from glmplan.catalog.entries.models import load_model
+    from glmplan.catalog.entries.names import refusal
+
+    for name in {run.model for run in load_measurements()}:
+        if refusal("models", name) is None:
+            assert load_model(name).name

@@ -1,0 +1,148 @@
+"""Each line of "what would change it" is what running that plan prints; none is noise, and none stands twice."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from glmplan.errors import GlmplanError
+from glmplan.planner import Words, fit_answer
+from glmplan.planner.answer_text import fit_text
+from glmplan.planner.first_screen import first_screen
+from glmplan.planner.plan import LEAST_GAIN, evidence_words, gain_of
+from glmplan.planner.question import read_words
+from glmplan.planner.users import solve
+
+#: questions whose answers have changes of many kinds: by users, by cache, of another engine, of fewer and of more cards
+QUESTIONS = (
+    Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws"),
+    Words("glm-5.1-nvfp4", "8xrtx-pro-6000-ws", input=180_000, output=1000, users="1,20"),
+    Words("llama-3.1-8b", "1xrtx-4090"),
+    Words("llama-3.1-70b-fp8", "2xh100-sxm", users="64", context=32_768),
+    Words("gpt-oss-120b", "8xh100-sxm"),
+    Words("glm-5.1-nvfp4", "4xrtx-pro-6000-ws"),
+    Words("qwen3-30b-a3b", "2xrtx-4090"),
+    Words("qwen3-30b-a3b-2507-fp8", "1xrtx-5090", users="4"),
+    Words("qwen3-235b-a22b-fp8", "4xh200-sxm", engine="sglang"),
+    Words("llama-3.1-70b", "4xa100-80gb-sxm", users="32"),
+    Words("glm-5.1-fp8", "8xmi355x", input=8192, output=1024),
+    Words("gpt-oss-120b", "1xstrix-halo", engine="llama.cpp", input=1024, output=256),
+    Words("deepseek-v3.1", "8xb200-sxm", engine="trtllm"),
+)
+
+
+@pytest.fixture(scope="module")
+def answers():
+    return [(words, fit_answer(words)) for words in QUESTIONS]
+
+
+def asked_for(words: Words, ask: str) -> Words:
+    """The question with the words of a change put in."""
+    typed = {name: getattr(words, name) for name in Words.__slots__}
+    if not ask.startswith("--"):
+        return Words(**typed | {"model": ask, "weights": None})
+    options = shlex.split(ask)
+    changed = {name[2:].replace("-", "_"): value for name, value in zip(options[::2], options[1::2], strict=True)}
+    return Words(**typed | changed)
+
+
+def test_each_change_is_what_running_its_words_prints(answers):
+    compared = 0
+    for words, answer in answers:
+        for change in answer.changes:
+            if not change.ask:
+                continue
+            found = fit_answer(asked_for(words, change.ask))
+            what = (words, change)
+            assert found.verdict == change.verdict, what
+            assert found.holding.terms.name == change.layout, what
+            assert found.holding.pool == pytest.approx(change.pool_tokens, rel=1e-9), what
+            assert found.holding.held_low == pytest.approx(change.held, rel=1e-9), what
+            assert found.user_rate == pytest.approx(change.user_rate, rel=1e-9), what
+            assert found.total_rate == pytest.approx(change.total_rate, rel=1e-9), what
+            compared += 1
+    assert compared > 10
+
+
+def test_changes_are_ranked_by_gain_and_none_gains_less_than_a_repeated_run_differs_by(answers):
+    for words, answer in answers:
+        if answer.verdict == "does_not_fit":
+            assert all(one.verdict != "does_not_fit" for one in answer.changes)
+            continue
+        gains = [gain_of(answer, one) for one in answer.changes if one.name != "fewer"]
+        assert gains == sorted(gains, reverse=True), words
+        assert all(gain >= LEAST_GAIN for gain in gains), words
+
+
+def test_no_change_stands_twice(answers):
+    for words, answer in answers:
+        asks = [one.ask or one.what for one in answer.changes]
+        assert len(asks) == len(set(asks)), words
+
+
+def test_a_change_on_other_evidence_says_what_it_rests_on(answers):
+    other = 0
+    for _, answer in answers:
+        text = " ".join(fit_text(answer, 200).split())
+        for change in answer.changes:
+            said = evidence_words(answer, change)
+            other += bool(said)
+            assert not said or said in text
+    assert other
+
+
+def test_the_fewest_are_the_fewest():
+    """An NVL72 named 64 where 3 hold the model: of many accelerators not every number is a layout that is looked at."""
+    answer = fit_answer(Words("glm-5.1-nvfp4", "gb200-nvl72"))
+    [fewest] = [one for one in answer.changes if one.name == "fewer"]
+    number = int(fewest.what.rsplit(" ", 1)[-1])
+    asked = read_words(Words("glm-5.1-nvfp4", "gb200-nvl72"))
+    for count in range(1, number):
+        try:
+            less = solve(asked.but(machine=asked.machine.with_count(count)), quick=True)
+        except GlmplanError:
+            continue
+        assert less.best.verdict != "fits", count
+
+
+def test_fewer_requests_are_no_gain(answers):
+    for _, answer in answers:
+        for change in answer.changes:
+            if change.name == "context" and change.verdict == answer.verdict:
+                assert change.held > answer.holding.held_low
+
+
+def test_experts_in_nvfp4_do_not_fit_where_the_engine_has_no_kernels_for_them():
+    """They "fitted" MI355X, with packages to install that only NVIDIA's parts can run."""
+    answer = fit_answer(Words("glm-5.1-nvfp4", "8xmi355x"))
+    assert answer.verdict == "does_not_fit"
+    assert not any("deep_gemm" in one.title for one in answer.warnings)
+    assert answer.changes and answer.changes[0].ask == "--weights fp8"
+
+
+def test_where_no_user_is_safe_other_engines_are_looked_at():
+    """0 safe users on one engine where another serves many on the same card, and was not mentioned."""
+    words = Words("gpt-oss-120b", "1xstrix-halo", engine="vllm", input=1024, output=256)
+    answer = fit_answer(words)
+    assert answer.safe.users == 0
+    [engine] = [one for one in answer.changes if one.ask.startswith("--engine llama.cpp")]
+    found = fit_answer(asked_for(words, engine.ask))
+    assert found.safe.users == engine.safe > 0
+    assert f"{engine.safe} safe users instead of 0" in " ".join(first_screen(answer, 200).split())
+
+
+def test_where_a_plan_is_tight_other_engines_are_looked_at():
+    answer = fit_answer(Words("glm-5.1-nvfp4", "8xrtx-pro-6000-ws", input=180_000, output=1000, users="1,20"))
+    assert answer.verdict == "tight"
+    assert any(one.name == "engine" for one in answer.changes)
+
+
+def test_a_larger_share_of_the_memory_is_tried_before_more_is_bought_and_not_where_one_was_typed(answers):
+    [(words, answer)] = [pair for pair in answers if pair[0].model == "qwen3-30b-a3b-2507-fp8"]
+    assert answer.verdict == "does_not_fit"
+    [change] = [one for one in answer.changes if one.name == "memory"]
+    assert change.ask == "--memory-fraction 0.97" and change.verdict in ("tight", "fits")
+    assert change.pool_tokens >= 2560  # a whole request in the mean
+    typed = fit_answer(Words("qwen3-30b-a3b-2507-fp8", "1xrtx-5090", users="4", memory_fraction="0.93"))
+    assert not [one for one in typed.changes if one.name == "memory"]

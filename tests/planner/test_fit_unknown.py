@@ -1,0 +1,88 @@
+"""Parts of which not everything is published: what is known is answered, the rest is said to be unknown."""
+
+from __future__ import annotations
+
+from glmplan.planner import Words, fit_answer
+from glmplan.planner.answer_text import fit_text
+from glmplan.present.json_answers import fit_record
+
+
+def test_a_part_without_memory_and_bandwidth_is_unknown_with_what_its_speeds_imply():
+    answer = fit_answer(Words("glm-5.1-int4", "nizwo-a1"))
+    assert answer.verdict == "unknown"
+    assert answer.headline.startswith("unknown: memory, bandwidth")
+    text = fit_text(answer)
+    assert "unknown: memory, bandwidth" in text
+    assert "1 TB/s to 1.4 TB/s" in text and "at least 400 GB" in text
+    assert fit_record(answer)["unknown"] == ["memory", "memory_bandwidth"]
+
+
+def test_a_part_without_matrix_rates_gives_decode_figures_only():
+    answer = fit_answer(Words("glm-5.1-mlx-3.645bpw", "m3-ultra"))
+    assert answer.asked.engine == "mlx"
+    assert answer.unknown == ("matrix rate",)
+    assert all(row.ttft is None and row.tpot.value > 0 for row in answer.users)
+    assert "TTFT are unknown" in fit_text(answer)
+
+
+def test_a_part_without_bandwidth_still_says_what_fits():
+    answer = fit_answer(Words("llama-3.1-8b", "rtx-pro-6000d"))
+    assert answer.verdict == "fits"
+    assert answer.users == () and "memory_bandwidth" in answer.unknown
+    assert "no speed can be given" in fit_text(answer)
+
+
+def test_experts_computed_by_processors_of_unknown_rates_have_no_invented_speed():
+    answer = fit_answer(Words("glm-5.1-nvfp4", "2xrtx-pro-6000-ws", engine="ktransformers"))
+    assert sum(row.host for row in answer.ranks) > 300 * 2**30
+    assert answer.users == () and answer.unknown == ("memory bandwidth of the host",)
+
+
+HOST = """
+title = "two cards on one socket"
+source = "an example"
+[[sockets]]
+name = "cpu0"
+cores = 64
+memory_size = "{size}"
+memory_bandwidth = "460.8 GB/s"
+[[roots]]
+name = "r0"
+socket = "cpu0"
+[[cards]]
+accelerator = "rtx-pro-6000-ws"
+count = 2
+parent = "r0"
+link = {{ generation = 5, lanes = 16 }}
+"""
+
+
+def hosted(tmp_path, size):
+    path = tmp_path / "machine.toml"
+    path.write_text(HOST.format(size=size))
+    return fit_answer(Words("glm-5.1-nvfp4", str(path), engine="ktransformers", users="1,8"))
+
+
+def test_experts_on_a_known_host_are_bound_by_its_memory(tmp_path):
+    answer = hosted(tmp_path, "768 GiB")
+    one, eight = answer.users
+    # about 16 GB of NVFP4 experts are read for a token: 460.8 GB/s allow fewer than 30 a second
+    assert 3 < one.user_rate.value < 30
+    assert one.shares["host"] > 0.4 and eight.shares["host"] > one.shares["host"]
+    assert eight.user_rate.value < one.user_rate.value and eight.total_rate.value > one.total_rate.value
+    assert "--kt-method" in " ".join(answer.command)
+    assert answer.fits[0].endswith("offload.toml")
+
+
+def test_more_pinned_memory_than_the_host_has_is_called_unsafe(tmp_path):
+    answer = hosted(tmp_path, "256 GiB")
+    assert answer.warnings[0].name == "host-memory-overcommit" and answer.warnings[0].severity == "danger"
+    assert answer.safe.users == 0 and answer.safe.limit == "hazard"
+
+
+def test_a_layout_over_nodes_of_unknown_network_fits_without_a_speed():
+    answer = fit_answer(Words("glm-5.1-bf16", "16xh200-sxm"))  # 1,400 GiB of weights: no node of eight holds them
+    assert answer.verdict == "fits" and answer.holding.terms.name == "TP8×PP2"
+    assert answer.users == ()
+    assert "network between nodes" in answer.unknown[0]
+    assert "no speed can be given" in fit_text(answer)

@@ -1,0 +1,162 @@
+"""Hazards: each rule with the numbers of its case, and what is not known."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from glmplan.catalog.entries.hosts import load_host, load_machine
+from glmplan.catalog.schema.host import Device, Power
+from glmplan.planner.hazards import PlanFacts, hazard_rules, hazards_for, is_safe, machine_power
+
+SEED = load_host("six-cards-and-display-gpu")
+FOUR = (0, 1, 2, 3)
+
+
+def found(host, **facts):
+    return {one.id: one for one in hazards_for(host, PlanFacts(**{"members": FOUR, "tp": 4, **facts}))}
+
+
+def with_power(host, **power):
+    return host.model_copy(update={"power": Power(**power)})
+
+
+def test_every_rule_has_a_case_a_source_and_something_to_change():
+    rules = hazard_rules()
+    assert len(rules) >= 9
+    for rule in rules.values():
+        assert rule.case.strip() and rule.source.strip() and rule.change.strip()
+        assert not rule.thresholds or rule.thresholds_from
+
+
+def test_streaming_experts_past_the_display_is_a_danger():
+    # the seed report: TP4 and 160 GB of experts in pinned memory froze the desktop after 20 minutes
+    hazard = found(SEED, host_transfer=23e9, pinned=160e9)["display-starved"]
+    assert (hazard.severity, hazard.certain) == ("danger", True)
+    assert "root1" in hazard.numbers
+    assert not is_safe((hazard,))
+
+
+def test_the_same_machine_without_transfers_is_not_in_that_danger():
+    assert "display-starved" not in found(SEED)
+
+
+def test_cards_on_another_root_complex_leave_the_display_alone():
+    assert "display-starved" not in found(SEED, members=(0, 1, 2), host_transfer=23e9)
+
+
+def test_a_display_nobody_placed_is_a_warning_and_not_certain():
+    hazard = found(load_machine("4xrtx-pro-6000-ws"), host_transfer=50e9)["display-starved"]
+    assert (hazard.severity, hazard.certain) == ("warning", False)
+
+
+def test_a_display_below_a_switch_counts_for_the_root_complex_above():
+    host = load_host("wrx90-2-switches-8")
+    switch = host.switches[0]
+    host = host.model_copy(update={"devices": (Device(name="screen", kind="display", parent=switch.name),)})
+    assert found(host, host_transfer=20e9)["display-starved"].severity == "danger"
+
+
+@given(low=st.floats(0.0, 60e9), more=st.floats(0.0, 60e9))
+def test_more_transfer_is_never_less_dangerous(low, more):
+    order = ("danger", "warning", "note")
+
+    def worst(rate):
+        hazard = found(SEED, host_transfer=rate).get("display-starved")
+        return order.index(hazard.severity) if hazard else len(order)
+
+    assert worst(low + more) <= worst(low)
+
+
+def test_more_pinned_memory_than_there_is_is_a_danger():
+    host = load_host("turin-1s-4-switches-16")
+    sockets = tuple(one.model_copy(update={"memory_size": 256e9}) for one in host.sockets)
+    host = host.model_copy(update={"sockets": sockets})
+    assert found(host, pinned=300e9)["host-memory-overcommit"].severity == "danger"
+    assert found(host, pinned=160e9, host_used=60e9)["host-memory-overcommit"].severity == "warning"
+    assert "host-memory-overcommit" not in found(host, pinned=100e9)
+
+
+def test_unknown_host_memory_is_not_taken_as_enough():
+    hazard = found(SEED, pinned=160e9)["host-memory-overcommit"]
+    assert (hazard.severity, hazard.certain) == ("warning", False)
+
+
+def test_four_cards_of_300_w_are_too_close_for_one_supply_of_1600_w():
+    # Puget Systems: 1,580 of 1,600 W behind the supply with four RTX 3090 held at 300 W
+    host = with_power(load_host("quad-rtx-3090"), supply="1600 W", supplies=1)
+    hazards = found(host, power_limit=300.0, rest_power=380.0)
+    assert hazards["power-supply"].severity == "warning"
+    assert hazards["single-supply"].severity == "warning"
+    assert found(host, power_limit=350.0, rest_power=380.0)["power-supply"].severity == "danger"
+
+
+def test_one_supply_of_a_redundant_pair_has_to_carry_the_machine():
+    host = load_host("quad-rtx-3090")
+    pair, both = (with_power(host, supply="1600 W", supplies=2, redundant=red) for red in (True, False))
+    assert found(pair, rest_power=400.0)["power-supply"].severity == "danger"
+    assert "power-supply" not in found(both, rest_power=400.0)
+
+
+def test_a_circuit_carries_four_fifths_of_its_rating_for_hours():
+    # 15 A at 120 V: 1,440 W for hours; 1,200 W behind the supply are 1,304 W at the wall, 1,400 W are 1,522 W
+    host = with_power(load_machine("2xrtx-pro-6000-ws"), supply="2000 W", circuit="1800 W")
+    assert "circuit" not in found(host, members=(0, 1), power_limit=400.0, rest_power=400.0)
+    assert found(host, members=(0, 1), power_limit=500.0, rest_power=400.0)["circuit"].severity == "warning"
+    assert found(host, members=(0, 1), power_limit=600.0, rest_power=500.0)["circuit"].severity == "danger"
+
+
+def test_an_unknown_circuit_is_named_by_what_would_carry_the_machine():
+    hazard = found(load_machine("4xrtx-pro-6000-ws"), rest_power=400.0)["circuit"]
+    assert (hazard.severity, hazard.certain) == ("note", False)
+    assert "32 A at 230 V" in hazard.numbers
+
+
+def test_a_power_limit_counts_instead_of_the_rating():
+    host = load_machine("4xrtx-pro-6000-ws")
+    total, words = machine_power(host, PlanFacts(members=FOUR, power_limit=300.0, rest_power=0.0))
+    assert total == 1200.0
+    assert words.startswith("4 x 300 W")
+
+
+def test_open_fans_side_by_side_are_a_warning_until_limited_or_cooled():
+    host = load_machine("4xrtx-5090")
+    assert "thermal-stack" in found(host)
+    assert "thermal-stack" not in found(host, power_limit=300.0)
+    assert "thermal-stack" not in found(with_power(host, cooling="water"))
+    assert "thermal-stack" not in found(load_machine("4xrtx-pro-6000-maxq"))
+
+
+def test_blackwell_behind_switches_may_drop_off_the_bus():
+    assert "pcie-retrain" in found(load_host("wrx90-2-switches-8"))
+    assert "pcie-retrain" not in found(load_machine("4xrtx-pro-6000-ws"))
+    assert "pcie-retrain" not in found(load_host("hgx-b200-8"))
+
+
+@pytest.mark.parametrize(
+    ("longest", "users", "severity"), [(90_000, 8, "warning"), (50_000, 8, None), (120_000, 1, "danger")]
+)
+def test_a_pool_that_one_long_request_fills_evicts_the_others(longest, users, severity):
+    facts = {"pool_tokens": 100_000.0, "longest_tokens": float(longest), "request_tokens": 4000.0, "users": users}
+    hazard = found(load_host("hgx-b200-8"), **facts).get("kv-pool-tight")
+    assert (hazard.severity if hazard else None) == severity
+
+
+def test_missing_peer_to_peer_is_a_warning_with_its_measured_cost():
+    # voipmonitor/rtx6kpro: 28.9 instead of 121.6 tok/s
+    hazard = found(load_machine("4xrtx-5090"))["slow-links"]
+    assert "28.9" in hazard.numbers
+    assert "slow-links" not in found(load_machine("4xrtx-5090"), tp=1)
+    assert "slow-links" not in found(load_host("hgx-b200-8"))
+
+
+def test_the_worst_comes_first():
+    hazards = hazards_for(SEED, PlanFacts(members=FOUR, tp=4, host_transfer=50e9, pinned=160e9))
+    ranks = [("danger", "warning", "note").index(one.severity) for one in hazards]
+    assert ranks == sorted(ranks)
+    assert ranks[0] == 0
+
+
+def test_a_machine_with_one_memory_has_few_hazards():
+    assert not hazards_for(load_host("dgx-spark"), PlanFacts(members=(0,)))

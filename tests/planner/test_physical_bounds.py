@@ -1,0 +1,290 @@
+"""Bounds of physics over plans drawn at random: what no machine can do is in no answer, nor at an end of its intervals.
+
+The draws are the same in every run of the tests; `GLMPLAN_PLANS` in the environment says how many plans they give
+(`make bounds` asks for 1,000).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from datetime import date
+from functools import cache
+from itertools import count, pairwise
+from typing import NamedTuple
+
+import pytest
+
+from glmplan.catalog.entries.accelerators import load_accelerator
+from glmplan.catalog.entries.models import load_model, model_names
+from glmplan.costs.blocks.stack import checkpoint_bytes, model_parameters
+from glmplan.errors import GlmplanError
+from glmplan.planner import Words, fit_answer
+from glmplan.planner.answer_text import fit_sections, users_table
+from glmplan.planner.ask import deployment
+from glmplan.purchase.compare import causes_of, side_of
+from glmplan.purchase.money import money_of
+
+PLANS = int(os.environ.get("GLMPLAN_PLANS", "120"))
+#: a part and one of the same family that is nowhere slower: memory, bandwidth, matrix rates
+PAIRS = [
+    ("h100-sxm", "h200-sxm"),
+    ("a100-40gb-sxm", "a100-80gb-sxm"),
+    ("h200-sxm", "b200-sxm"),
+    ("mi300x", "mi325x"),
+    ("b200-sxm", "b300-sxm"),
+]
+USERS = "1,2,4,8,16,32"
+#: relative error of sums of floats, and of a number of three digits [-]
+SUMS, DIGITS = 1e-9, 0.5e-2
+#: what counts of weights by hand may be too high by: norms, biases, scales [-]
+BY_HAND = 0.97
+
+
+class Plan(NamedTuple):
+    """What is looked at of an answer; the whole of a thousand would fill the memory."""
+
+    what: str
+    model: str
+    form: str
+    engine: str
+    part: str
+    tp: int
+    lengths: tuple[int, int]
+    users: tuple
+    table: str
+    rests_on: str
+
+
+def draw(number):
+    """A model, a format, a pair of parts, an engine, a degree and lengths."""
+    chance = random.Random(f"plans {number}")
+    name = chance.choice(model_names())
+    form = chance.choice([one.name for one in load_model(name).checkpoints])
+    lengths = chance.choice([(128, 128), (1024, 256), (8192, 512), (1024, 1)])
+    return (
+        name,
+        form,
+        chance.choice(PAIRS),
+        chance.choice(["vllm", "sglang", "trtllm"]),
+        chance.choice([1, 2, 4, 8]),
+        lengths,
+    )
+
+
+def plan(name, form, part, engine, tp, lengths):
+    """The plan; None where the model does not fit or is not served so."""
+    words = Words(f"{name}-{form}", f"{tp}x{part}", engine=engine, tp=str(tp), users=USERS,
+                  input=str(lengths[0]), output=str(lengths[1]))  # fmt: skip
+    try:
+        found = fit_answer(words)
+    except GlmplanError:
+        return None
+    if found.verdict != "fits" or not found.users:
+        return None
+    what = f"{name}-{form} {engine} TP{tp} on {part}, {lengths[0]} in and {lengths[1]} out"
+    return Plan(what, name, form, engine, part, tp, lengths, found.users, users_table(found, 120),
+                fit_sections(found, 400)["basis"])  # fmt: skip
+
+
+@cache
+def pairs():
+    """Pairs of plans that can be served, alike but for a faster part of the same family."""
+    found = []
+    for number in count():
+        name, form, parts, engine, tp, lengths = draw(number)
+        one = plan(name, form, parts[0], engine, tp, lengths)
+        other = one and plan(name, form, parts[1], engine, tp, lengths)
+        if one and other:
+            found.append((one, other))
+            if 2 * len(found) >= PLANS:
+                return found
+
+
+def plans():
+    for both in pairs():
+        yield from both
+
+
+def rows():
+    for one in plans():
+        for row in one.users:
+            yield one, row, f"{one.what}, {row.users} users"
+
+
+def broken(cases):
+    """All that does not hold, for a thousand plans are drawn to be counted."""
+    found = list(cases)
+    assert not found, f"{len(found)} broken:\n" + "\n".join(found[:50])
+
+
+def weights_read(one: Plan) -> float:
+    """By hand: what one token reads of the weights at least, 0 where a model looks parts of them up [B]"""
+    model = load_model(one.model)
+    checkpoint = next(each for each in model.checkpoints if each.name == one.form)
+    counted = model_parameters(model)
+    # what a token need not read and files keep in more bits than the rest: both ends, drafting layers, a tower
+    ends = (1 if model.tied_embedding else 2) * model.vocabulary * model.hidden
+    wide = ends + counted.mtp + counted.mtp_vocabulary + model.extra_parameters
+    # routed experts are nowhere stored in more bits than the other layers, of which a token uses all
+    each = (checkpoint_bytes(model, checkpoint) - 2.0 * wide) / (counted.total - ends)
+    return 0.0 if counted.looked_up else max(counted.active - model.vocabulary * model.hidden, 0) * max(each, 0.0)
+
+
+def operations(one: Plan) -> float:
+    """By hand: multiplications and additions of a prompt's token but for attention and the head, at least [FLOP]"""
+    model = load_model(one.model)
+    return 2.0 * max(model_parameters(model).active_prompt - model.vocabulary * model.hidden, 0)
+
+
+def test_as_many_plans_are_looked_at_as_were_asked_for_on_every_part():
+    assert len(list(plans())) >= PLANS
+    assert {one.part for one in plans()} == {part for both in PAIRS for part in both}
+
+
+def test_no_end_of_an_interval_is_beyond_the_bound_that_the_answer_tells():
+    def beyond():
+        for _, row, what in rows():
+            for name in ("ttft", "tpot"):
+                figure = getattr(row, name)
+                if figure is not None and figure.best is not None and figure.best > figure.low * (1 + SUMS):
+                    yield f"{what}: {name} {figure}"
+            rate = row.total_rate
+            if rate.best is not None and rate.high > rate.best * (1 + SUMS):
+                yield f"{what}: total {rate}"
+
+    broken(beyond())
+
+
+def test_no_end_of_an_interval_beats_the_roofline_counted_by_hand():
+    def beating():
+        for one, row, what in rows():
+            machine = load_accelerator(one.part)
+            bytes_per_s, flop_per_s = one.tp * machine.memory_bandwidth, one.tp * max(machine.peak.values())
+            least = BY_HAND * weights_read(one) / bytes_per_s
+            if row.tpot is not None and row.tpot.low < least:
+                yield f"{what}: TPOT {row.tpot} reads {least:.3g} s of weights"
+            if row.user_rate is not None and least and row.user_rate.high > 1.0 / least:
+                yield f"{what}: decode {row.user_rate}, at most {1.0 / least:.4g}"
+            prompt, answer = one.lengths
+            reading = BY_HAND * operations(one) * prompt / flop_per_s
+            if row.users == 1 and row.ttft is not None and row.ttft.low < reading:
+                yield f"{what}: TTFT {row.ttft} computes {reading:.3g} s"
+            most = flop_per_s / (BY_HAND * operations(one) * (1.0 + prompt / answer))
+            if row.total_rate.high > most:
+                yield f"{what}: total {row.total_rate}, at most {most:.4g}"
+
+    broken(beating())
+
+
+def test_more_users_never_give_more_speed_to_each_nor_a_sooner_first_token():
+    def gaining():
+        for one in plans():
+            for few, many in pairwise(one.users):
+                for name, sign in (("user_rate", -1), ("each_rate", -1), ("ttft", 1)):
+                    before, after = getattr(few, name), getattr(many, name)
+                    if before is not None and sign * after.value < sign * before.value - SUMS * before.value:
+                        yield f"{one.what}: {name} {before.value:.6g} at {few.users}, {after.value:.6g} at {many.users}"
+
+    broken(gaining())
+
+
+def test_the_total_is_users_times_what_each_has_in_the_record_and_as_printed():
+    def differing():
+        for one in plans():
+            lines = one.table.splitlines()
+            head = next(line for line in lines if line.startswith("  users"))
+            for row in one.users:
+                line = next(line for line in lines if line.split()[:1] == [str(row.users)])
+                total, each = (printed(head, line, title) for title in ("tok/s in all", "each"))
+                if abs(row.total_rate.value / (row.users * row.each_rate.value) - 1.0) > SUMS:
+                    yield f"{one.what}: {row.users} × {row.each_rate} is not {row.total_rate}"
+                if abs(total / (row.users * each) - 1.0) > last_digit(total) + last_digit(each):
+                    yield f"{one.what}: {row.users} × {each} is not {total}, as printed"
+
+    broken(differing())
+
+
+def last_digit(value):
+    """Half a unit of the last digit of a number with three digits or two decimals, as a share of it."""
+    return max(DIGITS, 0.005 / value) if value < 1 else DIGITS
+
+
+def printed(head, line, title):
+    """The value under a title of a table: the first number of its cell."""
+    end = head.index(f"  {title}") + len(title) + 2
+    begin = len(head[: head.index(f"  {title}")].rstrip())
+    return float(line[begin:end].split()[0].replace(",", ""))
+
+
+def test_each_has_no_more_than_its_decode_speed():
+    def having():
+        for _, row, what in rows():
+            # each waits for its first token too; among many the engine's pauses fall to fewer than all of them
+            if row.user_rate is not None and row.each_rate.value > row.user_rate.value * 1.02:
+                yield f"{what}: each {row.each_rate.value:.5g}, decode {row.user_rate.value:.5g}"
+
+    broken(having())
+
+
+def evidence(one):
+    """What the answer prints of what it rests on: who measured it, and what of it."""
+    said = [line.strip() for line in one.rests_on.splitlines()]
+    found = [line for line in said if line.startswith(("this model on this part", "speeds: "))]
+    assert len(found) == 2, one.rests_on
+    return found
+
+
+def is_slower(before, after, name):
+    """Whether a figure of the faster part is beyond the slow end of the other's interval."""
+    was, becomes = getattr(before, name), getattr(after, name)
+    if was is None or becomes is None:
+        return False
+    return becomes.value < was.low if name == "total_rate" else becomes.value > was.high
+
+
+def excused(one, other, users):
+    """Whether `compare` names the cause where a figure that it compares is beyond the interval."""
+    money = money_of(today=date(2026, 11, 22))
+    sides = [
+        side_of(deployment(f"{plan.model}-{plan.form}", f"{plan.tp}x{plan.part}", engine=plan.engine, tp=plan.tp,
+                           users=(users,), input=plan.lengths[0], output=plan.lengths[1]), users, money)
+        for plan in (one, other)
+    ]  # fmt: skip
+    first, then = (side.prediction.figures for side in sides)
+    beyond = [name for name in ("ttft", "tpot") if name in first and then[name].value > first[name].high]
+    beyond += ["output_rate"] * (then["output_rate"].value < first["output_rate"].low)
+    said = " ".join(causes_of(*sides))
+    return said.count("beyond its interval") == len(beyond)
+
+
+def test_a_faster_part_of_the_family_is_not_slower_beyond_the_interval():
+    """Or the cause is printed: either answer says what it rests on, and `compare` names it. Intervals always meet."""
+
+    def slower():
+        for one, other in pairs():
+            for before, after in zip(one.users, other.users, strict=True):
+                names = [name for name in ("ttft", "tpot", "total_rate") if is_slower(before, after, name)]
+                for name in names:
+                    was, becomes = getattr(before, name), getattr(after, name)
+                    apart = becomes.high < was.low if name == "total_rate" else becomes.low > was.high
+                    if apart or evidence(one) == evidence(other):
+                        yield f"{other.what}: {name} at {before.users} {becomes}, {was} on {one.part}"
+                if names and not excused(one, other, before.users):
+                    yield f"{other.what}: compare says no cause for {names} at {before.users}, slower than {one.part}"
+
+    broken(slower())
+
+
+@pytest.mark.parametrize("users", [1, 7, 128])
+def test_what_each_has_is_said_in_every_form_of_an_answer(users):
+    from glmplan.present.json_answers import fit_record
+
+    found = fit_answer(Words("llama-3.1-8b", "1xh100-sxm", users=str(users)))
+    (row,) = found.users
+    told = fit_record(found)["users"][0]
+    total, each = told["output_tokens_per_s"]["value"], told["output_tokens_per_s_per_user"]["value"]
+    assert total == pytest.approx(users * each, rel=1e-3)
+    frame = found.to_frame("users").iloc[0]
+    assert frame["output_tokens_per_s"] == pytest.approx(users * frame["output_tokens_per_s_per_user"])
+    assert row.each_rate.low <= row.each_rate.value <= row.each_rate.high

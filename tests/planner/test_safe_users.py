@@ -1,0 +1,115 @@
+"""The safe number of users: places in the engine, and a slow end that promises no more than the mean."""
+
+from __future__ import annotations
+
+import pytest
+
+from glmplan.planner import Words, read_words, solve
+from glmplan.planner.capacity import Holding
+from glmplan.planner.ranking import deployment_of, load_of, rank_layouts
+from glmplan.planner.users import count_users, safe_number, safe_users, user_table
+from glmplan.prediction.predict import Figure, Prediction
+from glmplan.simulation.traffic.slo import parse_slo
+from glmplan.simulation.traffic.spec import parse_traffic
+
+
+def plan(dp: int, users: str = "1"):
+    asked = read_words(Words("llama-3.1-8b", f"{dp}xh200-sxm", tp="1", pp="1", dp=str(dp), input="64", output="64",
+                             users=users))  # fmt: skip
+    return asked, solve(asked).best
+
+
+def prediction(wait: float, slowest: float) -> Prediction:
+    quick = Figure(0.01, 0.009, 0.011)
+    figures = {"ttft": Figure(wait, wait / 2, slowest), "tpot": quick, "output_rate": Figure(1.0, 1.0, 1.0)}
+    return Prediction(figures, {}, 1.0, "engine", "", "")
+
+
+def test_every_replica_brings_its_own_places():
+    """2 x 1,024 requests of vLLM run at once where one replica takes 1,024, in table, limit and prediction alike."""
+    places = []
+    for dp in (1, 2):
+        asked, holding = plan(dp, users="4096")
+        found = {4096: prediction(0.1, 0.2)}
+        load = load_of(asked, deployment_of(asked, holding.terms), holding.pool, 4096)
+        assert holding.held > 2048
+        [queue] = [one for one in safe_users(asked, holding, found).limits if one.name == "queue"]
+        [row] = user_table(asked, holding, found)
+        assert row.running == queue.users == load.max_requests
+        places.append(row.running)
+    assert places == [1024, 2048]
+
+
+def test_a_slow_end_promises_no_more_users_than_the_mean():
+    """A wait is too long beyond three times that of one user; where that one is uncertain, its slow end allows more.
+
+    In the mean one user waits 4 s, so 12 s are too long: 6 s at four users, 24 s at eight, 12 s half way in logarithms,
+    at 4 √2 = 5.7 users. At the slow end one waits 8 s, and all of eight wait less than 24 s.
+    """
+    asked, holding = plan(1)
+    found = {1: prediction(4.0, 8.0), 4: prediction(6.0, 10.0), 8: prediction(24.0, 24.0)}
+    safe = safe_users(asked, holding, found)
+    limits = {one.name: one.users for one in safe.limits}
+    assert limits["queue"] == safe.users == safe.expected == 5
+    assert safe.limit == "queue"
+
+
+def test_a_slow_end_that_is_worse_than_the_mean_decides():
+    asked, holding = plan(1)
+    # the slow end of four users is already beyond three times that of one
+    found = {1: prediction(4.0, 5.0), 4: prediction(6.0, 60.0), 8: prediction(11.0, 90.0)}
+    safe = safe_users(asked, holding, found)
+    assert safe.expected == 8
+    # 15 s lie at ln(15/5) / ln(60/5) of the way from one user to four: 4 ** 0.442 = 1.8
+    assert safe.users == 1 and safe.limit == "queue"
+
+
+@pytest.mark.parametrize("dp", [1, 2])
+def test_a_step_holds_the_token_budget_of_every_replica(dp):
+    asked, holding = plan(dp)
+    load = load_of(asked, deployment_of(asked, holding.terms), holding.pool, 1)
+    assert load.budget == 8192 * dp
+
+
+def test_users_between_the_low_end_and_the_middle_of_the_pool_are_held_more_likely_than_not_but_not_surely():
+    asked = read_words(Words(model="llama-3.1-70b-fp8", on="1xh100-sxm"))
+    holding = solve(asked).best
+    low, middle = int(holding.held_low), int(holding.held)
+    assert 0 < low < middle - 1
+    patient = parse_slo("ttft mean < 1000 s, tpot mean < 10 s")
+    counted = count_users(asked, holding, parse_traffic("closed:1", input=2048, output=512), patient)
+    sure = [counted.kept(users).probability for users in (low, low + 1, middle, middle + 2)]
+    assert sure[0] >= 0.95 > sure[1] > 0.5 > sure[3]
+    assert sure == sorted(sure, reverse=True)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        Words("glm-5.1-fp8", "8xh200-sxm", engine="sglang"),
+        Words("glm-4.5-air", "8xmi300x"),
+        Words("minimax-m2", "8xh100-sxm"),
+    ],
+    ids=lambda words: words.model,
+)
+def test_of_layouts_as_fast_for_one_the_one_with_the_most_safe_users_is_chosen(words):
+    """The fewest degrees decided: TP8 EP8 with fewer safe users than TP4 DP2, which is faster for one and for all."""
+    asked = read_words(words)
+    holdings = [one.holding for one in solve(asked).ranked]
+    asks: dict[str, int] = {}
+
+    def counted(holding: Holding) -> int:
+        return asks.setdefault(holding.terms.name, safe_number(asked, holding)[0].users)
+
+    best, *others = rank_layouts(asked, holdings, safe=counted)
+    assert len(asks) > 1 and best.holding.terms.name in asks
+    # in steps of 5 %, as speeds are compared
+    assert all(fewer <= 1.06 * asks[best.holding.terms.name] for fewer in asks.values())
+    assert solve(asked).ranked[0].holding.terms == best.holding.terms
+    # whoever of these had twice as many would be chosen, and the best would say why it is not
+    for name in asks:
+        first, *rest = rank_layouts(asked, holdings, safe=lambda one, name=name: 20 if one.terms.name == name else 10)
+        assert first.holding.terms.name == name
+        why = {one.holding.terms.name: one.why for one in rest if one.holding.terms.name in asks}
+        assert all(one != "about as fast; more to set up or a smaller pool" for one in why.values())
+    assert len({one.holding.terms.name for one in others}) == len(holdings) - 1

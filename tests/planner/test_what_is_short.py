@@ -1,0 +1,94 @@
+"""What a plan lacks is one figure: headline, bars, layouts and JSON say the same, and how uncertain it is."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import glmplan
+from glmplan.errors import DoesNotFit
+from glmplan.planner import Words, fit_answer
+from glmplan.planner.answer_text import fit_text
+from glmplan.planner.capacity import MAY_START
+from glmplan.planner.first_screen import first_screen
+from glmplan.present.json_answers import fit_record
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        Words("llama-3.1-70b", "8xh100-sxm", tp="1", pp="1", dp="8"),  # weights alone are too much
+        Words("llama-3.1-8b", "1xrtx-4090", context="120000"),  # weights fit, the request does not
+        Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", tp="1", pp="5"),  # one stage of several is the fullest
+        Words("gpt-oss-120b", "1xrtx-4090", context="4096"),  # sliding windows
+    ],
+    ids=lambda words: words.model,
+)
+def test_headline_and_bars_agree(words):
+    answer = fit_answer(words)
+    assert answer.verdict == "does_not_fit"
+    said = float(re.search(r"([\d.]+) GiB short", answer.headline)[1])
+    bars = [float(found) for found in re.findall(r"\] weights .* short +([\d.]+)", fit_text(answer))]
+    assert said == pytest.approx(answer.holding.short / GIB, abs=0.051)
+    assert max(bars) == said
+    assert f"one request of {answer.asked.full_request:,} tokens" in answer.headline
+
+
+def test_a_plan_that_fits_has_no_card_that_is_short():
+    text = fit_text(fit_answer(Words("llama-3.1-8b", "1xh100-sxm")))
+    assert "short" not in text.split("Users at once")[0]
+
+
+_SHARE = 0.9
+
+
+def _about(share: float):
+    """A card that is large enough with 0.9 of its memory for the engine."""
+    return fit_answer(Words("qwen3-32b", "1xh100-sxm", kv="bf16", context="4096", memory_fraction=share))
+
+
+@pytest.fixture(scope="module")
+def nearly():
+    """A plan that is short by a number of half-widths of the interval of memory."""
+    roomy = _about(_SHARE).holding
+    half = roomy.short_low - roomy.short
+
+    def made(widths: float):
+        share = _SHARE - (widths * half - roomy.short) / roomy.part.total
+        return share, _about(share)
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("widths", "verdict", "may_start"),
+    [(-1.2, "fits", False), (-0.6, "tight", False), (0.6, "does_not_fit", True), (1.6, "does_not_fit", False)],
+)
+def test_from_fits_to_cannot_the_verdict_passes_tight_and_may_start(nearly, widths, verdict, may_start):
+    """Between the ends of the interval nobody knows, and the answer says on which side of its middle it is."""
+    _, answer = nearly(widths)
+    assert (answer.verdict, answer.may_start) == (verdict, may_start)
+
+
+def test_what_is_within_the_uncertainty_is_said_wherever_the_verdict_is(nearly):
+    share, answer = nearly(0.6)
+    said = float(re.search(r"([\d.]+) GiB short", answer.headline)[1])
+    pattern = r"within the uncertainty of ([\d.]+) GiB \(it may start; measure it\)"
+    uncertain = float(re.search(pattern, answer.headline)[1])
+    assert answer.verdict == "does_not_fit"
+    assert 0 <= said <= uncertain + 0.1
+    assert "may start" in " ".join(first_screen(answer, width=100).split())
+    assert "may start" in fit_text(answer)
+    assert fit_record(answer)["may_start"] is True
+    with pytest.raises(DoesNotFit, match=re.escape(MAY_START)):
+        glmplan.deployment("qwen3-32b", "1xh100-sxm", kv="bf16", memory_fraction=share, context=4096)
+
+
+def test_a_plan_that_lacks_more_than_is_uncertain_promises_no_start():
+    answer = fit_answer(Words("llama-3.1-70b", "8xh100-sxm", tp="1", pp="1", dp="8"))
+    assert not answer.may_start
+    assert "may start" not in answer.headline
+    assert fit_record(answer)["may_start"] is False

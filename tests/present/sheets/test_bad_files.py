@@ -1,0 +1,194 @@
+"""Files that are broken, protected, huge or malicious: refused in words, or filled without harm; nothing is lost."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import zipfile
+
+import openpyxl
+import pytest
+import xlsxwriter
+
+from glmplan.errors import SpecError
+from glmplan.present.sheets.fill import Quoted, checked, filled, writable
+from glmplan.present.sheets.quote_table import Mapped, machine_in
+from tests.present.sheets.conftest import MODEL
+from tests.present.sheets.quotes import CARD, LAYOUTS, plain, saved, sheet_of
+
+LENGTHS = {"input": 1024, "output": 256}
+
+
+@pytest.fixture(scope="module")
+def quoted(money):
+    return Quoted(MODEL, 8, money, Mapped(), LENGTHS)
+
+
+def zipped(parts):
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in parts.items():
+            archive.writestr(name, content)
+    return stream.getvalue()
+
+
+def parts_of(content):
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def with_sheet(change):
+    parts = parts_of(plain()[0])
+    parts["xl/worksheets/sheet1.xml"] = change(parts["xl/worksheets/sheet1.xml"])
+    return zipped(parts)
+
+
+ENTITIES = b'<?xml version="1.0"?><!DOCTYPE x [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]>'
+BROKEN = {
+    "nothing": (b"", "cut off or damaged"),
+    "words": (b"hello", "cut off or damaged"),
+    "the first half": (plain()[0][: len(plain()[0]) // 2], "cut off or damaged"),
+    "with a password": (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(600), "protected with a password"),
+    "a zip of something else": (zipped({"a.txt": "a"}), "is no workbook"),
+    "a sheet that ends early": (with_sheet(lambda xml: xml[:-40]), "damaged"),
+    "a sheet of bytes": (with_sheet(lambda xml: bytes(range(1, 200))), "damaged"),
+    "entities": (with_sheet(lambda xml: ENTITIES + xml), "entities"),
+    "a sheet in UTF-16": (with_sheet(lambda xml: xml.decode().encode("utf-16")), "UTF-16"),
+    "an address that is none": (with_sheet(lambda xml: xml.replace(b'r="A2"', b'r="2A"')), "address of a cell"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_file_is_refused_in_words_and_nothing_is_written(name, tmp_path, quoted):
+    content, words = BROKEN[name]
+    source = tmp_path / "quote.xlsx"
+    source.write_bytes(content)
+    with pytest.raises(SpecError, match=words):
+        filled(source, tmp_path / "out.xlsx", quoted)
+    assert [one.name for one in tmp_path.iterdir()] == ["quote.xlsx"] and source.read_bytes() == content
+
+
+def test_a_damaged_part_is_found_by_its_checksum(tmp_path, quoted):
+    content = bytearray(plain()[0])
+    with zipfile.ZipFile(io.BytesIO(bytes(content))) as archive:
+        at = archive.getinfo("xl/worksheets/sheet1.xml").header_offset + 80
+    content[at] ^= 0xFF
+    (tmp_path / "quote.xlsx").write_bytes(bytes(content))
+    with pytest.raises(SpecError):
+        checked(tmp_path / "quote.xlsx", quoted)
+
+
+def test_a_formula_without_its_value_is_named_and_one_with_it_is_read(tmp_path, quoted):
+    stream = io.BytesIO()
+    book = xlsxwriter.Workbook(stream, {"in_memory": True})
+    page = book.add_worksheet()
+    page.write_row(0, 0, ["Item", "Qty", "Price USD"])
+    page.write_row(1, 0, [CARD])
+    page.write_formula(1, 1, "=1+1", value=2)
+    page.write_row(2, 0, [CARD])
+    page.write_formula(2, 1, "=1+1", value="")
+    book.close()
+    (tmp_path / "a.xlsx").write_bytes(stream.getvalue())
+    report = checked(tmp_path / "a.xlsx", quoted)
+    assert report.read == [(2, "1 × 2xl40s")]
+    assert report.failed[0][0] == 3 and "B3 holds a formula without its value" in report.failed[0][1]
+
+
+INJECTED = ["=cmd|'/c calc'!A1", "+1+1", "-2+3", "@A1", "\t=1", '=HYPERLINK("http://x","y")']
+
+
+def test_no_cell_becomes_a_formula_because_a_name_begins_with_a_sign(tmp_path, quoted):
+    book, page = sheet_of([["Item", "Qty", "Price USD"], *([None, 1, 10] for _ in INJECTED)])
+    for row, text in enumerate(INJECTED, 2):
+        cell = page.cell(row, 1)
+        cell.value, cell.data_type = text, "s"
+    (tmp_path / "a.xlsx").write_bytes(saved(book))
+    report = filled(tmp_path / "a.xlsx", tmp_path / "b.xlsx", quoted)
+    assert report.not_understood == len(INJECTED)
+    for row in openpyxl.load_workbook(tmp_path / "b.xlsx").active.iter_rows():
+        assert all(cell.data_type != "f" for cell in row)
+
+
+def test_no_cell_of_a_table_of_text_begins_a_formula(tmp_path, quoted):
+    rows = "".join(f'"{text}",1,10\n'.replace('"=HYPERLINK("http://x","y")"', "=x") for text in INJECTED)
+    (tmp_path / "a.csv").write_text("Item,Qty,Price USD\n" + rows)
+    filled(tmp_path / "a.csv", tmp_path / "b.csv", quoted)
+    import csv
+
+    for cells in csv.reader((tmp_path / "b.csv").read_text().splitlines()):
+        assert not [one for one in cells[3:] if one[:1] in ("=", "+", "-", "@")]
+
+
+def test_names_of_a_plan_stay_words(book):
+    page = book["Options"]
+    place = (5, 2)
+    page.say(*place, "=1+1")
+    written = openpyxl.load_workbook(io.BytesIO(book.content()))["Options"].cell(6, 3)
+    page.say(*place, "1xh100-sxm")
+    assert (written.value, written.data_type) == ("=1+1", "s")
+
+
+def test_links_to_other_workbooks_stay_and_are_told(tmp_path, quoted):
+    parts = parts_of(LAYOUTS["plain"]()[0])
+    parts["xl/externalLinks/externalLink1.xml"] = b"<externalLink/>"
+    (tmp_path / "a.xlsx").write_bytes(zipped(parts))
+    report = filled(tmp_path / "a.xlsx", tmp_path / "b.xlsx", quoted)
+    assert any("other workbooks" in one for one in report.remarks)
+    assert parts_of((tmp_path / "b.xlsx").read_bytes())["xl/externalLinks/externalLink1.xml"] == b"<externalLink/>"
+
+
+def test_what_is_there_is_not_written_over_unless_it_was_asked(tmp_path):
+    (tmp_path / "a.xlsx").write_bytes(b"mine")
+    with pytest.raises(SpecError, match="--overwrite"):
+        writable(tmp_path / "a.xlsx", (".xlsx",), overwrite=False)
+    writable(tmp_path / "a.xlsx", (".xlsx",), overwrite=True)
+
+
+def test_the_quote_itself_can_be_filled_where_that_was_asked(tmp_path, quoted):
+    (tmp_path / "a.xlsx").write_bytes(plain()[0])
+    report = filled(tmp_path / "a.xlsx", tmp_path / "a.xlsx", quoted)
+    assert report.understood == 2
+    assert openpyxl.load_workbook(tmp_path / "a.xlsx").active["E1"].value == "glmplan: read as"
+
+
+BIG = """
+import resource, sys
+from datetime import date
+from glmplan.sheets.fill import filled
+from glmplan.sheets.quote_figures import Quoted
+from glmplan.sheets.quote_table import Mapped
+from glmplan.sizing.money import money_of
+quoted = Quoted("llama-3.1-8b", 8, money_of(today=date(2026, 11, 22)), Mapped(), {"input": 1024, "output": 256})
+filled(sys.argv[1], sys.argv[3], quoted)
+small = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+seen = []
+report = filled(sys.argv[2], sys.argv[4], quoted, lambda done, whole: seen.append(done))
+print(report.understood, len(seen), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - small)
+"""
+
+
+def test_a_hundred_thousand_rows_pass_with_progress_and_little_memory(tmp_path):
+    def write(path, count):
+        book = xlsxwriter.Workbook(path, {"constant_memory": True})
+        page = book.add_worksheet()
+        page.write_row(0, 0, ["Item", "Qty", "Unit price USD", "Note"])
+        for row in range(1, count + 1):
+            page.write_row(row, 0, [CARD, 1 + row % 2, 7000 + row % 900, f"line {row}"])
+        book.close()
+
+    paths = [str(tmp_path / name) for name in ("small.xlsx", "big.xlsx", "a.xlsx", "b.xlsx")]
+    write(paths[0], 100)
+    write(paths[1], 100_000)
+    done = subprocess.run([sys.executable, "-c", BIG, *paths], capture_output=True, text=True, check=True)
+    understood, seen, more = map(int, done.stdout.split())
+    assert understood == 100_000
+    assert seen > 50
+    kilobytes = 1 if sys.platform != "darwin" else 1024
+    assert more / kilobytes < 100_000  # 100 MB; the sheet alone unpacks to 40 MB, as cells in memory it would take 600
+
+
+@pytest.mark.parametrize("count", [float("inf"), float("nan"), 0.0, 1.5, -2.0])
+def test_a_count_that_is_no_number_of_machines_is_refused(count):
+    with pytest.raises(SpecError, match="no number of machines"):
+        machine_in("NVIDIA L40S 48 GB", None, count, {})

@@ -1,0 +1,83 @@
+"""What machines carry, as surely as a buyer asks."""
+
+from __future__ import annotations
+
+from datetime import date
+
+import pytest
+
+from glmplan.planner.ask import kept
+from glmplan.purchase.money import money_of
+from glmplan.purchase.size import sized
+from glmplan.purchase.size_answer import share_of
+from glmplan.purchase.size_question import read_size
+from glmplan.purchase.size_text import size_content, size_text
+
+MONEY = money_of(today=date(2026, 11, 22))
+SLO = "tpot p95 < 20 ms"
+
+
+@pytest.fixture(scope="module")
+def carried():
+    found = {}
+    for probability in (0.5, 0.95, 0.99):
+        asked = read_size("llama-3.1-8b", SLO, users=4, probability=probability, input=1000, output=100,
+                          only="1xh100-sxm", weights="bf16", engine="vllm")  # fmt: skip
+        found[probability] = asked, sized(asked, MONEY, answers=1).options[0]
+    return found
+
+
+def test_the_surer_the_fewer(carried):
+    assert carried[0.5][1].carried > carried[0.95][1].carried >= carried[0.99][1].carried >= 4
+
+
+@pytest.mark.parametrize("probability", [0.5, 0.99])
+def test_so_many_are_kept_as_surely_as_asked_and_one_more_is_not(carried, probability):
+    asked, one = carried[probability]
+    traffic = share_of(asked.traffic, one.machines)
+    sure = [kept(one.planned, SLO, traffic.at_load(one.carried + more)).probability for more in (0, 1)]
+    assert sure[0] >= probability
+    assert one.beyond or sure[1] < probability
+
+
+EASY, HARD = "ttft mean < 100 s, tpot mean < 10 s", "tpot mean < 14 ms"
+
+
+def said(slo, money=MONEY, **more):
+    asked = read_size(
+        "llama-3.1-8b", slo, only="1xh100-sxm", weights="bf16", engine="vllm", input=500, output=100, **more
+    )
+    found = sized(asked, money, answers=1)
+    content = size_content(found)
+    return found.options[0], content["options"][0], size_text(found, content)
+
+
+@pytest.mark.parametrize("more", [{"users": 4}, {"users": 4, "probability": 0.8}, {"traffic": "poisson:1/s"},
+                                  {"traffic": "poisson:1/s", "probability": 0.8}])  # fmt: skip
+def test_where_nothing_failed_as_far_as_was_looked_nothing_is_said_to_break(more):
+    one, row, text = said(EASY, growth=0.1, **more)
+    assert one.beyond and row["carries_at_least"] and one.breaks_first == ""
+    assert row[next(name for name in row if name.startswith("breaks_at_"))] is None
+    assert "carries at least" in text and "more was not looked at" in text and "then breaks" not in text
+    assert "not outgrown for at least 15 months" in text  # ln 4 / ln 1.1
+    assert f"over {one.carried:g}" in text
+
+
+def test_where_something_fails_it_is_named_and_the_load_is_the_last_that_holds():
+    one, row, text = said(HARD, users=8, growth=0.1)
+    assert not one.beyond and not row["carries_at_least"]
+    assert f"carries {one.carried:g} users" in text and f"then breaks {HARD}" in text and "at least" not in text
+    assert row["breaks_at_users"] == one.carried + 1
+
+
+def test_a_break_even_volume_beyond_what_the_machine_carries_is_not_told_as_one_to_reach():
+    cheap = money_of(["llama-3.1-8b:input=0.001", "llama-3.1-8b:output=0.001"], today=date(2026, 11, 22))
+    _, row, text = said(HARD, cheap, users=8)
+    assert row["break_even_million_tokens"] > 100 * row["million_tokens_month_most"]
+    # users who are served together get less each: a third more users make less than a third more tokens
+    asked = sum(row[f"million_{kind}_tokens_month"] for kind in ("input", "output"))
+    assert asked < row["million_tokens_month_most"] < 0.99 * asked * (1 + row["headroom"])
+    assert "more than it carries" in text and "on the first is cheaper" not in text
+    dear = money_of(["llama-3.1-8b:input=30", "llama-3.1-8b:output=300"], today=date(2026, 11, 22))
+    _, row, text = said(HARD, dear, users=8)
+    assert "on the first is cheaper" in text and "more than it carries" not in text

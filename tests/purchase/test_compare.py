@@ -1,0 +1,140 @@
+"""Comparisons name their causes and whether the evidence settles them; sensitivities name what to measure first."""
+
+from __future__ import annotations
+
+from datetime import date
+
+import pytest
+
+import glmplan
+from glmplan.catalog.entries.prices import load_terms
+from glmplan.errors import SpecError
+from glmplan.purchase.compare import compared, side_of
+from glmplan.purchase.money import money_of
+from glmplan.purchase.sensitivity import OUTCOMES, sensitivity
+
+MONEY = money_of(today=date(2026, 11, 22))
+
+
+@pytest.fixture(scope="module")
+def bandwidth():
+    questions = [("llama-3.1-8b", "1xl40s"), ("llama-3.1-8b", "1xh100-sxm")]
+    return compared(questions, MONEY, users=16, input=2000, output=300)
+
+
+def test_the_parts_of_the_difference_add_up_to_it(bandwidth):
+    first, other = bandwidth.sides
+    from glmplan.planner.ask import step_time
+
+    step = step_time(other.planned, decode_requests=[16], decode_context=[2150]).seconds[0]
+    assert sum(other.parts.values()) == pytest.approx(step, rel=1e-9)
+    assert sum(first.parts.values()) > sum(other.parts.values())
+
+
+def test_the_cause_of_a_faster_memory_is_the_bytes(bandwidth):
+    # 864 GB/s against 3,350 GB/s: weights are read four times as fast
+    [why] = bandwidth.causes
+    assert "a decoding step takes" in why[0]
+    assert any("bytes of weights" in line for line in why[1:3])
+    assert any("a month costs" in line for line in why)
+
+
+def test_a_difference_that_the_intervals_do_not_settle_is_said_to_be_open():
+    found = compared([("glm-5.1-fp8", "8xh200-sxm"), ("glm-5.1-fp8", "8xb200-sxm")], MONEY, users=1)
+    [why] = found.causes
+    one, other = (side.prediction.figures["tpot"] for side in found.sides)
+    overlap = one.low < other.high and other.low < one.high
+    assert overlap and any("not settled" in line for line in why)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_part_that_comes_out_slower_than_its_sheet_says_why(turned):
+    """H100 and H200 are one chip and the second has the faster memory; runs of SGLang on either differ in TTFT."""
+    plans = [("llama-3.3-nemotron-super-49b-v1-bf16", f"8x{part}") for part in ("h100-sxm", "h200-sxm")]
+    found = compared(plans[:: -1 if turned else 1], MONEY, users=32, engine="sglang", tp=8, input=8192, output=512)
+    h100, h200 = (side.prediction.figures["ttft"] for side in found.sides[:: -1 if turned else 1])
+    said = [line for line in found.causes[0] if "though its sheet is nowhere slower" in line]
+    assert bool(said) == (h200.value > 1.05 * h100.value)
+    if said:
+        how = "beyond" if h200.value > h100.high else "within"
+        assert (
+            said[0].startswith("h200-sxm is slower than h100-sxm in TTFT") and f"TTFT ({how} its interval)" in said[0]
+        )
+        assert "was measured on this engine" in said[0]
+
+
+def test_a_part_that_is_faster_as_its_sheet_says_needs_no_excuse(bandwidth):
+    assert not [line for line in bandwidth.causes[0] if "nowhere slower" in line]
+
+
+def test_a_plan_compared_with_itself_differs_in_nothing():
+    found = compared([("llama-3.1-8b", "1xh100-sxm")] * 2, MONEY, users=4)
+    assert [line for line in found.causes[0] if "not settled" not in line] == [
+        f"a decoding step takes the same {1000 * sum(found.sides[0].parts.values()):.1f} ms"
+    ]
+
+
+def test_power_and_money_under_a_limit_are_those_of_the_limit(six):
+    capped = glmplan.deployment("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", input=2000, output=300, power_limit="300W")
+    # 6 x 300 W and 400 W for the rest, a supply of 92 %, instead of 6 x 450 W
+    assert side_of(capped, 8, MONEY).kw == pytest.approx((6 * 300 + 400) / 0.92 / 1000)
+    free, _ = sensitivity(six, MONEY, users=8, outcome="usd_month")
+    less, moves = sensitivity(capped, MONEY, users=8, outcome="usd_month")
+    watts = 6 * 150 / 0.92 / 1000
+    assert free - less == pytest.approx(watts * MONEY.terms.pue * 730 * MONEY.terms.electricity)
+    assert less == pytest.approx(side_of(capped, 8, MONEY).usd_month)
+    # at both ends of what is drawn, 306 and 582 W, the limit binds: it moves nothing
+    assert load_terms()["power_share"].what not in [one.what for one in moves]
+
+
+def test_what_measures_the_step_is_a_command_with_all_that_is_served(six):
+    _, moves = sensitivity(six, MONEY, users=8, outcome="tpot_mean_ms")
+    assert moves[0].measure.startswith("glmplan validate glm-5.1 --url http://MACHINE:8000/v1 --on 6xrtx-pro-6000-ws")
+    assert "--set weights=nvfp4" in moves[0].measure and "--users 1,8 --input 2000 --output 300" in moves[0].measure
+
+
+def test_one_plan_is_no_comparison():
+    with pytest.raises(SpecError, match="at least two"):
+        compared([("llama-3.1-8b", "1xh100-sxm")], MONEY)
+
+
+@pytest.fixture(scope="module")
+def six():
+    return glmplan.deployment("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", input=2000, output=300)
+
+
+def test_the_largest_unknown_stands_first_and_the_rest_fall(six):
+    rest, moves = sensitivity(six, MONEY, users=8, outcome="usd_per_million_output_tokens")
+    spans = [one.span for one in moves]
+    assert spans == sorted(spans, reverse=True) and len(moves) >= 5
+    for one in moves:
+        assert min(one.at_low, one.at_high) <= rest * (1 + 1e-9) and max(one.at_low, one.at_high) >= rest * (1 - 1e-9)
+        assert one.measure
+
+
+def test_each_move_is_the_answer_with_that_one_thing_changed(six):
+    _, moves = sensitivity(six, MONEY, users=8, outcome="usd_month")
+    by = {one.what: one for one in moves}
+    pue = load_terms()["pue"]
+    other = money_of((), {"pue": pue.low}, today=date(2026, 11, 22))
+    assert by[pue.what].at_low == pytest.approx(sensitivity(six, other, users=8, outcome="usd_month")[0])
+    dear = money_of(["rtx-pro-6000-ws=10000"], today=date(2026, 11, 22))
+    assert by["price of rtx-pro-6000-ws"].at_high == pytest.approx(
+        sensitivity(six, dear, users=8, outcome="usd_month")[0]
+    )
+
+
+def test_speed_depends_on_no_price_and_a_purchase_on_no_speed(six):
+    assert [one.what for one in sensitivity(six, MONEY, users=8, outcome="tpot_mean_ms")[1]] == ["step time"]
+    assert "step time" not in [one.what for one in sensitivity(six, MONEY, users=8, outcome="usd_month")[1]]
+    [pool] = sensitivity(six, MONEY, users=8, outcome="requests_held")[1]
+    assert pool.what == "cache pool" and "START-UP LOG" in pool.measure
+
+
+def test_an_outcome_that_is_none_or_lacks_a_price_is_refused(six):
+    with pytest.raises(SpecError, match="nearest: usd_month"):
+        sensitivity(six, MONEY, users=8, outcome="usd_mnth")
+    unpriced = glmplan.deployment("llama-3.1-8b", "1xl20", input=500, output=100)
+    with pytest.raises(SpecError, match="--price l20"):
+        sensitivity(unpriced, MONEY, users=1, outcome="usd_month")
+    assert set(OUTCOMES) >= {"tpot_mean_ms", "usd_month"}

@@ -1,0 +1,366 @@
+"""The rules by which engines form their steps, each on a case small enough to be worked out by hand.
+
+Steps take 10 ms, and a prompt token 0.1 ms, so that every time below is a sum of whole steps.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from glmplan.catalog.engines.defaults import engine_defaults
+from glmplan.errors import SpecError
+from glmplan.planner.question import Words
+from glmplan.planner.service import serving_inputs
+from glmplan.simulation.engine.cluster import Cluster
+from glmplan.simulation.engine.engine import SkippingEngine
+from glmplan.simulation.engine.reference import SteppingEngine
+from glmplan.simulation.engine.settings import EngineSettings, KvPool, TransferLink, scheduler_settings
+from glmplan.simulation.engine.step_table import StepTable
+from glmplan.simulation.simulate import Service, simulate
+from glmplan.simulation.traffic.request import Request
+from glmplan.simulation.traffic.spec import parse_traffic
+
+TABLE = StepTable.affine(base=0.01, per_prefill_token=1e-4, max_requests=2048)
+BOTH = pytest.mark.parametrize("engine", [SkippingEngine, SteppingEngine])
+
+
+def _serve(settings, made, engine=SkippingEngine, *, tokens=100_000, block=16):
+    cluster = Cluster(TABLE, KvPool(tokens, block), settings, engine)
+    return cluster, {r.number: r for r in cluster.run(made)}
+
+
+# vLLM V1 with async_scheduling (vllm/v1/engine/core.py step_with_batch_queue, batch queue of two): step k + 1 is formed
+# when step k - 1 has ended, while step k runs
+@BOTH
+@pytest.mark.parametrize(("ahead", "first"), [(False, 0.06), (True, 0.07)])
+def test_a_request_that_comes_during_a_step_waits_one_more_when_steps_are_formed_ahead(engine, ahead, first):
+    settings = EngineSettings(async_scheduling=ahead)
+    # request 0: prompt until 0.02 s, then steps of 10 ms; request 1 comes in the step from 0.03 to 0.04 s
+    _, done = _serve(settings, [Request(0, 0.0, 100, 20), Request(1, 0.035, 100, 3)], engine)
+    assert done[0].first == pytest.approx(0.02)
+    # its own step of 20 ms begins at 0.04 s, or at 0.05 s
+    assert done[1].first == pytest.approx(first)
+    assert done[1].started == pytest.approx(first - 0.02)
+
+
+@BOTH
+def test_an_idle_engine_starts_a_request_at_once_also_when_steps_are_formed_ahead(engine):
+    settings = EngineSettings(async_scheduling=True)
+    _, done = _serve(settings, [Request(0, 0.0, 100, 2), Request(1, 1.0, 100, 2)], engine)
+    assert done[1].first == pytest.approx(1.02)
+
+
+@BOTH
+@pytest.mark.parametrize(("ahead", "started"), [(False, 0.04), (True, 0.05)])
+def test_a_place_that_a_step_freed_is_taken_one_step_later_when_steps_are_formed_ahead(engine, ahead, started):
+    settings = EngineSettings(async_scheduling=ahead, max_num_seqs=2)
+    # requests 0 and 1: prompts until 0.03 s; request 0 ends at 0.04 s, and only then a place is known to be free
+    made = [Request(0, 0.0, 100, 2), Request(1, 0.0, 100, 20), Request(2, 0.0, 100, 2)]
+    _, done = _serve(settings, made, engine)
+    assert done[0].finish == pytest.approx(0.04)
+    assert done[2].started == pytest.approx(started)
+
+
+# vLLM since 0.19.0: scheduler_reserve_full_isl (v1/core/kv_cache_manager.py allocate_slots, full_sequence_must_fit)
+@BOTH
+def test_a_prompt_that_does_not_fit_whole_is_not_begun(engine):
+    # 20 blocks; request 0 holds 13 of them and request 1 needs 10 in chunks of 4
+    def made():
+        return [Request(0, 0.0, 200, 8), Request(1, 0.001, 160, 2)]
+
+    chunked, eager = _serve(EngineSettings(max_num_batched_tokens=65, max_num_seqs=2), made(), engine, tokens=320)
+    whole, patient = _serve(
+        EngineSettings(max_num_batched_tokens=65, max_num_seqs=2, reserve_full_isl=True), made(), engine, tokens=320
+    )
+    assert chunked.preemptions > 0 and eager[1].started < eager[0].finish
+    assert whole.preemptions == 0
+    assert patient[1].started == pytest.approx(patient[0].finish)
+
+
+@BOTH
+def test_a_preempted_request_finds_its_blocks_again(engine):
+    def made():
+        return [Request(0, 0.0, 100, 100), Request(1, 0.0, 100, 100)]
+
+    _, forgets = _serve(EngineSettings(), made(), engine, tokens=320)
+    _, finds = _serve(EngineSettings(prefix_caching=True), made(), engine, tokens=320)
+    assert forgets[1].preemptions == finds[1].preemptions == 1
+    # request 0 takes the rest of the pool, block by block, and then of the 8 full blocks that request 1 left behind
+    assert forgets[1].cached == 0 < finds[1].cached < 160
+    assert finds[1].finish < forgets[1].finish
+
+
+# SGLang: get_next_batch_to_run runs new prompts before decoding, alone in their step
+def test_the_gap_between_two_tokens_holds_the_prompts_that_ran_in_it():
+    settings = scheduler_settings("sglang", async_scheduling=False)
+    cluster, done = _serve(settings, [Request(0, 0.0, 100, 4), Request(1, 0.025, 400, 3)])
+    # request 0: first token at 0.02 s, second at 0.03 s; the prompt of request 1 runs until 0.08 s; then both decode
+    assert done[0].finish == pytest.approx(0.10)
+    assert done[1].first == pytest.approx(0.08)
+    (one,) = cluster.engines
+    rows = np.array(one.segments).reshape(-1, 8)
+    total = {}
+    for length, count in [*rows[:, [2, 4]], *np.array(one.stalls).reshape(-1, 2)]:
+        total[round(length, 9)] = total.get(round(length, 9), 0) + count
+    # 10 ms: request 0 twice, request 1 twice; 60 ms: request 0 once
+    assert {length: count for length, count in total.items() if count} == {0.01: 4, 0.06: 1}
+
+
+@pytest.mark.parametrize("scheduler", ["vllm", "sglang", "trtllm"])
+@pytest.mark.parametrize(("tokens", "users"), [(1_000_000, "poisson:3/s"), (6000, "closed:20"), (9000, "sessions:9")])
+def test_the_gaps_between_tokens_add_up_to_the_time_between_first_and_last(scheduler, tokens, users):
+    table = StepTable.affine(base=0.01, per_request=1e-4, per_prefill_token=1e-4, max_requests=64)
+    service = Service(table, KvPool(tokens), scheduler_settings(scheduler, max_num_seqs=64))
+    found = simulate(service, parse_traffic(users, input=300, output=80, jitter=0.5), requests=300, keep=True)
+    rows = found.requests
+    decoded = float((rows["finish"] - rows["first"]).sum())
+    gaps = float((rows["output_tokens"] - 1).sum())
+    assert found.summary["itl_mean_ms"] == pytest.approx(1000 * decoded / gaps, rel=1e-6)
+
+
+# SGLang 0.5.9 schedule_policy.py (add_one_req: prefill_max_requests)
+@BOTH
+@pytest.mark.parametrize(("limit", "last"), [(None, 0.04), (1, 0.06)])
+def test_prompts_that_may_share_a_step_are_limited(engine, limit, last):
+    settings = scheduler_settings("sglang", async_scheduling=False, prefill_max_requests=limit)
+    _, done = _serve(settings, [Request(i, 0.0, 100, 5) for i in range(3)], engine)
+    # one step of 40 ms, or three of 20 ms
+    assert done[2].first == pytest.approx(last)
+
+
+# SGLang 0.5.9 scheduler.py: init_new_token_ratio = min(0.7 x schedule_conservativeness, 1)
+@BOTH
+def test_a_conservative_schedule_keeps_more_room_for_answers(engine):
+    def admitted(conservativeness):
+        settings = scheduler_settings(
+            "sglang", schedule_conservativeness=conservativeness, async_scheduling=False, prefix_caching=False
+        )
+        _, done = _serve(
+            settings, [Request(0, 0.0, 100, 500), Request(1, 0.015, 100, 100)], engine, tokens=600, block=1
+        )
+        return done[1].started < done[0].finish
+
+    # 500 tokens are free beside request 0, which may write 500 more: 350 are kept at 0.7, 105 at 0.3 x 0.7; request 1
+    # needs 100 + 100
+    assert EngineSettings(schedule_conservativeness=2.0).first_ratio == 1.0
+    assert admitted(0.3)
+    assert not admitted(1.0)
+
+
+# SGLang 0.5.9 schedule_policy.py (_sort_by_longest_prefix)
+@BOTH
+def test_the_longest_cached_prefix_goes_first(engine):
+    def order(policy):
+        settings = scheduler_settings("sglang", order=policy, prefix_caching=True, max_num_seqs=1)
+        made = [
+            Request(0, 0.0, 200, 20, runs=(("a", 160), ("x", 40))),
+            Request(1, 0.01, 200, 2, runs=(("b", 160), ("y", 40))),
+            Request(2, 0.02, 200, 2, runs=(("a", 160), ("z", 40))),
+        ]
+        _, done = _serve(settings, made, engine)
+        return sorted(done, key=lambda number: done[number].started)
+
+    assert order("fcfs") == [0, 1, 2]
+    assert order("lpm") == [0, 2, 1]
+
+
+# SGLang 0.5.9 hiradix_cache.py: what is thrown out of the pool still lies in host memory and is loaded back
+@BOTH
+def test_what_was_thrown_out_comes_back_over_the_link_of_the_host(engine):
+    link = TransferLink(bandwidth=1e9)
+
+    def served(host):
+        settings = EngineSettings(prefix_caching=True, host_tokens=host, host_link=link)
+        made = [Request(i, float(i), 200, 2, runs=((name, 200),)) for i, name in enumerate("aba")]
+        cluster = Cluster(TABLE, KvPool(256, 16, bytes_per_token=100_000), settings, engine)
+        return {r.number: r for r in cluster.run(made)}[2]
+
+    # b takes 13 of the 16 blocks, so that 3 of the 12 full ones of a are left
+    without, with_host = served(0), served(1000)
+    assert without.cached == 3 * 16 and with_host.cached == 12 * 16
+    assert without.first - without.arrival == pytest.approx(0.01 + 152 * 1e-4)
+    # nine blocks of 1.6 MB over 1 GB/s take longer than the step of 8 tokens
+    assert with_host.first - with_host.arrival == pytest.approx(9 * 16 * 1e5 / 1e9)
+
+
+def test_a_session_stays_where_it_began_under_affinity():
+    settings = EngineSettings(replicas=4, routing="affinity", prefix_caching=True, max_num_seqs=64)
+    service = Service(TABLE, KvPool(60_000), settings)
+    found = simulate(service, parse_traffic("sessions:12", input=600, turns=12), requests=400, keep=True).requests
+    for who in set(found["session"].tolist()):
+        assert len(set(found["replica"][found["session"] == who].tolist())) == 1
+    assert len(set(found["replica"].tolist())) == 4
+
+
+def _plan(engine, ranks, **words):
+    return serving_inputs(
+        Words("deepseek-v3.1", "8xh200-sxm", engine=engine, tp=str(8 // ranks), dp=str(ranks), **words)
+    )
+
+
+# vLLM: each data-parallel rank is an engine core with its own scheduler, so limits hold for each; SGLang 0.5.9
+# server_args.py (_handle_data_parallelism: chunked_prefill_size // dp_size, typed or not) divides its chunk by the
+# ranks and takes 0.3 of the reserve; tp_worker.py divides max_running_requests where it was typed
+@pytest.mark.parametrize(
+    ("engine", "budget", "conservativeness", "told"),
+    [("vllm", 8192, 1.0, (4096, 32)), ("sglang", 1024, 0.3, (512, 4))],
+)
+def test_a_data_parallel_rank_has_its_own_limits_and_pool(engine, budget, conservativeness, told):
+    one, eight = _plan(engine, 1), _plan(engine, 8)
+    assert one.settings.replicas == 1 and eight.settings.replicas == 8
+    assert one.settings.max_num_batched_tokens == 8192
+    assert eight.settings.max_num_batched_tokens == budget
+    assert eight.settings.schedule_conservativeness == conservativeness
+    typed = _plan(engine, 8, max_num_batched_tokens="4096", max_num_seqs="32").settings
+    assert (typed.max_num_batched_tokens, typed.max_num_seqs) == told
+    # a step of a rank is as long as one of all ranks with eight times the requests
+    at = {"decode_context": np.array([1000.0]), "prefill_tokens": np.zeros(1), "prefill_context": np.zeros(1)}
+    assert eight.step_seconds(decode_requests=np.array([4.0]), **at) > 0
+
+
+def test_agents_on_eight_ranks_find_their_turns_only_where_they_were():
+    """Twenty agents of eight turns: what is found again is said by who decides where a turn goes."""
+
+    def found(routing):
+        settings = scheduler_settings("vllm", replicas=8, routing=routing, max_num_seqs=64)
+        service = Service(TABLE, KvPool(8_000_000), settings)  # nothing is ever evicted
+        run = simulate(service, parse_traffic("sessions:20", input=4000), requests=600, keep=True)
+        # counted apart from the simulator: a turn finds whole blocks of the longest one of its session on its rank
+        held, hits = {}, []
+        turns = run.to_frame("requests").sort_values("arrival_s", kind="stable")
+        for one in turns.itertuples():
+            where = one.replica, one.session
+            hits.append(min(held.get(where, 0), one.input_tokens - 1) // 16 * 16)
+            held[where] = max(held.get(where, 0), one.input_tokens + one.output_tokens - 1)
+        assert hits == turns["cached_tokens"].tolist()
+        return run.summary["cached_share"]
+
+    shares = {name: found(name) for name in ("round-robin", "least-loaded", "prefix-aware", "affinity")}
+    # with one rank in eight the right one by chance, most of a conversation is computed again
+    assert shares["round-robin"] < 0.45 and shares["least-loaded"] < 0.45
+    assert shares["affinity"] > 0.7
+    assert shares["prefix-aware"] == pytest.approx(shares["affinity"], abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "caching", "ahead", "whole"),
+    [
+        ("vllm", "0.11.0", True, False, False),
+        ("vllm", "0.14.0", True, True, False),
+        ("vllm", "0.19.0", True, True, True),
+        ("sglang", "0.5.9", True, True, False),
+        ("trtllm", "1.0.0", True, False, False),
+        ("llama.cpp", None, True, False, False),
+    ],
+)
+def test_what_an_engine_does_on_its_own_is_that_of_its_version(engine, version, caching, ahead, whole):
+    found = engine_defaults(engine, version=version)
+    assert (found.prefix_caching, found.ahead, found.whole_prompt) == (caching, ahead, whole)
+
+
+def test_a_hybrid_model_reuses_blocks_in_vllm_since_0_26():
+    found = [engine_defaults("vllm", version=one, recurrent=True).prefix_caching for one in ("0.25.0", "0.26.0")]
+    assert found == [False, True]
+
+
+def _urgent(request):
+    request.priority = 0
+    return request
+
+
+def _patient(request):
+    request.priority = 1
+    return request
+
+
+# vLLM 0.33.0 v1/core/sched/request_queue.py (PriorityRequestQueue); SGLang 0.5.9 (_sort_by_priority_and_fcfs)
+@BOTH
+@pytest.mark.parametrize("scheduler", ["vllm", "sglang"])
+@pytest.mark.parametrize(("order", "first"), [("fcfs", [0, 1, 2, 3]), ("priority", [0, 3, 1, 2])])
+def test_the_urgent_go_before_those_who_wait_longer(engine, scheduler, order, first):
+    settings = scheduler_settings(scheduler, order=order, max_num_seqs=1, async_scheduling=False)
+    made = [_patient(Request(i, 0.001 * i, 100, 5)) for i in range(3)] + [_urgent(Request(3, 0.03, 100, 5))]
+    _, done = _serve(settings, made, engine)
+    assert sorted(done, key=lambda number: done[number].started) == first
+    # request 0 takes 20 ms and four steps of 10 ms; who is next starts there
+    assert done[first[1]].started == pytest.approx(0.06)
+
+
+# vLLM 0.33.0 scheduler.py: while blocks are too few the request with the largest (priority, arrival) is preempted
+@BOTH
+@pytest.mark.parametrize(("order", "preempted"), [("fcfs", 1), ("priority", 0)])
+def test_the_least_urgent_is_preempted(engine, order, preempted):
+    # each takes 7 blocks of 20 and grows by one every 16 tokens: at the 17th block of both one has to go
+    made = [_patient(Request(0, 0.0, 100, 100)), _urgent(Request(1, 0.001, 100, 100))]
+    _, done = _serve(EngineSettings(order=order), made, engine, tokens=320)
+    assert done[preempted].preemptions == 1 and done[1 - preempted].preemptions == 0
+
+
+# vLLM 0.33.0 scheduler.py: long_prefill_token_threshold of every prompt, running ones first, unless it is alone
+@BOTH
+@pytest.mark.parametrize(("threshold", "long", "short"), [(0, 0.11, 0.11), (200, 0.13, 0.04)])
+def test_a_short_prompt_is_computed_beside_a_long_one_that_may_not_fill_the_step(engine, threshold, long, short):
+    """Both come at once, with a budget of 500 tokens for prompts of 800 and 100.
+
+    Without a limit: 500 of the long one in 60 ms, then its 300 and the 100 in 50 ms. With 200: the first step holds 200
+    and 100 (40 ms); then the long one goes on beside one decoding request, 200 at a time, in steps of 30 ms.
+    """
+    settings = EngineSettings(max_num_batched_tokens=500, long_prefill_token_threshold=threshold, max_num_seqs=8)
+    _, done = _serve(settings, [Request(0, 0.0, 800, 2), Request(1, 0.0, 100, 50)], engine)
+    assert (done[0].first, done[1].first) == pytest.approx((long, short))
+
+
+@BOTH
+def test_a_prompt_that_is_alone_is_not_limited(engine):
+    settings = EngineSettings(max_num_batched_tokens=500, long_prefill_token_threshold=200, max_num_seqs=8)
+    _, done = _serve(settings, [Request(0, 0.0, 800, 2)], engine)
+    assert done[0].first == pytest.approx(0.06 + 0.04)
+
+
+# vLLM 0.33.0 scheduler.py (finish_requests); SGLang 0.5.9 scheduler.py (abort_request)
+@BOTH
+@pytest.mark.parametrize("scheduler", ["vllm", "sglang", "trtllm", "llama.cpp"])
+def test_a_client_that_leaves_frees_its_place_when_the_step_has_ended(engine, scheduler):
+    settings = scheduler_settings(
+        scheduler, max_num_seqs=1, max_num_batched_tokens=200, async_scheduling=False, prefix_caching=False
+    )
+    # request 0 computes its prompt in steps of 30 ms (200 tokens); its client leaves in the second of them
+    made = [Request(0, 0.0, 600, 5), Request(1, 0.01, 100, 2)]
+    made[0].leaves = 0.045
+    cluster, done = _serve(settings, made, engine, tokens=10_000)
+    assert set(done) == {1} and cluster.left == 1
+    assert done[1].started == pytest.approx(0.06)
+    assert all(one.used == 0 for one in cluster.engines)
+
+
+@BOTH
+def test_a_client_that_leaves_while_it_waits_is_never_computed(engine):
+    settings = EngineSettings(max_num_seqs=1)
+    made = [Request(0, 0.0, 100, 10), Request(1, 0.01, 100, 2), Request(2, 0.02, 100, 2)]
+    made[1].leaves = 0.05
+    cluster, done = _serve(settings, made, engine)
+    assert set(done) == {0, 2} and cluster.left == 1
+    assert done[2].started == pytest.approx(done[0].finish)
+    # whoever has a token stays
+    again = [Request(0, 0.0, 100, 10)]
+    again[0].leaves = 0.03
+    assert set(_serve(settings, again, engine)[1]) == {0}
+
+
+def test_orders_are_refused_where_the_engine_has_none():
+    for scheduler, changes in (("trtllm", {"order": "priority"}), ("sglang", {"long_prefill_token_threshold": 512})):
+        with pytest.raises(SpecError, match="is not known to"):
+            scheduler_settings(scheduler, **changes)
+
+
+def test_what_is_urgent_waits_less_and_impatient_clients_are_counted():
+    service = Service(TABLE, KvPool(8000), scheduler_settings("vllm", order="priority", max_num_seqs=8))
+    traffic = parse_traffic("closed:24", input=300, output=60, urgent=0.25)
+    found = simulate(service, traffic, requests=400, keep=True)
+    assert found.requests["priority"].mean() == pytest.approx(0.75, abs=0.02)
+    assert found.summary["urgent_ttft_mean_ms"] < 0.5 * found.summary["ttft_mean_ms"]
+    hasty = parse_traffic("poisson:20/s", input=300, output=60, patience="2 s")
+    left = simulate(service, hasty, requests=400)
+    assert left.summary["left"] + left.summary["requests"] == 400
+    assert left.summary["left"] > 0 and left.summary["ttft_p99_ms"] <= 2000 + 50

@@ -1,0 +1,69 @@
+"""Closed loops that are run together make the engine do what each of them does alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from glmplan.simulation.closed_loop import ClosedLoop, KnownRuns, closed_loop_mix, many_mixes
+
+#: users, prompt, answer: one token, one user, prompts over several steps, more users than a step holds
+RUNS = np.array([(1, 1, 1), (3, 40, 1), (1, 5000, 200), (7, 5000, 2), (90, 30, 60), (30, 700, 45), (120, 3, 90),
+                 (5, 64, 64), (64, 129, 33)])  # fmt: skip
+PACKINGS = [
+    {"budget": 2048},
+    {"budget": 512, "late": 1},
+    {"budget": 8192, "late": 2, "tokens_per_step": 2.37},
+    {"budget": 512, "prefill_first": True},
+    {"budget": 4096, "prefill_first": True, "late": 2, "tokens_per_step": 1.6},
+    {"budget": 8192, "whole_prompts": True, "late": 1},
+    {"budget": 64, "late": 2},
+]
+NAMES = ("decode_requests", "decode_context", "prefill_tokens", "prefill_context", "ttft", "tpot", "wall")
+
+
+@pytest.mark.parametrize("packing", PACKINGS, ids=str)
+def test_each_run_has_the_kinds_of_step_that_it_has_alone(packing):
+    users, inputs, outputs = RUNS.T
+    requests = np.maximum(4 * users, 8)
+    together = many_mixes(users, inputs, outputs, requests, **packing)
+    for number, (count, prompt, answer) in enumerate(RUNS.tolist()):
+        alone = closed_loop_mix(ClosedLoop(count, prompt, answer, int(requests[number]), **packing))
+        here = together.run == number
+        for name in NAMES:
+            expected = getattr(alone, name)
+            # sums of changes leave what rounding leaves where nothing waits
+            assert getattr(together, name)[here] == pytest.approx(
+                expected, rel=1e-9, abs=1e-12 * expected.max() + 1e-12
+            )
+
+
+def test_every_prompt_and_answer_token_is_counted_once():
+    users, inputs, outputs = RUNS.T
+    requests = np.maximum(4 * users, 8)
+    found = many_mixes(users, inputs, outputs, requests, budget=512)
+    prompts = np.bincount(found.run, weights=found.prefill_tokens * found.wall)
+    answers = np.bincount(found.run, weights=found.decode_requests * found.wall)
+    assert prompts == pytest.approx(requests * inputs)
+    # the first token of an answer comes out of the prompt
+    assert answers == pytest.approx(requests * (outputs - 1))
+
+
+def test_the_order_of_the_runs_does_not_matter():
+    users, inputs, outputs = RUNS.T
+    requests = np.maximum(4 * users, 8)
+    one = many_mixes(users, inputs, outputs, requests, budget=2048, late=1)
+    other = many_mixes(users[::-1], inputs[::-1], outputs[::-1], requests[::-1], budget=2048, late=1)
+    for number in range(len(users)):
+        there = len(users) - 1 - number
+        assert one.ttft[one.run == number].tolist() == other.ttft[other.run == there].tolist()
+
+
+def test_runs_that_are_asked_for_again_and_others_beside_them_are_those_that_are_counted_at_once():
+    known, users = KnownRuns(), RUNS[:, 0]
+    for places in ([4, 0, 4, 2], [2, 8, 1, 4], [0, 1], [7, 7, 3]):
+        for packing in ({"budget": 512, "late": 1}, {"budget": 2048}):
+            found = known.of(*RUNS[places].T, **packing)
+            expected = many_mixes(*RUNS[places].T, np.maximum(4 * users[places], 8), **packing)
+            for name in ("requests", "run", *NAMES):
+                np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
