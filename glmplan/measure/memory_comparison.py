@@ -88,8 +88,8 @@ def beside(logged: StartupLog, predicted: StartMemory | None) -> list[MemoryLine
     ('weights on a rank', 50.0, 0.1, 7)
     """
     lines = []
-    for name, what, unit, size, field in _QUANTITIES:
-        said, span = getattr(logged, name), _span(logged, predicted, name, field)
+    for name, what, unit, size, attribute in _QUANTITIES:
+        said, span = getattr(logged, name), _span(logged, predicted, name, attribute)
         if said is None and span is None:
             continue
         value, low, high = (None if one is None else one / size for one in span or (None, None, None))

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Asked", "FitAnswer", "Solution", "Words", "answer_of", "fit_answer", "read_words", "solve"]
 
-_MODULE = {"FitAnswer": "answer", "answer_of": "make_plan", "fit_answer": "make_plan"}
-_MODULE |= dict.fromkeys(("Asked", "Words", "read_words"), "question") | dict.fromkeys(("Solution", "solve"), "search")
+_MODULE = {"FitAnswer": "make_plan", "answer_of": "make_plan", "fit_answer": "make_plan"}
+_MODULE |= dict.fromkeys(("Asked", "Words", "read_words"), "question") | dict.fromkeys(("Solution", "solve"), "users")
 
 
 def __getattr__(name: str) -> object:

@@ -26,10 +26,6 @@ ALLOWED = {
     "catalog.schema.engine": "a form of weight files that has the name of its engine",
     "catalog.schema.model": "a form of weight files that has the name of its engine",
     "calibrate.kernels.tables": TABLES,
-    "calibrate.kernels.tables": TABLES,
-    "calibrate.kernels.tables": TABLES,
-    "calibrate.kernels.tables": TABLES,
-    "calibrate.kernels.tables": TABLES,
     "calibrate.links.observations": ROWS,
     "io.runs.ledger": ROWS,
     "calibrate.links.fit": ROWS,
@@ -48,9 +44,7 @@ ALLOWED = {
     # to be moved to data with what they belong to
     "simulation.engine.settings": SCHEDULERS,
     "catalog.engines.defaults": SCHEDULERS,
-    "catalog.schema.engine": SCHEDULERS,
     "prediction.offloaded_rows": "whose packing a row with weights on a host has that names no engine; the row says so",
-    "prediction.from_row": "the format that one engine takes for the cache of a table's row",
     # defaults of arguments
     "costs.blocks.stack": "the engine of an argument that is left out",
     "costs.memory.settings": "the engine of an argument that is left out",

@@ -89,9 +89,7 @@ FUZZED = {
     "present.decision_parts": ("report",),
     "io.runs.table": ("table",),
     "simulation.traffic.sources": ("lengths",),
-    "simulation.traffic.traces": ("trace",),
     "simulation.traffic.spec": ("traffic",),
-    "simulation.traffic.traces": ("trace",),
     "simulation.traffic.traces": ("trace",),
     "present.sheets.fill": ("quote",),
     "present.sheets.option": ("sized",),
@@ -102,8 +100,9 @@ FUZZED = {
 }
 #: modules that call a reader above by its name, carry what it reads to workers, or read what no file holds: answers of
 #: servers, which hostile servers break in `tests/measure`, and /proc
-OTHER = {"cli.calibrate", "cli.predict", "cli.reproduce", "cli.serve", "catalog.files", "measure.prompts", "measure.server_facts", "service.guard",
-         "io.machines.this_machine", "present.hardware_page", "purchase.axes"}  # fmt: skip
+OTHER = {"cli.calibrate", "cli.predict", "cli.reproduce", "cli.serve", "catalog.files", "measure.prompts",
+"measure.server_facts",
+         "service.guard",          "io.machines.this_machine", "present.hardware_page", "purchase.axes"}  # fmt: skip
 #: modules that read only what ships with the project, or what `glmplan calibrate` wrote
 SHIPPED = {
     "catalog.entries.prices", "catalog.entries.names", "catalog.files", "planner.evidence",
@@ -112,7 +111,7 @@ SHIPPED = {
     "io.models.checkpoints", "io.runs.settings", "io.runs.ledger", "io.runs.importers.startup_logs",
     "io.runs.columns",
 }  # fmt: skip
-SHIPPED_ROOMS = ("calibrate.", "catalog.engines.", "physics.")
+SHIPPED_ROOMS = ("calibrate.", "catalog.engines.", "costs.")
 
 
 def test_every_reader_of_what_people_bring_is_fuzzed(sources, root):

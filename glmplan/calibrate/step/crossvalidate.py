@@ -3,7 +3,8 @@
 Runs are left out six ways: at random, by whole groups (engine, part, model shape, format), by whole models, by whole
 accelerators, by layouts of a group of which another layout stays, and by campaigns that measured a group which another
 campaign measured too. A fold leaves out about ten groups, and with them the rules that only they led to
-(`glmplan.catalog.rule_provenance`); it is solved to the end with the spreads of what ships. What was known of a left-out run when
+(`glmplan.catalog.rule_provenance`); it is solved to the end with the spreads of what ships. What was known of a left-
+out run when
 it was predicted is its knowledge class; the errors of a class give the interval of every later prediction of that
 class.
 """

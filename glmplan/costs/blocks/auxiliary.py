@@ -51,7 +51,9 @@ class HyperBlock:
         return "" if self.record is None else f"{self.record.streams} residual streams ({self.record.form})"
 
     def tensors(self, hidden: int) -> tuple[Tensor, ...]:
-        """Weights of one layer, the same on every rank: they mix before the attention and before the feed-forward part."""
+        """Weights of one layer, the same on every rank: they mix before the attention and before the feed-forward
+        part.
+        """
         if self.record is None:
             return ()
         return tuple(one for block in ("attn", "ffn") for one in self._mix(self.record, f"streams.{block}", hidden))

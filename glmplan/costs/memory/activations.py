@@ -512,7 +512,9 @@ def indexer_bytes(
 
 
 def pass_with_workspace(kind: LayerKind, hidden: int, kept: BytesArray | Bytes, step: PassStep) -> BytesArray:
-    """What a pass holds at routed experts with such buffers: hidden states, residual, output and shared experts beside."""
+    """What a pass holds at routed experts with such buffers: hidden states, residual, output and shared experts
+    beside.
+    """
     shared: np.ndarray | float = 0.0
     for block in feed_forwards_of(kind):
         if (mixture := block.routed) is not None and mixture.shared:

@@ -1,7 +1,8 @@
 """The KV cache pool that an engine makes of a layout's memory, and what fits into it.
 
 Weights, cache and state follow from the model (`glmplan.costs.memory.ranks`), the rule for the pool from the engine
-(`glmplan.catalog.engines.memory`). What only a launch shows - driver, context, buffers, work spaces - is an observed mean
+(`glmplan.catalog.engines.memory`). What only a launch shows - driver, context, buffers, work spaces - is an observed
+mean
 with a spread, so every pool has an interval.
 """
 

@@ -408,7 +408,8 @@ def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dic
     are stages; the table then holds the passage of one micro-batch through all stages, so a single request gains
     nothing. Ranks that share the context of decoding requests (DCP) gather each other's query heads, so that each reads
     its share of the keys for the heads of all of them. Expert-parallel ranks wait for the busiest
-    (`glmplan.costs.blocks.feed_forward.busiest_rank`). A request is on one data-parallel rank, so of fewer requests than
+    (`glmplan.costs.blocks.feed_forward.busiest_rank`). A request is on one data-parallel rank, so of fewer requests
+    than
     ranks each takes a rank of its own, while all ranks hold experts for it. Not modelled: overlap of communication with
     compute; what idle ranks add: vLLM lets them decode as many tokens as the busiest while graphs are replayed, and one
     beside a prompt without [1]_.

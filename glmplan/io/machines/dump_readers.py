@@ -13,18 +13,6 @@ from xml.etree import ElementTree
 
 from glmplan.catalog.files import MOST_OF_A_FILE, read_log, understood
 from glmplan.errors import SpecError
-from glmplan.io.machines import (
-    dump_readers as cpu,
-)
-from glmplan.io.machines import (
-    dump_readers as nvidia,
-)
-from glmplan.io.machines import (
-    dump_readers as pci,
-)
-from glmplan.io.machines import (
-    dump_readers as rocm,
-)
 from glmplan.units import parse_quantity
 
 __all__ = [
@@ -831,24 +819,24 @@ class Dump:
 
 #: tool → (how its output is recognised, its reader)
 _READERS: list[tuple[str, re.Pattern[str], Callable[[str, str], Any]]] = [
-    ("nvidia-smi -q -x", re.compile(r"<nvidia_smi_log"), nvidia.read_query_xml),
-    ("nvidia-smi -q", re.compile(r"NVSMI LOG|^GPU [0-9a-fA-F]{8}:[0-9a-fA-F]{2}:", re.M), nvidia.read_query_text),
-    ("rocm-smi --showmeminfo", re.compile(r"VRAM Total Memory \(B\)"), rocm.read_showmeminfo),
-    ("rocm-smi --showtopo", re.compile(r"(Link Type|Weight|Hops) between two GPUs"), rocm.read_showtopo),
-    ("nvidia-smi topo -m", re.compile(r"^\s*GPU0\s*(GPU1|NIC0|CPU Affinity|$)", re.M), nvidia.read_topo),
-    ("lscpu", re.compile(r'^Architecture:|"lscpu"\s*:|^CPU\(s\):', re.M), cpu.read_lscpu),
-    ("numactl -H", re.compile(r"^available: \d+ nodes?|^node 0 (cpus|size):", re.M), cpu.read_numactl),
-    ("dmidecode", re.compile(r"^Memory Device$|^Handle 0x[0-9A-F]{4}, DMI type", re.M), cpu.read_dmidecode),
+    ("nvidia-smi -q -x", re.compile(r"<nvidia_smi_log"), read_query_xml),
+    ("nvidia-smi -q", re.compile(r"NVSMI LOG|^GPU [0-9a-fA-F]{8}:[0-9a-fA-F]{2}:", re.M), read_query_text),
+    ("rocm-smi --showmeminfo", re.compile(r"VRAM Total Memory \(B\)"), read_showmeminfo),
+    ("rocm-smi --showtopo", re.compile(r"(Link Type|Weight|Hops) between two GPUs"), read_showtopo),
+    ("nvidia-smi topo -m", re.compile(r"^\s*GPU0\s*(GPU1|NIC0|CPU Affinity|$)", re.M), read_topo),
+    ("lscpu", re.compile(r'^Architecture:|"lscpu"\s*:|^CPU\(s\):', re.M), read_lscpu),
+    ("numactl -H", re.compile(r"^available: \d+ nodes?|^node 0 (cpus|size):", re.M), read_numactl),
+    ("dmidecode", re.compile(r"^Memory Device$|^Handle 0x[0-9A-F]{4}, DMI type", re.M), read_dmidecode),
     (
         "lspci -vvv",
         re.compile(r"^(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] .*\n(?:\t.*\n)*?\t", re.M),
-        pci.read_lspci,
+        read_lspci,
     ),
-    ("lspci -tv", re.compile(r"[+\\-]-\[[0-9a-f]{4}:[0-9a-f]{2}\]-"), pci.read_lspci_tree),
+    ("lspci -tv", re.compile(r"[+\\-]-\[[0-9a-f]{4}:[0-9a-f]{2}\]-"), read_lspci_tree),
     (
         "nvidia-smi --query-gpu",
         re.compile(r"\A\s*(?:[a-z_.]+(?: \[[^\]]*\])?,\s*)*(?:name|gpu_name|memory\.total)\b"),
-        nvidia.read_query_csv,
+        read_query_csv,
     ),
 ]
 

@@ -374,7 +374,8 @@ class SlotsEngine(InOrderEngine):
 
     References
     ----------
-    .. [1] llama.cpp b11434, `tools/server/server-context.cpp` (update_slots); see `glmplan.simulation.engine.in_order.Slots`.
+    .. [1] llama.cpp b11434, `tools/server/server-context.cpp` (update_slots); see
+       `glmplan.simulation.engine.in_order.Slots`.
     """
 
     def __init__(self, table: StepTable, pool: KvPool, settings: EngineSettings, replica: int = 0) -> None:

@@ -10,46 +10,70 @@ from typing import Any, NamedTuple
 from glmplan.catalog.files import read_log, understood
 from glmplan.errors import SpecError
 from glmplan.io.runs.columns import COLUMNS, ignored_columns, nearest_column
-from glmplan.io.runs.importers import (
-    client_reports as aiperf,
+from glmplan.io.runs.importers.client_reports import (
+    KIND_AIPERF,
+    KIND_CSV,
+    KIND_GUIDELLM,
+    read_aiperf,
+    read_csv_aiperf,
+    read_csv_guidellm,
+    read_guidellm,
+    read_requests,
+    recognise_aiperf,
+    recognise_csv_aiperf,
+    recognise_csv_guidellm,
+    recognise_guidellm,
+    recognise_requests,
 )
-from glmplan.io.runs.importers import (
-    client_reports as guidellm,
-)
-from glmplan.io.runs.importers import (
-    llama_bench,
-)
-from glmplan.io.runs.importers import (
-    llama_bench as llama_batched_bench,
-)
-from glmplan.io.runs.importers import (
-    serving_benchmarks as inference_perf,
-)
-from glmplan.io.runs.importers import (
-    serving_benchmarks as inferencex,
-)
-from glmplan.io.runs.importers import (
-    serving_benchmarks as mlperf,
-)
-from glmplan.io.runs.importers import (
-    serving_benchmarks as sglang_bench,
-)
-from glmplan.io.runs.importers import (
-    serving_benchmarks as vllm_bench,
-)
-from glmplan.io.runs.importers import (
-    startup_logs as llamacpp_log,
-)
-from glmplan.io.runs.importers import (
-    startup_logs as sglang_log,
-)
-from glmplan.io.runs.importers import (
-    startup_logs as trtllm_log,
-)
-from glmplan.io.runs.importers import (
-    startup_logs as vllm_log,
+from glmplan.io.runs.importers.llama_bench import (
+    KIND_LLAMA_BATCHED_BENCH,
+    KIND_LLAMA_BENCH,
+    read_csv_llama_bench,
+    read_llama_batched_bench,
+    read_llama_bench,
+    read_markdown,
+    read_table,
+    recognise_csv_llama_bench,
+    recognise_llama_batched_bench,
+    recognise_llama_bench,
+    recognise_markdown,
+    recognise_table,
 )
 from glmplan.io.runs.importers.record import Imported, Problem, Source, row_identifier
+from glmplan.io.runs.importers.serving_benchmarks import (
+    KIND_INFERENCE_PERF,
+    KIND_INFERENCEX,
+    KIND_MLPERF,
+    KIND_SGLANG_BENCH,
+    KIND_VLLM_BENCH,
+    block_kind,
+    read_block,
+    read_inference_perf,
+    read_inferencex,
+    read_mlperf,
+    read_sglang_bench,
+    read_vllm_bench,
+    recognise_block,
+    recognise_inference_perf,
+    recognise_inferencex,
+    recognise_mlperf,
+    recognise_sglang_bench,
+    recognise_vllm_bench,
+)
+from glmplan.io.runs.importers.startup_logs import (
+    KIND_LLAMACPP_LOG,
+    KIND_SGLANG_LOG,
+    KIND_TRTLLM_LOG,
+    KIND_VLLM_LOG,
+    read_llamacpp_log,
+    read_sglang_log,
+    read_trtllm_log,
+    read_vllm_log,
+    recognise_llamacpp_log,
+    recognise_sglang_log,
+    recognise_trtllm_log,
+    recognise_vllm_log,
+)
 
 __all__ = ["KINDS", "Imported", "Problem", "Source", "import_file", "import_text", "table_csv"]
 
@@ -61,26 +85,26 @@ class _Kind(NamedTuple):
 
 
 _READERS: tuple[_Kind, ...] = (
-    _Kind(guidellm.KIND, guidellm.recognise, guidellm.read),
-    _Kind(guidellm.KIND_CSV, guidellm.recognise_csv, guidellm.read_csv),
-    _Kind("aiperf requests", aiperf.recognise_requests, aiperf.read_requests),
-    _Kind(aiperf.KIND, aiperf.recognise, aiperf.read),
-    _Kind("aiperf csv", aiperf.recognise_csv, aiperf.read_csv),
-    _Kind(llama_bench.KIND, llama_bench.recognise, llama_bench.read),
-    _Kind("llama-bench csv", llama_bench.recognise_csv, llama_bench.read_csv),
-    _Kind(llama_batched_bench.KIND, llama_batched_bench.recognise, llama_batched_bench.read),
-    _Kind(inference_perf.KIND, inference_perf.recognise, inference_perf.read),
-    _Kind(inferencex.KIND, inferencex.recognise, inferencex.read),
-    _Kind(mlperf.KIND, mlperf.recognise, mlperf.read),
-    _Kind(sglang_bench.KIND, sglang_bench.recognise, sglang_bench.read),
-    _Kind(vllm_bench.KIND, vllm_bench.recognise, vllm_bench.read),
-    _Kind(sglang_bench.block_kind, sglang_bench.recognise_block, sglang_bench.read_block),
-    _Kind("llama-bench table", llama_bench.recognise_markdown, llama_bench.read_markdown),
-    _Kind("llama-batched-bench table", llama_batched_bench.recognise_table, llama_batched_bench.read_table),
-    _Kind(vllm_log.KIND, vllm_log.recognise, vllm_log.read),
-    _Kind(sglang_log.KIND, sglang_log.recognise, sglang_log.read),
-    _Kind(trtllm_log.KIND, trtllm_log.recognise, trtllm_log.read),
-    _Kind(llamacpp_log.KIND, llamacpp_log.recognise, llamacpp_log.read),
+    _Kind(KIND_GUIDELLM, recognise_guidellm, read_guidellm),
+    _Kind(KIND_CSV, recognise_csv_guidellm, read_csv_guidellm),
+    _Kind("aiperf requests", recognise_requests, read_requests),
+    _Kind(KIND_AIPERF, recognise_aiperf, read_aiperf),
+    _Kind("aiperf csv", recognise_csv_aiperf, read_csv_aiperf),
+    _Kind(KIND_LLAMA_BENCH, recognise_llama_bench, read_llama_bench),
+    _Kind("llama-bench csv", recognise_csv_llama_bench, read_csv_llama_bench),
+    _Kind(KIND_LLAMA_BATCHED_BENCH, recognise_llama_batched_bench, read_llama_batched_bench),
+    _Kind(KIND_INFERENCE_PERF, recognise_inference_perf, read_inference_perf),
+    _Kind(KIND_INFERENCEX, recognise_inferencex, read_inferencex),
+    _Kind(KIND_MLPERF, recognise_mlperf, read_mlperf),
+    _Kind(KIND_SGLANG_BENCH, recognise_sglang_bench, read_sglang_bench),
+    _Kind(KIND_VLLM_BENCH, recognise_vllm_bench, read_vllm_bench),
+    _Kind(block_kind, recognise_block, read_block),
+    _Kind("llama-bench table", recognise_markdown, read_markdown),
+    _Kind("llama-batched-bench table", recognise_table, read_table),
+    _Kind(KIND_VLLM_LOG, recognise_vllm_log, read_vllm_log),
+    _Kind(KIND_SGLANG_LOG, recognise_sglang_log, read_sglang_log),
+    _Kind(KIND_TRTLLM_LOG, recognise_trtllm_log, read_trtllm_log),
+    _Kind(KIND_LLAMACPP_LOG, recognise_llamacpp_log, read_llamacpp_log),
 )
 
 #: Names of every kind of file that can be imported.

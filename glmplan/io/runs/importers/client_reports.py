@@ -27,23 +27,23 @@ from glmplan.io.runs.importers.record import (
 )
 
 __all__ = [
-    "KIND",
+    "KIND_AIPERF",
     "KIND_CSV",
     "KIND_GUIDELLM",
-    "read",
-    "read_csv",
+    "read_aiperf",
+    "read_csv_aiperf",
     "read_csv_guidellm",
     "read_guidellm",
     "read_requests",
-    "recognise",
-    "recognise_csv",
+    "recognise_aiperf",
+    "recognise_csv_aiperf",
     "recognise_csv_guidellm",
     "recognise_guidellm",
     "recognise_requests",
 ]
 
 
-KIND = "aiperf"
+KIND_AIPERF = "aiperf"
 _TO_MS = {"ms": 1.0, "s": 1e3, "sec": 1e3, "us": 1e-3, "µs": 1e-3, "ns": 1e-6}
 _CSV_NAMES = {
     "Request Latency": "request_latency",
@@ -60,21 +60,21 @@ _CSV_NAMES = {
     "Benchmark Duration": "benchmark_duration",
     "Completed Requests": "completed_request_count",
 }
-recognise = by_keys("time_to_first_token", "input_config", without="request_start_ns")
+recognise_aiperf = by_keys("time_to_first_token", "input_config", without="request_start_ns")
 recognise_requests = by_keys("metadata", "metrics", "request_start_ns")
-recognise_csv = by_text(r"^Metric,avg,min,max")
+recognise_csv_aiperf = by_text(r"^Metric,avg,min,max")
 
 
-def read(source: Source) -> Imported:
+def read_aiperf(source: Source) -> Imported:
     """Read a JSON summary.
 
     `inter_token_latency` is (latency - TTFT) / (n - 1) for each request, so it fills TPOT; gaps between chunks
     fill ITL.
     """
-    return source.collect(_rows)
+    return source.collect(_rows_aiperf)
 
 
-def _rows(fields: Fields) -> Iterator[dict[str, Any]]:
+def _rows_aiperf(fields: Fields) -> Iterator[dict[str, Any]]:
     config = fields.value.get("input_config")
     yield _row(fields, users=_find(config, "concurrency"), rate=_find(config, "request_rate"), model=_model(config))
 
@@ -121,7 +121,7 @@ def _row(fields: Fields, *, users: float | None, rate: float | None, model: str 
         "e2e_mean_ms": ms("request_latency", "avg"),
         "e2e_p99_ms": ms("request_latency", "p99"),
         "notes": notes(
-            KIND,
+            KIND_AIPERF,
             f"{lost:.0f} failed" if lost else "",
             "the run was cancelled" if fields.value.get("was_cancelled") is True else "",
             few_requests(count),
@@ -154,7 +154,7 @@ def _model(config: Any) -> str | None:
     return first.get("name") if isinstance(first, dict) else first
 
 
-def read_csv(source: Source) -> Imported:
+def read_csv_aiperf(source: Source) -> Imported:
     """Read a CSV summary. It does not say how many users there were; `concurrency_effective` is measured."""
     header: list[str] = []
     value: dict[str, dict[str, Any]] = {}
@@ -223,7 +223,7 @@ def read_requests(source: Source) -> Imported:
         **_statistics("tpot", [_value(f, "inter_token_latency") for f in kept]),
         **_statistics("itl", gaps),
         **_statistics("e2e", [_value(f, "request_latency") for f in kept]),
-        "notes": notes(f"{KIND} requests", f"{lost} failed" if lost else "", few_requests(len(kept))),
+        "notes": notes(f"{KIND_AIPERF} requests", f"{lost} failed" if lost else "", few_requests(len(kept))),
     }
     row.pop("e2e_p50_ms", None)
     return Imported("", [{"id": row_identifier(source.text, 0), **row}], problems)

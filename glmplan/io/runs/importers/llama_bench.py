@@ -21,39 +21,39 @@ from glmplan.io.runs.importers.record import (
 )
 
 __all__ = [
-    "KIND",
     "KIND_LLAMA_BATCHED_BENCH",
-    "read",
-    "read_csv",
+    "KIND_LLAMA_BENCH",
+    "read_csv_llama_bench",
     "read_llama_batched_bench",
+    "read_llama_bench",
     "read_markdown",
     "read_table",
-    "recognise",
-    "recognise_csv",
+    "recognise_csv_llama_bench",
     "recognise_llama_batched_bench",
+    "recognise_llama_bench",
     "recognise_markdown",
     "recognise_table",
 ]
 
 
-KIND = "llama-bench"
+KIND_LLAMA_BENCH = "llama-bench"
 _MARKDOWN = r"^\s*\|\s*model\s*\|.*\btest\s*\|.*t/s\s*\|"
-recognise = by_keys("n_prompt", "n_gen", "avg_ts")
+recognise_llama_bench = by_keys("n_prompt", "n_gen", "avg_ts")
 recognise_markdown = by_text(_MARKDOWN)
 
 
-def recognise_csv(source: Source) -> bool:
+def recognise_csv_llama_bench(source: Source) -> bool:
     """Tell whether a file is the CSV of `llama-bench`."""
     head = source.text.lstrip("\ufeff").partition("\n")[0].replace('"', "").split(",")
     return {"n_prompt", "n_gen", "avg_ts"} <= set(head)
 
 
-def read(source: Source) -> Imported:
+def read_llama_bench(source: Source) -> Imported:
     """Read the tests of a file: `pp` is prefill of one prompt, `tg` is one stream; unknown fields of forks are fine."""
-    return source.collect(_rows)
+    return source.collect(_rows_llama_bench)
 
 
-def _rows(fields: Fields) -> Iterator[dict[str, Any]]:
+def _rows_llama_bench(fields: Fields) -> Iterator[dict[str, Any]]:
     prompt, answer = fields.require("n_prompt"), fields.require("n_gen")
     speed, spread = fields.require("avg_ts"), fields.number("stddev_ts")
     keys, values = fields.text("type_k"), fields.text("type_v")
@@ -70,7 +70,7 @@ def _rows(fields: Fields) -> Iterator[dict[str, Any]]:
         **_test(prompt, answer, fields.number("n_depth") or 0, speed),
         "uncertainty_pct": 100 * spread / speed if spread is not None and speed else None,
         "notes": notes(
-            KIND,
+            KIND_LLAMA_BENCH,
             fields.text("build_commit"),
             fields.text("backends"),
             fields.text("gpu_info") or fields.text("cpu_info"),
@@ -115,9 +115,9 @@ def _test(prompt: float, answer: float, depth: float, speed: float) -> dict[str,
     }
 
 
-def read_csv(source: Source) -> Imported:
+def read_csv_llama_bench(source: Source) -> Imported:
     """Read the CSV of `llama-bench`."""
-    return source.gather(csv_table(source.text), _rows)
+    return source.gather(csv_table(source.text), _rows_llama_bench)
 
 
 def read_markdown(source: Source) -> Imported:
@@ -153,7 +153,7 @@ def _markdown_rows(fields: Fields) -> Iterator[dict[str, Any]]:
         **_test(prompt, answer, depth, rate),
         "uncertainty_pct": 100 * float(speed[2]) / rate if speed[2] and rate else None,
         "notes": notes(
-            KIND, about.get("size"), about.get("backend"), f"ngl {about['ngl']}" if about.get("ngl") else ""
+            KIND_LLAMA_BENCH, about.get("size"), about.get("backend"), f"ngl {about['ngl']}" if about.get("ngl") else ""
         ),
     }
 
@@ -198,7 +198,7 @@ def _rows_llama_batched_bench(fields: Fields) -> Iterator[dict[str, Any]]:
     if answer and decode_time > 0:
         yield about | {
             "phase": "decode",
-            "scenario": f"{KIND} tg",
+            "scenario": f"{KIND_LLAMA_BENCH} tg",
             # a sweep decodes on top of n_kv; a batch decodes on top of its own prompt
             "input_tokens": None if sweep else prompt,
             "context_depth": depth if sweep else None,
@@ -210,7 +210,7 @@ def _rows_llama_batched_bench(fields: Fields) -> Iterator[dict[str, Any]]:
     if prompt and prefill_time > 0:
         yield about | {
             "phase": "prefill",
-            "scenario": f"{KIND} pp",
+            "scenario": f"{KIND_LLAMA_BENCH} pp",
             "input_tokens": prompt,
             "context_depth": depth,
             "prefill_tokens_per_s": (prompt if shared else users * prompt) / prefill_time,

@@ -26,40 +26,40 @@ from glmplan.io.runs.importers.record import (
 )
 
 __all__ = [
-    "KIND",
     "KIND_INFERENCEX",
     "KIND_INFERENCE_PERF",
     "KIND_MLPERF",
     "KIND_SGLANG_BENCH",
+    "KIND_VLLM_BENCH",
     "block_kind",
-    "read",
     "read_block",
     "read_inference_perf",
     "read_inferencex",
     "read_mlperf",
     "read_sglang_bench",
-    "recognise",
+    "read_vllm_bench",
     "recognise_block",
     "recognise_inference_perf",
     "recognise_inferencex",
     "recognise_mlperf",
     "recognise_sglang_bench",
+    "recognise_vllm_bench",
 ]
 
 
-KIND = "vllm bench serve"
-recognise = by_keys("total_output_tokens", "request_throughput", without="mean_e2e_latency_ms")
+KIND_VLLM_BENCH = "vllm bench serve"
+recognise_vllm_bench = by_keys("total_output_tokens", "request_throughput", without="mean_e2e_latency_ms")
 
 
-def read(source: Source) -> Imported:
+def read_vllm_bench(source: Source) -> Imported:
     """Read the runs of a file.
 
     The engine stays empty: `endpoint_type` and `backend` name the protocol the client spoke, not who answered.
     """
-    return source.collect(_rows)
+    return source.collect(_rows_vllm_bench)
 
 
-def _rows(fields: Fields) -> Iterator[dict[str, Any]]:
+def _rows_vllm_bench(fields: Fields) -> Iterator[dict[str, Any]]:
     completed = fields.require("completed")
     if completed < 1:
         raise BadRecord(Problem(fields.line, "completed", "expected at least one finished request, got 0"))
@@ -92,7 +92,7 @@ def _rows(fields: Fields) -> Iterator[dict[str, Any]]:
     elif row["e2e_mean_ms"] is None and fields.numbers("ttfts"):
         row |= _end_to_end(fields)
     row["notes"] = notes(
-        KIND,
+        KIND_VLLM_BENCH,
         f"endpoint {fields.text('endpoint_type', 'backend')}" if "endpoint_type" in fields else "",
         f"{failed:.0f} failed" if failed else "",
         f"burstiness {fields.number('burstiness')}" if fields.number("burstiness") not in (None, 1.0) else "",

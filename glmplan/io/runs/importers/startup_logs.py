@@ -13,23 +13,23 @@ from glmplan.io.runs.importers.record import Imported, Source, by_text, notes, r
 from glmplan.units import GIB, Ratio
 
 __all__ = [
-    "KIND",
     "KIND_LLAMACPP_LOG",
     "KIND_SGLANG_LOG",
     "KIND_TRTLLM_LOG",
+    "KIND_VLLM_LOG",
     "LoggedStart",
     "StartupLog",
     "imported",
     "matches",
     "number",
-    "read",
     "read_llamacpp_log",
     "read_sglang_log",
     "read_trtllm_log",
-    "recognise",
+    "read_vllm_log",
     "recognise_llamacpp_log",
     "recognise_sglang_log",
     "recognise_trtllm_log",
+    "recognise_vllm_log",
     "start_up_logs",
     "weights_of_method",
 ]
@@ -135,7 +135,9 @@ class StartupLog:
     lines: dict[str, int] = field(default_factory=dict)
 
     def put(self, name: str, value: Any, line: int, keep: str = "first") -> None:
-        """Store a value. Ranks repeat themselves, so `keep` says which counts: the first, the last, the max or the min."""
+        """Store a value. Ranks repeat themselves, so `keep` says which counts: the first, the last, the max or the
+        min.
+        """
         old = getattr(self, name)
         if value is None:
             return
@@ -380,7 +382,7 @@ def _start(row: dict[str, str], file: Path) -> LoggedStart:
 
 # The startup log of vLLM, V0 and V1, one or many ranks.
 
-KIND = "vllm startup log"
+KIND_VLLM_LOG = "vllm startup log"
 #: Arguments of the engine line and the fields they fill; the last group of the pattern is the value.
 _ARGUMENTS = {
     "tp": r"tensor_parallel_size['\"]?[=:] ?(\d+)",
@@ -388,7 +390,7 @@ _ARGUMENTS = {
     "dp": r"data_parallel_size['\"]?[=:] ?(\d+)",
     "dcp": r"decode_context_parallel_size['\"]?[=:] ?(\d+)",
 }
-recognise = by_text(r"vLLM API server version|LLM engine \(v|GPU KV cache size:|# GPU blocks: |gpu_worker\.py")
+recognise_vllm_log = by_text(r"vLLM API server version|LLM engine \(v|GPU KV cache size:|# GPU blocks: |gpu_worker\.py")
 #: what the log says in words, and the settings that it prints; of a name that stands twice the later pattern is added
 _WORDS = (
     ("version", r"LLM engine \(v([^)]+)\)"),
@@ -423,7 +425,7 @@ _SIZES = (
 )
 
 
-def read(source: Source) -> Imported:
+def read_vllm_log(source: Source) -> Imported:
     """Read a startup log.
 
     Old versions print GiB as GB; both are binary here. Each rank prints its own line: the fullest rank's weights
@@ -431,7 +433,7 @@ def read(source: Source) -> Imported:
 
     Examples
     --------
-    >>> read(Source("", "GPU KV cache size: 341,504 tokens")).rows[0]["kv_pool_tokens"]
+    >>> read_vllm_log(Source("", "GPU KV cache size: 341,504 tokens")).rows[0]["kv_pool_tokens"]
     341504.0
     """
     text, log = source.text, StartupLog("vllm")
@@ -500,7 +502,7 @@ def read_sglang_log(source: Source) -> Imported:
     Examples
     --------
     >>> log = "KV Cache is allocated. #tokens: 1000, K size: 2.00 GB, V size: 2.00 GB"
-    >>> read(Source("", log)).logged.kv_pool / 2**30
+    >>> read_vllm_log(Source("", log)).logged.kv_pool / 2**30
     4.0
     """
     text, log = source.text, StartupLog("sglang")
@@ -607,7 +609,7 @@ def read_trtllm_log(source: Source) -> Imported:
     Examples
     --------
     >>> log = "[TensorRT-LLM][INFO] [MemUsageChange] Allocated 5.95 GiB for max tokens in paged KV cache (86720)."
-    >>> read(Source("", log)).rows[0]["kv_pool_tokens"]
+    >>> read_vllm_log(Source("", log)).rows[0]["kv_pool_tokens"]
     86720.0
     """
     text, log = source.text, StartupLog("trtllm")
