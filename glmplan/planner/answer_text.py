@@ -74,7 +74,7 @@ def memory_table(answer: AnswerRecord, width: int) -> str:
     shown = groups[:8]
     holding = answer.holding
     assert holding is not None
-    lacks = holding.verdict == "does_not_fit"
+    lacks = holding.lacking > 0
     for places, row in shown:
         name = f"card {places[0]}" if len(places) == 1 else f"cards {places[0]}-{places[-1]}"
         bar = f"[{_bar(row, marks)}] " * bool(marks)
@@ -92,6 +92,10 @@ def memory_table(answer: AnswerRecord, width: int) -> str:
     if lacks:
         text = f"short: what is missing to hold one request of {answer.asked.full_request:,} tokens as well"
         out += paragraph(width, text)
+    if holding.host:
+        has = "of unknown size" if holding.host_memory is None else f"of {holding.host_memory / GIB:.0f} GiB"
+        lack = f", {holding.host_short / GIB:.0f} GiB short" * (holding.host_short > 0)
+        out += paragraph(width, f"host memory {has}: weights {holding.host / GIB:.0f} GiB{lack}")
     if holding.pool > 0:
         low = f" ({holding.pool_low:,.0f} to {holding.pool_high:,.0f})" if holding.pool_high > holding.pool else ""
         per_token = max(row.per_token for row in rows)

@@ -29,7 +29,7 @@ from glmplan.costs.memory.settings import MemorySettings, PartMemory, part_memor
 from glmplan.costs.points import Layout
 from glmplan.planner.question import Asked
 from glmplan.prediction.deployment import keeps_experts_on_host, keeps_indexer, runs_sparse
-from glmplan.units import GIB, QUANTILE_90, Bytes, Ratio, TokenCount
+from glmplan.units import GIB, QUANTILE_90, Ratio, TokenCount
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,7 +51,6 @@ __all__ = [
     "experts_on_host",
     "layout_name",
     "memory_rows",
-    "pinned_bytes",
     "settings_of",
     "stage_ranks",
 ]
@@ -358,6 +357,10 @@ class Holding:
     over, over_low : float
         By how much the fullest rank with its pool and what runs beside it holds more than its memory, as where a
         launch is told too large a share, mean and low end; 0 or less where it does not, [B]
+    host : float
+        Weights that all servers keep in the memory of a node of the host, [B]
+    host_memory : float or None
+        Memory of that node; None where it is not known, [B]
     """
 
     terms: Terms
@@ -378,6 +381,8 @@ class Holding:
     short_high: float
     over: float = 0.0
     over_low: float = 0.0
+    host: float = 0.0
+    host_memory: float | None = None
 
     def __repr__(self) -> str:
         return f"<Holding {self.terms.name}: {self.verdict}, pool {self.pool:,.0f} tokens, {self.held:.4g} requests>"
@@ -388,6 +393,11 @@ class Holding:
         return max(self.short, self.over)
 
     @property
+    def host_short(self) -> float:
+        """What the weights in host memory lack on a node; 0 where they fit or its memory is not known, [B]"""
+        return 0.0 if self.host_memory is None else max(self.host - self.host_memory, 0.0)
+
+    @property
     def spread(self) -> float:
         """By how much less it may lack: from the mean to the favourable end of the 90 % interval, [B]"""
         return self.lacking - max(self.short_high, self.over_low)
@@ -395,14 +405,40 @@ class Holding:
     @property
     def may_start(self) -> bool:
         """Whether it does not fit in the mean, but would at the favourable end of the 90 % interval."""
-        return self.terms.blocked is None and self.lacking > 0 >= max(self.short_high, self.over_low)
+        favourable = max(self.short_high, self.over_low)
+        return self.terms.blocked is None and not self.host_short and self.lacking > 0 >= favourable
 
     @property
     def verdict(self) -> str:
-        """``fits``, ``tight`` (one full-length request fits only at the mean) or ``does_not_fit``."""
-        if self.lacking > 0:
+        """``fits``, ``tight`` (one full-length request fits only at the mean) or ``does_not_fit``.
+
+        Memory of the accelerators and of the host.
+        """
+        if self.lacking > 0 or self.host_short > 0:
             return "does_not_fit"
         return "tight" if self.short_low > 0 else "fits"
+
+    def beside(self, longest: TokenCount) -> Ratio:
+        """Requests of the asked length that one KV pool holds beside a longer request.
+
+        Returns: At the mean; 0 where the pool does not hold the longer request.
+
+        Notes
+        -----
+        Requests of two lengths have no common number of tokens where windows, states or compressed caches make a token
+        of a short request dearer: the share of the pool that the longer request takes is one of bytes.
+        """
+        if longest > self.context:
+            return 0.0
+        each = self.held / (self.terms.dp * self.terms.decoding)
+        if not np.isfinite(self.context):  # no cache grows: every request takes the same
+            return max(each - 1.0, 0.0)
+        stages = [stage for stage in self.memory.stages if stage.held[self.point]]
+        taken, pool = (
+            np.array([float(stage.request_bytes(float(length))[self.point]) for stage in stages])
+            for length in (longest, self.context)
+        )
+        return each * (1.0 - float(np.max(taken[pool > 0] / pool[pool > 0], initial=0.0)))
 
     def printed(self, longest: TokenCount) -> tuple[float, float, float]:
         """Tokens that the engine prints as the size of its cache when it starts.
@@ -460,7 +496,16 @@ class Ranks:
         if key not in self._held:
             pools = _pools(self._memory[form], self.asked.machine.accelerator, settings_of(self.asked, terms))
             self._held[key] = _arrays(self.asked, pools)
-        return self._held[key].at(self.found.index(layout), terms)
+        return self._on_host(self._held[key].at(self.found.index(layout), terms))
+
+    def _on_host(self, holding: Holding) -> Holding:
+        """The same with what its servers keep in host memory, spread over the nodes that they use."""
+        ranks = sum(row.host for row in holding.rows()) if any(one.host.any() for one in holding.memory.stages) else 0.0
+        if not ranks:
+            return holding
+        terms, host = holding.terms, self.asked.machine.host
+        nodes = -(-terms.accelerators // host.accelerators_per_node)
+        return replace(holding, host=ranks * terms.replicas / nodes, host_memory=host.host_memory)
 
 
 def settings_of(asked: Asked, terms: Terms) -> MemorySettings:
@@ -722,8 +767,3 @@ class MemoryPlan:
 def experts_on_host(asked: Asked) -> bool:
     """Whether the engine keeps routed experts in host memory."""
     return keeps_experts_on_host(asked.engine)
-
-
-def pinned_bytes(holding: Holding) -> Bytes:
-    """Weights of a plan in host memory."""
-    return sum(row.host for row in holding.rows())

@@ -21,7 +21,7 @@ from glmplan.planner.question import DEFAULT_ENGINE, MLX_ENGINE, Asked
 from glmplan.planner.ranking import Scored, deployment_of, load_of, needless_stages, shown_users
 from glmplan.planner.simulated import host_copies, shown_rate, steady_rate, traffic_run, why_no_copies
 from glmplan.planner.traffic_search import decides_plan, solve_under
-from glmplan.planner.users import Solution, solve
+from glmplan.planner.users import Solution, danger_under, solve
 from glmplan.prediction.predict import predict_many
 from glmplan.simulation.traffic.spec import Traffic
 from glmplan.units import Ratio
@@ -50,11 +50,13 @@ __all__ = [
 
 
 def verdict_of(asked: Asked, first: Scored) -> str:
-    """Verdict of a plan: one full-length request, and every user if a number of users was asked for."""
+    """Verdict of a plan: one full-length request, every user if a number of users was asked for, and no danger."""
     holding = first.holding
     if holding.terms.blocked is not None:
         return "does_not_fit"
     if holding.verdict == "fits" and asked.users_given and holding.held_low < asked.users[-1]:
+        return "tight"
+    if holding.verdict == "fits" and danger_under(asked, holding) is not None:
         return "tight"
     return holding.verdict
 

@@ -229,9 +229,11 @@ class _Screen:
         parts = " + ".join(f"{name} {size / GIB:.1f}" for name, size in terms_of if size)
         which = f"each card of stage {holding.stage}" if terms.pp > 1 else "each card"
         text = f"{which if terms.accelerators > 1 else 'the card'}: {parts} of {row.capacity / GIB:.1f} GiB"
-        if holding.verdict == "does_not_fit" and row.usable < 0.995 * row.capacity:
+        if holding.lacking > 0 and row.usable < 0.995 * row.capacity:
             text += f", of which the engine takes up to {row.usable / GIB:.1f}"
-        text += f"; {row.host / GIB:.0f} GiB in host memory" * bool(row.host)
+        if holding.host:
+            of = "" if holding.host_memory is None else f" of {holding.host_memory / GIB:.0f}"
+            text += f"; {holding.host / GIB:.0f}{of} GiB of host memory"
         if holding.pool > 0:
             low = f" ({holding.pool_low:,.0f} to {holding.pool_high:,.0f})"
             text += f"; pool {holding.pool:,.0f} tokens{low if holding.pool_high > holding.pool else ''}"

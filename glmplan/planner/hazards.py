@@ -46,8 +46,12 @@ class PlanFacts:
         What the rest of the machine draws, [W]
     users : int
         Users at once, [-]
-    pool_tokens, longest_tokens, request_tokens : float or None
-        KV cache pool; longest and typical request with its answer, [token]
+    longest_tokens, longest_held : float or None
+        Longest request with its answer that the engine accepts, and the longest that one KV pool holds alone, [token]
+    beside : float or None
+        Requests of the asked length that one KV pool holds beside the longest that the engine accepts, [-]
+    pools : int
+        KV pools among which the users are spread: data-parallel ranks of all servers, [-]
     """
 
     members: tuple[int, ...]
@@ -58,9 +62,10 @@ class PlanFacts:
     power_limit: float | None = None
     rest_power: float | None = None
     users: int = 1
-    pool_tokens: float | None = None
     longest_tokens: float | None = None
-    request_tokens: float | None = None
+    longest_held: float | None = None
+    beside: float | None = None
+    pools: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,14 +281,15 @@ def _retrain(host: Host, facts: PlanFacts) -> list[Hazard]:
 
 
 def _pool(host: Host, facts: PlanFacts) -> list[Hazard]:
-    pool, longest = facts.pool_tokens, facts.longest_tokens
-    if pool is None or longest is None:
+    longest, held, beside = facts.longest_tokens, facts.longest_held, facts.beside
+    if longest is None or held is None or beside is None:
         return []
-    others = max(facts.users - 1, 0) * (facts.request_tokens or 0.0)
-    numbers = f"longest request {longest:.0f} tokens, {max(facts.users - 1, 0)} others {others:.0f}, pool {pool:.0f}"
-    if longest > pool:
+    numbers = f"longest request {longest:,.0f} tokens, a KV pool holds one of {held:,.0f} tokens"
+    if longest > held:
         return [_hazard("kv-pool-tight", numbers, "danger")]
-    return [_hazard("kv-pool-tight", numbers)] if facts.users > 1 and longest + others > pool else []
+    others = -(-facts.users // facts.pools) - 1
+    numbers += f"; beside the longest {others:,} others, {beside:,.1f} fit"
+    return [_hazard("kv-pool-tight", numbers)] if others > beside else []
 
 
 def _links(host: Host, facts: PlanFacts) -> list[Hazard]:

@@ -9,6 +9,7 @@ from glmplan.planner.answer_text import fit_text
 from glmplan.planner.capacity import Holding, Obstacles, Terms, stage_ranks
 from glmplan.planner.changes import Looked, changes_of, verdict_of
 from glmplan.planner.evidence import basis_words, evidence_words
+from glmplan.planner.hazards import hazard_rules
 from glmplan.planner.launch import launch_command, launch_context
 from glmplan.planner.layouts import apart_basis, known_apart
 from glmplan.planner.plan import AnswerRecord, RunnerUp, TrafficRun, UserRow, Warn, worth_telling
@@ -19,8 +20,10 @@ from glmplan.planner.traffic_search import asked_under, solve_under, traffic_of,
 from glmplan.planner.users import (
     Solution,
     binding_words,
+    danger_under,
     grid_of,
     hazard_warnings,
+    hazards_of,
     is_steady,
     model_warnings,
     predictions_of,
@@ -247,6 +250,13 @@ def _perhaps(best: Holding) -> str:
     return uncertain if best.may_start else ""
 
 
+def _host_words(best: Holding) -> str:
+    """What the memory of the host lacks."""
+    assert best.host_memory is not None
+    sizes = f"{best.host / GIB:.0f} GiB of weights in {best.host_memory / GIB:.0f} GiB of host memory"
+    return f"{sizes}, {best.host_short / GIB:.0f} GiB short"
+
+
 def _headline(solution: Solution, verdict: str) -> str:
     asked, best = solution.asked, solution.best
     idle = asked.machine.count - best.terms.accelerators
@@ -254,6 +264,8 @@ def _headline(solution: Solution, verdict: str) -> str:
     if best.terms.blocked is not None:
         return f"does not run with {asked.engine}: {best.terms.blocked.title}"
     length = f"{asked.full_request:,} tokens"
+    if best.host_short > 0:
+        return f"does not fit: {_host_words(best)}"
     if verdict == "does_not_fit" and best.short <= 0:
         lack = f"graphs and activations lack {best.over / GIB:.1f} GiB beside the pool on {_cards(best)}"
         lack += _perhaps(best)
@@ -266,6 +278,10 @@ def _headline(solution: Solution, verdict: str) -> str:
         return (
             f"tight: one request of {length} fits in the mean, but is {lack} if the engine takes more than usual{left}"
         )
+    if verdict == "tight" and (not asked.users_given or best.held_low >= asked.users[-1]):
+        danger = danger_under(asked, best)
+        assert danger is not None  # nothing else is left
+        return f"tight: fits with {best.terms.name}, but is not safe: {danger.title}{left}"
     if verdict == "tight":
         users = asked.users[-1]
         if best.held >= users:
@@ -285,6 +301,11 @@ def _reasons(solution: Solution, verdict: str) -> tuple[str, ...]:
     blocked = best.terms.blocked
     if blocked is not None:
         return tuple(text for text in (blocked.effect, f"do: {blocked.do}", f"source: {blocked.source}") if text)
+    if best.host_short > 0:
+        rule = hazard_rules()["host-memory-overcommit"]
+        return (f"{_host_words(best)}: {rule.effect}", f"do: {rule.change}", f"source: {rule.source}")
+    if verdict == "tight" and (danger := danger_under(solution.asked, best)) is not None:
+        return (f"{danger.title}: {danger.numbers}", f"do: {danger.change}", f"source: {danger.source}")
     return ()
 
 
@@ -309,7 +330,10 @@ def _warnings(solution: Solution, rows: tuple[object, ...]) -> tuple[Warn, ...]:
                 _applied(wall, best.terms),
             )
         )
-    return (*found, *model_warnings(asked.model))
+    # a plan without speeds has no safe number, which tells its hazards otherwise
+    unsafe = best.host_short > 0 and not rows
+    hazards = hazards_of(asked, best, users=1, longest=launch_context(asked, best)) if unsafe else ()
+    return (*hazard_warnings(hazards), *found, *model_warnings(asked.model))
 
 
 def _by_severity(found: tuple[Warn, ...]) -> tuple[Warn, ...]:

@@ -88,6 +88,8 @@ def why_not(
     if one.terms.blocked is not None:
         return f"does not run: {one.terms.blocked.title}"
     if one.verdict == "does_not_fit":
+        if one.host_short > 0:
+            return f"{one.host_short / GIB:.0f} GiB of host memory short"
         perhaps = ", within the uncertainty" if one.may_start else ""
         return f"{one.lacking / GIB:.1f} GiB short on each card of stage {one.stage}{perhaps}"
     if one.verdict == "tight" and best.verdict == "fits":
@@ -376,7 +378,7 @@ def rank_layouts(
             outside = terms.tp * terms.dp > asked.machine.per_node
             return (_UNKNOWN, float(outside), terms.pp, terms.dp, terms.ep, -one.pool)
         if classes[place] >= _UNKNOWN or place not in speeds:
-            return (classes[place], max(one.lacking, 0.0), -one.pool, terms.pp, terms.dp, terms.ep)
+            return (classes[place], max(one.lacking, 0.0), one.host_short, -one.pool, terms.pp, terms.dp, terms.ep)
         fast = speeds[place]
         rank = 3.0 if place in staged else 0.0 if place in near else 1.0 if place in quick else 2.0
         first = (-fast.many_low, -fast.alone_low)

@@ -189,7 +189,7 @@ def host_copies(asked: Asked, holding: Holding, traffic: Traffic) -> HostCopies 
     size = token * wanted
     if host.host_memory is not None:
         nodes = -(-terms.accelerators // max(len(facts.members), 1))
-        size = min(size, nodes * host.host_memory - facts.pinned)
+        size = min(size, nodes * (host.host_memory - facts.pinned))
     ranks = terms.dp * terms.replicas
     tokens = int(size / token / ranks)
     if tokens <= 0:

@@ -13,7 +13,7 @@ import numpy as np
 from glmplan.catalog.engines.limitations import load_engine
 from glmplan.catalog.formats import kv_format
 from glmplan.catalog.schema.model import ModelSpec
-from glmplan.planner.capacity import Holding, Obstacles, Ranks, Terms, contexts_of, pinned_bytes
+from glmplan.planner.capacity import Holding, Obstacles, Ranks, Terms, contexts_of
 from glmplan.planner.hazards import Hazard, PlanFacts, hazards_for, is_safe
 from glmplan.planner.launch import launch_context
 from glmplan.planner.layouts import layouts, servers_of
@@ -39,6 +39,7 @@ __all__ = [
     "binding_words",
     "count_users",
     "danger_of",
+    "danger_under",
     "facts_of",
     "grid_of",
     "hazard_warnings",
@@ -309,11 +310,12 @@ def facts_of(asked: Asked, holding: Holding, *, users: int, longest: TokenCount)
     return PlanFacts(
         members=tuple(on_node),
         tp=terms.tp,
-        pinned=pinned_bytes(holding),
+        pinned=holding.host,
         users=max(users, 1),
-        pool_tokens=holding.pool,
         longest_tokens=float(longest),
-        request_tokens=float(asked.request_tokens),
+        longest_held=holding.context,
+        beside=holding.beside(longest),
+        pools=holding.terms.dp * holding.terms.decoding,
         power_limit=asked.power_limit,
     )
 
@@ -324,6 +326,15 @@ def hazards_of(asked: Asked, holding: Holding, *, users: int, longest: TokenCoun
     Returns: What is known to be wrong, or cannot be ruled out.
     """
     return hazards_for(asked.machine.host, facts_of(asked, holding, users=users, longest=longest))
+
+
+def danger_under(asked: Asked, holding: Holding) -> Hazard | None:
+    """The danger under which a plan neither fits nor is safe, however many use it.
+
+    Returns: The worst; None where there is none. The number of users decides warnings alone.
+    """
+    hazards = hazards_of(asked, holding, users=1, longest=launch_context(asked, holding))
+    return None if is_safe(hazards) else hazards[0]
 
 
 def hazard_warnings(hazards: tuple[Hazard, ...]) -> tuple[Warn, ...]:
@@ -437,8 +448,7 @@ def danger_of(asked: Asked, holding: Holding) -> Hazard | None:
 
     Returns: The worst, of as many users as else were safe; None where there is none.
     """
-    _, hazards = safe_number(asked, holding)
-    return None if is_safe(hazards) else hazards[0]
+    return danger_under(asked, holding)
 
 
 def count_users(asked: Asked, holding: Holding, traffic: Traffic, targets: Sequence[Target]) -> Counted | None:

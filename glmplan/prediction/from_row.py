@@ -56,6 +56,7 @@ __all__ = [
     "memory_of",
     "model_of",
     "question_of",
+    "request_tokens",
     "run_memory",
     "said_by_script",
     "settings_of_row",
@@ -475,14 +476,18 @@ def _layout(run: Run, assumed: list[str]) -> tuple[int, int, int, int, int, int]
     return tp, pp, dp, min(ep, tp * dp), dcp, tp * pp * dp
 
 
+def request_tokens(load: Load) -> Tokens:
+    """Tokens that a request of a load holds at its end, with what is in the cache before its prompt."""
+    return load.input_tokens + load.output_tokens + load.context
+
+
 def memory_of(question: Question) -> MemoryAnswer | None:
     """Memory of a question's deployment.
 
     Returns: None for parts whose memory is not published and for weights that stay in host memory.
     """
     load = question.load
-    length = load.input_tokens + load.output_tokens + load.context
-    found = run_memory(question.run, question.deployment, length)
+    found = run_memory(question.run, question.deployment, request_tokens(load))
     if found is None or load.replicas == 1:
         return found
     pool = (load.replicas * one for one in (found.pool_tokens, found.pool_low, found.pool_high))

@@ -18,7 +18,15 @@ from glmplan.io.runs.ledger import known_names
 from glmplan.io.runs.record import Run
 from glmplan.io.runs.table import runs_of_frame
 from glmplan.prediction.evidence import refused_widths
-from glmplan.prediction.from_row import STAND_IN, Question, alternatives_of, memory_of, question_of, why_unknown
+from glmplan.prediction.from_row import (
+    STAND_IN,
+    Question,
+    alternatives_of,
+    memory_of,
+    question_of,
+    request_tokens,
+    why_unknown,
+)
 from glmplan.prediction.load import Load
 from glmplan.prediction.offloaded_rows import predict_hybrid
 from glmplan.prediction.predict import (
@@ -181,6 +189,8 @@ def _service(question: Question) -> Service:
     return Service(table, pool, settings, front_end_seconds(d, load.input_tokens), wake=wake_seconds(d))
 
 
+#: figures that need no server to run
+_OF_MEMORY = frozenset({"weights_gib_per_accelerator", "kv_pool_tokens"})
 #: all columns, in order; each figure also with `_low` and `_high` (90 % interval)
 COLUMNS: tuple[str, ...] = (
     "id",
@@ -213,12 +223,18 @@ class RowPrediction:
 
 
 def predict_runs(
-    runs: Iterable[Run], *, progress: Callable[[int, int], None] | None = None, as_fitted: bool = False
+    runs: Iterable[Run],
+    *,
+    progress: Callable[[int, int], None] | None = None,
+    as_fitted: bool = False,
+    measured: bool = False,
 ) -> list[RowPrediction]:
     """Predict each row; a row that cannot be answered says why and the others are answered.
 
     - `progress`: Called with how many rows are prepared, and of how many.
     - `as_fitted`: Leave intervals of rows that no fit takes as wide as those of others.
+    - `measured`: The servers of the rows are known to have run: speeds are predicted also where memory says that none
+      fits.
     """
     rows = list(runs)
     found: list[RowPrediction | None] = [None] * len(rows)
@@ -251,7 +267,8 @@ def predict_runs(
     alone = predict_many([(q.deployment, _prefill_alone(q.load), q.run.measured_on) for _, q in timed])
     prefill = dict(zip((place for place, _ in timed), alone, strict=True))
     for (place, question), prediction in zip(questions, main, strict=True):
-        found[place] = _answer(question.run, prediction, prefill.get(place), question)
+        answer = _answer(question.run, prediction, prefill.get(place), question)
+        found[place] = answer if measured else _without_speed(answer, question)
     _widen(found, questions)
     if not as_fitted:
         _stretch(found, [place for (place, _), reason in zip(questions, reasons, strict=True) if reason])
@@ -386,7 +403,7 @@ def _answer(
         if figure is not None:
             figures[column] = figure.scaled(1.0 / one.factor)
     memory = memory_of(question) if question is not None else None
-    if question is not None and memory is not None:
+    if memory is not None:
         weights, (less, more) = memory.weights_gib, memory.weights_apart
         figures["weights_gib_per_accelerator"] = Figure(weights, weights * (1 - less), weights * (1 + more))
         if memory.pool_tokens > 0:
@@ -397,6 +414,18 @@ def _answer(
     if memory is not None and memory.pool_tokens <= 0:
         outside = _joined("the weights leave no room for a KV cache", outside)
     return RowPrediction(run.id, figures, basis, outside, "")
+
+
+def _without_speed(answer: RowPrediction, question: Question) -> RowPrediction:
+    """No speed where the cache holds no request of the row even at the upper bound of memory, with the reason."""
+    memory = memory_of(question)
+    if memory is None or memory.pool_high >= request_tokens(question.load):
+        return answer
+    kept = {name: one for name, one in answer.figures.items() if name in _OF_MEMORY}
+    tokens = f"one request of {request_tokens(question.load):,.0f} tokens"
+    reason = f"does not fit: beside {memory.weights_gib:.1f} GiB of weights on an accelerator the cache holds "
+    reason += f"{memory.pool_tokens:,.0f} tokens ({memory.pool_high:,.0f} at the upper bound), not {tokens}"
+    return replace(answer, figures=kept, error=reason)
 
 
 def _backend(question: Question) -> tuple[str, ...]:

@@ -217,6 +217,9 @@ def _memory(answer: FitAnswer) -> dict[str, Any] | None:
         "requests_held_low": _count(holding.held_low),
         "short_gib": _rounded(max(holding.lacking, 0.0) / GIB),
         "short_gib_low": _rounded(max(holding.short_low, holding.over, 0.0) / GIB),
+        "host_gib": _rounded(holding.host / GIB),
+        "host_capacity_gib": None if holding.host_memory is None else _rounded(holding.host_memory / GIB),
+        "host_short_gib": _rounded(holding.host_short / GIB),
         "ranks": [
             {
                 "rank": number,

@@ -159,13 +159,14 @@ def _hazards(question: Question, answer: RowPrediction) -> tuple[Hazard, ...]:
     pool = answer.figures.get("kv_pool_tokens")
     # tables of decoding give the same tokens as prompt and as context
     each = max(load.input_tokens, load.context) + load.output_tokens
+    held = pool.value if pool else None
     facts = PlanFacts(
         members=tuple(range(min(d.count, host.accelerators_per_node))),
         tp=d.tp,
         users=round(min(load.concurrency, load.max_requests)),
-        pool_tokens=pool.value if pool else None,
         longest_tokens=each,
-        request_tokens=each,
+        longest_held=held,
+        beside=None if held is None else held / each - 1.0,
     )
     return hazards_for(host, facts)
 
@@ -284,7 +285,7 @@ def seed_systems() -> list[SeedSystem]:
     Returns: In the order of the ledger, then the run that crashed.
     """
     runs = list(read_runs(data_folder("calibration") / "measurements" / "field-reports-glm.csv"))
-    systems = [_system(run, answer) for run, answer in zip(runs, predict_runs(runs), strict=True)]
+    systems = [_system(run, answer) for run, answer in zip(runs, predict_runs(runs, measured=True), strict=True)]
     return [*systems, crashed_system()]
 
 

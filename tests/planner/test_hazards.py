@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from glmplan.catalog.entries.hosts import load_host, load_machine
 from glmplan.catalog.schema.host import Device, Power
+from glmplan.planner import Words, fit_answer
 from glmplan.planner.hazards import PlanFacts, hazard_rules, hazards_for, is_safe, machine_power
 
 SEED = load_host("six-cards-and-display-gpu")
@@ -138,7 +139,8 @@ def test_blackwell_behind_switches_may_drop_off_the_bus():
     ("longest", "users", "severity"), [(90_000, 8, "warning"), (50_000, 8, None), (120_000, 1, "danger")]
 )
 def test_a_pool_that_one_long_request_fills_evicts_the_others(longest, users, severity):
-    facts = {"pool_tokens": 100_000.0, "longest_tokens": float(longest), "request_tokens": 4000.0, "users": users}
+    beside = (100_000.0 - longest) / 4000.0
+    facts = {"longest_held": 100_000.0, "longest_tokens": float(longest), "beside": beside, "users": users}
     hazard = found(load_host("hgx-b200-8"), **facts).get("kv-pool-tight")
     assert (hazard.severity if hazard else None) == severity
 
@@ -160,3 +162,35 @@ def test_the_worst_comes_first():
 
 def test_a_machine_with_one_memory_has_few_hazards():
     assert not hazards_for(load_host("dgx-spark"), PlanFacts(members=(0,)))
+
+
+@pytest.mark.parametrize(
+    ("model", "machine", "engine"),
+    [
+        ("gemma-4-12b", "4xrtx-4090", "vllm"),  # sliding windows
+        ("gpt-oss-20b", "1xrtx-4090", "vllm"),
+        ("qwen3.5-27b", "2xh100-sxm", "sglang"),  # recurrent states, in pools of their own
+        ("llama-3.1-8b", "1xrtx-4090", "vllm"),  # every token takes the same
+    ],
+)
+def test_a_pool_is_compared_with_requests_of_its_own_length(model, machine, engine):
+    safe = {}
+    for prompt in ("500", "1700", "8000"):
+        answer = fit_answer(Words(model, machine, engine=engine, input=prompt, output="300"), changes=False)
+        held, longest = answer.holding, answer.launch_context
+        # what the launch command asks for is what the pool holds of one such request
+        assert longest <= held.context
+        assert not [one for one in answer.warnings if (one.name, one.severity) == ("kv-pool-tight", "danger")]
+        ranks = held.terms.dp * held.terms.decoding
+        assert 0.0 <= held.beside(longest) <= held.held / ranks
+        assert held.beside(int(held.context) + 1) == 0.0
+        safe[int(prompt)] = answer.safe.users
+    assert safe[500] >= safe[1700] >= safe[8000]
+    assert safe[500] > 0
+
+
+def test_beside_a_long_request_the_rest_of_a_uniform_pool_is_left():
+    held = fit_answer(
+        Words("llama-3.1-8b", "1xrtx-4090", engine="vllm", input="500", output="300"), changes=False
+    ).holding
+    assert held.beside(16_384) == pytest.approx((held.pool - 16_384) / 800, abs=1.0)

@@ -92,3 +92,61 @@ def test_a_plan_that_lacks_more_than_is_uncertain_promises_no_start():
     assert not answer.may_start
     assert "may start" not in answer.headline
     assert fit_record(answer)["may_start"] is False
+
+
+def host_of(folder, *, memory: str, supply: str = "4000 W") -> str:
+    """A machine of two cards with some host memory and one power supply."""
+    path = folder / "machine.toml"
+    path.write_text(
+        f"""
+title = "two cards on one socket"
+source = "an example"
+sockets = [{{ name = "cpu0", memory_size = "{memory}", memory_bandwidth = "307 GB/s" }}]
+roots = [{{ name = "r0", socket = "cpu0" }}]
+power = {{ supply = "{supply}", supplies = 1 }}
+[[cards]]
+accelerator = "rtx-pro-6000-ws"
+count = 2
+parent = "r0"
+link = {{ generation = 5, lanes = 16 }}
+"""
+    )
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("model", "short"),
+    # ktransformers issue 2183: glm-5.3-flash ran out of the 256 GB of its host
+    [("glm-5.3-flash", 304e9 - 256e9), ("kimi-k2.5", 571e9 - 256e9), ("deepseek-v3.1-fp8", 654e9 - 256e9)],
+)
+def test_weights_that_exceed_host_memory_do_not_fit_in_any_answer(tmp_path, model, short):
+    answer = fit_answer(Words(model, host_of(tmp_path, memory="256 GB"), engine="ktransformers"), changes=False)
+    record = fit_record(answer)
+    assert (answer.verdict, record["verdict"], answer.safe) == ("does_not_fit", "does_not_fit", None)
+    assert not answer.users and not answer.user_rate and not answer.may_start
+    assert answer.holding.host_short == pytest.approx(short, abs=1e9)
+    assert record["memory"]["host_short_gib"] == pytest.approx(answer.holding.host_short / GIB, rel=1e-5)
+    total = sum(row.host for row in answer.ranks)
+    assert record["memory"]["host_gib"] == pytest.approx(total / GIB, rel=1e-5)
+    text = f"host memory of 238 GiB: weights {total / GIB:.0f} GiB, {answer.holding.host_short / GIB:.0f} GiB short"
+    assert text in fit_text(answer)
+    assert record["reasons"] and "short" in answer.headline
+    with pytest.raises(DoesNotFit):
+        glmplan.deployment(model, answer.asked.machine.text, engine="ktransformers")
+
+
+def test_host_memory_that_is_not_known_or_large_enough_leaves_the_verdict(tmp_path):
+    large = fit_answer(Words("kimi-k2.5", host_of(tmp_path, memory="1 TB"), engine="ktransformers"), changes=False)
+    assert (large.verdict, large.holding.host_short) == ("fits", 0.0)
+    assert not [one for one in large.warnings if one.severity == "danger"]
+
+
+def test_no_plan_under_a_danger_fits(tmp_path):
+    # two cards of 600 W and 400 W for the rest behind one supply of 1,200 W
+    for supply, verdict in (("1200 W", "tight"), ("4000 W", "fits")):
+        words = Words("llama-3.1-8b", host_of(tmp_path, memory="256 GB", supply=supply))
+        answer = fit_answer(words, changes=False)
+        dangers = [one.name for one in answer.warnings if one.severity == "danger"]
+        assert (answer.verdict, dangers) == (verdict, ["power-supply"] * (verdict == "tight"))
+        assert bool(answer.safe.users) == (verdict == "fits")
+        assert bool(answer.reasons) == (verdict == "tight")

@@ -8,7 +8,8 @@ import pytest
 
 from glmplan.cli import main
 from glmplan.io.runs.columns import ANSWERS
-from glmplan.prediction.table import COLUMNS
+from glmplan.io.runs.table import run_from_row
+from glmplan.prediction.table import COLUMNS, predict_runs
 
 HEADER = "id,model,weights,accelerator,accelerator_count,tp,engine,phase,concurrency,input_tokens,output_tokens,colour"
 GOOD = "a,glm-5,fp8,b200-sxm,8,8,sglang,serving,32,8192,1024,blue"
@@ -97,3 +98,39 @@ def test_more_users_are_never_faster_for_each(tmp_path):
     _, found = predict(tmp_path, *rows)
     tpot = [float(row["tpot_mean_ms"]) for row in found]
     assert tpot == sorted(tpot)
+
+
+SPEEDS = [name for name in ANSWERS if name not in ("weights_gib_per_accelerator", "kv_pool_tokens")]
+
+
+def test_a_row_whose_cache_holds_no_request_has_no_speed_and_says_why(tmp_path):
+    # 16 GB of weights and a pool of some 40,000 tokens on a card of 24 GB
+    row = "a,llama-3.1-8b,bf16,rtx-4090,1,1,vllm,serving,1,{},256,"
+    _, (small,) = predict(tmp_path, row.format(8192))
+    value, high = (float(small[f"kv_pool_tokens{end}"]) for end in ("", "_high"))
+    perhaps, beyond = (round(tokens) - 256 for tokens in ((value + high) / 2, 1.05 * high))
+    _, (may_start, none) = predict(tmp_path, row.format(perhaps), row.format(beyond))
+    assert may_start["error"] == "" and float(may_start["tpot_mean_ms"]) > 0.0
+    assert [none[name] for name in SPEEDS] == [""] * len(SPEEDS)
+    assert "does not fit" in none["error"] and float(none["weights_gib_per_accelerator"]) > 14.0
+
+
+def test_rows_of_servers_that_ran_are_predicted_whatever_memory_says():
+    cells = {"model": "qwen3-235b-a22b", "weights": "fp8", "accelerator": "h200-sxm", "tp": "1", "engine": "vllm"}
+    run = run_from_row({"id": "a", "concurrency": "1", "input_tokens": "1024", "output_tokens": "256", **cells})
+    (asked,), (ran,) = predict_runs([run]), predict_runs([run], measured=True)
+    assert asked.error and "tpot_mean_ms" not in asked.figures
+    assert not ran.error and ran.figures["tpot_mean_ms"].value > 0.0
+    assert asked.figures["weights_gib_per_accelerator"] == ran.figures["weights_gib_per_accelerator"]
+
+
+def test_the_name_of_a_backend_does_not_pad_experts_that_it_holds_as_they_are(tmp_path):
+    # SGLang 0.5.15 on eight H200 (run b11b-398541dc1a): 69.39 ms a token, 508 tokens a second
+    header = "id,model,weights,accelerator,tp,engine,engine_version,moe_backend,concurrency,num_requests"
+    header += ",input_tokens,output_tokens"
+    row = "a{0},deepseek-v4-pro,fp8,h200-sxm,8,sglang,0.5.15,{0},1024,2048,8192,1024"
+    named, unnamed = predict(tmp_path, row.format("flashinfer_mxfp4"), row.format(""), header=header)[1]
+    for column in ("weights_gib_per_accelerator", "kv_pool_tokens", "tpot_mean_ms"):
+        assert float(named[column]) == pytest.approx(float(unnamed[column]), rel=0.01)
+    assert float(named["weights_gib_per_accelerator"]) == pytest.approx(102.3, abs=0.5)
+    assert float(named["tpot_mean_ms_low"]) < 69.39 < float(named["tpot_mean_ms_high"])

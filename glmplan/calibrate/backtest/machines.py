@@ -125,7 +125,7 @@ def hybrid_backtest() -> list[HybridRow]:
                     )
                 )
                 continue
-            answer = predict_runs([run])[0]
+            answer = predict_runs([run], measured=True)[0]
             figure = answer.figures.get(column)
             if figure is None:
                 why = answer.error or without[run.id]
@@ -183,7 +183,7 @@ def _unified() -> list[str]:
     runs = unified_runs()
     rows = unified_rows(runs)
     asked = [row.run for row in rows]
-    full = {answer.id: answer for answer in predict_runs(asked)}
+    full = {answer.id: answer for answer in predict_runs(asked, measured=True)}
     lines = ["| part | model | runs | by bytes, part left out | step-time model |", "|---|---|---:|---:|---:|"]
     totals: dict[str, list[list[float]]] = {}
     for part, found in left_out_parts(rows).items():

@@ -395,7 +395,7 @@ def stretches(refused: Iterable[tuple[Run, str]]) -> dict[str, tuple[float, int]
     needed: dict[str, list[float]] = defaultdict(list)
     groups: dict[str, list[str]] = defaultdict(list)
     marked = marked_reasons(rows)
-    for run, answer in zip(rows, predict_runs(rows, as_fitted=True), strict=True):
+    for run, answer in zip(rows, predict_runs(rows, as_fitted=True, measured=True), strict=True):
         for column, figure in answer.figures.items() if marked[run.id] else ():
             kind, measured = ANSWERS[column].interval, run.observed.get(column, 0.0)
             if not kind or measured <= 0.0 or not figure.low < figure.value < figure.high:

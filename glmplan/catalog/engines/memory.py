@@ -76,7 +76,9 @@ class ExpertKernel:
     output : int
         The width of what comes out of the second matrix is padded to a multiple of it; 0 as `hidden`, [-]
     silicon : tuple of str
-        Compute capabilities, patterns allowed, on which the engine chooses it by itself; empty means everywhere.
+        Compute capabilities, patterns allowed, on which it pads to these widths; empty means everywhere.
+    models : tuple of str
+        Names of models, patterns allowed, whose experts it pads to these widths; empty means all.
     chosen : bool
         Whether the engine chooses it by itself at all.
     since, until : str or None
@@ -92,10 +94,17 @@ class ExpertKernel:
     source: str
     output: int = 0
     silicon: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
     chosen: bool = True
     since: str | None = None
     until: str | None = None
     note: str | None = None
+
+    def pads(self, form: str, *, silicon: str | None, model: str) -> bool:
+        """Say whether these widths are those of a weight format, a part (None: any) and a model."""
+        if form not in self.formats or (self.models and not any(fnmatchcase(model, one) for one in self.models)):
+            return False
+        return not self.silicon or not silicon or any(fnmatchcase(silicon, one) for one in self.silicon)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,27 +195,28 @@ class Loading:
     source: str = ""
 
     def kernel(
-        self, form: str, *, version: str | None, silicon: str | None, backend: str | None
+        self, form: str, *, version: str | None, silicon: str | None, backend: str | None, model: str
     ) -> ExpertKernel | None:
         """The kernel that multiplies routed experts of some format, where it pads them.
 
         - `version`: Version of the engine; None means the newest.
         - `silicon`: Compute capability of the part; None fits every kernel.
-        - `backend`: The kernel that the launch asks for or the log names; None means what the engine chooses.
+        - `backend`: The kernel that the launch asks for or the log names; None means what the engine chooses. A name
+          alone says nothing of padding: one name stands for other code on other parts and for other checkpoints.
         - Returns: None when nothing is padded, or when no source knows the kernel.
 
         Examples
         --------
         >>> from glmplan.catalog.engines.memory import load_memory_rule
         >>> rule = load_memory_rule("vllm").loading
-        >>> found = rule.kernel("mxfp4", version=None, silicon="12.0", backend=None)
+        >>> found = rule.kernel("mxfp4", version=None, silicon="12.0", backend=None, model="gpt-oss-20b")
         >>> found.backend, found.inner, found.hidden
         ('marlin', 128, 256)
         """
         from glmplan.catalog.schema.engine import version_key
 
         for one in self.expert_kernels:
-            if form not in one.formats:
+            if not one.pads(form, silicon=silicon, model=model):
                 continue
             if version is None and one.until:
                 continue
@@ -214,11 +224,7 @@ class Loading:
                 continue
             if version is not None and one.until and version_key(version) >= version_key(one.until):
                 continue
-            if backend is not None:
-                if backend.lower().startswith(one.backend):
-                    return one
-                continue
-            if one.chosen and (not one.silicon or not silicon or any(fnmatchcase(silicon, s) for s in one.silicon)):
+            if one.chosen if backend is None else backend.lower().startswith(one.backend):
                 return one
         return None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -164,11 +163,11 @@ class MemorySettings:
         """Tokens of a block of the cache, [token], where keys of an indexer are cached or not."""
         return float(block_tokens(self.engine, sparse=sparse))
 
-    def expert_kernel(self, form: str) -> ExpertKernel | None:
-        """The kernel that pads routed experts of a weight format, chosen by version and part; None where none pads."""
+    def expert_kernel(self, form: str, model: str) -> ExpertKernel | None:
+        """The kernel that pads a model's routed experts of a weight format, by version and part; None: none pads."""
         silicon = None if self.accelerator is None else _silicon(self.accelerator)
         backend = self.experts_backend
-        return self.rule.loading.kernel(form, version=self.version, silicon=silicon, backend=backend)
+        return self.rule.loading.kernel(form, version=self.version, silicon=silicon, backend=backend, model=model)
 
     def workspace(self, form: str) -> Workspace | None:
         """Buffers that the kernel of routed experts of a weight format keeps; None where no source tells them."""
@@ -186,22 +185,23 @@ class MemorySettings:
         silicon = _silicon(self.accelerator)
         return loading.copied(form, version=self.version, silicon=silicon, certain=certain)
 
-    def possible_kernels(self, form: str) -> tuple[ExpertKernel, ...]:
+    def possible_kernels(self, form: str, model: str) -> tuple[ExpertKernel, ...]:
         """Kernels of routed experts that may pad a weight format where no source says which one runs.
 
         Returns: Empty where the kernel is known, where no engine pads the format, and for engines that keep the
-          experts of their own files; those of other engines where nobody says how this one pads.
+          experts of their own files; those of other engines where nobody says how this one pads. Kernels that pad
+          nothing are not among them.
 
         Examples
         --------
-        >>> MemorySettings(engine="vllm", accelerator="h100-sxm").possible_kernels("mxfp4")
+        >>> MemorySettings(engine="vllm", accelerator="h100-sxm").possible_kernels("mxfp4", "gpt-oss-20b")
         ()
-        >>> found = MemorySettings(engine="sglang", accelerator="h100-sxm").possible_kernels("mxfp4")
+        >>> found = MemorySettings(engine="sglang", accelerator="h100-sxm").possible_kernels("mxfp4", "gpt-oss-20b")
         >>> sorted({one.backend for one in found})
         ['cutlass', 'flashinfer_cutlass', 'marlin', 'triton']
         """
         silicon = self.accelerator and _silicon(self.accelerator)
-        if self.expert_kernel(form) is not None and (self.experts_backend is not None or silicon):
+        if self.expert_kernel(form, model) is not None and (self.experts_backend is not None or silicon):
             return ()
         running = load_engine(self.engine).running
         if running is None or running.reads != "safetensors":
@@ -212,8 +212,7 @@ class MemorySettings:
                 one
                 for engine in engines
                 for one in load_memory_rule(engine).loading.expert_kernels
-                if form in one.formats
-                and (not one.silicon or not silicon or any(fnmatchcase(silicon, each) for each in one.silicon))
+                if one.pads(form, silicon=silicon, model=model) and one.inner * one.hidden > 1
             )
 
         return fitting((self.engine,)) or fitting(memory_engines())

@@ -255,7 +255,7 @@ def _held_tensors(
             continue
         if tensor.tensor_class == "routed_experts":
             if form.name not in kernels:
-                kernels[form.name] = settings.expert_kernel(form.name)
+                kernels[form.name] = settings.expert_kernel(form.name, model)
             size = size * expert_padding(tensor, kernels[form.name], degrees.tp * degrees.dp / degrees.ep)
             size = size * (1.0 + settings.copied_scales(form.name) / form.bits)
             host = host + offloaded * size
@@ -375,10 +375,10 @@ def padding_apart(
                 continue
             form = kept_format(settings.rule.loading, model, tensor, stored).name
             larger = max(larger, settings.copied_scales(form, certain=False) / weight_format(form).bits)
-            possible = settings.possible_kernels(form)
+            possible = settings.possible_kernels(form, model)
             if not possible:
                 continue
-            taken = np.asarray(expert_padding(tensor, settings.expert_kernel(form), cut))
+            taken = np.asarray(expert_padding(tensor, settings.expert_kernel(form, model), cut))
             widest = [float(np.max(expert_padding(tensor, one, cut) / taken)) for one in possible]
             larger = max(larger, max(widest) - 1.0)
             smaller = max(smaller, float(np.max(1.0 - 1.0 / taken)))

@@ -95,7 +95,7 @@ def test_the_kernel_of_experts_follows_version_part_and_what_is_asked() -> None:
     loading = load_memory_rule("vllm").loading
 
     def kernel(silicon: str, version: str | None = None, backend: str | None = None) -> str | None:
-        found = loading.kernel("mxfp4", version=version, silicon=silicon, backend=backend)
+        found = loading.kernel("mxfp4", version=version, silicon=silicon, backend=backend, model="gpt-oss-20b")
         return found and f"{found.backend} {found.inner} {found.hidden}"
 
     assert kernel("9.0", "0.11.0") == "triton 64 256"
@@ -105,7 +105,32 @@ def test_the_kernel_of_experts_follows_version_part_and_what_is_asked() -> None:
     assert kernel("gfx950") == "ck 256 256"
     assert kernel("12.0") == kernel("8.0") == "marlin 128 256"
     assert kernel("12.0", backend="b12x") is None
-    assert loading.kernel("fp8", version=None, silicon="9.0", backend=None) is None
+    assert loading.kernel("fp8", version=None, silicon="9.0", backend=None, model="gpt-oss-20b") is None
+    # layouts of Hopper are not those of other parts, whatever the launch asks for
+    assert kernel("9.0", "0.11.0", "triton") == "triton 64 256"
+    assert kernel("10.0", "0.11.0", "triton") == kernel("10.0", backend="triton") == "triton 64 32"
+    assert kernel("9.0", backend="flashinfer_trtllm") is None
+
+
+@pytest.mark.parametrize("part", ["h200-sxm", "b200-sxm", "rtx-pro-6000-server"])
+def test_flashinfer_holds_the_mxfp4_experts_of_deepseek_v4_in_the_widths_of_the_files(part: str) -> None:
+    # sglang 0.5.15: mxfp4_flashinfer_trtllm_moe.py and mxfp4_flashinfer_cutlass_moe.py (create_weights) allocate
+    # 3072 / 8 = 384 of each expert's inner width; eight H200 served it with 0.88 of their memory (run b11b-398541dc1a)
+    named = {"engine": "sglang", "version": "0.5.15", "accelerator": part, "experts_backend": "flashinfer_mxfp4"}
+    found = float(held("deepseek-v4-pro", "fp8", tp=8, settings=named).stages[0].weights["routed_experts"][0])
+    assert found == pytest.approx(61 * 384 * 3 * 7168 * 384 * 17 / 32, rel=1e-3)  # 4 bits, and 8 for each 32 weights
+    loading = load_memory_rule("sglang").loading
+    assert loading.kernel("mxfp4", version="0.5.15", silicon="10.0", backend=None, model="gpt-oss-20b").inner == 256
+
+
+def test_flashinfer_pads_gpt_oss_in_sglang_on_blackwell_alone() -> None:
+    # mxfp4.py (Mxfp4MoEMethod.create_weights): round_up(…, 256) under _is_sm100_supported
+    def kernel(part: str) -> tuple[int, int] | None:
+        settings = MemorySettings(engine="sglang", accelerator=part, experts_backend="flashinfer_mxfp4")
+        found = settings.expert_kernel("mxfp4", "gpt-oss-120b")
+        return found and (found.inner, found.hidden)
+
+    assert (kernel("b200-sxm"), kernel("h200-sxm"), kernel("rtx-pro-6000-server")) == ((256, 256), None, None)
 
 
 def test_a_router_kept_in_fp32_takes_twice_the_memory() -> None:
@@ -260,7 +285,7 @@ def test_scales_of_experts_are_held_twice_where_a_source_says_so():
 )
 def test_tensorrt_llm_pads_experts_in_mxfp4_by_the_kernel_of_the_part_and_the_version(version, part, up, down):
     settings = MemorySettings(engine="trtllm", version=version, accelerator=part)
-    kernel = settings.expert_kernel("mxfp4")
+    kernel = settings.expert_kernel("mxfp4", "gpt-oss-120b")
     found = {
         tensor.splits_input: float(np.max(expert_padding(tensor, kernel, np.ones(1))))
         for tensor in (
