@@ -142,6 +142,8 @@ def power_limit_asked(given: object, machine: Machine, assumed: list[str]) -> Wa
     part, limit = machine.accelerator, None if given is None else read_watts(given, "--power-limit")
     check_limit(part, limit)
     if limit is None or limit == part.tdp:
+        if part.rated is not None:
+            assumed.append(f"{part.name} is as fast as {part.rated} was measured to be under {part.tdp:g} W")
         return None
     assumed.append(f"each {part.name} limited to {limit:g} W: as slow as it was measured to be under that limit")
     return limit

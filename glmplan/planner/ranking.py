@@ -21,6 +21,7 @@ from glmplan.prediction.effects import Effects, load_effects
 from glmplan.prediction.evidence import narrowed
 from glmplan.prediction.load import Load, user_load
 from glmplan.prediction.predict import Figure, Prediction, predict_many
+from glmplan.prediction.replicas import whole_loads
 from glmplan.prediction.step_models import runs_on_accelerators
 from glmplan.units import GIB, Tokens, counted_unit
 
@@ -154,11 +155,12 @@ class Scored:
 
 
 def matrix_rate_known(asked: Asked) -> bool:
-    """Whether any matrix rate of the part is published.
+    """Whether any matrix rate of the part is published, or how it is as another part under a power limit.
 
     Returns: Without one only decoding can be answered, from the bandwidth.
     """
-    return bool(asked.machine.accelerator.peak)
+    part = asked.machine.accelerator
+    return bool(part.peak) or part.rated is not None
 
 
 def prompts_timed(asked: Asked) -> bool:
@@ -175,10 +177,13 @@ def untimed_words(asked: Asked) -> str:
 
 
 def _without_its_flop(asked: Asked, found: Prediction) -> Prediction:
-    """A prediction by the processors, said to leave out the arithmetic of a part whose matrix rate nobody published."""
-    if matrix_rate_known(asked):
+    """A prediction that says how the arithmetic of a part counts whose matrix rate nobody published."""
+    part = asked.machine.accelerator
+    if part.peak or (part.rated is not None and not experts_on_host(asked)):
         return found
-    said = f"no matrix rate of {asked.machine.accelerator.full_name} is published: its FLOP are left out"
+    # what a power limit costs was not measured beside experts on processors
+    counted = "its FLOP are left out" if part.rated is None else f"its FLOP are at the rates of {part.rated}, no limit"
+    said = f"no matrix rate of {part.full_name} is published: {counted}"
     return replace(found, out_of_domain="; ".join(words for words in (found.out_of_domain, said) if words))
 
 
@@ -279,7 +284,7 @@ def load_of(asked: Asked, deployment: Deployment, pool: Tokens, users: int, repl
     """The load that a number of users make.
 
     - `users`: Users, each sending the next request when the last is answered.
-    - Returns: The load of one server, whose rates are those of all; without a matrix rate of the part only its
+    - Returns: The mean load of a server, whose rates are those of all; without a matrix rate of the part only its
       decoding.
     """
     busy, packing, cached = min(replicas, users), deployment.defaults, asked.cached_tokens
@@ -579,7 +584,8 @@ def narrowing_of(
         return None
     by_users = {row.users: {"tpot": row.tpot, "ttft": row.ttft} for row in rows}
     counts = sorted(by_users)
-    loads = [load_of(asked, deployment, holding.pool, users, holding.terms.decoding) for users in counts]
+    mean = (load_of(asked, deployment, holding.pool, users, holding.terms.decoding) for users in counts)
+    loads = [whole_loads(one)[0] for one in mean]  # of the fuller replicas
     best: tuple[float, int, tuple[Narrowed, ...]] | None = None
     for users, after in zip(counts, narrowed(deployment, loads), strict=False):
         found = tuple(

@@ -14,6 +14,7 @@ from glmplan.catalog.engines.defaults import UNKNOWN_ENGINE, EngineDefaults, eng
 from glmplan.catalog.engines.kernels import attention_rule, shared_beside, sparse_capabilities, sparse_since
 from glmplan.catalog.engines.limitations import engine_names, load_engine
 from glmplan.catalog.engines.memory import load_memory_rule, memory_engines
+from glmplan.catalog.entries.accelerators import load_accelerator
 from glmplan.catalog.entries.hosts import implied_host
 from glmplan.catalog.files import data_folder, read_toml
 from glmplan.catalog.formats import kv_format
@@ -289,6 +290,18 @@ class Deployment:
         # batches that fill the stages of a pipeline are not formed ahead of each other
         return self.settings.packing(replace(found, ahead=False) if self.pp > 1 and found.ahead else found)
 
+    @cached_property
+    def rated(self) -> tuple[Accelerator, float | None]:
+        """The part whose kernels and runs answer, and its power limit [W]; None is none.
+
+        A part without published rates that is another part under a lower power limit (RTX PRO 6000 Max-Q) is answered
+        as that other part under the limit.
+        """
+        if self.accelerator.rated is None:
+            return self.accelerator, self.power_limit
+        limit = self.accelerator.tdp if self.power_limit is None else self.power_limit
+        return load_accelerator(self.accelerator.rated), limit
+
     @property
     def version(self) -> str | None:
         """Engine version as text; None where it is not known."""
@@ -335,14 +348,15 @@ class Deployment:
     @cached_property
     def structure(self) -> StepWork:
         """What the step-time function needs."""
-        silicon = self.accelerator.compute_capability or ""
+        rated, _ = self.rated
+        silicon = rated.compute_capability or ""
         part = Part(
-            name=self.accelerator.name,
-            family="cpu" if self.accelerator.kind == "cpu-socket" else _family(silicon),
-            bandwidth=self.accelerator.need("memory_bandwidth"),
-            peaks={str(name): rate for name, rate in self.accelerator.peak.items()},
-            same_chip=self.accelerator.same_chip or "",
-            multiprocessors=self.accelerator.multiprocessors or 0,
+            name=rated.name,
+            family="cpu" if rated.kind == "cpu-socket" else _family(silicon),
+            bandwidth=rated.need("memory_bandwidth"),
+            peaks={str(name): rate for name, rate in rated.peak.items()},
+            same_chip=rated.same_chip or "",
+            multiprocessors=rated.multiprocessors or 0,
         )
         packs = any(one.packed_fp8 for one in mixers_of(self.model))
         latent_fp8 = self.kv == "fp8" and packs and self.indexer and _packs_latents(self.engine)

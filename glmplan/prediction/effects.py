@@ -165,7 +165,7 @@ def keys_of(deployment: Deployment, *, measured_on: str | None = None) -> tuple[
 
     `measured_on`: Date of the run; nightly builds of one version string differ from month to month.
     """
-    engine, part = deployment.engine, deployment.accelerator
+    engine, (part, _) = deployment.engine, deployment.rated
     model, form = shape_of(deployment), deployment.weights
     kind = kind_of(deployment)
     silicon = part.compute_capability or part.vendor.lower()

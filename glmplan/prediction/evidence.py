@@ -103,7 +103,7 @@ def features_of(deployment: Deployment, load: Load) -> dict[str, str]:
     prompt = bisect_right(PROMPTS, load.input_tokens + load.context)
     return {
         "engine": deployment.engine,
-        "accelerator": deployment.accelerator.name,
+        "accelerator": deployment.rated[0].name,
         "model": model,
         "format": deployment.weights,
         "load of engine": f"{deployment.engine} {band}",
@@ -221,7 +221,14 @@ def known_by_engine(
             if kind == "decode":
                 low, high = _drafted(low, high, deployment.acceptance_deviation)
             ends[kind] = (low - beyond, high + beyond)
-    return Known(knowledge, KNOWN_AS[knowledge], outside, ends, ttft_scale)
+    return Known(knowledge, _basis(deployment, knowledge), outside, ends, ttft_scale)
+
+
+def _basis(deployment: Deployment, knowledge: str) -> str:
+    """Say what is known, and of which part, where runs of another rating of the same card answer."""
+    part, limit = deployment.rated
+    other = "" if part.name == deployment.accelerator.name else f", of {part.name} under {limit:g} W"
+    return f"{KNOWN_AS[knowledge]}{other}"
 
 
 #: the same classes, where releases of the engine were measured that are not asked for
@@ -375,7 +382,7 @@ def known_of_points(
                 low, high = _drafted(low, high, deployment.acceptance_deviation)
             found[kind][0][here], found[kind][1][here] = low, high
     ends = {kind: (low - widen, high + widen) for kind, (low, high) in found.items()}
-    return KnownPoints(knowledge, KNOWN_AS[knowledge], ends, float(total[TTFT_SCALE]))
+    return KnownPoints(knowledge, _basis(deployment, knowledge), ends, float(total[TTFT_SCALE]))
 
 
 # How much wider the interval of a row is that no fit takes: such rows lie outside more often than others.

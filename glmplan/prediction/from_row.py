@@ -625,6 +625,8 @@ def why_unknown(question: Question, *, by_clock: bool = False) -> str:
     if question.load.phase == "serving" and (guessed or by_rate) and not by_clock:
         return "requests in flight are not stated"
     d = question.deployment
+    if d.accelerator.rated is not None:
+        return f"a {d.accelerator.name} is answered as a {d.accelerator.rated} under a power limit"
     if d.tp > _WIDEST_GROUP:
         return "prefill and decode on separate accelerators; how they share the work is not stated"
     if other := _other_model(run, question.deployment.model):

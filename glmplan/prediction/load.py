@@ -16,7 +16,7 @@ from glmplan.simulation.closed_loop import ClosedLoop, StepMix, closed_loop_mix
 from glmplan.simulation.engine.settings import waiting_share
 from glmplan.units import Ratio, Tokens
 
-__all__ = ["ENDLESS", "Load", "Observable", "Observables", "observables", "user_load"]
+__all__ = ["ENDLESS", "TOGETHER", "Load", "Observable", "Observables", "observables", "user_load"]
 
 
 #: a chat template and a question: prompts of tables that say "context 0" are not empty [token]
@@ -32,7 +32,8 @@ class Load:
     phase : str
         ``serving`` (whole requests), ``decode`` (steady decoding) or ``prefill``.
     concurrency : float
-        Requests in flight, [-]
+        Requests in flight on each replica; no whole number where replicas differ by one, which
+        `glmplan.prediction.replicas.whole_loads` splits, [-]
     input_tokens, output_tokens : float
         Of a request, [token]
     context : float
@@ -292,7 +293,7 @@ def _under(load: Load) -> Observables:
     found = _on_own_ranks(load) if load.ranks > 1 else _of_phase(load)
     if load.replicas > 1:
         # a request sees one server; tokens of all servers are counted
-        together = {name: found.figures[name] for name in _TOGETHER if name in found.figures}
+        together = {name: found.figures[name] for name in TOGETHER if name in found.figures}
         scaled = {name: replace(one, scale=one.scale * load.replicas) for name, one in together.items()}
         found = replace(found, figures={**found.figures, **scaled})
     if load.phase in ("prefill", "decode") or load.bunched == 1.0:
@@ -316,7 +317,7 @@ def _on_own_ranks(load: Load) -> Observables:
     found = _of_phase(
         replace(load, concurrency=each, requests=math.ceil(load.requests / times), pool_tokens=pool, **share)
     )
-    rates = {name: replace(one, scale=one.scale * times) for name, one in found.figures.items() if name in _TOGETHER}
+    rates = {name: replace(one, scale=one.scale * times) for name, one in found.figures.items() if name in TOGETHER}
     return replace(
         found,
         decode_requests=found.decode_requests * times,
@@ -328,7 +329,7 @@ def _on_own_ranks(load: Load) -> Observables:
 
 
 #: rates of all requests together
-_TOGETHER = ("output_rate", "total_rate", "prefill_rate")
+TOGETHER = ("output_rate", "total_rate", "prefill_rate")
 
 
 def _of_phase(load: Load) -> Observables:

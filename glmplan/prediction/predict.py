@@ -12,12 +12,13 @@ import numpy as np
 from glmplan.catalog.caching import remembered
 from glmplan.catalog.tables import frame_of, table_text
 from glmplan.costs.points import StepPoints
-from glmplan.costs.step.model import GPU_COMPONENTS, FrontPoints, StepModel, StepTime, step_time
+from glmplan.costs.step.model import GPU_COMPONENTS, FrontPoints, ReadsMemory, StepModel, StepTime, step_time
 from glmplan.io.runs.columns import INTERVAL_KINDS, PREDICTED
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.effects import TTFT_SCALE, Effects, keys_of, load_effects
 from glmplan.prediction.evidence import Known, known_by_bytes, known_by_engine, known_of_offloading
-from glmplan.prediction.load import Load, Observables, observables
+from glmplan.prediction.load import TOGETHER, Load, Observables, observables
+from glmplan.prediction.replicas import added, whole_loads
 from glmplan.prediction.step_models import (
     bounded_tables,
     limited,
@@ -260,8 +261,51 @@ def predict_many(
 ) -> list[Prediction]:
     """Predict many deployments; those alike in structure are computed together.
 
-    Returns: In the order of the cases. Where prompts cannot be timed, only what decoding decides.
+    Returns: In the order of the cases. Where prompts cannot be timed, only what decoding decides. A load whose users
+      do not divide evenly over its replicas is the sum of whole ones.
     """
+    split = [whole_loads(load) for _, load, _ in cases]
+    if len(cases) == sum(len(loads) for loads in split):
+        return _predict_whole(cases, effects)
+    rows = [(d, load, day) for (d, _, day), loads in zip(cases, split, strict=True) for load in loads]
+    parts = iter(_predict_whole(rows, effects))
+    return [_of_all(loads, [next(parts) for _ in loads]) for loads in split]
+
+
+def _of_all(loads: tuple[Load, ...], parts: list[Prediction]) -> Prediction:
+    """Add up the predictions of replicas with different numbers of users, the fullest first."""
+    if len(parts) == 1:
+        return parts[0]
+    first, place = parts[0], np.zeros(len(parts), dtype=np.int64)
+    names = [name for name in first.figures if all(name in one.figures for one in parts)]
+    counted = next((name for name in TOGETHER if name in names), "")
+    requests = np.array([
+        one.figures[counted].value if counted else load.concurrency * load.replicas
+        for load, one in zip(loads, parts, strict=True)
+    ])  # fmt: skip
+    ends: dict[str, dict[str, float]] = {}
+    for end in ("value", "low", "high", "best"):
+        columns = {
+            name: np.array([getattr(one.figures[name], end) for one in parts], dtype=float)
+            for name in names
+            if all(getattr(one.figures[name], end) is not None for one in parts)
+        }
+        rates = {name: one for name, one in columns.items() if name in TOGETHER}
+        # the rate of one user is the inverse of a time per token, of which the mean is taken
+        times = {name: 1.0 / one if name == "user_rate" else one for name, one in columns.items() if name not in rates}
+        sums = {name: float(one[0]) for name, one in added(place, rates, times, requests).items()}
+        ends[end] = {name: 1.0 / one if name == "user_rate" else one for name, one in sums.items()}
+    figures = {
+        name: Figure(ends["value"][name], ends["low"][name], ends["high"][name], best=ends["best"].get(name))
+        for name in names
+    }
+    time = requests * [one.figures["tpot"].value if "tpot" in names else 1.0 for one in parts]
+    shares = {name: float(time @ [one.shares[name] for one in parts] / time.sum()) for name in first.shares}
+    return replace(first, figures=figures, shares=shares, running=max(one.running for one in parts))
+
+
+def _predict_whole(cases: Sequence[tuple[Deployment, Load, str | None]], effects: Effects | None) -> list[Prediction]:
+    """Predict loads of which every replica has the same."""
     found: list[Prediction | None] = [None] * len(cases)
     together = [place for place, (d, _, _) in enumerate(cases) if runs_on_accelerators(d)]
     for place, prediction in zip(together, _on_accelerators([cases[n] for n in together], effects), strict=True):
@@ -291,7 +335,7 @@ def _on_accelerators(cases: list[tuple[Deployment, Load, str | None]], effects: 
             of = learnt[number]
             deployment, load, _ = cases[member]
             requests = seen[member].decode_requests
-            part, limit = deployment.accelerator, deployment.power_limit
+            part, limit = deployment.rated
             timed = StepTime(step.seconds[rows], step.shares[rows])
             found[member] = _prediction(
                 seen[member], load, limited(timed, GPU_COMPONENTS["compute"], requests, part, limit), GPU_COMPONENTS,
@@ -342,7 +386,8 @@ def predict_steps(model: StepModel, load: Load, known: Known) -> Prediction:
         timed = (seen.prefill_tokens == 0) & (seen.arrivals == 0)
         seen = _only(seen, timed)
         front = FrontPoints(front.arrivals[timed], front.prompt[timed], front.pass_tokens)
-    return _prediction(seen, load, model.times(seen.points, front), model.components, known)
+    least = model.least(seen.points) if isinstance(model, ReadsMemory) else None
+    return _prediction(seen, load, model.times(seen.points, front), model.components, known, least)
 
 
 def _front(seen: Observables, load: Load) -> FrontPoints:

@@ -398,7 +398,7 @@ def step_model_of(
         from glmplan.costs.offload.work import load_offload_fit
 
         fit = constants or load_offload_fit()
-        return HostedSteps(d.model, d.checkpoint, d.offload, d.accelerator, d.count, fit, d.kv, tokens)
+        return HostedSteps(d.model, d.checkpoint, d.offload, d.rated[0], d.count, fit, d.kv, tokens)
     if d.accelerator.runs_on_one_memory:
         from glmplan.costs.offload.steps import OneMemorySteps
         from glmplan.costs.offload.work import load_offload_fit
@@ -408,10 +408,11 @@ def step_model_of(
     effects = effects or load_effects(d.engine)
     total, _ = effects.sum_of(keys_of(d))
     found = GpuSteps(d.structure, d.layout, step_parameters(d, total), d.graph_tokens)
-    if d.power_limit is None:
+    part, limit = d.rated
+    if limit is None:
         return found
-    check_limit(d.accelerator, d.power_limit)
-    return LimitedSteps(found, d.accelerator, d.power_limit)
+    check_limit(part, limit)
+    return LimitedSteps(found, part, limit)
 
 
 def without_hiding(model: StepModel) -> tuple[StepModel, float] | None:

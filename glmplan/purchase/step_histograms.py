@@ -22,6 +22,7 @@ from glmplan.prediction.effects import load_effects
 from glmplan.prediction.evidence import known_of_points
 from glmplan.prediction.load import Load, Observables, observables, user_load
 from glmplan.prediction.predict import Prediction, predict_many, wake_seconds
+from glmplan.prediction.replicas import added, split_users
 from glmplan.prediction.step_models import least_of, may_hide, runs_on_accelerators, step_model_of, without_hiding
 from glmplan.simulation.closed_loop import MOST_REQUESTS, KnownRuns, distinct_rows
 from glmplan.simulation.engine.settings import waiting_share
@@ -104,14 +105,16 @@ class StepSeconds:
 
 @dataclass(frozen=True, slots=True)
 class Mixes:
-    """Loads as matrices.
+    """Loads as matrices; a load whose users do not divide evenly over its servers is two rows.
 
     Attributes
     ----------
     users, inputs, outputs : (n,) array
-        The loads: users of one server [-], prompt and answer of a request [token]
+        The rows: users of one server [-], prompt and answer of a request [token]
     servers : (n,) array of int
         Servers over which users are spread, [-]
+    of : (n,) array of int
+        Load of each row, as `glmplan.prediction.replicas.Split` has it, [-]
     table : StepTable
         Steps to be timed.
     matrices : dict of str to (n, k) sparse array
@@ -142,6 +145,7 @@ class Mixes:
     inputs: np.ndarray
     outputs: np.ndarray
     servers: np.ndarray
+    of: np.ndarray
     table: StepTable
     matrices: dict[str, sparse.csr_array]
     fronts: dict[str, np.ndarray]
@@ -181,8 +185,10 @@ class Mixes:
 
     def at(self, places: np.ndarray) -> Mixes:
         """Some of the loads."""
-        if len(places) == len(self.users):
+        if len(places) == self.of[-1] + 1:
             return self
+        kept = np.flatnonzero(np.isin(self.of, places))
+        of, places = np.searchsorted(places, self.of[kept]), kept
         rows = {name: matrix[places] for name, matrix in self.matrices.items()}
         fronts = {name: counts[places] for name, counts in self.fronts.items()}
         _, few, among = np.intersect1d(places, self.few, assume_unique=True, return_indices=True)
@@ -190,12 +196,12 @@ class Mixes:
         of_sizes = {name: matrix[places] for name, matrix in self.of_sizes.items()}
         return replace(
             self, users=self.users[places], inputs=self.inputs[places], outputs=self.outputs[places],
-            servers=self.servers[places], matrices=rows, fronts=fronts, tokens=self.tokens[places], few=few, each=each,
-            of_sizes=of_sizes,
+            servers=self.servers[places], of=of, matrices=rows, fronts=fronts, tokens=self.tokens[places], few=few,
+            each=each, of_sizes=of_sizes,
         )  # fmt: skip
 
     def load(self, place: int) -> Load:
-        """One of the loads.
+        """One of the rows.
 
         Returns: As `predict` would build it where nobody waits for the cache pool or for a place in the engine.
         """
@@ -241,8 +247,9 @@ def mixes_of(
     >>> mixes.matrices["tpot"].shape[0], len(steps) == mixes.matrices["tpot"].shape[1]
     (1, True)
     """
-    servers = np.minimum(packing.replicas, users)
-    users = users / servers
+    split = split_users(users, packing.replicas)
+    users, servers = split.users.astype(float), split.replicas
+    inputs, outputs = inputs[split.load], outputs[split.load]
     kinds = _together if len(users) >= _TOGETHER and _alike(packing) else _one_by_one
     nodes, weights, fronts, tokens = kinds(packing, users, inputs, outputs, servers, runs or KnownRuns())
     rows, columns, shares, table = _corners(*nodes.values())
@@ -258,6 +265,7 @@ def mixes_of(
         inputs,
         outputs,
         servers,
+        split.load,
         table,
         matrices,
         fronts,
@@ -494,8 +502,16 @@ def columns_of(deployment: Deployment, mixes: Mixes, *, exact: bool = False) -> 
     - Returns: What `glmplan.predict` says of each load: of few loads itself, of more within `TOLERANCE`. Some of
       these are computed one by one, and where the table is farther off, all are.
     """
+    found = _of_rows(deployment, mixes, exact=exact)
+    rates = {name: one for name, one in found.figures.items() if name.startswith("output_rate")}
+    times = {name: one for name, one in found.figures.items() if name not in rates}
+    return replace(found, figures=added(mixes.of, rates, times, rates["output_rate"]))
+
+
+def _of_rows(deployment: Deployment, mixes: Mixes, *, exact: bool) -> Columns:
+    """Figures of every row of loads, of which each server has a whole number of users."""
     # the table leaves the front end out of rates, which answers of one token wait for most
-    alone = exact or len(mixes.users) <= _FEW
+    alone = exact or mixes.of[-1] < _FEW
     if alone or not runs_on_accelerators(deployment) or (mixes.outputs == 1).any():
         return exact_columns(deployment, [mixes.load(place) for place in range(len(mixes.users))])
     found = _tabulated(deployment, step_model_of(deployment), mixes)

@@ -93,12 +93,12 @@ def test_the_processors_time_prompts_though_no_matrix_rate_of_the_cards_is_publi
     words = Words("deepseek-v3", "genoa-2s-direct-8", engine="ktransformers", users="1", input="2048", output="256")
     (one,) = fit_answer(words).users
     assert 2048 / one.ttft.value == pytest.approx(88, rel=0.15)
-    assert "its FLOP are left out" in one.outside
+    assert "its FLOP are at the rates of rtx-pro-6000-ws" in one.outside
 
 
 def test_users_without_a_place_gain_nothing_where_prompts_cannot_be_timed():
     """Of this card no matrix rate is published: decoding alone is answered, of those who have a place."""
-    words = Words("llama-3.1-70b", "1xrtx-pro-6000-maxq", weights="fp8", engine="vllm", users="1,512,900",
+    words = Words("llama-3.1-70b", "2xl20", weights="fp8", engine="vllm", users="1,512,900",
                   input=str(INPUT), output=str(OUTPUT))  # fmt: skip
     _, many, more = fit_answer(words).users
     assert many.ttft is None and many.running == more.running < 512

@@ -177,6 +177,39 @@ def test_no_end_of_an_interval_beats_the_roofline_counted_by_hand():
     broken(beating())
 
 
+#: parts of every kind of memory and engines that serve on them: one memory with and without a published matrix rate,
+#: cards with and without one, a card that is another under a power limit
+OTHERS = [
+    *(("mlx", part) for part in ("m1-ultra", "m2-ultra", "m3-ultra", "m4-max", "m5-max")),
+    *(("llama.cpp", part) for part in ("m3-ultra", "ryzen-ai-max-395", "dgx-spark", "rtx-4090", "w7900")),
+    *(("vllm", part) for part in ("dgx-spark", "rtx-5090", "rtx-pro-6000-maxq", "l20", "dgx-station-gb300")),
+]
+READ = [
+    ("llama-3.1-8b", "bf16"), ("llama-3.1-8b", "q8_0"), ("llama-3.1-70b", "q4_k_m"), ("qwen3-32b", "bf16"),
+    ("gemma-3-27b", "bf16"), ("qwen3-30b-a3b", "bf16"), ("gpt-oss-20b", "mxfp4"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("engine", "part"), OTHERS)
+def test_no_end_of_a_decode_interval_reads_memory_faster_than_the_part_does(engine, part):
+    """Each token reads the weights that it uses; a step of several users has a token of each."""
+    found = [plan(name, form, part, engine, 1, (2048, 256)) for name, form in READ]
+    found = [one for one in found if one is not None]
+    assert found, "nothing is served there"
+    bytes_per_s = load_accelerator(part).memory_bandwidth
+
+    def beating():
+        for one in found:
+            least = BY_HAND * weights_read(one) / bytes_per_s
+            for row in one.users:
+                if row.tpot is not None and row.tpot.low < least:
+                    yield f"{one.what}, {row.users} users: TPOT {row.tpot} reads {least:.3g} s of weights"
+                if row.total_rate.high > row.users / least:
+                    yield f"{one.what}, {row.users} users: total {row.total_rate}, at most {row.users / least:.4g}"
+
+    broken(beating())
+
+
 def test_more_users_never_give_more_speed_to_each_nor_a_sooner_first_token():
     def gaining():
         for one in plans():

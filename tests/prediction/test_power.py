@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import glmplan
-from glmplan.catalog.entries.accelerators import load_accelerator
+from glmplan.catalog.entries.accelerators import accelerator_names, load_accelerator
 from glmplan.costs.step.model import StepTime
-from glmplan.errors import SpecError, UnknownFact
+from glmplan.errors import GlmplanError, SpecError, UnknownFact
 from glmplan.prediction.step_models import check_limit, decoding_slowdown, limited, matrix_slowdown
 
 PART = load_accelerator("rtx-pro-6000-ws")
@@ -69,3 +69,45 @@ def test_every_question_about_a_limited_plan_is_answered_with_the_same_limited_s
     assert glmplan.safe(capped, "tpot p95 < 20 ms").load < glmplan.safe(free, "tpot p95 < 20 ms").load
     # the rating is no limit
     assert glmplan.deployment("llama-3.1-8b", "1xrtx-pro-6000-ws", power_limit=600, **said).asked.power_limit is None
+
+
+#: cards of one chip and memory, the one with the lower power limit first
+_SLOWER = [("rtx-pro-6000-maxq", "rtx-pro-6000-ws")]
+_SERVED = [
+    ("llama-3.1-8b", None, 1, {}), ("gpt-oss-120b", None, 2, {}), ("qwen3-30b-a3b", "fp8", 1, {}),
+    ("llama-3.1-70b", "fp8", 4, {}), ("glm-4.5-air", "fp8", 4, {}), ("qwen3-30b-a3b", "fp8", 2, {"dp": 2, "tp": 1}),
+    ("glm-5.1", "nvfp4", 8, {}), ("gemma-3-27b", None, 1, {}),
+]  # fmt: skip
+
+
+def test_a_card_that_is_another_under_a_power_limit_has_its_chip_and_memory_and_a_measured_limit():
+    rated = [load_accelerator(name) for name in accelerator_names() if load_accelerator(name).rated is not None]
+    assert {(one.name, one.rated) for one in rated} == set(_SLOWER)
+    for one in rated:
+        other = load_accelerator(one.rated)
+        for name in ("same_chip", "memory", "memory_bandwidth", "multiprocessors", "compute_capability"):
+            assert getattr(one, name) == getattr(other, name)
+        assert one.tdp < other.tdp and one.power_served == ()
+        check_limit(other, one.tdp)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+@pytest.mark.parametrize(("model", "weights", "count", "layout"), _SERVED)
+@pytest.mark.parametrize(("slower", "faster"), _SLOWER)
+def test_the_card_with_the_lower_power_limit_is_never_faster(slower, faster, model, weights, count, layout, engine):
+    words = {"weights": weights, "engine": engine, **(layout or {"tp": count}), "pp": 1}
+    try:
+        low, high = (glmplan.deployment(model, f"{count}x{part}", **words) for part in (slower, faster))
+    except GlmplanError:
+        pytest.skip("the engine does not serve it there")
+    for lengths in ({}, {"input": 16000, "output": 200}, {"input": 128, "output": 1000}):
+        if lengths:
+            low, high = (glmplan.deployment(model, f"{count}x{part}", **words, **lengths) for part in (slower, faster))
+        for users in (1, 3, 8, 32, 100):
+            few, many = (glmplan.predict(plan, users).figures for plan in (low, high))
+            assert few.keys() == many.keys()
+            for name, figure in few.items():
+                sign = 1.0 if name.endswith("rate") else -1.0
+                for end in ("value", "low", "high"):
+                    mine, theirs = getattr(figure, end), getattr(many[name], end)
+                    assert sign * mine <= sign * theirs + 1e-9 * theirs, (name, end, users, lengths)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
+import numpy as np
 import pytest
 
+import glmplan
 from glmplan.catalog.engines.defaults import engine_defaults
 from glmplan.errors import SpecError
 from glmplan.io.runs.ledger import load_measurements
 from glmplan.io.runs.record import Run
 from glmplan.prediction.from_row import memory_of, question_of, why_unknown
 from glmplan.prediction.load import Load, observables, user_load
+from glmplan.prediction.replicas import split_users, whole_loads
 
 
 def mlperf(**changes):
@@ -112,3 +116,59 @@ def test_ranks_share_the_budget_that_sglang_is_told():
     assert packing.divided
     assert packing.budget_of(8) == packing.budget
     assert user_load(packing, users=8, input_tokens=100, output_tokens=10, ranks=8).budget == packing.budget
+
+
+#: users of three replicas, of which most do not divide evenly
+_USERS = (1, 2, 3, 4, 5, 7, 10, 16, 25, 64, 100)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize(("model", "on"), [("llama-3.1-8b", "3xl40s"), ("qwen3-30b-a3b", "3xh100-sxm")])
+def test_the_total_of_replicas_is_the_sum_of_what_each_does_with_whole_users(model, on, engine):
+    words = {"engine": engine, "tp": 1, "pp": 1, "dp": 1, "input": 900, "output": 200}
+    all_three = glmplan.deployment(model, on, replicas=3, **words)
+    alone = glmplan.deployment(model, "1x" + on[2:], **words)
+    for users in _USERS:
+        whole = [users // 3 + (place < users % 3) for place in range(3)]
+        each = [glmplan.predict(alone, one).figures for one in whole if one]
+        together = glmplan.predict(all_three, users).figures
+        for end in ("value", "low", "high"):
+            sums = sum(getattr(one["output_rate"], end) for one in each)
+            assert getattr(together["output_rate"], end) == pytest.approx(sums, rel=1e-9), users
+        requests = [one["output_rate"].value for one in each]
+        for name in ("ttft", "tpot"):
+            mean = sum(one[name].value * rate for one, rate in zip(each, requests, strict=True)) / sum(requests)
+            assert together[name].value == pytest.approx(mean, rel=1e-9), users
+
+
+def test_more_users_of_replicas_never_have_less_in_all_nor_more_each():
+    plan = glmplan.deployment("llama-3.1-8b", "4xl40s", replicas=4, tp=1, pp=1, dp=1)
+    found = {users: glmplan.predict(plan, users).figures for users in range(1, 41)}
+    for few, many in pairwise(found):
+        before, after = found[few]["output_rate"], found[many]["output_rate"]
+        assert after.value > before.value, many
+        assert after.value / many <= before.value / few * (1 + 1e-9), many
+        assert after.value / many <= 1.02 / found[many]["tpot"].value, many
+
+
+@pytest.mark.parametrize("users", [3, 5, 11])
+def test_the_simulator_has_the_total_of_the_replicas(users):
+    plan = glmplan.deployment("llama-3.1-8b", "2xl40s", replicas=2, tp=1, pp=1, dp=1)
+    found = glmplan.simulate(plan, f"closed:{users}", requests=40 * users)
+    said = glmplan.predict(plan, users).figures
+    assert found.summary["output_tokens_per_s"] == pytest.approx(said["output_rate"].value, rel=0.03)
+    assert found.summary["tpot_mean_ms"] == pytest.approx(1e3 * said["tpot"].value, rel=0.03)
+
+
+def test_half_users_are_split_once_and_whole_ones_stay():
+    found = split_users(np.array([1, 2, 3, 8, 9]), 4)
+    for load, users in enumerate([1, 2, 3, 8, 9]):
+        here = found.load == load
+        assert (found.users * found.replicas)[here].sum() == users
+        assert found.replicas[here].sum() == min(users, 4)
+        assert np.ptp(found.users[here]) <= 1
+    even = Load("serving", 4.0, 1000, 100, replicas=3)
+    assert whole_loads(even) == (even,)
+    # a mean over a run is no number of users that can be split
+    measured = Load("serving", 2.43, 1000, 100, replicas=3)
+    assert whole_loads(measured) == (measured,)

@@ -31,6 +31,7 @@ SMALL = {"model": "llama-3.1-8b", "on": "1..2xh100-sxm", "users": "1,12", "input
         ("glm-5.1-fp8", "8xh200-sxm", {"mtp": 3}),
         ("gpt-oss-120b", "2xh100-sxm", {"engine": "sglang"}),
         ("deepseek-r1", "8xb200-sxm", {"engine": "trtllm"}),
+        ("llama-3.1-8b", "3xl40s", {"tp": 1, "pp": 1, "dp": 1}),
     ],
 )
 @pytest.mark.parametrize(("users", "within"), [([1, 7, 40], 0.0), ([1, 3, 7, 12, 20, 40], 1e-3)])
@@ -46,7 +47,7 @@ def test_every_point_says_what_predict_says_of_it_with_the_same_interval(model, 
         if not degrees:
             longest = {"input": int(sweep.inputs.max()), "output": outputs}
             terms = glmplan.deployment(model, on, users=(40,), **longest, **words).holding.terms
-            degrees = {name: getattr(terms, name) for name in ("tp", "pp", "dp", "ep", "dcp", "kv")}
+            degrees = {name: getattr(terms, name) for name in ("tp", "pp", "dp", "ep", "dcp", "kv", "replicas")}
         planned = glmplan.deployment(model, on, input=inputs, output=outputs, **(words | degrees))
         alone = glmplan.predict(planned, users=int(sweep.users[place])).figures
         for name in ("ttft", "tpot", "output_rate"):

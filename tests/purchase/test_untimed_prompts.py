@@ -17,7 +17,7 @@ from glmplan.purchase.size import sized
 from glmplan.purchase.size_question import read_size
 from glmplan.purchase.sweep import swept
 
-PART = "rtx-pro-6000-maxq"
+PART = "l20"
 MONEY = money_of(today=date(2026, 11, 22))
 
 

@@ -120,7 +120,9 @@ class Accelerator(Frozen):
     """One part: a card, a module, a system on chip, or a CPU socket that computes.
 
     `cooling` is that of a card: open fans blow into the machine, a blower out of it, passive cards need its air flow; a
-    module has none of its own. `printed_as` are names that only the vendor's tools use.
+    module has none of its own. `printed_as` are names that only the vendor's tools use. `rated` is another part with
+    the same chip and memory and a higher power limit, which was measured under the `tdp` of this one; this one has no
+    published matrix rates.
 
     Examples
     --------
@@ -141,6 +143,7 @@ class Accelerator(Frozen):
     printed_as: tuple[str, ...] = ()
     compute_capability: str | None = None
     same_chip: str | None = None
+    rated: str | None = None
     multiprocessors: int | None = Field(default=None, ge=1)
 
     memory: Bytes | None = None
@@ -177,6 +180,8 @@ class Accelerator(Frozen):
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Accelerator:
+        if self.rated is not None and (self.tdp is None or self.peak):
+            raise SpecError("needs a tdp, and no rates of its own", field="rated", value=self.rated)
         both = set(self.peak) & set(self.unsupported)
         if both:
             raise SpecError(f"{', '.join(sorted(both))} cannot have a rate and be unsupported", field="unsupported")

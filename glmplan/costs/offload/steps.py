@@ -19,7 +19,7 @@ from glmplan.costs.offload.work import (
     offload_work,
 )
 from glmplan.costs.points import StepPoints
-from glmplan.costs.step.model import FrontPoints, StepTime, step_times
+from glmplan.costs.step.model import FrontPoints, StepTime, routed_share, step_times
 from glmplan.errors import UnknownFact
 from glmplan.units import BytesPerSecond, BytesPerSecondArray, Ratio, Seconds, SecondsArray, Tokens, TokensArray
 
@@ -117,6 +117,22 @@ class HostedSteps:
         if np.any(streams):
             streamed = offload_step_seconds(work, away.side, self.part, mode="stream", **given)  # type: ignore[arg-type]
             found = np.where(streams[:, None], streamed, found)
+        return found
+
+    def least(self, points: StepPoints) -> SecondsArray:
+        """Return the least time of steps: the longer of reading the accelerators' bytes and the processors'.
+
+        Returns: At data-sheet bandwidths; weights that are streamed to the accelerators are left out.
+        """
+        work, away = self.work(points), self.offload
+        routed = routed_share(self.model, points, self.tokens_per_request)
+        found: np.ndarray = np.zeros_like(work.own_bytes)
+        if self.part is not None:
+            read = work.own_bytes * routed + work.cache_bytes
+            found = read / (max(self.count, 1) * self.part.need("memory_bandwidth"))
+        if away.placement.mode == "cpu":
+            computed = np.asarray(points.prefill_tokens) <= away.streams_above
+            found = np.maximum(found, computed * work.host_bytes * routed / away.side.bandwidth)
         return found
 
     def times(self, points: StepPoints, front: FrontPoints | None = None) -> StepTime:
@@ -258,6 +274,13 @@ class OneMemorySteps:
         return one_memory_work(
             self.model, self.checkpoint, points, tokens_per_request=self.tokens_per_request, kv=self.kv
         )
+
+    def least(self, points: StepPoints) -> SecondsArray:
+        """Return the least time of steps: their bytes at the data-sheet bandwidth."""
+        work = self.work(points)
+        read = work.weights * routed_share(self.model, points, self.tokens_per_request) + work.cache
+        least: np.ndarray = read / self.part.need("memory_bandwidth")
+        return least
 
     def times(self, points: StepPoints, front: FrontPoints | None = None) -> StepTime:
         """Time of steps of decoding.

@@ -15,13 +15,14 @@ import numpy as np
 
 from glmplan.catalog.caching import remembered
 from glmplan.catalog.engines.kernels import KernelRule
-from glmplan.catalog.schema.model import LayerKind
+from glmplan.catalog.schema.model import LayerKind, ModelSpec
 from glmplan.costs.blocks.kinds import mixer_of, routed_of
+from glmplan.costs.blocks.stack import routed_blocks
 from glmplan.costs.kernels.utilisation import KernelParams
 from glmplan.costs.points import Layout, StepPoints
 from glmplan.costs.step.structure import StepWork
 from glmplan.costs.step.work import KERNELS, SLOTS, step_work
-from glmplan.units import Ratio, SecondsArray
+from glmplan.units import Ratio, SecondsArray, Tokens
 
 __all__ = [
     "BOUND",
@@ -32,12 +33,14 @@ __all__ = [
     "FrontPoints",
     "GpuSteps",
     "Perfect",
+    "ReadsMemory",
     "StepModel",
     "StepTime",
     "bounded_work",
     "front_work",
     "least_seconds",
     "prompt_launches",
+    "routed_share",
     "step_time",
     "step_times",
 ]
@@ -163,6 +166,15 @@ class StepModel(Protocol):
         - `front`: Work of the front end beside them; none by default.
         - Returns: (n,) seconds [s] and (n, k) shares [-].
         """
+        ...
+
+
+@runtime_checkable
+class ReadsMemory(Protocol):
+    """A model of steps that bounds them by the bytes that they read."""
+
+    def least(self, points: StepPoints) -> SecondsArray:
+        """Return the least time of steps: their bytes at the data-sheet bandwidth."""
         ...
 
 
@@ -356,6 +368,16 @@ def bounded_work(
     both = step_work(_Beside.of(structure), layout=layout, points=points)
     least = _least({slot: both[slot][1] for slot in BOUND}, structure, points)
     return {slot: value[0] if slot in KERNELS else value for slot, value in both.items()}, least
+
+
+def routed_share(model: ModelSpec, points: StepPoints, tokens_per_request: Tokens) -> np.ndarray:
+    """Return the share of the expected bytes that a step reads at least.
+
+    - `tokens_per_request`: Tokens that a decoding request computes in a step.
+    - Returns: 1 for dense models and for a single token, else `ROUTED`: bytes of experts are not told apart here.
+    """
+    tokens = np.asarray(points.decode_requests) * tokens_per_request + np.asarray(points.prefill_tokens)
+    return np.where((tokens > 1.0) & bool(routed_blocks(model)), ROUTED, 1.0)
 
 
 def _least(work: dict[str, np.ndarray], structure: StepWork, points: StepPoints) -> np.ndarray:

@@ -20,6 +20,7 @@ from glmplan.planner.ranking import load_of, seats_of
 from glmplan.prediction.effects import LEVELS, keys_of, load_effects
 from glmplan.prediction.evidence import BANDS, PROMPTS, known_of_points
 from glmplan.prediction.load import ENDLESS, Load, observables
+from glmplan.prediction.replicas import whole_loads
 from glmplan.prediction.step_models import least_of, runs_on_accelerators
 from glmplan.purchase.money import Money, Purchase, purchase_of, rent_of
 from glmplan.purchase.step_histograms import Columns, Mixes, columns_of, exact_columns, mixes_of, packing_key
@@ -302,14 +303,17 @@ class Surfaces:
         if not runs_on_accelerators(deployed):
             return np.zeros(len(points[0])), np.zeros(len(points[0]))
         if planned.holding.terms.replicas > 1:
-            seen = [observables(load) for load in self._loads(planned, points)]
+            parts = [whole_loads(load) for load in self._loads(planned, points)]
+            seen = [observables(load) for loads in parts for load in loads]
             least = least_of([deployed] * len(seen), [one.points for one in seen])
             times = [
                 [float(one.figures[name].weights @ seconds) if name in one.figures else 0.0 for name in _RATES]
                 for one, seconds in zip(seen, least, strict=True)
             ]
             whole, token = np.array(times).T
-            return whole / np.array([one.figures["output_rate"].scale for one in seen]), token
+            first = np.cumsum([0, *(len(loads) for loads in parts)])[:-1]
+            rates = np.array([one.figures["output_rate"].scale for one in seen]) / whole
+            return 1.0 / np.add.reduceat(rates, first), np.minimum.reduceat(token, first)
         mixes = self._mixes_of(planned, points)
         column = mixes.table.values(least_of([deployed], [mixes.table.points])[0])
         return mixes.matrices["output_rate"] @ column / mixes.tokens, mixes.matrices["tpot"] @ column

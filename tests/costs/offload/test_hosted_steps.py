@@ -117,18 +117,28 @@ def test_a_wish_for_more_than_the_experts_takes_all_of_them():
 
 def test_what_runs_of_a_machine_taught_scales_its_figures_and_narrows_their_intervals():
     fit, steps = load_offload_fit(), step_model_of(on_xeon())
-    taught = replace(fit, machines={"xeon": {"decode": (np.log(2.0), 0.1), "prefill": (-np.log(4.0), 0.1)}})
+    taught = replace(fit, machines={"xeon": {"decode": (np.log(1.5), 0.1), "prefill": (-np.log(4.0), 0.1)}})
     load = Load("serving", 1.0, 969.0, 64.0)
     plain, sure, unsure = (
         predict_steps(steps, load, known_of_offloading(name, certain=certain, fit=taught)).figures
         for name, certain in (("", True), ("xeon", True), ("xeon", False))
     )
-    assert sure["tpot"].value == pytest.approx(plain["tpot"].value / 2.0)
+    assert sure["tpot"].value == pytest.approx(plain["tpot"].value / 1.5)
     assert sure["ttft"].value == pytest.approx(plain["ttft"].value * 4.0)
     assert sure["tpot"].high / sure["tpot"].low == pytest.approx(np.exp(0.2))
     # a machine that may be this one is shifted alike, but not as sure
     assert unsure["tpot"].value == sure["tpot"].value
     assert unsure["tpot"].high / unsure["tpot"].low == pytest.approx(plain["tpot"].high / plain["tpot"].low)
+
+
+def test_no_end_of_an_interval_reads_host_memory_faster_than_it_can_be_read():
+    steps = step_model_of(on_xeon())
+    taught = replace(load_offload_fit(), machines={"xeon": {"decode": (np.log(2.5), 0.1)}})
+    load = Load("decode", 1.0, 969.0, 0.0)
+    found = predict_steps(steps, load, known_of_offloading("xeon", certain=False, fit=taught)).figures["tpot"]
+    work = steps.work(StepPoints(ONE, ONE * 969.0, 0 * ONE, 0 * ONE))
+    assert found.low >= float(work.host_bytes[0]) / steps.offload.side.bandwidth * (1 - 1e-9)
+    assert found.low == found.best and found.low < found.value < found.high
 
 
 def test_drafted_tokens_visit_experts_of_their_own():
