@@ -11,7 +11,6 @@ started again, it goes on where it stopped. What is missing is named in one line
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import platform
 import subprocess
@@ -24,6 +23,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from campaign import Campaign
 from gpu_libraries import LIBRARIES, Library, Shape, installed
 from measure_kernels import COLD_BYTES, MOST_COPIES, NumpyCpu, Row, TorchGpu, _row
 
@@ -50,41 +50,6 @@ NVML_FIELDS: dict[str, tuple[str, tuple[int, ...]]] = {
 }
 #: graphs that an engine captures: numbers of requests
 _CAPTURED = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
-
-
-class Campaign:
-    """The folder of a campaign: what was measured is there at once, and is not measured again."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
-
-    def say(self, text: str) -> None:
-        """Print a line and keep it in the log."""
-        print(text, file=sys.stderr, flush=True)
-        with (self.folder / "log.txt").open("a") as file:
-            file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {text}\n")
-
-    def rows(self, name: str) -> list[dict[str, str]]:
-        """Rows of a table so far; a line that was cut off by a stop is left out."""
-        path = self.folder / name
-        if not path.exists():
-            return []
-        text = path.read_text()
-        whole = text[: text.rfind("\n") + 1]
-        if whole != text:
-            write_atomically(path, whole)
-        return list(csv.DictReader(whole.splitlines()))
-
-    def add(self, name: str, row: dict[str, Any]) -> None:
-        """Add a row to a table."""
-        path = self.folder / name
-        new = not path.exists()
-        with path.open("a", newline="") as file:
-            table = csv.DictWriter(file, list(row), lineterminator="\n")
-            if new:
-                table.writeheader()
-            table.writerow(row)
 
 
 def _key(row: dict[str, Any]) -> tuple[str, ...]:

@@ -116,6 +116,8 @@ def test_every_measured_row_has_a_source_of_its_own_or_of_its_campaign(root):
     campaigns = read(root / "calibration/sources.toml")
     assert all(entry["address"].strip() for entry in campaigns.values())
     for path in sorted((root / "calibration").rglob("*.csv")):
+        if {"about.json", "log.txt"} <= {file.name for file in path.parent.iterdir()}:
+            continue  # measured by a tool of this repository, whose card and log lie beside it
         bare = [
             row
             for row in rows(path)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from glmplan.calibrate.kernels.fit import Rows, errors, fit_collective, fit_rows, join, rows_of
+from glmplan.calibrate.kernels.own_tables import own_section
 from glmplan.calibrate.kernels.tables import PACKAGE, Campaign, all_reduces, campaigns, package_root, parts_in, readable
 from glmplan.catalog.engines.kernels import misnamed_tables
 from glmplan.catalog.entries.accelerators import load_accelerator
@@ -497,6 +498,8 @@ def kernels_page(found: KernelCalibration) -> str:
     ]
     head = ["class", "format", "error", "spread of shapes", "carried", "parameters"]
     text.append(f"## Priors for parts that nobody measured\n\nSpreads are of the logarithm.\n\n{_table(head, rows)}\n")
+    if (beside := own_section(found.parts)) != "":
+        text.append(beside)
     worst = sorted(fits, key=lambda pair: -pair[1].median)[:20]
     rows = [[p, f.kernel, f.engine, f.precision, f.backend, f"{f.median:.0%} / {f.p90:.0%}"] for p, f in worst]
     text.append(

@@ -1,0 +1,130 @@
+"""Kernel tables measured by `tools/measure_shapes.py`, beside what the fits of the same part predict for them.
+
+They are no input of a fit: the Triton kernels there are not those of an engine, and rows of PyTorch's products repeat
+what the larger tables hold. They check a fit with cold operands on another machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from glmplan.catalog.entries.accelerators import load_accelerator
+from glmplan.catalog.files import data_folder, read_rows, read_toml
+from glmplan.costs.kernels.shapes import shape_work
+from glmplan.costs.kernels.utilisation import KernelFit, KernelParams, kernel_seconds
+
+__all__ = ["Beside", "beside_fits", "own_parts", "own_rows", "own_section"]
+
+_CLASS = {"sparse-gather": "latent-decode"}
+_COMPUTES = {"fp8-block": "fp8"}
+_FEW = 16  # tokens or requests; beyond, a product is no longer bound by its weights alone
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Measured rows of one kind beside one fit.
+
+    Attributes
+    ----------
+    kernel, precision, backend : str
+        What was measured.
+    fit : KernelFit
+        What predicts it.
+    ratio : ndarray
+        Predicted over measured time of each row, [-]
+    few : ndarray of bool
+        Rows of at most 16 tokens or requests.
+    """
+
+    kernel: str
+    precision: str
+    backend: str
+    fit: KernelFit
+    ratio: np.ndarray
+    few: np.ndarray
+
+
+def own_parts() -> tuple[str, ...]:
+    """Return the accelerators of which there are own tables."""
+    return tuple(
+        sorted(folder.name for folder in (data_folder("calibration") / "kernels").iterdir() if folder.is_dir())
+    )
+
+
+def own_rows(part: str) -> list[dict[str, str]]:
+    """Return the measured rows of one part, of all its campaigns."""
+    files = sorted((data_folder("calibration") / "kernels" / part).glob("*/rows.csv"))
+    return [row for file in files for row in read_rows(file)]
+
+
+def _sizes(row: Mapping[str, str]) -> dict[str, float]:
+    return {name: float(value) for name, value in row.items() if value and name in _SIZED}
+
+
+_SIZED = frozenset(("m", "n", "k", "experts", "top_k", "touched", "batch", "context", "heads", "kv_heads", "head_dim"))
+
+
+def beside_fits(part: str, fits: Sequence[KernelFit], rows: Sequence[Mapping[str, str]]) -> Iterator[Beside]:
+    """Predict measured rows by the fits of their part.
+
+    - `fits`: The fits of the part; of an engine and kernel the newest release is taken.
+    - Yields: One for each kind of row and kernel of an engine that it is like.
+    """
+    facts = load_accelerator(part)
+    bandwidth, bf16 = facts.need("memory_bandwidth", "peak.bf16")
+    for one in read_toml(data_folder("calibration") / "kernels" / "beside.toml")["like"]:
+        kernel, precision, backend = one["kernel"], one["precision"], one["measured"]
+        mine = [r for r in rows if (r["kernel"], r["precision"], r["backend"]) == (kernel, precision, backend)]
+        like = [
+            fit
+            for fit in fits
+            if (fit.kernel, fit.precision, fit.engine.split()[0])
+            == (_CLASS.get(kernel, kernel), precision, one["engine"])
+            and one["backend"] in fit.backend
+        ]
+        if not mine or not like:
+            continue
+        fit = max(like, key=lambda fit: (fit.release, fit.points))
+        assert isinstance(fit.params, KernelParams)
+        peak: Any = facts.peak.get(_COMPUTES.get(precision, precision), bf16)
+        peaks = {"peak_flop": float(peak), "peak_bandwidth": float(bandwidth)}
+        works = [shape_work(kernel, precision, _sizes(row)) for row in mine]
+        predicted = [float(kernel_seconds(work, params=fit.params, **peaks)) for work in works if work is not None]
+        ratio = np.array(predicted) * 1e6 / np.array([float(row["time_us"]) for row in mine])
+        new = "context" if kernel == "prefill-attention" else "batch"
+        few = np.array([max(float(row["m"]), float(row[new])) <= _FEW for row in mine])
+        yield Beside(kernel, precision, backend, fit, ratio, few)
+
+
+def own_section(fits_of: Mapping[str, Sequence[KernelFit]]) -> str:
+    """Return the section of the page on fits that sets own measurements beside them.
+
+    Returns: Markdown; empty where no part with own tables was fitted.
+    """
+    lines = []
+    for part in own_parts():
+        for one in beside_fits(part, fits_of.get(part, ()), own_rows(part)):
+            sides = [f"{np.median(one.ratio[some]):.2f}" if some.any() else "" for some in (one.few, ~one.few)]
+            cells = [part, one.kernel, one.precision, one.backend, f"{one.fit.engine} {one.fit.backend}"]
+            cells += [str(len(one.ratio)), f"{np.median(np.abs(one.ratio - 1)):.0%}", *sides]
+            lines.append("| " + " | ".join(cells) + " |")
+    if not lines:
+        return ""
+    head = "| part | class | format | measured | fit | rows | median error | up to 16 | beyond |\n" + "|---" * 9 + "|\n"
+    return _SECTION + head + "\n".join(lines) + "\n"
+
+
+_SECTION = """\
+## Own measurements beside the fits
+
+`calibration/kernels` holds tables of `tools/measure_shapes.py`: shapes of GLM, gpt-oss and Qwen on one card, with cold
+operands. No fit reads them. Each is set beside the fit of the engine's kernel that it is most like. Errors are those of
+the predicted time; the last two columns are the median of predicted over measured time for up to 16 tokens or requests,
+and for more: below 1 the fit is faster than the measured kernel. cuBLAS and cuDNN are the libraries that engines call;
+"triton" is a kernel written for this comparison, which no engine runs.
+
+"""
