@@ -33,7 +33,7 @@ from glmplan.prediction.step_models import site_calibration, step_model_of
 from glmplan.simulation.engine.settings import EngineSettings
 from glmplan.simulation.load_trial import SafeLoad
 from glmplan.simulation.safe_load import Kept
-from glmplan.simulation.simulate import Outcome
+from glmplan.simulation.simulate import LARGEST, Outcome
 from glmplan.simulation.simulate import simulate as simulate_service
 from glmplan.simulation.traffic.slo import parse_slo
 from glmplan.simulation.traffic.spec import Traffic
@@ -514,7 +514,7 @@ def simulate(
     planned: Planned,
     traffic: str | Traffic,
     *,
-    requests: int = 1000,
+    requests: int | None = None,
     slo: str = "",
     seed: int = 0,
     keep: bool = False,
@@ -530,7 +530,7 @@ def simulate(
     traffic : str or Traffic
         ``closed:32``, ``poisson:2.5/s``, ``sessions:20``, ``trace:FILE`` … as `glmplan simulate --traffic` takes it.
     requests : int, optional
-        Requests to simulate, [-]
+        Requests to simulate; 1000 by default, and every request of a trace, [-]
     slo : str, optional
         Promise under which goodput is counted, such as ``ttft p95 < 2 s``.
     seed : int, optional
@@ -567,6 +567,8 @@ def simulate(
         arriving = _arriving(planned, traffic, arrivals)
         service = _described(planned, arriving, settings).service
         targets = parse_slo(slo) if slo != "" else ()
+        if requests is None:
+            requests = LARGEST if arriving.kind == "trace" else 1000
         return simulate_service(service, arriving, requests=requests, seed=seed, targets=targets, keep=keep)
 
 

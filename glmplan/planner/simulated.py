@@ -204,7 +204,7 @@ def host_copies(asked: Asked, holding: Holding, traffic: Traffic) -> HostCopies 
 
 #: requests of a simulated row for each user, as many as a steady prediction counts, and at most [-]
 _EACH, _MOST = 4, 1200
-#: requests of named traffic: for each user and at most; of rates and of traces at most [-]
+#: requests of named traffic: for each user and at most; of rates; a trace is replayed whole [-]
 _EACH_TURN, _OPEN = 16, 600
 #: share of the requests that fill an empty server and are not counted [-]
 _WARM = 0.2
@@ -368,6 +368,7 @@ def traffic_run(
     """
     from glmplan.planner.service import inputs_of, service_of
     from glmplan.simulation.load_trial import exceeded
+    from glmplan.simulation.simulate import LARGEST
 
     holding, traffic = scored.holding, traffic.busiest
     asked = _seated(asked, holding, traffic.users or asked.users[-1])
@@ -376,7 +377,9 @@ def traffic_run(
         inputs = replace(inputs, pool=replace(inputs.pool, tokens=int(inputs.pool.tokens * pool)))
     described = service_of(inputs, traffic, scheduler=copy_settings(asked, holding))
     count = _OPEN if traffic.users is None else max(min(_EACH_TURN * traffic.users, _MOST), traffic.users + 1)
-    warm = 0 if traffic.kind == "trace" else min(int(_WARM * count), count - 1)
+    warm = min(int(_WARM * count), count - 1)
+    if traffic.kind == "trace":
+        count, warm = LARGEST, 0
     least = described.service.pool.block_size + asked.request_tokens
     found = _runs(described, traffic, count, warm, least, ends=ends)
     middle = found.middle

@@ -21,7 +21,6 @@ from glmplan.planner.question import DEFAULT_INPUT, DEFAULT_OUTPUT, Words, named
 from glmplan.planner.ranking import deployment_of
 from glmplan.planner.service import kept_of
 from glmplan.planner.traffic_search import described_under, mean_request, read_traffic
-from glmplan.simulation.load_trial import UNJUDGED
 from glmplan.simulation.safe_load import outcome_range
 from glmplan.simulation.simulate import simulate
 from glmplan.simulation.traffic.slo import parse_slo
@@ -221,9 +220,7 @@ def simulated(model: str, on: str, said: Mapping[str, Any], load: Arriving, how:
         figures |= {name + end: factor * float(value) for end, value in ends}
     if targets:
         figures["goodput_share"] = float(summary.get("goodput_share", math.nan))
-        short = arriving.kind == "trace" and summary["requests"] + summary["rejected"] <= UNJUDGED
-        kept = math.nan if short else kept_of(described, arriving, targets, seed=how.seed).probability
-        figures["probability"] = kept
+        figures["probability"] = kept_of(described, arriving, targets, seed=how.seed).probability
     assert described.plan is not None  # nothing is told to the simulator alone
     asked, holding = described.plan
     return Simulated(Deployed(asked, holding, deployment_of(asked, holding.terms)), figures)

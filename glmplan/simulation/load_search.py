@@ -41,6 +41,7 @@ from glmplan.simulation.load_trial import (
     unit_of,
     why_broken,
 )
+from glmplan.simulation.seeds import stream_seed
 from glmplan.simulation.simulate import Service
 from glmplan.simulation.traffic.slo import Target
 from glmplan.simulation.traffic.spec import Traffic
@@ -481,8 +482,8 @@ class LoadTries:
         )  # fmt: skip
 
     def _seed(self, which: int, draw: int) -> int:
-        """The seed of one draw of the arrivals at one service."""
-        return self.seed * 1000 + which + DRAWS * draw
+        """Return the seed of one arrival sample of one service."""
+        return stream_seed(self.seed, which, draw)
 
     def _service(self, which: int) -> Service:
         return self.border if which == BORDER and self.border is not None else self.variants[which]
@@ -718,8 +719,10 @@ class LoadSearch(LoadTries):
         if self.traffic.kind == "sessions":
             load = self._edge(min(1, len(self.variants) - 1), self._start(service))
             load = self._counted(load) if load > 0 else 0.0
-        elif self.traffic.kind == "trace" or len(self.variants) != DRAWS:
+        elif len(self.variants) != DRAWS:
             load = self._edge(min(1, len(self.variants) - 1), self._start(service))
+        elif self.recorded:
+            load = self._edge(BORDER, self._start(service))
         elif self.border is None or (self.alike and self.traffic.plain):
             start = self.known.start if self.roomy(self.limit) else None
             load = self._between_the_slowest(self._start(service) if start is None else start)
@@ -765,6 +768,22 @@ class LoadSearch(LoadTries):
         first = self._edge(0, second) if second > 0 else 0.0
         ends = [_place(0), _place(1)]
         return second + (first - second) * (QUANTILE_90 - ends[1]) / (ends[0] - ends[1])
+
+    @property
+    def recorded(self) -> bool:
+        """Return True where the service at the 95 % level of step times is judged once, under recorded arrivals."""
+        return self.traffic.kind == "trace" and self.border is not None
+
+    def kept_beside_the_border(self, load: Ratio) -> Ratio:
+        """Return the share of the services that keep a load which the slowest breaks and the next one does not.
+
+        Returns: 95 % or more exactly if `largest` finds this load or a larger one.
+        """
+        margin = self._at(BORDER, load).margin
+        slow, quick = (0, BORDER) if margin <= 0 else (BORDER, 1)
+        ends = [_place(0) if slow == 0 else QUANTILE_90, QUANTILE_90 if quick == BORDER else _place(1)]
+        low, high = self._at(slow, load).margin, self._at(quick, load).margin
+        return NormalDist().cdf(ends[1] + (ends[0] - ends[1]) * -high / (low - high))
 
     def kept_between_the_slowest(self, load: float) -> Ratio:
         """Share of the services that keep a load which the slowest breaks and the next one does not.

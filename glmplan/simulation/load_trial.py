@@ -11,7 +11,7 @@ import numpy as np
 
 from glmplan.catalog.tables import frame_of
 from glmplan.errors import SpecError
-from glmplan.simulation.simulate import Outcome, Service, simulate
+from glmplan.simulation.simulate import LARGEST, Outcome, Service, busy_ranks, simulate
 from glmplan.simulation.traffic.slo import Target
 from glmplan.simulation.traffic.sources import CHUNK, dispersion, request_chunks
 from glmplan.simulation.traffic.spec import Traffic
@@ -43,6 +43,7 @@ __all__ = [
     "crowd",
     "enough",
     "exceeded",
+    "judged_requests",
     "places",
     "try_load",
     "unit_of",
@@ -393,7 +394,7 @@ _THRASH = 0.05  # preemptions for each request from which the pool thrashes
 _LEFT = 0.05  # share of the clients that leave from which a load is not safe
 _FAR = 3.0  # a margin that says no more than "far away"
 UNFINISHED = 1e-9  # margin of a run that ended once its promise was surely missed: by how much is not known
-UNJUDGED = 200  # first requests of a stream that are not judged
+UNJUDGED = 200  # first requests of a synthetic stream, which are not judged
 SETTLED = 1500  # requests of an open stream that are judged
 _QUEUED = 0.01  # share of a run that requests wait from which it is looked whether the queue grows without end
 _MOST_USERS = 1024  # users of the closed loop that finds what can be served
@@ -464,7 +465,7 @@ def capacity(service: Service, traffic: Traffic) -> PerSecond:
     saturated, alike = traffic.unmarked.model_copy(update=changes), 1
     if saturated.plain and not service.settings.prefill_replicas:
         # replicas that are all as full serve as much as one does, each
-        alike, service = service.settings.replicas, service.under(saturated)
+        alike, service = service.settings.replicas, service.under(saturated, busy_ranks(service, saturated))
         users = math.ceil(users / alike)
         saturated = saturated.model_copy(update={"users": users})
         service = replace(service, settings=replace(service.settings, replicas=1), few=None)
@@ -527,9 +528,9 @@ def try_load(
 
     Notes
     -----
-    The start-up burst of a closed loop is not judged, nor the first 200 arrivals of a stream, and more where more of it
-    is judged: what is promised is the steady state. Of a day it is that of its busiest part, as if it lasted: a promise
-    that is kept at night is none.
+    Synthetic traffic is judged in its steady state: without the start-up burst of a closed loop, and without the first
+    200 arrivals of a stream, or more where more of it is judged. Every request of a trace is judged. A day is judged in
+    its busiest part, as if that lasted.
 
     Examples
     --------
@@ -542,11 +543,7 @@ def try_load(
     'tpot p95 < 30 ms'
     """
     at = traffic.at_load(load).busiest
-    if at.users is not None:
-        warm = at.users
-        count = warm + max(400, min(6 * warm, max(2000, 2 * warm)))
-    else:
-        warm, count = _judged(settled)
+    warm, count = judged_requests(at, settled)
     if load >= most:
         # where no request fits at all, every load is as far too large as another
         above = math.log(load / most) + 0.01 if most > 0 else _FAR
@@ -560,15 +557,31 @@ def try_load(
         raise KeyboardInterrupt  # a part of a run judges no load
     summary = outcome.summary
     if at.kind == "trace" and not summary["requests"] and not summary["rejected"]:
-        raise SpecError(f"holds too few requests: the first {warm} are not judged", file=str(at.file))
+        raise SpecError(f"holds no more requests than the {warm} users begin with", file=str(at.file))
     summary |= {name: late * each for name, each in summary.items() if name.startswith("ttft_")}
     margin, nearest, margins = _margin(summary, targets)
     broken = nearest if margin > 0 else ""
     return Trial(load, margin, broken, outcome.summary, nearest, margins)
 
 
-def _judged(settled: int) -> tuple[int, int]:
-    """First requests of a stream that are not judged, and all: a stream that begins in a burst settles more slowly."""
+def judged_requests(at: Traffic, settled: int = SETTLED) -> tuple[int, int]:
+    """Return the number of first requests that are not judged, and of all requests of a trial.
+
+    Returns: Warm-up and whole. A trace is replayed whole and has no warm-up, since its requests came as recorded;
+      only the burst of users who begin recorded conversations together is left out. A stream that begins in a burst
+      settles more slowly.
+
+    Examples
+    --------
+    >>> judged_requests(Traffic(kind="poisson", rate=1.0)), judged_requests(Traffic(kind="closed", users=8))
+    ((200, 1700), (8, 408))
+    >>> judged_requests(Traffic(kind="trace", file="t.csv"))[0]
+    0
+    """
+    if at.kind == "trace":
+        return at.users or 0, LARGEST
+    if at.users is not None:
+        return at.users, at.users + max(400, min(6 * at.users, max(2000, 2 * at.users)))
     skipped = round(UNJUDGED * max(settled / SETTLED, 1.0))
     return skipped, skipped + settled
 
@@ -605,7 +618,7 @@ def crowd(
     """
     if traffic.kind not in OPEN:
         return None
-    skipped, count = _judged(settled)
+    skipped, count = judged_requests(traffic, settled)
     return Crowd(traffic, load, stay, count, skipped, pool, **draws)
 
 
@@ -619,7 +632,7 @@ def _served(
 ) -> Outcome:
     """Run a load. Where nobody waits as long as clients do, clients who wait for ever see the same, much sooner."""
     calm = at.model_copy(update={"patience": None})
-    if at.patience is not None and calm.plain and service.under(calm).settings.plain:
+    if at.patience is not None and calm.plain and service.settings.plain:
         outcome = simulate(service, calm, requests=requests, warmup=warmup, seed=seed, fast=False, keep=True)
         rows = outcome.requests
         if rows is None or (rows["first"] - rows["arrival"]).max(initial=0.0) < at.patience:

@@ -18,7 +18,8 @@ import numpy as np
 from glmplan.errors import SpecError
 from glmplan.simulation.engine.step_table import StepTable
 from glmplan.simulation.load_search import DRAWS, ENOUGH, LoadSearch, Tries
-from glmplan.simulation.load_trial import LoadPoint, SafeLoad
+from glmplan.simulation.load_trial import LoadPoint, SafeLoad, judged_requests
+from glmplan.simulation.seeds import stream_seed
 from glmplan.simulation.simulate import Service, simulate
 from glmplan.simulation.traffic.slo import Target
 from glmplan.simulation.traffic.spec import Traffic
@@ -255,8 +256,10 @@ def kept_share(
     if not targets:
         raise SpecError("needs at least one target, as in 'ttft p95 < 2 s'", field="--slo")
     load = float(traffic.users or traffic.rate or traffic.speed)
-    variants = _variants(service, traffic, factors, rooms, ())
-    search = LoadSearch(variants, traffic, targets, _LARGEST, seed, _late(factors, waits), known=known or Tries())
+    variants, late = _variants(service, traffic, factors, rooms, ()), _late(factors, waits)
+    search = LoadSearch(variants, traffic, targets, _LARGEST, seed, late, known=known or Tries())
+    if len(factors) == DRAWS and traffic.kind == "trace":
+        search.border, search.border_late = _border(service, traffic, factors, rooms, late)
     failures, passes, broken, margins = 0, 0, "", list[float]()
     # where only its speed tells services apart, a slower one fails too: the first whose failure is one too many is
     # tried alone
@@ -278,7 +281,9 @@ def kept_share(
             break
     if search.alike and failures == 1 and len(variants) == DRAWS and least <= _SLOWEST:
         kept = search.kept_between_the_slowest(load)
-    elif search.alike:
+    elif search.recorded and failures == 1 and margins[0] > 0:
+        kept = search.kept_beside_the_border(load)
+    elif search.alike or search.recorded:
         kept = _between_services(margins, len(variants), kept)
     return Kept(kept, broken, search.middle(load).summary if kept >= least - 1e-9 else {})
 
@@ -315,6 +320,8 @@ def load_curve(
         if warm > _DRAWN:
             continue  # a burst of so many users says nothing about a steady load, and takes long
         count = warm + max(requests, min(4 * warm, 4 * requests))
+        if at.kind == "trace":
+            warm, count = judged_requests(at)
         outcome = simulate(service, at, requests=count, warmup=warm, seed=seed, fast=False)
         rows.append({"load": float(load), **outcome.summary})
     return rows
@@ -364,7 +371,7 @@ def outcome_range(
     found = []
     for number, factor in enumerate(speed_factors(*interval, count=_DRAWS)):
         draw = service.scaled(factor)
-        outcome = simulate(draw, traffic, requests=count, seed=seed + 7919 * (number + 1), fast=False)
+        outcome = simulate(draw, traffic, requests=count, seed=stream_seed(seed, number), fast=False)
         if outcome.interrupted:
             raise KeyboardInterrupt  # a part of a run is no draw of it
         found.append(outcome.summary)

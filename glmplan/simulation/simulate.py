@@ -44,6 +44,7 @@ __all__ = [
     "Outcome",
     "Service",
     "aside",
+    "busy_ranks",
     "lateness",
     "pieces",
     "shifted",
@@ -69,6 +70,14 @@ class FewRanks:
 
     ranks: int
     table: Callable[[float], StepTable]
+
+    def at(self, busy: Ratio) -> StepTable:
+        """Return the step times of a number of ranks that may be a mean: linear between whole numbers.
+
+        Returns: Time of a step of one of these.
+        """
+        low = math.floor(busy)
+        return self.table(low).between(self.table(low + 1), busy - low) if busy > low else self.table(low)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -144,21 +153,17 @@ class Service:
             settings = replace(settings, max_num_seqs=slots)
         return replace(self, pool=found, settings=settings)
 
-    def under(self, traffic: Traffic) -> Service:
+    def under(self, traffic: Traffic, busy: Ratio = math.inf) -> Service:
         """The service as traffic finds it.
 
-        Returns: With the step times of as many data-parallel ranks as there are users, where these are fewer, and of
-          as many requests as may run at once.
-
-        Notes
-        -----
-        Every step is that of ranks with as much to do each: of arrivals without a bound all ranks are taken as busy.
+        - `busy`: Data-parallel ranks of a server that have work, as `glmplan.simulation.simulate.busy_ranks` finds
+          them; all by default.
+        - Returns: With the step times of so many data-parallel ranks with as much to do each, and of as many requests
+          as may run at once.
         """
         users = traffic.users
-        if self.few is not None and users is not None:
-            busy = users / min(self.settings.replicas / self.few.ranks, users)
-            if busy < self.few.ranks:
-                return replace(self, table=self.few.table(busy), few=None, whole=None)
+        if self.few is not None and busy < self.few.ranks:
+            return replace(self, table=self.few.at(busy), few=None, whole=None)
         if self.whole is None or (users is not None and users <= self.table.max_requests):
             return self
         return replace(self, table=self.whole(), whole=None)
@@ -466,6 +471,75 @@ def _served(cluster: Cluster, source: Source, most: int) -> Iterator[Served]:
         yield flush()
 
 
+# Data-parallel ranks of a server that have work while a request is served: one rule for closed and open traffic.
+
+#: requests that are looked at, of synthetic traffic and of a trace [-]
+_SYNTHETIC, _RECORDED = 1500, 5000
+#: difference of ranks at which the number of ranks and the times of steps agree, and rounds at most [-]
+_CLOSE, _ROUNDS = 0.02, 8
+
+
+def busy_ranks(service: Service, traffic: Traffic) -> Ratio:
+    """Return the number of data-parallel ranks of a server that have work while a request is served.
+
+    - `service`: The service; of one without data-parallel ranks the number is infinite.
+    - Returns: At least 1, the rank of the request itself.
+
+    Notes
+    -----
+    Users of a closed loop who send the next request with the last answer keep ``users / servers`` ranks at work. Other
+    traffic is simulated for some requests first: a request has ``1 + n / servers`` ranks at work around it, at most
+    all, with n other requests in flight in the mean over its stay. A shorter step shortens the stay, so that this is
+    repeated until both agree; it begins with all ranks at work. The mean over requests is used for the whole run.
+    Not modelled: ranks that wait for the slowest of them, and that the number changes during a run.
+
+    Examples
+    --------
+    >>> from glmplan.simulation.engine.settings import EngineSettings, KvPool
+    >>> from glmplan.simulation.engine.step_table import StepTable
+    >>> from glmplan.simulation.simulate import FewRanks, Service
+    >>> from glmplan.simulation.traffic.spec import Traffic
+    >>> few = FewRanks(4, lambda busy: StepTable.affine(base=0.01 + 0.002 * busy))
+    >>> service = Service(few.table(4), KvPool(10**6), EngineSettings(replicas=4), few=few)
+    >>> busy_ranks(service, Traffic(kind="closed", users=1)), busy_ranks(service, Traffic(kind="closed", users=9))
+    (1.0, 9.0)
+    >>> round(busy_ranks(service, Traffic(kind="poisson", rate=0.001)), 1)
+    1.0
+    """
+    if service.few is None:
+        return math.inf
+    users, servers = traffic.users, service.settings.replicas / service.few.ranks
+    if traffic.kind == "closed" and not traffic.think and users is not None:
+        return users / min(servers, users)
+    before, busy = math.inf, float(service.few.ranks)
+    for _ in range(_ROUNDS):
+        if abs(busy - before) <= _CLOSE:
+            break
+        before, busy = busy, _seen(service.under(traffic, busy), traffic, service.few.ranks, servers)
+    return busy
+
+
+def _seen(service: Service, traffic: Traffic, ranks: int, servers: float) -> float:
+    """Return the ranks at work around a request in the mean, with the step times of a service, [-]"""
+    warm = traffic.users or 0
+    count = warm + (_RECORDED if traffic.kind == "trace" else _SYNTHETIC)
+    found = [one.records for one in pieces(service, traffic, count, np.random.default_rng(0), {}, fast=False)]
+    number, arrival, finish = (np.concatenate([one[name] for one in found]) for name in ("number", "arrival", "finish"))
+    if not (number >= warm).any():
+        return float(ranks)
+    came, gone = np.sort(arrival), np.sort(finish)
+    sums = [np.concatenate(([0.0], times.cumsum())) for times in (came, gone)]
+
+    def spent(at: np.ndarray) -> np.ndarray:
+        """Return the time that all requests have been in flight until then, [s]"""
+        first, last = np.searchsorted(came, at), np.searchsorted(gone, at)
+        whole: np.ndarray = (at * first - sums[0][first]) - (at * last - sums[1][last])
+        return whole
+
+    around = (spent(finish) - spent(arrival)) / (finish - arrival) - 1.0
+    return float(np.minimum(1.0 + around[number >= warm] / servers, ranks).mean())
+
+
 #: seeds have 64 bits [-]
 LARGEST = (1 << 64) - 1
 #: requests that are simulated at most: minutes of the plain loop; a trace is replayed whole under any number [-]
@@ -622,7 +696,7 @@ def simulate(
     if whole_number(warmup, "--warmup", least=0) >= requests:
         raise SpecError("must be below the number of requests", field="--warmup", value=warmup)
     started = time.perf_counter()
-    service = service.under(traffic)
+    service = service.under(traffic, busy_ranks(service, traffic))
     settings = service.settings
     summaries: list[dict[str, float]] = []
     rejected: dict[str, int] = {}

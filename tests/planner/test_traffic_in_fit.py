@@ -261,6 +261,20 @@ def test_a_length_that_is_none_is_refused_under_traffic():
         glmplan.fit("llama-3.1-8b", on="1xh100-sxm", traffic="sessions:4", input="many")
 
 
+def test_a_trace_is_replayed_whole(tmp_path):
+    """700 requests, of which the last 100 come at once: more than the 600 that are simulated of a synthetic stream."""
+    file = tmp_path / "t.csv"
+    arrivals = [10.0 * one for one in range(600)] + [7000.0] * 100
+    file.write_text("arrival_s,input_tokens,output_tokens\n" + "".join(f"{at},500,20\n" for at in arrivals))
+    traffic = parse_traffic(f"trace:{file}")
+    found = glmplan.fit("llama-3.1-8b", on="1xh100-sxm", traffic=traffic)
+    calm, whole = (glmplan.simulate(found, traffic, requests=count).summary for count in (600, None))
+    run = found.runs[0]
+    assert run.requests == whole["requests"] == 700
+    assert 1000 * run.ttft_p95 == pytest.approx(whole["ttft_p95_ms"], rel=1e-9)
+    assert whole["ttft_p95_ms"] > 3 * calm["ttft_p95_ms"]
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [

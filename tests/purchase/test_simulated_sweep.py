@@ -57,8 +57,8 @@ def test_a_trace_is_replayed_whole_with_its_own_lengths_as_simulate_does(tmp_pat
         for name in ("ttft_p95_ms", "tpot_p95_ms", "requests_per_s", "output_tokens_per_s", "goodput_share"):
             assert row[name] == pytest.approx(summary[name], rel=1e-12), name
         assert (row["traffic"], row["input_tokens"], row["output_tokens"]) == (word, 380, 23)
-        # of a recording of which nothing is judged nobody knows how surely it keeps the promise
-        assert math.isnan(row["probability"])
+        # every request of a recording is judged, of a short one too
+        assert row["probability"] == kept_of(described, arriving, parse_slo(SLO)).probability == 1.0
     with pytest.raises(SpecError, match="their own lengths"):
         read_sweep(axes | {"traffic": f"trace:{file}", "input": 500})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -241,11 +242,47 @@ def test_conversations_are_counted_in_full_at_the_answer_and_by_the_slow_service
     assert next(broken) == found + 1
 
 
-def test_a_trace_that_ends_before_it_is_judged_is_told(tmp_path):
-    file = tmp_path / "t.csv"
-    file.write_text("arrival_s,input_tokens,output_tokens\n0,100,10\n")
-    with pytest.raises(SpecError, match="too few requests: the first 200"):
-        safe_load(SERVICE, parse_traffic(f"trace:{file}"), parse_slo("ttft p95 < 1 s"))
+def _trace(file: Path, arrivals: list[float]) -> Traffic:
+    rows = "".join(f"{at},1000,100\n" for at in arrivals)
+    file.write_text(f"arrival_s,input_tokens,output_tokens\n{rows}")
+    return parse_traffic(f"trace:{file}")
+
+
+def test_a_burst_in_a_trace_counts_wherever_it_is(tmp_path):
+    """150 of 450 requests at once: first or last, they are more than 5 % of the requests and wait as long."""
+    calm, burst = [10.0 * one for one in range(300)], [0.0] * 150
+    early = _trace(tmp_path / "early.csv", burst + [100.0 + at for at in calm])
+    late = _trace(tmp_path / "late.csv", calm + [3100.0] * 150)
+    first, last = (try_load(SERVICE, one, parse_slo("ttft p95 < 1 s"), 1.0, 0) for one in (early, late))
+    assert first.summary["requests"] == last.summary["requests"] == 450
+    assert first.margin == pytest.approx(last.margin, rel=0.01) and first.broken == last.broken == "ttft p95 < 1000 ms"
+    # the burst does not depend on the speed, so that both hold for the same bound and no other
+    bound = 1.02 * first.summary["ttft_p95_ms"]
+    for slo, kept in ((f"ttft p95 < {bound:.0f} ms", True), (f"ttft p95 < {0.9 * bound:.0f} ms", False)):
+        loads = [safe_load(SERVICE, one, parse_slo(slo), most=2.0).load for one in (early, late)]
+        assert loads == [2.0, 2.0] if kept else max(loads) < 1e-3
+
+
+def test_a_short_trace_is_judged(tmp_path):
+    one = _trace(tmp_path / "one.csv", [0.0])
+    alone = try_load(SERVICE, one, parse_slo("ttft p95 < 1 s"), 1.0, 0)
+    assert alone.summary["requests"] == 1 and alone.margin < 0
+
+
+def test_a_trace_is_judged_at_95_percent(tmp_path):
+    """Its arrivals are known: the answer is the speed that the service keeps which 5 of 100 are slower than."""
+    gaps = np.random.default_rng(5).exponential(0.25, 400)
+    trace, targets = _trace(tmp_path / "t.csv", list(np.cumsum(gaps))), parse_slo("tpot p95 < 30 ms")
+    factors = speed_factors(0.7, 1.4)
+    found = safe_load(SERVICE, trace, targets, factors=factors).load
+    slow = SERVICE.scaled(1.4)  # the slow end of a 90 % interval
+    kept, broken = (try_load(slow, trace, targets, share * found, 0) for share in (0.985, 1.015))
+    assert kept.margin < 0 < broken.margin
+    shares = [
+        kept_share(SERVICE, trace.at_load(share * found), targets, factors=factors).probability
+        for share in (0.985, 1.015)
+    ]
+    assert shares[1] < 0.95 <= shares[0]
 
 
 def test_a_stream_of_which_no_request_fits_is_too_much_at_every_rate():

@@ -29,6 +29,8 @@ __all__ = ["KnotRows", "ShortSteps", "StepClock", "StepTable", "clock_of", "cont
 
 #: Cells of the decode table that are evaluated one by one; beyond it the batch axis is thinned and interpolated.
 _CHEAP_CELLS = 40_000
+#: fields of a table that are times
+_TIMES = ("decode", "extra", "attention", "hidden")
 
 
 def context_knots(largest: Tokens, per_octave: int = 2, smallest: Tokens = 64.0) -> TokensArray:
@@ -262,8 +264,16 @@ class StepTable:
 
     def scaled(self, factor: Ratio) -> StepTable:
         """The same machine, slower or faster throughout."""
-        times = {name: getattr(self, name) * factor for name in ("decode", "extra", "attention", "hidden")}
-        return replace(self, **times)
+        return replace(self, **{name: getattr(self, name) * factor for name in _TIMES})
+
+    def between(self, other: StepTable, share: Ratio) -> StepTable:
+        """The times between those of two tables of the same steps.
+
+        `share`: Weight of the other one, from 0 to 1.
+        """
+        return replace(
+            self, **{name: getattr(self, name) * (1 - share) + getattr(other, name) * share for name in _TIMES}
+        )
 
 
 def _asked(
