@@ -30,11 +30,14 @@ class WeightFormat:
         Stored bits for each weight, scales included, [bit]
     compute : str
         Precision of the matrix product when the part supports it: ``bf16``, ``fp8``, ``fp4`` or ``int8``, [-]
+    block : tuple of int
+        Outputs and inputs that share one scale, [-]; (1, 1) where no block limits how a matrix is split.
     """
 
     name: str
     bits: float
     compute: str
+    block: tuple[int, int] = (1, 1)
 
     @property
     def bytes(self) -> float:
@@ -58,8 +61,8 @@ class KvFormat:
     bytes: float
 
 
-def _formats(*rows: tuple[str, float, str]) -> dict[str, WeightFormat]:
-    return {name: WeightFormat(name, bits, compute) for name, bits, compute in rows}
+def _formats(*rows: tuple[str, float, str] | tuple[str, float, str, tuple[int, int]]) -> dict[str, WeightFormat]:
+    return {row[0]: WeightFormat(*row) for row in rows}
 
 
 #: every weight format by name
@@ -68,19 +71,19 @@ WEIGHT_FORMATS: dict[str, WeightFormat] = _formats(
     ("bf16", 16, "bf16"),
     ("f16", 16, "bf16"),
     ("fp8", 8, "fp8"),
-    ("fp8-block", 8 + 32 / 128**2, "fp8"),
-    ("fp8-block32", 8 + 8 / 32**2, "fp8"),
+    ("fp8-block", 8 + 32 / 128**2, "fp8", (128, 128)),
+    ("fp8-block32", 8 + 8 / 32**2, "fp8", (32, 32)),
     ("int8", 8, "int8"),
-    ("nvfp4", 4 + 8 / 16, "fp4"),
-    ("mxfp4", 4 + 8 / 32, "fp4"),
-    ("mxfp8", 8 + 8 / 32, "fp8"),
-    ("int4", 4 + 20 / 128, "bf16"),
-    ("int4-g32", 4 + 16 / 32, "bf16"),
-    ("int4-g64", 4 + 20 / 64, "bf16"),
-    ("int4-g128", 4 + 16 / 128, "bf16"),
-    ("awq-int4", 4 + 20 / 128, "bf16"),
-    ("gptq-int4", 4 + 20 / 128, "bf16"),
-    ("w4afp8", 4 + 16 / 128, "fp8"),
+    ("nvfp4", 4 + 8 / 16, "fp4", (1, 16)),
+    ("mxfp4", 4 + 8 / 32, "fp4", (1, 32)),
+    ("mxfp8", 8 + 8 / 32, "fp8", (1, 32)),
+    ("int4", 4 + 20 / 128, "bf16", (1, 128)),
+    ("int4-g32", 4 + 16 / 32, "bf16", (1, 32)),
+    ("int4-g64", 4 + 20 / 64, "bf16", (1, 64)),
+    ("int4-g128", 4 + 16 / 128, "bf16", (1, 128)),
+    ("awq-int4", 4 + 20 / 128, "bf16", (1, 128)),
+    ("gptq-int4", 4 + 20 / 128, "bf16", (1, 128)),
+    ("w4afp8", 4 + 16 / 128, "fp8", (1, 128)),
     # GGUF: bytes of a block × 8 / values of a block
     ("q8_0", 8.5, "bf16"),
     ("q6_k", 6.5625, "bf16"),

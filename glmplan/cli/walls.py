@@ -73,9 +73,29 @@ def command(
         mtp=use.mtp,
         graphs=None if use.eager is None else not use.eager,
     )
-    rows = [_row(wall, "stands") for wall in walls_for(plan)]
+    rows = [_row(wall, "stands") for wall in (*_split(model, on, engine, version, layout), *walls_for(plan))]
     rows += [] if shown.certain else [_row(wall, "possible") for wall in possible_walls(plan)]
     say(_shown(rows, shown.form, f"{model} on {on}, {engine} {version or ''}".rstrip()), end="")
+
+
+def _split(model: str, on: str, engine: str, version: str | None, layout: o.LayoutOptions) -> list[Wall]:
+    """Return the limitation that the degrees meet when their parts split quantisation blocks."""
+    from glmplan.catalog.engines.limitations import load_engine
+    from glmplan.catalog.entries.accelerators import load_accelerator
+    from glmplan.catalog.entries.hosts import load_machine
+    from glmplan.costs.memory.shards import Server, split_block
+    from glmplan.io.models.resolve import resolve_model
+    from glmplan.planner.capacity import wall_of_split
+
+    chosen = resolve_model(model)
+    tp, pp, dp, ep, dcp = (getattr(layout, name) or 1 for name in ("tp", "pp", "dp", "ep", "dcp"))
+    part = load_accelerator(load_machine(on).accelerator)
+    server = Server.on(part, engine, version or load_engine(engine).newest)
+    found = split_block(chosen.model, chosen.checkpoint, server, (tp, dp, ep))
+    if found is None or (found.loads and not found.slower):
+        return []
+    do = "deal whole experts (--ep), or lower --tp: glmplan fit names a layout that loads"
+    return [wall_of_split(found, engine, (tp, pp, dp, ep, dcp), do)]
 
 
 def _model(text: str) -> tuple[Any, str | None]:

@@ -26,8 +26,9 @@ from glmplan.costs.memory.pool import (
 )
 from glmplan.costs.memory.ranks import RankMemory, rank_memory
 from glmplan.costs.memory.settings import MemorySettings, PartMemory, part_memory
+from glmplan.costs.memory.shards import Server, SplitBlock, split_block
 from glmplan.costs.points import Layout
-from glmplan.planner.question import Asked
+from glmplan.planner.question import Asked, experts_of, heads_problem
 from glmplan.prediction.deployment import keeps_experts_on_host, keeps_indexer, runs_sparse
 from glmplan.units import GIB, QUANTILE_90, Ratio, TokenCount
 
@@ -52,8 +53,155 @@ __all__ = [
     "layout_name",
     "memory_rows",
     "settings_of",
+    "split_of",
+    "split_wall",
     "stage_ranks",
+    "wall_of_split",
 ]
+
+
+# The memory of every rank of a plan as one record.
+
+#: columns of a rank's memory beside its label, in order
+MEMORY_COLUMNS: tuple[str, ...] = (
+    "weights_gib", "weights_by_class_gib", "activation_gib", "graphs_gib", "graph_estimate_gib", "communication_gib",
+    "reserve_gib", "cache_gib", "host_gib", "total_gib", "usable_gib", "capacity_gib", "cache_bytes_per_token",
+    "state_bytes_per_sequence",
+)  # fmt: skip
+
+
+def memory_rows(ranks: tuple[MemoryBudget, ...]) -> list[dict[str, Any]]:
+    """One row for each rank, every term of its memory, in the units that their names say.
+
+    Returns: Column → value, [GiB] and [B].
+    """
+    return [
+        {
+            "rank": rank.label,
+            "weights_gib": sum(rank.weights.values()) / GIB,
+            "weights_by_class_gib": "; ".join(f"{name} {size / GIB:.3f}" for name, size in rank.weights.items()),
+            "activation_gib": rank.activation / GIB,
+            "graphs_gib": rank.graphs / GIB,
+            "graph_estimate_gib": rank.graph_estimate / GIB,
+            "communication_gib": rank.communication / GIB,
+            "reserve_gib": rank.reserve / GIB,
+            "cache_gib": rank.cache / GIB,
+            "host_gib": rank.host / GIB,
+            "total_gib": rank.total / GIB,
+            "usable_gib": rank.usable / GIB,
+            "capacity_gib": rank.capacity / GIB,
+            "cache_bytes_per_token": rank.per_token,
+            "state_bytes_per_sequence": rank.state,
+        }
+        for rank in ranks
+    ]
+
+
+@dataclass(frozen=True, repr=False)
+class MemoryPlan:
+    """What every rank holds.
+
+    Attributes
+    ----------
+    title : str
+        Model, checkpoint and layout.
+    ranks : tuple of MemoryBudget
+        The parts of each rank, [B]
+    pool, pool_low, pool_high : float
+        KV cache pool in requests of the asked length, and its 90 % interval, [token]
+    """
+
+    title: str
+    ranks: tuple[MemoryBudget, ...]
+    pool: float
+    pool_low: float
+    pool_high: float
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row for each rank, GiB and bytes as the names of the columns say."""
+        return frame_of(memory_rows(self.ranks))
+
+    def __repr__(self) -> str:
+        return (
+            f"<MemoryPlan {self.title}: pool {self.pool:,.0f} tokens ({self.pool_low:,.0f} to {self.pool_high:,.0f}), "
+            f"{len(self.ranks)} ranks>"
+        )
+
+    def __str__(self) -> str:
+        return f"{self!r}\n{table_text(memory_rows(self.ranks))}"
+
+
+# Layouts whose tensor-parallel parts split quantisation blocks, as limitations of the engine.
+
+#: what follows from a split block, with the sentence and severity that `Wall` holds
+_STOPS, _SLOWER = "split-quantisation-block", "refined-quantisation-block"
+
+
+def split_of(asked: Asked, layout: tuple[int, int, int, int, int], mtp: int | None = None) -> SplitBlock | None:
+    """Return the tensor of which a layout splits quantisation blocks.
+
+    - `mtp`: Drafted tokens; those of the question by default.
+    - Returns: None where the engine loads every part without loss.
+
+    Examples
+    --------
+    >>> from glmplan.planner.question import Words, read_words
+    >>> asked = read_words(Words("minimax-m2.7-fp8", "8xh200-sxm", engine="sglang"))
+    >>> split_of(asked, (8, 1, 1, 1, 1)).loads, split_of(asked, (8, 1, 1, 8, 1)) is None
+    (False, True)
+    """
+    tp, _, dp, ep, _ = layout
+    server = Server.on(asked.machine.accelerator, asked.engine, asked.runs_as)
+    drafts = (asked.mtp if mtp is None else mtp) > 0
+    found = split_block(asked.model, asked.checkpoint, server, (tp, dp, ep), mtp=drafts)
+    return None if found is None or (found.loads and not found.slower) else found
+
+
+def split_wall(asked: Asked, layout: tuple[int, int, int, int, int], mtp: int | None = None) -> Wall | None:
+    """Return the limitation that a layout meets when its parts split quantisation blocks.
+
+    Returns: Of severity ``error`` where the engine does not start, ``slow`` where it loads the parts in another way.
+    """
+    found = split_of(asked, layout, mtp)
+    return None if found is None else wall_of_split(found, asked.engine, layout, _nearest(asked, layout))
+
+
+def wall_of_split(found: SplitBlock, engine: str, layout: tuple[int, int, int, int, int], do: str) -> Wall:
+    """Write a split block as a limitation."""
+    from glmplan.catalog.schema.engine import Wall, When
+
+    tp, _, _, ep, _ = layout
+    name = load_engine(engine).full_name
+    stops = f"{name} stops while it loads the weights"
+    return Wall(
+        id=_SLOWER if found.loads else _STOPS,
+        title=f"TP{tp} EP{ep} splits quantisation blocks of {found.words}",
+        severity="slow" if found.loads else "error",
+        when=When(tp=f"={tp}", ep=f"={ep}"),
+        effect=found.slower or stops,
+        do=do,
+        source=found.source or "no source says that this engine loads a part of a block",
+    )
+
+
+def _nearest(asked: Asked, layout: tuple[int, int, int, int, int]) -> str:
+    """Return the options of the nearest layouts that hold whole blocks: by expert parallelism, and by another TP."""
+    tp, pp, dp, ep, dcp = layout
+    experts, most = experts_of(asked.model), max(asked.machine.count // (pp * dp), 1)
+
+    def loads(degree: int, dealt: int) -> bool:
+        return split_of(asked, (degree, pp, dp, dealt, dcp)) is None
+
+    dealt = tp * dp
+    named = [f"--tp {tp} --ep {dealt}"] if ep == 1 and 1 < dealt <= experts and loads(tp, dealt) else []
+    others = sorted(range(1, most + 1), key=lambda one: (abs(one - tp), one))
+    for other in others:
+        if other != tp and heads_problem(asked.model, other) is None and loads(other, 1):
+            named.append(f"--tp {other}" + " --ep 1" * (experts > 0))
+            if other == 1 and 1 < dealt <= experts:
+                named.append(f"--tp 1 --dp {dealt} --ep {dealt}")
+            break
+    return f"take {' or '.join(named)}" if named else "take a checkpoint in another format"
 
 
 # Engine walls before a layout: what the engine does instead, and whether anything lifts the wall.
@@ -250,12 +398,21 @@ class Obstacles:
             before = terms
             for wall in self.standing(terms):
                 met.setdefault(wall.id, wall)
-                terms = _instead(wall, terms, mtp_given, ep_given)
+                terms = _instead(wall, terms, mtp_given, ep_given or self._needs_whole_experts(terms))
             if terms == before:
                 break
         blocked = next((wall for wall in met.values() if _final(wall)), None)
+        split = split_wall(self.asked, terms.layout, terms.mtp)
+        if split is not None:
+            met[split.id] = split
+            blocked = blocked or (split if split.severity == "error" else None)
         ordered = sorted(met.values(), key=lambda wall: _SEVERITIES.index(wall.severity))
         return replace(terms, walls=tuple(ordered), blocked=blocked)
+
+    def _needs_whole_experts(self, terms: Terms) -> bool:
+        """Return True if expert parallelism is what keeps quantisation blocks whole: advice does not undo it."""
+        whole = split_of(self.asked, terms.layout, terms.mtp) is None
+        return terms.ep > 1 and whole and split_of(self.asked, replace(terms, ep=1).layout, terms.mtp) is not None
 
     def wanted(self, layout: tuple[int, int, int, int, int], kv: str, replicas: int = 1) -> Terms:
         """What a layout would run with if there were no walls."""
@@ -688,77 +845,6 @@ def stage_ranks(terms: Terms, stage: int) -> tuple[int, ...]:
     """
     first = [(replica * terms.pp + stage) * terms.tp for replica in range(terms.dp)]
     return tuple(rank for begin in first for rank in range(begin, begin + terms.tp))
-
-
-# The memory of every rank of a plan as one record.
-
-#: columns of a rank's memory beside its label, in order
-MEMORY_COLUMNS: tuple[str, ...] = (
-    "weights_gib", "weights_by_class_gib", "activation_gib", "graphs_gib", "graph_estimate_gib", "communication_gib",
-    "reserve_gib", "cache_gib", "host_gib", "total_gib", "usable_gib", "capacity_gib", "cache_bytes_per_token",
-    "state_bytes_per_sequence",
-)  # fmt: skip
-
-
-def memory_rows(ranks: tuple[MemoryBudget, ...]) -> list[dict[str, Any]]:
-    """One row for each rank, every term of its memory, in the units that their names say.
-
-    Returns: Column → value, [GiB] and [B].
-    """
-    return [
-        {
-            "rank": rank.label,
-            "weights_gib": sum(rank.weights.values()) / GIB,
-            "weights_by_class_gib": "; ".join(f"{name} {size / GIB:.3f}" for name, size in rank.weights.items()),
-            "activation_gib": rank.activation / GIB,
-            "graphs_gib": rank.graphs / GIB,
-            "graph_estimate_gib": rank.graph_estimate / GIB,
-            "communication_gib": rank.communication / GIB,
-            "reserve_gib": rank.reserve / GIB,
-            "cache_gib": rank.cache / GIB,
-            "host_gib": rank.host / GIB,
-            "total_gib": rank.total / GIB,
-            "usable_gib": rank.usable / GIB,
-            "capacity_gib": rank.capacity / GIB,
-            "cache_bytes_per_token": rank.per_token,
-            "state_bytes_per_sequence": rank.state,
-        }
-        for rank in ranks
-    ]
-
-
-@dataclass(frozen=True, repr=False)
-class MemoryPlan:
-    """What every rank holds.
-
-    Attributes
-    ----------
-    title : str
-        Model, checkpoint and layout.
-    ranks : tuple of MemoryBudget
-        The parts of each rank, [B]
-    pool, pool_low, pool_high : float
-        KV cache pool in requests of the asked length, and its 90 % interval, [token]
-    """
-
-    title: str
-    ranks: tuple[MemoryBudget, ...]
-    pool: float
-    pool_low: float
-    pool_high: float
-
-    def to_frame(self) -> pd.DataFrame:
-        """One row for each rank, GiB and bytes as the names of the columns say."""
-        return frame_of(memory_rows(self.ranks))
-
-    def __repr__(self) -> str:
-        return (
-            f"<MemoryPlan {self.title}: pool {self.pool:,.0f} tokens ({self.pool_low:,.0f} to {self.pool_high:,.0f}), "
-            f"{len(self.ranks)} ranks>"
-        )
-
-    def __str__(self) -> str:
-        return f"{self!r}\n{table_text(memory_rows(self.ranks))}"
 
 
 # Plans whose routed experts are computed on the processors of the host.

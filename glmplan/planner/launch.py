@@ -329,9 +329,12 @@ def _ktransformers(asked: Asked, holding: Holding, context: int) -> tuple[tuple[
 def _mlx(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     where, notes = _repository(asked)
     words = [f"mlx_lm.server --model {where}"]
-    if holding.terms.accelerators > 1:
+    ranks = holding.terms.server
+    if ranks > 1 and ranks <= asked.machine.per_node:
+        words = [f"mlx.launch -n {ranks} --", *words]
+    elif ranks > 1:
         words = ["mlx.launch --hostfile hosts.json --", *words]
-        notes.append(f"hosts.json names the {holding.terms.accelerators} machines: mlx.distributed_config writes it")
+        notes.append(f"hosts.json names the {ranks} machines: mlx.distributed_config writes it")
     words += ["--pipeline"] * (holding.terms.pp > 1)
     return tuple(words), (*notes, "MLX reserves no pool: the cache grows with the requests")
 

@@ -10,7 +10,7 @@ from glmplan.catalog.engines.limitations import load_engine
 from glmplan.catalog.entries.names import engine_release
 from glmplan.costs.blocks.stack import routed_blocks
 from glmplan.errors import SpecError
-from glmplan.planner.capacity import experts_on_host
+from glmplan.planner.capacity import experts_on_host, layout_name, split_of
 from glmplan.planner.question import DEGREES, Asked, adapters_of, experts_of, heads_problem
 from glmplan.prediction.effects import KNOWN_AS
 
@@ -191,6 +191,8 @@ def kinds_of_servers(asked: Asked, terms: Terms) -> tuple[str, ...]:
 
 #: beyond this many accelerators only servers on all, on one domain or on a power of two of them are looked at [-]
 _MANY = 16
+#: layouts that one line of what was left out names [-]
+_NAMED = 6
 
 
 def layouts(asked: Asked) -> tuple[list[tuple[int, int, int, int, int]], list[str]]:
@@ -212,6 +214,8 @@ def layouts(asked: Asked) -> tuple[list[tuple[int, int, int, int, int]], list[st
     depth = len(model.layer_names)
     running = load_engine(asked.engine).running
     whole_layers = running is not None and running.whole_layers
+    one_split = running is not None and running.one_split
+    _check_one_split(asked, one_split)
     bad: dict[str, list[int]] = {}
     degrees = []
     for tp in [asked.tp] if asked.tp else range(1, min(count, 128) + 1):
@@ -233,7 +237,9 @@ def layouts(asked: Asked) -> tuple[list[tuple[int, int, int, int, int]], list[st
                     continue
                 if not asked.dp and dp > 1 and (pp > 1 or whole_layers):
                     continue
-                for ep in _expert_degrees(asked, tp * dp, experts):
+                if one_split and (dp > 1 or (tp > 1 and pp > 1)):
+                    continue
+                for ep in [1] if one_split else _expert_degrees(asked, tp * dp, experts):
                     dcp = asked.dcp or 1
                     if tp % dcp == 0 and layout_takes_adapters(asked, dp, ep):
                         found.append((tp, pp, dp, ep, dcp))
@@ -243,11 +249,42 @@ def layouts(asked: Asked) -> tuple[list[tuple[int, int, int, int, int]], list[st
             f"no layout of {count} accelerators is left: ep must be tp × dp, dcp must divide tp, "
             f"tp × pp × dp × replicas may not exceed {count}", field="layout", value=said,
         )  # fmt: skip
+    found, split = _whole_blocks(asked, found)
+    named = {problem: [f"TP{tp}" for tp in sizes] for problem, sizes in bad.items()} | split
     left_out = [
-        f"{', '.join(f'TP{tp}' for tp in sizes[:6])}{' …' if len(sizes) > 6 else ''}: {problem}"
-        for problem, sizes in bad.items()
+        f"{', '.join(names[:_NAMED])}{' …' if len(names) > _NAMED else ''}: {problem}"
+        for problem, names in named.items()
     ]
     return found, left_out
+
+
+def _check_one_split(asked: Asked, one_split: bool) -> None:
+    """Refuse degrees of an engine that splits matrices or layers and nothing else."""
+    tp, pp, dp, ep = (getattr(asked, name) or 1 for name in ("tp", "pp", "dp", "ep"))
+    if one_split and (dp > 1 or ep > 1 or (tp > 1 and pp > 1)):
+        name = load_engine(asked.engine).full_name
+        raise SpecError(
+            f"{name} has no data or expert parallelism and splits matrices or layers; give --tp or --pp alone",
+            field="layout",
+            value=f"tp {tp} × pp {pp} × dp {dp}, ep {ep}",
+        )
+
+
+def _whole_blocks(
+    asked: Asked, found: list[tuple[int, int, int, int, int]]
+) -> tuple[list[tuple[int, int, int, int, int]], dict[str, list[str]]]:
+    """Return the layouts that split no quantisation block, else those that load all the same, else all.
+
+    Also return the names of the others by what they split. Where none loads, the answer names what prevents it.
+    """
+    splits = {layout: split_of(asked, layout) for layout in found}
+    grades = {layout: 0 if one is None else 1 if one.loads else 2 for layout, one in splits.items()}
+    best = min(grades.values())
+    others: dict[str, list[str]] = {}
+    for layout, one in splits.items():
+        if one is not None and grades[layout] > best:
+            others.setdefault(one.words, []).append(layout_name(*layout))
+    return [layout for layout in found if grades[layout] == best], others
 
 
 def servers_of(asked: Asked, layout: tuple[int, int, int, int, int]) -> int:

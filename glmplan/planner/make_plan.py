@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from glmplan.catalog.engines.limitations import engines_on
 from glmplan.planner.answer_text import fit_text
 from glmplan.planner.capacity import Holding, Obstacles, Terms, stage_ranks
 from glmplan.planner.changes import Looked, changes_of, verdict_of
@@ -300,7 +301,11 @@ def _reasons(solution: Solution, verdict: str) -> tuple[str, ...]:
     best = solution.best
     blocked = best.terms.blocked
     if blocked is not None:
-        return tuple(text for text in (blocked.effect, f"do: {blocked.do}", f"source: {blocked.source}") if text)
+        part = solution.asked.machine.accelerator
+        engines = engines_on(vendor=part.vendor, kind=part.kind)
+        there = "" if solution.asked.engine in engines else f"engines on {part.full_name}: {', '.join(engines)}"
+        texts = (blocked.effect, there, f"do: {blocked.do}", f"source: {blocked.source}")
+        return tuple(text for text in texts if text)
     if best.host_short > 0:
         rule = hazard_rules()["host-memory-overcommit"]
         return (f"{_host_words(best)}: {rule.effect}", f"do: {rule.change}", f"source: {rule.source}")

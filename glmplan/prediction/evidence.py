@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from glmplan.catalog.engines.limitations import engine_names
 from glmplan.catalog.files import fits_folder, read_toml
 from glmplan.costs.step.model import PARAMETERS, FrontPoints, step_time
 from glmplan.prediction.deployment import Deployment
@@ -31,6 +32,7 @@ from glmplan.prediction.effects import (
     load_effects,
     measured_build,
     shape_of,
+    shipped_effects,
     site_spread,
 )
 from glmplan.prediction.load import Load, observables
@@ -45,6 +47,7 @@ __all__ = [
     "FILE",
     "KINDS",
     "MEASURED_FEATURES",
+    "NEVER_THERE",
     "OTHER_FEATURES",
     "PROMPTS",
     "Known",
@@ -82,6 +85,9 @@ PROMPTS: tuple[float, ...] = (300.0, 1500.0, 5000.0, 20000.0)
 MEASURED_FEATURES: tuple[str, ...] = ("engine", "accelerator", "model", "format", "load of engine", "model of engine")
 #: bands in which first tokens are a kind of their own
 _MANY: tuple[str, ...] = ("65-256", "257 and more")
+#: classes of what is known where the engine was never measured on the part, and those where it was
+NEVER_THERE: tuple[str, ...] = ("model", "engine", "nothing")
+_MEASURED_THERE: tuple[str, ...] = ("group", "pair", "format", "accelerator")
 #: what the width of any other depends on
 OTHER_FEATURES: tuple[str, ...] = ("load", "prompt", "link", "blocks", "drafting")
 
@@ -151,11 +157,21 @@ def interval_of(effects: Effects, knowledge: str, kind: str, features: dict[str,
 
     - `knowledge`: Class of what is known, one of `glmplan.prediction.effects.KNOWN_AS`.
     - Returns: Ends of the 90 % interval in logarithms.
+
+    Notes
+    -----
+    The interval of an engine that was never measured on the part is at least as wide as that of any engine that was:
+    the classes are fitted apart, and with few runs of the unmeasured ones their widths need not rise by themselves.
     """
     ends, here = effects.intervals[knowledge], kind_at(kind, features["load"], features["cached"])
     # an older fit has one kind of first tokens
     kind = here if here in ends else kind
     low, high = ends[kind]
+    if knowledge in NEVER_THERE:
+        measured = [
+            effects.intervals[name][kind] for name in _MEASURED_THERE if kind in effects.intervals.get(name, {})
+        ]
+        low, high = min([low, *(one[0] for one in measured)]), max([high, *(one[1] for one in measured)])
     if knowledge == "site":
         return low, high
     names = MEASURED_FEATURES if knowledge == "configuration" else OTHER_FEATURES
@@ -212,7 +228,7 @@ def known_by_engine(
     at_site = keys[LEVELS.index("configuration")] in fit.site
     knowledge = "site" if at_site and "site" in fit.intervals else knowledge_class(levels)
     knowledge, of = _with_what_differs(deployment, knowledge, keys[-1], fit)
-    beyond, outside = _outside(deployment, load, keys, knowledge, fit)
+    beyond, outside = _outside(deployment, load, knowledge, _domains(deployment, keys, levels, fit))
     features = features_of(deployment, load)
     ends = {}
     for kind in KINDS:
@@ -301,23 +317,54 @@ def known_by_bytes(deployment: Deployment, load: Load, *, fit: OffloadFit | None
     return Known("engine", basis, outside, {"decode": _drafted(-high, -low, deployment.acceptance_deviation)})
 
 
+def _domains(
+    deployment: Deployment, keys: tuple[str, ...], levels: tuple[bool, ...], fit: Effects
+) -> tuple[tuple[float, ...], ...]:
+    """Return the measured ranges of concurrency, input and output that bound what is known.
+
+    They are those of the group. An engine that was never measured on the part knows no more than the engines that were:
+    their groups of this model on the part count for it.
+    """
+    own = fit.domain.get(keys[LEVELS.index("group")])
+    if own:
+        return (tuple(own),)
+    if levels[LEVELS.index("engine_accelerator")]:
+        return ()
+    return _domains_of_others(fits_folder(), deployment.engine, deployment.accelerator.name, deployment.shape)
+
+
+@lru_cache(maxsize=256)
+def _domains_of_others(fits: Path, engine: str, part: str, shape: str) -> tuple[tuple[float, ...], ...]:
+    """Return the measured ranges of other engines with a model on a part, by the fits of a folder."""
+    found = []
+    for other in engine_names():
+        if other != engine:
+            prefix = f"{other} {part} {shape} "
+            found += [tuple(ends) for key, ends in shipped_effects(other).domain.items() if key.startswith(prefix)]
+    return tuple(found)
+
+
 def _outside(
-    deployment: Deployment, load: Load, keys: tuple[str, ...], knowledge: str, fit: Effects
+    deployment: Deployment, load: Load, knowledge: str, domains: tuple[tuple[float, ...], ...]
 ) -> tuple[float, str]:
     """How far the load lies beyond what was measured (half-width to add, words)."""
     words = [] if knowledge in ("site", "configuration", "release", "group", "group_release") else [KNOWN_AS[knowledge]]
-    widen = 0.0
-    domain = fit.domain.get(keys[LEVELS.index("group")])
-    if domain:
-        asked = (load.concurrency, load.input_tokens + load.context, load.output_tokens)
+    asked = (load.concurrency, load.input_tokens + load.context, load.output_tokens)
+    farthest: tuple[float, list[str]] = (0.0, [])
+    for domain in domains:
+        apart, said = 0.0, []
         for name, value, low, high in zip(
             ("concurrency", "input", "output"), asked, domain[0::2], domain[1::2], strict=True
         ):
             # most loads lie within: those need no arrays
             beyond = 0.0 if 0.5 * low <= value <= 2.0 * high else float(_beyond(np.asarray(value), low, high))
             if beyond:
-                words.append(f"{name} {value:g} outside the measured {low:g}-{high:g}")
-                widen += beyond
+                said.append(f"{name} {value:g} outside the measured {low:g}-{high:g}")
+                apart += beyond
+        farthest = max(farthest, (apart, said), key=lambda one: one[0])
+    widen = farthest[0]
+    # the ranges of others are no range of this engine
+    words += [] if knowledge in NEVER_THERE else farthest[1]
     if deployment.pp > 1 and load.bunched == 1.0 and load.concurrency > 1:
         words.append("runs through pipeline stages were measured as bursts only, which stay in one micro-batch")
         widen += _SPREAD_OVER_STAGES
@@ -362,10 +409,11 @@ def known_of_points(
     knowledge = "site" if at_site and "site" in fit.intervals else knowledge_class(levels)
     knowledge, of = _with_what_differs(deployment, knowledge, keys[-1], fit)
     widen = np.zeros(len(concurrency))
-    domain = fit.domain.get(keys[LEVELS.index("group")])
-    if domain:
+    for domain in _domains(deployment, keys, levels, fit):
+        apart = np.zeros(len(concurrency))
         for values, low, high in zip((concurrency, inputs, outputs), domain[0::2], domain[1::2], strict=True):
-            widen = widen + _beyond(values, low, high)
+            apart = apart + _beyond(values, low, high)
+        widen = np.maximum(widen, apart)
     if deployment.pp > 1:
         widen = widen + np.where(concurrency > 1, _SPREAD_OVER_STAGES, 0.0)
     bands = np.searchsorted(BANDS, concurrency, side="right") * (len(PROMPTS) + 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from glmplan.errors import SpecError
 from glmplan.planner import Words, fit_answer
 from glmplan.planner.answer_text import fit_text
 
@@ -159,6 +160,29 @@ def test_an_engine_without_a_backend_for_the_part_does_not_run_on_it(engine, on)
     assert answer.verdict == "does_not_fit"
     assert answer.headline.startswith(f"does not run with {engine}: ")
     assert answer.command == ()
+    named = next(text for text in answer.reasons if text.startswith("engines on ")).partition(": ")[2].split(", ")
+    assert "vllm" in named and engine not in named
+
+
+@pytest.mark.parametrize(("tp", "pp", "dp"), [(None, None, None), (4, None, None), (1, 1, None)])
+def test_mlx_splits_matrices_alone_on_nvidia_cards(tp, pp, dp):
+    """mlx_lm.server 0.32.2 has one group of ranks; its NCCL backend does not send, so there are no stages."""
+    answer = fit_answer(Words("glm-5.1-mlx-2.906bpw", "6xrtx-pro-6000-ws", tp=tp, pp=pp, dp=dp), changes=False)
+    terms = answer.holding.terms
+    assert (terms.pp, terms.dp, terms.ep) == (1, 1, 1)
+    if tp != 1:
+        assert answer.verdict == "fits" and "mlx-on-several-nvidia-gpus" in {one.name for one in answer.warnings}
+
+
+@pytest.mark.parametrize("degrees", [{"dp": 3}, {"tp": 2, "pp": 3}, {"tp": 4, "ep": 4}])
+def test_degrees_that_mlx_has_not_are_refused(degrees):
+    with pytest.raises(SpecError, match="no data or expert parallelism"):
+        fit_answer(Words("glm-5.1-mlx-2.906bpw", "6xrtx-pro-6000-ws", **degrees), changes=False)
+
+
+def test_stages_of_mlx_on_nvidia_cards_do_not_run():
+    answer = fit_answer(Words("glm-5.1-mlx-2.906bpw", "6xrtx-pro-6000-ws", pp=6), changes=False)
+    assert answer.verdict == "does_not_fit" and answer.holding.terms.blocked.id == "mlx-pipeline-on-nvidia"
 
 
 @pytest.mark.parametrize(

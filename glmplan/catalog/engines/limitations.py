@@ -29,6 +29,7 @@ __all__ = [
     "called_engine",
     "conditions_of",
     "engine_names",
+    "engines_on",
     "host_options",
     "judge",
     "kernels_of_others",
@@ -351,6 +352,26 @@ def another_program(engine: str, *, vendor: str, kind: str) -> Wall | None:
     given = Conditions(engine=engine, vendor=vendor, part_kind=kind)
     walls = load_engine(engine).walls
     return next((wall for wall in walls if wall.another_program and judge(wall, given) == "stands"), None)
+
+
+def engines_on(*, vendor: str, kind: str) -> tuple[str, ...]:
+    """Return the engines that exist on parts of a kind.
+
+    - `vendor`, `kind`: Vendor of the part, and its kind, as in `Accelerator`.
+    - Returns: Engines of which no limitation says that they have no backend there.
+
+    Examples
+    --------
+    >>> engines_on(vendor="amd", kind="gpu")
+    ('ktransformers', 'llama.cpp', 'sglang', 'vllm')
+    """
+
+    def exists(engine: str) -> bool:
+        given = Conditions(engine=engine, vendor=vendor, part_kind=kind)
+        walls = load_engine(engine).walls
+        return not any(wall.severity == "error" and judge(wall, given) == "stands" for wall in walls)
+
+    return tuple(name for name in engine_names() if exists(name))
 
 
 def kernels_of_others(engine: str, *, vendor: str, kind: str) -> Wall | None:

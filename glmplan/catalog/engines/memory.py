@@ -34,6 +34,7 @@ __all__ = [
     "Loading",
     "MemoryRule",
     "Paging",
+    "PartMultiple",
     "PoolSplit",
     "ProfilingRun",
     "ScaleCopy",
@@ -159,6 +160,39 @@ class ScaleCopy:
 
 
 @dataclass(frozen=True, slots=True)
+class PartMultiple:
+    """Multiple that the part of a rank must have where an engine does not ask for whole quantisation blocks.
+
+    Attributes
+    ----------
+    formats : tuple of str
+        Weight formats.
+    multiple : int
+        The part must be a multiple of it; 1 where the engine pads any part, [-]
+    source : str
+        Where it is from.
+    classes : tuple of str
+        Classes of tensors; empty means all.
+    models, vendors : tuple of str
+        Names of models, patterns allowed, and vendors of parts; empty means all.
+    since, until : str or None
+        Versions of the engine: from, and up to but not including.
+    slower : str
+        What a part that is no multiple of the block costs; empty where no source names a cost.
+    """
+
+    formats: tuple[str, ...]
+    multiple: int
+    source: str
+    classes: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    vendors: tuple[str, ...] = ()
+    since: str | None = None
+    until: str | None = None
+    slower: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Loading:
     """What one engine makes of the tensors of a checkpoint.
 
@@ -176,6 +210,10 @@ class Loading:
         Tensors kept in another format.
     scale_copies : tuple of ScaleCopy
         Second copies of scales.
+    part_multiples : tuple of PartMultiple
+        Tensors whose parts need not be whole quantisation blocks, the first that matches counts.
+    part_source : str
+        Where the engine refuses a part that splits a block.
     tower : bool
         Whether the vision tower is loaded with the model.
     draft_embedding_since : str or None
@@ -190,6 +228,8 @@ class Loading:
     expert_kernels: tuple[ExpertKernel, ...] = ()
     kept_wide: tuple[KeptWide, ...] = ()
     scale_copies: tuple[ScaleCopy, ...] = ()
+    part_multiples: tuple[PartMultiple, ...] = ()
+    part_source: str = ""
     tower: bool = True
     draft_embedding_since: str | None = None
     source: str = ""
@@ -213,16 +253,8 @@ class Loading:
         >>> found.backend, found.inner, found.hidden
         ('marlin', 128, 256)
         """
-        from glmplan.catalog.schema.engine import version_key
-
         for one in self.expert_kernels:
-            if not one.pads(form, silicon=silicon, model=model):
-                continue
-            if version is None and one.until:
-                continue
-            if version is not None and one.since and version_key(version) < version_key(one.since):
-                continue
-            if version is not None and one.until and version_key(version) >= version_key(one.until):
+            if not one.pads(form, silicon=silicon, model=model) or not _holds(one, version):
                 continue
             if one.chosen if backend is None else backend.lower().startswith(one.backend):
                 return one
@@ -242,21 +274,45 @@ class Loading:
         >>> [rule.copied("nvfp4", version=None, silicon=one, certain=True) for one in ("9.0", "10.0")]
         [0.5, 0.0]
         """
-        from glmplan.catalog.schema.engine import version_key
-
         for one in self.scale_copies:
             if form not in one.formats or one.certain != certain:
                 continue
             if not any(fnmatchcase(silicon or "", each) for each in one.silicon):
                 continue
-            if version is None and one.until:
-                continue
-            if version is not None and one.since and version_key(version) < version_key(one.since):
-                continue
-            if version is not None and one.until and version_key(version) >= version_key(one.until):
-                continue
-            return one.bits
+            if _holds(one, version):
+                return one.bits
         return 0.0
+
+    def part_multiple(
+        self, form: str, tensor_class: str, *, model: str, vendor: str, version: str | None
+    ) -> PartMultiple | None:
+        """Return the multiple that replaces the quantisation block of a tensor.
+
+        - `version`: Version of the engine; None means the newest.
+        - Returns: None where a part must hold whole blocks.
+
+        Examples
+        --------
+        vLLM refines the blocks of FP8 experts since 0.29.0, and of nothing else:
+
+        >>> from glmplan.catalog.engines.memory import load_memory_rule
+        >>> rule = load_memory_rule("vllm").loading
+        >>> told = {"model": "minimax-m2.7", "vendor": "nvidia"}
+        >>> rule.part_multiple("fp8-block", "routed_experts", version="0.29.0", **told).multiple
+        32
+        >>> rule.part_multiple("fp8-block", "routed_experts", version="0.28.0", **told) is None
+        True
+        """
+        for one in self.part_multiples:
+            if form not in one.formats or (one.classes and tensor_class not in one.classes):
+                continue
+            if one.vendors and vendor not in one.vendors:
+                continue
+            if one.models and not any(fnmatchcase(model, pattern) for pattern in one.models):
+                continue
+            if _holds(one, version):
+                return one
+        return None
 
     def keeps_draft_embedding(self, head: DraftHead, version: str | None) -> bool:
         """Whether a draft head holds an embedding beside the model's.
@@ -316,15 +372,33 @@ def read_loading(content: Mapping[str, Any] | None, *, file: object) -> Loading:
         kernels = tuple(ExpertKernel(**_tuples(one)) for one in rest.pop("expert_kernels", ()))
         wide = tuple(KeptWide(**_tuples(one)) for one in rest.pop("kept_wide", ()))
         copies = tuple(ScaleCopy(**_tuples(one)) for one in rest.pop("scale_copies", ()))
+        parts = tuple(PartMultiple(**_tuples(one)) for one in rest.pop("part_multiples", ()))
         rotary = weight_format(rest.pop("rotary")).bytes if "rotary" in rest else 0.0
-        found = Loading(**rest, rotary_bytes=rotary, expert_kernels=kernels, kept_wide=wide, scale_copies=copies)
+        found = Loading(
+            **rest,
+            rotary_bytes=rotary,
+            expert_kernels=kernels,
+            kept_wide=wide,
+            scale_copies=copies,
+            part_multiples=parts,
+        )
     except TypeError as error:
         raise SpecError(f"has a field that is not known: {error}", file=str(file), field="loading") from None
-    for name in {form for one in found.expert_kernels for form in one.formats} | {
-        one.format for one in found.kept_wide
-    }:
+    entries: tuple[ExpertKernel | PartMultiple, ...] = (*found.expert_kernels, *found.part_multiples)
+    listed = {form for one in entries for form in one.formats}
+    for name in listed | {one.format for one in found.kept_wide}:
         weight_format(name)
     return found
+
+
+def _holds(one: ExpertKernel | ScaleCopy | PartMultiple, version: str | None) -> bool:
+    """Return True if an entry holds in a version of its engine; None means the newest."""
+    from glmplan.catalog.schema.engine import version_key
+
+    if version is None:
+        return one.until is None
+    key = version_key(version)
+    return not (one.since and key < version_key(one.since) or one.until and key >= version_key(one.until))
 
 
 def _tuples(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -150,7 +150,8 @@ class Running(Frozen):
     """How an engine runs a model.
 
     `reads`: the form of the weight files it starts from. `whole_layers`: it deals whole layers to its devices and
-    splits matrices only when told to. `divided_experts`: the experts may be dealt over a divisor of the ranks, else
+    splits matrices only when told to. `one_split`: it splits matrices or layers over its ranks, never both, and has
+    neither data nor expert parallelism. `divided_experts`: the experts may be dealt over a divisor of the ranks, else
     over all of them. `one_process`: HTTP server, tokenizer and scheduler are threads of one compiled process.
     `cells`: requests attend to the cells of all, of which there are multiples of this [token]; 0 where to their own.
     `host_tables`: the option with which tables of n-grams lie in host memory; None keeps them on the devices.
@@ -163,6 +164,7 @@ class Running(Frozen):
 
     reads: Literal["safetensors", "gguf", "mlx"]
     whole_layers: bool = False
+    one_split: bool = False
     divided_experts: bool = False
     one_process: bool = False
     cells: int = 0

@@ -135,7 +135,8 @@ class Checkpoint(Frozen):
     such as GGUF files whose mean bits are all that is known. With `includes_tower` false the image tower is a file of
     its own, which the size does not count. `smaller` and `larger` say by which share of the computed size the true
     files may be smaller or larger (ends of a 90 % interval); nothing for what is published. `fp8_scales` says of FP8
-    that is not in blocks what has a scale of its own; None where nobody says it.
+    that is not in blocks what has a scale of its own; None where nobody says it. `padded` are inner widths to which the
+    files pad a class of feed-forward tensors, so that their parts hold whole groups.
     """
 
     name: str
@@ -151,6 +152,7 @@ class Checkpoint(Frozen):
     smaller: float = Field(0.0, ge=0, lt=1)
     larger: float = Field(0.0, ge=0, lt=1)
     fp8_scales: Literal["matrix", "row"] | None = None
+    padded: dict[TensorClass, int] = {}
     source: str
     note: str | None = None
 
