@@ -315,7 +315,7 @@ def load_curve(
         if warm > _DRAWN:
             continue  # a burst of so many users says nothing about a steady load, and takes long
         count = warm + max(requests, min(4 * warm, 4 * requests))
-        outcome = simulate(service, at, requests=count, warmup=warm, seed=seed, fast=False)
+        outcome = simulate(service, at, requests=count, warmup=warm, seed=seed)
         rows.append({"load": float(load), **outcome.summary})
     return rows
 
@@ -364,7 +364,7 @@ def outcome_range(
     found = []
     for number, factor in enumerate(speed_factors(*interval, count=_DRAWS)):
         draw = service.scaled(factor)
-        outcome = simulate(draw, traffic, requests=count, seed=seed + 7919 * (number + 1), fast=False)
+        outcome = simulate(draw, traffic, requests=count, seed=seed + 7919 * (number + 1))
         if outcome.interrupted:
             raise KeyboardInterrupt  # a part of a run is no draw of it
         found.append(outcome.summary)
