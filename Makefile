@@ -11,6 +11,8 @@ READY := $(VENV)/.ready-core
 KERNEL_TABLES := aisimulate==0.13.0.dev202610270000000085
 READY_DEV := $(VENV)/.ready-dev
 PEERS := .peers
+# tests that run a second time with the engine as pure Python
+PURE_TOO := tests/simulation/engine tests/simulation/test_simulate.py tests/simulation/test_closed_loop.py glmplan/simulation
 NPM := npm install --silent --no-fund --no-audit --prefix $(PEERS)
 # what reads the page as a screen reader does; without npm the tests of the page that need it are skipped
 AXE = test -e $(PEERS)/node_modules/axe-core || ! command -v npm >/dev/null || \
@@ -24,12 +26,15 @@ export PYTHONUTF8 := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check mutate fuzz bounds docs bench soak sheets-demo validate-demo validate-vllm clean
+.PHONY: help setup compile demo test check mutate fuzz bounds docs bench soak sheets-demo validate-demo validate-vllm clean
 
 help:  ## List what there is.
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 16
 
-setup: $(READY_DEV)  ## Make .venv and install glmplan in it with everything for development.
+setup: $(READY_DEV) compile  ## Make .venv and install glmplan in it with everything for development.
+
+compile: $(READY_DEV)  ## Compile the engine of the simulator where there is a C compiler (two minutes after a change of it).
+	@$(RUN) hatch_build.py
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "glmplan needs Python 3.11 or newer; say: make PYTHON=python3.12 ...")'
@@ -47,9 +52,10 @@ $(READY_DEV): $(READY)
 demo: $(READY)  ## Plan GLM-5.1 NVFP4 on six RTX PRO 6000 Workstation cards.
 	@$(VENV)/bin/glmplan fit glm-5.1-nvfp4 --on 6xrtx-pro-6000-ws
 
-test: $(READY_DEV)  ## Run all tests and doctests.
+test: $(READY_DEV) compile  ## Run all tests and doctests; those of the engine also as pure Python where it is compiled.
 	@$(AXE)
 	$(RUN) -m pytest -n $(JOBS) --dist worksteal
+	test ! -d glmplan/_compiled || GLMPLAN_PURE=1 $(RUN) -m pytest -n $(JOBS) --dist worksteal $(PURE_TOO)
 
 check: $(READY_DEV)  ## Lint, types, generated pages fresh, measured memory beside computed, broken formulas noticed, known weaknesses.
 	$(RUN) -m ruff check .
@@ -73,7 +79,7 @@ bounds: $(READY_DEV)  ## Draw 1,000 plans at random; none may break a bound of p
 docs: $(READY_DEV)  ## Write the generated pages again.
 	$(RUN) tools/docs.py
 
-bench: $(READY_DEV) $(PEERS)/.ready  ## Time from shell to answer, predictions per second, simulated requests per second beside peers.
+bench: $(READY_DEV) compile $(PEERS)/.ready  ## Time from shell to answer, predictions per second, simulated requests per second beside peers.
 	@$(RUN) tools/bench.py
 
 soak: $(READY_DEV)  ## Ask the service 100,000 mixed questions: all answered rightly, memory flat.
@@ -96,4 +102,4 @@ validate-vllm: $(READY_DEV)  ## The same with real vLLM on the CPU: downloads ab
 	@$(RUN) tools/validate_vllm.py --venv .venv-vllm
 
 clean:  ## Remove the environment and every cache.
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) glmplan/_compiled .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -14,7 +14,6 @@ __all__ = ["EXTRAS", "at_hand", "check_extra", "wanted"]
 EXTRAS: dict[str, str] = {
     "distributed": "cluster",
     "fastapi": "serve",
-    "numba": "fast",
     "openpyxl": "sheets",
     "pyarrow": "parquet",
     "pynvml": "gpu",

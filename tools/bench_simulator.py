@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from glmplan.simulation.engine.plain import compiled
+from glmplan.simulation.engine import engine
 from glmplan.simulation.engine.settings import EngineSettings, KvPool
 from glmplan.simulation.engine.step_table import StepTable
 from glmplan.simulation.safe_load import safe_load, speed_factors
@@ -139,17 +139,10 @@ def main(words: list[str]) -> int:
     few = max(256, count // 20)
     found: list[tuple[str, float | str]] = []
     found.append(("step by step", rate(lambda: simulate(PLAIN, fixed, requests=few, reference=True), few, 1)))
+    form = "pure Python" if str(engine.__file__).endswith(".py") else "compiled"
     for name, traffic in (("fixed lengths", fixed), ("lengths 0.8 to 1.0", spread)):
-        run = rate(lambda traffic=traffic: simulate(PLAIN, traffic, requests=count, fast=False), count)  # type: ignore[misc]
-        found.append((f"plain Python, {name}", run))
-    if compiled() is None:
-        found.append(("compiled", "not installed: pip install 'glmplan[fast]'"))
-    else:
-        simulate(PLAIN, fixed, requests=1000, fast=True)
-        many = 50 * count
-        for name, traffic in (("fixed lengths", fixed), ("lengths 0.8 to 1.0", spread)):
-            run = rate(lambda traffic=traffic: simulate(PLAIN, traffic, requests=many, fast=True), many)  # type: ignore[misc]
-            found.append((f"compiled, {name}", run))
+        run = rate(lambda traffic=traffic: simulate(PLAIN, traffic, requests=count), count)  # type: ignore[misc]
+        found.append((f"{form}, {name}", run))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / ("r.parquet" if importlib.util.find_spec("pyarrow") else "r.csv")
         for name, traffic in (("fixed lengths", fixed), ("lengths 0.8 to 1.0", spread)):

@@ -246,7 +246,7 @@ def _runs(
     quick = (described.low, described.first[0], described.room[1])
     for step, first, room in ((1.0, 1.0, 1.0), slow, quick)[: 3 if ends else 1]:
         service = described.service.scaled(step).with_room(room, traffic, least=least)
-        outcome = simulate(service, traffic, requests=requests, warmup=warm, fast=False)
+        outcome = simulate(service, traffic, requests=requests, warmup=warm)
         if outcome.interrupted:
             raise KeyboardInterrupt  # a part of a run is none
         summary = dict(outcome.summary)

@@ -131,7 +131,7 @@ def open_prediction(question: Question, closed: Prediction) -> Prediction:
     )
 
     def played(factor: float) -> dict[str, float]:
-        found = simulate(service.scaled(factor), traffic, requests=run.num_requests or _REQUESTS, fast=False)
+        found = simulate(service.scaled(factor), traffic, requests=run.num_requests or _REQUESTS)
         return found.summary
 
     summary = played(1.0)

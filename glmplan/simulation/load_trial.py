@@ -11,7 +11,7 @@ import numpy as np
 
 from glmplan.catalog.tables import frame_of
 from glmplan.errors import SpecError
-from glmplan.simulation.simulate import LARGEST, Outcome, Service, busy_ranks, simulate
+from glmplan.simulation.simulate import LARGEST, Service, busy_ranks, simulate
 from glmplan.simulation.traffic.slo import Target
 from glmplan.simulation.traffic.sources import CHUNK, dispersion, request_chunks
 from glmplan.simulation.traffic.spec import Traffic
@@ -469,7 +469,7 @@ def capacity(service: Service, traffic: Traffic) -> PerSecond:
         users = math.ceil(users / alike)
         saturated = saturated.model_copy(update={"users": users})
         service = replace(service, settings=replace(service.settings, replicas=1), few=None)
-    outcome = simulate(service, saturated, requests=6 * users, keep=True, fast=False)
+    outcome = simulate(service, saturated, requests=6 * users, keep=True)
     if outcome.interrupted:
         raise KeyboardInterrupt  # a part of a run is no measure of it
     rows = outcome.requests
@@ -550,7 +550,7 @@ def try_load(
         return Trial(load, min(above, _FAR), OVERLOAD, {"requests": 0.0})
     watch = Misses(targets, count - warm, warm, late) if verdict and _tells(at) else None
     try:
-        outcome = _served(service, at, count, warm, seed, watch)
+        outcome = simulate(service, at, requests=count, warmup=warm, seed=seed, watch=watch)
     except Missed as missed:
         return Trial(load, UNFINISHED, str(missed.target), {"requests": 0.0})
     if outcome.interrupted:
@@ -625,19 +625,6 @@ def crowd(
 def _tells(at: Traffic) -> bool:
     """Whether what has finished says at once how late its first tokens are: as many are always in flight."""
     return at.kind == "closed" and not at.think and at.patience is None
-
-
-def _served(
-    service: Service, at: Traffic, requests: int, warmup: int, seed: int, watch: Misses | None = None
-) -> Outcome:
-    """Run a load. Where nobody waits as long as clients do, clients who wait for ever see the same, much sooner."""
-    calm = at.model_copy(update={"patience": None})
-    if at.patience is not None and calm.plain and service.settings.plain:
-        outcome = simulate(service, calm, requests=requests, warmup=warmup, seed=seed, fast=False, keep=True)
-        rows = outcome.requests
-        if rows is None or (rows["first"] - rows["arrival"]).max(initial=0.0) < at.patience:
-            return replace(outcome, summary=outcome.summary | {"left": 0})
-    return simulate(service, at, requests=requests, warmup=warmup, seed=seed, fast=False, watch=watch)
 
 
 def _margin(summary: dict[str, float], targets: tuple[Target, ...]) -> tuple[float, str, dict[str, float]]:

@@ -322,7 +322,7 @@ def load_curve(
         count = warm + max(requests, min(4 * warm, 4 * requests))
         if at.kind == "trace":
             warm, count = judged_requests(at)
-        outcome = simulate(service, at, requests=count, warmup=warm, seed=seed, fast=False)
+        outcome = simulate(service, at, requests=count, warmup=warm, seed=seed)
         rows.append({"load": float(load), **outcome.summary})
     return rows
 
@@ -371,7 +371,7 @@ def outcome_range(
     found = []
     for number, factor in enumerate(speed_factors(*interval, count=_DRAWS)):
         draw = service.scaled(factor)
-        outcome = simulate(draw, traffic, requests=count, seed=stream_seed(seed, number), fast=False)
+        outcome = simulate(draw, traffic, requests=count, seed=stream_seed(seed, number))
         if outcome.interrupted:
             raise KeyboardInterrupt  # a part of a run is no draw of it
         found.append(outcome.summary)

@@ -198,11 +198,11 @@ class Meter:
         """Count runs of equal steps.
 
         `columns`: Start [s], steps, seconds of the first [s], growth [s], decoding requests, their contexts [token],
-          prompt tokens, blocks in use (−1: estimate them from the contexts).
+          prompt tokens, blocks in use.
         """
         if not columns.shape[1]:
             return
-        _, steps, seconds, slope, n, total, tokens, blocks = columns
+        _, steps, seconds, slope, n, _, _, blocks = columns
         made = n * steps
         drift = slope * (steps - 1)
         span = steps * (seconds + drift / 2)
@@ -210,8 +210,6 @@ class Meter:
         self._batch += float((n * span).sum())
         self._largest = max(self._largest, float(n.max()))
         used = blocks * self._block
-        if blocks[0] < 0:
-            used = total + made * (self._accepted / 2) + n * ((self._block - 1) / 2) + tokens
         self._full += float((used * span).sum())
         self._fullest = max(self._fullest, float(used.max()))
         itl = self.times["itl"]

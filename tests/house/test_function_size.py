@@ -16,11 +16,7 @@ ROW = "reads a row column by column: what the row says, what its campaign says, 
 SETTINGS = "what decides a plan or a load, each by name and with a default"
 #: functions that may be longer, or take more → why
 LONG = {
-    "advance": ONE_LOOP,
-    "_schedule": ONE_LOOP,
-    "alike_schedule": ONE_LOOP,
-    "serving": ONE_LOOP,
-    "serving_prompts_first": ONE_LOOP,
+    "closed_schedule": ONE_LOOP,
     "SkippingEngine._fill": ONE_LOOP,
     "simulate": "replications share the writer, the meter and what an interrupt leaves",
     "offload_work": "the parts of one step with weights on a host, summed in one walk over the layers",
@@ -60,7 +56,6 @@ WIDE = {
     "climb": "what may be asked of a ladder, by name",
     "Loader.__init__": "what the steps of a ladder share, by name",
     "Request.__init__": "fields of a request, written out because a dataclass is slower",
-    "advance": ONE_LOOP,
     "predict_start": "what a start was told, and the observed terms that calibration leaves out, by name",
     # reading and drawing
     "import_runs": "the options of a command, each used once",

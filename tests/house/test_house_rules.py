@@ -108,7 +108,7 @@ def test_every_listed_name_exists(sources):
     assert not missing, "\n".join(["", *missing])
 
 
-HEAVY = "pandas", "scipy", "altair", "networkx", "httpx", "gguf", "numba", "pyarrow", "numpy.ma"
+HEAVY = "pandas", "scipy", "altair", "networkx", "httpx", "gguf", "pyarrow", "numpy.ma"
 
 
 def loaded_after(code):

@@ -117,7 +117,7 @@ def test_no_folder_imports_itself_by_a_detour(sources):
 
 
 def test_the_list_of_layers_names_all_that_stands_in_the_package(root, height):
-    plain = {"__init__", "__pycache__", "py"}  # py.typed
+    plain = {"__init__", "__pycache__", "_compiled", "py"}  # py.typed
     found = {path.name.partition(".")[0] for path in (root / "glmplan").iterdir()} - plain
     assert found == set(height)
 

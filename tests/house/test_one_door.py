@@ -13,6 +13,8 @@ OTHERS = {
     "measure.prompts": "Tokenizer.from_file",
     # a stream that came in through the door, and parts of the archive in it
     "catalog.files": ("zipfile.ZipFile", "archive.open"),
+    # the sources of the engine, before anything of the project is imported
+    "simulation.compiled": "source.read_bytes",
     # the copy that is written
     "present.sheets.fill": "zipfile.ZipFile",
 }
@@ -109,7 +111,7 @@ SHIPPED = {
     "planner.hazards", "prediction.effects", "service.application", "present.sheets.plan_book",
     "prediction.offloaded_rows", "prediction.evidence", "prediction.deployment",
     "io.models.checkpoints", "io.runs.settings", "io.runs.ledger", "io.runs.importers.startup_logs",
-    "io.runs.columns",
+    "io.runs.columns", "simulation.compiled",
 }  # fmt: skip
 SHIPPED_ROOMS = ("calibrate.", "catalog.engines.", "costs.")
 

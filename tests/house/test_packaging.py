@@ -12,12 +12,16 @@ from email import message_from_string
 
 import pytest
 
+from glmplan.simulation.compiled import PURE, compiled_folder
+
 
 @pytest.fixture(scope="module")
 def wheel(root, tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
-    subprocess.run(command, cwd=root, check=True, capture_output=True)
+    # compiling takes minutes: a wheel holds the compiled engine here only where `make compile` has made it
+    environment = os.environ if compiled_folder(root / "glmplan").exists() else {**os.environ, PURE: "1"}
+    subprocess.run(command, cwd=root, env=environment, check=True, capture_output=True)
     (path,) = folder.glob("*.whl")
     return path
 
@@ -83,6 +87,15 @@ def test_an_installed_wheel_says_its_version(installed, root):
     assert fields["Version"] == project["version"]
     assert fields["License-Expression"] == "Apache-2.0"
     assert project["scripts"] == {"glmplan": "glmplan.cli:main"}
+
+
+def test_an_installed_wheel_runs_the_compiled_engine_where_there_is_one(installed, wheel, root):
+    there = compiled_folder(root / "glmplan").exists() and not os.environ.get(PURE)
+    assert wheel.name.endswith("-py3-none-any.whl") is not there
+    code = "import glmplan.simulation.engine.engine as engine; print(engine.__file__)"
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    loaded = subprocess.check_output([sys.executable, "-P", "-c", code], cwd=installed, env=environment, text=True)
+    assert loaded.startswith(str(installed)) and loaded.strip().endswith(".py") is not there
 
 
 def test_every_dependency_has_a_page_that_says_why(root):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glmplan.catalog.engines.defaults import EngineDefaults
-from glmplan.simulation.closed_loop import ClosedLoop, _schedule, alike_schedule, closed_loop_mix
+from glmplan.simulation.closed_loop import ClosedLoop, closed_loop_mix
 from glmplan.simulation.engine.settings import EngineSettings, KvPool
 from glmplan.simulation.engine.step_table import StepTable
 from glmplan.simulation.simulate import Service, simulate
@@ -176,27 +176,6 @@ def test_the_median_gap_holds_a_prompt_only_where_most_steps_do():
     assert many == pytest.approx(1.0, abs=0.01)
     # an engine that lets decoding wait shows prompts in the mean gap, not in the median
     assert prompts(concurrency=100, requests=1000, prefill_first=True)[0] == 0.0
-
-
-@settings(max_examples=150)
-@given(
-    st.sampled_from((1, 2, 7, 40)), st.sampled_from((1, 30, 1000, 9000)), st.sampled_from((1, 2, 77, 300)),
-    st.fixed_dictionaries(
-        {
-            "budget": st.sampled_from((64, 512, 8192)), "prefill_first": st.booleans(), "whole_prompts": st.booleans(),
-            "max_requests": st.sampled_from((4, 17, 1 << 30)), "pool_tokens": st.sampled_from((3000, 40_000, 1 << 60)),
-            "reserve": st.sampled_from((0.3, 0.5, 1.0)), "poll_interval": st.sampled_from((1, 4)),
-            "late": st.sampled_from((0, 1, 3)), "tokens_per_step": st.sampled_from((1.0, 2.35)),
-        }
-    ),
-)  # fmt: skip
-def test_requests_that_are_alike_are_scheduled_in_groups_as_one_by_one(users, prompt, answer, said):
-    requests = 3 * users + 1
-    run = ClosedLoop(concurrency=users, input_tokens=prompt, output_tokens=answer, requests=requests, **said)
-    blocks, spans = _schedule(run, [prompt] * requests, [answer] * requests)
-    same, also = alike_schedule(run, requests)
-    np.testing.assert_allclose(same, blocks, rtol=1e-9)
-    assert (also == np.array(spans)).all()
 
 
 @settings(max_examples=100)

@@ -29,7 +29,7 @@ def test_the_crowd_of_a_simulation_is_known_before_it_is_run(stream, engine):
     if engine == "full":
         traffic = traffic.model_copy(update={"shared_prefix": 8})
     service = Service(StepTable.affine(base=0.1), KvPool(10**6), settings)
-    outcome = simulate(service, traffic, requests=6000, seed=5, keep=True, fast=False)
+    outcome = simulate(service, traffic, requests=6000, seed=5, keep=True)
     rows = outcome.requests
     order = np.argsort(rows["arrival"])
     arrival, output = rows["arrival"][order], rows["output_tokens"][order]

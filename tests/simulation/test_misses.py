@@ -31,7 +31,9 @@ def records(times, start):
 
 def same(one, other):
     """Whether two trials found the same, but for the order in which sums are made."""
-    return one.margin == other.margin and one.summary == pytest.approx(other.summary, rel=1e-12, nan_ok=True)
+    return one.margin == pytest.approx(other.margin, rel=1e-12) and one.summary == pytest.approx(
+        other.summary, rel=1e-12, nan_ok=True
+    )
 
 
 @given(

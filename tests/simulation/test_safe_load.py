@@ -320,7 +320,7 @@ def test_clients_who_never_wait_long_enough_to_leave_are_tried_as_patient_ones(s
     tried = try_load(service, traffic, parse_slo("ttft p95 < 2 s"), load, 3).summary
     warm = 200 if traffic.rate else traffic.users
     count = 1700 if traffic.rate else warm + max(400, min(6 * warm, 2000))
-    watched = simulate(service, traffic, requests=count, warmup=warm, seed=3, fast=False).summary
+    watched = simulate(service, traffic, requests=count, warmup=warm, seed=3).summary
     assert (tried["left"] > 0) == leave
     # how full the pool is, each loop counts in its own way; no promise is about it
     same = {name: value for name, value in watched.items() if not name.startswith("kv_")}

@@ -1,4 +1,4 @@
-"""The simulator as a whole: conservation, monotonicity, plain loop against full engine, same seed same bytes."""
+"""The simulator as a whole: conservation, monotonicity, skipping against stepping, same seed same bytes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glmplan.errors import SpecError
-from glmplan.simulation.engine.plain import PlainRun
 from glmplan.simulation.engine.settings import EngineSettings, FirstTokens, KvPool, scheduler_settings
 from glmplan.simulation.engine.step_table import StepTable
-from glmplan.simulation.simulate import Service, simulate
+from glmplan.simulation.simulate import Service, pieces, simulate
 from glmplan.simulation.traffic.request import Acceptance
 from glmplan.simulation.traffic.slo import parse_slo
 from glmplan.simulation.traffic.spec import Traffic, parse_traffic
@@ -49,7 +48,7 @@ def _rows(path):
         dict.fromkeys(("async_scheduling", "prefix_caching", "reserve_full_isl"), st.booleans())
     ),
 )
-def test_the_plain_loop_gives_the_times_of_the_step_by_step_engine(
+def test_skipping_gives_the_times_of_the_step_by_step_engine(
     tmp_path_factory, seed, kind, tokens, seqs, budget, table, changes
 ):
     folder = tmp_path_factory.mktemp("records")
@@ -66,18 +65,6 @@ def test_the_plain_loop_gives_the_times_of_the_step_by_step_engine(
             assert abs(float(one[column]) - float(other[column])) < 3e-9
         for column in ("input_tokens", "output_tokens", "preemptions"):
             assert one[column] == other[column]
-
-
-@pytest.mark.parametrize("kind", ["closed:30", "closed:80", "poisson:3/s"])
-@pytest.mark.parametrize("ahead", [False, True])
-def test_the_compiled_loop_writes_the_same_records(tmp_path, kind, ahead):
-    traffic = parse_traffic(kind, jitter=0.3)
-    for name, fast in (("a.csv", False), ("b.csv", True)):
-        service = _service(table=HIDING, async_scheduling=ahead)
-        simulate(service, traffic, requests=20_000, seed=3, fast=fast, records=tmp_path / name)
-    one, other = _rows(tmp_path / "a.csv"), _rows(tmp_path / "b.csv")
-    assert [r["request"] for r in one] == [r["request"] for r in other]
-    assert max(abs(float(a["finish_s"]) - float(b["finish_s"])) for a, b in zip(one, other, strict=True)) < 1e-6
 
 
 @pytest.mark.parametrize(
@@ -236,24 +223,17 @@ def test_requests_that_can_never_be_served_are_counted_not_waited_for():
     assert outcome.rejected == {"longer than the context": 50}
 
 
-def test_a_run_in_pieces_equals_a_run_at_once():
-    generator = np.random.default_rng(0)
-    from glmplan.simulation.traffic.sources import Chunk
-
-    count = 400
-    arrival = generator.exponential(0.3, count).cumsum()
-    lengths = generator.integers(10, 500, (2, count))
-    at_once = PlainRun(TABLE, KvPool(10**6), EngineSettings(max_num_seqs=16), None)
-    whole = at_once.serve(Chunk(arrival, *lengths), False, np.ones(count, dtype=bool)).records
-    run = PlainRun(TABLE, KvPool(10**6), EngineSettings(max_num_seqs=16), None)
-    parts = [
-        run.serve(Chunk(arrival[i : i + 40], *lengths[:, i : i + 40]), i + 40 < count, np.ones(40, dtype=bool)).records
-        for i in range(0, count, 40)
-    ]
-    number = np.concatenate([p["number"] for p in parts])
-    finish = np.concatenate([p["finish"] for p in parts])
-    assert sorted(number) == list(range(count))
-    np.testing.assert_allclose(finish[np.argsort(number)], whole["finish"], rtol=0, atol=1e-9)
+@pytest.mark.parametrize("kind", ["closed:40", "poisson:3/s"])
+def test_a_run_in_pieces_equals_a_run_at_once(kind):
+    traffic = parse_traffic(kind, input=400, output=100, jitter=0.5)
+    whole, *parts = (
+        list(pieces(_service(), traffic, 400, np.random.default_rng(0), {}, flush=flush)) for flush in (4096, 32)
+    )
+    (whole,), (parts,) = whole, parts
+    assert len(parts) == 13
+    for name, column in whole.records.items():
+        np.testing.assert_array_equal(np.concatenate([part.records[name] for part in parts]), column)
+    np.testing.assert_array_equal(np.concatenate([part.segments for part in parts], axis=1), whole.segments)
 
 
 @pytest.mark.parametrize("kind", ["closed:1", "poisson:0.01/s"])

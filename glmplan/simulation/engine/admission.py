@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from glmplan.simulation.engine.prefix_cache import HostTier, PrefixCache
 from glmplan.simulation.engine.settings import EngineSettings, KvPool
@@ -28,9 +29,13 @@ __all__ = [
 
 #: SGLang: longest answer the estimate reckons with, [token]; the share of its first ratio that it decays to, [-];
 #: decode steps the decay takes, [-]; steps of decoding that it provides for after a retraction, [-]
-MOST_RECKONED, _FLOOR, _DECAY_STEPS, _RETRACT_STEPS = 4096, 0.14, 600, 20
+MOST_RECKONED: Final = 4096
+_FLOOR: Final = 0.14
+_DECAY_STEPS: Final = 600
+_RETRACT_STEPS: Final = 20
 #: SGLang: most requests that are put in order of their prefix, [-]; tokens of a prefix that count as common, [token]
-_SORTED, _COMMON = 128, 32
+_SORTED: Final = 128
+_COMMON: Final = 32
 
 
 def block_period(block_size: TokenCount, growth: Tokens) -> int:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
 from itertools import chain
+from typing import Final
 
 from glmplan.errors import GlmplanError
 from glmplan.simulation.engine.admission import why_rejected
@@ -20,7 +21,7 @@ __all__ = ["Cluster"]
 
 Engine = SkippingEngine | SteppingEngine
 
-_NEVER = math.inf
+_NEVER: Final = math.inf
 
 
 class Cluster:

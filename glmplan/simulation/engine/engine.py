@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from heapq import heappop, heappush
+from typing import Final
 
 from glmplan.simulation.engine.admission import (
     MOST_RECKONED,
@@ -23,7 +24,7 @@ from glmplan.simulation.engine.admission import (
     steps_with_blocks,
 )
 from glmplan.simulation.engine.settings import EngineSettings, KvPool
-from glmplan.simulation.engine.step_table import StepTable, clock_of
+from glmplan.simulation.engine.step_table import StepClock, StepTable, clock_of
 from glmplan.simulation.traffic.request import Request
 from glmplan.units import Seconds
 
@@ -38,8 +39,9 @@ __all__ = ["DecodingBatch", "SkippingEngine", "steps_until"]
 # grow
 # by b takes `k·t + b·k(k−1)/2`. These loops run for every simulated request, so they read each attribute once.
 
-_NEVER = math.inf
-_SHIFT, _MASK = 32, (1 << 32) - 1
+_NEVER: Final = math.inf
+_SHIFT: Final = 32
+_MASK: Final = (1 << 32) - 1
 
 
 def steps_until(seconds: Seconds, first: Seconds, slope: Seconds) -> int:
@@ -81,7 +83,7 @@ class DecodingBatch:
 
     def __init__(self, table: StepTable, pool: KvPool, settings: EngineSettings) -> None:
         self.settings, self.pool = settings, pool
-        self.clock = clock_of(table, settings.pipeline_stages)
+        self.clock: StepClock = clock_of(table, settings.pipeline_stages)
         self.growth = round(settings.acceptance.mean * 1024) / 1024 if settings.acceptance else 1.0
         self.period = block_period(pool.block_size, self.growth)
         self.cache = cache_of(pool, settings)
@@ -411,9 +413,6 @@ class DecodingBatch:
         self.now, self._steps = self.end, 0
 
 
-_NEVER_ENGINE = float("inf")
-
-
 class SkippingEngine(DecodingBatch):
     """A replica that jumps from one change of its batch to the next.
 
@@ -463,7 +462,7 @@ class SkippingEngine(DecodingBatch):
     def submit(self, request: Request, now: Seconds) -> None:
         """Hand a request over."""
         request.replica, waiting = self.replica, self.waiting
-        if self.end == _NEVER_ENGINE:
+        if self.end == _NEVER:
             self.now = max(self.now, now)
         elif self._ahead:
             self._unseen.append((now, request))
@@ -481,40 +480,6 @@ class SkippingEngine(DecodingBatch):
     def _may_be_next(self) -> bool:
         """Whether a request that comes now has nobody before it and finds a place."""
         return not self.waiting and self._busy < self._most
-
-    def adopt(
-        self,
-        clock: tuple[float, float],
-        step: int,
-        running: list[tuple[Request, int]],
-        partial: tuple[Request, int] | None,
-        late: tuple[int, int],
-    ) -> None:
-        """Take over a replica that was simulated elsewhere.
-
-        - `clock`: The time, and the start of the step that was made last, [s].
-        - `running`: Decoding requests in the order of admission, and the step after which each is done.
-        - `partial`: The request whose prompt is partly computed, and its tokens that are still to be computed,
-          [token].
-        - `late`: Places and blocks that the last step freed.
-        """
-        now, begun = clock
-        self.now = self.end = self._last_decode = now
-        self._begun, size = begun, self._size
-        self._late_places, self._late_blocks = late
-        for request, last in running:
-            self._step = last - request.left
-            request.done = request.prompt
-            self._join(request)
-            self._total += (step - self._step) * self.growth
-        self._step = step
-        if partial is not None:
-            self._partial, rest = partial
-            self._partial.done = self._partial.prompt - rest
-            self.free -= -(-self._partial.done // size)
-            self._promised += self._peak(self._partial)
-        self.free -= sum(self._blocks(request) for request, _ in running)
-        self._promised += sum(self._peak(request) for request, _ in running)
 
     def plan(self) -> Seconds:
         """Decide what happens next.
@@ -552,7 +517,7 @@ class SkippingEngine(DecodingBatch):
         elif self._running:
             self._plan_run()
         else:
-            self.end = _NEVER_ENGINE
+            self.end = _NEVER
             if self.waiting and self.preemptions > preemptions:
                 self.plan()
         return self.end
@@ -606,7 +571,7 @@ class SkippingEngine(DecodingBatch):
         cap, whole, chunked, estimate = self._cap, self._whole, self._chunked, self._estimate
         most = min(self._most - self._late_places, len(self._running) + self._together)
         if estimate:
-            room = (free - late) * size
+            room = float((free - late) * size)
             room -= self._outstanding(estimate)
             room -= sum(r.prompt - r.done + estimate.answer(r.left, self.growth) for r, _ in chunks)
         self._changed = False

@@ -259,18 +259,6 @@ class EngineSettings:
             and not (self.prefill_first or self.async_scheduling or self.prefill_replicas or self.host_tokens)
         )
 
-    @property
-    def plain(self) -> bool:
-        """Whether the short form of the simulator covers this engine, for traffic without common content."""
-        return (
-            self.admission in ("chunk", "max-utilization", "slot")
-            and self.chunked_prefill
-            and not (self.in_slots or self.prefill_first or self.acceptance)
-            and self.pipeline_stages == self.replicas == 1
-            and self.order != "priority"
-            and not self.long_prefill_token_threshold
-        )
-
 
 def scheduler_settings(scheduler: str, **changes: object) -> EngineSettings:
     """Settings that an engine starts with on a data-centre part, changed where asked.

@@ -16,7 +16,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 
@@ -327,6 +327,13 @@ def _bilinear(u: np.ndarray, v: np.ndarray, values: np.ndarray, x: np.ndarray, y
 
 # The step table as plain lists, for loops that read one step at a time.
 
+#: a piece of the decode table: where it begins and ends, its knot, seconds and slopes by requests
+_Piece: TypeAlias = tuple[float, float, float, list[float], list[float]]
+#: a piece of the prompt tables: where it begins and ends in tokens and in keys, then what is read of it
+_PromptPiece: TypeAlias = tuple[
+    float, float, float, float, float, float, list[float], list[float], float, float, float, float, float, float
+]  # fmt: skip
+
 
 class KnotRows(dict[int, list[float]]):
     """Rows of a table as lists, which plain Python reads faster; most are never read, and never made.
@@ -373,22 +380,26 @@ class StepClock:
 
     def __init__(self, table: StepTable, microbatches: int = 1) -> None:
         self.microbatches = microbatches
-        self._knots = table.context.tolist()
+        self._knots: list[float] = table.context.tolist()
         self._last = len(self._knots) - 1
         # what belongs to one knot side by side: rows are requests
         self._decode = KnotRows(table.decode.T)
         self._slopes = KnotRows((np.diff(table.decode, axis=1) / np.diff(table.context)).T)
-        self._prefill, self._widths = table.prefill.tolist(), np.diff(table.prefill).tolist()
+        self._prefill: list[float] = table.prefill.tolist()
+        self._widths: list[float] = np.diff(table.prefill).tolist()
         self._extra, self._steeps = KnotRows(table.extra.T), KnotRows(np.diff(table.extra, axis=1).T)
-        self._keys, self._spans = table.keys.tolist(), np.diff(table.keys).tolist()
+        self._keys: list[float] = table.keys.tolist()
+        self._spans: list[float] = np.diff(table.keys).tolist()
         self._attention, self._rises = KnotRows(table.attention), KnotRows(np.diff(table.attention, axis=1))
-        self._hidden, self._short, self._per_request = table.hidden, table.short, table.per_request
-        self._prompt_pieces: dict[tuple[int, int], tuple[Any, ...]] = {}
+        self._hidden = float(table.hidden)
+        self._short = float(table.short)
+        self._per_request = float(table.per_request)
+        self._prompt_pieces: dict[tuple[int, int], _PromptPiece] = {}
         # the pieces of the axes that the last step lay in, and where they end: the next step mostly lies there too
-        self._here: tuple[Any, ...] = self.context_piece(1.0)
-        self._there: tuple[Any, ...] = self._prompt_piece(1.0, 1.0)
+        self._here: _Piece = self.context_piece(1.0)
+        self._there: _PromptPiece = self._prompt_piece(1.0, 1.0)
 
-    def context_piece(self, mean: Tokens) -> tuple[Any, ...]:
+    def context_piece(self, mean: Tokens) -> _Piece:
         """Find the piece of the decode table that holds a mean context, for whoever reads many steps from one.
 
         Returns: Where it begins and ends, and its knot, [token]; seconds at the knot and for each further token of
@@ -400,7 +411,7 @@ class StepClock:
         self._here = low, high, knots[j], self._decode[j], self._slopes[j]
         return self._here
 
-    def _prompt_piece(self, tokens: float, a: float) -> tuple[Any, ...]:
+    def _prompt_piece(self, tokens: float, a: float) -> _PromptPiece:
         """The piece of the prompt tables of so many tokens that attend so many keys: ends, then what is read."""
         knots, keys, widths = self._prefill, self._keys, self._widths
         i, m = bisect_right(knots, tokens, 1, len(widths)) - 1, bisect_right(keys, a, 1, len(keys) - 1) - 1

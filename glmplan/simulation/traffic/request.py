@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Final
 
 import numpy as np
 
@@ -16,16 +17,16 @@ __all__ = ["Acceptance", "Request", "apart", "check_whole"]
 
 #: between requests that users send at the same instant, where a front end takes them in: as good as none beside a step
 #: of an engine, yet one of them is the first [s]
-_APART = 1e-6
-_NEVER = float("inf")
-_NOTHING: Mapping[object, int] = MappingProxyType({})
+_APART: Final = 1e-6
+_NEVER: Final = float("inf")
+_NOTHING: Final[Mapping[object, int]] = MappingProxyType({})
 
 
 def apart(lag: Seconds) -> Seconds:
     """Time between two requests that are sent at the same instant.
 
     A front end hands requests over one after the other, so that an idle engine begins with the first alone, as in
-    `glmplan.simulation.closed_loop.ClosedLoop.late`.
+    `glmplan.simulation.closed_schedule.ClosedLoop.late`.
 
     Examples
     --------

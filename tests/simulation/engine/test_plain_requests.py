@@ -1,4 +1,4 @@
-"""Short runs of plain requests over lists of numbers: the same as step by step, preemptions included."""
+"""Runs of requests without common content: the same as step by step, preemptions included."""
 
 from __future__ import annotations
 
@@ -10,15 +10,11 @@ from hypothesis import strategies as st
 from glmplan.simulation.engine.admission import MOST_RECKONED, steps_with_blocks
 from glmplan.simulation.engine.cluster import Cluster
 from glmplan.simulation.engine.engine import SkippingEngine
-from glmplan.simulation.engine.few import FewRequests
-from glmplan.simulation.engine.few_first import BlocksRunOut
-from glmplan.simulation.engine.few_loop import Few
 from glmplan.simulation.engine.reference import SteppingEngine
 from glmplan.simulation.engine.settings import EngineSettings, KvPool
 from glmplan.simulation.engine.step_table import StepTable
 from glmplan.simulation.simulate import Service, pieces, simulate
 from glmplan.simulation.traffic.request import Request
-from glmplan.simulation.traffic.sources import Chunk
 from glmplan.simulation.traffic.spec import Traffic
 
 TABLE = StepTable.affine(base=0.01, per_request=1e-4, per_context_token=1e-8, per_prefill_token=1e-5)
@@ -39,7 +35,7 @@ SERVICES = {
 
 
 def _both(service, traffic, requests=150, seed=0):
-    """Records by number of the short form and of the one that makes every step."""
+    """Records by number of the engine that skips and of the one that makes every step."""
     found = []
     for reference in (False, True):
         outcome = simulate(service, traffic, requests=requests, seed=seed, keep=True, reference=reference)
@@ -79,7 +75,7 @@ def test_every_time_and_every_preemption_is_that_of_step_by_step(
     together=st.sampled_from([None, 1, 3]),
     ratio=st.floats(0.1, 1.0),
 )
-def test_prompts_that_come_first_are_served_as_step_by_step_and_their_gaps_are_those_of_runs(
+def test_prompts_that_come_first_are_served_as_step_by_step(
     seed, load, tokens, block, places, budget, lengths, replicas, together, ratio, caching, ahead, whole, routing
 ):
     kind = {"kind": "closed", "users": load} if isinstance(load, int) else {"kind": "poisson", "rate": load}
@@ -91,16 +87,7 @@ def test_prompts_that_come_first_are_served_as_step_by_step_and_their_gaps_are_t
         # users of several replicas meet them at the same instants, and who is first is then a choice of rounding
         replicas=1 if traffic.kind == "closed" else replicas,
     )  # fmt: skip
-    service = Service(TABLE, KvPool(tokens, block), engine)
-    _same(*_both(service, traffic, seed=seed))
-    gaps = []
-    for short in (True, False):
-        with pytest.MonkeyPatch.context() as patch:
-            if not short:
-                patch.setattr(FewRequests, "serves", staticmethod(lambda *_: False))
-            gaps.append(simulate(service, traffic, requests=150, seed=seed).summary)
-    for name in ("itl_mean_ms", "itl_p50_ms", "itl_p99_ms"):
-        assert gaps[0][name] == pytest.approx(gaps[1][name], rel=1e-6, nan_ok=True), name
+    _same(*_both(Service(TABLE, KvPool(tokens, block), engine), traffic, seed=seed))
 
 
 def test_nobody_is_admitted_again_before_somebody_leaves_where_blocks_were_too_few():
@@ -111,9 +98,9 @@ def test_nobody_is_admitted_again_before_somebody_leaves_where_blocks_were_too_f
         prefill_max_requests=1, replicas=2,
     )  # fmt: skip
     traffic = Traffic(kind="poisson", rate=20.07702828756099, input=3, output=143, input_cv=0.7, output_cv=0.7)
-    few, stepped = _both(Service(TABLE, KvPool(503), engine), traffic)
-    assert few["preemptions"].sum() > 20
-    _same(few, stepped)
+    skipped, stepped = _both(Service(TABLE, KvPool(503), engine), traffic)
+    assert skipped["preemptions"].sum() > 20
+    _same(skipped, stepped)
 
 
 def test_answers_longer_than_are_reckoned_with_are_admitted_as_step_by_step():
@@ -122,25 +109,21 @@ def test_answers_longer_than_are_reckoned_with_are_admitted_as_step_by_step():
         max_num_batched_tokens=1024, async_scheduling=True,
     )  # fmt: skip
     traffic = Traffic(kind="poisson", rate=1.0, input=300, output=MOST_RECKONED, output_cv=0.7)
-    few, stepped = _both(Service(TABLE, KvPool(100_000), engine), traffic, 60)
-    assert not few["preemptions"].any()
-    assert 10 < (few["output_tokens"] > MOST_RECKONED + 1).sum() < 50
-    _same(few, stepped)
+    skipped, stepped = _both(Service(TABLE, KvPool(100_000), engine), traffic, 60)
+    assert not skipped["preemptions"].any()
+    assert 10 < (skipped["output_tokens"] > MOST_RECKONED + 1).sum() < 50
+    _same(skipped, stepped)
 
 
-def test_where_somebody_gives_blocks_back_prompts_that_come_first_are_served_in_another_form():
+def test_where_blocks_run_out_prompts_that_come_first_are_served_as_step_by_step():
     engine = EngineSettings(
         scheduler="sglang", prefill_first=True, admission="estimate", new_token_ratio=0.1, max_num_seqs=16,
         max_num_batched_tokens=512,
     )  # fmt: skip
     traffic = Traffic(kind="poisson", rate=4.0, input=300, output=200, output_cv=0.5)
-    few, stepped = _both(Service(TABLE, KvPool(3000), engine), traffic, 300)
-    assert few["preemptions"].any()
-    _same(few, stepped)
-    chunk = Chunk(np.arange(60) / 4.0, np.full(60, 300), np.full(60, 200))
-    short = FewRequests(TABLE, KvPool(3000), engine, chunk, None)
-    with pytest.raises(BlocksRunOut):
-        short.run()
+    skipped, stepped = _both(Service(TABLE, KvPool(3000), engine), traffic, 300)
+    assert skipped["preemptions"].any()
+    _same(skipped, stepped)
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
@@ -151,30 +134,12 @@ def test_who_is_preempted_finds_its_blocks_again_until_others_take_them(replicas
         routing="least-loaded",
     )  # fmt: skip
     traffic = Traffic(kind="poisson", rate=4.0 * replicas, input=300, output=200, output_cv=0.5)
-    few, stepped = _both(Service(TABLE, KvPool(3000), engine), traffic, 600)
-    again = few["preemptions"] > 0
+    skipped, stepped = _both(Service(TABLE, KvPool(3000), engine), traffic, 600)
+    again = skipped["preemptions"] > 0
     assert 20 < again.sum() < 580
-    assert 0 < few["cached"][again].sum() < few["input_tokens"][again].sum() * few["preemptions"].max()
-    assert not few["cached"][~again].any()
-    _same(few, stepped)
-
-
-def test_what_has_finished_before_an_interrupt_is_kept(monkeypatch):
-    ended = []
-
-    def follow(self, now):
-        ended.append(now)
-        if len(ended) == 40:
-            raise KeyboardInterrupt
-        return plain(self, now)
-
-    plain = Few.follow
-    monkeypatch.setattr(Few, "follow", follow)
-    service = Service(TABLE, KvPool(800), EngineSettings(max_num_seqs=8))
-    traffic = Traffic(kind="closed", users=8, input=200, output=50)
-    outcome = simulate(service, traffic, requests=200)
-    assert outcome.interrupted
-    assert outcome.summary["requests"] == 40
+    assert 0 < skipped["cached"][again].sum() < skipped["input_tokens"][again].sum() * skipped["preemptions"].max()
+    assert not skipped["cached"][~again].any()
+    _same(skipped, stepped)
 
 
 def test_a_replica_is_full_when_requests_are_handed_out_to_the_least_loaded():
@@ -198,21 +163,22 @@ def test_steps_with_blocks_are_counted_one_by_one(needs, start, steps, room):
     assert steps_with_blocks(needs * 2, len(needs), start, steps, room) == made
 
 
-@pytest.mark.parametrize("at", [0.01, 0.013, 0.02])
-@pytest.mark.parametrize("ahead", [False, True])
-def test_who_comes_as_a_step_begins_is_seen_by_the_next_one(at, ahead):
+@pytest.mark.parametrize(
+    ("at", "ahead", "expected"),
+    [(0.01, False, 0.02), (0.013, False, 0.03), (0.02, False, 0.03),
+     (0.01, True, 0.03), (0.013, True, 0.04), (0.02, True, 0.04)],
+)  # fmt: skip
+def test_who_comes_as_a_step_begins_is_seen_by_the_next_one(at, ahead, expected):
     # two replicas; a prompt takes one step of 10 ms, and the third request comes to the first one when it is done, or
     # later: a step that is formed ahead sees who was there when the one before it began
     engine = EngineSettings(replicas=2, routing="round-robin", async_scheduling=ahead)
-    table, arrivals = StepTable.affine(base=0.01), [0.0, 0.0, at]
-    chunk = Chunk(np.array(arrivals), np.full(3, 16), np.full(3, 20))
-    few = FewRequests(table, KvPool(10_000), engine, chunk, None)
-    few.run()
-    first = few.served(np.arange(3)).records["first"]
+    table, first = StepTable.affine(base=0.01), []
     for kind in (SteppingEngine, SkippingEngine):
-        requests = [Request(number, when, 16, 20) for number, when in enumerate(arrivals)]
+        requests = [Request(number, when, 16, 20) for number, when in enumerate([0.0, 0.0, at])]
         assert len(list(Cluster(table, KvPool(10_000), engine, kind).run(requests))) == 3
-        np.testing.assert_allclose([one.first for one in requests], first, atol=1e-12)
+        first.append([one.first for one in requests])
+    np.testing.assert_allclose(first[0], first[1], atol=1e-12)
+    assert first[1][2] == pytest.approx(expected)
 
 
 def test_replicas_in_step_with_each_other_answer_as_the_form_that_makes_every_step():
