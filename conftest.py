@@ -1,4 +1,4 @@
 """Import the engine before doctests are collected: pytest would load its sources beside the compiled modules."""
 
-import glmplan.serving.closed_loop
-import glmplan.serving.pieces  # noqa: F401
+import glmplan.simulation.closed_loop
+import glmplan.simulation.simulate  # noqa: F401

@@ -68,6 +68,8 @@ def _show(found: Compared, utilisation: float, form: Form) -> None:
         from glmplan.units import counted_unit
 
         say(f"{counted_unit(found.users, 'users')} at once")
+        if found.rent_term is not None:
+            say(f"rent term of all plans: {found.rent_term}")
         say(table_text(rows))
     for side, why in zip(found.sides[1:], found.causes, strict=True):
         say(f"\n{side.name}, beside {found.sides[0].name}:")

@@ -182,10 +182,7 @@ Prices = Annotated[
         "(8xh200-sxm=300000), with a currency if not USD, or a CSV file. Repeat it for more.",
     ),
 ]
-CostTerms = Annotated[
-    list[str] | None,
-    typer.Option("--term", help="A term of the cost, as in horizon_months=48 or pue=1.2. Repeat it for more."),
-]
+CostTerms = Annotated[list[str] | None, typer.Option("--term", help="Term of the cost, as in pue=1.2; repeatable.")]
 Region = Annotated[str | None, typer.Option(help="Place whose colocation is paid; none by default.")]
 Today = Annotated[str | None, typer.Option(help="Day of the question as YYYY-MM-DD; the day it is by default.")]
 
@@ -316,6 +313,7 @@ class MoneyOptions:
     price: Prices = None
     term: CostTerms = None
     region: Region = None
+    rent_term: Annotated[str | None, typer.Option(help="Term of every rent, such as on demand or 3 years.")] = None
     today: Today = None
 
 
@@ -411,4 +409,7 @@ def read_money(options: MoneyOptions) -> Money:
     """Read prices and terms."""
     from glmplan.purchase.money import money_of
 
-    return money_of(options.price or (), options.term or (), today=day_of(options.today), region=options.region)
+    return money_of(
+        options.price or (), options.term or (), today=day_of(options.today), region=options.region,
+        rent_term=options.rent_term,
+    )  # fmt: skip

@@ -38,9 +38,6 @@ class SpendOptions:
     kind: Annotated[Ways, typer.Option(help="Whether to buy or to rent.")] = Ways.any
     buy: Annotated[bool, typer.Option("--buy", help="The same as --kind buy.")] = False
     rent: Annotated[bool, typer.Option("--rent", help="The same as --kind rent.")] = False
-    rent_term: Annotated[
-        str | None, typer.Option(help="Term of the rent: on demand, marketplace, spot, 1 year or 3 years.")
-    ] = None
     only: Annotated[list[str] | None, typer.Option(help="Parts and machines to look at, with commas.")] = None
     machines: Annotated[int | None, typer.Option(min=1, help="Machines at most; 8 by default.")] = None
     probability: Annotated[float | None, typer.Option(help="How surely the promise is kept; 0.95 by default.")] = None
@@ -86,8 +83,8 @@ def command(
         raise SpecError(f"contradicts --{ways}", field="--kind", value=spend.kind.value)
     said = {name: value for name, value in said.items() if name not in ("buy", "rent")} | {"kind": ways}
     asked = read_size(
-        model, slo, users=users, traffic=traffic, **joined({"weights": weights, "engine": engine} | said),
-        **o.given(shape),
+        model, slo, users=users, traffic=traffic, rent_term=money.rent_term,
+        **joined({"weights": weights, "engine": engine} | said), **o.given(shape),
     )  # fmt: skip
     if acceptance_test is not None:
         from glmplan.purchase.acceptance import check_ladder

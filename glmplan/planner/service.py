@@ -357,8 +357,8 @@ def safe_of(
     - `traffic`: What arrives; its number of users, rate or speed is what is varied.
     - `most`: Largest load to look at, [-] or [1/s].
     - `begun`: Where to begin, and whether a copy of this process may help.
-    - Returns: The load, and what breaks first. Of users of a closed loop who are promised means it is the number that
-      `fit` says, and promises of percentiles allow no more than those of means.
+    - Returns: The load, and what breaks first. Under an SLO of means alone the users of a closed loop are those that
+      `fit` says.
     """
     service, targets = described.service, tuple(targets)
     check_search(targets, most, seed)
@@ -378,45 +378,31 @@ def safe_of(
         return searched(most)
     if counted.final or not counted.safe.users:
         return counted.load(most)
-    if counted.patient:
-        found = searched(most)
-        return found if found.load >= counted.safe.users or not counted.means else counted.load(most)
-    # percentiles promise no less than means, and as little waiting for room
-    cap = counted.safe.users if most is None else min(most, counted.safe.users)
-    found = searched(cap)
-    if found.load < counted.safe.users:
-        return found
-    broken, why = counted.why()
-    return replace(found, breaks_first=broken, reason=why)
+    found = searched(most)
+    return found if found.load >= counted.safe.users else counted.load(most)
 
 
 def kept_of(
-    described: Described, traffic: Traffic, targets: Sequence[Target], *, seed: int = 0, least: Ratio = 0.0
+    described: Described,
+    traffic: Traffic,
+    targets: Sequence[Target],
+    *,
+    seed: int = 0,
+    least: Ratio = 0.0,
+    named: bool = True,
 ) -> Kept:
     """Find the probability that a load keeps a promise.
 
     - `least`: Probability below which it does not matter how low it is.
+    - `named`: Whether the target that breaks is needed where the probability is below `least`.
     - Returns: 95 % or more for as many users as `safe_of` finds.
     """
-    targets, counted = tuple(targets), None
-
-    def simulated() -> Kept:
-        draws, known = described.draws(), described.known(traffic, targets, seed)
-        return kept_share(described.service, traffic, targets, **draws, seed=seed, least=least, known=known)
-
+    targets = tuple(targets)
     if described.plan is not None and targets:
         if danger_of(*described.plan) is not None:
             return Kept(0.0, "hazard", {})
-        counted = count_users(*described.plan, traffic, targets)
-    if counted is not None and traffic.users is not None:
-        steady = counted.kept(traffic.users)
-        if counted.means and (counted.final or traffic.users <= counted.safe.users):
-            return steady
-        if not counted.patient and steady.probability < least:
-            return steady
-        if not counted.patient and traffic.users > counted.safe.users:
-            if all(one.metric in counted.bounds for one in targets):
-                return steady
-            # sums say nothing of the other targets, which may be kept less surely, and never make the promise surer
-            return min(simulated(), steady, key=lambda one: one.probability)
-    return simulated()
+        counted, users = count_users(*described.plan, traffic, targets), traffic.users
+        if counted is not None and users is not None and (counted.final or users <= counted.safe.users):
+            return counted.kept(users)
+    draws, known = described.draws(), described.known(traffic, targets, seed)
+    return kept_share(described.service, traffic, targets, **draws, seed=seed, least=least, known=known, named=named)

@@ -389,13 +389,13 @@ def without_danger(safe: Safe, hazards: tuple[Hazard, ...]) -> Safe:
 
 # How many users of a plan are safe: the one number that `fit`, `safe` and `size` say.
 #
-# Users of a closed loop who are promised means are counted by steady sums, each limit at the bad end of its interval.
-# What those sums do not reach (percentiles, rates, conversations, lengths that differ) is searched for by simulation.
+# An SLO of means alone is judged by the sums behind the table of `fit`, each limit at the bad end of its interval.
+# Their
+# first tokens are means of a run whose requests all start at once. Percentiles are judged in the steady state, which
+# those sums do not describe: they are simulated, as rates, conversations and lengths that differ are.
 
 #: users that are looked at where no limit is found among fewer [-]
 _MOST = 4096
-#: statistics that a mean does not exceed: a promise of them is no easier to keep than one of the mean
-_ABOVE_MEAN = ("mean", "p90", "p95", "p99")
 
 
 def is_steady(traffic: Traffic) -> bool:
@@ -452,17 +452,16 @@ def danger_of(asked: Asked, holding: Holding) -> Hazard | None:
 
 
 def count_users(asked: Asked, holding: Holding, traffic: Traffic, targets: Sequence[Target]) -> Counted | None:
-    """Count the users of a closed loop who are promised something, by steady sums.
+    """Count the users of a closed loop under an SLO of means, by steady sums.
 
     - `traffic`: What arrives; its lengths may be other than those of the question.
-    - Returns: What steady sums say; None where they say nothing of such traffic, or of any of the targets.
+    - Returns: What steady sums say; None where they say nothing of such traffic, or of one of the targets.
     """
     if traffic.kind != "closed" or not is_steady(traffic):
         return None
-    bounds: dict[str, float] = {}
-    for one in targets:
-        if one.metric in ("ttft", "tpot") and one.statistic in _ABOVE_MEAN:
-            bounds[one.metric] = min(one.bound, bounds.get(one.metric, math.inf))
+    if any(one.statistic != "mean" or one.metric not in _TIMES for one in targets):
+        return None
+    bounds = {one.metric: one.bound for one in targets}
     if (traffic.input, traffic.output) != (asked.input_tokens, asked.output_tokens):
         asked = asked.but(input_tokens=traffic.input, output_tokens=traffic.output)
         terms = holding.terms
@@ -472,9 +471,8 @@ def count_users(asked: Asked, holding: Holding, traffic: Traffic, targets: Seque
     if not bounds or not set(bounds) <= set(usual):
         return None
     safe, known = _counted(asked, holding, bounds, found)
-    means = all(one.statistic == "mean" and one.metric in usual for one in targets)
     patient = bounds.get("ttft", math.inf) > usual.get("ttft", math.inf)
-    return Counted(asked, holding, bounds, tuple(targets), safe, known, means, patient)
+    return Counted(asked, holding, bounds, tuple(targets), safe, known, patient)
 
 
 @dataclass(frozen=True, slots=True)
@@ -495,8 +493,6 @@ class Counted:
         The number, and what limits it.
     known : mapping of int to Prediction
         Predictions of the numbers of users that were looked at.
-    means : bool
-        Whether the promise is of means alone. Else further targets may allow fewer users, and never more.
     patient : bool
         Whether users accept to wait longer than usual, or however long: then some may wait for room in the cache.
     """
@@ -507,7 +503,6 @@ class Counted:
     targets: tuple[Target, ...]
     safe: Safe
     known: Mapping[int, Prediction]
-    means: bool
     patient: bool
 
     @property
@@ -517,9 +512,8 @@ class Counted:
 
     @property
     def final(self) -> bool:
-        """Whether the number is the answer: of means, and limited by them where users are patient."""
-        waits = self.safe.limit == "kv" or self._by_places
-        return self.means and not (self.patient and waits)
+        """Whether the number is the answer: where users are patient, only if the means limit it."""
+        return not (self.patient and (self.safe.limit == "kv" or self._by_places))
 
     @property
     def _by_places(self) -> bool:

@@ -19,6 +19,7 @@ from glmplan.planner.users import TARGET_TPOT
 from glmplan.present.decision_parts import (
     Considered,
     assumptions,
+    at_one_term,
     checks,
     considered,
     cost_drawing,
@@ -56,6 +57,7 @@ def decision(
     - `pictures`: Whether it has pictures; a form without them need not describe them.
     - Returns: The report; `glmplan.present.page` writes it as HTML or Markdown.
     """
+    money = at_one_term(records, money)
     plans = [considered(record, money) for record in records]
     first, load = plans[0], common_load(plans)
     asked = first.record["question"]
@@ -70,7 +72,7 @@ def decision(
     blocks += [Heading("Speed"), *drawn(users_drawing, plans), *(speeds or [Text("What does not fit has no speed.")])]
     blocks += [Heading("Memory"), *drawn(memory_drawing, plans), *_memory(plans)]
     blocks += [Heading("Machine"), *drawn(machine_drawing, first), *_machine(first)]
-    blocks += [Heading("Cost"), *drawn(cost_drawing, plans), *_cost(plans)]
+    blocks += [Heading("Cost"), *drawn(cost_drawing, plans), *_cost(plans, money.rent_term)]
     blocks += [Heading("Options"), _options(plans, load)]
     for name, why in causes:
         blocks += [Text(f"{name}, beside {first.name}:"), Points(tuple(line.strip() for line in why))]
@@ -227,7 +229,7 @@ def _machine(one: Considered) -> list[Block]:
     return [Text(layout + kw)]
 
 
-def _cost(plans: Sequence[Considered]) -> list[Block]:
+def _cost(plans: Sequence[Considered], rent_term: str | None) -> list[Block]:
     rows = []
     for one in plans:
         for way in one.ways:
@@ -241,7 +243,8 @@ def _cost(plans: Sequence[Considered]) -> list[Block]:
     if not rows:
         return [Text("No price is known.")]
     heads = ("plan", "way", f"{plans[0].currency} a month", "over published prices", "of which")
-    return [Table("What a month costs", heads, tuple(rows), left=(0, 1, 4))]
+    table = Table("What a month costs", heads, tuple(rows), left=(0, 1, 4))
+    return [table] if rent_term is None else [Text(f"Rent term of all plans: {rent_term}."), table]
 
 
 def _users_of(load: int | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from glmplan.units import Usd
 __all__ = [
     "Considered",
     "assumptions",
+    "at_one_term",
     "checks",
     "considered",
     "cost_drawing",
@@ -109,14 +110,29 @@ def row_at(record: Mapping[str, Any], users: int) -> Mapping[str, Any] | None:
     return next((row for row in record["users"] if row["users"] == users), None)
 
 
+def at_one_term(records: Iterable[Mapping[str, Any]], money: Money) -> Money:
+    """Return prices and terms with one term of rent for all plans.
+
+    Returns: As `Money.at_one_term` says, of the machines that are known here.
+    """
+    machines = [_machine(record) for record in records]
+    return money.at_one_term(one for one in machines if one is not None)
+
+
+def _machine(record: Mapping[str, Any]) -> Machine | None:
+    try:
+        return resolve_machine(str(record["question"]["on"]))
+    except SpecError:
+        return None
+
+
 def considered(record: Mapping[str, Any], money: Money) -> Considered:
     """Price the machine of a plan.
 
     Returns: The plan with its costs; without them where the machine is not known here.
     """
-    try:
-        machine = resolve_machine(str(record["question"]["on"]))
-    except SpecError:
+    machine = _machine(record)
+    if machine is None:
         return Considered(record, None, (), None, money.terms.utilisation, money.terms.currency)
     watts, _ = watts_of(machine, money)
     kw = None if watts is None else watts / 1000.0

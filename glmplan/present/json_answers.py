@@ -362,8 +362,9 @@ def compare_record(found: Compared, utilisation: Ratio) -> dict[str, Any]:
     """Plans side by side.
 
     - `utilisation`: Mean load over the load, for the cost of a token.
-    - Returns: Users, figures of each plan, and what makes each of the others differ from the first.
+    - Returns: Users, the term of all rents, figures of each plan, and what makes each of the others differ from the
+      first.
     """
     sides = [{"plan": side.name, **side.figures(utilisation)} for side in found.sides]
     causes = {side.name: list(why) for side, why in zip(found.sides[1:], found.causes, strict=True)}
-    return {"users": found.users, "plans": sides, "causes": causes}
+    return {"users": found.users, "rent_term": found.rent_term, "plans": sides, "causes": causes}

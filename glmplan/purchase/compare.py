@@ -19,7 +19,7 @@ from glmplan.units import Ratio
 if TYPE_CHECKING:
     from glmplan.catalog.schema.accelerator import Accelerator
 
-__all__ = ["Compared", "Side", "causes_of", "compared", "nowhere_slower", "side_of"]
+__all__ = ["Compared", "Side", "beside", "causes_of", "compared", "nowhere_slower", "side_of"]
 
 #: parts of a step in words
 _PARTS = {
@@ -51,9 +51,11 @@ class Side:
     usd_month : float or None
         The cheaper of buying and renting, [USD]
     paid : str
-        Which of them.
+        Which of them; empty where neither is known.
     kw : float or None
         Draw at the wall, [kW]
+    price_missing : str
+        Why the cost is not known; empty where it is.
     """
 
     planned: Deployed
@@ -62,6 +64,7 @@ class Side:
     usd_month: float | None
     paid: str
     kw: float | None
+    price_missing: str = ""
 
     @property
     def name(self) -> str:
@@ -113,11 +116,14 @@ class Compared:
         Users at once, [-]
     causes : tuple of tuple of str
         For each of the others what makes it differ, in words.
+    rent_term : str or None
+        Term of all rents; None where no machine is rented out.
     """
 
     sides: tuple[Side, ...]
     users: int
     causes: tuple[tuple[str, ...], ...]
+    rent_term: str | None = None
 
 
 def side_of(planned: Deployed, users: int, money: Money) -> Side:
@@ -130,7 +136,10 @@ def side_of(planned: Deployed, users: int, money: Money) -> Side:
     parts = {name: float(share[0] * step.seconds[0]) for name, share in step.shares.items()}
     ways = ways_of(asked.machine, money, limit=asked.power_limit)
     watts, _ = watts_of(asked.machine, money, asked.power_limit)
-    return Side(planned, found, parts, ways[0].usd, ways[0].paid, None if watts is None else watts / 1000)
+    kw = None if watts is None else watts / 1000
+    if ways[0].usd is None:
+        return Side(planned, found, parts, None, "", kw, "; ".join(way.missing for way in ways))
+    return Side(planned, found, parts, ways[0].usd, ways[0].paid, kw)
 
 
 def causes_of(first: Side, other: Side) -> tuple[str, ...]:
@@ -175,8 +184,10 @@ def _queue(first: Side, other: Side) -> list[str]:
 
 def _price(first: Side, other: Side) -> list[str]:
     if first.usd_month is None or other.usd_month is None:
-        missing = [side.name for side in (first, other) if side.usd_month is None]
-        return [f"the price of {' and of '.join(missing)} is not known: costs are not compared"]
+        missing = [side for side in (first, other) if side.usd_month is None]
+        names = " and of ".join(side.name for side in missing)
+        why = "; ".join(dict.fromkeys(side.price_missing for side in missing))
+        return [f"the price of {names} is not known, and costs are not compared: {why}"]
     ratio = other.usd_month / first.usd_month
     if abs(ratio - 1) < 0.01:
         return []
@@ -282,5 +293,14 @@ def compared(questions: Sequence[tuple[str, str]], money: Money, *, users: int =
     """
     if len(questions) < 2:
         raise SpecError("needs at least two plans to compare", field="--on")
-    sides = tuple(side_of(deployment(model, on, users=(users,), **said), users, money) for model, on in questions)
-    return Compared(sides, users, tuple(causes_of(sides[0], other) for other in sides[1:]))
+    return beside([deployment(model, on, users=(users,), **said) for model, on in questions], money, users=users)
+
+
+def beside(planned: Sequence[Deployed], money: Money, *, users: int) -> Compared:
+    """Compare plans that were made.
+
+    `money`: Prices and terms; without a term of rent, rents are taken at one that all plans have.
+    """
+    money = money.at_one_term(one.asked.machine for one in planned)
+    sides = tuple(side_of(one, users, money) for one in planned)
+    return Compared(sides, users, tuple(causes_of(sides[0], other) for other in sides[1:]), money.rent_term)

@@ -28,6 +28,8 @@ __all__ = [
     "Way",
     "accelerator_watts",
     "cheapest_offer",
+    "check_rent_term",
+    "common_term",
     "money_facts",
     "money_of",
     "offers_of",
@@ -225,6 +227,12 @@ def _host(machine: Machine, prices: tuple[Price, ...], terms: Terms, today: date
     return Line(_HOST, nodes, found, found.entries[0].contains)
 
 
+def check_rent_term(term: str | None) -> None:
+    """Refuse a term that no rent has."""
+    if term is not None and term not in RENT_TERMS:
+        raise SpecError("is not a term of a rent", field="--rent-term", value=term, choices=RENT_TERMS)
+
+
 def rent_of(part: str, prices: Iterable[Price], *, today: date, term: str | None = None) -> tuple[str, Quotation]:
     """What an accelerator hour costs.
 
@@ -237,8 +245,7 @@ def rent_of(part: str, prices: Iterable[Price], *, today: date, term: str | None
     >>> rent_of("h100-sxm", load_prices(), today=date(2026, 8, 1), term="3 years")[1].value
     2.0
     """
-    if term is not None and term not in RENT_TERMS:
-        raise SpecError("is not a term of a rent", field="--rent-term", value=term, choices=RENT_TERMS)
+    check_rent_term(term)
     for one in RENT_TERMS if term is None else (term,):
         try:
             return one, quotation(prices, "rent", part, terms=(one,), today=today)
@@ -246,6 +253,31 @@ def rent_of(part: str, prices: Iterable[Price], *, today: date, term: str | None
             continue
     which = f" for {term}" if term else ""
     raise UnknownFact(f"no rent of {part}{which} is known: give one with --price {part}:rent=NUMBER")
+
+
+def common_term(parts: Iterable[str], prices: Iterable[Price], *, today: date) -> str | None:
+    """Return the term at which rents of several accelerators are compared.
+
+    Returns: The first of `RENT_TERMS` with a price for all of them; where there is none, the one with a price for
+      most. None where no accelerator has a rent.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.prices import load_prices
+    >>> common_term(["h200-sxm", "mi355x"], load_prices(), today=date(2026, 11, 22))  # the second is let for years only
+    '3 years'
+    """
+    names, known = set(parts), tuple(prices)
+    offered = dict.fromkeys(RENT_TERMS, 0)
+    for term in RENT_TERMS:
+        for part in names:
+            try:
+                rent_of(part, known, today=today, term=term)
+            except UnknownFact:
+                continue
+            offered[term] += 1
+    best = max(RENT_TERMS, key=lambda term: offered[term])
+    return best if offered[best] else None
 
 
 def accelerator_watts(machine: Machine, *, terms: Terms, limit: Watts | None = None) -> Watts:
@@ -300,11 +332,24 @@ class Money:
         What a cost needs besides.
     today : date
         The day of the question.
+    rent_term : str or None
+        Term of every rent; None takes the first that has a price for the accelerator.
     """
 
     prices: tuple[Price, ...]
     terms: Terms
     today: date
+    rent_term: str | None = None
+
+    def at_one_term(self, machines: Iterable[Machine]) -> Money:
+        """Return the same with one term of rent for machines that are compared.
+
+        Returns: At the term that was asked for, else at `glmplan.purchase.money.common_term`.
+        """
+        if self.rent_term is not None:
+            return self
+        parts = [one.accelerator.name for one in machines]
+        return replace(self, rent_term=common_term(parts, self.prices, today=self.today))
 
 
 @dataclass(frozen=True)
@@ -351,6 +396,7 @@ def money_of(
     today: date,
     region: str | None = None,
     folder: Path | None = None,
+    rent_term: str | None = None,
 ) -> Money:
     """Read prices and terms.
 
@@ -361,8 +407,9 @@ def money_of(
     >>> money_of(["electricity=0.3"], ["pue=1.2"], today=date(2026, 11, 22)).terms.electricity
     0.3
     """
+    check_rent_term(rent_term)
     found = prices_with(prices, today=today, folder=folder)
-    return Money(found, read_terms(terms, prices=found, today=today, region=region), today)
+    return Money(found, read_terms(terms, prices=found, today=today, region=region), today, rent_term)
 
 
 def ways_of(
@@ -376,7 +423,7 @@ def ways_of(
 ) -> tuple[Way, ...]:
     """What a machine costs each month, bought and rented.
 
-    - `rent_term`: Term of the rent; by default the first that has a price.
+    - `rent_term`: Term of the rent; by default that of `money`.
     - Returns: The cheapest first; those that lack a price last.
 
     Examples
@@ -390,7 +437,7 @@ def ways_of(
     if "buy" in kinds:
         found.append(_bought(machine, money, machines, limit))
     if "rent" in kinds:
-        found.append(_rented(machine, money, machines, rent_term))
+        found.append(_rented(machine, money, machines, rent_term or money.rent_term))
     return tuple(sorted(found, key=lambda way: (way.usd is None, way.usd or 0.0, way.paid)))
 
 

@@ -100,7 +100,7 @@ def candidates(asked: SizeQuestion, money: Money) -> tuple[list[Candidate], tupl
     for machine in _machines(asked):
         near = {machine.accelerator.name, machine.host.name}
         prices = tuple(one for one in money.prices if one.part in near or one.of in ("host", "host part"))
-        own = Money(prices, money.terms, money.today)
+        own = replace(money, prices=prices)
         for limit in _limits(asked, machine):
             ways = ways_of(machine, own, limit=limit, kinds=asked.kinds, rent_term=asked.rent_term)
             if asked.only or any(way.usd is not None for way in ways):
@@ -415,7 +415,7 @@ def sized(
             units = []
         elif _looked(search, unit, counts):
             heappush(units, (counts.least, order, counts, unit))
-    options = sorted(search.options, key=_order)[:answers]
+    options = _ranked(search)[:answers]
     unpriced = sorted(search.unpriced, key=lambda one: (one.accelerators, one.name))[:answers]
     found = Sized(asked, money, tuple(options), tuple(unpriced), cheaper=_cheaper(search, options),
                   left_out=dict(search.left_out), looked_at=search.looked_at, no_price=no_price)  # fmt: skip
@@ -437,11 +437,10 @@ def _with_headroom(search: _Search, one: Option) -> Option:
         search.service(one.planned), asked.traffic, parse_slo(asked.slo),
         most=_BEYOND * asked.load / one.machines, probability=asked.probability, start=share,
     )  # fmt: skip
-    carried = load * one.machines
-    if one.sure.probability >= asked.probability:
-        carried = max(carried, asked.load)
     # of what is kept as far as was looked, nothing is known that breaks
-    return replace(one, carried=carried, breaks_first=breaks or ("" if beyond else one.sure.broken), beyond=beyond)
+    return replace(
+        one, carried=load * one.machines, breaks_first=breaks or ("" if beyond else one.sure.broken), beyond=beyond
+    )
 
 
 def _month(one: Candidate) -> float:
@@ -449,9 +448,22 @@ def _month(one: Candidate) -> float:
     return math.inf if one.least is None else one.least
 
 
-def _order(one: Option) -> tuple[float, float, str]:
-    """Cheaper first; for the same money what is surer."""
-    return one.way.usd or math.inf, -one.sure.probability, one.name
+def _ranked(search: _Search) -> list[Option]:
+    """Return what keeps the SLO: cheaper first, for the same money surer machines, of a machine the larger format.
+
+    A smaller format of the same machine is nearly always surer, and the larger one is sure enough.
+    """
+    surest: dict[tuple[float, str], float] = {}
+    for one in search.options:
+        key = one.way.usd or math.inf, one.name
+        surest[key] = max(one.sure.probability, surest.get(key, 0.0))
+
+    def order(one: Option) -> tuple[float, float, str, float]:
+        key = one.way.usd or math.inf, one.name
+        size = float(checkpoint_bytes(search.asked.spec, one.planned.asked.checkpoint))
+        return key[0], -surest[key], one.name, -size
+
+    return sorted(search.options, key=order)
 
 
 def _planned(search: _Search, one: Candidate) -> Iterator[_Unit]:
@@ -603,11 +615,8 @@ def _kept(search: _Search, unit: _Unit, machines: int) -> Kept:
     asked, planned = search.asked, unit.planned
     found, key = search.service(planned), (id(planned), machines)
     if key not in search.tried:
-        share, targets = share_of(asked.traffic, machines), parse_slo(asked.slo)
-        search.tried[key] = kept_share(
-            found.service, share, targets, **found.draws(), least=asked.probability,
-            known=found.known(share, targets, 0), named=False,
-        )  # fmt: skip
+        share = share_of(asked.traffic, machines)
+        search.tried[key] = kept_of(found, share, parse_slo(asked.slo), least=asked.probability, named=False)
     return search.tried[key]
 
 

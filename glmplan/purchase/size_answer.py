@@ -485,21 +485,26 @@ def _said(quotation: Quotation | None) -> dict[str, Any] | None:
 
 
 def _prompt_seconds(option: Option) -> tuple[float, float] | None:
-    """Seconds of one machine for a prompt token, and for one that was seen before."""
+    """Seconds of one machine for a prompt token, and for one that was seen before.
+
+    All servers of a machine compute prompts, each on all of its data-parallel ranks.
+    """
     planned = option.planned
-    inputs = float(planned.asked.input_tokens)
+    inputs, ranks = float(planned.asked.input_tokens), float(planned.deployment.dp)
     budget = float(planned.deployment.defaults.budget)
-    chunk = min(inputs, budget)
-    fresh = min(_FRESH, inputs)
+    chunk = min(inputs, budget) * ranks
+    fresh = min(_FRESH, inputs) * ranks
     try:
         seconds = step_time(
             planned,
             prefill_tokens=[chunk, fresh, fresh],
-            prefill_context=[max(inputs / 2, 1.0), max(inputs, 1.0), fresh / 2],
+            prefill_context=[max(inputs / 2, 1.0), max(inputs, 1.0), fresh / ranks / 2],
         ).seconds
     except GlmplanError:
         return None
-    return float(seconds[0]) / chunk, max(float(seconds[1] - seconds[2]), 0.0) / inputs
+    servers = planned.holding.terms.replicas
+    again = max(float(seconds[1] - seconds[2]), 0.0) / (inputs * ranks)
+    return float(seconds[0]) / chunk / servers, again / servers
 
 
 def _against_the_api(option: Option, found: Sized, tokens: tuple[float, float, float]) -> dict[str, Any]:

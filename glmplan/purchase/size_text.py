@@ -176,7 +176,8 @@ def _first(row: dict[str, Any], unit: str) -> list[str]:
 
 def _carried(row: dict[str, Any], unit: str) -> str:
     """What the machines carry; where nothing failed, a load from which on nothing is known."""
-    carried = f"{counted_unit(row[f'carries_{_key(unit)}'], unit)}, {row['headroom']:.0%} more than asked"
+    more = "less" if row["headroom"] < 0 else "more"
+    carried = f"{counted_unit(row[f'carries_{_key(unit)}'], unit)}, {abs(row['headroom']):.0%} {more} than asked"
     if row["carries_at_least"]:
         return f"carries at least {carried}; more was not looked at"
     return f"carries {carried}; then breaks {row['breaks_first'] or 'the promise'}"

@@ -183,7 +183,7 @@ def money_of_question(question: q.MoneyQuestion) -> Money:
     from glmplan.purchase.money import money_of
 
     today = date.fromisoformat(question.today) if question.today else date.today()
-    return money_of(question.price, question.term, today=today, region=question.region)
+    return money_of(question.price, question.term, today=today, region=question.region, rent_term=question.rent_term)
 
 
 def _sweep(question: q.SweepQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
@@ -207,20 +207,18 @@ def _size(question: q.SizeQuestion, progress: Progress, limits: Mapping[str, Any
 
     other = {"model", "slo", "answers", *q.MoneyQuestion.model_fields}
     said = question.model_dump(exclude=other, exclude_none=True)
-    asked = read_size(question.model, question.slo, **said)
+    asked = read_size(question.model, question.slo, rent_term=question.rent_term, **said)
     return size_content(sized(asked, money_of_question(question), answers=question.answers, progress=progress))
 
 
 def _compare(question: q.CompareQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
     from glmplan.planner.ask import deployment
     from glmplan.present.json_answers import compare_record
-    from glmplan.purchase.compare import Compared, causes_of, side_of
+    from glmplan.purchase.compare import beside
 
     paid = money_of_question(question)
     planned = [deployment(one.model, one.on, users=(question.users,), **one.words()) for one in question.plans]
-    sides = tuple(side_of(one, question.users, paid) for one in planned)
-    found = Compared(sides, question.users, tuple(causes_of(sides[0], other) for other in sides[1:]))
-    return compare_record(found, paid.terms.utilisation)
+    return compare_record(beside(planned, paid, users=question.users), paid.terms.utilisation)
 
 
 def _cost(question: q.CostQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:

@@ -221,6 +221,7 @@ class MoneyQuestion(_Question):
         [], description="Terms of the cost, as in horizon_months=48."
     )
     region: Annotated[str, Field(max_length=100)] | None = Field(None, description="Place whose colocation is paid.")
+    rent_term: Annotated[str, Field(max_length=100)] | None = Field(None, description="Term of every rent.")
     today: Annotated[str, Field(max_length=10), AfterValidator(_day)] | None = Field(
         None, description="Day of the question as YYYY-MM-DD; the day it is by default.", examples=["2026-11-22"]
     )
@@ -255,7 +256,6 @@ class SizeQuestion(MoneyQuestion):
     budget: Quantity | None = Field(None, description="Most to spend, such as 120k.")
     power: Quantity | None = Field(None, description="Most to draw at the wall, such as 3.6kW.")
     kind: Literal["buy", "rent", "any"] = Field("any", description="Whether to buy or to rent.")
-    rent_term: Annotated[str, Field(max_length=100)] | None = Field(None, description="Term of the rent.")
     only: Text | None = Field(None, description="Parts and machines to look at, with commas.")
     machines: Whole | None = Field(None, description="Machines at most.")
     probability: Amount | None = Field(None, description="How surely the promise is kept.")

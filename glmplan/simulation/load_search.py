@@ -719,13 +719,13 @@ class LoadSearch(LoadTries):
         if self.traffic.kind == "sessions":
             load = self._edge(min(1, len(self.variants) - 1), self._start(service))
             load = self._counted(load) if load > 0 else 0.0
-        elif len(self.variants) != DRAWS:
+        elif self.border is None:
             load = self._edge(min(1, len(self.variants) - 1), self._start(service))
         elif self.recorded:
             load = self._edge(BORDER, self._start(service))
-        elif self.border is None or (self.alike and self.traffic.plain):
+        elif self.alike and self.traffic.plain:
             start = self.known.start if self.roomy(self.limit) else None
-            load = self._between_the_slowest(self._start(service) if start is None else start)
+            load = self._edge(BORDER, self._start(service) if start is None else start)
         else:
             load = self._of_the_border(self._start(service))
         return self._answer(load, service)
@@ -762,41 +762,10 @@ class LoadSearch(LoadTries):
         """
         return self._at(len(self.variants) // 2, load)
 
-    def _between_the_slowest(self, start: float) -> float:
-        """The load at which 5 of 100 services break, between those at which 2.5 and 7.5 of 100 do."""
-        second = self._edge(1, start)
-        first = self._edge(0, second) if second > 0 else 0.0
-        ends = [_place(0), _place(1)]
-        return second + (first - second) * (QUANTILE_90 - ends[1]) / (ends[0] - ends[1])
-
     @property
     def recorded(self) -> bool:
         """Return True where the service at the 95 % level of step times is judged once, under recorded arrivals."""
         return self.traffic.kind == "trace" and self.border is not None
-
-    def kept_beside_the_border(self, load: Ratio) -> Ratio:
-        """Return the share of the services that keep a load which the slowest breaks and the next one does not.
-
-        Returns: 95 % or more exactly if `largest` finds this load or a larger one.
-        """
-        margin = self._at(BORDER, load).margin
-        slow, quick = (0, BORDER) if margin <= 0 else (BORDER, 1)
-        ends = [_place(0) if slow == 0 else QUANTILE_90, QUANTILE_90 if quick == BORDER else _place(1)]
-        low, high = self._at(slow, load).margin, self._at(quick, load).margin
-        return NormalDist().cdf(ends[1] + (ends[0] - ends[1]) * -high / (low - high))
-
-    def kept_between_the_slowest(self, load: float) -> Ratio:
-        """Share of the services that keep a load which the slowest breaks and the next one does not.
-
-        - `load`: The load, [-] or [1/s].
-        - Returns: 95 % where the answer of `largest` lies.
-        """
-        second = self._edge(1, load)
-        first = self._edge(0, second)
-        if second <= first:
-            return NormalDist().cdf(_place(1))
-        share = min(max((second - load) / (second - first), 0.0), 1.0)
-        return NormalDist().cdf(_place(1) + share * (_place(0) - _place(1)))
 
     def _of_the_border(self, start: float) -> float:
         """The load that 5 of 100 services of different speed and arrivals do not bear.

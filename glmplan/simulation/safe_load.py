@@ -2,22 +2,22 @@
 
 A load is safe if 95 of 100 services keep every target. Services differ in their arrivals and in their speed, which is
 spread over the prediction's own interval. For requests without a past the service that 5 of 100 are slower than is
-followed to the load at which it breaks, under several arrivals. Conversations thrash or do not by chance, so that a
-larger load may do better than a smaller one: there services are counted, at the answer and below.
+followed to the load at which it breaks, under several arrivals; once where all requests of a closed loop are alike.
+Conversations thrash or do not by chance, so that a larger load may do better than a smaller one: there services are
+counted, at the answer and below.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
 
 from glmplan.errors import SpecError
-from glmplan.simulation.engine.step_table import StepTable
-from glmplan.simulation.load_search import DRAWS, ENOUGH, LoadSearch, Tries
+from glmplan.simulation.load_search import BORDER, DRAWS, ENOUGH, LoadSearch, Tries
 from glmplan.simulation.load_trial import LoadPoint, SafeLoad, judged_requests
 from glmplan.simulation.seeds import stream_seed
 from glmplan.simulation.simulate import Service, simulate
@@ -79,19 +79,12 @@ def room_factors(low: Ratio, high: Ratio, count: int = DRAWS, coverage: Ratio = 
     return tuple(max(1.0 + one * ((1.0 - low) if one < 0 else (high - 1.0)), 0.0) for one in parts)
 
 
-def _variants(
-    service: Service, traffic: Traffic, factors: Sequence[float], rooms: Sequence[float], tables: Sequence[StepTable]
-) -> list[Service]:
+def _variants(service: Service, traffic: Traffic, factors: Sequence[float], rooms: Sequence[float]) -> list[Service]:
     """Services from the slowest with the smallest pool to the fastest with the largest."""
-    if not tables:
-        found = [service.scaled(factor) if factor != 1 else service for factor in sorted(factors, reverse=True)]
-        if not rooms:
-            return found
-        return [one.with_room(room, traffic) for one, room in zip(found, rooms, strict=True)]
-    middle = service.table.max_requests // 2 or 1
-    order = sorted(tables, key=lambda table: -float(table.decode[middle, len(table.context) // 2]))
-    chosen = [order[int((i + 0.5) * len(order) / DRAWS)] for i in range(DRAWS)]
-    return [replace(service, table=table) for table in chosen]
+    found = [service.scaled(factor) if factor != 1 else service for factor in sorted(factors, reverse=True)]
+    if not rooms:
+        return found
+    return [one.with_room(room, traffic) for one, room in zip(found, rooms, strict=True)]
 
 
 def _border(
@@ -101,8 +94,7 @@ def _border(
 
     It lies between the two slowest of twenty, in the middle of which are 2.5 and 7.5 of 100.
     """
-    normal = NormalDist()
-    ends = [normal.inv_cdf(1 - (place + 0.5) / DRAWS) for place in (0, 1)]
+    ends = [_place(place, DRAWS) for place in (0, 1)]
     share = (QUANTILE_90 - ends[1]) / (ends[0] - ends[1])
 
     def between(slowest: float, next_one: float) -> float:
@@ -123,7 +115,6 @@ def safe_load(
     factors: Sequence[float] = (1.0,) * DRAWS,
     waits: Sequence[float] = (),
     rooms: Sequence[float] = (),
-    tables: Sequence[StepTable] = (),
     most: float | None = None,
     seed: int = 0,
     known: Tries | None = None,
@@ -134,7 +125,6 @@ def safe_load(
     - `factors`: Step times relative to the prediction, as `speed_factors` makes them.
     - `waits`: Times to the first token relative to what steps alone say, one for each factor; the factors by default.
     - `rooms`: Room of the pool relative to the prediction, smallest first, one for each factor.
-    - `tables`: Step tables drawn from the prediction's interval, instead of factors.
     - `most`: Largest load to look at, such as one set by a hazard, [-] or [1/s].
     - `known`: What other searches tried of this service, traffic, promise and seed, and where to begin; what is tried
       is added.
@@ -172,12 +162,16 @@ def safe_load(
             raise SpecError(
                 "is about the tokens after the first: answers of one token have none", field="--slo", value=str(single)
             )
-    variants = _variants(service, traffic, factors, rooms, tables)
-    late = _late(factors, waits)
+    variants, late = _variants(service, traffic, factors, rooms), _late(factors, waits)
     search = LoadSearch(variants, traffic, targets, most or _LARGEST, seed, late, known=known or Tries())
-    if len(factors) == DRAWS and not tables:
-        search.border, search.border_late = _border(service, traffic, factors, rooms, late)
-    return search.largest(service)
+    return _following(search, service, factors, rooms).largest(service)
+
+
+def _following(search: LoadSearch, service: Service, factors: Sequence[float], rooms: Sequence[float]) -> LoadSearch:
+    """Return the search with the service that 5 of 100 are slower than."""
+    if len(factors) == DRAWS:
+        search.border, search.border_late = _border(service, search.traffic, factors, rooms, search.late)
+    return search
 
 
 def check_search(targets: Sequence[Target], most: float | None, seed: int) -> None:
@@ -240,8 +234,8 @@ def kept_share(
     -----
     The slowest services are tried first; after several in a row that keep the promise the rest is taken to keep it too,
     as `safe_load` does; after a single one where nothing but speed tells them apart and the smallest pool has room for
-    all. Where nothing is left to chance but the speed, the share lies between two of the services, as the answer of
-    `safe_load` does: 95 % and more exactly up to it.
+    all. Where nothing is left to chance but the speed, the share lies between two of the services. The service that
+    `safe_load` follows is one of them, so that 95 % and more are kept exactly up to its answer.
 
     Examples
     --------
@@ -256,11 +250,10 @@ def kept_share(
     if not targets:
         raise SpecError("needs at least one target, as in 'ttft p95 < 2 s'", field="--slo")
     load = float(traffic.users or traffic.rate or traffic.speed)
-    variants, late = _variants(service, traffic, factors, rooms, ()), _late(factors, waits)
+    variants, late = _variants(service, traffic, factors, rooms), _late(factors, waits)
     search = LoadSearch(variants, traffic, targets, _LARGEST, seed, late, known=known or Tries())
-    if len(factors) == DRAWS and traffic.kind == "trace":
-        search.border, search.border_late = _border(service, traffic, factors, rooms, late)
-    failures, passes, broken, margins = 0, 0, "", list[float]()
+    search = _following(search, service, factors, rooms)
+    failures, passes, broken, nearest, margins = 0, 0, "", "", list[tuple[float, float]]()
     # where only its speed tells services apart, a slower one fails too: the first whose failure is one too many is
     # tried alone
     many = math.floor((1.0 - least) * len(variants) + 1e-9) + 1
@@ -272,31 +265,40 @@ def kept_share(
             return Kept(1.0 - many / len(variants), trial.broken, {})
     enough = 1 if search.alike and search.roomy(load) else ENOUGH
     for trial in search.trials(service, load):
-        margins.append(trial.margin)
+        margins.append((_place(len(margins), len(variants)), trial.margin))
         failed = trial.margin > 0
         failures, passes = (failures + 1, 0) if failed else (failures, passes + 1)
-        broken = trial.broken if failed else broken
+        broken, nearest = trial.broken if failed else broken, nearest or trial.nearest
         kept = 1.0 - failures / len(variants)
         if passes >= enough or kept < least - 1e-9:
             break
-    if search.alike and failures == 1 and len(variants) == DRAWS and least <= _SLOWEST:
-        kept = search.kept_between_the_slowest(load)
-    elif search.recorded and failures == 1 and margins[0] > 0:
-        kept = search.kept_beside_the_border(load)
-    elif search.alike or search.recorded:
-        kept = _between_services(margins, len(variants), kept)
-    return Kept(kept, broken, search.middle(load).summary if kept >= least - 1e-9 else {})
+    # twenty services have no step finer than 5 %: among the slowest the one that `safe_load` follows decides
+    slowest = failures == 1 and margins[0][1] > 0 and len(margins) > 1 and least <= _SLOWEST
+    followed = (search.alike or search.recorded) and not failures or slowest and traffic.kind != "sessions"
+    if search.border is not None and followed:
+        margins.insert(1, (QUANTILE_90, search.trial(service, load, BORDER).margin))
+    if search.alike or search.recorded or followed:
+        kept = _between_services(margins, kept)
+    if kept < least - 1e-9:
+        return Kept(kept, broken or nearest, {})
+    return Kept(kept, broken, search.middle(load).summary)
 
 
-def _between_services(margins: Sequence[float], count: int, kept: float) -> float:
-    """Share of the services that keep a promise where only their speed decides: between the last that fails and the
-    first that does not, as `safe_load` finds the load at which 5 of 100 break."""
-    fails = next((place for place, margin in enumerate(margins) if margin <= 0), len(margins))
-    if not 0 < fails < len(margins):
+def _place(which: int, count: int) -> float:
+    """Where the middle of one of the equal parts of a spread lies in standard deviations, the slowest first."""
+    return NormalDist().inv_cdf(1 - (which + 0.5) / count)
+
+
+def _between_services(margins: Sequence[tuple[float, float]], kept: float) -> float:
+    """Share of the services that keep an SLO where their speed decides, from place and margin of the slowest ones:
+    between the last that fails and the first that does not, or beyond the two slowest where none fails."""
+    fails = next((place for place, (_, margin) in enumerate(margins) if margin <= 0), len(margins))
+    if fails == len(margins) or len(margins) < 2:
         return kept
-    ends = [NormalDist().inv_cdf(1 - (place + 0.5) / count) for place in (fails - 1, fails)]
-    slow, quick = margins[fails - 1], margins[fails]
-    return NormalDist().cdf(ends[1] + (ends[0] - ends[1]) * -quick / (slow - quick))
+    (slow_at, slow), (quick_at, quick) = margins[max(fails - 1, 0) :][:2]
+    if slow <= quick:
+        return kept
+    return NormalDist().cdf(quick_at + (slow_at - quick_at) * -quick / (slow - quick))
 
 
 def _late(factors: Sequence[float], waits: Sequence[float]) -> tuple[float, ...]:

@@ -15,7 +15,7 @@ from glmplan.planner.text import number
 from glmplan.present.decision import answer_sentences, check_report, common_load, decision, write_report
 from glmplan.present.decision_parts import considered, is_plan, read_plan
 from glmplan.present.json_answers import fit_json, fit_record
-from glmplan.present.page import Document, Drawing, Table, html_of, markdown_of
+from glmplan.present.page import Document, Drawing, Table, Text, html_of, markdown_of
 from glmplan.purchase.cost import per_million
 from glmplan.purchase.money import money_of
 
@@ -78,6 +78,16 @@ def test_the_cost_of_a_token_is_that_of_the_month_at_the_compared_load(records, 
     assert one.per_million(load) == pytest.approx(
         float(per_million(one.paid.usd, rate, MONEY.terms.utilisation)), rel=1e-5
     )
+
+
+def test_rents_of_a_report_are_at_one_term():
+    """MI355X is rented for three years only, at 2.90 USD an hour; H200 at the same price, and on demand at 4.00."""
+    plans = [fit_record(glmplan.fit("llama-3.1-8b", on=f"1x{part}", users=(4,))) for part in ("h200-sxm", "mi355x")]
+    blocks = decision(plans, MONEY).blocks
+    told = next(one for one in blocks if isinstance(one, Table) and one.caption == "What a month costs")
+    rents = [row[1:3] for row in told.rows if row[1].startswith("rent")]
+    assert rents == [("rent 3 years", f"{730 * 2.9:,.0f}")] * 2
+    assert any(isinstance(one, Text) and "3 years" in one.text for one in blocks)
 
 
 def test_a_plan_that_does_not_fit_is_a_report_too(records):

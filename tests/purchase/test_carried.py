@@ -14,7 +14,7 @@ from glmplan.purchase.size_question import read_size
 from glmplan.purchase.size_text import size_content, size_text
 
 MONEY = money_of(today=date(2026, 11, 22))
-SLO = "tpot p95 < 20 ms"
+SLO = "tpot p95 < 18 ms"
 
 
 @pytest.fixture(scope="module")

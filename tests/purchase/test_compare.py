@@ -9,8 +9,9 @@ import pytest
 import glmplan
 from glmplan.catalog.entries.prices import load_terms
 from glmplan.errors import SpecError
+from glmplan.present.json_answers import compare_record
 from glmplan.purchase.compare import compared, side_of
-from glmplan.purchase.money import money_of
+from glmplan.purchase.money import common_term, money_of, ways_of
 from glmplan.purchase.sensitivity import OUTCOMES, sensitivity
 
 MONEY = money_of(today=date(2026, 11, 22))
@@ -20,6 +21,40 @@ MONEY = money_of(today=date(2026, 11, 22))
 def bandwidth():
     questions = [("llama-3.1-8b", "1xl40s"), ("llama-3.1-8b", "1xh100-sxm")]
     return compared(questions, MONEY, users=16, input=2000, output=300)
+
+
+TERMS = [("llama-3.1-8b", f"1x{part}") for part in ("h200-sxm", "b200-sxm", "mi355x")]
+
+
+def test_rents_are_compared_at_a_term_that_all_plans_have():
+    """MI355X is rented for three years only, H200 and B200 on demand too: 2.90, 2.90 and 3.70 USD an hour."""
+    found = compared(TERMS, MONEY, users=4)
+    assert found.rent_term == compare_record(found, 0.5)["rent_term"] == "3 years"
+    assert [side.paid for side in found.sides if side.paid != "buy"]
+    for side, part in zip(found.sides, ("h200-sxm", "b200-sxm", "mi355x"), strict=True):
+        [rent] = ways_of(side.planned.asked.machine, MONEY, kinds=("rent",), rent_term="3 years")
+        assert rent.usd == pytest.approx(730 * {"h200-sxm": 2.9, "b200-sxm": 3.7, "mi355x": 2.9}[part])
+        assert side.paid in ("buy", "rent 3 years") and side.usd_month <= rent.usd
+
+
+def test_a_plan_without_an_offer_of_the_term_has_no_cost():
+    money = money_of(today=date(2026, 11, 22), rent_term="on demand")
+    found = compared(TERMS, money, users=4)
+    assert found.rent_term == "on demand" and {side.paid for side in found.sides} <= {"buy", "rent on demand", ""}
+    one, row = found.sides[2], compare_record(found, 0.5)["plans"][2]
+    assert one.usd_month is None and row["usd_month"] is row["usd_per_million_output_tokens"] is None
+    assert "no rent of mi355x for on demand is known" in one.price_missing
+    assert any(one.price_missing in line for line in found.causes[1])
+    with pytest.raises(SpecError, match="--rent-term"):
+        money_of(today=date(2026, 11, 22), rent_term="2 years")
+
+
+def test_without_a_common_term_the_one_of_most_plans_is_taken():
+    """L40S is rented on demand only and MI355X for three years only; H100 both ways."""
+    prices = MONEY.prices
+    found = [common_term(parts, prices, today=MONEY.today) for parts in
+             (("l40s", "mi355x", "h100-sxm"), ("mi355x", "gb300", "l40s"), ("h100-sxm",), ("rtx-4090",))]  # fmt: skip
+    assert found == ["on demand", "3 years", "on demand", None]
 
 
 def test_the_parts_of_the_difference_add_up_to_it(bandwidth):

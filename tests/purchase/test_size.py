@@ -63,6 +63,15 @@ def test_what_is_answered_is_what_safe_says_of_the_same_machine(chat):
     assert found >= 0.75 * first.carried
 
 
+def test_of_formats_that_cost_the_same_the_larger_comes_first():
+    """A smaller one is a little surer; both are as sure as asked."""
+    asked = read_size("llama-3.1-8b", TPOT, users=12, input=4000, output=500, only="1xrtx-pro-6000-ws", kind="buy",
+                      machines=1)  # fmt: skip
+    found = sized(asked, MONEY).options
+    assert [one.planned.asked.checkpoint.name for one in found[:2]] == ["bf16", "fp8-static"]
+    assert found[0].way.usd == found[1].way.usd and 0.95 <= found[0].sure.probability < found[1].sure.probability < 1
+
+
 def test_the_next_cheaper_machines_cost_less_and_keep_it_less_surely(chat):
     assert chat.cheaper is not None
     assert chat.cheaper.way.usd < chat.options[0].way.usd

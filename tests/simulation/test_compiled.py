@@ -22,13 +22,13 @@ LIBRARY = compiled_folder(PACKAGE) / f"{GROUP}__mypyc{EXTENSION_SUFFIXES[0]}"
 DRAWN = """
 import random, sys
 import numpy as np
-from glmplan.serving.closed_schedule import ClosedLoop, closed_schedule
-from glmplan.serving.engine.settings import KvPool, TransferLink, scheduler_settings
-from glmplan.serving.engine.step_table import StepTable
-from glmplan.serving.pieces import pieces
-from glmplan.serving.service import Service
-from glmplan.serving.traffic.drafting import Acceptance
-from glmplan.serving.traffic.spec import parse_traffic
+from glmplan.simulation.closed_schedule import ClosedLoop, closed_schedule
+from glmplan.simulation.engine.settings import KvPool, TransferLink, scheduler_settings
+from glmplan.simulation.engine.step_table import StepTable
+from glmplan.simulation.simulate import pieces
+from glmplan.simulation.simulate import Service
+from glmplan.simulation.traffic.request import Acceptance
+from glmplan.simulation.traffic.spec import parse_traffic
 
 def shown(value):
     return float(value).hex()
@@ -77,7 +77,7 @@ for number in range(120):
     inputs, outputs = ([draw.randint(1, most) for _ in range(90)] for most in (run.input_tokens, run.output_tokens))
     blocks, spans = closed_schedule(run, inputs, outputs)
     print(number, [tuple(map(shown, block)) for block in blocks], spans)
-import glmplan.serving.engine.engine
+import glmplan.simulation.engine.engine
 print(glmplan.simulation.engine.engine.__file__, file=sys.stderr)
 """
 

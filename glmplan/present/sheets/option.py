@@ -553,6 +553,7 @@ def options_of(
     budgets = {float(one.defaults.budget_of(one.dp)) for one in deployed}
     graphs = {float(one.graph_tokens) for one in deployed}
     surfaces = Surfaces(axes_of(share, inputs, outputs, longest, budgets=budgets, graphs=graphs), progress)
+    money = money.at_one_term(found[0].asked.machine for found in plans)
     left = sum(map(len, plans))
     made = []
     for one, found in zip(wanted, plans, strict=True):
@@ -639,7 +640,7 @@ def _priced(wanted: Wanted, cached: tuple[Cached, ...], money: Money) -> Option:
     except (UnknownFact, SpecError) as error:
         missing = str(error)
     try:
-        term, rent = rent_of(machine.accelerator.name, money.prices, today=money.today)
+        term, rent = rent_of(machine.accelerator.name, money.prices, today=money.today, term=money.rent_term)
         return Option(wanted, cached, purchase, missing, rent, term, "")
     except UnknownFact as error:
         return Option(wanted, cached, purchase, missing, None, "", str(error))

@@ -38,7 +38,7 @@ export function drawCompare(into, found, { names, drop, open, places, refused })
   into.replaceChildren(
     ...body,
     el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Comparison, table" }, el("table", { class: "beside" }, el("thead", {}, el("tr", {}, el("td"), heads)), el("tbody", {}, rows))),
-    found ? el("p", { class: "note", text: `At ${whole(found.users)} users; ★ is the best of a row.` }) : "",
+    found ? el("p", { class: "note", text: `At ${whole(found.users)} users${found.rent_term ? `; rent term of all plans: ${found.rent_term}` : ""}; ★ is the best of a row.` }) : "",
     causes.length ? el("details", { open: true }, el("summary", { text: "Why they differ" }), causes) : "",
   );
 }

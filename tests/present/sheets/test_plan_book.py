@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import openpyxl
 import pytest
@@ -13,7 +14,7 @@ import glmplan
 from glmplan.errors import SpecError
 from glmplan.present.sheets.book import FUNCTIONS, functions_in
 from glmplan.present.sheets.input_pages import FIRST, SHEETS, columns_of
-from glmplan.present.sheets.option import read_wanted
+from glmplan.present.sheets.option import options_of, read_wanted
 from glmplan.present.sheets.plan_book import calibration_mark, load_of_words
 from tests.present.sheets.cases import CASES, at_option, changes, compare, inputs_of, place
 from tests.present.sheets.conftest import INPUT, MODEL, OUTPUT, TODAY
@@ -176,6 +177,17 @@ def test_every_assumption_is_named_bounded_and_has_unit_and_source(book):
         assert least < most and page.cells[row, 0] in words
         value = page.cells[row, 1]
         assert value is None or least <= value <= most
+
+
+def test_rents_of_a_workbook_are_at_one_term(money):
+    """MI355X is rented for three years only, an H200 on demand too."""
+    wanted = read_wanted("1xh200-sxm,1xmi355x", None, MODEL)
+    found = options_of(MODEL, wanted, money, load=(4, 256, 32), said={})
+    assert [(one.rent_term, one.rent.value) for one in found] == [("3 years", 2.9)] * 2
+    on_demand = replace(money, rent_term="on demand")
+    one, other = options_of(MODEL, wanted, on_demand, load=(4, 256, 32), said={})
+    assert (one.rent_term, one.rent.value) == ("on demand", 4.0)
+    assert other.rent is None and "on demand" in other.rent_missing
 
 
 def test_options_come_from_the_answer_of_size(tmp_path):
