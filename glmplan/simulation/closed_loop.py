@@ -337,7 +337,8 @@ def _schedule(
     run: ClosedLoop, inputs: list[int], outputs: list[int]
 ) -> tuple[list[tuple[float, float, float, float, float]], list[list[int]]]:
     """Blocks of equal steps (requests, mean context, prompt tokens, mean keys, steps) and for each request the blocks
-    after which it was sent, had its first token, and ended."""
+    after which it was sent, had its first token, and ended.
+    """
     gain = run.tokens_per_step
     blocks: list[tuple[float, float, float, float, float]] = []
     spans = [[0, 0, 0] for _ in inputs]
@@ -482,7 +483,8 @@ def _merge(run: ClosedLoop, table: np.ndarray, span: np.ndarray, inputs: np.ndar
 
     def weight(begin: np.ndarray, stop: np.ndarray, value: np.ndarray) -> np.ndarray:
         begun, over = (np.bincount(one, weights=value, minlength=len(table) + 1) for one in (begin, stop))
-        return np.cumsum(begun - over)[:-1] * steps
+        result: np.ndarray = np.cumsum(begun - over)[:-1] * steps
+        return result
 
     ones = np.ones(count)
     ttft = weight(start, first, ones / count)
@@ -531,7 +533,8 @@ def group_of_steps(requests: np.ndarray, prompt: np.ndarray, keys: np.ndarray) -
     def level(values: np.ndarray, per_octave: float) -> np.ndarray:
         return np.where(values > 0, np.round(np.log2(np.maximum(values, 1e-9) + 1.0) * per_octave) + 1, 0)
 
-    return (level(requests, 3) * 1000 + level(prompt, 1)) * 1000 + level(keys, 1)
+    result: np.ndarray = (level(requests, 3) * 1000 + level(prompt, 1)) * 1000 + level(keys, 1)
+    return result
 
 
 def _median_gap(length: np.ndarray, tokens: np.ndarray) -> np.ndarray:

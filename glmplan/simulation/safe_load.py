@@ -105,7 +105,8 @@ def _border(
     share = (QUANTILE_90 - ends[1]) / (ends[0] - ends[1])
 
     def between(slowest: float, next_one: float) -> float:
-        return slowest**share * next_one ** (1 - share)
+        result: float = slowest**share * next_one ** (1 - share)
+        return result
 
     slow = sorted(factors, reverse=True)[:2]
     found = service.scaled(between(*slow))
@@ -285,7 +286,8 @@ def kept_share(
 
 def _between_services(margins: Sequence[float], count: int, kept: float) -> float:
     """Share of the services that keep a promise where only their speed decides: between the last that fails and the
-    first that does not, as `safe_load` finds the load at which 5 of 100 break."""
+    first that does not, as `safe_load` finds the load at which 5 of 100 break.
+    """
     fails = next((place for place, margin in enumerate(margins) if margin <= 0), len(margins))
     if not 0 < fails < len(margins):
         return kept

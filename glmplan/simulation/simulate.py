@@ -404,7 +404,8 @@ def _fits(service: Service, chunk: Chunk, rejected: dict[str, int]) -> np.ndarra
     ):
         if which.any():
             rejected[reason] = rejected.get(reason, 0) + int(which.sum())
-    return ~(long | slot | big)
+    result: np.ndarray = ~(long | slot | big)
+    return result
 
 
 def _rest(

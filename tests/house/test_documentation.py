@@ -86,7 +86,9 @@ def test_every_page_can_be_reached_from_the_index():
             continue
         reached.add(page)
         waiting += [(page.parent / target).resolve() for target in LINK.findall(page.read_text(encoding="utf-8"))]
-    assert not [str(page.relative_to(ROOT)) for page in PAGES if page.parent != ROOT and page not in reached]
+    # a fragment of the changelog is a page of its own until the release
+    pages = [page for page in PAGES if page.parent not in (ROOT, ROOT / "docs/changes")]
+    assert not [str(page.relative_to(ROOT)) for page in pages if page not in reached]
 
 
 def test_the_index_names_each_page_once():
