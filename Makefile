@@ -13,6 +13,8 @@ READY_DEV := $(VENV)/.ready-dev
 PEERS := .peers
 # tests that run a second time with the engine as pure Python
 PURE_TOO := tests/simulation/engine tests/simulation/test_simulate.py tests/simulation/test_closed_loop.py glmplan/simulation
+# which formulas `make check` breaks: all, or those near changed files first and the others while there is time
+MUTATE ?=
 NPM := npm install --silent --no-fund --no-audit --prefix $(PEERS)
 # what reads the page as a screen reader does; without npm the tests of the page that need it are skipped
 AXE = test -e $(PEERS)/node_modules/axe-core || ! command -v npm >/dev/null || \
@@ -26,7 +28,7 @@ export PYTHONUTF8 := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compile demo test check mutate fuzz bounds docs bench soak sheets-demo validate-demo validate-vllm clean
+.PHONY: help setup compile demo test check lowest mutate branches fuzz bounds docs bench soak sheets-demo validate-demo validate-vllm clean
 
 help:  ## List what there is.
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 16
@@ -64,8 +66,14 @@ check: $(READY_DEV)  ## Lint, types, generated pages fresh, measured memory besi
 	$(RUN) -m mypy tools
 	$(RUN) tools/docs.py --check
 	$(RUN) tools/check_memory.py
-	$(RUN) tools/mutate.py
+	$(RUN) tools/mutate.py $(MUTATE)
 	@$(RUN) tools/audit.py
+
+lowest:  ## Run the main commands with the lowest version of every dependency, in .venv-lowest.
+	@$(PYTHON) tools/lowest.py
+
+branches: $(READY_DEV)  ## List branches of formulas that no reviewed value takes.
+	@$(RUN) tools/mutate.py --branches
 
 mutate: $(READY_DEV)  ## Break one formula at a time and see whether the tests near it notice.
 	@$(RUN) tools/mutate.py
@@ -102,4 +110,4 @@ validate-vllm: $(READY_DEV)  ## The same with real vLLM on the CPU: downloads ab
 	@$(RUN) tools/validate_vllm.py --venv .venv-vllm
 
 clean:  ## Remove the environment and every cache.
-	rm -rf $(VENV) glmplan/_compiled .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-lowest glmplan/_compiled .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -50,7 +50,7 @@ def find_checkpoint(model: ModelSpec, repository: str, weights: str) -> Checkpoi
     for one in model.checkpoints:
         if repository and (one.repository or "").lower() == repository.lower():
             return one
-    name = weights.split(" ")[0]
+    name = weights.split(" ", maxsplit=1)[0]
     return model.checkpoint(name) or uniform_checkpoint(name)
 
 

@@ -171,7 +171,7 @@ def memory(campaign: Campaign, torch: Any) -> None:
     except Exception as error:
         known = None
         campaign.say(f"left out: memory before a context: NVML says {type(error).__name__}")
-    done = subprocess.run([sys.executable, __file__, "--child"], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, __file__, "--child"], capture_output=True, text=True, check=False)
     steps = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode or not steps:
         campaign.say(f"failed: memory: {(done.stderr.strip().splitlines() or ['no output'])[-1][:200]}")
@@ -267,10 +267,10 @@ def engine(campaign: Campaign, *, on: str, device: str, users: str, seconds: flo
     with started as url:
         command = [sys.executable, "-c", "from glmplan.cli import main; main()", "validate"]
         command += [str(folder / "model" / "config.json"), "--on", on, "--url", url, "--users", users]
-        ends = f"{users.split(',')[0]},{users.split(',')[-1]}"
+        ends = f"{users.split(',', maxsplit=1)[0]},{users.rsplit(',', maxsplit=1)[-1]}"
         command += ["--calibrate-on", ends, "--falling", "0", "--input", "64"]
         command += ["--output", "64", "--seconds-per-step", str(seconds), "--out", str(folder / "validate")]
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     (folder / "validate.txt").write_text(done.stdout + done.stderr)
     write_atomically(folder / "run.json", json.dumps({"engine": name, "code": done.returncode, "command": command[3:]}))
     campaign.say(f"engine: {name}, glmplan validate ended with {done.returncode}: {folder / 'validate.txt'}")

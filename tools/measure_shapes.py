@@ -457,7 +457,7 @@ def overheads(bench: Bench, case: Case) -> None:
         "graph-replay-100": (graphs[100].replay, 1),
         "graph-replay-1000": (graphs[1000].replay, 1),
         "launch-and-wait": (lambda: many(1), 1),
-        "read-one-value": (lambda: small.item(), 1),
+        "read-one-value": (small.item, 1),
     }
     for name, (run, count) in runs.items():
         bench.add(Case(name, "", "", {}), "host-clock", KernelWork(0.0, 0.0), took(run, count))

@@ -1,6 +1,11 @@
 """Break one formula at a time and see whether the tests near it notice: `make mutate`.
 
-python tools/mutate.py [WORD ...] [--jobs N]
+python tools/mutate.py [WORD ...] [--jobs N] [--changed REVISION] [--minutes N]
+python tools/mutate.py --branches [WORD ...]
+
+With `--changed` only formulas run whose file or tests differ from a revision of Git; with `--minutes` those come first,
+the others follow while there is time, and the rest is said to be left out. `--branches` breaks nothing: it lists
+branches of formulas that no reviewed value takes (tools/branches.py).
 
 The formulas and the tests near them stand in tools/mutations.toml; words choose those whose name holds one. The
 package is copied for every mutant, the checkout is never touched. Exits with 1 if a mutant survives, if a text is not
@@ -10,12 +15,15 @@ found exactly once, or if a test fails on the formulas as they are.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import tomllib
+import zlib
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,12 +131,54 @@ def unbroken(chosen: list[Mutation]) -> str:
     return "" if code == _PASSED else said
 
 
+def _git(*words: str) -> str | None:
+    """Return what Git says; None where it fails or is not there."""
+    try:
+        done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def changed_since(revision: str) -> set[str] | None:
+    """Return the files that differ from a revision; None if Git does not know it."""
+    said = _git("diff", "--name-only", revision)
+    return None if said is None else set(said.splitlines())
+
+
+def in_order(chosen: list[Mutation], changed: set[str] | None) -> tuple[list[Mutation], list[Mutation]]:
+    """Return the mutations near changed files, all if the files are unknown, and the others.
+
+    The others are shuffled by the commit, so that a time limit leaves out others each time, and the same ones when a
+    run is repeated.
+    """
+    if changed is None:
+        return chosen, []
+    near = [
+        one
+        for one in chosen
+        if changed.intersection([one.source(ROOT).relative_to(ROOT).as_posix(), *one.nearest(ROOT)])
+    ]
+    commit = _git("rev-parse", "HEAD") or ""
+    rest = sorted(
+        (one for one in chosen if one not in near), key=lambda one: zlib.crc32(f"{commit}{one.name}".encode())
+    )
+    return near, rest
+
+
 def main(arguments: list[str]) -> int:
     """Run the chosen mutants in parallel and print what caught each."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("words", nargs="*", help="parts of names; all if left out")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--changed", metavar="REVISION", help="only formulas near files that differ from it")
+    parser.add_argument("--minutes", type=float, help="begin no other mutant after that time")
+    parser.add_argument("--branches", action="store_true", help="list branches of formulas without a reviewed value")
     options = parser.parse_args(arguments)
+    if options.branches:
+        import branches
+
+        return branches.main(options.words)
     chosen = [one for one in mutations() if not options.words or any(word in one.name for word in options.words)]
     try:
         for one in chosen:
@@ -140,21 +190,36 @@ def main(arguments: list[str]) -> int:
     if not chosen:
         print("no mutation has such a name", file=sys.stderr)
         return 1
+    near, rest = in_order(chosen, changed_since(options.changed) if options.changed else None)
+    chosen = near + rest if options.minutes is not None else near
+    if not chosen:
+        print(f"no formula of the list is near a file that differs from {options.changed}")
+        return 0
+    return judged(chosen, options.jobs, options.minutes)
+
+
+def judged(chosen: list[Mutation], jobs: int, minutes: float | None = None) -> int:
+    """Judge mutants in parallel, the first ones first, and print each; 1 if one survives."""
+    end = math.inf if minutes is None else time.monotonic() + 60.0 * minutes
     if said := unbroken(chosen):
         print(f"fails before anything is broken: {said}", file=sys.stderr)
         return 1
-    survivors = 0
-    with ThreadPoolExecutor(max_workers=max(options.jobs, 1)) as pool:
-        running = {pool.submit(judge, one): one for one in chosen}
+    survivors = left_out = 0
+    with ThreadPoolExecutor(max_workers=max(jobs, 1)) as pool:
+        running = {pool.submit(lambda one: judge(one) if time.monotonic() < end else None, one): one for one in chosen}
         try:
             for number, done in enumerate(as_completed(running), start=1):
-                caught, said = done.result()
+                if (result := done.result()) is None:
+                    left_out += 1
+                    continue
+                caught, said = result
                 survivors += not caught
                 word = "caught  " if caught else "SURVIVED"
                 print(f"{number:3}/{len(chosen)}  {word}  {running[done].name}: {said}", flush=True)
         finally:
             pool.shutdown(cancel_futures=True)
-    print(f"{len(chosen) - survivors} of {len(chosen)} caught")
+    tried = len(chosen) - left_out
+    print(f"{tried - survivors} of {tried} caught" + (f", {left_out} left out for time" if left_out else ""))
     return 1 if survivors else 0
 
 

@@ -308,7 +308,7 @@ def part() -> str:
     """What the machine's cards call themselves."""
     asked = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total,power.limit", "--format=csv,noheader"]
     with suppress(OSError):
-        return subprocess.run(asked, capture_output=True, text=True).stdout.strip()
+        return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
     return "none"
 
 

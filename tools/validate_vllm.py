@@ -59,7 +59,8 @@ def why_not(folder: Path) -> str:
         return f"{room}; --venv names another folder"
     name, _, version = ENGINE.partition("==")
     asked = [sys.executable, "-m", "pip", "index", "versions", name, "--retries", "0", "--timeout", "10"]
-    found = subprocess.run(asked, capture_output=True, text=True)  # it lists what fits this Python and processor alone
+    # it lists what fits this Python and processor alone
+    found = subprocess.run(asked, capture_output=True, text=True, check=False)
     if version not in re.split(r"[\s(),]+", found.stdout):
         last = (found.stderr.strip().splitlines() or [f"it has {found.stdout.strip()[:60] or 'nothing'}"])[-1]
         here = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"

@@ -75,7 +75,7 @@ def _everything(
 ) -> tuple[Calibrated, list[Path]]:
     everything = [*load_measurements(), *hybrid_runs()]
     without = held_out(everything) if without_holdout else frozenset()
-    small = {
+    small: dict[str, Callable[[], Path]] = {
         "acceptance lengths": lambda: write_acceptance_fit(folder / "acceptance.toml", without=without),
         "links": lambda: write_link_fits(folder / "links.toml"),
         "memory": lambda: write_memory_fit(folder / "memory.toml"),

@@ -258,13 +258,15 @@ class Compared:
     @property
     def inside(self) -> bool:
         """Whether the measured value lies in the predicted interval, widened by its own error; without an interval,
-        whether it was reproduced."""
+        whether it was reproduced.
+        """
         return self.distance <= 1.0
 
     @property
     def distance(self) -> float:
         """How far the measured value lies from the predicted one: 1 at the end of the interval, which prediction and
-        measurement widen together; without an interval 1 is the end of `reproduced`, [-]"""
+        measurement widen together; without an interval 1 is the end of `reproduced`, [-]
+        """
         apart = log(self.measured / self.predicted)
         end = self.high if apart > 0 else self.low
         if end is None:

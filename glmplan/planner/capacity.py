@@ -805,7 +805,8 @@ def _arrays(asked: Asked, found: _Pools) -> _Arrays:
 def _short(need: np.ndarray, pool: np.ndarray, longest: np.ndarray, length: int) -> np.ndarray:
     """Bytes that a request lacks: positive exactly when it is longer than the longest that fits."""
     lacking = np.maximum(need - pool, 1.0)
-    return np.where(longest >= length, np.minimum(need - pool, 0.0), lacking)
+    result: np.ndarray = np.where(longest >= length, np.minimum(need - pool, 0.0), lacking)
+    return result
 
 
 def contexts_of(asked: Asked, holding: Holding, users: tuple[int, ...], *, quantile: Ratio = 0.0) -> list[int]:

@@ -718,7 +718,6 @@ def read_words(words: Words) -> Asked:
 
 def _by_recipe(asked: Asked, recipe: str) -> Asked:
     """The question with the settings of a recipe; degrees that it leaves open are those of one server on all parts."""
-
     degrees = {name: getattr(asked, name) or 1 for name in ("pp", "dp", "ep")}
     others = degrees["pp"] * degrees["dp"] * (asked.replicas or 1)
     degrees["tp"] = asked.tp or max(asked.machine.count // others, 1)
@@ -797,7 +796,7 @@ def _lengths(
     if inputs is None:
         inputs = max(min(DEFAULT_INPUT, limit - outputs), 1)
         assumed.append(f"{inputs:,} input tokens")
-    if inputs + outputs > limit and limit > 1:
+    if inputs + outputs > limit > 1:
         raise SpecError(
             f"with --output {outputs} makes {inputs + outputs:,} tokens, beyond {where} ({limit:,})",
             field="--input",

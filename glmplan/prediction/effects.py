@@ -207,7 +207,8 @@ def log_parameters(effects: np.ndarray) -> np.ndarray:
     """
     found = effects[:, : len(PARAMETERS)] + effects[:, SCALE : SCALE + 1]
     found[:, list(FRONT)] = effects[:, list(FRONT)]
-    return found
+    result: np.ndarray = found
+    return result
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -388,4 +389,5 @@ def site_spread(spread: np.ndarray) -> np.ndarray:
     """Spread of each level for a site; the configuration also carries what builds and machines of one differ by."""
     spread = spread.copy()
     spread[_CONFIGURATION] = np.hypot(spread[_CONFIGURATION], spread[-1])
-    return _WIDER * spread * np.array([_MOVED.get(name, 1.0) for name in COLUMNS]) + 1e-9
+    result: np.ndarray = _WIDER * spread * np.array([_MOVED.get(name, 1.0) for name in COLUMNS]) + 1e-9
+    return result

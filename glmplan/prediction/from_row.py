@@ -24,8 +24,8 @@ from glmplan.catalog.schema.model import Checkpoint, ModelSpec
 from glmplan.costs.blocks.stack import computed_again, routed_blocks
 from glmplan.costs.memory import kv_pool, part_memory
 from glmplan.costs.memory.pool import weights_interval
-from glmplan.costs.memory.ranks import MemorySettings, RankMemory, rank_memory
-from glmplan.costs.memory.settings import load_memory_fit
+from glmplan.costs.memory.ranks import RankMemory, rank_memory
+from glmplan.costs.memory.settings import MemorySettings, load_memory_fit
 from glmplan.costs.network.links import LayoutLinks, links_of_layout
 from glmplan.costs.points import Layout
 from glmplan.errors import GlmplanError, SpecError, UnknownName
@@ -593,7 +593,8 @@ def _bunched(run: Run, deployment: Deployment, tokens: float, budget: int) -> fl
     """How unevenly a burst fills the stages of a pipeline: what one step admits stays one micro-batch to the end."""
     if run.protocol != "burst" or deployment.pp == 1:
         return 1.0
-    return deployment.pp / min(deployment.pp, max(np.ceil(tokens / budget), 1.0))
+    result: float = deployment.pp / min(deployment.pp, max(np.ceil(tokens / budget), 1.0))
+    return result
 
 
 #: prompt of a burst that does not state it: the report of fr-001 calls its prompts short [token]

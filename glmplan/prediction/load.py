@@ -140,7 +140,8 @@ class Load:
     @property
     def waiting(self) -> float:
         """How far a prompt waits for others in a way that the closed loop does not count: nothing alone, all that was
-        learnt among many, [-]"""
+        learnt among many, [-]
+        """
         in_step = self.phase == "serving" and not self.joins
         return float(waiting_share(np.asarray(self.concurrency))) if in_step else 0.0
 

@@ -50,7 +50,8 @@ def relative_error(predicted: ArrayLike, measured: ArrayLike) -> np.ndarray:
     >>> relative_error([110.0, 90.0], 100.0).round(3).tolist()
     [0.1, -0.1]
     """
-    return np.asarray(predicted, dtype=float) / np.asarray(measured, dtype=float) - 1.0
+    result: np.ndarray = np.asarray(predicted, dtype=float) / np.asarray(measured, dtype=float) - 1.0
+    return result
 
 
 def verdict_of(error: Ratio) -> str:

@@ -366,7 +366,8 @@ def step_parameters(deployment: Deployment, total: np.ndarray) -> np.ndarray:
     wires = [link.ring.efficiency for link, ranks in groups if ranks > 1 and link.kind in _WIRED]
     if wires:
         found[_PAYLOAD] = max(found[_PAYLOAD], float(np.log(max(wires))))
-    return found
+    result: np.ndarray = found
+    return result
 
 
 def step_model_of(

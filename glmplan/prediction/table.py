@@ -460,4 +460,5 @@ def rows_as_csv(rows: Iterable[RowPrediction]) -> str:
     >>> text.splitlines()[1].startswith("a,,,,10,8,12")
     True
     """
-    return rows_as_frame(rows).to_csv(index=False, float_format="%.6g", lineterminator="\n")
+    result: str = rows_as_frame(rows).to_csv(index=False, float_format="%.6g", lineterminator="\n")
+    return result

@@ -96,8 +96,9 @@ def _part(shared: _Given, numbers: list[int]) -> list[Block]:
 
 def _as_they_come(client: Any, futures: list[Any], address: str) -> Iterator[list[Block]]:
     """Results as they are done, as long as there are workers."""
+    from concurrent.futures import CancelledError
+
     from distributed import as_completed
-    from distributed.client import CancelledError
     from distributed.scheduler import KilledWorker
 
     coming = as_completed(futures)

@@ -12,7 +12,8 @@ from datetime import date
 import numpy as np
 from numpy.typing import ArrayLike
 
-from glmplan.catalog.entries.prices import Price, Quotation, load_terms, quotation
+from glmplan.catalog.entries.prices import Quotation, load_terms, quotation
+from glmplan.catalog.schema.price import Price
 from glmplan.errors import SpecError
 from glmplan.simulation.traffic.spec import Traffic
 from glmplan.units import Ratio, TokensArray, TokensPerSecondArray, UsdArray, WattsArray, finite_number
@@ -236,12 +237,16 @@ class Month:
     @property
     def total(self) -> np.ndarray:
         """Sum of the lines, [USD]"""
-        return np.sum(np.broadcast_arrays(*(np.asarray(value, dtype=float) for _, value in self.lines)), axis=0)
+        result: np.ndarray = np.sum(
+            np.broadcast_arrays(*(np.asarray(value, dtype=float) for _, value in self.lines)), axis=0
+        )
+        return result
 
     @property
     def running(self) -> np.ndarray:
         """What is paid each month whatever the purchase cost, [USD]"""
-        return self.total - np.asarray(self.depreciation) - np.asarray(self.capital)
+        result: np.ndarray = self.total - np.asarray(self.depreciation) - np.asarray(self.capital)
+        return result
 
     @property
     def lines(self) -> tuple[tuple[str, ArrayLike], ...]:
@@ -341,7 +346,8 @@ def per_million(monthly: UsdArray, tokens_per_second: TokensPerSecondArray, util
     """
     tokens = np.asarray(tokens_per_second, dtype=float) * np.asarray(utilisation, dtype=float) * HOURS * _SECONDS / 1e6
     with np.errstate(divide="ignore"):
-        return np.asarray(monthly, dtype=float) / tokens
+        result: np.ndarray = np.asarray(monthly, dtype=float) / tokens
+        return result
 
 
 def token_prices(
@@ -397,7 +403,8 @@ def joules_per_token(watts: WattsArray, tokens_per_second: TokensPerSecondArray)
     >>> float(joules_per_token(4000.0, 1000.0))
     4.0
     """
-    return np.asarray(watts, dtype=float) / np.asarray(tokens_per_second, dtype=float)
+    result: np.ndarray = np.asarray(watts, dtype=float) / np.asarray(tokens_per_second, dtype=float)
+    return result
 
 
 def break_even_tokens(monthly: UsdArray, price_per_million: UsdArray) -> TokensArray:
@@ -410,7 +417,8 @@ def break_even_tokens(monthly: UsdArray, price_per_million: UsdArray) -> TokensA
     >>> float(break_even_tokens(2000.0, 0.5))
     4000000000.0
     """
-    return np.asarray(monthly, dtype=float) / np.asarray(price_per_million, dtype=float) * 1e6
+    result: np.ndarray = np.asarray(monthly, dtype=float) / np.asarray(price_per_million, dtype=float) * 1e6
+    return result
 
 
 def break_even_month(purchase: UsdArray, running: UsdArray, elsewhere: UsdArray) -> np.ndarray:

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from glmplan.catalog.entries.hosts import host_names, load_host
-from glmplan.catalog.entries.prices import GIVEN, Price, Quotation, prices_with, quotation
+from glmplan.catalog.entries.prices import GIVEN, Quotation, prices_with, quotation
 from glmplan.catalog.files import plain_name
+from glmplan.catalog.schema.price import Price
 from glmplan.errors import SpecError, UnknownFact
 from glmplan.io.machines.resolve import Machine
 from glmplan.purchase.cost import Month, Terms, in_usd, owned_month, read_terms, rented_month

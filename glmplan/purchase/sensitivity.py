@@ -118,7 +118,7 @@ class _State:
         if name == "requests_held":
             return self.planned.holding.held
         if name in ("tpot_mean_ms", "ttft_mean_ms"):
-            return 1000 * float(getattr(self.figures[name.split("_")[0]], end))
+            return 1000 * float(getattr(self.figures[name.split("_", maxsplit=1)[0]], end))
         rate = float(getattr(self.figures["output_rate"], end))
         if name == "output_tokens_per_s":
             return rate

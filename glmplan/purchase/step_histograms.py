@@ -168,7 +168,8 @@ class Mixes:
         if len(self.few):
             each = self.each[name]
             found[self.few] = each @ times.seconds[: each.shape[1]]
-        return found
+        result: np.ndarray = found
+        return result
 
     def error(self, times: StepSeconds) -> Ratio:
         """How far sums over the table are from sums over the steps themselves.

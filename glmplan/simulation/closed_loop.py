@@ -127,7 +127,8 @@ def _merge(run: ClosedLoop, table: np.ndarray, span: np.ndarray, inputs: np.ndar
 
     def weight(begin: np.ndarray, stop: np.ndarray, value: np.ndarray) -> np.ndarray:
         begun, over = (np.bincount(one, weights=value, minlength=len(table) + 1) for one in (begin, stop))
-        return np.cumsum(begun - over)[:-1] * steps
+        result: np.ndarray = np.cumsum(begun - over)[:-1] * steps
+        return result
 
     ones = np.ones(count)
     ttft = weight(start, first, ones / count)
@@ -176,7 +177,8 @@ def group_of_steps(requests: np.ndarray, prompt: np.ndarray, keys: np.ndarray) -
     def level(values: np.ndarray, per_octave: float) -> np.ndarray:
         return np.where(values > 0, np.round(np.log2(np.maximum(values, 1e-9) + 1.0) * per_octave) + 1, 0)
 
-    return (level(requests, 3) * 1000 + level(prompt, 1)) * 1000 + level(keys, 1)
+    result: np.ndarray = (level(requests, 3) * 1000 + level(prompt, 1)) * 1000 + level(keys, 1)
+    return result
 
 
 def _median_gap(length: np.ndarray, tokens: np.ndarray) -> np.ndarray:

@@ -344,7 +344,7 @@ def _steepness(draws: list[list[Trial]], name: str) -> float:
         weight = told[0].summary.get("requests", SETTLED) / SETTLED
         across += weight * math.fsum(one * one for one in apart)
         along += weight * math.fsum(one * log for one, log in zip(apart, logs, strict=True))
-        most = max(most, max(loads))
+        most = max(most, *loads)
     # few pairs of loads tell little: those that differ by chance give no line
     pairs, far = (_PAIRS, _PAIR_APART) if bends else (1, _POOL_APART)
     return along / across if across > pairs * 0.5 * (far * most) ** 2 else 0.0
@@ -809,7 +809,8 @@ class LoadSearch(LoadTries):
                 for over, found in zip(overs, two.both(one, other), strict=True):
                     self._note(found)
                     if found.end == 0.0 or found.end >= self.limit:
-                        return found.end
+                        result: float = found.end
+                        return result
                     rise, news = found.rise | rise, [*news, found.seen]
                     edges.add(found.end, over)
                     if plan is _OF_MEANS and found.breaks == THRASH:

@@ -187,7 +187,8 @@ class Crowd:
 
         def spent(at: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.ndarray:
             """Time that all have spent until then, of whom so many have come and so many are gone."""
-            return (at * first - came[first]) - (at * last - gone[last])
+            result: np.ndarray = (at * first - came[first]) - (at * last - gone[last])
+            return result
 
         number = np.arange(len(arrivals))
         ended = np.searchsorted(left, arrivals)

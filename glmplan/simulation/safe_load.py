@@ -98,7 +98,8 @@ def _border(
     share = (QUANTILE_90 - ends[1]) / (ends[0] - ends[1])
 
     def between(slowest: float, next_one: float) -> float:
-        return slowest**share * next_one ** (1 - share)
+        result: float = slowest**share * next_one ** (1 - share)
+        return result
 
     slow = sorted(factors, reverse=True)[:2]
     found = service.scaled(between(*slow))
@@ -291,7 +292,8 @@ def _place(which: int, count: int) -> float:
 
 def _between_services(margins: Sequence[tuple[float, float]], kept: float) -> float:
     """Share of the services that keep an SLO where their speed decides, from place and margin of the slowest ones:
-    between the last that fails and the first that does not, or beyond the two slowest where none fails."""
+    between the last that fails and the first that does not, or beyond the two slowest where none fails.
+    """
     fails = next((place for place, (_, margin) in enumerate(margins) if margin <= 0), len(margins))
     if fails == len(margins) or len(margins) < 2:
         return kept

@@ -59,6 +59,33 @@ def test_a_broken_formula_is_caught_and_one_that_only_looks_different_or_cannot_
     assert ring.source(ROOT).read_text(encoding="utf-8") == before
 
 
+def test_mutants_near_changed_files_come_first_and_the_others_in_an_order_of_the_commit(monkeypatch):
+    ring = next(one for one in MUTATIONS if "ring all-reduce" in one.name)
+    formula, test = ring.source(ROOT).relative_to(ROOT).as_posix(), ring.nearest(ROOT)[0]
+    some = [one for one in MUTATIONS if one.source(ROOT) != ring.source(ROOT) and ring.tests != one.tests][:8]
+    for changed in (formula, test):
+        near, rest = mutate.in_order([*some, ring], {changed, "README.md"})
+        assert ring in near and len(near) + len(rest) == 9 and not [one for one in rest if one in near]
+    orders = set()
+    for commit in "abc":
+        monkeypatch.setattr(mutate, "_git", lambda *words, commit=commit: commit)
+        orders.add(tuple(one.name for one in mutate.in_order(some, set())[1]))
+        assert mutate.in_order(some, set())[1] == mutate.in_order(some, set())[1]
+    assert len(orders) > 1
+    # a revision that Git does not know says nothing of what changed: all are near
+    assert mutate.in_order(some, None) == (some, [])
+
+
+def test_no_mutant_is_begun_after_the_time_and_the_rest_is_said(monkeypatch, capsys):
+    monkeypatch.setattr(mutate, "unbroken", lambda chosen: "")
+    monkeypatch.setattr(mutate, "judge", lambda one: (one is not MUTATIONS[1], "test_it"))
+    assert mutate.judged(MUTATIONS[:1], 1, 10.0) == 0
+    assert mutate.judged(MUTATIONS[:2], 1) == 1
+    capsys.readouterr()
+    assert mutate.judged(MUTATIONS[:3], 1, 0.0) == 0
+    assert capsys.readouterr().out == "0 of 0 caught, 3 left out for time\n"
+
+
 def test_a_failure_is_read_whole_however_narrow_the_terminal(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "20")
     (tmp_path / "test_it.py").write_text(

@@ -107,6 +107,13 @@ def test_every_dependency_has_a_page_that_says_why(root):
         assert f"`{name}`" in page or name == "glmplan", name
 
 
+def test_every_dependency_has_a_lower_bound(root):
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = [*project["dependencies"], *(d for extra in project["optional-dependencies"].values() for d in extra)]
+    unbounded = [one for one in wanted if not re.match(r"[\w.-]+(\[[\w,-]+\])?>=\d[\d.]*(;|$)", one.replace(" ", ""))]
+    assert not [one for one in unbounded if not one.startswith("glmplan[")]
+
+
 def test_every_dependency_is_used(root):
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     text = "\n".join(path.read_text(encoding="utf-8") for path in (root / "glmplan").rglob("*.py"))

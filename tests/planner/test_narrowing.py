@@ -50,7 +50,7 @@ def test_the_run_that_is_named_leaves_the_least_open(users):
 
 
 def test_the_command_tells_the_layout_and_is_one_that_validate_takes():
-    import glmplan.cli.validate as validate
+    from glmplan.cli import validate
     from glmplan.measure.validation import deployment_facts, parse_users
 
     answer = fit_answer(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws"))

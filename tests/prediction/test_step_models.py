@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +17,7 @@ from glmplan.costs.points import StepPoints
 from glmplan.costs.step.model import FrontPoints, GpuSteps, StepModel
 from glmplan.errors import UnknownFact
 from glmplan.io.runs.table import run_from_row
+from glmplan.prediction.effects import COLUMNS, LEVELS, SCALE, keys_of, load_effects
 from glmplan.prediction.evidence import KINDS, Known
 from glmplan.prediction.from_row import question_of
 from glmplan.prediction.load import Load, observables
@@ -191,6 +193,41 @@ def test_only_who_finds_nobody_there_waits_for_the_engine_to_wake():
     load = Load("serving", 2.0, 2048.0, 64.0, requests=1, late=2, joins=True)
     assert load.waiting == 0.0
     assert predict(place, load).figures["ttft"].value == pytest.approx(1.5 * decode + mixed + front, rel=1e-9)
+
+
+@prompted
+@pytest.mark.parametrize(("users", "share"), [(1, 0.0), (2, 0.25), (4, 0.5), (16, 1.0), (64, 1.0)])
+def test_first_tokens_beside_other_requests_come_later_by_what_was_learnt_and_nothing_else_does(kind, users, share):
+    """The learnt logarithm counts by log2 of the requests in flight, a quarter with two, all of it from 16 on."""
+    load = Load("serving", float(users), 1024.0, 64.0, requests=4 * users)
+    plain, learnt = (predict_steps(MODELS[kind], load, replace(KNOWN, ttft_scale=scale)) for scale in (0.0, -0.4))
+    assert learnt.first_later == pytest.approx(math.exp(-0.4 * share))
+    for name, figure in plain.figures.items():
+        expected = math.exp(-0.4 * share) if name.startswith("ttft") else 1.0
+        other = learnt.figures[name]
+        assert [other.value, other.low, other.high] == pytest.approx(
+            [expected * one for one in (figure.value, figure.low, figure.high)]
+        ), name
+    assert "ttft" in plain.figures
+
+
+def test_a_fit_that_is_faster_than_the_memory_is_held_at_what_reading_the_weights_takes():
+    """Steps 100 times as fast as those of the shipped fit: each figure and both its ends are at the bound."""
+    place, load = deployment("accelerators"), Load("decode", 1.0, 2048.0, 64.0)
+    fit = load_effects("sglang")
+    level, key = LEVELS[0], keys_of(place)[0]
+    faster = fit.values[level].get(key, np.zeros(len(COLUMNS))).copy()
+    faster[SCALE] -= math.log(100.0)
+    values = {**fit.values, level: {**fit.values[level], key: faster}}
+    found = predict(place, load, effects=replace(fit, values=values))
+    usual = predict(place, load)
+    # one token of DeepSeek-V3 reads 37 B weights, a byte each, over eight cards of 4.8 TB/s: 0.96 ms; of the routed
+    # experts at least 0.8 of that, where tokens share them
+    assert 0.8 * 37e9 / 8 / 4.8e12 < found.figures["tpot"].value < usual.figures["tpot"].value
+    for name in ("tpot", "output_rate", "user_rate"):
+        figure = found.figures[name]
+        assert figure.best is not None and figure.value == figure.low == figure.high == figure.best, name
+        assert figure.best == pytest.approx(usual.figures[name].best), name
 
 
 def test_a_prompt_longer_than_a_step_joins_others_in_chunks():

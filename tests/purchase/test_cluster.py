@@ -67,7 +67,7 @@ def test_a_local_cluster_computes_what_one_core_does_although_a_worker_is_killed
 @installed
 @pytest.mark.filterwarnings("ignore")
 def test_a_scheduler_that_does_not_answer_is_an_error_and_not_a_silent_fallback(monkeypatch):
-    import glmplan.sizing.cluster as cluster
+    from glmplan.purchase import cluster
 
     monkeypatch.setattr(cluster, "_PATIENCE", 1)
     with pytest.raises(SpecError, match="cannot be reached"):
@@ -77,8 +77,9 @@ def test_a_scheduler_that_does_not_answer_is_an_error_and_not_a_silent_fallback(
 @installed
 @pytest.mark.filterwarnings("ignore")
 def test_a_cluster_that_never_gets_a_worker_is_given_up(monkeypatch):
-    import glmplan.sizing.cluster as cluster
     from distributed import LocalCluster
+
+    from glmplan.purchase import cluster
 
     monkeypatch.setattr(cluster, "_ALONE", 0.5)
     with (

@@ -61,7 +61,8 @@ class Move:
     @property
     def nearer(self) -> bool:
         """Whether the new one is nearer to the measured."""
-        return abs(np.log(self.new / self.measured)) < abs(np.log(self.old / self.measured))
+        result: bool = abs(np.log(self.new / self.measured)) < abs(np.log(self.old / self.measured))
+        return result
 
 
 def _folder(old: Path) -> Path:

@@ -152,7 +152,8 @@ def fit_rows(
 
     def residual(x: np.ndarray) -> np.ndarray:
         params = KernelParams(**fixed, **dict(zip(free, np.exp(x).tolist(), strict=True)))
-        return np.log(_predicted(params, rows)) - target
+        result: np.ndarray = np.log(_predicted(params, rows)) - target
+        return result
 
     x0 = np.clip(np.log([begin[name] for name in free]), low + 1e-6, high - 1e-6)
     found: Any = least_squares(residual, x0, bounds=(low, high), loss="soft_l1", f_scale=0.15, max_nfev=60)
@@ -161,7 +162,8 @@ def fit_rows(
 
 def errors(fitted: KernelParams, rows: Rows) -> np.ndarray:
     """Return the logarithm of predicted over measured time."""
-    return np.log(_predicted(fitted, rows)) - np.log(rows.seconds)
+    result: np.ndarray = np.log(_predicted(fitted, rows)) - np.log(rows.seconds)
+    return result
 
 
 def fit_collective(

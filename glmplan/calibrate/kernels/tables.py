@@ -289,7 +289,8 @@ def attention_groups(table: Table, dtype_column: str, usable: np.ndarray) -> Ite
 def _kv_heads(t: Table) -> np.ndarray:
     """Heads of keys and values; the tables write 0 where every head has its own, [-]."""
     kv_heads = t["num_key_value_heads"]
-    return kv_heads + t["num_heads"] * (kv_heads == 0)
+    result: np.ndarray = kv_heads + t["num_heads"] * (kv_heads == 0)
+    return result
 
 
 def decode_attention_rows(table: Table) -> Iterator[Rows]:

@@ -180,7 +180,8 @@ class Normal:
         starts = np.flatnonzero(np.diff(self.cell, prepend=-1))
         if len(starts):
             by_cell[self.cell[starts]] = np.add.reduceat(self.rows * pull[:, None], starts)
-        return self.sigma * self.cells.gathered(by_cell)
+        result: np.ndarray = self.sigma * self.cells.gathered(by_cell)
+        return result
 
     def solve(self, values: np.ndarray) -> np.ndarray:
         """Covariance of the rows, inverted, times something."""
@@ -193,7 +194,8 @@ class Normal:
 
         Returns: ``(I + MᵀM)⁻¹`` of it, without that matrix.
         """
-        return gradient - self.backward(self.solve(self.forward(gradient)))
+        result: np.ndarray = gradient - self.backward(self.solve(self.forward(gradient)))
+        return result
 
     @cached_property
     def inverse(self) -> np.ndarray:
@@ -462,7 +464,10 @@ class Spreads:
     def effect(self) -> np.ndarray:
         """Prior standard deviation of an effect, (levels, columns), [-]"""
         shared = {level: self.factor.get(name, 1.0) for name, levels in SHARED.items() for level in levels}
-        return spread_of_effects(self.logarithm) * np.array([[shared.get(level, 1.0)] for level in LEVELS])
+        result: np.ndarray = spread_of_effects(self.logarithm) * np.array(
+            [[shared.get(level, 1.0)] for level in LEVELS]
+        )
+        return result
 
     def noise_of(self, names: np.ndarray) -> np.ndarray:
         """Noise of figures by the name of their class.
@@ -648,12 +653,14 @@ def guesses_load(design: Design) -> np.ndarray:
         and any(text.endswith(words) for text in question.assumed)
         for question in design.questions
     ]
-    return np.array(open_)[design.observation_run]
+    result: np.ndarray = np.array(open_)[design.observation_run]
+    return result
 
 
 def noise_of(design: Design, spreads: Spreads) -> np.ndarray:
     """Noise of each observation."""
-    return np.hypot(spreads.noise_of(noise_class(design)), spreads.guessed_load * guesses_load(design))
+    result: np.ndarray = np.hypot(spreads.noise_of(noise_class(design)), spreads.guessed_load * guesses_load(design))
+    return result
 
 
 def prior_mean() -> np.ndarray:

@@ -318,7 +318,8 @@ def left_open(found: SiteFit, design: Design) -> np.ndarray:
         [float(design.key_names[level][row[level]] == name) for level, name in found.keys] for row in design.keys
     ])  # fmt: skip
     jacobian = (member[design.observation_run][:, :, None] * slope[:, None, :]).reshape(len(slope), -1)
-    return np.sqrt(np.einsum("ij,jk,ik->i", jacobian, found.covariance, jacobian))
+    result: np.ndarray = np.sqrt(np.einsum("ij,jk,ik->i", jacobian, found.covariance, jacobian))
+    return result
 
 
 def site_errors(design: Design, base: np.ndarray, spread: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

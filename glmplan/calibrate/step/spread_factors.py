@@ -105,7 +105,8 @@ class LeftOutScore:
             rest[out] = 0.0
             mine = cell_fold == one
             total[mine] = cells.sums(normal.sigma * normal.backward(rest))[mine]
-        return design.log_seconds - evaluate(design, total[run_cell] + prior_mean())[0]
+        result: np.ndarray = design.log_seconds - evaluate(design, total[run_cell] + prior_mean())[0]
+        return result
 
 
 def left_out_score(design: Design, solution: Solution) -> LeftOutScore:

@@ -191,7 +191,8 @@ class AdapterFactors:
     @property
     def values(self) -> np.ndarray:
         """All values for each unit of the rank, [-]"""
-        return self.dense + self.experts * self.expert
+        result: np.ndarray = self.dense + self.experts * self.expert
+        return result
 
 
 def adapter_factors(

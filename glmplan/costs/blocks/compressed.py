@@ -221,7 +221,8 @@ class CompressedMixer:
         down = block.q_rank + block.head_dim * (1 + wide)
         scored = index.head_dim * (index.heads + wide) if index is not None else 0
         split = 2 * block.heads * block.head_dim + block.out_groups * block.out_rank
-        return down + scored + split / np.minimum(tp, block.out_groups)
+        result: np.ndarray = down + scored + split / np.minimum(tp, block.out_groups)
+        return result
 
     def cache(self, kv: str, layout: CacheLayout) -> LayerCache:
         """Entries of the last tokens, compressed ones, index keys in FP8, and what is not pooled yet.
@@ -287,7 +288,8 @@ class CompressedMixer:
         pooled = np.asarray(context, dtype=float) * self.entries_per_token
         if self.block.indexer is not None:
             pooled = np.minimum(pooled, float(self.block.indexer.topk))
-        return np.minimum(context, float(self.block.window)) + pooled
+        result: np.ndarray = np.minimum(context, float(self.block.window)) + pooled
+        return result
 
     def core(self, step: CoreStep) -> Core:
         """Attention of all heads over the same entries, and the scores of the indexer over compressed keys.

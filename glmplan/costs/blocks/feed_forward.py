@@ -207,7 +207,8 @@ class ExpertsBlock:
         first = (2.0 if block.gated else 1.0) * inner
         routed = block.topk * dp * (np.maximum(first, width) + inner)
         shared = block.shared * inner_rows(block.gated) * (block.shared_inner or block.inner) / ranks
-        return routed + shared + hidden
+        result: np.ndarray = routed + shared + hidden
+        return result
 
 
 #: points at which the popularity of experts is summed; 12 are within 2 % of the sum over all experts
@@ -250,7 +251,8 @@ def distinct_experts(block: ExpertsFfn, tokens: TokensArray) -> np.ndarray:
     [8, 29, 88, 139, 195]
     """
     missed, count = _popularity(block.experts, block.topk, block.busiest_fifth)
-    return -np.expm1(np.multiply.outer(np.asarray(tokens, dtype=float), missed)) @ count
+    result: np.ndarray = -np.expm1(np.multiply.outer(np.asarray(tokens, dtype=float), missed)) @ count
+    return result
 
 
 @cache

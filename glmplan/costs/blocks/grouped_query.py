@@ -161,7 +161,8 @@ class GroupedQueryMixer:
         """Queries and their results, keys and values."""
         block, values = self.block, self.value_dim
         queries = block.heads / tp * (block.head_dim * (2 if block.gated else 1) + values)
-        return queries + block.kv_heads / np.minimum(tp, block.kv_heads) * (block.head_dim + values)
+        result: np.ndarray = queries + block.kv_heads / np.minimum(tp, block.kv_heads) * (block.head_dim + values)
+        return result
 
     def cache(self, kv: str, layout: CacheLayout) -> LayerCache:
         """Keys and values, of the last tokens only where there is a window; keys of a block indexer.

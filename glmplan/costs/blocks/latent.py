@@ -258,7 +258,8 @@ class LatentMixer:
         array([1000., 2048.])
         """
         if sparse and self.block.indexer is not None:
-            return np.minimum(context, float(self.block.indexer.topk))
+            result: np.ndarray = np.minimum(context, float(self.block.indexer.topk))
+            return result
         return context
 
     def indexer_flop(self, context: TokensArray) -> FlopArray:

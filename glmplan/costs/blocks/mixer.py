@@ -329,4 +329,5 @@ def heads_on_rank(heads: int, degrees: Degrees) -> np.ndarray:
     >>> heads_on_rank(8, Degrees(np.array([4.0, 16.0]), one, one, one, one, one))
     array([2., 1.])
     """
-    return heads / np.minimum(degrees.tp, heads)
+    result: np.ndarray = heads / np.minimum(degrees.tp, heads)
+    return result

@@ -131,7 +131,8 @@ class RecurrentMixer:
         """Queries, keys, values and gates, before and after the convolution."""
         block = self.block
         wide = 2 * block.key_heads * block.key_dim + 2 * block.value_heads * block.value_dim
-        return 2.0 * wide / np.minimum(tp, block.value_heads)
+        result: np.ndarray = 2.0 * wide / np.minimum(tp, block.value_heads)
+        return result
 
     def cache(self, kv: str, layout: CacheLayout) -> LayerCache:
         """No tokens; the state, which heads split."""

@@ -621,7 +621,8 @@ def activation_bytes(
         for block in feed_forwards_of(kind):
             widest = np.maximum(widest, block.activation_values(hidden, tp=split, dp=replicas, ep=expert))
         streams = max(streams, streams_of(kind).streams)
-    return _VALUE_BYTES * np.asarray(tokens, dtype=float) * ((1.0 + streams) * hidden + widest)
+    result: np.ndarray = _VALUE_BYTES * np.asarray(tokens, dtype=float) * ((1.0 + streams) * hidden + widest)
+    return result
 
 
 def logit_bytes(vocabulary: int, requests: np.ndarray | float) -> BytesArray:

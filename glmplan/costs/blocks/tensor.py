@@ -73,11 +73,14 @@ class Tensor:
         >>> k.share(tp=np.array([4, 16]), ep=np.array([1, 1]), expert_ranks=np.array([4, 16]))
         array([0.25 , 0.125])
         """
+        result: np.ndarray
         if self.shard == "replicated":
             return np.ones_like(np.asarray(tp, dtype=float))
         if self.shard == "heads":
-            return 1.0 / np.minimum(np.asarray(tp, dtype=float), self.units)
+            result = 1.0 / np.minimum(np.asarray(tp, dtype=float), self.units)
+            return result
         if self.shard == "experts":
             held = np.ceil(self.copies / np.asarray(ep, dtype=float)) / self.copies
-            return held * ep / expert_ranks
+            result = held * ep / expert_ranks
+            return result
         return 1.0 / np.asarray(tp, dtype=float)

@@ -495,7 +495,7 @@ def find_kernel_fit(
     >>> find_kernel_fit("rtx-4090", "gemm", precision="bf16", engine="vllm", family="8").pooled
     True
     """
-    weights = precision.split("+")[0]
+    weights = precision.split("+", maxsplit=1)[0]
 
     def closeness(fit: KernelFit) -> tuple[bool, bool]:
         return fit.precision != precision, backend not in fit.backend

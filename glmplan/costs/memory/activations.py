@@ -117,7 +117,8 @@ def expanded_context_bytes(
     if run is None or not mixer.expanded_values or (sparse and not run.latent_sparse):
         return 0.0
     tokens = np.minimum(run.latent_requests * np.asarray(longest, dtype=float), run.latent_context)
-    return _VALUE_BYTES * tokens * mixer.expanded_values / np.minimum(tp, mixer.heads)
+    result: np.ndarray | float = _VALUE_BYTES * tokens * mixer.expanded_values / np.minimum(tp, mixer.heads)
+    return result
 
 
 def peak_bytes(run: ProfilingRun | None, model: ModelSpec, forward: BytesArray, step: TrialStep) -> BytesArray:
@@ -272,7 +273,8 @@ def with_encoder(
     [5.0]
     """
     own, kept = encoder_peak(model, tokens=tokens, tp=tp, video=video, whole=whole)
-    return np.maximum(own, peak + kept)
+    result: np.ndarray = np.maximum(own, peak + kept)
+    return result
 
 
 # What a pass of the trial run holds at one kind of layer.
@@ -335,7 +337,8 @@ def pass_bytes(
     2.42
     """
     widest = activation_bytes((kind,), model.hidden, tokens=step.tokens, tp=step.tp, dp=step.dp, ep=step.ep)
-    return np.maximum(widest, attention_bytes(model, kind, run, settings, step))
+    result: np.ndarray = np.maximum(widest, attention_bytes(model, kind, run, settings, step))
+    return result
 
 
 def attention_bytes(
@@ -423,7 +426,8 @@ def _step_buffer(
     if not buffer.all_logits:
         rows = np.minimum(step.requests * (1.0 + settings.drafted(step.drafts)), rows)
     logits = buffer.value * (step.tokens * model.hidden + np.where(step.last, rows * model.vocabulary, 0.0))
-    return np.maximum(forward * (buffer.value / _VALUE_BYTES) + mask, logits)
+    result: np.ndarray = np.maximum(forward * (buffer.value / _VALUE_BYTES) + mask, logits)
+    return result
 
 
 # Buffers that kernels of routed experts and the indexer of sparse attention keep from the trial run on.

@@ -253,7 +253,8 @@ class PoolTerms:
 
         `quantile`: Negative for the side of less, positive for more.
         """
-        return np.sqrt(self.variance + (self.less if quantile < 0 else self.more))
+        # numpy has Any for these, here and below
+        return np.sqrt(self.variance + (self.less if quantile < 0 else self.more))  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -639,7 +640,7 @@ def requests_that_fit(
         if memory.split is not None and (stage.windows or stage.state.any()):
             count = np.where(size > 0, requests_held(stage, pool, whole, memory.split), np.inf)
         least = np.minimum(least, np.where(stage.held, count, np.inf))
-    return least * np.asarray(memory.layout.dp, dtype=float)
+    return least * np.asarray(memory.layout.dp, dtype=float)  # type: ignore[no-any-return]
 
 
 def largest_context(
@@ -688,7 +689,7 @@ def largest_context(
             inside = np.where(slope > 1e-9, room / np.where(slope > 1e-9, slope, 1.0), np.where(room >= 0, np.inf, 0.0))
             best = np.maximum(best, inside)
         least = np.minimum(least, np.where(stage.held, best, np.inf))
-    return np.where(np.isfinite(least), np.floor(np.maximum(least, 0.0) / wide) * wide, least)
+    return np.where(np.isfinite(least), np.floor(np.maximum(least, 0.0) / wide) * wide, least)  # type: ignore[no-any-return]
 
 
 # The memory of every rank of one layout, part by part.

@@ -160,9 +160,12 @@ def printed_tokens(
             held = np.minimum(one.window - 1.0 + paging.batches * launch.budget, launch.longest)
             each = np.ceil(held / tokens) + 1.0
         groups, needed = groups + share, needed + share * each
+    result: np.ndarray
     if paging.printed == "blocks":
-        return np.floor(blocks / np.maximum(groups, 1.0)) * own * launch.dcp
-    return np.floor(blocks / np.maximum(needed, 1.0) * launch.longest)
+        result = np.floor(blocks / np.maximum(groups, 1.0)) * own * launch.dcp
+        return result
+    result = np.floor(blocks / np.maximum(needed, 1.0) * launch.longest)
+    return result
 
 
 #: hidden state and residual of a token, in 16 bit, for each value of the hidden size [B]
@@ -225,7 +228,8 @@ class StageMemory:
         total = self.per_token * tokens + self.state
         for window, held in self.windows:
             total = total + held * np.minimum(tokens, window)
-        return total
+        result: np.ndarray = total
+        return result
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -283,12 +287,14 @@ class RankMemory:
     @property
     def weights(self) -> np.ndarray:
         """Weights of the rank that holds most, [B]"""
-        return np.max([np.where(stage.held, stage.weight_bytes, 0.0) for stage in self.stages], axis=0)
+        result: np.ndarray = np.max([np.where(stage.held, stage.weight_bytes, 0.0) for stage in self.stages], axis=0)
+        return result
 
     @property
     def per_token(self) -> np.ndarray:
         """Growing cache for each token on the rank that holds most of it, [B]"""
-        return np.max([np.where(stage.held, stage.per_token, 0.0) for stage in self.stages], axis=0)
+        result: np.ndarray = np.max([np.where(stage.held, stage.per_token, 0.0) for stage in self.stages], axis=0)
+        return result
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -143,7 +143,8 @@ def expert_padding(tensor: Tensor, kernel: ExpertKernel | None, ranks: np.ndarra
     padded = np.ceil(width / kernel.inner) * kernel.inner
     multiple = (kernel.output or kernel.hidden) if tensor.splits_input else kernel.hidden
     wide = np.ceil(hidden / multiple) * multiple
-    return padded * wide / (width * hidden)
+    result: np.ndarray | float = padded * wide / (width * hidden)
+    return result
 
 
 def rotary_table_bytes(widths: Sequence[int], context: TokenCount, loading: Loading, *, multimodal: bool) -> Bytes:

@@ -146,7 +146,9 @@ def all_reduce_time(*, message_bytes: BytesArray, ranks: ArrayLike, link: LinkCl
     return np.asarray(np.minimum.reduce(np.broadcast_arrays(*times)))
 
 
-def _all_reduce_by(name: str, message: NDArray[np.float64], count: NDArray[np.float64], link: LinkClass) -> NDArray:
+def _all_reduce_by(
+    name: str, message: NDArray[np.float64], count: NDArray[np.float64], link: LinkClass
+) -> NDArray[np.float64]:
     """Return the time of one named algorithm, [s]."""
     peers = count - 1
     active = np.minimum(peers, 1.0)
@@ -154,7 +156,8 @@ def _all_reduce_by(name: str, message: NDArray[np.float64], count: NDArray[np.fl
     mesh = link.one_shot
     if name in ("ring", "tree"):
         hops = 2 * (peers if name == "ring" else np.log2(count))
-        return active * link.ring.launch + _steps(hops, 2 * shared * message, link)
+        result: NDArray[np.float64] = active * link.ring.launch + _steps(hops, 2 * shared * message, link)
+        return result
     if name == "switch" and link.switch is not None:
         moved = active * (count + 1) / count * message
         return active * (link.switch.launch + link.switch.hop) + moved / (link.bandwidth * link.switch.efficiency)
@@ -165,7 +168,7 @@ def _all_reduce_by(name: str, message: NDArray[np.float64], count: NDArray[np.fl
     return 2 * (active * mesh.launch + peers * mesh.hop) + 2 * shared * message / speed
 
 
-def _steps(hops: NDArray[np.float64], moved: NDArray[np.float64], link: LinkClass) -> NDArray:
+def _steps(hops: NDArray[np.float64], moved: NDArray[np.float64], link: LinkClass) -> NDArray[np.float64]:
     """Return the time of steps to neighbours after the launch, by the faster protocol, [s]."""
     ring = link.ring
     flow = moved / (link.bandwidth * ring.efficiency)

@@ -154,7 +154,8 @@ class HostedSteps:
         streams = (points.prefill_tokens > self.offload.streams_above) | (self.offload.placement.mode == "stream")
         moved = np.where(streams, work.held_bytes, moved_bytes(work, self.offload.placement.mode))
         moved = np.where(moved > 0, moved, handed)
-        return moved / np.maximum(self.times(points).seconds, 1e-300)
+        result: np.ndarray = moved / np.maximum(self.times(points).seconds, 1e-300)
+        return result
 
     def with_fit(self, fit: OffloadFit) -> HostedSteps:
         """The same steps with other constants."""

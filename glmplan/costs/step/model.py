@@ -383,7 +383,8 @@ def routed_share(model: ModelSpec, points: StepPoints, tokens_per_request: Token
 def _least(work: dict[str, np.ndarray], structure: StepWork, points: StepPoints) -> np.ndarray:
     alone = (points.decode_requests <= 1.0) & (points.prefill_tokens == 0.0) & (structure.draft_tokens == 0)
     routed = np.where(alone, 1.0, ROUTED)
-    return np.sum([work[slot] * (routed if slot.startswith("expert") else 1.0) for slot in BOUND], axis=0)
+    result: np.ndarray = np.sum([work[slot] * (routed if slot.startswith("expert") else 1.0) for slot in BOUND], axis=0)
+    return result
 
 
 def least_seconds(structure: StepWork, *, layout: Layout, points: StepPoints) -> SecondsArray:

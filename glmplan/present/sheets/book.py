@@ -274,8 +274,9 @@ def _compared(sign: str, left: Value, right: Value) -> bool:
         left, right = left.lower(), right.lower()
     else:
         left, right = _number(left), _number(right)
-    return {"=": left == right, "<>": left != right, "<": left < right, ">": left > right,
+    result: bool = {"=": left == right, "<>": left != right, "<": left < right, ">": left > right,
             "<=": left <= right, ">=": left >= right}[sign]  # fmt: skip
+    return result
 
 
 _SIGNS: dict[str, Callable[[float, float], float]] = {

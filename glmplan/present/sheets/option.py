@@ -241,7 +241,8 @@ class Surfaces:
 
     def _points(self, planned: Deployed) -> _Points:
         """The grid, and behind it for all users and prompts answers so long that prompts do not wait for each other,
-        and so short that they fill every step."""
+        and so short that they fill every step.
+        """
         axes, deployed = self.axes, planned.deployment
         inputs, users = (one.ravel() for one in np.meshgrid(axes.inputs, axes.users, indexing="ij"))
         servers = np.minimum(planned.holding.terms.replicas, users)
@@ -263,7 +264,8 @@ class Surfaces:
     def _branches(self, first: np.ndarray, further: np.ndarray, outputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """First token where prompts wait for no others, and further tokens where prompts fill every step, [s]
 
-        At every point of the grid the smaller of the two branches is what was predicted there."""
+        At every point of the grid the smaller of the two branches is what was predicted there.
+        """
         axes = self.axes
         count = len(axes.points[0])
         alone, _ = (one.reshape(len(axes.inputs), 1, -1) for one in np.split(first[count:], 2))

@@ -305,7 +305,8 @@ def waiting_share(concurrency: np.ndarray) -> np.ndarray:
     >>> waiting_share(np.array([1.0, 4.0, 64.0])).tolist()
     [0.0, 0.5, 1.0]
     """
-    return np.minimum(np.log2(np.maximum(concurrency, 1.0)) / np.log2(_CROWD), 1.0)
+    result: np.ndarray = np.minimum(np.log2(np.maximum(concurrency, 1.0)) / np.log2(_CROWD), 1.0)
+    return result
 
 
 @dataclass(frozen=True, slots=True)

@@ -312,7 +312,8 @@ def _rows(wanted: np.ndarray, known: np.ndarray, values: np.ndarray) -> np.ndarr
     i = np.clip(np.searchsorted(known, wanted, side="right") - 1, 0, max(len(known) - 2, 0))
     j = np.minimum(i + 1, len(known) - 1)
     x = ((wanted - known[i]) / np.maximum(known[j] - known[i], 1))[:, None]
-    return values[i] * (1 - x) + values[j] * x
+    result: np.ndarray = values[i] * (1 - x) + values[j] * x
+    return result
 
 
 def _bilinear(u: np.ndarray, v: np.ndarray, values: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -322,7 +323,8 @@ def _bilinear(u: np.ndarray, v: np.ndarray, values: np.ndarray, x: np.ndarray, y
     s, t = (x - u[i]) / (u[i + 1] - u[i]), (y - v[j]) / (v[j + 1] - v[j])
     low = values[i, j] * (1 - t) + values[i, j + 1] * t
     high = values[i + 1, j] * (1 - t) + values[i + 1, j + 1] * t
-    return low * (1 - s) + high * s
+    result: np.ndarray = low * (1 - s) + high * s
+    return result
 
 
 # The step table as plain lists, for loops that read one step at a time.

@@ -160,7 +160,8 @@ def arrival_times(traffic: Traffic, generator: np.random.Generator) -> Callable[
                 ends.append(ends[-1] + generator.exponential(traffic.on))
                 before.append(before[-1] + generator.exponential(traffic.off))
             on_end, silence = ends[-1], before[-1]
-            return within + np.array(before)[np.searchsorted(ends, within, side="right")]
+            result: np.ndarray = within + np.array(before)[np.searchsorted(ends, within, side="right")]
+            return result
 
         return bursts
     if traffic.kind == "daily":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields, replace
 
 import numpy as np
@@ -175,6 +176,27 @@ def test_each_rule_is_applied_as_the_engine_documents_it() -> None:
     assert pool == pytest.approx(0.8 * (100 * GIB - weights - activation))
     pool, weights, activation = found["llama.cpp"]
     assert pool == pytest.approx(99 * GIB - weights - activation)
+
+
+def test_graphs_are_captured_before_tensorrt_llm_sizes_its_pool_and_after_sglang_does() -> None:
+    # tensorrt_llm/_torch/pyexecutor/_util.py: the fraction is of what the trial run leaves, which holds its graphs;
+    # SGLang captures when the pool stands: its graphs come out of what 1 - mem_fraction_static leaves
+    fit = replace(exact(), graph=Spread(0.125 * GIB, 0.01 * GIB, 9))
+    card = PartMemory(100 * GIB, 100 * GIB, 0.0, "pcie")
+    taken = {}
+    for engine in ("trtllm", "sglang"):
+        pools = [
+            kv_pool(
+                held("llama-3.1-8b", "bf16", Layout(), kv="bf16", engine=engine, fraction=0.8, graphs=graphs),
+                card,
+                fit=fit,
+            )
+            for graphs in (0, 16)
+        ]
+        taken[engine] = (pools[0].bytes[0] - pools[1].bytes[0], math.sqrt(pools[1].sd[0] ** 2 - pools[0].sd[0] ** 2))
+    # 16 graphs of 128 MiB are 2 GiB, known to 160 MiB; of what they leave the pool has 0.8
+    assert taken["trtllm"] == (pytest.approx(0.8 * 2 * GIB), pytest.approx(0.8 * 0.16 * GIB))
+    assert taken["sglang"] == (pytest.approx(0.0), pytest.approx(0.0))
 
 
 def test_sglang_chooses_its_fraction_by_part_and_layout() -> None:

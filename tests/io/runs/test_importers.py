@@ -81,7 +81,7 @@ def test_tokens_that_a_client_guessed_are_counted_again_from_the_chunks():
     # the file says 462 tokens where the server sent 384 (it put usage where this client does not look)
     row = only("vllm_bench_serve__llamacpp.json")
     assert row["output_tokens"] == 32
-    assert row["tpot_mean_ms"] > 13 > 11.86  # the file's own figure, biased low
+    assert row["tpot_mean_ms"] > 13  # the file's own figure, 11.86, is biased low
     assert "462" in row["notes"]
 
 
