@@ -12,7 +12,7 @@ import sys
 import warnings
 from pathlib import Path
 
-import glmplan.plan.ask
+import glmplan.planner.ask
 import pytest
 
 import glmplan

@@ -55,7 +55,7 @@ def test_what_was_never_measured_has_a_wider_spread():
 
 def test_the_prior_covers_nine_in_ten_of_the_cited_lengths_left_out_model_by_model(tmp_path, monkeypatch):
     # lengths cited in calibration/measurements/acceptance.csv; each model predicted from the others
-    import glmplan.physics.step.acceptance as prior
+    import glmplan.costs.step.acceptance as prior
 
     inside = []
     rows = [row for row in load_acceptance() if row.draft_tokens]

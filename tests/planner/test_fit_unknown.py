@@ -74,10 +74,9 @@ def test_experts_on_a_known_host_are_bound_by_its_memory(tmp_path):
     assert answer.fits[0].endswith("offload.toml")
 
 
-def test_more_pinned_memory_than_the_host_has_is_called_unsafe(tmp_path):
+def test_a_plan_that_pins_more_memory_than_the_host_has_does_not_fit(tmp_path):
     answer = hosted(tmp_path, "256 GiB")
-    assert answer.warnings[0].name == "host-memory-overcommit" and answer.warnings[0].severity == "danger"
-    assert answer.safe.users == 0 and answer.safe.limit == "hazard"
+    assert answer.verdict == "does_not_fit" and answer.safe is None and not answer.users
 
 
 def test_a_layout_over_nodes_of_unknown_network_fits_without_a_speed():

@@ -257,7 +257,7 @@ OF_THE_PAGE = {
 
 @pytest.mark.parametrize(("theme", "side"), [(":root {", 0), (':root[data-theme="dark"] {', 1)], ids=["light", "dark"])
 def test_the_page_of_the_service_takes_its_colours_from_the_palette(theme, side):
-    text = (Path(glmplan.__file__).parent / "serve/page/page.css").read_text(encoding="utf-8")
+    text = (Path(glmplan.__file__).parent / "service/page/page.css").read_text(encoding="utf-8")
     rules = text.partition(theme)[2].partition("}")[0]
     shown = dict(re.findall(r"--([\w-]+): (#\w+)", rules))
     assert {name: shown[name] for name in OF_THE_PAGE} == {

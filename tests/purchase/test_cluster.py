@@ -26,9 +26,9 @@ GIVEN_UP = 900
 #: a process of its own: whatever runs the tests, a cluster that hangs can be ended with all that it started
 KILLED = """
 import os, signal, sys
-from glmplan.sizing.axes import read_sweep
-from glmplan.sizing.cluster import blocks_on
-from glmplan.sizing.sweep import swept
+from glmplan.purchase.axes import read_sweep
+from glmplan.purchase.cluster import blocks_on
+from glmplan.purchase.sweep import swept
 
 def keep(block):
     if not seen:

@@ -122,12 +122,11 @@ def test_entries_agree_with_the_facts_table():
 def _measured_names() -> set[str]:
     """Names of parts in tables of runs; ledgers of transfers have no engine and describe machines in words."""
     names = set()
-    for folder in (SHARED / "measurements", REPOSITORY / "calibration/measurements"):
-        for path in folder.glob("*.csv"):
-            with path.open(newline="", encoding="utf-8") as file:
-                table = csv.DictReader(file)
-                if "engine" in (table.fieldnames or ()):
-                    names |= {row.get("accelerator") or "" for row in table}
+    for path in (REPOSITORY / "calibration/measurements").glob("*.csv"):
+        with path.open(newline="", encoding="utf-8") as file:
+            table = csv.DictReader(file)
+            if "engine" in (table.fieldnames or ()):
+                names |= {row.get("accelerator") or "" for row in table}
     return names - {""}
 
 

@@ -155,10 +155,10 @@ def test_the_quote_itself_can_be_filled_where_that_was_asked(tmp_path, quoted):
 BIG = """
 import resource, sys
 from datetime import date
-from glmplan.sheets.fill import filled
-from glmplan.sheets.quote_figures import Quoted
-from glmplan.sheets.quote_table import Mapped
-from glmplan.sizing.money import money_of
+from glmplan.present.sheets.fill import filled
+from glmplan.present.sheets.fill import Quoted
+from glmplan.present.sheets.quote_table import Mapped
+from glmplan.purchase.money import money_of
 quoted = Quoted("llama-3.1-8b", 8, money_of(today=date(2026, 11, 22)), Mapped(), {"input": 1024, "output": 256})
 filled(sys.argv[1], sys.argv[3], quoted)
 small = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

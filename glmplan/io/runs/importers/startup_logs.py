@@ -502,7 +502,7 @@ def read_sglang_log(source: Source) -> Imported:
     Examples
     --------
     >>> log = "KV Cache is allocated. #tokens: 1000, K size: 2.00 GB, V size: 2.00 GB"
-    >>> read_vllm_log(Source("", log)).logged.kv_pool / 2**30
+    >>> read_sglang_log(Source("", log)).logged.kv_pool / 2**30
     4.0
     """
     text, log = source.text, StartupLog("sglang")
@@ -609,7 +609,7 @@ def read_trtllm_log(source: Source) -> Imported:
     Examples
     --------
     >>> log = "[TensorRT-LLM][INFO] [MemUsageChange] Allocated 5.95 GiB for max tokens in paged KV cache (86720)."
-    >>> read_vllm_log(Source("", log)).rows[0]["kv_pool_tokens"]
+    >>> read_trtllm_log(Source("", log)).rows[0]["kv_pool_tokens"]
     86720.0
     """
     text, log = source.text, StartupLog("trtllm")
