@@ -20,6 +20,7 @@ import typer
 from same_text import same_to_rounding
 from typer.models import ArgumentInfo
 
+import glmplan
 from glmplan.calibrate.backtest.machines import offload_page
 from glmplan.catalog.entries.accelerators import accelerator_names, load_accelerator
 from glmplan.catalog.entries.hosts import host_names, load_host
@@ -167,6 +168,20 @@ def columns_page() -> str:
     return "\n".join(["# Columns of a run", NOTE, told, columns_table()])
 
 
+def python_page() -> str:
+    """Return the page of the public Python names; the documentation site fills in their docstrings."""
+    kinds: dict[str, list[str]] = {"Functions": [], "Records": [], "Errors": []}
+    for name in sorted(glmplan.__all__):
+        value = getattr(glmplan, name)
+        error = isinstance(value, type) and issubclass(value, Exception)
+        kinds["Errors" if error else "Records" if isinstance(value, type) else "Functions"].append(name)
+    lines = ["# Python API", NOTE, "Everything in `glmplan.__all__`. Examples are in [the guide](../guide/python.md); in a shell "
+             "`help(glmplan.fit)` shows the same text. Times are in seconds and sizes in bytes.\n"]  # fmt: skip
+    for title, names in kinds.items():
+        lines += [f"## {title}\n", *(f"::: glmplan.{name}\n" for name in names)]
+    return "\n".join(lines)
+
+
 def readme_page() -> str:
     """The README with what `make demo` prints now."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -191,6 +206,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/reference/models.md": models_page,
     "docs/reference/hardware.md": hardware_page,
     "docs/reference/columns.md": columns_page,
+    "docs/reference/python.md": python_page,
     "docs/offload-accuracy.md": offload_page,
     "docs/seed-systems.md": seed_systems_page,
     "README.md": readme_page,
