@@ -24,7 +24,7 @@ HAND_WRITTEN = sorted(
     path
     for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *(ROOT / "docs").rglob("*.md"))
     if "physics" in path.parts
-    or path.name == "traffic-accuracy.md"
+    or path.name in ("traffic-accuracy.md", "calibration-log.md")
     or not GENERATED.search(path.relative_to(ROOT).as_posix())
 )
 
