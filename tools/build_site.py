@@ -1,8 +1,8 @@
 """Build the documentation site: `make site`.
 
-README, CONTRIBUTING, SECURITY and CHANGELOG stand outside `docs/`, where a site generator follows no links. The pages are
-copied to `build/site-source` with these four under `project/`, and links are rewritten in both directions, so that one
-source serves the repository and the site. `mkdocs.yml` describes the site.
+README, CONTRIBUTING, SECURITY and CHANGELOG are outside `docs/`, where a site generator follows no links. The pages
+are copied to `build/site-source` with these four under `project/`, and links are rewritten in both directions, so that
+one source serves the repository and the site. `mkdocs.yml` describes the site.
 """
 
 from __future__ import annotations
@@ -15,14 +15,18 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+_NAMES = ("README", "CONTRIBUTING", "SECURITY", "CHANGELOG")
 #: page of the site for each file of the repository root
-ROOT_PAGES = {f"{name}.md": f"project/{name.lower()}.md" for name in ("README", "CONTRIBUTING", "SECURITY", "CHANGELOG")}
+ROOT_PAGES = {f"{name}.md": f"project/{name.lower()}.md" for name in _NAMES}
 #: the offline search loads this script from a public host; the site gets a copy instead
 SHIM = "https://unpkg.com/iframe-worker/shim"
 #: fragments of the changelog become pages with the next release only
 _LEFT_OUT = shutil.ignore_patterns("changes")
 #: a script, style sheet, font or picture that a page would load from elsewhere
-_EXTERNAL = re.compile(r"""<(?:script|img|iframe|source)\b[^>]*\bsrc="https?:|<link\b[^>]*\bhref="https?:[^>]*stylesheet|@import url\(.?https?:""")
+_EXTERNAL = re.compile(
+    r"""<(?:script|img|iframe|source)\b[^>]*\bsrc="https?:"""
+    r"""|<link\b(?=[^>]*(?:stylesheet|preload|icon))[^>]*\bhref="https?:|@import url\(.?https?:"""
+)
 _LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)")
 
 

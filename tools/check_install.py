@@ -72,8 +72,8 @@ def main(arguments: list[str]) -> int:
         wheel = build(folder)
         print(f"built: {wheel.name}, from the sdist")
         for python in wanted:
-            found = shutil.which(python)
-            print(f"{Path(python).name}: {check(found, wheel, folder / Path(python).name) if found else 'not installed'}")
+            name, found = Path(python).name, shutil.which(python)
+            print(f"{name}: {check(found, wheel, folder / name) if found else 'not installed'}")
     return 0
 
 

@@ -31,7 +31,7 @@ def packages(requirements):
 
 def test_every_extra_of_the_project_has_a_module_that_is_asked_for(extras):
     told = set(EXTRAS.values())
-    # the kernel tables are installed in two steps and have a message of their own; `dev` and `docs` are for contributors
+    # the kernel tables are installed in two steps with a message of their own; contributors use `dev` and `docs`
     assert told == set(extras) - {"all", "dev", "docs", "kernels"}
 
 

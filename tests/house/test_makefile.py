@@ -34,7 +34,9 @@ def test_the_demo_installs_no_tools_for_development(planned):
     assert DEVELOPMENT not in planned("demo")
 
 
-@pytest.mark.parametrize("target", ["setup", "test", "check", "docs", "wheel", "pythons", "bench", "validate-demo", "validate-vllm"])
+@pytest.mark.parametrize(
+    "target", ["setup", "test", "check", "docs", "wheel", "pythons", "bench", "validate-demo", "validate-vllm"]
+)
 def test_everything_else_installs_them_too(planned, target):
     assert DEVELOPMENT in planned(target)
 
