@@ -175,8 +175,8 @@ def python_page() -> str:
         error = isinstance(value, type) and issubclass(value, Exception)
         kinds["Errors" if error else "Records" if isinstance(value, type) else "Functions"].append(name)
     told = (
-        "Everything in `glmplan.__all__`. Examples are in [the guide](../guide/python.md). In a shell `help(glmplan.fit)` "
-        "shows the same text. Times are in seconds and sizes in bytes.\n"
+        "Everything in `glmplan.__all__`. Examples are in [the guide](../guide/python.md). In a shell, "
+        "`help(glmplan.fit)` shows the same text. Times are in seconds and sizes in bytes.\n"
     )
     lines = ["# Python API", NOTE, told]
     for title, names in kinds.items():
