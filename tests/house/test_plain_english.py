@@ -19,10 +19,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 #: written by programs from texts that are checked where they stand
-GENERATED = re.compile(r"reference/(?!fit-json)|accuracy|kernels\.md$|seed-systems|CHANGELOG")
+GENERATED = re.compile(r"reference/(?!fit-json)|accuracy|kernels\.md$|seed-systems")
 HAND_WRITTEN = sorted(
     path
-    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *(ROOT / "docs").rglob("*.md"))
+    for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"))
     if "physics" in path.parts
     or path.name in ("traffic-accuracy.md", "calibration-log.md")
     or not GENERATED.search(path.relative_to(ROOT).as_posix())
@@ -49,27 +49,31 @@ WORDS = {
     r"wakes?|woken": "cold start",
     r"hangs? on": "depends on",
     r"as surely as": "at the same confidence",
+    r"figures?": "metric, value, number",
+    r"drafted tokens": "draft tokens",
+    r"at hand": "available, known",
+    r"told": "given, configured, reported",
 }
 BANNED = re.compile(rf"\b(?:{'|'.join(WORDS)})\b", re.IGNORECASE)
 OPENING = re.compile(rf"(?:^|(?<=[.!?:] )|(?<=\*\* ))(?:{'|'.join(OPENINGS)})\b[^.?!]*(?:[.!]|$)", re.MULTILINE)
 
 #: pages that still have findings, and how many; a page leaves the list with its last one
-PAGES_LEFT: dict[str, int] = {"docs/reference/fit-json.md": 9}
+PAGES_LEFT: dict[str, int] = {"docs/reference/fit-json.md": 18}
 #: findings in docstrings, comments and strings of several words, for each folder of the package
 LEFT: dict[str, int] = {
-    "top level": 7,
-    "calibrate": 73,
-    "catalog": 171,
-    "cli": 72,
-    "costs": 155,
-    "io": 76,
-    "measure": 81,
-    "planner": 256,
-    "prediction": 120,
-    "present": 109,
-    "purchase": 188,
-    "service": 66,
-    "simulation": 259,
+    "top level": 10,
+    "calibrate": 207,
+    "catalog": 196,
+    "cli": 93,
+    "costs": 185,
+    "io": 127,
+    "measure": 118,
+    "planner": 328,
+    "prediction": 197,
+    "present": 146,
+    "purchase": 229,
+    "service": 77,
+    "simulation": 270,
 }
 
 
