@@ -85,7 +85,7 @@ site: $(READY_SITE)  ## Build the documentation site into build/site; fails on a
 wheel: $(READY_DEV)  ## Build sdist and wheel, install the wheel in a clean environment and plan with it.
 	$(RUN) tools/check_install.py
 
-pythons: $(READY_DEV)  ## The same with every python3.11 to python3.14 that is installed.
+pythons: $(READY_DEV)  ## The same with every supported Python that is installed.
 	$(RUN) tools/check_install.py --pythons
 
 bench: $(READY_DEV) $(PEERS)/.ready  ## Time from shell to answer, predictions per second, simulated requests per second beside peers.

@@ -1,7 +1,7 @@
 """Install the wheel in a clean environment and plan with it: `make wheel`, `make pythons`.
 
 python tools/check_install.py            builds sdist and wheel, installs the wheel with the running Python
-python tools/check_install.py --pythons  the same with every python3.X from 3.11 on that PATH has
+python tools/check_install.py --pythons  the same with every supported Python of PATH and pyenv
 
 The wheel is built from the sdist, so that both are complete. `pip` resolves the dependencies as for any user.
 """
@@ -46,15 +46,19 @@ def check(python: str, wheel: Path, folder: Path) -> str:
     programs = folder / "bin"
     install = [str(programs / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", str(wheel)]
     subprocess.run(install, check=True)
-    # nothing of the checkout may be in reach
-    clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
-    run = {"cwd": folder, "env": clean, "check": True, "capture_output": True, "text": True}
-    version = subprocess.run([str(programs / "glmplan"), "--version"], **run).stdout.strip()
-    answer = json.loads(subprocess.run([str(programs / "glmplan"), *QUESTION], **run).stdout)
+    glmplan = str(programs / "glmplan")
+    version = _output([glmplan, "--version"], folder).strip()
+    answer = json.loads(_output([glmplan, *QUESTION], folder))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     if project["version"] not in version or answer["verdict"] != "fits":
         raise SystemExit(f"{python}: version {version}, verdict {answer['verdict']}")
     return f"{version}, verdict {answer['verdict']}"
+
+
+def _output(command: list[str], folder: Path) -> str:
+    """Return the output of a command that runs outside the checkout and without its modules."""
+    clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    return subprocess.run(command, cwd=folder, env=clean, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def pythons() -> list[str]:
@@ -62,6 +66,17 @@ def pythons() -> list[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     versions = [line.rpartition(" ")[2] for line in project["classifiers"] if line.startswith("Programming Language")]
     return [f"python{version}" for version in versions if "." in version]
+
+
+def find(python: str) -> str | None:
+    """Return the path of an interpreter that runs, from PATH or from pyenv, whose shims may point at nothing."""
+    if python == f"python{sys.version_info.major}.{sys.version_info.minor}":
+        return sys.executable
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    for path in (shutil.which(python), *sorted(map(str, pyenv.glob(f"versions/*/bin/{python}")))):
+        if path and subprocess.run([path, "-c", ""], capture_output=True, check=False).returncode == 0:
+            return path
+    return None
 
 
 def main(arguments: list[str]) -> int:
@@ -72,7 +87,7 @@ def main(arguments: list[str]) -> int:
         wheel = build(folder)
         print(f"built: {wheel.name}, from the sdist")
         for python in wanted:
-            name, found = Path(python).name, shutil.which(python)
+            name, found = Path(python).name, find(python)
             print(f"{name}: {check(found, wheel, folder / name) if found else 'not installed'}")
     return 0
 
