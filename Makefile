@@ -10,6 +10,7 @@ READY := $(VENV)/.ready-core
 # measured kernel tables, read as data: its own dependencies (JAX and more) are not needed
 KERNEL_TABLES := aisimulate==0.13.0.dev202610270000000085
 READY_DEV := $(VENV)/.ready-dev
+READY_SITE := $(VENV)/.ready-site
 PEERS := .peers
 # tests that run a second time with the engine as pure Python
 PURE_TOO := tests/simulation/engine tests/simulation/test_simulate.py tests/simulation/test_closed_loop.py glmplan/simulation
@@ -28,7 +29,7 @@ export PYTHONUTF8 := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compile demo test check lowest mutate branches fuzz bounds docs bench soak sheets-demo validate-demo validate-vllm clean
+.PHONY: help setup compile demo test check lowest mutate branches fuzz bounds docs site wheel pythons bench soak sheets-demo validate-demo validate-vllm clean
 
 help:  ## List what there is.
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 16
@@ -49,6 +50,10 @@ $(READY_DEV): $(READY)
 	@echo "adding the tools for development to $(VENV) (a few minutes the first time)" >&2
 	@$(RUN) -m pip install --quiet --editable '.[all,dev]'
 	@$(RUN) -m pip install --quiet --no-deps $(KERNEL_TABLES)
+	@touch $@
+
+$(READY_SITE): $(READY)
+	@$(RUN) -m pip install --quiet --editable '.[docs]'
 	@touch $@
 
 demo: $(READY)  ## Plan GLM-5.1 NVFP4 on six RTX PRO 6000 Workstation cards.
@@ -84,8 +89,18 @@ fuzz: $(READY_DEV)  ## Give 10,000 broken files to the readers; each must be ref
 bounds: $(READY_DEV)  ## Draw 1,000 plans at random; none may break a bound of physics.
 	GLMPLAN_PLANS=1000 $(RUN) -m pytest tests/planner/test_physical_bounds.py
 
-docs: $(READY_DEV)  ## Write the generated pages again.
+docs: $(READY_DEV) $(READY_SITE)  ## Write the generated pages again, then build the documentation site.
 	$(RUN) tools/docs.py
+	$(RUN) tools/build_site.py
+
+site: $(READY_SITE)  ## Build the documentation site into build/site; fails on a broken link.
+	$(RUN) tools/build_site.py
+
+wheel: $(READY_DEV)  ## Build sdist and wheel, install the wheel in a clean environment and plan with it.
+	$(RUN) tools/check_install.py
+
+pythons: $(READY_DEV)  ## The same with every supported Python that is installed.
+	$(RUN) tools/check_install.py --pythons
 
 bench: $(READY_DEV) compile $(PEERS)/.ready  ## Time from shell to answer, predictions per second, simulated requests per second beside peers.
 	@$(RUN) tools/bench.py
@@ -110,4 +125,4 @@ validate-vllm: $(READY_DEV)  ## The same with real vLLM on the CPU: downloads ab
 	@$(RUN) tools/validate_vllm.py --venv .venv-vllm
 
 clean:  ## Remove the environment and every cache.
-	rm -rf $(VENV) .venv-lowest glmplan/_compiled .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-lowest glmplan/_compiled build .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis

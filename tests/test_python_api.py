@@ -12,10 +12,10 @@ import sys
 import warnings
 from pathlib import Path
 
-import glmplan.planner.ask
 import pytest
 
 import glmplan
+import glmplan.planner.ask
 from glmplan.planner import Words, fit_answer
 from glmplan.planner.question import Words as QuestionWords
 from glmplan.prediction.effects import COLUMNS, LEVELS, keys_of

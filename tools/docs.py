@@ -20,6 +20,7 @@ import typer
 from same_text import same_to_rounding
 from typer.models import ArgumentInfo
 
+import glmplan
 from glmplan.calibrate.backtest.machines import offload_page
 from glmplan.catalog.entries.accelerators import accelerator_names, load_accelerator
 from glmplan.catalog.entries.hosts import host_names, load_host
@@ -40,19 +41,19 @@ NOTE = "<!-- Written by `make docs`; do not edit. -->\n"
 
 
 def cli_page() -> str:
-    """Every command with its words and options, from the same declarations that print `--help`."""
+    """Return the page of commands and options, from the declarations that print `--help`."""
     parts = [
         "# Command line",
         NOTE,
         'Exit codes: 0 for an answer (also "does not fit"), 2 for bad input, 1 for a failed check, 130 after Ctrl-C. '
-        "`-h` after any command prints the same, `--version` the version.\n",
+        "`-h` after any command prints the same text, `glmplan --version` the version.\n",
     ]
     parts += _group_lines(application(COMMANDS, importlib.import_module), ("glmplan",), "")
     return "\n".join(parts)
 
 
 def _group_lines(group: typer.Typer, path: tuple[str, ...], help_text: str) -> list[str]:
-    """A group, its commands and its groups, in the order in which they are declared."""
+    """Return the lines of a group, its commands and its groups, in the order of declaration."""
     rows, below = [], []
     for command in group.registered_commands:
         name = command.name or _callback(command).__name__.replace("_", "-")
@@ -94,7 +95,7 @@ def _command_lines(function: Callable[..., Any], path: tuple[str, ...], text: st
     usage = " ".join([*path, *words, *(["[OPTIONS]"] if len(rows) > len(words) else [])])
     lines = [f"## `{' '.join(path)}`\n", f"```text\n{usage}\n```\n", f"{text}\n"]
     if rows:
-        lines.append("\n".join(["| word or option | meaning | default |", "|---|---|---|", *rows]) + "\n")
+        lines.append("\n".join(["| argument or option | meaning | default |", "|---|---|---|", *rows]) + "\n")
     return lines
 
 
@@ -111,9 +112,9 @@ def _prose(text: str | None) -> str:
 
 
 def models_page() -> str:
-    """Every model of the catalogue with its computed size and its checkpoints."""
-    lines = ["# Models", NOTE, "Parameters are computed from the shapes, with the MTP layers left out. "
-             "`NAME-CHECKPOINT` picks a checkpoint; any other model can be imported (see the guide).\n",
+    """Return the page of models with computed sizes and checkpoints."""
+    lines = ["# Models", NOTE, "Parameters are computed from the shapes, without MTP layers. `NAME-CHECKPOINT` selects "
+             "a checkpoint; other models can be imported (see [the guide](../guide/models.md)).\n",
              "| name | total, 10⁹ | active, 10⁹ | layers | context, token | checkpoints | source |",
              "|---|---:|---:|---:|---:|---|---|"]  # fmt: skip
     for name in model_names():
@@ -123,9 +124,9 @@ def models_page() -> str:
         context = f"{model.max_context:,}" if model.max_context else "not stated"
         lines.append(f"| `{name}` | {count.total / 1e9:.2f} | {count.active / 1e9:.2f} | {len(model.layer_names)} "
                      f"| {context} | {stored} | {_cell(model.source)} |")  # fmt: skip
-    lines += ["", "## Published totals", "", "What publishers print, in 10⁹, beside the smallest sum of computed "
-              "weights that gives the printed digits: rounded, cut off, or rounded to tens. Where none does, why.\n",
-              "| name | published | computed | it counts | agrees | source |",
+    lines += ["", "## Published totals", "", "Published totals, in 10⁹, beside the smallest sum of computed weights "
+              "that gives the printed digits: rounded, truncated, or rounded to tens; if none does, the reason.\n",
+              "| name | published | computed | counted weights | agrees | source |",
               "|---|---:|---:|---|---|---|"]  # fmt: skip
     for name in model_names():
         model = load_model(name)
@@ -139,8 +140,8 @@ def models_page() -> str:
 
 
 def hardware_page() -> str:
-    """Every accelerator and every host of the catalogue."""
-    lines = ["# Hardware", NOTE, "Data-sheet figures, dense rates. Empty: not published; nothing is invented for it.\n",
+    """Return the page of accelerators and hosts."""
+    lines = ["# Hardware", NOTE, "Data-sheet values, dense rates. An empty cell is an unpublished value.\n",
              "## Accelerators\n",
              "| name | memory, GiB | bandwidth, TB/s | BF16, TFLOP/s | FP8, TFLOP/s | FP4, TFLOP/s | source |",
              "|---|---:|---:|---:|---:|---:|---|"]  # fmt: skip
@@ -149,8 +150,8 @@ def hardware_page() -> str:
         rates = [_number(part.peak.get(kind), 1e12) for kind in ("bf16", "fp8", "fp4")]
         lines.append(f"| `{name}` | {_number(part.memory, GIB)} | {_number(part.memory_bandwidth, 1e12)} "
                      f"| {' | '.join(rates)} | {_cell(part.source)} |")  # fmt: skip
-    lines += ["", "## Hosts\n", "`NxACCELERATOR`, as in `6xrtx-pro-6000-ws`, is a plain machine with N parts.\n",
-              "| name | what it is | source |", "|---|---|---|"]  # fmt: skip
+    lines += ["", "## Hosts\n", "`NxACCELERATOR`, as in `6xrtx-pro-6000-ws`, is a plain machine with N accelerators.\n",
+              "| name | description | source |", "|---|---|---|"]  # fmt: skip
     for name in host_names():
         host = load_host(name)
         lines.append(f"| `{name}` | {_cell(host.title)} | {_cell(host.source)} |")
@@ -158,19 +159,35 @@ def hardware_page() -> str:
 
 
 def columns_page() -> str:
-    """Every column of a table of runs, from the table that reads them."""
+    """Return the page of the columns of a run, from the table that reads them."""
     told = (
-        "A table of runs is a CSV in UTF-8 with a header; empty cells are missing values. A `count` is a whole number "
-        "of one or more, an `amount` a number of zero or more, a `flag` yes or no. A column that is not listed is "
-        "named in a warning.\n"
+        "A table of runs is a CSV file in UTF-8 with a header; empty cells are missing values. A `count` is an integer "
+        "of one or more, an `amount` a number of zero or more, a `flag` yes or no. Unknown columns cause a warning.\n"
     )
     return "\n".join(["# Columns of a run", NOTE, told, columns_table()])
 
 
+def python_page() -> str:
+    """Return the page of the public Python names; the documentation site fills in their docstrings."""
+    kinds: dict[str, list[str]] = {"Functions": [], "Records": [], "Errors": []}
+    for name in sorted(glmplan.__all__):
+        value = getattr(glmplan, name)
+        error = isinstance(value, type) and issubclass(value, Exception)
+        kinds["Errors" if error else "Records" if isinstance(value, type) else "Functions"].append(name)
+    told = (
+        "Everything in `glmplan.__all__`. Examples are in [the guide](../guide/python.md). In a shell, "
+        "`help(glmplan.fit)` shows the same text. Times are in seconds and sizes in bytes.\n"
+    )
+    lines = ["# Python API", NOTE, told]
+    for title, names in kinds.items():
+        lines += [f"## {title}\n", *(f"::: glmplan.{name}\n" for name in names)]
+    return "\n".join(lines)
+
+
 def readme_page() -> str:
-    """The README with what `make demo` prints now."""
+    """Return the README with the current output of `make demo`."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    # as in a fresh shell: no colours, and the width that the page promises
+    # as in a fresh shell: no colours, a fixed width
     environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1"}
     command = [sys.executable, "-c", "from glmplan.cli import main; main()", *DEMO]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
@@ -191,11 +208,12 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/reference/models.md": models_page,
     "docs/reference/hardware.md": hardware_page,
     "docs/reference/columns.md": columns_page,
+    "docs/reference/python.md": python_page,
     "docs/offload-accuracy.md": offload_page,
     "docs/seed-systems.md": seed_systems_page,
     "README.md": readme_page,
 }
-#: pages with computed times: their last digits may be another processor's
+#: pages with computed times: the last digits depend on the CPU
 COMPUTED = ("docs/offload-accuracy.md", "docs/seed-systems.md", "README.md")
 
 
@@ -214,7 +232,7 @@ def main(arguments: list[str]) -> int:
             write_atomically(path, text)
             print(f"written: {name}")
     if "--check" in arguments and stale:
-        print(f"stale, say `make docs`: {', '.join(stale)}", file=sys.stderr)
+        print(f"stale, run `make docs`: {', '.join(stale)}", file=sys.stderr)
         return 1
     return 0
 

@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from dataclasses import fields
 from pathlib import Path
 
@@ -22,7 +23,12 @@ from glmplan.io.runs.record import Run
 from glmplan.prediction.load import Load
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
+#: fragments of the changelog: they become part of it with the next release and are no pages
+CHANGES = ROOT / "docs/changes"
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
+    *sorted(path for path in (ROOT / "docs").rglob("*.md") if path.parent != CHANGES),
+]
 #: a block marked ```console is run line by line: `$ ` starts a command, what follows is its output (not compared)
 BLOCK = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)")
@@ -64,7 +70,7 @@ def test_the_readme_opens_with_the_two_commands_and_shows_what_they_print():
 
 def test_ci_runs_the_test_command_of_the_readme():
     script = (ROOT / ".ci/run").read_text(encoding="utf-8")
-    assert re.search(r"^make test\b", script, re.MULTILINE)
+    assert all(re.search(rf"^make {target}\b", script, re.MULTILINE) for target in ("test", "site", "pythons"))
     assert os.access(ROOT / ".ci/run", os.X_OK)
 
 
@@ -108,10 +114,29 @@ def test_every_command_is_in_the_reference_with_a_line_of_help():
         assert line.endswith(".") and len(line) > 15
 
 
-def test_the_changelog_has_a_heading_for_the_version_and_for_what_is_coming():
+def test_the_changelog_has_a_dated_section_for_the_version_of_the_package():
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    assert "## Unreleased" in text or "## [Unreleased]" in text
-    assert "Keep a Changelog" in text
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    dates = dict(re.findall(r"^## (\S+) \((\d{4}-\d{2}-\d{2})\)$", text, re.MULTILINE))
+    assert project["project"]["version"] in dates
+    assert list(dates.values()) == sorted(dates.values(), reverse=True)
+    # where towncrier puts the next release
+    assert project["tool"]["towncrier"]["start_string"] in text
+
+
+def test_a_change_is_one_sentence_of_a_known_kind():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    kinds = {kind["directory"] for kind in project["tool"]["towncrier"]["type"]}
+    wrong = []
+    for path in sorted(CHANGES.iterdir()):
+        if path.name == project["tool"]["towncrier"]["ignore"][0]:
+            continue
+        text = path.read_text(encoding="utf-8").strip()
+        named = re.fullmatch(rf"[a-z0-9-]+\.(?:{'|'.join(kinds)})\.md", path.name)
+        # a sentence ends once, with its full stop
+        if not named or not text.endswith(".") or re.search(r"[.!?] +[A-Z`]|\n", text):
+            wrong.append(path.name)
+    assert not wrong, f"name.kind.md with one sentence; kinds: {', '.join(sorted(kinds))}"
 
 
 def test_the_glossary_is_sorted_and_names_each_quantity_once():

@@ -34,9 +34,16 @@ def test_the_demo_installs_no_tools_for_development(planned):
     assert DEVELOPMENT not in planned("demo")
 
 
-@pytest.mark.parametrize("target", ["setup", "test", "check", "docs", "bench", "validate-demo", "validate-vllm"])
+@pytest.mark.parametrize(
+    "target", ["setup", "test", "check", "docs", "wheel", "pythons", "bench", "validate-demo", "validate-vllm"]
+)
 def test_everything_else_installs_them_too(planned, target):
     assert DEVELOPMENT in planned(target)
+
+
+def test_the_site_installs_what_builds_it(planned):
+    assert "'.[docs]'" in planned("site") and "'.[docs]'" in planned("docs")
+    assert DEVELOPMENT not in planned("site")
 
 
 def test_an_environment_of_the_demo_is_completed_and_a_changed_declaration_installs_again(planned, tmp_path):

@@ -98,6 +98,19 @@ def test_an_installed_wheel_runs_the_compiled_engine_where_there_is_one(installe
     assert loaded.startswith(str(installed)) and loaded.strip().endswith(".py") is not there
 
 
+def test_every_declared_python_is_tried_by_the_makefile(root):
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    listed = subprocess.run(
+        [sys.executable, "-c", "import check_install; print(*check_install.pythons())"],
+        cwd=root / "tools",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert listed.stdout.split() == ["python3.11", "python3.12", "python3.13", "python3.14"]
+    assert project["requires-python"] == ">=3.11"
+
+
 def test_every_dependency_has_a_page_that_says_why(root):
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wanted = [*project["dependencies"], *(d for extra in project["optional-dependencies"].values() for d in extra)]

@@ -462,7 +462,7 @@ def accuracy_page(found: Accuracy, plots: Sequence[str] = ()) -> str:
         "",
         *_markdown(("goal (rows)", "asked", "reached", "met"), [_goal_cells(goal) for goal in found.goals], 1),
         "What moved with the last fit, and why: "
-        "[calibration](physics/calibration.md#what-moved-with-the-last-fit).",
+        "[calibration log](calibration-log.md).",
         "",
         "## By figure",
         "",
