@@ -242,7 +242,7 @@ def with_encoder(
 class PassStep:
     """Step on one data-parallel rank, on some layouts."""
 
-    tokens: TokensArray  # Tokens
+    tokens: TokensArray | Tokens
     tp: np.ndarray
     dp: np.ndarray
     ep: np.ndarray

@@ -57,7 +57,7 @@ class CachedLayers:
 
     count: np.ndarray
     token: BytesArray  # of a token in one layer on a rank; 0 for recurrent layers
-    window: TokenCount  # None | tokens after which it keeps no more
+    window: TokenCount | None  # tokens after which it keeps no more
     state: BytesArray  # page for the state of a request, 0 for attention
 
 

@@ -54,12 +54,12 @@ class GpuFacts:
     index: int
     name: str | None = None
     address: str | None = None
-    memory: Bytes = None  # None
-    memory_usable: Bytes = None  # None
+    memory: Bytes | None = None
+    memory_usable: Bytes | None = None
     generation: int | None = None  # this and the next: limit of both ends, not the state of an idle link
     lanes: int | None = None
-    memory_clock: Hertz = None  # None
-    power_limit: Watts = None  # None
+    memory_clock: Hertz | None = None
+    power_limit: Watts | None = None
     driver: str | None = None
 
 

@@ -403,7 +403,7 @@ class CampaignSettings:
 
     kv: str | None = None  # format of the KV cache
     fraction: float | None = None  # of memory
-    budget: TokenCount = None  # None | of a step
+    budget: TokenCount | None = None  # of a step
     poll_interval: int = 1  # steps between two checks for new requests
     gather_steps: int = 0  # steps that new requests wait for others with data-parallel attention
     batch_wait_steps: int = 0  # the same without data-parallel attention
