@@ -1,4 +1,4 @@
-"""The door to `hardware_db/accelerators`: one part by name, by alias or from a file. Nothing is ever substituted."""
+"""Load an accelerator of `hardware_db/accelerators` by name, alias or file. Nothing is ever substituted."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def accelerator_names() -> tuple[str, ...]:
 
 @cache
 def accelerator_aliases() -> dict[str, str]:
-    """Return other spellings of the names.
+    """Return alias → name.
 
     Examples
     --------
@@ -57,9 +57,9 @@ def accelerator_aliases() -> dict[str, str]:
 
 @cache
 def printed_names() -> dict[str, str]:
-    """Return how vendors' tools print parts: in full, and with the vendor before any of their names.
+    """Return names as vendors' tools print them, also with the vendor first → name of the catalogue.
 
-    Returns: Plain text → name; of parts that are printed alike, none. Neither names nor aliases are among them.
+    Names printed for several accelerators are left out, and so are names and aliases of the catalogue.
 
     Examples
     --------
@@ -80,7 +80,7 @@ def printed_names() -> dict[str, str]:
 
 @cache
 def refused_accelerators() -> dict[str, str]:
-    """Return names that appear in published tables but stand for no part that can be computed.
+    """Return names of published tables that stand for no accelerator that can be computed → reason.
 
     Examples
     --------
@@ -125,7 +125,7 @@ def load_accelerator(name: str | Path) -> Accelerator:
     stem = plain_name(text)
     file = _folder() / f"{stem}.toml"
     if not stem or "/" in stem or not os.path.isfile(file):
-        # a long name may be one of another form; every part is read for those, so short ones come first
+        # a long name may be a vendor's; all entries are read for those, so short names come first
         target = accelerator_aliases().get(stem) or printed_names().get(stem)
         if target is None:
             raise _unknown(text, stem)
@@ -149,10 +149,9 @@ def _read(file: Path) -> Accelerator:
 
 
 def nearest_accelerators(name: str, count: int = 5) -> list[str]:
-    """Return the parts whose names or aliases look most like a name.
+    """Return the accelerators whose names or aliases are most similar, in a fixed order.
 
-    Returns: Names of parts: first those that the name is the beginning of, then those that look like it; in each
-      group the most alike first, in an order that is always the same. A vendor before the name is left away.
+    Names that begin with it come first. A vendor before the name is ignored.
 
     Examples
     --------
@@ -178,9 +177,7 @@ def _unknown(text: str, stem: str) -> UnknownName:
 
 
 def split_count(text: str) -> tuple[int, str]:
-    """Split `6xrtx-pro-6000-ws` into the count and the name.
-
-    Returns: Count and name; the count is 1 if none is written.
+    """Return count and name of `6xrtx-pro-6000-ws`; the count is 1 if none is written.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Tables of measured runs (or of runs to predict) → one record for each row, whatever the table calls its columns."""
+"""Read tables of measured runs, or of runs to predict: one record for each row, in any spelling of columns."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["Run", "Runs", "read_runs", "run_from_row", "runs_of_frame"]
 
 _REQUIRED = tuple(one.name for one in COLUMNS.values() if one.required)
-#: counts and amounts that stand in the field of the same name as they are; the others need the notes too
+#: counts and amounts of the field of the same name; the others need the notes too
 _NUMBERS = ("nodes", "tp", "pp", "dp", "ep", "dcp", "accelerator_count", "output_tokens", "power_limit_w",
             "memory_fraction", "max_num_seqs", "max_num_batched_tokens", "max_model_len")  # fmt: skip
 _QUANTISED = re.compile(r"\+/-(\d+(?:\.\d+)?)%")
@@ -91,7 +91,7 @@ def _graphs(row: Mapping[str, str]) -> bool | None:
 
 
 def _lengths(row: Mapping[str, str], phase: str) -> tuple[float | None, float | None, bool]:
-    """Return real prompt length, real cached context [token] and whether they are only labels."""
+    """Return real prompt length, real cached context [token] and True if they are only labels."""
     prompt, depth, notes = _number(row, "input_tokens"), _number(row, "context_depth"), row.get("notes", "")
     label = False
     if row.get("context_is_label"):
@@ -128,7 +128,7 @@ def _load(row: Mapping[str, str], protocol: str) -> dict[str, Any]:
 
 
 def _figures(row: Mapping[str, str], protocol: str) -> tuple[dict[str, float], bool]:
-    """Return the observed figures and whether a total stood in the per-request column."""
+    """Return the observed metrics and True if a total stood in the per-request column."""
     seen: dict[str, float] = {}
     for column, figure in (*((name, name) for name in FIGURES), *ALIASES.items()):
         value = _number(row, column)
@@ -141,7 +141,7 @@ def _figures(row: Mapping[str, str], protocol: str) -> tuple[dict[str, float], b
 
 
 def _chosen(row: Mapping[str, str], name: str, choices: Iterable[str], found: str | None) -> None:
-    """Refuse a word that stands for none of the choices: nothing is taken instead of it."""
+    """Refuse a word that stands for none of the choices: nothing is substituted."""
     if found is not None and found not in choices:
         close = nearest(found, choices)
         more = f"nearest: {', '.join(close)}" if close else f"choices: {', '.join(choices)}"
@@ -149,13 +149,13 @@ def _chosen(row: Mapping[str, str], name: str, choices: Iterable[str], found: st
 
 
 def _read(row: Mapping[str, str], protocol: str, phase: str) -> dict[str, Any]:
-    """Return the fields of a run that need numbers; raises _BadCell."""
+    """Return the fields of a run that need numbers; raise _BadCell."""
     fields: dict[str, Any] = {
         name: _count(row, name) if COLUMNS[name].kind == "count" else _number(row, name) for name in _NUMBERS
     }
     fields.update(_load(row, protocol))
     if fields["max_num_seqs"] is None and (told := _count(row, "running_limit")):
-        # what the notes say of requests that ran is what was seen, not what the engine was told
+        # running requests in the notes are an observation, not a setting of the engine
         fields["max_num_seqs"] = -(-told // (fields["dp"] or 1))
     if fields["memory_fraction"] is None:
         fields["memory_fraction"] = stated_fraction(row.get("notes", ""))
@@ -197,10 +197,7 @@ def _read(row: Mapping[str, str], protocol: str, phase: str) -> dict[str, Any]:
 
 
 def run_from_row(row: Mapping[str, str]) -> Run:
-    """Normalise one row.
-
-    - `row`: Column → cell; empty cells may be missing.
-    - Returns: The record; a bad cell is told in `error` instead of raised.
+    """Return the record of one row; a bad cell is reported in `error` instead of raised.
 
     Examples
     --------
@@ -266,10 +263,10 @@ def run_from_row(row: Mapping[str, str]) -> Run:
 
 
 def read_runs(path: str | Path) -> Runs:
-    """Read a CSV table of runs; every row comes back, bad cells are told in its `error`.
+    """Read a CSV table of runs; every row comes back, bad cells are reported in its `error`.
 
-    `path`: The table: UTF-8, a header line, at least the columns `id`, `model` and `accelerator`. The columns of
-      `glmplan.io.runs.columns.COLUMNS` are understood; others are kept in `Run.cells` and named in `Runs.warnings`.
+    UTF-8, a header line, at least the columns `id`, `model` and `accelerator`. Columns outside
+    `glmplan.io.runs.columns.COLUMNS` are kept in `Run.cells` and named in `Runs.warnings`.
 
     Examples
     --------
@@ -289,10 +286,7 @@ def read_runs(path: str | Path) -> Runs:
 
 
 def runs_of_frame(frame: pd.DataFrame, name: str = "frame") -> Runs:
-    """Read a frame of runs as `read_runs` reads a file.
-
-    `frame`: One row for each run, in the columns of `glmplan.io.runs.columns.COLUMNS`; rows without an ``id`` get
-      their number.
+    """Read a frame of runs as `read_runs` reads a file; rows without an ``id`` get their number.
 
     Examples
     --------
@@ -304,15 +298,15 @@ def runs_of_frame(frame: pd.DataFrame, name: str = "frame") -> Runs:
         raise SpecError("is not a frame of pandas; `glmplan predict` reads files", field=name, value=frame)
     if "id" not in frame.columns:
         frame = frame.assign(id=[str(number) for number in range(len(frame))])
-    # whole numbers beside gaps stay whole, gaps are empty cells
-    # with these ends of lines, cells that hold any of them are quoted
+    # integers beside gaps stay integers, gaps are empty cells; with these line ends, cells that hold any of them are
+    # quoted
     text = frame.convert_dtypes().to_csv(index=False, lineterminator="\r\n")
     with understood(name, "frame of runs"):
         return _runs_of(Path(name), list(csv.reader(io.StringIO(text, newline=""))))
 
 
 def _weights_of(cell: str, model: str) -> str | None:
-    """What a cell says of the weights: a checkpoint of the model by its own name, else a format."""
+    """Return the weights of a cell: a checkpoint of the model by its own name, else a format."""
     named, found = cell.lower(), weights_name(cell)
     if found != named and model in model_names() and any(one.name == named for one in load_model(model).checkpoints):
         return named
@@ -343,7 +337,7 @@ def _runs_of(path: Path, lines: list[list[str]]) -> Runs:
 
 
 def _warnings(path: Path, header: tuple[str, ...], lines: list[list[str]]) -> Iterator[str]:
-    """Name what the reader of a table leaves out."""
+    """Yield the contents of a table that the reader ignores."""
     ignored = ignored_columns(name for name in header if name)
     if ignored:
         yield f"{path}: ignored, as no column of a run has this name: {ignored}"
