@@ -129,7 +129,7 @@ class Conditions:
 
 @cache
 def engine_names() -> tuple[str, ...]:
-    """Return the engines that glmplan knows, sorted.
+    """Return the supported engines, sorted.
 
     Examples
     --------

@@ -119,7 +119,7 @@ class Adapters(Frozen):
 
 
 class Running(Frozen):
-    """How an engine runs a model."""
+    """Execution of models by an engine."""
 
     reads: Literal["safetensors", "gguf", "mlx"]  # form of the weight files
     whole_layers: bool = False  # True: assigns whole layers to devices and splits matrices only on request
@@ -413,7 +413,7 @@ class Default(Frozen):
 
 
 class Scheduling(Frozen):
-    """How an engine packs requests into steps, and by which of its settings.
+    """Packing of requests into steps, and the settings behind it.
 
     Text fields name settings of `defaults` (of the engine `defaults_of`, where this one starts it); None: no such
     feature.

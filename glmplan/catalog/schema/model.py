@@ -432,7 +432,7 @@ class ModelSpec(Frozen):
     tower_merge: PositiveInt = Field(1, description="patches that make one token, [-]")
     tower_output: int = Field(0, ge=0, description="values of a token as it leaves the tower, [-]")
     extra_note: str | None = None
-    not_understood: tuple[str, ...] = ()  # fields of its config that nobody knows and that are left out of account
+    not_understood: tuple[str, ...] = ()  # unknown fields of its config, left out of account
     multimodal_positions: bool = Field(False, description="positions have time, height and width (M-RoPE)")
     checkpoints: tuple[Checkpoint, ...] = ()
     default_checkpoint: str | None = None

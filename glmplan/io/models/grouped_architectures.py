@@ -1,6 +1,7 @@
-"""Architectures with grouped-query attention in every layer: Llama, Qwen, Mixtral, GLM-4.5, MiniMax, ERNIE.
+"""Read architectures with grouped-query attention in every layer, with or without windows.
 
-Which fields mean what is read from the `configuration_*.py` and `modeling_*.py` files of Hugging Face transformers.
+Llama, Qwen, Mixtral, GLM-4.5, MiniMax, ERNIE; with windows gpt-oss, Gemma 3 and 4, Llama 4, MiMo-V2, Step, Muse,
+Inkling. The meaning of fields is that of `configuration_*.py` and `modeling_*.py` of Hugging Face transformers.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def _minimax_m2(fields: ConfigFields) -> Anatomy:
 
 
 def _minimax_m3(fields: ConfigFields) -> Anatomy:
-    """Grouped-query attention whose indexer chooses blocks of keys: arXiv 2606.13392, llama.cpp pull request 24908."""
+    """Grouped-query attention whose indexer selects blocks of keys: arXiv 2606.13392, llama.cpp pull request 24908."""
     count = fields.whole("num_hidden_layers")
     shared = fields.whole("n_shared_experts", default=0, minimum=0)
     experts = experts_block(
@@ -176,11 +177,6 @@ GROUPED_READERS: dict[str, Callable[[ConfigFields], Anatomy]] = {
     "minimax_m3_vl": _minimax_m3,
     "ernie4_5_moe": _ernie_moe,
 }
-
-
-# Architectures that mix full attention with windows: gpt-oss, Gemma 3 and 4, Llama 4, MiMo-V2, Step, Muse, Inkling.
-#
-# Which fields mean what is read from the `configuration_*.py` and `modeling_*.py` files of Hugging Face transformers.
 
 
 def _gpt_oss(fields: ConfigFields) -> Anatomy:
@@ -293,7 +289,7 @@ def _mimo_v2(fields: ConfigFields) -> Anatomy:
 
 
 def _step_attention(fields: ConfigFields, count: int) -> tuple[GroupedQuery, GroupedQuery, list[str]]:
-    """Attention of full and of windowed layers, which have their own heads where the config says so."""
+    """Return the attention of full and of window layers, which have their own heads where the config says so."""
     head_gated = fields.flag("use_head_wise_attn_gate")
     full = grouped_query(fields, qk_norm=True).model_copy(update={"head_gated": head_gated})
     sliding = full.model_copy(update={"window": fields.whole("sliding_window")})
@@ -322,7 +318,7 @@ def _step_attention(fields: ConfigFields, count: int) -> tuple[GroupedQuery, Gro
 
 
 def _turned(fields: ConfigFields, width: int, share: object) -> int | None:
-    """Values of a head that rotary positions turn; None for the whole head."""
+    """Return the values of a head that rotary positions rotate; None for the full head."""
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
         raise SpecError("is not a share of 0 to 1", file=fields.file, field=fields.prefix + "partial_rotary_factors",
                         value=str(share))  # fmt: skip
@@ -330,7 +326,7 @@ def _turned(fields: ConfigFields, width: int, share: object) -> int | None:
 
 
 def _step_sparse(fields: ConfigFields, count: int) -> list[bool]:
-    """Which layers hold experts: a list or a text of numbers, or how many of the first do not."""
+    """Return which layers hold experts: a list or a text of numbers, or the number of dense first layers."""
     named = fields.raw("moe_layers_enum")
     if named is None:
         return sparse_layers(fields, count)
@@ -343,7 +339,7 @@ def _step_sparse(fields: ConfigFields, count: int) -> list[bool]:
 
 
 def _step(fields: ConfigFields) -> Anatomy:
-    """Step-3.5 and 3.7: the drafting layers follow the others in `layer_types`, dense ones, each with its own head."""
+    """Step-3.5 and 3.7: the draft layers follow the others in `layer_types`, dense ones, each with its own head."""
     count = fields.whole("num_hidden_layers")
     inner = fields.whole("share_expert_dim")
     experts = experts_block(
@@ -375,7 +371,7 @@ def _step(fields: ConfigFields) -> Anatomy:
 
 
 def _gated_windows(fields: ConfigFields, count: int) -> list[tuple[str, GroupedQuery]]:
-    """Attention of the Muse models: gated, windows beside full layers without positions; norms have no weights."""
+    """Return the attention of Muse models: gated, windows beside full layers without positions, plain norms."""
     turned = fields.listing("layer_rope_theta", count) if fields.has("layer_rope_theta") else [1] * count
     found = []
     for window, theta in zip(layer_windows(fields, count), turned, strict=True):
@@ -407,7 +403,7 @@ def _inkling(fields: ConfigFields) -> Anatomy:
     count, sparse_from = fields.whole("num_hidden_layers"), fields.whole("dense_mlp_idx", minimum=0)
     local = set(fields.wholes("local_layer_ids"))
     convolution = fields.whole("sconv_kernel_size", "conv_kernel_size")
-    # the routed width stands under `intermediate_size` where the dense one has a name of its own
+    # the routed width is in `intermediate_size` where the dense one has a name of its own
     dense = DenseFfn(inner=fields.whole("dense_intermediate_size"))
     inner, shared = fields.whole("intermediate_size"), fields.whole("n_shared_experts")
     experts = experts_block(fields, experts=("n_routed_experts",), inner="intermediate_size", shared=shared,

@@ -1,4 +1,9 @@
-"""Architectures with latent attention: DeepSeek V2/V3/V3.2, Kimi K2, GLM-4.7-Flash, GLM-5, and Kimi Linear."""
+"""Read architectures with latent attention, several residual streams, shared caches or lookup tables.
+
+DeepSeek V2, V3, V3.2, V4 and V4.1, Kimi K2, GLM-4.7-Flash, GLM-5, GLM-5.3-Flash, Kimi Linear, Hy4, Mistral-Large-4, the
+preview of Qwen4. Shapes: transformers 5.23.0, `modeling_*.py` of each; DeepSeek-V4.1: vllm-project/vllm,
+vllm/models/deepseek_v41.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +31,9 @@ __all__ = ["LATENT_READERS", "STREAM_READERS", "latent_attention", "routed_exper
 def latent_attention(
     fields: ConfigFields, indexer: Indexer | None = None, *, out_gate: bool = False
 ) -> LatentAttention:
-    """Read latent attention from the fields that all such configs spell alike.
+    """Return the latent attention of a layer, from fields that all such configs spell alike.
 
-    - `out_gate`: Whether a gate as wide as the output stands behind it.
-    - Returns: The attention of a layer; `qk_rope_head_dim` 0 is attention without positions.
+    `out_gate`: a gate as wide as the output follows it. `qk_rope_head_dim` 0 is attention without positions.
     """
     return LatentAttention(
         heads=fields.whole("num_attention_heads"),
@@ -44,9 +48,9 @@ def latent_attention(
 
 
 def routed_experts(fields: ConfigFields, *, latent: int | None = None) -> ExpertsFfn:
-    """Read the experts from the fields that DeepSeek-V3 and its heirs spell alike.
+    """Return the experts, from fields that DeepSeek-V3 and its successors spell alike.
 
-    `latent`: Width the experts work in where it is not the hidden size.
+    `latent`: their width where it is not the hidden size.
     """
     count = fields.whole("n_routed_experts", "num_experts")
     if fields.whole("num_experts", default=count) != count:
@@ -152,12 +156,7 @@ LATENT_READERS: dict[str, Callable[[ConfigFields], Anatomy]] = {
 }
 
 
-# Architectures with several residual streams, shared caches or tables: DeepSeek-V4 and V4.1, GLM-5.3-Flash, Hy4,
-# Mistral-Large-4, the preview of Qwen4.
-#
-# Shapes: transformers 5.23.0, `modeling_*.py` of each; DeepSeek-V4.1: vllm-project/vllm, vllm/models/deepseek_v41.
-
-#: spellings of attention over latents that an indexer makes sparse
+#: spellings of latent attention that an indexer makes sparse
 _SPARSE = ("deepseek_sparse_attention", "indexed_attention", "full_attention")
 
 
@@ -174,7 +173,7 @@ def _indexer(fields: ConfigFields) -> Indexer:
 
 
 def _named(layers: list[LayerKind], names: Sequence[str]) -> list[tuple[str, LayerKind]]:
-    """Give each layer a name; different layers that would share one get a number."""
+    """Return each layer with a name; different layers of one name get a number."""
     known: dict[str, list[LayerKind]] = {}
     found = []
     for name, kind in zip(names, layers, strict=True):
@@ -203,7 +202,7 @@ def _compressed(fields: ConfigFields, **more: Any) -> CompressedAttention:
 
 
 def _ratios(fields: ConfigFields, count: int, known: Sequence[int]) -> list[int]:
-    """How many tokens an entry stands for in each layer; `compress_ratios` may go on with the layers that draft."""
+    """Return the tokens of an entry in each layer; `compress_ratios` may continue with the draft layers."""
     ratios = fields.listing("compress_ratios", count)
     for ratio in ratios:
         if isinstance(ratio, bool) or ratio not in known:
@@ -251,7 +250,7 @@ def _deepseek_v41(fields: ConfigFields) -> Anatomy:
     block = fields.whole("candidate_topk_blocks", default=1) * fields.whole("candidate_block_size", default=1)
     index = _indexer(fields).model_copy(update={"from_latent": True})
     experts, streams = routed_experts(fields), _streams(fields, folded=False)
-    # the layers behind the last source of entries read what it cached: prompts end there
+    # the layers behind the last source of entries read its cache: prompts end there
     last = max(sources, default=count)
     layers, names = [], []
     for layer, ratio in enumerate(ratios):
@@ -386,7 +385,7 @@ def _qwen4(fields: ConfigFields) -> Anatomy:
 
 
 def _ngrams(fields: ConfigFields, streams: int) -> LookupTable:
-    """The table of n-grams: one range of rows, as long as a prime number, for each head of each length of n-gram."""
+    """Return the n-gram table: one range of rows, a prime number long, for each head of each length of n-gram."""
     heads = (fields.whole("ngram_size") - 1) * fields.whole("heads_per_ngram")
     rows = _primes_from(fields.whole("ngram_vocab_size_base"), heads)
     multiple = fields.whole("make_ngram_vocab_size_divisible_by")
@@ -396,7 +395,7 @@ def _ngrams(fields: ConfigFields, streams: int) -> LookupTable:
 
 
 def _primes_from(first: int, count: int) -> int:
-    """Sum of so many primes from a number on."""
+    """Return the sum of `count` primes from a number on."""
     found: list[int] = []
     number = first
     while len(found) < count:

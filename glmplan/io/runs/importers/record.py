@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
+from glmplan.io.runs.columns import COLUMNS
 from glmplan.units import Milliseconds, Ratio, Seconds
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Document",
     "Fields",
     "Imported",
+    "Importer",
     "Problem",
     "Source",
     "array_elements",
@@ -37,6 +39,7 @@ __all__ = [
     "latencies",
     "load",
     "mean_lengths",
+    "metric_columns",
     "milliseconds",
     "notes",
     "row_identifier",
@@ -205,6 +208,14 @@ class Source:
         return Imported("", rows, problems)
 
 
+class Importer(NamedTuple):
+    """Reader of one kind of file, and the test that recognises the kind by content."""
+
+    name: str
+    recognise: Callable[[Source], bool]
+    read: Callable[[Source], Imported]
+
+
 def by_keys(*keys: str, without: str = "") -> Callable[[Source], bool]:
     """Return a test of a `Source` for JSON keys, which works on truncated files too.
 
@@ -371,6 +382,26 @@ def latencies(fields: Fields, *, e2e: str = "e2el", suffix: str = "_ms", scale: 
             value = fields.positive(*(f"{word}_{theirs}{suffix}" for word in words))
             columns[f"{ours}_{quantile}_ms"] = None if value is None else value * scale
     return columns
+
+
+def metric_columns(
+    names: Mapping[str, str], read: Callable[[str, str], float | None], statistics: tuple[str, str, str]
+) -> dict[str, float | None]:
+    """Return the latency columns in ms that `read` finds under a tool's names of metric and statistic.
+
+    `names`: metric of a column → its name; `statistics`: names of mean, median and 99th percentile.
+
+    Examples
+    --------
+    >>> metric_columns({"ttft": "time_to_first_token"}, lambda *names: len(names[1]), ("avg", "median", "p99"))
+    {'ttft_mean_ms': 3, 'ttft_p50_ms': 6, 'ttft_p99_ms': 3}
+    """
+    columns = {
+        f"{metric}_{short}_ms": (name, statistic)
+        for metric, name in names.items()
+        for short, statistic in zip(("mean", "p50", "p99"), statistics, strict=True)
+    }
+    return {column: read(*place) for column, place in columns.items() if column in COLUMNS}
 
 
 def mean_lengths(fields: Fields, completed: Ratio) -> dict[str, float | None]:

@@ -12,14 +12,11 @@ from typing import Any
 
 from glmplan.catalog.files import data_folder, read_rows
 from glmplan.errors import SpecError
-from glmplan.io.runs.importers.record import Imported, Source, by_text, notes, row_identifier
+from glmplan.io.runs.importers.record import Imported, Importer, Source, by_text, notes, row_identifier
 from glmplan.units import GIB, Bytes, Ratio, Tokens
 
 __all__ = [
-    "KIND_LLAMACPP_LOG",
-    "KIND_SGLANG_LOG",
-    "KIND_TRTLLM_LOG",
-    "KIND_VLLM_LOG",
+    "IMPORTERS",
     "LoggedStart",
     "StartupLog",
     "imported",
@@ -29,10 +26,6 @@ __all__ = [
     "read_sglang_log",
     "read_trtllm_log",
     "read_vllm_log",
-    "recognise_llamacpp_log",
-    "recognise_sglang_log",
-    "recognise_trtllm_log",
-    "recognise_vllm_log",
     "start_up_logs",
     "weights_of_method",
 ]
@@ -198,16 +191,16 @@ class LoggedStart:
     weights: str | None
     accelerator: str | None  # catalogue name; None: the source does not name it
     measured_on: str  # empty: no date
-    multimodal: bool  # False: told not to serve images
+    multimodal: bool  # False: launched without images
     graphs: bool  # True: decode steps ran from captured graphs
-    graph_requests: float | None  # largest batch with a graph, as told (SGLang's ``cuda_graph_max_bs``)
+    graph_requests: float | None  # largest batch with a graph, by its setting (SGLang's ``cuda_graph_max_bs``)
     draft: Bytes | None  # separate weights of a draft model
     outside_torch: Bytes | None
     graph_estimate: Bytes | None
     total: Bytes | None
     free: Bytes | None  # before weights
     #: `glmplan.prediction.deployment.Settings` that may have been set, but are not in the source; others are the
-    #: engine's default, because engines print what they are told
+    #: engine's default, because engines print their settings
     unstated: frozenset[str]
     not_scored: str  # reason for which no prediction is compared with it; empty: compared
     note: str
@@ -411,7 +404,7 @@ def read_sglang_log(source: Source) -> Imported:
     Examples
     --------
     >>> log = "KV Cache is allocated. #tokens: 1000, K size: 2.00 GB, V size: 2.00 GB"
-    >>> read_vllm_log(Source("", log)).logged.kv_pool / 2**30
+    >>> read_sglang_log(Source("", log)).logged.kv_pool / 2**30
     4.0
     """
     text, log = source.text, StartupLog("sglang")
@@ -516,7 +509,7 @@ def read_trtllm_log(source: Source) -> Imported:
     Examples
     --------
     >>> log = "[TensorRT-LLM][INFO] [MemUsageChange] Allocated 5.95 GiB for max tokens in paged KV cache (86720)."
-    >>> read_vllm_log(Source("", log)).rows[0]["kv_pool_tokens"]
+    >>> read_trtllm_log(Source("", log)).rows[0]["kv_pool_tokens"]
     86720.0
     """
     text, log = source.text, StartupLog("trtllm")
@@ -651,3 +644,11 @@ def _buffers(text: str, pattern: str) -> dict[str, float]:
     for _, match in matches(text, pattern):
         found[match[1]] = float(match[2]) * _MIB
     return found
+
+
+IMPORTERS = (
+    Importer(KIND_VLLM_LOG, recognise_vllm_log, read_vllm_log),
+    Importer(KIND_SGLANG_LOG, recognise_sglang_log, read_sglang_log),
+    Importer(KIND_TRTLLM_LOG, recognise_trtllm_log, read_trtllm_log),
+    Importer(KIND_LLAMACPP_LOG, recognise_llamacpp_log, read_llamacpp_log),
+)
