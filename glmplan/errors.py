@@ -47,8 +47,11 @@ def nearest(name: str, choices: Iterable[str], count: int = 5, *, alike: float =
     >>> nearest("h20-sxm", ["h200-sxm", "b200-sxm", "mi300x"], 1)
     ['h200-sxm']
     """
-    plain = {one.lower(): one for one in sorted(set(choices))}
-    return [plain[one] for one in difflib.get_close_matches(name.lower(), sorted(plain), n=count, cutoff=alike)]
+    plain = {choice.lower(): choice for choice in sorted(set(choices))}
+    return [
+        plain[get_close_match]
+        for get_close_match in difflib.get_close_matches(name.lower(), sorted(plain), n=count, cutoff=alike)
+    ]
 
 
 #: control characters, invisible ones that change direction or join text, and half characters

@@ -126,12 +126,12 @@ def parse_quantity(text: object, dimension: str, *, signed: bool = False) -> flo
     base = next(iter(units))
     if not isinstance(text, str):
         raise SpecError(f"must be text with its unit, as in '1 {base}'", value=text)
-    found = _TEXT.fullmatch(text) if len(text) <= _LONGEST else None
-    if found is None:
+    result = _TEXT.fullmatch(text) if len(text) <= _LONGEST else None
+    if result is None:
         word = text.strip().lower().lstrip("+-")
         reason = "is not a finite number" if word.startswith(("nan", "inf")) else "is not a number with a unit"
         raise SpecError(f"{reason}, as in '1 {base}'", value=text)
-    sign, number, exponent, unit = found.groups()
+    sign, number, exponent, unit = result.groups()
     if not unit:
         raise SpecError(f"has no unit; write one of {', '.join(units)}", value=text)
     if unit not in units:
@@ -172,14 +172,14 @@ def whole_number(value: object, field: str, *, least: int = 1, most: int = 1 << 
     try:
         if isinstance(value, bool) or _is_odd(value):
             raise TypeError
-        found = int(value.strip().replace("_", "")) if isinstance(value, str) else operator.index(value)  # type: ignore[arg-type]
+        result = int(value.strip().replace("_", "")) if isinstance(value, str) else operator.index(value)  # type: ignore[arg-type]
     except (ValueError, TypeError):
         raise _not("a whole number", value, field) from None
-    if found < least:
-        raise SpecError(f"must be at least {least}", field=field, value=found)
-    if found > most:
-        raise SpecError(f"is too large: at most {most:,}", field=field, value=found)
-    return found
+    if result < least:
+        raise SpecError(f"must be at least {least}", field=field, value=result)
+    if result > most:
+        raise SpecError(f"is too large: at most {most:,}", field=field, value=result)
+    return result
 
 
 def finite_number(value: object, field: str) -> float:
@@ -193,12 +193,12 @@ def finite_number(value: object, field: str) -> float:
     try:
         if isinstance(value, bool | bytes) or _is_odd(value):
             raise TypeError
-        found = float(value)  # type: ignore[arg-type]
+        result = float(value)  # type: ignore[arg-type]
     except (ValueError, TypeError, OverflowError):
         raise _not("a number", value, field) from None
-    if not math.isfinite(found):
+    if not math.isfinite(result):
         raise SpecError("is not a finite number", field=field, value=value)
-    return found
+    return result
 
 
 def given_text(value: object, field: str) -> str:
@@ -243,14 +243,14 @@ def read_above_zero(given: object, field: str, dimension: str) -> float:
     """
     if isinstance(given, str):
         try:
-            found = parse_quantity(given, dimension)
+            result = parse_quantity(given, dimension)
         except SpecError as error:
             raise SpecError(error.message, field=field, value=given) from None
     else:
-        found = finite_number(given, field)
-    if found <= 0:
+        result = finite_number(given, field)
+    if result <= 0:
         raise SpecError("must be more than 0", field=field, value=given)
-    return found
+    return result
 
 
 def read_watts(given: object, field: str) -> float:

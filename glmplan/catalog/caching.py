@@ -36,15 +36,15 @@ def remembered(*, records: int = 1, most: int = 64) -> Callable[[_Function], _Fu
         @wraps(function)
         def answer(*given: Any) -> Any:
             key = (*map(id, given[:records]), *given[records:])
-            found = known.get(key)
-            if found is None:
+            result = known.get(key)
+            if result is None:
                 # records are held with their result, so that their ids are not reused
-                found = (given[:records], function(*given))
+                result = (given[:records], function(*given))
                 while len(known) >= most:
                     oldest: Any = next(iter(known), None)
                     known.pop(oldest, None)
-                known[key] = found
-            return found[1]
+                known[key] = result
+            return result[1]
 
         answer.cache_clear = known.clear  # type: ignore[attr-defined]
         return answer  # type: ignore[return-value]

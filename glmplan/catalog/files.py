@@ -156,12 +156,12 @@ def read_bytes(path: str | Path, *, most: ByteCount = MOST_OF_A_FILE) -> bytes:
         if size > most:
             raise _too_large(path, most)
         # files of the kernel have size 0, and files grow: the bytes that are read count
-        found = stream.read(size + 1)
-        while len(found) > size and (more := stream.read(_PIECE)):
-            found += more
-            if len(found) > most:
+        result = stream.read(size + 1)
+        while len(result) > size and (more := stream.read(_PIECE)):
+            result += more
+            if len(result) > most:
                 raise _too_large(path, most)
-    return found
+    return result
 
 
 def _too_large(path: str | Path, most: int, how: str = "holds") -> SpecError:
@@ -184,20 +184,20 @@ def read_packed(path: str | Path, *, most: ByteCount = MOST_OF_RUNS) -> bytes:
         return data
     import zlib
 
-    found = bytearray()
+    result = bytearray()
     try:
         # gzip allows several members one after another; zeros may fill the end
         while data.strip(b"\0"):
             part = zlib.decompressobj(wbits=31)
-            found += part.decompress(data, most + 1 - len(found))
-            if len(found) > most:
+            result += part.decompress(data, most + 1 - len(result))
+            if len(result) > most:
                 raise _too_large(path, most, "unpacks to")
             if not part.eof:
                 raise SpecError("is a gzip file that is cut off: copy it again", file=path)
             data = part.unused_data
     except zlib.error:
         raise SpecError("is a gzip file that is broken: copy it again", file=path) from None
-    return bytes(found)
+    return bytes(result)
 
 
 def read_text(path: str | Path, *, most: ByteCount = MOST_OF_A_FILE) -> str:
@@ -327,8 +327,8 @@ def parse_json(text: str | bytes, *, file: str | Path | None = None, field: str 
         depth += 1
         if depth > _DEEPEST:
             raise bad(f"it is nested deeper than {_DEEPEST} levels")
-        inside = (one.values() if isinstance(one, dict) else one for one in level)
-        level = [one for held in inside for one in held if isinstance(one, dict | list)]
+        inside = (item.values() if isinstance(item, dict) else item for item in level)
+        level = [item for held in inside for item in held if isinstance(item, dict | list)]
     return value
 
 
@@ -367,14 +367,14 @@ def read_entries(path: str | Path, table: str, fields: Collection[str]) -> tuple
     >>> read_entries(file, "rules", {"engine"})
     ({'engine': 'vllm', 'source': 'https://docs.vllm.ai'},)
     """
-    found = tuple(read_toml(path)[table])
-    for entry in found:
+    result = tuple(read_toml(path)[table])
+    for entry in result:
         for field in entry:
             if field not in (known := {*fields, "source", "in_view"}):
                 raise SpecError(f"is not a field of {table}", file=path, value=field, choices=known)
         if not entry.get("source"):
             raise SpecError("has no source", file=path, field=table, value=str(entry))
-    return found
+    return result
 
 
 def write_atomically(path: str | Path, content: str | bytes | Iterable[bytes]) -> None:
@@ -491,9 +491,9 @@ def aliases_in(folder: Path) -> dict[str, str]:
     """
     aliases: dict[str, str] = {}
     for name in names_in(folder):
-        found = _ALIASES.search(read_bytes(folder / f"{name}.toml"))
-        if found:
-            line = f"aliases = {found[1].decode()}"
+        match = _ALIASES.search(read_bytes(folder / f"{name}.toml"))
+        if match:
+            line = f"aliases = {match[1].decode()}"
             aliases.update({plain_name(alias): name for alias in rtoml.loads(line)["aliases"]})
     return aliases
 
@@ -534,7 +534,7 @@ def archive_of(path: str | Path, what: str) -> Iterator[zipfile.ZipFile]:
             raise SpecError(words, file=path) from None
         archive.filename = str(path)
         with archive, understood(path, what):
-            if any(one.flag_bits & 1 for one in archive.infolist()):
+            if any(item.flag_bits & 1 for item in archive.infolist()):
                 raise SpecError("is protected with a password: save it without one", file=path)
             names = archive.namelist()
             if len(set(names)) != len(names):

@@ -115,9 +115,9 @@ def weight_format(name: str) -> WeightFormat:
     >>> weight_format("bpw:3.65").bytes
     0.45625
     """
-    found = WEIGHT_FORMATS.get(name.lower())
-    if found is not None:
-        return found
+    result = WEIGHT_FORMATS.get(name.lower())
+    if result is not None:
+        return result
     if name.lower().startswith("bpw:"):
         try:
             bits = float(name[4:])
@@ -137,7 +137,7 @@ def kv_format(name: str) -> KvFormat:
     >>> kv_format("fp8").bytes
     1.0
     """
-    found = KV_FORMATS.get(name.lower())
-    if found is None:
+    result = KV_FORMATS.get(name.lower())
+    if result is None:
         raise SpecError("is not a KV cache format", field="kv", value=name, choices=KV_FORMATS)
-    return found
+    return result

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-__all__ = ["FIELD", "gone", "out_of_view", "stands", "still_there"]
+__all__ = ["FIELD", "gone", "out_of_view", "remaining_rules", "stands"]
 
 #: field of an entry
 FIELD = "in_view"
@@ -31,17 +31,17 @@ def gone(names: Sequence[str], groups: frozenset[str]) -> bool:
     return bool(names) and groups.issuperset(names)
 
 
-def still_there(entries: Sequence[_Entry]) -> tuple[_Entry, ...]:
+def remaining_rules(entries: Sequence[_Entry]) -> tuple[_Entry, ...]:
     """Return the entries that remain under `out_of_view`; otherwise all.
 
     Examples
     --------
     >>> rules = [{"engine": "a", "in_view": ["one"]}, {"engine": "b"}]
     >>> with out_of_view({"one"}):
-    ...     len(still_there(rules))
+    ...     len(remaining_rules(rules))
     1
     """
-    return tuple(one for one in entries if stands(one.get(FIELD, ()))) if _OUT.get() else tuple(entries)
+    return tuple(entry for entry in entries if stands(entry.get(FIELD, ()))) if _OUT.get() else tuple(entries)
 
 
 def stands(names: Sequence[str]) -> bool:

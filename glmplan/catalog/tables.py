@@ -65,13 +65,13 @@ def table_text(rows: Iterable[Mapping[str, Any]]) -> str:
     12              7
     """
     raw = list(rows)
-    found = [{name: _cell(value) for name, value in row.items()} for row in raw]
-    if not found:
+    result = [{name: _cell(value) for name, value in row.items()} for row in raw]
+    if not result:
         return ""
-    names = list(found[0])
+    names = list(result[0])
     right = {name: any(isinstance(row.get(name), int | float) for row in raw) for name in names}
-    wide = {name: max(len(name), *(len(row.get(name, "")) for row in found)) for name in names}
-    lines = [names, *([row.get(name, "") for name in names] for row in found)]
+    wide = {name: max(len(name), *(len(row.get(name, "")) for row in result)) for name in names}
+    lines = [names, *([row.get(name, "") for name in names] for row in result)]
     return "\n".join(
         "  ".join(
             cell.rjust(wide[name]) if right[name] else cell.ljust(wide[name])

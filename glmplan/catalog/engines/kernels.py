@@ -12,7 +12,7 @@ from typing import Any
 
 from glmplan.catalog.files import data_folder, read_entries
 from glmplan.catalog.formats import WEIGHT_FORMATS, WeightFormat
-from glmplan.catalog.rule_provenance import still_there
+from glmplan.catalog.rule_provenance import remaining_rules
 from glmplan.errors import SpecError
 from glmplan.units import Bytes, Ratio, Tokens
 
@@ -83,15 +83,15 @@ class AttentionRule:
 @cache
 def _entries() -> tuple[dict[str, Any], ...]:
     file = data_folder("hardware_db") / "kernels.toml"
-    found = read_entries(file, "kernels", _FIELDS)
-    for entry in found:
+    result = read_entries(file, "kernels", _FIELDS)
+    for entry in result:
         for field, choices in (("weights", WEIGHT_FORMATS), ("runs_as", KERNEL_FORMATS)):
             if entry.get(field) not in choices:
                 raise SpecError("is not a format", file=file, field=field, value=str(entry.get(field)), choices=choices)
         if entry.get("product", _PRODUCTS[0]) not in _PRODUCTS:
             said = str(entry["product"])
             raise SpecError("is not a product", file=file, field="product", value=said, choices=_PRODUCTS)
-    return found
+    return result
 
 
 @cache
@@ -110,7 +110,7 @@ def kernel_rule(engine: str, silicon: str, weights: WeightFormat, product: str, 
     >>> kernel_rule("llama.cpp", "8", WEIGHT_FORMATS["q4_k"], "gemm").form
     'int4'
     """
-    for entry in still_there(_entries()):
+    for entry in remaining_rules(_entries()):
         named = entry["engine"] == engine and entry["weights"] == weights.name and silicon in entry["silicon"]
         if named and entry.get("product", product) == product and entry.get("asked", asked) == asked:
             form = entry["runs_as"]
@@ -141,7 +141,7 @@ def attention_rule(engine: str, backend: str, silicon: str = "", kv: str = "") -
     # "default" stands in tables without a known backend; it is also the name of a kernel of one engine
     word = next(iter(said.split()), "").replace("default", "")
     file = data_folder("hardware_db") / "kernels.toml"
-    for entry in still_there(_attention_entries()):
+    for entry in remaining_rules(_attention_entries()):
         if missing := [field for field in _ATTENTION if not entry.get(field)]:
             raise SpecError("is missing or zero", file=file, field=missing[0])
         if entry["engine"] != engine or silicon not in entry.get("silicon", [silicon]):
@@ -198,7 +198,7 @@ def collective_engine(engine: str, silicon: str) -> str:
 
 def _said(table: str, field: str, engine: str, silicon: str) -> str:
     file = data_folder("hardware_db") / "kernels.toml"
-    for entry in still_there(read_entries(file, table, {"engine", "silicon", field, "note"})):
+    for entry in remaining_rules(read_entries(file, table, {"engine", "silicon", field, "note"})):
         if entry["engine"] == engine and silicon in entry["silicon"]:
             return str(entry[field])
     return ""
@@ -214,7 +214,7 @@ def shared_beside(engine: str, silicon: str, release: tuple[int, ...] | None = N
     (256.0, 0.0, 0.0)
     """
     fields = {"engine", "silicon", "since", "tokens", "note"}
-    for entry in still_there(read_entries(data_folder("hardware_db") / "kernels.toml", "beside", fields)):
+    for entry in remaining_rules(read_entries(data_folder("hardware_db") / "kernels.toml", "beside", fields)):
         since = tuple(int(number) for number in entry["since"].split("."))
         if entry["engine"] == engine and silicon in entry["silicon"] and (release is None or release >= since):
             return float(entry["tokens"])
@@ -230,12 +230,12 @@ def misnamed_tables() -> dict[tuple[str, str], str]:
     "Triton was measured under Marlin's name, which is what vLLM runs"
     """
     file = data_folder("hardware_db") / "kernels.toml"
-    found = {}
+    result = {}
     for entry in read_entries(file, "misnamed", fields := {"engine", "backend", "note"}):
         for field in sorted(fields - entry.keys()):
             raise SpecError("is missing", file=file, field=f"misnamed.{field}")
-        found[entry["engine"], entry["backend"]] = str(entry["note"])
-    return found
+        result[entry["engine"], entry["backend"]] = str(entry["note"])
+    return result
 
 
 @cache
@@ -253,7 +253,7 @@ def expert_path(engine: str, backend: str, pairs: Ratio, day: str = "") -> str:
     ['', '', 'dynamic']
     """
     fields = {"engine", "backend", "path", "pairs", "until", "note"}
-    for entry in still_there(read_entries(data_folder("hardware_db") / "kernels.toml", "experts", fields)):
+    for entry in remaining_rules(read_entries(data_folder("hardware_db") / "kernels.toml", "experts", fields)):
         fits = entry["engine"] == engine and entry["backend"] == backend and pairs >= entry["pairs"]
         if fits and (day or "9") < entry.get("until", "9999"):
             return str(entry["path"])
@@ -284,8 +284,8 @@ def sparse_since(engine: str, capability: str) -> str | None:
     >>> sparse_since("vllm", "12.0"), sparse_since("vllm", "8.0")
     ('0.24.0', None)
     """
-    found = _sparse_release(engine, capability)
-    return None if found is None else str(found["since"])
+    result = _sparse_release(engine, capability)
+    return None if result is None else str(result["since"])
 
 
 def sparse_words(engine: str, capability: str, *, rotary: bool = True) -> tuple[str, ...]:
@@ -298,10 +298,10 @@ def sparse_words(engine: str, capability: str, *, rotary: bool = True) -> tuple[
     >>> sparse_words("vllm", "12.0")
     ('--kv-cache-dtype fp8_ds_mla',)
     """
-    found = _sparse_release(engine, capability)
-    if found is None:
+    result = _sparse_release(engine, capability)
+    if result is None:
         return ()
-    return tuple(str(one) for one in found["told" if rotary else "told_without_rotary"])
+    return tuple(str(item) for item in result["told" if rotary else "told_without_rotary"])
 
 
 def _sparse_release(engine: str, capability: str) -> dict[str, Any] | None:
@@ -323,5 +323,5 @@ def sparse_capabilities() -> frozenset[str]:
     ['10.0', '10.3', '9.0']
     """
     file = data_folder("hardware_db") / "kernels.toml"
-    found = still_there(read_entries(file, "sparse_latent", {"library", "compute_capability", "note"}))
-    return frozenset(str(one) for entry in found for one in entry["compute_capability"])
+    result = remaining_rules(read_entries(file, "sparse_latent", {"library", "compute_capability", "note"}))
+    return frozenset(str(item) for entry in result for item in entry["compute_capability"])

@@ -220,10 +220,10 @@ def _by_words(when: When, given: Conditions) -> Verdict:
             return "absent"
     if when.accelerators:
         # an accelerator described by a user has the chip of one of the catalogue
-        named = [one for one in (given.accelerator, given.same_chip) if one is not None]
+        named = [item for item in (given.accelerator, given.same_chip) if item is not None]
         if not named:
             verdict = "possible"
-        elif not any(_matches(one, when.accelerators) for one in named):
+        elif not any(_matches(item, when.accelerators) for item in named):
             return "absent"
     if when.without_vendors:
         if given.vendor is None:
@@ -342,8 +342,8 @@ def _walls(conditions: Conditions, verdict: Verdict) -> tuple[Wall, ...]:
     if unknown:
         raise SpecError("is not an option that walls know", field="options", value=min(unknown), choices=OPTIONS)
     every = (*load_engine(conditions.engine).walls, *load_engine("any").walls)
-    found = [wall for wall in every if judge(wall, conditions) == verdict]
-    return tuple(sorted(found, key=lambda wall: _SEVERITIES.index(wall.severity)))
+    result = [wall for wall in every if judge(wall, conditions) == verdict]
+    return tuple(sorted(result, key=lambda wall: _SEVERITIES.index(wall.severity)))
 
 
 def walls_for(conditions: Conditions) -> tuple[Wall, ...]:
@@ -414,20 +414,20 @@ def host_options(host: Host, group: int) -> frozenset[str]:
 
     roots = [root_of(slot.parent) for slot in host.slots]
     on_socket = [sockets.get(root) for root in roots if root is not None]
-    found: set[str] = set()
+    result: set[str] = set()
     if host.scale_up is None and len(set(on_socket)) > 1:
         largest = max(on_socket.count(socket) for socket in on_socket)
-        found |= {"dual-socket"} if group > largest else set()
+        result |= {"dual-socket"} if group > largest else set()
     if any(slot.parent in above for slot in host.slots):
-        found.add("pcie-switch")
+        result.add("pcie-switch")
     shown = {root_of(device.parent) for device in host.devices if device.kind == "display"} - {None}
     if shown & set(roots):
-        found.add("display-on-the-fabric")
+        result.add("display-on-the-fabric")
     if host.conditions.p2p == "direct":
-        found.add("force-p2p")
+        result.add("force-p2p")
     if host.conditions.nccl_graph == "tuned":
-        found.add("nccl-xml")
-    return frozenset(found)
+        result.add("nccl-xml")
+    return frozenset(result)
 
 
 def conditions_of(

@@ -79,9 +79,9 @@ class ExpertKernel:
 
     def pads(self, form: str, *, silicon: str | None, model: str) -> bool:
         """Return True if the kernel pads experts of this format, compute capability (None: any) and model."""
-        if form not in self.formats or (self.models and not any(fnmatchcase(model, one) for one in self.models)):
+        if form not in self.formats or (self.models and not any(fnmatchcase(model, item) for item in self.models)):
             return False
-        return not self.silicon or not silicon or any(fnmatchcase(silicon, one) for one in self.silicon)
+        return not self.silicon or not silicon or any(fnmatchcase(silicon, item) for item in self.silicon)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +156,11 @@ class Loading:
         >>> found.backend, found.inner, found.hidden
         ('marlin', 128, 256)
         """
-        for one in self.expert_kernels:
-            if not one.pads(form, silicon=silicon, model=model) or not _holds(one, version):
+        for expert_kernel in self.expert_kernels:
+            if not expert_kernel.pads(form, silicon=silicon, model=model) or not _holds(expert_kernel, version):
                 continue
-            if one.chosen if backend is None else backend.lower().startswith(one.backend):
-                return one
+            if expert_kernel.chosen if backend is None else backend.lower().startswith(expert_kernel.backend):
+                return expert_kernel
         return None
 
     def copied(self, form: str, *, version: str | None, silicon: str | None, certain: bool) -> Bits:
@@ -175,13 +175,13 @@ class Loading:
         >>> [rule.copied("nvfp4", version=None, silicon=one, certain=True) for one in ("9.0", "10.0")]
         [0.5, 0.0]
         """
-        for one in self.scale_copies:
-            if form not in one.formats or one.certain != certain:
+        for scale_copy in self.scale_copies:
+            if form not in scale_copy.formats or scale_copy.certain != certain:
                 continue
-            if not any(fnmatchcase(silicon or "", each) for each in one.silicon):
+            if not any(fnmatchcase(silicon or "", each) for each in scale_copy.silicon):
                 continue
-            if _holds(one, version):
-                return one.bits
+            if _holds(scale_copy, version):
+                return scale_copy.bits
         return 0.0
 
     def part_multiple(
@@ -201,15 +201,15 @@ class Loading:
         >>> rule.part_multiple("fp8-block", "routed_experts", version="0.28.0", **told) is None
         True
         """
-        for one in self.part_multiples:
-            if form not in one.formats or (one.classes and tensor_class not in one.classes):
+        for item in self.part_multiples:
+            if form not in item.formats or (item.classes and tensor_class not in item.classes):
                 continue
-            if one.vendors and vendor not in one.vendors:
+            if item.vendors and vendor not in item.vendors:
                 continue
-            if one.models and not any(fnmatchcase(model, pattern) for pattern in one.models):
+            if item.models and not any(fnmatchcase(model, pattern) for pattern in item.models):
                 continue
-            if _holds(one, version):
-                return one
+            if _holds(item, version):
+                return item
         return None
 
     def keeps_draft_embedding(self, head: DraftHead, version: str | None) -> bool:
@@ -234,9 +234,9 @@ class Loading:
 
     def kept(self, model: str, tensor_class: str) -> WeightFormat | None:
         """Return the format in which a model's tensor class is kept, None as stored."""
-        for one in self.kept_wide:
-            if one.tensor_class == tensor_class and any(fnmatchcase(model, pattern) for pattern in one.models):
-                return weight_format(one.format)
+        for item in self.kept_wide:
+            if item.tensor_class == tensor_class and any(fnmatchcase(model, pattern) for pattern in item.models):
+                return weight_format(item.format)
         return None
 
 
@@ -250,12 +250,12 @@ def read_loading(content: Mapping[str, Any] | None, *, file: object) -> Loading:
         return AS_STORED
     rest = dict(content)
     try:
-        kernels = tuple(ExpertKernel(**_tuples(one)) for one in rest.pop("expert_kernels", ()))
-        wide = tuple(KeptWide(**_tuples(one)) for one in rest.pop("kept_wide", ()))
-        copies = tuple(ScaleCopy(**_tuples(one)) for one in rest.pop("scale_copies", ()))
-        parts = tuple(PartMultiple(**_tuples(one)) for one in rest.pop("part_multiples", ()))
+        kernels = tuple(ExpertKernel(**_tuples(item)) for item in rest.pop("expert_kernels", ()))
+        wide = tuple(KeptWide(**_tuples(item)) for item in rest.pop("kept_wide", ()))
+        copies = tuple(ScaleCopy(**_tuples(item)) for item in rest.pop("scale_copies", ()))
+        parts = tuple(PartMultiple(**_tuples(item)) for item in rest.pop("part_multiples", ()))
         rotary = weight_format(rest.pop("rotary")).bytes if "rotary" in rest else 0.0
-        found = Loading(
+        result = Loading(
             **rest,
             rotary_bytes=rotary,
             expert_kernels=kernels,
@@ -265,11 +265,11 @@ def read_loading(content: Mapping[str, Any] | None, *, file: object) -> Loading:
         )
     except TypeError as error:
         raise SpecError(f"has a field that is not known: {error}", file=str(file), field="loading") from None
-    entries: tuple[ExpertKernel | PartMultiple, ...] = (*found.expert_kernels, *found.part_multiples)
-    listed = {form for one in entries for form in one.formats}
-    for name in listed | {one.format for one in found.kept_wide}:
+    entries: tuple[ExpertKernel | PartMultiple, ...] = (*result.expert_kernels, *result.part_multiples)
+    listed = {form for entry in entries for form in entry.formats}
+    for name in listed | {item.format for item in result.kept_wide}:
         weight_format(name)
-    return found
+    return result
 
 
 def _holds(one: ExpertKernel | ScaleCopy | PartMultiple, version: str | None) -> bool:
@@ -480,15 +480,15 @@ class MemoryRule:
         >>> [rule.profiling_of(one, dense=False).sampler for one in ("0.16.0", "0.17.1", "0.29.0")]
         [38, 14, 2]
         """
-        found = [
-            one
-            for one in self.profiling
-            if _in_versions(one, version)
-            and (dense or not one.dense)
-            and not (quantised and one.unquantised)
-            and (not one.models or any(fnmatchcase(model, each) for each in one.models))
+        result = [
+            item
+            for item in self.profiling
+            if _in_versions(item, version)
+            and (dense or not item.dense)
+            and not (quantised and item.unquantised)
+            and (not item.models or any(fnmatchcase(model, each) for each in item.models))
         ]
-        return found[-1] if found else None
+        return result[-1] if result else None
 
     def indexer_of(self, version: str | None) -> IndexerTrial | None:
         """Return the trial-run memory of the sparse indexer of a version; None: none.
@@ -499,8 +499,8 @@ class MemoryRule:
         >>> rule.indexer_of("0.11.0") is None, rule.indexer_of("0.18.0").requests
         (True, 40)
         """
-        found = [one for one in self.indexer if _in_versions(one, version)]
-        return found[-1] if found else None
+        result = [item for item in self.indexer if _in_versions(item, version)]
+        return result[-1] if result else None
 
     def paging_of(self, version: str | None) -> Paging | None:
         """Return the paging of a version; None where kinds of layers share no pages.
@@ -510,8 +510,8 @@ class MemoryRule:
         >>> [load_memory_rule("vllm").paging_of(one).printed for one in ("0.19.0", "0.22.1")]
         ['blocks', 'requests']
         """
-        found = [one for one in self.paging if _in_versions(one, version)]
-        return found[-1] if found else None
+        result = [item for item in self.paging if _in_versions(item, version)]
+        return result[-1] if result else None
 
     def split_of(self, version: str | None) -> PoolSplit | None:
         """Return the pool split of a version; None where kinds of layers share the pool.
@@ -527,8 +527,8 @@ class MemoryRule:
         from glmplan.catalog.engines.limitations import load_engine
 
         version = version or (load_engine(self.engine).newest if self.split else None)
-        found = [one for one in self.split if _in_versions(one, version)]
-        return found[-1] if found else None
+        result = [item for item in self.split if _in_versions(item, version)]
+        return result[-1] if result else None
 
     def expansion_of(self, version: str | None, kv: str) -> ExpansionReserve | None:
         """Return the reserve of a version for expanded latents; None without one.
@@ -542,8 +542,8 @@ class MemoryRule:
         from glmplan.catalog.engines.limitations import load_engine
 
         version = version or (load_engine(self.engine).newest if self.expansion else None)
-        found = [one for one in self.expansion if kv in one.formats and _in_versions(one, version)]
-        return found[-1] if found else None
+        result = [item for item in self.expansion if kv in item.formats and _in_versions(item, version)]
+        return result[-1] if result else None
 
     def step_of(self, version: str | None) -> StepBuffer | None:
         """Return the step buffer of a version; None for engines without one.
@@ -554,8 +554,8 @@ class MemoryRule:
         >>> [rule.step_of(one).mask for one in ("b9193", None)]
         [6, 2]
         """
-        found = [one for one in self.step if _in_versions(one, version)]
-        return found[-1] if found else None
+        result = [item for item in self.step if _in_versions(item, version)]
+        return result[-1] if result else None
 
     def workspace_of(
         self, form: str, *, version: str | None, silicon: str | None, backend: str | None
@@ -568,11 +568,11 @@ class MemoryRule:
         >>> [rule.workspace_of("bf16", version=one, silicon="8.0", backend=None) is None for one in ("0.11.0", None)]
         [True, False]
         """
-        for one in self.workspaces:
-            chosen = any(fnmatchcase(silicon or "", each) for each in one.silicon)
-            asked = backend is None or backend.lower().startswith(one.backend)
-            if form in one.formats and chosen and asked and _in_versions(one, version):
-                return one
+        for workspace in self.workspaces:
+            chosen = any(fnmatchcase(silicon or "", each) for each in workspace.silicon)
+            asked = backend is None or backend.lower().startswith(workspace.backend)
+            if form in workspace.formats and chosen and asked and _in_versions(workspace, version):
+                return workspace
         return None
 
     def default(
@@ -592,10 +592,10 @@ class MemoryRule:
             return None
         engine, setting = self.defaults_of or self.engine, self.defaults[name]
         try:
-            found = engine_default(engine, setting, version=version, memory=memory, accelerator=accelerator, tp=tp)
+            result = engine_default(engine, setting, version=version, memory=memory, accelerator=accelerator, tp=tp)
         except UnknownFact:
             return None
-        return float(found)
+        return float(result)
 
 
 def _in_versions(
@@ -637,25 +637,25 @@ def load_memory_rule(engine: str) -> MemoryRule:
         content["fraction_rule"] = FractionRule(**content["fraction_rule"])
     content["loading"] = read_loading(content.get("loading"), file=file)
     content["profiling"] = tuple(
-        ProfilingRun(**one | {"models": tuple(one.get("models", ()))}) for one in content.get("profiling", ())
+        ProfilingRun(**item | {"models": tuple(item.get("models", ()))}) for item in content.get("profiling", ())
     )
     content["indexer"] = tuple(
-        IndexerTrial(**one | {"logits": parse_quantity(one.get("logits", "0 B"), "bytes")})
-        for one in content.get("indexer", ())
+        IndexerTrial(**item | {"logits": parse_quantity(item.get("logits", "0 B"), "bytes")})
+        for item in content.get("indexer", ())
     )
     content["split"] = tuple(
-        PoolSplit(**one | {"models": tuple(one["models"]), "shared": tuple(one.get("shared", ()))})
-        for one in content.get("split", ())
+        PoolSplit(**item | {"models": tuple(item["models"]), "shared": tuple(item.get("shared", ()))})
+        for item in content.get("split", ())
     )
     content["expansion"] = tuple(
-        ExpansionReserve(**one | {"formats": tuple(one["formats"])}) for one in content.get("expansion", ())
+        ExpansionReserve(**item | {"formats": tuple(item["formats"])}) for item in content.get("expansion", ())
     )
-    content["step"] = tuple(StepBuffer(**one) for one in content.get("step", ()))
-    content["paging"] = tuple(Paging(**one) for one in content.get("paging", ()))
-    content["workspaces"] = tuple(Workspace(**one) for one in content.get("workspaces", ()))
+    content["step"] = tuple(StepBuffer(**item) for item in content.get("step", ()))
+    content["paging"] = tuple(Paging(**item) for item in content.get("paging", ()))
+    content["workspaces"] = tuple(Workspace(**item) for item in content.get("workspaces", ()))
     if "free_target" in content:
         content["free_target"] = parse_quantity(content["free_target"], "bytes")
-    unknown = sorted(set(content) - {one.name for one in fields(MemoryRule)})
+    unknown = sorted(set(content) - {item.name for item in fields(MemoryRule)})
     if unknown:
         raise SpecError("is not a field of a memory rule", file=file, field=unknown[0])
     return MemoryRule(**content)
@@ -693,7 +693,8 @@ def static_fraction(
     reserve = reserve + np.where(many > 1, largest * many * each, 0.0)
     reserve = np.where(part > rule.large_part, np.maximum(reserve, rule.least_on_large_parts), reserve)
     reserve = reserve + rule.with_draft * draft
-    return np.round((part - reserve) / part, 3)
+    fraction: np.ndarray = np.round((part - reserve) / part, 3)
+    return fraction
 
 
 def tower_factor(rule: FractionRule, layers: int | None, width: int | None) -> Ratio:
@@ -758,5 +759,5 @@ def stated_fraction(notes: str) -> Ratio | None:
     (0.92, 0.93)
     >>> stated_fraction("MMLU 0.873")
     """
-    found = re.search(r"(?:mem(?:ory)?[- _]?(?:fraction|util\w*)|gpu[- _](?:memory[- _])?util)\S*[ =]+(0\.\d+)", notes)
-    return float(found[1]) if found else None
+    match = re.search(r"(?:mem(?:ory)?[- _]?(?:fraction|util\w*)|gpu[- _](?:memory[- _])?util)\S*[ =]+(0\.\d+)", notes)
+    return float(match[1]) if match else None

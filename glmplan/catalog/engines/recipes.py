@@ -91,8 +91,8 @@ def best_recipe(
         apart = abs((one.cards or 0) - cards)
         return one.accelerator == accelerator, one.checkpoint == checkpoint, one.verified, -apart, one.date
 
-    found = [one for one in recipes_of(model) if one.engine == engine and not _later(one.since, version)]
-    return max(found, key=rank, default=None)
+    result = [one for one in recipes_of(model) if one.engine == engine and not _later(one.since, version)]
+    return max(result, key=rank, default=None)
 
 
 def _later(since: str, version: str | None) -> bool:
@@ -112,7 +112,7 @@ def option_groups(text: str) -> tuple[str, ...]:
     >>> option_groups('--a 1 --b {"x": [1, 2]} --c')
     ('--a 1', '--b {"x": [1, 2]}', '--c')
     """
-    return tuple(one.strip() for one in re.split(r"\s+(?=--?[A-Za-z])", text.strip()) if one.strip())
+    return tuple(word.strip() for word in re.split(r"\s+(?=--?[A-Za-z])", text.strip()) if word.strip())
 
 
 def option_name(group: str) -> str:
@@ -159,8 +159,8 @@ def options_of_plans(engine: str) -> tuple[frozenset[str], frozenset[str]]:
     >>> "--tensor-parallel-size" in decided, "--reasoning-parser" in of_model
     (True, True)
     """
-    found = read_toml(data_folder("hardware_db") / "recipes" / "options.toml").get(engine, {})
-    return frozenset(found.get("decided", ())), frozenset(found.get("of_model", ()))
+    result = read_toml(data_folder("hardware_db") / "recipes" / "options.toml").get(engine, {})
+    return frozenset(result.get("decided", ())), frozenset(result.get("of_model", ()))
 
 
 def options_file(engine: str) -> str | None:
@@ -171,8 +171,8 @@ def options_file(engine: str) -> str | None:
     >>> options_file("trtllm"), options_file("vllm")
     ('options.yaml', None)
     """
-    found = read_toml(data_folder("hardware_db") / "recipes" / "options.toml").get(engine, {})
-    return str(found["rest_in"]) if "rest_in" in found else None
+    result = read_toml(data_folder("hardware_db") / "recipes" / "options.toml").get(engine, {})
+    return str(result["rest_in"]) if "rest_in" in result else None
 
 
 #: name of the newest release with evidence
@@ -208,7 +208,7 @@ def known_version(engine: str, version: str | None) -> str | None:
             raise SpecError(message, value=version)
         return version
     if known.published is not None and not known.published.holds(version):
-        before = [one for one in known.published.versions if version_key(one) <= key]
+        before = [item for item in known.published.versions if version_key(item) <= key]
         nearest = before[-1] if before else known.published.versions[0]
         raise SpecError(f"is no version of {known.full_name} that was published; nearest: {nearest}", value=version)
     return version

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from glmplan.catalog.files import aliases_in, data_folder, names_in, plain_name, read_entries, read_toml
-from glmplan.catalog.rule_provenance import still_there
+from glmplan.catalog.rule_provenance import remaining_rules
 from glmplan.errors import SpecError, UnknownName, nearest
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def refused_accelerators() -> dict[str, str]:
     True
     """
     entries = read_entries(_folder().parent / "refused.toml", "refused", {"name", "why"})
-    return {entry["name"]: entry["why"] for entry in still_there(entries)}
+    return {entry["name"]: entry["why"] for entry in remaining_rules(entries)}
 
 
 def load_accelerator(name: str | Path) -> Accelerator:
@@ -160,9 +160,9 @@ def nearest_accelerators(name: str, count: int = 5) -> list[str]:
     """
     names = {**{name: name for name in accelerator_names()}, **accelerator_aliases()}
     key = plain_name(name)
-    for vendor in {plain_name(load_accelerator(one).vendor) for one in accelerator_names()}:
+    for vendor in {plain_name(load_accelerator(accelerator_name).vendor) for accelerator_name in accelerator_names()}:
         key = key.removeprefix(f"{vendor}-")
-    begun = [one for one in names if key and one.startswith(f"{key}-")]
+    begun = [item for item in names if key and item.startswith(f"{key}-")]
     matches = [*nearest(key, begun, len(names), alike=0.0), *nearest(key, names, 8)]
     return list(dict.fromkeys(names[match] for match in matches))[:count]
 
@@ -184,9 +184,9 @@ def split_count(text: str) -> tuple[int, str]:
     >>> split_count("6xrtx-pro-6000-ws"), split_count("dgx-spark")
     ((6, 'rtx-pro-6000-ws'), (1, 'dgx-spark'))
     """
-    found = re.fullmatch(r"\s*(\d{1,6})\s*[xX×]\s*(\S.*?)\s*", text)
-    if found is None:
+    match = re.fullmatch(r"\s*(\d{1,6})\s*[xX×]\s*(\S.*?)\s*", text)
+    if match is None:
         return 1, text.strip()
-    if int(found[1]) == 0:
+    if int(match[1]) == 0:
         raise SpecError("asks for no accelerator", value=text)
-    return int(found[1]), found[2]
+    return int(match[1]), match[2]

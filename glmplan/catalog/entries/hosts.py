@@ -196,12 +196,12 @@ def _not_found(name: str, part: str, count: int) -> UnknownName:
     parts = nearest_accelerators(plain)
     if part != name:
         # with a count, an accelerator was meant
-        close = [f"{count}x{one}" if count > 1 else one for one in parts]
+        close = [f"{count}x{item}" if count > 1 else item for item in parts]
         hint = f"nearest: {', '.join(close)}" if close else "see `glmplan hardware list`"
         return UnknownName(f"is not a known accelerator; {hint}", value=part)
     hosts = nearest(plain, [*host_names(), *host_aliases()])
-    begun = [one for one in parts if one.startswith(f"{plain}-")]
-    close = list(dict.fromkeys([*begun, *(host_aliases().get(one, one) for one in hosts), *parts]))[:5]
+    begun = [item for item in parts if item.startswith(f"{plain}-")]
+    close = list(dict.fromkeys([*begun, *(host_aliases().get(item, item) for item in hosts), *parts]))[:5]
     hint = f"nearest: {', '.join(close)}" if close else "see `glmplan hardware list`"
     return UnknownName(f"is not a known host or accelerator; {hint}", value=name)
 

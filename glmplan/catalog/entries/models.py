@@ -78,12 +78,12 @@ def model_repositories() -> dict[str, str]:
     'glm-5.1'
     """
     folder = data_folder("model_specs")
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for name in model_names():
         for line in text_lines(folder / f"{name}.toml"):
             if line.startswith("repository = "):
-                found.setdefault(line.partition("=")[2].strip().strip('"').lower(), name)
-    return found
+                result.setdefault(line.partition("=")[2].strip().strip('"').lower(), name)
+    return result
 
 
 def _head(path: Path) -> dict[str, Any]:

@@ -149,8 +149,8 @@ def engine_release(version: str | None) -> tuple[int, ...] | None:
     >>> engine_release("TensorRT 10.11") is None  # the release of TensorRT says nothing of TensorRT-LLM's
     True
     """
-    found = _RELEASE.match(version.strip()) if version and not _NO_RELEASE.match(version) else None
-    return tuple(int(part) for part in found.group(1).split(".")) if found else None
+    result = _RELEASE.match(version.strip()) if version and not _NO_RELEASE.match(version) else None
+    return tuple(int(part) for part in result.group(1).split(".")) if result else None
 
 
 def weights_name(text: str) -> str | None:
@@ -170,12 +170,12 @@ def weights_name(text: str) -> str | None:
     plain = key if key in _WEIGHTS else key.partition("(")[0].strip()
     if plain in _WEIGHTS:
         return _WEIGHTS[plain]
-    if found := _BITS_PER_WEIGHT.search(key):
-        return f"bpw:{found.group(1)}"
+    if result := _BITS_PER_WEIGHT.search(key):
+        return f"bpw:{result.group(1)}"
     if len(formats_named(plain)) > 1:
         return plain
-    if found := _GGUF.search(plain) or _PLAIN.search(plain):
-        return found.group(1)
+    if result := _GGUF.search(plain) or _PLAIN.search(plain):
+        return result.group(1)
     if "4-bit" in plain:
         return "int4"
     return plain
@@ -230,7 +230,7 @@ def plain_words(text: object) -> str:
 @lru_cache(maxsize=20_000)
 def _plain(text: str) -> str:
     bare = unicodedata.normalize("NFKD", text.replace("ß", "ss"))
-    letters = "".join(one if one.isalnum() else " " for one in bare if not unicodedata.combining(one))
+    letters = "".join(item if item.isalnum() else " " for item in bare if not unicodedata.combining(item))
     return " ".join(letters.lower().split())
 
 
@@ -244,13 +244,13 @@ def part_numbers() -> dict[str, str]:
     ('l40s', '8xb200-sxm')
     """
     path = data_folder("hardware_db") / "quotes" / "skus.toml"
-    found = {}
-    for one in read_entries(path, "skus", {"number", "accelerator", "on"}):
-        named = [one[kind] for kind in ("accelerator", "on") if kind in one]
+    result = {}
+    for entry in read_entries(path, "skus", {"number", "accelerator", "on"}):
+        named = [entry[kind] for kind in ("accelerator", "on") if kind in entry]
         if len(named) != 1:
-            raise SpecError("names one accelerator or one machine", file=path, field="skus", value=one["number"])
-        found[plain_words(one["number"]).replace(" ", "")] = named[0]
-    return found
+            raise SpecError("names one accelerator or one machine", file=path, field="skus", value=entry["number"])
+        result[plain_words(entry["number"]).replace(" ", "")] = named[0]
+    return result
 
 
 @lru_cache(maxsize=1)

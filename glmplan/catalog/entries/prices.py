@@ -63,13 +63,13 @@ class Quotation:
     @property
     def given(self) -> bool:
         """Return True for a buyer's own price."""
-        return all(one.given for one in self.entries)
+        return all(entry.given for entry in self.entries)
 
     @property
     def dates(self) -> tuple[str, str]:
         """Return the dates of the oldest and the newest entry."""
-        found = sorted(one.date for one in self.entries)
-        return found[0], found[-1]
+        result = sorted(entry.date for entry in self.entries)
+        return result[0], result[-1]
 
     @property
     def words(self) -> str:
@@ -103,22 +103,22 @@ def load_terms() -> dict[str, Term]:
     1.54
     """
     file = data_folder("hardware_db") / "prices" / "terms.toml"
-    found = [validated(Term, entry, file) for entry in read_toml(file)["terms"]]
-    return {one.name: one for one in found}
+    result = [validated(Term, entry, file) for entry in read_toml(file)["terms"]]
+    return {item.name: item for item in result}
 
 
 def _rows(path: Path, kind: str | None = None, given: bool = False) -> list[Price]:
     header, *lines = read_table(path) or [[]]
     by_unit = {per: kind for kind, per in PER.items()}
-    found = []
+    result = []
     for number, line in enumerate(lines, start=2):
         place = f"{path}:{number}"
         if len(line) > len(header):
             raise SpecError("has more cells than columns", file=place)
         row = {name: text for name, text in zip(header, line, strict=False) if text}
         row.setdefault("kind", kind or by_unit.get(row.get("per", ""), ""))
-        found.append(validated(Price, row | {"given": given}, place))
-    return found
+        result.append(validated(Price, row | {"given": given}, place))
+    return result
 
 
 def given_prices(words: Iterable[str], today: date) -> list[Price]:
@@ -135,13 +135,13 @@ def given_prices(words: Iterable[str], today: date) -> list[Price]:
     >>> one.part, one.price, one.kind, one.currency
     ('rtx-pro-6000-ws', 8500.0, 'buy', 'USD')
     """
-    found = []
+    result = []
     for word in words:
         if "=" not in word and word.lower().endswith(".csv"):
-            found += _rows(Path(word), given=True)
+            result += _rows(Path(word), given=True)
         else:
-            found.append(_given(word, today))
-    return found
+            result.append(_given(word, today))
+    return result
 
 
 def _given(word: str, today: date) -> Price:
@@ -181,26 +181,26 @@ def prices_with(words: Sequence[str] = (), *, today: date, folder: Path | None =
     """
     given = given_prices(words, today)
     everything = load_prices(folder)
-    _check_names(given, {one.part for one in everything})
-    published = [one for one in everything if not one.later(today)]
-    later = [one.date for one in everything if one.later(today)]
+    _check_names(given, {item.part for item in everything})
+    published = [item for item in everything if not item.later(today)]
+    later = [item.date for item in everything if item.later(today)]
     # a folder of prices without days holds for any day
-    if later and all(first_day(one.date) is None for one in published):
+    if later and all(first_day(item.date) is None for item in published):
         message = f"is before the first published price, of {min(later)}"
         raise SpecError(message, field="--today", value=today.isoformat())
     # one API price of a buyer is a full offer: the other prices of the model are not added
-    replaced = {(one.kind, one.part) for one in given}
-    return (*given, *(one for one in published if (one.kind, one.part) not in replaced))
+    replaced = {(item.kind, item.part) for item in given}
+    return (*given, *(item for item in published if (item.kind, item.part) not in replaced))
 
 
 def _check_names(given: Iterable[Price], published: set[str]) -> None:
     """Refuse a price that is never looked up: a typing error would leave the published price in effect."""
     known = {*published, *accelerator_names(), *host_names(), *host_aliases(), *model_names(), *_PLACES}
-    for one in given:
-        part = re.sub(r"^\d+x", "", one.part)
+    for item in given:
+        part = re.sub(r"^\d+x", "", item.part)
         if part not in known and accelerator_aliases().get(part) is None:
             message = "is neither a part, a machine nor a model whose price is asked for"
-            raise SpecError(message, field="--price", value=one.part, choices=sorted(known))
+            raise SpecError(message, field="--price", value=item.part, choices=sorted(known))
 
 
 def quotation(
@@ -223,21 +223,21 @@ def quotation(
     >>> found.low, found.high, found.stale
     (8000.0, 10000.0, False)
     """
-    rows = [one for one in prices if one.kind == kind and one.part == part]
-    rows = [one for one in rows if one.given or not terms or one.term in terms]
-    rows = [one for one in rows if one.given or region is None or one.region == region]
+    rows = [price for price in prices if price.kind == kind and price.part == part]
+    rows = [row for row in rows if row.given or not terms or row.term in terms]
+    rows = [row for row in rows if row.given or region is None or row.region == region]
     if not rows:
         said = {"rent": ":rent", "api": ":input"}.get(kind, "")
         which = f" ({', '.join(terms)})" if terms else ""
         raise UnknownFact(f"no price to {kind} {part}{which} is known: give one with --price {part}{said}=NUMBER")
-    fresh = [one for one in rows if not one.stale(today)]
+    fresh = [row for row in rows if not row.stale(today)]
     used = fresh or rows
-    money = {one.currency for one in used}
+    money = {item.currency for item in used}
     if len(money) > 1:
         raise SpecError(
             f"prices are in {', '.join(sorted(money))}: give them in one currency", field="--price", value=part
         )
-    each = [one.each if kind in ("buy", "rent") and one.of == "accelerator" else one.price for one in used]
+    each = [item.each if kind in ("buy", "rent") and item.of == "accelerator" else item.price for item in used]
     return Quotation(statistics.median(each), min(each), max(each), money.pop(), not fresh, tuple(used))
 
 
@@ -266,4 +266,4 @@ def deliveries_of(part: str) -> tuple[Delivery, ...]:
     >>> len(deliveries_of("b200-sxm")) > 1, deliveries_of("rtx-3090")
     (True, ())
     """
-    return tuple(one for one in load_deliveries() if one.part == part)
+    return tuple(delivery for delivery in load_deliveries() if delivery.part == part)

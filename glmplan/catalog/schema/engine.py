@@ -146,19 +146,19 @@ def version_key(version: str) -> tuple[tuple[int, ...], int, int]:
     >>> version_key("0.5.10rc0") < version_key("0.5.10") < version_key("0.5.10.post1") < version_key("0.19.0")
     True
     """
-    found = re.match(r"\s*[vVbB]?(\d+(?:\.\d+)*)(?:[-.]?(a|b|rc)(\d+))?(?:[-.]?post(\d+))?(?:[-.]?dev(\d+))?", version)
-    if found is None:
+    match = re.match(r"\s*[vVbB]?(\d+(?:\.\d+)*)(?:[-.]?(a|b|rc)(\d+))?(?:[-.]?post(\d+))?(?:[-.]?dev(\d+))?", version)
+    if match is None:
         raise SpecError("is not a version, as in '0.19.0'", value=version)
-    numbers = [int(part) for part in found[1].split(".")]
+    numbers = [int(part) for part in match[1].split(".")]
     while numbers and numbers[-1] == 0:
         numbers.pop()
-    if found[2]:
-        stage, count = {"a": -3, "b": -2, "rc": -1}[found[2]], int(found[3])
-    elif found[4] is None and found[5] is not None:
-        stage, count = -4, int(found[5])
+    if match[2]:
+        stage, count = {"a": -3, "b": -2, "rc": -1}[match[2]], int(match[3])
+    elif match[4] is None and match[5] is not None:
+        stage, count = -4, int(match[5])
     else:
         stage, count = 0, 0
-    return tuple(numbers), stage, count * 1000 + int(found[4] or 0)
+    return tuple(numbers), stage, count * 1000 + int(match[4] or 0)
 
 
 def _ordered(version: str) -> str:
@@ -191,7 +191,7 @@ class Published(Frozen):
     @field_validator("versions")
     @classmethod
     def _are_ordered(cls, versions: tuple[str, ...]) -> tuple[str, ...]:
-        keys = [version_key(one) for one in versions]
+        keys = [version_key(version) for version in versions]
         if keys != sorted(set(keys)):
             raise SpecError("are not ordered, oldest first, each once", field="published.versions")
         return versions
@@ -202,14 +202,14 @@ class Published(Frozen):
         A candidate or daily build (`0.19.2rc1.dev5`) may belong to a version that was never released, so its line
         decides. True for the beginning of a version too (`0.24`).
         """
-        found = re.match(r"\s*[vV]?(\d+(?:\.\d+)*)(.*)", version)
-        if found is None:
+        match = re.match(r"\s*[vV]?(\d+(?:\.\d+)*)(.*)", version)
+        if match is None:
             return False
-        numbers, rest = found[1].split("."), found[2].lstrip(".-")
+        numbers, rest = match[1].split("."), match[2].lstrip(".-")
         if re.match(r"(a|b|rc|dev)\d|\+", rest):
             numbers = numbers[:2]
-        listed = (one.split(".") for one in self.versions)
-        return any(one[: len(numbers)] == numbers[: len(one)] for one in listed)
+        listed = (item.split(".") for item in self.versions)
+        return any(item[: len(numbers)] == numbers[: len(item)] for item in listed)
 
 
 class UnnamedVersion(Frozen):
@@ -240,10 +240,10 @@ def number_test(text: str, number: Ratio) -> bool:
     >>> number_test(">1", 2), number_test("in 2,4,8", 6), number_test("not in 2,4,6,8", 3)
     (True, False, True)
     """
-    found = _NUMBER_TEST.fullmatch(text.strip())
-    if found is None:
+    match = _NUMBER_TEST.fullmatch(text.strip())
+    if match is None:
         raise SpecError("is not a condition on a number, as in '>1' or 'in 2,4,8'", value=text)
-    sign, bound, inside, outside = found.groups()
+    sign, bound, inside, outside = match.groups()
     if inside or outside:
         listed = number in {int(part) for part in (inside or outside).split(",")}
         return listed if inside else not listed
@@ -368,9 +368,9 @@ class Wall(Frozen):
     @field_validator("environment")
     @classmethod
     def _are_variables(cls, given: tuple[str, ...]) -> tuple[str, ...]:
-        for one in given:
-            if not re.fullmatch(r"[A-Z][A-Z0-9_]*=\S+", one):
-                raise SpecError("is not a variable with a value, as in NAME=1", field="environment", value=one)
+        for item in given:
+            if not re.fullmatch(r"[A-Z][A-Z0-9_]*=\S+", item):
+                raise SpecError("is not a variable with a value, as in NAME=1", field="environment", value=item)
         return given
 
     @model_validator(mode="after")
@@ -461,11 +461,11 @@ class Engine(Frozen):
 
     @model_validator(mode="after")
     def _releases_are_ordered(self) -> Engine:
-        keys = [version_key(one.version) for one in self.releases]
+        keys = [version_key(release.version) for release in self.releases]
         if keys != sorted(keys):
             raise SpecError("are not ordered, oldest first", field="releases")
         if self.published is not None:
-            never = [one.version for one in self.releases if not self.published.holds(one.version)]
+            never = [release.version for release in self.releases if not self.published.holds(release.version)]
             if never:
                 raise SpecError("is not among the published versions", field="releases.version", value=never[0])
         return self
@@ -486,16 +486,16 @@ class Engine(Frozen):
 
     @model_validator(mode="after")
     def _a_cache_has_formats_and_one_for_short_memory(self) -> Engine:
-        names = [one.format for one in self.cache_formats]
-        for one in self.cache_formats:
-            if one.since is not None:
-                version_key(one.since)
+        names = [cache_format.format for cache_format in self.cache_formats]
+        for item in self.cache_formats:
+            if item.since is not None:
+                version_key(item.since)
         twice = [name for name in names if names.count(name) > 1]
         if twice:
             raise SpecError("appears twice", field="cache_formats.format", value=twice[0])
         if (self.cache is None) != (not names):
             raise SpecError("and `cache_formats` need each other", field="cache")
-        if sum(one.when_short for one in self.cache_formats) > 1:
+        if sum(cache_format.when_short for cache_format in self.cache_formats) > 1:
             raise SpecError("can hold for one format only", field="cache_formats.when_short")
         return self
 
@@ -510,9 +510,16 @@ class Engine(Frozen):
         """
         key = None if version is None else version_key(version)
         stock = [
-            one.names for one in self.attention_backends if one.since and (not key or version_key(one.since) <= key)
+            attention_backend.names
+            for attention_backend in self.attention_backends
+            if attention_backend.since and (not key or version_key(attention_backend.since) <= key)
         ]
-        builds = [name for one in self.attention_backends if not one.since for name in one.names]
+        builds = [
+            name
+            for attention_backend in self.attention_backends
+            if not attention_backend.since
+            for name in attention_backend.names
+        ]
         return (*stock[-1], *builds) if stock else ()
 
     @property
@@ -534,7 +541,7 @@ class Engine(Frozen):
         for one in self.cache_formats:
             if one.format == name:
                 return one
-        known = [one.format for one in self.cache_formats]
+        known = [item.format for item in self.cache_formats]
         raise SpecError(f"is not a format in which {self.full_name} keeps its KV cache", value=name, choices=known)
 
     def small_cache(self, part: Accelerator) -> str:
@@ -547,7 +554,7 @@ class Engine(Frozen):
         >>> [load_engine("vllm").small_cache(load_accelerator(part)) for part in ("h100-sxm", "a100-80gb-sxm")]
         ['fp8', '']
         """
-        for one in self.cache_formats:
-            if one.when_short and (one.silicon is None or part.supports(one.silicon)):
-                return one.format
+        for cache_format in self.cache_formats:
+            if cache_format.when_short and (cache_format.silicon is None or part.supports(cache_format.silicon)):
+                return cache_format.format
         return ""

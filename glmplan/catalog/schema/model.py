@@ -145,7 +145,7 @@ class Checkpoint(Frozen):
     def form(self) -> str:
         """Return the form of its files as engines name it; MLX and EXL3 files by name."""
         plain = "safetensors" if self.file_bits_per_weight is None else "gguf"
-        return next((one for one in ("mlx", "exl3") if self.name.startswith(one)), plain)
+        return next((item for item in ("mlx", "exl3") if self.name.startswith(item)), plain)
 
     @property
     def bulk(self) -> str:
@@ -153,13 +153,13 @@ class Checkpoint(Frozen):
 
         FP8 without blocks by its scales: ``fp8-row``, ``fp8-matrix``, or ``fp8`` if not stated.
         """
-        found = self.formats.get("routed_experts") or self.default
-        return f"{found}-{self.fp8_scales}" if found == "fp8" and self.fp8_scales else found
+        result = self.formats.get("routed_experts") or self.default
+        return f"{result}-{self.fp8_scales}" if result == "fp8" and self.fp8_scales else result
 
     @model_validator(mode="after")
     def _known_formats(self) -> Checkpoint:
         stated = [self.default, *self.formats.values()]
-        for name in {*stated, *(form for one in self.exceptions for form in one.formats.values())}:
+        for name in {*stated, *(form for exception in self.exceptions for form in exception.formats.values())}:
             weight_format(name)
         kv_format(self.kv_default or "bf16")
         parse_quantity(self.bytes_published or "1 B", "bytes")
@@ -457,9 +457,9 @@ class ModelSpec(Frozen):
         if self.draft_head is not None and self.mtp is not None:
             raise ValueError("draft_head stands beside mtp: a model drafts by one of them")
         last = len(names) + (self.mtp.layers if self.mtp else 0)
-        for one in self.checkpoints:
-            if outside := [layer for part in one.exceptions for layer in part.layers if not 0 <= layer < last]:
-                raise ValueError(f"checkpoint {one.name!r} has an exception for layer {outside[0]} of {last}")
+        for checkpoint in self.checkpoints:
+            if outside := [layer for part in checkpoint.exceptions for layer in part.layers if not 0 <= layer < last]:
+                raise ValueError(f"checkpoint {checkpoint.name!r} has an exception for layer {outside[0]} of {last}")
         if self.default_checkpoint is not None and self.checkpoint(self.default_checkpoint) is None:
             raise ValueError(f"default_checkpoint {self.default_checkpoint!r} is not a described checkpoint")
         return self
@@ -483,4 +483,4 @@ class ModelSpec(Frozen):
 
     def checkpoint(self, name: str) -> Checkpoint | None:
         """Return the checkpoint of that name, or None."""
-        return next((one for one in self.checkpoints if one.name == name), None)
+        return next((item for item in self.checkpoints if item.name == name), None)

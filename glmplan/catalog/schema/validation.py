@@ -29,7 +29,7 @@ class Frozen(BaseModel):
 
     def __repr__(self) -> str:
         plain = [getattr(self, name) for name in type(self).model_fields]
-        said = ", ".join(f"{one}" for one in plain if isinstance(one, str | int | float) and one not in ("", False))
+        said = ", ".join(f"{item}" for item in plain if isinstance(item, str | int | float) and item not in ("", False))
         return f"<{type(self).__name__} {' '.join(said.split())[:_LINE]}>"
 
 

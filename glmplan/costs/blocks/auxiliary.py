@@ -56,7 +56,7 @@ class HyperBlock:
         """Return the weights of one layer, before attention and feed-forward, the same on every rank."""
         if self.record is None:
             return ()
-        return tuple(one for block in ("attn", "ffn") for one in self._mix(self.record, f"streams.{block}", hidden))
+        return tuple(item for block in ("attn", "ffn") for item in self._mix(self.record, f"streams.{block}", hidden))
 
     def fold(self, hidden: int) -> tuple[Tensor, ...]:
         """Return the weights that make one state of the streams after the last layer; empty: a plain sum."""
@@ -133,16 +133,16 @@ class LookupBlock:
         if record is None:
             return ()
         wide = record.streams * hidden
-        found = [
+        result = [
             Tensor(TABLE, "lookup", record.rows, record.width, matmul=False),
             Tensor("lookup.key_value_proj", "lookup", hidden + wide, self.read_values, shard="replicated"),
         ]
         if record.norms:
-            found.append(Tensor("lookup.norms", "norm", record.norms * wide, 1, shard="replicated", matmul=False))
+            result.append(Tensor("lookup.norms", "norm", record.norms * wide, 1, shard="replicated", matmul=False))
         if record.convolution:
             width = record.convolution * wide
-            found.append(Tensor("lookup.conv1d", "norm", width, 1, shard="replicated", matmul=False))
-        return tuple(found)
+            result.append(Tensor("lookup.conv1d", "norm", width, 1, shard="replicated", matmul=False))
+        return tuple(result)
 
 
 #: bytes of a value: engines keep adapters in the type of the activations
@@ -188,21 +188,21 @@ def adapter_factors(
     """
     zero = np.zeros_like(np.asarray(tp, dtype=float))
     dense, expert, experts, matrices = zero, zero, zero, 0
-    for one in tensors:
-        if not one.matmul:
+    for tensor in tensors:
+        if not tensor.matmul:
             continue
-        share = one.share(tp=tp, ep=ep, expert_ranks=expert_ranks)
-        if one.shard == "experts":
-            held = np.ceil(one.copies / np.asarray(ep, dtype=float))
+        share = tensor.share(tp=tp, ep=ep, expert_ranks=expert_ranks)
+        if tensor.shard == "experts":
+            held = np.ceil(tensor.copies / np.asarray(ep, dtype=float))
             # the share of an expert's own inner width
-            inside = share * one.copies / held
+            inside = share * tensor.copies / held
             experts = np.maximum(experts, held)
         else:
             inside = share
-        into, out = (inside, 1.0) if one.splits_input else (1.0, inside)
-        values = one.parts * one.columns * into + one.rows * out + zero
-        if one.shard == "experts":
+        into, out = (inside, 1.0) if tensor.splits_input else (1.0, inside)
+        values = tensor.parts * tensor.columns * into + tensor.rows * out + zero
+        if tensor.shard == "experts":
             expert = expert + values
         else:
-            dense, matrices = dense + values, matrices + one.parts
+            dense, matrices = dense + values, matrices + tensor.parts
     return AdapterFactors(dense, expert, experts, matrices)

@@ -156,7 +156,7 @@ class CompressedMixer(Mixer):
         """Projections, compressors and indexer; projections of the hidden state are the same on every rank."""
         block, heads, wide = self.block, self.block.heads, self.block.heads * self.block.head_dim
         middle = block.out_groups * block.out_rank
-        found = [
+        result = [
             Tensor("self_attn.q_a_proj", "latent_down", block.q_rank, hidden, shard="replicated"),
             Tensor("self_attn.q_norm", "norm", block.q_rank, 1, shard="replicated", matmul=False),
             Tensor("self_attn.q_b_proj", "attention", wide, block.q_rank, shard="heads", units=heads),
@@ -169,33 +169,33 @@ class CompressedMixer(Mixer):
             Tensor("self_attn.sinks", "norm", heads, 1, shard="replicated", matmul=False),
         ]  # fmt: skip
         if block.ratio and not block.shared_kv:
-            found += self._compressor("self_attn.compressor", "latent_down", block.head_dim, hidden)
+            result += self._compressor("self_attn.compressor", "latent_down", block.head_dim, hidden)
         index = block.indexer
         if index is not None and self._scores:
             queries, name = index.heads * index.head_dim, "self_attn.compressor.indexer"
             if self._own_keys and index.from_latent:
-                found += [
+                result += [
                     Tensor(f"{name}.wk", "indexer", index.head_dim, block.head_dim, shard="replicated"),
                     Tensor(f"{name}.k_norm", "norm", index.head_dim, 1, shard="replicated", matmul=False),
                 ]
             elif self._own_keys:
-                found += self._compressor(name, "indexer", index.head_dim, hidden)
-            found += [
+                result += self._compressor(name, "indexer", index.head_dim, hidden)
+            result += [
                 Tensor(f"{name}.q_b_proj", "indexer", queries, block.q_rank, shard="replicated"),
                 Tensor(f"{name}.weights_proj", "indexer", index.heads, hidden, shard="replicated"),
             ]
-        return tuple(found)
+        return tuple(result)
 
     def _compressor(self, name: str, tensor_class: str, head_dim: int, hidden: int) -> list[Tensor]:
         """Keys and gates of a compressor, twice as wide where windows overlap; its position bias and norm."""
         block, wide = self.block, head_dim * (2 if self.block.overlapping else 1)
-        found = [Tensor(f"{name}.kv_proj", tensor_class, wide, hidden, shard="replicated")]
+        result = [Tensor(f"{name}.kv_proj", tensor_class, wide, hidden, shard="replicated")]
         if block.ratio > 1:  # one token alone needs no gate
-            found.append(Tensor(f"{name}.gate_proj", tensor_class, wide, hidden, shard="replicated"))
+            result.append(Tensor(f"{name}.gate_proj", tensor_class, wide, hidden, shard="replicated"))
         if block.positions:
-            found.append(Tensor(f"{name}.position_bias", "norm", block.ratio, wide, shard="replicated", matmul=False))
-        found.append(Tensor(f"{name}.kv_norm", "norm", head_dim, 1, shard="replicated", matmul=False))
-        return found
+            result.append(Tensor(f"{name}.position_bias", "norm", block.ratio, wide, shard="replicated", matmul=False))
+        result.append(Tensor(f"{name}.kv_norm", "norm", head_dim, 1, shard="replicated", matmul=False))
+        return result
 
     def activation_values(self, tp: np.ndarray) -> np.ndarray:
         """Queries and results of the heads, the groups' outputs, keys, gates and index queries."""
@@ -294,7 +294,7 @@ class CompressedMixer(Mixer):
         tokens, dcp = step.tokens, step.degrees.dcp
         index = self.block.indexer
         most = float(index.candidates) if index is not None and index.candidates else np.inf
-        pooled, keys = (np.minimum(one * self.entries_per_token, most) for one in (tokens.context, tokens.keys))
+        pooled, keys = (np.minimum(item * self.entries_per_token, most) for item in (tokens.context, tokens.keys))
         flop = 2.0 * index.heads * index.head_dim if index is not None else 0.0
         return IndexScan(
             decode_bytes=tokens.requests * pooled * self._index_bytes / dcp,

@@ -71,13 +71,13 @@ def matrices(
     """
     inner, hidden = widths
     wide = inner * (2 if block.gated else 1)
-    found = [
+    result = [
         Tensor(f"{name}.gate_up_proj", tensor_class, wide, hidden, copies, shard, parts=2 if block.gated else 1),
         Tensor(f"{name}.down_proj", tensor_class, hidden, inner, copies, shard, splits_input=True),
     ]
     if block.bias:
-        found.append(Tensor(f"{name}.bias", "norm", wide + hidden, 1, copies, shard, matmul=False))
-    return tuple(found)
+        result.append(Tensor(f"{name}.bias", "norm", wide + hidden, 1, copies, shard, matmul=False))
+    return tuple(result)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,24 +159,24 @@ class ExpertsBlock:
         """Return matrices of the experts, router, shared experts."""
         block = self.block
         routed = (block.inner, block.latent or hidden)
-        found = [
+        result = [
             *matrices("mlp.experts", "routed_experts", block, routed, copies=block.experts, shard="experts"),
         ]
         if block.shared:
             shared = (block.shared_inner or block.inner, hidden)
-            found += matrices("mlp.shared_experts", "shared_experts", block, shared, copies=block.shared)
+            result += matrices("mlp.shared_experts", "shared_experts", block, shared, copies=block.shared)
         if block.shared_gate:
-            found.append(Tensor("mlp.shared_expert_gate", "router", 1, hidden, shard="replicated"))
+            result.append(Tensor("mlp.shared_expert_gate", "router", 1, hidden, shard="replicated"))
         if block.latent:
-            found.append(Tensor("mlp.latent_in_out", "shared_experts", 2 * block.latent, hidden, shard="replicated"))
+            result.append(Tensor("mlp.latent_in_out", "shared_experts", 2 * block.latent, hidden, shard="replicated"))
         routed_to = block.experts + (block.shared if block.routed_shared else 0)
-        found.append(Tensor("mlp.gate", "router", routed_to, hidden, shard="replicated"))
+        result.append(Tensor("mlp.gate", "router", routed_to, hidden, shard="replicated"))
         if block.router_bias:
-            found.append(Tensor("mlp.gate.bias", "norm", block.experts, 1, shard="replicated", matmul=False))
+            result.append(Tensor("mlp.gate.bias", "norm", block.experts, 1, shard="replicated", matmul=False))
         if block.hash_vocabulary:
             table = block.hash_vocabulary * block.topk
-            found.append(Tensor("mlp.gate.tid2eid", "norm", table, 1, shard="replicated", matmul=False))
-        return tuple(found)
+            result.append(Tensor("mlp.gate.tid2eid", "norm", table, 1, shard="replicated", matmul=False))
+        return tuple(result)
 
     def activation_values(self, hidden: int, *, tp: np.ndarray, dp: np.ndarray, ep: np.ndarray) -> np.ndarray:
         """Routed copies of the tokens of all replicas, the shared experts, and the output."""

@@ -87,43 +87,45 @@ class GroupedQueryMixer(Mixer):
         v = block.kv_heads * self.value_dim
         out = block.heads * self.value_dim
         wide = q * (2 if block.gated else 1)
-        found = [Tensor("self_attn.q_proj", "attention", wide, hidden, shard="heads", units=block.heads)]
+        result = [Tensor("self_attn.q_proj", "attention", wide, hidden, shard="heads", units=block.heads)]
         if not block.shared_kv:
-            found.append(Tensor("self_attn.k_proj", "attention", k, hidden, shard="heads", units=block.kv_heads))
+            result.append(Tensor("self_attn.k_proj", "attention", k, hidden, shard="heads", units=block.kv_heads))
             if not block.key_is_value:
-                found.append(Tensor("self_attn.v_proj", "attention", v, hidden, shard="heads", units=block.kv_heads))
-        found.append(
+                result.append(Tensor("self_attn.v_proj", "attention", v, hidden, shard="heads", units=block.kv_heads))
+        result.append(
             Tensor("self_attn.o_proj", "attention", hidden, out, shard="heads", units=block.heads, splits_input=True)
         )
         if block.head_gated:
-            found.append(Tensor("self_attn.g_proj", "attention", block.heads, hidden, shard="heads", units=block.heads))
+            result.append(
+                Tensor("self_attn.g_proj", "attention", block.heads, hidden, shard="heads", units=block.heads)
+            )
         if block.qkv_bias:
-            found.append(Tensor("self_attn.qkv_bias", "norm", q + k + v, 1, shard="replicated", matmul=False))
+            result.append(Tensor("self_attn.qkv_bias", "norm", q + k + v, 1, shard="replicated", matmul=False))
         if block.out_bias:
-            found.append(Tensor("self_attn.o_bias", "norm", hidden, 1, shard="replicated", matmul=False))
+            result.append(Tensor("self_attn.o_bias", "norm", hidden, 1, shard="replicated", matmul=False))
         if block.qk_norm:
             width = q + k if block.qk_norm_wide else 2 * block.head_dim
-            found.append(Tensor("self_attn.qk_norm", "norm", width, 1, shard="replicated", matmul=False))
+            result.append(Tensor("self_attn.qk_norm", "norm", width, 1, shard="replicated", matmul=False))
         index = block.indexer
         if index is not None:
             wide = index.heads * index.head_dim
-            found += [
+            result += [
                 Tensor("self_attn.index_q_proj", "indexer", wide, hidden, shard="heads", units=index.heads),
                 Tensor("self_attn.index_k_proj", "indexer", index.head_dim, hidden, shard="replicated"),
                 Tensor("self_attn.index_norm", "norm", 2 * index.head_dim, 1, shard="replicated", matmul=False),
             ]
         if block.sinks:
-            found.append(Tensor("self_attn.sinks", "norm", block.heads, 1, shard="replicated", matmul=False))
+            result.append(Tensor("self_attn.sinks", "norm", block.heads, 1, shard="replicated", matmul=False))
         if block.relative:
             each, extent = block.heads * block.relative, block.relative * (block.relative_extent or 0)
-            found += [
+            result += [
                 Tensor("self_attn.r_proj", "attention", each, hidden, shard="heads", units=block.heads),
                 Tensor("self_attn.relative", "norm", extent, 1, shard="replicated", matmul=False),
             ]
         if block.convolution:
-            found.append(Tensor("self_attn.kv_conv", "norm", block.convolution * (k + v), 1, shard="heads",
+            result.append(Tensor("self_attn.kv_conv", "norm", block.convolution * (k + v), 1, shard="heads",
                                 units=block.kv_heads, matmul=False))  # fmt: skip
-        return tuple(found)
+        return tuple(result)
 
     def activation_values(self, tp: np.ndarray) -> np.ndarray:
         """Queries and their results, keys and values."""

@@ -73,12 +73,12 @@ def feed_forward_of(record: Ffn) -> FeedForward:
 
 def feed_forwards_of(kind: LayerKind) -> tuple[FeedForward, ...]:
     """Return the feed-forward blocks of a layer."""
-    return tuple(feed_forward_of(one) for one in kind.ffn)
+    return tuple(feed_forward_of(item) for item in kind.ffn)
 
 
 def routed_of(kind: LayerKind) -> ExpertsFfn | None:
     """Return the first mixture of experts of a layer, or None."""
-    return next((one.routed for one in feed_forwards_of(kind) if one.routed is not None), None)
+    return next((item.routed for item in feed_forwards_of(kind) if item.routed is not None), None)
 
 
 def streams_of(kind: LayerKind) -> HyperBlock:

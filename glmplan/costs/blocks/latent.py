@@ -146,52 +146,52 @@ class LatentMixer(Mixer):
         """Projections, norms and indexer; down-projections and indexer are the same on every rank."""
         block, heads = self.block, self.block.heads
         qk = block.nope_dim + block.rope_dim
-        found = []
+        result = []
         if block.q_rank:
-            found += [
+            result += [
                 Tensor("self_attn.q_a_proj", "latent_down", block.q_rank, hidden, shard="replicated"),
                 Tensor("self_attn.q_a_layernorm", "norm", block.q_rank, 1, shard="replicated", matmul=False),
                 Tensor("self_attn.q_b_proj", "attention", heads * qk, block.q_rank, shard="heads", units=heads),
             ]
         else:
-            found.append(Tensor("self_attn.q_proj", "attention", heads * qk, hidden, shard="heads", units=heads))
+            result.append(Tensor("self_attn.q_proj", "attention", heads * qk, hidden, shard="heads", units=heads))
         kv_up = heads * (block.nope_dim + block.v_dim)
         kv_down = block.kv_rank + block.rope_dim
         out = heads * block.v_dim
         if not block.shared_kv:
-            found += [
+            result += [
                 Tensor("self_attn.kv_a_proj_with_mqa", "latent_down", kv_down, hidden, shard="replicated"),
                 Tensor("self_attn.kv_a_layernorm", "norm", block.kv_rank, 1, shard="replicated", matmul=False),
             ]
-        found += [
+        result += [
             Tensor("self_attn.kv_b_proj", "attention", kv_up, block.kv_rank, shard="heads", units=heads),
             Tensor("self_attn.o_proj", "attention", hidden, out, shard="heads", units=heads, splits_input=True),
         ]
         if block.out_gate:
-            found.append(Tensor("self_attn.g_proj", "attention", out, hidden, shard="heads", units=heads))
+            result.append(Tensor("self_attn.g_proj", "attention", out, hidden, shard="heads", units=heads))
         index = block.indexer
         if index is not None and not index.reads_from_previous:
             queries, reads = index.heads * index.head_dim, hidden if index.from_hidden else block.q_rank or hidden
-            found += [
+            result += [
                 Tensor("self_attn.indexer.wq_b", "indexer", queries, reads, shard="replicated"),
                 Tensor("self_attn.indexer.wk", "indexer", index.head_dim, hidden, shard="replicated"),
                 Tensor("self_attn.indexer.weights_proj", "indexer", index.heads, hidden, shard="replicated"),
                 Tensor("self_attn.indexer.k_norm", "indexer", 2 * index.head_dim, 1, shard="replicated", matmul=False),
             ]
             if index.from_hidden:
-                found.append(
+                result.append(
                     Tensor("self_attn.indexer.q_norm", "norm", 2 * hidden, 1, shard="replicated", matmul=False)
                 )
             if index.pool > 1:
                 bias = index.pool * index.head_dim
-                found += [
+                result += [
                     Tensor("self_attn.indexer.pool_gate", "indexer", index.head_dim, hidden, shard="replicated"),
                     Tensor("self_attn.indexer.pool_bias", "norm", bias, 1, shard="replicated", matmul=False),
                 ]
         each = heads * (block.sinks + 2 * block.scaled)
         if each:
-            found.append(Tensor("self_attn.sinks_scales", "norm", each, 1, shard="replicated", matmul=False))
-        return tuple(found)
+            result.append(Tensor("self_attn.sinks_scales", "norm", each, 1, shard="replicated", matmul=False))
+        return tuple(result)
 
     def activation_values(self, tp: np.ndarray) -> np.ndarray:
         """Latents, expanded queries, keys, values and results of the heads, and index queries."""

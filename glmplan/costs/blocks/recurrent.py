@@ -113,7 +113,7 @@ class RecurrentMixer(Mixer):
         """
         block = self.block
         kernel = "kda" if block.flavour == "kimi_delta" else "recurrent"
-        key_heads, value_heads = (heads_on_rank(one, step.degrees) for one in (block.key_heads, block.value_heads))
+        key_heads, value_heads = (heads_on_rank(item, step.degrees) for item in (block.key_heads, block.value_heads))
         shape = {"key_heads": key_heads, "value_heads": value_heads, "key_dim": block.key_dim,
                  "value_dim": block.value_dim}  # fmt: skip
         channels = 2.0 * block.key_dim * key_heads + block.value_dim * value_heads

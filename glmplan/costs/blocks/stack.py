@@ -75,16 +75,16 @@ def layer_tensors(kind: LayerKind, hidden: int) -> tuple[Tensor, ...]:
     >>> sum(t.parameters for t in layer_tensors(llama, 4096))
     218112000
     """
-    found = list(mixer_of(kind).tensors(hidden))
+    result = list(mixer_of(kind).tensors(hidden))
     for block in feed_forwards_of(kind):
-        found += block.tensors(hidden)
+        result += block.tensors(hidden)
     if kind.norms:
-        found.append(Tensor("layernorm", "norm", kind.norms * hidden, 1, shard="replicated", matmul=False))
-    found += [*streams_of(kind).tensors(hidden), *lookup_of(kind).tensors(hidden)]
+        result.append(Tensor("layernorm", "norm", kind.norms * hidden, 1, shard="replicated", matmul=False))
+    result += [*streams_of(kind).tensors(hidden), *lookup_of(kind).tensors(hidden)]
     for name, vectors in (("gates", kind.gates), ("short_conv", 2 * kind.convolution)):
         if vectors:
-            found.append(Tensor(name, "norm", vectors * hidden, 1, shard="replicated", matmul=False))
-    return tuple(found)
+            result.append(Tensor(name, "norm", vectors * hidden, 1, shard="replicated", matmul=False))
+    return tuple(result)
 
 
 def vocabulary_tensors(model: ModelSpec) -> tuple[Tensor, ...]:
@@ -93,12 +93,12 @@ def vocabulary_tensors(model: ModelSpec) -> tuple[Tensor, ...]:
     A tied head is a product with the embedding and not listed. The fold of several residual streams into one state
     stands with the head.
     """
-    found = [Tensor("embed_tokens", "embedding", model.vocabulary, model.hidden, matmul=model.tied_embedding)]
+    result = [Tensor("embed_tokens", "embedding", model.vocabulary, model.hidden, matmul=model.tied_embedding)]
     if not model.tied_embedding:
-        found.append(Tensor("lm_head", "head", model.vocabulary, model.hidden))
-    found.append(Tensor("norm", "norm", model.hidden, 1, shard="replicated", matmul=False))
-    found += streams_of(model.layers[model.layer_names[-1]]).fold(model.hidden)
-    return tuple(found)
+        result.append(Tensor("lm_head", "head", model.vocabulary, model.hidden))
+    result.append(Tensor("norm", "norm", model.hidden, 1, shard="replicated", matmul=False))
+    result += streams_of(model.layers[model.layer_names[-1]]).fold(model.hidden)
+    return tuple(result)
 
 
 #: states of the model that an EAGLE-3 head reads, one after the other
@@ -115,8 +115,8 @@ def mtp_tensors(model: ModelSpec) -> tuple[Tensor, ...]:
     """
     hidden = model.hidden
     if model.draft_head is not None:
-        found = layer_tensors(model.layers[model.draft_head.layer], hidden)
-        wide = (replace(one, columns=2 * hidden) if one.name.endswith(_READ_STATE) else one for one in found)
+        result = layer_tensors(model.layers[model.draft_head.layer], hidden)
+        wide = (replace(item, columns=2 * hidden) if item.name.endswith(_READ_STATE) else item for item in result)
         return (*wide, Tensor("fc", "mtp_projection", hidden, JOINED_STATES * hidden, shard="replicated"))
     if model.mtp is None:
         return ()
@@ -139,17 +139,17 @@ def draft_once_tensors(model: ModelSpec) -> tuple[Tensor, ...]:
     if model.mtp is None or model.mtp.block is None:
         return ()
     hidden, rank = model.hidden, model.mtp.markov_rank
-    found = [Tensor("draft.norms", "norm", 2 * hidden, 1, shard="replicated", matmul=False)]
+    result = [Tensor("draft.norms", "norm", 2 * hidden, 1, shard="replicated", matmul=False)]
     if model.mtp.joined:
         wide = model.mtp.joined * hidden
-        found.append(Tensor("draft.main_proj", "mtp_projection", hidden, wide, shard="replicated"))
+        result.append(Tensor("draft.main_proj", "mtp_projection", hidden, wide, shard="replicated"))
     if rank:
-        found += [
+        result += [
             Tensor("draft.markov_embed", "mtp_projection", model.vocabulary, rank, matmul=False),
             Tensor("draft.markov_head", "mtp_projection", model.vocabulary, rank),
             Tensor("draft.confidence", "mtp_projection", 1, hidden + rank, shard="replicated"),
         ]
-    return tuple(found)
+    return tuple(result)
 
 
 def model_parameters(model: ModelSpec) -> ParameterCount:
@@ -271,7 +271,7 @@ def _segments(model: ModelSpec, checkpoint: Checkpoint, mtp: bool) -> tuple[Segm
             tensors = mtp_tensors(model) if name == "mtp" else layer_tensors(kind, model.hidden)
             tensors += draft_once_tensors(model) if once else ()
             formats = tuple(tensor_format(stored, tensor, layer) for tensor in tensors)
-            like[alike] = (name, tuple(one.name for one in formats))
+            like[alike] = (name, tuple(item.name for item in formats))
             parts[like[alike]] = (kind, tensors, formats)
         grouped.setdefault(like[alike], []).append(layer)
 
@@ -327,10 +327,10 @@ def cache_layout(engine: str) -> CacheLayout:
     >>> cache_layout("vllm").packed_latent, cache_layout("vllm").without_indexer().packed_latent
     (True, False)
     """
-    found = load_engine(engine.lower()).cache
-    if found is None:
+    result = load_engine(engine.lower()).cache
+    if result is None:
         raise UnknownFact(f"{engine}: no source says how it lays out its cache")
-    return found
+    return result
 
 
 def cache_bytes_per_token(kind: LayerKind, kv: str, layout: CacheLayout) -> Bytes:
@@ -423,7 +423,7 @@ def is_indexed(model: ModelSpec) -> bool:
     >>> is_indexed(load_model("glm-5.1")), is_indexed(load_model("deepseek-v3"))
     (True, False)
     """
-    return any(one.indexed for one in mixers_of(model))
+    return any(item.indexed for item in mixers_of(model))
 
 
 @remembered()
@@ -438,11 +438,11 @@ def model_features(model: ModelSpec) -> frozenset[str]:
     >>> sorted(model_features(load_model("glm-5.1")))
     ['dsa', 'mla', 'moe', 'mtp']
     """
-    found: set[str] = {"mtp"} if model.mtp is not None else set()
+    result: set[str] = {"mtp"} if model.mtp is not None else set()
     for name, _ in model.runs:
         kind = model.layers[name]
-        found |= mixer_of(kind).features.union(*(one.features for one in feed_forwards_of(kind)))
-    return frozenset(found)
+        result |= mixer_of(kind).features.union(*(item.features for item in feed_forwards_of(kind)))
+    return frozenset(result)
 
 
 @remembered()
@@ -457,7 +457,7 @@ def model_shape(model: ModelSpec) -> str:
     >>> model_shape(load_model("glm-5.1")), model_shape(load_model("llama-3.1-8b"))
     ('glm 6144x78 e256k8 sparse', 'llama 4096x32')
     """
-    experts = next((f" e{one.experts}k{one.topk}" for one in routed_blocks(model)), "")
+    experts = next((f" e{routed_block.experts}k{routed_block.topk}" for routed_block in routed_blocks(model)), "")
     sparse = " sparse" if is_indexed(model) else ""
     return f"{model.family} {model.hidden}x{len(model.layer_names)}{experts}{sparse}"
 
@@ -487,8 +487,8 @@ def hybrid_block(model: ModelSpec, *, tp: int, kv_bytes: Bytes, draft_tokens: To
     [2096, 1056]
     """
     mixers = mixers_of(model)
-    pages = (one.state_page(tp=tp, draft_tokens=draft_tokens) for one in mixers)
-    tokens = (one.page_token(tp=tp, kv_bytes=kv_bytes) for one in mixers)
+    pages = (mixer.state_page(tp=tp, draft_tokens=draft_tokens) for mixer in mixers)
+    tokens = (mixer.page_token(tp=tp, kv_bytes=kv_bytes) for mixer in mixers)
     page, token = next(filter(None, pages), 0.0), next(filter(None, tokens), 0.0)
     if not page or not token:
         return 0
@@ -557,7 +557,7 @@ def activation_bytes(
     >>> float(activation_bytes((kind,), 4096, tokens=8192.0, tp=1, dp=1, ep=1)) / 2**20
     864.0
     """
-    split, replicas, expert = (np.asarray(one, dtype=float) for one in (tp, dp, ep))
+    split, replicas, expert = (np.asarray(item, dtype=float) for item in (tp, dp, ep))
     widest = np.zeros_like(split * replicas)
     streams = 1
     for kind in kinds:

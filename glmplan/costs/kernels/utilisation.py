@@ -319,11 +319,11 @@ def kernel_fits(accelerator: str) -> tuple[KernelFit, ...]:
 
 def _last(releases: Iterable[tuple[int, ...]], release: tuple[int, ...] | None) -> tuple[int, ...] | None:
     """Return the newest release not newer than `release`, else the oldest; for None the newest."""
-    found = sorted(set(releases))
-    if not found:
+    result = sorted(set(releases))
+    if not result:
         return None
-    before = [one for one in found if release is None or one[: len(release)] <= release]
-    return before[-1] if before else found[0]
+    before = [item for item in result if release is None or item[: len(release)] <= release]
+    return before[-1] if before else result[0]
 
 
 @lru_cache(maxsize=1024)

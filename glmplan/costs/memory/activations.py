@@ -73,7 +73,7 @@ def is_dense(model: ModelSpec) -> bool:
     """Return True if a model has neither experts nor recurrent layers."""
     for name, _ in model.runs:
         kind = model.layers[name]
-        if mixer_of(kind).state_bytes() or any(one.routed is not None for one in feed_forwards_of(kind)):
+        if mixer_of(kind).state_bytes() or any(item.routed is not None for item in feed_forwards_of(kind)):
             return False
     return True
 
@@ -402,7 +402,7 @@ def expert_workspace_bytes(
     form = next((form.name for tensor, form in stored if tensor.tensor_class == "routed_experts"), "")
     if not form or settings.workspace(form) is None:
         return 0.0
-    found: np.ndarray | float = 0.0
+    result: np.ndarray | float = 0.0
     for block in feed_forwards_of(part.kind):
         if (mixture := block.routed) is None:
             continue
@@ -410,8 +410,8 @@ def expert_workspace_bytes(
         inner = mixture.inner / (step.tp * step.dp / step.ep)
         first = (2.0 if mixture.gated else 1.0) * inner
         row = np.maximum(inner, width) + np.maximum(first, width)
-        found = np.maximum(found, _VALUE_BYTES * np.asarray(step.tokens) * step.dp * mixture.topk * row)
-    return found
+        result = np.maximum(result, _VALUE_BYTES * np.asarray(step.tokens) * step.dp * mixture.topk * row)
+    return result
 
 
 def indexer_bytes(

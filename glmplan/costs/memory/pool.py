@@ -21,7 +21,6 @@ __all__ = [
     "KvPool",
     "MemoryBudget",
     "PoolTerms",
-    "beside_expanded",
     "budget_rows",
     "graph_estimate",
     "kv_pool",
@@ -30,6 +29,7 @@ __all__ = [
     "longest_held",
     "requests_held",
     "requests_that_fit",
+    "share_beside_expansion",
     "split_pool",
     "stage_pools",
     "weights_interval",
@@ -87,8 +87,8 @@ def requests_held(
 ) -> np.ndarray:
     """Return the whole requests that a split pool holds."""
     full, requests = split_pool(stage, pool, context, split)
-    found: np.ndarray = np.floor(np.minimum(full / context, requests))
-    return found
+    result: np.ndarray = np.floor(np.minimum(full / context, requests))
+    return result
 
 
 def longest_held(stage: StageMemory, pool: np.ndarray, split: tuple[float, float, float]) -> TokensArray:
@@ -100,7 +100,7 @@ def longest_held(stage: StageMemory, pool: np.ndarray, split: tuple[float, float
     return np.where(requests >= 1.0, np.where(stage.per_token > 0, full, np.inf), 0.0)
 
 
-def beside_expanded(stage: StageMemory, budget: BytesArray) -> np.ndarray | float:
+def share_beside_expansion(stage: StageMemory, budget: BytesArray) -> np.ndarray | float:
     """Return the share of a budget that becomes the pool beside room for expanded latents.
 
     The room is for the tokens of the pool, at most those of a step [1]_; 1 where the engine reserves none. The budget
@@ -120,7 +120,7 @@ def beside_expanded(stage: StageMemory, budget: BytesArray) -> np.ndarray | floa
     >>> from glmplan.costs.points import Layout
     >>> model, told = load_model("deepseek-r1"), MemorySettings(engine="trtllm", version="1.3.0rc23")
     >>> held = rank_memory(model, model.checkpoint("fp8"), layout=Layout(tp=8), kv="fp8", settings=told)
-    >>> round(float(beside_expanded(held.stages[0], np.array([4e10]))[0]), 4), round(35136 / (35136 + 5120), 4)
+    >>> round(float(share_beside_expansion(held.stages[0], np.array([4e10]))[0]), 4), round(35136 / (35136 + 5120), 4)
     (0.8728, 0.8728)
     """
     if not np.any(stage.expanded):
@@ -169,16 +169,15 @@ class PoolTerms:
     more: np.ndarray  # the same towards more [B²]
     graphs_sd: BytesArray
     estimate: BytesArray  # taken from the pool for graphs before they are captured; 0 where it is not
-    share: Ratio  # of the remaining memory that becomes the pool
+    share: np.ndarray  # of the remaining memory that becomes the pool
 
     def deviation(self, quantile: Ratio) -> BytesArray:
         """Return the standard deviation of `pool` towards less (`quantile` < 0) or more."""
-        # numpy returns Any for these, here and below
-        return np.sqrt(self.variance + (self.less if quantile < 0 else self.more))  # type: ignore[no-any-return]
+        return np.sqrt(self.variance + (self.less if quantile < 0 else self.more))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Beside:
+class _OtherMemory:
     """Memory besides weights and activations: means [B] and their variance [B²]."""
 
     context: np.ndarray
@@ -190,20 +189,20 @@ class _Beside:
 class _Launch:
     """Terms that all stages of a launch share: see `_observed`, `_fraction`, `_graphs`, `weights_interval`."""
 
-    beside: _Beside
+    beside: _OtherMemory
     fraction: np.ndarray
     graphs: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
     weights: tuple[float, float]
 
 
-def _observed(fit: MemoryFit, memory: RankMemory, part: PartMemory) -> _Beside:
+def _observed(fit: MemoryFit, memory: RankMemory, part: PartMemory) -> _OtherMemory:
     """Return context and buffers of each layout, and the remainder of the engine."""
     alone = np.asarray(memory.layout.accelerators) == 1
     engine = memory.settings.engine
     trial = memory.settings.rule.profiling_of(memory.settings.version, dense=True)
     if engine in fit.outside and trial is not None:
         context, sd = _by_kind(memory, part, fit.outside[engine])
-        return _Beside(context, sd**2, Spread(0.0, 0.0, 0))
+        return _OtherMemory(context, sd**2, Spread(0.0, 0.0, 0))
     single = fit.context["single"]
     linked = single if part.link == "unified" else fit.context.get(part.link, fit.context["pcie"])
     context = np.where(alone, single.mean, linked.mean)
@@ -211,7 +210,7 @@ def _observed(fit: MemoryFit, memory: RankMemory, part: PartMemory) -> _Beside:
     others = fit.remainder["pooled"]
     if memory.settings.rule.pool == "rest":  # its margin stands in the rule, and there is no trial run that takes more
         others = replace(others, mean=0.0)
-    return _Beside(context, variance, fit.remainder.get(engine, others))
+    return _OtherMemory(context, variance, fit.remainder.get(engine, others))
 
 
 def launch_kinds(part: PartMemory, *, several: bool, indexed: bool) -> tuple[str, ...]:
@@ -254,8 +253,8 @@ def weights_interval(memory: RankMemory, fit: MemoryFit) -> tuple[float, float]:
     Ends of a 90 % interval: uncertainty of the files and of loading, added in quadrature. An engine with too few logged
     sources takes the widest interval of the others.
     """
-    found = fit.loaded.get(memory.settings.engine)
-    apart = max((one.share for one in fit.loaded.values()), default=0.0) if found is None else found.share
+    result = fit.loaded.get(memory.settings.engine)
+    apart = max((item.share for item in fit.loaded.values()), default=0.0) if result is None else result.share
     return float(np.hypot(memory.smaller, apart)), float(np.hypot(memory.larger, apart))
 
 
@@ -266,13 +265,13 @@ def _by_kind(memory: RankMemory, part: PartMemory, seen: dict[str, Spread]) -> t
     so the spread is at least that of all launches on several accelerators, as for a kind with one source.
     """
     alone = np.asarray(memory.layout.accelerators) == 1
-    found = []
+    result = []
     for several in (False, True):
         kinds = launch_kinds(part, several=several, indexed=memory.indexed)
         kind = next(each for each in kinds if each in seen)
         wide = seen["several"].sd if kind != kinds[0] and "several" in seen else 0.0
-        found.append((seen[kind].mean, max(seen[kind].sd, wide)))
-    return np.where(alone, found[0][0], found[1][0]), np.where(alone, found[0][1], found[1][1])
+        result.append((seen[kind].mean, max(seen[kind].sd, wide)))
+    return np.where(alone, result[0][0], result[1][0]), np.where(alone, result[0][1], result[1][1])
 
 
 def _graphs(
@@ -315,7 +314,7 @@ def _fraction(memory: RankMemory, part: PartMemory) -> np.ndarray:
         return np.asarray(settings.fraction, dtype=float)
     if rule.fraction_rule is not None:
         tp, pp, dp = (np.asarray(getattr(memory.layout, name)) for name in ("tp", "pp", "dp"))
-        found = static_fraction(
+        result = static_fraction(
             rule.fraction_rule,
             memory=part.total,
             accelerators=tp * dp * pp,
@@ -324,7 +323,7 @@ def _fraction(memory: RankMemory, part: PartMemory) -> np.ndarray:
             draft=memory.draft,
             replicas=dp,
         )
-        return found if memory.tower is None else found * tower_factor(rule.fraction_rule, *memory.tower)
+        return result if memory.tower is None else result * tower_factor(rule.fraction_rule, *memory.tower)
     default = settings.default("fraction", part.listed)
     return np.asarray(1.0 if default is None else default)
 
@@ -376,7 +375,7 @@ def _stage_pool(memory: RankMemory, stage: StageMemory, part: PartMemory, launch
     elif rule.pool == "after_load":
         before = rule.graphs_before_pool
         left = free - weights - stage.activation - remainder.mean - before * graphs
-        limit, share = free, fraction * beside_expanded(stage, fraction * left)
+        limit, share = free, fraction * share_beside_expansion(stage, fraction * left)
         pool, variance = share * left, share**2 * (total_variance + known + remainder.sd**2 + before * graphs_sd**2)
     else:
         limit = part.total - rule.free_target + zero
@@ -407,7 +406,7 @@ def _tokens(memory: RankMemory, stage: StageMemory, pool: np.ndarray, context: n
 
 def _printed(
     memory: RankMemory, stage: StageMemory, pool: np.ndarray, context: np.ndarray, usable: np.ndarray
-) -> np.ndarray:
+) -> TokensArray:
     """Return the tokens that the engine prints: the usable ones where all layers are of one kind."""
     settings = memory.settings
     if memory.split is not None and (stage.windows or stage.state.any()):  # what its log calls max_total_num_tokens
@@ -459,29 +458,31 @@ def kv_pool(
     """
     length = np.asarray(context, dtype=float)
     dp = np.asarray(memory.layout.dp, dtype=float)
-    found: list[tuple[np.ndarray, ...]] = []
+    result: list[tuple[np.ndarray, ...]] = []
     for stage, terms in zip(memory.stages, pools or stage_pools(memory, part, fit), strict=True):
         rows = [terms.pool, terms.deviation(-1.0)]
         for shift in (0.0, -QUANTILE_90, QUANTILE_90):
             left = terms.pool + shift * terms.deviation(shift)
             usable = _tokens(memory, stage, left, length)
             printed = _printed(memory, stage, left, length, usable)
-            rows += [np.where(stage.held, one, np.inf) for one in (usable, printed)]
+            rows += [np.where(stage.held, item, np.inf) for item in (usable, printed)]
         beside = terms.context + np.maximum(terms.remainder, 0.0) + terms.graphs + stage.activation
         held = stage.weight_bytes + beside + np.maximum(terms.pool, 0.0)
         # lower use of memory leaves more to the pool, so only memory that no pool contained counts
         least = held + np.clip(terms.pool, -QUANTILE_90 * terms.deviation(1.0), 0.0) - QUANTILE_90 * terms.graphs_sd
-        found.append((*rows, *(np.where(stage.held, one - part.total, -np.inf) for one in (held, least))))
+        result.append((*rows, *(np.where(stage.held, item - part.total, -np.inf) for item in (held, least))))
     rooms, sds, means, print_mean, lows, print_low, highs, print_high, over, over_low = (
-        np.stack(column) for column in zip(*found, strict=True)
+        np.stack(column) for column in zip(*result, strict=True)
     )
     # a stage without a growing cache (recurrent layers only) limits by its bytes
     ranked = np.where(np.stack([stage.held for stage in memory.stages]), rooms, np.inf)
     stage_index = np.lexsort((ranked, np.where(np.isfinite(means), means, np.inf)), axis=0)[0]
     pick = (stage_index, np.arange(stage_index.size))
-    least = [np.where(np.isfinite(one.min(axis=0)), one.min(axis=0), 0.0) * dp for one in (means, lows, highs)]
+    least = [np.where(np.isfinite(item.min(axis=0)), item.min(axis=0), 0.0) * dp for item in (means, lows, highs)]
     fits = (ranked.min(axis=0) > 0) & (least[0] > 0)
-    said = [np.where(np.isfinite(one.min(axis=0)), one.min(axis=0), 0.0) for one in (print_mean, print_low, print_high)]
+    said = [
+        np.where(np.isfinite(item.min(axis=0)), item.min(axis=0), 0.0) for item in (print_mean, print_low, print_high)
+    ]
     return KvPool(
         rooms[pick], least[0] * fits, least[1], least[2], sds[pick], stage_index, fits, said[0] * fits, said[1],
         said[2], over.max(axis=0), over_low.max(axis=0),
@@ -546,7 +547,7 @@ def largest_context(
             inside = np.where(slope > 1e-9, room / np.where(slope > 1e-9, slope, 1.0), np.where(room >= 0, np.inf, 0.0))
             best = np.maximum(best, inside)
         least = np.minimum(least, np.where(stage.held, best, np.inf))
-    return np.where(np.isfinite(least), np.floor(np.maximum(least, 0.0) / wide) * wide, least)  # type: ignore[no-any-return]
+    return np.where(np.isfinite(least), np.floor(np.maximum(least, 0.0) / wide) * wide, least)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -646,8 +647,8 @@ def budget_rows(
     ]
 
 
-def _each(memory: RankMemory, stage: StageMemory) -> np.ndarray:
-    """Return the cache of a token, with its share of a separate pool of window layers [B]."""
+def _each(memory: RankMemory, stage: StageMemory) -> BytesArray:
+    """Return the cache of a token, with its share of a separate pool of window layers."""
     windows = 0.0 if memory.split is None else memory.split[2]
     return stage.per_token + windows * sum((held for _, held in stage.windows), np.zeros_like(stage.per_token))
 

@@ -81,7 +81,7 @@ def shares_pages(kinds: tuple[CachedLayers, ...]) -> bool:
     >>> shares_pages((CachedLayers(one, one, None, 0 * one),)), shares_pages((CachedLayers(one, one, 128, 0 * one),))
     (False, True)
     """
-    return any(one.window is not None or one.state.any() for one in kinds)
+    return any(kind.window is not None or kind.state.any() for kind in kinds)
 
 
 def printed_tokens(
@@ -105,28 +105,28 @@ def printed_tokens(
     2560841
     """
     zero = np.zeros_like(pool)
-    widest = np.max([np.where(one.count > 0, one.token, 0.0) for one in kinds], axis=0)
-    state = np.max([np.where(one.count > 0, one.state, 0.0) for one in kinds], axis=0)
+    widest = np.max([np.where(kind.count > 0, kind.token, 0.0) for kind in kinds], axis=0)
+    state = np.max([np.where(kind.count > 0, kind.state, 0.0) for kind in kinds], axis=0)
     per_token = np.where(widest > 0, widest, 1.0)
     own = np.maximum(launch.block, _ALIGNED * np.ceil(state / (_ALIGNED * per_token)))
     page = np.where(widest > 0, own * widest, state)
-    fewest = np.min([np.where(one.count > 0, one.count, np.inf) for one in kinds], axis=0)
-    most = np.max([one.count for one in kinds], axis=0)
+    fewest = np.min([np.where(kind.count > 0, kind.count, np.inf) for kind in kinds], axis=0)
+    most = np.max([kind.count for kind in kinds], axis=0)
     group = np.where(most < _NEARLY_EQUAL * fewest, most, fewest)
     group = np.where(np.isfinite(group) & (group > 0), group, 1.0)
     blocks = np.floor(np.maximum(pool, 0.0) / np.where(page > 0, page * group, 1.0))
     groups, needed = zero, zero
-    for one in kinds:
-        share = np.ceil(one.count / group)
+    for item in kinds:
+        share = np.ceil(item.count / group)
         # a stage of another layout may hold none of these layers, and then no page
-        paged = (one.token > 0) & (page > 0)
-        tokens = np.where(paged, page / np.where(paged, one.token, 1.0), own)
-        if one.state.any():
+        paged = (item.token > 0) & (page > 0)
+        tokens = np.where(paged, page / np.where(paged, item.token, 1.0), own)
+        if item.state.any():
             each = paging.states + launch.drafted + zero
-        elif one.window is None:
+        elif item.window is None:
             each = np.ceil(launch.longest / (tokens * launch.dcp))
         else:
-            held = np.minimum(one.window - 1.0 + paging.batches * launch.budget, launch.longest)
+            held = np.minimum(item.window - 1.0 + paging.batches * launch.budget, launch.longest)
             each = np.ceil(held / tokens) + 1.0
         groups, needed = groups + share, needed + share * each
     result: np.ndarray
@@ -161,8 +161,8 @@ class StageMemory:
     expanded_tokens: np.ndarray | float = 0.0  # most tokens that one step may expand, else 0 [token]
 
     @property
-    def weight_bytes(self) -> np.ndarray:
-        """Return all weights on the accelerator [B]."""
+    def weight_bytes(self) -> BytesArray:
+        """Return all weights on the accelerator."""
         return sum(self.weights.values(), np.zeros_like(self.per_token))
 
     def request_bytes(self, context: TokensArray | Tokens) -> BytesArray:
@@ -199,7 +199,7 @@ class RankMemory:
     @property
     def by_length(self) -> bool:
         """Return True if the tokens of a pool depend on the length of requests, by windows or states."""
-        return any(one.windows or one.state.any() or shares_pages(one.kinds) for one in self.stages)
+        return any(stage.windows or stage.state.any() or shares_pages(stage.kinds) for stage in self.stages)
 
     @property
     def weights(self) -> np.ndarray:
@@ -266,7 +266,7 @@ def rank_memory(
     rule = settings.rule
     names = ("tp", "pp", "dp", "ep", "dcp")
     every = np.broadcast_arrays(*(np.asarray(getattr(layout, name), dtype=float) for name in names))
-    degrees = Degrees(*(np.atleast_1d(one) for one in every))
+    degrees = Degrees(*(np.atleast_1d(item) for item in every))
     depths, where = np.unique(degrees.pp.astype(int), return_inverse=True)
     bounds = [np.cumsum((0, *pipeline_layers(len(model.layer_names), int(depth), rule.pipeline))) for depth in depths]
     deepest = int(depths[-1])
@@ -289,12 +289,12 @@ def rank_memory(
     for index in range(deepest):
         counts = np.array([[_within(part, edges, index) for part in parts] for edges in bounds])[where]
         stages.append(_stage(model, checkpoint, index, counts, held, degrees, kv, settings, memory, trial))
-    named = Layout(*(one.astype(int) for one in (degrees.tp, degrees.pp, degrees.dp, degrees.ep, degrees.dcp)))
+    named = Layout(*(item.astype(int) for item in (degrees.tp, degrees.pp, degrees.dp, degrees.ep, degrees.dcp)))
     sparse = settings.layout.index_keys and is_indexed(model)
     experts = max((t.copies for part in parts for t in part.tensors if t.shard == "experts"), default=0)
     drafts = mtp and model.draft_layers is not None
     split = rule.split_of(settings.version)
-    if split is not None and not split.applies(model.name, recurrent=any(one.state.any() for one in stages)):
+    if split is not None and not split.applies(model.name, recurrent=any(stage.state.any() for stage in stages)):
         split = None
     return RankMemory(
         named,
@@ -403,7 +403,7 @@ def _stage(
     memory: float | None,
     trial: ProfilingRun | None,
 ) -> StageMemory:
-    parts = tuple(one.part for one in held)
+    parts = tuple(item.part for item in held)
     zero = np.zeros_like(degrees.tp)
     exists, last = degrees.pp > index, degrees.pp == index + 1
     weights: dict[str, np.ndarray] = {}
@@ -434,12 +434,12 @@ def _stage(
         state = state * (1.0 + settings.drafted("mtp" in weights))
     kinds = _kinds(parts, counts, degrees, kv, settings) if ordered or state.any() else ()
     layers = counts.sum(axis=1)
-    found = StageMemory(index, exists, layers, weights, host, per_token, ordered, state, activation, kinds)
+    result = StageMemory(index, exists, layers, weights, host, per_token, ordered, state, activation, kinds)
     expanded = _expanded(parts, counts, degrees, kv, settings)
     if not np.any(expanded):
-        return found
+        return result
     longest = model.max_context if settings.longest is None else settings.longest
-    return replace(found, expanded=expanded, expanded_tokens=np.minimum(requests, step.tokens) * longest)
+    return replace(result, expanded=expanded, expanded_tokens=np.minimum(requests, step.tokens) * longest)
 
 
 def _expanded(
@@ -474,7 +474,7 @@ def _kinds(
     """Return the layers of a stage by their cache on a rank."""
     drafted = int(settings.drafted(any(part.name == "mtp" for part in parts)))
     each_tp, where = np.unique(degrees.tp, return_inverse=True)
-    found: dict[tuple[float, ...], CachedLayers] = {}
+    result: dict[tuple[float, ...], CachedLayers] = {}
     for number, part in enumerate(parts):
         mixer = mixer_of(part.kind)
         cache = mixer.cache(kv, settings.layout)
@@ -487,9 +487,9 @@ def _kinds(
         if not each and not pages.any():
             continue
         key = (each, cache.window or 0, cache.units, *pages.tolist())
-        if key in found:
-            found[key] = replace(found[key], count=found[key].count + counts[:, number])
+        if key in result:
+            result[key] = replace(result[key], count=result[key].count + counts[:, number])
             continue
         token = each / np.minimum(degrees.tp, cache.units)
-        found[key] = CachedLayers(counts[:, number].astype(float), token, cache.window, pages[where])
-    return tuple(found.values())
+        result[key] = CachedLayers(counts[:, number].astype(float), token, cache.window, pages[where])
+    return tuple(result.values())

@@ -71,13 +71,13 @@ class MemorySettings:
     @property
     def layout(self) -> CacheLayout:
         """Return the cache layout of the engine."""
-        found = cache_layout(self.engine)
+        result = cache_layout(self.engine)
         if not self.indexer:
-            return found.without_indexer()
+            return result.without_indexer()
         buffer = self.rule.step_of(self.version) if self.engine in memory_engines() else None
         if buffer is None or not buffer.index_keys:
-            return found
-        return found.model_copy(update={"plain_index_keys": True})
+            return result
+        return result.model_copy(update={"plain_index_keys": True})
 
     @property
     def rule(self) -> MemoryRule:
@@ -102,8 +102,8 @@ class MemorySettings:
         if self.token_budget is not None:
             return np.asarray(self.token_budget, dtype=float)
         called = _called(self.accelerator or "")
-        found = engine_defaults(self.engine, version=self.version, accelerator=called, memory=memory)
-        return np.asarray(found.budget, dtype=float)
+        result = engine_defaults(self.engine, version=self.version, accelerator=called, memory=memory)
+        return np.asarray(result.budget, dtype=float)
 
     def requests(self, memory: float | None, tp: np.ndarray | float = 1.0) -> np.ndarray:
         """Return the requests with logits at once, by memory [B]; unknown memory counts as large."""
@@ -113,8 +113,8 @@ class MemorySettings:
 
     def graph_requests(self, memory: float | None, tp: np.ndarray) -> np.ndarray:
         """Return the largest batch with a CUDA graph; SGLang's depends on memory [B] and on `tp` below 4."""
-        found = self._by_degree("graph_requests", memory, tp)
-        return found if self.max_requests is None else np.minimum(found, self.max_requests)
+        result = self._by_degree("graph_requests", memory, tp)
+        return result if self.max_requests is None else np.minimum(result, self.max_requests)
 
     def _by_degree(self, name: str, memory: float | None, tp: np.ndarray | float) -> np.ndarray:
         """Return a default that may depend on four or more ranks sharing the work."""
@@ -177,10 +177,11 @@ class MemorySettings:
 
         def fitting(engines: tuple[str, ...]) -> tuple[ExpertKernel, ...]:
             return tuple(
-                one
+                expert_kernel
                 for engine in engines
-                for one in load_memory_rule(engine).loading.expert_kernels
-                if one.pads(form, silicon=silicon, model=model) and one.inner * one.hidden > 1
+                for expert_kernel in load_memory_rule(engine).loading.expert_kernels
+                if expert_kernel.pads(form, silicon=silicon, model=model)
+                and expert_kernel.inner * expert_kernel.hidden > 1
             )
 
         return fitting((self.engine,)) or fitting(memory_engines())

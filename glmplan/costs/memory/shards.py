@@ -94,8 +94,8 @@ def split_block(
     >>> split_block(minimax, minimax.checkpoint("fp8"), sglang, (8, 1, 8)) is None
     True
     """
-    found = _split_blocks(model, checkpoint, server, degrees, mtp)
-    return next((one for one in found if not one.loads), next(iter(found), None))
+    result = _split_blocks(model, checkpoint, server, degrees, mtp)
+    return next((item for item in result if not item.loads), next(iter(result), None))
 
 
 @remembered(records=2)
@@ -110,8 +110,8 @@ def _split_blocks(
         if form.block != (1, 1) and tensor.matmul
         if tensor.splits_input or tensor.tensor_class in _FEED_FORWARD
     }
-    found = [_split(model.name, checkpoint, pair, server, degrees) for pair in kinds]
-    return tuple(sorted((one for one in found if one is not None), key=lambda one: (-one.block, one.tensor)))
+    result = [_split(model.name, checkpoint, pair, server, degrees) for pair in kinds]
+    return tuple(sorted((one for one in result if one is not None), key=lambda one: (-one.block, one.tensor)))
 
 
 def _split(

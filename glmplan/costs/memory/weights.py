@@ -90,11 +90,11 @@ def rounding_bytes(held: Sequence[HeldTensor], loading: Loading) -> BytesArray |
     if loading.allocator == "files":
         return 0.0
     sizes: dict[object, tuple[np.ndarray, WeightFormat]] = {}
-    for one in held:
-        group = next((names for names in _FUSED if one.tensor.name in names), one.tensor.name)
-        key = (group, one.form.name)
+    for item in held:
+        group = next((names for names in _FUSED if item.tensor.name in names), item.tensor.name)
+        key = (group, item.form.name)
         before = sizes[key][0] if key in sizes else 0.0
-        sizes[key] = (before + one.size, one.form)
+        sizes[key] = (before + item.size, item.form)
     more: np.ndarray | float = 0.0
     for size, form in sizes.values():
         values = size * (2.0 ** np.floor(np.log2(form.bits))) / form.bits
@@ -185,23 +185,23 @@ def layer_weights(
     """
     held, host = _held_tensors(model, part, degrees, settings, offloaded)
     zero = np.zeros_like(degrees.tp)
-    found: dict[str, np.ndarray] = {}
+    result: dict[str, np.ndarray] = {}
     draft = part.name == "mtp"
-    for one in held:
-        name = "mtp" if draft else one.tensor.tensor_class
-        found[name] = found.get(name, zero) + one.size
+    for item in held:
+        name = "mtp" if draft else item.tensor.tensor_class
+        result[name] = result.get(name, zero) + item.size
     rule, mixer = settings.rule, mixer_of(part.kind)
     if rule.absorbed_copy and mixer.absorbed_values:
         copies = mixer.absorbed_values * weight_format("bf16").bytes
-        found["absorbed"] = copies / np.minimum(degrees.tp, mixer.heads)
+        result["absorbed"] = copies / np.minimum(degrees.tp, mixer.heads)
     more = rounding_bytes(held, rule.loading)
     if np.any(more):
         name = "mtp" if draft else "rounding"
-        found[name] = found.get(name, zero) + more
+        result[name] = result.get(name, zero) + more
     if settings.adapters and not draft:
         factors = adapter_factors(part.tensors, tp=degrees.tp, ep=degrees.ep, expert_ranks=degrees.tp * degrees.dp)
-        found["adapters"] = settings.adapters * settings.adapter_rank * ADAPTER_BYTES * factors.values
-    return found, host
+        result["adapters"] = settings.adapters * settings.adapter_rank * ADAPTER_BYTES * factors.values
+    return result, host
 
 
 def _held_tensors(
@@ -335,7 +335,7 @@ def padding_apart(
             if not possible:
                 continue
             taken = np.asarray(expert_padding(tensor, settings.expert_kernel(form, model), cut))
-            widest = [float(np.max(expert_padding(tensor, one, cut) / taken)) for one in possible]
+            widest = [float(np.max(expert_padding(tensor, item, cut) / taken)) for item in possible]
             larger = max(larger, max(widest) - 1.0)
             smaller = max(smaller, float(np.max(1.0 - 1.0 / taken)))
     return smaller, larger

@@ -192,12 +192,12 @@ def shared_ring_rates(host: Host, groups: tuple[tuple[int, ...], ...]) -> list[f
     >>> round(shared_ring_rates(host, apart)[0] / shared_ring_rates(host, mixed)[0])
     2
     """
-    found = [_link_use(host, group) for group in groups]
+    result = [_link_use(host, group) for group in groups]
     total: dict[str, int] = {}
-    for _, links in found:
+    for _, links in result:
         for link in links:
             total[link.name] = total.get(link.name, 0) + link.leaving
-    return [min([own, *(link.rate / max(total[link.name], 1) for link in links)]) for own, links in found]
+    return [min([own, *(link.rate / max(total[link.name], 1) for link in links)]) for own, links in result]
 
 
 def socket_of(host: Host, slot: int) -> str | None:
@@ -403,10 +403,10 @@ def _slowness(link: LinkClass) -> tuple[float, float]:
 
 
 def _needed(fits: LinkFits, kind: str, algorithm: str, condition: str) -> Protocol:
-    found = fits.protocol(kind, algorithm, condition)
-    if found is None:
+    result = fits.protocol(kind, algorithm, condition)
+    if result is None:
         raise SpecError("is not in calibration/fits/links.toml", value=f"{kind}/{algorithm}/{condition}")
-    return found
+    return result
 
 
 def _scale_up_class(host: Host, group_size: int, fits: LinkFits) -> LinkClass:
@@ -518,7 +518,7 @@ class LinksByPoint:
             places.setdefault(getattr(layout, group), []).append(place)
         if len(places) == 1:
             return ((next(iter(places)), slice(None)),)
-        return tuple((link, np.isin(self.of, found)) for link, found in places.items())
+        return tuple((link, np.isin(self.of, result)) for link, result in places.items())
 
 
 def links_of_layout(
@@ -578,11 +578,11 @@ def hand_over_link(host: Host, width: int, stages: int, *, fits: LinkFits | None
     constants = fits or load_link_fits()
     if stages == 1:
         return link_for_group(host, 1, fits=constants)
-    found: Iterable[LinkClass] = (
+    result: Iterable[LinkClass] = (
         link_of_transfers(host, [(start + rank, start + width + rank) for rank in range(width)], fits=constants)
         for start in range(0, width * (stages - 1), width)
     )
-    return min(found, key=lambda link: link.bandwidth * link.ring.efficiency)
+    return min(result, key=lambda link: link.bandwidth * link.ring.efficiency)
 
 
 def host_transfer_rate(

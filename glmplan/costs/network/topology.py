@@ -155,10 +155,10 @@ def _add_scale_up(graph: Any, host: Host, join: Callable[..., None]) -> None:
             for number in numbers:
                 join(accelerator_node(number), hub, inside.bandwidth, "scale-up", 0.1)
             continue
-        for one in numbers:
-            for other in range(one + 1, numbers.stop):
-                if mesh or (one % 2 == 0 and other == one + 1):
-                    join(accelerator_node(one), accelerator_node(other), line, "scale-up", 0.1)
+        for item in numbers:
+            for other in range(item + 1, numbers.stop):
+                if mesh or (item % 2 == 0 and other == item + 1):
+                    join(accelerator_node(item), accelerator_node(other), line, "scale-up", 0.1)
 
 
 @lru_cache(maxsize=8192)

@@ -90,12 +90,12 @@ class HostedSteps:
         """Return the time of each component of steps."""
         away = self.offload
         given = {"count": self.count, "fit": self.fit}
-        found = offload_step_seconds(work, away.side, self.part, mode=away.placement.mode, **given)  # type: ignore[arg-type]
+        result = offload_step_seconds(work, away.side, self.part, mode=away.placement.mode, **given)  # type: ignore[arg-type]
         streams = prompt > away.streams_above
         if np.any(streams):
             streamed = offload_step_seconds(work, away.side, self.part, mode="stream", **given)  # type: ignore[arg-type]
-            found = np.where(streams[:, None], streamed, found)
-        return found
+            result = np.where(streams[:, None], streamed, result)
+        return result
 
     def least(self, points: StepPoints) -> SecondsArray:
         """Return the lower bound of steps: the longer of reading the accelerators' bytes and the processors'.
@@ -104,14 +104,14 @@ class HostedSteps:
         """
         work, away = self.work(points), self.offload
         routed = routed_share(self.model, points, self.tokens_per_request)
-        found: np.ndarray = np.zeros_like(work.own_bytes)
+        result: np.ndarray = np.zeros_like(work.own_bytes)
         if self.part is not None:
             read = work.own_bytes * routed + work.cache_bytes
-            found = read / (max(self.count, 1) * self.part.need("memory_bandwidth"))
+            result = read / (max(self.count, 1) * self.part.need("memory_bandwidth"))
         if away.placement.mode == "cpu":
             computed = np.asarray(points.prefill_tokens) <= away.streams_above
-            found = np.maximum(found, computed * work.host_bytes * routed / away.side.bandwidth)
-        return found
+            result = np.maximum(result, computed * work.host_bytes * routed / away.side.bandwidth)
+        return result
 
     def times(self, points: StepPoints, front: FrontPoints | None = None) -> StepTime:
         """Return the time of steps; the front end costs nothing here."""

@@ -84,7 +84,7 @@ class OffloadWork:
     host_bytes: BytesArray  # offloaded weights that the step reads
     host_flop: FlopArray  # on them, decoding requests
     host_prompt_flop: FlopArray  # on them, prompts
-    held_bytes: BytesArray  # all offloaded weights, 0 where there is no step
+    held_bytes: np.ndarray  # all offloaded weights [B], 0 where there is no step
     host_layers: float  # layers that involve the host
     own_bytes: BytesArray  # weights that the accelerators read, all of them together
     cache_bytes: BytesArray  # cache that they read
@@ -124,7 +124,7 @@ def offload_work(
     (58.0, 40.9)
     """
     columns = (points.decode_requests, points.decode_context, points.prefill_tokens, points.prefill_context)
-    requests, context, prompt, keys = np.broadcast_arrays(*(np.asarray(one, dtype=float) for one in columns))
+    requests, context, prompt, keys = np.broadcast_arrays(*(np.asarray(column, dtype=float) for column in columns))
     decode = requests * tokens_per_request
     tokens = decode + prompt
     some, prompts = np.minimum(tokens, 1.0), np.minimum(prompt, 1.0)
@@ -361,7 +361,7 @@ def accelerator_seconds(
     flop = work.own_flop + streamed * (work.host_flop + work.host_prompt_flop)
     arithmetic = flop / (max(count, 1) * fit.accelerator_flop * peak)
     hidden = arithmetic > weights + cache
-    return np.stack([np.where(hidden, 0.0, one) for one in (weights, cache)] + [np.where(hidden, arithmetic, 0.0)], 1)
+    return np.stack([np.where(hidden, 0.0, item) for item in (weights, cache)] + [np.where(hidden, arithmetic, 0.0)], 1)
 
 
 def offload_step_seconds(

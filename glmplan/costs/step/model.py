@@ -198,11 +198,11 @@ def _launched(kind: LayerKind) -> float:
 def front_work(table: np.ndarray, front: FrontPoints, launches: np.ndarray | float) -> np.ndarray:
     """Return the work table with the rows of the front end replaced."""
     any_of_it = (front.arrivals > 0) | (front.prompt > 0) | (np.asarray(front.wakes) > 0)
-    found = np.where(any_of_it[:, None], 0.0, table)
-    found[:, SLOTS.index("arrival")] = front.arrivals * launches
-    found[:, SLOTS.index("prompt_token")] = front.prompt
-    found[:, SLOTS.index("wake")] = front.wakes
-    return found
+    result = np.where(any_of_it[:, None], 0.0, table)
+    result[:, SLOTS.index("arrival")] = front.arrivals * launches
+    result[:, SLOTS.index("prompt_token")] = front.prompt
+    result[:, SLOTS.index("wake")] = front.wakes
+    return result
 
 
 #: component → columns of the work table; the front end is outside of steps
@@ -265,28 +265,29 @@ class Perfect(StepWork):
     def of(cls, given: StepWork) -> Perfect:
         """Return the same structure with such kernels."""
         # products depend on model and formats alone, so they are not made again
-        return given.shared_with(cls(**{one.name: getattr(given, one.name) for one in fields(StepWork)}))
+        return given.shared_with(cls(**{field.name: getattr(given, field.name) for field in fields(StepWork)}))
 
 
-class _Beside(StepWork):
+class _WithBound(StepWork):
     """Work with fitted kernels and, in a second lane, data-sheet kernels; common terms are computed once."""
 
     lanes = (2,)
 
     def kernel(self, kernel: str, form: str | KernelRule) -> KernelParams:
         """Return both sets of parameters of a kernel, each a (2, 1) array."""
-        return _beside(super().kernel(kernel, form))
+        return _with_bound(super().kernel(kernel, form))
 
     @classmethod
-    def of(cls, given: StepWork) -> _Beside:
+    def of(cls, given: StepWork) -> _WithBound:
         """Return the same structure with such kernels."""
-        return given.shared_with(cls(**{one.name: getattr(given, one.name) for one in fields(StepWork)}))
+        return given.shared_with(cls(**{field.name: getattr(given, field.name) for field in fields(StepWork)}))
 
 
 @remembered(most=1024)
-def _beside(params: KernelParams) -> KernelParams:
+def _with_bound(params: KernelParams) -> KernelParams:
     both: dict[str, Any] = {
-        one.name: np.array([[getattr(params, one.name)], [getattr(_PERFECT, one.name)]]) for one in fields(KernelParams)
+        field.name: np.array([[getattr(params, field.name)], [getattr(_PERFECT, field.name)]])
+        for field in fields(KernelParams)
     }
     return replace(params, **both)
 
@@ -298,7 +299,7 @@ def bounded_work(
     if structure.part.is_processor:
         least = least_seconds(structure, layout=layout, points=points)
         return step_work(structure, layout=layout, points=points), least
-    both = step_work(_Beside.of(structure), layout=layout, points=points)
+    both = step_work(_WithBound.of(structure), layout=layout, points=points)
     least = _least({slot: both[slot][1] for slot in BOUND}, structure, points)
     return {slot: value[0] if slot in KERNELS else value for slot, value in both.items()}, least
 

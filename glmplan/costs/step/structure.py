@@ -81,7 +81,7 @@ def tile_rows(rows: np.ndarray) -> np.ndarray:
     """
     below = np.floor(rows)
     each = _WEIGHTS + 1.0
-    at, after = (each * one + _WEIGHTS * np.ceil(one / _ROWS) for one in (below, below + 1.0))
+    at, after = (each * item + _WEIGHTS * np.ceil(item / _ROWS) for item in (below, below + 1.0))
     return np.asarray((at + (rows - below) * (after - at)) / (each + _WEIGHTS / _ROWS))
 
 
@@ -177,10 +177,10 @@ class Products:
         >>> Products(bf16, ((up, 1),)).share(tp=np.array([1, 4]), ep=np.ones(2), expert_ranks=np.ones(2))
         array([[1.  , 0.25]])
         """
-        found = np.empty((len(self.each), len(tp)))
-        for line, (one, _) in zip(found, self.each, strict=True):
+        result = np.empty((len(self.each), len(tp)))
+        for line, (one, _) in zip(result, self.each, strict=True):
             line[:] = one.tensor.share(tp=tp, ep=ep, expert_ranks=expert_ranks)
-        return found
+        return result
 
 
 def in_groups(products: Mapping[Product, int]) -> tuple[Products, ...]:
@@ -223,10 +223,10 @@ class Part:
         >>> Part("h100-sxm", bandwidth=3.35e12, peaks={"bf16": 989e12, "fp8": 1978e12}).rate("fp4") / 1e12
         989.0
         """
-        found = self.peaks.get(compute) or self.peaks.get("bf16") or self.peaks.get("fp8") or self.peaks.get("fp4")
-        if not found:
+        result = self.peaks.get(compute) or self.peaks.get("bf16") or self.peaks.get("fp8") or self.peaks.get("fp4")
+        if not result:
             raise UnknownFact("no matrix rate of this part is published")
-        return found
+        return result
 
 
 @dataclass(frozen=True)
@@ -331,14 +331,14 @@ class StepWork:
     def remembered(self: Work) -> Work:
         """Reuse cached results of an earlier work on the same records."""
         key = (id(self.model), id(self.checkpoint), bool(self.draft_tokens) and not self.verify_only)
-        found = _KNOWN.get(key)
-        if found is None:
+        result = _KNOWN.get(key)
+        if result is None:
             while len(_KNOWN) >= _REMEMBERED:
                 _KNOWN.pop(next(iter(_KNOWN)), None)
             # the entry holds model and checkpoint, so that their ids are not reused
             _KNOWN[key] = self
         else:
-            self.__dict__.update({name: found.__dict__[name] for name in _OF_MODEL if name in found.__dict__})
+            self.__dict__.update({name: result.__dict__[name] for name in _OF_MODEL if name in result.__dict__})
         return self
 
     @cached_property
@@ -356,7 +356,7 @@ class StepWork:
         """Return the main model's layers; separately (True) those that only read cache of earlier layers."""
         kinds = {bool(part.kind.decode_only): None for part, _ in self.main}
         return tuple(
-            (kind, Layers.of(tuple(one for one in self.main if bool(one[0].kind.decode_only) == kind)))
+            (kind, Layers.of(tuple(item for item in self.main if bool(item[0].kind.decode_only) == kind)))
             for kind in kinds
         )
 
@@ -399,13 +399,13 @@ class StepWork:
     @cached_property
     def joined(self) -> tuple[Product, ...]:
         """Return the projection that a draft head or a block drafter runs once a step."""
-        return tuple(one for part in self._drafting for one in _products(*_run(part, once=True)))
+        return tuple(product for part in self._drafting for product in _products(*_run(part, once=True)))
 
     @cached_property
     def _drafting(self) -> tuple[Segment, ...]:
         if not self.draft_tokens or self.verify_only:
             return ()
-        return tuple(one for one in segments(self.model, self.checkpoint, mtp=True) if one.name == "mtp")
+        return tuple(segment for segment in segments(self.model, self.checkpoint, mtp=True) if segment.name == "mtp")
 
     @cached_property
     def head(self) -> tuple[Product, ...]:
@@ -466,23 +466,23 @@ def _kernel(part: str, family: str, kernel: str, rule: KernelRule, release: tupl
     if family == "cpu":
         return PROCESSOR_KERNELS.get(kernel, PROCESSOR_ATTENTION)
     for precision in (rule.form, "fp8" if rule.form.startswith("fp8") else "bf16", "bf16"):
-        found = find_kernel_fit(
+        result = find_kernel_fit(
             part, kernel, precision=precision, engine=rule.engine, release=release, family=family or None,
             backend=rule.backend,
         )  # fmt: skip
-        if found is not None and isinstance(found.params, KernelParams) and found.median < _POOR_FIT:
-            return found.params
+        if result is not None and isinstance(result.params, KernelParams) and result.median < _POOR_FIT:
+            return result.params
     return _UNKNOWN_KERNEL
 
 
 @lru_cache(maxsize=256)
 def _mixing(part: str, engine: str, release: tuple[int, ...] | None) -> tuple[tuple[str, KernelParams], ...]:
     def own(which: str) -> KernelFit | None:
-        found = find_kernel_fit(part, f"hyper-{which}", precision="bf16", engine=engine, release=release)
+        result = find_kernel_fit(part, f"hyper-{which}", precision="bf16", engine=engine, release=release)
         # another engine's mix is another kernel: PyTorch's takes ten times as long
-        if found is None or found.pooled or found.engine.split()[0] != engine or found.median >= _POOR_FIT:
+        if result is None or result.pooled or result.engine.split()[0] != engine or result.median >= _POOR_FIT:
             return None
-        return found
+        return result
 
     read, write, both = own("read"), own("write"), own("both")
     if read is None or write is None:
@@ -495,10 +495,12 @@ def _mixing(part: str, engine: str, release: tuple[int, ...] | None) -> tuple[tu
 
 @lru_cache(maxsize=256)
 def _collective(part: str, family: str, engine: str, release: tuple[int, ...] | None) -> CollectiveParams:
-    found = find_kernel_fit(part, "all-reduce", precision="bf16", engine=engine, release=release, family=family or None)
-    if found is None or not isinstance(found.params, CollectiveParams):
+    result = find_kernel_fit(
+        part, "all-reduce", precision="bf16", engine=engine, release=release, family=family or None
+    )
+    if result is None or not isinstance(result.params, CollectiveParams):
         return _UNKNOWN_COLLECTIVE
-    return found.params
+    return result.params
 
 
 #: projections of the states at the start of drafting

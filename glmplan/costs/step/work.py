@@ -64,10 +64,10 @@ def over_links(structure: StepWork, group: str, seconds: Callable[..., _Times], 
     classes = structure.link.classes(group)
     if len(classes) == 1:
         return seconds(structure, classes[0][0], *sizes)
-    arrays = np.broadcast_arrays(*(np.asarray(one, dtype=np.float64) for one in sizes))
+    arrays = np.broadcast_arrays(*(np.asarray(size, dtype=np.float64) for size in sizes))
     latency, payload = np.zeros_like(arrays[0]), np.zeros_like(arrays[0])
     for link, points in classes:
-        latency[points], payload[points] = seconds(structure, link, *(one[points] for one in arrays))
+        latency[points], payload[points] = seconds(structure, link, *(array[points] for array in arrays))
     return latency, payload
 
 
@@ -214,13 +214,13 @@ def add_attention(
     )
     if core.exchange is not None and structure.counts_links and (degrees.dcp > 1.0).any():
         _add_exchange(layer, structure, step, degrees.dcp, *core.exchange)
-    for one in core.decode:
-        work, params = _as_run(one, structure, step, verify if drafted else None)
+    for item in core.decode:
+        work, params = _as_run(item, structure, step, verify if drafted else None)
         add_kernel(layer, work, params, peak_flop=rate, bandwidth=bandwidth, active=decoding,
                    slots=("attention_fixed", "cache", "cache"))  # fmt: skip
-    for one in core.prompt:
-        params = structure.kernel(one.kernel, "bf16")
-        add_kernel(layer, _no_negative_bytes(one.work), params, peak_flop=rate, bandwidth=bandwidth, active=prompting,
+    for item in core.prompt:
+        params = structure.kernel(item.kernel, "bf16")
+        add_kernel(layer, _no_negative_bytes(item.work), params, peak_flop=rate, bandwidth=bandwidth, active=prompting,
                    slots=("attention_fixed", "prefill_attention", "prefill_attention"))  # fmt: skip
     if core.index is not None:
         layer["cache"] = layer["cache"] + core.index.decode_bytes / bandwidth + core.index.decode_flop / rate
@@ -540,7 +540,7 @@ def _different(
     """
     if len(tokens) < _MANY:
         return tokens, degrees, slice(None)
-    seen = (tokens, *(getattr(degrees, one.name) for one in fields(Degrees)))
+    seen = (tokens, *(getattr(degrees, field.name) for field in fields(Degrees)))
     new = np.zeros(max(len(tokens) - 1, 0), dtype=bool)
     for one in seen:
         new |= one[1:] != one[:-1]
@@ -548,7 +548,7 @@ def _different(
         return tokens, degrees, slice(None)
     places = np.concatenate([[0], np.cumsum(new)])
     first = np.concatenate([[0], np.flatnonzero(new) + 1])
-    return tokens[first], Degrees(*(one[first] for one in seen[1:])), places
+    return tokens[first], Degrees(*(item[first] for item in seen[1:])), places
 
 
 def _add_experts(

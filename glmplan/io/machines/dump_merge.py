@@ -304,8 +304,8 @@ def _scale_up(relations: Relations | None, part: str | None, source: str) -> tup
 def _places(dumps: Sequence[Dump], socket_of: dict[int, int]) -> Places | None:
     """Return the places of the accelerators from the best dump."""
     trees = sorted(_of(dumps, PciTree), key=lambda item: not item[1].described)
-    found = [places_from_pci(tree, socket_of) for _, tree in trees]
-    placed = [places for places in found if places.cards]
+    result = [places_from_pci(tree, socket_of) for _, tree in trees]
+    placed = [places for places in result if places.cards]
     if placed:
         return placed[0]
     relations = [content for _, content in _of(dumps, Relations)]

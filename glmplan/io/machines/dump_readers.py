@@ -145,8 +145,8 @@ def bus_address(text: str) -> str | None:
     >>> bus_address("00000000:06:00.0"), bus_address("C1:00.0")
     ('0000:06:00.0', '0000:c1:00.0')
     """
-    found = re.fullmatch(r"(?:([0-9a-f]*):)?([0-9a-f]{1,2}):([0-9a-f]{1,2}\.[0-9a-f])", text.strip().lower())
-    return f"{(found[1] or '')[-4:]:0>4}:{found[2]:0>2}:{found[3]:0>4}" if found else None
+    match = re.fullmatch(r"(?:([0-9a-f]*):)?([0-9a-f]{1,2}):([0-9a-f]{1,2}\.[0-9a-f])", text.strip().lower())
+    return f"{(match[1] or '')[-4:]:0>4}:{match[2]:0>2}:{match[3]:0>4}" if match else None
 
 
 #: instruction sets that decide how fast a CPU multiplies matrices
@@ -188,9 +188,9 @@ def read_lscpu(text: str, file: str) -> CpuFacts:
         raise SpecError("does not say how many CPUs there are", file=file, field="CPU(s)")
     numa = {}
     for key, value in fields.items():
-        found = re.fullmatch(r"NUMA node(\d+) CPU\(s\)", key)
-        if found:
-            numa[int(found[1])] = value
+        match = re.fullmatch(r"NUMA node(\d+) CPU\(s\)", key)
+        if match:
+            numa[int(match[1])] = value
     flags = fields.get("Flags", "").split()
     notes: tuple[str, ...] = ()
     if fields.get("Off-line CPU(s) list"):
@@ -269,10 +269,10 @@ def read_dmidecode(text: str, file: str) -> Memory:
         size = block.get("Size", "")
         if not size or "No Module" in size or size.startswith("0"):
             continue
-        found = re.fullmatch(r"(\d+) (MB|GB|TB)", size)
-        if not found:
+        match = re.fullmatch(r"(\d+) (MB|GB|TB)", size)
+        if not match:
             raise broken(file, number, "is not a module size", size)
-        total += parse_quantity(f"{found[1]} {found[2][0]}iB", "bytes")
+        total += parse_quantity(f"{match[1]} {match[2][0]}iB", "bytes")
         kind = block.get("Type", kind)
         speed = re.match(r"(\d+) MT/s", block.get("Configured Memory Speed", "") or block.get("Speed", ""))
         place = _channel(block.get("Bank Locator", ""), block.get("Locator", ""), len(channels))
@@ -301,12 +301,12 @@ def _memory_devices(text: str) -> Iterator[tuple[int, dict[str, str]]]:
 
 def _channel(bank: str, locator: str, number: int) -> tuple[int, str]:
     """Return socket and channel of a module; a separate channel where the names do not say."""
-    found = re.search(r"P(\d+)[ _]?CHANNEL ?([A-Z])", bank, re.IGNORECASE)
-    if found:
-        return int(found[1]), found[2].upper()
-    found = re.search(r"(?:CPU|P|PROC ?)(\d+)[ _-]*(?:DIMM|CH)?[ _-]*([A-Z])", locator, re.IGNORECASE)
-    if found:
-        return max(int(found[1]) - 1, 0), found[2].upper()
+    match = re.search(r"P(\d+)[ _]?CHANNEL ?([A-Z])", bank, re.IGNORECASE)
+    if match:
+        return int(match[1]), match[2].upper()
+    match = re.search(r"(?:CPU|P|PROC ?)(\d+)[ _-]*(?:DIMM|CH)?[ _-]*([A-Z])", locator, re.IGNORECASE)
+    if match:
+        return max(int(match[1]) - 1, 0), match[2].upper()
     return 0, f"module {number}"
 
 
@@ -334,12 +334,12 @@ def read_topo(text: str, file: str) -> Relations:
     numa: dict[int, int] = {}
     seen = 0
     for number, line in enumerate(lines[start + 1 :], start + 2):
-        found = re.match(r"\s*GPU(\d+)\s+(.*)", line)
-        if not found:
+        match = re.match(r"\s*GPU(\d+)\s+(.*)", line)
+        if not match:
             if seen and not line.strip():
                 break
             continue
-        row, rest = int(found[1]), found[2].split()
+        row, rest = int(match[1]), match[2].split()
         if row >= len(gpus):
             raise broken(file, number, f"names GPU{row}, the header names {len(gpus)} GPUs")
         values = rest[: len(columns)]
@@ -384,8 +384,8 @@ def _quantity(text: str | None, dimension: str) -> float | None:
 
 
 def _number(text: str | None) -> int | None:
-    found = re.match(r"\s*(\d+)", text or "")
-    return int(found[1]) if found else None
+    match = re.match(r"\s*(\d+)", text or "")
+    return int(match[1]) if match else None
 
 
 def _least(*values: int | None) -> int | None:
@@ -455,9 +455,9 @@ def read_query_text(text: str, file: str) -> list[GpuFacts]:
     for line in text.splitlines():
         if line.startswith("Driver Version"):
             driver = line.partition(":")[2].strip()
-        found = re.match(r"GPU\s+([0-9a-fA-F:.]+)\s*$", line)
-        if found:
-            gpus.append({"address": bus_address(found[1]) or ""})
+        match = re.match(r"GPU\s+([0-9a-fA-F:.]+)\s*$", line)
+        if match:
+            gpus.append({"address": bus_address(match[1]) or ""})
             path = []
             continue
         if not gpus or not line.strip():
@@ -597,16 +597,16 @@ def read_lspci(text: str, file: str) -> PciTree:
     >>> device.kind, device.generation, device.lanes
     ('gpu', 5, 8)
     """
-    found: list[dict[str, object]] = []
+    result: list[dict[str, object]] = []
     for number, line in enumerate(text.splitlines(), 1):
         new = _NEW.match(line)
         if new:
             address = new[1] if new[1].count(":") == 2 else f"0000:{new[1]}"
-            found.append({"address": address, "name": new[3].strip(), "class": new[2]})
+            result.append({"address": address, "name": new[3].strip(), "class": new[2]})
             continue
-        if not found:
+        if not result:
             continue
-        device, text_ = found[-1], line.strip()
+        device, text_ = result[-1], line.strip()
         if text_.startswith("LnkCap:"):
             speed, width = re.search(r"Speed ([\d.]+)GT/s", text_), re.search(r"Width x(\d+)", text_)
             if speed and speed[1] not in GENERATION:
@@ -630,10 +630,10 @@ def read_lspci(text: str, file: str) -> PciTree:
         elif "Express (v" in text_:
             port = re.search(r"(Root|Upstream|Downstream) Port", text_)
             device["port"] = port[1].lower() if port else None
-    if not found:
+    if not result:
         raise SpecError("describes no device as `lspci -vvv` prints it", file=file)
     devices = []
-    for entry in found:
+    for entry in result:
         kind = device_kind(str(entry.pop("class")), str(entry["name"]))
         devices.append(PciDevice(kind=kind, **entry))  # type: ignore[arg-type]
     return PciTree(tuple(devices), described=True)
@@ -758,10 +758,10 @@ def read_showmeminfo(text: str, file: str) -> list[GpuFacts]:
     >>> read_showmeminfo("GPU[0]   : VRAM Total Memory (B): 206141652992\\n", "mem.txt")[0].memory
     206141652992.0
     """
-    found = re.findall(r"GPU\[(\d+)\]\s*:\s*VRAM Total Memory \(B\):\s*(\d+)", text)
-    if not found:
+    result = re.findall(r"GPU\[(\d+)\]\s*:\s*VRAM Total Memory \(B\):\s*(\d+)", text)
+    if not result:
         raise SpecError("has no total of VRAM as `rocm-smi --showmeminfo vram` prints it", file=file)
-    return [GpuFacts(int(index), memory=float(total)) for index, total in found]
+    return [GpuFacts(int(index), memory=float(total)) for index, total in result]
 
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")

@@ -80,12 +80,12 @@ def _table() -> dict[str, Any]:
 def _mixtures() -> dict[str, tuple[Mixture, ...]]:
     file = data_folder("hardware_db") / "formats" / "mixtures.toml"
     spread = _table()["spread"]
-    found: dict[str, list[Mixture]] = {}
+    result: dict[str, list[Mixture]] = {}
     for entry in read_entries(file, "mixtures", _FIELDS):
         plain = {key: value for key, value in entry.items() if key != "note"}
         usual = spread["mixture_of_few_bits" if float(entry["bits"]) < _FEW_BITS else "mixture"]
-        found.setdefault(str(entry["name"]), []).append(Mixture(**{"spread": float(usual), **plain}))
-    return {name: tuple(rows) for name, rows in found.items()}
+        result.setdefault(str(entry["name"]), []).append(Mixture(**{"spread": float(usual), **plain}))
+    return {name: tuple(rows) for name, rows in result.items()}
 
 
 def mixture_names() -> tuple[str, ...]:
@@ -151,8 +151,8 @@ def checkpoint_for(
         return Checkpoint(
             name=weights or "file", file_bits_per_weight=bits, includes_mtp=False, source="size of the file"
         )
-    found = _default(model) if weights is None else _of_word(model, weights)
-    return found if engine is None else read_by(model, found, engine)
+    result = _default(model) if weights is None else _of_word(model, weights)
+    return result if engine is None else read_by(model, result, engine)
 
 
 def _default(model: ModelSpec) -> Checkpoint:
@@ -164,9 +164,9 @@ def _default(model: ModelSpec) -> Checkpoint:
 @remembered(records=1)
 def _of_word(model: ModelSpec, weights: str) -> Checkpoint:
     key = weights.strip().lower()
-    found = _published(model, key)
-    if found is not None:
-        return found
+    result = _published(model, key)
+    if result is not None:
+        return result
     if key.startswith("bpw:"):
         return Checkpoint(
             name=key, file_bits_per_weight=weight_format(key).bits, includes_mtp=False, source="bits that were given"
@@ -181,27 +181,27 @@ def _of_word(model: ModelSpec, weights: str) -> Checkpoint:
     if name not in WEIGHT_FORMATS:
         raise SpecError(
             f"is neither a checkpoint of {model.name} nor a weight format", field="weights", value=weights,
-            choices=[*(one.name for one in model.checkpoints), *COMMON_FORMATS],
+            choices=[*(checkpoint.name for checkpoint in model.checkpoints), *COMMON_FORMATS],
         )  # fmt: skip
     return _uniform(model, _PLAIN.get(name, name))
 
 
 def _of_several(model: ModelSpec, label: str, named: frozenset[str]) -> Checkpoint:
     """Return the one published checkpoint with the formats of a label, with or without BF16."""
-    fits = [one for one in model.checkpoints if _formats_of(one) - {"bf16"} == named - {"bf16"}]
+    fits = [checkpoint for checkpoint in model.checkpoints if _formats_of(checkpoint) - {"bf16"} == named - {"bf16"}]
     if len(fits) == 1:
         return fits[0]
     raise SpecError(
         f"names {len(named)} formats and not which tensors are in which; name a checkpoint of {model.name}, or the "
         "mean bits of a weight as bpw:4.2",
-        field="weights", value=label, choices=[one.name for one in model.checkpoints],
+        field="weights", value=label, choices=[checkpoint.name for checkpoint in model.checkpoints],
     )  # fmt: skip
 
 
 def _formats_of(checkpoint: Checkpoint) -> frozenset[str]:
     """Return the formats of the tensor classes, without the sizes of their blocks."""
-    found = {checkpoint.default, *checkpoint.formats.values()} if checkpoint.formats else {checkpoint.default}
-    return frozenset(name.partition("-")[0] for name in found)
+    result = {checkpoint.default, *checkpoint.formats.values()} if checkpoint.formats else {checkpoint.default}
+    return frozenset(name.partition("-")[0] for name in result)
 
 
 def _published(model: ModelSpec, key: str) -> Checkpoint | None:
@@ -209,25 +209,27 @@ def _published(model: ModelSpec, key: str) -> Checkpoint | None:
     plain = key.replace("-", "_")
     bare = plain.removeprefix("ud_")
     name = _SYNONYMS.get(key, key)
-    for one in (key, plain, name, bare):
-        found = model.checkpoint(one)
-        if found is not None:
-            return found
+    for item in (key, plain, name, bare):
+        result = model.checkpoint(item)
+        if result is not None:
+            return result
     # the table of mixtures is read only for words that are no name of a checkpoint
     alike = _ALIKE.get(name, name)
-    for one in (_table()["aliases"].get(bare, bare), f"ud-{bare}", alike):
-        found = model.checkpoint(one)
-        if found is not None:
-            return found
+    for item in (_table()["aliases"].get(bare, bare), f"ud-{bare}", alike):
+        result = model.checkpoint(item)
+        if result is not None:
+            return result
     if key.startswith("fp8") and key not in WEIGHT_FORMATS:
         return model.checkpoint("fp8")
-    return next((one for one in model.checkpoints if one.name.split("-")[0] in (name, alike)), None)
+    return next(
+        (checkpoint for checkpoint in model.checkpoints if checkpoint.name.split("-")[0] in (name, alike)), None
+    )
 
 
 def _mixture(model: ModelSpec, key: str) -> Checkpoint | None:
     plain = key.replace("-", "_")
     bare = plain.removeprefix("ud_")
-    name = next((one for one in (plain, _table()["aliases"].get(bare, bare)) if one in _mixtures()), None)
+    name = next((item for item in (plain, _table()["aliases"].get(bare, bare)) if item in _mixtures()), None)
     if name is None:
         return None
     rows = mixtures_of(model, name)
@@ -271,16 +273,16 @@ def _as_native(model: ModelSpec, native: Checkpoint, name: str, bits: float) -> 
 
 
 def _uniform(model: ModelSpec, name: str) -> Checkpoint:
-    found = uniform_checkpoint(name)
+    result = uniform_checkpoint(name)
     if weight_format(name).bits >= 16:
-        return found
+        return result
     spread = _table()["spread"]
     smaller, larger = float(spread["uniform_smaller"]), float(spread["uniform_larger"])
     note = (
         f"no {name} checkpoint of {model.name} is known: every matrix of the layers is taken as {name}; published "
         f"checkpoints keep some wider, so the weights may be up to {larger:.0%} larger"
     )
-    return found.model_copy(update={"smaller": smaller, "larger": larger, "note": note})
+    return result.model_copy(update={"smaller": smaller, "larger": larger, "note": note})
 
 
 def _mostly(checkpoint: Checkpoint) -> str:
@@ -305,9 +307,9 @@ def of_repository(model: ModelSpec, found: Checkpoint, repository: str) -> Check
     (None, 0.09, 'fp8')
     """
     key, kind = repository.lower(), _mostly(found)
-    for one in model.checkpoints:
-        if one.repository is not None and one.repository.lower() == key and _mostly(one) == kind:
-            return one
+    for checkpoint in model.checkpoints:
+        if checkpoint.repository is not None and checkpoint.repository.lower() == key and _mostly(checkpoint) == kind:
+            return checkpoint
     wide = found.file_bits_per_weight is None and weight_format(kind).bits >= 16
     if found.repository is None or wide or found.repository.lower().partition("/")[0] == key.partition("/")[0]:
         return found.model_copy(update={"repository": repository})

@@ -18,8 +18,8 @@ __all__ = [
     "FULL_OR_SLIDING",
     "HARMLESS",
     "STRUCTURAL",
-    "Anatomy",
     "ConfigFields",
+    "LayerStack",
     "experts_block",
     "grouped_query",
     "is_harmless",
@@ -32,7 +32,7 @@ __all__ = [
 
 
 @dataclass(slots=True)
-class Anatomy:
+class LayerStack:
     """Layers of a model as read from a config."""
 
     family: str
@@ -300,16 +300,16 @@ class ConfigFields:
     def words(self, name: str) -> list[str]:
         """Return a text, or a list of texts, as a list; empty when absent."""
         value = self.raw(name, [])
-        found = [value] if isinstance(value, str) else value
-        if not isinstance(found, list) or not all(isinstance(word, str) for word in found):
+        result = [value] if isinstance(value, str) else value
+        if not isinstance(result, list) or not all(isinstance(word, str) for word in result):
             raise SpecError("is not a text", file=self.file, field=self.prefix + name)
-        return list(found)
+        return list(result)
 
     def wholes(self, name: str) -> list[int]:
         """Return a list of integers, such as layers; empty when absent."""
         value = self.raw(name, [])
-        plain = isinstance(value, list) and all(isinstance(one, int) and not isinstance(one, bool) for one in value)
-        if not plain or any(not 0 <= one < 2**40 for one in value):
+        plain = isinstance(value, list) and all(isinstance(item, int) and not isinstance(item, bool) for item in value)
+        if not plain or any(not 0 <= item < 2**40 for item in value):
             raise SpecError("is not a list of whole numbers", file=self.file, field=self.prefix + name)
         return list(value)
 
@@ -317,9 +317,9 @@ class ConfigFields:
         """Return a list with one entry for each of `count` layers."""
         value = self.raw(name)
         if not isinstance(value, list) or len(value) < count:
-            found = f"has {len(value)} entries" if isinstance(value, list) else "is not a list"
+            result = f"has {len(value)} entries" if isinstance(value, list) else "is not a list"
             raise SpecError(
-                f"{found}; one for each of the {count} layers is needed", file=self.file, field=self.prefix + name
+                f"{result}; one for each of the {count} layers is needed", file=self.file, field=self.prefix + name
             )
         if choices is not None:
             for entry in value[:count]:
@@ -350,7 +350,7 @@ class ConfigFields:
 
     def not_understood(self, architecture: str) -> list[str]:
         """Return the names of unknown fields that are set; refuse one that may change a shape."""
-        found = []
+        result = []
         for name, value in self.content.items():
             if name in self.read or value in _UNSET or is_harmless(name):
                 continue
@@ -362,10 +362,10 @@ class ConfigFields:
                     field=self.prefix + name,
                     value=value if isinstance(value, int | float | str) else None,
                 )
-            found.append(self.prefix + name)
+            result.append(self.prefix + name)
         for part in self.parts:
-            found += [] if is_harmless(part.prefix.split(".")[-2]) else part.not_understood(architecture)
-        return found
+            result += [] if is_harmless(part.prefix.split(".")[-2]) else part.not_understood(architecture)
+        return result
 
 
 #: kinds of attention in `layer_types`
@@ -425,8 +425,8 @@ def _rotary_dim(fields: ConfigFields, head_dim: int) -> int | None:
     if share and (isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1):
         raise SpecError("is not a share of 0 to 1", file=fields.file,
                         field=fields.prefix + "partial_rotary_factor", value=share)  # fmt: skip
-    found = stated or (int(head_dim * float(share)) if share else None)
-    return None if found == head_dim else found
+    result = stated or (int(head_dim * float(share)) if share else None)
+    return None if result == head_dim else result
 
 
 def sparse_layers(fields: ConfigFields, count: int) -> list[bool]:

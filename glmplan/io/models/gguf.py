@@ -65,7 +65,7 @@ def unread_keys(
     >>> unread_keys({"llama.rope.freq_base": 5e5, "llama.use_magic": True, "general.name": "x"}, "llama", (), "a.gguf")
     ('llama.use_magic',)
     """
-    found = []
+    result = []
     for key, value in metadata.items():
         name = key.removeprefix(f"{architecture}.")
         if name == key or name in read or value in (None, [], "", 0) or _is_one_of(name, _NAMES):
@@ -75,8 +75,8 @@ def unread_keys(
                 f"is set, and glmplan does not know what it means for the architecture {architecture!r}",
                 file=file, field=key, value=value if isinstance(value, int | float | str) else None,
             )  # fmt: skip
-        found.append(key)
-    return tuple(found)
+        result.append(key)
+    return tuple(result)
 
 
 def _is_one_of(name: str, patterns: tuple[str, ...]) -> bool:
@@ -163,8 +163,8 @@ def read_gguf(path: str | Path) -> tuple[dict[str, Any], tuple[StoredTensor, ...
     metadata: dict[str, Any] = {}
     tensors: list[StoredTensor] = []
     for file in files:
-        found, rows = _read_one(file)
-        metadata = {**found, **metadata}
+        result, rows = _read_one(file)
+        metadata = {**result, **metadata}
         tensors += rows
     return metadata, tuple(tensors)
 
@@ -194,10 +194,10 @@ class _Header:
         if count > self.left:
             raise self.bad(f"{count:,} bytes are announced where at most {self.left:,} are left")
         self.left -= count
-        found = self.stream.read(count)
-        if len(found) < count:
+        result = self.stream.read(count)
+        if len(result) < count:
             raise self.bad("it is cut off")
-        return found
+        return result
 
     def number(self, form: str) -> Any:
         return struct.unpack(form, self.take(struct.calcsize(form)))[0]
@@ -344,7 +344,7 @@ def _indexers(names: set[str], count: int) -> dict[str, list[str]]:
     """Return the layers with an indexer of their own; others reuse the selection of one before."""
     named = {name.split(".")[1] for name in names if name.startswith("blk.") and ".indexer." in name}
     own = [str(layer) in named for layer in range(count)]
-    return {"indexer_types": ["full" if one else "shared" for one in own]} if any(own) else {}
+    return {"indexer_types": ["full" if item else "shared" for item in own]} if any(own) else {}
 
 
 def _size(shape: tuple[int, ...]) -> int:

@@ -325,14 +325,14 @@ def model_from_config(
 def _not_understood(top: ConfigFields, text: ConfigFields, model_type: str) -> tuple[str, ...]:
     """Return unknown fields that are set; raise for one that may change a shape of the language model."""
     text.read |= {"hidden_size", "vocab_size", "max_position_embeddings", "tie_word_embeddings"}
-    found = text.not_understood(model_type)
+    result = text.not_understood(model_type)
     if top is text:
-        return tuple(found)
+        return tuple(result)
     # towers have a type of their own, and some configs repeat fields of the language model
     towers = [name for name, one in top.content.items() if isinstance(one, Mapping) and "model_type" in one]
     rest = {name: one for name, one in top.content.items() if name not in {*text.read, *top.read, *towers}}
-    found += ConfigFields(rest, top.file).not_understood(model_type)
-    return (*found, *(name for name in towers if not is_harmless(name) and name not in top.read))
+    result += ConfigFields(rest, top.file).not_understood(model_type)
+    return (*result, *(name for name in towers if not is_harmless(name) and name not in top.read))
 
 
 def _multimodal_positions(text: ConfigFields) -> bool:
@@ -346,15 +346,15 @@ def _model_type(top: ConfigFields, text: ConfigFields) -> str:
     """Return the model_type whose reader applies; raise an error that names an unknown architecture."""
     inner, outer = (next(iter(part.words("model_type")), None) for part in (text, top))
     architecture = ", ".join(top.words("architectures")) or "not stated"
-    for found in (inner, outer):
-        if found in REFUSED:
+    for result in (inner, outer):
+        if result in REFUSED:
             raise UnknownArchitecture(
-                f"(architectures: {architecture}) is refused: {REFUSED[found]}",
-                file=top.file, field="model_type", value=found,
+                f"(architectures: {architecture}) is refused: {REFUSED[result]}",
+                file=top.file, field="model_type", value=result,
             )  # fmt: skip
-    for found in (inner, outer if inner is None else None):
-        if found in READERS:
-            return found
+    for result in (inner, outer if inner is None else None):
+        if result in READERS:
+            return result
     if inner is None and outer is None:
         raise UnknownArchitecture(f"is missing (architectures: {architecture})", file=top.file, field="model_type")
     shown = inner if inner is not None else outer

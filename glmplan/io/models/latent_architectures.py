@@ -23,7 +23,7 @@ from glmplan.catalog.schema.model import (
     Recurrent,
 )
 from glmplan.errors import SpecError
-from glmplan.io.models.config_fields import Anatomy, ConfigFields, experts_block, grouped_query, sparse_layers
+from glmplan.io.models.config_fields import ConfigFields, LayerStack, experts_block, grouped_query, sparse_layers
 
 __all__ = ["LATENT_READERS", "STREAM_READERS", "latent_attention", "routed_experts"]
 
@@ -74,8 +74,10 @@ def routed_experts(fields: ConfigFields, *, latent: int | None = None) -> Expert
     )
 
 
-def _deepseek(family: str, *, own_embedding: bool, sparse_attention: bool = False) -> Callable[[ConfigFields], Anatomy]:
-    def read(fields: ConfigFields) -> Anatomy:
+def _deepseek(
+    family: str, *, own_embedding: bool, sparse_attention: bool = False
+) -> Callable[[ConfigFields], LayerStack]:
+    def read(fields: ConfigFields) -> LayerStack:
         count = fields.whole("num_hidden_layers")
         dense = DenseFfn(inner=fields.whole("intermediate_size"))
         experts = routed_experts(fields)
@@ -103,16 +105,16 @@ def _deepseek(family: str, *, own_embedding: bool, sparse_attention: bool = Fals
             kind = LayerKind(mixer=latent_attention(fields, indexer), ffn=(experts if sparse else dense,))
             layers.append((name, kind))
         mtp = None
-        found = fields.optional("num_nextn_predict_layers")
-        if found:
+        result = fields.optional("num_nextn_predict_layers")
+        if result:
             # the MTP layer has an indexer of its own: GLM-5.2-FP8 lists 22, for 21 full layers and one MTP layer
-            mtp = MtpSpec(layers=found, layer="sparse", own_embedding=own_embedding)
-        return Anatomy(family, layers, mtp=mtp)
+            mtp = MtpSpec(layers=result, layer="sparse", own_embedding=own_embedding)
+        return LayerStack(family, layers, mtp=mtp)
 
     return read
 
 
-def _kimi_linear(fields: ConfigFields) -> Anatomy:
+def _kimi_linear(fields: ConfigFields) -> LayerStack:
     count = fields.whole("num_hidden_layers")
     linear = fields.part("linear_attn_config")
     full = set(linear.wholes("full_attn_layers"))
@@ -141,11 +143,11 @@ def _kimi_linear(fields: ConfigFields) -> Anatomy:
     notes = []
     if fields.optional("attn_res_block_size"):
         notes.append("attention residuals (attn_res_block_size) add a few vectors a layer that are not counted")
-    return Anatomy("kimi", layers, notes=notes)
+    return LayerStack("kimi", layers, notes=notes)
 
 
 #: model_type → reader
-LATENT_READERS: dict[str, Callable[[ConfigFields], Anatomy]] = {
+LATENT_READERS: dict[str, Callable[[ConfigFields], LayerStack]] = {
     "deepseek_v2": _deepseek("deepseek", own_embedding=False),
     "deepseek_v3": _deepseek("deepseek", own_embedding=True),
     "deepseek_v32": _deepseek("deepseek", own_embedding=True, sparse_attention=True),
@@ -175,14 +177,14 @@ def _indexer(fields: ConfigFields) -> Indexer:
 def _named(layers: list[LayerKind], names: Sequence[str]) -> list[tuple[str, LayerKind]]:
     """Return each layer with a name; different layers of one name get a number."""
     known: dict[str, list[LayerKind]] = {}
-    found = []
+    result = []
     for name, kind in zip(names, layers, strict=True):
         kinds = known.setdefault(name, [])
         if kind not in kinds:
             kinds.append(kind)
         number = kinds.index(kind)
-        found.append((name + (f"_{number + 1}" if number else ""), kind))
-    return found
+        result.append((name + (f"_{number + 1}" if number else ""), kind))
+    return result
 
 
 def _compressed(fields: ConfigFields, **more: Any) -> CompressedAttention:
@@ -207,11 +209,11 @@ def _ratios(fields: ConfigFields, count: int, known: Sequence[int]) -> list[int]
     for ratio in ratios:
         if isinstance(ratio, bool) or ratio not in known:
             raise SpecError("is not a known ratio", file=fields.file, field=fields.prefix + "compress_ratios",
-                            value=ratio, choices=[str(one) for one in known])  # fmt: skip
-    return [int(one) for one in ratios]
+                            value=ratio, choices=[str(item) for item in known])  # fmt: skip
+    return [int(item) for item in ratios]
 
 
-def _deepseek_v4(fields: ConfigFields) -> Anatomy:
+def _deepseek_v4(fields: ConfigFields) -> LayerStack:
     count = fields.whole("num_hidden_layers")
     kinds = {
         0: _compressed(fields),
@@ -234,13 +236,13 @@ def _deepseek_v4(fields: ConfigFields) -> Anatomy:
     if drafting:
         extra["draft"] = LayerKind(mixer=kinds[0], ffn=(experts,), streams=streams)
         mtp = MtpSpec(layers=drafting, layer="draft")
-    return Anatomy("deepseek", _named(layers, names), extra=extra, mtp=mtp)
+    return LayerStack("deepseek", _named(layers, names), extra=extra, mtp=mtp)
 
 
-def _deepseek_v41(fields: ConfigFields) -> Anatomy:
+def _deepseek_v41(fields: ConfigFields) -> LayerStack:
     count = fields.whole("num_hidden_layers")
     ratios = _ratios(fields, count, (0, 1, 2))
-    sources, indexed = (set(fields.wholes(f"{one}_source_layer_ids")) for one in ("kv", "index"))
+    sources, indexed = (set(fields.wholes(f"{item}_source_layer_ids")) for item in ("kv", "index"))
     placed, rows = fields.wholes("engram_layer_ids"), fields.wholes("engram_num_embeddings")
     if len(placed) != len(rows):
         raise SpecError(f"has {len(placed)} layers, and engram_num_embeddings {len(rows)}",
@@ -272,7 +274,7 @@ def _deepseek_v41(fields: ConfigFields) -> Anatomy:
         joined = len(fields.wholes("dspark_target_layer_ids"))
         rank, block = fields.whole("dspark_markov_rank"), fields.whole("dspark_block_size")
         mtp = MtpSpec(layers=stages, layer="draft", method="dspark", block=block, joined=joined, markov_rank=rank)
-    return Anatomy("deepseek", _named(layers, names), extra=extra, mtp=mtp)
+    return LayerStack("deepseek", _named(layers, names), extra=extra, mtp=mtp)
 
 
 def _engram(fields: ConfigFields, rows: int, streams: int) -> LookupTable:
@@ -280,7 +282,7 @@ def _engram(fields: ConfigFields, rows: int, streams: int) -> LookupTable:
     return LookupTable(rows=rows, width=fields.whole("engram_head_dim"), reads=reads, streams=streams)
 
 
-def _glm_next(fields: ConfigFields) -> Anatomy:
+def _glm_next(fields: ConfigFields) -> LayerStack:
     count = fields.whole("num_hidden_layers")
     linear = fields.part("linear_attn_config")
     heads, width = linear.whole("num_heads"), linear.whole("head_dim")
@@ -300,10 +302,10 @@ def _glm_next(fields: ConfigFields) -> Anatomy:
     drafting = fields.optional("num_nextn_predict_layers")
     extra = {"draft": LayerKind(mixer=attention, ffn=(experts,), streams=streams)} if drafting else {}
     mtp = MtpSpec(layers=drafting, layer="draft") if drafting else None
-    return Anatomy("glm", _named(layers, names), extra=extra, mtp=mtp)
+    return LayerStack("glm", _named(layers, names), extra=extra, mtp=mtp)
 
 
-def _hy_v4(fields: ConfigFields) -> Anatomy:
+def _hy_v4(fields: ConfigFields) -> LayerStack:
     count = fields.whole("num_hidden_layers")
     types = fields.listing("indexer_types", count, ("full", "shared"))
     if fields.has("layer_types"):
@@ -325,10 +327,10 @@ def _hy_v4(fields: ConfigFields) -> Anatomy:
         mixer = latent_attention(fields, index, out_gate=True).model_copy(update={"sinks": True})
         extra["draft"] = LayerKind(mixer=mixer, ffn=(experts,))
     mtp = MtpSpec(layers=drafting, layer="draft") if drafting else None
-    return Anatomy("hunyuan", _named(layers, names), extra=extra, mtp=mtp)
+    return LayerStack("hunyuan", _named(layers, names), extra=extra, mtp=mtp)
 
 
-def _mistral_large4(fields: ConfigFields) -> Anatomy:
+def _mistral_large4(fields: ConfigFields) -> LayerStack:
     count = fields.whole("num_hidden_layers")
     types = fields.listing("indexer_types", count, ("full", "shared"))
     turned = fields.listing("no_rope_layers", count, (0, 1))  # 1: the layer has rotary positions
@@ -350,10 +352,10 @@ def _mistral_large4(fields: ConfigFields) -> Anatomy:
         words = ["sparse" if sparse else "dense", "" if turned[layer] else "nope"]
         words += ["shared_kv" if mixer.shared_kv else "", "shared_index" if types[layer] == "shared" else ""]
         names.append("_".join(word for word in words if word))
-    return Anatomy("mistral", _named(layers, names))
+    return LayerStack("mistral", _named(layers, names))
 
 
-def _qwen4(fields: ConfigFields) -> Anatomy:
+def _qwen4(fields: ConfigFields) -> LayerStack:
     count = fields.whole("num_hidden_layers")
     delta = Recurrent(
         flavour="gated_delta",
@@ -381,7 +383,7 @@ def _qwen4(fields: ConfigFields) -> Anatomy:
     mtp = fields.optional("mtp_num_hidden_layers")
     embedded = fields.flag("mtp_use_dedicated_embeddings")
     drafting = MtpSpec(layers=mtp, layer="full", own_embedding=embedded) if mtp else None
-    return Anatomy("qwen", _named(layers, names), mtp=drafting)
+    return LayerStack("qwen", _named(layers, names), mtp=drafting)
 
 
 def _ngrams(fields: ConfigFields, streams: int) -> LookupTable:
@@ -396,17 +398,17 @@ def _ngrams(fields: ConfigFields, streams: int) -> LookupTable:
 
 def _primes_from(first: int, count: int) -> int:
     """Return the sum of `count` primes from a number on."""
-    found: list[int] = []
+    result: list[int] = []
     number = first
-    while len(found) < count:
+    while len(result) < count:
         if number > 1 and all(number % divisor for divisor in range(2, int(number**0.5) + 1)):
-            found.append(number)
+            result.append(number)
         number += 1
-    return sum(found)
+    return sum(result)
 
 
 #: model_type → reader
-STREAM_READERS: dict[str, Callable[[ConfigFields], Anatomy]] = {
+STREAM_READERS: dict[str, Callable[[ConfigFields], LayerStack]] = {
     "deepseek_v4": _deepseek_v4,
     "deepseek_ref": _deepseek_v4,
     "deepseek_v41": _deepseek_v41,

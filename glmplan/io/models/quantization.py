@@ -99,9 +99,9 @@ class QuantisationRules:
     def __post_init__(self) -> None:
         # lists hold hundreds of entries, nearly all for one layer: indexed by its number
         for pattern in self.excluded:
-            found = None if pattern.startswith("re:") else re.match(r"[\w.]*layers\.(\d+)\.", pattern)
-            if found:
-                self._by_layer.setdefault(found[1], []).append(pattern)
+            result = None if pattern.startswith("re:") else re.match(r"[\w.]*layers\.(\d+)\.", pattern)
+            if result:
+                self._by_layer.setdefault(result[1], []).append(pattern)
             else:
                 self._general.append(pattern)
 
@@ -122,9 +122,9 @@ class QuantisationRules:
         if self.listed is not None:
             parts = name.split(".")
             for end in range(len(parts), 0, -1):
-                found = self.listed.get(".".join(parts[:end]))
-                if found is not None:
-                    return found
+                result = self.listed.get(".".join(parts[:end]))
+                if result is not None:
+                    return result
             return "bf16"
         if kept:
             return "bf16"
@@ -217,12 +217,12 @@ def _kv(content: Mapping[str, Any]) -> str | None:
 
 
 def _algorithm(value: Any, file: str | Path | None) -> str:
-    found = _ALGORITHMS.get(str(value).lower())
-    if found is None:
+    result = _ALGORITHMS.get(str(value).lower())
+    if result is None:
         raise SpecError(
             "is not a format that glmplan knows", file=file, field="quant_algo", value=value, choices=_ALGORITHMS
         )
-    return found
+    return result
 
 
 def _modelopt(
@@ -398,7 +398,7 @@ def checkpoint_from_rules(model: ModelSpec, rules: QuantisationRules, *, source:
                 continue
             gated = not (model.family == "nemotron" and tensor.name.endswith("gate_up_proj") and not _gated(model))
             module = module_name(tensor, model.family, gated=gated)
-            form = _format(rules, [one + module for one in prefixes], tensor.tensor_class)
+            form = _format(rules, [item + module for item in prefixes], tensor.tensor_class)
             if tensor.tensor_class == "routed_experts":
                 form = rules.expert_format(layer) or form
             table[layer][tensor.name] = form
@@ -431,9 +431,9 @@ def _gated(model: ModelSpec) -> bool:
 def _prefix(rules: QuantisationRules) -> str:
     """Return the prefix of ``layers.N`` in the names of this checkpoint."""
     names = [*rules.excluded, *list(rules.listed or {})[:50]]
-    found = Counter(match[1] for name in names if (match := re.match(r"([a-z_.]*?)layers\.\d", name)))
-    found.pop("mtp.", None)
-    return found.most_common(1)[0][0] if found else "model."
+    result = Counter(match[1] for name in names if (match := re.match(r"([a-z_.]*?)layers\.\d", name)))
+    result.pop("mtp.", None)
+    return result.most_common(1)[0][0] if result else "model."
 
 
 def _layers(model: ModelSpec, prefix: str) -> list[tuple[int, tuple[Tensor, ...], list[str]]]:
@@ -449,10 +449,10 @@ def _layers(model: ModelSpec, prefix: str) -> list[tuple[int, tuple[Tensor, ...]
 
 def _format(rules: QuantisationRules, names: list[str], tensor_class: str) -> str:
     """Return the format of a module with several possible spellings."""
-    found = [rules.format(name, kept=tensor_class in _KEPT) for name in names]
+    result = [rules.format(name, kept=tensor_class in _KEPT) for name in names]
     if rules.listed is not None:
-        return next((form for form in found if form != "bf16"), "bf16")
-    return "bf16" if "bf16" in found else found[0]
+        return next((form for form in result if form != "bf16"), "bf16")
+    return "bf16" if "bf16" in result else result[0]
 
 
 def _most(pairs: Any) -> str:
@@ -479,13 +479,13 @@ def _exceptions(
     """Group the layers whose tensors are not stored as usual."""
     grouped: dict[tuple[tuple[str, str], ...], list[int]] = {}
     for layer, row in table.items():
-        found: dict[str, str] = {}
+        result: dict[str, str] = {}
         for tensor_class in dict.fromkeys(tensors[name].tensor_class for name in row):
             members = {name: form for name, form in row.items() if tensors[name].tensor_class == tensor_class}
             if all(form == usual[name] for name, form in members.items()):
                 continue
             forms = set(members.values())
-            found |= {tensor_class: forms.pop()} if len(forms) == 1 else members
-        if found:
-            grouped.setdefault(tuple(found.items()), []).append(layer)
+            result |= {tensor_class: forms.pop()} if len(forms) == 1 else members
+        if result:
+            grouped.setdefault(tuple(result.items()), []).append(layer)
     return tuple(FormatException(layers=tuple(layers), formats=dict(key)) for key, layers in grouped.items())

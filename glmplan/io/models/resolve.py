@@ -76,9 +76,9 @@ def _named_in_full(key: str) -> ModelChoice | None:
     for cut in (index for index in range(len(key) - 1, 0, -1) if key[index] in "-:@"):
         if key[:cut] in model_names():
             model = load_model(key[:cut])
-            found = model.checkpoint(key[cut + 1 :])
-            if found is not None:
-                return ModelChoice(model, found, stated=True)
+            result = model.checkpoint(key[cut + 1 :])
+            if result is not None:
+                return ModelChoice(model, result, stated=True)
     return None
 
 
@@ -87,7 +87,9 @@ def _from_repository(text: str) -> ModelChoice:
     name = model_repositories().get(text.lower())
     if name is not None:
         model = load_model(name)
-        own = next(one for one in model.checkpoints if (one.repository or "").lower() == text.lower())
+        own = next(
+            checkpoint for checkpoint in model.checkpoints if (checkpoint.repository or "").lower() == text.lower()
+        )
         return ModelChoice(model, own, stated=own.name != model.default_checkpoint)
     choice = _from_catalogue(model_key(text), text)
     own_files = of_repository(choice.model, choice.checkpoint, text.strip("/"))
@@ -95,8 +97,8 @@ def _from_repository(text: str) -> ModelChoice:
 
 
 def _from_catalogue(key: str, text: str) -> ModelChoice:
-    if key not in model_names() and (found := _named_in_full(key)) is not None:
-        return found
+    if key not in model_names() and (result := _named_in_full(key)) is not None:
+        return result
     for name in dict.fromkeys((key, model_name(key))):
         if name in model_names() or name in model_aliases():
             model = load_model(name)
@@ -119,7 +121,7 @@ def _from_catalogue(key: str, text: str) -> ModelChoice:
             named = named or (model, tail)
     if named is not None:
         model, tail = named
-        choices = {*(one.name for one in model.checkpoints), *COMMON_FORMATS}
+        choices = {*(checkpoint.name for checkpoint in model.checkpoints), *COMMON_FORMATS}
         close = ", ".join(nearest(tail, choices))
         if not close:
             # no format was meant: a release outside the catalogue, for which nothing is substituted
@@ -135,8 +137,8 @@ def _from_catalogue(key: str, text: str) -> ModelChoice:
 def _not_in_catalogue(text: str, key: str, begins: str = "") -> UnknownName:
     """Return the error of an unknown model, with the nearest entries of the catalogue."""
     aliases = model_aliases()
-    found = [begins] * bool(begins) + nearest(key, [*model_names(), *aliases])
-    close = list(dict.fromkeys(aliases.get(one, one) for one in found))[:5]
+    result = [begins] * bool(begins) + nearest(key, [*model_names(), *aliases])
+    close = list(dict.fromkeys(aliases.get(item, item) for item in result))[:5]
     hint = f"nearest: {', '.join(close)}" if close else "see `glmplan models list`, or give its config.json"
     error = UnknownName(f"is not a model of the catalogue, nor a file; {hint}", field="model", value=text)
     error.choices = close
@@ -224,13 +226,13 @@ def model_toml(model: ModelSpec) -> str:
 def _plain(value: Any) -> Any:
     """Return records as dicts without defaults; `kind`, which tells records apart, stays."""
     if isinstance(value, BaseModel):
-        found = {}
+        result = {}
         for name, field in type(value).model_fields.items():
             inner = getattr(value, name)
             usual = field.get_default(call_default_factory=True, validated_data=dict(value))
             if name == "kind" or (inner is not None and inner != usual):
-                found[name] = _plain(inner)
-        return found
+                result[name] = _plain(inner)
+        return result
     if isinstance(value, dict):
         return {name: _plain(inner) for name, inner in value.items()}
     if isinstance(value, tuple | list):

@@ -68,12 +68,12 @@ def read_safetensors(path: str | Path) -> tuple[StoredTensor, ...]:
 
 def _numbered(files: list[Path], folder: Path) -> None:
     """Refuse a set of numbered shards with gaps."""
-    found: dict[tuple[str, int], set[int]] = {}
+    result: dict[tuple[str, int], set[int]] = {}
     for file in files:
         match = re.fullmatch(r"(.*)-(\d+)-of-(\d+)\.safetensors", file.name)
         if match:
-            found.setdefault((match[1], int(match[3])), set()).add(int(match[2]))
-    for (stem, total), numbers in found.items():
+            result.setdefault((match[1], int(match[3])), set()).add(int(match[2]))
+    for (stem, total), numbers in result.items():
         missing = sorted(set(range(1, total + 1)) - numbers)
         if missing:
             _missing([f"{stem}-{number:05d}-of-{total:05d}.safetensors" for number in missing], folder)
@@ -131,7 +131,7 @@ def _read_one(path: Path) -> tuple[StoredTensor, ...]:
 def _place(name: str, entry: object, path: Path) -> tuple[int, int]:
     """Return begin and end of a tensor in the data [B]."""
     offsets = entry.get("data_offsets") if isinstance(entry, dict) else None
-    if not (isinstance(offsets, list) and len(offsets) == 2 and all(type(one) is int for one in offsets)):
+    if not (isinstance(offsets, list) and len(offsets) == 2 and all(type(offset) is int for offset in offsets)):
         raise SpecError("has no two whole offsets in the header", file=path, field=name, value=offsets)
     return offsets[0], offsets[1]
 
@@ -178,9 +178,9 @@ def class_of(name: str) -> str:
     >>> class_of("model.layers.3.self_attn.kv_a_proj_with_mqa.weight"), class_of("model.layers.3.mlp.gate.weight")
     ('latent_down', 'router')
     """
-    for pattern, found in _CLASSES:
+    for pattern, result in _CLASSES:
         if re.search(pattern, name):
-            return found
+            return result
     return "other"
 
 
@@ -194,6 +194,6 @@ def bytes_by_class(tensors: Iterable[StoredTensor]) -> dict[str, int]:
     """
     total: dict[str, int] = {}
     for tensor in tensors:
-        found = class_of(tensor.name)
-        total[found] = total.get(found, 0) + tensor.bytes
+        result = class_of(tensor.name)
+        total[result] = total.get(result, 0) + tensor.bytes
     return total

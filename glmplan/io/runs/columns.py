@@ -22,7 +22,7 @@ __all__ = [
     "INTERVAL_KINDS",
     "PREDICTED",
     "Column",
-    "RunFigure",
+    "RunMetric",
     "column_value",
     "columns_table",
     "compared_figures",
@@ -33,7 +33,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class RunFigure:
+class RunMetric:
     """Metric that a run may report."""
 
     column: str  # the unit is part of the name
@@ -52,59 +52,59 @@ class RunFigure:
 
 _MS = 1e-3
 _ROWS = (
-    RunFigure("ttft_mean_ms", "ms", "TTFT, mean", "time to first token, mean", _MS, False, "ttft", "ttft", "TTFT",
+    RunMetric("ttft_mean_ms", "ms", "TTFT, mean", "time to first token, mean", _MS, False, "ttft", "ttft", "TTFT",
               answered=True, heading="TTFT ms", aliases=("ttft_ms",)),
-    RunFigure("ttft_p50_ms", "ms", "TTFT, median", "time to first token, median", _MS, False, "ttft_p50", "ttft",
+    RunMetric("ttft_p50_ms", "ms", "TTFT, median", "time to first token, median", _MS, False, "ttft_p50", "ttft",
               "TTFT"),
-    RunFigure("ttft_p99_ms", "ms", "TTFT, p99", "time to first token, 99th percentile", _MS),
-    RunFigure("tpot_mean_ms", "ms", "TPOT, mean", "time per output token after the first, mean over requests", _MS,
+    RunMetric("ttft_p99_ms", "ms", "TTFT, p99", "time to first token, 99th percentile", _MS),
+    RunMetric("tpot_mean_ms", "ms", "TPOT, mean", "time per output token after the first, mean over requests", _MS,
               False, "tpot", "decode", "TPOT", answered=True, heading="TPOT ms", aliases=("tpot_ms",)),
-    RunFigure("tpot_p50_ms", "ms", "TPOT, median", "time per output token after the first, median", _MS, False, "tpot",
+    RunMetric("tpot_p50_ms", "ms", "TPOT, median", "time per output token after the first, median", _MS, False, "tpot",
               "decode", "TPOT"),
-    RunFigure("tpot_p99_ms", "ms", "TPOT, p99", "time per output token after the first, 99th percentile", _MS),
-    RunFigure("tpot_incl_ttft_mean_ms", "ms", "time per output token with TTFT, mean",
+    RunMetric("tpot_p99_ms", "ms", "TPOT, p99", "time per output token after the first, 99th percentile", _MS),
+    RunMetric("tpot_incl_ttft_mean_ms", "ms", "time per output token with TTFT, mean",
               "whole time over output tokens, as some tools print it; never compared with TPOT", _MS),
-    RunFigure("itl_mean_ms", "ms", "ITL, mean", "gap between two chunks of a stream, mean", _MS, heading="ITL ms"),
-    RunFigure("itl_p50_ms", "ms", "ITL, median", "gap between two chunks of a stream, median", _MS, False, "itl_p50",
+    RunMetric("itl_mean_ms", "ms", "ITL, mean", "gap between two chunks of a stream, mean", _MS, heading="ITL ms"),
+    RunMetric("itl_p50_ms", "ms", "ITL, median", "gap between two chunks of a stream, median", _MS, False, "itl_p50",
               "decode", "TPOT"),
-    RunFigure("itl_p99_ms", "ms", "ITL, p99", "gap between two chunks of a stream, 99th percentile", _MS),
-    RunFigure("e2e_mean_ms", "ms", "end to end, mean", "from sending a request to its last token, mean", _MS,
+    RunMetric("itl_p99_ms", "ms", "ITL, p99", "gap between two chunks of a stream, 99th percentile", _MS),
+    RunMetric("e2e_mean_ms", "ms", "end to end, mean", "from sending a request to its last token, mean", _MS,
               heading="E2E ms"),
-    RunFigure("e2e_p99_ms", "ms", "end to end, p99", "from sending a request to its last token, 99th percentile", _MS),
-    RunFigure("output_tokens_per_s", "tok/s", "output throughput", "output tokens of all requests over wall time", 1.0,
+    RunMetric("e2e_p99_ms", "ms", "end to end, p99", "from sending a request to its last token, 99th percentile", _MS),
+    RunMetric("output_tokens_per_s", "tok/s", "output throughput", "output tokens of all requests over wall time", 1.0,
               True, "output_rate", "decode", "throughput", answered=True, heading="tok/s",
               aliases=("mlperf_tokens_per_s", "decode_tokens_per_s")),
-    RunFigure("output_tokens_per_s_per_request", "tok/s", "output speed of one request",
+    RunMetric("output_tokens_per_s_per_request", "tok/s", "output speed of one request",
               "decode speed that one user sees, first token left out: 1/TPOT", 1.0, True, "user_rate", "decode",
               "throughput", answered=True),
-    RunFigure("total_tokens_per_s", "tok/s", "total throughput",
+    RunMetric("total_tokens_per_s", "tok/s", "total throughput",
               "input and output tokens of all requests over wall time", 1.0, True, "total_rate", "decode",
               "throughput", answered=True),
-    RunFigure("prefill_tokens_per_s", "tok/s", "prefill speed", "prompt tokens over the time to read them", 1.0, True,
+    RunMetric("prefill_tokens_per_s", "tok/s", "prefill speed", "prompt tokens over the time to read them", 1.0, True,
               "prefill_rate", "prefill", "prefill", answered=True, heading="prefill tok/s"),
-    RunFigure("kv_pool_tokens", "token", "KV cache pool", "tokens that the cache has room for",
+    RunMetric("kv_pool_tokens", "token", "KV cache pool", "tokens that the cache has room for",
               answered=True, heading="KV tokens"),
-    RunFigure("weights_gib_per_accelerator", "GiB", "weights", "weights that the fullest accelerator holds", GIB,
+    RunMetric("weights_gib_per_accelerator", "GiB", "weights", "weights that the fullest accelerator holds", GIB,
               answered=True, heading="GiB/card"),
-    RunFigure("wall_s", "s", "wall time", "duration of the whole run"),
-    RunFigure("gpu_power_total_w", "W", "power", "power of all accelerators together, mean"),
-    RunFigure("joules_per_output_token", "J/token", "energy", "energy of the accelerators for each output token"),
-    RunFigure("concurrency_effective", "-", "requests in flight", "requests in flight as measured"),
+    RunMetric("wall_s", "s", "wall time", "duration of the whole run"),
+    RunMetric("gpu_power_total_w", "W", "power", "power of all accelerators together, mean"),
+    RunMetric("joules_per_output_token", "J/token", "energy", "energy of the accelerators for each output token"),
+    RunMetric("concurrency_effective", "-", "requests in flight", "requests in flight as measured"),
 )  # fmt: skip
 
 #: column → metric, in the order of the measurement tables
-FIGURES: dict[str, RunFigure] = {one.column: one for one in _ROWS}
+FIGURES: dict[str, RunMetric] = {row.column: row for row in _ROWS}
 #: column → metric, of those that are predicted
-COMPARED: dict[str, RunFigure] = {one.column: one for one in _ROWS if one.predicted}
+COMPARED: dict[str, RunMetric] = {row.column: row for row in _ROWS if row.predicted}
 #: column of the table of predictions → metric, in the order of that table
-ANSWERS: dict[str, RunFigure] = {one.column: one for one in _ROWS if one.answered}
+ANSWERS: dict[str, RunMetric] = {row.column: row for row in _ROWS if row.answered}
 #: metric of a `Prediction` → its column: of several the first, a mean
-PREDICTED: dict[str, RunFigure] = {one.predicted: one for one in reversed(_ROWS) if one.predicted}
+PREDICTED: dict[str, RunMetric] = {row.predicted: row for row in reversed(_ROWS) if row.predicted}
 #: metric of a `Prediction` → its kind of interval
-INTERVAL_KINDS: dict[str, str] = {one.predicted: one.interval for one in _ROWS if one.predicted}
+INTERVAL_KINDS: dict[str, str] = {row.predicted: row.interval for row in _ROWS if row.predicted}
 
 
-def compared_figures(observed: Mapping[str, float], *, tokens_per_step: Tokens) -> Iterator[tuple[RunFigure, float]]:
+def compared_figures(observed: Mapping[str, float], *, tokens_per_step: Tokens) -> Iterator[tuple[RunMetric, float]]:
     """Yield the metrics of a run that a prediction can be compared with, in the unit of their columns.
 
     A gap between chunks is a time per token only where a chunk holds one token, and it adds nothing to a mean TPOT.
@@ -278,9 +278,9 @@ _ROWS_COLUMNS = (
 )  # fmt: skip
 
 #: name → column, in the order of the measurement tables
-COLUMNS: dict[str, Column] = {one.name: one for one in _ROWS_COLUMNS}
+COLUMNS: dict[str, Column] = {rows_column.name: rows_column for rows_column in _ROWS_COLUMNS}
 #: other name of a column → its name
-ALIASES: dict[str, str] = {alias: one.column for one in FIGURES.values() for alias in one.aliases}
+ALIASES: dict[str, str] = {alias: figure.column for figure in FIGURES.values() for alias in figure.aliases}
 #: least similarity of a suggested name
 _ALIKE = 0.7
 
@@ -298,7 +298,7 @@ def nearest_column(name: str, names: Iterable[str] | None = None) -> str:
     ('input_tokens', 'ttft_ms', '')
     """
     known = (*COLUMNS, *ALIASES) if names is None else tuple(names)
-    same = {_folded(one): one for one in reversed(known)}
+    same = {_folded(item): item for item in reversed(known)}
     if _folded(name) in same:
         return same[_folded(name)]
     close = nearest(_folded(name), same, 1, alike=_ALIKE)
@@ -351,12 +351,12 @@ def columns_table() -> str:
     others: dict[str, list[str]] = {}
     for alias, name in ALIASES.items():
         others.setdefault(name, []).append(f"`{alias}`")
-    for one in COLUMNS.values():
-        more = ["required"] if one.required else []
-        more += [f"one of {', '.join(f'`{choice}`' for choice in one.choices)}"] if one.choices else []
-        more += [f"also read as {', '.join(others[one.name])}"] if one.name in others else []
-        words = one.words + (f" ({'; '.join(more)})" if more else "")
-        lines.append(f"| `{one.name}` | {one.kind} | {one.unit} | {words} |")
+    for column in COLUMNS.values():
+        more = ["required"] if column.required else []
+        more += [f"one of {', '.join(f'`{choice}`' for choice in column.choices)}"] if column.choices else []
+        more += [f"also read as {', '.join(others[column.name])}"] if column.name in others else []
+        words = column.words + (f" ({'; '.join(more)})" if more else "")
+        lines.append(f"| `{column.name}` | {column.kind} | {column.unit} | {words} |")
     return "\n".join(lines) + "\n"
 
 

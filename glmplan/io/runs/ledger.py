@@ -137,10 +137,10 @@ def row_faults(row: Mapping[str, str]) -> tuple[str, ...]:
     ...             "protocol": "single-stream", "tp": "0"})[0]
     "phase: 'decoding' is none of serving, decode, prefill, memory"
     """
-    found = [f"{name}: is empty" for name in _FILLED if not row.get(name)]
-    found += [f"{name}: is no column of a run" for name in row if name not in COLUMNS]
+    result = [f"{name}: is empty" for name in _FILLED if not row.get(name)]
+    result += [f"{name}: is no column of a run" for name in row if name not in COLUMNS]
     told = ((name, COLUMNS[name].fault(text)) for name, text in row.items() if text and name in COLUMNS)
-    return (*found, *(f"{name}: {fault}" for name, fault in told if fault))
+    return (*result, *(f"{name}: {fault}" for name, fault in told if fault))
 
 
 def load_acceptance() -> list[Acceptance]:
@@ -193,7 +193,7 @@ def repeats(runs: Iterable[Run]) -> dict[str, str]:
                    run.weights, run.tp, run.dp, run.ep, run.phase, run.protocol, run.concurrency, run.input_tokens,
                    run.output_tokens, run.context_depth, run.speculation, tuple(sorted(run.observed)))  # fmt: skip
             groups[key].append(run)
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for group in groups.values():
         firsts: list[Run] = []
         for run in group:
@@ -203,8 +203,8 @@ def repeats(runs: Iterable[Run]) -> dict[str, str]:
             if first is None:
                 firsts.append(run)
             else:
-                found[run.id] = first
-    return found
+                result[run.id] = first
+    return result
 
 
 Count = Annotated[int, Field(ge=1)]
@@ -246,13 +246,13 @@ def described_hosts() -> dict[str, dict[str, Any]]:
     'turin-2s-direct-8-tuned'
     """
     file = data_folder("calibration") / "hosts.toml"
-    found: dict[str, dict[str, Any]] = {}
+    result: dict[str, dict[str, Any]] = {}
     for entry in read_toml(file)["hosts"]:
         for text in entry["names"]:
-            if text in found:
+            if text in result:
                 raise SpecError("stands in two entries", file=file, field="names", value=text)
-            found[text] = entry
-    return found
+            result[text] = entry
+    return result
 
 
 @cache
@@ -286,8 +286,8 @@ def _find(text: str, accelerator: str, count: int) -> tuple[Host, str]:
     known = plain_name(text) in host_names() or plain_name(text) in host_aliases()
     name = entry.get("host") or (text if known else "")
     host = load_host(name) if name else implied_host(load_accelerator(accelerator), count)
-    said = [entry] if known or entry else [one for one in _words() if re.search(one["pattern"], text)]
-    told = {field: one[field] for one in said for field in _CONDITIONS if field in one}
+    said = [entry] if known or entry else [word for word in _words() if re.search(word["pattern"], text)]
+    told = {field: item[field] for item in said for field in _CONDITIONS if field in item}
     if told:
         host = host.model_copy(update={"conditions": host.conditions.model_copy(update=told)})
     return host, "" if known or entry or not text else f"host {text!r} as {host.name}"
@@ -312,7 +312,7 @@ def _shape(name: str) -> str:
         model = load_model(name)
     except GlmplanError:
         return name
-    experts = next((f" e{one.experts}k{one.topk}" for one in routed_blocks(model)), "")
+    experts = next((f" e{routed_block.experts}k{routed_block.topk}" for routed_block in routed_blocks(model)), "")
     return f"{model.hidden}x{len(model.layer_names)}{experts}"
 
 
@@ -431,9 +431,9 @@ def with_known_names(table: Runs) -> Runs:
 def _published_as(model: str, checkpoint: str) -> str | None:
     """Return the catalogue's name of the weights in a repository, or None."""
     given = checkpoint.lower()
-    for one in load_model(model).checkpoints:
-        if given in (one.name.lower(), (one.repository or "").lower()):
-            return one.name
+    for item in load_model(model).checkpoints:
+        if given in (item.name.lower(), (item.repository or "").lower()):
+            return item.name
     return None
 
 

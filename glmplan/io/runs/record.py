@@ -92,9 +92,9 @@ def read_speculation(cell: str, notes: str, acceptance: Tokens | None, context: 
         verify = tokens + 1
     else:
         return Speculation("yes", _method(said), None, None, acceptance)
-    if found := _RANGE.search(said):
+    if match := _RANGE.search(said):
         # the column repeats the low end of the page's range for every cell
-        span = (float(found.group(1)), float(found.group(2)))
+        span = (float(match.group(1)), float(match.group(2)))
         return Speculation("yes", _method(said), tokens, verify, None, span)
     if acceptance is None and (rate := _RATE.search(notes)):
         acceptance = round(float(rate.group(1)) * verify, 3)  # SGLang: accepted length over draft tokens

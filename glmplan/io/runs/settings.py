@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from glmplan.catalog.files import data_folder, read_entries, read_table
-from glmplan.catalog.rule_provenance import still_there
+from glmplan.catalog.rule_provenance import remaining_rules
 from glmplan.errors import SpecError
 from glmplan.io.runs.record import Run, Speculation, read_speculation
 from glmplan.units import Ratio, TokenCount, Tokens
@@ -112,7 +112,7 @@ class Launch:
     def lists(self, asked: Asked) -> bool:
         """Return True if the launch lists the lengths and concurrency of a load, or is for any load."""
         lengths = asked.input_tokens, asked.output_tokens
-        return not self.loads or any(one[:2] == lengths and asked.concurrency in one[2] for one in self.loads)
+        return not self.loads or any(load[:2] == lengths and asked.concurrency in load[2] for load in self.loads)
 
     def at(self, asked: Asked) -> dict[str, Any]:
         """Return the launch's value of each of `SETTINGS` under a load; None is the engine's default."""
@@ -194,10 +194,12 @@ def _launch(cells: dict[str, str], path: str | Path) -> Launch:
     for name in _FLAGS:
         if cells[name] not in ("", "yes", "no"):
             raise bad("is neither yes, no nor empty", name)
-    found = [_LOAD.fullmatch(one) for one in cells["loads"].split()]
-    if None in found:
+    result = [_LOAD.fullmatch(word) for word in cells["loads"].split()]
+    if None in result:
         raise bad("is no list of input/output:users", "loads")
-    loads = tuple((float(one[1]), float(one[2]), frozenset(map(float, one[3].split(",")))) for one in found if one)
+    loads = tuple(
+        (float(item[1]), float(item[2]), frozenset(map(float, item[3].split(",")))) for item in result if item
+    )
     return Launch(cells, loads)
 
 
@@ -205,11 +207,11 @@ def _launch(cells: dict[str, str], path: str | Path) -> Launch:
 def _table() -> dict[tuple[str, str], dict[tuple[str, str, str], list[list[str]]]]:
     """Return the rows of the shipped table by campaign and engine, then by model, accelerator and format."""
     names = [COLUMNS.index(name) for name in ("campaign", "engine", "model", "accelerator", "weights")]
-    found: dict[tuple[str, str], dict[tuple[str, str, str], list[list[str]]]] = {}
+    result: dict[tuple[str, str], dict[tuple[str, str, str], list[list[str]]]] = {}
     for row in _rows(_file()):
         campaign, engine, *key = (row[place] for place in names)
-        found.setdefault((campaign, engine), defaultdict(list))[key[0], key[1], key[2]].append(row)
-    return found
+        result.setdefault((campaign, engine), defaultdict(list))[key[0], key[1], key[2]].append(row)
+    return result
 
 
 @cache
@@ -262,12 +264,12 @@ def launched(campaign: str, asked: Asked) -> Launched:
     >>> found.values["kv"], found.values["expert_kernels"]
     ('fp8', 'flashinfer-mxfp8')
     """
-    found = _found(campaign, asked)
-    if not found:
+    result = _found(campaign, asked)
+    if not result:
         return Launched({}, SETTINGS)
-    told = [one.at(asked) for one in found]
-    values = {name: told[0][name] for name in SETTINGS if all(one[name] == told[0][name] for one in told)}
-    return Launched(values, tuple(one for one in SETTINGS if one not in values), found[-1].cells["source"])
+    told = [launch.at(asked) for launch in result]
+    values = {name: told[0][name] for name in SETTINGS if all(launch[name] == told[0][name] for launch in told)}
+    return Launched(values, tuple(setting for setting in SETTINGS if setting not in values), result[-1].cells["source"])
 
 
 def _found(campaign: str, asked: Asked) -> list[Launch]:
@@ -276,7 +278,11 @@ def _found(campaign: str, asked: Asked) -> list[Launch]:
     if name not in recipe_names():
         raise SpecError("is no campaign or recipe", field="recipe", value=name, choices=recipe_names())
     same = _of(name, asked.engine, (asked.model, asked.accelerator, asked.weights))
-    fit = [one for one in same if one.cells["recipe"].startswith(recipe) and _drafts(one) == (asked.draft_tokens > 0)]
+    fit = [
+        launch
+        for launch in same
+        if launch.cells["recipe"].startswith(recipe) and _drafts(launch) == (asked.draft_tokens > 0)
+    ]
     return _narrowed(_in_force(fit, asked), asked)
 
 
@@ -289,20 +295,20 @@ def _of_version(launches: Iterable[Launch], version: str) -> list[Launch]:
     if not version:
         return []
     named = re.compile(rf"(?<![\d.]){re.escape(version)}(?![\d.]|rc|post)")
-    return [one for one in launches if named.search(one.cells["image"])]
+    return [launch for launch in launches if named.search(launch.cells["image"])]
 
 
 def _in_force(launches: list[Launch], asked: Asked) -> list[Launch]:
     """Return launches in force on a day, else the last before it; without a day those of the run's version."""
-    if not asked.measured_on and (found := _of_version(launches, asked.version)):
-        return found
+    if not asked.measured_on and (result := _of_version(launches, asked.version)):
+        return result
     day = asked.measured_on or "9"
-    started = [one for one in launches if one.cells["valid_from"] <= day + "~"]
+    started = [launch for launch in launches if launch.cells["valid_from"] <= day + "~"]
     # a change of script starts a campaign run, so the newer of two launches on one day ran on it
-    if found := [one for one in started if _end(one) > day]:
-        return found
-    last = max((_end(one) for one in started), default="")
-    return [one for one in started if _end(one) == last]
+    if result := [launch for launch in started if _end(launch) > day]:
+        return result
+    last = max((_end(launch) for launch in started), default="")
+    return [launch for launch in started if _end(launch) == last]
 
 
 def _end(launch: Launch) -> str:
@@ -331,8 +337,8 @@ def _narrowed(launches: list[Launch], asked: Asked) -> list[Launch]:
 def _listing(launches: list[Launch], asked: Asked) -> list[Launch]:
     """Return the launches that list the load, else those that list its lengths, else all."""
     lengths = asked.input_tokens, asked.output_tokens
-    alike = [one for one in launches if any(load[:2] == lengths for load in one.loads)] or launches
-    return [one for one in alike if one.lists(asked)] or alike
+    alike = [launch for launch in launches if any(load[:2] == lengths for load in launch.loads)] or launches
+    return [launch for launch in alike if launch.lists(asked)] or alike
 
 
 def alternatives(campaign: str, asked: Asked) -> tuple[dict[str, Any], ...]:
@@ -351,7 +357,7 @@ def alternatives(campaign: str, asked: Asked) -> tuple[dict[str, Any], ...]:
     """
     opened = launched(campaign, asked).open
     near = _found(campaign, asked) or _listing(_near(campaign.partition(":")[0].strip(), asked), asked)
-    counted = Counter(tuple(one.at(asked)[name] for name in opened) for one in near) if opened else Counter()
+    counted = Counter(tuple(launch.at(asked)[name] for name in opened) for launch in near) if opened else Counter()
     return tuple(dict(zip(opened, values, strict=True)) for values, _ in counted.most_common(_MOST))
 
 
@@ -364,8 +370,8 @@ def draft_lengths(campaign: str, asked: Asked) -> tuple[int, ...]:
     ...               measured_on="2026-02-10", input_tokens=1024, output_tokens=1024, concurrency=4))
     (3,)
     """
-    found = _found(campaign, replace(asked, draft_tokens=_ANY))
-    return tuple(sorted({int(one.amount("draft_tokens") or 0) for one in found} - {0}))
+    result = _found(campaign, replace(asked, draft_tokens=_ANY))
+    return tuple(sorted({int(launch.amount("draft_tokens") or 0) for launch in result} - {0}))
 
 
 def _near(name: str, asked: Asked) -> list[Launch]:
@@ -373,14 +379,14 @@ def _near(name: str, asked: Asked) -> list[Launch]:
     keys = list(_table().get((name, asked.engine), {}))
     for model, part in ((True, True), (True, False), (False, True), (False, False)):
         near = [
-            one
+            launch
             for key in keys
             if (not model or key[0] == asked.model) and (not part or key[1] == asked.accelerator)
-            for one in _of(name, asked.engine, key)
-            if one.cells["valid_from"] <= (asked.measured_on or "9") + "~"
+            for launch in _of(name, asked.engine, key)
+            if launch.cells["valid_from"] <= (asked.measured_on or "9") + "~"
         ]
         if near:
-            return [one for one in near if _drafts(one) == (asked.draft_tokens > 0)] or near
+            return [launch for launch in near if _drafts(launch) == (asked.draft_tokens > 0)] or near
     return []
 
 
@@ -436,14 +442,14 @@ class CampaignSettings:
 
 @cache
 def _entries() -> tuple[dict[str, Any], ...]:
-    found = read_entries(_file_campaigns(), "settings", {*_CONDITIONS, *_SETTINGS, "release_from"})
-    for entry in found:
+    result = read_entries(_file_campaigns(), "settings", {*_CONDITIONS, *_SETTINGS, "release_from"})
+    for entry in result:
         layout = entry.get("replica", {})
         if layout != "fewest" and not set(layout) <= set(_REPLICA):
             raise SpecError(
                 "is no layout of a server", file=_file_campaigns(), field="replica", value=layout, choices=_REPLICA
             )
-    return found
+    return result
 
 
 @cache
@@ -454,14 +460,14 @@ def _data_sets() -> tuple[dict[str, Any], ...]:
 @cache
 def _launched() -> dict[str, dict[str, Any]]:
     """Return protocol → its campaign in the table of launches."""
-    found = read_entries(_file_campaigns(), "launched", {"protocol", "campaign", "models"})
-    for entry in found:
+    result = read_entries(_file_campaigns(), "launched", {"protocol", "campaign", "models"})
+    for entry in result:
         if entry.get("campaign") not in recipe_names():
             said = str(entry.get("campaign"))
             raise SpecError(
                 "is in no launch", file=_file_campaigns(), field="campaign", value=said, choices=recipe_names()
             )
-    return {entry["protocol"]: entry for entry in found}
+    return {entry["protocol"]: entry for entry in result}
 
 
 def _file_campaigns() -> Path:
@@ -488,16 +494,18 @@ def campaign_settings(asked: Asked) -> CampaignSettings:
     """
     conditions = {name: getattr(asked, name) for name in _CONDITIONS}
     of_data = ("protocol", "model")
-    sets = still_there(_data_sets())
-    data = next((one for one in sets if _holds(one, conditions, of_data) and _fits(one, asked)), {})
+    sets = remaining_rules(_data_sets())
+    data = next((item for item in sets if _holds(item, conditions, of_data) and _fits(item, asked)), {})
     fixed: dict[str, Any] = {name: float(data[name]) for name in ("input_tokens", "output_tokens") if name in data}
     if "lengths" in data:
         fixed["lengths"] = tuple(data["lengths"])
     campaign, asked = _campaign_of(asked)
     if campaign:
-        found = launched(campaign, asked)
-        return replace(CampaignSettings(**fixed), **found.values, launched=True, open=found.open, source=found.source)
-    for entry in still_there(_entries()):
+        result = launched(campaign, asked)
+        return replace(
+            CampaignSettings(**fixed), **result.values, launched=True, open=result.open, source=result.source
+        )
+    for entry in remaining_rules(_entries()):
         first = tuple(int(part) for part in str(entry.get("release_from", "0")).split("."))
         if (first == (0,) or asked.release >= first) and _holds(entry, conditions):
             return replace(_of_entry(entry, asked, fixed), **fixed, source=str(entry["source"]))
@@ -517,7 +525,7 @@ def other_settings(asked: Asked, settings: CampaignSettings) -> tuple[CampaignSe
     if not settings.open:
         return ()
     campaign, asked = _campaign_of(asked)
-    return tuple(replace(settings, **one, open=()) for one in alternatives(campaign, asked))
+    return tuple(replace(settings, **alternative, open=()) for alternative in alternatives(campaign, asked))
 
 
 def launched_drafts(asked: Asked) -> tuple[int, ...]:
@@ -597,8 +605,8 @@ def read_sessions(path: str | Path) -> tuple[dict[str, Any], ...]:
     {'inferencex'}
     """
     fields = {*_NAMED, *_NUMBERED, *_DATED, "data_parallel", "runs", "speculative"}
-    found = read_entries(path, "sessions", fields)
-    for entry in found:
+    result = read_entries(path, "sessions", fields)
+    for entry in result:
 
         def bad(what: str, field: str, entry: dict[str, Any] = entry) -> SpecError:
             return SpecError(what, file=path, field=field, value=str(entry.get(field)))
@@ -606,10 +614,10 @@ def read_sessions(path: str | Path) -> tuple[dict[str, Any], ...]:
         if "protocol" not in entry:
             raise bad("is missing: a session belongs to a campaign", "protocol")
         for name in (*_NAMED, "runs"):
-            if not all(isinstance(one, str) and one for one in _several(entry.get(name, []))):
+            if not all(isinstance(item, str) and item for item in _several(entry.get(name, []))):
                 raise bad("is neither a name nor a list of names", name)
         for name in _NUMBERED:
-            if any(isinstance(one, bool) or not isinstance(one, int) for one in _several(entry.get(name, []))):
+            if any(isinstance(item, bool) or not isinstance(item, int) for item in _several(entry.get(name, []))):
                 raise bad("is not a whole number", name)
         for name in _DATED:
             value = entry.get(name, "2026-01-14")
@@ -624,7 +632,7 @@ def read_sessions(path: str | Path) -> tuple[dict[str, Any], ...]:
         drafted = read_speculation(said, "", None, None)
         if said not in ("none", "unknown") and not (drafted.method and drafted.draft_tokens):
             raise bad("is neither none, unknown nor a method with its steps, like 'mtp steps=3'", "speculative")
-    return found
+    return result
 
 
 @cache
@@ -649,7 +657,7 @@ def campaign_session(run: Run, *, model: str, experts_format: str) -> CampaignSe
                  accelerator=run.accelerator, experts_format=experts_format, tp=run.tp, ep=run.ep,
                  input_tokens=run.input_tokens, output_tokens=run.output_tokens)  # fmt: skip
     ranges: tuple[tuple[str, Any], ...] = (("measured", run.measured_on), ("concurrency", run.concurrency))
-    for entry in still_there(_sessions()):
+    for entry in remaining_rules(_sessions()):
         if "runs" in entry and run.id not in entry["runs"]:
             continue
         if "data_parallel" in entry and entry["data_parallel"] != ((run.dp or 1) > 1):

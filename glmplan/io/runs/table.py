@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Run", "Runs", "read_runs", "run_from_row", "runs_of_frame"]
 
-_REQUIRED = tuple(one.name for one in COLUMNS.values() if one.required)
+_REQUIRED = tuple(column.name for column in COLUMNS.values() if column.required)
 #: counts and amounts of the field of the same name; the others need the notes too
 _NUMBERS = ("nodes", "tp", "pp", "dp", "ep", "dcp", "accelerator_count", "output_tokens", "power_limit_w",
             "memory_fraction", "max_num_seqs", "max_num_batched_tokens", "max_model_len")  # fmt: skip
@@ -107,12 +107,12 @@ def _load(row: Mapping[str, str], protocol: str) -> dict[str, Any]:
     """Return the load fields of a row."""
     notes, concurrency = row.get("notes", ""), _number(row, "concurrency")
     requests, rate = _count(row, "num_requests"), _number(row, "request_rate_per_s")
-    if requests is None and (found := _PROMPTS.search(notes)):
-        requests = int(next(group for group in found.groups() if group))
+    if requests is None and (result := _PROMPTS.search(notes)):
+        requests = int(next(group for group in result.groups() if group))
     if requests is None and protocol == "inferencex" and concurrency:
         requests = int(10 * concurrency)
-    if rate is None and (found := _RATE_PAGE.search(notes) or _RATE.search(row.get("scenario", ""))):
-        rate = float(found.group(1))
+    if rate is None and (result := _RATE_PAGE.search(notes) or _RATE.search(row.get("scenario", ""))):
+        rate = float(result.group(1))
     if rate is None and protocol == "gpustack" and concurrency is None:
         rate = math.inf  # the page's benchmark sends every prompt at once
     limit = _count(row, "running_limit")
@@ -171,8 +171,8 @@ def _read(row: Mapping[str, str], protocol: str, phase: str) -> dict[str, Any]:
     if spec.state == "unknown" and protocol in ("llama-bench", "llama-batched-bench"):
         spec = Speculation("none")  # these tools cannot draft
     uncertainty = _number(row, "uncertainty_pct")
-    if uncertainty is None and (found := _QUANTISED.search(notes)):
-        uncertainty = float(found.group(1))
+    if uncertainty is None and (match := _QUANTISED.search(notes)):
+        uncertainty = float(match.group(1))
     seen, moved = _figures(row, protocol)
     if given := row.get("withheld"):
         parts = [part.partition(": ") for part in given.split(" | ")]
@@ -210,8 +210,8 @@ def run_from_row(row: Mapping[str, str]) -> Run:
     row = {name: text.strip() for name, text in row.items() if text and text.strip()}
     protocol, phase, engine = protocol_of(row), phase_of(row), row.get("engine", "")
     version = row.get("engine_version")
-    if version is None and engine and (found := re.search(r"(?:vllm[- ]|v|TensorRT )(\d+\.\d[\w.+]*)", engine)):
-        version = ("TensorRT " if engine.startswith("TensorRT") else "") + found.group(1)
+    if version is None and engine and (match := re.search(r"(?:vllm[- ]|v|TensorRT )(\d+\.\d[\w.+]*)", engine)):
+        version = ("TensorRT " if engine.startswith("TensorRT") else "") + match.group(1)
     accelerator = accelerator_name(row.get("accelerator", ""))
     model = model_name(row.get("model", ""))
     weights = _weights_of(row.get("weights", ""), model)
@@ -307,10 +307,14 @@ def runs_of_frame(frame: pd.DataFrame, name: str = "frame") -> Runs:
 
 def _weights_of(cell: str, model: str) -> str | None:
     """Return the weights of a cell: a checkpoint of the model by its own name, else a format."""
-    named, found = cell.lower(), weights_name(cell)
-    if found != named and model in model_names() and any(one.name == named for one in load_model(model).checkpoints):
+    named, result = cell.lower(), weights_name(cell)
+    if (
+        result != named
+        and model in model_names()
+        and any(checkpoint.name == named for checkpoint in load_model(model).checkpoints)
+    ):
         return named
-    return found
+    return result
 
 
 def _runs_of(path: Path, lines: list[list[str]]) -> Runs:

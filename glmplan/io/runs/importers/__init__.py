@@ -67,18 +67,18 @@ def _read(source: Source, name: str, facts: Mapping[str, Any]) -> Imported:
         beside = next((why for mark, why in _BESIDE.items() if mark in source.text), None) or _table(source.text)
         why = beside or f"is of no kind that glmplan reads; it reads: {', '.join(KINDS)}"
         raise SpecError(why, file=name or None)
-    found = kind.read(source)
-    if not found.rows and found.logged is None:
-        shown = "; ".join(str(problem) for problem in found.problems[:5]) or "it holds no finished run"
+    result = kind.read(source)
+    if not result.rows and result.logged is None:
+        shown = "; ".join(str(problem) for problem in result.problems[:5]) or "it holds no finished run"
         raise SpecError(f"looks like {kind.name}, but no record of it can be used: {shown}", file=name or None)
-    rows = [_finish(row, facts) for row in found.rows]
-    return Imported(kind.name, rows, found.problems, found.logged)
+    rows = [_finish(row, facts) for row in result.rows]
+    return Imported(kind.name, rows, result.problems, result.logged)
 
 
 def _table(text: str) -> str:
     """Return the use of a table of runs, which needs no import; empty for anything else."""
     header = [name.strip() for name in text.partition("\n")[0].split(",")]
-    if not all(one.name in header for one in COLUMNS.values() if one.required):
+    if not all(column.name in header for column in COLUMNS.values() if column.required):
         return ""
     ignored = ignored_columns(name for name in header if name)
     said = "is a table of runs already: give it to predict --runs, reproduce --runs or calibrate --from"

@@ -116,9 +116,9 @@ def _row(fields: Fields, *, users: float | None, rate: float | None, model: str 
 def _find(value: Any, key: str) -> float | None:
     """Return a number by its name anywhere in a configuration, whose shape differs between versions."""
     if isinstance(value, dict):
-        found = value.get(key)
-        if isinstance(found, int | float) and not isinstance(found, bool):
-            return float(found)
+        result = value.get(key)
+        if isinstance(result, int | float) and not isinstance(result, bool):
+            return float(result)
         return next((f for v in value.values() if (f := _find(v, key)) is not None), None)
     if isinstance(value, list):
         return next((f for v in value if (f := _find(v, key)) is not None), None)
@@ -167,10 +167,10 @@ def read_csv_aiperf(source: Source) -> Imported:
 
 def read_requests(source: Source) -> Imported:
     """Read the per-request JSONL into one run; warm-up, cancelled and failed requests are left out."""
-    found, problems = documents(source.text)
+    result, problems = documents(source.text)
     kept: list[Fields] = []
     lost = 0
-    for document in found:
+    for document in result:
         try:
             fields = Fields(document.value, document.line, problems)
             about = fields.inside("metadata")
@@ -304,20 +304,20 @@ def _tpot(fields: Fields) -> dict[str, float | None]:
     """Return TPOT by the definition of `vllm bench serve` from the single requests, where the report has them."""
     requests = fields.value.get("requests")
     kept = requests.get("successful") if isinstance(requests, dict) else None
-    found: list[float] = []
+    result: list[float] = []
     for request in kept if isinstance(kept, list) else []:
         each = Fields(request, fields.line, [])
         timings, tokens = each.inside("info", "timings"), each.inside("output_metrics")
         count = each.number("output_tokens") or tokens.number("text_tokens", "tokens")
         first, last = timings.number("first_token_iteration"), timings.number("last_token_iteration")
         if count is not None and count > 1 and first is not None and last is not None:
-            found.append((last - first) / (count - 1) * 1e3)
-    if not found:
+            result.append((last - first) / (count - 1) * 1e3)
+    if not result:
         return {}
-    cuts = statistics.quantiles(found, n=100, method="inclusive") if len(found) > 1 else found * 99
+    cuts = statistics.quantiles(result, n=100, method="inclusive") if len(result) > 1 else result * 99
     return {
-        "tpot_mean_ms": statistics.fmean(found),
-        "tpot_p50_ms": statistics.median(found),
+        "tpot_mean_ms": statistics.fmean(result),
+        "tpot_p50_ms": statistics.median(result),
         "tpot_p99_ms": cuts[98],
     }
 

@@ -71,8 +71,8 @@ def _rows_llama_bench(fields: Fields) -> Iterator[dict[str, Any]]:
 
 def _weights(model_type: str | None) -> str | None:
     """Return the format at the end of a name like `llama 3B Q4_K - Medium`."""
-    found = re.search(r"\b((?:IQ|TQ|Q)\d\w*|F16|BF16|F32|MXFP4\w*|NVFP4)\b(?: - (\w+))?", model_type or "")
-    return found[1] if found else None
+    match = re.search(r"\b((?:IQ|TQ|Q)\d\w*|F16|BF16|F32|MXFP4\w*|NVFP4)\b(?: - (\w+))?", model_type or "")
+    return match[1] if match else None
 
 
 def _test(prompt: float, answer: float, depth: float, speed: float) -> dict[str, Any]:

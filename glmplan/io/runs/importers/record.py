@@ -76,14 +76,14 @@ class Document:
 def _resume(text: str, position: int) -> int:
     """Return the start of the record after a broken one: the next line that opens an object at its indentation."""
     indent = re.match(r"[ \t]*", text[text.rfind("\n", 0, position) + 1 : position])[0]  # type: ignore[index]
-    found = re.compile(rf"\n{indent}(?=\{{)").search(text, position)
-    return found.end() if found else len(text)
+    match = re.compile(rf"\n{indent}(?=\{{)").search(text, position)
+    return match.end() if match else len(text)
 
 
 def _values(text: str, start: int, base_line: int) -> tuple[list[Document], list[Problem], int]:
     """Read JSON values from a position, skip broken ones, stop at the `]` of an enclosing array."""
     decoder = json.JSONDecoder()
-    found: list[Document] = []
+    result: list[Document] = []
     problems: list[Problem] = []
     gap = re.compile(r"[\s,\x00\ufeff]*")
     position, counted, line = start, start, base_line
@@ -92,7 +92,7 @@ def _values(text: str, start: int, base_line: int) -> tuple[list[Document], list
         position = gap.match(text, position).end()  # type: ignore[union-attr]
         line, counted = line + text.count("\n", counted, position), position
         if position >= len(text) or text[position] == "]":
-            return found, problems, position
+            return result, problems, position
         try:
             value, end = decoder.raw_decode(text, position)
         except (ValueError, RecursionError) as error:
@@ -104,7 +104,7 @@ def _values(text: str, start: int, base_line: int) -> tuple[list[Document], list
             problems.append(Problem(line, "", f"expected a whole JSON record, {why}"))
             position = _resume(text, position)
             continue
-        found.append(Document(value, line))
+        result.append(Document(value, line))
         position = end
 
 
@@ -122,14 +122,14 @@ def documents(text: str) -> tuple[list[Document], list[Problem]]:
     start = len(text) - len(text.lstrip("\ufeff \t\r\n"))
     line = 1 + text.count("\n", 0, start)
     if text[start : start + 1] == "[":
-        found, problems, end = _values(text, start + 1, line)
+        result, problems, end = _values(text, start + 1, line)
         if end >= len(text):
             problems.append(Problem(1 + text.count("\n"), "", "expected ']' at the end of the array, the file ends"))
-        return found, problems
-    found, problems, end = _values(text, start, line)
+        return result, problems
+    result, problems, end = _values(text, start, line)
     if end < len(text):
         problems.append(Problem(1 + text.count("\n", 0, end), "", "expected a JSON record, found ']'"))
-    return found, problems
+    return result, problems
 
 
 def array_elements(text: str, key: str) -> tuple[list[Document], list[Problem]]:
@@ -143,8 +143,8 @@ def array_elements(text: str, key: str) -> tuple[list[Document], list[Problem]]:
     best: tuple[list[Document], list[Problem]] = ([], [])
     for begin in re.finditer(rf'"{re.escape(key)}"\s*:\s*\[', text):
         # settings may hold a list of the same name; the records are the list of the larger objects
-        found, problems, _ = _values(text, begin.end(), 1 + text.count("\n", 0, begin.end()))
-        objects = [document for document in found if isinstance(document.value, Mapping)]
+        result, problems, _ = _values(text, begin.end(), 1 + text.count("\n", 0, begin.end()))
+        objects = [document for document in result if isinstance(document.value, Mapping)]
         if sum(len(d.value) for d in objects) >= sum(len(d.value) for d in best[0]):
             best = (objects, problems)
     return best
@@ -182,13 +182,13 @@ class Source:
 
         `array`: name of the array that holds the records when the file is one big object.
         """
-        found, problems = documents(self.text)
+        result, problems = documents(self.text)
         if array:
-            nested, cut = array_elements(self.text, array) if problems or not found else ([], [])
-            whole = [d for d in found if isinstance(d.value, dict) and isinstance(d.value.get(array), list)]
-            found = [Document(v, d.line) for d in whole for v in d.value[array]] or nested
+            nested, cut = array_elements(self.text, array) if problems or not result else ([], [])
+            whole = [d for d in result if isinstance(d.value, dict) and isinstance(d.value.get(array), list)]
+            result = [Document(v, d.line) for d in whole for v in d.value[array]] or nested
             problems = [] if whole else (cut or problems)
-        return self.gather([*problems, *found], read)
+        return self.gather([*problems, *result], read)
 
     def gather(
         self, records: Iterable[Document | Problem], read: Callable[[Fields], Iterable[dict[str, Any]]]
@@ -268,30 +268,30 @@ class Fields:
             if value is None or value == "":
                 continue
             try:
-                found = _float(value)
+                result = _float(value)
             except (TypeError, ValueError, OverflowError):
-                found = math.nan
-            if not math.isnan(found):
-                return found
+                result = math.nan
+            if not math.isnan(result):
+                return result
             self.problems.append(Problem(self.line, self.prefix + key, f"expected a number, got {_short(value)}"))
         return None
 
     def positive(self, *keys: str) -> float | None:
         """Return a number above zero; None where it is missing or zero, which these tools write for "not measured"."""
-        found = self.number(*keys)
-        if found is not None and found < 0:
-            self.problems.append(Problem(self.line, self.prefix + keys[0], f"expected a positive number, got {found}"))
-        return found if found is not None and found > 0 else None
+        result = self.number(*keys)
+        if result is not None and result < 0:
+            self.problems.append(Problem(self.line, self.prefix + keys[0], f"expected a positive number, got {result}"))
+        return result if result is not None and result > 0 else None
 
     def require(self, *keys: str) -> float:
         """Return a number without which the record is unusable."""
         before = len(self.problems)
-        found = self.number(*keys)
-        if found is None:
+        result = self.number(*keys)
+        if result is None:
             if len(self.problems) > before:
                 raise BadRecord(self.problems.pop())
             raise BadRecord(Problem(self.line, self.prefix + keys[0], "expected a number, the field is missing"))
-        return found
+        return result
 
     def text(self, *keys: str) -> str | None:
         """Return the first of several fields that holds text."""

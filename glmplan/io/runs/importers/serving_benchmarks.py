@@ -91,8 +91,8 @@ def _rows_vllm_bench(fields: Fields) -> Iterator[dict[str, Any]]:
 
 
 def _day(date: str | None) -> str | None:
-    found = re.match(r"(\d{4})-?(\d{2})-?(\d{2})", date or "")
-    return "-".join(found.groups()) if found else None
+    match = re.match(r"(\d{4})-?(\d{2})-?(\d{2})", date or "")
+    return "-".join(match.groups()) if match else None
 
 
 def _gaps(fields: Fields) -> list[list[float]]:

@@ -250,8 +250,8 @@ def _start(row: dict[str, str], file: Path) -> LoggedStart:
             raise SpecError("is not a number", file=file, field=f"{row['id']}, {column}", value=row[column]) from None
 
     def size(column: str) -> float | None:
-        found = number(column)
-        return None if found is None else found * GIB
+        result = number(column)
+        return None if result is None else result * GIB
 
     log = StartupLog(row["engine"], speculative=None if row["speculative"] in ("", "none") else row["speculative"])
     for column, name in _TEXT.items():
@@ -640,10 +640,10 @@ def _fullest(text: str, begin: int) -> float:
 
 def _buffers(text: str, pattern: str) -> dict[str, float]:
     """Return the last size printed for each buffer; a fitting pass prints some of them before the real one."""
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     for _, match in matches(text, pattern):
-        found[match[1]] = float(match[2]) * _MIB
-    return found
+        result[match[1]] = float(match[2]) * _MIB
+    return result
 
 
 IMPORTERS = (
