@@ -1,15 +1,15 @@
-"""Every error that glmplan raises on purpose.
+"""Errors that glmplan raises on purpose.
 
 ::
 
     GlmplanError
     ├── SpecError            a file, a field or an argument is wrong (exit code 2)
-    │   ├── UnknownName      a model, part, host or engine that is not in the catalogue; lists the nearest names
-    │   ├── UnknownArchitecture   a config whose architecture glmplan cannot compute; says why
-    │   └── NoServer         an address where no usable server answers
-    └── Infeasible           an answer, not a mistake: nothing satisfies what was asked (exit code 0)
+    │   ├── UnknownName      a model, accelerator, host or engine outside the catalogue; lists the nearest names
+    │   ├── UnknownArchitecture   a config whose architecture glmplan cannot compute, with the reason
+    │   └── NoServer         no usable server at an address
+    └── Infeasible           an answer, not a mistake: nothing satisfies the request (exit code 0)
         ├── DoesNotFit       memory is short on some rank
-        └── UnknownFact      the needed figure of a part is not published; nothing is invented
+        └── UnknownFact      a needed figure is not published; nothing is invented
 """
 
 from __future__ import annotations
@@ -33,56 +33,37 @@ __all__ = [
     "printable",
 ]
 
-#: letters of a wrong value that are shown
+#: most characters of a wrong value in a message
 _LONGEST = 300
 
 
 def nearest(name: str, choices: Iterable[str], count: int = 5, *, alike: float = 0.45) -> list[str]:
-    """Return the choices that look most like a name, best first.
+    """Return the choices most similar to a name, best first; empty when none is.
 
-    Parameters
-    ----------
-    name : str
-        What was asked for.
-    choices : iterable of str
-        What there is.
-    count : int, optional
-        How many to return at most, [-]
-    alike : float, optional
-        Share of its letters that a choice must have in common with the name, as `difflib` counts it, [-]
-
-    Returns
-    -------
-    list of str
-        The nearest choices; empty when nothing is alike.
+    `alike`: least share of common letters, as `difflib` counts it.
 
     Examples
     --------
     >>> nearest("h20-sxm", ["h200-sxm", "b200-sxm", "mi300x"], 1)
     ['h200-sxm']
     """
-    plain = {one.lower(): one for one in sorted(set(choices))}
-    return [plain[one] for one in difflib.get_close_matches(name.lower(), sorted(plain), n=count, cutoff=alike)]
+    plain = {choice.lower(): choice for choice in sorted(set(choices))}
+    return [
+        plain[get_close_match]
+        for get_close_match in difflib.get_close_matches(name.lower(), sorted(plain), n=count, cutoff=alike)
+    ]
 
 
-#: control characters, the invisible ones that turn or join text, and half characters
+#: control characters, invisible ones that change direction or join text, and half characters
 CONTROLS = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufffe\uffff\ud800-\udfff]"
 )
 
 
 def printable(text: object) -> str:
-    """Write a text so that a terminal shows it and does nothing else.
+    """Return a text that a terminal shows without other effects.
 
-    Parameters
-    ----------
-    text : object
-        A text, perhaps out of a file or from a server.
-
-    Returns
-    -------
-    str
-        The text; control characters but ends of lines and tabs are written as in Python.
+    Control characters other than line ends and tabs are escaped as in Python.
 
     Examples
     --------
@@ -101,7 +82,7 @@ def _written(found: re.Match[str]) -> str:
 
 
 def _shown(value: object) -> str:
-    """A value as it is written in Python, cut where it is long: what is wrong may be a whole file."""
+    """Return a value as Python writes it, cut where it is long: a wrong value may be a whole file."""
     try:
         text = repr(value)
     except ValueError:  # a number of more digits than Python writes
@@ -110,24 +91,11 @@ def _shown(value: object) -> str:
 
 
 class GlmplanError(Exception):
-    """Base of everything glmplan raises on purpose."""
+    """Base of all errors that glmplan raises on purpose."""
 
 
 class SpecError(GlmplanError, ValueError):
-    """Something given is wrong: names the file, the field, the value and the nearest valid choice.
-
-    Parameters
-    ----------
-    message : str
-        What is wrong, in one sentence.
-    file : path, optional
-        The file it stands in.
-    field : str, optional
-        The field, column or option.
-    value : object, optional
-        What was given.
-    choices : iterable of str, optional
-        Valid choices; the nearest to `value` are shown.
+    """Wrong input, with file, field, value and nearest valid choice.
 
     Examples
     --------
@@ -145,7 +113,7 @@ class SpecError(GlmplanError, ValueError):
         choices: Iterable[str] = (),
     ) -> None:
         self.message, self.file, self.field, self.value = message, file, field, value
-        # a set has an order of its own in every process
+        # the order of a set differs between processes
         self.choices = sorted(choices) if isinstance(choices, set | frozenset) else list(choices)
         where = ": ".join(str(part) for part in (file, field) if part is not None)
         what = f"{_shown(value)} {message}" if value is not None else message
@@ -157,19 +125,19 @@ class SpecError(GlmplanError, ValueError):
 
 
 class UnknownName(SpecError):
-    """A name that is not in the catalogue. Nothing is ever substituted for it."""
+    """Name outside the catalogue. Nothing is ever substituted for it."""
 
 
 class UnknownArchitecture(SpecError):
-    """A model config that glmplan cannot compute, with the reason."""
+    """Model config that glmplan cannot compute, with the reason."""
 
 
 class NoServer(SpecError):
-    """No usable server answers at the given address."""
+    """No usable server at the given address."""
 
 
 class Infeasible(GlmplanError):
-    """Nothing satisfies what was asked; an expected outcome that callers turn into an answer."""
+    """Nothing satisfies the request; an expected outcome that callers turn into an answer."""
 
 
 class DoesNotFit(Infeasible):
@@ -177,4 +145,4 @@ class DoesNotFit(Infeasible):
 
 
 class UnknownFact(Infeasible):
-    """A needed figure of a part is not published."""
+    """A needed figure of an accelerator is not published."""

@@ -1,4 +1,4 @@
-"""Packages that come with an extra: each is named in one line, with its extra, by the command that lacks it."""
+"""Optional packages of extras: test for them, or report the missing extra in one line."""
 
 from __future__ import annotations
 
@@ -25,40 +25,14 @@ EXTRAS: dict[str, str] = {
 
 
 def at_hand(module: str) -> bool:
-    """Whether a package of an extra is installed; nothing is imported.
-
-    Parameters
-    ----------
-    module : str
-        Its module; a key of `EXTRAS`.
-
-    Returns
-    -------
-    bool
-        True where it can be found.
-
-    Examples
-    --------
-    >>> at_hand("a_module_that_nobody_wrote")
-    False
-    """
+    """Return True if a module of `EXTRAS` is installed; nothing is imported."""
     return importlib.util.find_spec(module) is not None
 
 
 def check_extra(module: str, *, field: str | None = None) -> None:
-    """Refuse a question whose answer needs a package that is not installed, before anything is computed.
+    """Raise `SpecError` if a package is missing, before anything is computed.
 
-    Parameters
-    ----------
-    module : str
-        Its module; a key of `EXTRAS`.
-    field : str, optional
-        The option or command that needs it.
-
-    Raises
-    ------
-    SpecError
-        If it is missing; one line with the extra and what to type.
+    `field`: the option or command that needs it.
 
     Examples
     --------
@@ -74,24 +48,7 @@ def check_extra(module: str, *, field: str | None = None) -> None:
 
 
 def wanted(module: str, *, field: str | None = None) -> ModuleType:
-    """Import a package that comes with an extra.
-
-    Parameters
-    ----------
-    module : str
-        Its module; a key of `EXTRAS`.
-    field : str, optional
-        The option or command that needs it.
-
-    Returns
-    -------
-    module
-        The package.
-
-    Raises
-    ------
-    SpecError
-        If it is missing, or is there and a library of the system that it loads is not; one line.
+    """Import a package of an extra; raise `SpecError` if it or one of its system libraries is missing.
 
     Examples
     --------

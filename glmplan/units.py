@@ -1,10 +1,10 @@
-"""Quantities with their units: read at the border, base units inside, written units outside.
+"""Read and write quantities with their units, and name units in annotations.
 
-Inside glmplan every quantity is a float in base units (B, B/s, FLOP, FLOP/s, s, W, J, USD, Hz). In files and options
-it is text with its unit. GB is 10⁹ bytes and GiB is 2³⁰ bytes: they differ by 7 %, and only the writer knows which was
-meant.
+Inside glmplan every quantity is a float in base units (B, B/s, FLOP, FLOP/s, s, W, J, USD, Hz). In files and options it
+is text with its unit. GB is 10⁹ bytes and GiB is 2³⁰ bytes: they differ by 7 %, so text without its unit is refused.
+Functions that read input raise `SpecError` with field and value.
 
-Importing this module is cheap: pydantic is touched only when a model that uses these types is built.
+pydantic is imported only when a model that uses these types is built, so this module is cheap to import.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ __all__ = [
     "whole_number",
 ]
 
-#: bytes in a GiB, [B]
+#: bytes in a GiB
 GIB = 2.0**30
-#: standard normal quantile of a 90 % interval: half of its width in standard deviations, [-]
+#: standard normal quantile of a 90 % interval: half of its width in standard deviations
 QUANTILE_90 = 1.6448536269514722
 
 # A unit is (power of ten, factor): 10**power is applied to the decimal text, so it is rounded once; factors are exact.
@@ -81,7 +81,7 @@ def _binary(unit: str) -> dict[str, tuple[int, float]]:
 
 _RATE_OF_BITS = {name: unit for name, unit in _prefixed("bit/s", "kMGT", 1 / 8).items() if name != "bit/s"}
 
-#: dimension → unit → (power of ten, factor); the first unit of each is the base unit.
+#: dimension → unit → (power of ten, factor); the first unit of each is the base unit
 DIMENSIONS: dict[str, dict[str, tuple[int, float]]] = {
     "bytes": _prefixed("B", "kMGTP") | _binary("B"),
     "bytes per second": _prefixed("B/s", "kMGTP") | _binary("B/s") | _RATE_OF_BITS,
@@ -100,32 +100,15 @@ DIMENSIONS: dict[str, dict[str, tuple[int, float]]] = {
     "USD per joule": {"USD/J": (0, 1.0), "USD/kWh": (-3, 1 / 3600), "USD/MWh": (-6, 1 / 3600)},
 }  # fmt: skip
 
-#: letters of the longest number or quantity that makes sense
+#: most characters of a number or quantity
 _LONGEST = 100
 _TEXT = re.compile(r"\s*([+-]?)(\d+(?:_\d+)*(?:\.\d+)?|\.\d+)(?:[eE]([+-]?\d+))?\s*(\S*)\s*", re.ASCII)
 
 
 def parse_quantity(text: object, dimension: str, *, signed: bool = False) -> float:
-    """Read a quantity written with its unit.
+    """Return a quantity written with its unit, in base units of the dimension.
 
-    Parameters
-    ----------
-    text : str
-        Number and unit, as in `"1.792 TB/s"`; underscores may group digits.
-    dimension : str
-        Key of `DIMENSIONS`.
-    signed : bool, optional
-        Whether a negative value is allowed.
-
-    Returns
-    -------
-    float
-        The value, [base unit of the dimension]
-
-    Raises
-    ------
-    SpecError
-        If the text is not a string, has no unit or one of another kind, is NaN, infinite or (unless `signed`) negative.
+    Underscores may group digits; `signed` allows negative values.
 
     Examples
     --------
@@ -143,12 +126,12 @@ def parse_quantity(text: object, dimension: str, *, signed: bool = False) -> flo
     base = next(iter(units))
     if not isinstance(text, str):
         raise SpecError(f"must be text with its unit, as in '1 {base}'", value=text)
-    found = _TEXT.fullmatch(text) if len(text) <= _LONGEST else None
-    if found is None:
+    result = _TEXT.fullmatch(text) if len(text) <= _LONGEST else None
+    if result is None:
         word = text.strip().lower().lstrip("+-")
         reason = "is not a finite number" if word.startswith(("nan", "inf")) else "is not a number with a unit"
         raise SpecError(f"{reason}, as in '1 {base}'", value=text)
-    sign, number, exponent, unit = found.groups()
+    sign, number, exponent, unit = result.groups()
     if not unit:
         raise SpecError(f"has no unit; write one of {', '.join(units)}", value=text)
     if unit not in units:
@@ -164,19 +147,7 @@ def parse_quantity(text: object, dimension: str, *, signed: bool = False) -> flo
 
 
 def counted_unit(count: float, unit: str) -> str:
-    """Say a number with what is counted, one of it in the singular.
-
-    Parameters
-    ----------
-    count : float
-        How many, [-]
-    unit : str
-        What is counted, in the plural, such as ``users``; a rate, such as ``requests/s``, stays as it is.
-
-    Returns
-    -------
-    str
-        Both.
+    """Return a number with its unit, the singular for one; a rate such as ``requests/s`` stays as it is.
 
     Examples
     --------
@@ -188,26 +159,7 @@ def counted_unit(count: float, unit: str) -> str:
 
 
 def whole_number(value: object, field: str, *, least: int = 1, most: int = 1 << 31) -> int:
-    """Read a count that a person typed or a program gave.
-
-    Parameters
-    ----------
-    value : object
-        Text, or a number; 2.0 and True are no counts.
-    field : str
-        What it is called where it was given.
-    least, most : int, optional
-        Smallest and largest that make sense, [-]
-
-    Returns
-    -------
-    int
-        The count, [-]
-
-    Raises
-    ------
-    SpecError
-        If it is no whole number, or out of range; names field and value.
+    """Return a count from text or a number; 2.0 and True are no counts.
 
     Examples
     --------
@@ -220,35 +172,18 @@ def whole_number(value: object, field: str, *, least: int = 1, most: int = 1 << 
     try:
         if isinstance(value, bool) or _is_odd(value):
             raise TypeError
-        found = int(value.strip().replace("_", "")) if isinstance(value, str) else operator.index(value)  # type: ignore[arg-type]
+        result = int(value.strip().replace("_", "")) if isinstance(value, str) else operator.index(value)  # type: ignore[arg-type]
     except (ValueError, TypeError):
         raise _not("a whole number", value, field) from None
-    if found < least:
-        raise SpecError(f"must be at least {least}", field=field, value=found)
-    if found > most:
-        raise SpecError(f"is too large: at most {most:,}", field=field, value=found)
-    return found
+    if result < least:
+        raise SpecError(f"must be at least {least}", field=field, value=result)
+    if result > most:
+        raise SpecError(f"is too large: at most {most:,}", field=field, value=result)
+    return result
 
 
 def finite_number(value: object, field: str) -> float:
-    """Read a number without unit that a person typed or a program gave.
-
-    Parameters
-    ----------
-    value : object
-        Text, or a number; True is none.
-    field : str
-        What it is called where it was given.
-
-    Returns
-    -------
-    float
-        The number, [-]
-
-    Raises
-    ------
-    SpecError
-        If it is no number, or not finite; names field and value.
+    """Return a finite number without unit from text or a number; True is none.
 
     Examples
     --------
@@ -258,33 +193,16 @@ def finite_number(value: object, field: str) -> float:
     try:
         if isinstance(value, bool | bytes) or _is_odd(value):
             raise TypeError
-        found = float(value)  # type: ignore[arg-type]
+        result = float(value)  # type: ignore[arg-type]
     except (ValueError, TypeError, OverflowError):
         raise _not("a number", value, field) from None
-    if not math.isfinite(found):
+    if not math.isfinite(result):
         raise SpecError("is not a finite number", field=field, value=value)
-    return found
+    return result
 
 
 def given_text(value: object, field: str) -> str:
-    """Refuse what is no text where text is asked for.
-
-    Parameters
-    ----------
-    value : object
-        What was given.
-    field : str
-        What it is called where it was given.
-
-    Returns
-    -------
-    str
-        The text as it is.
-
-    Raises
-    ------
-    SpecError
-        If it is no text; names field and value.
+    """Return the value if it is text.
 
     Examples
     --------
@@ -298,17 +216,17 @@ def given_text(value: object, field: str) -> str:
 
 
 def _is_odd(value: object) -> bool:
-    """Whether a text has digits of another script, which Python counts with, or more than any number needs."""
+    """Return True if a text has digits of another script, which Python accepts, or is too long for a number."""
     return isinstance(value, str) and (not value.isascii() or len(value) > _LONGEST)
 
 
 def _not(what: str, value: object, field: str) -> SpecError:
-    """That a value is not what was asked for, or is missing."""
+    """Return the error for a value that is missing or not as expected."""
     return SpecError(f"must be {what}" if value is None else f"is not {what}", field=field, value=value)
 
 
 def _nearest_units(unit: str, units: dict[str, tuple[int, float]]) -> list[str]:
-    """Return the units that differ only in letter case, else the most alike, else all."""
+    """Return the units that differ only in letter case, else the most similar, else all."""
     import difflib
 
     same = [known for known in units if known.lower() == unit.lower()]
@@ -316,26 +234,7 @@ def _nearest_units(unit: str, units: dict[str, tuple[int, float]]) -> list[str]:
 
 
 def read_above_zero(given: object, field: str, dimension: str) -> float:
-    """Read a quantity above zero that somebody says.
-
-    Parameters
-    ----------
-    given : object
-        Text with its unit, such as ``50 GB/s``, or a number of the base unit.
-    field : str
-        What it is called where it was given.
-    dimension : str
-        Key of `DIMENSIONS`.
-
-    Returns
-    -------
-    float
-        [base unit of the dimension]
-
-    Raises
-    ------
-    SpecError
-        If it is none above zero.
+    """Return a quantity above zero, from text with its unit or a number in the base unit.
 
     Examples
     --------
@@ -344,35 +243,18 @@ def read_above_zero(given: object, field: str, dimension: str) -> float:
     """
     if isinstance(given, str):
         try:
-            found = parse_quantity(given, dimension)
+            result = parse_quantity(given, dimension)
         except SpecError as error:
             raise SpecError(error.message, field=field, value=given) from None
     else:
-        found = finite_number(given, field)
-    if found <= 0:
+        result = finite_number(given, field)
+    if result <= 0:
         raise SpecError("must be more than 0", field=field, value=given)
-    return found
+    return result
 
 
 def read_watts(given: object, field: str) -> float:
-    """Read a power that somebody says.
-
-    Parameters
-    ----------
-    given : object
-        Text with its unit, such as ``450W``, or a number of watts.
-    field : str
-        What it is called where it was given.
-
-    Returns
-    -------
-    float
-        [W]
-
-    Raises
-    ------
-    SpecError
-        If it is no power above zero.
+    """Return a power above zero, from text with its unit or a number of watts.
 
     Examples
     --------
@@ -383,23 +265,9 @@ def read_watts(given: object, field: str) -> float:
 
 
 def format_quantity(value: float, dimension: str, digits: int | None = None, *, unit: str | None = None) -> str:
-    """Write a quantity with a unit that reads well.
+    """Return a quantity with a unit that reads well, by default the one with the shortest number.
 
-    Parameters
-    ----------
-    value : float
-        The value, [base unit of the dimension]
-    dimension : str
-        Key of `DIMENSIONS`.
-    digits : int, optional
-        Significant digits; by default as many as needed to read back exactly this value, [-]
-    unit : str, optional
-        The unit to write; by default the one with the shortest number.
-
-    Returns
-    -------
-    str
-        Number and unit.
+    `digits` defaults to as many as needed to read back exactly this value.
 
     Examples
     --------
@@ -422,7 +290,7 @@ def format_quantity(value: float, dimension: str, digits: int | None = None, *, 
         text = f"{number} {name}"
         if exact and not (math.isfinite(value) and parse_quantity(text, dimension, signed=True) == value):
             continue
-        # Fewest digits win, then the number nearest to one; tiny and huge numbers and unusual units pay.
+        # fewest digits win, then the number nearest to one; tiny and huge numbers and unusual units have a penalty
         readable = 1 <= abs(scaled) < 10000
         unusual = name.endswith("bit/s") or name.lstrip("kMGTPE").startswith("OP") or name == "µs"
         size = abs(math.log10(abs(scaled))) / 20 if scaled else units[name] != (0, 1.0)
@@ -445,16 +313,10 @@ def _rounded(value: float, digits: int) -> str:
 
 
 class Quantity:
-    """Marks a pydantic field as a quantity: text with a unit comes in, a float in base units is kept.
+    """Pydantic annotation of a quantity: text with a unit is read, a float in base units is kept.
 
-    In JSON mode the value is written back as text with its unit, so that a record survives a round trip.
-
-    Parameters
-    ----------
-    dimension : str
-        Key of `DIMENSIONS`.
-    positive : bool, optional
-        Whether zero is refused.
+    In JSON mode the value is written back as text with its unit, so that a record survives a round trip. `positive`
+    refuses zero.
 
     Examples
     --------
@@ -469,22 +331,7 @@ class Quantity:
         self.dimension, self.positive = dimension, positive
 
     def read(self, text: object) -> float:
-        """Read the text of a field.
-
-        Parameters
-        ----------
-        text : str
-            Number and unit.
-
-        Returns
-        -------
-        float
-            The value, [base unit of the dimension]
-
-        Raises
-        ------
-        SpecError
-            If it is not such a quantity, or is zero where that makes no sense.
+        """Return the value of a field's text in base units.
 
         Examples
         --------
@@ -524,7 +371,7 @@ Watts = Annotated[float, Quantity("watts")]
 
 
 class Unit:
-    """The unit of a number in a signature; for readers and checks, nothing is converted."""
+    """Unit of a number in an annotation, for readers and checks; nothing is converted."""
 
     __slots__ = ("name",)
 

@@ -1,1 +1,1 @@
-"""What is published, as it was published: one door for each data folder, nothing computed."""
+"""Published facts as published: one reader for each data folder, nothing computed."""

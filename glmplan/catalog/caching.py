@@ -1,4 +1,4 @@
-"""Answers that are remembered for the same records, which cannot change but are too deep to be hashed each time."""
+"""Cache results by the identity of records, which cannot change but are too deep to hash each time."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def remembered(*, records: int = 1, most: int = 64) -> Callable[[_Function], _Function]:
-    """Remember the answers of a function whose first arguments are records.
+    """Return a decorator that caches a function by its first arguments' identity and the others' values.
 
-    - `records`: How many of its first arguments are records, known by identity; the others are known by value.
-    - Returns: A decorator for a function that takes its arguments by place. What it raises is not remembered.
-      `cache_clear` of the function forgets everything.
+    `records`: number of first arguments that are records. Arguments are positional, errors are not cached,
+    `cache_clear` clears.
 
     Examples
     --------
@@ -37,15 +36,15 @@ def remembered(*, records: int = 1, most: int = 64) -> Callable[[_Function], _Fu
         @wraps(function)
         def answer(*given: Any) -> Any:
             key = (*map(id, given[:records]), *given[records:])
-            found = known.get(key)
-            if found is None:
-                # the records are held with their answer, so that their ids stay their own
-                found = (given[:records], function(*given))
+            result = known.get(key)
+            if result is None:
+                # records are held with their result, so that their ids are not reused
+                result = (given[:records], function(*given))
                 while len(known) >= most:
                     oldest: Any = next(iter(known), None)
                     known.pop(oldest, None)
-                known[key] = found
-            return found[1]
+                known[key] = result
+            return result[1]
 
         answer.cache_clear = known.clear  # type: ignore[attr-defined]
         return answer  # type: ignore[return-value]

@@ -1,8 +1,8 @@
-"""The one door for files: reading within limits, errors that name file, place and remedy, writing in one step.
+"""Read and write files: reads within limits, errors with file, place and remedy, atomic writes.
 
-Whatever glmplan reads comes from somebody else. Through this door a file is regular, no larger than it may be (also
-once unpacked), text in UTF-8, JSON of bounded depth with numbers of bounded length; everything else is a `SpecError`.
-`tests/house` checks that no other module opens files for reading.
+All input is foreign. Files read here are regular and bounded in size (also unpacked), text is UTF-8, JSON has bounded
+depth and numbers of bounded length; everything else is a `SpecError`. `tests/house` checks that no other module opens
+files for reading. The catalogue lies inside the installed package, or in the checkout.
 """
 
 from __future__ import annotations
@@ -59,32 +59,32 @@ __all__ = [
 ]
 
 
-#: what a config, a table of facts or a dump may hold at most; the largest that are published have a few MB [B]
+#: most bytes of a config, a table of facts or a dump; the largest published ones have a few MB
 MOST_OF_A_FILE = 64 * 2**20
-#: what a file of runs or a log may hold at most, unpacked: as JSON it takes some twenty times that in memory [B]
+#: most bytes of a file of runs or a log, unpacked: as JSON it takes some twenty times that in memory
 MOST_OF_RUNS = 128 * 2**20
-#: longest line of a trace, read one after another [B]
+#: longest line of a trace [B]
 _LONGEST_LINE = 2**20
-#: depth of JSON: published configs and results have ten levels at most [-]
+#: depth of JSON: published configs and results have ten levels at most
 _DEEPEST = 64
-#: digits of a whole number: those of 64 bits have 20 [-]
+#: digits of a whole number: 64 bits have 20
 _DIGITS = 25
 _LONG_NUMBER = re.compile(rf"[0-9]{{{_DIGITS + 1}}}")
 #: digits of other scripts
 _OTHER_DIGITS = re.compile(r"(?![0-9])\d")
-#: half of a pair that makes one character: no text can hold it
+#: half of a surrogate pair: no text can hold it
 _HALF = re.compile(
     r"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 )
 _PIECE = 2**20
 
-#: what reading foreign content may raise in the standard library and in parsers
+#: errors of the standard library and of parsers on foreign content
 _FOREIGN = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, EOFError, MemoryError)
 
 
 @contextmanager
 def understood(file: str | Path, what: str = "file") -> Iterator[None]:
-    """Turn whatever a reader trips over into an error that names the file.
+    """Turn every error of a reader into an error that names the file.
 
     Examples
     --------
@@ -113,9 +113,7 @@ def understood(file: str | Path, what: str = "file") -> Iterator[None]:
 
 @contextmanager
 def open_file(path: str | Path) -> Iterator[tuple[BinaryIO, int]]:
-    """Open a regular file for reading; never waits for a pipe or a device.
-
-    Yields: The file and how much it holds, [B].
+    """Open a regular file, yield it with its size [B]; never wait for a pipe or a device.
 
     Examples
     --------
@@ -126,7 +124,7 @@ def open_file(path: str | Path) -> Iterator[tuple[BinaryIO, int]]:
     """
     handle = None
     try:
-        # without waiting: opening a pipe that nobody writes to would hang
+        # non-blocking: opening a pipe without a writer would hang
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
         about = os.fstat(handle)
         if stat.S_ISDIR(about.st_mode):
@@ -153,23 +151,17 @@ def _unreadable(error: OSError, path: str | Path) -> SpecError:
 
 
 def read_bytes(path: str | Path, *, most: ByteCount = MOST_OF_A_FILE) -> bytes:
-    """Read a whole file of bounded size.
-
-    Examples
-    --------
-    >>> read_bytes("/proc/version" if Path("/proc/version").exists() else __file__)[:0]
-    b''
-    """
+    """Return the content of a file of bounded size."""
     with open_file(path) as (stream, size):
         if size > most:
             raise _too_large(path, most)
-        # files that the kernel makes say that they hold nothing, and files grow: what counts is what is read
-        found = stream.read(size + 1)
-        while len(found) > size and (more := stream.read(_PIECE)):
-            found += more
-            if len(found) > most:
+        # files of the kernel have size 0, and files grow: the bytes that are read count
+        result = stream.read(size + 1)
+        while len(result) > size and (more := stream.read(_PIECE)):
+            result += more
+            if len(result) > most:
                 raise _too_large(path, most)
-    return found
+    return result
 
 
 def _too_large(path: str | Path, most: int, how: str = "holds") -> SpecError:
@@ -177,7 +169,7 @@ def _too_large(path: str | Path, most: int, how: str = "holds") -> SpecError:
 
 
 def read_packed(path: str | Path, *, most: ByteCount = MOST_OF_RUNS) -> bytes:
-    """Read a whole file that may be compressed with gzip.
+    """Return the content of a file that may be compressed with gzip.
 
     Examples
     --------
@@ -192,26 +184,24 @@ def read_packed(path: str | Path, *, most: ByteCount = MOST_OF_RUNS) -> bytes:
         return data
     import zlib
 
-    found = bytearray()
+    result = bytearray()
     try:
-        # one packed part after another, as gzip allows; zeros may fill the end
+        # gzip allows several members one after another; zeros may fill the end
         while data.strip(b"\0"):
             part = zlib.decompressobj(wbits=31)
-            found += part.decompress(data, most + 1 - len(found))
-            if len(found) > most:
+            result += part.decompress(data, most + 1 - len(result))
+            if len(result) > most:
                 raise _too_large(path, most, "unpacks to")
             if not part.eof:
                 raise SpecError("is a gzip file that is cut off: copy it again", file=path)
             data = part.unused_data
     except zlib.error:
         raise SpecError("is a gzip file that is broken: copy it again", file=path) from None
-    return bytes(found)
+    return bytes(result)
 
 
 def read_text(path: str | Path, *, most: ByteCount = MOST_OF_A_FILE) -> str:
-    """Read a text in UTF-8; a mark of the byte order at its begin is left out.
-
-    Returns: The text, its line ends as they are.
+    """Return text in UTF-8 without byte order mark, line ends unchanged.
 
     Examples
     --------
@@ -230,7 +220,7 @@ def read_text(path: str | Path, *, most: ByteCount = MOST_OF_A_FILE) -> str:
 
 
 def _plain_digits(text: str) -> str:
-    """Take the digits of other scripts out: Python counts with them, the programs that wrote these files do not."""
+    """Remove digits of other scripts: Python accepts them, the programs that wrote these files do not use them."""
     return text if text.isascii() else _OTHER_DIGITS.sub("\ufffd", text)
 
 
@@ -241,7 +231,7 @@ def _no_text(path: str | Path, data: bytes, place: int, line: int = 0) -> SpecEr
 
 
 def read_log(path: str | Path, *, most: ByteCount = MOST_OF_RUNS) -> str:
-    """Read what a tool printed, plain or compressed with gzip; bytes that are no UTF-8 become U+FFFD.
+    """Return a log, plain or gzip; bytes that are no UTF-8 become U+FFFD.
 
     Examples
     --------
@@ -255,16 +245,7 @@ def read_log(path: str | Path, *, most: ByteCount = MOST_OF_RUNS) -> str:
 
 
 def text_lines(path: str | Path) -> Iterator[str]:
-    """Read a text line by line, however long it is; each line is bounded.
-
-    Examples
-    --------
-    >>> import pathlib, tempfile
-    >>> file = pathlib.Path(tempfile.mkdtemp()) / "a.txt"
-    >>> write_atomically(file, "a\\nb")
-    >>> list(text_lines(file))
-    ['a\\n', 'b']
-    """
+    """Yield the lines of a text of any length; each line is bounded."""
     with open_file(path) as (stream, _):
         number = 0
         while line := stream.readline(_LONGEST_LINE + 1):
@@ -278,16 +259,7 @@ def text_lines(path: str | Path) -> Iterator[str]:
 
 
 def read_table(path: str | Path, *, most: ByteCount = MOST_OF_RUNS) -> list[list[str]]:
-    """Read the cells of a CSV.
-
-    Examples
-    --------
-    >>> import pathlib, tempfile
-    >>> file = pathlib.Path(tempfile.mkdtemp()) / "a.csv"
-    >>> write_atomically(file, "a,b\\n1,2\\n")
-    >>> read_table(file)
-    [['a', 'b'], ['1', '2']]
-    """
+    """Return the cells of a CSV."""
     import csv
     import io
 
@@ -299,9 +271,7 @@ def read_table(path: str | Path, *, most: ByteCount = MOST_OF_RUNS) -> list[list
 
 
 def read_rows(path: str | Path, *, most: ByteCount = MOST_OF_RUNS) -> list[dict[str, str]]:
-    """Read a CSV as rows by the names of its header.
-
-    Returns: One row for each line that is not empty; cells beyond a short line are empty.
+    """Return the non-empty rows of a CSV by the names of its header; missing cells are empty.
 
     Examples
     --------
@@ -319,9 +289,9 @@ def read_rows(path: str | Path, *, most: ByteCount = MOST_OF_RUNS) -> list[dict[
 
 
 def parse_json(text: str | bytes, *, file: str | Path | None = None, field: str | None = None) -> Any:
-    """Read JSON that somebody else wrote.
+    """Return the value of foreign JSON.
 
-    Returns: Its value: at most 64 levels deep, whole numbers of at most 25 digits, no half characters.
+    At most 64 levels deep, whole numbers of at most 25 digits, no half characters.
 
     Examples
     --------
@@ -342,7 +312,7 @@ def parse_json(text: str | bytes, *, file: str | Path | None = None, field: str 
         except UnicodeDecodeError as error:
             raise bad(f"byte {error.start} is not UTF-8: save it as UTF-8") from None
     text = _plain_digits(text)
-    # a hook for each number would be slow, so only where one is suspiciously long
+    # a hook for each number would be slow, so only with a suspiciously long number
     hook: Callable[[str], int] | None = _number_of_bounded_length if _LONG_NUMBER.search(text) else None
     if "\\u" in text:
         text = _HALF.sub(r"\\ufffd", text)
@@ -357,8 +327,8 @@ def parse_json(text: str | bytes, *, file: str | Path | None = None, field: str 
         depth += 1
         if depth > _DEEPEST:
             raise bad(f"it is nested deeper than {_DEEPEST} levels")
-        inside = (one.values() if isinstance(one, dict) else one for one in level)
-        level = [one for held in inside for one in held if isinstance(one, dict | list)]
+        inside = (item.values() if isinstance(item, dict) else item for item in level)
+        level = [item for held in inside for item in held if isinstance(item, dict | list)]
     return value
 
 
@@ -369,30 +339,12 @@ def _number_of_bounded_length(digits: str) -> int:
 
 
 def read_json(path: str | Path, *, most: ByteCount = MOST_OF_A_FILE) -> Any:
-    """Read a file of JSON.
-
-    Examples
-    --------
-    >>> import pathlib, tempfile
-    >>> file = pathlib.Path(tempfile.mkdtemp()) / "a.json"
-    >>> write_atomically(file, "[1]")
-    >>> read_json(file)
-    [1]
-    """
+    """Read a file of JSON."""
     return parse_json(read_text(path, most=most), file=path)
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """Read a TOML file.
-
-    Examples
-    --------
-    >>> import tempfile, pathlib
-    >>> file = pathlib.Path(tempfile.mkdtemp()) / "a.toml"
-    >>> write_atomically(file, 'memory = "96 GiB"')
-    >>> read_toml(file)
-    {'memory': '96 GiB'}
-    """
+    """Read a TOML file."""
     import rtoml
 
     text = read_text(path)
@@ -403,10 +355,9 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 
 def read_entries(path: str | Path, table: str, fields: Collection[str]) -> tuple[dict[str, Any], ...]:
-    """Read the entries of a table of facts; each must have a source.
+    """Return the entries of a table of facts; each must have a source.
 
-    - `fields`: Fields that an entry may have besides ``source`` and ``in_view`` (`glmplan.catalog.rule_provenance`).
-    - Returns: The entries, in the order of the file.
+    `fields`: allowed besides ``source`` and ``in_view`` (`glmplan.catalog.rule_provenance`).
 
     Examples
     --------
@@ -416,20 +367,18 @@ def read_entries(path: str | Path, table: str, fields: Collection[str]) -> tuple
     >>> read_entries(file, "rules", {"engine"})
     ({'engine': 'vllm', 'source': 'https://docs.vllm.ai'},)
     """
-    found = tuple(read_toml(path)[table])
-    for entry in found:
+    result = tuple(read_toml(path)[table])
+    for entry in result:
         for field in entry:
             if field not in (known := {*fields, "source", "in_view"}):
                 raise SpecError(f"is not a field of {table}", file=path, value=field, choices=known)
         if not entry.get("source"):
             raise SpecError("has no source", file=path, field=table, value=str(entry))
-    return found
+    return result
 
 
 def write_atomically(path: str | Path, content: str | bytes | Iterable[bytes]) -> None:
-    """Write a file in one step: readers see the old content or the new, never a part.
-
-    `content`: What to write; text is encoded as UTF-8.
+    """Write a file in one step: readers see the old content or the new.
 
     Examples
     --------
@@ -458,9 +407,7 @@ def write_atomically(path: str | Path, content: str | bytes | Iterable[bytes]) -
         raise
 
 
-# Where the facts lie: inside the installed package, or in the checkout.
-
-# Aliases stand on one line each, so that names are found without parsing every file.
+# each alias list is one line, so that names are found without parsing every file
 _ALIASES = re.compile(rb"^aliases = (\[.*\])$", re.MULTILINE)
 _FOLDERS = ("calibration", "hardware_db", "model_specs")
 _FITS: ContextVar[Path | None] = ContextVar("folder of the fits", default=None)
@@ -489,13 +436,7 @@ def _folder(name: str) -> Path:
 
 
 def fits_folder() -> Path:
-    """Return the folder of the fits that rest on measured runs: that of `fits_in`, else the shipped one.
-
-    Examples
-    --------
-    >>> fits_folder().name
-    'fits'
-    """
+    """Return the folder of the fits to measured runs: that of `fits_in`, else the shipped one."""
     return _FITS.get() or _shipped_fits()
 
 
@@ -506,9 +447,9 @@ def _shipped_fits() -> Path:
 
 @contextmanager
 def fits_in(folder: Path) -> Iterator[None]:
-    """Read the fits in another folder, such as those that were made without the held-out groups.
+    """Read the fits in another folder, for example those without the held-out groups.
 
-    What was read before is remembered by its readers: `glmplan.calibrate.step.crossvalidate` forgets it.
+    Readers cache earlier fits: `glmplan.calibrate.step.crossvalidate` clears their caches.
     """
     token = _FITS.set(folder)
     try:
@@ -541,9 +482,7 @@ def names_in(folder: Path) -> tuple[str, ...]:
 
 
 def aliases_in(folder: Path) -> dict[str, str]:
-    """Return other spellings of the names of a folder's entries.
-
-    `folder`: Folder with one TOML file for each entry.
+    """Return alias → name of a folder with one TOML file for each entry.
 
     Examples
     --------
@@ -552,16 +491,14 @@ def aliases_in(folder: Path) -> dict[str, str]:
     """
     aliases: dict[str, str] = {}
     for name in names_in(folder):
-        found = _ALIASES.search(read_bytes(folder / f"{name}.toml"))
-        if found:
-            line = f"aliases = {found[1].decode()}"
+        match = _ALIASES.search(read_bytes(folder / f"{name}.toml"))
+        if match:
+            line = f"aliases = {match[1].decode()}"
             aliases.update({plain_name(alias): name for alias in rtoml.loads(line)["aliases"]})
     return aliases
 
 
-# Files inside of files: the parts of a zip archive, read in pieces and within limits, and written as they were.
-
-#: what one part of an archive may hold unpacked: a sheet of a million rows has some hundred MB [B]
+#: most unpacked bytes of one member of an archive: a sheet of a million rows has some hundred MB
 MOST_OF_A_PART = 2 * int(GIB)
 _MOST_OF_AN_ARCHIVE = 256 * 2**20
 _PIECE_ARCHIVES = 2**18
@@ -597,7 +534,7 @@ def archive_of(path: str | Path, what: str) -> Iterator[zipfile.ZipFile]:
             raise SpecError(words, file=path) from None
         archive.filename = str(path)
         with archive, understood(path, what):
-            if any(one.flag_bits & 1 for one in archive.infolist()):
+            if any(item.flag_bits & 1 for item in archive.infolist()):
                 raise SpecError("is protected with a password: save it without one", file=path)
             names = archive.namelist()
             if len(set(names)) != len(names):
@@ -610,7 +547,7 @@ def archive_of(path: str | Path, what: str) -> Iterator[zipfile.ZipFile]:
 
 
 def part_pieces(archive: zipfile.ZipFile, name: str, *, most: ByteCount = MOST_OF_A_PART) -> Iterator[bytes]:
-    """Read a part piece by piece."""
+    """Yield a member of an archive in pieces."""
     if name not in archive.namelist():
         raise SpecError("is not in the file", field=name, file=archive.filename)
     read = 0
@@ -623,19 +560,19 @@ def part_pieces(archive: zipfile.ZipFile, name: str, *, most: ByteCount = MOST_O
 
 
 def part_bytes(archive: zipfile.ZipFile, name: str, *, most: ByteCount = 256 * 2**20) -> bytes:
-    """Read a part whole."""
+    """Return a member of an archive."""
     return b"".join(part_pieces(archive, name, most=most))
 
 
 def put_part(archive: zipfile.ZipFile, part: zipfile.ZipInfo, pieces: Iterable[bytes]) -> None:
-    """Write a part under the name, date and packing of another."""
+    """Write a member under the name, date and packing of another one."""
     about = zipfile.ZipInfo(part.filename, part.date_time)
     about.compress_type = part.compress_type
     about.external_attr, about.create_system = part.external_attr, part.create_system
     if part.is_dir():
         archive.writestr(about, b"")
         return
-    # the size is not known before: large parts need the long form
+    # the size is not known before: large members need the long form
     with archive.open(about, "w", force_zip64=part.file_size > GIB) as stream:
         for piece in pieces:
             stream.write(piece)
@@ -643,7 +580,7 @@ def put_part(archive: zipfile.ZipFile, part: zipfile.ZipInfo, pieces: Iterable[b
 
 @contextmanager
 def written_whole(path: str | Path) -> Iterator[BinaryIO]:
-    """Write a file piece by piece; it takes its place when all is written, and nothing is left if something fails.
+    """Yield a stream whose file takes its place when all is written; an error leaves nothing.
 
     Examples
     --------

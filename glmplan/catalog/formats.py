@@ -1,4 +1,4 @@
-"""Number formats of weights and of the KV cache: bits per value with their scales, and what arithmetic they run in.
+"""Number formats of weights and of the KV cache: bits per value with scales, and compute precision.
 
 The bits are arithmetic on the published block layouts, not measurements:
 
@@ -14,51 +14,33 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from glmplan.errors import SpecError
+from glmplan.units import Bits, Bytes
 
 __all__ = ["KV_FORMATS", "WEIGHT_FORMATS", "KvFormat", "WeightFormat", "kv_format", "weight_format"]
 
 
 @dataclass(frozen=True, slots=True)
 class WeightFormat:
-    """How one class of weights is stored.
-
-    Attributes
-    ----------
-    name : str
-        Its name.
-    bits : float
-        Stored bits for each weight, scales included, [bit]
-    compute : str
-        Precision of the matrix product when the part supports it: ``bf16``, ``fp8``, ``fp4`` or ``int8``, [-]
-    block : tuple of int
-        Outputs and inputs that share one scale, [-]; (1, 1) where no block limits how a matrix is split.
-    """
+    """Storage of one class of weights."""
 
     name: str
-    bits: float
-    compute: str
+    bits: Bits  # of a weight, scales included
+    compute: str  # precision of the product where supported: ``bf16``, ``fp8``, ``fp4`` or ``int8``
+    #: outputs and inputs that share one scale; (1, 1): no block limits the split of a matrix
     block: tuple[int, int] = (1, 1)
 
     @property
     def bytes(self) -> float:
-        """Stored bytes for each weight, scales included, [B]"""
+        """Return the stored bytes of a weight, scales included."""
         return self.bits / 8
 
 
 @dataclass(frozen=True, slots=True)
 class KvFormat:
-    """How the KV cache is stored.
-
-    Attributes
-    ----------
-    name : str
-        Its name.
-    bytes : float
-        Bytes for each value, scales included, [B]
-    """
+    """Storage of the KV cache."""
 
     name: str
-    bytes: float
+    bytes: Bytes  # of a value, scales included
 
 
 def _formats(*rows: tuple[str, float, str] | tuple[str, float, str, tuple[int, int]]) -> dict[str, WeightFormat]:
@@ -124,9 +106,7 @@ KV_FORMATS: dict[str, KvFormat] = {
 
 
 def weight_format(name: str) -> WeightFormat:
-    """Return a weight format by name; `bpw:3.65` means a mixture of that many bits for each weight.
-
-    `name`: Name of the format, or ``bpw:`` and a number.
+    """Return a weight format by name; `bpw:3.65` is a mixture with that many bits for each weight.
 
     Examples
     --------
@@ -135,9 +115,9 @@ def weight_format(name: str) -> WeightFormat:
     >>> weight_format("bpw:3.65").bytes
     0.45625
     """
-    found = WEIGHT_FORMATS.get(name.lower())
-    if found is not None:
-        return found
+    result = WEIGHT_FORMATS.get(name.lower())
+    if result is not None:
+        return result
     if name.lower().startswith("bpw:"):
         try:
             bits = float(name[4:])
@@ -157,7 +137,7 @@ def kv_format(name: str) -> KvFormat:
     >>> kv_format("fp8").bytes
     1.0
     """
-    found = KV_FORMATS.get(name.lower())
-    if found is None:
+    result = KV_FORMATS.get(name.lower())
+    if result is None:
         raise SpecError("is not a KV cache format", field="kv", value=name, choices=KV_FORMATS)
-    return found
+    return result

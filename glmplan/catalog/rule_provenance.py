@@ -1,8 +1,8 @@
-"""Rules that were written with measured runs in view, and what is left of them where those runs are left out.
+"""Exclude rules that were motivated by excluded benchmark groups.
 
-An entry of a file of rules names in `in_view` what was looked at when it was written: groups of runs
-(`glmplan.io.runs.ledger.group_key`) or campaigns; an entry without it rests on its source alone. Who predicts a
-group as if nobody had measured it must do so without the entries that only this group led to.
+The field `in_view` of an entry names the groups (`glmplan.io.runs.ledger.group_key`) or campaigns that were looked at
+when it was written; an entry without it rests on its source alone. A prediction of a held-out group must not use the
+entries that only this group motivated.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-__all__ = ["FIELD", "gone", "out_of_view", "stands", "still_there"]
+__all__ = ["FIELD", "gone", "out_of_view", "remaining_rules", "stands"]
 
 #: field of an entry
 FIELD = "in_view"
@@ -21,10 +21,7 @@ _Entry = TypeVar("_Entry", bound=Mapping[str, Any])
 
 
 def gone(names: Sequence[str], groups: frozenset[str]) -> bool:
-    """Whether an entry would not have been written without some groups.
-
-    - `names`: What was in view when it was written.
-    - Returns: True where all of it is left out; an entry that names nothing stays.
+    """Return True if all groups that motivated a rule are excluded; a rule without groups stays.
 
     Examples
     --------
@@ -34,26 +31,21 @@ def gone(names: Sequence[str], groups: frozenset[str]) -> bool:
     return bool(names) and groups.issuperset(names)
 
 
-def still_there(entries: Sequence[_Entry]) -> tuple[_Entry, ...]:
-    """Entries that would have been written without the groups that are out of view.
-
-    Returns: All of them unless `out_of_view` is in force.
+def remaining_rules(entries: Sequence[_Entry]) -> tuple[_Entry, ...]:
+    """Return the entries that remain under `out_of_view`; otherwise all.
 
     Examples
     --------
     >>> rules = [{"engine": "a", "in_view": ["one"]}, {"engine": "b"}]
     >>> with out_of_view({"one"}):
-    ...     len(still_there(rules))
+    ...     len(remaining_rules(rules))
     1
     """
-    return tuple(one for one in entries if stands(one.get(FIELD, ()))) if _OUT.get() else tuple(entries)
+    return tuple(entry for entry in entries if stands(entry.get(FIELD, ()))) if _OUT.get() else tuple(entries)
 
 
 def stands(names: Sequence[str]) -> bool:
-    """Whether an entry would have been written without the groups that are out of view.
-
-    - `names`: What was in view when it was written.
-    - Returns: True unless `out_of_view` is in force and holds all of it.
+    """Return True unless `out_of_view` excludes all groups that motivated a rule.
 
     Examples
     --------
@@ -65,12 +57,9 @@ def stands(names: Sequence[str]) -> bool:
 
 @contextmanager
 def out_of_view(groups: frozenset[str] | set[str]) -> Iterator[None]:
-    """Look rules up as if some groups had never been measured.
+    """Exclude rules that only these groups motivated.
 
-    What was computed from the rules before is remembered in many places: `glmplan.calibrate.step.crossvalidate`
-    forgets it.
-
-    Yields: While entries that only these groups led to are not there.
+    Results computed before are cached in many places: `glmplan.calibrate.step.crossvalidate` clears the caches.
     """
     token = _OUT.set(frozenset(groups))
     try:

@@ -1,4 +1,4 @@
-"""Records as tables: rows of plain values as a pandas frame, or as text in columns."""
+"""Return records as tables: rows as a pandas frame, or as text in columns."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ __all__ = ["chosen_table", "frame_of", "frame_of_columns", "table_text"]
 
 
 def frame_of(rows: Iterable[Mapping[str, Any]], columns: Iterable[str] | None = None) -> pd.DataFrame:
-    """Rows as a frame; pandas is imported here and nowhere at import time, because `fit` does not need it.
+    """Return rows as a frame, with `columns` in this order.
 
-    - `rows`: Column → value, one mapping for each row.
-    - `columns`: Columns and their order; by default those of the rows.
+    pandas is imported on use, because `fit` does not need it.
 
     Examples
     --------
@@ -30,9 +29,7 @@ def frame_of(rows: Iterable[Mapping[str, Any]], columns: Iterable[str] | None = 
 
 
 def frame_of_columns(columns: Mapping[str, Any]) -> pd.DataFrame:
-    """Columns as a frame.
-
-    Returns: One row for each place of the columns.
+    """Return columns as a frame.
 
     Examples
     --------
@@ -45,7 +42,7 @@ def frame_of_columns(columns: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def chosen_table(name: str, tables: Mapping[str, Any]) -> Any:
-    """One of the tables of a record.
+    """Return one of the tables of a record.
 
     Examples
     --------
@@ -58,9 +55,7 @@ def chosen_table(name: str, tables: Mapping[str, Any]) -> Any:
 
 
 def table_text(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Rows in columns, numbers to the right, three significant digits.
-
-    Returns: A heading and a line for each row; empty without rows.
+    """Return rows in text columns, numbers right-aligned, three significant digits; empty without rows.
 
     Examples
     --------
@@ -70,13 +65,13 @@ def table_text(rows: Iterable[Mapping[str, Any]]) -> str:
     12              7
     """
     raw = list(rows)
-    found = [{name: _cell(value) for name, value in row.items()} for row in raw]
-    if not found:
+    result = [{name: _cell(value) for name, value in row.items()} for row in raw]
+    if not result:
         return ""
-    names = list(found[0])
+    names = list(result[0])
     right = {name: any(isinstance(row.get(name), int | float) for row in raw) for name in names}
-    wide = {name: max(len(name), *(len(row.get(name, "")) for row in found)) for name in names}
-    lines = [names, *([row.get(name, "") for name in names] for row in found)]
+    wide = {name: max(len(name), *(len(row.get(name, "")) for row in result)) for name in names}
+    lines = [names, *([row.get(name, "") for name in names] for row in result)]
     return "\n".join(
         "  ".join(
             cell.rjust(wide[name]) if right[name] else cell.ljust(wide[name])

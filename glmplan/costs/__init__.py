@@ -1,1 +1,1 @@
-"""Bytes, FLOP and seconds as formulas over arrays, in rooms that mirror `docs/physics`."""
+"""Bytes, FLOP and seconds as formulas over arrays; the packages mirror `docs/physics`."""

@@ -1,4 +1,4 @@
-"""Numeric arguments of the cost functions: dataclasses whose fields are numbers or arrays with one entry a point."""
+"""Arguments of the cost functions: records of numbers or arrays with one entry for each point."""
 
 from __future__ import annotations
 
@@ -11,62 +11,33 @@ __all__ = ["Layout", "StepPoints"]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a model is spread: every field is a number or an (n,) array.
+    """Parallel degrees of a model."""
 
-    Attributes
-    ----------
-    tp : numeric
-        Tensor-parallel degree of attention, dense parts and vocabulary, [-]
-    pp : numeric
-        Pipeline stages, [-]
-    dp : numeric
-        Attention data-parallel ranks (each holds its own requests and KV cache), [-]
-    ep : numeric
-        Expert-parallel degree, at most tp × dp, [-]
-    dcp : numeric
-        Decode context-parallel degree: ranks of a TP group that share one KV cache, [-]
-    """
-
-    tp: np.ndarray | int = 1
+    tp: np.ndarray | int = 1  # of attention, dense blocks and vocabulary
     pp: np.ndarray | int = 1
-    dp: np.ndarray | int = 1
-    ep: np.ndarray | int = 1
-    dcp: np.ndarray | int = 1
+    dp: np.ndarray | int = 1  # attention ranks with requests and KV cache of their own
+    ep: np.ndarray | int = 1  # at most tp × dp
+    dcp: np.ndarray | int = 1  # ranks of a TP group that share one KV cache
 
     @property
     def accelerators(self) -> np.ndarray | int:
-        """Accelerators used, tp × pp × dp, [-]"""
+        """Return tp × pp × dp."""
         return self.tp * self.pp * self.dp
 
     @property
     def expert_ranks(self) -> np.ndarray | int:
-        """Ranks that together hold the experts of a pipeline stage, tp × dp, [-]"""
+        """Return the ranks that together hold the experts of a pipeline stage, tp × dp."""
         return self.tp * self.dp
 
 
 @dataclass(frozen=True, slots=True)
 class StepPoints:
-    """What one engine step holds: every field is an (n,) array.
+    """Batch of one engine step at each point."""
 
-    Attributes
-    ----------
-    decode_requests : (n,) array
-        Requests that decode in the step, all data-parallel ranks together, [-]
-    decode_context : (n,) array
-        Mean context of a decoding request, [token]
-    prefill_tokens : (n,) array
-        Prompt tokens computed in the step, [token]
-    prefill_context : (n,) array
-        Mean number of keys that a prompt token attends, [token]
-    decode_shared : (n,) array or float
-        How much of their context all decoding requests have in common, in one copy, [token]
-    busy_ranks : (n,) array or float
-        Data-parallel ranks that have requests; those without take part in the experts only, [-]
-    """
-
-    decode_requests: np.ndarray
-    decode_context: np.ndarray
-    prefill_tokens: np.ndarray
-    prefill_context: np.ndarray
-    decode_shared: np.ndarray | float = 0.0
+    decode_requests: np.ndarray  # all data-parallel ranks together
+    decode_context: np.ndarray  # mean of a decoding request [token]
+    prefill_tokens: np.ndarray  # computed in the step
+    prefill_context: np.ndarray  # mean number of keys that a prompt token attends to
+    decode_shared: np.ndarray | float = 0.0  # context common to all decoding requests, in one copy [token]
+    #: data-parallel ranks with requests; the others take part in the experts only
     busy_ranks: np.ndarray | float = np.inf

@@ -1,1 +1,1 @@
-"""Other people's files as records: models, machines and runs."""
+"""Foreign files as records: models, machines and runs."""

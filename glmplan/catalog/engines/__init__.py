@@ -1,1 +1,1 @@
-"""What engines do by themselves: defaults, options, packing, kernels, memory rules and walls."""
+"""Behaviour of engines: defaults, options, packing, kernels, memory rules and limitations."""

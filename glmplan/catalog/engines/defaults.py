@@ -1,8 +1,7 @@
-"""What an engine takes for a setting that nobody gives, by version and part, and how it packs requests into steps.
+"""Return engine defaults by version and accelerator, and how an engine packs requests into steps.
 
-The one home of these answers: the facts stand in `hardware_db/engines`, and memory, step time, simulator, plans and
-calibration ask here. Rules that are formulas, such as the share of memory SGLang chooses, stand in
-`glmplan.catalog.engines.memory`.
+Memory, step time, simulator, plans and calibration all use these; the facts are in `hardware_db/engines`. Rules with a
+formula, such as SGLang's memory fraction, are in `glmplan.catalog.engines.memory`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 from glmplan.catalog.engines.limitations import engine_names, load_engine
 from glmplan.catalog.files import plain_name
 from glmplan.errors import UnknownFact
-from glmplan.units import GIB, Bytes, TokenCount
+from glmplan.units import GIB, Bytes, Ratio, TokenCount
 
 if TYPE_CHECKING:
     from glmplan.catalog.schema.engine import Default
@@ -29,94 +28,54 @@ __all__ = [
     "engine_known",
 ]
 
-#: stands for a data-centre part where its memory is not given [B]
+#: memory of a data-centre accelerator where none is given [B]
 _LARGE = 80.0 * GIB
 
 
 @dataclass(frozen=True, slots=True)
 class EngineDefaults:
-    """How an engine packs steps unless it is told otherwise.
+    """Default packing of steps of an engine."""
 
-    Attributes
-    ----------
-    budget : int
-        Tokens that a step may hold, [token]
-    prefill_first : bool
-        Prompts run in steps of their own and decoding waits.
-    max_requests : int
-        Requests that may run at once, [-]
-    reserve : float
-        Share of the answer that must fit in the KV cache before a request is admitted, [-]
-    whole_prompts : bool
-        Prompts are never split over steps.
-    late : int
-        Steps that have begun when the next prompt of a closed loop arrives: the engine goes on at once, the client
-        needs a round trip, [-]
-    graph_tokens : int
-        Tokens up to which a pass with prompts is replayed from piecewise graphs, [token]
-    most_requests : int
-        Requests that a launch may ask for, of an engine that is told how many to run at once; 0 of others, [-]
-    scheduler, admission : str
-        Schedulers and admission rules of the simulator that come nearest, see `glmplan.simulation.engine.settings`.
-    prefix_caching : bool
-        Whether blocks of earlier requests are found again.
-    ahead : bool
-        Whether a step is formed while the one before it runs.
-    whole_prompt : bool
-        Whether a whole prompt must fit in the cache before its first chunk is computed.
-    routing : str
-        Which data-parallel rank takes a request.
-    kept_bytes : float
-        Keys and values of prompts that lost their slot which are kept in host memory, [B]
-    divided : bool
-        Whether `budget`, and a number of requests that is told, are those of all attention ranks together.
-    rank_conservativeness : float
-        By what the reserve of admission is multiplied with several attention ranks, [-]
-    """
-
-    budget: int
-    prefill_first: bool
-    max_requests: int
-    reserve: float = 0.5
-    whole_prompts: bool = False
-    late: int = 1
-    graph_tokens: int = 0
-    most_requests: int = 0
-    scheduler: str = "vllm"
-    admission: str = "chunk"
-    prefix_caching: bool = False
-    ahead: bool = False
-    whole_prompt: bool = False
-    routing: str = "round-robin"
-    kept_bytes: float = 0.0
-    divided: bool = False
-    rank_conservativeness: float = 1.0
+    budget: TokenCount  # of a step
+    prefill_first: bool  # prompts run in steps of their own and decode waits
+    max_requests: int  # running at once
+    reserve: Ratio = 0.5  # of the output that must fit in the KV cache before a request is admitted
+    whole_prompts: bool = False  # prompts are never split over steps
+    late: int = 1  # steps begun when the next prompt of a closed loop arrives, after the client's round trip
+    graph_tokens: TokenCount = 0  # most tokens of a pass with prompts that is replayed from piecewise graphs
+    most_requests: int = 0  # most requests at once that a launch may ask for; 0: no such setting
+    scheduler: str = "vllm"  # nearest of the simulator, see `glmplan.simulation.engine.settings`
+    admission: str = "chunk"  # the same for the admission rule
+    prefix_caching: bool = False  # blocks of earlier requests are reused
+    ahead: bool = False  # a step is formed while the one before it runs
+    whole_prompt: bool = False  # a full prompt must fit in the cache before its first chunk is computed
+    routing: str = "round-robin"  # choice of the data-parallel rank of a request
+    kept_bytes: Bytes = 0.0  # host memory for the cache of prompts that lost their slot
+    divided: bool = False  # `budget` and a given request limit are those of all attention ranks together
+    rank_conservativeness: float = 1.0  # factor on the admission reserve with several attention ranks
 
     @property
     def places(self) -> int:
-        """Requests that run at once when the engine is launched for as many as are asked for, [-]"""
+        """Return the requests at once when the engine is launched for as many as are requested."""
         return self.most_requests or self.max_requests
 
     @property
     def steps_late(self) -> int:
-        """Steps that a prompt misses which answers the end of a step: one more where they are formed ahead, [-]"""
+        """Return the steps missed by a prompt that follows the end of a step: one more with steps formed ahead."""
         return self.late + self.ahead
 
     def budget_of(self, ranks: int) -> TokenCount:
-        """Tokens that a step of data-parallel ranks may hold."""
+        """Return the tokens of a step of data-parallel ranks."""
         return max(self.budget // ranks, 1) * ranks if self.divided else self.budget * ranks
 
 
-#: how an engine that no file describes is taken to pack steps: nobody's default, so whoever uses it must tell. Prompts
-#: in chunks beside decoding, without graphs for them; the fewest tokens and requests that any described server takes on
-#: a data-centre part
+#: assumed packing of an engine without a file, of which the caller must inform the user: prompts in chunks beside
+#: decode, without graphs for them; the fewest tokens and requests of any described server on a data-centre accelerator
 UNKNOWN_ENGINE = EngineDefaults(8192, False, 1024)
 
 
 def engine_known(engine: str) -> bool:
-    """Whether a file of `hardware_db/engines` describes an engine.
-
-    Returns: False for names that only tables of runs know.
+    """Return True if a file of `hardware_db/engines` describes the engine; others occur in tables of runs.
 
     Examples
     --------
@@ -135,10 +94,9 @@ def engine_defaults(
     memory: Bytes | None = None,
     recurrent: bool = False,
 ) -> EngineDefaults:
-    """How an engine packs requests into steps on a part.
+    """Return how an engine packs requests into steps on an accelerator.
 
-    - `memory`: Memory of the part; a large one by default.
-    - `recurrent`: Whether the model has layers that keep a state.
+    `memory` defaults to a large one. `recurrent`: the model has layers that keep a state.
 
     Examples
     --------
@@ -189,7 +147,7 @@ def engine_defaults(
 
 @lru_cache(maxsize=256)
 def block_tokens(engine: str, *, sparse: bool = False) -> TokenCount:
-    """Tokens of a block of an engine's KV cache.
+    """Return the tokens of a block of an engine's KV cache.
 
     Examples
     --------
@@ -213,12 +171,10 @@ def engine_default(
     sparse: bool = False,
     recurrent: bool = False,
 ) -> int | float | str | bool:
-    """Return the default of a setting.
+    """Return the default of a setting, in its unit.
 
-    - `version`: Version of the engine; the newest by default.
-    - `sparse`: Whether the model keeps the keys of an indexer.
-    - `recurrent`: Whether the model has layers that keep a state.
-    - Returns: The default, [token] or [-] as the setting says.
+    `version` defaults to the newest. `sparse`: the model keeps the keys of an indexer. `recurrent`: it has layers that
+    keep a state.
 
     Examples
     --------
@@ -243,7 +199,7 @@ def _holds(
     tp: int,
     model: tuple[bool, bool] = (False, False),
 ) -> bool:
-    """Whether a default holds; `model` says whether its attention is sparse and whether layers keep a state."""
+    """Return True if a default holds; `model`: sparse attention, recurrent layers."""
     from glmplan.catalog.schema.engine import number_test, version_key
 
     if version is None:

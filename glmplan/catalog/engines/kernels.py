@@ -1,4 +1,7 @@
-"""Which kernel multiplies weights of a format, and how attention kernels cut long contexts."""
+"""Return the kernels of an engine: products by weight format, attention, experts, collectives.
+
+The rules are in `hardware_db/kernels.toml`. `silicon` is the compute capability without the minor number.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,9 @@ from typing import Any
 
 from glmplan.catalog.files import data_folder, read_entries
 from glmplan.catalog.formats import WEIGHT_FORMATS, WeightFormat
-from glmplan.catalog.rule_provenance import still_there
+from glmplan.catalog.rule_provenance import remaining_rules
 from glmplan.errors import SpecError
-from glmplan.units import Ratio, Tokens
+from glmplan.units import Bytes, Ratio, Tokens
 
 __all__ = [
     "IMAGE",
@@ -32,7 +35,7 @@ __all__ = [
     "sparse_words",
 ]
 
-#: format in the kernel fits → bytes of an activation inside its product [B], precision that computes
+#: format in the kernel fits → bytes of an activation inside its product, precision that computes
 KERNEL_FORMATS: dict[str, tuple[float, str]] = {
     "bf16": (2.0, "bf16"),
     "fp8": (1.0, "fp8"),
@@ -45,7 +48,7 @@ KERNEL_FORMATS: dict[str, tuple[float, str]] = {
 }
 #: weight formats that share the kernels of another one
 _SHARED: dict[str, tuple[str, float, str]] = {"mxfp8": ("fp8", 1.0, "fp8"), "w4afp8": ("int4", 1.0, "fp8")}
-#: what follows the name of a backend in a build that is not the engine's own
+#: follows the name of a backend in a build that is not the engine's own
 IMAGE = " in the image "
 _ATTENTION = ("engine", "backend", "splits", "verify_splits")
 _ROWS = ("tile_rows", "latent_rows")
@@ -55,74 +58,47 @@ _PRODUCTS = ("gemm", "experts")
 
 @dataclass(frozen=True, slots=True)
 class KernelRule:
-    """How weights of one format are multiplied.
+    """Kernel for products with weights of one format."""
 
-    Attributes
-    ----------
-    form : str
-        Format in the kernel fits.
-    activation_bytes : float
-        Bytes of an activation inside the product, [B]
-    compute : str
-        Precision that computes.
-    engine : str
-        Engine whose fits are looked up.
-    backend : str
-        Kernel that is preferred among them; empty for the engine's fullest table.
-    """
-
-    form: str
-    activation_bytes: float
-    compute: str
-    engine: str
-    backend: str = ""
+    form: str  # format in the kernel fits
+    activation_bytes: Bytes  # of an activation inside the product
+    compute: str  # precision that computes
+    engine: str  # engine whose fits are used
+    backend: str = ""  # preferred kernel among them; empty: the engine's fullest table
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionRule:
-    """How an attention kernel shares the keys of one request and KV head among blocks of threads.
+    """Split of the keys of one request and KV head among blocks of threads."""
 
-    Attributes
-    ----------
-    backend : str
-        Name of the kernel in the fits; empty for the engine's fullest table.
-    splits, verify_splits : float
-        Blocks in decoding, and while drafted tokens are verified; infinite where as many start as the part has cores
-        for, [-]
-    tile_rows : float
-        Rows that a verifying block computes however few there are; 0 where the fits of the kernel say it, [-]
-    latent_rows : float
-        The same of a block that takes the heads and queries of one latent together, for a kernel that no table holds on
-        this silicon; 0 for others, [-]
-    """
-
-    backend: str = ""
-    splits: float = math.inf
-    verify_splits: float = math.inf
-    tile_rows: float = 0.0
+    backend: str = ""  # name of the kernel in the fits; empty: the engine's fullest table
+    splits: float = math.inf  # blocks in decode; infinite: as many as the accelerator has cores for
+    verify_splits: float = math.inf  # the same for the verification of speculative tokens
+    tile_rows: float = 0.0  # least rows that a verifying block computes; 0: included in the fits
+    #: the same with all heads and queries of one latent in a block, for a kernel without a table on this silicon; 0 for
+    #: others
     latent_rows: float = 0.0
 
 
 @cache
 def _entries() -> tuple[dict[str, Any], ...]:
     file = data_folder("hardware_db") / "kernels.toml"
-    found = read_entries(file, "kernels", _FIELDS)
-    for entry in found:
+    result = read_entries(file, "kernels", _FIELDS)
+    for entry in result:
         for field, choices in (("weights", WEIGHT_FORMATS), ("runs_as", KERNEL_FORMATS)):
             if entry.get(field) not in choices:
                 raise SpecError("is not a format", file=file, field=field, value=str(entry.get(field)), choices=choices)
         if entry.get("product", _PRODUCTS[0]) not in _PRODUCTS:
             said = str(entry["product"])
             raise SpecError("is not a product", file=file, field="product", value=said, choices=_PRODUCTS)
-    return found
+    return result
 
 
 @cache
 def kernel_rule(engine: str, silicon: str, weights: WeightFormat, product: str, asked: str = "") -> KernelRule:
-    """Return how an engine multiplies weights of a format.
+    """Return the kernel for weights of a format: a rule of the file, else the format's own name.
 
-    - `asked`: Kernels that the server was told to take.
-    - Returns: The rule of `hardware_db/kernels.toml`, else what the format's own name says.
+    `asked`: kernels that the server was told to use.
 
     Examples
     --------
@@ -134,7 +110,7 @@ def kernel_rule(engine: str, silicon: str, weights: WeightFormat, product: str, 
     >>> kernel_rule("llama.cpp", "8", WEIGHT_FORMATS["q4_k"], "gemm").form
     'int4'
     """
-    for entry in still_there(_entries()):
+    for entry in remaining_rules(_entries()):
         named = entry["engine"] == engine and entry["weights"] == weights.name and silicon in entry["silicon"]
         if named and entry.get("product", product) == product and entry.get("asked", asked) == asked:
             form = entry["runs_as"]
@@ -142,19 +118,17 @@ def kernel_rule(engine: str, silicon: str, weights: WeightFormat, product: str, 
             return KernelRule(form, *KERNEL_FORMATS[form], measured, entry.get("backend", ""))
     if weights.name in _SHARED:
         return KernelRule(*_SHARED[weights.name], engine)
-    # GGUF and group-quantised formats run as whole numbers of 4 bits, what is wide as BF16
+    # GGUF and group-quantised formats run as 4-bit integers, wide formats as BF16
     form = weights.name if weights.name in KERNEL_FORMATS else "int4" if weights.bits < 16 else "bf16"
     return KernelRule(form, *KERNEL_FORMATS[form], engine)
 
 
 @cache
 def attention_rule(engine: str, backend: str, silicon: str = "", kv: str = "") -> AttentionRule:
-    """Return how an engine's attention kernel works.
+    """Return the rule of an attention kernel; without one, a kernel that uses the full accelerator.
 
-    - `backend`: Attention backend as a server or a table of kernels names it; empty where it is not known. A build of
-      others stands behind it, after `IMAGE`.
-    - Returns: The rule of `hardware_db/kernels.toml` for the backend, or for what the engine takes on its own, else a
-      kernel that uses the whole part.
+    `backend` as a server or a table of kernels names it, `IMAGE` before a foreign build; empty: the engine's own
+    choice.
 
     Examples
     --------
@@ -164,10 +138,10 @@ def attention_rule(engine: str, backend: str, silicon: str = "", kv: str = "") -
     [inf, 1]
     """
     said = backend.lower()
-    # "default" is what tables say that do not know; one engine's kernels happen to have that name
+    # "default" stands in tables without a known backend; it is also the name of a kernel of one engine
     word = next(iter(said.split()), "").replace("default", "")
     file = data_folder("hardware_db") / "kernels.toml"
-    for entry in still_there(_attention_entries()):
+    for entry in remaining_rules(_attention_entries()):
         if missing := [field for field in _ATTENTION if not entry.get(field)]:
             raise SpecError("is missing or zero", file=file, field=missing[0])
         if entry["engine"] != engine or silicon not in entry.get("silicon", [silicon]):
@@ -181,10 +155,7 @@ def attention_rule(engine: str, backend: str, silicon: str = "", kv: str = "") -
 
 
 def attention_known(engine: str, backend: str) -> bool:
-    """Whether a rule of `hardware_db/kernels.toml` says how an attention backend works.
-
-    - `backend`: Its attention backend, as its option names it.
-    - Returns: False where the backend counts as one that uses the whole part.
+    """Return True if a rule covers an attention backend.
 
     Examples
     --------
@@ -196,10 +167,7 @@ def attention_known(engine: str, backend: str) -> bool:
 
 
 def attention_assumed(engine: str, backend: str) -> str:
-    """What is assumed of an attention backend that was asked for or stated.
-
-    - `backend`: Its attention backend, as its option names it.
-    - Returns: In words; empty where a rule says how it works.
+    """Return the assumption about an attention backend as text; empty where a rule covers it.
 
     Examples
     --------
@@ -218,7 +186,7 @@ def _attention_entries() -> tuple[dict[str, Any], ...]:
 
 @cache
 def collective_engine(engine: str, silicon: str) -> str:
-    """Engine whose table measured the collectives that an engine runs.
+    """Return the engine whose table measured the collectives that an engine runs.
 
     Examples
     --------
@@ -230,7 +198,7 @@ def collective_engine(engine: str, silicon: str) -> str:
 
 def _said(table: str, field: str, engine: str, silicon: str) -> str:
     file = data_folder("hardware_db") / "kernels.toml"
-    for entry in still_there(read_entries(file, table, {"engine", "silicon", field, "note"})):
+    for entry in remaining_rules(read_entries(file, table, {"engine", "silicon", field, "note"})):
         if entry["engine"] == engine and silicon in entry["silicon"]:
             return str(entry[field])
     return ""
@@ -238,9 +206,7 @@ def _said(table: str, field: str, engine: str, silicon: str) -> str:
 
 @cache
 def shared_beside(engine: str, silicon: str, release: tuple[int, ...] | None = None) -> Tokens:
-    """Up to how many tokens a step computes shared experts beside the routed ones.
-
-    Returns: The most tokens of such a step; 0 where they come one after the other.
+    """Return the most tokens of a step whose shared experts run concurrently with the routed ones; 0: never.
 
     Examples
     --------
@@ -248,7 +214,7 @@ def shared_beside(engine: str, silicon: str, release: tuple[int, ...] | None = N
     (256.0, 0.0, 0.0)
     """
     fields = {"engine", "silicon", "since", "tokens", "note"}
-    for entry in still_there(read_entries(data_folder("hardware_db") / "kernels.toml", "beside", fields)):
+    for entry in remaining_rules(read_entries(data_folder("hardware_db") / "kernels.toml", "beside", fields)):
         since = tuple(int(number) for number in entry["since"].split("."))
         if entry["engine"] == engine and silicon in entry["silicon"] and (release is None or release >= since):
             return float(entry["tokens"])
@@ -256,9 +222,7 @@ def shared_beside(engine: str, silicon: str, release: tuple[int, ...] | None = N
 
 
 def misnamed_tables() -> dict[tuple[str, str], str]:
-    """Tables of kernels that were measured under the name of another kernel.
-
-    Returns: Engine and backend of a table → what was measured under that name.
+    """Return (engine, backend) of kernel tables under a wrong name → text on the kernel that was measured.
 
     Examples
     --------
@@ -266,22 +230,20 @@ def misnamed_tables() -> dict[tuple[str, str], str]:
     "Triton was measured under Marlin's name, which is what vLLM runs"
     """
     file = data_folder("hardware_db") / "kernels.toml"
-    found = {}
+    result = {}
     for entry in read_entries(file, "misnamed", fields := {"engine", "backend", "note"}):
         for field in sorted(fields - entry.keys()):
             raise SpecError("is missing", file=file, field=f"misnamed.{field}")
-        found[entry["engine"], entry["backend"]] = str(entry["note"])
-    return found
+        result[entry["engine"], entry["backend"]] = str(entry["note"])
+    return result
 
 
 @cache
 def expert_path(engine: str, backend: str, pairs: Ratio, day: str = "") -> str:
-    """Which of its kernels a library takes for the experts of a step.
+    """Return the name of the kernel path that a library takes for the experts of a step.
 
-    - `backend`: Kernels of the experts, as a server names them.
-    - `pairs`: Routed pairs of a step: tokens times experts of each.
-    - `day`: Day of the run as in ``2026-04-01``; empty for today's release.
-    - Returns: Name of the path; empty where the library has one, or takes its first.
+    Empty where the library has one path, or takes its first. `pairs`: routed pairs of a step, tokens times experts of
+    each. `day` of the run as in ``2026-04-01``; empty for today's release.
 
     Examples
     --------
@@ -291,7 +253,7 @@ def expert_path(engine: str, backend: str, pairs: Ratio, day: str = "") -> str:
     ['', '', 'dynamic']
     """
     fields = {"engine", "backend", "path", "pairs", "until", "note"}
-    for entry in still_there(read_entries(data_folder("hardware_db") / "kernels.toml", "experts", fields)):
+    for entry in remaining_rules(read_entries(data_folder("hardware_db") / "kernels.toml", "experts", fields)):
         fits = entry["engine"] == engine and entry["backend"] == backend and pairs >= entry["pairs"]
         if fits and (day or "9") < entry.get("until", "9999"):
             return str(entry["path"])
@@ -300,10 +262,10 @@ def expert_path(engine: str, backend: str, pairs: Ratio, day: str = "") -> str:
 
 @cache
 def latent_prompt_kernel(engine: str, silicon: str) -> str:
-    """Which class of kernel attends to the latent cache of a prompt where attention is dense.
+    """Return the kernel class that attends to the latent cache of a prompt where attention is dense.
 
-    Returns: ``prefill-attention`` where `hardware_db/kernels.toml` says that the latents are expanded to keys and
-      values of each head, which the engine's table of latent kernels did not measure; else ``latent-prefill``.
+    ``prefill-attention`` where the latents are expanded to keys and values of each head, which the engine's table of
+    latent kernels did not measure; else ``latent-prefill``.
 
     Examples
     --------
@@ -315,34 +277,31 @@ def latent_prompt_kernel(engine: str, silicon: str) -> str:
 
 @cache
 def sparse_since(engine: str, capability: str) -> str | None:
-    """First release of an engine with sparse latent attention on silicon for which no library publishes kernels.
-
-    Returns: Its version; None where no release is known.
+    """Return the first release with sparse latent attention on silicon without published kernels, or None.
 
     Examples
     --------
     >>> sparse_since("vllm", "12.0"), sparse_since("vllm", "8.0")
     ('0.24.0', None)
     """
-    found = _sparse_release(engine, capability)
-    return None if found is None else str(found["since"])
+    result = _sparse_release(engine, capability)
+    return None if result is None else str(result["since"])
 
 
 def sparse_words(engine: str, capability: str, *, rotary: bool = True) -> tuple[str, ...]:
-    """Options with which such a release is asked for sparse attention.
+    """Return the options that select sparse attention in such a release; empty: no release is known.
 
-    - `rotary`: Whether the latents have rotary values; those without may have other kernels.
-    - Returns: One for each option; empty where no release is known.
+    `rotary`: the latents have rotary values; those without may have other kernels.
 
     Examples
     --------
     >>> sparse_words("vllm", "12.0")
     ('--kv-cache-dtype fp8_ds_mla',)
     """
-    found = _sparse_release(engine, capability)
-    if found is None:
+    result = _sparse_release(engine, capability)
+    if result is None:
         return ()
-    return tuple(str(one) for one in found["told" if rotary else "told_without_rotary"])
+    return tuple(str(item) for item in result["told" if rotary else "told_without_rotary"])
 
 
 def _sparse_release(engine: str, capability: str) -> dict[str, Any] | None:
@@ -356,7 +315,7 @@ def _sparse_release(engine: str, capability: str) -> dict[str, Any] | None:
 
 @cache
 def sparse_capabilities() -> frozenset[str]:
-    """Compute capabilities whose tensor cores run published kernels of sparse latent attention.
+    """Return the compute capabilities with published kernels of sparse latent attention.
 
     Examples
     --------
@@ -364,5 +323,5 @@ def sparse_capabilities() -> frozenset[str]:
     ['10.0', '10.3', '9.0']
     """
     file = data_folder("hardware_db") / "kernels.toml"
-    found = still_there(read_entries(file, "sparse_latent", {"library", "compute_capability", "note"}))
-    return frozenset(str(one) for entry in found for one in entry["compute_capability"])
+    result = remaining_rules(read_entries(file, "sparse_latent", {"library", "compute_capability", "note"}))
+    return frozenset(str(item) for entry in result for item in entry["compute_capability"])

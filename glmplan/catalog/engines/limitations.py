@@ -1,8 +1,7 @@
-"""Engine walls: which of them stand in front of a plan.
+"""Return the engine limitations that apply to a plan.
 
-A wall either stands, or it is possible: then something that nobody said (an option, a version newer than the last one
-in which it was seen) decides. Nothing is guessed from the name of a build; what is switched on or patched is said in
-`options`.
+A limitation applies, or it is possible: then something that was not stated (an option, a version newer than the last
+report) decides. Nothing is guessed from the name of a build; switches and patches are stated in `options`.
 """
 
 from __future__ import annotations
@@ -40,9 +39,7 @@ __all__ = [
 ]
 
 
-# The words by which a plan says what is switched on, patched or built in, as far as walls depend on it.
-
-#: Things that may be switched on, patched or built in, and decide over walls.
+#: switches, patches and builds that decide over limitations
 OPTIONS: dict[str, str] = {
     "b12x": "b12x kernels for SM120",
     "b12x-0.7.0": "b12x up to 0.7.0",
@@ -100,77 +97,39 @@ _SEVERITIES = ("error", "unknown", "fallback", "quality", "memory", "slow")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """What is known of a plan; None means not said.
-
-    Attributes
-    ----------
-    engine : str
-        `vllm`, `sglang`, `trtllm`, `llama.cpp`, `ktransformers` or `mlx`.
-    engine_version : str, optional
-        Its version.
-    model : str, optional
-        Catalogue name.
-    features : frozenset of str, optional
-        What the model has: words such as ``mla``, ``moe`` and ``mtp``; None when not said.
-    weights, kv : str, optional
-        Formats of weights and KV cache.
-    files : str, optional
-        Form of the weight files, such as ``gguf``.
-    accelerator, same_chip, compute_capability : str, optional
-        Name of the part, of the part with the same chip, and its capability.
-    vendor, part_kind : str, optional
-        Who makes the part, and what it is, as in `Accelerator`.
-    lacks : frozenset of str, optional
-        Precisions in which its silicon multiplies no matrices; None when not said.
-    count, tp, pp, dp, ep, dcp : int, optional
-        Accelerators and parallel degrees, [-]
-    link : {'pcie', 'nvlink'}, optional
-        How the accelerators of a group reach each other.
-    graphs : bool, optional
-        Whether CUDA graphs are used.
-    mtp : int, optional
-        Drafted tokens for each step, [token]
-    context : int, optional
-        Longest sequence, [token]
-    users : int, optional
-        Requests in flight, [-]
-    memory_fraction : float, optional
-        Share of memory the engine may take, [-]
-    options : frozenset of str, optional
-        Keys of `OPTIONS` that hold.
-    """
+    """Known conditions of a plan; None: not stated."""
 
     engine: str
     engine_version: str | None = None
-    model: str | None = None
-    features: frozenset[str] | None = None
+    model: str | None = None  # catalogue name
+    features: frozenset[str] | None = None  # such as ``mla``, ``moe`` and ``mtp``
     weights: str | None = None
-    files: str | None = None
+    files: str | None = None  # form of the weight files, such as ``gguf``
     kv: str | None = None
     accelerator: str | None = None
-    same_chip: str | None = None
+    same_chip: str | None = None  # accelerator of the catalogue with the same chip
     compute_capability: str | None = None
     vendor: str | None = None
     part_kind: str | None = None
-    lacks: frozenset[str] | None = None
+    lacks: frozenset[str] | None = None  # precisions without matrix hardware
     count: int | None = None
     tp: int | None = None
     pp: int | None = None
     dp: int | None = None
     ep: int | None = None
     dcp: int | None = None
-    link: Literal["pcie", "nvlink"] | None = None
-    graphs: bool | None = None
-    mtp: int | None = None
-    context: int | None = None
-    users: int | None = None
+    link: Literal["pcie", "nvlink"] | None = None  # between the accelerators of a group
+    graphs: bool | None = None  # CUDA graphs are used
+    mtp: int | None = None  # speculative tokens of a step
+    context: int | None = None  # longest sequence [token]
+    users: int | None = None  # requests in flight
     memory_fraction: float | None = None
-    options: frozenset[str] = frozenset()
+    options: frozenset[str] = frozenset()  # keys of `OPTIONS` that hold
 
 
 @cache
 def engine_names() -> tuple[str, ...]:
-    """Return the engines that glmplan knows, sorted.
+    """Return the supported engines, sorted.
 
     Examples
     --------
@@ -183,11 +142,9 @@ def engine_names() -> tuple[str, ...]:
 
 @cache
 def called_engine(text: str) -> str | None:
-    """Return the engine that a name means, however it is spelled.
+    """Return the engine of a name in any spelling, or None.
 
-    - `text`: What somebody calls it: its name, its full name or one of `Engine.called`, in any case and with any of
-      space, dot, hyphen and underscore.
-    - Returns: Its name; None if no engine is called so.
+    Its name, its full name or one of `Engine.called`, in any case and with any of space, dot, hyphen and underscore.
 
     Examples
     --------
@@ -211,9 +168,7 @@ def called_engine(text: str) -> str | None:
 
 @cache
 def load_engine(name: str) -> Engine:
-    """Load the walls and defaults of an engine.
-
-    `name`: Name of the engine, or `any` for what stands in front of several.
+    """Load the facts of an engine; `any` holds limitations of several engines.
 
     Examples
     --------
@@ -231,7 +186,7 @@ def load_engine(name: str) -> Engine:
 
 
 def _by_version(wall: Wall, version: str | None) -> Verdict:
-    """Say whether a wall stands in a version; a version that cannot be ordered counts as not said."""
+    """Return the verdict by version; a version that cannot be ordered counts as not stated."""
     from glmplan.catalog.schema.engine import version_key
 
     try:
@@ -246,7 +201,7 @@ def _by_version(wall: Wall, version: str | None) -> Verdict:
 
 
 def _by_words(when: When, given: Conditions) -> Verdict:
-    """Say whether the conditions of a wall on names and words hold."""
+    """Return the verdict by the conditions on names."""
     verdict: Verdict = "stands"
     for value, patterns in (
         (given.model, when.models),
@@ -264,11 +219,11 @@ def _by_words(when: When, given: Conditions) -> Verdict:
         elif not _matches(value, patterns):
             return "absent"
     if when.accelerators:
-        # a part of one's own says by its chip which part of the catalogue it is like
-        named = [one for one in (given.accelerator, given.same_chip) if one is not None]
+        # an accelerator described by a user has the chip of one of the catalogue
+        named = [item for item in (given.accelerator, given.same_chip) if item is not None]
         if not named:
             verdict = "possible"
-        elif not any(_matches(one, when.accelerators) for one in named):
+        elif not any(_matches(item, when.accelerators) for item in named):
             return "absent"
     if when.without_vendors:
         if given.vendor is None:
@@ -288,7 +243,7 @@ def _matches(value: str, patterns: tuple[str, ...]) -> bool:
 
 
 def _by_when(when: When, given: Conditions) -> Verdict:
-    """Say whether the conditions of a wall hold."""
+    """Return the verdict by all conditions of a limitation."""
     from glmplan.catalog.schema.engine import number_test
 
     verdict = _by_words(when, given)
@@ -317,11 +272,9 @@ def _by_when(when: When, given: Conditions) -> Verdict:
 
 
 def judge(wall: Wall, conditions: Conditions) -> Verdict:
-    """Say whether a wall stands in front of a plan.
+    """Return the verdict of a limitation (of the plan's engine, or of `any`) on a plan.
 
-    - `wall`: The wall, of the engine of the plan or of `any`.
-    - Returns: `possible` when something that was not said decides, or the version is newer than the last one it was
-      seen in.
+    `possible` when something not stated decides, or the version is newer than the last report.
 
     Examples
     --------
@@ -336,11 +289,9 @@ def judge(wall: Wall, conditions: Conditions) -> Verdict:
 
 
 def another_program(engine: str, *, vendor: str, kind: str) -> Wall | None:
-    """The wall that says that a program of another name serves on parts of a kind.
+    """Return the limitation by which a program of another name serves on a kind of accelerator, or None.
 
-    - `engine`: Name of the engine that is asked for.
-    - `vendor`, `kind`: Who makes the part, and what it is, as in `Accelerator`.
-    - Returns: None where the engine serves there itself, perhaps with kernels of others (`kernels_of_others`).
+    None where the engine serves there itself, perhaps with kernels of others (`kernels_of_others`).
 
     Examples
     --------
@@ -355,10 +306,7 @@ def another_program(engine: str, *, vendor: str, kind: str) -> Wall | None:
 
 
 def engines_on(*, vendor: str, kind: str) -> tuple[str, ...]:
-    """Return the engines that exist on parts of a kind.
-
-    - `vendor`, `kind`: Vendor of the part, and its kind, as in `Accelerator`.
-    - Returns: Engines of which no limitation says that they have no backend there.
+    """Return the engines with a backend for a kind of accelerator.
 
     Examples
     --------
@@ -375,10 +323,7 @@ def engines_on(*, vendor: str, kind: str) -> tuple[str, ...]:
 
 
 def kernels_of_others(engine: str, *, vendor: str, kind: str) -> Wall | None:
-    """The wall that says that an engine computes on parts of a kind with kernels that are not its own.
-
-    - `engine`: Name of the engine that is asked for.
-    - `vendor`, `kind`: Who makes the part, and what it is, as in `Accelerator`.
+    """Return the limitation by which an engine computes with foreign kernels, or None.
 
     Examples
     --------
@@ -397,12 +342,12 @@ def _walls(conditions: Conditions, verdict: Verdict) -> tuple[Wall, ...]:
     if unknown:
         raise SpecError("is not an option that walls know", field="options", value=min(unknown), choices=OPTIONS)
     every = (*load_engine(conditions.engine).walls, *load_engine("any").walls)
-    found = [wall for wall in every if judge(wall, conditions) == verdict]
-    return tuple(sorted(found, key=lambda wall: _SEVERITIES.index(wall.severity)))
+    result = [wall for wall in every if judge(wall, conditions) == verdict]
+    return tuple(sorted(result, key=lambda wall: _SEVERITIES.index(wall.severity)))
 
 
 def walls_for(conditions: Conditions) -> tuple[Wall, ...]:
-    """Return the walls that stand in front of a plan, the hardest first.
+    """Return the limitations that apply to a plan, the most severe first.
 
     Examples
     --------
@@ -416,7 +361,7 @@ def walls_for(conditions: Conditions) -> tuple[Wall, ...]:
 
 
 def possible_walls(conditions: Conditions) -> tuple[Wall, ...]:
-    """Return the walls that may stand, depending on what was not said.
+    """Return the limitations that may apply, depending on what was not stated.
 
     Examples
     --------
@@ -434,9 +379,9 @@ def _apart(engine: str) -> tuple[Wall, ...]:
 
 
 def wall_apart(conditions: Conditions) -> str:
-    """Name the wall behind which runs are fitted apart from others of their engine.
+    """Return the id of the limitation under which runs are fitted separately, or "".
 
-    `conditions`: The plan; an engine that is not known, or whose version is not said, is behind no such wall.
+    Empty also for an engine that is unknown or without version.
 
     Examples
     --------
@@ -450,11 +395,8 @@ def wall_apart(conditions: Conditions) -> str:
     return next((wall.id for wall in walls if judge(wall, conditions) == "stands"), "")
 
 
-# From a machine and a model to the conditions that walls ask for.
-
-
 def host_options(host: Host, group: int) -> frozenset[str]:
-    """Return the options of walls that follow from a machine.
+    """Return the options of limitations that follow from a machine.
 
     Examples
     --------
@@ -472,20 +414,20 @@ def host_options(host: Host, group: int) -> frozenset[str]:
 
     roots = [root_of(slot.parent) for slot in host.slots]
     on_socket = [sockets.get(root) for root in roots if root is not None]
-    found: set[str] = set()
+    result: set[str] = set()
     if host.scale_up is None and len(set(on_socket)) > 1:
         largest = max(on_socket.count(socket) for socket in on_socket)
-        found |= {"dual-socket"} if group > largest else set()
+        result |= {"dual-socket"} if group > largest else set()
     if any(slot.parent in above for slot in host.slots):
-        found.add("pcie-switch")
+        result.add("pcie-switch")
     shown = {root_of(device.parent) for device in host.devices if device.kind == "display"} - {None}
     if shown & set(roots):
-        found.add("display-on-the-fabric")
+        result.add("display-on-the-fabric")
     if host.conditions.p2p == "direct":
-        found.add("force-p2p")
+        result.add("force-p2p")
     if host.conditions.nccl_graph == "tuned":
-        found.add("nccl-xml")
-    return frozenset(found)
+        result.add("nccl-xml")
+    return frozenset(result)
 
 
 def conditions_of(
@@ -499,9 +441,8 @@ def conditions_of(
 ) -> Conditions:
     """Return the conditions of a plan on a machine.
 
-    - `features`: What the model has (`glmplan.costs.blocks.stack.model_features`); None when not said.
-    - `options`: Keys of `glmplan.catalog.engines.limitations.OPTIONS` that hold, besides those the machine implies.
-    - `**said`: Other fields of `Conditions`; what is None or left out counts as not said.
+    `features` from `glmplan.costs.blocks.stack.model_features`; `options` are added to those that the machine implies;
+    `**said` are other fields of `Conditions`.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""Published recipes: which release of an engine serves which checkpoint on which part, with which options.
+"""Published recipes: release of an engine, checkpoint, accelerator and options; and known engine versions.
 
-One file for each model, `hardware_db/recipes/<model>.csv`, read only when asked for; `tools/recipes.py` writes it.
-The names of the options of a release stand in `hardware_db/engines/flags` (`tools/engine_flags.py`).
+One file for each model, `hardware_db/recipes/<model>.csv`, read on demand; `tools/recipes.py` writes it. The option
+names of a release are in `hardware_db/engines/flags` (`tools/engine_flags.py`).
 """
 
 from __future__ import annotations
@@ -31,33 +31,15 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """One published command.
-
-    Attributes
-    ----------
-    engine, since : str
-        Engine, and the first release that it is for; empty where the recipe does not say.
-    checkpoint, precision : str
-        Repository of the weights, and their format in the recipe's words.
-    accelerator : str
-        Part, as the catalogue names it.
-    cards : int or None
-        How many it is for, [-]
-    verified : bool
-        Whether its publisher says that it was run.
-    flags, env : str
-        Options, and environment variables.
-    date, source : str
-        When, and where.
-    """
+    """One published command."""
 
     engine: str
-    since: str
-    checkpoint: str
-    precision: str
-    accelerator: str
-    cards: int | None
-    verified: bool
+    since: str  # first release that it is for; empty: not stated
+    checkpoint: str  # repository of the weights
+    precision: str  # their format in the recipe's words
+    accelerator: str  # catalogue name
+    cards: int | None  # accelerators that it is for
+    verified: bool  # its publisher says that it was run
     flags: str
     env: str
     date: str
@@ -92,11 +74,9 @@ def _recipe(row: dict[str, str]) -> Recipe:
 def best_recipe(
     model: str, *, engine: str, version: str | None, accelerator: str, checkpoint: str | None = None, cards: int = 1
 ) -> Recipe | None:
-    """Return the recipe nearest to a plan.
+    """Return the recipe nearest to a plan, or None; recipes for releases after `version` do not count.
 
-    - `version`: Release of the engine; recipes for later ones do not count. None takes all.
-    - Returns: One for the same part before others, then one for the same weights, one that was verified, and one for
-      as many cards; None without any.
+    One for the same accelerator comes first, then one for the same weights, a verified one, and one for as many cards.
 
     Examples
     --------
@@ -111,8 +91,8 @@ def best_recipe(
         apart = abs((one.cards or 0) - cards)
         return one.accelerator == accelerator, one.checkpoint == checkpoint, one.verified, -apart, one.date
 
-    found = [one for one in recipes_of(model) if one.engine == engine and not _later(one.since, version)]
-    return max(found, key=rank, default=None)
+    result = [one for one in recipes_of(model) if one.engine == engine and not _later(one.since, version)]
+    return max(result, key=rank, default=None)
 
 
 def _later(since: str, version: str | None) -> bool:
@@ -125,20 +105,18 @@ def _later(since: str, version: str | None) -> bool:
 
 
 def option_groups(text: str) -> tuple[str, ...]:
-    """Cut options into groups of one name with its value.
+    """Return options as groups of one name with its value.
 
     Examples
     --------
     >>> option_groups('--a 1 --b {"x": [1, 2]} --c')
     ('--a 1', '--b {"x": [1, 2]}', '--c')
     """
-    return tuple(one.strip() for one in re.split(r"\s+(?=--?[A-Za-z])", text.strip()) if one.strip())
+    return tuple(word.strip() for word in re.split(r"\s+(?=--?[A-Za-z])", text.strip()) if word.strip())
 
 
 def option_name(group: str) -> str:
-    """Return the name of an option without its value.
-
-    Returns: Its name with hyphens; of one field of a group the whole name.
+    """Return the name of an option without its value, with hyphens; of one field of a group the full name.
 
     Examples
     --------
@@ -150,10 +128,9 @@ def option_name(group: str) -> str:
 
 @cache
 def known_flags(engine: str, version: str | None) -> tuple[str, frozenset[str]] | None:
-    """Return the options of the last release that was read up to a version.
+    """Return release and option names of the last release that was read up to a version, or None.
 
-    Returns: Release and names; the oldest release for versions before it. None where no release of the engine was
-      read.
+    Versions before the first one get the oldest release.
 
     Examples
     --------
@@ -182,34 +159,28 @@ def options_of_plans(engine: str) -> tuple[frozenset[str], frozenset[str]]:
     >>> "--tensor-parallel-size" in decided, "--reasoning-parser" in of_model
     (True, True)
     """
-    found = read_toml(data_folder("hardware_db") / "recipes" / "options.toml").get(engine, {})
-    return frozenset(found.get("decided", ())), frozenset(found.get("of_model", ()))
+    result = read_toml(data_folder("hardware_db") / "recipes" / "options.toml").get(engine, {})
+    return frozenset(result.get("decided", ())), frozenset(result.get("of_model", ()))
 
 
 def options_file(engine: str) -> str | None:
-    """Return the file that holds what recipes of an engine say and its server has no option for.
-
-    Returns: Name of the file that a launch command gives; None of engines that have options for all.
+    """Return the name of the file for settings without a server option; None for engines with options for all.
 
     Examples
     --------
     >>> options_file("trtllm"), options_file("vllm")
     ('options.yaml', None)
     """
-    found = read_toml(data_folder("hardware_db") / "recipes" / "options.toml").get(engine, {})
-    return str(found["rest_in"]) if "rest_in" in found else None
+    result = read_toml(data_folder("hardware_db") / "recipes" / "options.toml").get(engine, {})
+    return str(result["rest_in"]) if "rest_in" in result else None
 
 
-# Releases of engines that evidence covers: which is the newest, and whether a version that somebody names is one.
-
-#: the word for the newest release that evidence covers
+#: name of the newest release with evidence
 LATEST = "latest"
 
 
 def known_version(engine: str, version: str | None) -> str | None:
-    """Check a version of an engine that somebody names.
-
-    Returns: The version; None for the newest, whatever it is called.
+    """Return a checked version of an engine; None for the newest, whatever it is called.
 
     Examples
     --------
@@ -237,7 +208,7 @@ def known_version(engine: str, version: str | None) -> str | None:
             raise SpecError(message, value=version)
         return version
     if known.published is not None and not known.published.holds(version):
-        before = [one for one in known.published.versions if version_key(one) <= key]
+        before = [item for item in known.published.versions if version_key(item) <= key]
         nearest = before[-1] if before else known.published.versions[0]
         raise SpecError(f"is no version of {known.full_name} that was published; nearest: {nearest}", value=version)
     return version

@@ -1,1 +1,1 @@
-"""The catalogues of models, accelerators and hosts, and the names that people give to their entries."""
+"""Entries of models, accelerators, hosts and prices, and names used for them elsewhere."""

@@ -1,4 +1,4 @@
-"""The door to `hardware_db/accelerators`: one part by name, by alias or from a file. Nothing is ever substituted."""
+"""Load an accelerator of `hardware_db/accelerators` by name, alias or file. Nothing is ever substituted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from glmplan.catalog.files import aliases_in, data_folder, names_in, plain_name, read_entries, read_toml
-from glmplan.catalog.rule_provenance import still_there
+from glmplan.catalog.rule_provenance import remaining_rules
 from glmplan.errors import SpecError, UnknownName, nearest
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def accelerator_names() -> tuple[str, ...]:
 
 @cache
 def accelerator_aliases() -> dict[str, str]:
-    """Return other spellings of the names.
+    """Return alias → name.
 
     Examples
     --------
@@ -57,9 +57,9 @@ def accelerator_aliases() -> dict[str, str]:
 
 @cache
 def printed_names() -> dict[str, str]:
-    """Return how vendors' tools print parts: in full, and with the vendor before any of their names.
+    """Return names as vendors' tools print them, also with the vendor first → name of the catalogue.
 
-    Returns: Plain text → name; of parts that are printed alike, none. Neither names nor aliases are among them.
+    Names printed for several accelerators are left out, and so are names and aliases of the catalogue.
 
     Examples
     --------
@@ -80,7 +80,7 @@ def printed_names() -> dict[str, str]:
 
 @cache
 def refused_accelerators() -> dict[str, str]:
-    """Return names that appear in published tables but stand for no part that can be computed.
+    """Return names of published tables that stand for no accelerator that can be computed → reason.
 
     Examples
     --------
@@ -88,7 +88,7 @@ def refused_accelerators() -> dict[str, str]:
     True
     """
     entries = read_entries(_folder().parent / "refused.toml", "refused", {"name", "why"})
-    return {entry["name"]: entry["why"] for entry in still_there(entries)}
+    return {entry["name"]: entry["why"] for entry in remaining_rules(entries)}
 
 
 def load_accelerator(name: str | Path) -> Accelerator:
@@ -125,7 +125,7 @@ def load_accelerator(name: str | Path) -> Accelerator:
     stem = plain_name(text)
     file = _folder() / f"{stem}.toml"
     if not stem or "/" in stem or not os.path.isfile(file):
-        # a long name may be one of another form; every part is read for those, so short ones come first
+        # a long name may be a vendor's; all entries are read for those, so short names come first
         target = accelerator_aliases().get(stem) or printed_names().get(stem)
         if target is None:
             raise _unknown(text, stem)
@@ -149,10 +149,9 @@ def _read(file: Path) -> Accelerator:
 
 
 def nearest_accelerators(name: str, count: int = 5) -> list[str]:
-    """Return the parts whose names or aliases look most like a name.
+    """Return the accelerators whose names or aliases are most similar, in a fixed order.
 
-    Returns: Names of parts: first those that the name is the beginning of, then those that look like it; in each
-      group the most alike first, in an order that is always the same. A vendor before the name is left away.
+    Names that begin with it come first. A vendor before the name is ignored.
 
     Examples
     --------
@@ -161,9 +160,9 @@ def nearest_accelerators(name: str, count: int = 5) -> list[str]:
     """
     names = {**{name: name for name in accelerator_names()}, **accelerator_aliases()}
     key = plain_name(name)
-    for vendor in {plain_name(load_accelerator(one).vendor) for one in accelerator_names()}:
+    for vendor in {plain_name(load_accelerator(accelerator_name).vendor) for accelerator_name in accelerator_names()}:
         key = key.removeprefix(f"{vendor}-")
-    begun = [one for one in names if key and one.startswith(f"{key}-")]
+    begun = [item for item in names if key and item.startswith(f"{key}-")]
     matches = [*nearest(key, begun, len(names), alike=0.0), *nearest(key, names, 8)]
     return list(dict.fromkeys(names[match] for match in matches))[:count]
 
@@ -178,18 +177,16 @@ def _unknown(text: str, stem: str) -> UnknownName:
 
 
 def split_count(text: str) -> tuple[int, str]:
-    """Split `6xrtx-pro-6000-ws` into the count and the name.
-
-    Returns: Count and name; the count is 1 if none is written.
+    """Return count and name of `6xrtx-pro-6000-ws`; the count is 1 if none is written.
 
     Examples
     --------
     >>> split_count("6xrtx-pro-6000-ws"), split_count("dgx-spark")
     ((6, 'rtx-pro-6000-ws'), (1, 'dgx-spark'))
     """
-    found = re.fullmatch(r"\s*(\d{1,6})\s*[xX×]\s*(\S.*?)\s*", text)
-    if found is None:
+    match = re.fullmatch(r"\s*(\d{1,6})\s*[xX×]\s*(\S.*?)\s*", text)
+    if match is None:
         return 1, text.strip()
-    if int(found[1]) == 0:
+    if int(match[1]) == 0:
         raise SpecError("asks for no accelerator", value=text)
-    return int(found[1]), found[2]
+    return int(match[1]), match[2]

@@ -1,4 +1,4 @@
-"""The door to `hardware_db/hosts`: a machine by name, by alias, from a file, or what `6xrtx-pro-6000-ws` implies."""
+"""Load a machine of `hardware_db/hosts` by name, alias or file, or the one implied by `6xrtx-pro-6000-ws`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["host_aliases", "host_names", "implied_host", "load_host", "load_machine"]
 
-#: accelerators in a scale-up network where no source says how many: those of an Open Compute baseboard (OAI UBB)
+#: accelerators in a scale-up network without a source: those of an Open Compute baseboard (OAI UBB)
 _DOMAIN = 8
 _SCALE_UP = {"nvlink": ("nvlink", "switch"), "infinity-fabric": ("xgmi", "mesh"), "hccs": ("hccs", "mesh")}
 
@@ -48,7 +48,7 @@ def host_names() -> tuple[str, ...]:
 
 @cache
 def host_aliases() -> dict[str, str]:
-    """Return other spellings of the names.
+    """Return alias → name.
 
     Examples
     --------
@@ -105,7 +105,7 @@ def _read(file: Path) -> Host:
     content = {"name": file.stem, **read_toml(file)}
     cards = content.get("cards")
     if isinstance(cards, list):
-        # A part that is not in the catalogue is a TOML file beside the host's.
+        # an accelerator outside the catalogue is a TOML file beside the host's
         for card in cards:
             part = card.get("accelerator") if isinstance(card, dict) else None
             if isinstance(part, str) and part.endswith(".toml"):
@@ -155,12 +155,13 @@ def load_machine(text: str | Path) -> Host:
         return _of_file(name)
     plain = plain_name(name)
     count, part = split_count(name)
-    # a number of a part of the catalogue is no host: found without reading every host for its aliases
+    # an accelerator of the catalogue with a count is no host: found without reading every host for its aliases
     counted = part != name and plain_name(part) in accelerator_names()
     if plain in host_names() or (not counted and plain in host_aliases()):
         return load_host(name)
     if part != name and not counted and plain_name(part) in (*host_names(), *host_aliases()):
-        # one of a host is the host, also where its part has the same name: a rack of 72 is no single card
+        # a single unit of a host is the host, also where its accelerator has the same name: a rack of 72 is no single
+        # card
         if count == 1:
             return load_host(part)
         raise _not_found(name, part, count)
@@ -173,7 +174,7 @@ def load_machine(text: str | Path) -> Host:
 
 
 def _of_file(name: str) -> Host:
-    """The machine of a file of a host, or of one or more of the part that a file describes."""
+    """Return the machine of a host file, or of one or more accelerators that a file describes."""
     count, file = (1, name) if os.path.exists(name) else split_count(name)
     if "cards" not in read_toml(file):
         return implied_host(load_accelerator(file), count, file=file)
@@ -183,7 +184,7 @@ def _of_file(name: str) -> Host:
 
 
 def _not_found(name: str, part: str, count: int) -> UnknownName:
-    """The error of a machine that is not known: what was meant, as it would be typed."""
+    """Return the error of an unknown machine, with the nearest names as they would be typed."""
     plain = plain_name(part)
     if count > 1 and plain in (*host_names(), *host_aliases()):
         host = load_host(part)
@@ -194,29 +195,29 @@ def _not_found(name: str, part: str, count: int) -> UnknownName:
         )
     parts = nearest_accelerators(plain)
     if part != name:
-        # a count was typed, so a part was meant
-        close = [f"{count}x{one}" if count > 1 else one for one in parts]
+        # with a count, an accelerator was meant
+        close = [f"{count}x{item}" if count > 1 else item for item in parts]
         hint = f"nearest: {', '.join(close)}" if close else "see `glmplan hardware list`"
         return UnknownName(f"is not a known accelerator; {hint}", value=part)
     hosts = nearest(plain, [*host_names(), *host_aliases()])
-    begun = [one for one in parts if one.startswith(f"{plain}-")]
-    close = list(dict.fromkeys([*begun, *(host_aliases().get(one, one) for one in hosts), *parts]))[:5]
+    begun = [item for item in parts if item.startswith(f"{plain}-")]
+    close = list(dict.fromkeys([*begun, *(host_aliases().get(item, item) for item in hosts), *parts]))[:5]
     hint = f"nearest: {', '.join(close)}" if close else "see `glmplan hardware list`"
     return UnknownName(f"is not a known host or accelerator; {hint}", value=name)
 
 
 def implied_host(accelerator: Accelerator | str, count: int, *, file: str = "") -> Host:
-    """Describe the machine that is meant when only a number of accelerators is given.
+    """Return the generic machine for a number of accelerators; `assumptions` lists all that is assumed.
 
-    - `file`: The file that describes the part, where the catalogue does not have it.
-    - Returns: A generic machine; everything taken for granted stands in `assumptions`.
+    `file` describes an accelerator that the catalogue does not have.
 
     Notes
     -----
-    PCIe parts: each on an x16 port of its own, on two sockets beyond seven; there NCCL is left to find its rings,
-    which it does badly, so a plan for a real machine of eight cards should name it. Parts with a scale-up network: as
-    many in one domain as the part says; more than that are several nodes, and the network between them stays unknown.
-    Cards without peer to peer (`peer_to_peer`: GeForce) copy through host memory, as their stock driver does.
+    PCIe accelerators: each on an x16 port of its own, on two sockets beyond seven; there NCCL finds its rings by
+    itself, which it does badly, so a plan for a real machine of eight cards should name it. Accelerators with a
+    scale-up network: as many in one domain as the data sheet says; more than that are several nodes, and the network
+    between them stays unknown. Cards without peer to peer (`peer_to_peer`: GeForce) copy through host memory, as their
+    stock driver does.
 
     Examples
     --------
@@ -263,7 +264,7 @@ def _implied(part: Accelerator, count: int) -> Host:
 
 
 def _with_scale_up(part: Accelerator, count: int) -> dict[str, Any]:
-    """Return what a machine around a scale-up network looks like."""
+    """Return the description of a machine around a scale-up network."""
     kind, topology = _SCALE_UP[str(part.scaleup)]
     domain = part.scaleup_domain or _DOMAIN
     inside = min(count, domain)
@@ -293,7 +294,7 @@ def _with_scale_up(part: Accelerator, count: int) -> dict[str, Any]:
 
 
 def _on_root_ports(part: Accelerator, count: int) -> dict[str, Any]:
-    """Return what a machine with each card on a root port of its own looks like."""
+    """Return the description of a machine with each card on a root port of its own."""
     apart = part.peer_to_peer is False
     sockets = 1 if count <= 7 else 2
     on_each = -(-count // sockets)
@@ -320,7 +321,7 @@ def _on_root_ports(part: Accelerator, count: int) -> dict[str, Any]:
 
 
 def _link(part: Accelerator) -> dict[str, Any]:
-    """Return the PCIe link of a part, empty where it is not published."""
+    """Return the PCIe link of an accelerator, empty where it is not published."""
     if part.pcie_generation is None or part.pcie_lanes is None:
         return {}
     return {"link": {"generation": min(part.pcie_generation, 6), "lanes": min(part.pcie_lanes, 16)}}

@@ -1,7 +1,7 @@
-"""The door to `model_specs/`: one file, one model; the stem is the name.
+"""Load a model of `model_specs/`, one file for each, by name, alias or Hugging Face name.
 
-A name that is there reads one file. Aliases and Hugging Face names are looked up in the heads of all files, which are
-read without parsing the rest.
+A catalogue name reads one file. Aliases and Hugging Face names are looked up in the heads of all files, without parsing
+the rest.
 """
 
 from __future__ import annotations
@@ -48,9 +48,7 @@ def model_names() -> tuple[str, ...]:
 
 @lru_cache(maxsize=1)
 def model_aliases() -> dict[str, str]:
-    """Return every alias and Hugging Face name → the name of the catalogue.
-
-    Returns: Lower-case aliases; names of the catalogue are not repeated.
+    """Return lower-case alias or Hugging Face name → name of the catalogue.
 
     Examples
     --------
@@ -72,9 +70,7 @@ def model_aliases() -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def model_repositories() -> dict[str, str]:
-    """Return every repository of a checkpoint → the name of the catalogue's model.
-
-    Returns: Repositories in lower case, owner included; the first model that names one has it.
+    """Return lower-case repository of a checkpoint, owner included → first model that names it.
 
     Examples
     --------
@@ -82,16 +78,16 @@ def model_repositories() -> dict[str, str]:
     'glm-5.1'
     """
     folder = data_folder("model_specs")
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for name in model_names():
         for line in text_lines(folder / f"{name}.toml"):
             if line.startswith("repository = "):
-                found.setdefault(line.partition("=")[2].strip().strip('"').lower(), name)
-    return found
+                result.setdefault(line.partition("=")[2].strip().strip('"').lower(), name)
+    return result
 
 
 def _head(path: Path) -> dict[str, Any]:
-    """Read what stands before the first table of a file."""
+    """Return the content of a file before its first table."""
     lines = list(takewhile(lambda line: not line.startswith("["), text_lines(path)))
     try:
         return rtoml.loads("".join(lines))
@@ -140,9 +136,7 @@ def load_model(name: str) -> ModelSpec:
 
 
 def load_model_file(path: str | Path) -> ModelSpec:
-    """Read and check one model file.
-
-    `path`: A TOML file in the form of `model_specs/`.
+    """Read and check one model file in the form of `model_specs/`.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Names as people write them in tables of runs → the names of the catalogues, formats and engines used here."""
+"""Map names in tables of runs and in quotes to the names of models, accelerators, formats and engines."""
 
 from __future__ import annotations
 
@@ -69,10 +69,9 @@ def _names() -> dict[str, Any]:
 
 
 def model_name(name: str) -> str:
-    """Return the catalogue name behind a model name of a table; other names come back in lower case.
+    """Return the canonical name of a model in a table, in lower case; the catalogue need not have it.
 
-    - `name`: Name as written; a leading ``owner/`` is dropped.
-    - Returns: Canonical name, not necessarily one that the catalogue has.
+    A leading ``owner/`` is dropped.
 
     Examples
     --------
@@ -86,10 +85,9 @@ def model_name(name: str) -> str:
 
 
 def accelerator_name(name: str) -> str:
-    """Return the catalogue name behind an accelerator name of a table.
+    """Return the canonical name of an accelerator in a table; the catalogue need not have it.
 
-    - `name`: Name as written; a remark in parentheses is dropped.
-    - Returns: Canonical name, not necessarily one that the catalogue has.
+    A remark in parentheses is dropped.
 
     Examples
     --------
@@ -103,7 +101,7 @@ def accelerator_name(name: str) -> str:
 
 
 def own_images() -> tuple[str, ...]:
-    """Return how the names of container images begin that hold an engine as it is released.
+    """Return the prefixes of container images that hold an engine as released.
 
     Examples
     --------
@@ -114,7 +112,7 @@ def own_images() -> tuple[str, ...]:
 
 
 def refusal(kind: str, name: str) -> str | None:
-    """Return why a name of the tables cannot be resolved, or None.
+    """Return the reason for which a name of the tables cannot be resolved, or None.
 
     Examples
     --------
@@ -127,7 +125,7 @@ def refusal(kind: str, name: str) -> str | None:
 
 
 def engine_name(text: str) -> str | None:
-    """Return the engine behind a cell such as ``TensorRT 10.11, CUDA 12.9``, or None if it names none.
+    """Return the engine of a cell such as ``TensorRT 10.11, CUDA 12.9``, or None.
 
     Examples
     --------
@@ -142,9 +140,7 @@ def engine_name(text: str) -> str | None:
 
 
 def engine_release(version: str | None) -> tuple[int, ...] | None:
-    """Return the numeric release of an engine version, so that versions can be ordered.
-
-    Returns: Release numbers; None when the text does not begin with one (container tags, ``nightly``).
+    """Return the numeric release of an engine version, for ordering; None for container tags and ``nightly``.
 
     Examples
     --------
@@ -153,16 +149,15 @@ def engine_release(version: str | None) -> tuple[int, ...] | None:
     >>> engine_release("TensorRT 10.11") is None  # the release of TensorRT says nothing of TensorRT-LLM's
     True
     """
-    found = _RELEASE.match(version.strip()) if version and not _NO_RELEASE.match(version) else None
-    return tuple(int(part) for part in found.group(1).split(".")) if found else None
+    result = _RELEASE.match(version.strip()) if version and not _NO_RELEASE.match(version) else None
+    return tuple(int(part) for part in result.group(1).split(".")) if result else None
 
 
 def weights_name(text: str) -> str | None:
-    """Return the weight format behind a cell, or None if it does not say.
+    """Return the weight format of a cell such as ``int4 (native W4A16 Marlin)``, or None.
 
-    - `text`: The cell: ``bfloat16``, ``int4 (native W4A16 Marlin)``, ``Q8_K_XL``, ``MLX 2.906 bpw``.
-    - Returns: Format; a mixture of known size is ``bpw:`` and its bits for each weight. A label of several formats
-      comes back whole: which tensors are in which the model's checkpoints must say.
+    A mixture of known size is ``bpw:`` and its bits for each weight. A label of several formats is returned as it is:
+    the model's checkpoints must say which tensors have which.
 
     Examples
     --------
@@ -175,19 +170,19 @@ def weights_name(text: str) -> str | None:
     plain = key if key in _WEIGHTS else key.partition("(")[0].strip()
     if plain in _WEIGHTS:
         return _WEIGHTS[plain]
-    if found := _BITS_PER_WEIGHT.search(key):
-        return f"bpw:{found.group(1)}"
+    if result := _BITS_PER_WEIGHT.search(key):
+        return f"bpw:{result.group(1)}"
     if len(formats_named(plain)) > 1:
         return plain
-    if found := _GGUF.search(plain) or _PLAIN.search(plain):
-        return found.group(1)
+    if result := _GGUF.search(plain) or _PLAIN.search(plain):
+        return result.group(1)
     if "4-bit" in plain:
         return "int4"
     return plain
 
 
 def formats_named(label: str) -> tuple[str, ...]:
-    """Return the formats that a label of weights names.
+    """Return the formats in a label of weights.
 
     Examples
     --------
@@ -198,7 +193,7 @@ def formats_named(label: str) -> tuple[str, ...]:
 
 
 def kv_name(text: str) -> str | None:
-    """Return the KV cache format behind a cell; ``auto`` and an empty cell leave it to the engine.
+    """Return the KV cache format of a cell; None for ``auto`` and empty cells: the engine decides.
 
     Examples
     --------
@@ -212,30 +207,17 @@ def kv_name(text: str) -> str | None:
     return {"": None, "auto": None, "unknown": None, "bfloat16": "bf16", "fp16": "f16"}.get(key, key)
 
 
-# What quotes call things: part numbers instead of names, and the words over their columns.
-
-
 @dataclass(frozen=True, slots=True)
 class HeaderWords:
-    """Words over columns.
+    """Phrases in the tables of quotes."""
 
-    Attributes
-    ----------
-    columns : dict of str to tuple of str
-        What a column holds → phrases over it, the longest first.
-    totals : frozenset of str
-        Phrases that begin a line of sums.
-    taxes : frozenset of str
-        Words that stand in a line of taxes.
-    """
-
-    columns: dict[str, tuple[str, ...]]
-    totals: frozenset[str]
-    taxes: frozenset[str]
+    columns: dict[str, tuple[str, ...]]  # content of a column → its header phrases, the longest first
+    totals: frozenset[str]  # begin of a line of sums
+    taxes: frozenset[str]  # in a line of taxes
 
 
 def plain_words(text: object) -> str:
-    """A text in small letters without accents, signs and double spaces.
+    """Return a text in lower case without accents, signs and double spaces.
 
     Examples
     --------
@@ -248,15 +230,13 @@ def plain_words(text: object) -> str:
 @lru_cache(maxsize=20_000)
 def _plain(text: str) -> str:
     bare = unicodedata.normalize("NFKD", text.replace("ß", "ss"))
-    letters = "".join(one if one.isalnum() else " " for one in bare if not unicodedata.combining(one))
+    letters = "".join(item if item.isalnum() else " " for item in bare if not unicodedata.combining(item))
     return " ".join(letters.lower().split())
 
 
 @lru_cache(maxsize=1)
 def part_numbers() -> dict[str, str]:
-    """Part numbers of cards and of nodes with their accelerators.
-
-    Returns: Number without signs, in small letters → name of an accelerator, or a machine as ``--on`` takes it.
+    """Return part number in lower case without signs → accelerator, or machine as ``--on`` takes it.
 
     Examples
     --------
@@ -264,18 +244,18 @@ def part_numbers() -> dict[str, str]:
     ('l40s', '8xb200-sxm')
     """
     path = data_folder("hardware_db") / "quotes" / "skus.toml"
-    found = {}
-    for one in read_entries(path, "skus", {"number", "accelerator", "on"}):
-        named = [one[kind] for kind in ("accelerator", "on") if kind in one]
+    result = {}
+    for entry in read_entries(path, "skus", {"number", "accelerator", "on"}):
+        named = [entry[kind] for kind in ("accelerator", "on") if kind in entry]
         if len(named) != 1:
-            raise SpecError("names one accelerator or one machine", file=path, field="skus", value=one["number"])
-        found[plain_words(one["number"]).replace(" ", "")] = named[0]
-    return found
+            raise SpecError("names one accelerator or one machine", file=path, field="skus", value=entry["number"])
+        result[plain_words(entry["number"]).replace(" ", "")] = named[0]
+    return result
 
 
 @lru_cache(maxsize=1)
 def header_words() -> HeaderWords:
-    """Words over the columns of quotes.
+    """Return the phrases of quotes.
 
     Examples
     --------

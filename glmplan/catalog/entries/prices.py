@@ -1,7 +1,7 @@
-"""Prices of `hardware_db/prices/`, a buyer's own in their place, and the one quotation that a question gets.
+"""Return quotations from `hardware_db/prices/` and a buyer's own prices.
 
-Sources contradict each other. A quotation is the median of what is not stale, with the lowest and the highest beside
-it; it says when it had to take what is stale, and never mixes currencies.
+Sources contradict each other. A quotation is the median of the entries that are not stale, with the lowest and the
+highest; it is marked stale when there are only stale ones, and never mixes currencies.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 
-#: source of what the buyer says
+#: source of a buyer's own price
 GIVEN = "given with the question"
 #: words of an override → kind and term
 _WORDS = {
@@ -51,41 +51,29 @@ _PLACES = {"electricity": "power", "colocation": "colocation"}
 
 @dataclass(frozen=True, slots=True)
 class Quotation:
-    """What something costs.
+    """Price of one thing."""
 
-    Attributes
-    ----------
-    value, low, high : float
-        Median, lowest and highest of the entries, [unit of money]
-    currency : str
-        Of all three.
-    stale : bool
-        Whether all that there is is older than 180 days.
-    entries : tuple of Price
-        What it rests on, as published.
-    """
-
-    value: float
+    value: float  # median of the entries, in `currency`
     low: float
     high: float
     currency: str
-    stale: bool
-    entries: tuple[Price, ...]
+    stale: bool  # all entries are older than 180 days
+    entries: tuple[Price, ...]  # as published
 
     @property
     def given(self) -> bool:
-        """Whether the buyer gave it."""
-        return all(one.given for one in self.entries)
+        """Return True for a buyer's own price."""
+        return all(entry.given for entry in self.entries)
 
     @property
     def dates(self) -> tuple[str, str]:
-        """Dates of the oldest and the newest entry."""
-        found = sorted(one.date for one in self.entries)
-        return found[0], found[-1]
+        """Return the dates of the oldest and the newest entry."""
+        result = sorted(entry.date for entry in self.entries)
+        return result[0], result[-1]
 
     @property
     def words(self) -> str:
-        """The quotation in words."""
+        """Return the quotation as text."""
         span = f" ({self.low:,g} to {self.high:,g})" if self.high > self.low else ""
         when = " to ".join(dict.fromkeys(self.dates))
         old = ", STALE" if self.stale else ""
@@ -94,9 +82,7 @@ class Quotation:
 
 @lru_cache(maxsize=4)
 def load_prices(folder: Path | None = None) -> tuple[Price, ...]:
-    """Read all published prices.
-
-    `folder`: Folder with a CSV file for each kind; the shipped one by default.
+    """Read all published prices; `folder` has a CSV file for each kind.
 
     Examples
     --------
@@ -109,7 +95,7 @@ def load_prices(folder: Path | None = None) -> tuple[Price, ...]:
 
 @lru_cache(maxsize=1)
 def load_terms() -> dict[str, Term]:
-    """Read what a cost needs besides prices.
+    """Read the further terms of a cost.
 
     Examples
     --------
@@ -117,32 +103,31 @@ def load_terms() -> dict[str, Term]:
     1.54
     """
     file = data_folder("hardware_db") / "prices" / "terms.toml"
-    found = [validated(Term, entry, file) for entry in read_toml(file)["terms"]]
-    return {one.name: one for one in found}
+    result = [validated(Term, entry, file) for entry in read_toml(file)["terms"]]
+    return {item.name: item for item in result}
 
 
 def _rows(path: Path, kind: str | None = None, given: bool = False) -> list[Price]:
     header, *lines = read_table(path) or [[]]
     by_unit = {per: kind for kind, per in PER.items()}
-    found = []
+    result = []
     for number, line in enumerate(lines, start=2):
         place = f"{path}:{number}"
         if len(line) > len(header):
             raise SpecError("has more cells than columns", file=place)
         row = {name: text for name, text in zip(header, line, strict=False) if text}
         row.setdefault("kind", kind or by_unit.get(row.get("per", ""), ""))
-        found.append(validated(Price, row | {"given": given}, place))
-    return found
+        result.append(validated(Price, row | {"given": given}, place))
+    return result
 
 
 def given_prices(words: Iterable[str], today: date) -> list[Price]:
     """Read prices that a buyer gives.
 
-    - `words`: ``PART=8500`` to buy, ``PART:rent=2.10`` for an accelerator hour, ``MODEL:input=0.6`` (``output``,
-      ``cached``) for a million tokens of an API, ``electricity=0.25`` for a kWh, ``colocation=180`` for a kW and
-      month, each with a currency where it is not USD (``"PART=8500 EUR"``), or a CSV file with the columns of
-      `hardware_db/prices/`.
-    - `today`: The day of the question, which is the date of what has none.
+    ``PART=8500`` to buy, ``PART:rent=2.10`` for an accelerator hour, ``MODEL:input=0.6`` (``output``, ``cached``) for a
+    million tokens of an API, ``electricity=0.25`` for a kWh, ``colocation=180`` for a kW and month, each with a
+    currency where it is not USD (``"PART=8500 EUR"``), or a CSV file with the columns of `hardware_db/prices/`. `today`
+    is the date of prices without one.
 
     Examples
     --------
@@ -150,13 +135,13 @@ def given_prices(words: Iterable[str], today: date) -> list[Price]:
     >>> one.part, one.price, one.kind, one.currency
     ('rtx-pro-6000-ws', 8500.0, 'buy', 'USD')
     """
-    found = []
+    result = []
     for word in words:
         if "=" not in word and word.lower().endswith(".csv"):
-            found += _rows(Path(word), given=True)
+            result += _rows(Path(word), given=True)
         else:
-            found.append(_given(word, today))
-    return found
+            result.append(_given(word, today))
+    return result
 
 
 def _given(word: str, today: date) -> Price:
@@ -184,7 +169,7 @@ def _given(word: str, today: date) -> Price:
 
 
 def prices_with(words: Sequence[str] = (), *, today: date, folder: Path | None = None) -> tuple[Price, ...]:
-    """Published prices with a buyer's own in place of those for the same thing.
+    """Return published prices with a buyer's own in place of those for the same thing.
 
     Examples
     --------
@@ -196,26 +181,26 @@ def prices_with(words: Sequence[str] = (), *, today: date, folder: Path | None =
     """
     given = given_prices(words, today)
     everything = load_prices(folder)
-    _check_names(given, {one.part for one in everything})
-    published = [one for one in everything if not one.later(today)]
-    later = [one.date for one in everything if one.later(today)]
-    # a folder of prices without days is of any day
-    if later and all(first_day(one.date) is None for one in published):
+    _check_names(given, {item.part for item in everything})
+    published = [item for item in everything if not item.later(today)]
+    later = [item.date for item in everything if item.later(today)]
+    # a folder of prices without days holds for any day
+    if later and all(first_day(item.date) is None for item in published):
         message = f"is before the first published price, of {min(later)}"
         raise SpecError(message, field="--today", value=today.isoformat())
-    # whoever gives one API price of a model gives an offer of his own: what he leaves out is not filled in by others
-    replaced = {(one.kind, one.part) for one in given}
-    return (*given, *(one for one in published if (one.kind, one.part) not in replaced))
+    # one API price of a buyer is a full offer: the other prices of the model are not added
+    replaced = {(item.kind, item.part) for item in given}
+    return (*given, *(item for item in published if (item.kind, item.part) not in replaced))
 
 
 def _check_names(given: Iterable[Price], published: set[str]) -> None:
-    """Refuse a price that no question would look at: the published one would stay in place of one that is mistyped."""
+    """Refuse a price that is never looked up: a typing error would leave the published price in effect."""
     known = {*published, *accelerator_names(), *host_names(), *host_aliases(), *model_names(), *_PLACES}
-    for one in given:
-        part = re.sub(r"^\d+x", "", one.part)
+    for item in given:
+        part = re.sub(r"^\d+x", "", item.part)
         if part not in known and accelerator_aliases().get(part) is None:
             message = "is neither a part, a machine nor a model whose price is asked for"
-            raise SpecError(message, field="--price", value=one.part, choices=sorted(known))
+            raise SpecError(message, field="--price", value=item.part, choices=sorted(known))
 
 
 def quotation(
@@ -227,12 +212,10 @@ def quotation(
     terms: Collection[str] = (),
     region: str | None = None,
 ) -> Quotation:
-    """What something costs, of all that is published.
+    """Return the quotation of a part from all prices.
 
-    - `part`: What is priced, as a `Price` names it.
-    - `terms`: Terms that count; all by default. What the buyer gives counts under any.
-    - Returns: Median and range of what is not stale, for one accelerator where the price is of several; of what is
-      stale where there is nothing else.
+    `terms` that count, by default all; a buyer's own price counts under any. Prices of several accelerators are divided
+    by their number; stale ones count only where there are no others.
 
     Examples
     --------
@@ -240,30 +223,27 @@ def quotation(
     >>> found.low, found.high, found.stale
     (8000.0, 10000.0, False)
     """
-    rows = [one for one in prices if one.kind == kind and one.part == part]
-    rows = [one for one in rows if one.given or not terms or one.term in terms]
-    rows = [one for one in rows if one.given or region is None or one.region == region]
+    rows = [price for price in prices if price.kind == kind and price.part == part]
+    rows = [row for row in rows if row.given or not terms or row.term in terms]
+    rows = [row for row in rows if row.given or region is None or row.region == region]
     if not rows:
         said = {"rent": ":rent", "api": ":input"}.get(kind, "")
         which = f" ({', '.join(terms)})" if terms else ""
         raise UnknownFact(f"no price to {kind} {part}{which} is known: give one with --price {part}{said}=NUMBER")
-    fresh = [one for one in rows if not one.stale(today)]
+    fresh = [row for row in rows if not row.stale(today)]
     used = fresh or rows
-    money = {one.currency for one in used}
+    money = {item.currency for item in used}
     if len(money) > 1:
         raise SpecError(
             f"prices are in {', '.join(sorted(money))}: give them in one currency", field="--price", value=part
         )
-    each = [one.each if kind in ("buy", "rent") and one.of == "accelerator" else one.price for one in used]
+    each = [item.each if kind in ("buy", "rent") and item.of == "accelerator" else item.price for item in used]
     return Quotation(statistics.median(each), min(each), max(each), money.pop(), not fresh, tuple(used))
-
-
-# Delivery times that somebody published, of `hardware_db/prices/delivery.csv`.
 
 
 @lru_cache(maxsize=1)
 def load_deliveries() -> tuple[Delivery, ...]:
-    """Read all published delivery times.
+    """Read all published delivery times (`hardware_db/prices/delivery.csv`).
 
     Examples
     --------
@@ -279,13 +259,11 @@ def load_deliveries() -> tuple[Delivery, ...]:
 
 
 def deliveries_of(part: str) -> tuple[Delivery, ...]:
-    """What is published of a part; sources may contradict each other.
-
-    Returns: Empty where nobody whom we read publishes a time.
+    """Return the published delivery times of an accelerator; sources may contradict each other.
 
     Examples
     --------
     >>> len(deliveries_of("b200-sxm")) > 1, deliveries_of("rtx-3090")
     (True, ())
     """
-    return tuple(one for one in load_deliveries() if one.part == part)
+    return tuple(delivery for delivery in load_deliveries() if delivery.part == part)

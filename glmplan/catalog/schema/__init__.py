@@ -1,1 +1,1 @@
-"""The form of data files: frozen records that are checked when they are read."""
+"""Frozen records of the data files, validated when they are read."""

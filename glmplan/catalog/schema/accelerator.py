@@ -1,8 +1,8 @@
-"""An accelerator as its data sheet says it: peaks, memory, links, power, each with a source.
+"""Record of an accelerator's data sheet: peaks, memory, links, power, each with a source.
 
-Nothing here is an achieved figure. What was measured on a part stands apart in `measured`, and how much of a peak an
-engine reaches is a fit in `calibration/fits`. A figure nobody published stays `None`, and asking for it raises
-`UnknownFact` with the names of the fields.
+No figure is an achieved one: measurements are in `measured`, and the share of a peak that an engine reaches is a fit in
+`calibration/fits`. An unpublished figure is `None`, and requesting it raises `UnknownFact` with the names of the
+fields.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 Precision = Literal["bf16", "fp8", "fp4", "int8"]
-#: Precisions with a dense peak rate of their own.
+#: precisions with a dense peak rate of their own
 PRECISIONS: tuple[Precision, ...] = ("bf16", "fp8", "fp4", "int8")
 
 _DIMENSION = {
@@ -50,7 +50,7 @@ def _quantity(field: str, text: str) -> float:
 
 
 class Contradiction(Frozen):
-    """One of several published values of a field, and whether it is the one in use."""
+    """One of several published values of a field; `used`: the one in use."""
 
     field: str
     value: str
@@ -60,12 +60,12 @@ class Contradiction(Frozen):
 
     @property
     def quantity(self) -> float:
-        """The value, [base unit of the field]."""
+        """Return the value in the base unit of the field."""
         return _quantity(self.field, self.value)
 
 
 class Measured(Frozen):
-    """A figure measured on the part, never used in place of the data sheet."""
+    """Figure measured on the accelerator, never used in place of the data sheet."""
 
     field: str
     value: str
@@ -79,12 +79,12 @@ class Measured(Frozen):
 
     @property
     def quantity(self) -> float:
-        """The value, [base unit of the field]."""
+        """Return the value in the base unit of the field."""
         return _quantity(self.field, self.value)
 
 
 class Implied(Frozen):
-    """What published speeds would imply for an unpublished figure: a lower bound to argue with, not a specification."""
+    """Bounds of an unpublished figure implied by published speeds, not a specification."""
 
     field: str
     low: str
@@ -94,7 +94,7 @@ class Implied(Frozen):
 
     @property
     def bounds(self) -> tuple[float, float | None]:
-        """Lower and upper bound, [base unit of the field]."""
+        """Return lower and upper bound in the base unit of the field."""
         return _quantity(self.field, self.low), _quantity(self.field, self.high) if self.high else None
 
 
@@ -106,10 +106,7 @@ class PowerPoint(Frozen):
 
 
 class ServedPoint(Frozen):
-    """How fast a served model decodes under a power limit, with so many requests at once.
-
-    `speed` is its rate over that under the lowest limit of the same number of requests.
-    """
+    """Decode speed of a served model under a power limit, relative to the lowest limit at the same concurrency."""
 
     power: Watts
     requests: int = Field(ge=1)
@@ -117,22 +114,7 @@ class ServedPoint(Frozen):
 
 
 class Accelerator(Frozen):
-    """One part: a card, a module, a system on chip, or a CPU socket that computes.
-
-    `cooling` is that of a card: open fans blow into the machine, a blower out of it, passive cards need its air flow; a
-    module has none of its own. `printed_as` are names that only the vendor's tools use. `rated` is another part with
-    the same chip and memory and a higher power limit, which was measured under the `tdp` of this one; this one has no
-    published matrix rates.
-
-    Examples
-    --------
-    >>> from glmplan.catalog.entries.accelerators import load_accelerator
-    >>> part = load_accelerator("rtx-pro-6000-ws")
-    >>> part.compute_capability, part.need("memory_bandwidth"), part.supports("fp4")
-    ('12.0', 1792000000000.0, True)
-    >>> load_accelerator("h100-sxm").supports("fp4")
-    False
-    """
+    """Accelerator: a card, a module, a system on chip, or a CPU socket that computes."""
 
     name: str
     full_name: str
@@ -140,9 +122,11 @@ class Accelerator(Frozen):
     vendor: str
     aliases: tuple[str, ...] = ()
     alias_notes: dict[str, str] = Field(default_factory=dict)
-    printed_as: tuple[str, ...] = ()
+    printed_as: tuple[str, ...] = ()  # names that only the vendor's tools use
     compute_capability: str | None = None
     same_chip: str | None = None
+    #: accelerator with the same chip and memory and a higher power limit, measured under the `tdp` of this one, which
+    #: has no published matrix rates
     rated: str | None = None
     multiprocessors: int | None = Field(default=None, ge=1)
 
@@ -154,6 +138,7 @@ class Accelerator(Frozen):
     peak: dict[Precision, FlopPerSecond] = Field(default_factory=dict)
     unsupported: tuple[Precision, ...] = ()
     tdp: Watts | None = None
+    #: of a card: open fans blow into the machine, a blower out of it, passive cards need its air flow
     cooling: Literal["open-fans", "blower", "passive"] | None = None
 
     pcie_generation: int | None = Field(default=None, ge=1, le=8)
@@ -204,9 +189,7 @@ class Accelerator(Frozen):
         return self
 
     def figure(self, field: str) -> float | None:
-        """Return a figure, or None if it is not published.
-
-        Returns: The figure, [base unit of the field].
+        """Return a figure in the base unit of its field, or None if it is not published.
 
         Examples
         --------
@@ -225,9 +208,7 @@ class Accelerator(Frozen):
         return value
 
     def need(self, *fields: str) -> Any:
-        """Return figures, or say which of them nobody published.
-
-        Returns: One figure for one field, a tuple for several, [base unit of each field].
+        """Return one figure, or a tuple of several, in base units; raise if any is not published.
 
         Examples
         --------
@@ -249,7 +230,7 @@ class Accelerator(Frozen):
         return values[0] if len(values) == 1 else values
 
     def supports(self, precision: Precision) -> bool | None:
-        """Say whether the silicon multiplies matrices in a precision.
+        """Return True if the hardware multiplies matrices in a precision; None: unknown.
 
         Examples
         --------
@@ -263,17 +244,17 @@ class Accelerator(Frozen):
 
     @property
     def link_kind(self) -> Literal["nvlink", "pcie"] | None:
-        """`nvlink` for any switched or meshed scale-up fabric between accelerators of one host, `pcie` without one."""
+        """Return `nvlink` for any scale-up fabric between accelerators of one host, `pcie` without one."""
         if self.scaleup in ("nvlink", "infinity-fabric", "hccs"):
             return "nvlink"
         return "pcie" if self.pcie_generation is not None or self.scaleup == "pcie" else None
 
     @property
     def runs_on_one_memory(self) -> bool:
-        """Whether the part has one memory with its processor, and no published matrix rate.
+        """Return True with one memory for accelerator and processor, and no published matrix rate.
 
-        Such parts are answered for decoding, by bytes. Those whose matrix rate is known (Strix Halo, DGX Spark) are
-        answered as accelerators: their kernels and engines were measured, which tells more than bytes do.
+        Only decode is predicted for these, by bytes. Others with one memory (Strix Halo, DGX Spark) are predicted as
+        accelerators, with their measured kernels and engines.
 
         Examples
         --------
@@ -285,7 +266,7 @@ class Accelerator(Frozen):
 
     @property
     def sm(self) -> int | None:
-        """Compute capability as NVIDIA tools write it (12.0 → 120), [-]; None for other vendors."""
+        """Return the compute capability as NVIDIA tools write it (12.0 → 120); None for other vendors."""
         if self.compute_capability is None or "." not in self.compute_capability:
             return None
         return int(self.compute_capability.replace(".", ""))

@@ -1,7 +1,7 @@
-"""What an engine cannot do where ("walls"), what it does when nobody says otherwise ("defaults"), and how it runs.
+"""Records of engine facts: how an engine runs, its defaults, limitations and versions.
 
-All are facts with a source. A wall says when it stands (`when`), from which version until which, what happens, what it
-costs as far as somebody measured it, and what to do.
+All are facts of `hardware_db/engines` with a source. Entries hold from version `since` (included) until `until`
+(excluded). Names of models, accelerators and compute capabilities may be patterns with `*`.
 """
 
 from __future__ import annotations
@@ -41,13 +41,10 @@ __all__ = [
 ]
 
 
-# How an engine runs a model and keeps its KV cache: facts of `hardware_db/engines`, each with a source.
-
-
 class AttentionBackends(Frozen):
-    """Names that an engine's option for its attention backend takes.
+    """Values of an engine's option for its attention backend.
 
-    `since`: the first version that was read; the list holds until the next one. None is a build of others, whose names
+    `since` is the first version that was read; the list holds until the next one. None: a build of others, whose names
     hold in any version.
     """
 
@@ -58,26 +55,18 @@ class AttentionBackends(Frozen):
 
 
 class CacheFormat(Frozen):
-    """A format in which an engine can keep the KV cache.
-
-    The first of an engine is what it takes when nobody says. `written` is how the engine's own option names it; None
-    needs no option; `named`, since `named_since`, is the name of such a format for where the engine would by itself
-    take another. `packed` is its name for sparse latents and compressed entries. `when_short`: a plan that lacks
-    room takes it, on a part that multiplies in `silicon`.
-    `quantised`: weights that are stored in fewer than 16 bits bring it with them where their checkpoint does not say.
-    `indexed_on`: compute capabilities, patterns allowed, on which models with an indexer take it, whatever their
-    checkpoint says.
-    """
+    """Format in which an engine can keep the KV cache; the first one of an engine is its default."""
 
     format: str
-    written: str | None = None
-    named: str | None = None
+    written: str | None = None  # value of the engine's option; None: no option needed
+    named: str | None = None  # value since `named_since` where the engine would choose another format by itself
     named_since: str | None = None
-    packed: str | None = None
+    packed: str | None = None  # value for sparse latents and compressed entries
     since: str | None = None
-    silicon: Precision | None = None
-    when_short: bool = False
-    quantised: bool = False
+    silicon: Precision | None = None  # with `when_short`: precision that the accelerator must multiply in
+    when_short: bool = False  # True: a plan that is short of memory takes it
+    quantised: bool = False  # True: default for weights below 16 bits whose checkpoint names no format
+    #: compute capabilities on which models with an indexer take it, whatever their checkpoint says
     indexed_on: tuple[str, ...] = ()
     note: str | None = None
     source: str
@@ -91,93 +80,61 @@ class CacheFormat(Frozen):
 
 
 class CacheLayout(Frozen):
-    """How an engine lays out its cache.
+    """Layout of an engine's cache."""
 
-    `packed_latent`: FP8 latents of sparse attention are stored as ``fp8_ds_mla``; `packed_rotary`: rotary values that
-    the packed form has room for whether a model has them or not. `index_keys`: the keys of the sparse
-    indexer are cached. `dense_drops_indexer`: attending densely for want of kernels leaves the indexer out: its
-    weights, its keys and the packed form of the latent. `united_pages`: in models with recurrent layers, blocks of
-    attention grow until their page is as large as a recurrent state. `convolution`: bytes of a value of the windows of
-    convolutions, which a recurrent state keeps besides. `plain_index_keys`: keys of the indexer of latent attention are
-    cached in the format of the cache.
-    """
-
-    packed_latent: bool
-    packed_rotary: int = 0
-    index_keys: bool
+    packed_latent: bool  # True: FP8 latents of sparse attention are stored as ``fp8_ds_mla``
+    packed_rotary: int = 0  # rotary values for which the packed form has room in every model
+    index_keys: bool  # True: keys of the sparse indexer are cached
+    #: True: attending densely without sparse kernels drops the indexer's weights, its keys and the packed form
     dense_drops_indexer: bool = False
+    #: True: with recurrent layers, attention blocks grow until their page is as large as a recurrent state
     united_pages: bool = False
-    convolution: float = 2.0
-    plain_index_keys: bool = False
+    convolution: float = 2.0  # bytes of a value of the convolution windows in a recurrent state
+    plain_index_keys: bool = False  # True: index keys of latent attention are in the format of the cache
     source: str
 
     def without_indexer(self) -> CacheLayout:
-        """The layout of a model whose indexer was left out: that of ordinary latent attention."""
+        """Return the layout of a model without its indexer: that of ordinary latent attention."""
         return self.model_copy(update={"packed_latent": False, "index_keys": False, "plain_index_keys": False})
 
 
 class Apart(Frozen):
-    """How an engine computes prompts on servers of their own and hands keys and values over (disaggregation).
+    """Disaggregated serving: prompts on servers of their own, with a hand-over of the cache."""
 
-    `since`: the first release that a source shows serving so. `prefill`, `decode`: what each kind of server is told
-    beside its layout. `router`: what stands before them.
-    """
-
-    since: str
-    prefill: str
-    decode: str
-    router: str
+    since: str  # first release that a source shows
+    prefill: str  # options of a prompt server besides its layout
+    decode: str  # options of a decode server
+    router: str  # program in front of them
     source: str
 
 
 class Adapters(Frozen):
-    """How an engine keeps low-rank adapters (LoRA) beside the weights.
+    """LoRA adapters of an engine."""
 
-    `told`: its options, with ``{adapters}`` for how many lie on the accelerator at once and ``{rank}``. `ranks`: those
-    that it has buffers for, the next larger one is taken; empty where any rank has its own. `experts_since`: the first
-    release with adapters of routed experts; None where no source shows it. `deals_experts`: whether such adapters go
-    with experts that are dealt over ranks.
-    """
-
-    told: str
-    ranks: tuple[int, ...] = ()
-    experts_since: str | None = None
-    deals_experts: bool = False
+    told: str  # options, with ``{adapters}`` for the number on the accelerator at once and ``{rank}``
+    ranks: tuple[int, ...] = ()  # ranks with buffers, the next larger one is taken; empty: any rank
+    experts_since: str | None = None  # first release with adapters of routed experts; None: no source shows it
+    deals_experts: bool = False  # True: such adapters work with expert parallelism
     source: str
 
 
 class Running(Frozen):
-    """How an engine runs a model.
+    """Execution of models by an engine."""
 
-    `reads`: the form of the weight files it starts from. `whole_layers`: it deals whole layers to its devices and
-    splits matrices only when told to. `one_split`: it splits matrices or layers over its ranks, never both, and has
-    neither data nor expert parallelism. `divided_experts`: the experts may be dealt over a divisor of the ranks, else
-    over all of them. `one_process`: HTTP server, tokenizer and scheduler are threads of one compiled process.
-    `cells`: requests attend to the cells of all, of which there are multiples of this [token]; 0 where to their own.
-    `host_tables`: the option with which tables of n-grams lie in host memory; None keeps them on the devices.
-    `host_cache`: the option with which copies of cached blocks lie in host memory; None where it has none;
-    `host_cache_latent`: whether also those of latent attention. `apart`: how prompts are computed on servers of their
-    own; None where no source shows it. `adapters`: how it keeps low-rank adapters; None where no source was read.
-    `host_experts`: the option with which the processors compute routed experts in the format of the files, for each
-    format of theirs that they read, as `Checkpoint.bulk` names it.
-    """
-
-    reads: Literal["safetensors", "gguf", "mlx"]
-    whole_layers: bool = False
-    one_split: bool = False
-    divided_experts: bool = False
-    one_process: bool = False
-    cells: int = 0
-    host_tables: str | None = None
-    host_cache: str | None = None
-    host_cache_latent: bool = False
-    apart: Apart | None = None
-    adapters: Adapters | None = None
+    reads: Literal["safetensors", "gguf", "mlx"]  # form of the weight files
+    whole_layers: bool = False  # True: assigns whole layers to devices and splits matrices only on request
+    one_split: bool = False  # True: splits matrices or layers over ranks, never both; no data or expert parallelism
+    divided_experts: bool = False  # True: the expert-parallel degree may be a divisor of the ranks
+    one_process: bool = False  # True: HTTP server, tokenizer and scheduler are threads of one compiled process
+    cells: int = 0  # every request attends to the cells of all requests, a multiple of this [token]; 0: only to its own
+    host_tables: str | None = None  # option that keeps n-gram tables in host memory; None: they stay on the devices
+    host_cache: str | None = None  # option for copies of cached blocks in host memory; None: there is none
+    host_cache_latent: bool = False  # True: also for latent attention
+    apart: Apart | None = None  # disaggregated serving; None: no source shows it
+    adapters: Adapters | None = None  # None: no source was read
+    #: option for routed experts on the CPU in the format of the files, by format (`Checkpoint.bulk`)
     host_experts: dict[str, str] = {}
     source: str
-
-
-# Versions of engines: how they are ordered, which were published, and which evidence covers.
 
 
 @lru_cache(maxsize=1024)
@@ -189,19 +146,19 @@ def version_key(version: str) -> tuple[tuple[int, ...], int, int]:
     >>> version_key("0.5.10rc0") < version_key("0.5.10") < version_key("0.5.10.post1") < version_key("0.19.0")
     True
     """
-    found = re.match(r"\s*[vVbB]?(\d+(?:\.\d+)*)(?:[-.]?(a|b|rc)(\d+))?(?:[-.]?post(\d+))?(?:[-.]?dev(\d+))?", version)
-    if found is None:
+    match = re.match(r"\s*[vVbB]?(\d+(?:\.\d+)*)(?:[-.]?(a|b|rc)(\d+))?(?:[-.]?post(\d+))?(?:[-.]?dev(\d+))?", version)
+    if match is None:
         raise SpecError("is not a version, as in '0.19.0'", value=version)
-    numbers = [int(part) for part in found[1].split(".")]
+    numbers = [int(part) for part in match[1].split(".")]
     while numbers and numbers[-1] == 0:
         numbers.pop()
-    if found[2]:
-        stage, count = {"a": -3, "b": -2, "rc": -1}[found[2]], int(found[3])
-    elif found[4] is None and found[5] is not None:
-        stage, count = -4, int(found[5])
+    if match[2]:
+        stage, count = {"a": -3, "b": -2, "rc": -1}[match[2]], int(match[3])
+    elif match[4] is None and match[5] is not None:
+        stage, count = -4, int(match[5])
     else:
         stage, count = 0, 0
-    return tuple(numbers), stage, count * 1000 + int(found[4] or 0)
+    return tuple(numbers), stage, count * 1000 + int(match[4] or 0)
 
 
 def _ordered(version: str) -> str:
@@ -214,7 +171,7 @@ _Version = Annotated[str, AfterValidator(_ordered)]
 
 
 class Release(Frozen):
-    """A release of an engine that evidence covers: a wheel that was read, a recipe, a start-up log, measured runs."""
+    """Release of an engine with evidence: a wheel that was read, a recipe, a start-up log, measured runs."""
 
     version: _Version
     date: str | None = Field(None, pattern=r"^20\d\d-\d\d(-\d\d)?$")
@@ -223,7 +180,7 @@ class Release(Frozen):
 
 
 class Published(Frozen):
-    """Versions of an engine that were published, or whole lines of them (`1.3`), without what came before a release.
+    """Published versions of an engine, or whole lines of them (`1.3`), without pre-releases.
 
     `source` says which list was read and when.
     """
@@ -234,30 +191,29 @@ class Published(Frozen):
     @field_validator("versions")
     @classmethod
     def _are_ordered(cls, versions: tuple[str, ...]) -> tuple[str, ...]:
-        keys = [version_key(one) for one in versions]
+        keys = [version_key(version) for version in versions]
         if keys != sorted(set(keys)):
             raise SpecError("are not ordered, oldest first, each once", field="published.versions")
         return versions
 
     def holds(self, version: str) -> bool:
-        """Whether a version was published: one of the list, all of a line, or something built before or after one.
+        """Return True if a version was published: listed, of a listed line, or built before or after a listed one.
 
-        - `version`: As `version_key` reads it. A candidate or build of a day (`0.19.2rc1.dev5`) may be of a version
-          that never came, so its line decides.
-        - Returns: True for the beginning of a version too (`0.24`).
+        A candidate or daily build (`0.19.2rc1.dev5`) may belong to a version that was never released, so its line
+        decides. True for the beginning of a version too (`0.24`).
         """
-        found = re.match(r"\s*[vV]?(\d+(?:\.\d+)*)(.*)", version)
-        if found is None:
+        match = re.match(r"\s*[vV]?(\d+(?:\.\d+)*)(.*)", version)
+        if match is None:
             return False
-        numbers, rest = found[1].split("."), found[2].lstrip(".-")
+        numbers, rest = match[1].split("."), match[2].lstrip(".-")
         if re.match(r"(a|b|rc|dev)\d|\+", rest):
             numbers = numbers[:2]
-        listed = (one.split(".") for one in self.versions)
-        return any(one[: len(numbers)] == numbers[: len(one)] for one in listed)
+        listed = (item.split(".") for item in self.versions)
+        return any(item[: len(numbers)] == numbers[: len(item)] for item in listed)
 
 
 class UnnamedVersion(Frozen):
-    """The version that a server counts as which was measured before a day and whose version nobody wrote down."""
+    """Version assumed for a server that was measured before a day without a stated version."""
 
     before: str = Field(pattern=r"^20\d\d-\d\d(-\d\d)?$")
     version: _Version
@@ -265,17 +221,17 @@ class UnnamedVersion(Frozen):
     source: str
 
 
-#: ``unknown``: nobody published whether it works
+#: ``unknown``: no source says if it works
 Severity = Literal["error", "fallback", "slow", "quality", "memory", "unknown"]
 
-#: fields of `When` that hold a condition on a number
+#: fields of `When` with a condition on a number
 _NUMBERS = ("tp", "pp", "dp", "ep", "dcp", "count", "mtp", "context", "users", "memory_fraction")
 _NUMBER_TEST = re.compile(r"(>=|<=|>|<|=)?\s*(\d+(?:\.\d+)?)|in\s+(\d+(?:\s*,\s*\d+)*)|not in\s+(\d+(?:\s*,\s*\d+)*)")
 
 
 @lru_cache(maxsize=4096)
 def number_test(text: str, number: Ratio) -> bool:
-    """Compare a number with a condition as the data files write it.
+    """Return True if a number meets a condition of the data files.
 
     `text`: `">1"`, `">=2"`, `"=4"`, `"in 2,4,8"` or `"not in 2,4,8"`.
 
@@ -284,10 +240,10 @@ def number_test(text: str, number: Ratio) -> bool:
     >>> number_test(">1", 2), number_test("in 2,4,8", 6), number_test("not in 2,4,6,8", 3)
     (True, False, True)
     """
-    found = _NUMBER_TEST.fullmatch(text.strip())
-    if found is None:
+    match = _NUMBER_TEST.fullmatch(text.strip())
+    if match is None:
         raise SpecError("is not a condition on a number, as in '>1' or 'in 2,4,8'", value=text)
-    sign, bound, inside, outside = found.groups()
+    sign, bound, inside, outside = match.groups()
     if inside or outside:
         listed = number in {int(part) for part in (inside or outside).split(",")}
         return listed if inside else not listed
@@ -300,28 +256,22 @@ def number_test(text: str, number: Ratio) -> bool:
 
 
 class When(Frozen):
-    """When a wall stands: every condition that is written must hold.
-
-    `models` and `compute_capability` are patterns with `*`; `files` are forms of weight files, as in
-    `Checkpoint.form`; `features` must all be there and none of `without`;
-    what holds for a vendor or a kind of part is said by `vendors`, `without_vendors` (none of them) and `kinds`, which
-    a part that somebody describes has too, and `lacks` are precisions that the silicon is known not to have;
-    `accelerators` are for what holds for a product: names of parts, or of the part whose chip it has;
-    numbers are conditions such as `">1"`; `options` are things switched on (all needed), `unless` lifts the wall.
-    """
+    """Conditions of a limitation; all that are given must hold."""
 
     models: tuple[str, ...] = ()
-    features: tuple[str, ...] = ()
-    without: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()  # all must be present
+    without: tuple[str, ...] = ()  # none may be present
     weights: tuple[str, ...] = ()
+    #: forms of weight files, as in `Checkpoint.form`
     files: tuple[Literal["safetensors", "gguf", "mlx", "exl3"], ...] = ()
     kv: tuple[str, ...] = ()
     compute_capability: tuple[str, ...] = ()
+    #: conditions on a product: its name, or that of the accelerator with the same chip
     accelerators: tuple[str, ...] = ()
-    vendors: tuple[str, ...] = ()
+    vendors: tuple[str, ...] = ()  # this, `without_vendors` and `kinds` also hold for accelerators described by a user
     without_vendors: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()
-    lacks: tuple[Precision, ...] = ()
+    lacks: tuple[Precision, ...] = ()  # precisions that the hardware is known not to have
     link: Literal["pcie", "nvlink"] | None = None
     graphs: bool | None = None
     tp: str | None = None
@@ -334,8 +284,8 @@ class When(Frozen):
     context: str | None = None
     users: str | None = None
     memory_fraction: str | None = None
-    options: tuple[str, ...] = ()
-    unless: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()  # all must be switched on
+    unless: tuple[str, ...] = ()  # any of these options lifts the limitation
 
     @field_validator(*_NUMBERS)
     @classmethod
@@ -346,7 +296,7 @@ class When(Frozen):
 
     @cached_property
     def numbers(self) -> tuple[tuple[str, str], ...]:
-        """The conditions on numbers that are written: field and condition."""
+        """Return field and condition of each condition on a number."""
         return tuple((field, test) for field in _NUMBERS if (test := getattr(self, field)) is not None)
 
     @model_validator(mode="after")
@@ -357,7 +307,7 @@ class When(Frozen):
 
 
 class Effect(Frozen):
-    """One measured cost of a wall: the same thing with and without it, with units."""
+    """Measured cost of a limitation: the same quantity with and without it, with units."""
 
     what: str
     behind_wall: str
@@ -365,10 +315,10 @@ class Effect(Frozen):
 
 
 class Instead(Frozen):
-    """What the engine does instead, in terms a plan can be computed with.
+    """Behaviour of the engine under a limitation, in terms that a plan can be computed with.
 
-    `indexer` says that sparse attention's indexer is left out with its weights and cached keys; an engine that attends
-    densely but keeps it says nothing.
+    `indexer`: the sparse indexer is left out with its weights and cached keys; not set for an engine that attends
+    densely and keeps it.
     """
 
     attention: Literal["dense"] | None = None
@@ -382,28 +332,10 @@ class Instead(Frozen):
 
 
 class Wall(Frozen):
-    """Something that does not run, or not as one would think, on some silicon in some versions.
-
-    It stands from version `since` (included) until `until` (excluded). `last_seen` is the newest version in which
-    somebody hit it, where nobody said which version ends it. `ledger` is its number in the list of walls on SM120 that
-    the catalogue was started from. `apart` says that its price is in no formula and no table of kernels: runs behind it
-    are fitted with an effect of their own, so that they say nothing of runs that are not; `in_view` names the groups of
-    runs that were looked at then (`glmplan.catalog.rule_provenance`). `told` and `environment` are what the engine is
-    started
-    with behind it: options of its command, and variables as ``NAME=value``. `another_program` serves there in place of
-    the engine: nobody's run of the engine says anything of it, and no command of the engine starts it. `kernels_of` is
-    whose kernels compute there, where the engine's own command starts them: a plug-in's, say. Runs with the engine's
-    own kernels say nothing of them; runs on parts behind the same wall do.
-
-    Examples
-    --------
-    >>> from glmplan.catalog.engines.limitations import load_engine
-    >>> wall = next(wall for wall in load_engine("vllm").walls if wall.id == "vllm-no-sparse-mla-on-sm120")
-    >>> wall.severity, wall.instead.attention
-    ('error', 'dense')
-    """
+    """Limitation: something fails, or runs differently than expected, on some hardware in some versions."""
 
     id: str
+    #: number in the list of SM120 limitations from which the catalogue started
     ledger: int | None = Field(default=None, ge=1)
     title: str
     severity: Severity
@@ -411,7 +343,7 @@ class Wall(Frozen):
     engines: tuple[str, ...] = ()
     since: str | None = None
     until: str | None = None
-    last_seen: str | None = None
+    last_seen: str | None = None  # newest version with a report, where no source says which version ends it
     seen: str | None = None
     fixed_by: str | None = None
     effect: str
@@ -419,12 +351,16 @@ class Wall(Frozen):
     measured: tuple[Effect, ...] = ()
     fallback: str | None = None
     instead: Instead = Instead()
+    #: True: its cost is in no formula or kernel table, so runs under it are fitted with an effect of their own
     apart: bool = False
-    in_view: tuple[str, ...] = ()
+    in_view: tuple[str, ...] = ()  # groups of runs that were looked at for it (`glmplan.catalog.rule_provenance`)
     do: str
-    told: tuple[str, ...] = ()
-    environment: tuple[str, ...] = ()
+    told: tuple[str, ...] = ()  # options of the start command under the limitation
+    environment: tuple[str, ...] = ()  # variables as ``NAME=value``
+    #: program that serves instead of the engine; runs and commands of the engine do not apply
     another_program: str | None = None
+    #: owner of the kernels, such as a plug-in, where the engine's own command starts them; runs with the engine's own
+    #: kernels do not apply, runs on hardware under the same limitation do
     kernels_of: str | None = None
     trust: Literal["vendor", "documented", "report", "chat summary"] = "documented"
     source: str
@@ -432,9 +368,9 @@ class Wall(Frozen):
     @field_validator("environment")
     @classmethod
     def _are_variables(cls, given: tuple[str, ...]) -> tuple[str, ...]:
-        for one in given:
-            if not re.fullmatch(r"[A-Z][A-Z0-9_]*=\S+", one):
-                raise SpecError("is not a variable with a value, as in NAME=1", field="environment", value=one)
+        for item in given:
+            if not re.fullmatch(r"[A-Z][A-Z0-9_]*=\S+", item):
+                raise SpecError("is not a variable with a value, as in NAME=1", field="environment", value=item)
         return given
 
     @model_validator(mode="after")
@@ -448,10 +384,10 @@ class Wall(Frozen):
 
 
 class Default(Frozen):
-    """What an engine takes for a setting that nobody gives.
+    """Engine default of a setting.
 
-    The memory and TP bounds and the patterns of names say on which parts; `sparse` whether it holds for models whose
-    sparse attention keeps an indexer's keys, `recurrent` for those with layers that keep a state, or for the others.
+    Memory and TP bounds and name patterns select accelerators. `sparse`: models whose sparse attention keeps an
+    indexer's keys; `recurrent`: models with layers that keep a state; False selects the others.
     """
 
     setting: str
@@ -477,22 +413,10 @@ class Default(Frozen):
 
 
 class Scheduling(Frozen):
-    """How an engine packs requests into steps, and by which of its settings.
+    """Packing of requests into steps, and the settings behind it.
 
-    `tokens_per_step`, `requests`, `block_tokens` and `graph_tokens` name settings of `defaults`; where the engine
-    starts another one (`defaults_of`) they are that engine's. `whole_prompts` are never split over steps,
-    `prefill_first` prompts run in steps of their own, `reserve` is the share of the answer that must fit in the cache
-    before a request is admitted [-], `late` the steps that have begun when the next prompt of a closed loop arrives
-    [-]. `most_requests` is the most that a launch can ask for, of an engine that is always told how many requests to
-    run at once [-].
-
-    `prefix_caching`, `ahead`, `whole_prompt`, `routing` and `kept_prompts` name settings too: whether blocks are found
-    again, whether a step is formed while the one before it runs, whether a whole prompt must fit before its first chunk
-    is computed, which data-parallel rank takes a request, and how much of prompts that lost their slot is kept in host
-    memory [MiB]. Without a name there is no such thing. `divided` says that
-    the tokens of a step, and requests that a launch tells, are those of all attention ranks together, and
-    `rank_conservativeness` by what the
-    reserve of admission is multiplied with several ranks [-].
+    Text fields name settings of `defaults` (of the engine `defaults_of`, where this one starts it); None: no such
+    feature.
     """
 
     scheduler: Literal["vllm", "sglang", "trtllm", "llama.cpp"]
@@ -502,26 +426,24 @@ class Scheduling(Frozen):
     block_tokens: str
     graph_tokens: str | None = None
     defaults_of: str | None = None
-    prefill_first: bool = False
-    whole_prompts: bool = False
+    prefill_first: bool = False  # True: prompts run in steps of their own
+    whole_prompts: bool = False  # True: prompts are never split over steps
+    #: share of the output that must fit in the cache before a request is admitted
     reserve: float = Field(default=0.5, gt=0, le=1)
-    late: int = Field(default=1, ge=0)
-    most_requests: int | None = Field(default=None, ge=1)
-    prefix_caching: str | None = None
-    ahead: str | None = None
-    whole_prompt: str | None = None
-    routing: str | None = None
-    kept_prompts: str | None = None
-    divided: bool = False
-    rank_conservativeness: float = Field(default=1.0, gt=0)
+    late: int = Field(default=1, ge=0)  # steps that have begun when the next prompt of a closed loop arrives
+    most_requests: int | None = Field(default=None, ge=1)  # most requests at once that a launch can ask for
+    prefix_caching: str | None = None  # prefix-cache hits
+    ahead: str | None = None  # a step is formed while the one before it runs
+    whole_prompt: str | None = None  # a whole prompt must fit before its first chunk is computed
+    routing: str | None = None  # choice of the data-parallel rank of a request
+    kept_prompts: str | None = None  # host memory for prompts that lost their slot [MiB]
+    divided: bool = False  # True: token budget and request limit are those of all attention ranks together
+    rank_conservativeness: float = Field(default=1.0, gt=0)  # factor on the admission reserve with several ranks
     source: str
 
 
 class Engine(Frozen):
-    """An engine: its walls, its defaults and how it runs. The engine `any` holds walls in front of several.
-
-    `called`: what people call it besides its name and its full name.
-    """
+    """Facts of an engine. The engine `any` holds limitations of several engines."""
 
     name: str
     full_name: str
@@ -535,22 +457,22 @@ class Engine(Frozen):
     releases: tuple[Release, ...] = ()
     published: Published | None = None
     attention_backends: tuple[AttentionBackends, ...] = ()
-    called: tuple[str, ...] = ()
+    called: tuple[str, ...] = ()  # further names in use
 
     @model_validator(mode="after")
     def _releases_are_ordered(self) -> Engine:
-        keys = [version_key(one.version) for one in self.releases]
+        keys = [version_key(release.version) for release in self.releases]
         if keys != sorted(keys):
             raise SpecError("are not ordered, oldest first", field="releases")
         if self.published is not None:
-            never = [one.version for one in self.releases if not self.published.holds(one.version)]
+            never = [release.version for release in self.releases if not self.published.holds(release.version)]
             if never:
                 raise SpecError("is not among the published versions", field="releases.version", value=never[0])
         return self
 
     @property
     def newest(self) -> str | None:
-        """Newest release that evidence covers; None where the engine names none."""
+        """Return the newest release with evidence, or None."""
         return self.releases[-1].version if self.releases else None
 
     @model_validator(mode="after")
@@ -564,24 +486,21 @@ class Engine(Frozen):
 
     @model_validator(mode="after")
     def _a_cache_has_formats_and_one_for_short_memory(self) -> Engine:
-        names = [one.format for one in self.cache_formats]
-        for one in self.cache_formats:
-            if one.since is not None:
-                version_key(one.since)
+        names = [cache_format.format for cache_format in self.cache_formats]
+        for item in self.cache_formats:
+            if item.since is not None:
+                version_key(item.since)
         twice = [name for name in names if names.count(name) > 1]
         if twice:
             raise SpecError("appears twice", field="cache_formats.format", value=twice[0])
         if (self.cache is None) != (not names):
             raise SpecError("and `cache_formats` need each other", field="cache")
-        if sum(one.when_short for one in self.cache_formats) > 1:
+        if sum(cache_format.when_short for cache_format in self.cache_formats) > 1:
             raise SpecError("can hold for one format only", field="cache_formats.when_short")
         return self
 
     def attention_names(self, version: str | None) -> tuple[str, ...]:
-        """Names that the option for the attention backend takes.
-
-        - `version`: Version of the engine; None means the newest.
-        - Returns: As the engine writes them; empty where no source lists them.
+        """Return the values of the attention backend option; empty where no source lists them.
 
         Examples
         --------
@@ -591,20 +510,27 @@ class Engine(Frozen):
         """
         key = None if version is None else version_key(version)
         stock = [
-            one.names for one in self.attention_backends if one.since and (not key or version_key(one.since) <= key)
+            attention_backend.names
+            for attention_backend in self.attention_backends
+            if attention_backend.since and (not key or version_key(attention_backend.since) <= key)
         ]
-        builds = [name for one in self.attention_backends if not one.since for name in one.names]
+        builds = [
+            name
+            for attention_backend in self.attention_backends
+            if not attention_backend.since
+            for name in attention_backend.names
+        ]
         return (*stock[-1], *builds) if stock else ()
 
     @property
     def default_cache(self) -> str:
-        """Format of the KV cache when nobody says."""
+        """Return the default format of the KV cache."""
         if not self.cache_formats:
             raise UnknownFact(f"{self.name}: no source says in which format the KV cache is kept")
         return self.cache_formats[0].format
 
     def cache_format(self, name: str) -> CacheFormat:
-        """Return one of the formats in which the KV cache can be kept.
+        """Return the KV cache format of a name.
 
         Examples
         --------
@@ -615,13 +541,11 @@ class Engine(Frozen):
         for one in self.cache_formats:
             if one.format == name:
                 return one
-        known = [one.format for one in self.cache_formats]
+        known = [item.format for item in self.cache_formats]
         raise SpecError(f"is not a format in which {self.full_name} keeps its KV cache", value=name, choices=known)
 
     def small_cache(self, part: Accelerator) -> str:
-        """Format of the KV cache that a plan takes where memory is short.
-
-        Returns: Its name; empty where the engine has none on this part.
+        """Return the KV cache format of a plan that is short of memory; empty: none on this accelerator.
 
         Examples
         --------
@@ -630,7 +554,7 @@ class Engine(Frozen):
         >>> [load_engine("vllm").small_cache(load_accelerator(part)) for part in ("h100-sxm", "a100-80gb-sxm")]
         ['fp8', '']
         """
-        for one in self.cache_formats:
-            if one.when_short and (one.silicon is None or part.supports(one.silicon)):
-                return one.format
+        for cache_format in self.cache_formats:
+            if cache_format.when_short and (cache_format.silicon is None or part.supports(cache_format.silicon)):
+                return cache_format.format
         return ""

@@ -1,6 +1,6 @@
-"""A machine as it really is: sockets, root complexes, switches, cards, what else sits on the same links, and power.
+"""Record of a machine: sockets, root complexes, switches, cards, other devices on the links, and power.
 
-What is not known stays None. Quantities are data-sheet figures; what links really achieve is a fit and lives elsewhere.
+Unknown facts are None. Quantities are data-sheet figures; achieved rates of links are fits.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ PCIE_GIGATRANSFERS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
 
 
 class PcieLink(Frozen):
-    """One PCIe link: generation and lanes."""
+    """PCIe link: generation and lanes."""
 
     generation: int = Field(ge=1, le=6)
     lanes: Literal[1, 2, 4, 8, 12, 16, 32]
 
     @property
     def bandwidth(self) -> float:
-        """Payload and headers together, each direction, after line coding, [B/s]
+        """Return the rate of payload and headers after line coding, each direction [B/s].
 
         Examples
         --------
@@ -61,7 +61,7 @@ class PcieLink(Frozen):
 
 
 class Socket(Frozen):
-    """One CPU package and the memory on it. `memory_bandwidth` is the data-sheet figure of the populated channels."""
+    """CPU package and its memory; `memory_bandwidth` is the data-sheet figure of the populated channels."""
 
     name: str
     cpu: str | None = None
@@ -75,7 +75,7 @@ class Socket(Frozen):
 
 
 class SocketLink(Frozen):
-    """The links between two sockets, `bandwidth` of one link in each direction."""
+    """Links between two sockets; `bandwidth` of one link in each direction."""
 
     ends: tuple[str, str]
     kind: Literal["xgmi", "upi", "c2c", "unknown"] = "unknown"
@@ -85,7 +85,7 @@ class SocketLink(Frozen):
 
 
 class RootComplex(Frozen):
-    """A root complex (on AMD: a quadrant of the I/O die) and the socket it belongs to."""
+    """Root complex (on AMD: a quadrant of the I/O die) and its socket."""
 
     name: str
     socket: str
@@ -94,7 +94,7 @@ class RootComplex(Frozen):
 
 
 class Switch(Frozen):
-    """A PCIe switch, or one virtual switch of a chip. Virtual switches of one `chip` reach each other inside it."""
+    """PCIe switch, or one virtual switch of a `chip`; those of one chip reach each other inside it."""
 
     name: str
     parent: str
@@ -106,9 +106,9 @@ class Switch(Frozen):
 
 
 class Card(Frozen):
-    """One or several equal accelerators behind the same parent, each on a link of its own.
+    """Equal accelerators behind one parent, each on a link of its own.
 
-    `parent` is a switch, a root complex (then each card has a port of its own), or nothing when it is not known.
+    `parent`: a switch, a root complex (then each card has a port of its own), or None when unknown.
     """
 
     accelerator: str
@@ -121,7 +121,7 @@ class Card(Frozen):
 
 
 class Device(Frozen):
-    """Something else on the same links: display adapter, network card, drive."""
+    """Other device on the same links: display adapter, network card, drive."""
 
     name: str
     kind: Literal["display", "nic", "nvme", "other"]
@@ -132,10 +132,10 @@ class Device(Frozen):
 
 
 class ScaleUp(Frozen):
-    """The links made for accelerators: NVLink, Infinity Fabric. `bandwidth` of one accelerator, each direction.
+    """Scale-up network such as NVLink; `bandwidth` of one accelerator, each direction.
 
-    `topology`: a `switch` gives any pair the whole bandwidth; in a `mesh` a pair has its share of it; a `bridge` joins
-    the accelerators of a domain in pairs.
+    `topology`: a `switch` gives any pair the full bandwidth; in a `mesh` a pair has its share of it; a `bridge` joins
+    pairs of a domain.
     """
 
     kind: Literal["nvlink", "xgmi", "hccs", "other"]
@@ -147,7 +147,7 @@ class ScaleUp(Frozen):
 
 
 class Fabric(Frozen):
-    """The network between nodes. `bandwidth` of one accelerator, each direction."""
+    """Network between nodes; `bandwidth` of one accelerator, each direction."""
 
     kind: Literal["infiniband", "roce", "ethernet", "slingshot", "thunderbolt", "unknown"]
     bandwidth: BytesPerSecond
@@ -155,7 +155,7 @@ class Fabric(Frozen):
 
 
 class Power(Frozen):
-    """Power supplies and the circuit they hang on."""
+    """Power supplies and their circuit."""
 
     supply: Watts | None = None
     supplies: PositiveInt | None = None
@@ -166,23 +166,19 @@ class Power(Frozen):
 
 
 class Conditions(Frozen):
-    """How the machine is set up, as far as it is known: what changes the speed of the same links.
+    """Known settings of the machine that change the speed of its links."""
 
-    `p2p`: `direct` when cards reach each other's memory, `missing` when every copy goes through host memory.
-    `nccl_graph`: `default` when NCCL finds its rings itself, `tuned` with a topology file or a fixed NCCL.
-    `posted_write_collapse`: whether writes from one switch to several roots were seen to collapse.
-    """
-
-    p2p: Literal["direct", "missing"] | None = None
+    p2p: Literal["direct", "missing"] | None = None  # ``missing``: every copy between cards goes through host memory
     acs_redirect: bool | None = None
     iommu: bool | None = None
+    #: ``default``: NCCL finds its rings itself; ``tuned``: with a topology file or a fixed NCCL
     nccl_graph: Literal["default", "tuned"] | None = None
-    posted_write_collapse: bool | None = None
+    posted_write_collapse: bool | None = None  # writes from one switch to several roots were seen to collapse
     source: str | None = None
 
 
 class Contradiction(Frozen):
-    """Figures on which sources disagree: what each says, which one is used, and why."""
+    """Figures on which sources disagree: what each `says`, the one `used`, and the reason."""
 
     field: str
     says: tuple[str, ...]
@@ -191,7 +187,7 @@ class Contradiction(Frozen):
 
 
 class Host(Frozen):
-    """One machine, or one rack of equal nodes that is sold as one.
+    """Machine, or one rack of equal nodes that is sold as one.
 
     Examples
     --------
@@ -256,51 +252,49 @@ class Host(Frozen):
 
     @cached_property
     def slots(self) -> tuple[Card, ...]:
-        """One entry for each accelerator of one node, in the order of their numbers."""
+        """Return one entry for each accelerator of one node, in the order of their numbers."""
         return tuple(card.model_copy(update={"count": 1}) for card in self.cards for _ in range(card.count))
 
     @property
     def accelerator_names(self) -> tuple[str, ...]:
-        """Name of each accelerator of one node, in the order of their numbers."""
+        """Return the name of each accelerator of one node, in the order of their numbers."""
         return tuple(card.accelerator for card in self.slots)
 
     @property
     def accelerators_per_node(self) -> int:
-        """How many accelerators one node has, [-]"""
+        """Return the accelerators of one node."""
         return len(self.slots)
 
     @property
     def accelerator_count(self) -> int:
-        """How many accelerators there are in all nodes, [-]"""
+        """Return the accelerators of all nodes."""
         return len(self.slots) * self.nodes
 
     @property
     def accelerator(self) -> str:
-        """The accelerator that most slots hold."""
+        """Return the accelerator that most slots hold."""
         names = self.accelerator_names
         return max(dict.fromkeys(names), key=names.count)
 
     @property
     def host_memory(self) -> float | None:
-        """Memory of all sockets of one node; None when any of them is unknown, [B]"""
+        """Return the memory of all sockets of one node, None when any is unknown [B]."""
         sizes = [socket.memory_size for socket in self.sockets]
         return None if not sizes or None in sizes else float(sum(size for size in sizes if size is not None))
 
     @property
     def host_memory_bandwidth(self) -> float | None:
-        """Data-sheet memory bandwidth of all sockets of one node; None when any is unknown, [B/s]"""
+        """Return the data-sheet memory bandwidth of all sockets of one node, None when any is unknown [B/s]."""
         rates = [socket.memory_bandwidth for socket in self.sockets]
         return None if not rates or None in rates else float(sum(rate for rate in rates if rate is not None))
 
 
-# Machines that keep weights in host memory, as the pages that report on them describe them.
-
-#: instructions that the CPU's expert kernels use: AMX tiles, AVX-512 (or AVX2 of the same generation), plain loops
+#: instructions of the CPU's expert kernels: AMX tiles, AVX-512 (or AVX2 of the same generation), plain loops
 HostKernel = Literal["amx", "avx512", "generic"]
 
 
 class HybridMatch(Frozen):
-    """Which rows of a ledger ran on a machine: part of their source address, a pattern on their scenario, or ids."""
+    """Rows of a ledger that ran on a machine: part of their source address, a pattern on their scenario, or ids."""
 
     page: str
     scenario: str | None = None
@@ -308,29 +302,25 @@ class HybridMatch(Frozen):
 
 
 class HybridSystem(Frozen):
-    """One machine with its settings.
-
-    `memory_bandwidth` is the data sheet's figure of all sockets; `on_accelerator` are experts of each layer that stay
-    on the accelerators, for one, two, four and eight of them (or one figure for any count); with `fills_accelerators`
-    as many as fit; `host_layers` the expert layers in host memory; prompts longer than `streams_above` are computed on
-    the accelerator from streamed weights.
-    """
+    """Machine that keeps weights in host memory, with its settings, as a page that reports on it describes it."""
 
     name: str
     title: str
     accelerator: str | None = None
     sockets: PositiveInt
     cores: PositiveInt | None = None
-    memory_bandwidth: BytesPerSecond
+    memory_bandwidth: BytesPerSecond  # data sheet, all sockets
     memory: Bytes | None = None
     link: PcieLink | None = None
     kernel: HostKernel
     numa_aware: bool = True
+    #: prompts longer than this are computed on the accelerator from streamed weights [token]
     streams_above: PositiveInt | None = None
     chunk: PositiveInt = 8192
+    #: experts of each layer on one, two, four and eight accelerators, or one number for any count
     on_accelerator: tuple[int, ...] = ()
-    host_layers: int | None = Field(default=None, ge=1)
-    fills_accelerators: bool = False
+    host_layers: int | None = Field(default=None, ge=1)  # expert layers in host memory
+    fills_accelerators: bool = False  # as many experts as fit stay on the accelerators
     weights: str | None = None
     weights_bits: float | None = None
     host_weights: str | None = None
@@ -341,29 +331,23 @@ class HybridSystem(Frozen):
 
     @property
     def cpu(self) -> str:
-        """The CPU by name: entries with one CPU are settings of like machines, and are left out together."""
+        """Return the CPU by name; entries with one CPU are settings of similar machines and are held out together."""
         return self.title.split(",")[0].split("×")[-1].strip()
 
-
-# What can break a machine: the rule, the case that taught it, how bad it is, and what to change.
 
 #: ``danger`` stops or damages the service or the machine; ``warning`` degrades it; ``note`` is to be known
 HazardSeverity = Literal["danger", "warning", "note"]
 
 
 class Applies(Frozen):
-    """Where a hazard was seen: patterns of compute capabilities, and words in the description of a machine."""
+    """Scope of a hazard: patterns of compute capabilities, and words in the description of a machine."""
 
     compute_capability: tuple[str, ...] = ()
     boards: tuple[str, ...] = ()
 
 
 class HazardRule(Frozen):
-    """One entry of `hardware_db/hazards`; the file's name is its id.
-
-    `thresholds` are shares [-] or quantities with their unit; `thresholds_from` says who set them. `ratings` are the
-    ordinary kinds of what a machine hangs on, by name, rising [W].
-    """
+    """One entry of `hardware_db/hazards`: rule, case, severity and change; the file's name is its id."""
 
     name: str
     title: str
@@ -373,7 +357,7 @@ class HazardRule(Frozen):
     case: str
     source: str
     change: str
-    thresholds: dict[str, float | str] = {}
-    thresholds_from: str | None = None
-    ratings: dict[str, Watts] = {}
+    thresholds: dict[str, float | str] = {}  # shares, or quantities with their unit
+    thresholds_from: str | None = None  # source of the thresholds
+    ratings: dict[str, Watts] = {}  # usual ratings of circuits and supplies, by name, rising
     applies: Applies = Applies()

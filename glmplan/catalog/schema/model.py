@@ -1,7 +1,6 @@
-"""What a model is made of: a stack of layers, each a token mixer and feed-forward blocks, and its checkpoints.
+"""Records of a model: a stack of layers of token mixers and feed-forward blocks, and its checkpoints.
 
-Everything here is read off a `config.json` (or a cited text). Totals are computed from it, never typed in;
-published totals stand beside them as a check.
+All is read from a `config.json` or a cited text. Totals are computed, never entered; published totals serve as a check.
 """
 
 from __future__ import annotations
@@ -42,21 +41,15 @@ __all__ = [
 ]
 
 
-# What stands beside mixers and feed-forward blocks: residual streams, tables that are looked up, a drafting head.
-
-
 class HyperConnections(Frozen):
-    """Several residual streams instead of one: each block reads a mix of them and writes to all.
-
-    `form` says how the mix is made of the streams: ``manifold`` (2 n + n² weights for each of them, normalised to a
-    doubly stochastic matrix; DeepSeek-V4), ``plain`` (2 n weights; Hy4), ``low_rank`` (through `rank` values; the
-    preview of Qwen4). `folded` says that weights of their own make one state of them after the last layer.
-    """
+    """Several residual streams instead of one: each block reads a mix of them and writes to all."""
 
     streams: PositiveInt
+    #: ``manifold``: 2 n + n² weights of each stream, normalised to a doubly stochastic matrix (DeepSeek-V4); ``plain``:
+    #: 2 n weights (Hy4); ``low_rank``: through `rank` values (preview of Qwen4)
     form: Literal["manifold", "plain", "low_rank"] = "manifold"
     rank: PositiveInt | None = None
-    folded: bool = False
+    folded: bool = False  # True: separate weights make one state of the streams after the last layer
 
     @model_validator(mode="after")
     def _rank_where_needed(self) -> HyperConnections:
@@ -66,27 +59,26 @@ class HyperConnections(Frozen):
 
 
 class LookupTable(Frozen):
-    """A table that a layer looks up by a hash of the last few tokens, which may lie in host memory.
+    """Table that a layer looks up by a hash of the last few tokens; it may lie in host memory.
 
-    `rows` of `width` values, of which a token reads `reads` (a few for each length of n-gram). The values read are
-    projected to a value and one key for each residual stream; `convolution` tokens of the result are mixed, `norms`
-    norms are as wide as all streams (Engram of DeepSeek-V4.1; n-gram table of the preview of Qwen4).
+    Engram of DeepSeek-V4.1, n-gram table of the preview of Qwen4. The values read are projected to a value and one key
+    for each residual stream.
     """
 
     rows: PositiveInt
     width: PositiveInt
-    reads: PositiveInt
+    reads: PositiveInt  # rows that a token reads, a few for each length of n-gram
     streams: PositiveInt
-    norms: int = Field(2, ge=0)
-    convolution: int = Field(0, ge=0)
+    norms: int = Field(2, ge=0)  # norms as wide as all streams
+    convolution: int = Field(0, ge=0)  # tokens of the result that are mixed
 
 
 class DraftHead(Frozen):
-    """An EAGLE-3 head trained for the model and published apart, in BF16: one layer of kind `layer` with its own head.
+    """EAGLE-3 head published separately in BF16: one layer of kind `layer` with its own output head.
 
-    Its layer reads the joined embedding and state, so the products that make queries and keys are twice as wide; once a
-    step a projection joins three states of the model. It shares the embedding of the model; `own_embedding` says that
-    its files hold one with other values (of the model that it was trained with), which some engines keep.
+    Its layer reads embedding and state side by side, so the products for queries and keys are twice as wide; once a
+    step a projection joins three states of the model. It uses the model's embedding; with `own_embedding` its files
+    hold one with other values, which some engines keep.
     """
 
     repository: str
@@ -95,8 +87,6 @@ class DraftHead(Frozen):
     own_embedding: bool = False
     note: str | None = None
 
-
-# A published set of weights: which class of tensors is stored in which format, and how large the files are.
 
 #: classes of tensors that a checkpoint can store in different formats
 TensorClass = Literal[
@@ -122,22 +112,14 @@ TensorKey = TensorClass | Annotated[str, Field(pattern=r"^(self_attn|mlp|linear_
 
 
 class FormatException(Frozen):
-    """Layers (numbers, MTP layers counted on) in which some tensor classes are stored otherwise."""
+    """Layers (MTP layers follow the last main layer) with other formats of some tensor classes."""
 
     layers: tuple[int, ...]
     formats: dict[TensorKey, str]
 
 
 class Checkpoint(Frozen):
-    """One published set of weights: which class of tensors is stored in which format.
-
-    `bytes_published` is what the publisher states [B], `file_bits_per_weight` replaces the class formats for mixtures
-    such as GGUF files whose mean bits are all that is known. With `includes_tower` false the image tower is a file of
-    its own, which the size does not count. `smaller` and `larger` say by which share of the computed size the true
-    files may be smaller or larger (ends of a 90 % interval); nothing for what is published. `fp8_scales` says of FP8
-    that is not in blocks what has a scale of its own; None where nobody says it. `padded` are inner widths to which the
-    files pad a class of feed-forward tensors, so that their parts hold whole groups.
-    """
+    """Published set of weights: formats of the tensor classes and size of the files."""
 
     name: str
     repository: str | None = None
@@ -146,35 +128,38 @@ class Checkpoint(Frozen):
     exceptions: tuple[FormatException, ...] = ()
     kv_default: str | None = None
     includes_mtp: bool = True
-    includes_tower: bool = True
+    includes_tower: bool = True  # False: the image tower is a separate file, not counted in the size
+    #: replaces the class formats for files with known mean bits only, such as GGUF
     file_bits_per_weight: float | None = Field(None, gt=0.5, le=32)
-    bytes_published: str | None = None
+    bytes_published: str | None = None  # as stated by the publisher
+    #: this and the next: 90 % interval of the true size as a share of the computed one; 0: published
     smaller: float = Field(0.0, ge=0, lt=1)
     larger: float = Field(0.0, ge=0, lt=1)
-    fp8_scales: Literal["matrix", "row"] | None = None
+    fp8_scales: Literal["matrix", "row"] | None = None  # owner of a scale in FP8 without blocks; None: not stated
+    #: inner widths to which the files pad feed-forward tensors, so that shares hold whole groups
     padded: dict[TensorClass, int] = {}
     source: str
     note: str | None = None
 
     @property
     def form(self) -> str:
-        """In which files it is published, as engines say what they read; MLX and EXL3 files are named so."""
+        """Return the form of its files as engines name it; MLX and EXL3 files by name."""
         plain = "safetensors" if self.file_bits_per_weight is None else "gguf"
-        return next((one for one in ("mlx", "exl3") if self.name.startswith(one)), plain)
+        return next((item for item in ("mlx", "exl3") if self.name.startswith(item)), plain)
 
     @property
     def bulk(self) -> str:
-        """The format of routed experts, or of all where there are none, as walls and host kernels name it.
+        """Return the format of routed experts, or of all without experts, as limitations and host kernels name it.
 
-        FP8 that is not in blocks is named by what has a scale: ``fp8-row``, ``fp8-matrix``, or ``fp8`` if nobody says.
+        FP8 without blocks by its scales: ``fp8-row``, ``fp8-matrix``, or ``fp8`` if not stated.
         """
-        found = self.formats.get("routed_experts") or self.default
-        return f"{found}-{self.fp8_scales}" if found == "fp8" and self.fp8_scales else found
+        result = self.formats.get("routed_experts") or self.default
+        return f"{result}-{self.fp8_scales}" if result == "fp8" and self.fp8_scales else result
 
     @model_validator(mode="after")
     def _known_formats(self) -> Checkpoint:
         stated = [self.default, *self.formats.values()]
-        for name in {*stated, *(form for one in self.exceptions for form in one.formats.values())}:
+        for name in {*stated, *(form for exception in self.exceptions for form in exception.formats.values())}:
             weight_format(name)
         kv_format(self.kv_default or "bf16")
         parse_quantity(self.bytes_published or "1 B", "bytes")
@@ -182,90 +167,70 @@ class Checkpoint(Frozen):
 
 
 class Indexer(Frozen):
-    """The indexer of sparse attention: scores keys, keeps the `topk` best for each query [token].
-
-    `reads_from_previous` layers reuse the indices of the layer before and have neither weights nor key cache (GLM-5.2).
-    `pool` tokens share one key, which is made of theirs by a gate (GLM-5.3-Flash). With `shared_keys` the layer scores
-    the keys of an earlier layer and keeps none; with `from_latent` its keys are made of the cached entries and not of
-    the hidden state; `candidates` is how many keys it scores at most, chosen by an earlier layer [token]
-    (DeepSeek-V4.1). With `from_hidden` its queries are made of the hidden state, which it normalises, also where the
-    attention has a latent for queries (Mistral-Large-4).
-    """
+    """Indexer of sparse attention: scores keys, keeps the `topk` best for each query."""
 
     heads: PositiveInt
     head_dim: PositiveInt
     topk: PositiveInt
-    reads_from_previous: bool = False
-    pool: PositiveInt = 1
-    shared_keys: bool = False
-    from_latent: bool = False
+    reads_from_previous: bool = False  # reuses the indices of the layer before, without weights and key cache (GLM-5.2)
+    pool: PositiveInt = 1  # tokens that share one key, made of theirs by a gate (GLM-5.3-Flash)
+    shared_keys: bool = False  # scores the keys of an earlier layer and keeps none (DeepSeek-V4.1)
+    from_latent: bool = False  # keys are made of the cached entries, not of the hidden state (DeepSeek-V4.1)
+    #: queries are made of the normalised hidden state, also where the attention has a query latent (Mistral-Large-4)
     from_hidden: bool = False
-    candidates: PositiveInt | None = None
+    candidates: PositiveInt | None = None  # most keys that it scores, selected by an earlier layer (DeepSeek-V4.1)
 
 
 class GroupedQuery(Frozen):
-    """Multi-head, multi-query or grouped-query attention, full or sliding.
-
-    `window` is the sliding window [token], `gated` an output gate as wide as the queries (Qwen3.5), `head_gated` one
-    with a value for each head (Step), `sinks` one learned value for each head (gpt-oss), `qk_norm_wide` norms over all
-    heads together (MiniMax), `shared_kv` layers read the cache of an earlier layer and hold none (Gemma), `indexer` one
-    that chooses blocks of keys (MiniMax-M3), `rotary_dim` how many values of a head rotary positions turn (the whole
-    head if not given, 0 without positions). `relative` is how many values of a head weigh the distance of a key, of
-    `relative_extent` tokens at most [token], and `convolution` the tokens that a short convolution over keys and one
-    over values see (Inkling).
-    """
+    """Multi-head, multi-query or grouped-query attention, full or sliding."""
 
     kind: Literal["grouped_query"] = "grouped_query"
     heads: PositiveInt
     kv_heads: PositiveInt
     head_dim: PositiveInt
     v_head_dim: PositiveInt | None = None
-    window: PositiveInt | None = None
-    gated: bool = False
-    head_gated: bool = False
+    window: PositiveInt | None = None  # sliding window [token]
+    gated: bool = False  # output gate as wide as the queries (Qwen3.5)
+    head_gated: bool = False  # output gate with one value for each head (Step)
     qk_norm: bool = False
-    qk_norm_wide: bool = False
+    qk_norm_wide: bool = False  # norms over all heads together (MiniMax)
     qkv_bias: bool = False
     out_bias: bool = False
-    sinks: bool = False
-    shared_kv: bool = False
+    sinks: bool = False  # one learned value for each head (gpt-oss)
+    shared_kv: bool = False  # reads the cache of an earlier layer and holds none (Gemma)
     key_is_value: bool = False
+    #: values of a head that rotary positions rotate; None: the full head, 0: no positions
     rotary_dim: int | None = Field(None, ge=0)
-    indexer: Indexer | None = None
-    relative: PositiveInt | None = None
-    relative_extent: PositiveInt | None = None
-    convolution: int = Field(0, ge=0)
+    indexer: Indexer | None = None  # selects blocks of keys (MiniMax-M3)
+    relative: PositiveInt | None = None  # values of a head that weigh the distance of a key (Inkling)
+    relative_extent: PositiveInt | None = None  # most tokens of that distance
+    convolution: int = Field(0, ge=0)  # tokens seen by one short convolution over keys and one over values (Inkling)
 
 
 class LatentAttention(Frozen):
-    """Multi-head latent attention (MLA), with DeepSeek sparse attention where it has an indexer.
-
-    `rope_dim` 0 is attention without positions (GLM-5.3-Flash). `shared_kv` layers read the latents of an earlier layer
-    and hold none; `scaled` ones scale the scores of each head (both Mistral-Large-4); `sinks` is one learned value for
-    each head (Hy4).
-    """
+    """Multi-head latent attention (MLA), with DeepSeek sparse attention where it has an indexer."""
 
     kind: Literal["latent"] = "latent"
     heads: PositiveInt
     q_rank: PositiveInt | None = None
     kv_rank: PositiveInt
     nope_dim: PositiveInt
-    rope_dim: int = Field(ge=0)
+    rope_dim: int = Field(ge=0)  # 0: without positions (GLM-5.3-Flash)
     v_dim: PositiveInt
     indexer: Indexer | None = None
     out_gate: bool = False
-    shared_kv: bool = False
-    scaled: bool = False
-    sinks: bool = False
+    shared_kv: bool = False  # reads the latents of an earlier layer and holds none (Mistral-Large-4)
+    scaled: bool = False  # scales the scores of each head (Mistral-Large-4)
+    sinks: bool = False  # one learned value for each head (Hy4)
 
 
 class CompressedAttention(Frozen):
-    """Attention over a short window and over what a compressor made of all earlier tokens (DeepSeek-V4).
+    """Attention over a short window and over compressed entries of all earlier tokens (DeepSeek-V4).
 
-    One vector of `head_dim` values is key and value of all heads. Each layer keeps those of the last `window` tokens
-    [token]; with a `ratio` above 0 also one for each `ratio` tokens, pooled by a compressor whose windows overlap with
-    the one before (`overlapping`) or not. An `indexer`, whose keys are pooled alike, keeps the `topk` best of them;
-    without one all are read. The output goes through `out_groups` projections of `out_rank` values each.
+    One vector of `head_dim` values is key and value of all heads. Each layer keeps those of the last `window` tokens;
+    with a `ratio` above 0 also one for each `ratio` tokens, pooled by a compressor whose windows overlap with the one
+    before (`overlapping`) or not. An `indexer`, whose keys are pooled alike, keeps the `topk` best of them; without one
+    all are read. The output goes through `out_groups` projections of `out_rank` values each.
 
     DeepSeek-V4.1 pools without positions inside a window (`positions` false), at ratio 1 without a gate, and reads in
     most layers the entries of an earlier one (`shared_kv`): those have no compressor and cache only their window.
@@ -297,10 +262,10 @@ class CompressedAttention(Frozen):
 
 
 class Recurrent(Frozen):
-    """Linear attention or a state-space layer: a state of fixed size for each sequence instead of a growing cache.
+    """Linear attention or state-space layer: a state of fixed size for each sequence instead of a growing cache.
 
-    `flavour` is ``gated_delta`` (Qwen3-Next, Qwen3.5), ``mamba2`` (Nemotron-H) or ``kimi_delta``; `full_gate`: the gate
-    of the output of ``kimi_delta`` is one matrix instead of two of low rank.
+    `gated_delta` in Qwen3-Next and Qwen3.5, `mamba2` in Nemotron-H; `full_gate`: the output gate of ``kimi_delta`` is
+    one matrix instead of two of low rank.
     """
 
     kind: Literal["recurrent"] = "recurrent"
@@ -314,7 +279,7 @@ class Recurrent(Frozen):
 
 
 class DenseFfn(Frozen):
-    """A dense feed-forward block; `gated` ones have three matrices, plain ones two."""
+    """Dense feed-forward block; `gated` ones have three matrices, plain ones two."""
 
     kind: Literal["dense"] = "dense"
     inner: PositiveInt
@@ -322,21 +287,18 @@ class DenseFfn(Frozen):
     bias: bool = False
 
 
-#: shares of the busiest fifth of experts that were published: of DeepSeek-V3 and R1, and of Qwen3-235B [-]
+#: published shares of the busiest fifth of experts: of DeepSeek-V3 and R1, and of Qwen3-235B [-]
 _BUSIEST_FIFTH = {"bias": 0.35, "batch-loss": 0.65}
 
 
 class ExpertsFfn(Frozen):
-    """A mixture of experts: `topk` of `experts` for each token, and shared ones that every token visits.
+    """Mixture of experts: `topk` of `experts` for each token, and shared ones for every token.
 
-    `latent` is the width the routed experts work in where it is not the hidden size (Nemotron-3 Super). With
-    `hash_vocabulary` a table of so many tokens says which experts each visits (the first layers of DeepSeek-V4).
-    `routed_shared` says that the router weighs the shared experts too (Inkling).
     `busiest_fifth` is the share of the routed tokens that the busiest fifth of the experts receives; 0.2 is even. It
     was published for DeepSeek-V3 and R1 (0.3 to 0.4) and Qwen3-235B (0.65), on CNN Dailymail and OpenOrca
-    (https://github.com/ai-dynamo/aiconfigurator docs/POWER_LAW_DISTRIBUTION.md at 39880852). Where nobody published it,
-    models take it from those that were balanced alike in training (`balanced_by`): by a bias of the router (arXiv
-    2408.15664), or by a loss over whole batches (arXiv 2501.11873); others take the middle.
+    (https://github.com/ai-dynamo/aiconfigurator docs/POWER_LAW_DISTRIBUTION.md at 39880852). Other models take the
+    value of those that were balanced alike in training (`balanced_by`): by a bias of the router (arXiv 2408.15664), or
+    by a loss over whole batches (arXiv 2501.11873); the rest takes the middle.
     """
 
     kind: Literal["experts"] = "experts"
@@ -349,9 +311,9 @@ class ExpertsFfn(Frozen):
     gated: bool = True
     bias: bool = False
     router_bias: bool = False
-    latent: PositiveInt | None = None
-    hash_vocabulary: int = Field(0, ge=0)
-    routed_shared: bool = False
+    latent: PositiveInt | None = None  # width of the routed experts where it is not the hidden size (Nemotron-3 Super)
+    hash_vocabulary: int = Field(0, ge=0)  # a table of so many tokens assigns the experts (first layers of DeepSeek-V4)
+    routed_shared: bool = False  # the router weighs the shared experts too (Inkling)
     balanced_by: Literal["bias", "batch-loss"] | None = None
     busiest_fifth: float = Field(
         default_factory=lambda given: _BUSIEST_FIFTH.get(given.get("balanced_by"), 0.5), ge=0.2, lt=1.0
@@ -372,46 +334,37 @@ Ffn = Annotated[DenseFfn | ExpertsFfn, Field(discriminator="kind")]
 
 
 class LayerKind(Frozen):
-    """One kind of layer: at most one token mixer and any number of feed-forward blocks side by side.
-
-    `streams` are its hyper-connections, `lookup` a table that it reads, `decode_only` says that a prompt skips the
-    layer: its mixer reads what earlier layers cached, so that only the last tokens of a prompt need it (the decoder of
-    DeepSeek-V4.1). `gates` counts vectors as wide as the hidden size that are no norms (Muse-Spark), `convolution` the
-    tokens that a short convolution after the mixer and one after the feed-forward part see (Inkling).
-    """
+    """Kind of layer: at most one token mixer and any number of parallel feed-forward blocks."""
 
     mixer: Mixer | None = None
     ffn: tuple[Ffn, ...] = ()
     norms: int = Field(2, ge=0, description="RMS norms as wide as the hidden size")
     streams: HyperConnections | None = None
     lookup: LookupTable | None = None
+    #: a prompt skips the layer: its mixer reads cache of earlier layers, so only the last prompt tokens need it
+    #: (decoder of DeepSeek-V4.1)
     decode_only: bool = False
-    gates: int = Field(0, ge=0)
+    gates: int = Field(0, ge=0)  # vectors as wide as the hidden size that are no norms (Muse-Spark)
+    #: tokens seen by a short convolution after the mixer and one after the feed-forward block (Inkling)
     convolution: int = Field(0, ge=0)
 
 
 class MtpSpec(Frozen):
-    """Multi-token-prediction layers that a checkpoint carries: `layers` layers of kind `layer`.
-
-    `own_embedding` says that the files store a second embedding and head for them (DeepSeek-V3, GLM-4.5),
-    `own_head` that they store a head for each and no embedding (Step). With `block`
-    they are the stages of a block drafter (DSpark): one pass through all of them drafts up to `block` tokens. It starts
-    from `joined` states of the model and chooses tokens with a table of `markov_rank` values for each token before.
-    `method` is how engines call this way of drafting.
-    """
+    """Multi-token-prediction layers of a checkpoint."""
 
     layers: PositiveInt
     layer: str
-    own_embedding: bool = False
-    own_head: bool = False
-    method: str = "mtp"
+    own_embedding: bool = False  # the files store a second embedding and head (DeepSeek-V3, GLM-4.5)
+    own_head: bool = False  # the files store a head for each layer and no embedding (Step)
+    method: str = "mtp"  # engines' name of this way of drafting
+    #: block drafter (DSpark): one pass through all layers drafts up to this many tokens
     block: PositiveInt | None = None
-    joined: PositiveInt | None = None
-    markov_rank: int = Field(0, ge=0)
+    joined: PositiveInt | None = None  # states of the model from which the block drafter starts
+    markov_rank: int = Field(0, ge=0)  # values of each token in its table for the choice of the next token
 
 
 class Published(Frozen):
-    """Parameter totals as the publisher prints them, in billions; kept to be compared with the computed ones."""
+    """Parameter totals as the publisher prints them, in billions, to compare with the computed ones."""
 
     total_b: float | None = None
     active_b: float | None = None
@@ -420,9 +373,7 @@ class Published(Frozen):
 
 
 def expand_stack(stack: str) -> list[str]:
-    """Spell out a stack: ``"dense*3 sparse*75"`` or ``"(sliding*5 full)*8"`` becomes one name for each layer.
-
-    `stack`: Names of layer kinds; `*n` repeats a name or a bracket.
+    """Return the layer names of a stack such as ``"dense*3 sparse*75"`` or ``"(sliding*5 full)*8"``.
 
     Examples
     --------
@@ -453,9 +404,9 @@ def expand_stack(stack: str) -> list[str]:
 
 
 class ModelSpec(Frozen):
-    """A model: its stack of layers, vocabulary, checkpoints and where the facts come from.
+    """Model: its stack of layers, vocabulary, checkpoints and sources.
 
-    `repositories` are those of aliases that are models of their own, with other weights of the same shapes.
+    `repositories` are those of aliases that are separate models, with other weights of the same shapes.
     """
 
     name: str
@@ -481,7 +432,7 @@ class ModelSpec(Frozen):
     tower_merge: PositiveInt = Field(1, description="patches that make one token, [-]")
     tower_output: int = Field(0, ge=0, description="values of a token as it leaves the tower, [-]")
     extra_note: str | None = None
-    not_understood: tuple[str, ...] = ()  # fields of its config that nobody knows and that are left out of account
+    not_understood: tuple[str, ...] = ()  # unknown fields of its config, left out of account
     multimodal_positions: bool = Field(False, description="positions have time, height and width (M-RoPE)")
     checkpoints: tuple[Checkpoint, ...] = ()
     default_checkpoint: str | None = None
@@ -506,30 +457,30 @@ class ModelSpec(Frozen):
         if self.draft_head is not None and self.mtp is not None:
             raise ValueError("draft_head stands beside mtp: a model drafts by one of them")
         last = len(names) + (self.mtp.layers if self.mtp else 0)
-        for one in self.checkpoints:
-            if outside := [layer for part in one.exceptions for layer in part.layers if not 0 <= layer < last]:
-                raise ValueError(f"checkpoint {one.name!r} has an exception for layer {outside[0]} of {last}")
+        for checkpoint in self.checkpoints:
+            if outside := [layer for part in checkpoint.exceptions for layer in part.layers if not 0 <= layer < last]:
+                raise ValueError(f"checkpoint {checkpoint.name!r} has an exception for layer {outside[0]} of {last}")
         if self.default_checkpoint is not None and self.checkpoint(self.default_checkpoint) is None:
             raise ValueError(f"default_checkpoint {self.default_checkpoint!r} is not a described checkpoint")
         return self
 
     @cached_property
     def layer_names(self) -> tuple[str, ...]:
-        """The kind of each layer, in order, MTP layers not included."""
+        """Return the kind of each layer, in order, without MTP layers."""
         return tuple(expand_stack(self.stack))
 
     @cached_property
     def runs(self) -> tuple[tuple[str, int], ...]:
-        """How often each kind of layer occurs, MTP layers not included."""
+        """Return the number of layers of each kind, without MTP layers."""
         return tuple(Counter(self.layer_names).items())
 
     @property
     def draft_layers(self) -> tuple[LayerKind, int] | None:
-        """Kind and number of the layers that draft: of MTP, else of a published draft head; None without both."""
+        """Return kind and number of the draft layers: of MTP, else of a published draft head, or None."""
         if self.mtp is not None:
             return self.layers[self.mtp.layer], self.mtp.layers
         return None if self.draft_head is None else (self.layers[self.draft_head.layer], 1)
 
     def checkpoint(self, name: str) -> Checkpoint | None:
-        """The checkpoint of that name, or None."""
-        return next((one for one in self.checkpoints if one.name == name), None)
+        """Return the checkpoint of that name, or None."""
+        return next((item for item in self.checkpoints if item.name == name), None)

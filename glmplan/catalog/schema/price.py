@@ -1,4 +1,4 @@
-"""One published price, and one term of a cost, as they stand in `hardware_db/prices/`."""
+"""Records of `hardware_db/prices/`: published prices, delivery times and terms of a cost."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from glmplan.catalog.schema.validation import Frozen
 
 __all__ = ["KINDS", "PER", "STALE_DAYS", "Delivery", "Price", "Term", "first_day"]
 
-#: the dearest that a price may be in any currency; sums of it stay numbers [unit of money]
+#: largest price in any currency; sums of it stay numbers
 _DEAREST = 1e12
-#: days after which a price is called stale [-]
+#: days after which a price is stale
 STALE_DAYS = 180
-#: what is priced, which is also the name of the file
+#: kinds of prices, which are also names of files
 KINDS: tuple[str, ...] = ("buy", "rent", "api", "power", "colocation")
-#: kind → what a price is for
+#: kind → unit of a price
 PER = {
     "buy": "piece",
     "rent": "accelerator hour",
@@ -35,9 +35,7 @@ _DATE = re.compile(r"20\d\d(-\d\d(-\d\d)?)?|undated")
 
 
 def first_day(text: str) -> dt.date | None:
-    """The first day that a date may mean, so that a price whose day nobody gave counts as old rather than as new.
-
-    Returns: The day; None for what has no date.
+    """Return the first day that a date may mean, so that a date without day counts as old; None: no date.
 
     Examples
     --------
@@ -51,9 +49,9 @@ def first_day(text: str) -> dt.date | None:
 
 
 class Price(Frozen):
-    """A price that somebody published or gave, with its date and source.
+    """Published or given price, with its date and source.
 
-    `part` is a catalogue name where `of` says accelerator, host or model, and words of the source otherwise.
+    `part` is a catalogue name where `of` says accelerator, host or model, and text of the source otherwise.
     """
 
     kind: Literal["buy", "rent", "api", "power", "colocation"]
@@ -95,30 +93,27 @@ class Price(Frozen):
 
     @property
     def each(self) -> float:
-        """Price of one accelerator where the price is of several, [unit of money]"""
+        """Return the price of one accelerator where the price is of several."""
         return self.price / (self.accelerators or 1)
 
     @property
     def whole_machine(self) -> bool:
-        """Whether a part's price is of a machine that runs as it is delivered."""
+        """Return True for the price of a machine that runs as delivered."""
         return self.contains.startswith("whole machine")
 
     def stale(self, today: dt.date) -> bool:
-        """Whether a price is older than `STALE_DAYS`."""
+        """Return True for a price older than `STALE_DAYS`."""
         first = first_day(self.date)
         return first is None or (today - first).days > STALE_DAYS
 
     def later(self, today: dt.date) -> bool:
-        """Whether a price was not known yet.
-
-        Returns: True for what is dated after it; a month counts from its first day.
-        """
+        """Return True for a price dated after `today`; a month counts from its first day."""
         first = first_day(self.date)
         return first is not None and first > today
 
 
 class Delivery(Frozen):
-    """How long a part takes to come, as somebody published it."""
+    """Published delivery time."""
 
     part: str = Field(min_length=1)
     low: PositiveFloat = Field(allow_inf_nan=False)
@@ -139,13 +134,13 @@ class Delivery(Frozen):
 
     @property
     def weeks(self) -> tuple[float, float]:
-        """The range in weeks; a month is a twelfth of a year, [-]"""
+        """Return the range in weeks; a month is a twelfth of a year."""
         each = 365 / 12 / 7 if self.unit == "months" else 1.0
         return self.low * each, self.high * each
 
 
 class Term(Frozen):
-    """What a cost needs besides prices; without a value it is not counted until the buyer gives one."""
+    """Further term of a cost; without a value it is not counted until the buyer gives one."""
 
     name: str
     unit: str

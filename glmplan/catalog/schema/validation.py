@@ -1,4 +1,4 @@
-"""From the content of a file to a checked record: one clear message, with file, field, value and the nearest choice."""
+"""Validate the content of a file as a record, with errors that name file, field, value and nearest choice."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from glmplan.errors import SpecError
 __all__ = ["Frozen", "validated"]
 
 
-#: letters of a line that says what a record is [-]
+#: most characters of a record's one-line text
 _LINE = 100
 
 
 class Frozen(BaseModel):
-    """Base of everything that is read from a file: unchangeable, and an unknown field is a mistake.
+    """Base of records from files: immutable, no unknown fields, no infinite quantities.
 
-    No quantity of a file is infinite. ``repr`` is one line, ``print`` shows every field.
+    ``repr`` is one line, ``print`` shows every field.
     """
 
     model_config = ConfigDict(
@@ -29,7 +29,7 @@ class Frozen(BaseModel):
 
     def __repr__(self) -> str:
         plain = [getattr(self, name) for name in type(self).model_fields]
-        said = ", ".join(f"{one}" for one in plain if isinstance(one, str | int | float) and one not in ("", False))
+        said = ", ".join(f"{item}" for item in plain if isinstance(item, str | int | float) and item not in ("", False))
         return f"<{type(self).__name__} {' '.join(said.split())[:_LINE]}>"
 
 
@@ -37,7 +37,7 @@ Record = TypeVar("Record", bound=BaseModel)
 
 
 def validated(kind: type[Record], content: Mapping[str, Any], file: str | Path | None = None) -> Record:
-    """Check the content of a file and build the record.
+    """Return the validated record of a file's content.
 
     Examples
     --------

@@ -1,1 +1,1 @@
-"""One kind of block, one file: its tensors, how they are cut, its cache and its work."""
+"""Blocks of a layer, one file for each kind: tensors, splits, cache and work."""

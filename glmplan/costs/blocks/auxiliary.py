@@ -1,8 +1,15 @@
-"""Hyper-connections: several residual streams, of which every block reads a mix and to all of which it writes.
+"""Blocks beside mixers and feed-forward blocks: hyper-connections, lookup tables, LoRA adapters.
 
-Hyper-connections, arXiv 2409.19606; manifold-constrained ones (mHC), arXiv 2512.24880. Shapes of the weights:
-transformers 5.23.0, `modeling_deepseek_v4.py` (manifold), `modeling_hy_v4.py` (plain), `modeling_qwen4_exp.py` (low
-rank). They cost few weights and much traffic: every pass over the hidden states is one over all streams.
+Hyper-connections (arXiv 2409.19606; manifold-constrained, mHC, arXiv 2512.24880) are several residual streams: every
+block reads a mix of them and writes to all. They cost few weights and much traffic: a pass over the hidden states
+covers all streams. Shapes: transformers 5.23.0, `modeling_deepseek_v4.py` (manifold), `modeling_hy_v4.py` (plain),
+`modeling_qwen4_exp.py` (low rank).
+
+A lookup table holds n-grams (Engram of DeepSeek-V4.1, the n-gram table of the preview of Qwen4). A hash of the last
+two, three, ... tokens names a few rows, which are projected to one value and to a key for each residual stream, whose
+gate weighs the value. No product reads the table, and a token reads a few KB of it, so that it may lie in host memory
+or on a drive. Shapes: transformers 5.23.0, `modeling_qwen4_exp.py` (`Qwen4ExpTextPLELayer`); vllm-project/vllm,
+`vllm/models/deepseek_v41/common/engram.py`.
 """
 
 from __future__ import annotations
@@ -20,12 +27,7 @@ __all__ = ["ADAPTER_BYTES", "TABLE", "AdapterFactors", "HyperBlock", "LookupBloc
 
 @dataclass(frozen=True, slots=True)
 class HyperBlock:
-    """The mixing of streams around the two blocks of a layer.
-
-    Attributes
-    ----------
-    record : HyperConnections or None
-        Its shape; None for the one stream of other models.
+    """Mix of residual streams around the two blocks of a layer; `record` None: one stream.
 
     Examples
     --------
@@ -42,27 +44,22 @@ class HyperBlock:
 
     @property
     def streams(self) -> int:
-        """Residual streams, [-]"""
+        """Residual streams."""
         return 1 if self.record is None else self.record.streams
 
     @property
     def words(self) -> str:
-        """How many streams, and what their mix is made of; empty for one stream."""
+        """Number of streams and form of their mix; empty for one stream."""
         return "" if self.record is None else f"{self.record.streams} residual streams ({self.record.form})"
 
     def tensors(self, hidden: int) -> tuple[Tensor, ...]:
-        """Weights of one layer, the same on every rank: they mix before the attention and before the feed-forward
-        part.
-        """
+        """Return the weights of one layer, before attention and feed-forward, the same on every rank."""
         if self.record is None:
             return ()
-        return tuple(one for block in ("attn", "ffn") for one in self._mix(self.record, f"streams.{block}", hidden))
+        return tuple(item for block in ("attn", "ffn") for item in self._mix(self.record, f"streams.{block}", hidden))
 
     def fold(self, hidden: int) -> tuple[Tensor, ...]:
-        """Weights that make one state of the streams after the last layer.
-
-        Returns: Empty where the streams are only added up.
-        """
+        """Return the weights that make one state of the streams after the last layer; empty: a plain sum."""
         record = self.record
         if record is None or not record.folded:
             return ()
@@ -94,26 +91,13 @@ def _low_rank(name: str, rank: int, wide: int, inject: int | None) -> tuple[Tens
     )
 
 
-# Tables of n-grams that a layer looks up: Engram of DeepSeek-V4.1, the n-gram table of the preview of Qwen4.
-#
-# A hash of the last two, three, ... tokens names a few rows; what is read is projected to one value and to a key for
-# each
-# residual stream, whose gate decides how much of the value is added. Nothing multiplies the table, and a token reads a
-# few KB of it, so that it may lie in host memory or on a drive. Shapes: transformers 5.23.0, `modeling_qwen4_exp.py`
-# (`Qwen4ExpTextPLELayer`); vllm-project/vllm, `vllm/models/deepseek_v41/common/engram.py`.
-
-#: name of the tensor that no product reads and that may lie in host memory
+#: name of the table's tensor, which no product reads
 TABLE = "lookup.table"
 
 
 @dataclass(frozen=True, slots=True)
 class LookupBlock:
-    """The table of a layer and the projections of what is read.
-
-    Attributes
-    ----------
-    record : LookupTable or None
-        Its shape; None for a layer without.
+    """Lookup table of a layer and projections of the rows that are read; `record` None: no table.
 
     Examples
     --------
@@ -128,69 +112,55 @@ class LookupBlock:
 
     @property
     def table_values(self) -> int:
-        """Values of the table, [-]; 0 without one"""
+        """Values of the table."""
         return 0 if self.record is None else self.record.rows * self.record.width
 
     @property
     def read_values(self) -> int:
-        """Values of it that one token reads, [-]"""
+        """Values of it that one token reads."""
         return 0 if self.record is None else self.record.reads * self.record.width
 
     @property
     def words(self) -> str:
-        """How large the table is, and what a token reads; empty without one."""
+        """Size of the table and rows that a token reads; empty without one."""
         if self.record is None:
             return ""
         return f"n-gram table of {self.record.rows / 1e6:,.0f} M rows of {self.record.width}, {self.record.reads} read"
 
     def tensors(self, hidden: int) -> tuple[Tensor, ...]:
-        """The table, dealt out over ranks, and the projections, the same on every rank."""
+        """Return the table, split over ranks, and the projections, the same on every rank."""
         record = self.record
         if record is None:
             return ()
         wide = record.streams * hidden
-        found = [
+        result = [
             Tensor(TABLE, "lookup", record.rows, record.width, matmul=False),
             Tensor("lookup.key_value_proj", "lookup", hidden + wide, self.read_values, shard="replicated"),
         ]
         if record.norms:
-            found.append(Tensor("lookup.norms", "norm", record.norms * wide, 1, shard="replicated", matmul=False))
+            result.append(Tensor("lookup.norms", "norm", record.norms * wide, 1, shard="replicated", matmul=False))
         if record.convolution:
             width = record.convolution * wide
-            found.append(Tensor("lookup.conv1d", "norm", width, 1, shard="replicated", matmul=False))
-        return tuple(found)
+            result.append(Tensor("lookup.conv1d", "norm", width, 1, shard="replicated", matmul=False))
+        return tuple(result)
 
 
-# Low-rank adapters (LoRA): what the two factors of an adapter of each matrix hold on a rank, and what they compute.
-
-#: bytes of a value: engines keep adapters in the type of the activations, [B]
+#: bytes of a value: engines keep adapters in the type of the activations
 ADAPTER_BYTES = 2.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AdapterFactors:
-    """One adapter of some matrices on a rank, for each unit of its rank.
+    """Values of one LoRA adapter on a rank, for each unit of the adapter's rank."""
 
-    Attributes
-    ----------
-    dense : (n,) array
-        Values of both factors of the matrices that every token takes, [-]
-    expert : (n,) array
-        Values of both factors of one expert, [-]
-    experts : (n,) array
-        Experts of a layer on the rank; 0 without any, [-]
-    matrices : int
-        Matrices that every token takes, [-]
-    """
-
-    dense: np.ndarray
-    expert: np.ndarray
-    experts: np.ndarray
-    matrices: int
+    dense: np.ndarray  # both factors of the matrices that every token takes
+    expert: np.ndarray  # both factors of one expert
+    experts: np.ndarray  # experts of a layer on the rank
+    matrices: int  # that every token takes
 
     @property
     def values(self) -> np.ndarray:
-        """All values for each unit of the rank, [-]"""
+        """Return all values for each unit of the adapter's rank."""
         result: np.ndarray = self.dense + self.experts * self.expert
         return result
 
@@ -198,11 +168,9 @@ class AdapterFactors:
 def adapter_factors(
     tensors: Iterable[Tensor], *, tp: np.ndarray, ep: np.ndarray, expert_ranks: np.ndarray
 ) -> AdapterFactors:
-    """What an adapter of every matrix of a layer holds on the fullest rank.
+    """Return the values of an adapter of every matrix of a layer on the fullest rank.
 
-    Notes
-    -----
-    Where a matrix is split by its outputs, the factor at its input is whole on every rank and the other is split; where
+    Where a matrix is split by its outputs, the factor at its input is full on every rank and the other is split; where
     it is split by its inputs, the reverse [1]_ [2]_. Not counted: adapters of embedding and head, of draft layers and
     of image towers, and factors that are split on both sides (``fully_sharded_loras``).
 
@@ -220,21 +188,21 @@ def adapter_factors(
     """
     zero = np.zeros_like(np.asarray(tp, dtype=float))
     dense, expert, experts, matrices = zero, zero, zero, 0
-    for one in tensors:
-        if not one.matmul:
+    for tensor in tensors:
+        if not tensor.matmul:
             continue
-        share = one.share(tp=tp, ep=ep, expert_ranks=expert_ranks)
-        if one.shard == "experts":
-            held = np.ceil(one.copies / np.asarray(ep, dtype=float))
+        share = tensor.share(tp=tp, ep=ep, expert_ranks=expert_ranks)
+        if tensor.shard == "experts":
+            held = np.ceil(tensor.copies / np.asarray(ep, dtype=float))
             # the share of an expert's own inner width
-            inside = share * one.copies / held
+            inside = share * tensor.copies / held
             experts = np.maximum(experts, held)
         else:
             inside = share
-        into, out = (inside, 1.0) if one.splits_input else (1.0, inside)
-        values = one.parts * one.columns * into + one.rows * out + zero
-        if one.shard == "experts":
+        into, out = (inside, 1.0) if tensor.splits_input else (1.0, inside)
+        values = tensor.parts * tensor.columns * into + tensor.rows * out + zero
+        if tensor.shard == "experts":
             expert = expert + values
         else:
-            dense, matrices = dense + values, matrices + one.parts
+            dense, matrices = dense + values, matrices + tensor.parts
     return AdapterFactors(dense, expert, experts, matrices)

@@ -34,7 +34,7 @@ from glmplan.catalog.formats import kv_format
 from glmplan.catalog.schema.engine import CacheLayout
 from glmplan.catalog.schema.model import CompressedAttention
 from glmplan.costs.blocks.latent import index_key_bytes
-from glmplan.costs.blocks.mixer import Core, CoreKernel, CoreStep, IndexScan, LayerCache, heads_on_rank
+from glmplan.costs.blocks.mixer import Core, CoreKernel, CoreStep, IndexScan, LayerCache, Mixer, heads_on_rank
 from glmplan.costs.blocks.tensor import Tensor
 from glmplan.costs.kernels.counts import attention_prefill_work, latent_decode_work
 from glmplan.units import TokensArray
@@ -48,13 +48,11 @@ _FP4_INDEX, _FP4_WINDOW = 4.25 / 8, 1.0 + 1 / 32
 
 
 @dataclass(frozen=True, slots=True)
-class CompressedMixer:
+class CompressedMixer(Mixer):
     """Attention over a window and over compressed entries.
 
-    Attributes
-    ----------
-    block : CompressedAttention
-        Its shape.
+    Engines without its kernels cannot run it at all, so it does not count as `indexed`. Its states lie in small blocks
+    of the token pages, which have a fixed size, so no page has to grow.
 
     Examples
     --------
@@ -78,7 +76,7 @@ class CompressedMixer:
 
     @property
     def words(self) -> str:
-        """Heads, window, how many tokens an entry stands for, and what is chosen."""
+        """Heads, window, tokens of an entry, and selection."""
         block = self.block
         many = f"one entry for {block.ratio} tokens" if block.ratio > 1 else "an entry for each token"
         pooled = f", {'reads ' if block.shared_kv else ''}{many}" if block.ratio else ""
@@ -94,53 +92,38 @@ class CompressedMixer:
         return frozenset({"csa"})
 
     @property
-    def indexed(self) -> bool:
-        """Engines without its kernels cannot run it at all: none is known to read everything instead."""
-        return False
-
-    @property
     def packed_fp8(self) -> bool:
         """All its entries are packed."""
         return True
 
     @property
     def heads(self) -> int:
-        """Query heads, [-]"""
+        """Query heads."""
         return self.block.heads
 
     @property
     def extra_launches(self) -> float:
-        """As many as latent attention with an indexer, which has fewer kernels: nobody measured it alone, [-]"""
+        """As latent attention with an indexer, which has fewer kernels: without a measurement of its own."""
         return 1.0
 
     @property
     def rotary_values(self) -> int:
-        """The last values of a head, [-]"""
+        """The last values of a head."""
         return self.block.rope_dim
 
     @property
-    def expanded_values(self) -> int:
-        """Entries are attended as they are cached, [-]"""
-        return 0
-
-    @property
-    def absorbed_values(self) -> int:
-        """Keys and values have no up-projections, [-]"""
-        return 0
-
-    @property
     def gathered_bytes(self) -> float:
-        """Index keys of pooled tokens (vllm/models/deepseek_v4/attention.py divides by the ratio), [B]"""
+        """Index keys of pooled tokens (vllm/models/deepseek_v4/attention.py divides by the ratio)."""
         return self._index_bytes * self.entries_per_token if self._scores else 0.0
 
     @property
     def entries_per_token(self) -> float:
-        """Compressed entries that each token adds, [-]"""
+        """Compressed entries that each token adds."""
         return 1.0 / self.block.ratio if self.block.ratio else 0.0
 
     @property
     def cache_values(self) -> float:
-        """Values that each token adds to what never leaves the cache, index keys included, [-]"""
+        """Values that each token adds to the cache for good, index keys included."""
         if self.block.shared_kv:
             return 0.0
         index = self.block.indexer.head_dim if self._own_keys and self.block.indexer is not None else 0
@@ -148,32 +131,32 @@ class CompressedMixer:
 
     @property
     def _own_keys(self) -> bool:
-        """Whether the layer makes and caches index keys."""
+        """True if the layer makes and caches index keys."""
         index = self.block.indexer
         return index is not None and not index.shared_keys and not index.reads_from_previous
 
     @property
     def _scores(self) -> bool:
-        """Whether the layer has an indexer that scores keys, its own or those of an earlier layer."""
+        """True if an indexer of the layer scores keys, its own or those of an earlier layer."""
         return self.block.indexer is not None and not self.block.indexer.reads_from_previous
 
     @property
     def packed_bytes(self) -> float:
-        """Bytes of one entry in the packed form: FP8, a byte of scale for 64 values, rotary ones in BF16, [B]"""
+        """Bytes of one entry in the packed form: FP8, a byte of scale for 64 values, rotary ones in BF16."""
         plain = self.block.head_dim - self.block.rope_dim
         scales = -(-plain // _SCALED)
         return float(plain + 2 * self.block.rope_dim + -(-scales // _PADDED) * _PADDED)
 
     def cut_problem(self, tp: int, model: str) -> str | None:
-        """Groups of the output projection are dealt out whole."""
+        """Groups of the output projection are not split."""
         groups = self.block.out_groups
         return f"does not divide the {groups} output groups of {model}" if groups % tp else None
 
     def tensors(self, hidden: int) -> tuple[Tensor, ...]:
-        """Projections, compressors and indexer; all that reads the hidden state is the same on every rank."""
+        """Projections, compressors and indexer; projections of the hidden state are the same on every rank."""
         block, heads, wide = self.block, self.block.heads, self.block.heads * self.block.head_dim
         middle = block.out_groups * block.out_rank
-        found = [
+        result = [
             Tensor("self_attn.q_a_proj", "latent_down", block.q_rank, hidden, shard="replicated"),
             Tensor("self_attn.q_norm", "norm", block.q_rank, 1, shard="replicated", matmul=False),
             Tensor("self_attn.q_b_proj", "attention", wide, block.q_rank, shard="heads", units=heads),
@@ -186,33 +169,33 @@ class CompressedMixer:
             Tensor("self_attn.sinks", "norm", heads, 1, shard="replicated", matmul=False),
         ]  # fmt: skip
         if block.ratio and not block.shared_kv:
-            found += self._compressor("self_attn.compressor", "latent_down", block.head_dim, hidden)
+            result += self._compressor("self_attn.compressor", "latent_down", block.head_dim, hidden)
         index = block.indexer
         if index is not None and self._scores:
             queries, name = index.heads * index.head_dim, "self_attn.compressor.indexer"
             if self._own_keys and index.from_latent:
-                found += [
+                result += [
                     Tensor(f"{name}.wk", "indexer", index.head_dim, block.head_dim, shard="replicated"),
                     Tensor(f"{name}.k_norm", "norm", index.head_dim, 1, shard="replicated", matmul=False),
                 ]
             elif self._own_keys:
-                found += self._compressor(name, "indexer", index.head_dim, hidden)
-            found += [
+                result += self._compressor(name, "indexer", index.head_dim, hidden)
+            result += [
                 Tensor(f"{name}.q_b_proj", "indexer", queries, block.q_rank, shard="replicated"),
                 Tensor(f"{name}.weights_proj", "indexer", index.heads, hidden, shard="replicated"),
             ]
-        return tuple(found)
+        return tuple(result)
 
     def _compressor(self, name: str, tensor_class: str, head_dim: int, hidden: int) -> list[Tensor]:
         """Keys and gates of a compressor, twice as wide where windows overlap; its position bias and norm."""
         block, wide = self.block, head_dim * (2 if self.block.overlapping else 1)
-        found = [Tensor(f"{name}.kv_proj", tensor_class, wide, hidden, shard="replicated")]
+        result = [Tensor(f"{name}.kv_proj", tensor_class, wide, hidden, shard="replicated")]
         if block.ratio > 1:  # one token alone needs no gate
-            found.append(Tensor(f"{name}.gate_proj", tensor_class, wide, hidden, shard="replicated"))
+            result.append(Tensor(f"{name}.gate_proj", tensor_class, wide, hidden, shard="replicated"))
         if block.positions:
-            found.append(Tensor(f"{name}.position_bias", "norm", block.ratio, wide, shard="replicated", matmul=False))
-        found.append(Tensor(f"{name}.kv_norm", "norm", head_dim, 1, shard="replicated", matmul=False))
-        return found
+            result.append(Tensor(f"{name}.position_bias", "norm", block.ratio, wide, shard="replicated", matmul=False))
+        result.append(Tensor(f"{name}.kv_norm", "norm", head_dim, 1, shard="replicated", matmul=False))
+        return result
 
     def activation_values(self, tp: np.ndarray) -> np.ndarray:
         """Queries and results of the heads, the groups' outputs, keys, gates and index queries."""
@@ -225,7 +208,7 @@ class CompressedMixer:
         return result
 
     def cache(self, kv: str, layout: CacheLayout) -> LayerCache:
-        """Entries of the last tokens, compressed ones, index keys in FP8, and what is not pooled yet.
+        """Entries of the last tokens, compressed ones, index keys in FP8, and tokens not pooled yet.
 
         With entries in FP4 the index keys are too, and the window stays in FP8.
         """
@@ -258,20 +241,12 @@ class CompressedMixer:
         width = block.head_dim + (index.head_dim if index is not None and not index.from_latent else 0)
         return state * (overlap * block.ratio) * (2 * overlap * width)
 
-    def state_page(self, *, tp: int, draft_tokens: int) -> float:
-        """Its states lie in small blocks of the pages that tokens have: no page has to grow."""
-        return 0.0
-
-    def page_token(self, *, tp: int, kv_bytes: float) -> float:
-        """Its pages have a fixed size."""
-        return 0.0
-
     def decode_blocks(self, tp: int) -> float:
         """One for all heads."""
         return 1.0
 
     def attended(self, context: TokensArray) -> np.ndarray:
-        """Entries that one query reads: those of the window, and compressed ones.
+        """Return the entries that one query reads: of the window, and compressed ones.
 
         Examples
         --------
@@ -294,8 +269,7 @@ class CompressedMixer:
     def core(self, step: CoreStep) -> Core:
         """Attention of all heads over the same entries, and the scores of the indexer over compressed keys.
 
-        Not modelled: pooling, whose products are counted with the weights; and whole windows, so that an entry is there
-        as soon as a token of it is.
+        Not modelled: pooling beyond its products with weights; full windows (an entry exists from its first token on).
         """
         block, tokens, dcp = self.block, step.tokens, step.degrees.dcp
         heads, wide = heads_on_rank(block.heads, step.degrees), float(block.head_dim)
@@ -316,11 +290,11 @@ class CompressedMixer:
         )
 
     def _scan(self, step: CoreStep) -> IndexScan:
-        """The indexer scores every compressed key for every query, on each rank the same; or those chosen before."""
+        """The indexer scores every compressed key for every query, on each rank; or the candidates selected before."""
         tokens, dcp = step.tokens, step.degrees.dcp
         index = self.block.indexer
         most = float(index.candidates) if index is not None and index.candidates else np.inf
-        pooled, keys = (np.minimum(one * self.entries_per_token, most) for one in (tokens.context, tokens.keys))
+        pooled, keys = (np.minimum(item * self.entries_per_token, most) for item in (tokens.context, tokens.keys))
         flop = 2.0 * index.heads * index.head_dim if index is not None else 0.0
         return IndexScan(
             decode_bytes=tokens.requests * pooled * self._index_bytes / dcp,
@@ -329,7 +303,7 @@ class CompressedMixer:
         )
 
     def token_core(self, decode: np.ndarray, prompt: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Entries that are read, one vector for all heads; the scores of the indexer are not counted."""
+        """Entries that are read, one vector for all heads; without the scores of the indexer."""
         seen, read = self.attended(decode), self.attended(prompt)
         flop = 4.0 * self.block.heads * self.block.head_dim
         return np.stack([seen, read]) * self.block.head_dim, flop * seen, flop * read

@@ -1,6 +1,7 @@
-"""What is asked of a feed-forward block, whatever its kind: weights, transients, routing and words.
+"""Feed-forward blocks: the interface, dense blocks, mixtures of experts, and the experts that a batch visits.
 
-Each kind answers in one file of its own; `glmplan.costs.blocks.kinds` says which record is answered by which.
+Shazeer, GLU variants, arXiv 2002.05202; DeepSeekMoE (shared and routed experts), arXiv 2401.06066.
+`glmplan.costs.blocks.kinds` maps records to these classes.
 """
 
 from __future__ import annotations
@@ -20,34 +21,32 @@ __all__ = ["DenseBlock", "ExpertsBlock", "FeedForward", "busiest_rank", "distinc
 
 
 class FeedForward(Protocol):
-    """What every kind of feed-forward block answers. A kind that lacks something says so and why."""
+    """Interface of feed-forward blocks."""
 
     @property
     def words(self) -> str:
-        """Its shape in a few words for people."""
+        """Shape in a few words, for users."""
 
     @property
     def features(self) -> frozenset[str]:
-        """What walls of engines ask for: ``moe`` or nothing."""
+        """Features for engine limitations: ``moe`` or nothing."""
 
     @property
     def routed(self) -> ExpertsFfn | None:
-        """The mixture that routes tokens to experts; None where every token visits all weights."""
+        """Mixture that routes tokens to experts; None where every token visits all weights."""
 
     def visiting(self, experts: int) -> Ffn:
-        """The same block where a token visits at most so many experts; unchanged where nothing is routed."""
+        """Return the block where a token visits at most `experts`; unchanged where nothing is routed."""
 
     def tensors(self, hidden: int) -> tuple[Tensor, ...]:
-        """Weights of the block."""
+        """Return the weights of the block."""
 
     def activation_values(self, hidden: int, *, tp: np.ndarray, dp: np.ndarray, ep: np.ndarray) -> np.ndarray:
-        """Values that live at once for each token of a step, hidden states aside."""
+        """Return the values that live at once for each token of a step, without hidden states."""
 
 
 def inner_rows(gated: bool) -> Ratio:
-    """Inner rows of a token that live at once.
-
-    Returns: Gate, up and their product; without a gate two.
+    """Return the inner rows of a token that live at once: gate, up and their product; two without gate.
 
     Examples
     --------
@@ -60,11 +59,9 @@ def inner_rows(gated: bool) -> Ratio:
 def matrices(
     name: str, tensor_class: str, block: Ffn, widths: tuple[int, int], *, copies: int = 1, shard: Shard = "split"
 ) -> tuple[Tensor, ...]:
-    """Matrices of one feed-forward network, or of several alike.
+    """Return gate and up as one tensor, down, and the biases as one, of equal feed-forward networks.
 
-    - `block`: The block they belong to: it says whether they are gated and have biases.
-    - `widths`: Inner width, and width of input and output.
-    - Returns: Gate and up as one, down, and the biases as one.
+    `block` says if they are gated and have biases. `widths`: inner width, and width of input and output.
 
     Examples
     --------
@@ -74,26 +71,18 @@ def matrices(
     """
     inner, hidden = widths
     wide = inner * (2 if block.gated else 1)
-    found = [
+    result = [
         Tensor(f"{name}.gate_up_proj", tensor_class, wide, hidden, copies, shard, parts=2 if block.gated else 1),
         Tensor(f"{name}.down_proj", tensor_class, hidden, inner, copies, shard, splits_input=True),
     ]
     if block.bias:
-        found.append(Tensor(f"{name}.bias", "norm", wide + hidden, 1, copies, shard, matmul=False))
-    return tuple(found)
-
-
-# Dense feed-forward blocks. Shazeer, GLU variants, arXiv 2002.05202.
+        result.append(Tensor(f"{name}.bias", "norm", wide + hidden, 1, copies, shard, matmul=False))
+    return tuple(result)
 
 
 @dataclass(frozen=True, slots=True)
 class DenseBlock:
-    """A dense feed-forward block.
-
-    Attributes
-    ----------
-    block : DenseFfn
-        Its shape.
+    """Dense feed-forward block; no limitation refers to it.
 
     Examples
     --------
@@ -105,45 +94,35 @@ class DenseBlock:
 
     @property
     def words(self) -> str:
-        """Its inner width."""
+        """Inner width."""
         return f"dense {self.block.inner:,}"
 
     @property
     def features(self) -> frozenset[str]:
-        """No wall is known that asks for dense blocks."""
+        """None."""
         return frozenset()
 
     @property
     def routed(self) -> ExpertsFfn | None:
-        """Nothing is routed: every token visits all weights."""
+        """None: every token visits all weights."""
         return None
 
     def visiting(self, experts: int) -> Ffn:
-        """The block itself: nothing is routed."""
+        """Return the block itself: nothing is routed."""
         return self.block
 
     def tensors(self, hidden: int) -> tuple[Tensor, ...]:
-        """Its matrices."""
+        """Return its matrices."""
         return matrices("mlp", "dense", self.block, (self.block.inner, hidden))
 
     def activation_values(self, hidden: int, *, tp: np.ndarray, dp: np.ndarray, ep: np.ndarray) -> np.ndarray:
-        """Inner rows, which tensor parallelism splits, and the output."""
+        """Inner rows, split by tensor parallelism, and the output."""
         return inner_rows(self.block.gated) * self.block.inner / tp + hidden
-
-
-# Mixtures of experts, and which of them a batch visits.
-#
-# Shazeer, GLU variants, arXiv 2002.05202; DeepSeekMoE (shared and routed experts), arXiv 2401.06066.
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertsBlock:
-    """A mixture of experts: routed, shared, router.
-
-    Attributes
-    ----------
-    block : ExpertsFfn
-        Its shape.
+    """Mixture of experts: routed, shared, router.
 
     Examples
     --------
@@ -158,13 +137,13 @@ class ExpertsBlock:
 
     @property
     def words(self) -> str:
-        """How many experts a token visits, of how many, and their width."""
+        """Experts of a token, all experts, and their width."""
         shared = f", {self.block.shared} shared" if self.block.shared else ""
         return f"top-{self.block.topk} of {self.block.experts} experts of {self.block.inner:,}{shared}"
 
     @property
     def features(self) -> frozenset[str]:
-        """A mixture of experts."""
+        """Mixture of experts."""
         return frozenset({"moe"})
 
     @property
@@ -173,31 +152,31 @@ class ExpertsBlock:
         return self.block
 
     def visiting(self, experts: int) -> Ffn:
-        """The same mixture where a token visits at most so many experts."""
+        """Return the mixture where a token visits at most `experts`."""
         return self.block.model_copy(update={"topk": min(self.block.topk, experts)})
 
     def tensors(self, hidden: int) -> tuple[Tensor, ...]:
-        """Matrices of the experts, router, shared experts."""
+        """Return matrices of the experts, router, shared experts."""
         block = self.block
         routed = (block.inner, block.latent or hidden)
-        found = [
+        result = [
             *matrices("mlp.experts", "routed_experts", block, routed, copies=block.experts, shard="experts"),
         ]
         if block.shared:
             shared = (block.shared_inner or block.inner, hidden)
-            found += matrices("mlp.shared_experts", "shared_experts", block, shared, copies=block.shared)
+            result += matrices("mlp.shared_experts", "shared_experts", block, shared, copies=block.shared)
         if block.shared_gate:
-            found.append(Tensor("mlp.shared_expert_gate", "router", 1, hidden, shard="replicated"))
+            result.append(Tensor("mlp.shared_expert_gate", "router", 1, hidden, shard="replicated"))
         if block.latent:
-            found.append(Tensor("mlp.latent_in_out", "shared_experts", 2 * block.latent, hidden, shard="replicated"))
+            result.append(Tensor("mlp.latent_in_out", "shared_experts", 2 * block.latent, hidden, shard="replicated"))
         routed_to = block.experts + (block.shared if block.routed_shared else 0)
-        found.append(Tensor("mlp.gate", "router", routed_to, hidden, shard="replicated"))
+        result.append(Tensor("mlp.gate", "router", routed_to, hidden, shard="replicated"))
         if block.router_bias:
-            found.append(Tensor("mlp.gate.bias", "norm", block.experts, 1, shard="replicated", matmul=False))
+            result.append(Tensor("mlp.gate.bias", "norm", block.experts, 1, shard="replicated", matmul=False))
         if block.hash_vocabulary:
             table = block.hash_vocabulary * block.topk
-            found.append(Tensor("mlp.gate.tid2eid", "norm", table, 1, shard="replicated", matmul=False))
-        return tuple(found)
+            result.append(Tensor("mlp.gate.tid2eid", "norm", table, 1, shard="replicated", matmul=False))
+        return tuple(result)
 
     def activation_values(self, hidden: int, *, tp: np.ndarray, dp: np.ndarray, ep: np.ndarray) -> np.ndarray:
         """Routed copies of the tokens of all replicas, the shared experts, and the output."""
@@ -211,13 +190,13 @@ class ExpertsBlock:
         return result
 
 
-#: points at which the popularity of experts is summed; 12 are within 2 % of the sum over all experts
+#: points of the sum over the popularity of experts; 12 are within 2 % of the sum over all experts
 _NODES = 12
 
 
 @cache
 def _popularity(experts: int, topk: int, busiest_fifth: float) -> tuple[np.ndarray, np.ndarray]:
-    """Chance that a token chooses an expert, and how many experts have it."""
+    """Return log(1 − chance that a token chooses an expert), and the number of experts with it."""
     exponent = 1.0 - np.log(busiest_fifth) / np.log(0.2)
     root, weight = np.polynomial.legendre.leggauss(_NODES)
     root = (root + 1.0) / 2.0
@@ -232,7 +211,7 @@ def _popularity(experts: int, topk: int, busiest_fifth: float) -> tuple[np.ndarr
 
 
 def distinct_experts(block: ExpertsFfn, tokens: TokensArray) -> np.ndarray:
-    """Expected number of different experts that a batch visits when tokens choose independently.
+    """Return the expected number of different experts of a batch whose tokens choose independently.
 
     Notes
     -----
@@ -257,19 +236,19 @@ def distinct_experts(block: ExpertsFfn, tokens: TokensArray) -> np.ndarray:
 
 @cache
 def _largest_of(ranks: float) -> float:
-    """How many standard deviations the largest of so many normal values lies above the mean."""
+    """Return the standard deviations of the largest of `ranks` normal values above the mean."""
     return NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25)) if ranks > 1 else 0.0
 
 
 def busiest_rank(block: ExpertsFfn, tokens: TokensArray, ranks: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
-    """What the busiest of the ranks that share the experts has to do; the others wait for it.
+    """Return different experts visited on the busiest rank, and tokens sent to them, once for each expert.
 
-    Returns: Different experts visited on it, [-], and tokens sent to them, each as often as it goes to one, [token].
+    The other ranks wait for it.
 
     Notes
     -----
-    Mean plus as many standard deviations as the largest of `ranks` normal values lies above the mean [1]_. Experts lie
-    on ranks by chance: visits are independent, loads differ by the experts' popularity and by chance. Not modelled:
+    Mean plus as many standard deviations as the largest of `ranks` normal values is above the mean [1]_. Experts are
+    placed by chance: visits are independent, loads differ by the experts' popularity and by chance. Not modelled:
     redundant experts and their rearrangement (EPLB), which bring the ranks nearer to the mean.
 
     References

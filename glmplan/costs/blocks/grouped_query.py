@@ -12,7 +12,7 @@ import numpy as np
 from glmplan.catalog.formats import kv_format
 from glmplan.catalog.schema.engine import CacheLayout
 from glmplan.catalog.schema.model import GroupedQuery
-from glmplan.costs.blocks.mixer import Core, CoreKernel, CoreStep, LayerCache, heads_on_rank
+from glmplan.costs.blocks.mixer import Core, CoreKernel, CoreStep, LayerCache, Mixer, heads_on_rank
 from glmplan.costs.blocks.tensor import Tensor
 from glmplan.costs.kernels.counts import attention_decode_work, attention_prefill_work
 from glmplan.units import TokensArray
@@ -21,13 +21,11 @@ __all__ = ["GroupedQueryMixer"]
 
 
 @dataclass(frozen=True, slots=True)
-class GroupedQueryMixer:
+class GroupedQueryMixer(Mixer):
     """Attention with keys and values for groups of heads.
 
-    Attributes
-    ----------
-    block : GroupedQuery
-        Its shape.
+    No engine is known to attend densely to a model whose indexer selects blocks of keys (MiniMax-M3), so it does not
+    count as `indexed`; no source says how much that indexer gathers.
 
     Examples
     --------
@@ -55,57 +53,27 @@ class GroupedQueryMixer:
         return frozenset({"gqa", "window"} if self.block.window else {"gqa"})
 
     @property
-    def indexed(self) -> bool:
-        """No engine is known to attend densely to a model whose indexer chooses blocks of keys (MiniMax-M3)."""
-        return False
-
-    @property
-    def packed_fp8(self) -> bool:
-        """Keys and values are stored as values."""
-        return False
-
-    @property
     def heads(self) -> int:
-        """Query heads, [-]"""
+        """Query heads."""
         return self.block.heads
 
     @property
-    def extra_launches(self) -> float:
-        """The launches of other kinds are counted beside this one's, [-]"""
-        return 0.0
-
-    @property
     def rotary_values(self) -> int:
-        """The whole head unless the model says otherwise, [-]"""
+        """The full head unless the model says otherwise."""
         return self.block.head_dim if self.block.rotary_dim is None else self.block.rotary_dim
 
     @property
-    def expanded_values(self) -> int:
-        """Keys and values are cached as they are, [-]"""
-        return 0
-
-    @property
-    def absorbed_values(self) -> int:
-        """There are no up-projections of a latent, [-]"""
-        return 0
-
-    @property
-    def gathered_bytes(self) -> float:
-        """No source says what the indexer that chooses blocks of keys gathers, [B]"""
-        return 0.0
-
-    @property
     def value_dim(self) -> int:
-        """Width of a value, [-]"""
+        """Width of a value."""
         return self.block.v_head_dim or self.block.head_dim
 
     @property
     def cache_values(self) -> int:
-        """Values that the cache keeps for each token, all heads together; none with the cache of another layer, [-]"""
+        """Cached values of each token, all heads together; none with the cache of another layer."""
         return 0 if self.block.shared_kv else self.block.kv_heads * (self.block.head_dim + self.value_dim)
 
     def cut_problem(self, tp: int, model: str) -> str | None:
-        """KV heads are dealt out or repeated, whole ones only."""
+        """KV heads are assigned or repeated, full ones only."""
         heads = self.block.kv_heads
         if heads % tp and tp % heads:
             return f"neither divides the {heads} KV heads of {model} nor is a multiple of them"
@@ -119,43 +87,45 @@ class GroupedQueryMixer:
         v = block.kv_heads * self.value_dim
         out = block.heads * self.value_dim
         wide = q * (2 if block.gated else 1)
-        found = [Tensor("self_attn.q_proj", "attention", wide, hidden, shard="heads", units=block.heads)]
+        result = [Tensor("self_attn.q_proj", "attention", wide, hidden, shard="heads", units=block.heads)]
         if not block.shared_kv:
-            found.append(Tensor("self_attn.k_proj", "attention", k, hidden, shard="heads", units=block.kv_heads))
+            result.append(Tensor("self_attn.k_proj", "attention", k, hidden, shard="heads", units=block.kv_heads))
             if not block.key_is_value:
-                found.append(Tensor("self_attn.v_proj", "attention", v, hidden, shard="heads", units=block.kv_heads))
-        found.append(
+                result.append(Tensor("self_attn.v_proj", "attention", v, hidden, shard="heads", units=block.kv_heads))
+        result.append(
             Tensor("self_attn.o_proj", "attention", hidden, out, shard="heads", units=block.heads, splits_input=True)
         )
         if block.head_gated:
-            found.append(Tensor("self_attn.g_proj", "attention", block.heads, hidden, shard="heads", units=block.heads))
+            result.append(
+                Tensor("self_attn.g_proj", "attention", block.heads, hidden, shard="heads", units=block.heads)
+            )
         if block.qkv_bias:
-            found.append(Tensor("self_attn.qkv_bias", "norm", q + k + v, 1, shard="replicated", matmul=False))
+            result.append(Tensor("self_attn.qkv_bias", "norm", q + k + v, 1, shard="replicated", matmul=False))
         if block.out_bias:
-            found.append(Tensor("self_attn.o_bias", "norm", hidden, 1, shard="replicated", matmul=False))
+            result.append(Tensor("self_attn.o_bias", "norm", hidden, 1, shard="replicated", matmul=False))
         if block.qk_norm:
             width = q + k if block.qk_norm_wide else 2 * block.head_dim
-            found.append(Tensor("self_attn.qk_norm", "norm", width, 1, shard="replicated", matmul=False))
+            result.append(Tensor("self_attn.qk_norm", "norm", width, 1, shard="replicated", matmul=False))
         index = block.indexer
         if index is not None:
             wide = index.heads * index.head_dim
-            found += [
+            result += [
                 Tensor("self_attn.index_q_proj", "indexer", wide, hidden, shard="heads", units=index.heads),
                 Tensor("self_attn.index_k_proj", "indexer", index.head_dim, hidden, shard="replicated"),
                 Tensor("self_attn.index_norm", "norm", 2 * index.head_dim, 1, shard="replicated", matmul=False),
             ]
         if block.sinks:
-            found.append(Tensor("self_attn.sinks", "norm", block.heads, 1, shard="replicated", matmul=False))
+            result.append(Tensor("self_attn.sinks", "norm", block.heads, 1, shard="replicated", matmul=False))
         if block.relative:
             each, extent = block.heads * block.relative, block.relative * (block.relative_extent or 0)
-            found += [
+            result += [
                 Tensor("self_attn.r_proj", "attention", each, hidden, shard="heads", units=block.heads),
                 Tensor("self_attn.relative", "norm", extent, 1, shard="replicated", matmul=False),
             ]
         if block.convolution:
-            found.append(Tensor("self_attn.kv_conv", "norm", block.convolution * (k + v), 1, shard="heads",
+            result.append(Tensor("self_attn.kv_conv", "norm", block.convolution * (k + v), 1, shard="heads",
                                 units=block.kv_heads, matmul=False))  # fmt: skip
-        return tuple(found)
+        return tuple(result)
 
     def activation_values(self, tp: np.ndarray) -> np.ndarray:
         """Queries and their results, keys and values."""
@@ -165,9 +135,9 @@ class GroupedQueryMixer:
         return result
 
     def cache(self, kv: str, layout: CacheLayout) -> LayerCache:
-        """Keys and values, of the last tokens only where there is a window; keys of a block indexer.
+        """Keys and values, with a window only of the last tokens, and keys of a block indexer.
 
-        Those stay in BF16, one head for all (MiniMax-M3, llama.cpp pull request 24908).
+        The index keys stay in BF16, one head for all (MiniMax-M3, llama.cpp pull request 24908).
         """
         block = self.block
         index = 2.0 * block.indexer.head_dim / block.indexer.pool if block.indexer is not None else 0.0
@@ -175,14 +145,6 @@ class GroupedQueryMixer:
         if block.window is None:
             return LayerCache(per_token=held, units=block.kv_heads)
         return LayerCache(in_window=held, window=block.window, units=block.kv_heads)
-
-    def state_bytes(self, *, state: float = 4.0, conv: float = 2.0) -> float:
-        """It keeps tokens and no state."""
-        return 0.0
-
-    def state_page(self, *, tp: int, draft_tokens: int) -> float:
-        """It keeps no state."""
-        return 0.0
 
     def page_token(self, *, tp: int, kv_bytes: float) -> float:
         """Keys and values of a token, one head at least."""
@@ -193,9 +155,7 @@ class GroupedQueryMixer:
         return self.block.kv_heads / min(tp, self.block.kv_heads)
 
     def attended(self, context: TokensArray) -> TokensArray:
-        """Keys that one query reads.
-
-        Returns: Keys read; the window, or the keys that an indexer chooses.
+        """Return the keys that one query reads: all, the window, or those that an indexer selects.
 
         Examples
         --------
@@ -230,7 +190,7 @@ class GroupedQueryMixer:
         )
 
     def token_core(self, decode: np.ndarray, prompt: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Keys and values of the KV heads, multiplied with by all query heads."""
+        """Keys and values of the KV heads, multiplied with all query heads."""
         width = self.block.head_dim + self.value_dim
         seen, read = self.attended(decode), self.attended(prompt)
         flop = 2.0 * self.block.heads * width

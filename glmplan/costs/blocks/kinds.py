@@ -1,7 +1,7 @@
-"""The one place that goes from the record of a block to the file that answers for its kind.
+"""Map the record of a block to the class of its kind.
 
-A new kind is a record in `glmplan.catalog.schema.model`, a file beside this one and a line here: the type checker names
-the line that is missing.
+A new kind is a record in `glmplan.catalog.schema.model`, a file beside this one and a line here; the type checker names
+a missing line.
 """
 
 from __future__ import annotations
@@ -24,16 +24,14 @@ from glmplan.costs.blocks.compressed import CompressedMixer
 from glmplan.costs.blocks.feed_forward import DenseBlock, ExpertsBlock, FeedForward
 from glmplan.costs.blocks.grouped_query import GroupedQueryMixer
 from glmplan.costs.blocks.latent import LatentMixer
-from glmplan.costs.blocks.mixer import Mixer, NoMixer
+from glmplan.costs.blocks.mixer import Mixer
 from glmplan.costs.blocks.recurrent import RecurrentMixer
 
 __all__ = ["feed_forward_of", "feed_forwards_of", "lookup_of", "mixer_of", "routed_of", "streams_of"]
 
 
 def mixer_of(kind: LayerKind) -> Mixer:
-    """Return what answers for the token mixer of a layer.
-
-    Returns: Its mixer; one that holds and computes nothing for a layer without.
+    """Return the token mixer of a layer; one that holds and computes nothing without a record.
 
     Examples
     --------
@@ -43,7 +41,7 @@ def mixer_of(kind: LayerKind) -> Mixer:
     record: MixerRecord | None = kind.mixer
     match record:
         case None:
-            return NoMixer()
+            return Mixer()
         case GroupedQuery():
             return GroupedQueryMixer(record)
         case LatentAttention():
@@ -57,7 +55,7 @@ def mixer_of(kind: LayerKind) -> Mixer:
 
 
 def feed_forward_of(record: Ffn) -> FeedForward:
-    """Return what answers for a feed-forward block.
+    """Return the feed-forward block of a record.
 
     Examples
     --------
@@ -74,22 +72,17 @@ def feed_forward_of(record: Ffn) -> FeedForward:
 
 
 def feed_forwards_of(kind: LayerKind) -> tuple[FeedForward, ...]:
-    """Return what answers for the feed-forward blocks of a layer."""
-    return tuple(feed_forward_of(one) for one in kind.ffn)
+    """Return the feed-forward blocks of a layer."""
+    return tuple(feed_forward_of(item) for item in kind.ffn)
 
 
 def routed_of(kind: LayerKind) -> ExpertsFfn | None:
-    """Return the mixture of experts of a layer.
-
-    Returns: Its first block that routes tokens; None without one.
-    """
-    return next((one.routed for one in feed_forwards_of(kind) if one.routed is not None), None)
+    """Return the first mixture of experts of a layer, or None."""
+    return next((item.routed for item in feed_forwards_of(kind) if item.routed is not None), None)
 
 
 def streams_of(kind: LayerKind) -> HyperBlock:
-    """Return what answers for the residual streams of a layer.
-
-    Returns: One that holds nothing for a layer with one stream.
+    """Return the residual streams of a layer; one that holds nothing for a single stream.
 
     Examples
     --------
@@ -100,9 +93,7 @@ def streams_of(kind: LayerKind) -> HyperBlock:
 
 
 def lookup_of(kind: LayerKind) -> LookupBlock:
-    """Return what answers for the table that a layer looks up.
-
-    Returns: One that holds nothing for a layer without.
+    """Return the lookup table of a layer; one that holds nothing without a record.
 
     Examples
     --------

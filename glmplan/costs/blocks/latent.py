@@ -14,7 +14,7 @@ from glmplan.catalog.engines.kernels import latent_prompt_kernel
 from glmplan.catalog.formats import kv_format
 from glmplan.catalog.schema.engine import CacheLayout
 from glmplan.catalog.schema.model import LatentAttention
-from glmplan.costs.blocks.mixer import Core, CoreKernel, CoreStep, IndexScan, LayerCache, heads_on_rank
+from glmplan.costs.blocks.mixer import Core, CoreKernel, CoreStep, IndexScan, LayerCache, Mixer, heads_on_rank
 from glmplan.costs.blocks.tensor import Tensor
 from glmplan.costs.kernels.counts import attention_prefill_work, latent_decode_work
 from glmplan.units import ByteCount, FlopArray, TokensArray
@@ -26,7 +26,7 @@ INDEX_KEY_SCALE_BYTES = 4
 
 
 def index_key_bytes(head_dim: int) -> ByteCount:
-    """Bytes of one index key in FP8 with its scales.
+    """Return the bytes of one index key in FP8 with its scales.
 
     Examples
     --------
@@ -37,13 +37,11 @@ def index_key_bytes(head_dim: int) -> ByteCount:
 
 
 @dataclass(frozen=True, slots=True)
-class LatentMixer:
+class LatentMixer(Mixer):
     """Attention over one latent for all heads, which an indexer may make sparse.
 
-    Attributes
-    ----------
-    block : LatentAttention
-        Its shape.
+    Every rank holds the one latent, so only the heads limit tensor parallelism. No source says how pages of latents are
+    united with states (Kimi Linear): their blocks count as plain.
 
     Examples
     --------
@@ -80,14 +78,14 @@ class LatentMixer:
 
     @property
     def features(self) -> frozenset[str]:
-        """Latent attention, sparse attention with an indexer, and whether that goes without rotary positions."""
+        """Latent attention; with an indexer sparse attention, also without rotary positions."""
         if self.block.indexer is None:
             return frozenset({"mla"})
         return frozenset({"mla", "dsa"} if self.block.rope_dim else {"mla", "dsa", "nope-dsa"})
 
     @property
     def indexed(self) -> bool:
-        """Whether it has an indexer, also that of the layer before."""
+        """True with an indexer, also that of the layer before."""
         return self.block.indexer is not None
 
     @property
@@ -97,113 +95,103 @@ class LatentMixer:
 
     @property
     def heads(self) -> int:
-        """Attention heads, [-]"""
+        """Attention heads."""
         return self.block.heads
 
     @property
     def extra_launches(self) -> float:
-        """Down-projections, norms and, with an indexer, its kernels are launched one by one, [-]"""
+        """Down-projections, norms and, with an indexer, its kernels are launched one by one."""
         return 1.0
 
     @property
     def rotary_values(self) -> int:
-        """The key that all heads share, [-]"""
+        """The key common to all heads."""
         return self.block.rope_dim
 
     @property
     def expanded_values(self) -> int:
-        """Keys and values of all heads, up-projected from one latent, [-]"""
+        """Keys and values of all heads, up-projected from one latent."""
         return self.block.heads * (self.block.nope_dim + self.block.v_dim)
 
     @property
     def absorbed_values(self) -> int:
-        """Up-projection of keys and values, [-]"""
+        """Up-projection of keys and values."""
         return self.block.heads * (self.block.nope_dim + self.block.v_dim) * self.block.kv_rank
 
     @property
     def gathered_bytes(self) -> float:
-        """Index keys of its own indexer, [B]; a buffer for them is sized in tokens, also where the cache pools them."""
+        """Index keys of its own indexer; their buffer is sized in tokens, also where the cache pools them."""
         index = self.block.indexer
         return float(self.index_bytes * (1 if index is None else index.pool))
 
     @property
     def absorbed_widths(self) -> tuple[int, int]:
-        """Values that a head multiplies with each key and each value when the up-projections are absorbed (decode).
-
-        Latent and rotary key, which is what the cache keeps; and the latent alone, [-]
-        """
+        """Values of a head for a key (latent and rotary key, as cached) and a value (latent), absorbed in decode."""
         return self.block.kv_rank + self.block.rope_dim, self.block.kv_rank
 
     @property
     def expanded_widths(self) -> tuple[int, int]:
-        """Values that a head multiplies with each key and each value when both are expanded (prompts), [-]"""
+        """Values of a head for a key and for a value when both are expanded, in prompts."""
         return self.block.nope_dim + self.block.rope_dim, self.block.v_dim
 
     @property
     def index_bytes(self) -> float:
-        """Index keys that the cache keeps for each token in this layer, [B]; 0 without an indexer of its own.
-
-        Where tokens are pooled, several share one.
-        """
+        """Cached index keys of each token; 0 without an indexer of its own, less than one where tokens are pooled."""
         index = self.block.indexer
         if index is None or index.reads_from_previous:
             return 0
         return index_key_bytes(index.head_dim) if index.pool == 1 else index_key_bytes(index.head_dim) / index.pool
 
-    def cut_problem(self, tp: int, model: str) -> str | None:
-        """Every rank holds the one latent; heads alone decide."""
-        return None
-
     def tensors(self, hidden: int) -> tuple[Tensor, ...]:
         """Projections, norms and indexer; down-projections and indexer are the same on every rank."""
         block, heads = self.block, self.block.heads
         qk = block.nope_dim + block.rope_dim
-        found = []
+        result = []
         if block.q_rank:
-            found += [
+            result += [
                 Tensor("self_attn.q_a_proj", "latent_down", block.q_rank, hidden, shard="replicated"),
                 Tensor("self_attn.q_a_layernorm", "norm", block.q_rank, 1, shard="replicated", matmul=False),
                 Tensor("self_attn.q_b_proj", "attention", heads * qk, block.q_rank, shard="heads", units=heads),
             ]
         else:
-            found.append(Tensor("self_attn.q_proj", "attention", heads * qk, hidden, shard="heads", units=heads))
+            result.append(Tensor("self_attn.q_proj", "attention", heads * qk, hidden, shard="heads", units=heads))
         kv_up = heads * (block.nope_dim + block.v_dim)
         kv_down = block.kv_rank + block.rope_dim
         out = heads * block.v_dim
         if not block.shared_kv:
-            found += [
+            result += [
                 Tensor("self_attn.kv_a_proj_with_mqa", "latent_down", kv_down, hidden, shard="replicated"),
                 Tensor("self_attn.kv_a_layernorm", "norm", block.kv_rank, 1, shard="replicated", matmul=False),
             ]
-        found += [
+        result += [
             Tensor("self_attn.kv_b_proj", "attention", kv_up, block.kv_rank, shard="heads", units=heads),
             Tensor("self_attn.o_proj", "attention", hidden, out, shard="heads", units=heads, splits_input=True),
         ]
         if block.out_gate:
-            found.append(Tensor("self_attn.g_proj", "attention", out, hidden, shard="heads", units=heads))
+            result.append(Tensor("self_attn.g_proj", "attention", out, hidden, shard="heads", units=heads))
         index = block.indexer
         if index is not None and not index.reads_from_previous:
             queries, reads = index.heads * index.head_dim, hidden if index.from_hidden else block.q_rank or hidden
-            found += [
+            result += [
                 Tensor("self_attn.indexer.wq_b", "indexer", queries, reads, shard="replicated"),
                 Tensor("self_attn.indexer.wk", "indexer", index.head_dim, hidden, shard="replicated"),
                 Tensor("self_attn.indexer.weights_proj", "indexer", index.heads, hidden, shard="replicated"),
                 Tensor("self_attn.indexer.k_norm", "indexer", 2 * index.head_dim, 1, shard="replicated", matmul=False),
             ]
             if index.from_hidden:
-                found.append(
+                result.append(
                     Tensor("self_attn.indexer.q_norm", "norm", 2 * hidden, 1, shard="replicated", matmul=False)
                 )
             if index.pool > 1:
                 bias = index.pool * index.head_dim
-                found += [
+                result += [
                     Tensor("self_attn.indexer.pool_gate", "indexer", index.head_dim, hidden, shard="replicated"),
                     Tensor("self_attn.indexer.pool_bias", "norm", bias, 1, shard="replicated", matmul=False),
                 ]
         each = heads * (block.sinks + 2 * block.scaled)
         if each:
-            found.append(Tensor("self_attn.sinks_scales", "norm", each, 1, shard="replicated", matmul=False))
-        return tuple(found)
+            result.append(Tensor("self_attn.sinks_scales", "norm", each, 1, shard="replicated", matmul=False))
+        return tuple(result)
 
     def activation_values(self, tp: np.ndarray) -> np.ndarray:
         """Latents, expanded queries, keys, values and results of the heads, and index queries."""
@@ -227,26 +215,12 @@ class LatentMixer:
             held += block.indexer.head_dim / block.indexer.pool * kv_format(kv).bytes
         return LayerCache(per_token=held)
 
-    def state_bytes(self, *, state: float = 4.0, conv: float = 2.0) -> float:
-        """It keeps tokens and no state."""
-        return 0.0
-
-    def state_page(self, *, tp: int, draft_tokens: int) -> float:
-        """It keeps no state."""
-        return 0.0
-
-    def page_token(self, *, tp: int, kv_bytes: float) -> float:
-        """No source says how pages of latents are united with states (Kimi Linear): their blocks are taken as plain."""
-        return 0.0
-
     def decode_blocks(self, tp: int) -> float:
         """One for all heads."""
         return 1.0
 
     def attended(self, context: TokensArray, *, sparse: bool) -> TokensArray:
-        """Keys that one query reads in the main attention.
-
-        `sparse`: Whether the engine runs the sparse kernels; without them the attention is dense.
+        """Return the keys that one query reads; without `sparse` kernels all.
 
         Examples
         --------
@@ -263,9 +237,7 @@ class LatentMixer:
         return context
 
     def indexer_flop(self, context: TokensArray) -> FlopArray:
-        """FLOP of the index scores for one query token; the indexer looks at every earlier token.
-
-        Returns: ; 0 for layers without an indexer of their own.
+        """Return the FLOP of index scores of one query, over all earlier tokens; 0 without own indexer.
 
         Examples
         --------

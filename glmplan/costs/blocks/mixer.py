@@ -1,19 +1,19 @@
-"""What is asked of a token mixer, whatever its kind: weights, cache, core, cuts and words.
+"""Interface of token mixers: weights, cache, core kernels, cuts and names.
 
-Each kind answers in one file of its own; `glmplan.costs.blocks.kinds` says which record is answered by which.
+Each kind has a file of its own; `glmplan.costs.blocks.kinds` maps records to kinds.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
 from glmplan.catalog.schema.engine import CacheLayout
 from glmplan.costs.blocks.tensor import Tensor
 from glmplan.costs.kernels.utilisation import Degrees, KernelWork, Tokens
-from glmplan.units import Bytes, Ratio, TokenCount, TokensArray
+from glmplan.units import Bytes, BytesArray, FlopArray, Ratio, TokenCount, TokensArray
 
 __all__ = [
     "Core",
@@ -22,7 +22,6 @@ __all__ = [
     "IndexScan",
     "LayerCache",
     "Mixer",
-    "NoMixer",
     "heads_on_rank",
 ]
 
@@ -31,297 +30,181 @@ Array = Any  # a float or an array of floats; arrays broadcast
 
 @dataclass(frozen=True, slots=True)
 class LayerCache:
-    """What one layer caches, all heads together.
+    """Cache of one layer, all heads together."""
 
-    Attributes
-    ----------
-    per_token : float
-        Bytes that every token adds, however long the sequence is, [B]
-    in_window : float
-        Bytes that a token adds as long as it is one of the last `window`, [B]
-    window : int or None
-        Tokens of a sequence after which `in_window` stops growing, [token]; None without a window
-    state : float
-        Bytes for each sequence, whatever its length, [B]
-    units : int
-        Heads it can be split by; 1 means that every tensor-parallel rank holds all of it, [-]
-    """
-
-    per_token: float = 0.0
-    in_window: float = 0.0
-    window: int | None = None
-    state: float = 0.0
-    units: int = 1
+    per_token: Bytes = 0.0  # of every token, however long the sequence is
+    in_window: Bytes = 0.0  # of a token among the last `window`
+    window: TokenCount | None = None  # tokens after which `in_window` stops growing
+    state: Bytes = 0.0  # of each sequence, whatever its length
+    units: int = 1  # heads by which it can be split; 1: every TP rank holds all of it
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CoreStep:
-    """What the core of a layer computes in one step on one rank, and what the engine decides about it.
-
-    Attributes
-    ----------
-    tokens : Tokens
-        What the step computes.
-    degrees : Degrees
-        The layout.
-    requests : array
-        Decoding requests, never 0, [-]
-    verify : array
-        Tokens that each of them computes, [token]
-    prompt : array
-        Prompt tokens, never 0, [token]
-    kv_bytes : float
-        Bytes for each cached value, [B]
-    packed_bytes : float
-        Bytes of a latent in an engine's packed form; 0 where latents are stored as values, [B]
-    sparse : bool
-        Whether sparse attention kernels run.
-    splits : float
-        Blocks that share the keys of one request, [-]
-    engine, family : str
-        Engine, and compute capability of the part without the minor number.
-    """
+    """Work of a layer's core in one step on one rank, with the engine's choices."""
 
     tokens: Tokens
     degrees: Degrees
-    requests: np.ndarray
-    verify: np.ndarray
-    prompt: np.ndarray
-    kv_bytes: float = 2.0
-    packed_bytes: float = 0.0
-    sparse: bool = True
-    splits: float = np.inf
+    requests: np.ndarray  # decoding, never 0
+    verify: TokensArray  # of each of them
+    prompt: TokensArray  # never 0
+    kv_bytes: Bytes = 2.0  # of a cached value
+    packed_bytes: Bytes = 0.0  # of a latent in an engine's packed form; 0: stored as values
+    sparse: bool = True  # sparse attention kernels run
+    splits: float = np.inf  # blocks that share the keys of one request
     engine: str = ""
-    family: str = ""
+    family: str = ""  # compute capability without the minor number
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CoreKernel:
-    """One kernel of a core.
+    """One kernel of a core."""
 
-    Attributes
-    ----------
-    kernel : str
-        Class of kernel, by which its fit is found; one that nobody measured takes the rule of thumb.
-    work : KernelWork
-        What it does.
-    reads : str
-        For decode kernels: ``keys`` reads a cache of keys, of which requests may share some; ``heads`` does so with
-        blocks of threads for each KV head, ``latent`` with blocks for all heads of a latent; empty reads a state.
-    readers : numeric
-        Query heads that read the same keys, [-]
-    """
-
-    kernel: str
+    kernel: str  # class, key of its fit; without a measurement a rule of thumb
     work: KernelWork
+    #: of decode kernels: ``keys`` a cache that requests may share, ``heads`` the same with blocks for each KV head,
+    #: ``latent`` with blocks for all heads of a latent; empty: a state
     reads: Literal["", "keys", "heads", "latent"] = ""
-    readers: Array = 1.0
+    readers: Array = 1.0  # query heads that read the same keys
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IndexScan:
-    """The scores of an indexer over all keys, on each rank the same, at the peaks of the part.
+    """Scores of an indexer over all keys, on each rank the same, at the accelerator's peaks."""
 
-    Attributes
-    ----------
-    decode_bytes : array
-        Index keys that decoding requests read, [B]
-    decode_flop, prompt_flop : array
-        FLOP for decoding requests and for prompts, [FLOP]
-    """
-
-    decode_bytes: np.ndarray
-    decode_flop: np.ndarray
-    prompt_flop: np.ndarray
+    decode_bytes: BytesArray  # index keys that decoding requests read
+    decode_flop: FlopArray
+    prompt_flop: FlopArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Core:
-    """The core of a mixer in one step: what it does beside the products with its weights.
-
-    Attributes
-    ----------
-    decode, prompt : tuple of CoreKernel
-        Kernels for decoding requests and for prompts.
-    exchange : tuple of array or None
-        Values of a token's queries and of its result that ranks exchange which share a context, [-]; None where no rank
-        holds a part of a context.
-    index : IndexScan or None
-        Scores of an indexer; None without one.
-    """
+    """Core of a mixer in one step: everything but the products with its weights."""
 
     decode: tuple[CoreKernel, ...] = ()
     prompt: tuple[CoreKernel, ...] = ()
+    #: values of a token's queries and result that ranks of a shared context exchange; None: no context is shared
     exchange: tuple[np.ndarray, np.ndarray] | None = None
     index: IndexScan | None = None
 
 
-class Mixer(Protocol):
-    """What every kind of token mixer answers. A kind that lacks something says 0 or False and why."""
+class Mixer:
+    """Token mixer of a layer. The defaults are those of a layer without one: it holds, keeps and computes nothing.
+
+    Nemotron-H has such layers. A kind overrides the members in which it differs, and says why where that is not plain.
+    """
+
+    __slots__ = ()
 
     @property
     def name(self) -> str:
         """Name of the kind, as in the record; empty for a layer without a mixer."""
+        return ""
 
     @property
     def words(self) -> str:
-        """Its shape in a few words for people; empty for a layer without a mixer."""
+        """Shape in a few words, for users."""
+        return ""
 
     @property
     def features(self) -> frozenset[str]:
-        """What walls of engines ask for.
-
-        Of ``gqa``, ``window``, ``mla``, ``dsa``, ``nope-dsa``, ``csa``, ``recurrent``, ``gdn`` and ``mamba``.
-        """
+        """Features for engine limitations: gqa, window, mla, dsa, nope-dsa, csa, recurrent, gdn, mamba."""
+        return frozenset()
 
     @property
     def indexed(self) -> bool:
-        """Whether an indexer decides what is read, and engines without its kernels read everything instead."""
+        """True if an indexer selects the tokens that are read; engines without its kernels read all."""
+        return False
 
     @property
     def packed_fp8(self) -> bool:
-        """Whether engines with the layout ``fp8_ds_mla`` store its FP8 cache so."""
+        """True if engines with the layout ``fp8_ds_mla`` store its FP8 cache so."""
+        return False
 
     @property
     def heads(self) -> int:
-        """Attention heads that tensor parallelism must divide, [-]; 0 where no engine is known to refuse a degree."""
+        """Attention heads that tensor parallelism must divide; 0: no engine is known to refuse a degree."""
+        return 0
 
     @property
     def extra_launches(self) -> float:
-        """Launches of a layer beyond those of attention with plain keys and values, in layers, [-]"""
+        """Launches of a layer beyond those of attention with plain keys and values, in layers."""
+        return 0.0
 
     @property
     def rotary_values(self) -> int:
-        """Values of a head that rotary positions turn, [-]; 0 without positions"""
+        """Values of a head that rotary positions rotate; 0 without positions."""
+        return 0
 
     @property
     def expanded_values(self) -> int:
-        """Values of a token of context that prompts expand from what is cached, split by heads, [-]; 0 if none"""
+        """Values of a context token that prompts expand from the cache, split by heads; 0: cached as they are."""
+        return 0
 
     @property
     def absorbed_values(self) -> int:
-        """Values of the second copy that some engines keep of up-projections they absorb, split by heads, [-]"""
+        """Values of the second copy of absorbed up-projections in some engines, split by heads."""
+        return 0
 
     @property
     def gathered_bytes(self) -> float:
-        """What the indexer gathers of a token of context to score a prompt, [B]; 0 without one or if nobody says"""
+        """Bytes of a context token that the indexer gathers to score a prompt; 0 without indexer or source."""
+        return 0.0
 
     def cut_problem(self, tp: int, model: str) -> str | None:
-        """Why engines do not cut it over a tensor-parallel degree, heads aside."""
-
-    def tensors(self, hidden: int) -> tuple[Tensor, ...]:
-        """Weights of the block."""
-
-    def activation_values(self, tp: np.ndarray) -> np.ndarray:
-        """Values that live at once for each token of a step, hidden states aside."""
-
-    def cache(self, kv: str, layout: CacheLayout) -> LayerCache:
-        """What the layer caches in an engine's own layout.
-
-        Returns: Its cache, the state with the default widths of `state_bytes`.
-        """
-
-    def state_bytes(self, *, state: Bytes = 4.0, conv: Bytes = 2.0) -> Bytes:
-        """State that one sequence keeps, however long it is.
-
-        - `state`, `conv`: Bytes for each value of the state (configs say FP32: `mamba_ssm_dtype`) and of a
-          convolution window.
-        - Returns: ; 0 for kinds that keep only tokens.
-        """
-
-    def state_page(self, *, tp: int, draft_tokens: TokenCount) -> Bytes:
-        """Size that a page of the cache must have to hold a state, where an engine keeps states in such pages.
-
-        - `draft_tokens`: Drafted tokens of a step, whose windows are kept too.
-        - Returns: ; 0 for kinds whose state no page has to hold.
-        """
-
-    def page_token(self, *, tp: int, kv_bytes: Bytes) -> Bytes:
-        """Bytes of a token in a page that an engine grows until it holds a state of another layer.
-
-        Returns: ; 0 for kinds whose pages are not known to grow.
-        """
-
-    def decode_blocks(self, tp: int) -> Ratio:
-        """Blocks of threads of a decode kernel for each request on a rank that does not split the keys.
-
-        Returns: ; 0 for kinds without keys to split.
-        """
-
-    def core(self, step: CoreStep) -> Core:
-        """Kernels that the core launches in one step.
-
-        `step`: What the step computes, and how the engine runs it.
-        """
-
-    def token_core(self, decode: TokensArray, prompt: TokensArray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Cached values that one token reads where latents are read densely (weights in host memory), and their FLOP.
-
-        - `decode`, `prompt`: Keys that a decoding token and a token of a prompt may attend to.
-        - Returns: Values read, decoding and in a prompt, [-]; FLOP decoding, and in a prompt, [FLOP].
-        """
-
-
-@dataclass(frozen=True, slots=True)
-class NoMixer:
-    """A layer without a token mixer (Nemotron-H has such layers): it holds, keeps and computes nothing here."""
-
-    name: str = ""
-    words: str = ""
-    features: frozenset[str] = frozenset()
-    indexed: bool = False
-    packed_fp8: bool = False
-    heads: int = 0
-    extra_launches: float = 0.0
-    expanded_values: int = 0
-    absorbed_values: int = 0
-    gathered_bytes: float = 0.0
-    rotary_values: int = 0
-
-    def cut_problem(self, tp: int, model: str) -> str | None:
-        """Nothing is cut."""
+        """Return why engines do not split it at a tensor-parallel degree, heads aside; None: they do."""
         return None
 
     def tensors(self, hidden: int) -> tuple[Tensor, ...]:
-        """No weights."""
+        """Return the weights of the block."""
         return ()
 
     def activation_values(self, tp: np.ndarray) -> np.ndarray:
-        """No transient."""
+        """Return the values that live at once for each token of a step, without hidden states."""
         return np.zeros_like(tp)
 
     def cache(self, kv: str, layout: CacheLayout) -> LayerCache:
-        """Nothing is cached."""
+        """Return the cache of the layer in an engine's layout, with the default widths of `state_bytes`."""
         return LayerCache()
 
-    def state_bytes(self, *, state: float = 4.0, conv: float = 2.0) -> float:
-        """No state."""
+    def state_bytes(self, *, state: Bytes = 4.0, conv: Bytes = 2.0) -> Bytes:
+        """Return the state of one sequence of any length; 0 for kinds that keep only tokens.
+
+        `state`, `conv`: bytes of a value of the state (configs say FP32: `mamba_ssm_dtype`) and of a convolution
+        window.
+        """
         return 0.0
 
-    def state_page(self, *, tp: int, draft_tokens: int) -> float:
-        """No state, so no page for it."""
+    def state_page(self, *, tp: int, draft_tokens: TokenCount) -> Bytes:
+        """Return the least page size for a state, where an engine keeps states in pages; else 0.
+
+        The windows of `draft_tokens` speculative tokens are kept too.
+        """
         return 0.0
 
-    def page_token(self, *, tp: int, kv_bytes: float) -> float:
-        """No pages."""
+    def page_token(self, *, tp: int, kv_bytes: Bytes) -> Bytes:
+        """Return the bytes of a token in a page that grows to hold another layer's state; 0: no page grows."""
         return 0.0
 
-    def decode_blocks(self, tp: int) -> float:
-        """No keys."""
+    def decode_blocks(self, tp: int) -> Ratio:
+        """Return a decode kernel's blocks for each request on a rank that does not split keys; 0 without keys."""
         return 0.0
 
     def core(self, step: CoreStep) -> Core:
-        """No kernels."""
+        """Return the kernels that the core launches in one step."""
         return Core()
 
-    def token_core(self, decode: np.ndarray, prompt: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Nothing is read."""
+    def token_core(self, decode: TokensArray, prompt: TokensArray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return values read by one decode and one prompt token with dense latents, FLOP decoding and in a prompt.
+
+        For weights in host memory. `decode`, `prompt`: keys that the token may attend to.
+        """
         zero = np.zeros_like(decode)
         return np.stack([zero, zero]), zero, zero
 
 
 def heads_on_rank(heads: int, degrees: Degrees) -> np.ndarray:
-    """Heads of each rank; fewer heads than ranks are held several times.
+    """Return the heads of each rank; fewer heads than ranks are held several times.
 
     Examples
     --------

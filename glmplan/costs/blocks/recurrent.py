@@ -13,7 +13,7 @@ import numpy as np
 
 from glmplan.catalog.schema.engine import CacheLayout
 from glmplan.catalog.schema.model import Recurrent
-from glmplan.costs.blocks.mixer import Core, CoreKernel, CoreStep, LayerCache, heads_on_rank
+from glmplan.costs.blocks.mixer import Core, CoreKernel, CoreStep, LayerCache, Mixer, heads_on_rank
 from glmplan.costs.blocks.tensor import Tensor
 from glmplan.costs.kernels.counts import convolution_work, recurrent_decode_work, recurrent_prefill_work
 
@@ -24,13 +24,10 @@ _WINDOW_BYTES = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class RecurrentMixer:
+class RecurrentMixer(Mixer):
     """A recurrence with a state of fixed size.
 
-    Attributes
-    ----------
-    block : Recurrent
-        Its shape.
+    `token_core` is 0: nothing grows with the context, and the state is small beside weights in host memory.
 
     Examples
     --------
@@ -57,63 +54,24 @@ class RecurrentMixer:
 
     @property
     def features(self) -> frozenset[str]:
-        """A recurrence, and its family."""
+        """A recurrence and its family."""
         return frozenset({"recurrent", "mamba" if self.block.flavour == "mamba2" else "gdn"})
 
     @property
-    def indexed(self) -> bool:
-        """It reads no keys."""
-        return False
-
-    @property
-    def packed_fp8(self) -> bool:
-        """It caches no tokens."""
-        return False
-
-    @property
-    def heads(self) -> int:
-        """No engine is known to refuse a degree for the heads of a state, [-]"""
-        return 0
-
-    @property
     def extra_launches(self) -> float:
-        """Convolution, gates and norms are launched one by one, [-]"""
+        """Convolution, gates and norms are launched one by one."""
         return 1.0
 
     @property
-    def rotary_values(self) -> int:
-        """A recurrence knows the order without positions, [-]"""
-        return 0
-
-    @property
-    def expanded_values(self) -> int:
-        """No keys are cached, [-]"""
-        return 0
-
-    @property
-    def absorbed_values(self) -> int:
-        """There are no up-projections of a latent, [-]"""
-        return 0
-
-    @property
-    def gathered_bytes(self) -> float:
-        """There is no indexer, [B]"""
-        return 0.0
-
-    @property
     def state_values(self) -> int:
-        """Values of the state of one sequence, all heads, [-]"""
+        """Values of the state of one sequence, all heads."""
         return self.block.value_heads * self.block.value_dim * self.block.key_dim
 
     @property
     def conv_values(self) -> int:
-        """Values of the convolution window of one sequence, [-]"""
+        """Values of the convolution window of one sequence."""
         block = self.block
         return (2 * block.key_heads * block.key_dim + block.value_heads * block.value_dim) * (block.conv_kernel - 1)
-
-    def cut_problem(self, tp: int, model: str) -> str | None:
-        """No engine is known to refuse a degree for it."""
-        return None
 
     def tensors(self, hidden: int) -> tuple[Tensor, ...]:
         """Input and output projections, convolution and gates."""
@@ -135,7 +93,7 @@ class RecurrentMixer:
         return result
 
     def cache(self, kv: str, layout: CacheLayout) -> LayerCache:
-        """No tokens; the state, which heads split."""
+        """The state, split by heads; no tokens."""
         return LayerCache(state=self.state_bytes(conv=layout.convolution), units=self.block.value_heads)
 
     def state_bytes(self, *, state: float = 4.0, conv: float = 2.0) -> float:
@@ -143,27 +101,19 @@ class RecurrentMixer:
         return self.state_values * state + self.conv_values * conv
 
     def state_page(self, *, tp: int, draft_tokens: int) -> float:
-        """State and window, which drafted tokens make longer."""
+        """State and window, which speculative tokens make longer."""
         channels = self.conv_values / (self.block.conv_kernel - 1.0)
         drafted = channels * draft_tokens * _WINDOW_BYTES
         return (self.state_bytes(conv=_WINDOW_BYTES) + drafted) / min(tp, self.block.value_heads)
 
-    def page_token(self, *, tp: int, kv_bytes: float) -> float:
-        """It caches no tokens."""
-        return 0.0
-
-    def decode_blocks(self, tp: int) -> float:
-        """It has no keys to split."""
-        return 0.0
-
     def core(self, step: CoreStep) -> Core:
         """The update of the state, the convolution before it, and both over a prompt.
 
-        Kernels of the gated delta rule stand for Mamba-2, of which no table is read.
+        Kernels of the gated delta rule stand for Mamba-2, which has no table.
         """
         block = self.block
         kernel = "kda" if block.flavour == "kimi_delta" else "recurrent"
-        key_heads, value_heads = (heads_on_rank(one, step.degrees) for one in (block.key_heads, block.value_heads))
+        key_heads, value_heads = (heads_on_rank(item, step.degrees) for item in (block.key_heads, block.value_heads))
         shape = {"key_heads": key_heads, "value_heads": value_heads, "key_dim": block.key_dim,
                  "value_dim": block.value_dim}  # fmt: skip
         channels = 2.0 * block.key_dim * key_heads + block.value_dim * value_heads
@@ -175,11 +125,6 @@ class RecurrentMixer:
             decode=(CoreKernel(f"{kernel}-decode", update), CoreKernel("convolution-decode", window)),
             prompt=(CoreKernel(f"{kernel}-prefill", scan), CoreKernel("convolution-prefill", before)),
         )
-
-    def token_core(self, decode: np.ndarray, prompt: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Nothing grows with the context; the state, small beside the weights, is not counted on such machines."""
-        zero = np.zeros_like(decode)
-        return np.stack([zero, zero]), zero, zero
 
 
 def _gated_delta(block: Recurrent, hidden: int) -> tuple[Tensor, ...]:

@@ -1,4 +1,7 @@
-"""A whole model as tensors: what every layer kind holds, with the vocabulary ends and the MTP layers."""
+"""Describe a whole model as tensors, stored bytes, cache and activations.
+
+Every layer contributes by its kind; embedding, head and MTP layers are added.
+"""
 
 from __future__ import annotations
 
@@ -50,38 +53,20 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ParameterCount:
-    """Weights of a model.
+    """Weights of a model."""
 
-    Attributes
-    ----------
-    total : int
-        Main model, embedding and head once each, MTP layers not included, [-]
-    mtp : int
-        MTP layers without their own embedding and head, [-]
-    mtp_vocabulary : int
-        Second embedding and heads of the MTP layers where the files hold them, [-]
-    active : int
-        Weights that one decoded token is multiplied with; the embedding is a look-up and not counted, [-]
-    routed : int
-        Routed experts of the main model, [-]
-    looked_up : int
-        Tables that no token is multiplied with, [-]
-    active_prompt : int
-        Weights that one token of a prompt is multiplied with: fewer than `active` where prompts skip layers, [-]
-    """
-
-    total: int
-    mtp: int
-    mtp_vocabulary: int
-    active: int
-    routed: int
-    looked_up: int = 0
-    active_prompt: int = 0
+    total: int  # main model, embedding and head once each, without MTP layers
+    mtp: int  # MTP layers without their own embedding and head
+    mtp_vocabulary: int  # second embedding and heads of the MTP layers where the files hold them
+    active: int  # multiplied with one decoded token; without the embedding, a look-up
+    routed: int  # routed experts of the main model
+    looked_up: int = 0  # tables that are only looked up
+    active_prompt: int = 0  # multiplied with one prompt token: fewer than `active` where prompts skip layers
 
 
 @lru_cache(maxsize=4096)
 def layer_tensors(kind: LayerKind, hidden: int) -> tuple[Tensor, ...]:
-    """Weights of one layer.
+    """Return the weights of one layer.
 
     Examples
     --------
@@ -90,50 +75,48 @@ def layer_tensors(kind: LayerKind, hidden: int) -> tuple[Tensor, ...]:
     >>> sum(t.parameters for t in layer_tensors(llama, 4096))
     218112000
     """
-    found = list(mixer_of(kind).tensors(hidden))
+    result = list(mixer_of(kind).tensors(hidden))
     for block in feed_forwards_of(kind):
-        found += block.tensors(hidden)
+        result += block.tensors(hidden)
     if kind.norms:
-        found.append(Tensor("layernorm", "norm", kind.norms * hidden, 1, shard="replicated", matmul=False))
-    found += [*streams_of(kind).tensors(hidden), *lookup_of(kind).tensors(hidden)]
+        result.append(Tensor("layernorm", "norm", kind.norms * hidden, 1, shard="replicated", matmul=False))
+    result += [*streams_of(kind).tensors(hidden), *lookup_of(kind).tensors(hidden)]
     for name, vectors in (("gates", kind.gates), ("short_conv", 2 * kind.convolution)):
         if vectors:
-            found.append(Tensor(name, "norm", vectors * hidden, 1, shard="replicated", matmul=False))
-    return tuple(found)
+            result.append(Tensor(name, "norm", vectors * hidden, 1, shard="replicated", matmul=False))
+    return tuple(result)
 
 
 def vocabulary_tensors(model: ModelSpec) -> tuple[Tensor, ...]:
-    """Embedding, head and final norm.
+    """Return embedding, head and final norm.
 
-    Returns: A tied head is a matrix product on the embedding and holds no weights of its own: it is not listed. What
-      folds several residual streams to one state stands with the head.
+    A tied head is a product with the embedding and not listed. The fold of several residual streams into one state
+    stands with the head.
     """
-    found = [Tensor("embed_tokens", "embedding", model.vocabulary, model.hidden, matmul=model.tied_embedding)]
+    result = [Tensor("embed_tokens", "embedding", model.vocabulary, model.hidden, matmul=model.tied_embedding)]
     if not model.tied_embedding:
-        found.append(Tensor("lm_head", "head", model.vocabulary, model.hidden))
-    found.append(Tensor("norm", "norm", model.hidden, 1, shard="replicated", matmul=False))
-    found += streams_of(model.layers[model.layer_names[-1]]).fold(model.hidden)
-    return tuple(found)
+        result.append(Tensor("lm_head", "head", model.vocabulary, model.hidden))
+    result.append(Tensor("norm", "norm", model.hidden, 1, shard="replicated", matmul=False))
+    result += streams_of(model.layers[model.layer_names[-1]]).fold(model.hidden)
+    return tuple(result)
 
 
-#: states of the model that an EAGLE-3 head reads, one after the other [-]
+#: states of the model that an EAGLE-3 head reads, one after the other
 JOINED_STATES = 3
 #: projections of an attention that read the state of the layer
 _READ_STATE = (".q_a_proj", ".kv_a_proj_with_mqa", ".q_proj", ".k_proj", ".v_proj")
 
 
 def mtp_tensors(model: ModelSpec) -> tuple[Tensor, ...]:
-    """One drafting layer: a layer of the model, the projection of the joined states and their norms.
+    """Return the weights of one drafting layer: layer, projection of the joined states, their norms.
 
     The layer of an EAGLE-3 head makes queries and keys from embedding and state side by side; its projection joins
-    three states of the model, once a step.
-
-    Returns: Empty when the model has neither MTP layer nor draft head.
+    three states of the model, once a step. Empty without MTP layer and draft head.
     """
     hidden = model.hidden
     if model.draft_head is not None:
-        found = layer_tensors(model.layers[model.draft_head.layer], hidden)
-        wide = (replace(one, columns=2 * hidden) if one.name.endswith(_READ_STATE) else one for one in found)
+        result = layer_tensors(model.layers[model.draft_head.layer], hidden)
+        wide = (replace(item, columns=2 * hidden) if item.name.endswith(_READ_STATE) else item for item in result)
         return (*wide, Tensor("fc", "mtp_projection", hidden, JOINED_STATES * hidden, shard="replicated"))
     if model.mtp is None:
         return ()
@@ -147,7 +130,7 @@ def mtp_tensors(model: ModelSpec) -> tuple[Tensor, ...]:
 
 
 def draft_once_tensors(model: ModelSpec) -> tuple[Tensor, ...]:
-    """What a block drafter holds beside its stages: the joined states, and the heads after the last stage.
+    """Return the weights of a block drafter outside its stages: joined states, heads after the last [1]_.
 
     References
     ----------
@@ -156,17 +139,17 @@ def draft_once_tensors(model: ModelSpec) -> tuple[Tensor, ...]:
     if model.mtp is None or model.mtp.block is None:
         return ()
     hidden, rank = model.hidden, model.mtp.markov_rank
-    found = [Tensor("draft.norms", "norm", 2 * hidden, 1, shard="replicated", matmul=False)]
+    result = [Tensor("draft.norms", "norm", 2 * hidden, 1, shard="replicated", matmul=False)]
     if model.mtp.joined:
         wide = model.mtp.joined * hidden
-        found.append(Tensor("draft.main_proj", "mtp_projection", hidden, wide, shard="replicated"))
+        result.append(Tensor("draft.main_proj", "mtp_projection", hidden, wide, shard="replicated"))
     if rank:
-        found += [
+        result += [
             Tensor("draft.markov_embed", "mtp_projection", model.vocabulary, rank, matmul=False),
             Tensor("draft.markov_head", "mtp_projection", model.vocabulary, rank),
             Tensor("draft.confidence", "mtp_projection", 1, hidden + rank, shard="replicated"),
         ]
-    return tuple(found)
+    return tuple(result)
 
 
 def model_parameters(model: ModelSpec) -> ParameterCount:
@@ -203,8 +186,6 @@ def model_parameters(model: ModelSpec) -> ParameterCount:
     )
 
 
-# How a checkpoint stores each layer: runs of layers that are alike in structure and in formats.
-
 #: classes that quantised checkpoints leave alone unless they say otherwise
 _KEPT_WIDE = ("embedding", "head", "norm", "router", "mtp_projection", "streams")
 #: classes that stay in BF16 unless a checkpoint names them
@@ -213,41 +194,27 @@ _NAMED_ONLY = ("norm", "streams")
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Layers that are alike: one kind, one set of formats.
+    """Layers of one kind and one set of formats."""
 
-    Attributes
-    ----------
-    name : str
-        Name of the layer kind; ``mtp`` for MTP layers.
-    kind : LayerKind
-        What a layer is made of.
-    layers : tuple of int
-        Their numbers; MTP layers count on after the last main layer.
-    tensors : tuple of Tensor
-        Weights of one layer.
-    formats : tuple of WeightFormat
-        Format of each tensor, in the same order.
-    """
-
-    name: str
+    name: str  # layer kind; ``mtp`` for MTP layers
     kind: LayerKind
-    layers: tuple[int, ...]
-    tensors: tuple[Tensor, ...]
-    formats: tuple[WeightFormat, ...]
+    layers: tuple[int, ...]  # numbers; MTP layers follow the last main layer
+    tensors: tuple[Tensor, ...]  # of one layer
+    formats: tuple[WeightFormat, ...]  # of each tensor, in the same order
 
     @property
     def count(self) -> int:
-        """Layers in it, [-]"""
+        """Return the number of layers."""
         return len(self.layers)
 
     @property
     def bytes(self) -> float:
-        """Stored bytes of one layer, [B]"""
+        """Return the stored bytes of one layer."""
         return sum(t.parameters * f.bytes for t, f in zip(self.tensors, self.formats, strict=True))
 
 
 def uniform_checkpoint(format_name: str, *, source: str = "asked for; not a published checkpoint") -> Checkpoint:
-    """A checkpoint that stores all matrices of the layers in one format, ends, norms and routers in BF16.
+    """Return a checkpoint with all matrices in one format; ends, norms and routers in BF16.
 
     Examples
     --------
@@ -260,10 +227,9 @@ def uniform_checkpoint(format_name: str, *, source: str = "asked for; not a publ
 
 
 def tensor_format(checkpoint: Checkpoint, tensor: Tensor, layer: int | None) -> WeightFormat:
-    """Format in which a checkpoint stores a tensor.
+    """Return the format in which a checkpoint stores a tensor; norms and biases are never quantised.
 
-    - `layer`: Number of its layer; None for the vocabulary ends.
-    - Returns: The format; norms and biases are never quantised.
+    `layer`: None for embedding and head.
 
     Examples
     --------
@@ -292,11 +258,11 @@ def _segments(model: ModelSpec, checkpoint: Checkpoint, mtp: bool) -> tuple[Segm
     grouped: dict[tuple[str, tuple[str, ...]], list[int]] = {}
     parts: dict[tuple[str, tuple[str, ...]], tuple[LayerKind, tuple[Tensor, ...], tuple[WeightFormat, ...]]] = {}
 
-    # layers of one kind differ only where an exception names them, so the first of them answers for the others
+    # layers of one kind differ only where an exception names them, so the first layer stands for the others
     like: dict[tuple[str, tuple[bool, ...]], tuple[str, tuple[str, ...]]] = {}
 
     def add(name: str, kind: LayerKind, layer: int) -> None:
-        # what a block drafter holds once lies with its first stage
+        # the tensors that a block drafter holds once lie with its first stage
         once = name == "mtp" and layer == len(model.layer_names)
         alike = (name, (once, *(layer in exception.layers for exception in checkpoint.exceptions)))
         if alike not in like:
@@ -305,7 +271,7 @@ def _segments(model: ModelSpec, checkpoint: Checkpoint, mtp: bool) -> tuple[Segm
             tensors = mtp_tensors(model) if name == "mtp" else layer_tensors(kind, model.hidden)
             tensors += draft_once_tensors(model) if once else ()
             formats = tuple(tensor_format(stored, tensor, layer) for tensor in tensors)
-            like[alike] = (name, tuple(one.name for one in formats))
+            like[alike] = (name, tuple(item.name for item in formats))
             parts[like[alike]] = (kind, tensors, formats)
         grouped.setdefault(like[alike], []).append(layer)
 
@@ -321,7 +287,7 @@ def _segments(model: ModelSpec, checkpoint: Checkpoint, mtp: bool) -> tuple[Segm
 
 
 def checkpoint_bytes(model: ModelSpec, checkpoint: Checkpoint) -> Bytes:
-    """Bytes of all weights in a checkpoint's files."""
+    """Return the bytes of all weights in a checkpoint's files."""
     mtp = checkpoint.includes_mtp and model.mtp is not None
     total = sum(part.bytes * part.count for part in segments(model, checkpoint, mtp=mtp))
     ends = vocabulary_tensors(model)
@@ -333,25 +299,24 @@ def checkpoint_bytes(model: ModelSpec, checkpoint: Checkpoint) -> Bytes:
     return total + model.extra_parameters * checkpoint.includes_tower * weight_format("bf16").bytes
 
 
-# What one token and one sequence keep in the cache, in the layout of the engine that serves them.
+# Cache of one token and one sequence, in the layout of the serving engine.
 #
 # - Latent attention keeps one latent and one rotary key for all heads: 576 values in DeepSeek-V3 and GLM-5.
 # - vLLM and SGLang pack the FP8 latent of sparse attention as ``fp8_ds_mla``: one byte a latent value, one FP32 scale
-# for
-#   128 of them, the rotary key in BF16; 656 B (vLLM, `vllm/v1/attention/backends/mla/flashmla_sparse.py`). Its
+#   for 128 values, the rotary key in BF16; 656 B (vLLM, `vllm/v1/attention/backends/mla/flashmla_sparse.py`).
 #   ``nvfp4_ds_mla`` keeps FP4 values with a scale for 16 of them, and the rotary key in FP8; 352 B (the same file).
 # - Index keys are always FP8 with one FP32 scale for 128 values (132 B); layers that reuse indices keep none. Engines
-#   that run such models densely (MLX, llama.cpp before b9512) keep none at all; what llama.cpp keeps since stands with
-#   its slots (`glmplan.catalog.engines.memory.StepBuffer`).
-# - Where sparse kernels are missing, engines that attend densely differ. vLLM has to be patched, and every published
-#   patch makes the model forget its indexer (`is_v32` false: no indexer module, so no index cache, and the latent is
-#   stored as any other: https://github.com/vllm-project/vllm/pull/39594, issue 35021, the field report of April 2026).
-#   SGLang goes on allocating the index keys that it does not read.
+#   that run such models densely (MLX, llama.cpp before b9512) keep none at all; for llama.cpp since then see
+#   `glmplan.catalog.engines.memory.StepBuffer`.
+# - Without sparse kernels, engines that attend densely differ. vLLM has to be patched, and every published patch makes
+#   the model forget its indexer (`is_v32` false: no indexer module and no index cache, a plain latent:
+#   https://github.com/vllm-project/vllm/pull/39594, issue 35021, the field report of April 2026). SGLang still
+#   allocates the index keys.
 # - Layers that share the cache of an earlier layer keep nothing; recurrent layers keep a state for each sequence.
 #
 # Checked against running servers: GLM-5.1 with its MTP layer on vLLM in FP8 takes 62,252 B a token ("19.12 GiB hold
 # 329,792 tokens"), GLM-5 on SGLang in BF16 100,152 B ("29.32 GB hold 314,304 tokens"),
-# https://github.com/voipmonitor/rtx6kpro. Blocks, padding and replication over ranks are not modelled here.
+# https://github.com/voipmonitor/rtx6kpro. Not modelled here: blocks, padding, replication over ranks.
 
 
 def cache_layout(engine: str) -> CacheLayout:
@@ -362,16 +327,16 @@ def cache_layout(engine: str) -> CacheLayout:
     >>> cache_layout("vllm").packed_latent, cache_layout("vllm").without_indexer().packed_latent
     (True, False)
     """
-    found = load_engine(engine.lower()).cache
-    if found is None:
+    result = load_engine(engine.lower()).cache
+    if result is None:
         raise UnknownFact(f"{engine}: no source says how it lays out its cache")
-    return found
+    return result
 
 
 def cache_bytes_per_token(kind: LayerKind, kv: str, layout: CacheLayout) -> Bytes:
-    """Bytes that one token adds to the cache of one layer, all heads, index keys included.
+    """Return the bytes that one token adds to the cache of one layer, index keys included.
 
-    Returns: ; 0 for layers without attention or with a shared cache. Windows count as if they were not full.
+    All heads; 0 for layers without attention or with a shared cache. Windows count as not yet full.
 
     Examples
     --------
@@ -397,11 +362,10 @@ def _layers(model: ModelSpec, mtp: bool) -> list[tuple[LayerKind, int]]:
 def model_cache_bytes_per_token(
     model: ModelSpec, kv: str, engine: str = "vllm", *, mtp: bool = False, indexer: bool = True, windows: bool = True
 ) -> Bytes:
-    """Bytes that one token adds to the cache of a whole model, before any sliding window is full or after all are.
+    """Return the bytes that one token adds to the cache of a model, on one rank with all heads.
 
-    - `indexer`: Whether the sparse indexer is there; patched vLLM leaves it out.
-    - `windows`: Whether sliding windows still grow; without, a token adds nothing to them, as in a long sequence.
-    - Returns: ; on one rank that holds all heads.
+    `indexer` False: patched vLLM leaves the sparse indexer out. `windows` False: sliding windows are full, as in a long
+    sequence.
 
     Examples
     --------
@@ -423,15 +387,9 @@ def model_cache_bytes_per_token(
 
 
 def model_state_bytes(model: ModelSpec, *, state_bytes: Bytes = 4.0, conv_bytes: Bytes = 2.0) -> Bytes:
-    """Bytes of recurrent state that one sequence keeps in a whole model.
+    """Return the bytes of recurrent state of one sequence.
 
-    `state_bytes`, `conv_bytes`: Bytes for each value of the state and of the convolution window.
-
-    Examples
-    --------
-    >>> from glmplan.catalog.entries.models import load_model
-    >>> model_state_bytes(load_model("glm-5.1"))
-    0.0
+    `state_bytes`, `conv_bytes`: bytes of a value of the state and of the convolution window.
     """
     return float(
         sum(
@@ -441,15 +399,9 @@ def model_state_bytes(model: ModelSpec, *, state_bytes: Bytes = 4.0, conv_bytes:
     )
 
 
-# What a whole model has: features that walls ask for, an indexer, experts.
-
-
 @remembered()
 def mixers_of(model: ModelSpec) -> tuple[Mixer, ...]:
-    """Return the mixers of all kinds of layers.
-
-    Returns: One for each kind of layer, layers that draft included.
-    """
+    """Return the mixer of each kind of layer, draft layers included."""
     return tuple(mixer_of(kind) for kind in model.layers.values())
 
 
@@ -461,7 +413,9 @@ def routed_blocks(model: ModelSpec) -> tuple[ExpertsFfn, ...]:
 
 @remembered()
 def is_indexed(model: ModelSpec) -> bool:
-    """Whether an indexer decides what some layers read, and engines without its kernels read everything instead.
+    """Return True if an indexer selects the tokens that some layers read.
+
+    Engines without its kernels read all tokens.
 
     Examples
     --------
@@ -469,14 +423,14 @@ def is_indexed(model: ModelSpec) -> bool:
     >>> is_indexed(load_model("glm-5.1")), is_indexed(load_model("deepseek-v3"))
     (True, False)
     """
-    return any(one.indexed for one in mixers_of(model))
+    return any(item.indexed for item in mixers_of(model))
 
 
 @remembered()
 def model_features(model: ModelSpec) -> frozenset[str]:
-    """Return the features of a model that walls ask for.
+    """Return the features of a model that engine limitations refer to.
 
-    Returns: ``mtp``, and what its blocks say: ``moe`` and the words of `Mixer.features`.
+    ``mtp``, ``moe`` and the features of its mixers (`Mixer.features`).
 
     Examples
     --------
@@ -484,18 +438,18 @@ def model_features(model: ModelSpec) -> frozenset[str]:
     >>> sorted(model_features(load_model("glm-5.1")))
     ['dsa', 'mla', 'moe', 'mtp']
     """
-    found: set[str] = {"mtp"} if model.mtp is not None else set()
+    result: set[str] = {"mtp"} if model.mtp is not None else set()
     for name, _ in model.runs:
         kind = model.layers[name]
-        found |= mixer_of(kind).features.union(*(one.features for one in feed_forwards_of(kind)))
-    return frozenset(found)
+        result |= mixer_of(kind).features.union(*(item.features for item in feed_forwards_of(kind)))
+    return frozenset(result)
 
 
 @remembered()
 def model_shape(model: ModelSpec) -> str:
-    """Return the name of a model's shape: models that differ in their weights only are the same to an engine.
+    """Return the name of a model's shape; models of one shape differ only in their weights.
 
-    Returns: Family, hidden size, layers, experts and whether an indexer decides what is read.
+    Family, hidden size, layers, experts and sparsity.
 
     Examples
     --------
@@ -503,24 +457,22 @@ def model_shape(model: ModelSpec) -> str:
     >>> model_shape(load_model("glm-5.1")), model_shape(load_model("llama-3.1-8b"))
     ('glm 6144x78 e256k8 sparse', 'llama 4096x32')
     """
-    experts = next((f" e{one.experts}k{one.topk}" for one in routed_blocks(model)), "")
+    experts = next((f" e{routed_block.experts}k{routed_block.topk}" for routed_block in routed_blocks(model)), "")
     sparse = " sparse" if is_indexed(model) else ""
     return f"{model.family} {model.hidden}x{len(model.layer_names)}{experts}{sparse}"
 
 
-# What is computed again of a prompt that is in the cache already.
-
-#: engines cache whole blocks, the rest of the last one is fresh [token]
+#: engines cache whole blocks, the rest of the last one is computed again [token]
 _PLAIN = 64.0
-#: tokens that an attention kernel's block is a multiple of (vLLM, `kernel_block_alignment_size`) [token]
+#: an attention kernel's block is a multiple of this (vLLM, `kernel_block_alignment_size`) [token]
 _ALIGNED = 16
 
 
 def hybrid_block(model: ModelSpec, *, tp: int, kv_bytes: Bytes, draft_tokens: TokenCount = 0) -> TokenCount:
-    """Tokens of a cache block of a model with recurrent layers, as vLLM unites the pages of both kinds of layer.
+    """Return the tokens of a cache block of a model with attention and recurrent layers; 0 for others.
 
-    - `draft_tokens`: Drafted tokens of a step; the window of the convolution keeps them too.
-    - Returns: ; 0 for models without both kinds of layer.
+    vLLM grows attention blocks until their page is as large as a recurrent state [1]_. `draft_tokens` of a step stay in
+    the convolution window, too.
 
     References
     ----------
@@ -535,8 +487,8 @@ def hybrid_block(model: ModelSpec, *, tp: int, kv_bytes: Bytes, draft_tokens: To
     [2096, 1056]
     """
     mixers = mixers_of(model)
-    pages = (one.state_page(tp=tp, draft_tokens=draft_tokens) for one in mixers)
-    tokens = (one.page_token(tp=tp, kv_bytes=kv_bytes) for one in mixers)
+    pages = (mixer.state_page(tp=tp, draft_tokens=draft_tokens) for mixer in mixers)
+    tokens = (mixer.page_token(tp=tp, kv_bytes=kv_bytes) for mixer in mixers)
     page, token = next(filter(None, pages), 0.0), next(filter(None, tokens), 0.0)
     if not page or not token:
         return 0
@@ -546,17 +498,14 @@ def hybrid_block(model: ModelSpec, *, tp: int, kv_bytes: Bytes, draft_tokens: To
 def computed_again(
     model: ModelSpec, *, engine: str, prompt: Tokens, tp: int, kv_bytes: Bytes, draft_tokens: TokenCount = 0
 ) -> float:
-    """Tokens of a cached prompt that a request computes again.
+    """Return the tokens of a cached prompt that a request computes again.
 
-    Returns: What is left after the last whole block; a drafting vLLM drops that block too [1]_, [token].
+    The tokens after the last full block; with drafting, vLLM drops that block too [1]_. Not modelled: other engines'
+    blocks of hybrid models (SGLang keeps states at points of its own choice).
 
     References
     ----------
     .. [1] vllm-project/vllm, vllm/v1/core/single_type_kv_cache_manager.py, `find_longest_cache_hit` (`use_eagle`).
-
-    Notes
-    -----
-    Not modelled: other engines' blocks of hybrid models (SGLang keeps states at points of its own choice).
 
     Examples
     --------
@@ -575,10 +524,9 @@ def computed_again(
     return float(min(prompt % block + dropped, prompt))
 
 
-# Peak of the activations of one engine step: what a forward pass holds at its widest layer, and the logits.
-#
-# The engines do not publish a formula; they run a trial step. This sums the tensors that live at the same time in the
-# widest layer. What kernels take beyond it is observed (`glmplan.costs.memory.settings.MemoryFit.remainder`).
+# The engines publish no formula for the activation peak of a step; they run a trial step. The functions below sum the
+# tensors that live at the same time in the widest layer. Further memory of kernels is observed
+# (`glmplan.costs.memory.settings.MemoryFit.remainder`).
 
 #: BF16 activations [B]
 _VALUE_BYTES = 2.0
@@ -595,16 +543,12 @@ def activation_bytes(
     dp: np.ndarray | float,
     ep: np.ndarray | float,
 ) -> BytesArray:
-    """Peak activations of the widest of some kinds of layers.
+    """Return the peak activations of the widest of some kinds of layers.
 
-    `tokens`: Tokens of the step on one data-parallel rank.
-
-    Notes
-    -----
-    Counted: hidden states and residual (each of its streams); then the wider of the attention transient and the
-    feed-forward transient. The experts hold a row for each routed copy of a token: input or output, and between the two
-    matrices; with data parallelism the tokens of all ranks. Not modelled: kernel work spaces, fragmentation, sequence
-    parallelism.
+    `tokens` of the step on one data-parallel rank. Counted: hidden states and residual (each of its streams), then the
+    wider of the attention and the feed-forward transient. The experts hold a row for each routed copy of a token: input
+    or output, and the row between the two matrices; with data parallelism the tokens of all ranks. Not modelled: kernel
+    workspaces, fragmentation, sequence parallelism.
 
     Examples
     --------
@@ -613,7 +557,7 @@ def activation_bytes(
     >>> float(activation_bytes((kind,), 4096, tokens=8192.0, tp=1, dp=1, ep=1)) / 2**20
     864.0
     """
-    split, replicas, expert = (np.asarray(one, dtype=float) for one in (tp, dp, ep))
+    split, replicas, expert = (np.asarray(item, dtype=float) for item in (tp, dp, ep))
     widest = np.zeros_like(split * replicas)
     streams = 1
     for kind in kinds:
@@ -626,11 +570,5 @@ def activation_bytes(
 
 
 def logit_bytes(vocabulary: int, requests: np.ndarray | float) -> BytesArray:
-    """Logits and probabilities of the rows that are sampled in one step.
-
-    Examples
-    --------
-    >>> float(logit_bytes(128256, 256.0)) / 1e6
-    328.33536
-    """
+    """Return logits and probabilities of the rows that are sampled in one step."""
     return LOGIT_BYTES * vocabulary * np.asarray(requests, dtype=float)

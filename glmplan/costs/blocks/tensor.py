@@ -1,6 +1,6 @@
-"""One weight tensor of a block: its class, its shape and how tensor parallelism splits it.
+"""Weight tensor of a block: class, shape and split by tensor parallelism.
 
-Weights held, parameters counted, bytes read and FLOP done are all sums over these rows, so that they cannot disagree.
+Weights, parameters, bytes read and FLOP are all sums over these rows, so that they cannot disagree.
 """
 
 from __future__ import annotations
@@ -19,53 +19,29 @@ Shard = Literal["split", "heads", "experts", "replicated"]
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A weight matrix (or vector) and how it is split.
+    """Weight matrix, or vector with one column."""
 
-    Attributes
-    ----------
-    name : str
-        Name as in Hugging Face checkpoints, without the layer prefix.
-    tensor_class : str
-        The class whose format a checkpoint names.
-    rows, columns : int
-        Output and input width, [-]; a vector has `columns` 1.
-    copies : int
-        How many such tensors (experts), [-]
-    shard : str
-        See `Shard`.
-    units : int
-        Heads that ``heads`` splits by, [-]
-    matmul : bool
-        Whether every token is multiplied with it (norms, biases and the embedding are not).
-    splits_input : bool
-        Whether tensor parallelism splits its input and not its output, as after attention and in the middle of a
-        feed-forward block.
-    parts : int
-        Matrices that lie in it one below the other (gate and up): an adapter of each has factors of its own, [-]
-    """
-
-    name: str
-    tensor_class: str
-    rows: int
-    columns: int
-    copies: int = 1
+    name: str  # as in Hugging Face checkpoints, without the layer prefix
+    tensor_class: str  # class with a format in a checkpoint
+    rows: int  # output width
+    columns: int  # input width
+    copies: int = 1  # number of such tensors (experts)
     shard: Shard = "split"
-    units: int = 1
-    matmul: bool = True
+    units: int = 1  # heads that ``heads`` splits by
+    matmul: bool = True  # False for norms, biases and the embedding
+    #: tensor parallelism splits the input, as after attention and in the middle of a feed-forward block
     splits_input: bool = False
-    parts: int = 1
+    parts: int = 1  # stacked matrices (gate and up): an adapter of each has factors of its own
 
     @property
     def parameters(self) -> int:
-        """Weights in it, all copies, [-]"""
+        """Return the weights of all copies."""
         return self.rows * self.columns * self.copies
 
     def share(self, *, tp: np.ndarray, ep: np.ndarray, expert_ranks: np.ndarray) -> np.ndarray:
-        """Fraction of it that the fullest rank holds.
+        """Return the share of the tensor on the fullest rank.
 
-        - `tp`: Tensor-parallel degree of the attention and dense parts.
-        - `expert_ranks`: Ranks that hold one set of experts together, TP × DP.
-        - Returns: Share of the weights on the fullest rank.
+        `expert_ranks`: ranks that hold one set of experts together, TP × DP.
 
         Examples
         --------

@@ -1,1 +1,1 @@
-"""Single kernels: counted work, fitted utilisation, and the slots that their times go to."""
+"""Single kernels: work counts, fitted utilisation, and the slots of their times."""

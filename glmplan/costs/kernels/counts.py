@@ -1,9 +1,10 @@
-"""FLOP, bytes and shape of the kernels an engine launches: the same counts are used to fit and to predict.
+"""Count FLOP, bytes and shape of the kernels that an engine launches, for fits and predictions alike.
 
-Arguments are numbers or arrays that broadcast. `weight_bytes` and `kv_bytes` are stored bytes for each value with
-scales; `activation_bytes` is what a value takes as it enters the product (2 for BF16, 1 for FP8, 0.5625 for NVFP4).
-Values between kernels are BF16. One CUDA block works on about 128 × 128 of an output; `rows/128 + 1` counts such tiles
-without steps, so that more tokens are never faster.
+Arguments are numbers or arrays that broadcast; heads, experts and widths are those of one rank, `queries` the tokens
+verified for each request (1 + speculative), `prefix` the tokens already cached. `weight_bytes` and `kv_bytes` are
+stored bytes for each value with scales; `activation_bytes` is the size of a value as it enters the product (2 for BF16,
+1 for FP8, 0.5625 for NVFP4). Values between kernels are BF16. One CUDA block computes about 128 × 128 of an output;
+`rows/128 + 1` counts such tiles without steps, so that more tokens are never faster.
 """
 
 from __future__ import annotations
@@ -39,9 +40,7 @@ _KEYS = 64.0  # keys of one turn of a block
 
 
 def gemm_work(m: Array, n: Array, k: Array, *, weight_bytes: Bytes, activation_bytes: Bytes = _BF16) -> KernelWork:
-    """Return the work of ``(m, k) × (k, n)``, with the pass that quantises the activations.
-
-    `activation_bytes`: Bytes of an activation inside the product; below 2 a quantising pass is added.
+    """Return the work of ``(m, k) × (k, n)``; below 2 activation bytes a quantising pass is added.
 
     Examples
     --------
@@ -62,13 +61,10 @@ def gemm_work(m: Array, n: Array, k: Array, *, weight_bytes: Bytes, activation_b
 
 
 def touched_experts(tokens: Array, experts: Array, top_k: Array) -> Array:
-    """Return how many different experts a batch needs: ``E·(1 − (1 − k/E)^m)``, each token choosing at random.
+    """Return the expected number of different experts of a batch: ``E·(1 − (1 − k/E)^m)``.
 
-    `experts`, `top_k`: Experts of the layer and how many each token uses.
-
-    Notes
-    -----
-    Real routers are less even, so fewer experts are touched and the fullest one has more tokens.
+    Each token chooses at random. Real routers are less even, so fewer experts are touched and the fullest one has more
+    tokens.
 
     Examples
     --------
@@ -93,15 +89,9 @@ def expert_work(
 ) -> KernelWork:
     """Return the work of one rank's routed experts: permute, gate and up, activation, down, un-permute.
 
-    - `tokens`: Tokens that enter the layer on this rank.
-    - `experts`: Experts that live on this rank; no more can be touched.
-    - `slots`: Pairs whose rows pass through memory: the rank's own, or `tokens · top_k` in kernels that carry the
-      pairs of other ranks along (`KernelFit.carries_all`)
-    - `touched`: Different experts of this rank that have a token.
-    - `hidden`, `inner`: Width of the model, and of an expert on this rank.
-    - `weight_bytes`, `activation_bytes`: Stored bytes for each weight and for each activation inside the product.
-    - `matrices`: Matrices of an expert: 3 with a gate, 2 without.
-    - Returns: The work; `rows` is tokens for each touched expert.
+    `slots`: pairs whose rows pass through memory: the rank's own, or `tokens · top_k` in kernels that carry the pairs
+    of other ranks along (`KernelFit.carries_all`). `touched`: different experts of this rank that have a token; `rows`
+    of the result is tokens for each of them. `matrices`: 3 with a gate, 2 without.
 
     Examples
     --------
@@ -139,10 +129,8 @@ def attention_decode_work(
 ) -> KernelWork:
     """Return the work of decode attention over a cache of keys and values.
 
-    - `heads`, `kv_heads`, `head_dim`: Query heads and KV heads on this rank, and values of a head.
-    - `queries`: Tokens verified for each request (1 + draft)
-    - `splits`: Blocks that share the keys of one request and KV head; infinite for as many as the part has cores.
-    - Returns: The work; `streams` is the context, so that short sequences pay for the block they start.
+    `splits`: blocks that share the keys of one request and KV head; infinite for as many as the accelerator has cores.
+    `streams` of the result is the context, so that short sequences pay for the block that they start.
 
     Examples
     --------
@@ -175,10 +163,6 @@ def attention_prefill_work(
 ) -> KernelWork:
     """Return the work of causal attention of new tokens over themselves and a prefix.
 
-    - `batch`, `tokens`, `prefix`: Requests, new tokens of each, tokens already cached.
-    - `heads`, `kv_heads`, `head_dim`, `value_dim`: Query heads and KV heads on this rank, values of a key and of a
-      value head.
-
     Examples
     --------
     >>> attention_prefill_work(1.0, 1024.0, heads=1.0, kv_heads=1.0, head_dim=128.0).flop
@@ -209,9 +193,8 @@ def latent_decode_work(
 ) -> KernelWork:
     """Return the work of absorbed MLA decode attention: all heads share one latent.
 
-    - `batch`, `context`: Requests, and tokens read for each (2048 at most with DSA)
-    - `latent`, `rope`: Width of the latent and of the rotary key.
-    - `splits`: Blocks that share the latents of one request and group of heads, as in `attention_decode_work`
+    `context`: tokens read for each request (2048 at most with DSA). `latent`, `rope`: width of the latent and of the
+    rotary key. `splits` as in `attention_decode_work`, for a group of heads.
 
     Examples
     --------
@@ -232,7 +215,7 @@ def latent_decode_work(
 
 
 def _alone(context: Array, splits: float) -> Array:
-    """Keys that one block walks through, 0 where as many blocks start as the part has cores."""
+    """Return the keys that one block reads serially, 0 with as many blocks as cores."""
     return context / np.maximum(np.minimum(splits, context / _KEYS), 1.0) if np.isfinite(splits) else 0.0
 
 
@@ -240,9 +223,6 @@ def latent_prefill_work(
     batch: Array, tokens: Array, *, heads: Array, prefix: Array = 0.0, key_dim: Ratio = 192.0, value_dim: Ratio = 128.0
 ) -> KernelWork:
     """Return the work of MLA prefill attention, keys and values expanded for each head.
-
-    - `batch`, `tokens`, `prefix`: Requests, new tokens of each, tokens already cached.
-    - `key_dim`, `value_dim`: Values of a key and of a value head.
 
     Examples
     --------
@@ -268,20 +248,13 @@ def sparse_latent_work(
     top_k: Ratio = 2048.0,
     pair_flop: FlopArray = 2.0 * (2 * 512 + 64),
 ) -> KernelWork:
-    """Return the work of a whole DSA attention block: projections, indexer, selection, attention over the selected.
+    """Return the work of a DSA attention block: projections, indexer, selection, attention.
 
-    - `batch`, `tokens`, `prefix`: Requests, new tokens of each (1 in decode), tokens already cached.
-    - `projection_weights`: Weights of all projections on this rank, indexer included.
-    - `kv_token_bytes`: Bytes of one token in the latent cache.
-    - `indexer`: 1 for a layer that runs the indexer, 0 for one that reuses its selection.
-    - `top_k`: Tokens the indexer selects; infinite for plain MLA.
-    - `pair_flop`: Operations of one head for one pair of query and key: absorbed by default; expanded keys and values
-      of a dense prefill need ``2·(key + value)``
-    - Returns: The work; the cache reads are `side_bytes` because they follow the projections.
-
-    Notes
-    -----
-    Below `top_k` tokens some engines use a dense kernel; its time is not told apart.
+    `projection_weights`: of all projections, indexer included. `indexer`: 1 for a layer that runs the indexer, 0 for
+    one that reuses its selection. `top_k`: tokens selected; infinite for plain MLA. `pair_flop`: operations of one head
+    for a pair of query and key: absorbed by default; expanded keys and values of a dense prefill need ``2·(key +
+    value)``. Cache reads are `side_bytes` because they follow the projections. Not modelled: dense kernels of some
+    engines below `top_k` tokens.
 
     Examples
     --------
@@ -303,10 +276,6 @@ def sparse_latent_work(
     )
 
 
-# Work of kernels that carry a state, streams or tokens between ranks: delta rule, convolution, mixing, exchange.
-#
-# As in `glmplan.costs.kernels.counts`, the same counts are used to fit and to predict.
-
 _BF16_STATE_COUNTS, _FP32 = 2.0, 4.0
 _CHUNK = 64.0  # tokens that the chunked delta rule turns into one small attention
 
@@ -320,12 +289,9 @@ def recurrent_decode_work(
     value_dim: Array = 128.0,
     queries: Array = 1.0,
 ) -> KernelWork:
-    """Return the work of one step of the gated delta rule: every request's state is read and written.
+    """Return the work of one step of the gated delta rule: every request's FP32 state is read and written.
 
-    - `key_heads`, `value_heads`, `key_dim`, `value_dim`: Heads on this rank and values of a head.
-    - `queries`: Tokens verified for each request (1 + draft): the state after each of them is kept until it is known
-      how many are accepted [1]_, [-].
-    - Returns: The work; the state is held in FP32.
+    With several `queries` the state after each of them is kept until it is known how many are accepted [1]_.
 
     References
     ----------
@@ -354,8 +320,7 @@ def recurrent_prefill_work(
 ) -> KernelWork:
     """Return the work of the chunked gated delta rule over new tokens.
 
-    - `key_heads`, `value_heads`, `key_dim`, `value_dim`: Heads on this rank and values of a head.
-    - Returns: The work: products inside chunks of 64 tokens, and with the state between them.
+    Products inside chunks of 64 tokens, and with the state between them.
 
     Examples
     --------
@@ -373,9 +338,8 @@ def recurrent_prefill_work(
 def convolution_work(batch: Array, tokens: Array, *, channels: Array) -> KernelWork:
     """Return the work of the short causal convolution before the delta rule.
 
-    - `batch`, `tokens`: Requests, and new tokens of each (1 in decode)
-    - `channels`: Channels on this rank: queries, keys and values.
-    - Returns: The work: each value read and written once, and four tokens of state for each request.
+    Each value is read and written once, with four tokens of state for each request. `channels`: queries, keys and
+    values.
 
     Examples
     --------
@@ -388,12 +352,12 @@ def convolution_work(batch: Array, tokens: Array, *, channels: Array) -> KernelW
 
 
 def mixing_work(tokens: Array, *, streams: Array, hidden: Array, part: str) -> KernelWork:
-    """Return the work of one site of manifold-constrained hyper-connections: before a block, after it, or both in one.
+    """Return the work of one site of manifold-constrained hyper-connections.
 
-    - `part`: ``read``: all streams are read and one state is written; ``write``: the state and all streams are read,
-      and all streams written; ``both``: the write of one block with the read for the next.
-    - Returns: Bytes alone: for four streams the mix computes 20 FLOP for each byte that it moves. Its weights, a
-      fraction of a microsecond, and the rounds that make the mix doubly stochastic are in the kernel's floor.
+    `part`: ``read``: all streams are read and one state is written; ``write``: the state and all streams are read, and
+    all streams written; ``both``: the write of one block with the read for the next. Bytes alone: for four streams the
+    mix computes 20 FLOP for each byte that it moves. Its weights, a fraction of a microsecond, and the rounds that make
+    the mix doubly stochastic are in the kernel's floor.
 
     Examples
     --------
@@ -405,14 +369,10 @@ def mixing_work(tokens: Array, *, streams: Array, hidden: Array, part: str) -> K
 
 
 def exchange_work(tokens: Array, *, ranks: Array, hidden: Array, top_k: Array, value_bytes: Bytes) -> KernelWork:
-    """Return the work of sending tokens to the ranks of their experts, or of bringing them back.
+    """Return the work of sending tokens to the ranks of their experts, or back.
 
-    - `hidden`, `top_k`: Width of the model, and experts of a token.
-    - Returns: Bytes that leave the rank; give the link's rate as the peak bandwidth.
-
-    Notes
-    -----
-    A token goes once to each rank that has one of its experts: ``n·(1 − (1 − 1/n)^k)`` ranks, itself among them.
+    Bytes that leave the rank; give the link's rate as the peak bandwidth. A token goes once to each rank that has one
+    of its experts: ``n·(1 − (1 − 1/n)^k)`` ranks, itself among them.
 
     Examples
     --------

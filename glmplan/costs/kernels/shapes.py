@@ -1,4 +1,4 @@
-"""The work of a measured shape, as a row of `calibration/kernels` names it: the same counts as in a prediction."""
+"""Return the work of a measured shape of `calibration/kernels`, with the counts of a prediction."""
 
 from __future__ import annotations
 
@@ -15,18 +15,16 @@ from glmplan.costs.kernels.utilisation import KernelWork
 
 __all__ = ["INSIDE", "STORED", "shape_work"]
 
-#: stored bytes of a weight with its scales: blocks of 128 × 128 in FP32, groups of 128 in BF16, of 32 in E8M0 [B]
+#: stored bytes of a weight with its scales: blocks of 128 × 128 in FP32, groups of 128 in BF16, of 32 in E8M0
 STORED = {"bf16": 2.0, "fp8-block": 1.0 + 4 / 128**2, "int4": (4 + 16 / 128) / 8, "mxfp4": (4 + 8 / 32) / 8}
-#: bytes of an activation inside the product [B]
+#: bytes of an activation inside the product
 INSIDE = {"bf16": 2.0, "fp8-block": 1.0 + 4 / 128, "int4": 2.0, "mxfp4": 2.0}
 
 
 def shape_work(kernel: str, precision: str, sizes: Mapping[str, float]) -> KernelWork | None:
-    """Return the work of one measured shape.
+    """Return the work of one measured shape; None for launches, copies and samplers, which have no form.
 
-    - `kernel`, `precision`: Class of kernel and format of its weights or cache; ``sparse-gather`` is `latent-decode`
-      over chosen tokens.
-    - Returns: The work; None for launches, copies and samplers, which have no form.
+    `precision`: format of weights or cache. ``sparse-gather`` is `latent-decode` over selected tokens.
 
     Examples
     --------

@@ -1,27 +1,9 @@
-"""How far a kernel falls short of the roofline: smooth forms with a few physical parameters, and the fitted values.
+"""Return the time of one kernel: a smooth form over the roofline and its fitted parameters.
 
-A kernel's roofline time is `max(flop / peak, bytes / bandwidth)`. A measured kernel is slower for reasons that can be
-named, and each reason is one parameter of `KernelParams`:
-
-====================  ================================================================================================
-`floor`               launch, prologue and epilogue: the time of a kernel that does nothing
-`bandwidth`           share of the data-sheet bandwidth that a long stream reaches
-`flop`                share of the data-sheet FLOP rate that a large product reaches
-`rows_half`           a matrix instruction works on whole tiles: with this many rows half of each tile is waste
-`tiles_half`          fewer output tiles than the part has cores leave cores idle
-`streams_half`        too few or too short streams do not fill the memory system
-`side`                bandwidth share of the passes that run before or after (quantising activations, permuting tokens)
-`sharpness`           how well compute and memory overlap: 1 one after the other, large: the slower one alone
-`group`               time that each expert with a token adds to sorting and scheduling
-`cache_gain`          how much faster bytes are read that are still in the part's cache
-`cache_bytes`         size up to which they stay there
-`block`               rate at which one block of threads reads by itself: what binds a kernel that starts few of them
-`block_gain`          how much faster that is for bytes in the cache
-`key`                 time that such a block waits for each key, however short it is
-====================  ================================================================================================
-
-The parameters come from `calibration/fits/kernels/`, written by `glmplan calibrate kernels`; the forms and their limits
-are explained in `docs/physics/kernels.md`. `glmplan.costs.kernels.utilisation` finds them.
+The roofline time of a kernel is `max(flop / peak, bytes / bandwidth)`. Each cause by which a measured kernel is slower
+is one parameter of `KernelParams`. The values are in `calibration/fits/kernels/`, written by `glmplan calibrate
+kernels`: one file for each measured accelerator and one of priors for the others. `docs/physics/kernels.md` explains
+the forms and their limits.
 """
 
 from __future__ import annotations
@@ -37,7 +19,7 @@ import numpy as np
 
 from glmplan.catalog.files import data_folder, read_text
 from glmplan.errors import SpecError
-from glmplan.units import BytesArray, BytesPerSecondArray, FlopPerSecondArray, SecondsArray
+from glmplan.units import BytesArray, BytesPerSecondArray, FlopPerSecondArray, Ratio, Seconds, SecondsArray
 
 __all__ = [
     "CollectiveParams",
@@ -67,96 +49,44 @@ _TINY = 1e-30
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelWork:
-    """What one launch of a kernel has to do. Every field is a number or an array; arrays broadcast.
+    """Work of one launch of a kernel. Every field is a number or an array; arrays broadcast."""
 
-    Attributes
-    ----------
-    flop : float or array
-        Floating-point operations, a multiply-add counts two, [FLOP]
-    bytes : float or array
-        Bytes moved by the main loop, [B]
-    rows : float or array
-        Rows that share one operand read: tokens of a GEMM, tokens of an expert, query heads of a KV head, [-]
-    tiles : float or array
-        Independent output tiles, [-]
-    streams : float or array
-        Independent or consecutive pieces of the memory stream, [-]
-    side_bytes : float or array
-        Bytes of passes that do not overlap with the main loop, [B]
-    groups : float or array
-        Experts that have a token, [-]
-    block_bytes, block_keys : float or array
-        Bytes and keys that one block of threads reads one after the other; 0 where a kernel cuts its stream for all
-        cores, [B], [-]
-    """
-
-    flop: Array
-    bytes: Array
-    rows: Array = np.inf
-    tiles: Array = np.inf
-    streams: Array = np.inf
-    side_bytes: Array = 0.0
-    groups: Array = 0.0
+    flop: Array  # a multiply-add counts two [FLOP]
+    bytes: Array  # moved by the main loop [B]
+    rows: Array = np.inf  # that share one operand read: tokens of a GEMM, tokens of an expert, query heads of a KV head
+    tiles: Array = np.inf  # independent output tiles
+    streams: Array = np.inf  # independent or consecutive pieces of the memory stream
+    side_bytes: Array = 0.0  # of passes that do not overlap with the main loop [B]
+    groups: Array = 0.0  # experts that have a token
+    #: this and the next: read serially by one block of threads; 0 where the stream is cut for all cores [B]
     block_bytes: Array = 0.0
     block_keys: Array = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class KernelParams:
-    """How one class of kernel uses one part.
+    """Fitted parameters of one class of kernel on one accelerator."""
 
-    Attributes
-    ----------
-    floor : float
-        Time of an empty kernel, [s]
-    bandwidth : float
-        Achieved share of the peak bandwidth, [-]
-    flop : float
-        Achieved share of the peak FLOP rate, [-]
-    rows_half : float
-        Rows at which half of the FLOP rate is reached, [-]
-    tiles_half : float
-        Output tiles at which half of the FLOP rate is reached, [-]
-    streams_half : float
-        Streams at which half of the bandwidth is reached, [-]
-    side : float
-        Achieved share of the peak bandwidth in the passes that do not overlap; above 1 when they stay in the cache, [-]
-    sharpness : float
-        Exponent that joins compute and memory time, at least 1, [-]
-    group : float
-        Time for each expert that has a token, [s]
-    cache_gain : float
-        How many times faster bytes are read that are in the part's cache; 1 where no table shows it, [-]
-    cache_bytes : float
-        Bytes of which half are still found there, [B]
-    block : float
-        Rate at which one block of threads reads by itself; infinite where no table shows it, [B/s]
-    block_gain : float
-        How many times faster that is for bytes in the part's cache, [-]
-    key : float
-        Time that such a block waits for each key on top; 0 where no table shows it, [s]
-    """
-
-    floor: float
-    bandwidth: float
-    flop: float
-    rows_half: float = 0.0
-    tiles_half: float = 0.0
-    streams_half: float = 0.0
-    side: float = 1.0
-    sharpness: float = 4.0
-    group: float = 0.0
-    cache_gain: float = 1.0
-    cache_bytes: float = 1.0
-    block: float = 1e15
-    block_gain: float = 1.0
-    key: float = 0.0
+    floor: Seconds  # launch, prologue and epilogue: time of an empty kernel
+    bandwidth: Ratio  # share of the data-sheet bandwidth that a long stream reaches
+    flop: Ratio  # share of the data-sheet FLOP rate that a large product reaches
+    rows_half: float = 0.0  # rows at which half of each matrix tile is padding
+    tiles_half: float = 0.0  # output tiles at which half of the cores idle
+    streams_half: float = 0.0  # streams at which half of the bandwidth is reached
+    #: bandwidth share of passes before or after (quantisation, permutation); above 1 when they stay in cache
+    side: Ratio = 1.0
+    sharpness: float = 4.0  # exponent that joins compute and memory time: 1 serial, large: only the slower one counts
+    group: Seconds = 0.0  # for each expert with a token: sorting and scheduling
+    cache_gain: Ratio = 1.0  # speed-up of bytes that are still in the cache; 1 where no table shows it
+    cache_bytes: float = 1.0  # size of which half is still cached [B]
+    block: float = 1e15  # read rate of a single block of threads; in effect infinite where no table shows it [B/s]
+    block_gain: Ratio = 1.0  # its speed-up for cached bytes
+    key: Seconds = 0.0  # added wait of such a block for each key; 0 where no table shows it
 
     def from_cache(self, work: KernelWork, resident: BytesArray, share: Array = 1.0) -> KernelWork:
-        """Return a work as it costs when a share of its bytes is found in the part's cache.
+        """Return the equivalent work when a share of its bytes may be read from the cache.
 
-        - `share`: Share of the work's bytes that are such readings.
-        - Returns: The same with fewer bytes, as many as would take as long from memory.
+        `resident` bytes compete for the cache; the result has as many bytes as take the same time from memory.
 
         Examples
         --------
@@ -178,16 +108,16 @@ def kernel_seconds(
 ) -> SecondsArray:
     """Return the time of one kernel.
 
-    ``floor + group·groups + side_bytes/(side·B) + (t_flop^s + t_bytes^s)^(1/s)`` with
-    ``t_flop = flop·(1 + rows_half/rows)·(1 + tiles_half/tiles)/(flop_share·P)`` and
-    ``t_bytes = max(bytes·(1 + streams_half/streams)/(bandwidth_share·B), block_bytes/block + block_keys·key)`` [1]_.
-    A higher peak is never slower. More tokens are never faster while `rows_half` is at most a tile, 128 rows.
+    ``floor + group·groups + side_bytes/(side·B) + (t_flop^s + t_bytes^s)^(1/s)`` with ``t_flop = flop·(1 +
+    rows_half/rows)·(1 + tiles_half/tiles)/(flop_share·P)`` and ``t_bytes = max(bytes·(1 +
+    streams_half/streams)/(bandwidth_share·B), block_bytes/block + block_keys·key)`` [1]_. A higher peak is never
+    slower. More tokens are never faster while `rows_half` is at most a tile, 128 rows.
 
     Notes
     -----
-    Not modelled: which tile a library picks (its steps are smoothed), clocks falling under load, other kernels running
-    at the same time, operands that are still in the cache from the kernel before (`KernelParams.from_cache` is for
-    bytes that one kernel reads several times).
+    Not modelled: tile choice of a library (its steps are smoothed), clocks that fall under load, concurrent kernels,
+    operands left in the cache by the previous kernel (`KernelParams.from_cache` covers bytes that one kernel reads
+    several times).
 
     References
     ----------
@@ -210,11 +140,11 @@ def kernel_seconds(
 def kernel_terms(
     work: KernelWork, *, peak_flop: FlopPerSecondArray, peak_bandwidth: BytesPerSecondArray, params: KernelParams
 ) -> tuple[Array, Array, Array]:
-    """Return the time of one kernel in three parts; `kernel_seconds` is their sum.
+    """Return the fixed, byte and FLOP parts of `kernel_seconds`.
 
-    Returns: What the kernel takes whatever its size, what bytes cost and what FLOP cost, [s]. Where both overlap, the
-      joint time is divided by the powers of each alone that `sharpness` joins. What is computed for the empty rows of
-      tiles (`KernelParams.rows_half`) goes with the matrices that are read, and counts with their bytes.
+    The joint time of overlapping compute and memory is divided in proportion to their powers of `sharpness`. The
+    compute for empty rows of tiles (`KernelParams.rows_half`) goes with the matrices that are read, so it counts with
+    the bytes.
 
     Examples
     --------
@@ -228,7 +158,7 @@ def kernel_terms(
     compute = work.flop * padding * (1 + p.tiles_half / work.tiles) / (p.flop * peak_flop)
     memory = work.bytes * (1 + p.streams_half / work.streams) / (p.bandwidth * peak_bandwidth)
     memory = np.maximum(memory, work.block_bytes / p.block + work.block_keys * p.key)
-    # of the powers that are joined the larger one, divided by itself, is 1
+    # the larger of the joined powers, divided by itself, is 1
     larger = np.maximum(compute, memory)
     smaller = (np.minimum(compute, memory) / np.maximum(larger, _TINY)) ** p.sharpness
     both = 1.0 + smaller
@@ -240,47 +170,26 @@ def kernel_terms(
 
 @dataclass(frozen=True, slots=True)
 class CollectiveParams:
-    """How one collective uses one kind of link.
+    """Fitted parameters of one collective on one kind of link."""
 
-    Attributes
-    ----------
-    latency : float
-        Time for an empty message between two ranks, [s]
-    hop : float
-        Time that each further rank adds, [s]
-    one_shot : float
-        Share of the link rate when each rank reads all others at once; 0 if that algorithm is not there, [-]
-    two_shot : float
-        Share of the link rate of reduce-scatter and all-gather (or a ring), [-]
-    two_shot_setup : float
-        Time the two-step algorithm adds once, [s]
-    crowding : float
-        How the ranks share links and root ports: a rank's rate falls as ``(2/n)^crowding``; 0 behind a switch that
-        carries all at once, [-]
-    """
-
-    latency: float
-    hop: float
-    one_shot: float
-    two_shot: float
-    two_shot_setup: float = 0.0
+    latency: Seconds  # of an empty message between two ranks
+    hop: Seconds  # added by each further rank
+    one_shot: Ratio  # share of the link rate when each rank reads all others at once; 0: no such algorithm
+    two_shot: Ratio  # share of the link rate of reduce-scatter and all-gather, or a ring
+    two_shot_setup: Seconds = 0.0  # added once by the two-step algorithm
+    #: exponent of shared links and root ports: the rate of a rank is ``(2/n)^crowding``; 0: full switch
     crowding: float = 0.0
 
 
 def collective_seconds(
     bytes_: BytesArray, ranks: Array, *, link_bandwidth: BytesPerSecondArray, params: CollectiveParams
 ) -> SecondsArray:
-    """Return the time of one all-reduce as measured on one switch domain.
+    """Return the time of one all-reduce in one switch domain; 0 for one rank.
 
     The cheaper of two algorithms: one shot, ``(n−1)·bytes/(one_shot·L)``, and two shots, ``setup +
-    2(n−1)/n·bytes/(two_shot·L)``, plus ``latency + hop·(n−2)`` [1]_, with ``L = link_bandwidth·(2/n)^crowding``. A
-    group of one costs nothing.
-
-    `link_bandwidth`: Peak of one rank's link in one direction.
-
-    Notes
-    -----
-    Not modelled: contention with other groups, and paths that leave the switch or the root complex.
+    2(n−1)/n·bytes/(two_shot·L)``, plus ``latency + hop·(n−2)`` [1]_, with ``L = link_bandwidth·(2/n)^crowding`` and
+    `link_bandwidth` the peak of one rank in one direction. Not modelled: contention with other groups, and paths that
+    leave the switch or the root complex.
 
     References
     ----------
@@ -301,10 +210,7 @@ def collective_seconds(
 def collective_terms(
     bytes_: BytesArray, ranks: Array, *, link_bandwidth: BytesPerSecondArray, params: CollectiveParams
 ) -> tuple[Array, Array]:
-    """Return the time of one all-reduce in two parts; `collective_seconds` is their sum.
-
-    - `link_bandwidth`: Peak of one rank's link in one direction.
-    - Returns: Latency, and what the payload adds to it; 0 for a group of one, [s].
+    """Return latency and payload time of one all-reduce; their sum is `collective_seconds`.
 
     Examples
     --------
@@ -322,68 +228,39 @@ def collective_terms(
     return several * (p.latency + p.hop * np.maximum(ranks - 2.0, 0.0)), several * np.minimum(one_shot, two_shot)
 
 
-# The fitted utilisation of kernels: one small file for each part, one of priors for parts that nobody measured.
-
-
 @dataclass(frozen=True, slots=True)
 class KernelFit:
-    """One fitted set of parameters and how far it may be trusted.
+    """One fitted set of parameters with its accuracy."""
 
-    Attributes
-    ----------
-    kernel : str
-        Class: ``gemm``, ``experts``, ``decode-attention``, …, ``all-reduce``.
-    engine : str
-        Engine and version, or ``*`` for a pooled prior.
-    precision : str
-        Weight format, or KV format for attention.
-    backend : str
-        The engine's own name of the kernel.
-    params : KernelParams or CollectiveParams
-        The values.
-    log_sd : float
-        Spread of single shapes around the form, standard deviation of the logarithm, [-]
-    part_log_sd : float
-        Further spread when carried to a part that was not measured; 0 for a part's own fit, [-]
-    rows_low, rows_high : float
-        Range of rows that was fitted, [-]
-    median, p90 : float
-        Absolute relative error on shapes that were not fitted, [-]
-    points : int
-        Shapes in the table, [-]
-    pooled : bool
-        Whether this is a prior from other parts.
-    """
-
-    kernel: str
-    engine: str
-    precision: str
-    backend: str
+    kernel: str  # class: ``gemm``, ``experts``, ``decode-attention``, …, ``all-reduce``
+    engine: str  # with version, or ``*`` for a pooled prior
+    precision: str  # weight format, or KV format for attention
+    backend: str  # the engine's own name of the kernel
     params: KernelParams | CollectiveParams
-    log_sd: float
-    part_log_sd: float
-    rows_low: float
+    log_sd: float  # standard deviation of the logarithm over single shapes
+    part_log_sd: float  # added for an accelerator that was not measured; 0 for its own fit
+    rows_low: float  # this and the next: fitted range of rows
     rows_high: float
-    median: float
-    p90: float
-    points: int
-    pooled: bool
+    median: Ratio  # this and the next: absolute relative error on shapes that were not fitted
+    p90: Ratio
+    points: int  # shapes in the table
+    pooled: bool  # True: prior from other accelerators
 
     @property
     def release(self) -> tuple[int, ...]:
-        """Version of the engine whose kernels were measured; empty for a prior."""
+        """Return the version of the measured engine; empty for a prior."""
         return tuple(int(number) for number in re.findall(r"\d+", self.engine.partition(" ")[2]))
 
     @property
     def carries_all(self) -> bool:
-        """Whether an expert kernel moves the rows of pairs of other ranks too; see `carries_all`."""
+        """Return True if the kernel moves rows of other ranks, too; see the function `carries_all`."""
         return carries_all(self.backend)
 
 
 def carries_all(backend: str) -> bool:
-    """Return whether an expert kernel moves the rows of all pairs, also of those that belong to other ranks.
+    """Return True if an expert kernel moves the rows of all pairs, also of other ranks.
 
-    Returns: True for Triton and Marlin, which mask foreign pairs; CUTLASS and TensorRT-LLM kernels drop them.
+    Triton and Marlin mask foreign pairs; CUTLASS and TensorRT-LLM kernels drop them.
 
     Examples
     --------
@@ -399,7 +276,7 @@ _TAIL = ("log_sd", "part_log_sd", "rows_low", "rows_high", "median", "p90", "poi
 
 
 def read_fit(row: list[Any], *, pooled: bool) -> KernelFit:
-    """Return a fit from its row in the file: names, then parameters in the order of their class, then the quality.
+    """Return a fit from its row: names, parameters in the order of their class, accuracy.
 
     Examples
     --------
@@ -421,10 +298,7 @@ def fit_row(fit: KernelFit) -> list[Any]:
 
 @cache
 def kernel_fits(accelerator: str) -> tuple[KernelFit, ...]:
-    """Return the fits of one part; empty for a part whose kernels nobody measured.
-
-    - `accelerator`: Name in the catalogue, or ``priors`` for the pooled values of all parts.
-    - Returns: The fits, as they stand in the file.
+    """Return the fits of one accelerator, or ``priors``; empty if none was measured.
 
     Examples
     --------
@@ -436,7 +310,7 @@ def kernel_fits(accelerator: str) -> tuple[KernelFit, ...]:
     file = data_folder("calibration") / "fits" / "kernels" / f"{accelerator}.toml"
     if not file.is_file():
         return ()
-    # The rows are written so that TOML and JSON read them alike, and JSON is read fifty times faster.
+    # The rows are valid TOML and JSON, and JSON is read much faster.
     _, marker, rows = read_text(file).partition("\nfits = ")
     if not marker:
         raise SpecError("has no fits; run `glmplan calibrate kernels`", file=file)
@@ -444,20 +318,19 @@ def kernel_fits(accelerator: str) -> tuple[KernelFit, ...]:
 
 
 def _last(releases: Iterable[tuple[int, ...]], release: tuple[int, ...] | None) -> tuple[int, ...] | None:
-    """The newest release that is no newer than the one asked for, else the oldest; of no release the newest."""
-    found = sorted(set(releases))
-    if not found:
+    """Return the newest release not newer than `release`, else the oldest; for None the newest."""
+    result = sorted(set(releases))
+    if not result:
         return None
-    before = [one for one in found if release is None or one[: len(release)] <= release]
-    return before[-1] if before else found[0]
+    before = [item for item in result if release is None or item[: len(release)] <= release]
+    return before[-1] if before else result[0]
 
 
 @lru_cache(maxsize=1024)
 def kernel_release(accelerator: str, engine: str, release: tuple[int, ...] | None) -> tuple[int, ...] | None:
-    """Return the release whose kernels stand for one of an engine: deployments with the same have the same kernels.
+    """Return the measured release that stands for a release of an engine, see `_last`; None: none measured.
 
-    Returns: The newest measured release that is no newer, else the oldest; of no release the newest; None where none
-      was measured.
+    Deployments with the same result have the same kernels.
 
     Examples
     --------
@@ -477,16 +350,12 @@ def find_kernel_fit(
     family: str | None = None,
     backend: str = "",
 ) -> KernelFit | None:
-    """Return the best fit there is: the part's own, by this engine or another, then its family's, then all parts'.
+    """Return the best fit: the accelerator's own, then its family's, then that of all; None: none.
 
-    - `precision`: Weight format, KV format for attention, or both joined by ``+`` for whole blocks; a block measured
-      with another KV format is better than none.
-    - `release`: Its release: of several measured, the newest that is no newer than this; the newest of all when not
-      given.
-    - `family`: Compute capability without the minor number (``"9"``, ``"10"``, ``"12"``), to prefer its prior.
-    - `backend`: Part of the kernel's name that is preferred (``"triton"``, ``"deepep_ll"``); else the engine's
-      fullest table.
-    - Returns: The fit; `pooled` says that it is a prior. None if nothing like it was ever measured.
+    `precision`: weight format, KV format for attention, or both joined by ``+`` for whole blocks; a block measured with
+    another KV format is better than none. `release`: of several measured ones the newest that is not newer counts.
+    `family`: compute capability without the minor number (``"9"``), to prefer its prior. `backend`: preferred part of
+    the kernel's name (``"triton"``); else the engine's fullest table.
 
     Examples
     --------
@@ -515,20 +384,9 @@ def find_kernel_fit(
     return next(iter(by_engine + own + by_family + [f for f in priors if f.engine == "*"]), None)
 
 
-# What the parts of a layer's work share: tokens, degrees, and how a kernel's time is divided among slots.
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Degrees:
-    """How many ranks share what.
-
-    Attributes
-    ----------
-    tp, pp, dp, ep, dcp : array
-        Degrees of the layout, [-]
-    expert_ranks : array
-        Ranks over which the experts lie, [-]
-    """
+    """Degrees of parallelism; `expert_ranks`: ranks that share the experts."""
 
     tp: np.ndarray
     pp: np.ndarray
@@ -540,31 +398,15 @@ class Degrees:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tokens:
-    """What a step computes.
+    """Tokens and requests of a step on the fullest replica."""
 
-    Attributes
-    ----------
-    requests : array
-        Decoding on the fullest replica, [-]
-    decode : array
-        Their tokens, verified ones included, [token]
-    prompt : array
-        Prompt tokens on the replica, [token]
-    everywhere : array
-        Tokens of all replicas, which the experts see, [token]
-    context, keys : array
-        Tokens in the cache of a decoding request, and that a prompt token attends to, [token]
-    shared : array
-        Part of the context that lies in one copy for all requests, [token]
-    """
-
-    requests: np.ndarray
-    decode: np.ndarray
-    prompt: np.ndarray
-    everywhere: np.ndarray
-    context: np.ndarray
-    keys: np.ndarray
-    shared: np.ndarray
+    requests: np.ndarray  # decoding requests
+    decode: np.ndarray  # their tokens, verified ones included
+    prompt: np.ndarray  # prompt tokens
+    everywhere: np.ndarray  # tokens of all replicas, input of the experts
+    context: np.ndarray  # cached tokens of a decoding request
+    keys: np.ndarray  # tokens that a prompt token attends to
+    shared: np.ndarray  # part of the context with one copy for all requests
 
 
 def add_kernel(
@@ -577,11 +419,9 @@ def add_kernel(
     slots: tuple[str, str, str],
     active: np.ndarray,
 ) -> None:
-    """Add a kernel's time to three slots: fixed, bytes, FLOP, as `glmplan.costs.kernels.utilisation.kernel_terms`
-    divides it.
+    """Add the fixed, byte and FLOP time of a kernel (`kernel_terms`) to three slots of a layer.
 
-    - `layer`: Slots of a layer, changed in place, [s] or [-].
-    - `peak_flop`, `bandwidth`: Peaks of the part, [FLOP/s], [B/s].
+    `layer` is changed in place.
 
     Examples
     --------

@@ -1,8 +1,7 @@
-"""Memory of a launch: what every rank holds, the KV cache pool the engine makes, and what fits into it.
+"""Memory of a launch: use of every rank, the KV pool of the engine, and the requests that fit into it.
 
-The parts live in `memory_ranks` (weights, cache, state, activations of every rank), `memory_settings` (what a launch is
-told), `memory_rules` (rules of the engines), `memory_observed` (terms that only a launch shows), `memory_part` (what an
-engine sees of a part), `memory_pool` (pool, contexts, requests) and `memory_budget` (bars of every rank).
+`weights` and `activations` compute the parts of `ranks`; `settings` has the settings of a launch, observed terms and
+the memory of an accelerator; `pool` the KV pool, contexts, requests and budgets; `shards` checks quantisation blocks.
 """
 
 from __future__ import annotations

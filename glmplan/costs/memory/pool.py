@@ -1,9 +1,8 @@
-"""The KV cache pool that an engine makes of a layout's memory, and what fits into it.
+"""Compute the KV pool of a layout and the requests that it holds.
 
-Weights, cache and state follow from the model (`glmplan.costs.memory.ranks`), the rule for the pool from the engine
-(`glmplan.catalog.engines.memory`). What only a launch shows - driver, context, buffers, work spaces - is an observed
-mean
-with a spread, so every pool has an interval.
+Weights, cache and state follow from the model (`glmplan.costs.memory.ranks`), the sizing rule from the engine
+(`glmplan.catalog.engines.memory`). Driver context, buffers and workspaces are observed means with a spread, so every
+pool has an interval. All arrays are (n,), one entry for each layout.
 """
 
 from __future__ import annotations
@@ -15,14 +14,13 @@ import numpy as np
 from glmplan.catalog.engines.memory import static_fraction, tower_factor
 from glmplan.costs.memory.ranks import PagedLaunch, RankMemory, StageMemory, printed_tokens, shares_pages
 from glmplan.costs.memory.settings import MemoryFit, PartMemory, Spread, load_memory_fit
-from glmplan.units import GIB, QUANTILE_90, BytesArray, Ratio, Tokens, TokensArray
+from glmplan.units import GIB, QUANTILE_90, Bytes, BytesArray, Ratio, Tokens, TokensArray
 
 __all__ = [
     "DEFAULT_GRAPHS",
     "KvPool",
     "MemoryBudget",
     "PoolTerms",
-    "beside_expanded",
     "budget_rows",
     "graph_estimate",
     "kv_pool",
@@ -31,26 +29,21 @@ __all__ = [
     "longest_held",
     "requests_held",
     "requests_that_fit",
+    "share_beside_expansion",
     "split_pool",
     "stage_pools",
     "weights_interval",
 ]
 
 
-# A pool that an engine splits between layers that keep all tokens, windows or states, or leaves room beside.
-
-
 def split_pool(
     stage: StageMemory, pool: BytesArray, context: TokensArray, split: tuple[float, float, float]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens that the layers hold which keep all of them, and requests of which the others hold the rest.
+    """Return tokens of the full-attention layers, and requests that the others hold.
 
-    Returns: Tokens [token]; requests [-], infinite where neither windows nor states limit them.
-
-    Notes
-    -----
-    SGLang gives states a fixed share of the pool and window layers a fixed share of the tokens of the others, whatever
-    the requests need [1]_. Not modelled: states that are kept of each drafted token.
+    The requests are infinite where neither windows nor states limit them. SGLang gives states a fixed share of the pool
+    and window layers a fixed share of the tokens of the others [1]_. Not modelled: states kept of each speculative
+    token.
 
     References
     ----------
@@ -92,53 +85,26 @@ def split_pool(
 def requests_held(
     stage: StageMemory, pool: np.ndarray, context: np.ndarray, split: tuple[float, float, float]
 ) -> np.ndarray:
-    """Whole requests that a split pool holds.
-
-    Examples
-    --------
-    >>> from glmplan.catalog.entries.models import load_model
-    >>> from glmplan.costs.memory.ranks import rank_memory
-    >>> from glmplan.costs.memory.settings import MemorySettings
-    >>> from glmplan.costs.points import Layout
-    >>> model, told = load_model("gpt-oss-20b"), MemorySettings(engine="sglang", version="0.5.9")
-    >>> held = rank_memory(model, model.checkpoint("mxfp4"), layout=Layout(), kv="bf16", settings=told)
-    >>> requests_held(held.stages[0], np.array([1e10]), np.array([4096.0]), held.split).tolist()
-    [55.0]
-    """
+    """Return the whole requests that a split pool holds."""
     full, requests = split_pool(stage, pool, context, split)
-    found: np.ndarray = np.floor(np.minimum(full / context, requests))
-    return found
+    result: np.ndarray = np.floor(np.minimum(full / context, requests))
+    return result
 
 
 def longest_held(stage: StageMemory, pool: np.ndarray, split: tuple[float, float, float]) -> TokensArray:
-    """The longest request that a split pool holds.
+    """Return the longest request of a split pool.
 
-    Returns: ; infinite where no layer keeps all tokens, 0 where the others do not hold one request.
-
-    Examples
-    --------
-    >>> from glmplan.catalog.entries.models import load_model
-    >>> from glmplan.costs.memory.ranks import rank_memory
-    >>> from glmplan.costs.memory.settings import MemorySettings
-    >>> from glmplan.costs.points import Layout
-    >>> model, told = load_model("gpt-oss-20b"), MemorySettings(engine="sglang", version="0.5.9")
-    >>> held = rank_memory(model, model.checkpoint("mxfp4"), layout=Layout(), kv="bf16", settings=told)
-    >>> int(longest_held(held.stages[0], np.array([1e10]), held.split)[0])
-    226056
+    Infinite where no layer keeps all tokens, 0 where the other layers do not hold one request.
     """
     full, requests = split_pool(stage, pool, np.ones_like(pool), split)
     return np.where(requests >= 1.0, np.where(stage.per_token > 0, full, np.inf), 0.0)
 
 
-def beside_expanded(stage: StageMemory, budget: BytesArray) -> np.ndarray | float:
-    """Share of a budget that becomes the pool beside room to expand its latents.
+def share_beside_expansion(stage: StageMemory, budget: BytesArray) -> np.ndarray | float:
+    """Return the share of a budget that becomes the pool beside room for expanded latents.
 
-    - `budget`: Pool and room together; negative where nothing is left.
-    - Returns: ; 1 where the engine leaves no room.
-
-    Notes
-    -----
-    Room for as many tokens as the pool holds, and never for more than a step may hold [1]_.
+    The room is for the tokens of the pool, at most those of a step [1]_; 1 where the engine reserves none. The budget
+    is negative where nothing is left.
 
     References
     ----------
@@ -154,7 +120,7 @@ def beside_expanded(stage: StageMemory, budget: BytesArray) -> np.ndarray | floa
     >>> from glmplan.costs.points import Layout
     >>> model, told = load_model("deepseek-r1"), MemorySettings(engine="trtllm", version="1.3.0rc23")
     >>> held = rank_memory(model, model.checkpoint("fp8"), layout=Layout(tp=8), kv="fp8", settings=told)
-    >>> round(float(beside_expanded(held.stages[0], np.array([4e10]))[0]), 4), round(35136 / (35136 + 5120), 4)
+    >>> round(float(share_beside_expansion(held.stages[0], np.array([4e10]))[0]), 4), round(35136 / (35136 + 5120), 4)
     (0.8728, 0.8728)
     """
     if not np.any(stage.expanded):
@@ -165,101 +131,54 @@ def beside_expanded(stage: StageMemory, budget: BytesArray) -> np.ndarray | floa
     return left
 
 
-#: CUDA graphs of a default vLLM launch: sizes 1, 2, 4, then every 8 to 256 and every 16 to 512 [-]
+#: CUDA graphs of a default vLLM launch: sizes 1, 2, 4, then every 8 to 256 and every 16 to 512
 DEFAULT_GRAPHS = 51
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KvPool:
-    """KV cache pool of a layout; every field is an (n,) array.
+    """KV pool of a layout."""
 
-    Attributes
-    ----------
-    bytes : array
-        Pool on the rank that limits it; negative when the launch does not fit, [B]
-    tokens : array
-        Tokens that all data-parallel ranks together hold, whole blocks, [token]
-    tokens_low, tokens_high : array
-        90 % interval of `tokens`, [token]
-    sd : array
-        Standard deviation of `bytes` towards less, [B]
-    stage : array
-        Pipeline stage that limits, [-]
-    fits : bool array
-        Whether at least one block is left on every rank.
-    printed, printed_low, printed_high : array
-        Tokens that the engine prints as the size of its cache at start, and their 90 % interval, of one data-parallel
-        rank as an engine process prints it; another number than `tokens` where windows or states share pages, [token]
-    over : array
-        By how much the fullest rank with its pool and everything that runs beside it holds more than its memory; 0 or
-        less where it does not, [B]
-    over_low : array
-        The same at the low end of its 90 % interval: what is counted against the pool takes as little as launches
-        were seen to take, and so do the graphs, [B]
-    """
-
-    bytes: np.ndarray
-    tokens: np.ndarray
-    tokens_low: np.ndarray
-    tokens_high: np.ndarray
-    sd: np.ndarray
-    stage: np.ndarray
-    fits: np.ndarray
-    printed: np.ndarray
-    printed_low: np.ndarray
-    printed_high: np.ndarray
-    over: np.ndarray
-    over_low: np.ndarray
+    bytes: BytesArray  # on the rank that limits; negative when the launch does not fit
+    tokens: TokensArray  # of all data-parallel ranks together, whole blocks
+    tokens_low: TokensArray  # this and the next: 90 % interval
+    tokens_high: TokensArray
+    sd: BytesArray  # standard deviation of `bytes` towards less
+    stage: np.ndarray  # pipeline stage that limits
+    fits: np.ndarray  # True where at least one block is left on every rank
+    #: cache size that one engine process prints; differs from `tokens` where windows or states share pages
+    printed: TokensArray
+    printed_low: TokensArray  # this and the next: 90 % interval
+    printed_high: TokensArray
+    #: excess over the memory of the fullest rank, pool and concurrent use included; at most 0 where it fits
+    over: BytesArray
+    over_low: BytesArray  # the same at the low end of the 90 % intervals of observed terms and graphs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PoolTerms:
-    """What a stage's rank holds besides weights and cache, and what the engine's rule leaves; (n,) arrays.
+    """Memory of a stage's rank besides weights and cache, and the rest that the engine's rule leaves."""
 
-    Attributes
-    ----------
-    context, remainder, graphs : array
-        Context and communication buffers, what the engine takes beyond, CUDA graphs, [B]
-    limit : array
-        What the rule lets the launch use, [B]
-    pool : array
-        What it leaves for the cache; negative when nothing is left, [B]
-    variance : array
-        Of `pool` by what only a launch shows, [B²]
-    less, more : array
-        Variance of `pool` towards less and towards more because weights may be larger or smaller than computed, [B²]
-    graphs_sd : array
-        Standard deviation of `graphs`, [B]
-    estimate : array
-        What the engine takes from the pool for graphs before it captures them, 0 where it does not, [B]
-    share : array
-        What of the memory that is left becomes the pool, [-]
-    """
-
-    context: np.ndarray
-    remainder: np.ndarray
-    graphs: np.ndarray
-    limit: np.ndarray
-    pool: np.ndarray
-    variance: np.ndarray
-    less: np.ndarray
-    more: np.ndarray
-    graphs_sd: np.ndarray
-    estimate: np.ndarray
-    share: np.ndarray
+    context: BytesArray  # driver context and communication buffers
+    remainder: BytesArray  # further use of the engine
+    graphs: BytesArray
+    limit: BytesArray  # limit of the launch by the rule
+    pool: BytesArray  # negative when nothing is left
+    variance: np.ndarray  # of `pool` by observed terms [B²]
+    less: np.ndarray  # variance of `pool` towards less, from the weights [B²]
+    more: np.ndarray  # the same towards more [B²]
+    graphs_sd: BytesArray
+    estimate: BytesArray  # taken from the pool for graphs before they are captured; 0 where it is not
+    share: np.ndarray  # of the remaining memory that becomes the pool
 
     def deviation(self, quantile: Ratio) -> BytesArray:
-        """Standard deviation of `pool` on one side.
-
-        `quantile`: Negative for the side of less, positive for more.
-        """
-        # numpy has Any for these, here and below
-        return np.sqrt(self.variance + (self.less if quantile < 0 else self.more))  # type: ignore[no-any-return]
+        """Return the standard deviation of `pool` towards less (`quantile` < 0) or more."""
+        return np.sqrt(self.variance + (self.less if quantile < 0 else self.more))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Beside:
-    """What a launch takes beside weights and activations: means (n,) [B] and their variance (n,) [B²]."""
+class _OtherMemory:
+    """Memory besides weights and activations: means [B] and their variance [B²]."""
 
     context: np.ndarray
     variance: np.ndarray
@@ -268,22 +187,22 @@ class _Beside:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Launch:
-    """What all stages of a launch share: see `_observed`, `_fraction`, `_graphs` and `weights_interval`."""
+    """Terms that all stages of a launch share: see `_observed`, `_fraction`, `_graphs`, `weights_interval`."""
 
-    beside: _Beside
+    beside: _OtherMemory
     fraction: np.ndarray
     graphs: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
     weights: tuple[float, float]
 
 
-def _observed(fit: MemoryFit, memory: RankMemory, part: PartMemory) -> _Beside:
-    """Context and buffers of each layout, and the remainder of the engine."""
+def _observed(fit: MemoryFit, memory: RankMemory, part: PartMemory) -> _OtherMemory:
+    """Return context and buffers of each layout, and the remainder of the engine."""
     alone = np.asarray(memory.layout.accelerators) == 1
     engine = memory.settings.engine
     trial = memory.settings.rule.profiling_of(memory.settings.version, dense=True)
     if engine in fit.outside and trial is not None:
         context, sd = _by_kind(memory, part, fit.outside[engine])
-        return _Beside(context, sd**2, Spread(0.0, 0.0, 0))
+        return _OtherMemory(context, sd**2, Spread(0.0, 0.0, 0))
     single = fit.context["single"]
     linked = single if part.link == "unified" else fit.context.get(part.link, fit.context["pcie"])
     context = np.where(alone, single.mean, linked.mean)
@@ -291,24 +210,22 @@ def _observed(fit: MemoryFit, memory: RankMemory, part: PartMemory) -> _Beside:
     others = fit.remainder["pooled"]
     if memory.settings.rule.pool == "rest":  # its margin stands in the rule, and there is no trial run that takes more
         others = replace(others, mean=0.0)
-    return _Beside(context, variance, fit.remainder.get(engine, others))
+    return _OtherMemory(context, variance, fit.remainder.get(engine, others))
 
 
 def launch_kinds(part: PartMemory, *, several: bool, indexed: bool) -> tuple[str, ...]:
-    """Kinds of launches by what only a launch shows of their memory, the narrowest first.
+    """Return the kinds of a launch for observed memory terms, narrowest first.
 
-    - `several`: Whether the launch is on several of them.
-    - Returns: Keys of `MemoryFit.outside`, `MemoryFit.estimate` and `MemoryFit.captured`; the last one is always
-      there.
+    They are keys of `MemoryFit.outside`, `MemoryFit.estimate` and `MemoryFit.captured`; the last one always has a
+    value.
 
     Notes
     -----
-    Models with an indexer run on images of the community over PCIe, sparsely with kernels and arenas of their own or
-    densely with the indexer patched out; all logs are of the first. Where accelerators
-    reach each other's memory over PCIe, the communicators hold buffers there; where they cannot, in host memory. On
-    compute capability 10 attention, experts and all-reduce run on FlashInfer's kernels with work spaces of their own.
-    Where host and accelerator share one memory, what is free changes with the host's own, and so does what an engine
-    makes of the difference.
+    Models with an indexer run over PCIe from community images, either sparsely with their own kernels and arenas or
+    densely with the indexer patched out; all logs are of the first. Communicators hold buffers on the accelerators
+    where these reach each other over PCIe, otherwise in host memory. On compute capability 10 attention, experts and
+    all-reduce run on FlashInfer kernels with workspaces of their own. Where host and accelerator share one memory, free
+    memory changes with the use of the host, and so does every difference that the engine computes from it.
 
     Examples
     --------
@@ -331,49 +248,38 @@ def launch_kinds(part: PartMemory, *, several: bool, indexed: bool) -> tuple[str
 
 
 def weights_interval(memory: RankMemory, fit: MemoryFit) -> tuple[float, float]:
-    """Shares by which the weights that the engine logs may be smaller or larger than computed.
+    """Return the shares by which logged weights may be smaller or larger than computed.
 
-    Returns: Ends of a 90 % interval: what nobody says of the files and what loading leaves, added as squares; of
-      engines whose weights too few sources logged, the widest of the others.
-
-    Examples
-    --------
-    >>> from glmplan.costs.memory.ranks import rank_memory
-    >>> from glmplan.catalog.entries.models import load_model
-    >>> from glmplan.costs.points import Layout
-    >>> llama = load_model("llama-3.1-8b")
-    >>> held = rank_memory(llama, llama.checkpoint("bf16"), layout=Layout(), kv="bf16")
-    >>> smaller, larger = weights_interval(held, load_memory_fit())
-    >>> 0 < smaller == larger < 0.02
-    True
+    Ends of a 90 % interval: uncertainty of the files and of loading, added in quadrature. An engine with too few logged
+    sources takes the widest interval of the others.
     """
-    found = fit.loaded.get(memory.settings.engine)
-    apart = max((one.share for one in fit.loaded.values()), default=0.0) if found is None else found.share
+    result = fit.loaded.get(memory.settings.engine)
+    apart = max((item.share for item in fit.loaded.values()), default=0.0) if result is None else result.share
     return float(np.hypot(memory.smaller, apart)), float(np.hypot(memory.larger, apart))
 
 
 def _by_kind(memory: RankMemory, part: PartMemory, seen: dict[str, Spread]) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of what was seen of each layout's kind of launch.
+    """Return mean and standard deviation over launches of each layout's kind.
 
-    Where nobody logged the kind itself, the next wider one tells the mean, and says nothing of how far this one is: its
-    spread is at least that of all launches on several accelerators, as for a kind with one source.
+    Without logs of the kind itself the next wider kind gives the mean. Its spread says nothing about the narrower kind,
+    so the spread is at least that of all launches on several accelerators, as for a kind with one source.
     """
     alone = np.asarray(memory.layout.accelerators) == 1
-    found = []
+    result = []
     for several in (False, True):
         kinds = launch_kinds(part, several=several, indexed=memory.indexed)
         kind = next(each for each in kinds if each in seen)
         wide = seen["several"].sd if kind != kinds[0] and "several" in seen else 0.0
-        found.append((seen[kind].mean, max(seen[kind].sd, wide)))
-    return np.where(alone, found[0][0], found[1][0]), np.where(alone, found[0][1], found[1][1])
+        result.append((seen[kind].mean, max(seen[kind].sd, wide)))
+    return np.where(alone, result[0][0], result[1][0]), np.where(alone, result[0][1], result[1][1])
 
 
 def _graphs(
     fit: MemoryFit, memory: RankMemory, part: PartMemory
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Graphs captured and what the engine takes from the pool for them, each with its standard deviation.
+    """Return captured graphs and the estimate taken from the pool, each with its deviation.
 
-    Both hardly depend on how many sizes are captured where they were observed for the engine itself.
+    Both hardly depend on the number of captured sizes where they were observed for the engine itself.
     """
     settings = memory.settings
     zero = np.zeros_like(np.asarray(memory.layout.tp, dtype=float))
@@ -392,21 +298,9 @@ def _graphs(
 
 
 def graph_estimate(memory: RankMemory, part: PartMemory, fit: MemoryFit) -> tuple[np.ndarray, np.ndarray]:
-    """What an engine expects graphs to take before it captures them, whether or not it takes that from its pool.
+    """Return mean and standard deviation of the engine's estimate of graphs before capture [B].
 
-    Returns: Mean and standard deviation over launches of this kind, [B]; 0 for engines that were not seen to
-      estimate.
-
-    Examples
-    --------
-    >>> from glmplan.catalog.entries.models import load_model
-    >>> from glmplan.costs.memory.ranks import rank_memory
-    >>> from glmplan.costs.points import Layout
-    >>> llama = load_model("llama-3.1-8b")
-    >>> held = rank_memory(llama, llama.checkpoint("bf16"), layout=Layout(tp=2), kv="bf16")
-    >>> mean, sd = graph_estimate(held, PartMemory(80e9, 79e9, 0.0, "nvlink"), load_memory_fit())
-    >>> bool(mean[0] > 0 and sd[0] > 0)
-    True
+    Independent of whether the engine takes the estimate from its pool; 0 for engines without an observed estimate.
     """
     seen = fit.estimate.get(memory.settings.engine)
     if seen is None:
@@ -420,7 +314,7 @@ def _fraction(memory: RankMemory, part: PartMemory) -> np.ndarray:
         return np.asarray(settings.fraction, dtype=float)
     if rule.fraction_rule is not None:
         tp, pp, dp = (np.asarray(getattr(memory.layout, name)) for name in ("tp", "pp", "dp"))
-        found = static_fraction(
+        result = static_fraction(
             rule.fraction_rule,
             memory=part.total,
             accelerators=tp * dp * pp,
@@ -429,16 +323,13 @@ def _fraction(memory: RankMemory, part: PartMemory) -> np.ndarray:
             draft=memory.draft,
             replicas=dp,
         )
-        return found if memory.tower is None else found * tower_factor(rule.fraction_rule, *memory.tower)
+        return result if memory.tower is None else result * tower_factor(rule.fraction_rule, *memory.tower)
     default = settings.default("fraction", part.listed)
     return np.asarray(1.0 if default is None else default)
 
 
 def stage_pools(memory: RankMemory, part: PartMemory, fit: MemoryFit | None = None) -> tuple[PoolTerms, ...]:
-    """Apply the engine's rule to every stage.
-
-    - `fit`: Observed terms; those in `calibration` if not given.
-    - Returns: The pool of each stage and what stands beside it, in the order of ``memory.stages``.
+    """Apply the engine's rule to every stage, in the order of ``memory.stages``.
 
     Examples
     --------
@@ -484,7 +375,7 @@ def _stage_pool(memory: RankMemory, stage: StageMemory, part: PartMemory, launch
     elif rule.pool == "after_load":
         before = rule.graphs_before_pool
         left = free - weights - stage.activation - remainder.mean - before * graphs
-        limit, share = free, fraction * beside_expanded(stage, fraction * left)
+        limit, share = free, fraction * share_beside_expansion(stage, fraction * left)
         pool, variance = share * left, share**2 * (total_variance + known + remainder.sd**2 + before * graphs_sd**2)
     else:
         limit = part.total - rule.free_target + zero
@@ -498,7 +389,7 @@ def _stage_pool(memory: RankMemory, stage: StageMemory, part: PartMemory, launch
 
 
 def _tokens(memory: RankMemory, stage: StageMemory, pool: np.ndarray, context: np.ndarray) -> np.ndarray:
-    """Tokens that a pool holds in requests of some context, whole blocks, on one data-parallel rank."""
+    """Return the tokens of a pool on one data-parallel rank in requests of a context, whole blocks."""
     block = memory.settings.block(memory.sparse)
     growing_only = not stage.windows and not stage.state.any()
     if memory.split is not None and not growing_only:
@@ -506,7 +397,7 @@ def _tokens(memory: RankMemory, stage: StageMemory, pool: np.ndarray, context: n
         whole = np.floor(np.minimum(full, requests * context) / block) * block
         return np.where(stage.per_token > 0, whole, np.inf)
     each = stage.per_token if growing_only else stage.request_bytes(context) / context
-    # a group of decode context-parallel ranks deals the tokens of a block round its ranks
+    # a group of decode context-parallel ranks splits the tokens of a block between its ranks
     wide = block * np.asarray(memory.layout.dcp, dtype=float)
     size = each * wide
     blocks = np.floor(np.maximum(pool, 0.0) / np.where(size > 0, size, 1.0))
@@ -515,8 +406,8 @@ def _tokens(memory: RankMemory, stage: StageMemory, pool: np.ndarray, context: n
 
 def _printed(
     memory: RankMemory, stage: StageMemory, pool: np.ndarray, context: np.ndarray, usable: np.ndarray
-) -> np.ndarray:
-    """Tokens that the engine prints; those that are usable where all layers are of one kind."""
+) -> TokensArray:
+    """Return the tokens that the engine prints: the usable ones where all layers are of one kind."""
     settings = memory.settings
     if memory.split is not None and (stage.windows or stage.state.any()):  # what its log calls max_total_num_tokens
         full, _ = split_pool(stage, pool, context, memory.split)
@@ -543,18 +434,13 @@ def kv_pool(
     fit: MemoryFit | None = None,
     pools: tuple[PoolTerms, ...] | None = None,
 ) -> KvPool:
-    """KV cache pool that the engine makes.
+    """Return the KV pool of each layout with 90 % intervals.
 
-    - `context`: Context of a request, which matters only for models with sliding windows or recurrent states.
-    - `fit`: Observed terms; those in `calibration` if not given.
-    - `pools`: `stage_pools` of this memory where they are there already; then `fit` is not asked.
-    - Returns: Bytes and tokens with a 90 % interval.
+    `context` of a request matters only with sliding windows or recurrent states. `pools` are the `stage_pools` of this
+    memory where they exist already; then `fit` is not used.
 
-    Notes
-    -----
-    All ranks take the smallest number of blocks any of them has room for. For hybrid models `tokens` is the number of
-    tokens in requests of `context` tokens by the bytes that they keep; `printed` is what the engine says of the same
-    pool, for requests of ``max_model_len``.
+    All ranks take the smallest number of blocks of any rank. For hybrid models `tokens` counts requests of `context`
+    tokens by their bytes; `printed` is the engine's number for requests of ``max_model_len``.
 
     Examples
     --------
@@ -572,29 +458,31 @@ def kv_pool(
     """
     length = np.asarray(context, dtype=float)
     dp = np.asarray(memory.layout.dp, dtype=float)
-    found: list[tuple[np.ndarray, ...]] = []
+    result: list[tuple[np.ndarray, ...]] = []
     for stage, terms in zip(memory.stages, pools or stage_pools(memory, part, fit), strict=True):
         rows = [terms.pool, terms.deviation(-1.0)]
         for shift in (0.0, -QUANTILE_90, QUANTILE_90):
             left = terms.pool + shift * terms.deviation(shift)
             usable = _tokens(memory, stage, left, length)
             printed = _printed(memory, stage, left, length, usable)
-            rows += [np.where(stage.held, one, np.inf) for one in (usable, printed)]
+            rows += [np.where(stage.held, item, np.inf) for item in (usable, printed)]
         beside = terms.context + np.maximum(terms.remainder, 0.0) + terms.graphs + stage.activation
         held = stage.weight_bytes + beside + np.maximum(terms.pool, 0.0)
-        # what takes less of the memory leaves as much more to the pool, which is why only what no pool had counts
+        # lower use of memory leaves more to the pool, so only memory that no pool contained counts
         least = held + np.clip(terms.pool, -QUANTILE_90 * terms.deviation(1.0), 0.0) - QUANTILE_90 * terms.graphs_sd
-        found.append((*rows, *(np.where(stage.held, one - part.total, -np.inf) for one in (held, least))))
+        result.append((*rows, *(np.where(stage.held, item - part.total, -np.inf) for item in (held, least))))
     rooms, sds, means, print_mean, lows, print_low, highs, print_high, over, over_low = (
-        np.stack(column) for column in zip(*found, strict=True)
+        np.stack(column) for column in zip(*result, strict=True)
     )
     # a stage without a growing cache (recurrent layers only) limits by its bytes
     ranked = np.where(np.stack([stage.held for stage in memory.stages]), rooms, np.inf)
     stage_index = np.lexsort((ranked, np.where(np.isfinite(means), means, np.inf)), axis=0)[0]
     pick = (stage_index, np.arange(stage_index.size))
-    least = [np.where(np.isfinite(one.min(axis=0)), one.min(axis=0), 0.0) * dp for one in (means, lows, highs)]
+    least = [np.where(np.isfinite(item.min(axis=0)), item.min(axis=0), 0.0) * dp for item in (means, lows, highs)]
     fits = (ranked.min(axis=0) > 0) & (least[0] > 0)
-    said = [np.where(np.isfinite(one.min(axis=0)), one.min(axis=0), 0.0) for one in (print_mean, print_low, print_high)]
+    said = [
+        np.where(np.isfinite(item.min(axis=0)), item.min(axis=0), 0.0) for item in (print_mean, print_low, print_high)
+    ]
     return KvPool(
         rooms[pick], least[0] * fits, least[1], least[2], sds[pick], stage_index, fits, said[0] * fits, said[1],
         said[2], over.max(axis=0), over_low.max(axis=0),
@@ -610,24 +498,9 @@ def requests_that_fit(
     quantile: Ratio = 0.0,
     pools: tuple[PoolTerms, ...] | None = None,
 ) -> np.ndarray:
-    """Requests of a given context that the pool holds at once, all data-parallel ranks together.
+    """Return the requests of a context that the pools of all data-parallel ranks hold.
 
-    - `quantile`: Standard deviations to add to the pool; ``-QUANTILE_90`` is the low end of the 90 % interval.
-    - `pools`: `stage_pools` of this memory where they are there already; then `fit` is not asked.
-
-    Examples
-    --------
-    >>> from glmplan.costs.memory.ranks import rank_memory
-    >>> from glmplan.costs.blocks.stack import uniform_checkpoint
-    >>> from glmplan.costs.points import Layout
-    >>> from glmplan.catalog.schema.model import DenseFfn, GroupedQuery, LayerKind, ModelSpec
-    >>> layer = LayerKind(mixer=GroupedQuery(heads=32, kv_heads=8, head_dim=128), ffn=(DenseFfn(inner=14336),))
-    >>> llama = ModelSpec(name="8b", family="llama", hidden=4096, vocabulary=128256, max_context=8192,
-    ...                   layers={"full": layer}, stack="full*32", source="example")
-    >>> held = rank_memory(llama, uniform_checkpoint("bf16"), layout=Layout(), kv="bf16")
-    >>> big = PartMemory(80 * 2**30, 79.2 * 2**30, 0.0, "pcie")
-    >>> bool(requests_that_fit(held, big, 8192.0)[0] > 4 * requests_that_fit(held, big, 40960.0)[0])
-    True
+    `quantile`: standard deviations added to the pool; ``-QUANTILE_90`` gives the low end of the 90 % interval.
     """
     block = memory.settings.block(memory.sparse)
     wide = block * np.asarray(memory.layout.dcp, dtype=float)
@@ -651,24 +524,9 @@ def largest_context(
     quantile: Ratio = 0.0,
     pools: tuple[PoolTerms, ...] | None = None,
 ) -> TokensArray:
-    """Longest request that one data-parallel rank's pool holds alone; the model's own limit is not applied.
+    """Return the longest single request of one data-parallel rank's pool.
 
-    - `pools`: `stage_pools` of this memory where they are there already; then `fit` is not asked.
-    - Returns: Tokens; 0 when nothing fits, infinite when no layer's cache grows.
-
-    Examples
-    --------
-    >>> from glmplan.costs.memory.ranks import rank_memory
-    >>> from glmplan.costs.blocks.stack import uniform_checkpoint
-    >>> from glmplan.costs.points import Layout
-    >>> from glmplan.catalog.schema.model import DenseFfn, GroupedQuery, LayerKind, ModelSpec
-    >>> layer = LayerKind(mixer=GroupedQuery(heads=32, kv_heads=8, head_dim=128), ffn=(DenseFfn(inner=14336),))
-    >>> llama = ModelSpec(name="8b", family="llama", hidden=4096, vocabulary=128256, max_context=8192,
-    ...                   layers={"full": layer}, stack="full*32", source="example")
-    >>> held = rank_memory(llama, uniform_checkpoint("bf16"), layout=Layout(), kv="bf16")
-    >>> big = PartMemory(80 * 2**30, 79.2 * 2**30, 0.0, "pcie")
-    >>> bool(largest_context(held, big)[0] == kv_pool(held, big).tokens[0])
-    True
+    The model's own limit is not applied. 0 when nothing fits, infinite when no layer's cache grows.
     """
     block = memory.settings.block(memory.sparse)
     wide = block * np.asarray(memory.layout.dcp, dtype=float)
@@ -680,8 +538,8 @@ def largest_context(
             least = np.minimum(least, np.where(stage.held, full, np.inf))
             continue
         room = left - stage.state
-        # the cache of a request is the least of lines, one for each set of windows that are full: the longest
-        # context is the largest that any of the lines allows
+        # The cache of a request is the minimum of lines, one for each set of full windows: the longest context is the
+        # largest that any of the lines allows.
         slope = stage.per_token + sum((held for _, held in stage.windows), np.zeros_like(room))
         best = np.zeros_like(room)
         for window, held in ((0, np.zeros_like(room)), *stage.windows):
@@ -689,55 +547,28 @@ def largest_context(
             inside = np.where(slope > 1e-9, room / np.where(slope > 1e-9, slope, 1.0), np.where(room >= 0, np.inf, 0.0))
             best = np.maximum(best, inside)
         least = np.minimum(least, np.where(stage.held, best, np.inf))
-    return np.where(np.isfinite(least), np.floor(np.maximum(least, 0.0) / wide) * wide, least)  # type: ignore[no-any-return]
-
-
-# The memory of every rank of one layout, part by part.
+    return np.where(np.isfinite(least), np.floor(np.maximum(least, 0.0) / wide) * wide, least)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MemoryBudget:
-    """Memory of one rank, part by part, [B].
-
-    Attributes
-    ----------
-    label : str
-        Which rank.
-    weights : dict of str to float
-        Weights by tensor class.
-    activation, graphs, communication, reserve : float
-        Peak of activations; CUDA graphs; context and communication buffers; what engines take beyond.
-    graph_estimate : float
-        What the engine leaves out of the pool for graphs before it captures them; no part of the sum.
-    pool : float
-        What the engine's rule leaves for the cache; negative where nothing is left.
-    cache : float
-        KV cache pool, 0 when nothing is left.
-    per_token, state : float
-        Cache for a token and for a sequence.
-    host : float
-        Weights of this rank in host memory.
-    total, usable : float
-        What is used, pool included; what the engine's rule lets it use.
-    capacity : float
-        Memory that an engine can address.
-    """
+    """Memory of one rank, component by component."""
 
     label: str
-    weights: dict[str, float]
-    activation: float
-    graphs: float
-    communication: float
-    reserve: float
-    graph_estimate: float
-    pool: float
-    cache: float
-    per_token: float
-    state: float
-    host: float
-    total: float
-    usable: float
-    capacity: float
+    weights: dict[str, Bytes]  # by tensor class
+    activation: Bytes  # peak
+    graphs: Bytes
+    communication: Bytes  # with the driver context
+    reserve: Bytes  # further use of the engine
+    graph_estimate: Bytes  # left out of the pool for graphs before capture; not in the sum
+    pool: Bytes  # by the engine's rule; negative where nothing is left
+    cache: Bytes  # KV pool, 0 when nothing is left
+    per_token: Bytes  # cache of a token
+    state: Bytes  # cache of a sequence
+    host: Bytes  # weights of this rank in host memory
+    total: Bytes  # pool included
+    usable: Bytes  # limit of the engine's rule
+    capacity: Bytes  # addressable by an engine
 
     def __repr__(self) -> str:
         weights = sum(self.weights.values()) / GIB
@@ -746,7 +577,7 @@ class MemoryBudget:
 
     @property
     def parts(self) -> dict[str, float]:
-        """All parts by name, in the order of a bar, [B]"""
+        """Return all components by name, in the order of a bar [B]."""
         return {
             **self.weights,
             "activation": self.activation,
@@ -758,30 +589,25 @@ class MemoryBudget:
 
     @property
     def free(self) -> float:
-        """What is left of the capacity; negative when the rank does not fit, [B]"""
+        """Return the rest of the capacity; negative when the rank does not fit [B]."""
         return self.capacity - self.total
 
 
 def budget_rows(
     memory: RankMemory, part: PartMemory, *, fit: MemoryFit | None = None, point: int = 0
 ) -> list[MemoryBudget]:
-    """Budget of every rank of one layout.
+    """Return the budget of every rank of one layout.
 
-    Notes
-    -----
-    Experts that do not divide over the expert-parallel ranks are dealt one more to the first ranks.
+    Experts that do not divide over the expert-parallel ranks go to the first ranks.
 
     Examples
     --------
+    >>> from glmplan.catalog.entries.models import load_model
     >>> from glmplan.costs.memory.ranks import rank_memory
-    >>> from glmplan.costs.blocks.stack import uniform_checkpoint
     >>> from glmplan.costs.points import Layout
-    >>> from glmplan.catalog.schema.model import DenseFfn, GroupedQuery, LayerKind, ModelSpec
-    >>> layer = LayerKind(mixer=GroupedQuery(heads=32, kv_heads=8, head_dim=128), ffn=(DenseFfn(inner=14336),))
-    >>> llama = ModelSpec(name="8b", family="llama", hidden=4096, vocabulary=128256, max_context=8192,
-    ...                   layers={"full": layer}, stack="full*32", source="example")
-    >>> held = rank_memory(llama, uniform_checkpoint("bf16"), layout=Layout(tp=1, pp=2), kv="bf16")
-    >>> [row.label for row in budget_rows(held, PartMemory(80 * 2**30, 79.2 * 2**30, 0.0, "pcie"))]
+    >>> llama = load_model("llama-3.1-8b")
+    >>> memory = rank_memory(llama, llama.checkpoint("bf16"), layout=Layout(pp=2), kv="bf16")
+    >>> [row.label for row in budget_rows(memory, PartMemory(80 * 2**30, 79.2 * 2**30, 0.0, "pcie"))]
     ['stage 0', 'stage 1']
     """
     tp, pp, dp, ep = (int(np.atleast_1d(getattr(memory.layout, name))[point]) for name in ("tp", "pp", "dp", "ep"))
@@ -821,14 +647,14 @@ def budget_rows(
     ]
 
 
-def _each(memory: RankMemory, stage: StageMemory) -> np.ndarray:
-    """Cache for a token; where window layers have a pool of their own, with what they hold for it, [B]"""
+def _each(memory: RankMemory, stage: StageMemory) -> BytesArray:
+    """Return the cache of a token, with its share of a separate pool of window layers."""
     windows = 0.0 if memory.split is None else memory.split[2]
     return stage.per_token + windows * sum((held for _, held in stage.windows), np.zeros_like(stage.per_token))
 
 
 def _expert_shares(memory: RankMemory, ranks: int, ep: int) -> list[float]:
-    """Experts of each rank against the fullest rank."""
+    """Return the experts of each rank relative to the fullest rank."""
     experts = memory.experts
     fullest = -(-experts // ep) if experts else 1
     group = ranks // ep

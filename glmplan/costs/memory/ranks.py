@@ -1,7 +1,17 @@
-"""What every rank of a layout holds: weights by tensor class, cache for a token, state for a sequence, activations.
+"""Compute the memory of every rank: weights, cache of a token, state of a sequence, activations.
 
-Ranks that hold the same are counted once: all tensor-parallel ranks of a pipeline stage are alike, so there is one
-`StageMemory` for each stage, for its fullest rank. Points are arrays; stages and layers are looped over.
+All tensor-parallel ranks of a pipeline stage are alike, so there is one `StageMemory` for each stage, for its fullest
+rank. Points are (n,) arrays; stages and layers are looped over.
+
+vLLM prints fewer tokens than the bytes of its pool would hold when layers of different kinds share its pages: layers
+with the same cache are one kind, a kind with more layers than a group holds makes several groups, all groups draw pages
+of one size from one pool, and a block is a page for each layer of a group [1]_.
+
+References
+----------
+.. [1] vllm-project/vllm, vllm/v1/core/kv_cache_utils.py (`_get_kv_cache_groups_uniform_page_size`,
+   `unify_kv_cache_spec_page_size`, `get_max_concurrency_for_kv_cache_config`), vllm/v1/kv_cache_interface.py
+   (`SlidingWindowSpec`, `MambaSpec`), vllm/model_executor/models/config.py (`HybridAttentionMambaModelConfig`).
 """
 
 from __future__ import annotations
@@ -30,79 +40,40 @@ from glmplan.costs.memory.activations import (
 from glmplan.costs.memory.settings import MemorySettings
 from glmplan.costs.memory.weights import Degrees, add_rotary, add_vocabulary, layer_weights, padding_apart
 from glmplan.costs.points import Layout
-from glmplan.units import Bytes, BytesArray, Tokens, TokensArray
+from glmplan.units import Bytes, BytesArray, Ratio, TokenCount, Tokens, TokensArray
 
 __all__ = ["CachedLayers", "PagedLaunch", "RankMemory", "StageMemory", "printed_tokens", "rank_memory", "shares_pages"]
 
 
-# Tokens that vLLM prints for its KV cache when layers of different kinds share the pages of one pool.
-#
-# Layers that keep the same are one kind. A kind with more layers than a group holds makes several groups, all groups
-# draw
-# pages of one size from one pool, and a block is a page for each layer of a group [1]_. So a model with windows or
-# recurrent states prints fewer tokens than its bytes would hold.
-#
-# References
-# ----------
-# .. [1] vllm-project/vllm, vllm/v1/core/kv_cache_utils.py (`_get_kv_cache_groups_uniform_page_size`,
-#    `unify_kv_cache_spec_page_size`, `get_max_concurrency_for_kv_cache_config`), vllm/v1/kv_cache_interface.py
-#    (`SlidingWindowSpec`, `MambaSpec`), vllm/model_executor/models/config.py (`HybridAttentionMambaModelConfig`).
-
-#: a kind with up to so many times the fewest layers makes one group with it; older versions took 1.25 [-]
+#: a kind with up to so many times the fewest layers makes one group with it; older versions took 1.25
 _NEARLY_EQUAL = 1.5
-#: tokens that a block of attention is a multiple of where it grows to the size of a state [token]
+#: an attention block that grows to the size of a state is a multiple of this [token]
 _ALIGNED = 16.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CachedLayers:
-    """Layers of one stage that keep the same; arrays are (n,).
-
-    Attributes
-    ----------
-    count : array
-        Layers, [-]
-    token : array
-        Bytes that one of them keeps for a token on a rank; 0 for recurrent layers, [B]
-    window : int or None
-        Tokens after which it keeps no more, [token]
-    state : array
-        Bytes of its page for the state of a request, 0 for attention, [B]
-    """
+    """Layers of one stage with the same cache."""
 
     count: np.ndarray
-    token: np.ndarray
-    window: int | None
-    state: np.ndarray
+    token: BytesArray  # of a token in one layer on a rank; 0 for recurrent layers
+    window: TokenCount | None  # tokens after which it keeps no more
+    state: BytesArray  # page for the state of a request, 0 for attention
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PagedLaunch:
-    """What a launch is told that decides what it prints; arrays are (n,).
+    """Settings of a launch that decide the printed cache size."""
 
-    Attributes
-    ----------
-    block : float
-        Tokens of a block of attention, before it grows to the size of a state, [token]
-    longest : array
-        ``max_model_len``, [token]
-    budget : array
-        Tokens of a step, [token]
-    drafted : float
-        Drafted tokens of a step, each of which keeps a state of its own, [token]
-    dcp : numeric
-        Ranks that the tokens of a block are dealt to, [-]
-    """
-
-    block: float
-    longest: np.ndarray
-    budget: np.ndarray
-    drafted: float = 0.0
-    dcp: np.ndarray | float = 1.0
+    block: Tokens  # of an attention block, before it grows to the size of a state
+    longest: TokensArray  # ``max_model_len``
+    budget: TokensArray  # of a step
+    drafted: Tokens = 0.0  # speculative tokens of a step, each with a state of its own
+    dcp: np.ndarray | float = 1.0  # ranks that share the tokens of a block
 
 
 def shares_pages(kinds: tuple[CachedLayers, ...]) -> bool:
-    """Whether the pool is printed by groups of layers: one of them has a window or a state.
+    """Return True if the pool is printed by groups of layers: some have a window or a state.
 
     Examples
     --------
@@ -110,18 +81,16 @@ def shares_pages(kinds: tuple[CachedLayers, ...]) -> bool:
     >>> shares_pages((CachedLayers(one, one, None, 0 * one),)), shares_pages((CachedLayers(one, one, 128, 0 * one),))
     (False, True)
     """
-    return any(one.window is not None or one.state.any() for one in kinds)
+    return any(kind.window is not None or kind.state.any() for kind in kinds)
 
 
 def printed_tokens(
     pool: BytesArray, kinds: tuple[CachedLayers, ...], paging: Paging, launch: PagedLaunch
 ) -> TokensArray:
-    """Tokens that vLLM prints as the size of its KV cache.
+    """Return the tokens that vLLM prints as the size of its KV cache.
 
-    Notes
-    -----
-    Not modelled: models whose kinds of layers cannot be brought to one page (compressed attention), prefix caching
-    switched off (a request then has one state and not two).
+    Not modelled: models whose kinds of layers have no common page (compressed attention), prefix caching switched off
+    (a request then has one state and not two).
 
     Examples
     --------
@@ -136,28 +105,28 @@ def printed_tokens(
     2560841
     """
     zero = np.zeros_like(pool)
-    widest = np.max([np.where(one.count > 0, one.token, 0.0) for one in kinds], axis=0)
-    state = np.max([np.where(one.count > 0, one.state, 0.0) for one in kinds], axis=0)
+    widest = np.max([np.where(kind.count > 0, kind.token, 0.0) for kind in kinds], axis=0)
+    state = np.max([np.where(kind.count > 0, kind.state, 0.0) for kind in kinds], axis=0)
     per_token = np.where(widest > 0, widest, 1.0)
     own = np.maximum(launch.block, _ALIGNED * np.ceil(state / (_ALIGNED * per_token)))
     page = np.where(widest > 0, own * widest, state)
-    fewest = np.min([np.where(one.count > 0, one.count, np.inf) for one in kinds], axis=0)
-    most = np.max([one.count for one in kinds], axis=0)
+    fewest = np.min([np.where(kind.count > 0, kind.count, np.inf) for kind in kinds], axis=0)
+    most = np.max([kind.count for kind in kinds], axis=0)
     group = np.where(most < _NEARLY_EQUAL * fewest, most, fewest)
     group = np.where(np.isfinite(group) & (group > 0), group, 1.0)
     blocks = np.floor(np.maximum(pool, 0.0) / np.where(page > 0, page * group, 1.0))
     groups, needed = zero, zero
-    for one in kinds:
-        share = np.ceil(one.count / group)
+    for item in kinds:
+        share = np.ceil(item.count / group)
         # a stage of another layout may hold none of these layers, and then no page
-        paged = (one.token > 0) & (page > 0)
-        tokens = np.where(paged, page / np.where(paged, one.token, 1.0), own)
-        if one.state.any():
+        paged = (item.token > 0) & (page > 0)
+        tokens = np.where(paged, page / np.where(paged, item.token, 1.0), own)
+        if item.state.any():
             each = paging.states + launch.drafted + zero
-        elif one.window is None:
+        elif item.window is None:
             each = np.ceil(launch.longest / (tokens * launch.dcp))
         else:
-            held = np.minimum(one.window - 1.0 + paging.batches * launch.budget, launch.longest)
+            held = np.minimum(item.window - 1.0 + paging.batches * launch.budget, launch.longest)
             each = np.ceil(held / tokens) + 1.0
         groups, needed = groups + share, needed + share * each
     result: np.ndarray
@@ -174,56 +143,30 @@ _STATES = 4.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StageMemory:
-    """The fullest rank of one pipeline stage; every field is an (n,) array unless said otherwise.
-
-    Attributes
-    ----------
-    index : int
-        Stage, from 0, [-]
-    held : (n,) bool array
-        Whether a layout has this stage.
-    layers : array
-        Layers on it, MTP layers included, [-]
-    weights : dict of str to array
-        Weights by tensor class; ``mtp`` for draft layers, ``absorbed`` for second copies of up-projections,
-        ``rotary`` for tables of positions, ``rounding`` for what an allocator adds, [B]
-    host : array
-        Weights of this rank that stay in host memory, [B]
-    per_token : array
-        Cache that grows with every token, [B]
-    windows : tuple of (array, array)
-        Tokens that layers with a window keep of a request [token] and their bytes for each of them, [B]
-    state : array
-        Cache for each sequence, whatever its length, [B]
-    activation : array
-        Peak of activations and logits, [B]
-    kinds : tuple of CachedLayers
-        Its layers by what they cache; empty where one of them keeps what no page holds.
-    expanded, expanded_tokens : array
-        Where the engine leaves room to expand cached latents: bytes for a token [B] and the most tokens that one step
-        may expand, [token]; 0 where it does not.
-    """
+    """Memory of the fullest rank of one pipeline stage."""
 
     index: int
-    held: np.ndarray
-    layers: np.ndarray
-    weights: dict[str, np.ndarray]
-    host: np.ndarray
-    per_token: np.ndarray
-    windows: tuple[tuple[np.ndarray, np.ndarray], ...]
-    state: np.ndarray
-    activation: np.ndarray
-    kinds: tuple[CachedLayers, ...] = ()
-    expanded: np.ndarray | float = 0.0
-    expanded_tokens: np.ndarray | float = 0.0
+    held: np.ndarray  # True where a layout has this stage
+    layers: np.ndarray  # MTP layers included
+    #: by tensor class; ``mtp`` draft layers, ``absorbed`` second copies of up-projections, ``rotary`` position tables,
+    #: ``rounding`` added by an allocator
+    weights: dict[str, BytesArray]
+    host: BytesArray  # weights of this rank in host memory
+    per_token: BytesArray  # cache that grows with every token
+    windows: tuple[tuple[np.ndarray, np.ndarray], ...]  # window layers: tokens kept of a request, bytes of each [B]
+    state: BytesArray  # cache of each sequence, whatever its length
+    activation: BytesArray  # peak of activations and logits
+    kinds: tuple[CachedLayers, ...] = ()  # layers by cache; empty where one of them has a cache that no page holds
+    expanded: np.ndarray | float = 0.0  # bytes of a token that the engine reserves for expanded latents, else 0 [B]
+    expanded_tokens: np.ndarray | float = 0.0  # most tokens that one step may expand, else 0 [token]
 
     @property
-    def weight_bytes(self) -> np.ndarray:
-        """All weights on the accelerator, [B]"""
+    def weight_bytes(self) -> BytesArray:
+        """Return all weights on the accelerator."""
         return sum(self.weights.values(), np.zeros_like(self.per_token))
 
     def request_bytes(self, context: TokensArray | Tokens) -> BytesArray:
-        """Cache of one request."""
+        """Return the cache of one request."""
         tokens = np.asarray(context, dtype=float)
         total = self.per_token * tokens + self.state
         for window, held in self.windows:
@@ -234,74 +177,48 @@ class StageMemory:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankMemory:
-    """Memory of all ranks of some layouts.
-
-    Attributes
-    ----------
-    layout : Layout
-        Degrees as (n,) arrays, [-]
-    stages : tuple of StageMemory
-        As many as the deepest layout has.
-    settings : MemorySettings
-        Settings of the launch.
-    draft : bool
-        Whether draft layers are loaded.
-    sparse : bool
-        Whether the model caches index keys (then cache blocks are the larger ones).
-    experts : int
-        Routed experts of a layer, [-]
-    budget : numeric
-        Tokens of a step, [token]
-    estimates_graphs : bool
-        Whether an engine that takes its estimate of CUDA graphs from the pool makes one for this model.
-    smaller, larger : float
-        Shares by which the weights may be smaller or larger than computed (ends of a 90 % interval), [-]
-    indexed : bool
-        Whether the model has an indexer, cached or left out.
-    split : tuple of float or None
-        Where the engine splits its pool: memory of states over that of keys and values, states that a request may take,
-        tokens of window layers over those of others, [-]
-    tower : tuple of int or None
-        Layers and width of the vision tower as the config names them, [-]; None without a tower.
-    """
+    """Memory of all ranks of some layouts."""
 
     layout: Layout
-    stages: tuple[StageMemory, ...]
+    stages: tuple[StageMemory, ...]  # as many as the deepest layout has
     settings: MemorySettings
-    draft: bool
-    sparse: bool
-    experts: int
-    smaller: float = 0.0
-    larger: float = 0.0
-    budget: np.ndarray | float = 0.0
+    draft: bool  # True: draft layers are loaded
+    sparse: bool  # True: index keys are cached (then cache blocks are the larger ones)
+    experts: int  # routed experts of a layer
+    smaller: Ratio = 0.0  # 90 % interval of the weights towards less
+    larger: Ratio = 0.0  # towards more
+    budget: np.ndarray | float = 0.0  # tokens of a step [token]
+    #: True: an engine that takes an estimate of CUDA graphs from the pool makes one for this model
     estimates_graphs: bool = True
-    indexed: bool = False
+    indexed: bool = False  # True: the model has an indexer, cached or left out
+    #: layers and width of the vision tower as the config names them; None without a tower
     tower: tuple[int | None, int | None] | None = None
+    #: of a split pool: memory of states over keys and values, states of a request, window tokens over others
     split: tuple[float, float, float] | None = None
 
     @property
     def by_length(self) -> bool:
-        """Whether tokens that a pool holds depend on the length of their requests: windows or states are kept."""
-        return any(one.windows or one.state.any() or shares_pages(one.kinds) for one in self.stages)
+        """Return True if the tokens of a pool depend on the length of requests, by windows or states."""
+        return any(stage.windows or stage.state.any() or shares_pages(stage.kinds) for stage in self.stages)
 
     @property
     def weights(self) -> np.ndarray:
-        """Weights of the rank that holds most, [B]"""
+        """Return the weights of the fullest rank [B]."""
         result: np.ndarray = np.max([np.where(stage.held, stage.weight_bytes, 0.0) for stage in self.stages], axis=0)
         return result
 
     @property
     def per_token(self) -> np.ndarray:
-        """Growing cache for each token on the rank that holds most of it, [B]"""
+        """Return the growing cache of a token on the rank with most of it [B]."""
         result: np.ndarray = np.max([np.where(stage.held, stage.per_token, 0.0) for stage in self.stages], axis=0)
         return result
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Layer:
-    """One layer of a segment on a rank, (n,) arrays [B]: weights by class and in host memory, cache, what a pass holds.
+    """One layer of a segment on a rank, in bytes.
 
-    `in_window` are bytes for each token of a `window` [token], `state` for each sequence; `buffers` stay after passes.
+    `in_window`: of each token of a `window`; `state`: of each sequence; `buffers` stay after passes.
     """
 
     part: Segment
@@ -325,35 +242,31 @@ def rank_memory(
     mtp: bool = False,
     memory: Bytes | None = None,
 ) -> RankMemory:
-    """Memory of the fullest rank of every pipeline stage.
+    """Return the memory of the fullest rank of every pipeline stage.
 
-    - `settings`: Settings of the launch; vLLM's defaults if not given.
-    - `memory`: Memory of the part, by which some engines choose their defaults.
+    `settings` default to vLLM's. `memory` of the accelerator decides defaults of some engines.
 
     Notes
     -----
     The first stage holds the embedding, the last one the head (with a tied one: a copy) and the MTP layers, which share
     both. The vocabulary is padded. Latent caches are the same on all TP ranks and only split by DCP; KV heads are
-    repeated when TP exceeds them. Kernels pad experts, and what an allocator adds counts where the engine counts it
+    repeated when TP exceeds them. Kernels pad experts, and allocator overhead counts where the engine counts it
     (`glmplan.costs.memory.weights`). Not modelled: padding of scales, page sizes that vLLM unifies for hybrid models,
     copies that loaders forget to free.
 
     Examples
     --------
-    >>> from glmplan.costs.blocks.stack import uniform_checkpoint
-    >>> from glmplan.catalog.schema.model import DenseFfn, GroupedQuery, LayerKind
-    >>> layer = LayerKind(mixer=GroupedQuery(heads=32, kv_heads=8, head_dim=128), ffn=(DenseFfn(inner=14336),))
-    >>> llama = ModelSpec(name="8b", family="llama", hidden=4096, vocabulary=128256, max_context=8192,
-    ...                   layers={"full": layer}, stack="full*32", source="example")
-    >>> found = rank_memory(llama, uniform_checkpoint("bf16"), layout=Layout(tp=np.array([1, 2])), kv="bf16")
-    >>> (found.weights / 2**30).round(2).tolist(), found.per_token.tolist()
-    ([14.96, 7.48], [131072.0, 65536.0])
+    >>> from glmplan.catalog.entries.models import load_model
+    >>> llama = load_model("llama-3.1-8b")
+    >>> memory = rank_memory(llama, llama.checkpoint("bf16"), layout=Layout(tp=np.array([1, 2])), kv="bf16")
+    >>> (memory.weights / 2**30).round(2).tolist(), memory.per_token.tolist()
+    ([14.99, 7.51], [131072.0, 65536.0])
     """
     settings = settings or MemorySettings()
     rule = settings.rule
     names = ("tp", "pp", "dp", "ep", "dcp")
     every = np.broadcast_arrays(*(np.asarray(getattr(layout, name), dtype=float) for name in names))
-    degrees = Degrees(*(np.atleast_1d(one) for one in every))
+    degrees = Degrees(*(np.atleast_1d(item) for item in every))
     depths, where = np.unique(degrees.pp.astype(int), return_inverse=True)
     bounds = [np.cumsum((0, *pipeline_layers(len(model.layer_names), int(depth), rule.pipeline))) for depth in depths]
     deepest = int(depths[-1])
@@ -376,12 +289,12 @@ def rank_memory(
     for index in range(deepest):
         counts = np.array([[_within(part, edges, index) for part in parts] for edges in bounds])[where]
         stages.append(_stage(model, checkpoint, index, counts, held, degrees, kv, settings, memory, trial))
-    named = Layout(*(one.astype(int) for one in (degrees.tp, degrees.pp, degrees.dp, degrees.ep, degrees.dcp)))
+    named = Layout(*(item.astype(int) for item in (degrees.tp, degrees.pp, degrees.dp, degrees.ep, degrees.dcp)))
     sparse = settings.layout.index_keys and is_indexed(model)
     experts = max((t.copies for part in parts for t in part.tensors if t.shard == "experts"), default=0)
     drafts = mtp and model.draft_layers is not None
     split = rule.split_of(settings.version)
-    if split is not None and not split.applies(model.name, recurrent=any(one.state.any() for one in stages)):
+    if split is not None and not split.applies(model.name, recurrent=any(stage.state.any() for stage in stages)):
         split = None
     return RankMemory(
         named,
@@ -400,7 +313,7 @@ def rank_memory(
 
 
 def _within(part: Segment, edges: np.ndarray, stage: int) -> int:
-    """Layers of a segment on a stage; draft layers stand on the last one."""
+    """Return the layers of a segment on a stage; draft layers are on the last one."""
     if stage >= len(edges) - 1:
         return 0
     last = stage == len(edges) - 2
@@ -416,7 +329,7 @@ def _apart(
     settings: MemorySettings,
     stages: list[StageMemory],
 ) -> tuple[float, float]:
-    """Shares by which the weights may be smaller or larger: of the files, and by padding that no source tells, [-]"""
+    """Return the shares by which weights may be smaller or larger: of the files, and by padding without a source."""
     smaller, larger = padding_apart(model, parts, degrees.tp * degrees.dp / degrees.ep, settings)
     held = ((stage.weights.get("routed_experts", 0.0), np.maximum(stage.weight_bytes, 1.0)) for stage in stages)
     share = max(float(np.max(experts / every)) for experts, every in held) if smaller or larger else 0.0
@@ -449,7 +362,7 @@ def _layer(
 def _passing(
     model: ModelSpec, part: Segment, run: ProfilingRun | None, settings: MemorySettings, step: PassStep
 ) -> tuple[np.ndarray, np.ndarray | float]:
-    """What a pass holds at one layer, and the buffers of its experts and its indexer, which stay."""
+    """Return the memory of a pass at one layer, and the kept buffers of its experts and indexer."""
     widest = pass_bytes(model, part.kind, run, settings, step)
     buffers = expert_workspace_bytes(part, model.hidden, settings=settings, step=step)
     if np.any(buffers):
@@ -469,7 +382,7 @@ def _passing(
 
 
 def _is_quantised(parts: tuple[Segment, ...]) -> bool:
-    """Whether any weight matrix is stored in less than 16 bit."""
+    """Return True if any weight matrix is stored in less than 16 bit."""
     return any(
         form.bits < 16
         for part in parts
@@ -490,7 +403,7 @@ def _stage(
     memory: float | None,
     trial: ProfilingRun | None,
 ) -> StageMemory:
-    parts = tuple(one.part for one in held)
+    parts = tuple(item.part for item in held)
     zero = np.zeros_like(degrees.tp)
     exists, last = degrees.pp > index, degrees.pp == index + 1
     weights: dict[str, np.ndarray] = {}
@@ -521,18 +434,18 @@ def _stage(
         state = state * (1.0 + settings.drafted("mtp" in weights))
     kinds = _kinds(parts, counts, degrees, kv, settings) if ordered or state.any() else ()
     layers = counts.sum(axis=1)
-    found = StageMemory(index, exists, layers, weights, host, per_token, ordered, state, activation, kinds)
+    result = StageMemory(index, exists, layers, weights, host, per_token, ordered, state, activation, kinds)
     expanded = _expanded(parts, counts, degrees, kv, settings)
     if not np.any(expanded):
-        return found
+        return result
     longest = model.max_context if settings.longest is None else settings.longest
-    return replace(found, expanded=expanded, expanded_tokens=np.minimum(requests, step.tokens) * longest)
+    return replace(result, expanded=expanded, expanded_tokens=np.minimum(requests, step.tokens) * longest)
 
 
 def _expanded(
     parts: tuple[Segment, ...], counts: np.ndarray, degrees: Degrees, kv: str, settings: MemorySettings
 ) -> np.ndarray | float:
-    """Keys and values of a token that the engine leaves room for, of the widest layer that attends densely, [B]"""
+    """Return the bytes of a token reserved for expanded latents of the widest densely attending layer."""
     reserve = settings.rule.expansion_of(settings.version, kv) if settings.rule.expansion else None
     if reserve is None:
         return 0.0
@@ -547,7 +460,7 @@ def _expanded(
 
 
 def _kept_tokens(window: int, settings: MemorySettings, memory: float | None) -> np.ndarray:
-    """Tokens that a layer with a window keeps of a long request: where slots are made at start, a step more."""
+    """Return the tokens that a window layer keeps of a long request: a step more where slots are fixed at start."""
     buffer = settings.rule.step_of(settings.version)
     if buffer is None:
         return np.asarray(float(window))
@@ -558,10 +471,10 @@ def _kept_tokens(window: int, settings: MemorySettings, memory: float | None) ->
 def _kinds(
     parts: tuple[Segment, ...], counts: np.ndarray, degrees: Degrees, kv: str, settings: MemorySettings
 ) -> tuple[CachedLayers, ...]:
-    """The layers of a stage by what they cache on a rank."""
+    """Return the layers of a stage by their cache on a rank."""
     drafted = int(settings.drafted(any(part.name == "mtp" for part in parts)))
     each_tp, where = np.unique(degrees.tp, return_inverse=True)
-    found: dict[tuple[float, ...], CachedLayers] = {}
+    result: dict[tuple[float, ...], CachedLayers] = {}
     for number, part in enumerate(parts):
         mixer = mixer_of(part.kind)
         cache = mixer.cache(kv, settings.layout)
@@ -574,9 +487,9 @@ def _kinds(
         if not each and not pages.any():
             continue
         key = (each, cache.window or 0, cache.units, *pages.tolist())
-        if key in found:
-            found[key] = replace(found[key], count=found[key].count + counts[:, number])
+        if key in result:
+            result[key] = replace(result[key], count=result[key].count + counts[:, number])
             continue
         token = each / np.minimum(degrees.tp, cache.units)
-        found[key] = CachedLayers(counts[:, number].astype(float), token, cache.window, pages[where])
-    return tuple(found.values())
+        result[key] = CachedLayers(counts[:, number].astype(float), token, cache.window, pages[where])
+    return tuple(result.values())

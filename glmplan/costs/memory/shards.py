@@ -1,7 +1,7 @@
-"""Tensor-parallel parts of quantised tensors: a part must hold whole quantisation blocks, or the engine does not start.
+"""Find tensor-parallel shares that split quantisation blocks, with which an engine does not start.
 
-Block sizes are facts of the formats (`glmplan.catalog.formats`); multiples that some releases of an engine ask for are
-facts of its loading (`Loading.part_multiples`).
+Block sizes are facts of the formats (`glmplan.catalog.formats`); multiples that some releases require are facts of
+loading (`Loading.part_multiples`).
 """
 
 from __future__ import annotations
@@ -19,23 +19,13 @@ from glmplan.costs.blocks.tensor import Tensor
 
 __all__ = ["Server", "SplitBlock", "split_block"]
 
-#: feed-forward classes, of which outputs are split at multiples of a block too
+#: feed-forward classes, whose outputs are split at multiples of a block too
 _FEED_FORWARD = ("routed_experts", "shared_experts", "dense")
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Engine and part that load a model.
-
-    Attributes
-    ----------
-    engine : str
-        Name of the engine.
-    version : str or None
-        Its version; None means the newest.
-    vendor : str
-        Vendor of the part.
-    """
+    """Engine, version (None: the newest) and vendor of the accelerator that load a model."""
 
     engine: str
     version: str | None
@@ -43,49 +33,27 @@ class Server:
 
     @classmethod
     def on(cls, part: Accelerator, engine: str, version: str | None) -> Server:
-        """Return the engine on a part."""
+        """Return the engine on an accelerator."""
         return cls(engine, version, plain_name(part.vendor))
 
 
 @dataclass(frozen=True, slots=True)
 class SplitBlock:
-    """A tensor of which one rank would hold a fraction of a quantisation block.
+    """Tensor of which one rank would hold a fraction of a quantisation block."""
 
-    Attributes
-    ----------
-    tensor : str
-        Its name within the layer.
-    tensor_class : str
-        Its class.
-    form : str
-        Its weight format.
-    width : int
-        The width that is split, [-]
-    ranks : int
-        Ranks that share it, [-]
-    block : int
-        Values of that width that share one scale, [-]
-    loads : bool
-        Whether the engine loads the part all the same.
-    slower : str
-        What loading it costs; empty where no source names a cost.
-    source : str
-        Where it is from.
-    """
-
-    tensor: str
+    tensor: str  # name within the layer
     tensor_class: str
     form: str
-    width: int
+    width: int  # split by `ranks`
     ranks: int
-    block: int
-    loads: bool
-    slower: str
+    block: int  # values of that width that share one scale
+    loads: bool  # the engine loads it all the same
+    slower: str  # cost of that; empty: no source names one
     source: str
 
     @property
     def words(self) -> str:
-        """Width, ranks and block in one phrase."""
+        """Return width, ranks and block as text."""
         part = self.width / self.ranks
         return (
             f"{self.tensor}: {self.width:,} / {self.ranks} = {part:,.4g} is no multiple of the {self.form} block of "
@@ -101,13 +69,11 @@ def split_block(
     *,
     mtp: bool = False,
 ) -> SplitBlock | None:
-    """Return a tensor whose parts split a quantisation block, one that prevents loading before one that does not.
+    """Return a tensor with a split quantisation block, one that prevents loading first; None without one.
 
-    Notes
-    -----
     Routed experts are cut by TP × DP / EP ranks, all other matrices by TP. Outputs of attention and recurrent layers
-    are not checked: engines let merged projections be no multiple of a block [1]_ [2]_. Not modelled: dense layers
-    of SGLang under data-parallel attention, which are split over its ranks.
+    are not checked: engines accept merged projections that are no multiple of a block [1]_ [2]_. Not modelled: dense
+    layers of SGLang under data-parallel attention, which are split over its ranks.
 
     References
     ----------
@@ -124,12 +90,12 @@ def split_block(
     >>> minimax, sglang = load_model("minimax-m2.7"), Server("sglang", None, "nvidia")
     >>> found = split_block(minimax, minimax.checkpoint("fp8"), sglang, (8, 1, 1))
     >>> found.words, found.loads
-    ('mlp.experts.gate_up_proj: 1,536 / 8 = 192 is no multiple of the fp8-block block of 128', False)
+    ('mlp.experts.down_proj: 1,536 / 8 = 192 is no multiple of the fp8-block block of 128', False)
     >>> split_block(minimax, minimax.checkpoint("fp8"), sglang, (8, 1, 8)) is None
     True
     """
-    found = _split_blocks(model, checkpoint, server, degrees, mtp)
-    return next((one for one in found if not one.loads), next(iter(found), None))
+    result = _split_blocks(model, checkpoint, server, degrees, mtp)
+    return next((item for item in result if not item.loads), next(iter(result), None))
 
 
 @remembered(records=2)
@@ -144,8 +110,8 @@ def _split_blocks(
         if form.block != (1, 1) and tensor.matmul
         if tensor.splits_input or tensor.tensor_class in _FEED_FORWARD
     }
-    found = [_split(model.name, checkpoint, pair, server, degrees) for pair in kinds]
-    return tuple(sorted((one for one in found if one is not None), key=lambda one: (-one.block, one.tensor)))
+    result = [_split(model.name, checkpoint, pair, server, degrees) for pair in kinds]
+    return tuple(sorted((one for one in result if one is not None), key=lambda one: (-one.block, one.tensor)))
 
 
 def _split(

@@ -1,4 +1,7 @@
-"""Weights of one rank: of a layer, of the vocabulary and of rotary tables, as kernels and allocators keep them."""
+"""Compute the weights of one rank as an engine holds them: padded, widened, in allocator blocks.
+
+Layers, vocabulary and rotary tables. The facts of each engine are in `glmplan.catalog.engines.memory`.
+"""
 
 from __future__ import annotations
 
@@ -32,44 +35,26 @@ __all__ = [
 ]
 
 
-# What a rank holds of a checkpoint once an engine has loaded it: padded, widened, with tables, in allocator blocks.
-#
-# The facts of each engine stand in `glmplan.catalog.engines.memory`; this is the arithmetic.
-
 _MIB = 2**20
-#: PyTorch's caching allocator: every size is a multiple of 512 B; from 10 MiB on a tensor gets a segment of its own,
-#: a multiple of 2 MiB, of which a rest of more than 1 MiB is split off and may be used by others
+#: PyTorch's caching allocator: every size is a multiple of 512 B; from 10 MiB on a tensor gets a segment of its own, a
+#: multiple of 2 MiB; a rest of more than 1 MiB is split off and may be used by other tensors
 _SMALLEST, _OWN_SEGMENT, _SEGMENT, _SPLIT = 512, 10 * _MIB, 2 * _MIB, _MIB
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeldTensor:
-    """One tensor on a rank.
-
-    Attributes
-    ----------
-    tensor : Tensor
-        What it is.
-    form : WeightFormat
-        How it is kept.
-    size : (n,) array
-        Its bytes on the fullest rank, [B]
-    """
+    """One tensor as a rank keeps it."""
 
     tensor: Tensor
     form: WeightFormat
-    size: np.ndarray
+    size: BytesArray  # on the fullest rank
 
 
 def allocated_bytes(size: BytesArray, *, reserved: bool = False) -> BytesArray:
-    """What PyTorch's allocator counts for one tensor.
+    """Return the bytes that PyTorch's allocator counts for one tensor [1]_.
 
-    `reserved`: Whether the segments count that it takes from the driver, and not only the blocks that it gives out.
-
-    Notes
-    -----
-    Not modelled: rests of segments that later tensors of 1 to 10 MiB fill, and what conversions after loading leave
-    behind.
+    `reserved`: segments taken from the driver, not only blocks given out. Not modelled: rests of segments that later
+    tensors of 1 to 10 MiB fill, leftovers of conversions after loading.
 
     References
     ----------
@@ -98,22 +83,18 @@ _FUSED = (
 
 
 def rounding_bytes(held: Sequence[HeldTensor], loading: Loading) -> BytesArray | Bytes:
-    """What the allocator counts for the tensors of a layer beyond their bytes.
+    """Return the allocator overhead of a layer's tensors; 0 for engines that log the bytes of the files.
 
-    Returns: ; 0 for engines whose weights are counted as in the files.
-
-    Notes
-    -----
     Projections of the same input are one parameter; quantised values and their scales are two.
     """
     if loading.allocator == "files":
         return 0.0
     sizes: dict[object, tuple[np.ndarray, WeightFormat]] = {}
-    for one in held:
-        group = next((names for names in _FUSED if one.tensor.name in names), one.tensor.name)
-        key = (group, one.form.name)
+    for item in held:
+        group = next((names for names in _FUSED if item.tensor.name in names), item.tensor.name)
+        key = (group, item.form.name)
         before = sizes[key][0] if key in sizes else 0.0
-        sizes[key] = (before + one.size, one.form)
+        sizes[key] = (before + item.size, item.form)
     more: np.ndarray | float = 0.0
     for size, form in sizes.values():
         values = size * (2.0 ** np.floor(np.log2(form.bits))) / form.bits
@@ -123,7 +104,7 @@ def rounding_bytes(held: Sequence[HeldTensor], loading: Loading) -> BytesArray |
 
 
 def expert_padding(tensor: Tensor, kernel: ExpertKernel | None, ranks: np.ndarray) -> np.ndarray | float:
-    """How much larger a tensor of routed experts is for the padding of its kernel.
+    """Return the factor by which its kernel's padding enlarges a tensor of routed experts.
 
     Examples
     --------
@@ -148,9 +129,9 @@ def expert_padding(tensor: Tensor, kernel: ExpertKernel | None, ranks: np.ndarra
 
 
 def rotary_table_bytes(widths: Sequence[int], context: TokenCount, loading: Loading, *, multimodal: bool) -> Bytes:
-    """Tables of cosines and sines of the rotary positions; layers that are alike share one.
+    """Return the cosine and sine tables of rotary positions; equal layers share one.
 
-    `widths`: Values of a head that the positions turn, one for each table.
+    `widths`: values of a head that the positions rotate, one for each table.
 
     Examples
     --------
@@ -165,23 +146,14 @@ def rotary_table_bytes(widths: Sequence[int], context: TokenCount, loading: Load
 
 
 def kept_format(loading: Loading, model: str, tensor: Tensor, stored: WeightFormat) -> WeightFormat:
-    """Format in which an engine keeps a tensor.
-
-    Returns: The wider of the two that the engine and the files name, or the stored one.
-    """
+    """Return the format in which an engine keeps a tensor: the wider of engine's and files' format."""
     kept = loading.kept(model, tensor.tensor_class)
     return stored if kept is None or not tensor.matmul else max(kept, stored, key=lambda one: one.bits)
 
 
 @dataclass(frozen=True, eq=False)
 class Degrees:
-    """Parallel degrees of some layouts, as floats.
-
-    Attributes
-    ----------
-    tp, pp, dp, ep, dcp : (n,) array
-        Degrees, [-]
-    """
+    """Parallel degrees of some layouts, as float arrays."""
 
     tp: np.ndarray
     pp: np.ndarray
@@ -190,18 +162,16 @@ class Degrees:
     dcp: np.ndarray
 
     def share(self, tensor: Tensor) -> np.ndarray:
-        """Share of a tensor on the fullest rank."""
+        """Return the share of a tensor on the fullest rank."""
         return tensor.share(tp=self.tp, ep=self.ep, expert_ranks=self.tp * self.dp)
 
 
 def layer_weights(
     model: str, part: Segment, degrees: Degrees, settings: MemorySettings, offloaded: Ratio
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Weights of one layer on a rank.
+    """Return the weights of one layer on a rank by class, and those in host memory [B].
 
-    - `model`: Name of the model, by which some engines keep tensors wider.
-    - `offloaded`: Share of the routed experts that stay in host memory.
-    - Returns: Bytes by class, and those in host memory, [B].
+    Some engines keep tensors of a `model` wider. `offloaded`: share of the routed experts in host memory.
 
     Examples
     --------
@@ -215,29 +185,29 @@ def layer_weights(
     """
     held, host = _held_tensors(model, part, degrees, settings, offloaded)
     zero = np.zeros_like(degrees.tp)
-    found: dict[str, np.ndarray] = {}
+    result: dict[str, np.ndarray] = {}
     draft = part.name == "mtp"
-    for one in held:
-        name = "mtp" if draft else one.tensor.tensor_class
-        found[name] = found.get(name, zero) + one.size
+    for item in held:
+        name = "mtp" if draft else item.tensor.tensor_class
+        result[name] = result.get(name, zero) + item.size
     rule, mixer = settings.rule, mixer_of(part.kind)
     if rule.absorbed_copy and mixer.absorbed_values:
         copies = mixer.absorbed_values * weight_format("bf16").bytes
-        found["absorbed"] = copies / np.minimum(degrees.tp, mixer.heads)
+        result["absorbed"] = copies / np.minimum(degrees.tp, mixer.heads)
     more = rounding_bytes(held, rule.loading)
     if np.any(more):
         name = "mtp" if draft else "rounding"
-        found[name] = found.get(name, zero) + more
+        result[name] = result.get(name, zero) + more
     if settings.adapters and not draft:
         factors = adapter_factors(part.tensors, tp=degrees.tp, ep=degrees.ep, expert_ranks=degrees.tp * degrees.dp)
-        found["adapters"] = settings.adapters * settings.adapter_rank * ADAPTER_BYTES * factors.values
-    return found, host
+        result["adapters"] = settings.adapters * settings.adapter_rank * ADAPTER_BYTES * factors.values
+    return result, host
 
 
 def _held_tensors(
     model: str, part: Segment, degrees: Degrees, settings: MemorySettings, offloaded: float
 ) -> tuple[list[HeldTensor], np.ndarray]:
-    """Every tensor of one layer as a rank's accelerator keeps it, and the bytes that stay in host memory."""
+    """Return every tensor of one layer as a rank's accelerator keeps it, and the bytes in host memory."""
     loading = settings.rule.loading
     kernels: dict[str, ExpertKernel | None] = {}
     shares: dict[tuple[object, ...], np.ndarray] = {}
@@ -273,25 +243,15 @@ def add_vocabulary(
     settings: MemorySettings,
     ends: tuple[bool, np.ndarray],
 ) -> None:
-    """Add embedding, output head and last norm of a stage to its weights.
+    """Add embedding, output head and last norm of a stage to its `weights` by class.
 
-    - `weights`: Bytes by class, which change, [B].
-    - `ends`: Whether the stage is the first, and for each layout whether it is the last.
-
-    Examples
-    --------
-    >>> from glmplan.catalog.entries.models import load_model
-    >>> llama, one, held = load_model("llama-3.1-8b"), np.ones(1), {}
-    >>> add_vocabulary(held, llama, llama.checkpoint("bf16"), Degrees(one, one, one, one, one), MemorySettings(),
-    ...                (True, one > 0))
-    >>> float(held["embedding"][0]) == 128256 * 4096 * 2
-    True
+    `ends`: the stage is the first; for each layout, it is the last.
     """
     first, last = ends
     rule, zero = settings.rule, np.zeros_like(degrees.tp)
     padded = -(-model.vocabulary // rule.vocabulary_multiple) * rule.vocabulary_multiple
     on_last = np.where(last, 1.0, 0.0)
-    # the embedding stands on the first stage; a tied head needs a copy of it on the last
+    # the embedding is on the first stage; a tied head needs a copy of it on the last
     embedding = zero + 1.0 if first else on_last * model.tied_embedding
     for tensor in vocabulary_tensors(model):
         size = tensor_format(checkpoint, tensor, None).bytes
@@ -318,9 +278,7 @@ def add_rotary(
     counts: np.ndarray,
     rule: MemoryRule,
 ) -> None:
-    """Add tables of rotary positions: one on every stage that has a layer of their width.
-
-    `weights`: Bytes by class, which change, [B].
+    """Add rotary tables to `weights`: one on every stage that has a layer of their width.
 
     Examples
     --------
@@ -343,16 +301,13 @@ def add_rotary(
             weights["rotary"] = weights.get("rotary", np.zeros(here.shape)) + np.where(here, size, 0.0)
 
 
-# How far the experts of a rank may be from what is computed where no source says how they are padded or copied.
-
-
 def padding_apart(
     model: str, parts: Iterable[Segment], cut: np.ndarray, settings: MemorySettings
 ) -> tuple[float, float]:
-    """Shares by which routed experts may be smaller or larger than computed for their padding.
+    """Return the shares by which routed experts may be smaller or larger than computed.
 
-    Returns: Down to what the files hold, up to the widest padding that a source tells of the format or a second copy
-      of the scales that some builds keep; 0 where the kernel is known. The widest padding of a matrix counts for all.
+    Down to the bytes of the files, up to the widest padding that a source states for the format or a second copy of the
+    scales that some builds keep; 0 where the kernel is known. The widest padding of a matrix counts for all.
 
     Examples
     --------
@@ -380,7 +335,7 @@ def padding_apart(
             if not possible:
                 continue
             taken = np.asarray(expert_padding(tensor, settings.expert_kernel(form, model), cut))
-            widest = [float(np.max(expert_padding(tensor, one, cut) / taken)) for one in possible]
+            widest = [float(np.max(expert_padding(tensor, item, cut) / taken)) for item in possible]
             larger = max(larger, max(widest) - 1.0)
             smaller = max(smaller, float(np.max(1.0 - 1.0 / taken)))
     return smaller, larger

@@ -1,1 +1,1 @@
-"""Links of a host, collectives over them, placement, and transfers that share a link."""
+"""Links of a host, collectives, placement, and transfers that share a link."""

@@ -1,7 +1,7 @@
-"""How long a collective takes on a class of links: closed forms that broadcast over message sizes and group sizes.
+"""Compute the time of a collective on a class of links, in closed form over message and group sizes.
 
-Every form is latency plus bytes over bandwidth (Hockney). A group of one costs exactly nothing, by formula and not by
-a branch. Which constants hold (launch, hop, efficiency) is not known here: they are arguments, fitted elsewhere.
+Every form is latency plus bytes over bandwidth (Hockney). A group of one takes exactly 0, by formula and not by a
+branch. The constants (launch, hop, efficiency) are arguments, fitted elsewhere.
 
 References
 ----------
@@ -19,7 +19,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from glmplan.units import BytesArray
+from glmplan.units import BytesArray, BytesPerSecond, Ratio, Seconds
 
 __all__ = [
     "Algorithm",
@@ -32,101 +32,46 @@ __all__ = [
 
 Algorithm = Literal["best", "ring", "tree", "one-shot", "two-shot", "switch"]
 
-#: Share of what NCCL's protocol for small messages (LL) moves that is payload: every word carries a flag [3]_, [-]
+#: payload share of NCCL's protocol for small messages (LL): every word carries a flag [3]_
 FLAGGED_PAYLOAD = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """The constants of one way to run a collective.
+    """Constants of one way to run a collective."""
 
-    Parameters
-    ----------
-    launch : float
-        Time that any group of more than one pays, whatever the size, [s]
-    hop : float
-        Time for each step along the ring, level of the tree, or peer to synchronise with, [s]
-    efficiency : float
-        Share of the link's line rate that payload reaches, [-]
-    bulk_hop : float, optional
-        Time for each step where steps wait for whole chunks (NCCL's protocol Simple), [s]. With it, `hop` is that of
-        the protocol that flags every word (LL) and moves twice the bytes; the faster of the two runs. None for ways
-        that have one protocol only.
-
-    Examples
-    --------
-    >>> Protocol(launch=5e-6, hop=1e-6, efficiency=0.7).efficiency
-    0.7
-    """
-
-    launch: float
-    hop: float
-    efficiency: float
-    bulk_hop: float | None = None
+    launch: Seconds  # of any group of more than one, whatever the size
+    hop: Seconds  # of each step along the ring, level of the tree, or peer to synchronise with
+    efficiency: Ratio  # share of the link's line rate that payload reaches
+    #: of each step that waits for a full chunk (NCCL's Simple); then `hop` is that of LL, which moves twice the bytes,
+    #: and the faster one runs; None: one protocol only
+    bulk_hop: Seconds | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LinkClass:
-    """What a group of ranks sees of the links between them.
+    """Links between the ranks of a group, as one rank sees them."""
 
-    Parameters
-    ----------
-    kind : {'nvlink', 'xgmi', 'pcie', 'fabric', 'unified'}
-        Family of the slowest link inside the group.
-    bandwidth : float
-        Line rate of one rank towards a neighbour, each direction, [B/s]
-    mesh_bandwidth : float
-        Line rate of one rank when all ranks send to all others at once; lower than `bandwidth` where uplinks are
-        shared, [B/s]
-    ring : Protocol
-        Constants of ring algorithms, also used for trees, gathers and point-to-point sends.
-    one_shot : Protocol, optional
-        Constants of algorithms in which every rank reads all its peers at once; None where they cannot run.
-    switch : Protocol, optional
-        Constants of a switch that reduces; None where there is none.
-    algorithm : {'best', 'ring', 'tree', 'one-shot', 'two-shot', 'switch'}, optional
-        Which all-reduce runs. `best` takes the fastest available at each size: a tuned switch-over.
-    basis : str, optional
-        What the constants rest on.
-    calibrated : bool, optional
-        Whether the constants were measured on this kind of link.
-    error : float, optional
-        Median relative error of times on machines that the constants of its ring had not seen, [-]; None where one
-        machine only was measured, so that nothing is known about others.
-
-    Examples
-    --------
-    >>> link = LinkClass("pcie", 63e9, 63e9, Protocol(5e-6, 1e-6, 0.7))
-    >>> link.algorithm
-    'best'
-    """
-
-    kind: str
-    bandwidth: float
-    mesh_bandwidth: float
-    ring: Protocol
-    one_shot: Protocol | None = None
-    switch: Protocol | None = None
-    algorithm: Algorithm = "best"
-    basis: str = ""
-    calibrated: bool = True
-    error: float | None = None
+    kind: str  # family of the slowest link: ``nvlink``, ``xgmi``, ``pcie``, ``fabric`` or ``unified``
+    bandwidth: BytesPerSecond  # line rate of one rank towards a neighbour, each direction
+    mesh_bandwidth: BytesPerSecond  # the same when all ranks send to all others; lower where uplinks are shared
+    ring: Protocol  # also for trees, gathers and point-to-point sends
+    one_shot: Protocol | None = None  # every rank reads all its peers at once; None: impossible
+    switch: Protocol | None = None  # a switch that reduces; None: there is none
+    algorithm: Algorithm = "best"  # of all-reduce; `best` takes the fastest available at each size: a tuned switch-over
+    basis: str = ""  # evidence of the constants
+    calibrated: bool = True  # measured on this kind of link
+    #: median relative error on machines held out of the ring's fit; None: one machine measured
+    error: Ratio | None = None
 
 
 def all_reduce_time(*, message_bytes: BytesArray, ranks: ArrayLike, link: LinkClass) -> NDArray[np.float64]:
-    """Return the time in which every rank gets the sum of all ranks' messages.
+    """Return the time of an all-reduce [s]; 0 for a group of one.
 
-    - `message_bytes`: Size of the message that each rank holds, shape (n,) or scalar.
-    - `ranks`: Size of the group, shape (n,) or scalar.
-    - Returns: Time, shape (n,) or scalar; exactly 0 for a group of one, [s].
-
-    Notes
-    -----
     Ring: 2(n-1) hops and 2(n-1)/n of the message over the neighbour link [1]_, by the faster of NCCL's protocols LL
-    (short hops, half of what moves is payload [3]_) and Simple (long hops) where both were measured. Tree: 2 log2 n
-    hops, same bytes.
-    One-shot: n-1 peers, the whole message from each. Two-shot: a scatter and a gather among all, each (n-1)/n of the
-    message. Switch: each rank sends and receives (n+1)/n of the message [2]_. Not modelled: overlap with
+    (short hops, half of the bytes are payload [3]_) and Simple (long hops) where both were measured. Tree: 2 log2 n
+    hops, same bytes. One-shot: n-1 peers, the full message from each. Two-shot: a scatter and a gather among all, each
+    (n-1)/n of the message. Switch: each rank sends and receives (n+1)/n of the message [2]_. Not modelled: overlap with
     computation, several collectives on the same links at once, hierarchical algorithms over several nodes.
 
     Examples
@@ -149,7 +94,7 @@ def all_reduce_time(*, message_bytes: BytesArray, ranks: ArrayLike, link: LinkCl
 def _all_reduce_by(
     name: str, message: NDArray[np.float64], count: NDArray[np.float64], link: LinkClass
 ) -> NDArray[np.float64]:
-    """Return the time of one named algorithm, [s]."""
+    """Return the time of one named algorithm [s]."""
     peers = count - 1
     active = np.minimum(peers, 1.0)
     shared = peers / count
@@ -169,7 +114,7 @@ def _all_reduce_by(
 
 
 def _steps(hops: NDArray[np.float64], moved: NDArray[np.float64], link: LinkClass) -> NDArray[np.float64]:
-    """Return the time of steps to neighbours after the launch, by the faster protocol, [s]."""
+    """Return the time of steps to neighbours after the launch, by the faster protocol [s]."""
     ring = link.ring
     flow = moved / (link.bandwidth * ring.efficiency)
     if ring.bulk_hop is None:
@@ -178,15 +123,10 @@ def _steps(hops: NDArray[np.float64], moved: NDArray[np.float64], link: LinkClas
 
 
 def all_gather_time(*, message_bytes: BytesArray, ranks: ArrayLike, link: LinkClass) -> NDArray[np.float64]:
-    """Return the time in which every rank gets the pieces of all ranks, around a ring.
+    """Return the time of an all-gather around a ring [s]; 0 for a group of one.
 
-    - `message_bytes`: Size of the gathered result, shape (n,) or scalar.
-    - `ranks`: Size of the group, shape (n,) or scalar.
-    - Returns: Time, shape (n,) or scalar; exactly 0 for a group of one, [s].
-
-    Notes
-    -----
-    n-1 hops and (n-1)/n of the result over the neighbour link [1]_. Not modelled: gathers that a switch multicasts.
+    n-1 hops and (n-1)/n of the result (`message_bytes`) over the neighbour link [1]_. Not modelled: gathers that a
+    switch multicasts.
 
     Examples
     --------
@@ -200,15 +140,9 @@ def all_gather_time(*, message_bytes: BytesArray, ranks: ArrayLike, link: LinkCl
 
 
 def point_to_point_time(*, message_bytes: BytesArray, ranks: ArrayLike, link: LinkClass) -> NDArray[np.float64]:
-    """Return the time of handing a message down a chain of ranks: `ranks - 1` sends, one after the other.
+    """Return the time of `ranks - 1` sends down a chain, one after the other [s].
 
-    - `message_bytes`: Size of the message, shape (n,) or scalar.
-    - `ranks`: Length of the chain: 2 for one send, the number of stages for a pipeline, shape (n,) or scalar.
-    - Returns: Time, shape (n,) or scalar; exactly 0 for a chain of one, [s].
-
-    Notes
-    -----
-    Each send pays the launch and one hop. Not modelled: sends hidden behind the computation of other batches.
+    Each send takes the launch and one hop. Not modelled: sends hidden behind the computation of other batches.
 
     Examples
     --------

@@ -1,6 +1,8 @@
-"""Which class of links a group of accelerators sees on a host, and the fitted constants that go with it.
+"""Return the links that a group of accelerators crosses on a host, with fitted constants.
 
-Nothing here needs a graph library or a loop over points: a plan asks once for each group size.
+Links of the PCIe tree are computed in closed form, without a graph library: a link carries `k (n - k)` transfers of an
+all-to-all when it separates `k` of `n` ranks. `glmplan.costs.network.topology` computes any set of transfers on a
+graph.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from glmplan.catalog.files import fits_folder, read_toml
 from glmplan.costs.network.collectives import LinkClass, Protocol
 from glmplan.errors import SpecError, UnknownFact
-from glmplan.units import BytesPerSecond, parse_quantity
+from glmplan.units import BytesPerSecond, Ratio, parse_quantity
 
 if TYPE_CHECKING:
     from glmplan.catalog.schema.host import Host
@@ -45,15 +47,10 @@ __all__ = [
 ]
 
 
-# The PCIe tree of a host in closed form: which links a group of accelerators uses, and how many transfers share each.
-#
-# Needs no graph library: a link carries `k (n - k)` transfers of an all-to-all when it separates `k` of `n` ranks.
-
-
 def path_to_root(host: Host, slot: int) -> list[tuple[str, float]]:
-    """Return the links between an accelerator and its root complex, the accelerator's own link first.
+    """Return name and line rate [B/s] of the links from an accelerator to its root complex.
 
-    Returns: Name of each link and its line rate, [B/s]; the name of an uplink is the name of its switch.
+    The accelerator's own link comes first; an uplink has the name of its switch.
 
     Examples
     --------
@@ -81,11 +78,9 @@ def path_to_root(host: Host, slot: int) -> list[tuple[str, float]]:
 
 
 def pcie_rates(host: Host, group: tuple[int, ...]) -> tuple[float, float, bool]:
-    """Return the line rates that a group of accelerators finds on the PCIe tree.
+    """Return ring rate, all-to-all rate of one rank [B/s], and True if the group spans sockets.
 
-    - `group`: Numbers of the accelerators in the order of the ring.
-    - Returns: Rate towards the next in the ring, rate of one rank when all send to all, [B/s], and whether the group
-      spans sockets.
+    `group`: numbers of the accelerators in the order of the ring.
 
     Examples
     --------
@@ -103,7 +98,7 @@ def pcie_rates(host: Host, group: tuple[int, ...]) -> tuple[float, float, bool]:
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """How a group uses one link: line rate [B/s], ring transfers that leave through it, pairs that it separates."""
+    """Use of one link by a group: line rate [B/s], ring transfers that leave through it, pairs that it separates."""
 
     name: str
     rate: float
@@ -112,7 +107,7 @@ class _Use:
 
 
 def _link_use(host: Host, group: tuple[int, ...]) -> tuple[float, list[_Use]]:
-    """Return the slowest link of the members' own, [B/s], and the use of every link that separates some of them."""
+    """Return the slowest own link of the members [B/s], and the use of every link that separates some of them."""
     count = len(group)
     rates: dict[str, float] = {}
     below: dict[str, set[int]] = {}
@@ -125,10 +120,10 @@ def _link_use(host: Host, group: tuple[int, ...]) -> tuple[float, list[_Use]]:
     uses = []
     for name, ranks in below.items():
         if name in redirecting:
-            # Every transfer of the members goes up to the root port first, also to a neighbour on the switch.
+            # every transfer of the members goes up to the root port first, also to a neighbour on the switch
             uses.append(_Use(name, rates[name], len(ranks), len(ranks) * (count - 1)))
             continue
-        # Virtual switches of one chip meet inside it: their traffic does not cross the uplinks.
+        # virtual switches of one chip meet inside it: their traffic does not cross the uplinks
         twins = [other for other, chip in chip_of.items() if other in below and chip == chip_of.get(name)]
         near = ranks.union(*(below[other] for other in twins))
         if len(near) < count:
@@ -147,15 +142,10 @@ def _redirecting(host: Host) -> set[str]:
 
 
 def transfer_rate(host: Host, pairs: Sequence[tuple[int, int]]) -> tuple[float, bool]:
-    """Return what each of several transfers finds on the PCIe tree while all run at the same time.
+    """Return the line rate of the slowest of simultaneous transfers [B/s]; True if any crosses sockets.
 
-    - `pairs`: Numbers of the accelerators of one node that send and receive.
-    - Returns: Line rate of the slowest, [B/s], and whether any of them crosses sockets.
-
-    Notes
-    -----
-    Links are shared evenly, each direction by itself. Not modelled: that a transfer which is slower elsewhere leaves
-    more to the others (`network.topology` does that, with a graph library).
+    Links are shared evenly, each direction by itself. Not modelled: a transfer that is slower elsewhere leaves more to
+    the others (`network.topology` models it).
 
     Examples
     --------
@@ -176,7 +166,7 @@ def transfer_rate(host: Host, pairs: Sequence[tuple[int, int]]) -> tuple[float, 
 
 
 def _way_out(host: Host, slot: int, other: int) -> list[tuple[str, float]]:
-    """Return the links that a transfer uses between an accelerator and the switch or socket where it turns round."""
+    """Return the links of a transfer between an accelerator and the switch or socket where it turns."""
     chips = {switch.name: switch.chip for switch in host.switches if switch.chip}
     above = {name for name, _ in path_to_root(host, other)}
     chips_above = {chips[name] for name in above if name in chips}
@@ -190,10 +180,9 @@ def _way_out(host: Host, slot: int, other: int) -> list[tuple[str, float]]:
 
 
 def shared_ring_rates(host: Host, groups: tuple[tuple[int, ...], ...]) -> list[float]:
-    """Return what each of several rings finds when all run at the same time.
+    """Return the line rate towards the next rank of several simultaneous rings [B/s].
 
-    - `groups`: Numbers of the accelerators of each ring, in its order.
-    - Returns: Line rate towards the next in each ring, [B/s].
+    `groups`: numbers of the accelerators of each ring, in its order.
 
     Examples
     --------
@@ -203,18 +192,16 @@ def shared_ring_rates(host: Host, groups: tuple[tuple[int, ...], ...]) -> list[f
     >>> round(shared_ring_rates(host, apart)[0] / shared_ring_rates(host, mixed)[0])
     2
     """
-    found = [_link_use(host, group) for group in groups]
+    result = [_link_use(host, group) for group in groups]
     total: dict[str, int] = {}
-    for _, links in found:
+    for _, links in result:
         for link in links:
             total[link.name] = total.get(link.name, 0) + link.leaving
-    return [min([own, *(link.rate / max(total[link.name], 1) for link in links)]) for own, links in found]
+    return [min([own, *(link.rate / max(total[link.name], 1) for link in links)]) for own, links in result]
 
 
 def socket_of(host: Host, slot: int) -> str | None:
-    """Return the socket that an accelerator hangs on.
-
-    Returns: Name of the socket, None when it is not known.
+    """Return the socket of an accelerator, None when it is not known.
 
     Examples
     --------
@@ -230,22 +217,16 @@ def socket_of(host: Host, slot: int) -> str | None:
     return sockets.get(parent or "")
 
 
-# How much of its link a card keeps when it exchanges with several peers at once.
-#
-# A card that sends to one peer and receives from one keeps nearly all of it; with three peers it was measured to keep
-# six tenths, with seven less than half, whatever the switches above it. Uplinks that peers share are another matter
-# (`glmplan.costs.network.links`).
-
-#: Peers of the exchanges that were measured: pairs, groups of four, groups of eight, [-]
+#: peers of the measured exchanges: pairs, groups of four, groups of eight
 _PEERS = (1.0, 3.0, 7.0)
 
 
 def crowding(peers: ArrayLike, shares: Mapping[str, float], *, writes: bool = True) -> NDArray[np.float64]:
-    """Return what a card keeps each way when it exchanges with peers at once, of what one way reaches alone.
+    """Return the share of a card's one-way rate that is left when it exchanges with `peers` at once.
 
-    - `peers`: Cards that it sends to and receives from at the same time, shape (n,) or scalar.
-    - Returns: Share, shape (n,) or scalar; between the measured numbers of peers on straight lines over their
-      logarithm, beyond them as at the nearest.
+    Exchanging with one peer leaves nearly all of it, with three peers six tenths, with seven less than half, whatever
+    the switches above the card. Uplinks shared by peers are counted apart. Linear in the logarithm of the peers between
+    the measured numbers, constant outside them.
 
     Examples
     --------
@@ -254,42 +235,27 @@ def crowding(peers: ArrayLike, shares: Mapping[str, float], *, writes: bool = Tr
     [0.98, 0.62, 0.45, 0.45]
     """
     names = ("duplex", "mesh_write", "mesh_write_8") if writes else ("duplex", "mesh_read", "mesh_read_8")
-    # one way alone and both ways were measured with different tools: company never makes a card faster
+    # one way alone and both ways were measured with different tools: more peers never make a card faster
     known = np.minimum([shares[name] for name in names], 1.0)
     count = np.maximum(np.asarray(peers, dtype=np.float64), 1.0)
     return np.asarray(np.interp(np.log(count), np.log(_PEERS), known))
 
 
-#: basis of the class of a group of one, which no link matters to
+#: basis of the class of a group of one, which crosses no link
 ALONE = "a group of one"
 
-#: Group sizes that vLLM's own all-reduce kernel accepts (vllm-project/vllm, custom_all_reduce.py, release 0.19).
+#: group sizes of vLLM's own all-reduce kernel (vllm-project/vllm, custom_all_reduce.py, release 0.19)
 CUSTOM_ALL_REDUCE_RANKS = (2, 4, 6, 8)
 
 
 @dataclass(frozen=True, slots=True)
 class LinkFits:
-    """Constants fitted to measured transfers.
-
-    Parameters
-    ----------
-    protocols : dict
-        (link kind, algorithm, condition) → `Protocol`.
-    scalars : dict
-        Name → share of a line rate, [-]
-    errors : dict, optional
-        (link kind, algorithm, condition) → median relative error on machines left out of the fit, [-]; protocols that
-        were measured on one machine only are absent.
-
-    Examples
-    --------
-    >>> LinkFits({("pcie", "ring", "direct"): Protocol(5e-6, 1e-6, 0.7)}, {}).protocol("pcie", "ring", "direct").launch
-    5e-06
-    """
+    """Constants fitted to measured transfers; keys are (link kind, algorithm, condition)."""
 
     protocols: dict[tuple[str, str, str], Protocol]
-    scalars: dict[str, float]
-    errors: dict[tuple[str, str, str], float] = field(default_factory=dict)
+    scalars: dict[str, Ratio]  # shares of a line rate by name
+    #: median relative error on held-out machines; without protocols measured on one machine only
+    errors: dict[tuple[str, str, str], Ratio] = field(default_factory=dict)
 
     def protocol(self, kind: str, algorithm: str, condition: str) -> Protocol | None:
         """Return the constants of one protocol, None if it was never measured there."""
@@ -330,11 +296,9 @@ def load_link_fits(file: str | Path | None = None) -> LinkFits:
 
 
 def across_nodes(between: Protocol, inside: Protocol, on_node: ArrayLike) -> Protocol:
-    """Return the constants of rings over several nodes, whose steps partly stay inside one.
+    """Return the constants of rings over several nodes, with the mean hop of the ring.
 
-    - `between`: Constants of steps from node to node, launch and efficiency of the whole.
-    - `on_node`: Ranks on each node: one step in as many leaves it.
-    - Returns: With the mean of both hops over the ring.
+    `on_node`: ranks on each node; one step in as many leaves it. Launch and efficiency are those of `between`.
 
     Examples
     --------
@@ -352,19 +316,15 @@ def across_nodes(between: Protocol, inside: Protocol, on_node: ArrayLike) -> Pro
 def link_for_group(
     host: Host, group_size: int, *, fits: LinkFits | None = None, members: tuple[int, ...] | None = None
 ) -> LinkClass:
-    """Return what a group of ranks sees of the links of a host.
+    """Return the class of links that a group of ranks sees on a host.
 
-    - `fits`: Fitted constants; by default those of the data folder.
-    - `members`: Numbers of the accelerators. By default the host is cut into consecutive groups and the slowest one
-      counts, because all groups of a layout wait for each other.
-    - Returns: Line rates, protocols and what they rest on. On PCIe `algorithm` is `ring`, because stock engines leave
-      their one-shot kernels off there; where `one_shot` is present it can run (peers reach each other's memory and
-      the group has a size that the kernels accept), and `replace(link, algorithm="best")` uses it.
+    Without `members` the host is cut into consecutive groups and the slowest one counts, because all groups of a layout
+    wait for each other. On PCIe `algorithm` is `ring`, because stock engines disable their one-shot kernels there;
+    where `one_shot` is present it can run (peers reach each other's memory and a kernel accepts the group size), and
+    `replace(link, algorithm="best")` uses it.
 
-    Notes
-    -----
-    Not modelled: two groups that use the same uplink at the same time (see `physics.network.topology`), rings that a
-    library lays out badly on a machine not marked so.
+    Not modelled: two groups on one uplink at the same time (see `network.topology`), rings that a library lays out
+    badly on a machine not marked so.
 
     Examples
     --------
@@ -398,14 +358,10 @@ def link_for_group(
 
 
 def link_of_transfers(host: Host, pairs: Sequence[tuple[int, int]], *, fits: LinkFits | None = None) -> LinkClass:
-    """Return the link that is the slowest of several transfers between two accelerators each, all at once.
+    """Return the link of the slowest of several simultaneous transfers between two accelerators each.
 
-    - `pairs`: Numbers of the accelerators that send and receive, counted over all nodes.
-    - `fits`: Fitted constants; by default those of the data folder.
-
-    Notes
-    -----
-    Not modelled: several transfers between the same two nodes by fewer ports than accelerators.
+    `pairs`: numbers counted over all nodes. Not modelled: several transfers between the same two nodes by fewer ports
+    than accelerators.
 
     Examples
     --------
@@ -437,7 +393,7 @@ def link_of_transfers(host: Host, pairs: Sequence[tuple[int, int]], *, fits: Lin
 
 
 def _nowhere(host: Host) -> LinkClass:
-    """Return the class of a group of one where no link matters: its times are 0 whatever the rates."""
+    """Return the class of a group of one: its times are 0 at any rate."""
     kind = "unified" if host.unified_memory else host.scale_up.kind if host.scale_up else "pcie"
     return LinkClass(kind, 1.0, 1.0, Protocol(0.0, 0.0, 1.0), algorithm="ring", basis=ALONE)
 
@@ -447,10 +403,10 @@ def _slowness(link: LinkClass) -> tuple[float, float]:
 
 
 def _needed(fits: LinkFits, kind: str, algorithm: str, condition: str) -> Protocol:
-    found = fits.protocol(kind, algorithm, condition)
-    if found is None:
+    result = fits.protocol(kind, algorithm, condition)
+    if result is None:
         raise SpecError("is not in calibration/fits/links.toml", value=f"{kind}/{algorithm}/{condition}")
-    return found
+    return result
 
 
 def _scale_up_class(host: Host, group_size: int, fits: LinkFits) -> LinkClass:
@@ -478,7 +434,7 @@ def _scale_up_class(host: Host, group_size: int, fits: LinkFits) -> LinkClass:
 
 
 def _fabric_class(host: Host, group_size: int, fits: LinkFits) -> LinkClass:
-    """Return the class of a group that spans nodes: as many rings as a node has members, each through its own port."""
+    """Return the class of a group over several nodes: one ring for each member of a node, each through its own port."""
     if host.fabric is None:
         raise UnknownFact(f"{host.name}: unknown: the network between nodes, which a group of {group_size} needs")
     on_node = (
@@ -511,7 +467,7 @@ def _pcie_class(host: Host, group: tuple[int, ...], fits: LinkFits) -> LinkClass
     condition = _condition(host, crosses)
     ring = _needed(fits, "pcie", "ring", condition)
     one_shot = None
-    # Where posted writes collapse, exchanges of all with all over shared uplinks do not count as possible.
+    # where posted writes collapse, all-to-all exchanges over shared uplinks do not count as possible
     collapses = bool(host.conditions.posted_write_collapse) and mesh_rate < ring_rate
     if condition != "staged" and len(group) in CUSTOM_ALL_REDUCE_RANKS and not collapses:
         one_shot = fits.protocol("pcie", "one-shot", "direct")
@@ -530,78 +486,50 @@ def _condition(host: Host, crosses: bool) -> str:
     return "two-sockets-tuned" if host.conditions.nccl_graph == "tuned" else "two-sockets"
 
 
-# Which links the groups of a layout cross on a host: one class for each kind of group, as the network found it.
-
-
 @dataclass(frozen=True, slots=True, repr=False)
 class LayoutLinks:
-    """The links that the groups of a layout cross. A group of one crosses none, and its class says so.
+    """Links that the groups of a layout cross; a group of one crosses none."""
 
-    Attributes
-    ----------
-    tensor : LinkClass
-        Of the ranks that share a layer (TP).
-    experts : LinkClass
-        Of the ranks over which experts lie (TP × DP).
-    context : LinkClass
-        Of the ranks that share a context (DCP).
-    hand_over : LinkClass
-        Between a rank and its successor in the next pipeline stage (PP).
-    """
-
-    tensor: LinkClass
-    experts: LinkClass
-    context: LinkClass
-    hand_over: LinkClass
+    tensor: LinkClass  # ranks that share a layer (TP)
+    experts: LinkClass  # ranks that share the experts (TP × DP)
+    context: LinkClass  # ranks that share a context (DCP)
+    hand_over: LinkClass  # a rank and its successor in the next pipeline stage (PP)
 
     def __repr__(self) -> str:
         kinds = ", ".join(f"{name} {getattr(self, name).kind}" for name in self.__slots__)
         return f"<LayoutLinks {kinds}>"
 
     def classes(self, group: str) -> tuple[tuple[LinkClass, np.ndarray | slice], ...]:
-        """The link of a kind of group, and the points that cross it: all."""
+        """Return the link of a kind of group, and the points that cross it: all."""
         return ((getattr(self, group), slice(None)),)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinksByPoint:
-    """The links of points whose layouts cross different ones.
-
-    Attributes
-    ----------
-    layouts : tuple of LayoutLinks
-        The layouts.
-    of : (n,) array of int
-        Place of each point's layout in `layouts`, [-]
-    """
+    """Links of points whose layouts cross different ones; `of` is the index in `layouts` of each point."""
 
     layouts: tuple[LayoutLinks, ...]
     of: np.ndarray
 
     def classes(self, group: str) -> tuple[tuple[LinkClass, np.ndarray | slice], ...]:
-        """The links of a kind of group, and the points that cross each."""
+        """Return the links of a kind of group, and the points that cross each."""
         places: dict[LinkClass, list[int]] = {}
         for place, layout in enumerate(self.layouts):
             places.setdefault(getattr(layout, group), []).append(place)
         if len(places) == 1:
             return ((next(iter(places)), slice(None)),)
-        return tuple((link, np.isin(self.of, found)) for link, found in places.items())
+        return tuple((link, np.isin(self.of, result)) for link, result in places.items())
 
 
 def links_of_layout(
     host: Host, *, tp: int = 1, pp: int = 1, dp: int = 1, dcp: int = 1, one_shot: bool = False
 ) -> LayoutLinks:
-    """Return the links that the groups of a layout cross on a host.
+    """Return the links that the groups of a layout cross, each as slow as the slowest group of its kind.
 
-    - `one_shot`: Whether the engine's one-shot all-reduce runs over PCIe, which stock engines leave off there. Where
-      the group has none (peers do not reach each other, no kernel of that size) the ring runs.
-    - Returns: Each as slow as the slowest group of its kind.
-
-    Notes
-    -----
-    Ranks take the accelerators in the order of their numbers: first those of a TP group, then its DP replicas, then the
-    next pipeline stage. Not modelled: other orders (`network.placement` compares them), groups that get in each other's
-    way on a shared uplink.
+    `one_shot`: the engine's one-shot all-reduce runs over PCIe, where stock engines disable it; the ring runs where the
+    group has none. Ranks take the accelerators in the order of their numbers: first those of a TP group, then its DP
+    replicas, then the next pipeline stage. Not modelled: other orders (`network.topology.place` compares them), groups
+    that compete for an uplink.
 
     Examples
     --------
@@ -635,12 +563,10 @@ def _known(host: Host, tp: int, pp: int, dp: int, dcp: int, one_shot: bool) -> L
 
 
 def hand_over_link(host: Host, width: int, stages: int, *, fits: LinkFits | None = None) -> LinkClass:
-    """Return the link over which a pipeline stage hands its tokens to the next.
+    """Return the link of the slowest hand-over from one pipeline stage to the next.
 
-    - `width`: Ranks of a stage; each sends to the one in its place in the next stage, all at once.
-    - `fits`: Fitted constants; by default those of the data folder.
-    - Returns: That of the slowest hand-over: its rate is what is left for each sender while the others of its stage
-      send.
+    `width`: ranks of a stage; each sends to its counterpart in the next stage, all at once, so the rate is the one left
+    for each sender.
 
     Examples
     --------
@@ -652,31 +578,21 @@ def hand_over_link(host: Host, width: int, stages: int, *, fits: LinkFits | None
     constants = fits or load_link_fits()
     if stages == 1:
         return link_for_group(host, 1, fits=constants)
-    found: Iterable[LinkClass] = (
+    result: Iterable[LinkClass] = (
         link_of_transfers(host, [(start + rank, start + width + rank) for rank in range(width)], fits=constants)
         for start in range(0, width * (stages - 1), width)
     )
-    return min(found, key=lambda link: link.bandwidth * link.ring.efficiency)
-
-
-# What accelerators reach to and from host memory when several of them transfer at once.
-#
-# The limits that `physics.network.topology` applies, as closed forms over the tree: a plan needs no graph library.
+    return min(result, key=lambda link: link.bandwidth * link.ring.efficiency)
 
 
 def host_transfer_rate(
     host: Host, *, count: int = 1, members: tuple[int, ...] | None = None, fits: LinkFits | None = None
 ) -> BytesPerSecond:
-    """Return what each accelerator reaches to or from host memory while others do the same.
+    """Return the rate of the slowest of simultaneous transfers to or from host memory, one direction.
 
-    - `count`: How many accelerators transfer at once: the first ones of a node.
-    - `fits`: Fitted shares; by default those of the data folder.
-    - Returns: Rate of the slowest of them in one direction.
-
-    Notes
-    -----
-    Limits: each link on the way, shared by those below it; what one root complex with several ports passes to memory;
-    the memory of each socket, if its bandwidth is known. Not modelled: pageable memory, transfers to the other socket.
+    `count`: the first accelerators of a node transfer at once. Limits, as in `network.topology`: each link on the way,
+    shared by those below it; the rate at which one root complex with several ports passes data to memory; the memory of
+    each socket, if its bandwidth is known. Not modelled: pageable memory, transfers to the other socket.
 
     Examples
     --------

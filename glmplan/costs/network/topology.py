@@ -1,7 +1,8 @@
-"""What any set of simultaneous transfers on a host leaves for each of them.
+"""Compute simultaneous transfers on the link graph of a host, placements, and named conditions.
 
-Shared links are divided by max-min fairness. Line rates come from the host's description; which share of a line payload
-reaches under which circumstances is fitted (`calibration/fits/links.toml`) and taken as `LinkFits.scalars`.
+Transfers share links by max-min fairness. Line rates come from the host's description; the share of a line rate that
+payload reaches is fitted (`calibration/fits/links.toml`, `LinkFits.scalars`). networkx is imported when a graph is
+built, not before.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from glmplan.catalog.files import data_folder, read_rows, read_toml
 from glmplan.costs.network.collectives import LinkClass, all_reduce_time
 from glmplan.costs.network.links import LinkFits, crowding, link_for_group, load_link_fits, shared_ring_rates
 from glmplan.errors import SpecError, UnknownFact
-from glmplan.units import Bytes
+from glmplan.units import Bytes, BytesPerSecond, Seconds
 
 if TYPE_CHECKING:
     from glmplan.catalog.schema.host import Host
@@ -50,11 +51,7 @@ __all__ = [
 ]
 
 
-# The links of a host as a directed graph, and the way between any two ends.
-#
-# networkx is imported when a graph is built, not before.
-
-#: The far end of a transfer to or from the memory of the accelerator's own socket.
+#: other end of a transfer to or from the memory of the accelerator's own socket
 HOST: Literal["host"] = "host"
 End = int | Literal["host"]
 Flow = tuple[End, End]
@@ -70,9 +67,9 @@ def accelerator_node(number: int) -> str:
 def link_graph(host: Host) -> Any:
     """Build the directed graph of a host's links.
 
-    Returns: Nodes have `kind`; edges have `line` (line rate, [B/s]) and `kind` (`pcie`, `internal`, `socket`,
-      `memory`, `scale-up`, `network`). Accelerators are numbered through all nodes. Links inside a chip or a socket
-      that no source gives a rate for have an infinite one.
+    Nodes have `kind`; edges have `line` (line rate [B/s]) and `kind` (`pcie`, `internal`, `socket`, `memory`,
+    `scale-up`, `network`). Accelerators are numbered through all nodes. A link inside a chip or a socket without a
+    published rate has an infinite one.
 
     Examples
     --------
@@ -95,13 +92,13 @@ def link_graph(host: Host) -> Any:
     if host.fabric is not None and host.nodes > 1:
         graph.add_node("network", kind="network")
         for number in range(host.accelerator_count):
-            # Heavier than any way inside a node.
+            # heavier than any path inside a node
             join(accelerator_node(number), "network", host.fabric.bandwidth, "network", 20.0)
     return networkx.freeze(graph)
 
 
 def _add_node(graph: Any, host: Host, node: int, join: Callable[..., None]) -> None:
-    """Add what is inside one node; names in nodes after the first carry its number."""
+    """Add one node; names in nodes after the first carry its number."""
     free = float("inf")
     at = f"node {node}: " if node else ""
     for socket in host.sockets:
@@ -116,7 +113,7 @@ def _add_node(graph: Any, host: Host, node: int, join: Callable[..., None]) -> N
     for root in host.roots:
         graph.add_node(at + root.name, kind="root")
         join(at + root.name, at + root.socket, free, "internal")
-        # A way of its own to memory, because transfers to memory have a limit that transfers between roots have not.
+        # separate path to memory: transfers to memory have a limit that transfers between roots do not have
         join(at + root.name, f"{at}memory {root.socket}", free, "root-memory", 1.5)
     for switch in host.switches:
         redirect = switch.acs_redirect if switch.acs_redirect is not None else host.conditions.acs_redirect
@@ -158,17 +155,17 @@ def _add_scale_up(graph: Any, host: Host, join: Callable[..., None]) -> None:
             for number in numbers:
                 join(accelerator_node(number), hub, inside.bandwidth, "scale-up", 0.1)
             continue
-        for one in numbers:
-            for other in range(one + 1, numbers.stop):
-                if mesh or (one % 2 == 0 and other == one + 1):
-                    join(accelerator_node(one), accelerator_node(other), line, "scale-up", 0.1)
+        for item in numbers:
+            for other in range(item + 1, numbers.stop):
+                if mesh or (item % 2 == 0 and other == item + 1):
+                    join(accelerator_node(item), accelerator_node(other), line, "scale-up", 0.1)
 
 
 @lru_cache(maxsize=8192)
 def route(host: Host, start: End, end: End) -> tuple[Edge, ...]:
     """Return the links that a transfer crosses.
 
-    `start`, `end`: Number of an accelerator, or the memory of the other end's socket.
+    `start`, `end`: number of an accelerator, or `HOST`.
 
     Examples
     --------
@@ -219,34 +216,22 @@ def _memory_of(graph: Any, host: Host, number: End) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LinkLoad:
-    """What one direction of one link carries.
-
-    Parameters
-    ----------
-    start, end : str
-        The nodes it joins.
-    capacity : float
-        What payload it can carry, [B/s]
-    load : float
-        What it carries, [B/s]
-    flows : int
-        Number of transfers on it, [-]
-    """
+    """Load of one direction of one link."""
 
     start: str
     end: str
-    capacity: float
-    load: float
-    flows: int
+    capacity: BytesPerSecond  # of payload
+    load: BytesPerSecond
+    flows: int  # transfers on it
 
 
 def _capacities(
     host: Host, flows: Sequence[Flow], routes: Sequence[tuple[Edge, ...]], shares: dict[str, float], writes: bool
 ) -> tuple[list[list[Edge]], dict[Edge, float]]:
-    """Return the resources that each transfer uses and what payload each resource can carry, [B/s].
+    """Return the resources that each transfer uses, and the payload capacity of each resource [B/s].
 
-    Beside the links there are three kinds of limits, which have a name instead of two nodes: what one root complex lets
-    through to another socket, what it lets through to memory, and the collapse of posted writes.
+    Besides the links there are three kinds of limits with a name instead of two nodes: of one root complex to another
+    socket, of one root complex to memory, and the collapse of posted writes.
     """
     graph = link_graph(host)
     sends, receives = Counter(a for a, _ in flows), Counter(b for _, b in flows)
@@ -280,7 +265,7 @@ def _capacities(
 
 
 def _port_rates(graph: Any, root: str) -> list[float]:
-    """Return the line rates of the ports of a root complex, [B/s]."""
+    """Return the line rates of the ports of a root complex [B/s]."""
     return [data["line"] for _, _, data in graph.out_edges(root, data=True) if data["kind"] == "pcie"]
 
 
@@ -291,7 +276,7 @@ def _shares(fits: LinkFits) -> dict[str, float]:
 
 
 def _share_name(kind: str) -> str:
-    """Return which fitted share applies to a kind of link."""
+    """Return the name of the fitted share of a kind of link."""
     return {"scale-up": "scale_up", "pcie": "payload", "network": "network"}.get(kind, "internal")
 
 
@@ -315,16 +300,14 @@ def _collapse(
 def flow_rates(
     host: Host, flows: Sequence[Flow], *, writes: bool = True, fits: LinkFits | None = None
 ) -> NDArray[np.float64]:
-    """Return what each of a set of simultaneous transfers reaches.
+    """Return the payload rate of each of several simultaneous transfers [B/s].
 
-    - `flows`: Numbers of accelerators, or `'host'` for the memory next to the other end.
-    - `writes`: Whether the sender pushes (posted writes) or the receiver pulls (reads); reads never collapse.
-    - `fits`: Fitted shares; by default those of the data folder.
-    - Returns: Payload rate of each transfer, shape (len(flows),), [B/s].
+    `flows`: numbers of accelerators, or `'host'` for the memory next to the other end. `writes`: the sender pushes
+    (posted writes); False: the receiver pulls (reads), which never collapse.
 
     Notes
     -----
-    Max-min fairness: all rates rise together until a link is full; its transfers stop there, the others go on. Not
+    Max-min fairness [1]_: all rates rise together until a link is full; its transfers stop there, the others go on. Not
     modelled: latency, small transfers, arbitration that favours one port, congestion inside switches and sockets.
 
     References
@@ -359,7 +342,7 @@ def flow_rates(
 
 
 def _staged_route(host: Host, start: End, end: End) -> tuple[Edge, ...]:
-    """Return the links of a copy through host memory, for machines whose cards do not reach each other."""
+    """Return the links of a copy through host memory, for machines without peer access between cards."""
     if HOST in (start, end) or host.scale_up is not None:
         return route(host, start, end)
     return route(host, start, HOST) + route(host, HOST, end)
@@ -368,10 +351,7 @@ def _staged_route(host: Host, start: End, end: End) -> tuple[Edge, ...]:
 def link_loads(
     host: Host, flows: Sequence[Flow], *, writes: bool = True, fits: LinkFits | None = None
 ) -> list[LinkLoad]:
-    """Return how loaded each link is while a set of transfers runs.
-
-    - `fits`: Fitted shares; by default those of the data folder.
-    - Returns: One for each direction of each link with a known rate, the fullest first.
+    """Return the load of each direction of each link with a known rate, the fullest first.
 
     Examples
     --------
@@ -393,78 +373,50 @@ def link_loads(
     return sorted(loads, key=lambda item: (-item.load / item.capacity, item.start))
 
 
-# Which accelerators form a tensor-parallel group, which a pipeline stage, and in which order they are handed out.
-#
-# Every way to cut the machine into equal groups that respects its tree is scored with the link model: a layout is as
-# fast
-# as its slowest group's all-reduce, then its slowest hand-over between stages.
-
-#: Cuts that are tried at most; more cards than this needs are cut along the tree only.
+#: most cuts that are tried; above it only cuts along the tree
 _CUTS = 3000
-#: Equally fast cuts whose hand-overs are compared at most.
+#: most equally fast cuts whose hand-overs are compared
 _TIES = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What a placement costs.
+    """Cost of a placement."""
 
-    Parameters
-    ----------
-    all_reduce : float
-        Time of one all-reduce in the slowest group, [s]
-    hand_over : float
-        Time of one hand-over between stages where they are slowest, all groups at once, [s]
-    """
-
-    all_reduce: float
-    hand_over: float
+    all_reduce: Seconds  # in the slowest group
+    hand_over: Seconds  # slowest between stages, all groups at once
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Which accelerator holds which rank.
+    """Accelerators by rank."""
 
-    Parameters
-    ----------
-    stages : tuple of tuple of int
-        Numbers of the accelerators of each pipeline stage, in the order of their tensor-parallel ranks.
-    score : Score
-        What it costs.
-    worst : tuple of tuple of int
-        The worst placement that was tried.
-    worst_score : Score
-        What that costs.
-    tried : int
-        How many were compared, [-]
-    """
-
-    stages: tuple[tuple[int, ...], ...]
+    stages: tuple[tuple[int, ...], ...]  # accelerators of each pipeline stage, in the order of tensor-parallel ranks
     score: Score
-    worst: tuple[tuple[int, ...], ...]
+    worst: tuple[tuple[int, ...], ...]  # worst placement that was tried
     worst_score: Score
-    tried: int
+    tried: int  # placements compared
 
     @property
     def order(self) -> tuple[int, ...]:
-        """The accelerators in the order of ranks."""
+        """Return the accelerators in the order of ranks."""
         return tuple(slot for stage in self.stages for slot in stage)
 
     @property
     def visible_devices(self) -> str:
-        """The order as `CUDA_VISIBLE_DEVICES` wants it, for numbers by PCI address (`CUDA_DEVICE_ORDER=PCI_BUS_ID`)."""
+        """Return the order for `CUDA_VISIBLE_DEVICES` with `CUDA_DEVICE_ORDER=PCI_BUS_ID`."""
         return ",".join(map(str, self.order))
 
     @property
     def gain(self) -> float:
-        """All-reduce time of the worst placement over that of this one, [-]"""
+        """Return the all-reduce time of the worst placement over that of this one."""
         return self.worst_score.all_reduce / self.score.all_reduce if self.score.all_reduce else 1.0
 
 
 def plan_flows(stages: tuple[tuple[int, ...], ...]) -> dict[str, list[Flow]]:
-    """Return the transfers of a plan: rings inside the groups, hand-overs between the stages.
+    """Return the simultaneous transfers of a plan: `all-reduce` rings in the groups, `hand-over` between stages.
 
-    Returns: `all-reduce` and `hand-over` → transfers that run at the same time; empty kinds are left out.
+    Empty kinds are left out.
 
     Examples
     --------
@@ -484,7 +436,7 @@ def plan_flows(stages: tuple[tuple[int, ...], ...]) -> dict[str, list[Flow]]:
 
 
 def plan_loads(host: Host, stages: tuple[tuple[int, ...], ...]) -> dict[str, list[LinkLoad]]:
-    """Return how loaded each link is in each phase of a plan.
+    """Return the load of each link in each phase of a plan.
 
     Examples
     --------
@@ -498,14 +450,10 @@ def plan_loads(host: Host, stages: tuple[tuple[int, ...], ...]) -> dict[str, lis
 def score_placement(
     host: Host, stages: tuple[tuple[int, ...], ...], *, message_bytes: Bytes, fits: LinkFits | None = None
 ) -> Score:
-    """Return what a placement costs.
+    """Return the cost of a placement.
 
-    - `message_bytes`: What one all-reduce sums and one hand-over passes on.
-    - `fits`: Fitted constants; by default those of the data folder.
-
-    Notes
-    -----
-    All groups and all hand-overs run at once, as they do when the pipeline is full; the two kinds do not meet.
+    `message_bytes` of one all-reduce and of one hand-over. All groups and all hand-overs run at once, as with a full
+    pipeline; the two kinds do not meet.
 
     Examples
     --------
@@ -524,7 +472,7 @@ def score_placement(
 
 
 def _group_times(host: Host, stages: tuple[tuple[int, ...], ...], message: float, fits: LinkFits) -> list[float]:
-    """Return the time of an all-reduce in each group while all groups do theirs, [s]."""
+    """Return the time of an all-reduce in each group while all groups run theirs [s]."""
     width = len(stages[0])
     links = [_link(host, width, stage, fits) for stage in stages]
     if width > 1 and links[0].kind == "pcie":
@@ -539,7 +487,7 @@ def _known_link(host: Host, width: int, stage: tuple[int, ...]) -> LinkClass:
 
 
 def _link(host: Host, width: int, stage: tuple[int, ...], fits: LinkFits) -> LinkClass:
-    """Return the links of a group; remembered for the constants of the data folder."""
+    """Return the links of a group; cached for the shipped constants."""
     if fits is load_link_fits():
         return _known_link(host, width, stage)
     return link_for_group(host, width, fits=fits, members=stage)
@@ -548,11 +496,10 @@ def _link(host: Host, width: int, stage: tuple[int, ...], fits: LinkFits) -> Lin
 def place(
     host: Host, *, tp: int, pp: int = 1, message_bytes: Bytes = 12288.0 * 64, fits: LinkFits | None = None
 ) -> Placement:
-    """Choose which accelerators form the groups and stages of a layout, and in which order.
+    """Choose the accelerators of the groups and stages of a layout on one node, and their order.
 
-    - `host`: The machine; one node of it is used.
-    - `message_bytes`: What one all-reduce sums; by default 64 tokens of 6144 BF16 values.
-    - `fits`: Fitted constants; by default those of the data folder.
+    Every cut into equal groups that respects the machine's tree is scored: a layout is as fast as the all-reduce of its
+    slowest group, then as its slowest hand-over. `message_bytes` defaults to 64 tokens of 6144 BF16 values.
 
     Examples
     --------
@@ -570,7 +517,7 @@ def place(
     for stages in _candidates(count, tp, pp):
         times = _group_times(host, stages, message_bytes, constants)
         compared.append(((max(times), sum(times)), stages))
-    # Hand-overs decide only between cuts whose groups are equally fast.
+    # hand-overs decide only between cuts whose groups are equally fast
     least, most = min(compared, key=lambda item: item[0])[0], max(compared, key=lambda item: item[0])
     tied = [stages for cost, stages in compared if cost[0] <= least[0] * 1.001 and cost[1] <= least[1] * 1.001][:_TIES]
     scored = [(score_placement(host, stages, message_bytes=message_bytes, fits=constants), stages) for stages in tied]
@@ -630,29 +577,11 @@ def _ring_orders(members: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
     )
 
 
-# Named conditions of a machine that change what its links do, each with the cost that was measured.
-#
-# Words and figures are not typed here: `hardware_db/link_conditions.toml` describes each condition and points at
-# pairs of
-# rows of the ledger, one with it and one without.
-
-
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A state of a machine, what it does, and how to leave it.
+    """Named state of a machine that changes its links, from `hardware_db/link_conditions.toml`.
 
-    Parameters
-    ----------
-    name : str
-        Its name in reports.
-    effect : str
-        What it does to which transfers.
-    remedy : str
-        What to change.
-    pairs : tuple of (str, str)
-        Rows of `pcie-topologies.csv`: (with the condition, without it).
-    source : str
-        Where it is described.
+    `pairs` are rows of `pcie-topologies.csv`, each (with the condition, without it); the costs are read from there.
     """
 
     name: str
@@ -664,7 +593,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCost:
-    """One measurement with a condition beside the same one without it; `ratio` is with over without, [-]."""
+    """Measurement with a condition and without it; `ratio` is with over without."""
 
     what: str
     unit: str
@@ -676,7 +605,7 @@ class MeasuredCost:
 
 @cache
 def named_conditions() -> tuple[Condition, ...]:
-    """Return all named conditions, from `hardware_db/link_conditions.toml`.
+    """Return all named conditions.
 
     Examples
     --------
@@ -703,7 +632,7 @@ def _ledger() -> dict[str, dict[str, str]]:
 
 
 def measured_cost(condition: Condition) -> list[MeasuredCost]:
-    """Return what a condition cost where it was measured.
+    """Return the measured costs of a condition.
 
     Examples
     --------

@@ -1,1 +1,1 @@
-"""Weights in host memory: what is computed there, what is streamed, and how long it takes."""
+"""Weights in host memory: work on the host, streaming, and their time."""

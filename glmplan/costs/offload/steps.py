@@ -1,4 +1,4 @@
-"""Steps with a part of the weights in host memory: computed there, or streamed to the accelerators."""
+"""Step models of machines with weights in host memory, or with one memory for processor and accelerator."""
 
 from __future__ import annotations
 
@@ -21,7 +21,16 @@ from glmplan.costs.offload.work import (
 from glmplan.costs.points import StepPoints
 from glmplan.costs.step.model import FrontPoints, StepTime, routed_share, step_times
 from glmplan.errors import UnknownFact
-from glmplan.units import BytesPerSecond, BytesPerSecondArray, Ratio, Seconds, SecondsArray, Tokens, TokensArray
+from glmplan.units import (
+    BytesArray,
+    BytesPerSecond,
+    BytesPerSecondArray,
+    Ratio,
+    Seconds,
+    SecondsArray,
+    Tokens,
+    TokensArray,
+)
 
 if TYPE_CHECKING:
     from glmplan.catalog.schema.accelerator import Accelerator
@@ -35,118 +44,83 @@ _COMPONENTS: dict[str, tuple[int, ...]] = {name: (place,) for place, name in enu
 
 @dataclass(frozen=True, slots=True)
 class Offload:
-    """What of a deployment stays in host memory, and who computes it.
+    """Offloaded weights of a deployment, and their use."""
 
-    Attributes
-    ----------
-    placement : Placement
-        The weights, and who computes them while decoding.
-    side : HostSide
-        The host.
-    streams_above : float
-        Prompt tokens of a step above which the weights are streamed and the accelerators compute, [token]
-    """
-
-    placement: Placement
+    placement: Placement  # with the use in decode
     side: HostSide
-    streams_above: float = float("inf")
+    #: of prompts in a step, above which weights are streamed and the accelerators compute
+    streams_above: Tokens = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
 class HostedSteps:
     """Steps of one deployment with weights in host memory.
 
-    Attributes
-    ----------
-    model, checkpoint : ModelSpec, Checkpoint
-        What is served.
-    offload : Offload
-        What is in host memory.
-    part : Accelerator or None
-        The accelerator; None for a machine without one.
-    count : int
-        Accelerators, which share the work evenly, [-]
-    fit : OffloadFit, optional
-        Constants; those shipped by default.
-    kv : str
-        KV cache format.
-    tokens_per_request : float
-        Tokens that a decoding request computes in a step, [token]
-
-    Notes
-    -----
-    The front end costs nothing of its own: no run with weights in host memory tells its time apart. Not modelled:
-    layouts; the accelerators share all work evenly.
+    The front end has no cost of its own: no run with weights in host memory shows its time. Not modelled: layouts; the
+    accelerators share all work evenly.
     """
 
     model: ModelSpec
     checkpoint: Checkpoint
     offload: Offload
-    part: Accelerator | None
-    count: int
-    fit: OffloadFit | None = None
-    kv: str = "bf16"
-    tokens_per_request: float = 1.0
+    part: Accelerator | None  # accelerator; None: a machine without one
+    count: int  # accelerators
+    fit: OffloadFit | None = None  # None: the shipped constants
+    kv: str = "bf16"  # KV cache format
+    tokens_per_request: Tokens = 1.0  # computed by a decoding request in a step
 
     @property
     def components(self) -> Mapping[str, tuple[int, ...]]:
-        """What a step is made of."""
+        """Return the components of a step."""
         return _COMPONENTS
 
     @property
     def times_prompts(self) -> bool:
-        """Prompts are timed by the rates of the processor or of the links."""
+        """Return True: prompts are timed by the rates of the processor or of the links."""
         return True
 
     def work(self, points: StepPoints) -> OffloadWork:
-        """Bytes and FLOP of steps, which no constant changes.
-
-        Returns: (n,) arrays, [B] and [FLOP].
-        """
+        """Return bytes and FLOP of steps, which no constant changes."""
         return offload_work(
             self.model, self.checkpoint, self.offload.placement, points, tokens_per_request=self.tokens_per_request,
             kv=self.kv,
         )  # fmt: skip
 
     def costs(self, work: OffloadWork, prompt: TokensArray) -> SecondsArray:
-        """Time of steps by what takes it."""
+        """Return the time of each component of steps."""
         away = self.offload
         given = {"count": self.count, "fit": self.fit}
-        found = offload_step_seconds(work, away.side, self.part, mode=away.placement.mode, **given)  # type: ignore[arg-type]
+        result = offload_step_seconds(work, away.side, self.part, mode=away.placement.mode, **given)  # type: ignore[arg-type]
         streams = prompt > away.streams_above
         if np.any(streams):
             streamed = offload_step_seconds(work, away.side, self.part, mode="stream", **given)  # type: ignore[arg-type]
-            found = np.where(streams[:, None], streamed, found)
-        return found
+            result = np.where(streams[:, None], streamed, result)
+        return result
 
     def least(self, points: StepPoints) -> SecondsArray:
-        """Return the least time of steps: the longer of reading the accelerators' bytes and the processors'.
+        """Return the lower bound of steps: the longer of reading the accelerators' bytes and the processors'.
 
-        Returns: At data-sheet bandwidths; weights that are streamed to the accelerators are left out.
+        At data-sheet bandwidths, without weights that are streamed.
         """
         work, away = self.work(points), self.offload
         routed = routed_share(self.model, points, self.tokens_per_request)
-        found: np.ndarray = np.zeros_like(work.own_bytes)
+        result: np.ndarray = np.zeros_like(work.own_bytes)
         if self.part is not None:
             read = work.own_bytes * routed + work.cache_bytes
-            found = read / (max(self.count, 1) * self.part.need("memory_bandwidth"))
+            result = read / (max(self.count, 1) * self.part.need("memory_bandwidth"))
         if away.placement.mode == "cpu":
             computed = np.asarray(points.prefill_tokens) <= away.streams_above
-            found = np.maximum(found, computed * work.host_bytes * routed / away.side.bandwidth)
-        return found
+            result = np.maximum(result, computed * work.host_bytes * routed / away.side.bandwidth)
+        return result
 
     def times(self, points: StepPoints, front: FrontPoints | None = None) -> StepTime:
-        """Time of steps.
-
-        - `front`: Work of the front end, which costs nothing here.
-        - Returns: (n,) seconds [s] and (n, 6) shares [-].
-        """
+        """Return the time of steps; the front end costs nothing here."""
         return step_times(self.costs(self.work(points), np.asarray(points.prefill_tokens, dtype=float)))
 
     def link_rate(self, points: StepPoints) -> BytesPerSecondArray:
-        """Bytes that cross the links of the accelerators during steps.
+        """Return the bytes that cross the accelerators' links during steps, all accelerators together.
 
-        Returns: All accelerators together: weights that are streamed, else activations to the host and back.
+        Weights that are streamed, else activations to the host and back.
         """
         work = self.work(points)
         tokens = points.decode_requests * self.tokens_per_request + points.prefill_tokens
@@ -158,45 +132,33 @@ class HostedSteps:
         return result
 
     def with_fit(self, fit: OffloadFit) -> HostedSteps:
-        """The same steps with other constants."""
+        """Return the same steps with other constants."""
         return replace(self, fit=fit)
 
 
-#: bytes of an activation that crosses PCIe to the host and back, BF16 [B]
+#: bytes of an activation that crosses PCIe to the host and back, BF16
 _ACTIVATION = 2.0
 
 
-# Steps of machines with one memory for processor and accelerator, where no matrix rate is published.
-#
-# Decoding is decided by bytes there; prompts, which arithmetic decides, cannot be timed.
+# One memory for processor and accelerator, no published matrix rate: bytes decide decode; prompts, decided by
+# arithmetic, have no time.
 
 _COMPONENTS_ONE_MEMORY_STEPS = {"launch": (0,), "weights": (1,), "cache": (2,)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OneMemoryWork:
-    """What decides the time of steps; fields are (n,) arrays.
+    """Work that decides the time of steps."""
 
-    Attributes
-    ----------
-    layers : array
-        Layers that are launched, [-]
-    weights, cache : array
-        What is read, [B]
-    """
-
-    layers: np.ndarray
-    weights: np.ndarray
-    cache: np.ndarray
+    layers: np.ndarray  # launched
+    weights: BytesArray  # read
+    cache: BytesArray  # read
 
 
 def one_memory_work(
     model: ModelSpec, checkpoint: Checkpoint, points: StepPoints, *, tokens_per_request: Tokens = 1.0, kv: str = "bf16"
 ) -> OneMemoryWork:
-    """Bytes and layers of steps.
-
-    - `tokens_per_request`: Tokens that a decoding request computes in a step.
-    - Returns: (n,) arrays, [B] and [-].
+    """Return bytes and layers of steps.
 
     Examples
     --------
@@ -215,12 +177,10 @@ def one_memory_work(
 def one_memory_costs(
     work: OneMemoryWork, *, bandwidth: BytesPerSecond, share: Ratio, layer_seconds: Seconds
 ) -> SecondsArray:
-    """Time of steps by what takes it.
+    """Return the time of each component of steps.
 
-    Notes
-    -----
-    Several machines hold stages of the model, so a single stream reads one memory after the other: their number does
-    not change the time. Not modelled: hand-over between machines, tensor parallelism over Thunderbolt.
+    With stages on several machines a single stream reads one memory after the other: their number does not change the
+    time. Not modelled: hand-over between machines, tensor parallelism over Thunderbolt.
 
     Examples
     --------
@@ -234,61 +194,40 @@ def one_memory_costs(
 
 @dataclass(frozen=True, slots=True)
 class OneMemorySteps:
-    """Steps of one deployment on a machine with one memory.
-
-    Attributes
-    ----------
-    model, checkpoint : ModelSpec, Checkpoint
-        What is served.
-    part : Accelerator
-        The machine.
-    fit : OffloadFit
-        Constants.
-    kv : str
-        KV cache format.
-    tokens_per_request : float
-        Tokens that a decoding request computes in a step, [token]
-    """
+    """Steps of one deployment on a machine with one memory; `part` is the machine."""
 
     model: ModelSpec
     checkpoint: Checkpoint
     part: Accelerator
     fit: OffloadFit
     kv: str = "bf16"
-    tokens_per_request: float = 1.0
+    tokens_per_request: Tokens = 1.0  # computed by a decoding request in a step
 
     @property
     def components(self) -> Mapping[str, tuple[int, ...]]:
-        """What a step is made of."""
+        """Return the components of a step."""
         return _COMPONENTS_ONE_MEMORY_STEPS
 
     @property
     def times_prompts(self) -> bool:
-        """No matrix rate is published."""
+        """Return False: no matrix rate is published."""
         return False
 
     def work(self, points: StepPoints) -> OneMemoryWork:
-        """Bytes of steps, which no constant changes.
-
-        Returns: (n,) arrays, [B] and [-].
-        """
+        """Return the bytes of steps, which no constant changes."""
         return one_memory_work(
             self.model, self.checkpoint, points, tokens_per_request=self.tokens_per_request, kv=self.kv
         )
 
     def least(self, points: StepPoints) -> SecondsArray:
-        """Return the least time of steps: their bytes at the data-sheet bandwidth."""
+        """Return the lower bound of steps: their bytes at the data-sheet bandwidth."""
         work = self.work(points)
         read = work.weights * routed_share(self.model, points, self.tokens_per_request) + work.cache
         least: np.ndarray = read / self.part.need("memory_bandwidth")
         return least
 
     def times(self, points: StepPoints, front: FrontPoints | None = None) -> StepTime:
-        """Time of steps of decoding.
-
-        - `front`: Work of the front end, which costs nothing here.
-        - Returns: (n,) seconds [s] and (n, 3) shares [-].
-        """
+        """Return the time of decode steps; the front end costs nothing here."""
         if np.any(np.asarray(points.prefill_tokens) > 0):
             raise UnknownFact(f"no matrix rate of {self.part.full_name} is published: prompts cannot be timed")
         return step_times(

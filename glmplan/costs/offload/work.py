@@ -1,4 +1,8 @@
-"""What a step does when some weights are in host memory: bytes and FLOP of the host, and of the accelerators."""
+"""Compute steps with a part of the weights in host memory.
+
+The CPU computes offloaded weights, or they are streamed to the accelerators in every step. Step time is the
+accelerators' time plus the host's time. Structure is looped over; points are arrays.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,18 @@ from glmplan.costs.blocks.kinds import mixer_of, routed_of
 from glmplan.costs.blocks.stack import segments, tensor_format, vocabulary_tensors
 from glmplan.costs.points import StepPoints
 from glmplan.errors import SpecError, UnknownFact
-from glmplan.units import Bytes, BytesArray, Ratio, SecondsArray, Tokens, parse_quantity
+from glmplan.units import (
+    Bytes,
+    BytesArray,
+    BytesPerSecond,
+    FlopArray,
+    FlopPerSecond,
+    Ratio,
+    Seconds,
+    SecondsArray,
+    Tokens,
+    parse_quantity,
+)
 
 if TYPE_CHECKING:
     from glmplan.catalog.schema.accelerator import Accelerator
@@ -41,29 +56,19 @@ __all__ = [
 ]
 
 
-#: what is in host memory: a share of the experts of each layer, whole expert blocks of a share of the layers, or
-#: whole layers with their attention
+#: unit of offloading: a share of the experts of each layer, whole expert blocks of a share of the layers, or whole
+#: layers with their attention
 Unit = Literal["experts", "expert-layers", "layers"]
-#: ``cpu`` computes there; ``stream`` copies all offloaded weights in each step; ``touched`` copies only what the step
-#: reads (reads of host memory over PCIe, as with unified addressing)
+#: ``cpu`` computes there; ``stream`` copies all offloaded weights in each step; ``touched`` copies only weights that
+#: the step reads (reads of host memory over PCIe, as with unified addressing)
 Mode = Literal["cpu", "stream", "touched"]
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What stays in host memory.
+    """Share of the unit in host memory, 0 to 1, and its use."""
 
-    Attributes
-    ----------
-    share : float
-        Share of the unit in host memory, 0 to 1, [-]
-    unit : str
-        ``experts``, ``expert-layers`` or ``layers``.
-    mode : str
-        ``cpu``, ``stream`` or ``touched``.
-    """
-
-    share: float
+    share: Ratio
     unit: Unit = "experts"
     mode: Mode = "cpu"
 
@@ -74,38 +79,18 @@ class Placement:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OffloadWork:
-    """Work of a step, split between host and accelerators; fields are (n,) arrays unless said otherwise.
+    """Work of a step, split between host and accelerators; arrays are (n,)."""
 
-    Attributes
-    ----------
-    host_bytes : array
-        Offloaded weights that the step reads, [B]
-    host_flop, host_prompt_flop : array
-        FLOP on them for decoding requests and for prompts, [FLOP]
-    held_bytes : array
-        Offloaded weights altogether, 0 where there is no step, [B]
-    host_layers : float
-        Layers that involve the host, [-]
-    own_bytes, cache_bytes : array
-        Weights and cache that the accelerators read, all of them together, [B]
-    own_flop : array
-        FLOP of the accelerators, [FLOP]
-    layers : array
-        Layers that are launched, 0 where there is no step, [-]
-    compute : str
-        Precision that the format of the largest matrices is meant for.
-    """
-
-    host_bytes: np.ndarray
-    host_flop: np.ndarray
-    host_prompt_flop: np.ndarray
-    held_bytes: np.ndarray
-    host_layers: float
-    own_bytes: np.ndarray
-    cache_bytes: np.ndarray
-    own_flop: np.ndarray
-    layers: np.ndarray
-    compute: str = "bf16"
+    host_bytes: BytesArray  # offloaded weights that the step reads
+    host_flop: FlopArray  # on them, decoding requests
+    host_prompt_flop: FlopArray  # on them, prompts
+    held_bytes: np.ndarray  # all offloaded weights [B], 0 where there is no step
+    host_layers: float  # layers that involve the host
+    own_bytes: BytesArray  # weights that the accelerators read, all of them together
+    cache_bytes: BytesArray  # cache that they read
+    own_flop: FlopArray
+    layers: np.ndarray  # launched layers, 0 where there is no step
+    compute: str = "bf16"  # precision of the format of the largest matrices
 
 
 def offload_work(
@@ -119,14 +104,14 @@ def offload_work(
 ) -> OffloadWork:
     """Split the work of a step between host and accelerators.
 
-    - `points`: What the steps hold; rows without requests and prompt tokens are no steps and do nothing.
-    - `tokens_per_request`: Tokens that a decoding request computes in a step: one more than are drafted.
+    `points` without requests and prompt tokens do nothing. `tokens_per_request`: tokens that a decoding request
+    computes in a step, speculative ones plus one.
 
     Notes
     -----
     A step of ``t`` tokens visits the experts that `glmplan.costs.blocks.feed_forward.distinct_experts` expects. The
-    prompt tokens of a step are taken as one prompt. Not modelled: experts chosen for the accelerator because they are
-    busy, sparse latent attention (all keys are read), prompts that requests share, the passes of a draft model.
+    prompt tokens of a step count as one prompt. Not modelled: popular experts on the accelerator, sparse latent
+    attention (all keys are read), prompts that requests share, the passes of a draft model.
 
     Examples
     --------
@@ -139,7 +124,7 @@ def offload_work(
     (58.0, 40.9)
     """
     columns = (points.decode_requests, points.decode_context, points.prefill_tokens, points.prefill_context)
-    requests, context, prompt, keys = np.broadcast_arrays(*(np.asarray(one, dtype=float) for one in columns))
+    requests, context, prompt, keys = np.broadcast_arrays(*(np.asarray(column, dtype=float) for column in columns))
     decode = requests * tokens_per_request
     tokens = decode + prompt
     some, prompts = np.minimum(tokens, 1.0), np.minimum(prompt, 1.0)
@@ -175,7 +160,7 @@ def offload_work(
     cache_bytes = zero
     for name, count in model.runs:
         values, seen, read = mixer_of(model.layers[name]).token_core(context, keys)
-        # the tokens of a request, and those of a prompt, read its cache once together
+        # the tokens of a request, or of a prompt, read its cache once together
         cached = count * (requests * values[0] + prompts * values[1]) * kv_format(kv).bytes
         host_bytes, cache_bytes = host_bytes + away * cached, cache_bytes + (1.0 - away) * cached
         host_flop, host_prompt = host_flop + away * count * seen * decode, host_prompt + away * count * read * prompt
@@ -195,10 +180,7 @@ def offload_work(
 
 
 def share_of_bytes(model: ModelSpec, checkpoint: Checkpoint, host_bytes: Bytes) -> Ratio:
-    """Share of the routed experts that makes up a number of bytes.
-
-    - `host_bytes`: Weights that are to stay in host memory.
-    - Returns: The share; 1 where all experts are less than that.
+    """Return the share of the routed experts that `host_bytes` are; 1 where all experts are less.
 
     Examples
     --------
@@ -212,88 +194,40 @@ def share_of_bytes(model: ModelSpec, checkpoint: Checkpoint, host_bytes: Bytes) 
     return min(host_bytes / max(float(every.held_bytes[0]), 1.0), 1.0)
 
 
-# The host beside accelerators: what its memory, cores and links offer to weights that it holds.
-
-
 @dataclass(frozen=True, slots=True)
 class HostSide:
-    """The host as the offloaded part sees it.
+    """Host as the offloaded weights see it."""
 
-    Attributes
-    ----------
-    bandwidth : float
-        Data-sheet memory bandwidth of all sockets, [B/s]
-    sockets : int
-        CPU packages, [-]
-    cores : int or None
-        Cores that compute, all sockets; None leaves the CPU's rate out, [-]
-    link : float
-        Payload that all accelerators together get from host memory, [B/s]; 0 without accelerators
-    kernel : str
-        ``amx``, ``avx512`` or ``generic``, see `glmplan.catalog.schema.host.HostKernel`.
-    numa_aware : bool
-        Whether the engine keeps the weights of each socket's work in its own memory.
-    """
-
-    bandwidth: float
+    bandwidth: BytesPerSecond  # data-sheet memory bandwidth of all sockets
     sockets: int = 1
-    cores: int | None = None
-    link: float = 0.0
-    kernel: str = "avx512"
-    numa_aware: bool = True
+    cores: int | None = None  # that compute, all sockets; None ignores the CPU's rate
+    link: BytesPerSecond = 0.0  # payload from host memory to all accelerators together; 0 without accelerators
+    kernel: str = "avx512"  # ``amx``, ``avx512`` or ``generic``, see `glmplan.catalog.schema.host.HostKernel`
+    numa_aware: bool = True  # True: the engine keeps the weights of each socket's work in its own memory
 
 
 @dataclass(frozen=True, slots=True)
 class OffloadFit:
-    """Fitted constants of offloading.
+    """Fitted constants of offloading."""
 
-    Attributes
-    ----------
-    host_bandwidth : float
-        Share of the data-sheet bandwidth of one socket that decoding reaches, [-]
-    next_socket : float
-        What each further socket adds, against the first, [-]
-    layer_seconds : float
-        Launch, hand-over and wait of one layer, [s]
-    core_rate : dict of str to float
-        FLOP rate of a core while decoding, by kernel, [FLOP/s]
-    prefill_core_rate : dict of str to float
-        FLOP rate of a core on many tokens, by kernel, [FLOP/s]
-    copy : float
-        Share of the host's data-sheet bandwidth at which weights are made ready for streaming, [-]
-    accelerator_bandwidth, accelerator_cache, accelerator_flop : float
-        Share of the accelerator's peaks reached by weights, by the KV cache and by FLOP, [-]
-    unified_bandwidth : float
-        Share of the bandwidth that decoding reaches on a machine with one memory, [-]
-    unified_layer_seconds : float
-        Launch of one layer there, [s]
-    intervals : dict of str to (float, float)
-        ``decode``, ``prefill``, ``unified`` → 90 % interval of measured over predicted on machines left out, in
-        logarithms.
-    machines : dict of str to dict of str to (float, float)
-        Machine → kind → what its runs differ from the model by, and the half-width of a 90 % interval beside it, in
-        logarithms; empty for machines that were never measured.
-    """
-
-    host_bandwidth: float
-    next_socket: float
-    layer_seconds: float
-    core_rate: dict[str, float]
-    prefill_core_rate: dict[str, float]
-    copy: float
-    accelerator_bandwidth: float
-    accelerator_cache: float
-    accelerator_flop: float
-    unified_bandwidth: float
-    unified_layer_seconds: float
+    host_bandwidth: Ratio  # share of the data-sheet bandwidth of one socket in decode
+    next_socket: Ratio  # gain of each further socket, relative to the first
+    layer_seconds: Seconds  # launch, hand-over and wait of one layer
+    core_rate: dict[str, FlopPerSecond]  # of a core in decode, by kernel
+    prefill_core_rate: dict[str, FlopPerSecond]  # of a core on many tokens, by kernel
+    copy: Ratio  # share of the host's data-sheet bandwidth at which weights are prepared for streaming
+    accelerator_bandwidth: Ratio  # share of the accelerator's peak for weights
+    accelerator_cache: Ratio  # for the KV cache
+    accelerator_flop: Ratio
+    unified_bandwidth: Ratio  # share of the bandwidth in decode on a machine with one memory
+    unified_layer_seconds: Seconds  # launch of one layer there
+    #: ``decode``, ``prefill``, ``unified``: 90 % interval of log(measured / predicted) on held-out machines
     intervals: dict[str, tuple[float, float]]
+    #: by machine and kind: mean log(measured / predicted), half-width of its 90 % interval; only measured machines
     machines: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
 
     def of_machine(self, name: str, kind: str) -> tuple[float, float, float]:
-        """Correction and interval of measured over predicted rates.
-
-        Returns: Correction, lower and upper end around it, in logarithms.
-        """
+        """Return correction of log(measured / predicted), and its lower and upper bound."""
         known = self.machines.get(name, {}).get(kind)
         if known is None:
             return 0.0, *self.intervals[kind]
@@ -337,13 +271,9 @@ def load_offload_fit() -> OffloadFit:
 
 
 def host_side(host: Host, count: int, *, cores: int | None = None, kernel: str = "avx512") -> HostSide:
-    """What a machine offers to weights in its memory.
+    """Return the host side of a machine.
 
-    `cores`: Cores that compute; by default all of the host's sockets, unknown if they are.
-
-    Notes
-    -----
-    A machine with one memory for CPU and accelerator has nothing to offload; it is predicted as the part that it is.
+    `cores` defaults to those of all sockets. A machine with one memory for CPU and accelerator has nothing to offload.
 
     Examples
     --------
@@ -368,21 +298,15 @@ def host_side(host: Host, count: int, *, cores: int | None = None, kernel: str =
     return HostSide(bandwidth, len(host.sockets), cores or total, link, kernel)
 
 
-# Weights in host memory: computed there by the CPU, or streamed to the accelerators in every step.
-#
-# The step is the accelerators' part plus the host's part. Structure is looped over; points are arrays.
-
-#: what takes the time of a step, in the order of the columns of `offload_step_seconds`
+#: components of the step time, in the order of the columns of `offload_step_seconds`
 COSTS: tuple[str, ...] = ("launch", "weights", "cache", "compute", "host", "links")
 
 
 def host_seconds(work: OffloadWork, side: HostSide, *, mode: Mode, fit: OffloadFit) -> SecondsArray:
-    """Time that the offloaded part takes on the host, and on the links of the accelerators.
+    """Return the time of offloaded weights on the host, and on the accelerators' links.
 
-    Notes
-    -----
-    On the CPU: bytes over the reached bandwidth or FLOP over the cores' rate, whichever takes longer; prompts multiply
-    matrices instead of vectors and have a rate of their own. Streamed: the host makes the weights ready, then the
+    On the CPU: bytes over the reached bandwidth or FLOP over the cores' rate, whichever is longer; prompts multiply
+    matrices instead of vectors and have a rate of their own. Streamed: the host prepares the weights, then the
     accelerators fetch them over their links, all at once. Not modelled: a second copy of the weights in another
     socket's memory, pageable memory.
 
@@ -410,23 +334,18 @@ def host_seconds(work: OffloadWork, side: HostSide, *, mode: Mode, fit: OffloadF
 
 
 def moved_bytes(work: OffloadWork, mode: Mode) -> BytesArray:
-    """Weights that cross the links in a step."""
+    """Return the weights that cross the links in a step."""
     return {"cpu": 0.0 * work.host_bytes, "stream": work.held_bytes, "touched": work.host_bytes}[mode]
 
 
 def accelerator_seconds(
     work: OffloadWork, part: Accelerator | None, *, count: int, mode: Mode, fit: OffloadFit
 ) -> SecondsArray:
-    """Time that the accelerators take for what they hold, and for what is streamed to them.
+    """Return the accelerators' time for weights, cache and arithmetic; 0 without accelerator.
 
-    - `part`: The part; None for a machine without one, 0 s then.
-    - Returns: For weights, for the cache and for arithmetic; where arithmetic takes longer than reading it hides the
-      other two, which are then 0.
-
-    Notes
-    -----
-    A roofline with one share for each peak: this part of a hybrid step is small, and the parts that hybrid machines
-    use were not measured kernel by kernel. A part without a published matrix rate counts bytes only.
+    Where arithmetic takes longer it hides the other two, which are then 0. A roofline with one share for each peak:
+    this component of a hybrid step is small, and the accelerators of hybrid machines were not measured kernel by
+    kernel. Without a published matrix rate only bytes count.
     """
     nothing = np.zeros_like(work.own_bytes)
     if part is None:
@@ -442,7 +361,7 @@ def accelerator_seconds(
     flop = work.own_flop + streamed * (work.host_flop + work.host_prompt_flop)
     arithmetic = flop / (max(count, 1) * fit.accelerator_flop * peak)
     hidden = arithmetic > weights + cache
-    return np.stack([np.where(hidden, 0.0, one) for one in (weights, cache)] + [np.where(hidden, arithmetic, 0.0)], 1)
+    return np.stack([np.where(hidden, 0.0, item) for item in (weights, cache)] + [np.where(hidden, arithmetic, 0.0)], 1)
 
 
 def offload_step_seconds(
@@ -454,15 +373,10 @@ def offload_step_seconds(
     mode: Mode = "cpu",
     fit: OffloadFit | None = None,
 ) -> SecondsArray:
-    """Time of steps with a part of the weights in host memory, by what takes it.
+    """Return the time of steps with offloaded weights, one column for each of `COSTS`; their sum is the step.
 
-    - `part`: The accelerator; None for a machine without one.
-    - Returns: One column for each of `COSTS`; the step takes their sum.
-
-    Notes
-    -----
-    Layers follow each other, so host and accelerators take turns and the times add up. Streaming with a prompt behind
-    it overlaps in part; the measured runs fit a sum better than a maximum.
+    Layers follow each other, so host and accelerators alternate and the times add up [1]_. Streaming with a prompt
+    behind it overlaps in part; the measured runs fit a sum better than a maximum.
 
     References
     ----------

@@ -1,1 +1,1 @@
-"""The time of one engine step: structure, work, collectives, the host's part, and their sum."""
+"""Time of one engine step: structure, kernel work, and the model that adds the host and the engine."""

@@ -1,9 +1,9 @@
-"""How many tokens a speculative step yields when nobody measured it: the shipped prior and its spread.
+"""Return the tokens of a speculative step without a measurement: the shipped prior and its spread.
 
-A chain of ``k`` drafted tokens of which the i-th is accepted with chance ``p_i``, given that those before it were,
-yields ``1 + p_1 + p_1 p_2 + … + p_1⋯p_k`` tokens. The logit of ``p_i`` is a sum of effects of the draft method, the
-model's family, the kind of text and the branches of a drafted tree, less ``decay · ln i``: later tokens are guessed
-worse. What was never measured adds its spread.
+A chain of ``k`` speculative tokens, the i-th accepted with chance ``p_i`` after those before it, yields ``1 + p_1 + p_1
+p_2 + … + p_1⋯p_k`` tokens. The logit of ``p_i`` is a sum of effects of the draft method, the model's family, the kind
+of text and the branches of a draft tree, less ``decay · ln i``: later tokens are harder to guess. An effect without
+measurement adds its spread.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from glmplan.units import Ratio, TokenCount, Tokens
 
 __all__ = ["EFFECTS", "TEXTS", "acceptance_prior", "branches", "text_kind", "yielded"]
 
-#: groups of effects on the logit of the chance that a drafted token is accepted
+#: groups of effects on the logit of the acceptance
 EFFECTS: tuple[str, ...] = ("method", "family", "text")
 #: kinds of text
 TEXTS: tuple[str, ...] = ("random", "chat", "one prompt")
@@ -37,10 +37,7 @@ _TEXT_WORDS: dict[str, str] = {
 
 
 def text_kind(words: str) -> str:
-    """Kind of text from what a source or a benchmark protocol calls it.
-
-    - `words`: A data set, a protocol or a kind itself.
-    - Returns: One of `TEXTS`; empty when it is not known.
+    """Return the kind of text of a data set or benchmark protocol, one of `TEXTS`; empty: unknown.
 
     Examples
     --------
@@ -52,11 +49,9 @@ def text_kind(words: str) -> str:
 
 
 def yielded(logit: Ratio, draft_tokens: TokenCount, decay: Ratio = 0.0) -> Tokens:
-    """Mean tokens of a step whose drafted tokens form a chain.
+    """Return the mean tokens of a step with a speculative chain, the model's own token included.
 
-    - `logit`: Logit of the chance that the first drafted token is accepted.
-    - `decay`: Fall of the logit with the logarithm of the place in the chain.
-    - Returns: The accepted ones and the one the model adds itself.
+    `logit` of the first acceptance; `decay`: fall of the logit with the logarithm of the position [1]_.
 
     References
     ----------
@@ -74,9 +69,7 @@ def yielded(logit: Ratio, draft_tokens: TokenCount, decay: Ratio = 0.0) -> Token
 
 
 def branches(draft_tokens: TokenCount, verify_tokens: TokenCount) -> Ratio:
-    """Logarithm of the branches of a drafted tree: verified tokens for each of its depth.
-
-    `verify_tokens`: Tokens verified in a step; 0 when they are not known.
+    """Return the logarithm of verified tokens for each depth of a draft tree; 0 verified: unknown.
 
     Examples
     --------
@@ -88,7 +81,7 @@ def branches(draft_tokens: TokenCount, verify_tokens: TokenCount) -> Ratio:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Prior:
-    """The fit: effects by name, their covariance, spreads of what is unknown, what is left, and the decay."""
+    """Fit: effects by name, their covariance, spreads of unknown effects, residual noise, and the decay."""
 
     names: dict[str, int]
     value: np.ndarray
@@ -120,12 +113,10 @@ def acceptance_prior(
     *,
     verify_tokens: TokenCount | None = None,
 ) -> tuple[float, float]:
-    """Tokens that a speculative step yields, with the spread of what is not known of it.
+    """Return the median tokens of a speculative step, and the standard deviation of their logarithm.
 
-    - `method`: ``mtp``, ``eagle3`` or another draft method; empty when it is not known.
-    - `text`: Kind of text, one of `TEXTS` or a data set; empty when it is not known.
-    - `verify_tokens`: Tokens verified in a step, more than the chain and one for a drafted tree.
-    - Returns: Median tokens of a step [token], and the standard deviation of their logarithm [-].
+    Empty `method` or `text`: unknown; `text` may be a data set. `verify_tokens`: more than the chain and one for a
+    draft tree.
 
     Examples
     --------

@@ -1,8 +1,8 @@
-"""What every model of a step time answers, whatever machine it is for.
+"""Compute step times: the interface of all models, and the model of accelerators that hold all weights.
 
-Three answer it: `glmplan.costs.step.model` (kernels, slowed down by what was learnt),
-`glmplan.costs.offload.steps` (weights in host memory) and `glmplan.costs.offload.steps` (one
-memory for processor and accelerator). What a run measures is the same weighted sum of step times for all of them.
+`GpuSteps` turns kernel times and counts into seconds with the fitted effects of the engine.
+`glmplan.costs.offload.steps` has the models of machines with weights in host memory, or with one memory for processor
+and accelerator. Every measured quantity is the same weighted sum of step times in all of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from glmplan.costs.kernels.utilisation import KernelParams
 from glmplan.costs.points import Layout, StepPoints
 from glmplan.costs.step.structure import StepWork
 from glmplan.costs.step.work import KERNELS, SLOTS, step_work
-from glmplan.units import Ratio, SecondsArray, Tokens
+from glmplan.units import Ratio, SecondsArray, Tokens, TokensArray
 
 __all__ = [
     "BOUND",
@@ -46,13 +46,8 @@ __all__ = [
 ]
 
 
-# The time of one engine step: kernel times and counts, turned into seconds by what the engine adds to them.
-#
-# This is the one step-time function of accelerators that hold all weights. `fit`, `predict`, `simulate` and `calibrate`
-# all call it; `glmplan.costs.step.model` says what other machines answer in its place.
-
-#: parameters of the step time; each multiplies one column of the work table.
-#: Counts are multiplied by seconds, kernel times by a slow-down against the kernel measured alone [-].
+#: parameters of the step time; each multiplies one column of the work table: counts by seconds, kernel times by a
+#: slow-down relative to the kernel measured alone [-]
 PARAMETERS: tuple[str, ...] = tuple(f"{slot}_{'seconds' if counted else 'slowdown'}" for slot, counted in (
     ("host", True), ("layer", True), ("moe_layer", True), ("state_layer", True), ("request", True),
     ("activation", False), ("gemm_fixed", False), ("gemm_bytes", False), ("gemm_flop", False),
@@ -61,7 +56,7 @@ PARAMETERS: tuple[str, ...] = tuple(f"{slot}_{'seconds' if counted else 'slowdow
     ("arrival", True), ("prompt_token", True), ("wake", True),
 ))  # fmt: skip
 
-#: what binds: group of parameters → words for people
+#: step-time component → parameters, for users
 COMPONENTS: dict[str, tuple[str, ...]] = {
     "launch": ("host", "layer", "moe_layer", "state_layer", "request", "gemm_fixed", "expert_fixed", "attention_fixed"),
     "weights": ("gemm_bytes", "expert_bytes"),
@@ -74,23 +69,15 @@ COMPONENTS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepTime:
-    """A step time and what it is made of.
+    """Step time and its breakdown."""
 
-    Attributes
-    ----------
-    seconds : (n,) array
-        Time of the step, [s]
-    shares : (n, k) array
-        Share of each part in it; rows add up to 1, [-]. Of accelerators the parts are the 20 `PARAMETERS`, and their
-        shares are also the derivative of the logarithm of the time by the logarithm of the parameter.
-    """
-
-    seconds: np.ndarray
+    seconds: SecondsArray
+    #: (n, k), rows add up to 1; on accelerators of the `PARAMETERS`, where they are also d log(time) / d log(parameter)
     shares: np.ndarray
 
 
 def step_time(work: Mapping[str, np.ndarray] | np.ndarray, log_parameters: np.ndarray) -> StepTime:
-    """Time of each step.
+    """Return the time of each step.
 
     Parameters
     ----------
@@ -126,63 +113,44 @@ def step_time(work: Mapping[str, np.ndarray] | np.ndarray, log_parameters: np.nd
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FrontPoints:
-    """Work of the front end outside of steps; rows with any hold no step.
+    """Work of the front end outside of steps; rows with any hold no step. Arrays are (n,)."""
 
-    Attributes
-    ----------
-    arrivals : (n,) array
-        Requests that arrive, [-]
-    prompt : (n,) array
-        Prompt tokens that are read, [token]
-    pass_tokens : float
-        Tokens computed before a first token, which decides whether the pass replays graphs, [token]
-    wakes : (n,) array or float
-        Requests that find nobody there, [-]
-    """
-
-    arrivals: np.ndarray
-    prompt: np.ndarray
-    pass_tokens: float = 0.0
-    wakes: np.ndarray | float = 0.0
+    arrivals: np.ndarray  # requests that arrive
+    prompt: TokensArray  # read from prompts
+    pass_tokens: Tokens = 0.0  # computed before a first token, which decides if the pass replays graphs
+    wakes: np.ndarray | float = 0.0  # requests that arrive at an idle engine
 
 
 @runtime_checkable
 class StepModel(Protocol):
-    """Seconds of the steps of one deployment, and what they are made of."""
+    """Seconds and breakdown of the steps of one deployment."""
 
     @property
     def components(self) -> Mapping[str, tuple[int, ...]]:
-        """What a step is made of: name → columns of `StepTime.shares`."""
+        """Return component → columns of `StepTime.shares`."""
         ...
 
     @property
     def times_prompts(self) -> bool:
-        """Whether steps with prompts can be timed; else only decoding is answered."""
+        """Return True if steps with prompts have a time; else only decode is predicted."""
         ...
 
     def times(self, points: StepPoints, front: FrontPoints | None = None) -> StepTime:
-        """Time of steps.
-
-        - `front`: Work of the front end beside them; none by default.
-        - Returns: (n,) seconds [s] and (n, k) shares [-].
-        """
+        """Return the time of steps, with the work of the front end beside them."""
         ...
 
 
 @runtime_checkable
 class ReadsMemory(Protocol):
-    """A model of steps that bounds them by the bytes that they read."""
+    """Step model that bounds steps by the bytes that they read."""
 
     def least(self, points: StepPoints) -> SecondsArray:
-        """Return the least time of steps: their bytes at the data-sheet bandwidth."""
+        """Return the lower bound of steps: their bytes at the data-sheet bandwidth."""
         ...
 
 
 def step_times(costs: SecondsArray) -> StepTime:
-    """Seconds and shares from what takes the time of each step.
-
-    - `costs`: Time of each part of a step; parts follow each other.
-    - Returns: The sums, and the share of each part; 0 where there is no step.
+    """Return seconds and shares from the cost components of each step, which add up; shares 0 without a step.
 
     Examples
     --------
@@ -194,23 +162,18 @@ def step_times(costs: SecondsArray) -> StepTime:
     return StepTime(seconds, costs / np.maximum(seconds, 1e-300)[:, None])
 
 
-# Work for an arriving request outside of the steps: what the host launches for its prompt, and what it reads.
-
-
 def prompt_launches(structure: StepWork, *, replayed: bool = False) -> Ratio:
-    """Layers that a host launches for the pass that reads a prompt.
+    """Return the layers that a host launches for the pass over a prompt.
 
-    - `replayed`: Whether piecewise graphs hold all of the pass but attention.
-    - Returns: Layers, counted once more where they have experts and once more where they keep a latent or recurrent
-      state.
+    Counted once more for experts and once more for a latent or recurrent state. `replayed`: piecewise graphs hold all
+    of the pass but attention, which counts once.
 
     Notes
     -----
-    Decoding steps replay a CUDA graph, long prompts do not: their kernels are launched one by one, and the first token
+    Decode steps replay a CUDA graph, long prompts do not: their kernels are launched one by one, and the first token
     waits for the host. One new token takes SGLang 83 ms without a graph and 23 ms with one (sgl-project/sglang pull
     request 12160, tested with DeepSeek-V3), about 0.46 ms for each of 180 counts; a short prompt of Qwen3-4B, with 36,
-    takes 16.6 ms (wejoncy/sfllm pull request 46). Piecewise graphs leave the attention of each layer to the
-    host, which counts once. Not modelled: launches that hide behind the kernels of a long prompt.
+    takes 16.6 ms (wejoncy/sfllm pull request 46). Not modelled: launches hidden by the kernels of a long prompt.
 
     Examples
     --------
@@ -233,23 +196,16 @@ def _launched(kind: LayerKind) -> float:
 
 
 def front_work(table: np.ndarray, front: FrontPoints, launches: np.ndarray | float) -> np.ndarray:
-    """Put the work outside of steps into a table of work.
-
-    - `table`: Work of the steps, [s] or [-].
-    - `front`: The work, (n,) arrays; rows with any hold nothing else.
-    - Returns: The table with these rows replaced, [s] or [-].
-    """
+    """Return the work table with the rows of the front end replaced."""
     any_of_it = (front.arrivals > 0) | (front.prompt > 0) | (np.asarray(front.wakes) > 0)
-    found = np.where(any_of_it[:, None], 0.0, table)
-    found[:, SLOTS.index("arrival")] = front.arrivals * launches
-    found[:, SLOTS.index("prompt_token")] = front.prompt
-    found[:, SLOTS.index("wake")] = front.wakes
-    return found
+    result = np.where(any_of_it[:, None], 0.0, table)
+    result[:, SLOTS.index("arrival")] = front.arrivals * launches
+    result[:, SLOTS.index("prompt_token")] = front.prompt
+    result[:, SLOTS.index("wake")] = front.wakes
+    return result
 
 
-# Steps of accelerators that hold all weights: kernel times and counts, times what was learnt of the engine.
-
-#: parts of a step → columns of the work table; the front end stands outside of steps
+#: component → columns of the work table; the front end is outside of steps
 GPU_COMPONENTS: dict[str, tuple[int, ...]] = {
     name: tuple(SLOTS.index(slot) for slot in slots) for name, slots in COMPONENTS.items() if name != "front end"
 }
@@ -259,43 +215,26 @@ GPU_COMPONENTS: dict[str, tuple[int, ...]] = {
 class GpuSteps:
     """Steps of one deployment on accelerators.
 
-    Attributes
-    ----------
-    structure : StepWork
-        Model, formats, part, link.
-    layout : Layout
-        Parallel degrees, [-]
-    log_parameters : (20,) array
-        Natural logarithms of `glmplan.costs.step.model.PARAMETERS`, [log s] or [-]
-    graph_tokens : int
-        Tokens up to which a pass with prompts is replayed from graphs, [token]
-
-    Notes
-    -----
-    Many deployments at once are computed by `glmplan.prediction.step_models.step_tables`, with the same formulas.
+    `glmplan.prediction.step_models.step_tables` computes many deployments at once with the same formulas.
     """
 
     structure: StepWork
     layout: Layout
-    log_parameters: np.ndarray
-    graph_tokens: int = 0
+    log_parameters: np.ndarray  # natural logarithms of `PARAMETERS`
+    graph_tokens: int = 0  # most tokens of a pass with prompts that is replayed from graphs
 
     @property
     def components(self) -> Mapping[str, tuple[int, ...]]:
-        """What a step is made of."""
+        """Return the components of a step."""
         return GPU_COMPONENTS
 
     @property
     def times_prompts(self) -> bool:
-        """Prompts are timed by their arithmetic."""
+        """Return True: prompts are timed by their arithmetic."""
         return True
 
     def times(self, points: StepPoints, front: FrontPoints | None = None) -> StepTime:
-        """Time of steps.
-
-        - `front`: Work of the front end beside them; none by default.
-        - Returns: (n,) seconds [s] and (n, 20) shares [-].
-        """
+        """Return the time of steps, with the work of the front end beside them."""
         work = step_work(self.structure, layout=self.layout, points=points)
         if front is None:
             return step_time(work, self.log_parameters)
@@ -304,52 +243,51 @@ class GpuSteps:
         return step_time(front_work(table, front, launches), self.log_parameters)
 
 
-# What a part can do at best: the roofline of a step, below which no time can be.
-
 #: kernel times that the data sheet bounds
 BOUND: tuple[str, ...] = ("gemm_bytes", "gemm_flop", "expert_bytes", "expert_flop", "cache", "prefill_attention")
-#: how many times faster than its memory a part's cache is at most: the largest of the kernel fits [-]
+#: largest ratio of cache to memory bandwidth of the kernel fits
 _CACHE = 8.0
-#: share of the time of routed experts that remains where tokens are routed unevenly and touch fewer of them [-]
+#: share of the routed experts' time that remains with uneven routing, which touches fewer of them
 ROUTED = 0.8
 _PERFECT = KernelParams(floor=0.0, bandwidth=1.0, flop=1.0, sharpness=32.0, cache_gain=_CACHE, cache_bytes=np.inf)
 
 
 class Perfect(StepWork):
-    """Kernels that reach the data sheet: no launch, all of the bandwidth and of the FLOP rate; links are left out."""
+    """Work with kernels at the data-sheet rates: no launch, full bandwidth and FLOP rate, no links."""
 
     counts_links = False
 
     def kernel(self, kernel: str, form: str | KernelRule) -> KernelParams:
-        """Parameters of a kernel at its best."""
+        """Return parameters of a kernel at its best."""
         return _PERFECT
 
     @classmethod
     def of(cls, given: StepWork) -> Perfect:
-        """The same structure with such kernels."""
-        # products are those of the model and its formats, whatever runs them: they are not made a second time
-        return given.shared_with(cls(**{one.name: getattr(given, one.name) for one in fields(StepWork)}))
+        """Return the same structure with such kernels."""
+        # products depend on model and formats alone, so they are not made again
+        return given.shared_with(cls(**{field.name: getattr(given, field.name) for field in fields(StepWork)}))
 
 
-class _Beside(StepWork):
-    """Kernels as they are and, in a second lane, such as reach the data sheet: what both need is computed once."""
+class _WithBound(StepWork):
+    """Work with fitted kernels and, in a second lane, data-sheet kernels; common terms are computed once."""
 
     lanes = (2,)
 
     def kernel(self, kernel: str, form: str | KernelRule) -> KernelParams:
-        """Both sets of parameters of a kernel, each a (2, 1) array."""
-        return _beside(super().kernel(kernel, form))
+        """Return both sets of parameters of a kernel, each a (2, 1) array."""
+        return _with_bound(super().kernel(kernel, form))
 
     @classmethod
-    def of(cls, given: StepWork) -> _Beside:
-        """The same structure with such kernels."""
-        return given.shared_with(cls(**{one.name: getattr(given, one.name) for one in fields(StepWork)}))
+    def of(cls, given: StepWork) -> _WithBound:
+        """Return the same structure with such kernels."""
+        return given.shared_with(cls(**{field.name: getattr(given, field.name) for field in fields(StepWork)}))
 
 
 @remembered(most=1024)
-def _beside(params: KernelParams) -> KernelParams:
+def _with_bound(params: KernelParams) -> KernelParams:
     both: dict[str, Any] = {
-        one.name: np.array([[getattr(params, one.name)], [getattr(_PERFECT, one.name)]]) for one in fields(KernelParams)
+        field.name: np.array([[getattr(params, field.name)], [getattr(_PERFECT, field.name)]])
+        for field in fields(KernelParams)
     }
     return replace(params, **both)
 
@@ -357,24 +295,19 @@ def _beside(params: KernelParams) -> KernelParams:
 def bounded_work(
     structure: StepWork, *, layout: Layout, points: StepPoints
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """The work of steps, and the time that they take at least, in one go.
-
-    - `dict of str to (n,) array`: As `glmplan.costs.step.work.step_work` gives them, [s] or [-].
-    - `(n,) array`: As `least_seconds` gives it, [s].
-    """
+    """Return the work of steps (`step_work`) and their lower bound (`least_seconds`) in one pass."""
     if structure.part.is_processor:
         least = least_seconds(structure, layout=layout, points=points)
         return step_work(structure, layout=layout, points=points), least
-    both = step_work(_Beside.of(structure), layout=layout, points=points)
+    both = step_work(_WithBound.of(structure), layout=layout, points=points)
     least = _least({slot: both[slot][1] for slot in BOUND}, structure, points)
     return {slot: value[0] if slot in KERNELS else value for slot, value in both.items()}, least
 
 
 def routed_share(model: ModelSpec, points: StepPoints, tokens_per_request: Tokens) -> np.ndarray:
-    """Return the share of the expected bytes that a step reads at least.
+    """Return the least share of the expected bytes that a step reads.
 
-    - `tokens_per_request`: Tokens that a decoding request computes in a step.
-    - Returns: 1 for dense models and for a single token, else `ROUTED`: bytes of experts are not told apart here.
+    1 for dense models and for a single token, else `ROUTED`: bytes of experts are not separated here.
     """
     tokens = np.asarray(points.decode_requests) * tokens_per_request + np.asarray(points.prefill_tokens)
     return np.where((tokens > 1.0) & bool(routed_blocks(model)), ROUTED, 1.0)
@@ -388,13 +321,11 @@ def _least(work: dict[str, np.ndarray], structure: StepWork, points: StepPoints)
 
 
 def least_seconds(structure: StepWork, *, layout: Layout, points: StepPoints) -> SecondsArray:
-    """Time that steps take at least: all bytes at the data-sheet bandwidth, all FLOP at the peak rate.
+    """Return the lower bound of step times: all bytes at the data-sheet bandwidth, all FLOP at the peak rate.
 
-    Notes
-    -----
-    Launches, links and the front end are left out, caches of the part may be eight times faster than its memory, and
-    of routed experts a share of 0.8 is kept, but of a single token, whose experts all differ. For processors it is
-    zero: their caches can hold a small model.
+    Launches, links and the front end are left out, caches may be eight times faster than memory, and routed experts
+    count with a share of 0.8, except for a single token, whose experts all differ. Zero for processors: their caches
+    can hold a small model.
     """
     if structure.part.is_processor:
         return np.zeros(np.broadcast(points.decode_requests, points.prefill_tokens).shape)

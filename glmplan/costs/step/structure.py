@@ -1,4 +1,7 @@
-"""What decides the work of a step apart from its points: model, formats, part, link, and the kernels that run."""
+"""Describe a step apart from its points: model, formats, accelerator, links, and the kernels that run.
+
+Kernels of an engine on a processor have no table of single kernels: their form is read from the engine.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from glmplan.costs.blocks.tensor import Tensor
 from glmplan.costs.kernels.utilisation import CollectiveParams, KernelFit, KernelParams, KernelWork, find_kernel_fit
 from glmplan.costs.network.links import LayoutLinks, LinksByPoint
 from glmplan.errors import UnknownFact
-from glmplan.units import FlopPerSecond
+from glmplan.units import Bytes, BytesPerSecond, FlopPerSecond
 
 __all__ = [
     "PROCESSOR_ATTENTION",
@@ -35,41 +38,37 @@ __all__ = [
 ]
 
 
-# Kernels of an engine on a processor, which no table of single kernels covers: their form is read from the engine.
-
 #: shares of the rates that a probe measures with all cores, from prompts of 1 to 64 tokens, F16 weights, one core: a
 #: dense model of 26 M took an EPYC with AVX-512 0.85 ms · (rows + 2.9) and one with AVX2 4.1 ms · (rows + 0.9), one of
 #: 105 M a Xeon with AMX 17 ms + 4.0 ms · rows from six rows on. With the tiles of `tile_rows` that is 0.6, 0.7 and 0.35
-#: of the copy's bandwidth, which adds up with computing (sharpness 1), and 0.8, 0.23 and 0.15 of the product's rate,
-#: because numpy's BLAS takes wider registers than a build for all processors does. The geometric means; their spread is
-#: in `glmplan.calibrate.step.own_site`. Experts are dot products (`ggml-cpu.c`, `ggml_compute_forward_mul_mat_id`): a
-#: row of 26 M took the Xeon 1.2 ms from its caches, of full tiles 1.0 to 1.3
+#: of the copy's bandwidth, added to compute time (sharpness 1), and 0.8, 0.23 and 0.15 of the product's rate, because
+#: numpy's BLAS uses wider registers than a build for all processors. The values are geometric means; their spread is in
+#: `glmplan.calibrate.step.own_site`. Experts are dot products (`ggml-cpu.c`, `ggml_compute_forward_mul_mat_id`): a row
+#: of 26 M took the Xeon 1.2 ms from its caches, a row of full tiles 1.0 to 1.3 ms
 _PRODUCT = KernelParams(floor=2e-6, bandwidth=0.55, flop=0.3, sharpness=1.0)
 PROCESSOR_KERNELS = {"gemm": _PRODUCT, "experts": _PRODUCT}
-#: every other kernel: attention, states; a core of the Xeon read F16 from its second-level cache of 2 MB (`lscpu`)
-#: three times as fast as from memory
+#: other kernels: attention, states; a core of the Xeon read F16 from its second-level cache of 2 MB (`lscpu`) three
+#: times as fast as from memory
 PROCESSOR_ATTENTION = KernelParams(floor=5e-6, bandwidth=0.5, flop=0.2, sharpness=1.0, cache_gain=3.0, cache_bytes=2e6)
 
-#: weights and most rows of a tile of products that stays in 16 registers; 32 registers, which only builds for AVX-512
-#: have, hold six rows (ggml-org/llama.cpp, ggml/src/ggml-cpu/llamafile/sgemm.cpp: `mnpack<4, 3, 4>`, `mnpack<4, 6, 4>`)
+#: weights and most rows of a tile of products that stays in 16 registers; 32 registers, only in builds for AVX-512,
+#: hold six rows (ggml-org/llama.cpp, ggml/src/ggml-cpu/llamafile/sgemm.cpp: `mnpack<4, 3, 4>`, `mnpack<4, 6, 4>`)
 _WEIGHTS, _ROWS = 4.0, 3.0
 
 
 def tile_rows(rows: np.ndarray) -> np.ndarray:
-    """Return as how many rows of full tiles some rows of F16 or BF16 weights count.
+    """Return the rows of full tiles that cost as much as these rows of F16 or BF16 weights.
 
-    Rows are dealt to tiles of at most three, of like size. For each step along the inner dimension a tile widens its
-    rows and four weights to FP32 and multiplies each with each, on the same ports:
-    ``(4n + n + 4·ceil(n/3)) / (4 + 1 + 4/3)`` [1]_.
-
-    Returns: At least as many; between whole numbers along the line.
+    Rows are assigned to tiles of at most three, of similar size. For each step along the inner dimension a tile widens
+    its rows and four weights to FP32 and multiplies each with each, on the same ports: ``(4n + n + 4·ceil(n/3)) / (4 +
+    1 + 4/3)`` [1]_; linear between whole numbers.
 
     Notes
     -----
     Measured on a Xeon from its nearest cache, 1,408 inputs: tiles of one, two and three rows took 1, 1.57 and 2.14 of
     one row's time, by the formula 1, 1.56 and 2.11. Not modelled: tiles of six rows with 32 registers; matrices whose
-    outputs are no multiple of four; tiles of quantised weights, which differ by format (Q8_0 in pairs, Q4_0 packed
-    anew) and are counted by their rows.
+    outputs are no multiple of four; tiles of quantised weights, which differ by format (Q8_0 in pairs, Q4_0 repacked)
+    and are counted by their rows.
 
     References
     ----------
@@ -82,7 +81,7 @@ def tile_rows(rows: np.ndarray) -> np.ndarray:
     """
     below = np.floor(rows)
     each = _WEIGHTS + 1.0
-    at, after = (each * one + _WEIGHTS * np.ceil(one / _ROWS) for one in (below, below + 1.0))
+    at, after = (each * item + _WEIGHTS * np.ceil(item / _ROWS) for item in (below, below + 1.0))
     return np.asarray((at + (rows - below) * (after - at)) / (each + _WEIGHTS / _ROWS))
 
 
@@ -93,13 +92,11 @@ def product_terms(
     *,
     tiled: bool = True,
 ) -> tuple[np.ndarray, ...]:
-    """Return a product's time on a processor: one row runs a kernel of its own, whose time goes with what is fixed.
+    """Return fixed, byte and FLOP time of a product on a processor [s].
 
-    llama.cpp's `llamafile_sgemm` takes two rows or more, one is a dot product for each output. Neither tells of the
-    other: against two rows one took 0.4 of the time on a core with AVX-512 and 0.75 on one with AVX2.
-
-    - `kernel`: From a work to its time by what is fixed, bytes and FLOP, [s].
-    - Returns: What is fixed, what bytes cost and what FLOP cost, [s].
+    One row runs a kernel of its own, whose time counts as fixed: llama.cpp's `llamafile_sgemm` takes two rows or more,
+    one row is a dot product for each output. The two times are unrelated: one row took 0.4 of the time of two on a core
+    with AVX-512 and 0.75 on one with AVX2. `kernel` returns the three times of a work.
 
     Examples
     --------
@@ -120,43 +117,23 @@ def product_terms(
     return (1.0 - more) * alone + more * fixed, more * of_bytes, more * of_flop
 
 
-# Matrices of a layer that run as one product, and those of one format together, which one kernel computes.
-
-#: matrices of shared experts; projections around routed ones are of their class and come before and after them
+#: matrices of shared experts; projections around routed ones have their class and run before and after them
 _SHARED = "mlp.shared_experts"
 
 
 @dataclass(frozen=True)
 class Product:
-    """Matrices of one layer that run as one product: they share input, format and sharding.
+    """Matrices of one layer that run as one product: same input, format and sharding."""
 
-    Attributes
-    ----------
-    tensor : Tensor
-        One of them, for its class and its cut.
-    format : WeightFormat
-        How they are stored.
-    rows, columns : float
-        Outputs and inputs of the product on one rank without tensor parallelism, [-]
-    """
-
-    tensor: Tensor
+    tensor: Tensor  # one of them, for its class and its cut
     format: WeightFormat
-    rows: float
-    columns: float
+    rows: float  # outputs on one rank without tensor parallelism
+    columns: float  # inputs
 
 
 @dataclass(frozen=True, eq=False)
 class Products:
-    """Products of one format, with what their kernel sees of each as a line of an array.
-
-    Attributes
-    ----------
-    format : WeightFormat
-        How their weights are stored.
-    each : tuple of (Product, int)
-        Product, and how often it runs, [-]
-    """
+    """Products of one format with their number of runs; arrays are (k, 1), one line for each product."""
 
     format: WeightFormat
     each: tuple[tuple[Product, int], ...]
@@ -166,33 +143,31 @@ class Products:
 
     @cached_property
     def rows(self) -> np.ndarray:
-        """Outputs without tensor parallelism, (k, 1), [-]"""
+        """Return the outputs without tensor parallelism."""
         return self._lines([one.rows for one, _ in self.each])
 
     @cached_property
     def columns(self) -> np.ndarray:
-        """Inputs without tensor parallelism, (k, 1), [-]"""
+        """Return the inputs without tensor parallelism."""
         return self._lines([one.columns for one, _ in self.each])
 
     @cached_property
     def counts(self) -> np.ndarray:
-        """How often each runs, (k, 1), [-]"""
+        """Return the number of runs."""
         return self._lines([count for _, count in self.each])
 
     @cached_property
     def splits_input(self) -> np.ndarray:
-        """Whether tensor parallelism splits inputs and not outputs, (k, 1)"""
+        """Return True where tensor parallelism splits inputs, not outputs."""
         return self._lines([one.tensor.splits_input for one, _ in self.each]) > 0.0
 
     @cached_property
     def shared(self) -> np.ndarray:
-        """Whether it is of shared experts, (k, 1)"""
+        """Return True for products of shared experts."""
         return self._lines([one.tensor.name.startswith(_SHARED) for one, _ in self.each]) > 0.0
 
     def share(self, *, tp: np.ndarray, ep: np.ndarray, expert_ranks: np.ndarray) -> np.ndarray:
-        """Fraction of each that the fullest rank holds.
-
-        Returns: Share of the weights on the fullest rank.
+        """Return the share of the weights of each product on the fullest rank.
 
         Examples
         --------
@@ -202,24 +177,21 @@ class Products:
         >>> Products(bf16, ((up, 1),)).share(tp=np.array([1, 4]), ep=np.ones(2), expert_ranks=np.ones(2))
         array([[1.  , 0.25]])
         """
-        found = np.empty((len(self.each), len(tp)))
-        for line, (one, _) in zip(found, self.each, strict=True):
+        result = np.empty((len(self.each), len(tp)))
+        for line, (one, _) in zip(result, self.each, strict=True):
             line[:] = one.tensor.share(tp=tp, ep=ep, expert_ranks=expert_ranks)
-        return found
+        return result
 
 
 def in_groups(products: Mapping[Product, int]) -> tuple[Products, ...]:
-    """Put products of one format together, which the same kernel computes.
-
-    Returns: In the order in which formats come first.
-    """
+    """Group products by format, in the order of the first of each; one kernel computes a group."""
     groups: dict[WeightFormat, list[tuple[Product, int]]] = {}
     for one, count in products.items():
         groups.setdefault(one.format, []).append((one, count))
     return tuple(Products(form, tuple(group)) for form, group in groups.items())
 
 
-#: kernels nobody measured alone: a launch, four fifths of the bandwidth, six tenths of the FLOP rate [roofline habit]
+#: kernels without a measurement: a launch, four fifths of the bandwidth, six tenths of the FLOP rate [roofline habit]
 _UNKNOWN_KERNEL = KernelParams(floor=4e-6, bandwidth=0.8, flop=0.6, rows_half=32.0)
 _UNKNOWN_COLLECTIVE = CollectiveParams(latency=10e-6, hop=1e-6, one_shot=0.4, two_shot=0.6)
 
@@ -229,90 +201,55 @@ Work = TypeVar("Work", bound="StepWork")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rates of an accelerator as the cost functions need them.
+    """Rates of an accelerator for the cost functions."""
 
-    Attributes
-    ----------
-    name : str
-        Name in the catalogue, by which kernel fits are found.
-    bandwidth : float
-        Memory bandwidth, [B/s]
-    peaks : dict
-        Dense matrix rate for each precision that the part has, [FLOP/s]
-    family : str
-        Compute capability without the minor number, ``"9"``; ``"cpu"`` for a processor; empty if it has none.
-    same_chip : str
-        Part with the same chip, by whose name kernel fits are found where this part was not measured.
-    multiprocessors : int
-        Cores that each run a block of threads; 0 where it is not known, [-]
-    """
-
-    name: str
-    bandwidth: float
-    peaks: dict[str, float]
-    family: str = ""
-    same_chip: str = ""
-    multiprocessors: int = 0
+    name: str  # in the catalogue, key of kernel fits
+    bandwidth: BytesPerSecond
+    peaks: dict[str, FlopPerSecond]  # dense matrix rate of each supported precision
+    family: str = ""  # compute capability without the minor number, ``"9"``; ``"cpu"``: processor; empty: none
+    same_chip: str = ""  # accelerator with the same chip, whose kernel fits are used where this one was not measured
+    multiprocessors: int = 0  # cores that each run a block of threads; 0: unknown
 
     @property
     def is_processor(self) -> bool:
-        """Whether a CPU computes."""
+        """Return True if a CPU computes."""
         return self.family == "cpu"
 
     def rate(self, compute: str) -> FlopPerSecond:
-        """Rate at which weights meant for a precision are multiplied; formats without hardware run in BF16.
+        """Return the rate for weights meant for a precision; formats without hardware run in BF16.
 
         Examples
         --------
         >>> Part("h100-sxm", bandwidth=3.35e12, peaks={"bf16": 989e12, "fp8": 1978e12}).rate("fp4") / 1e12
         989.0
         """
-        found = self.peaks.get(compute) or self.peaks.get("bf16") or self.peaks.get("fp8") or self.peaks.get("fp4")
-        if not found:
+        result = self.peaks.get(compute) or self.peaks.get("bf16") or self.peaks.get("fp8") or self.peaks.get("fp4")
+        if not result:
             raise UnknownFact("no matrix rate of this part is published")
-        return found
+        return result
 
 
 @dataclass(frozen=True)
 class Layers:
-    """Layers that see the same tokens, by what they have in common: a kernel that many of them run is computed once.
+    """Layers that see the same tokens, grouped so that a kernel of many layers is computed once."""
 
-    Attributes
-    ----------
-    dense : tuple of Products
-        Products that every token takes, in groups of one format.
-    routed : tuple of (Product, ExpertsFfn, int)
-        Products of routed experts, whose they are, and how often each runs, [-]
-    mixers : tuple of (LayerKind, int)
-        A layer with each kind of mixer, and how many have it, [-]
-    unmixed : tuple of Products
-        `dense` without the products that mix residual streams; empty where there are none.
-    mixing : tuple of (int, int)
-        Residual streams of layers whose mix has kernels of its own in some engines, and how many layers, [-]
-    count, moe, state, streams : float
-        Layers, those with experts, latent, sparse and recurrent ones, residual streams of all, [-]
-    tensor_reduces, expert_reduces : float
-        All-reduces over the ranks that share a layer, and over those that share its experts, [-]
-    """
-
-    dense: tuple[Products, ...]
+    dense: tuple[Products, ...]  # products of every token, grouped by format
+    #: products of routed experts, with their block and number of runs
     routed: tuple[tuple[Product, ExpertsFfn, int], ...]
-    mixers: tuple[tuple[LayerKind, int], ...]
-    count: float
-    moe: float
-    state: float
-    streams: float
-    tensor_reduces: float
-    expert_reduces: float
-    unmixed: tuple[Products, ...] = ()
+    mixers: tuple[tuple[LayerKind, int], ...]  # a layer with each kind of mixer, and the number of such layers
+    count: float  # number of layers
+    moe: float  # layers with experts
+    state: float  # latent, sparse and recurrent layers
+    streams: float  # residual streams of all layers
+    tensor_reduces: float  # all-reduces over the ranks that share a layer
+    expert_reduces: float  # all-reduces over the ranks that share its experts
+    unmixed: tuple[Products, ...] = ()  # `dense` without products that mix residual streams; empty: there are none
+    #: residual streams of layers whose mix has kernels of its own in some engines, number of layers
     mixing: tuple[tuple[int, int], ...] = ()
 
     @classmethod
     def of(cls, parts: tuple[tuple[Segment, tuple[Product, ...]], ...]) -> Layers:
-        """Count what segments hold.
-
-        `parts`: Segments with the products of one of their layers.
-        """
+        """Count the layers of segments; each comes with the products of one of its layers."""
         dense: dict[Product, int] = {}
         routed: dict[tuple[Product, ExpertsFfn], int] = {}
         mixers: dict[object, tuple[LayerKind, int]] = {}
@@ -338,7 +275,7 @@ class Layers:
             moe=float(sum(count for _, count, experts in kinds if experts)),
             state=float(sum(count * mixer_of(kind).extra_launches for kind, count, _ in kinds)),
             streams=float(sum(count * streams_of(kind).streams for kind, count, _ in kinds)),
-            # one all-reduce after the mixer and one after the feed-forward part, each over the ranks that share it
+            # one all-reduce after the mixer and one after the feed-forward block, each over the ranks that share it
             tensor_reduces=float(sum(
                 count * ((kind.mixer is not None) + bool(kind.ffn and not experts)) for kind, count, experts in kinds
             )),
@@ -350,168 +287,136 @@ class Layers:
         )  # fmt: skip
 
 
-#: what follows from model and formats alone, whatever the links are and the kernels reach
+#: attributes that follow from model and formats alone, not from links and kernels
 _OF_MODEL = ("main", "draft", "joined", "head", "drafting", "stacks", "ends", "entry", "shares")
 
 
 @dataclass(frozen=True)
 class StepWork:
-    """Everything that decides the work of a step except the points.
-
-    Attributes
-    ----------
-    model : ModelSpec
-        The model.
-    checkpoint : Checkpoint
-        How its weights are stored.
-    part : Part
-        Its rates.
-    link : LayoutLinks or LinksByPoint
-        Links that the groups of the layout cross, or of each point's layout.
-    engine : str
-        Engine, by which kernel fits are found.
-    kv_bytes : float
-        Bytes for each cached value of ordinary attention, [B]
-    latent_bytes : float
-        Bytes for each token and layer of a latent cache in the engine's layout, [B]; 0 takes values × `kv_bytes`
-    sparse : bool
-        Whether sparse attention kernels run; without them an indexed model attends densely.
-    draft_tokens : int
-        Tokens that MTP or a draft head proposes for each request and step, [-]
-    verify_only : bool
-        Leave the draft passes out (for engines whose draft is a separate model).
-    attention : AttentionRule
-        How attention shares keys among blocks of threads.
-    release : tuple of int or None
-        Release of the engine whose kernels run (`glmplan.costs.kernels.utilisation.kernel_release`), [-]
-    expert_kernels : str
-        Kernels of the experts that the server was told to take; empty where nothing was said.
-    adapters, adapter_rank : int
-        Low-rank adapters (LoRA) that requests may name, and the rank of their buffers, [-]
-    shared_beside : float
-        Tokens of a step up to which shared experts run beside the routed ones, which hides what their products take
-        whatever their size, [token]
-    """
+    """Settings that decide the work of a step, without the points."""
 
     model: ModelSpec
     checkpoint: Checkpoint
-    part: Part
-    link: LayoutLinks | LinksByPoint
-    engine: str = "vllm"
-    kv_bytes: float = 2.0
-    latent_bytes: float = 0.0
-    sparse: bool = True
-    draft_tokens: int = 0
-    verify_only: bool = False
-    attention: AttentionRule = AttentionRule()
+    part: Part  # accelerator
+    link: LayoutLinks | LinksByPoint  # links of the layout, or of the layout of each point
+    engine: str = "vllm"  # key of kernel fits
+    kv_bytes: Bytes = 2.0  # of a cached value of ordinary attention
+    latent_bytes: Bytes = 0.0  # of a token and layer of a latent cache in the engine's layout; 0: values × `kv_bytes`
+    sparse: bool = True  # False: no sparse kernels; an indexed model attends densely
+    draft_tokens: int = 0  # speculative tokens of each request and step
+    verify_only: bool = False  # True: no draft passes, for engines whose draft is a separate model
+    attention: AttentionRule = AttentionRule()  # how attention splits keys among blocks of threads
+    #: of the engine whose kernels run (`glmplan.costs.kernels.utilisation.kernel_release`)
     release: tuple[int, ...] | None = None
-    expert_kernels: str = ""
-    adapters: int = 0
-    adapter_rank: int = 0
+    expert_kernels: str = ""  # requested expert kernels; empty: the engine's choice
+    adapters: int = 0  # LoRA adapters that requests may name
+    adapter_rank: int = 0  # rank of their buffers
+    #: tokens of a step up to which shared experts run concurrently with routed ones, which hides their fixed time
     shared_beside: float = 0.0
 
-    #: whether what ranks send each other takes time
+    #: False: communication takes no time
     counts_links: ClassVar[bool] = True
-    #: how many sets of kernel parameters are looked at at once, by the last axis but one; none stands for one [-]
+    #: sets of kernel parameters evaluated at once, by the last axis but one; empty: one set
     lanes: ClassVar[tuple[int, ...]] = ()
 
     def with_links(self, link: LayoutLinks | LinksByPoint) -> StepWork:
-        """The same work over other links."""
+        """Return the same work over other links."""
         return self.shared_with(replace(self, link=link))
 
     def shared_with(self, other: Work) -> Work:
-        """Give what follows from model and formats to another work of the same, so that it is not made again."""
+        """Pass cached results of model and formats on to another work with the same ones."""
         other.__dict__.update({name: getattr(self, name) for name in _OF_MODEL})
         return other
 
     def remembered(self: Work) -> Work:
-        """Take what an earlier work of the same records has already made of them."""
+        """Reuse cached results of an earlier work on the same records."""
         key = (id(self.model), id(self.checkpoint), bool(self.draft_tokens) and not self.verify_only)
-        found = _KNOWN.get(key)
-        if found is None:
+        result = _KNOWN.get(key)
+        if result is None:
             while len(_KNOWN) >= _REMEMBERED:
                 _KNOWN.pop(next(iter(_KNOWN)), None)
-            # it holds model and checkpoint, so that their ids stay their own
+            # the entry holds model and checkpoint, so that their ids are not reused
             _KNOWN[key] = self
         else:
-            self.__dict__.update({name: found.__dict__[name] for name in _OF_MODEL if name in found.__dict__})
+            self.__dict__.update({name: result.__dict__[name] for name in _OF_MODEL if name in result.__dict__})
         return self
 
     @cached_property
     def cells(self) -> int:
-        """Cells in whose multiples every request attends to those of all [token]; 0 where only its own cost time.
+        """Return the cells of which every request attends to a multiple, all requests together [token].
 
-        Kernels of accelerators were measured without; what it costs there is in the fitted effects.
+        0 where a request costs only its own cells. Kernels of accelerators were measured without; the difference there
+        is in the fitted effects.
         """
         running = load_engine(self.engine).running if self.part.is_processor and self.engine in engine_names() else None
         return running.cells if running is not None else 0
 
     @cached_property
     def stacks(self) -> tuple[tuple[bool, Layers], ...]:
-        """Layers of the main model, those apart that only read what earlier ones cached of a prompt (True)."""
+        """Return the main model's layers; separately (True) those that only read cache of earlier layers."""
         kinds = {bool(part.kind.decode_only): None for part, _ in self.main}
         return tuple(
-            (kind, Layers.of(tuple(one for one in self.main if bool(one[0].kind.decode_only) == kind)))
+            (kind, Layers.of(tuple(item for item in self.main if bool(item[0].kind.decode_only) == kind)))
             for kind in kinds
         )
 
     @cached_property
     def drafting(self) -> Layers:
-        """Layers that draft."""
+        """Return the draft layers."""
         return Layers.of(self.draft)
 
     @cached_property
     def shares(self) -> bool:
-        """Whether any layer has shared experts, which may run beside the routed ones."""
+        """Return True if any layer has shared experts, which may run concurrently with routed ones."""
         layers = (*(some for _, some in self.stacks), self.drafting)
         return any(bool(group.shared.any()) for some in layers for group in some.dense)
 
     @cached_property
     def ends(self) -> tuple[Products, ...]:
-        """Products of the output head, as `Layers.dense` has them."""
+        """Return the products of the output head, as in `Layers.dense`."""
         return in_groups(dict.fromkeys(self.head, 1))
 
     @cached_property
     def entry(self) -> tuple[Products, ...]:
-        """Projections that drafting starts with once a step, as `Layers.dense` has them."""
+        """Return the projections at the start of drafting, once a step, as in `Layers.dense`."""
         return in_groups(dict.fromkeys(self.joined, 1))
 
     @cached_property
     def main(self) -> tuple[tuple[Segment, tuple[Product, ...]], ...]:
-        """Segments of the main model with their products."""
+        """Return the segments of the main model with their products."""
         return tuple((part, _products(part.tensors, part.formats)) for part in segments(self.model, self.checkpoint))
 
     @cached_property
     def draft(self) -> tuple[tuple[Segment, tuple[Product, ...]], ...]:
-        """Segments of the layers that draft; empty without drafting."""
+        """Return the segments of the draft layers; empty without drafting."""
         return tuple((part, _products(*_run(part, once=False))) for part in self._drafting)
 
     @cached_property
     def drafts_in_blocks(self) -> bool:
-        """Whether one pass through the layers that draft proposes all tokens of a step."""
+        """Return True if one draft pass proposes all tokens of a step."""
         return self.model.mtp is not None and self.model.mtp.block is not None
 
     @cached_property
     def joined(self) -> tuple[Product, ...]:
-        """The projection that a draft head or a block drafter runs once a step."""
-        return tuple(one for part in self._drafting for one in _products(*_run(part, once=True)))
+        """Return the projection that a draft head or a block drafter runs once a step."""
+        return tuple(product for part in self._drafting for product in _products(*_run(part, once=True)))
 
     @cached_property
     def _drafting(self) -> tuple[Segment, ...]:
         if not self.draft_tokens or self.verify_only:
             return ()
-        return tuple(one for one in segments(self.model, self.checkpoint, mtp=True) if one.name == "mtp")
+        return tuple(segment for segment in segments(self.model, self.checkpoint, mtp=True) if segment.name == "mtp")
 
     @cached_property
     def head(self) -> tuple[Product, ...]:
-        """The output head."""
+        """Return the output head."""
         rows = [tensor for tensor in vocabulary_tensors(self.model) if tensor.matmul]
         return _products(tuple(rows), tuple(tensor_format(self.checkpoint, tensor, None) for tensor in rows))
 
     def runs_as(self, form: WeightFormat, product: str) -> KernelRule:
-        """How the engine multiplies weights of a format on this part.
+        """Return the kernel for weights of a format on this accelerator.
 
-        Returns: The kernel; one for whole numbers of 4 bits or BF16 where the part lacks the precision.
+        For plain 4-bit integers or BF16 where the accelerator lacks the precision.
         """
         rule = kernel_rule(self.engine, self.part.family, form, product, self.expert_kernels)
         if self.part.peaks.get(rule.compute) is None:
@@ -520,39 +425,39 @@ class StepWork:
         return rule
 
     def kernel(self, kernel: str, form: str | KernelRule) -> KernelParams:
-        """Fitted parameters of a kernel on this part, by this engine where it was measured.
+        """Return kernel parameters: the accelerator's own fit, a prior of its family, or a rule of thumb.
 
-        Returns: The part's own fit, a prior of its family, or a rule of thumb.
+        A fit of this engine comes first where it was measured.
         """
         rule = form if isinstance(form, KernelRule) else KernelRule(form, 2.0, "bf16", self.engine)
         release = self.release if rule.engine == self.engine else None
         return _kernel(self.part.same_chip or self.part.name, self.part.family, kernel, rule, release)
 
     def attention_kernel(self, kernel: str) -> KernelParams:
-        """Fitted parameters of a kernel that reads the KV cache, by the attention backend where it is known."""
+        """Return parameters of a kernel that reads the KV cache, by attention backend where it is known."""
         form = "fp8" if self.kv_bytes <= 1.1 else "bf16"
         return self.kernel(kernel, KernelRule(form, 2.0, "bf16", self.engine, self.attention.backend))
 
     def mixing_kernels(self) -> tuple[tuple[str, KernelParams], ...]:
-        """Kernels that read and write residual streams around a block, where this engine's were measured on this part.
+        """Return kernels and fits that mix residual streams around a block, measured for this engine and accelerator.
 
-        Returns: Part of the work, as `glmplan.costs.kernels.counts.mixing_work` names it, and its fit; empty where
-          nobody measured them: then the products of the mix are counted, and a pass over every stream.
+        The names are those of `glmplan.costs.kernels.counts.mixing_work`. Empty without measurement: then the products
+        of the mix are counted, and a pass over every stream.
         """
         return _mixing(self.part.same_chip or self.part.name, self.engine, self.release)
 
     def collective(self) -> CollectiveParams:
-        """Fitted parameters of all-reduces on this part, or a rule of thumb."""
+        """Return the parameters of all-reduces on this accelerator, or a rule of thumb."""
         engine = collective_engine(self.engine, self.part.family)
         release = self.release if engine == self.engine else None
         return _collective(self.part.same_chip or self.part.name, self.part.family, engine, release)
 
 
-#: works whose products are remembered, the last asked for [-]
+#: works with cached products, latest first out last
 _REMEMBERED = 64
 _KNOWN: dict[tuple[int, int, bool], StepWork] = {}
 
-#: a kernel fit that misses single shapes by more than this in the median says too little; the next format is taken [-]
+#: a kernel fit with a larger median error on single shapes is unusable; the next format is taken [-]
 _POOR_FIT = 0.25
 
 
@@ -561,23 +466,23 @@ def _kernel(part: str, family: str, kernel: str, rule: KernelRule, release: tupl
     if family == "cpu":
         return PROCESSOR_KERNELS.get(kernel, PROCESSOR_ATTENTION)
     for precision in (rule.form, "fp8" if rule.form.startswith("fp8") else "bf16", "bf16"):
-        found = find_kernel_fit(
+        result = find_kernel_fit(
             part, kernel, precision=precision, engine=rule.engine, release=release, family=family or None,
             backend=rule.backend,
         )  # fmt: skip
-        if found is not None and isinstance(found.params, KernelParams) and found.median < _POOR_FIT:
-            return found.params
+        if result is not None and isinstance(result.params, KernelParams) and result.median < _POOR_FIT:
+            return result.params
     return _UNKNOWN_KERNEL
 
 
 @lru_cache(maxsize=256)
 def _mixing(part: str, engine: str, release: tuple[int, ...] | None) -> tuple[tuple[str, KernelParams], ...]:
     def own(which: str) -> KernelFit | None:
-        found = find_kernel_fit(part, f"hyper-{which}", precision="bf16", engine=engine, release=release)
-        # another engine's mix is another kernel: in PyTorch's own it takes ten times as long
-        if found is None or found.pooled or found.engine.split()[0] != engine or found.median >= _POOR_FIT:
+        result = find_kernel_fit(part, f"hyper-{which}", precision="bf16", engine=engine, release=release)
+        # another engine's mix is another kernel: PyTorch's takes ten times as long
+        if result is None or result.pooled or result.engine.split()[0] != engine or result.median >= _POOR_FIT:
             return None
-        return found
+        return result
 
     read, write, both = own("read"), own("write"), own("both")
     if read is None or write is None:
@@ -590,18 +495,20 @@ def _mixing(part: str, engine: str, release: tuple[int, ...] | None) -> tuple[tu
 
 @lru_cache(maxsize=256)
 def _collective(part: str, family: str, engine: str, release: tuple[int, ...] | None) -> CollectiveParams:
-    found = find_kernel_fit(part, "all-reduce", precision="bf16", engine=engine, release=release, family=family or None)
-    if found is None or not isinstance(found.params, CollectiveParams):
+    result = find_kernel_fit(
+        part, "all-reduce", precision="bf16", engine=engine, release=release, family=family or None
+    )
+    if result is None or not isinstance(result.params, CollectiveParams):
         return _UNKNOWN_COLLECTIVE
-    return found.params
+    return result.params
 
 
-#: projections of the states that drafting starts from
+#: projections of the states at the start of drafting
 _JOINED = ("fc", "draft.main_proj")
 
 
 def _run(part: Segment, *, once: bool) -> tuple[tuple[Tensor, ...], tuple[WeightFormat, ...]]:
-    """Tensors of a drafting layer that run once a step, or in every draft pass, with their formats."""
+    """Return tensors and formats of a drafting layer that run once a step, or in every draft pass."""
     kept = [(t, form) for t, form in zip(part.tensors, part.formats, strict=True) if (t.name in _JOINED) == once]
     return tuple(t for t, _ in kept), tuple(form for _, form in kept)
 

@@ -1,9 +1,8 @@
-"""The work of one engine step: the kernels it launches, with the times that such kernels take on the part.
+"""Compute the work of one engine step: its kernels, with their times on the accelerator.
 
-Kernel times come from the fits of single kernels (`glmplan.costs.kernels.utilisation`), split into what is fixed,
-what bytes
-cost and what FLOP cost. `glmplan.costs.step.model` adds what no kernel table sees: launches, hosts, small kernels,
-engines. Structure (model, formats, part) is looped over; points are arrays.
+Kernel times come from the fits of single kernels (`glmplan.costs.kernels.utilisation`), split into fixed, byte and FLOP
+time. `glmplan.costs.step.model` adds costs outside the kernel tables: launches, hosts, small kernels, engines.
+Structure (model, formats, accelerator) is looped over; points are arrays.
 """
 
 from __future__ import annotations
@@ -50,41 +49,33 @@ __all__ = [
 ]
 
 
-# Latency and payload of the collectives of a step, before the engine slows them down.
-
 _BF16 = 2.0
-#: links inside one scale-up domain, whose collectives a part's table of kernels holds as its engine runs them
+#: links inside one scale-up domain; the accelerator's kernel table has their collectives as its engine runs them
 _TABLED = ("nvlink", "xgmi")
 
 _Times = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 def over_links(structure: StepWork, group: str, seconds: Callable[..., _Times], *sizes: ArrayLike) -> _Times:
-    """Return the time of a collective of points each of which crosses the link of its own layout.
+    """Return latency and payload time [s] of a collective whose points cross the links of their own layouts.
 
-    - `seconds`: One of this module's, which takes the structure, a link and `sizes`.
-    - `*sizes`: Numbers or (n,) arrays, [-] or [B].
-    - Returns: Latency and payload, [s].
+    `seconds` is a function of this module that takes the structure, a link and `sizes`, numbers or (n,) arrays.
     """
     classes = structure.link.classes(group)
     if len(classes) == 1:
         return seconds(structure, classes[0][0], *sizes)
-    arrays = np.broadcast_arrays(*(np.asarray(one, dtype=np.float64) for one in sizes))
+    arrays = np.broadcast_arrays(*(np.asarray(size, dtype=np.float64) for size in sizes))
     latency, payload = np.zeros_like(arrays[0]), np.zeros_like(arrays[0])
     for link, points in classes:
-        latency[points], payload[points] = seconds(structure, link, *(one[points] for one in arrays))
+        latency[points], payload[points] = seconds(structure, link, *(array[points] for array in arrays))
     return latency, payload
 
 
 def all_reduce_seconds(structure: StepWork, link: LinkClass, message: BytesArray, ranks: ArrayLike) -> _Times:
-    """Return the time of one all-reduce.
+    """Return latency and payload time of one all-reduce [s]; 0 for a group of one.
 
-    Returns: Latency, and what the payload adds to it; 0 for a group of one, [s].
-
-    Notes
-    -----
-    Over PCIe and between machines the network's own constants hold, which several machines measured
-    (`glmplan.costs.network`); inside a scale-up domain the collective of the part's table of kernels. Not modelled:
+    Over PCIe and between machines the constants of the network apply, which several machines measured
+    (`glmplan.costs.network`); inside a scale-up domain the collective of the accelerator's kernel table. Not modelled:
     contention with other groups.
 
     Examples
@@ -108,26 +99,9 @@ def all_reduce_seconds(structure: StepWork, link: LinkClass, message: BytesArray
 
 
 def all_gather_seconds(structure: StepWork, link: LinkClass, gathered: BytesArray, ranks: ArrayLike) -> _Times:
-    """Return the time of one all-gather, or of one reduce-scatter, its mirror image.
+    """Return latency and payload time of one all-gather, or of a reduce-scatter, its mirror image [s].
 
-    Returns: Latency, and what the payload adds to it; 0 for a group of one, [s].
-
-    Notes
-    -----
-    Where only all-reduces were measured, a gather is as late as one of them and moves half of it.
-
-    Examples
-    --------
-    >>> from glmplan.catalog.entries.hosts import load_machine
-    >>> from glmplan.costs.network.links import links_of_layout
-    >>> from glmplan.costs.step.structure import Part
-    >>> from glmplan.costs.blocks.stack import uniform_checkpoint
-    >>> from glmplan.catalog.entries.models import load_model
-    >>> part = Part("rtx-pro-6000-ws", bandwidth=1.79e12, peaks={"bf16": 5e14}, family="12")
-    >>> links = links_of_layout(load_machine("workstation-2-switches-8"), tp=8)
-    >>> cards = StepWork(load_model("llama-3.1-8b"), uniform_checkpoint("bf16"), part, links)
-    >>> [round(1e6 * float(time), 1) for time in all_gather_seconds(cards, links.tensor, 1e6, 8.0)]
-    [12.1, 33.8]
+    Where only all-reduces were measured, a gather has the latency of one of them and half of its payload.
     """
     bytes_, count = np.asarray(gathered, dtype=np.float64), np.asarray(ranks, dtype=np.float64)
     if not _tabled(link, count):
@@ -139,28 +113,11 @@ def all_gather_seconds(structure: StepWork, link: LinkClass, gathered: BytesArra
 
 
 def hand_over_seconds(structure: StepWork, link: LinkClass, message: BytesArray, stages: ArrayLike) -> _Times:
-    """Return the time in which a micro-batch is handed from stage to stage of a pipeline.
+    """Return latency and payload time of all hand-overs of a micro-batch between stages [s].
 
-    - `message`: Hidden states that a rank sends to its successor.
-    - Returns: Latency and payload of all hand-overs one after the other; 0 for one stage, [s].
-
-    Notes
-    -----
-    Every hand-over is taken as slow as the slowest. Inside a scale-up domain it is as late as a collective of two ranks
-    and moves at the rate of the link. Not modelled: sends that other micro-batches hide.
-
-    Examples
-    --------
-    >>> from glmplan.costs.blocks.stack import uniform_checkpoint
-    >>> from glmplan.catalog.entries.models import load_model
-    >>> from glmplan.catalog.entries.hosts import load_machine
-    >>> from glmplan.costs.network.links import links_of_layout
-    >>> from glmplan.costs.step.structure import Part
-    >>> part = Part("rtx-pro-6000-ws", bandwidth=1.79e12, peaks={"bf16": 5e14}, family="12")
-    >>> links = links_of_layout(load_machine("6xrtx-pro-6000-ws"), tp=2, pp=3)
-    >>> cards = StepWork(load_model("llama-3.1-8b"), uniform_checkpoint("bf16"), part, links)
-    >>> [round(1e6 * float(time), 1) for time in hand_over_seconds(cards, links.hand_over, 8192.0, 3.0)]
-    [12.3, 0.7]
+    One after the other, each as slow as the slowest; 0 for one stage. `message`: hidden states from a rank to its
+    successor. Inside a scale-up domain a hand-over has the latency of a collective of two ranks and the rate of the
+    link. Not modelled: sends that other micro-batches hide.
     """
     bytes_, count = np.asarray(message, dtype=np.float64), np.asarray(stages, dtype=np.float64)
     if not _tabled(link, count):
@@ -172,11 +129,10 @@ def hand_over_seconds(structure: StepWork, link: LinkClass, message: BytesArray,
 def context_exchange_seconds(
     structure: StepWork, link: LinkClass, tokens: ArrayLike, query: ArrayLike, out: ArrayLike, ranks: ArrayLike
 ) -> _Times:
-    """Return the time of what ranks exchange in one layer that each hold a part of every context.
+    """Return latency and payload time of the exchange of one layer between DCP ranks [s].
 
-    - `query`, `out`: Values of a token's queries and of what attention gives for them, heads of all ranks.
-    - Returns: Latency and payload of three collectives: queries are gathered, the sums of their weights too, and what
-      each rank has read is reduced and scattered [1]_, [s].
+    Three collectives: all-gathers of queries and of the sums of their weights, and a reduce-scatter of the attention
+    output [1]_. `query`, `out`: values of a token's queries and attention output, heads of all ranks.
 
     References
     ----------
@@ -186,7 +142,7 @@ def context_exchange_seconds(
     Notes
     -----
     Measured: 34 µs a layer more with eight ranks than with one (Kimi-K2.5 on eight RTX PRO 6000, 68 and 79 tokens/s);
-    three gathers over the ring are 36 µs, 41 with what they carry. Not modelled: prompts, whose ranks gather keys.
+    three gathers over the ring take 36 µs, 41 µs with payload. Not modelled: prompts, whose ranks gather keys.
 
     Examples
     --------
@@ -210,7 +166,7 @@ def context_exchange_seconds(
 
 
 def _tabled(link: LinkClass, ranks: NDArray[np.float64]) -> bool:
-    """Whether the part's table of kernels holds the collectives of a link."""
+    """Return True if the accelerator's kernel table has the collectives of a link."""
     if link.basis == ALONE and (ranks > 1.0).any():
         raise ValueError("the link of a group of one was given for a group of several")
     return link.kind in _TABLED
@@ -222,12 +178,9 @@ def _over_network(
     ranks: NDArray[np.float64],
     link: LinkClass,
 ) -> _Times:
-    """Latency of a collective as the network has it, and what its payload adds."""
+    """Return latency of a collective by the network's constants, and the time that its payload adds."""
     latency = time(message_bytes=0.0, ranks=ranks, link=link)
     return latency, time(message_bytes=message, ranks=ranks, link=link) - latency
-
-
-# The work of a layer's mixer in one step: attention over a cache, or a recurrence with its state.
 
 
 def add_attention(
@@ -235,12 +188,8 @@ def add_attention(
 ) -> None:
     """Add the work of a layer's mixer: attention over keys and values or latents, or a recurrence.
 
-    `layer`: Slots of the layer, changed in place, [s] or [-].
-
-    Notes
-    -----
-    Which kernels there are is said by the mixer (`glmplan.costs.blocks.mixer.Mixer.core`); here they get the part's
-    fits and what the engine makes of them: padded tiles, packed heads, prefixes read once.
+    `layer` is changed in place. The mixer says which kernels there are (`glmplan.costs.blocks.mixer.Mixer.core`); here
+    they get the accelerator's fits and the engine's way to run them: padded tiles, packed heads, prefixes read once.
     """
     part = structure.part
     rate, bandwidth = part.rate("bf16"), part.bandwidth
@@ -265,13 +214,13 @@ def add_attention(
     )
     if core.exchange is not None and structure.counts_links and (degrees.dcp > 1.0).any():
         _add_exchange(layer, structure, step, degrees.dcp, *core.exchange)
-    for one in core.decode:
-        work, params = _as_run(one, structure, step, verify if drafted else None)
+    for item in core.decode:
+        work, params = _as_run(item, structure, step, verify if drafted else None)
         add_kernel(layer, work, params, peak_flop=rate, bandwidth=bandwidth, active=decoding,
                    slots=("attention_fixed", "cache", "cache"))  # fmt: skip
-    for one in core.prompt:
-        params = structure.kernel(one.kernel, "bf16")
-        add_kernel(layer, _no_negative_bytes(one.work), params, peak_flop=rate, bandwidth=bandwidth, active=prompting,
+    for item in core.prompt:
+        params = structure.kernel(item.kernel, "bf16")
+        add_kernel(layer, _no_negative_bytes(item.work), params, peak_flop=rate, bandwidth=bandwidth, active=prompting,
                    slots=("attention_fixed", "prefill_attention", "prefill_attention"))  # fmt: skip
     if core.index is not None:
         layer["cache"] = layer["cache"] + core.index.decode_bytes / bandwidth + core.index.decode_flop / rate
@@ -281,7 +230,10 @@ def add_attention(
 def _as_run(
     one: CoreKernel, structure: StepWork, step: Tokens, drafted: np.ndarray | None
 ) -> tuple[KernelWork, KernelParams]:
-    """Work and parameters of a decode kernel as the engine runs it; `drafted` is None or tokens verified a request."""
+    """Return work and parameters of a decode kernel as the engine runs it.
+
+    `drafted`: tokens verified for each request, or None.
+    """
     if not one.reads:
         return one.work, structure.kernel(one.kernel, "bf16")
     work, params = one.work, structure.attention_kernel(one.kernel)
@@ -292,7 +244,7 @@ def _as_run(
     return _shared_once(work, params, step), params
 
 
-#: requests from which vLLM reads a prefix that all share once for all (`use_cascade_attention`) [-]
+#: requests from which vLLM reads a prefix common to all of them once (`use_cascade_attention`)
 _CASCADE = 8.0
 
 
@@ -304,7 +256,7 @@ def _padded(
     step: Tokens,
     readers: np.ndarray | float,
 ) -> tuple[KernelWork, KernelParams]:
-    """Verification by blocks that compute a whole tile of rows for one head: its padding costs, at one core's rate."""
+    """Return verification by blocks that compute a full tile of rows for one head, at one core's rate."""
     rows, part = structure.attention.tile_rows, structure.part
     if not rows or not part.multiprocessors:
         return work, params
@@ -313,8 +265,8 @@ def _padded(
     # a key and a value of a head: 4 * width FLOP for each row, 2 * width values; the product is that of prompts
     share = structure.kernel("prefill-attention", "bf16").flop
     rate = share * part.rate("bf16") / part.multiprocessors / rows * structure.kv_bytes / 2.0
-    # such blocks read a tile of keys, then multiply it; those of the heads that share keys read them at once, all but
-    # one from the cache
+    # such blocks read a tile of keys, then multiply it; blocks of heads that share keys read them at once, all but one
+    # from the cache
     alone, cached = (1.0 / (1.0 / rate + 1.0 / read) for read in (params.block, params.block * params.block_gain))
     first = 1.0 / readers + (1.0 - 1.0 / readers) * alone / cached
     return (
@@ -324,7 +276,7 @@ def _padded(
 
 
 def _packed(work: KernelWork, params: KernelParams, structure: StepWork) -> tuple[KernelWork, KernelParams]:
-    """Heads and queries of one latent in blocks of full height, which multiply as the kernel of prompts does.
+    """Return heads and queries of one latent in blocks of full height, which multiply as the prompt kernel.
 
     A second block finds the latents in the cache.
     """
@@ -335,7 +287,7 @@ def _packed(work: KernelWork, params: KernelParams, structure: StepWork) -> tupl
 
 
 def _shared_once(work: KernelWork, params: KernelParams, step: Tokens) -> KernelWork:
-    """Keys that all requests share come from memory once; the others find them in the cache as far as they fit."""
+    """Return work whose common keys come from memory once; further reads hit the cache as far as they fit."""
     if not step.shared.any():
         return work
     requests, share = np.maximum(step.requests, 1.0), step.shared / np.maximum(step.context, 1.0)
@@ -343,7 +295,7 @@ def _shared_once(work: KernelWork, params: KernelParams, step: Tokens) -> Kernel
 
 
 def _no_negative_bytes(work: KernelWork) -> KernelWork:
-    """Several short prompts in one chunk see fewer keys than one long one would: cache bytes may not go negative."""
+    """Return the work with cache bytes of at least 0: short prompts in one chunk see fewer keys than a long one."""
     return replace(work, bytes=np.maximum(work.bytes, 0.0))
 
 
@@ -355,18 +307,18 @@ def _add_exchange(
     query: np.ndarray,
     out: np.ndarray,
 ) -> None:
-    """Ranks that hold parts of a context gather the queries, and scatter what each read."""
+    """Add the gather of queries and the scatter of results between ranks that hold parts of a context."""
     latency, payload = over_links(structure, "context", context_exchange_seconds, step.decode, query, out, dcp)
     layer["collective"] = layer["collective"] + np.minimum(step.requests, 1.0) * latency
     layer["collective_bytes"] = layer["collective_bytes"] + payload
 
 
-#: blocks of a layer that read and write residual streams: its attention and its feed-forward part [-]
+#: blocks of a layer that read and write residual streams: attention and feed-forward
 _SITES = 2.0
-#: points from which on it is worth looking whether they differ [-]
+#: number of points from which repetitions are looked for
 _MANY = 64
 
-#: columns of the work table: times of kernels as measured alone [s], or counts [-]
+#: columns of the work table: times of kernels as measured alone [s], or counts
 SLOTS: tuple[str, ...] = (
     "host",  # engine steps, 1 a pass [-]
     "layer",  # layers launched [-]
@@ -374,9 +326,9 @@ SLOTS: tuple[str, ...] = (
     "state_layer",  # latent, sparse and recurrent layers launched [-]
     "request",  # tokens of decoding requests, in each layer [-]
     "activation",  # one pass over the hidden states of every layer, not split by TP [s]
-    "gemm_fixed",  # dense products: what each takes whatever its size [s]
-    "gemm_bytes",  # their share of time that bytes cost [s]
-    "gemm_flop",  # and that FLOP cost [s]
+    "gemm_fixed",  # dense products: fixed time of each [s]
+    "gemm_bytes",  # their byte time [s]
+    "gemm_flop",  # and FLOP time [s]
     "expert_fixed",  # grouped products of the routed experts, the same three [s]
     "expert_bytes",
     "expert_flop",
@@ -387,32 +339,30 @@ SLOTS: tuple[str, ...] = (
     "collective_bytes",  # and payload [s]
     "arrival",  # layers that the first pass of a request launches kernel by kernel, see `front_end` [-]
     "prompt_token",  # prompt tokens that the front end reads, outside of steps [-]
-    "wake",  # requests that find nobody there, outside of steps too [-]
+    "wake",  # requests that arrive at an idle engine, outside of steps too
 )
 
-#: those that kernels fill, whose parameters may be looked at in several sets at once
+#: columns filled by kernels, whose parameters may be evaluated in several sets at once
 KERNELS: frozenset[str] = frozenset(
     (*(name for name in SLOTS if name.startswith(("gemm_", "expert_", "attention_"))), "cache", "prefill_attention")
 )
 
 
 def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dict[str, np.ndarray]:
-    """Kernel times and counts of each step on its busiest accelerator.
+    """Return an array for each of `SLOTS`: kernel times and counts of each step on its busiest accelerator.
 
-    Returns: One array for each of `SLOTS`, [s] or [-]; those of `KERNELS` are (lanes, n) where the structure looks at
-      several sets of parameters at once.
+    [s] or [-]; those of `KERNELS` are (lanes, n) where the structure evaluates several sets of parameters at once.
 
     Notes
     -----
-    With pipeline stages, the requests and prompt tokens are taken as split evenly over as many micro-batches as there
-    are stages; the table then holds the passage of one micro-batch through all stages, so a single request gains
-    nothing. Ranks that share the context of decoding requests (DCP) gather each other's query heads, so that each reads
-    its share of the keys for the heads of all of them. Expert-parallel ranks wait for the busiest
-    (`glmplan.costs.blocks.feed_forward.busiest_rank`). A request is on one data-parallel rank, so of fewer requests
-    than
-    ranks each takes a rank of its own, while all ranks hold experts for it. Not modelled: overlap of communication with
-    compute; what idle ranks add: vLLM lets them decode as many tokens as the busiest while graphs are replayed, and one
-    beside a prompt without [1]_.
+    With pipeline stages, requests and prompt tokens are split evenly over as many micro-batches as stages; the table
+    then holds the passage of one micro-batch through all stages, so a single request gains nothing. Ranks that share
+    the context of decoding requests (DCP) gather each other's query heads, so that each reads its share of the keys for
+    the heads of all of them. Expert-parallel ranks wait for the busiest
+    (`glmplan.costs.blocks.feed_forward.busiest_rank`). A request is on one data-parallel rank: with fewer requests than
+    ranks each request has a rank of its own, while all ranks hold experts for it. Not modelled: overlap of
+    communication with compute; work of idle ranks: vLLM lets them decode as many tokens as the busiest while graphs are
+    replayed, and one beside a prompt without [1]_.
 
     References
     ----------
@@ -422,15 +372,13 @@ def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dic
     Examples
     --------
     >>> from glmplan.costs.blocks.stack import uniform_checkpoint
-    >>> from glmplan.catalog.schema.model import DenseFfn, GroupedQuery, LayerKind, ModelSpec
     >>> from glmplan.catalog.entries.hosts import load_machine
+    >>> from glmplan.catalog.entries.models import load_model
     >>> from glmplan.costs.network.links import links_of_layout
     >>> from glmplan.costs.step.structure import Part
-    >>> layer = LayerKind(mixer=GroupedQuery(heads=32, kv_heads=8, head_dim=128), ffn=(DenseFfn(inner=14336),))
-    >>> llama = ModelSpec(name="8b", family="llama", hidden=4096, vocabulary=128256, max_context=8192,
-    ...                   layers={"full": layer}, stack="full*32", source="example")
     >>> part = Part("h100-sxm", bandwidth=3.35e12, peaks={"bf16": 989e12}, family="9")
-    >>> structure = StepWork(llama, uniform_checkpoint("bf16"), part, links_of_layout(load_machine("h100-sxm")))
+    >>> links = links_of_layout(load_machine("h100-sxm"))
+    >>> structure = StepWork(load_model("llama-3.1-8b"), uniform_checkpoint("bf16"), part, links)
     >>> one = np.array([1.0])
     >>> points = StepPoints(one, one * 1000, one * 0, one * 0)
     >>> round(float(step_work(structure, layout=Layout(), points=points)["gemm_bytes"][0]) * 1e3, 1)  # ms
@@ -448,7 +396,7 @@ def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dic
     each = np.zeros(structure.lanes + zero.shape) if structure.lanes else zero
     total = {name: (each if name in KERNELS else zero).copy() for name in SLOTS}
 
-    # requests on the fullest replica and micro-batch: never less than one if there is any
+    # requests on the fullest replica and micro-batch: at least one if there is any
     ranks = np.minimum(dp, points.busy_ranks)
     replica = np.maximum(n / ranks, np.minimum(n, 1.0))
     requests = np.maximum(replica / pp, np.minimum(replica, 1.0))
@@ -458,13 +406,13 @@ def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dic
     context = np.asarray(points.decode_context, dtype=float) + zero
     shared = np.minimum(np.asarray(points.decode_shared, dtype=float) + zero, context)
     if structure.cells:
-        # all read the same cells
+        # every request reads the same cells
         context = shared = structure.cells * np.ceil(requests * context / structure.cells)
     keys = np.asarray(points.prefill_context, dtype=float) + zero
 
     everyone = np.maximum(n / pp, np.minimum(n, 1.0))
     step = Tokens(requests, requests * verify, prompt, everyone * verify + prefill / pp, context, keys, shared)
-    # some layers only read what earlier ones cached of a prompt
+    # some layers only read cache that earlier layers made of a prompt
     decoding_only = replace(step, prompt=zero, everywhere=everyone * verify)
     for decode_only, layers in structure.stacks:
         _add_layers(total, structure, layers, decoding_only if decode_only else step, degrees)
@@ -474,7 +422,7 @@ def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dic
     total["host"] += 1.0
     total["request"] += step.decode * len(structure.model.layer_names)
     if structure.draft:
-        # each draft pass reads the layers that draft and the head once: for one token a request, or for a block
+        # each draft pass reads the draft layers and the head once: for one token a request, or for a block
         block = float(structure.draft_tokens) if structure.drafts_in_blocks else 1.0
         passes = float(structure.draft_tokens) / block
         one = Tokens(requests * passes, requests * passes, zero, everyone * passes, context, zero, shared)
@@ -515,7 +463,7 @@ def _add_layers(
     total["layer"] += layers.count
     total["moe_layer"] += layers.moe
     total["state_layer"] += layers.state
-    # a pass over the hidden states is one over all residual streams, but where kernels of their own pass over these
+    # a pass over the hidden states covers all residual streams, unless these have kernels of their own
     passes = layers.streams
     for streams, count in layers.mixing if mixed else ():
         passes -= float((streams - 1) * count)
@@ -529,7 +477,7 @@ def _add_layers(
     if not structure.counts_links:
         return
     _add_reduces(total, structure, "tensor", tokens, degrees.tp, layers.tensor_reduces)
-    # replicas hand their tokens to the experts and take them back: an all-gather and a reduce-scatter
+    # replicas send their tokens to the experts and receive them back: an all-gather and a reduce-scatter
     calls = 1.0 + np.minimum(degrees.dp - 1.0, 1.0)
     _add_reduces(total, structure, "experts", step.everywhere, degrees.expert_ranks, layers.expert_reduces, calls)
 
@@ -557,10 +505,10 @@ def _add_products(
     tokens: np.ndarray,
     degrees: Degrees,
 ) -> None:
-    """Add products that every token takes; those of one format together, one line of an array for each."""
+    """Add products of every token, one line of an array for each product of a format."""
     part, (tokens, degrees, places) = structure.part, _different(tokens, degrees)
     active, some = np.minimum(tokens, 1.0), np.maximum(tokens, 1e-9)
-    # lines of products come first, then sets of kernel parameters where several are looked at, then points
+    # lines of products come first, then sets of kernel parameters where there are several, then points
     line = (slice(None), None) if structure.lanes else ()
     for group in groups:
         rule = structure.runs_as(group.format, "gemm")
@@ -586,13 +534,13 @@ def _add_products(
 def _different(
     tokens: np.ndarray, degrees: Degrees
 ) -> tuple[np.ndarray, Degrees, np.ndarray | slice[None, None, None]]:
-    """Tokens and degrees without repetitions of the point before, and the place of each point among them.
+    """Return tokens and degrees without consecutive repetitions, and the index of each point among them.
 
-    Only attention sees contexts: in a grid over them the rest of a step stands many times in a row.
+    Only attention depends on the context: in a grid of contexts the rest of a step repeats many times in a row.
     """
     if len(tokens) < _MANY:
         return tokens, degrees, slice(None)
-    seen = (tokens, *(getattr(degrees, one.name) for one in fields(Degrees)))
+    seen = (tokens, *(getattr(degrees, field.name) for field in fields(Degrees)))
     new = np.zeros(max(len(tokens) - 1, 0), dtype=bool)
     for one in seen:
         new |= one[1:] != one[:-1]
@@ -600,7 +548,7 @@ def _different(
         return tokens, degrees, slice(None)
     places = np.concatenate([[0], np.cumsum(new)])
     first = np.concatenate([[0], np.flatnonzero(new) + 1])
-    return tokens[first], Degrees(*(one[first] for one in seen[1:])), places
+    return tokens[first], Degrees(*(item[first] for item in seen[1:])), places
 
 
 def _add_experts(
@@ -638,9 +586,9 @@ def _add_experts(
 
 
 def _add_adapters(total: dict[str, np.ndarray], structure: StepWork, step: Tokens, degrees: Degrees) -> None:
-    """Add the factors of low-rank adapters: as many different ones as requests may name are read, each token takes one.
+    """Add the factors of LoRA adapters: all that requests may name are read, each token uses one.
 
-    Nobody measured them: two launches a matrix as small products take them, bytes and FLOP at the part's full rates.
+    Without measurement: two launches a matrix with the time of small products, bytes and FLOP at the full rates.
     """
     part, rank = structure.part, float(structure.adapter_rank)
     tokens = step.decode + step.prompt

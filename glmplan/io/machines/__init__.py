@@ -1,1 +1,1 @@
-"""Readers of what machine tools print: one file for each family of tools, told apart by content."""
+"""Readers of machine tools, recognised by content, and the machine that they describe."""

@@ -1,4 +1,4 @@
-"""Put several dumps of one machine together into one host."""
+"""Merge several dumps of one machine into a host description."""
 
 from __future__ import annotations
 
@@ -17,14 +17,12 @@ from glmplan.io.machines.dump_readers import CpuFacts, Dump, GpuFacts, Memory, N
 __all__ = ["Places", "accelerator_of", "host_from_dumps", "places_from_pci", "places_from_relations"]
 
 
-# Where the accelerators of a machine sit: from its PCI tree, or from what `topo -m` says about pairs.
-
 _ALONG = {"display": "display", "nic": "nic", "nvme": "nvme"}
 
 
 @dataclass(slots=True)
 class Places:
-    """Parts of a host description, in the form of `facts.schema.host`.
+    """Parts of a host description, in the form of `catalog.schema.host`.
 
     `cards` has one entry for each accelerator: parent, link, address, NUMA node.
     """
@@ -53,7 +51,7 @@ def _chain(device: PciDevice, behind: dict[str, PciDevice]) -> list[PciDevice]:
 
 
 def _link(*ends: PciDevice) -> dict[str, int] | None:
-    """Return what both ends of a link can do."""
+    """Return the common capability of both ends of a link."""
     generations = [end.generation for end in ends if end.generation]
     lanes = [end.lanes for end in ends if end.lanes]
     return {"generation": min(generations), "lanes": min(lanes)} if generations and lanes else None
@@ -65,12 +63,8 @@ def _plain(address: str) -> str:
 
 
 def places_from_pci(tree: PciTree, sockets_of: dict[int, int]) -> Places:
-    """Read roots, switches, cards and what sits beside them off a PCI tree.
+    """Return roots, switches, cards (by address, as vendor tools number them) and devices of a PCI tree.
 
-    Returns: Cards in the order of their addresses, as vendor tools number them.
-
-    Notes
-    -----
     A root complex is a bus without a bridge above it. Below its root port, every upstream port is a switch; in a tree
     without port types every second bridge is one. Virtual switches of one chip cannot be told from separate switches.
 
@@ -149,9 +143,9 @@ def _groups(count: int, together: set[tuple[int, int]]) -> list[list[int]]:
 
 
 def places_from_relations(relations: Relations, sockets_of: dict[int, int]) -> Places:
-    """Guess roots and switches from how pairs reach each other.
+    """Return roots and switches guessed from the paths between pairs.
 
-    Returns: PIX: one switch. PXB: switches below a common one. PHB: one root complex. NODE: one socket. SYS: several.
+    PIX: one switch. PXB: switches below a common one. PHB: one root complex. NODE: one socket. SYS: several.
 
     Examples
     --------
@@ -190,9 +184,7 @@ def places_from_relations(relations: Relations, sockets_of: dict[int, int]) -> P
 
 
 def accelerator_of(product: str) -> str | None:
-    """Return the catalogue's name of a product as a vendor tool prints it.
-
-    Returns: The name, None if the catalogue does not have the part.
+    """Return the catalogue name of a product as a vendor tool prints it, or None.
 
     Examples
     --------
@@ -227,7 +219,7 @@ def _of(dumps: Sequence[Dump], kind: type) -> list[tuple[Dump, Any]]:
 
 
 def _merged_gpus(dumps: Sequence[Dump]) -> list[GpuFacts]:
-    """Join the accelerators of several dumps by number; later dumps fill what earlier ones leave open."""
+    """Merge the accelerators of several dumps by number; later dumps fill gaps of earlier ones."""
     joined: dict[int, GpuFacts] = {}
     first: Dump | None = None
     for dump, gpus in _of(dumps, list):
@@ -252,7 +244,7 @@ def _merged_gpus(dumps: Sequence[Dump]) -> list[GpuFacts]:
 
 
 def _sockets(dumps: Sequence[Dump], nodes: set[int]) -> tuple[list[dict[str, Any]], dict[int, int], list[str]]:
-    """Return the sockets, NUMA node → socket, and what was assumed."""
+    """Return the sockets, NUMA node → socket, and the assumptions."""
     cpus, numas, memories = (_of(dumps, kind) for kind in (CpuFacts, NumaFacts, Memory))
     cpu = cpus[0][1] if cpus else None
     numa = numas[0][1] if numas else None
@@ -288,7 +280,7 @@ def _sockets(dumps: Sequence[Dump], nodes: set[int]) -> tuple[list[dict[str, Any
 
 
 def _scale_up(relations: Relations | None, part: str | None, source: str) -> tuple[dict[str, Any] | None, list[str]]:
-    """Return the scale-up network that the pairs show, and what is not known of it."""
+    """Return the scale-up network that the pairs show, and its unknown facts."""
     if relations is None:
         return None, []
     linked = {pair for pair, cell in relations.cells.items() if cell.startswith("NV") or cell == "XGMI"}
@@ -310,10 +302,10 @@ def _scale_up(relations: Relations | None, part: str | None, source: str) -> tup
 
 
 def _places(dumps: Sequence[Dump], socket_of: dict[int, int]) -> Places | None:
-    """Return where the accelerators sit, from the best dump there is."""
+    """Return the places of the accelerators from the best dump."""
     trees = sorted(_of(dumps, PciTree), key=lambda item: not item[1].described)
-    found = [places_from_pci(tree, socket_of) for _, tree in trees]
-    placed = [places for places in found if places.cards]
+    result = [places_from_pci(tree, socket_of) for _, tree in trees]
+    placed = [places for places in result if places.cards]
     if placed:
         return placed[0]
     relations = [content for _, content in _of(dumps, Relations)]
@@ -323,10 +315,9 @@ def _places(dumps: Sequence[Dump], socket_of: dict[int, int]) -> Places | None:
 
 
 def host_from_dumps(dumps: Sequence[Dump], *, name: str, accelerator: str | None = None) -> Host:
-    """Describe the machine that several dumps were made on.
+    """Return the machine of several dumps; missing facts stay unknown and are listed.
 
-    - `accelerator`: Catalogue name of the accelerators, for dumps that do not name them.
-    - Returns: What the dumps say; what they do not say stays unknown and is listed.
+    `accelerator`: catalogue name, for dumps that do not name the accelerators.
 
     Examples
     --------
@@ -391,7 +382,7 @@ def host_from_dumps(dumps: Sequence[Dump], *, name: str, accelerator: str | None
 
 
 def _unified(part: str) -> bool:
-    """Say whether a part of the catalogue shares its memory with the CPU."""
+    """Return True if an accelerator of the catalogue shares its memory with the CPU."""
     try:
         return load_accelerator(part).unified_memory
     except UnknownName:
@@ -399,7 +390,7 @@ def _unified(part: str) -> bool:
 
 
 def _assumed_links(cards: list[dict[str, Any]], places: Places | None) -> list[str]:
-    """Fill links that no dump describes with what the part allows, and uplinks like the links below; say so."""
+    """Fill undescribed links with the accelerator's limit, and uplinks like the links below; return notes."""
     said = []
     for card in cards:
         if "link" in card:
@@ -439,7 +430,7 @@ def _agree(dumps: Sequence[Dump], count: int) -> None:
 def _cards(
     gpus: list[GpuFacts], places: Places | None, count: int, accelerator: str | None
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return one card for each accelerator and what is not known of them."""
+    """Return one card for each accelerator and its unknown facts."""
     cards, unknown = [], []
     for index in range(count):
         gpu = gpus[index] if gpus else GpuFacts(index)

@@ -1,4 +1,7 @@
-"""Tell machine dumps apart by their content and read them."""
+"""Recognise machine dumps by their content and read them, each into the facts of one dump.
+
+Readers of lscpu, numactl, dmidecode, nvidia-smi, lspci and rocm-smi. `glmplan.io.machines.dump_merge` combines dumps.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from xml.etree import ElementTree
 
 from glmplan.catalog.files import MOST_OF_A_FILE, read_log, understood
 from glmplan.errors import SpecError
-from glmplan.units import parse_quantity
+from glmplan.units import Bytes, Hertz, Watts, parse_quantity
 
 __all__ = [
     "GENERATION",
@@ -44,32 +47,25 @@ __all__ = [
 ]
 
 
-# What one dump says about a machine, before dumps are put together.
-
-
 @dataclass(frozen=True, slots=True)
 class GpuFacts:
-    """One accelerator as a vendor tool describes it; None where the tool does not say.
-
-    `memory` [B], `memory_clock` [Hz], `power_limit` [W]; `generation` and `lanes` are what both ends allow, not what
-    an idle link has fallen back to.
-    """
+    """One accelerator as a vendor tool describes it; None where the tool does not say."""
 
     index: int
     name: str | None = None
     address: str | None = None
-    memory: float | None = None
-    memory_usable: float | None = None
-    generation: int | None = None
+    memory: Bytes | None = None
+    memory_usable: Bytes | None = None
+    generation: int | None = None  # this and the next: limit of both ends, not the state of an idle link
     lanes: int | None = None
-    memory_clock: float | None = None
-    power_limit: float | None = None
+    memory_clock: Hertz | None = None
+    power_limit: Watts | None = None
     driver: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Relations:
-    """How accelerators reach each other: `cells[i, j]` as the tool prints it; the NUMA node of each where it says."""
+    """Paths between accelerators: `cells[i, j]` as the tool prints it, and their NUMA nodes."""
 
     count: int
     cells: dict[tuple[int, int], str]
@@ -79,7 +75,7 @@ class Relations:
 
 @dataclass(frozen=True, slots=True)
 class PciDevice:
-    """One PCI function. `secondary` is the bus behind a bridge; `port` is `root`, `upstream` or `downstream`."""
+    """One PCI function; `secondary` is the bus behind a bridge, `port` is `root`, `upstream` or `downstream`."""
 
     address: str
     name: str
@@ -94,7 +90,7 @@ class PciDevice:
 
 @dataclass(frozen=True, slots=True)
 class PciTree:
-    """All PCI functions of a machine. `described` says whether link rates are known (`-vvv`) or only places (`-tv`)."""
+    """All PCI functions of a machine; `described`: link rates are known (`-vvv`), not only places (`-tv`)."""
 
     devices: tuple[PciDevice, ...]
     described: bool
@@ -102,7 +98,7 @@ class PciTree:
 
 @dataclass(frozen=True, slots=True)
 class CpuFacts:
-    """Sockets and cores, `numa` the processors of each node, `instructions` those that matter for matrix work."""
+    """Sockets and cores; `numa` the processors of each node, `instructions` those for matrix work."""
 
     model: str | None
     sockets: int
@@ -114,7 +110,7 @@ class CpuFacts:
 
 @dataclass(frozen=True, slots=True)
 class NumaFacts:
-    """Memory of each NUMA node [B], whether it has processors, and distances."""
+    """Memory of each NUMA node [B], presence of processors, and distances."""
 
     sizes: dict[int, float]
     with_cpus: dict[int, bool]
@@ -123,7 +119,7 @@ class NumaFacts:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Populated memory channels: (socket, channel) → configured transfers, [1/s]; `size` of all modules, [B]."""
+    """Populated memory channels: (socket, channel) → configured transfers [1/s]; `size` of all modules [B]."""
 
     channels: dict[tuple[int, str], float]
     size: float
@@ -131,7 +127,7 @@ class Memory:
 
 
 def broken(file: str, line: int, message: str, value: object = None) -> SpecError:
-    """Return the error for a line that cannot be read: names file and line.
+    """Return the error for a line that cannot be read, with file and line.
 
     Examples
     --------
@@ -142,22 +138,18 @@ def broken(file: str, line: int, message: str, value: object = None) -> SpecErro
 
 
 def bus_address(text: str) -> str | None:
-    """Return a PCI address in one spelling: `dddd:bb:dd.f`, lower case.
-
-    `text`: Address as a tool prints it, with or without a domain.
+    """Return a PCI address as `dddd:bb:dd.f`, lower case; the domain may be missing.
 
     Examples
     --------
     >>> bus_address("00000000:06:00.0"), bus_address("C1:00.0")
     ('0000:06:00.0', '0000:c1:00.0')
     """
-    found = re.fullmatch(r"(?:([0-9a-f]*):)?([0-9a-f]{1,2}):([0-9a-f]{1,2}\.[0-9a-f])", text.strip().lower())
-    return f"{(found[1] or '')[-4:]:0>4}:{found[2]:0>2}:{found[3]:0>4}" if found else None
+    match = re.fullmatch(r"(?:([0-9a-f]*):)?([0-9a-f]{1,2}):([0-9a-f]{1,2}\.[0-9a-f])", text.strip().lower())
+    return f"{(match[1] or '')[-4:]:0>4}:{match[2]:0>2}:{match[3]:0>4}" if match else None
 
 
-# Readers of lscpu (text and JSON), `numactl -H` and `dmidecode -t memory`.
-
-#: Instruction sets that decide how fast a CPU multiplies matrices.
+#: instruction sets that decide how fast a CPU multiplies matrices
 MATRIX_INSTRUCTIONS = (
     "avx2",
     "avx512f",
@@ -196,9 +188,9 @@ def read_lscpu(text: str, file: str) -> CpuFacts:
         raise SpecError("does not say how many CPUs there are", file=file, field="CPU(s)")
     numa = {}
     for key, value in fields.items():
-        found = re.fullmatch(r"NUMA node(\d+) CPU\(s\)", key)
-        if found:
-            numa[int(found[1])] = value
+        match = re.fullmatch(r"NUMA node(\d+) CPU\(s\)", key)
+        if match:
+            numa[int(match[1])] = value
     flags = fields.get("Flags", "").split()
     notes: tuple[str, ...] = ()
     if fields.get("Off-line CPU(s) list"):
@@ -225,13 +217,7 @@ def _flat(entries: Any, file: str) -> Iterator[tuple[str, str]]:
 
 
 def read_numactl(text: str, file: str) -> NumaFacts:
-    """Read `numactl -H`.
-
-    Returns: Memory, processors and distances of the nodes; a node without processors is valid.
-
-    Notes
-    -----
-    `MB` in this tool are MiB.
+    """Read `numactl -H`. A node without processors is valid; `MB` of this tool are MiB.
 
     Examples
     --------
@@ -262,13 +248,9 @@ def read_numactl(text: str, file: str) -> NumaFacts:
 
 
 def read_dmidecode(text: str, file: str) -> Memory:
-    """Read `dmidecode -t memory`.
+    """Read `dmidecode -t memory`: populated channels with their configured speed.
 
-    Returns: Populated channels with the speed they are configured for.
-
-    Notes
-    -----
-    `GB` in this tool are GiB. Two modules on one channel share it.
+    `GB` of this tool are GiB. Two modules on one channel share it.
 
     Examples
     --------
@@ -287,10 +269,10 @@ def read_dmidecode(text: str, file: str) -> Memory:
         size = block.get("Size", "")
         if not size or "No Module" in size or size.startswith("0"):
             continue
-        found = re.fullmatch(r"(\d+) (MB|GB|TB)", size)
-        if not found:
+        match = re.fullmatch(r"(\d+) (MB|GB|TB)", size)
+        if not match:
             raise broken(file, number, "is not a module size", size)
-        total += parse_quantity(f"{found[1]} {found[2][0]}iB", "bytes")
+        total += parse_quantity(f"{match[1]} {match[2][0]}iB", "bytes")
         kind = block.get("Type", kind)
         speed = re.match(r"(\d+) MT/s", block.get("Configured Memory Speed", "") or block.get("Speed", ""))
         place = _channel(block.get("Bank Locator", ""), block.get("Locator", ""), len(channels))
@@ -318,26 +300,22 @@ def _memory_devices(text: str) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def _channel(bank: str, locator: str, number: int) -> tuple[int, str]:
-    """Return socket and channel of a module; a channel of its own where the names do not say."""
-    found = re.search(r"P(\d+)[ _]?CHANNEL ?([A-Z])", bank, re.IGNORECASE)
-    if found:
-        return int(found[1]), found[2].upper()
-    found = re.search(r"(?:CPU|P|PROC ?)(\d+)[ _-]*(?:DIMM|CH)?[ _-]*([A-Z])", locator, re.IGNORECASE)
-    if found:
-        return max(int(found[1]) - 1, 0), found[2].upper()
+    """Return socket and channel of a module; a separate channel where the names do not say."""
+    match = re.search(r"P(\d+)[ _]?CHANNEL ?([A-Z])", bank, re.IGNORECASE)
+    if match:
+        return int(match[1]), match[2].upper()
+    match = re.search(r"(?:CPU|P|PROC ?)(\d+)[ _-]*(?:DIMM|CH)?[ _-]*([A-Z])", locator, re.IGNORECASE)
+    if match:
+        return max(int(match[1]) - 1, 0), match[2].upper()
     return 0, f"module {number}"
 
-
-# Readers of nvidia-smi: `topo -m`, `-q`, `-q -x` and `--query-gpu … --format=csv`.
 
 _CELL = re.compile(r"X|SYS|NODE|PHB|PXB|PIX|NV\d+")
 _NONE = ("n/a", "[n/a]", "[not supported]", "not supported", "none", "", "requested functionality has been deprecated")
 
 
 def read_topo(text: str, file: str) -> Relations:
-    """Read `nvidia-smi topo -m`.
-
-    Returns: Cells between GPUs; NUMA nodes where the columns are there.
+    """Read `nvidia-smi topo -m`: cells between GPUs, and NUMA nodes where the columns exist.
 
     Examples
     --------
@@ -356,12 +334,12 @@ def read_topo(text: str, file: str) -> Relations:
     numa: dict[int, int] = {}
     seen = 0
     for number, line in enumerate(lines[start + 1 :], start + 2):
-        found = re.match(r"\s*GPU(\d+)\s+(.*)", line)
-        if not found:
+        match = re.match(r"\s*GPU(\d+)\s+(.*)", line)
+        if not match:
             if seen and not line.strip():
                 break
             continue
-        row, rest = int(found[1]), found[2].split()
+        row, rest = int(match[1]), match[2].split()
         if row >= len(gpus):
             raise broken(file, number, f"names GPU{row}, the header names {len(gpus)} GPUs")
         values = rest[: len(columns)]
@@ -389,7 +367,7 @@ def read_topo(text: str, file: str) -> Relations:
 
 
 def _numa_node(line: str, rest: list[str]) -> int | None:
-    """Return the NUMA affinity of a row: the first plain number after the processor list, None if it is not given."""
+    """Return the NUMA affinity of a row: the first plain number after the processor list, None without one."""
     tail = [part.strip() for part in line.split("\t")[-3:]] if "\t" in line else rest
     numbers = [part for part in tail if re.fullmatch(r"\d+", part)]
     return int(numbers[0]) if len(numbers) == 1 else None
@@ -406,8 +384,8 @@ def _quantity(text: str | None, dimension: str) -> float | None:
 
 
 def _number(text: str | None) -> int | None:
-    found = re.match(r"\s*(\d+)", text or "")
-    return int(found[1]) if found else None
+    match = re.match(r"\s*(\d+)", text or "")
+    return int(match[1]) if match else None
 
 
 def _least(*values: int | None) -> int | None:
@@ -464,7 +442,7 @@ def read_query_xml(text: str, file: str) -> list[GpuFacts]:
 
 
 def read_query_text(text: str, file: str) -> list[GpuFacts]:
-    """Read `nvidia-smi -q`, the same tree told by indentation.
+    """Read `nvidia-smi -q`, the same tree by indentation.
 
     Examples
     --------
@@ -477,9 +455,9 @@ def read_query_text(text: str, file: str) -> list[GpuFacts]:
     for line in text.splitlines():
         if line.startswith("Driver Version"):
             driver = line.partition(":")[2].strip()
-        found = re.match(r"GPU\s+([0-9a-fA-F:.]+)\s*$", line)
-        if found:
-            gpus.append({"address": bus_address(found[1]) or ""})
+        match = re.match(r"GPU\s+([0-9a-fA-F:.]+)\s*$", line)
+        if match:
+            gpus.append({"address": bus_address(match[1]) or ""})
             path = []
             continue
         if not gpus or not line.strip():
@@ -518,12 +496,8 @@ def _from_text(index: int, gpu: dict[str, str], driver: str | None) -> GpuFacts:
 
 
 def read_query_csv(text: str, file: str) -> list[GpuFacts]:
-    """Read `nvidia-smi --query-gpu=… --format=csv`, whatever columns were asked for.
+    """Read `nvidia-smi --query-gpu=… --format=csv` with any columns; units in header, values or both.
 
-    `text`: The dump; units stand in the header, in the values, or in both.
-
-    Notes
-    -----
     The current link generation is not read: an idle link falls back to generation 1 to save power.
 
     Examples
@@ -567,8 +541,6 @@ def read_query_csv(text: str, file: str) -> list[GpuFacts]:
     return gpus
 
 
-# Readers of lspci: the tree (`-tv`) and the full description (`-vvv`).
-
 #: gigatransfers per second → PCIe generation
 GENERATION = {"2.5": 1, "5": 2, "8": 3, "16": 4, "32": 5, "64": 6}
 
@@ -577,9 +549,9 @@ _GPU = re.compile(r"NVIDIA|Instinct|Radeon|\bMI\d{2,3}|Arc Pro|Ascend", re.IGNOR
 
 
 def device_kind(kind: str, name: str) -> str:
-    """Return what a device is to a planner: `gpu`, `display`, `nic`, `nvme`, `bridge` or `other`.
+    """Return the kind of a device: `gpu`, `display`, `nic`, `nvme`, `bridge` or `other`.
 
-    `kind`: Class as lspci prints it; empty in a tree without classes.
+    `kind`: class as lspci prints it; empty in a tree without classes.
 
     Examples
     --------
@@ -610,14 +582,10 @@ def device_kind(kind: str, name: str) -> str:
 
 
 def read_lspci(text: str, file: str) -> PciTree:
-    """Read `lspci -vvv`.
+    """Read `lspci -vvv`: all functions with links, NUMA nodes and ACS state.
 
-    Returns: All functions with links, NUMA nodes and ACS state.
-
-    Notes
-    -----
-    Generation and lanes are those that the port can do (`LnkCap`). A width that is lower now (`LnkSta … downgraded`) is
-    taken, because width does not fall at idle; a speed that is lower now is not.
+    Generation and lanes are the capability of the port (`LnkCap`). A lower present width (`LnkSta … downgraded`)
+    replaces it, because width does not fall at idle; a lower present speed does not.
 
     Examples
     --------
@@ -629,16 +597,16 @@ def read_lspci(text: str, file: str) -> PciTree:
     >>> device.kind, device.generation, device.lanes
     ('gpu', 5, 8)
     """
-    found: list[dict[str, object]] = []
+    result: list[dict[str, object]] = []
     for number, line in enumerate(text.splitlines(), 1):
         new = _NEW.match(line)
         if new:
             address = new[1] if new[1].count(":") == 2 else f"0000:{new[1]}"
-            found.append({"address": address, "name": new[3].strip(), "class": new[2]})
+            result.append({"address": address, "name": new[3].strip(), "class": new[2]})
             continue
-        if not found:
+        if not result:
             continue
-        device, text_ = found[-1], line.strip()
+        device, text_ = result[-1], line.strip()
         if text_.startswith("LnkCap:"):
             speed, width = re.search(r"Speed ([\d.]+)GT/s", text_), re.search(r"Width x(\d+)", text_)
             if speed and speed[1] not in GENERATION:
@@ -662,20 +630,17 @@ def read_lspci(text: str, file: str) -> PciTree:
         elif "Express (v" in text_:
             port = re.search(r"(Root|Upstream|Downstream) Port", text_)
             device["port"] = port[1].lower() if port else None
-    if not found:
+    if not result:
         raise SpecError("describes no device as `lspci -vvv` prints it", file=file)
     devices = []
-    for entry in found:
+    for entry in result:
         kind = device_kind(str(entry.pop("class")), str(entry["name"]))
         devices.append(PciDevice(kind=kind, **entry))  # type: ignore[arg-type]
     return PciTree(tuple(devices), described=True)
 
 
 def read_lspci_tree(text: str, file: str) -> PciTree:
-    """Read `lspci -tv`.
-
-    - `text`: The dump; it may begin in the middle.
-    - Returns: Places of all functions; link rates are not in this form.
+    """Read `lspci -tv`: places of all functions, without link rates. The dump may begin in the middle.
 
     Examples
     --------
@@ -707,7 +672,7 @@ def read_lspci_tree(text: str, file: str) -> PciTree:
 
 
 def _after_dashes(line: str, position: int, place: tuple[str, str], bus_at: dict[int, tuple[str, str]]) -> int:
-    """Skip the dashes before children; remember the column of a fork."""
+    """Skip the dashes before children; store the column of a fork."""
     fork = re.match(r"-+\+-", line[position:])
     if fork:
         bus_at[position + fork.end() - 2] = place
@@ -740,14 +705,10 @@ def _read_branch(
         position = _after_dashes(line, position + here.end(), place, bus_at)
 
 
-# Readers of rocm-smi: `--showtopo` and `--showmeminfo vram`.
-
-
 def read_showtopo(text: str, file: str) -> Relations:
-    """Read `rocm-smi --showtopo`.
+    """Read `rocm-smi --showtopo`: `XGMI` or `PCIE` between accelerators, and their NUMA nodes.
 
-    Returns: `XGMI` or `PCIE` between accelerators, and their NUMA nodes. Hops are not read: the tool prints 1 for any
-      XGMI (ROCm/rocm-systems issue 5763).
+    Hops are not read: the tool prints 1 for any XGMI (ROCm/rocm-systems issue 5763).
 
     Examples
     --------
@@ -790,19 +751,17 @@ def read_showtopo(text: str, file: str) -> Relations:
 
 
 def read_showmeminfo(text: str, file: str) -> list[GpuFacts]:
-    """Read `rocm-smi --showmeminfo vram`.
-
-    Returns: Memory of each accelerator; the tool does not name them.
+    """Read `rocm-smi --showmeminfo vram`: memory of each accelerator, without names.
 
     Examples
     --------
     >>> read_showmeminfo("GPU[0]   : VRAM Total Memory (B): 206141652992\\n", "mem.txt")[0].memory
     206141652992.0
     """
-    found = re.findall(r"GPU\[(\d+)\]\s*:\s*VRAM Total Memory \(B\):\s*(\d+)", text)
-    if not found:
+    result = re.findall(r"GPU\[(\d+)\]\s*:\s*VRAM Total Memory \(B\):\s*(\d+)", text)
+    if not result:
         raise SpecError("has no total of VRAM as `rocm-smi --showmeminfo vram` prints it", file=file)
-    return [GpuFacts(int(index), memory=float(total)) for index, total in found]
+    return [GpuFacts(int(index), memory=float(total)) for index, total in result]
 
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -810,14 +769,14 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """A dump that was read: which tool printed it, and what it says."""
+    """Content of a dump, with the tool that printed it."""
 
     file: str
     tool: str
     content: Any
 
 
-#: tool → (how its output is recognised, its reader)
+#: tool → (pattern of its output, reader)
 _READERS: list[tuple[str, re.Pattern[str], Callable[[str, str], Any]]] = [
     ("nvidia-smi -q -x", re.compile(r"<nvidia_smi_log"), read_query_xml),
     ("nvidia-smi -q", re.compile(r"NVSMI LOG|^GPU [0-9a-fA-F]{8}:[0-9a-fA-F]{2}:", re.M), read_query_text),
@@ -842,9 +801,7 @@ _READERS: list[tuple[str, re.Pattern[str], Callable[[str, str], Any]]] = [
 
 
 def read_dump(file: str | Path) -> Dump:
-    """Read a dump of a machine tool, whichever it is.
-
-    `file`: Text or gzip; escape sequences of colours are removed.
+    """Read a dump of any known machine tool, text or gzip; colour escapes are removed.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""From what somebody types for a machine to its accelerators, their number and the links between them."""
+"""Resolve the text of a machine to its accelerators, their number and the links between them."""
 
 from __future__ import annotations
 
@@ -22,66 +22,46 @@ __all__ = ["Machine", "record_toml", "resolve_machine"]
 
 @dataclass(frozen=True, repr=False)
 class Machine:
-    """A machine with equal accelerators.
+    """Machine with equal accelerators."""
 
-    Attributes
-    ----------
-    text : str
-        What was typed.
-    host : Host
-        The machine.
-    accelerator : Accelerator
-        Its part.
-    count : int
-        How many of them, [-]
-    named : bool
-        Whether a host was named, not only a number of accelerators.
-    notes : tuple of str
-        What was taken for granted.
-    """
-
-    text: str
+    text: str  # as typed
     host: Host
     accelerator: Accelerator
     count: int
-    named: bool
-    notes: tuple[str, ...]
+    named: bool  # a host was named, not only a number of accelerators
+    notes: tuple[str, ...]  # assumptions
 
     def __repr__(self) -> str:
         return f"<Machine {self.text}: {self.count} × {self.accelerator.name}>"
 
     @property
     def part(self) -> str:
-        """What names the part in a question: its name, or the file that describes it."""
+        """Return the accelerator's name, or the file that describes it."""
         own = self.host.accelerator
         return own if own.endswith(".toml") else self.accelerator.name
 
     @property
     def per_node(self) -> int:
-        """Accelerators that reach each other without a network between machines, [-]"""
+        """Return the accelerators that reach each other without a network between machines."""
         scale_up = self.host.scale_up
         domain = scale_up.domain if scale_up is not None and scale_up.topology != "bridge" else 0
         return max(self.host.accelerators_per_node, domain)
 
     def with_count(self, count: int) -> Machine:
-        """The same part in another number, each accelerator on its own."""
+        """Return the same accelerator in another number, each without neighbours."""
         part = self.accelerator
         host = implied_host(part, count, file=self.part if self.part.endswith(".toml") else "")
         return Machine(f"{count}x{self.part}", host, part, count, False, host.assumptions)
 
     def links(self, *, tp: int, pp: int = 1, dp: int = 1, dcp: int = 1) -> LayoutLinks:
-        """The links that the groups of a layout cross on this machine.
-
-        Returns: As the network finds them on the host that was named, or on the one that a number of accelerators
-          implies.
-        """
+        """Return the links that the groups of a layout cross on the host."""
         return links_of_layout(self.host, tp=tp, pp=pp, dp=dp, dcp=dcp)
 
 
 def resolve_machine(text: str) -> Machine:
-    """Resolve a machine: ``NxACCELERATOR``, a host name, or a TOML file.
+    """Resolve ``NxACCELERATOR``, a host name, or a TOML file.
 
-    Returns: The machine; of hosts with several kinds of parts the kind that most slots hold.
+    Of hosts with several kinds of accelerators the most frequent one counts.
 
     Examples
     --------
@@ -108,14 +88,10 @@ def resolve_machine(text: str) -> Machine:
     return Machine(text, host, part, same, named, tuple(notes))
 
 
-# A Host or an accelerator as TOML text in the form of `hardware_db/`: what is at its default is left out.
-
-
 def record_toml(record: BaseModel, *, leave_out: tuple[str, ...] = ("name",)) -> str:
-    """Write a record as TOML.
+    """Return a host or accelerator as TOML in the form of `hardware_db/`, without defaults.
 
-    - `leave_out`: Fields that are not written; the name of an entry is the name of its file.
-    - Returns: Text that the catalogue reads back to an equal record; quantities carry their unit.
+    The catalogue reads it back to an equal record. The name of an entry is the name of its file.
 
     Examples
     --------

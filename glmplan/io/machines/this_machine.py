@@ -1,7 +1,7 @@
-"""Describe the machine this runs on: CPU, memory, PCIe and accelerators, and measure what a CPU alone can do.
+"""Describe the machine this runs on, and measure memory bandwidth and matrix rate of its CPU.
 
-Linux is read through /proc and /sys, so that no tool has to be there; NVIDIA accelerators through NVML where the
-`nvidia-ml-py` package and a driver are.
+Linux is read through /proc and /sys, without tools; NVIDIA accelerators through NVML where `nvidia-ml-py` and a driver
+are installed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from glmplan.io.machines.dump_readers import (
     device_kind,
     read_lscpu,
 )
-from glmplan.units import FlopPerSecond, Seconds
+from glmplan.units import BytesPerSecond, FlopPerSecond, Seconds
 
 __all__ = [
     "CpuRates",
@@ -60,37 +60,20 @@ __all__ = [
 ]
 
 
-# Measure what a CPU reaches: memory bandwidth of all cores together, and the rate of a matrix product.
-
-
 @dataclass(frozen=True, slots=True)
 class CpuRates:
-    """Measured rates of a CPU.
+    """Measured rates of a CPU."""
 
-    Parameters
-    ----------
-    memory_bandwidth : float
-        The higher of copying and reading with all cores, [B/s]
-    copy_bandwidth, read_bandwidth : float
-        Bytes read and written by a copy; bytes read by a dot product, [B/s]
-    matrix_rate : float
-        FP32 matrix product, [FLOP/s]
-    threads : int
-        How many cores took part, [-]
-    how : str
-        In words.
-    """
-
-    memory_bandwidth: float
-    copy_bandwidth: float
-    read_bandwidth: float
-    matrix_rate: float
-    threads: int
-    how: str
+    memory_bandwidth: BytesPerSecond  # the higher of the next two, all cores
+    copy_bandwidth: BytesPerSecond  # read and written by a copy
+    read_bandwidth: BytesPerSecond  # read by a dot product
+    matrix_rate: FlopPerSecond  # FP32 matrix product
+    threads: int  # cores that took part
+    how: str  # description for users
 
 
 def _threads() -> int:
-    """Return how many processors this process may use."""
+    """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -107,15 +90,10 @@ def _best(act: Callable[[], object], work: float, seconds: float) -> float:
 
 
 def memory_bandwidth(*, seconds: Seconds = 1.0, megabytes: int = 256) -> tuple[float, float]:
-    """Measure copying and reading with all cores.
+    """Measure a copy (bytes read and written) and a dot product (bytes read) on all cores [B/s].
 
-    - `megabytes`: Size of all arrays together, which must not fit any cache, [MB].
-    - Returns: Bytes read and written by a copy, bytes read by a dot product, both for each second, [B/s].
-
-    Notes
-    -----
-    Each thread works on memory it touched first, so that it lies on its own NUMA node. A copy moves a third more than
-    is counted where stores first read the line.
+    `megabytes` of all arrays together must not fit any cache. Each thread works on memory that it touched first, so
+    that it lies on its own NUMA node. A copy moves a third more than is counted where stores first read the line.
 
     Examples
     --------
@@ -175,24 +153,14 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What was found.
-
-    Parameters
-    ----------
-    host : Host
-        The machine.
-    part : Accelerator, optional
-        The CPU as an accelerator, with measured rates; None where there are real accelerators.
-    rates : CpuRates, optional
-        What was measured.
-    """
+    """Description of this machine."""
 
     host: Host
-    part: Accelerator | None
+    part: Accelerator | None  # the CPU as an accelerator with measured rates; None with real accelerators
     rates: CpuRates | None
 
 
-#: how long a tool may take [s], and what it may say [B]
+#: time limit of a tool [s] and of its output [B]
 _PATIENCE, _MOST_SAID = 10.0, 1 << 20
 
 
@@ -204,10 +172,10 @@ def _first(path: Path) -> str | None:
 
 
 def _said_by(tool: str) -> str:
-    """What a tool prints; nothing where it fails or does not end."""
+    """Return the output of a tool; empty where it fails or does not end."""
 
     def end() -> None:
-        # with all that it started: whoever holds its output open would keep us waiting
+        # kill the process group: any child that holds the output open would block the read
         with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
 
@@ -222,7 +190,7 @@ def _said_by(tool: str) -> str:
     assert process.stdout is not None
     said, whole = b"", False
     try:
-        # neither a child that left the group with the output open nor a tool that closed it and goes on is waited for
+        # do not wait for a child outside the group with the output open, nor for a tool that closed it and goes on
         while (left := deadline - time.monotonic()) > 0.0 and select.select([process.stdout], [], [], left)[0]:
             part = os.read(process.stdout.fileno(), 1 << 16)
             said += part
@@ -265,9 +233,7 @@ def read_cpu() -> CpuFacts:
 
 
 def read_numa(root: Path = Path("/sys/devices/system/node"), memory: Path = Path("/proc/meminfo")) -> NumaFacts:
-    """Return the memory of each NUMA node of this machine.
-
-    Returns: Sizes as the kernel counts them; one node with all memory where it keeps no nodes.
+    """Return the memory of each NUMA node by the kernel; one node with all memory where there are none.
 
     Examples
     --------
@@ -287,7 +253,7 @@ def read_numa(root: Path = Path("/sys/devices/system/node"), memory: Path = Path
             distances.update({(node, other): int(value) for other, value in enumerate(row)})
     whole = re.search(r"MemTotal:\s*(\d+) kB", _first(memory) or "")
     if whole and len(sizes) < 2:
-        # What the system hands out counts: some virtual machines tell less for their only node.
+        # /proc/meminfo counts: some virtual machines report less for their only node
         sizes, with_cpus = {0: float(whole[1]) * 1024}, {0: True}
     return NumaFacts(sizes, with_cpus, distances)
 
@@ -295,8 +261,6 @@ def read_numa(root: Path = Path("/sys/devices/system/node"), memory: Path = Path
 def read_sys_pci(root: Path = Path("/sys/bus/pci/devices")) -> PciTree:
     """Return the PCI functions of this machine with the links that the kernel knows.
 
-    Notes
-    -----
     A width below the maximum is real and taken; a speed below it can be power saving and is not.
 
     Examples
@@ -335,9 +299,7 @@ def read_sys_pci(root: Path = Path("/sys/bus/pci/devices")) -> PciTree:
 
 
 def read_nvml() -> tuple[list[GpuFacts], Relations | None]:
-    """Return the NVIDIA accelerators of this machine and how they reach each other.
-
-    Returns: Empty where the package, the driver or the accelerators are missing.
+    """Return NVIDIA accelerators and their paths; empty without package, driver or accelerators.
 
     Examples
     --------
@@ -366,7 +328,7 @@ def read_nvml() -> tuple[list[GpuFacts], Relations | None]:
 
 
 def _asked(nvml: Any, name: str, *arguments: Any) -> Any:
-    """Call NVML; None where the part does not support the question."""
+    """Return the answer of an NVML call; None where the accelerator does not support it."""
     try:
         return getattr(nvml, name)(*arguments)
     except (nvml.NVMLError, AttributeError):
@@ -407,7 +369,7 @@ def _nvml_pair(nvml: Any, one: Any, other: Any, same: bool) -> str:
     for link in range(getattr(nvml, "NVML_NVLINK_MAX_LINKS", 18)):
         remote = _asked(nvml, "nvmlDeviceGetNvLinkRemotePciInfo", one, link)
         active = _asked(nvml, "nvmlDeviceGetNvLinkState", one, link)
-        # An NVLink switch answers with its own address, which joins all accelerators behind it.
+        # an NVLink switch answers with its own address, which joins all accelerators behind it
         if active and remote is not None:
             kind = _asked(nvml, "nvmlDeviceGetNvLinkRemoteDeviceType", one, link)
             links += bus_address(_text(remote.busId) or "") == address or kind == 2
@@ -418,9 +380,7 @@ def _nvml_pair(nvml: Any, one: Any, other: Any, same: bool) -> str:
 
 
 def probe_machine(*, name: str = "this-machine", seconds: Seconds = 1.0, progress: Progress | None = None) -> Probe:
-    """Describe the machine this runs on.
-
-    Returns: The host; without accelerators the CPU takes their place, with measured memory bandwidth and matrix rate.
+    """Describe the machine this runs on; without accelerators the CPU takes their place with measured rates.
 
     Examples
     --------
@@ -453,7 +413,7 @@ def _source(rates: CpuRates) -> str:
 
 
 def _cpu_part(name: str, cpu: CpuFacts, numa: NumaFacts, rates: CpuRates) -> Accelerator:
-    """Return the CPU as an accelerator; its figures are measured, and say so."""
+    """Return the CPU as an accelerator with measured figures."""
     notes = ["memory bandwidth and matrix rate were measured here: no data sheet stands behind them"]
     notes.append("the BF16 rate is the FP32 rate of numpy's matrix product: no lower precision was measured")
     content = {

@@ -1,1 +1,1 @@
-"""Models: from a name, `config.json`, safetensors or GGUF files."""
+"""Models from a name, `config.json`, safetensors or GGUF files."""

@@ -1,8 +1,8 @@
-"""From a word to how a model's weights are stored: a published checkpoint, a GGUF mixture, or one format throughout.
+"""Return the checkpoint of a word: a published one, a GGUF mixture, or one format throughout.
 
-Every command asks here, so one word means one checkpoint. What no publisher of the model states is taken from files of
-other models (`hardware_db/formats/mixtures.toml`) or computed as if all matrices had one format; such a checkpoint says
-so in its note, and by how much the true files may be smaller or larger.
+All commands use this, so one word means one checkpoint. Facts that no publisher of the model states are taken from
+files of other models (`hardware_db/formats/mixtures.toml`) or computed as if all matrices had one format; such a
+checkpoint has a note, and shares by which the true files may be smaller or larger.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from glmplan.catalog.formats import WEIGHT_FORMATS, weight_format
 from glmplan.catalog.schema.model import Checkpoint, ModelSpec
 from glmplan.costs.blocks.stack import checkpoint_bytes, routed_blocks, uniform_checkpoint
 from glmplan.errors import SpecError, UnknownName
-from glmplan.units import Bits
+from glmplan.units import Bits, Ratio
 
 __all__ = [
     "COMMON_FORMATS",
@@ -35,23 +35,23 @@ __all__ = [
     "remarks_on",
 ]
 
-#: formats worth naming when another one was asked for
+#: formats suggested when an unknown one was requested
 COMMON_FORMATS: tuple[str, ...] = (
     "bf16", "fp8", "nvfp4", "mxfp4", "int8", "int4", "awq-int4", "gptq-int4", "q4_k_m", "q5_k_m", "q6_k", "q8_0",
 )  # fmt: skip
-#: what people write → the name of the format
+#: spelling → format
 _SYNONYMS = {
     "f16": "bf16", "fp16": "bf16", "bfloat16": "bf16", "fp4": "nvfp4", "4bit": "int4", "uint4": "int4", "8bit": "int8",
     "w8a8": "int8", "w4a16": "int4-g128", "awq": "awq-int4", "gptq": "gptq-int4",
 }  # fmt: skip
-#: the format that a publisher means by a plain name, and that stands for it where nothing is published: the scales of
-#: FP8 blocks add 0.02 %, and it is what the fitted runs of such models are filed under
+#: plain name → the format that publishers mean by it and that stands for it where nothing is published: the scales of
+#: FP8 blocks add 0.02 %, and the fitted runs of such models have this format
 _PLAIN = {"fp8": "fp8-block"}
-#: names of one published format: each is taken for the other where the model has only that
+#: equal formats: one is taken for the other where the model has only that
 _ALIKE = {"awq-int4": "int4", "gptq-int4": "int4", "int4-g32": "int4", "fp8-block": "fp8"}
-#: files of how many models, the nearest in size, say what a mixture holds on another one [-]
+#: number of models, nearest in size, whose files describe a mixture on another model
 _NEAREST = 3
-#: mean bits below which a name says least, [bit]
+#: mean bits below which a mixture's name is least exact [bit]
 _FEW_BITS = 3.2
 #: native format of experts that mixtures keep
 _KEPT = "mxfp4"
@@ -60,30 +60,14 @@ _FIELDS = {"name", "model", "kind", "parameters_b", "bits", "spread", "note"}
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """A published GGUF file of a named mixture.
-
-    Attributes
-    ----------
-    name, model : str
-        The mixture and the model.
-    kind : str
-        ``dense`` or ``experts``.
-    parameters_b : float
-        What the file holds, [1e9 parameters]
-    bits : float
-        Mean bits of a weight, [bit]
-    spread : float
-        How far other models of the kind lie from it, as a share, [-]
-    source : str
-        Where it is from.
-    """
+    """Published GGUF file of a named mixture."""
 
     name: str
     model: str
-    kind: str
-    parameters_b: float
-    bits: float
-    spread: float
+    kind: str  # ``dense`` or ``experts``
+    parameters_b: float  # in the file [1e9]
+    bits: Bits  # mean of a weight
+    spread: Ratio  # deviation of other models of the kind
     source: str
 
 
@@ -96,16 +80,16 @@ def _table() -> dict[str, Any]:
 def _mixtures() -> dict[str, tuple[Mixture, ...]]:
     file = data_folder("hardware_db") / "formats" / "mixtures.toml"
     spread = _table()["spread"]
-    found: dict[str, list[Mixture]] = {}
+    result: dict[str, list[Mixture]] = {}
     for entry in read_entries(file, "mixtures", _FIELDS):
         plain = {key: value for key, value in entry.items() if key != "note"}
         usual = spread["mixture_of_few_bits" if float(entry["bits"]) < _FEW_BITS else "mixture"]
-        found.setdefault(str(entry["name"]), []).append(Mixture(**{"spread": float(usual), **plain}))
-    return {name: tuple(rows) for name, rows in found.items()}
+        result.setdefault(str(entry["name"]), []).append(Mixture(**{"spread": float(usual), **plain}))
+    return {name: tuple(rows) for name, rows in result.items()}
 
 
 def mixture_names() -> tuple[str, ...]:
-    """Return the mixtures of which published files are known, sorted.
+    """Return the mixtures with known published files, sorted.
 
     Examples
     --------
@@ -116,9 +100,7 @@ def mixture_names() -> tuple[str, ...]:
 
 
 def mixtures_of(model: ModelSpec, name: str) -> tuple[Mixture, ...]:
-    """Published files of a mixture that say most about a model: of its kind, and nearest in size.
-
-    Returns: At most three, the nearest first; empty where no file of the name is known.
+    """Return at most three files of a mixture, of the model's kind and nearest in size; empty: unknown name.
 
     Examples
     --------
@@ -140,21 +122,18 @@ def _parameters(model: ModelSpec) -> float:
 def checkpoint_for(
     model: ModelSpec, weights: str | None = None, *, bits: Bits | None = None, engine: str | None = None
 ) -> Checkpoint:
-    """Return how a model's weights are stored.
+    """Return the checkpoint of a word for a model; its default checkpoint without one.
 
-    - `weights`: Name of one of its checkpoints, of a GGUF mixture or of a weight format, or ``bpw:`` and the mean
-      bits of a weight; the model's default checkpoint by default.
-    - `bits`: Stored bits of each weight where a file says so, which is then all that counts.
-    - `engine`: Engine that reads the files; llama.cpp reads GGUF files and nothing else.
-    - Returns: The published checkpoint of that name, else the mixture as models of the same kind and of similar size
-      have it, else all matrices of the layers in that format. What is not published of this model has a note, and
-      shares by which the true files may be smaller or larger.
+    `weights`: name of a checkpoint, of a GGUF mixture or of a weight format, or ``bpw:`` and the mean bits of a weight.
+    `bits`: stored bits of each weight where a file states them, which then replace all else. `engine`: llama.cpp reads
+    GGUF files only. The published checkpoint of that name comes first, then the mixture as in models of the same kind
+    and of similar size, then all matrices of the layers in that format.
 
     Notes
     -----
-    Quantised checkpoints keep some matrices wider by no common rule, so the uniform size is the least: true files are
-    up to 14 % larger (143 of 156 in the catalogue). A mixture of one name differs by 12 % between models,
-    both ways, one of few bits by 22 %; experts in MXFP4 stay so in every wider mixture.
+    Quantised checkpoints keep some matrices wider by no common rule, so the uniform size is a lower bound: true files
+    are up to 14 % larger (143 of 156 in the catalogue). A mixture of one name differs by 12 % between models, both
+    ways, one of few bits by 22 %; experts in MXFP4 stay so in every wider mixture.
 
     Examples
     --------
@@ -172,8 +151,8 @@ def checkpoint_for(
         return Checkpoint(
             name=weights or "file", file_bits_per_weight=bits, includes_mtp=False, source="size of the file"
         )
-    found = _default(model) if weights is None else _of_word(model, weights)
-    return found if engine is None else read_by(model, found, engine)
+    result = _default(model) if weights is None else _of_word(model, weights)
+    return result if engine is None else read_by(model, result, engine)
 
 
 def _default(model: ModelSpec) -> Checkpoint:
@@ -181,13 +160,13 @@ def _default(model: ModelSpec) -> Checkpoint:
     return named or (model.checkpoints[0] if model.checkpoints else uniform_checkpoint("bf16"))
 
 
-# one word means one record, so that what is remembered of it is found again
+# one word gives one record, so that caches keyed by it hit
 @remembered(records=1)
 def _of_word(model: ModelSpec, weights: str) -> Checkpoint:
     key = weights.strip().lower()
-    found = _published(model, key)
-    if found is not None:
-        return found
+    result = _published(model, key)
+    if result is not None:
+        return result
     if key.startswith("bpw:"):
         return Checkpoint(
             name=key, file_bits_per_weight=weight_format(key).bits, includes_mtp=False, source="bits that were given"
@@ -202,53 +181,55 @@ def _of_word(model: ModelSpec, weights: str) -> Checkpoint:
     if name not in WEIGHT_FORMATS:
         raise SpecError(
             f"is neither a checkpoint of {model.name} nor a weight format", field="weights", value=weights,
-            choices=[*(one.name for one in model.checkpoints), *COMMON_FORMATS],
+            choices=[*(checkpoint.name for checkpoint in model.checkpoints), *COMMON_FORMATS],
         )  # fmt: skip
     return _uniform(model, _PLAIN.get(name, name))
 
 
 def _of_several(model: ModelSpec, label: str, named: frozenset[str]) -> Checkpoint:
-    """The one published checkpoint whose tensors are in the formats that a label names, BF16 counted or not."""
-    fits = [one for one in model.checkpoints if _formats_of(one) - {"bf16"} == named - {"bf16"}]
+    """Return the one published checkpoint with the formats of a label, with or without BF16."""
+    fits = [checkpoint for checkpoint in model.checkpoints if _formats_of(checkpoint) - {"bf16"} == named - {"bf16"}]
     if len(fits) == 1:
         return fits[0]
     raise SpecError(
         f"names {len(named)} formats and not which tensors are in which; name a checkpoint of {model.name}, or the "
         "mean bits of a weight as bpw:4.2",
-        field="weights", value=label, choices=[one.name for one in model.checkpoints],
+        field="weights", value=label, choices=[checkpoint.name for checkpoint in model.checkpoints],
     )  # fmt: skip
 
 
 def _formats_of(checkpoint: Checkpoint) -> frozenset[str]:
-    """Formats of the classes of tensors, without the sizes of their blocks."""
-    found = {checkpoint.default, *checkpoint.formats.values()} if checkpoint.formats else {checkpoint.default}
-    return frozenset(name.partition("-")[0] for name in found)
+    """Return the formats of the tensor classes, without the sizes of their blocks."""
+    result = {checkpoint.default, *checkpoint.formats.values()} if checkpoint.formats else {checkpoint.default}
+    return frozenset(name.partition("-")[0] for name in result)
 
 
 def _published(model: ModelSpec, key: str) -> Checkpoint | None:
-    """The model's own checkpoint of a name, however it is written, or of the format that the name stands for."""
+    """Return the model's own checkpoint of a name in any spelling, or of the format that the name means."""
     plain = key.replace("-", "_")
     bare = plain.removeprefix("ud_")
     name = _SYNONYMS.get(key, key)
-    for one in (key, plain, name, bare):
-        found = model.checkpoint(one)
-        if found is not None:
-            return found
+    for item in (key, plain, name, bare):
+        result = model.checkpoint(item)
+        if result is not None:
+            return result
     # the table of mixtures is read only for words that are no name of a checkpoint
     alike = _ALIKE.get(name, name)
-    for one in (_table()["aliases"].get(bare, bare), f"ud-{bare}", alike):
-        found = model.checkpoint(one)
-        if found is not None:
-            return found
+    for item in (_table()["aliases"].get(bare, bare), f"ud-{bare}", alike):
+        result = model.checkpoint(item)
+        if result is not None:
+            return result
     if key.startswith("fp8") and key not in WEIGHT_FORMATS:
         return model.checkpoint("fp8")
-    return next((one for one in model.checkpoints if one.name.split("-")[0] in (name, alike)), None)
+    return next(
+        (checkpoint for checkpoint in model.checkpoints if checkpoint.name.split("-")[0] in (name, alike)), None
+    )
 
 
 def _mixture(model: ModelSpec, key: str) -> Checkpoint | None:
     plain = key.replace("-", "_")
     bare = plain.removeprefix("ud_")
-    name = next((one for one in (plain, _table()["aliases"].get(bare, bare)) if one in _mixtures()), None)
+    name = next((item for item in (plain, _table()["aliases"].get(bare, bare)) if item in _mixtures()), None)
     if name is None:
         return None
     rows = mixtures_of(model, name)
@@ -277,7 +258,7 @@ def _bulk(checkpoint: Checkpoint) -> str:
 
 
 def _as_native(model: ModelSpec, native: Checkpoint, name: str, bits: float) -> Checkpoint:
-    """A mixture wider than the model's own files: nobody widens weights that GGUF has a type for."""
+    """Return a mixture wider than the model's own files, which keeps weights with a GGUF type of their own."""
     spread = float(_table()["spread"]["kept"])
     return Checkpoint(
         name=name,
@@ -292,30 +273,28 @@ def _as_native(model: ModelSpec, native: Checkpoint, name: str, bits: float) -> 
 
 
 def _uniform(model: ModelSpec, name: str) -> Checkpoint:
-    found = uniform_checkpoint(name)
+    result = uniform_checkpoint(name)
     if weight_format(name).bits >= 16:
-        return found
+        return result
     spread = _table()["spread"]
     smaller, larger = float(spread["uniform_smaller"]), float(spread["uniform_larger"])
     note = (
         f"no {name} checkpoint of {model.name} is known: every matrix of the layers is taken as {name}; published "
         f"checkpoints keep some wider, so the weights may be up to {larger:.0%} larger"
     )
-    return found.model_copy(update={"smaller": smaller, "larger": larger, "note": note})
+    return result.model_copy(update={"smaller": smaller, "larger": larger, "note": note})
 
 
 def _mostly(checkpoint: Checkpoint) -> str:
-    """The format of most of the weights: that of the experts where they have one of their own."""
+    """Return the format of most weights: that of the experts where they have a separate one."""
     return checkpoint.formats.get("routed_experts") or checkpoint.default
 
 
 def of_repository(model: ModelSpec, found: Checkpoint, repository: str) -> Checkpoint:
-    """The checkpoint of a repository, where a word meant another publisher's files of the format.
+    """Return the checkpoint of a repository, where a word meant another publisher's files of the format.
 
-    - `found`: What the format of the repository's name means.
-    - Returns: The one of this format that the catalogue describes; else `found` with the repository. Quantised files
-      of another publisher than that of `found` lose the cache format that it asks for, and may be smaller (every
-      matrix in the format) or larger.
+    The catalogue's checkpoint of this format, else `found` with the repository. Quantised files of another publisher
+    lose the cache format of `found`, and may be smaller (every matrix in the format) or larger.
 
     Examples
     --------
@@ -328,9 +307,9 @@ def of_repository(model: ModelSpec, found: Checkpoint, repository: str) -> Check
     (None, 0.09, 'fp8')
     """
     key, kind = repository.lower(), _mostly(found)
-    for one in model.checkpoints:
-        if one.repository is not None and one.repository.lower() == key and _mostly(one) == kind:
-            return one
+    for checkpoint in model.checkpoints:
+        if checkpoint.repository is not None and checkpoint.repository.lower() == key and _mostly(checkpoint) == kind:
+            return checkpoint
     wide = found.file_bits_per_weight is None and weight_format(kind).bits >= 16
     if found.repository is None or wide or found.repository.lower().partition("/")[0] == key.partition("/")[0]:
         return found.model_copy(update={"repository": repository})
@@ -360,10 +339,9 @@ def _reads_gguf(engine: str) -> bool:
 
 
 def read_by(model: ModelSpec, found: Checkpoint, engine: str) -> Checkpoint:
-    """The files of a checkpoint as an engine reads them.
+    """Return the files of a checkpoint as an engine reads them.
 
-    Returns: For an engine that reads GGUF files only the published one, else a file of the same size; the checkpoint
-      itself for others.
+    For an engine that reads GGUF files only the published one, else a file of the same size.
 
     Examples
     --------
@@ -388,11 +366,11 @@ def read_by(model: ModelSpec, found: Checkpoint, engine: str) -> Checkpoint:
 
 
 def files_of_namesake(model: ModelSpec, checkpoint: Checkpoint, repository: str | None) -> Checkpoint:
-    """The files of a model whose shapes are those of another one.
+    """Return the files of a model that has the shapes of another one.
 
-    - `repository`: Where the weights are of the model that was named; None where it is that very one.
-    - Returns: Of that repository where the other model's own has it too, or it is not quantised, or by the tool of
-      the engine (GGUF); else without one: nobody described such files.
+    `repository`: that of the named model; None where it is the same model. It is kept where the other model's own
+    repository has it too, or the weights are not quantised, or quantised by the engine's tool (GGUF); else there is no
+    description of such files.
 
     Examples
     --------
@@ -409,7 +387,7 @@ def files_of_namesake(model: ModelSpec, checkpoint: Checkpoint, repository: str 
 
 
 def remarks_on(model: ModelSpec, checkpoint: Checkpoint) -> tuple[str, ...]:
-    """What a reader must know of a checkpoint that no publisher of the model states.
+    """Return the remarks on a checkpoint that no publisher of the model states.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Reading fields of a foreign JSON config: every mistake names the file, the field and the nearest field there is."""
+"""Read fields of a foreign model config, with errors that name file, field and nearest field."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = [
     "FULL_OR_SLIDING",
     "HARMLESS",
     "STRUCTURAL",
-    "Anatomy",
     "ConfigFields",
+    "LayerStack",
     "experts_block",
     "grouped_query",
     "is_harmless",
@@ -31,36 +31,19 @@ __all__ = [
 ]
 
 
-# What an architecture reader finds: one kind for each layer, and a short spelling of the whole stack.
-
-
 @dataclass(slots=True)
-class Anatomy:
-    """The layers of a model as read from a config.
-
-    Attributes
-    ----------
-    family : str
-        Family of the architecture.
-    layers : list of (str, LayerKind)
-        Name and kind of each layer, in order.
-    extra : dict of str to LayerKind
-        Kinds that only the MTP layers use.
-    mtp : MtpSpec or None
-        MTP layers of the checkpoint.
-    notes : list of str
-        What the reader has to say about it.
-    """
+class LayerStack:
+    """Layers of a model as read from a config."""
 
     family: str
-    layers: list[tuple[str, LayerKind]]
-    extra: dict[str, LayerKind] = field(default_factory=dict)
+    layers: list[tuple[str, LayerKind]]  # name and kind of each, in order
+    extra: dict[str, LayerKind] = field(default_factory=dict)  # kinds that only the MTP layers use
     mtp: MtpSpec | None = None
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # remarks of the reader
 
 
 def spell_stack(names: list[str]) -> str:
-    """Spell a list of layer names shortly, the inverse of `expand_stack`.
+    """Return the short spelling of a list of layer names, the inverse of `expand_stack`.
 
     Examples
     --------
@@ -94,12 +77,10 @@ def _best_repeat(names: list[str], start: int) -> tuple[int, int]:
     return best
 
 
-# Fields of a config that no reader asks for: without effect, to be named, or of a kind that may change a shape.
-#
-# The names are those of the configs that people publish (111 were looked through) and of `PretrainedConfig` of
-# transformers, whose fields every older config repeats.
+# Fields of a config without a reader: without effect, to be reported, or possibly a shape. The names are those of 111
+# published configs and of `PretrainedConfig` of transformers, whose fields every older config repeats.
 
-#: fields that change what a layer is made of; a config that sets one which its architecture does not read is refused
+#: fields that change the shape of a layer; a config with one that its architecture does not read is refused
 STRUCTURAL = (
     "attn_res_block_size",
     "block_configs",
@@ -144,7 +125,7 @@ STRUCTURAL = (
     "v_head_dim",
 )
 
-#: why a field changes neither weights, nor cache, nor work → its names; `*` stands for anything
+#: reason for which a field changes neither weights, nor cache, nor work → its names; `*` stands for anything
 HARMLESS: Mapping[str, tuple[str, ...]] = {
     "words of the tokenizer": (
         "*_token_id", "*_token_ids", "*_token_index", "bos_token", "eos_token", "pad_token", "unk_token", "sep_token",
@@ -213,9 +194,7 @@ _PATTERNS = tuple(name for names in HARMLESS.values() for name in names if "*" i
 
 
 def is_harmless(name: str) -> bool:
-    """Return whether a field is known to change neither weights, nor cache, nor work.
-
-    Returns: False of a field that is not known, and of one that changes what a layer is made of.
+    """Return True if a field is known to change neither weights, nor cache, nor work.
 
     Examples
     --------
@@ -227,10 +206,7 @@ def is_harmless(name: str) -> bool:
 
 
 def may_be_a_shape(value: object) -> bool:
-    """Return whether a value could count or widen something: a whole number of 2 or more, or any inside it.
-
-    - `value`: The value of a field, as JSON has it.
-    - Returns: False of a switch, a text, a fraction and 1.
+    """Return True if a value may be a count or width: an integer of 2 or more, or one inside it.
 
     Examples
     --------
@@ -249,23 +225,16 @@ def may_be_a_shape(value: object) -> bool:
     return False
 
 
-#: layers that a config may state: each becomes an entry, and a slip of the finger must not fill the memory [-]
+#: most layers of a config: each becomes an entry, and a typing error must not fill the memory
 _MOST_LAYERS = 10_000
-#: values of a field that is as good as absent
+#: values that count as absent
 _UNSET: tuple[object, ...] = (None, 0, False, [], {}, "")
 
 
 class ConfigFields:
-    """The fields of one JSON object, read with checks; remembers which were read.
+    """Fields of one JSON object, read with checks; it records which were read.
 
-    Parameters
-    ----------
-    content : mapping
-        The object.
-    file : path, optional
-        Where it is from, for messages.
-    prefix : str, optional
-        Where in the file it stands.
+    `prefix` is the place in the file.
 
     Examples
     --------
@@ -282,18 +251,18 @@ class ConfigFields:
         self.parts: list[ConfigFields] = []
 
     def has(self, name: str) -> bool:
-        """Whether the field is there and not null."""
+        """Return True if the field is present and not null."""
         self.read.add(name)
         return self.content.get(name) is not None
 
     def raw(self, name: str, default: Any = None) -> Any:
-        """Return the value as it stands."""
+        """Return the unchecked value."""
         self.read.add(name)
         value = self.content.get(name)
         return default if value is None else value
 
     def whole(self, *names: str, default: int | None = None, minimum: int = 1) -> int:
-        """Return a whole number from the first of the names that is there."""
+        """Return an integer from the first of the names that is present."""
         for name in names:
             self.read.add(name)
             value = self.content.get(name)
@@ -318,7 +287,7 @@ class ConfigFields:
         raise SpecError(f"is missing{hint}", file=self.file, field=self.prefix + names[0])
 
     def optional(self, *names: str) -> int | None:
-        """Return a positive whole number, or None when the field is absent, null or 0."""
+        """Return a positive integer, or None when the field is absent, null or 0."""
         return self.whole(*names, default=0, minimum=0) or None
 
     def flag(self, name: str, default: bool = False) -> bool:
@@ -331,16 +300,16 @@ class ConfigFields:
     def words(self, name: str) -> list[str]:
         """Return a text, or a list of texts, as a list; empty when absent."""
         value = self.raw(name, [])
-        found = [value] if isinstance(value, str) else value
-        if not isinstance(found, list) or not all(isinstance(word, str) for word in found):
+        result = [value] if isinstance(value, str) else value
+        if not isinstance(result, list) or not all(isinstance(word, str) for word in result):
             raise SpecError("is not a text", file=self.file, field=self.prefix + name)
-        return list(found)
+        return list(result)
 
     def wholes(self, name: str) -> list[int]:
-        """Return a list of whole numbers, such as layers; empty when absent."""
+        """Return a list of integers, such as layers; empty when absent."""
         value = self.raw(name, [])
-        plain = isinstance(value, list) and all(isinstance(one, int) and not isinstance(one, bool) for one in value)
-        if not plain or any(not 0 <= one < 2**40 for one in value):
+        plain = isinstance(value, list) and all(isinstance(item, int) and not isinstance(item, bool) for item in value)
+        if not plain or any(not 0 <= item < 2**40 for item in value):
             raise SpecError("is not a list of whole numbers", file=self.file, field=self.prefix + name)
         return list(value)
 
@@ -348,9 +317,9 @@ class ConfigFields:
         """Return a list with one entry for each of `count` layers."""
         value = self.raw(name)
         if not isinstance(value, list) or len(value) < count:
-            found = f"has {len(value)} entries" if isinstance(value, list) else "is not a list"
+            result = f"has {len(value)} entries" if isinstance(value, list) else "is not a list"
             raise SpecError(
-                f"{found}; one for each of the {count} layers is needed", file=self.file, field=self.prefix + name
+                f"{result}; one for each of the {count} layers is needed", file=self.file, field=self.prefix + name
             )
         if choices is not None:
             for entry in value[:count]:
@@ -373,15 +342,15 @@ class ConfigFields:
         return self.parts[-1]
 
     def blamed(self, message: str) -> SpecError:
-        """An error about values that do not go together, with the last field that holds one which the message names."""
+        """Return the error of contradictory values, at the last field with one that the message names."""
         numbers = set(re.findall(r"\d+", message))
         named = [name for name in self.content if name in self.read and str(self.content[name]) in numbers]
         field = self.prefix + named[-1] if named else None
         return SpecError(message, file=self.file, field=field)
 
     def not_understood(self, architecture: str) -> list[str]:
-        """Names of fields that are set and that nobody knows; one that may change a shape is refused."""
-        found = []
+        """Return the names of unknown fields that are set; refuse one that may change a shape."""
+        result = []
         for name, value in self.content.items():
             if name in self.read or value in _UNSET or is_harmless(name):
                 continue
@@ -393,13 +362,11 @@ class ConfigFields:
                     field=self.prefix + name,
                     value=value if isinstance(value, int | float | str) else None,
                 )
-            found.append(self.prefix + name)
+            result.append(self.prefix + name)
         for part in self.parts:
-            found += [] if is_harmless(part.prefix.split(".")[-2]) else part.not_understood(architecture)
-        return found
+            result += [] if is_harmless(part.prefix.split(".")[-2]) else part.not_understood(architecture)
+        return result
 
-
-# Blocks that most Hugging Face configs spell alike: attention, windows, experts, which layers are sparse, MTP.
 
 #: kinds of attention in `layer_types`
 FULL_OR_SLIDING = ("full_attention", "sliding_attention")
@@ -408,11 +375,10 @@ FULL_OR_SLIDING = ("full_attention", "sliding_attention")
 def grouped_query(
     fields: ConfigFields, *, window: TokenCount | None = None, qk_norm: bool = False, qkv_bias: bool | None = None
 ) -> GroupedQuery:
-    """Read the attention of a layer from the usual fields.
+    """Return the attention of a layer from the usual fields.
 
-    - `qk_norm`: Whether queries and keys are normalised for each head.
-    - `qkv_bias`: Whether the projections have biases; `attention_bias` of the config by default.
-    - Returns: Attention; the number of KV heads must be stated, it is never guessed.
+    `qk_norm`: per-head norms of queries and keys. `qkv_bias` defaults to `attention_bias`. The number of KV heads must
+    be stated, it is never guessed.
 
     Examples
     --------
@@ -452,19 +418,19 @@ def grouped_query(
 
 
 def _rotary_dim(fields: ConfigFields, head_dim: int) -> int | None:
-    """Values of a head that rotary positions turn, where the config says that it is not the whole head."""
+    """Return the values of a head that rotary positions rotate, where it is not the full head."""
     stated = fields.optional("rotary_dim")
     scaling = fields.part("rope_parameters").content if fields.raw("rope_parameters") else {}
     share = fields.raw("partial_rotary_factor") or scaling.get("partial_rotary_factor")
     if share and (isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1):
         raise SpecError("is not a share of 0 to 1", file=fields.file,
                         field=fields.prefix + "partial_rotary_factor", value=share)  # fmt: skip
-    found = stated or (int(head_dim * float(share)) if share else None)
-    return None if found == head_dim else found
+    result = stated or (int(head_dim * float(share)) if share else None)
+    return None if result == head_dim else result
 
 
 def sparse_layers(fields: ConfigFields, count: int) -> list[bool]:
-    """Read which layers hold experts: `moe_layer_freq`, `first_k_dense_replace`, `mlp_only_layers` and the like.
+    """Return which layers hold experts: `moe_layer_freq`, `first_k_dense_replace`, `mlp_only_layers` and the like.
 
     Examples
     --------
@@ -489,9 +455,7 @@ def sparse_layers(fields: ConfigFields, count: int) -> list[bool]:
 
 
 def layer_windows(fields: ConfigFields, count: int) -> list[int | None]:
-    """Read the sliding window of each layer from `layer_types`.
-
-    Returns: [token]; None for full attention.
+    """Return the sliding window of each layer from `layer_types` [token]; None for full attention.
 
     Examples
     --------
@@ -505,10 +469,9 @@ def layer_windows(fields: ConfigFields, count: int) -> list[int | None]:
 
 
 def mtp_spec(fields: ConfigFields, layer: str, *, own_embedding: bool) -> MtpSpec | None:
-    """Read how many MTP layers the checkpoint carries (`num_nextn_predict_layers`).
+    """Return the MTP layers of a checkpoint (`num_nextn_predict_layers`).
 
-    - `layer`: Kind of layer that an MTP layer is.
-    - `own_embedding`: Whether the files store a second embedding and head for them.
+    `layer`: their kind. `own_embedding`: the files store a second embedding and head for them.
 
     Examples
     --------
@@ -532,13 +495,11 @@ def experts_block(
     batch_loss: bool = False,
     topk: tuple[str, ...] = ("num_experts_per_tok", "num_experts_per_token", "experts_per_token"),
 ) -> ExpertsFfn:
-    """Read a mixture of experts.
+    """Return a mixture of experts.
 
-    - `experts`: Names under which the number of routed experts may stand.
-    - `shared_gate`, `router_bias`, `bias`: Whether there is a gate before the shared expert, a bias in the router,
-      biases in the experts. A bias in the router alone is one that balances it.
-    - `batch_loss`: Whether a loss over whole batches balanced the router in training.
-    - `topk`: Names under which the number of chosen experts may stand.
+    `experts`, `topk`: possible names of the numbers of routed and of chosen experts. `router_bias`: a bias in the
+    router alone, which balances it; `bias`: biases in the experts. `batch_loss`: a loss over whole batches balanced the
+    router in training.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""GGUF files: shapes from the metadata, exact bytes from the tensor list; the weights are not read.
+"""Read GGUF files: shapes from the metadata, exact bytes from the tensor list; the weights are not read.
 
 Keys as in the GGUF specification (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md) and llama.cpp.
 """
@@ -25,12 +25,11 @@ from glmplan.io.models.safetensors_header import StoredTensor
 __all__ = ["HARMLESS_KEYS", "keys_read", "read_gguf", "read_gguf_model", "unread_keys"]
 
 
-# Keys of GGUF metadata that nobody asks for: without effect, to be named, or of a kind that may change a shape.
-#
-# The names are those of the `gguf` package (`gguf.constants.Keys`) and of what llama.cpp's converters write for the
-# architectures that are read here (https://github.com/ggml-org/llama.cpp, conversion/*.py).
+# Metadata keys without a reader: without effect, to be reported, or possibly a shape. The names are those of the
+# `gguf` package (`gguf.constants.Keys`) and of llama.cpp's converters for the architectures that are read here
+# (https://github.com/ggml-org/llama.cpp, conversion/*.py).
 
-#: why a key changes neither weights, nor cache, nor work → its names below the architecture; `*` stands for anything
+#: reason for which a key changes neither weights, nor cache, nor work → its names below the architecture; `*` is any
 HARMLESS_KEYS: Mapping[str, tuple[str, ...]] = {
     "positions turn queries and keys, whatever their base": ("rope.*",),
     "a number inside an elementwise step": (
@@ -48,7 +47,7 @@ HARMLESS_KEYS: Mapping[str, tuple[str, ...]] = {
     "how a library runs it": ("tensor_data_layout", "pooling_type", "attention.causal"),
 }  # fmt: skip
 
-#: keys that change what a layer is made of also where they hold a switch or a list of switches
+#: keys that change a layer's shape also with a switch or a list of switches
 _STRUCTURAL = ("attention.sliding_window_pattern", "attention.shared_kv_layers", "*recurrent_layers")
 
 _NAMES = tuple(name for names in HARMLESS_KEYS.values() for name in names)
@@ -57,17 +56,16 @@ _NAMES = tuple(name for names in HARMLESS_KEYS.values() for name in names)
 def unread_keys(
     metadata: Mapping[str, Any], architecture: str, read: Collection[str], file: str | Path
 ) -> tuple[str, ...]:
-    """Look through the keys of an architecture that no reader asked for.
+    """Return unknown keys of an architecture that are set and are no shape; raise for one that may be.
 
-    - `read`: Keys below the architecture that were asked for.
-    - Returns: Keys that are set, that nobody knows and that cannot count or widen anything.
+    `read`: keys below the architecture that were read.
 
     Examples
     --------
     >>> unread_keys({"llama.rope.freq_base": 5e5, "llama.use_magic": True, "general.name": "x"}, "llama", (), "a.gguf")
     ('llama.use_magic',)
     """
-    found = []
+    result = []
     for key, value in metadata.items():
         name = key.removeprefix(f"{architecture}.")
         if name == key or name in read or value in (None, [], "", 0) or _is_one_of(name, _NAMES):
@@ -77,15 +75,15 @@ def unread_keys(
                 f"is set, and glmplan does not know what it means for the architecture {architecture!r}",
                 file=file, field=key, value=value if isinstance(value, int | float | str) else None,
             )  # fmt: skip
-        found.append(key)
-    return tuple(found)
+        result.append(key)
+    return tuple(result)
 
 
 def _is_one_of(name: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-#: general.architecture → model_type of the reader that knows it
+#: general.architecture → model_type of its reader
 _ARCHITECTURES = {
     "llama": "llama",
     "qwen2": "qwen2",
@@ -129,7 +127,7 @@ _FIELDS = {
     "linear_num_value_heads": "ssm.time_step_rank",
 }
 _LATENT = ("deepseek_v3", "glm_moe_dsa")
-#: keys that are asked for beside `_FIELDS`; of some architectures alone
+#: further keys that are read, of some architectures only
 _MORE = ("block_count", "attention.value_length")
 _MORE_OF = {
     **dict.fromkeys(_LATENT, ("attention.key_length_mla",)),
@@ -138,7 +136,7 @@ _MORE_OF = {
 
 
 def keys_read(architecture: str) -> frozenset[str]:
-    """Return the keys that the reader of an architecture asks for.
+    """Return the keys that the reader of an architecture uses.
 
     Examples
     --------
@@ -149,10 +147,9 @@ def keys_read(architecture: str) -> frozenset[str]:
 
 
 def read_gguf(path: str | Path) -> tuple[dict[str, Any], tuple[StoredTensor, ...]]:
-    """Read the metadata and the tensor list of a GGUF file and of the files it is split into.
+    """Return metadata and tensors with exact bytes of a GGUF file and its split files.
 
-    - `path`: The file, or the first of several (``…-00001-of-00003.gguf``).
-    - Returns: Metadata (of long arrays only the length), and every tensor with its exact bytes.
+    `path`: the file, or the first of several (``…-00001-of-00003.gguf``). Long arrays have only their length.
     """
     path = Path(path)
     match = re.fullmatch(r"(.*)-(\d{5})-of-(\d{5})\.gguf", path.name)
@@ -166,8 +163,8 @@ def read_gguf(path: str | Path) -> tuple[dict[str, Any], tuple[StoredTensor, ...
     metadata: dict[str, Any] = {}
     tensors: list[StoredTensor] = []
     for file in files:
-        found, rows = _read_one(file)
-        metadata = {**found, **metadata}
+        result, rows = _read_one(file)
+        metadata = {**result, **metadata}
         tensors += rows
     return metadata, tuple(tensors)
 
@@ -175,16 +172,16 @@ def read_gguf(path: str | Path) -> tuple[dict[str, Any], tuple[StoredTensor, ...
 #: type of a value → its form in `struct`; 8 is a text, 9 an array
 _VALUES = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 _STRING, _ARRAY = 8, 9
-#: entries beyond which of an array only the length is kept: vocabularies [-]
+#: longest array whose entries are kept: vocabularies are longer
 _SHORT = 512
-#: a header is read as far as this; the largest published ones have some 20 MB of vocabulary [B]
+#: most bytes of a header; the largest published ones have some 20 MB of vocabulary
 _LONGEST = 256 * 2**20
-#: tensors and fields of a file at most, dimensions of a tensor [-]
+#: most tensors and fields of a file, dimensions of a tensor
 _MOST, _DIMENSIONS = 1 << 20, 4
 
 
 class _Header:
-    """Reads one value after another, never beyond what the file holds."""
+    """Reader of one value after another, never beyond the content of the file."""
 
     def __init__(self, stream: BinaryIO, size: int, path: Path) -> None:
         self.stream, self.path, self.left = stream, path, min(size, _LONGEST)
@@ -193,14 +190,14 @@ class _Header:
         return SpecError(f"is not a GGUF file that can be read: {why}", file=self.path)
 
     def take(self, count: int) -> bytes:
-        """The next so many bytes."""
+        """Return the next `count` bytes."""
         if count > self.left:
             raise self.bad(f"{count:,} bytes are announced where at most {self.left:,} are left")
         self.left -= count
-        found = self.stream.read(count)
-        if len(found) < count:
+        result = self.stream.read(count)
+        if len(result) < count:
             raise self.bad("it is cut off")
-        return found
+        return result
 
     def number(self, form: str) -> Any:
         return struct.unpack(form, self.take(struct.calcsize(form)))[0]
@@ -209,7 +206,7 @@ class _Header:
         return self.take(self.number("<Q")).decode(errors="replace")
 
     def value(self, kind: int) -> Any:
-        """A value; of a long array its length alone."""
+        """Return a value; of a long array its length alone."""
         if kind == _STRING:
             return self.text()
         if kind in _VALUES:
@@ -264,7 +261,7 @@ def _read_one(path: Path) -> tuple[dict[str, Any], list[StoredTensor]]:
 
 
 def _tensor(header: _Header) -> tuple[StoredTensor, int]:
-    """One tensor of the list, and where its data begins, [B]"""
+    """Return one tensor of the list, and the offset of its data [B]."""
     from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
     name, dimensions = header.text(), header.number("<I")
@@ -281,7 +278,7 @@ def _tensor(header: _Header) -> tuple[StoredTensor, int]:
 
 
 def _within(header: _Header, rows: list[tuple[StoredTensor, int]], data: int) -> None:
-    """Refuse tensors that lie over each other or beyond the end."""
+    """Refuse tensors that overlap or end beyond the file."""
     end, before = 0, ""
     for tensor, start in sorted(rows, key=lambda row: row[1]):
         if start < end:
@@ -292,11 +289,7 @@ def _within(header: _Header, rows: list[tuple[StoredTensor, int]], data: int) ->
 
 
 def read_gguf_model(path: str | Path, *, name: str | None = None) -> tuple[ModelSpec, tuple[StoredTensor, ...]]:
-    """Import a model from a GGUF file.
-
-    - `name`: Name of the model; from the file by default.
-    - Returns: The model with one checkpoint whose mean bits come from the exact bytes, and the tensors.
-    """
+    """Return the model of a GGUF file, with one checkpoint of exact mean bits, and the tensors."""
     path = Path(path)
     metadata, tensors = read_gguf(path)
     architecture = str(metadata.get("general.architecture", "not stated"))
@@ -348,10 +341,10 @@ def _same_values(
 
 
 def _indexers(names: set[str], count: int) -> dict[str, list[str]]:
-    """Which layers choose keys themselves: those with tensors for it, others take the choice of one before."""
+    """Return the layers with an indexer of their own; others reuse the selection of one before."""
     named = {name.split(".")[1] for name in names if name.startswith("blk.") and ".indexer." in name}
     own = [str(layer) in named for layer in range(count)]
-    return {"indexer_types": ["full" if one else "shared" for one in own]} if any(own) else {}
+    return {"indexer_types": ["full" if item else "shared" for item in own]} if any(own) else {}
 
 
 def _size(shape: tuple[int, ...]) -> int:
@@ -364,7 +357,7 @@ def _size(shape: tuple[int, ...]) -> int:
 def _config(
     metadata: dict[str, Any], tensors: tuple[StoredTensor, ...], architecture: str, model_type: str, path: Path
 ) -> dict[str, Any]:
-    """The metadata in the words of a `config.json`."""
+    """Return the metadata in the fields of a `config.json`."""
     config: dict[str, Any] = {}
     for field, key in _FIELDS.items():
         value = metadata.get(f"{architecture}.{key}")
@@ -407,7 +400,7 @@ def _config(
             )  # fmt: skip
         config["qk_nope_head_dim"] = int(width) - int(config.get("qk_rope_head_dim", 0))
     else:
-        # how much of a head is turned by its position changes nothing; of latents it is a width of its own
+        # the rotated share of a head changes no shape; in latents it is a separate width
         config.pop("qk_rope_head_dim", None)
     if model_type == "gpt_oss":
         config["attention_bias"] = True

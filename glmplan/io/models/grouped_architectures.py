@@ -1,6 +1,7 @@
-"""Architectures with grouped-query attention in every layer: Llama, Qwen, Mixtral, GLM-4.5, MiniMax, ERNIE.
+"""Read architectures with grouped-query attention in every layer, with or without windows.
 
-Which fields mean what is read from the `configuration_*.py` and `modeling_*.py` files of Hugging Face transformers.
+Llama, Qwen, Mixtral, GLM-4.5, MiniMax, ERNIE; with windows gpt-oss, Gemma 3 and 4, Llama 4, MiMo-V2, Step, Muse,
+Inkling. The meaning of fields is that of `configuration_*.py` and `modeling_*.py` of Hugging Face transformers.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from glmplan.catalog.schema.model import DenseFfn, ExpertsFfn, GroupedQuery, Ind
 from glmplan.errors import SpecError
 from glmplan.io.models.config_fields import (
     FULL_OR_SLIDING,
-    Anatomy,
     ConfigFields,
+    LayerStack,
     experts_block,
     grouped_query,
     layer_windows,
@@ -23,8 +24,8 @@ from glmplan.io.models.config_fields import (
 __all__ = ["GROUPED_READERS", "WINDOWED_READERS"]
 
 
-def _dense(family: str, *, qk_norm: bool = False, bias: bool | None = None) -> Callable[[ConfigFields], Anatomy]:
-    def read(fields: ConfigFields) -> Anatomy:
+def _dense(family: str, *, qk_norm: bool = False, bias: bool | None = None) -> Callable[[ConfigFields], LayerStack]:
+    def read(fields: ConfigFields) -> LayerStack:
         count = fields.whole("num_hidden_layers")
         ffn = DenseFfn(inner=fields.whole("intermediate_size"), bias=fields.flag("mlp_bias"))
         sliding = fields.optional("sliding_window") if fields.flag("use_sliding_window", family == "mistral") else None
@@ -35,7 +36,7 @@ def _dense(family: str, *, qk_norm: bool = False, bias: bool | None = None) -> C
             if family == "llama" and mixer.qkv_bias:
                 mixer = mixer.model_copy(update={"out_bias": True})
             layers.append(("sliding" if window else "layer", LayerKind(mixer=mixer, ffn=(ffn,))))
-        return Anatomy(family, layers, mtp=mtp_spec(fields, layers[-1][0], own_embedding=False))
+        return LayerStack(family, layers, mtp=mtp_spec(fields, layers[-1][0], own_embedding=False))
 
     return read
 
@@ -49,20 +50,20 @@ def _mixed(
     return [("sparse" if flag else "dense", kinds[flag]) for flag in sparse]
 
 
-def _qwen_moe(fields: ConfigFields) -> Anatomy:
+def _qwen_moe(fields: ConfigFields) -> LayerStack:
     experts = experts_block(fields, experts=("num_experts",), inner="moe_intermediate_size", batch_loss=True)
     sparse = sparse_layers(fields, fields.whole("num_hidden_layers"))
     dense = None if all(sparse) else DenseFfn(inner=fields.whole("intermediate_size"))
-    return Anatomy("qwen", _mixed(sparse, grouped_query(fields, qk_norm=True), dense, experts))
+    return LayerStack("qwen", _mixed(sparse, grouped_query(fields, qk_norm=True), dense, experts))
 
 
-def _mixtral(fields: ConfigFields) -> Anatomy:
+def _mixtral(fields: ConfigFields) -> LayerStack:
     experts = experts_block(fields, experts=("num_local_experts",), inner="intermediate_size")
     mixer = grouped_query(fields, window=fields.optional("sliding_window"))
-    return Anatomy("mixtral", _mixed([True] * fields.whole("num_hidden_layers"), mixer, None, experts))
+    return LayerStack("mixtral", _mixed([True] * fields.whole("num_hidden_layers"), mixer, None, experts))
 
 
-def _glm4_moe(fields: ConfigFields) -> Anatomy:
+def _glm4_moe(fields: ConfigFields) -> LayerStack:
     inner = fields.whole("moe_intermediate_size")
     shared = fields.whole("n_shared_experts", default=0, minimum=0)
     experts = experts_block(
@@ -72,10 +73,10 @@ def _glm4_moe(fields: ConfigFields) -> Anatomy:
     mixer = grouped_query(fields, qk_norm=fields.flag("use_qk_norm"))
     sparse = sparse_layers(fields, fields.whole("num_hidden_layers"))
     layers = _mixed(sparse, mixer, DenseFfn(inner=fields.whole("intermediate_size")), experts)
-    return Anatomy("glm", layers, mtp=mtp_spec(fields, "sparse", own_embedding=True))
+    return LayerStack("glm", layers, mtp=mtp_spec(fields, "sparse", own_embedding=True))
 
 
-def _hy_v3(fields: ConfigFields) -> Anatomy:
+def _hy_v3(fields: ConfigFields) -> LayerStack:
     inner = fields.whole("moe_intermediate_size")
     experts = experts_block(
         fields, experts=("num_experts",), inner="moe_intermediate_size", router_bias=True, shared_inner=inner,
@@ -84,10 +85,10 @@ def _hy_v3(fields: ConfigFields) -> Anatomy:
     sparse = sparse_layers(fields, fields.whole("num_hidden_layers"))
     mixer = grouped_query(fields, qk_norm=True)
     layers = _mixed(sparse, mixer, DenseFfn(inner=fields.whole("intermediate_size")), experts)
-    return Anatomy("hunyuan", layers, mtp=mtp_spec(fields, "sparse", own_embedding=False))
+    return LayerStack("hunyuan", layers, mtp=mtp_spec(fields, "sparse", own_embedding=False))
 
 
-def _minimax_m2(fields: ConfigFields) -> Anatomy:
+def _minimax_m2(fields: ConfigFields) -> LayerStack:
     experts = experts_block(
         fields, experts=("num_local_experts",), inner="intermediate_size",
         router_bias=fields.flag("use_routing_bias"),
@@ -104,11 +105,11 @@ def _minimax_m2(fields: ConfigFields) -> Anatomy:
     notes = []
     if fields.optional("num_mtp_modules"):
         notes.append("the config names MTP modules, but the checkpoint ships no MTP weights: they are not counted")
-    return Anatomy("minimax", _mixed([True] * fields.whole("num_hidden_layers"), mixer, None, experts), notes=notes)
+    return LayerStack("minimax", _mixed([True] * fields.whole("num_hidden_layers"), mixer, None, experts), notes=notes)
 
 
-def _minimax_m3(fields: ConfigFields) -> Anatomy:
-    """Grouped-query attention whose indexer chooses blocks of keys: arXiv 2606.13392, llama.cpp pull request 24908."""
+def _minimax_m3(fields: ConfigFields) -> LayerStack:
+    """Grouped-query attention whose indexer selects blocks of keys: arXiv 2606.13392, llama.cpp pull request 24908."""
     count = fields.whole("num_hidden_layers")
     shared = fields.whole("n_shared_experts", default=0, minimum=0)
     experts = experts_block(
@@ -138,10 +139,10 @@ def _minimax_m3(fields: ConfigFields) -> Anatomy:
     fields.raw("num_mtp_modules")  # named here or as num_nextn_predict_layers, or both
     fields.raw("num_nextn_predict_layers")
     note = "the released weights hold no MTP layers (llama.cpp pull request 24908); none are counted"
-    return Anatomy("minimax", layers, notes=[note])
+    return LayerStack("minimax", layers, notes=[note])
 
 
-def _ernie_moe(fields: ConfigFields) -> Anatomy:
+def _ernie_moe(fields: ConfigFields) -> LayerStack:
     count = fields.whole("num_hidden_layers")
     inner = fields.whole("moe_intermediate_size")
     experts = experts_block(
@@ -154,11 +155,11 @@ def _ernie_moe(fields: ConfigFields) -> Anatomy:
     sparse = [first <= layer <= last and (layer + 1) % every == 0 for layer in range(count)]
     mixer = grouped_query(fields, qkv_bias=fields.flag("use_bias"))
     layers = _mixed(sparse, mixer, DenseFfn(inner=fields.whole("intermediate_size")), experts)
-    return Anatomy("ernie", layers)
+    return LayerStack("ernie", layers)
 
 
 #: model_type → reader
-GROUPED_READERS: dict[str, Callable[[ConfigFields], Anatomy]] = {
+GROUPED_READERS: dict[str, Callable[[ConfigFields], LayerStack]] = {
     "llama": _dense("llama"),
     "mistral": _dense("mistral", bias=False),
     "ministral3": _dense("ministral", bias=False),
@@ -178,12 +179,7 @@ GROUPED_READERS: dict[str, Callable[[ConfigFields], Anatomy]] = {
 }
 
 
-# Architectures that mix full attention with windows: gpt-oss, Gemma 3 and 4, Llama 4, MiMo-V2, Step, Muse, Inkling.
-#
-# Which fields mean what is read from the `configuration_*.py` and `modeling_*.py` files of Hugging Face transformers.
-
-
-def _gpt_oss(fields: ConfigFields) -> Anatomy:
+def _gpt_oss(fields: ConfigFields) -> LayerStack:
     count = fields.whole("num_hidden_layers")
     experts = experts_block(
         fields, experts=("num_local_experts", "num_experts"), inner="intermediate_size", router_bias=True, bias=True
@@ -192,10 +188,10 @@ def _gpt_oss(fields: ConfigFields) -> Anatomy:
     for window in layer_windows(fields, count):
         mixer = grouped_query(fields, window=window).model_copy(update={"out_bias": True, "sinks": True})
         layers.append(("sliding" if window else "full", LayerKind(mixer=mixer, ffn=(experts,))))
-    return Anatomy("gpt-oss", layers)
+    return LayerStack("gpt-oss", layers)
 
 
-def _gemma3(fields: ConfigFields) -> Anatomy:
+def _gemma3(fields: ConfigFields) -> LayerStack:
     count = fields.whole("num_hidden_layers")
     window = fields.whole("sliding_window")
     if fields.has("layer_types"):
@@ -208,10 +204,10 @@ def _gemma3(fields: ConfigFields) -> Anatomy:
     for width in windows:
         mixer = grouped_query(fields, window=width, qk_norm=True)
         layers.append(("sliding" if width else "full", LayerKind(mixer=mixer, ffn=(ffn,), norms=4)))
-    return Anatomy("gemma", layers)
+    return LayerStack("gemma", layers)
 
 
-def _gemma4(fields: ConfigFields) -> Anatomy:
+def _gemma4(fields: ConfigFields) -> LayerStack:
     count = fields.whole("num_hidden_layers")
     shared = fields.whole("num_kv_shared_layers", default=0, minimum=0)
     if fields.optional("hidden_size_per_layer_input"):
@@ -242,10 +238,10 @@ def _gemma4(fields: ConfigFields) -> Anatomy:
         if layer >= count - shared:
             mixer, name = mixer.model_copy(update={"shared_kv": True}), f"{name}_shared"
         layers.append((name, LayerKind(mixer=mixer, ffn=ffn, norms=norms)))
-    return Anatomy("gemma", layers)
+    return LayerStack("gemma", layers)
 
 
-def _llama4(fields: ConfigFields) -> Anatomy:
+def _llama4(fields: ConfigFields) -> LayerStack:
     count = fields.whole("num_hidden_layers")
     step = fields.whole("interleave_moe_layer_step")
     inner = fields.whole("intermediate_size")
@@ -264,10 +260,10 @@ def _llama4(fields: ConfigFields) -> Anatomy:
         name = f"{'chunked' if local else 'full'}_{'sparse' if sparse else 'dense'}"
         layers.append((name, LayerKind(mixer=mixer, ffn=(experts if sparse else dense,))))
     note = f"layers with rotary positions attend in chunks of {chunk} tokens; counted as a window of that length"
-    return Anatomy("llama", layers, notes=[note] if chunk else [])
+    return LayerStack("llama", layers, notes=[note] if chunk else [])
 
 
-def _mimo_v2(fields: ConfigFields) -> Anatomy:
+def _mimo_v2(fields: ConfigFields) -> LayerStack:
     count = fields.whole("num_hidden_layers")
     experts = experts_block(fields, experts=("n_routed_experts",), inner="moe_intermediate_size", router_bias=True)
     fields.whole("n_shared_experts", default=0, minimum=0)
@@ -289,11 +285,11 @@ def _mimo_v2(fields: ConfigFields) -> Anatomy:
         name = f"{'sliding' if swa else 'full'}_{'sparse' if sparse else 'dense'}"
         kind = LayerKind(mixer=sliding if swa else full, ffn=(experts if sparse else dense,))
         layers.append((name, kind))
-    return Anatomy("mimo", layers, notes=["the config states no MTP layers; none are counted"])
+    return LayerStack("mimo", layers, notes=["the config states no MTP layers; none are counted"])
 
 
 def _step_attention(fields: ConfigFields, count: int) -> tuple[GroupedQuery, GroupedQuery, list[str]]:
-    """Attention of full and of windowed layers, which have their own heads where the config says so."""
+    """Return the attention of full and of window layers, which have their own heads where the config says so."""
     head_gated = fields.flag("use_head_wise_attn_gate")
     full = grouped_query(fields, qk_norm=True).model_copy(update={"head_gated": head_gated})
     sliding = full.model_copy(update={"window": fields.whole("sliding_window")})
@@ -322,7 +318,7 @@ def _step_attention(fields: ConfigFields, count: int) -> tuple[GroupedQuery, Gro
 
 
 def _turned(fields: ConfigFields, width: int, share: object) -> int | None:
-    """Values of a head that rotary positions turn; None for the whole head."""
+    """Return the values of a head that rotary positions rotate; None for the full head."""
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
         raise SpecError("is not a share of 0 to 1", file=fields.file, field=fields.prefix + "partial_rotary_factors",
                         value=str(share))  # fmt: skip
@@ -330,20 +326,20 @@ def _turned(fields: ConfigFields, width: int, share: object) -> int | None:
 
 
 def _step_sparse(fields: ConfigFields, count: int) -> list[bool]:
-    """Which layers hold experts: a list or a text of numbers, or how many of the first do not."""
+    """Return which layers hold experts: a list or a text of numbers, or the number of dense first layers."""
     named = fields.raw("moe_layers_enum")
     if named is None:
         return sparse_layers(fields, count)
     words = named.split(",") if isinstance(named, str) else named
     try:
-        found = {int(word) for word in words if str(word).strip()}
+        result = {int(word) for word in words if str(word).strip()}
     except (TypeError, ValueError):
         raise SpecError("is not a list of layers", file=fields.file, field=fields.prefix + "moe_layers_enum") from None
-    return [layer in found for layer in range(count)]
+    return [layer in result for layer in range(count)]
 
 
-def _step(fields: ConfigFields) -> Anatomy:
-    """Step-3.5 and 3.7: the drafting layers follow the others in `layer_types`, dense ones, each with its own head."""
+def _step(fields: ConfigFields) -> LayerStack:
+    """Step-3.5 and 3.7: the draft layers follow the others in `layer_types`, dense ones, each with its own head."""
     count = fields.whole("num_hidden_layers")
     inner = fields.whole("share_expert_dim")
     experts = experts_block(
@@ -365,7 +361,7 @@ def _step(fields: ConfigFields) -> Anatomy:
     layers = [named(window, sparse) for window, sparse in zip(windows, _step_sparse(fields, count), strict=False)]
     name, kind = named(windows[count] if len(windows) > count else full.window, False)
     mtp = mtp_spec(fields, name, own_embedding=False)
-    return Anatomy(
+    return LayerStack(
         "step",
         layers,
         mtp=mtp.model_copy(update={"own_head": True}) if mtp else None,
@@ -375,23 +371,23 @@ def _step(fields: ConfigFields) -> Anatomy:
 
 
 def _gated_windows(fields: ConfigFields, count: int) -> list[tuple[str, GroupedQuery]]:
-    """Attention of the Muse models: gated, windows beside full layers without positions; norms have no weights."""
+    """Return the attention of Muse models: gated, windows beside full layers without positions, plain norms."""
     turned = fields.listing("layer_rope_theta", count) if fields.has("layer_rope_theta") else [1] * count
-    found = []
+    result = []
     for window, theta in zip(layer_windows(fields, count), turned, strict=True):
         more: dict[str, object] = {"gated": True} | ({} if theta else {"rotary_dim": 0})
         mixer = grouped_query(fields, window=window).model_copy(update=more)
-        found.append(("sliding" if window else "full", mixer))
-    return found
+        result.append(("sliding" if window else "full", mixer))
+    return result
 
 
-def _muse_glimmer(fields: ConfigFields) -> Anatomy:
+def _muse_glimmer(fields: ConfigFields) -> LayerStack:
     ffn = DenseFfn(inner=fields.whole("intermediate_size"))
     mixers = _gated_windows(fields, fields.whole("num_hidden_layers"))
-    return Anatomy("muse", [(name, LayerKind(mixer=mixer, ffn=(ffn,), norms=4)) for name, mixer in mixers])
+    return LayerStack("muse", [(name, LayerKind(mixer=mixer, ffn=(ffn,), norms=4)) for name, mixer in mixers])
 
 
-def _muse_spark(fields: ConfigFields) -> Anatomy:
+def _muse_spark(fields: ConfigFields) -> LayerStack:
     count = fields.whole("num_hidden_layers")
     fields.listing("mlp_layer_types", count, ("sparse",))
     experts = experts_block(fields, experts=("num_local_experts",), inner="moe_intermediate_size", router_bias=True)
@@ -400,14 +396,14 @@ def _muse_spark(fields: ConfigFields) -> Anatomy:
         (name, LayerKind(mixer=mixer, ffn=(experts,), norms=4, gates=2))
         for name, mixer in _gated_windows(fields, count)
     ]
-    return Anatomy("muse", layers)
+    return LayerStack("muse", layers)
 
 
-def _inkling(fields: ConfigFields) -> Anatomy:
+def _inkling(fields: ConfigFields) -> LayerStack:
     count, sparse_from = fields.whole("num_hidden_layers"), fields.whole("dense_mlp_idx", minimum=0)
     local = set(fields.wholes("local_layer_ids"))
     convolution = fields.whole("sconv_kernel_size", "conv_kernel_size")
-    # the routed width stands under `intermediate_size` where the dense one has a name of its own
+    # the routed width is in `intermediate_size` where the dense one has a name of its own
     dense = DenseFfn(inner=fields.whole("dense_intermediate_size"))
     inner, shared = fields.whole("intermediate_size"), fields.whole("n_shared_experts")
     experts = experts_block(fields, experts=("n_routed_experts",), inner="intermediate_size", shared=shared,
@@ -427,11 +423,11 @@ def _inkling(fields: ConfigFields) -> Anatomy:
         ffn = dense if layer < sparse_from else experts
         mixer = sliding if layer in local else full
         layers.append((name, LayerKind(mixer=mixer, ffn=(ffn,), convolution=convolution)))
-    return Anatomy("inkling", layers)
+    return LayerStack("inkling", layers)
 
 
 #: model_type → reader
-WINDOWED_READERS: dict[str, Callable[[ConfigFields], Anatomy]] = {
+WINDOWED_READERS: dict[str, Callable[[ConfigFields], LayerStack]] = {
     "gpt_oss": _gpt_oss,
     "gemma3_text": _gemma3,
     "gemma4_text": _gemma4,

@@ -1,6 +1,6 @@
-"""Hugging Face `config.json` → ModelSpec. What the config does not determine is refused with the reason.
+"""Import a model from a Hugging Face `config.json`; what it does not determine is refused with the reason.
 
-Each architecture is a reader of its own; an unknown one is never read as plain multi-head attention.
+Each architecture has a reader; an unknown one is never read as plain multi-head attention.
 """
 
 from __future__ import annotations
@@ -33,9 +33,8 @@ __all__ = [
 ]
 
 
-# Weights of vision towers, counted only where the config spells the shapes out (Qwen3-VL, Qwen3.5, Kimi-K2.5).
-#
-# The counts follow the `modeling_qwen3_vl.py` of Hugging Face transformers and vLLM's `kimi_k25_vit.py`.
+# Weights of vision towers count only where the config states the shapes (Qwen3-VL, Qwen3.5, Kimi-K2.5), by
+# `modeling_qwen3_vl.py` of Hugging Face transformers and vLLM's `kimi_k25_vit.py`.
 
 _QWEN = (
     "depth",
@@ -49,7 +48,7 @@ _QWEN = (
     "temporal_patch_size",
 )
 
-#: MoonViT, all of which must be said; patches are RGB
+# fields of MoonViT, all required; patches are RGB
 _MOON = (
     "vt_hidden_size",
     "vt_intermediate_size",
@@ -62,9 +61,9 @@ _MOON = (
 
 
 def vision_parameters(config: Mapping[str, Any]) -> tuple[int, str | None]:
-    """Count the weights of the vision tower of a multimodal config.
+    """Return the weights of the vision tower of a multimodal config, and a note.
 
-    Returns: Weights, and a note; 0 and a note where there is a tower whose shapes the config does not tell.
+    0 and a note for a tower whose shapes the config does not state.
 
     Examples
     --------
@@ -94,9 +93,7 @@ def vision_parameters(config: Mapping[str, Any]) -> tuple[int, str | None]:
 
 
 def projector_parameters(config: Mapping[str, Any]) -> int:
-    """Count the weights of a vision tower that engines keep whole on every tensor-parallel rank.
-
-    Returns: The projector of Kimi-K2.5; 0 of towers that are cut as a whole.
+    """Return the weights of a tower that engines keep in full on every TP rank: Kimi-K2.5's projector.
 
     Examples
     --------
@@ -113,9 +110,9 @@ def projector_parameters(config: Mapping[str, Any]) -> int:
 
 
 def tower_shape(config: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    """Read layers and width of a vision tower under the names that engines look for.
+    """Return layers and width of a vision tower under the names that engines look for, else None.
 
-    Returns: `num_hidden_layers` and `hidden_size`, or those of MoonViT; None where the config has other names.
+    `num_hidden_layers` and `hidden_size`, or those of MoonViT.
 
     Examples
     --------
@@ -133,20 +130,20 @@ def tower_shape(config: Mapping[str, Any]) -> tuple[int | None, int | None]:
 #: largest image of Qwen3-VL and Qwen3.5 [pixel]: `longest_edge` of their preprocessor_config.json, which counts pixels
 _LARGEST_IMAGE = 4096 * 4096
 #: patches of the largest image of Kimi-K2.5: `in_patch_limit` of its preprocessor_config.json, which the 3,000 x 3,000
-#: pixels of the trial exceed (vllm/model_executor/models/kimi_k25.py); a chunk of four frames makes fewer tokens [-]
+#: pixels of the trial exceed (vllm/model_executor/models/kimi_k25.py); a chunk of four frames makes fewer tokens
 _MOON_PATCHES = 16384
 
 
-#: Gemma 4's largest item is a video of 32 frames of 70 tokens: vllm/model_executor/models/gemma4_mm.py, as the 2,496
-#: tokens of a step say that vLLM 0.25.1 sets for it (32 frames of 70 and 8 marks) [-]
+#: Gemma 4's largest item is a video of 32 frames of 70 tokens: vllm/model_executor/models/gemma4_mm.py, in agreement
+#: with the step of 2,496 tokens that vLLM 0.25.1 sets for it (32 frames of 70 and 8 marks)
 _GEMMA_FRAMES, _GEMMA_TOKENS = 32, 70
 _GEMMA = ("hidden_size", "intermediate_size", "patch_size", "pooling_kernel_size")
 
 
 def tower_trial(config: Mapping[str, Any]) -> dict[str, int]:
-    """Read the shapes by which an engine's trial run of a tower is sized.
+    """Return the `ModelSpec` fields that size an engine's trial run of a tower.
 
-    Returns: Fields of `ModelSpec`; empty where the config does not tell all of them or its processor is not known.
+    Empty where the config does not state all of them or its processor is unknown.
 
     Examples
     --------
@@ -220,7 +217,7 @@ def _moon_tower(shape: list[int]) -> int:
 #: model_type of the language part → reader
 READERS = {**GROUPED_READERS, **WINDOWED_READERS, **LATENT_READERS, **HYBRID_READERS, **STREAM_READERS}
 
-#: model_types that are refused, with the reason
+#: refused model_types, with the reason
 REFUSED = {
     "lfm2_moe": "short convolutions in place of attention are not modelled",
 }
@@ -245,10 +242,9 @@ def read_json(path: str | Path) -> dict[str, Any]:
 
 
 def read_hf_config(path: str | Path, *, name: str | None = None) -> ModelSpec:
-    """Import a model from its `config.json`, with the quantisation that it or `hf_quant_config.json` beside it states.
+    """Import a model from its `config.json` with its quantisation, also from `hf_quant_config.json` beside it.
 
-    - `path`: The file, or the folder it lies in.
-    - `name`: Name of the model; from the file by default.
+    `path`: the file, or its folder. `name` defaults to that of the file.
     """
     path = Path(path)
     if os.path.isdir(path):
@@ -267,9 +263,7 @@ def model_from_config(
     quantization: Mapping[str, Any] | None = None,
     source: str | None = None,
 ) -> ModelSpec:
-    """Build a model from the content of a `config.json`.
-
-    `source`: Where the facts are from; the file by default.
+    """Return the model of a `config.json`; `source` defaults to the file.
 
     Examples
     --------
@@ -329,38 +323,38 @@ def model_from_config(
 
 
 def _not_understood(top: ConfigFields, text: ConfigFields, model_type: str) -> tuple[str, ...]:
-    """Fields that are set and that nobody knows; raises for one that may change a shape of the language model."""
+    """Return unknown fields that are set; raise for one that may change a shape of the language model."""
     text.read |= {"hidden_size", "vocab_size", "max_position_embeddings", "tie_word_embeddings"}
-    found = text.not_understood(model_type)
+    result = text.not_understood(model_type)
     if top is text:
-        return tuple(found)
-    # towers are parts of their own with a type of their own, and some configs repeat fields of the language model
+        return tuple(result)
+    # towers have a type of their own, and some configs repeat fields of the language model
     towers = [name for name, one in top.content.items() if isinstance(one, Mapping) and "model_type" in one]
     rest = {name: one for name, one in top.content.items() if name not in {*text.read, *top.read, *towers}}
-    found += ConfigFields(rest, top.file).not_understood(model_type)
-    return (*found, *(name for name in towers if not is_harmless(name) and name not in top.read))
+    result += ConfigFields(rest, top.file).not_understood(model_type)
+    return (*result, *(name for name in towers if not is_harmless(name) and name not in top.read))
 
 
 def _multimodal_positions(text: ConfigFields) -> bool:
-    """Whether rotary positions have time, height and width."""
+    """Return True if rotary positions have time, height and width."""
     if str(text.raw("model_type", "")).startswith("qwen3_vl"):  # transformers gives it sections where the file does not
         return True
     return any("mrope_section" in (text.raw(name) or {}) for name in ("rope_scaling", "rope_parameters"))
 
 
 def _model_type(top: ConfigFields, text: ConfigFields) -> str:
-    """The model_type whose reader applies, or an error that names the architecture."""
+    """Return the model_type whose reader applies; raise an error that names an unknown architecture."""
     inner, outer = (next(iter(part.words("model_type")), None) for part in (text, top))
     architecture = ", ".join(top.words("architectures")) or "not stated"
-    for found in (inner, outer):
-        if found in REFUSED:
+    for result in (inner, outer):
+        if result in REFUSED:
             raise UnknownArchitecture(
-                f"(architectures: {architecture}) is refused: {REFUSED[found]}",
-                file=top.file, field="model_type", value=found,
+                f"(architectures: {architecture}) is refused: {REFUSED[result]}",
+                file=top.file, field="model_type", value=result,
             )  # fmt: skip
-    for found in (inner, outer if inner is None else None):
-        if found in READERS:
-            return found
+    for result in (inner, outer if inner is None else None):
+        if result in READERS:
+            return result
     if inner is None and outer is None:
         raise UnknownArchitecture(f"is missing (architectures: {architecture})", file=top.file, field="model_type")
     shown = inner if inner is not None else outer

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 from glmplan.catalog.schema.model import DenseFfn, ExpertsFfn, LayerKind, MtpSpec, Recurrent
 from glmplan.errors import SpecError, UnknownArchitecture
-from glmplan.io.models.config_fields import Anatomy, ConfigFields, grouped_query, sparse_layers
+from glmplan.io.models.config_fields import ConfigFields, LayerStack, grouped_query, sparse_layers
 
 __all__ = ["HYBRID_READERS"]
 
 
-def _qwen_next(family: str, *, sparse: bool, gated: bool) -> Callable[[ConfigFields], Anatomy]:
-    def read(fields: ConfigFields) -> Anatomy:
+def _qwen_next(family: str, *, sparse: bool, gated: bool) -> Callable[[ConfigFields], LayerStack]:
+    def read(fields: ConfigFields) -> LayerStack:
         count = fields.whole("num_hidden_layers")
         mixer = Recurrent(
             flavour="gated_delta",
@@ -51,7 +51,7 @@ def _qwen_next(family: str, *, sparse: bool, gated: bool) -> Callable[[ConfigFie
             layers.append((name, LayerKind(mixer=attention if full else mixer, ffn=(ffn,) if ffn else ())))
         mtp = fields.optional("mtp_num_hidden_layers")
         own = fields.flag("mtp_use_dedicated_embeddings")
-        return Anatomy(family, layers, mtp=MtpSpec(layers=mtp, layer="full", own_embedding=own) if mtp else None)
+        return LayerStack(family, layers, mtp=MtpSpec(layers=mtp, layer="full", own_embedding=own) if mtp else None)
 
     return read
 
@@ -77,7 +77,7 @@ def _nemotron_blocks(fields: ConfigFields) -> list[str]:
     return [_LETTERS[letter] for letter in pattern]
 
 
-def _nemotron_h(fields: ConfigFields) -> Anatomy:
+def _nemotron_h(fields: ConfigFields) -> LayerStack:
     blocks = _nemotron_blocks(fields)
     kinds: dict[str, LayerKind] = {}
     if "mamba" in blocks:
@@ -123,10 +123,10 @@ def _nemotron_h(fields: ConfigFields) -> Anatomy:
             field="mtp_hybrid_override_pattern",
             value=str(pattern),
         )
-    return Anatomy("nemotron", [(kind, kinds[kind]) for kind in blocks], extra=extra, mtp=mtp)
+    return LayerStack("nemotron", [(kind, kinds[kind]) for kind in blocks], extra=extra, mtp=mtp)
 
 
-def _nemotron_nas(fields: ConfigFields) -> Anatomy:
+def _nemotron_nas(fields: ConfigFields) -> LayerStack:
     """Layers that a search thinned out one by one (`block_configs`): some have no attention, or narrower blocks."""
     count = fields.whole("num_hidden_layers")
     hidden = fields.whole("hidden_size")
@@ -163,11 +163,11 @@ def _nemotron_nas(fields: ConfigFields) -> Anatomy:
         kind = LayerKind(mixer=mixer, ffn=feed, norms=(mixer is not None) + bool(feed))
         name = names.setdefault(kind, f"kind_{len(names)}")
         layers.append((name, kind))
-    return Anatomy("nemotron", layers)
+    return LayerStack("nemotron", layers)
 
 
 #: model_type → reader
-HYBRID_READERS: dict[str, Callable[[ConfigFields], Anatomy]] = {
+HYBRID_READERS: dict[str, Callable[[ConfigFields], LayerStack]] = {
     "qwen3_next": _qwen_next("qwen", sparse=True, gated=True),
     "qwen3_5_text": _qwen_next("qwen", sparse=False, gated=True),
     "qwen3_5_moe_text": _qwen_next("qwen", sparse=True, gated=True),

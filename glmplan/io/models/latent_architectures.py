@@ -1,4 +1,9 @@
-"""Architectures with latent attention: DeepSeek V2/V3/V3.2, Kimi K2, GLM-4.7-Flash, GLM-5, and Kimi Linear."""
+"""Read architectures with latent attention, several residual streams, shared caches or lookup tables.
+
+DeepSeek V2, V3, V3.2, V4 and V4.1, Kimi K2, GLM-4.7-Flash, GLM-5, GLM-5.3-Flash, Kimi Linear, Hy4, Mistral-Large-4, the
+preview of Qwen4. Shapes: transformers 5.23.0, `modeling_*.py` of each; DeepSeek-V4.1: vllm-project/vllm,
+vllm/models/deepseek_v41.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +23,7 @@ from glmplan.catalog.schema.model import (
     Recurrent,
 )
 from glmplan.errors import SpecError
-from glmplan.io.models.config_fields import Anatomy, ConfigFields, experts_block, grouped_query, sparse_layers
+from glmplan.io.models.config_fields import ConfigFields, LayerStack, experts_block, grouped_query, sparse_layers
 
 __all__ = ["LATENT_READERS", "STREAM_READERS", "latent_attention", "routed_experts"]
 
@@ -26,10 +31,9 @@ __all__ = ["LATENT_READERS", "STREAM_READERS", "latent_attention", "routed_exper
 def latent_attention(
     fields: ConfigFields, indexer: Indexer | None = None, *, out_gate: bool = False
 ) -> LatentAttention:
-    """Read latent attention from the fields that all such configs spell alike.
+    """Return the latent attention of a layer, from fields that all such configs spell alike.
 
-    - `out_gate`: Whether a gate as wide as the output stands behind it.
-    - Returns: The attention of a layer; `qk_rope_head_dim` 0 is attention without positions.
+    `out_gate`: a gate as wide as the output follows it. `qk_rope_head_dim` 0 is attention without positions.
     """
     return LatentAttention(
         heads=fields.whole("num_attention_heads"),
@@ -44,9 +48,9 @@ def latent_attention(
 
 
 def routed_experts(fields: ConfigFields, *, latent: int | None = None) -> ExpertsFfn:
-    """Read the experts from the fields that DeepSeek-V3 and its heirs spell alike.
+    """Return the experts, from fields that DeepSeek-V3 and its successors spell alike.
 
-    `latent`: Width the experts work in where it is not the hidden size.
+    `latent`: their width where it is not the hidden size.
     """
     count = fields.whole("n_routed_experts", "num_experts")
     if fields.whole("num_experts", default=count) != count:
@@ -70,8 +74,10 @@ def routed_experts(fields: ConfigFields, *, latent: int | None = None) -> Expert
     )
 
 
-def _deepseek(family: str, *, own_embedding: bool, sparse_attention: bool = False) -> Callable[[ConfigFields], Anatomy]:
-    def read(fields: ConfigFields) -> Anatomy:
+def _deepseek(
+    family: str, *, own_embedding: bool, sparse_attention: bool = False
+) -> Callable[[ConfigFields], LayerStack]:
+    def read(fields: ConfigFields) -> LayerStack:
         count = fields.whole("num_hidden_layers")
         dense = DenseFfn(inner=fields.whole("intermediate_size"))
         experts = routed_experts(fields)
@@ -99,16 +105,16 @@ def _deepseek(family: str, *, own_embedding: bool, sparse_attention: bool = Fals
             kind = LayerKind(mixer=latent_attention(fields, indexer), ffn=(experts if sparse else dense,))
             layers.append((name, kind))
         mtp = None
-        found = fields.optional("num_nextn_predict_layers")
-        if found:
+        result = fields.optional("num_nextn_predict_layers")
+        if result:
             # the MTP layer has an indexer of its own: GLM-5.2-FP8 lists 22, for 21 full layers and one MTP layer
-            mtp = MtpSpec(layers=found, layer="sparse", own_embedding=own_embedding)
-        return Anatomy(family, layers, mtp=mtp)
+            mtp = MtpSpec(layers=result, layer="sparse", own_embedding=own_embedding)
+        return LayerStack(family, layers, mtp=mtp)
 
     return read
 
 
-def _kimi_linear(fields: ConfigFields) -> Anatomy:
+def _kimi_linear(fields: ConfigFields) -> LayerStack:
     count = fields.whole("num_hidden_layers")
     linear = fields.part("linear_attn_config")
     full = set(linear.wholes("full_attn_layers"))
@@ -137,11 +143,11 @@ def _kimi_linear(fields: ConfigFields) -> Anatomy:
     notes = []
     if fields.optional("attn_res_block_size"):
         notes.append("attention residuals (attn_res_block_size) add a few vectors a layer that are not counted")
-    return Anatomy("kimi", layers, notes=notes)
+    return LayerStack("kimi", layers, notes=notes)
 
 
 #: model_type → reader
-LATENT_READERS: dict[str, Callable[[ConfigFields], Anatomy]] = {
+LATENT_READERS: dict[str, Callable[[ConfigFields], LayerStack]] = {
     "deepseek_v2": _deepseek("deepseek", own_embedding=False),
     "deepseek_v3": _deepseek("deepseek", own_embedding=True),
     "deepseek_v32": _deepseek("deepseek", own_embedding=True, sparse_attention=True),
@@ -152,12 +158,7 @@ LATENT_READERS: dict[str, Callable[[ConfigFields], Anatomy]] = {
 }
 
 
-# Architectures with several residual streams, shared caches or tables: DeepSeek-V4 and V4.1, GLM-5.3-Flash, Hy4,
-# Mistral-Large-4, the preview of Qwen4.
-#
-# Shapes: transformers 5.23.0, `modeling_*.py` of each; DeepSeek-V4.1: vllm-project/vllm, vllm/models/deepseek_v41.
-
-#: spellings of attention over latents that an indexer makes sparse
+#: spellings of latent attention that an indexer makes sparse
 _SPARSE = ("deepseek_sparse_attention", "indexed_attention", "full_attention")
 
 
@@ -174,16 +175,16 @@ def _indexer(fields: ConfigFields) -> Indexer:
 
 
 def _named(layers: list[LayerKind], names: Sequence[str]) -> list[tuple[str, LayerKind]]:
-    """Give each layer a name; different layers that would share one get a number."""
+    """Return each layer with a name; different layers of one name get a number."""
     known: dict[str, list[LayerKind]] = {}
-    found = []
+    result = []
     for name, kind in zip(names, layers, strict=True):
         kinds = known.setdefault(name, [])
         if kind not in kinds:
             kinds.append(kind)
         number = kinds.index(kind)
-        found.append((name + (f"_{number + 1}" if number else ""), kind))
-    return found
+        result.append((name + (f"_{number + 1}" if number else ""), kind))
+    return result
 
 
 def _compressed(fields: ConfigFields, **more: Any) -> CompressedAttention:
@@ -203,16 +204,16 @@ def _compressed(fields: ConfigFields, **more: Any) -> CompressedAttention:
 
 
 def _ratios(fields: ConfigFields, count: int, known: Sequence[int]) -> list[int]:
-    """How many tokens an entry stands for in each layer; `compress_ratios` may go on with the layers that draft."""
+    """Return the tokens of an entry in each layer; `compress_ratios` may continue with the draft layers."""
     ratios = fields.listing("compress_ratios", count)
     for ratio in ratios:
         if isinstance(ratio, bool) or ratio not in known:
             raise SpecError("is not a known ratio", file=fields.file, field=fields.prefix + "compress_ratios",
-                            value=ratio, choices=[str(one) for one in known])  # fmt: skip
-    return [int(one) for one in ratios]
+                            value=ratio, choices=[str(item) for item in known])  # fmt: skip
+    return [int(item) for item in ratios]
 
 
-def _deepseek_v4(fields: ConfigFields) -> Anatomy:
+def _deepseek_v4(fields: ConfigFields) -> LayerStack:
     count = fields.whole("num_hidden_layers")
     kinds = {
         0: _compressed(fields),
@@ -235,13 +236,13 @@ def _deepseek_v4(fields: ConfigFields) -> Anatomy:
     if drafting:
         extra["draft"] = LayerKind(mixer=kinds[0], ffn=(experts,), streams=streams)
         mtp = MtpSpec(layers=drafting, layer="draft")
-    return Anatomy("deepseek", _named(layers, names), extra=extra, mtp=mtp)
+    return LayerStack("deepseek", _named(layers, names), extra=extra, mtp=mtp)
 
 
-def _deepseek_v41(fields: ConfigFields) -> Anatomy:
+def _deepseek_v41(fields: ConfigFields) -> LayerStack:
     count = fields.whole("num_hidden_layers")
     ratios = _ratios(fields, count, (0, 1, 2))
-    sources, indexed = (set(fields.wholes(f"{one}_source_layer_ids")) for one in ("kv", "index"))
+    sources, indexed = (set(fields.wholes(f"{item}_source_layer_ids")) for item in ("kv", "index"))
     placed, rows = fields.wholes("engram_layer_ids"), fields.wholes("engram_num_embeddings")
     if len(placed) != len(rows):
         raise SpecError(f"has {len(placed)} layers, and engram_num_embeddings {len(rows)}",
@@ -251,7 +252,7 @@ def _deepseek_v41(fields: ConfigFields) -> Anatomy:
     block = fields.whole("candidate_topk_blocks", default=1) * fields.whole("candidate_block_size", default=1)
     index = _indexer(fields).model_copy(update={"from_latent": True})
     experts, streams = routed_experts(fields), _streams(fields, folded=False)
-    # the layers behind the last source of entries read what it cached: prompts end there
+    # the layers behind the last source of entries read its cache: prompts end there
     last = max(sources, default=count)
     layers, names = [], []
     for layer, ratio in enumerate(ratios):
@@ -273,7 +274,7 @@ def _deepseek_v41(fields: ConfigFields) -> Anatomy:
         joined = len(fields.wholes("dspark_target_layer_ids"))
         rank, block = fields.whole("dspark_markov_rank"), fields.whole("dspark_block_size")
         mtp = MtpSpec(layers=stages, layer="draft", method="dspark", block=block, joined=joined, markov_rank=rank)
-    return Anatomy("deepseek", _named(layers, names), extra=extra, mtp=mtp)
+    return LayerStack("deepseek", _named(layers, names), extra=extra, mtp=mtp)
 
 
 def _engram(fields: ConfigFields, rows: int, streams: int) -> LookupTable:
@@ -281,7 +282,7 @@ def _engram(fields: ConfigFields, rows: int, streams: int) -> LookupTable:
     return LookupTable(rows=rows, width=fields.whole("engram_head_dim"), reads=reads, streams=streams)
 
 
-def _glm_next(fields: ConfigFields) -> Anatomy:
+def _glm_next(fields: ConfigFields) -> LayerStack:
     count = fields.whole("num_hidden_layers")
     linear = fields.part("linear_attn_config")
     heads, width = linear.whole("num_heads"), linear.whole("head_dim")
@@ -301,10 +302,10 @@ def _glm_next(fields: ConfigFields) -> Anatomy:
     drafting = fields.optional("num_nextn_predict_layers")
     extra = {"draft": LayerKind(mixer=attention, ffn=(experts,), streams=streams)} if drafting else {}
     mtp = MtpSpec(layers=drafting, layer="draft") if drafting else None
-    return Anatomy("glm", _named(layers, names), extra=extra, mtp=mtp)
+    return LayerStack("glm", _named(layers, names), extra=extra, mtp=mtp)
 
 
-def _hy_v4(fields: ConfigFields) -> Anatomy:
+def _hy_v4(fields: ConfigFields) -> LayerStack:
     count = fields.whole("num_hidden_layers")
     types = fields.listing("indexer_types", count, ("full", "shared"))
     if fields.has("layer_types"):
@@ -326,10 +327,10 @@ def _hy_v4(fields: ConfigFields) -> Anatomy:
         mixer = latent_attention(fields, index, out_gate=True).model_copy(update={"sinks": True})
         extra["draft"] = LayerKind(mixer=mixer, ffn=(experts,))
     mtp = MtpSpec(layers=drafting, layer="draft") if drafting else None
-    return Anatomy("hunyuan", _named(layers, names), extra=extra, mtp=mtp)
+    return LayerStack("hunyuan", _named(layers, names), extra=extra, mtp=mtp)
 
 
-def _mistral_large4(fields: ConfigFields) -> Anatomy:
+def _mistral_large4(fields: ConfigFields) -> LayerStack:
     count = fields.whole("num_hidden_layers")
     types = fields.listing("indexer_types", count, ("full", "shared"))
     turned = fields.listing("no_rope_layers", count, (0, 1))  # 1: the layer has rotary positions
@@ -351,10 +352,10 @@ def _mistral_large4(fields: ConfigFields) -> Anatomy:
         words = ["sparse" if sparse else "dense", "" if turned[layer] else "nope"]
         words += ["shared_kv" if mixer.shared_kv else "", "shared_index" if types[layer] == "shared" else ""]
         names.append("_".join(word for word in words if word))
-    return Anatomy("mistral", _named(layers, names))
+    return LayerStack("mistral", _named(layers, names))
 
 
-def _qwen4(fields: ConfigFields) -> Anatomy:
+def _qwen4(fields: ConfigFields) -> LayerStack:
     count = fields.whole("num_hidden_layers")
     delta = Recurrent(
         flavour="gated_delta",
@@ -382,11 +383,11 @@ def _qwen4(fields: ConfigFields) -> Anatomy:
     mtp = fields.optional("mtp_num_hidden_layers")
     embedded = fields.flag("mtp_use_dedicated_embeddings")
     drafting = MtpSpec(layers=mtp, layer="full", own_embedding=embedded) if mtp else None
-    return Anatomy("qwen", _named(layers, names), mtp=drafting)
+    return LayerStack("qwen", _named(layers, names), mtp=drafting)
 
 
 def _ngrams(fields: ConfigFields, streams: int) -> LookupTable:
-    """The table of n-grams: one range of rows, as long as a prime number, for each head of each length of n-gram."""
+    """Return the n-gram table: one range of rows, a prime number long, for each head of each length of n-gram."""
     heads = (fields.whole("ngram_size") - 1) * fields.whole("heads_per_ngram")
     rows = _primes_from(fields.whole("ngram_vocab_size_base"), heads)
     multiple = fields.whole("make_ngram_vocab_size_divisible_by")
@@ -396,18 +397,18 @@ def _ngrams(fields: ConfigFields, streams: int) -> LookupTable:
 
 
 def _primes_from(first: int, count: int) -> int:
-    """Sum of so many primes from a number on."""
-    found: list[int] = []
+    """Return the sum of `count` primes from a number on."""
+    result: list[int] = []
     number = first
-    while len(found) < count:
+    while len(result) < count:
         if number > 1 and all(number % divisor for divisor in range(2, int(number**0.5) + 1)):
-            found.append(number)
+            result.append(number)
         number += 1
-    return sum(found)
+    return sum(result)
 
 
 #: model_type → reader
-STREAM_READERS: dict[str, Callable[[ConfigFields], Anatomy]] = {
+STREAM_READERS: dict[str, Callable[[ConfigFields], LayerStack]] = {
     "deepseek_v4": _deepseek_v4,
     "deepseek_ref": _deepseek_v4,
     "deepseek_v41": _deepseek_v41,

@@ -1,8 +1,8 @@
-"""What a quantisation config says: the format of every module, by the rules of the tool that wrote it.
+"""Read a quantisation config: the format of every module, by the rules of the tool that wrote it.
 
-Read are `quantization_config` of `config.json` (fp8, modelopt, compressed-tensors, mxfp4, awq, gptq) and modelopt's
-`hf_quant_config.json`. Patterns are matched against whole module names, as modelopt does: ``model.layers.1.*`` is
-layer 1, ``model.layers.1*`` is layer 1 and 10 to 19.
+Sources are `quantization_config` of `config.json` (fp8, modelopt, compressed-tensors, mxfp4, awq, gptq) and modelopt's
+`hf_quant_config.json`. Patterns match full module names, as in modelopt: ``model.layers.1.*`` is layer 1,
+``model.layers.1*`` is layer 1 and 10 to 19.
 """
 
 from __future__ import annotations
@@ -53,10 +53,9 @@ _ALGORITHMS = {
 
 
 def pattern_matches(name: str, pattern: str) -> bool:
-    """Whether an entry of an exclusion list covers a module.
+    """Return True if an entry of an exclusion list covers a module, or a name that it lies below.
 
-    - `pattern`: Entry: a name, a glob, ``re:`` and a regular expression, or the last parts of a name.
-    - Returns: Whether it does; a name also covers what lies below it.
+    `pattern`: a name, a glob, ``re:`` and a regular expression, or the last parts of a name.
 
     Examples
     --------
@@ -82,52 +81,34 @@ def pattern_matches(name: str, pattern: str) -> bool:
 
 @dataclass(slots=True)
 class QuantisationRules:
-    """Which module is stored in which format.
+    """Format of every module."""
 
-    Attributes
-    ----------
-    base : str
-        Format of modules that no rule names, [-]
-    excluded : list of str
-        Patterns of modules that stay in BF16.
-    listed : dict of str to str or None
-        Modules with a format of their own; where it is given, what it does not name stays in BF16.
-    groups : list of (list of str, str)
-        Target patterns and their format (compressed-tensors with several groups).
-    kv : str or None
-        Format of the KV cache that the checkpoint asks for.
-    experts : str or None
-        Format of the routed experts where the config states it apart (`expert_dtype`).
-    expert_layers : dict of str to str
-        Format of the routed experts of single layers, by ``layers.N``.
-    fp8_scales : {'matrix', 'row'} or None
-        What has a scale of its own in FP8 that is not in blocks; None where the config does not say.
-    """
-
-    base: str
-    excluded: list[str] = field(default_factory=list)
-    listed: dict[str, str] | None = None
+    base: str  # of modules without a rule
+    excluded: list[str] = field(default_factory=list)  # patterns of modules that stay in BF16
+    listed: dict[str, str] | None = None  # modules with a format of their own; all others stay in BF16
+    #: target patterns and format (compressed-tensors with several groups)
     groups: list[tuple[list[str], str]] = field(default_factory=list)
-    kv: str | None = None
-    experts: str | None = None
+    kv: str | None = None  # format of the KV cache that the checkpoint requests
+    experts: str | None = None  # separate format of the routed experts (`expert_dtype`)
+    #: format of the routed experts of single layers, by ``layers.N``
     expert_layers: dict[str, str] = field(default_factory=dict)
-    fp8_scales: Literal["matrix", "row"] | None = None
+    fp8_scales: Literal["matrix", "row"] | None = None  # owner of a scale in FP8 without blocks; None: not stated
     _by_layer: dict[str, list[str]] = field(default_factory=dict)
     _general: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        # lists hold hundreds of entries, nearly all for one layer: looked up by its number
+        # lists hold hundreds of entries, nearly all for one layer: indexed by its number
         for pattern in self.excluded:
-            found = None if pattern.startswith("re:") else re.match(r"[\w.]*layers\.(\d+)\.", pattern)
-            if found:
-                self._by_layer.setdefault(found[1], []).append(pattern)
+            result = None if pattern.startswith("re:") else re.match(r"[\w.]*layers\.(\d+)\.", pattern)
+            if result:
+                self._by_layer.setdefault(result[1], []).append(pattern)
             else:
                 self._general.append(pattern)
 
     def format(self, name: str, *, kept: bool = False) -> str:
         """Return the format of a module.
 
-        `kept`: Whether it is of a class that tools leave alone unless they list it (embedding, head, router).
+        `kept`: its class (embedding, head, router) is left alone unless listed.
 
         Examples
         --------
@@ -141,9 +122,9 @@ class QuantisationRules:
         if self.listed is not None:
             parts = name.split(".")
             for end in range(len(parts), 0, -1):
-                found = self.listed.get(".".join(parts[:end]))
-                if found is not None:
-                    return found
+                result = self.listed.get(".".join(parts[:end]))
+                if result is not None:
+                    return result
             return "bf16"
         if kept:
             return "bf16"
@@ -153,9 +134,7 @@ class QuantisationRules:
         return "bf16" if self.groups else self.base
 
     def expert_format(self, layer: int) -> str | None:
-        """Return the format of the routed experts of a layer where the config states it apart.
-
-        Returns: Weight format; None where the rules for modules decide.
+        """Return the separate format of a layer's routed experts, None where the rules for modules decide.
 
         Examples
         --------
@@ -165,7 +144,7 @@ class QuantisationRules:
         return self.expert_layers.get(f"layers.{layer}", self.experts)
 
 
-#: what has a scale in FP8 by ModelOpt's algorithm, and by the strategy of compressed-tensors
+#: owner of a scale in FP8 by ModelOpt's algorithm, and by the strategy of compressed-tensors
 _ALGORITHM_SCALES: dict[str, Literal["matrix", "row"]] = {"fp8": "matrix", "fp8_per_channel_per_token": "row"}
 _STRATEGY_SCALES: dict[str, Literal["matrix", "row"]] = {"tensor": "matrix", "channel": "row"}
 
@@ -176,7 +155,7 @@ _EXPERT_TYPES = {"fp4": "mxfp4"}
 def read_rules(
     config: Mapping[str, Any], hf_quant: Mapping[str, Any] | None, *, file: str | Path | None = None
 ) -> QuantisationRules | None:
-    """Read the quantisation of a model.
+    """Return the quantisation rules of a model.
 
     Examples
     --------
@@ -238,12 +217,12 @@ def _kv(content: Mapping[str, Any]) -> str | None:
 
 
 def _algorithm(value: Any, file: str | Path | None) -> str:
-    found = _ALGORITHMS.get(str(value).lower())
-    if found is None:
+    result = _ALGORITHMS.get(str(value).lower())
+    if result is None:
         raise SpecError(
             "is not a format that glmplan knows", file=file, field="quant_algo", value=value, choices=_ALGORITHMS
         )
-    return found
+    return result
 
 
 def _modelopt(
@@ -267,7 +246,7 @@ def _modelopt(
 def _fp8(
     content: Mapping[str, Any], excluded: list[str], kv: str | None, experts: Any, file: str | Path | None
 ) -> QuantisationRules:
-    """FP8, whole or in blocks; with experts that another tool may have stored otherwise, layer by layer."""
+    """Return the rules of FP8, plain or in blocks, with experts that another tool may have stored, layer by layer."""
     block = content.get("weight_block_size")
     base = "fp8-block32" if block == [32, 32] else "fp8-block" if block or experts else "fp8"
     if not experts:
@@ -280,7 +259,7 @@ def _fp8(
         for name, entry in (content.get("quantized_layers") or {}).items()
         if isinstance(entry, Mapping)
     }
-    # what the other tool left alone stays in FP8 and is no list of modules in BF16
+    # exclusions of the other tool stay in FP8: no list of modules in BF16
     return QuantisationRules(base, [] if again else excluded, kv=kv, experts=_EXPERT_TYPES[experts],
                              expert_layers=again)  # fmt: skip
 
@@ -298,7 +277,7 @@ def _compressed(
             raise SpecError("has no weights", file=file, field=f"quantization_config.config_groups.{name}")
         targets = [str(target) for target in group.get("targets") or ["Linear"]]
         rules.append((targets, _weights(weights, file)))
-    # targets by name go before the general one
+    # targets by name come before the general one
     rules.sort(key=lambda rule: "Linear" in rule[0])
     stated = {str(group["weights"].get("strategy")) for group in groups.values()} & _STRATEGY_SCALES.keys()
     scales = _STRATEGY_SCALES[stated.pop()] if len(stated) == 1 else None
@@ -331,9 +310,7 @@ def _integer(bits: Any, group: Any, symmetric: bool, method: str, file: str | Pa
     raise SpecError("is not an integer format that glmplan knows", file=file, field="bits", value=f"{bits} by {group}")
 
 
-# From quantisation rules about module names to the format of each class of tensors, layer by layer.
-
-#: classes that tools leave in BF16 unless they list them
+#: classes that tools leave in BF16 unless listed
 _KEPT = ("embedding", "head", "router", "norm", "mtp_projection", "streams")
 _EXPERT = {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}
 _FUSED = {
@@ -348,9 +325,9 @@ _FUSED = {
 
 
 def module_name(tensor: Tensor, family: str, *, gated: bool = True) -> str:
-    """Return the name of a module that a tensor stands for, below its layer, as the family's checkpoints spell it.
+    """Return the module name of a tensor below its layer, in the spelling of the family's checkpoints.
 
-    `tensor`: The tensor; of fused ones and of experts the first is named.
+    Fused tensors and experts give the first name.
 
     Examples
     --------
@@ -391,10 +368,7 @@ def checkpoint_from_config(
     file: str | Path | None = None,
     source: str | None = None,
 ) -> Checkpoint:
-    """Describe the checkpoint that a `config.json` belongs to.
-
-    `source`: Where the facts are from; the file by default.
-    """
+    """Return the checkpoint of a `config.json`; `source` defaults to the file."""
     source = source or f"quantisation config of {Path(file).name if file else 'the model'}"
     rules = read_rules(config, hf_quant, file=file)
     if rules is None:
@@ -403,9 +377,7 @@ def checkpoint_from_config(
 
 
 def checkpoint_from_rules(model: ModelSpec, rules: QuantisationRules, *, source: str) -> Checkpoint:
-    """Apply quantisation rules to the tensors of a model.
-
-    Returns: Formats by class; tensors and layers that differ from their class are named.
+    """Return formats by class from quantisation rules, with tensors and layers that differ from their class.
 
     Examples
     --------
@@ -426,7 +398,7 @@ def checkpoint_from_rules(model: ModelSpec, rules: QuantisationRules, *, source:
                 continue
             gated = not (model.family == "nemotron" and tensor.name.endswith("gate_up_proj") and not _gated(model))
             module = module_name(tensor, model.family, gated=gated)
-            form = _format(rules, [one + module for one in prefixes], tensor.tensor_class)
+            form = _format(rules, [item + module for item in prefixes], tensor.tensor_class)
             if tensor.tensor_class == "routed_experts":
                 form = rules.expert_format(layer) or form
             table[layer][tensor.name] = form
@@ -457,11 +429,11 @@ def _gated(model: ModelSpec) -> bool:
 
 
 def _prefix(rules: QuantisationRules) -> str:
-    """What stands before ``layers.N`` in the names of this checkpoint."""
+    """Return the prefix of ``layers.N`` in the names of this checkpoint."""
     names = [*rules.excluded, *list(rules.listed or {})[:50]]
-    found = Counter(match[1] for name in names if (match := re.match(r"([a-z_.]*?)layers\.\d", name)))
-    found.pop("mtp.", None)
-    return found.most_common(1)[0][0] if found else "model."
+    result = Counter(match[1] for name in names if (match := re.match(r"([a-z_.]*?)layers\.\d", name)))
+    result.pop("mtp.", None)
+    return result.most_common(1)[0][0] if result else "model."
 
 
 def _layers(model: ModelSpec, prefix: str) -> list[tuple[int, tuple[Tensor, ...], list[str]]]:
@@ -476,11 +448,11 @@ def _layers(model: ModelSpec, prefix: str) -> list[tuple[int, tuple[Tensor, ...]
 
 
 def _format(rules: QuantisationRules, names: list[str], tensor_class: str) -> str:
-    """Format of a module that may be spelled in several ways."""
-    found = [rules.format(name, kept=tensor_class in _KEPT) for name in names]
+    """Return the format of a module with several possible spellings."""
+    result = [rules.format(name, kept=tensor_class in _KEPT) for name in names]
     if rules.listed is not None:
-        return next((form for form in found if form != "bf16"), "bf16")
-    return "bf16" if "bf16" in found else found[0]
+        return next((form for form in result if form != "bf16"), "bf16")
+    return "bf16" if "bf16" in result else result[0]
 
 
 def _most(pairs: Any) -> str:
@@ -491,7 +463,7 @@ def _most(pairs: Any) -> str:
 
 
 def _usual(weight: Counter[tuple[str, str]], tensors: dict[str, Tensor], formats: dict[str, str]) -> dict[str, str]:
-    """Write the usual format of each class into `formats`, of tensors that differ too; return it for each tensor."""
+    """Write the most frequent format of each class, and of tensors that differ, into `formats`; return it by tensor."""
     usual = {name: _most((form, n) for (one, form), n in weight.items() if one == name) for name in tensors}
     for tensor_class in dict.fromkeys(tensor.tensor_class for tensor in tensors.values()):
         members = [name for name, tensor in tensors.items() if tensor.tensor_class == tensor_class]
@@ -504,16 +476,16 @@ def _usual(weight: Counter[tuple[str, str]], tensors: dict[str, Tensor], formats
 def _exceptions(
     table: dict[int, dict[str, str]], tensors: dict[str, Tensor], usual: dict[str, str]
 ) -> tuple[FormatException, ...]:
-    """Group the layers whose tensors are stored otherwise than usual."""
+    """Group the layers whose tensors are not stored as usual."""
     grouped: dict[tuple[tuple[str, str], ...], list[int]] = {}
     for layer, row in table.items():
-        found: dict[str, str] = {}
+        result: dict[str, str] = {}
         for tensor_class in dict.fromkeys(tensors[name].tensor_class for name in row):
             members = {name: form for name, form in row.items() if tensors[name].tensor_class == tensor_class}
             if all(form == usual[name] for name, form in members.items()):
                 continue
             forms = set(members.values())
-            found |= {tensor_class: forms.pop()} if len(forms) == 1 else members
-        if found:
-            grouped.setdefault(tuple(found.items()), []).append(layer)
+            result |= {tensor_class: forms.pop()} if len(forms) == 1 else members
+        if result:
+            grouped.setdefault(tuple(result.items()), []).append(layer)
     return tuple(FormatException(layers=tuple(layers), formats=dict(key)) for key, layers in grouped.items())

@@ -1,4 +1,4 @@
-"""From what somebody types for a model to the model and how its weights are stored."""
+"""Resolve the text of a model to the model and its checkpoint."""
 
 from __future__ import annotations
 
@@ -28,34 +28,18 @@ __all__ = ["ModelChoice", "model_toml", "resolve_model"]
 
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
-    """A model and how its weights are stored.
-
-    Attributes
-    ----------
-    model : ModelSpec
-        The model.
-    checkpoint : Checkpoint
-        The checkpoint: the one asked for, else the model's default.
-    stated : bool
-        Whether the checkpoint was asked for (or read from files) rather than taken as default.
-    exact_bytes : dict of str to int or None
-        Exact bytes by class of tensor where the files are at hand, [B]
-    notes : tuple of str
-        What to tell about it.
-    repository : str or None
-        Where the weights are of a name that is a model of its own with the shapes of `model`.
-    """
+    """Model and its checkpoint."""
 
     model: ModelSpec
     checkpoint: Checkpoint
-    stated: bool = False
-    exact_bytes: dict[str, int] | None = None
-    notes: tuple[str, ...] = ()
-    repository: str | None = None
+    stated: bool = False  # the checkpoint was requested or read from files, not the model's default
+    exact_bytes: dict[str, int] | None = None  # by class of tensor, where the files are present
+    notes: tuple[str, ...] = ()  # remarks for the user
+    repository: str | None = None  # of a separate model with the shapes of `model`
 
 
 def resolve_model(text: str) -> ModelChoice:
-    """Resolve a model: a catalogue name, ``name-format``, a `config.json`, a folder, or a `.gguf` file.
+    """Resolve a catalogue name, ``name-format``, a `config.json`, a folder, or a `.gguf` file.
 
     Examples
     --------
@@ -81,29 +65,31 @@ def resolve_model(text: str) -> ModelChoice:
 
 
 def _is_path(text: str) -> bool:
-    """A folder that happens to bear the name of a model is meant only when it is written as a path."""
+    """Return True for a path; a folder with the name of a model counts only when written as a path."""
     return (
         "/" in text or "\\" in text or text in (".", "..") or model_key(text) not in {*model_names(), *model_aliases()}
     )
 
 
 def _named_in_full(key: str) -> ModelChoice | None:
-    """A name with one of its checkpoints behind it: found without reading every model for its aliases."""
+    """Return the choice of a name with a checkpoint, found without reading every model for its aliases."""
     for cut in (index for index in range(len(key) - 1, 0, -1) if key[index] in "-:@"):
         if key[:cut] in model_names():
             model = load_model(key[:cut])
-            found = model.checkpoint(key[cut + 1 :])
-            if found is not None:
-                return ModelChoice(model, found, stated=True)
+            result = model.checkpoint(key[cut + 1 :])
+            if result is not None:
+                return ModelChoice(model, result, stated=True)
     return None
 
 
 def _from_repository(text: str) -> ModelChoice:
-    """A name with its owner: that very repository, or what the name means, less what is not known of such files."""
+    """Return the choice of a name with owner: that repository, or the name's meaning without unknown facts."""
     name = model_repositories().get(text.lower())
     if name is not None:
         model = load_model(name)
-        own = next(one for one in model.checkpoints if (one.repository or "").lower() == text.lower())
+        own = next(
+            checkpoint for checkpoint in model.checkpoints if (checkpoint.repository or "").lower() == text.lower()
+        )
         return ModelChoice(model, own, stated=own.name != model.default_checkpoint)
     choice = _from_catalogue(model_key(text), text)
     own_files = of_repository(choice.model, choice.checkpoint, text.strip("/"))
@@ -111,8 +97,8 @@ def _from_repository(text: str) -> ModelChoice:
 
 
 def _from_catalogue(key: str, text: str) -> ModelChoice:
-    if key not in model_names() and (found := _named_in_full(key)) is not None:
-        return found
+    if key not in model_names() and (result := _named_in_full(key)) is not None:
+        return result
     for name in dict.fromkeys((key, model_name(key))):
         if name in model_names() or name in model_aliases():
             model = load_model(name)
@@ -135,10 +121,10 @@ def _from_catalogue(key: str, text: str) -> ModelChoice:
             named = named or (model, tail)
     if named is not None:
         model, tail = named
-        choices = {*(one.name for one in model.checkpoints), *COMMON_FORMATS}
+        choices = {*(checkpoint.name for checkpoint in model.checkpoints), *COMMON_FORMATS}
         close = ", ".join(nearest(tail, choices))
         if not close:
-            # no format was meant: a release that the catalogue has not, and nothing is substituted for it
+            # no format was meant: a release outside the catalogue, for which nothing is substituted
             raise _not_in_catalogue(text, key, model.name)
         raise UnknownName(
             f"names {model.name}, but {tail!r} is neither one of its checkpoints nor a weight format; nearest: {close}",
@@ -149,10 +135,10 @@ def _from_catalogue(key: str, text: str) -> ModelChoice:
 
 
 def _not_in_catalogue(text: str, key: str, begins: str = "") -> UnknownName:
-    """The error of a model that is not known, with the entries of the catalogue that may be meant."""
+    """Return the error of an unknown model, with the nearest entries of the catalogue."""
     aliases = model_aliases()
-    found = [begins] * bool(begins) + nearest(key, [*model_names(), *aliases])
-    close = list(dict.fromkeys(aliases.get(one, one) for one in found))[:5]
+    result = [begins] * bool(begins) + nearest(key, [*model_names(), *aliases])
+    close = list(dict.fromkeys(aliases.get(item, item) for item in result))[:5]
     hint = f"nearest: {', '.join(close)}" if close else "see `glmplan models list`, or give its config.json"
     error = UnknownName(f"is not a model of the catalogue, nor a file; {hint}", field="model", value=text)
     error.choices = close
@@ -205,13 +191,8 @@ def _with_exact_bytes(model: ModelSpec, checkpoint: Checkpoint, path: Path) -> M
     return ModelChoice(model, checkpoint, stated=True, exact_bytes=exact, notes=notes)
 
 
-# A ModelSpec as TOML text in the form of `model_specs/`: fields at their default are left out.
-
-
 def model_toml(model: ModelSpec) -> str:
-    """Write a model as TOML.
-
-    Returns: Text that `load_model_file` reads back to an equal model.
+    """Return a model as TOML in the form of `model_specs/`, without defaults; it reads back equal.
 
     Examples
     --------
@@ -243,15 +224,15 @@ def model_toml(model: ModelSpec) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Turn records into dicts without their defaults; `kind`, which tells records apart, stays."""
+    """Return records as dicts without defaults; `kind`, which tells records apart, stays."""
     if isinstance(value, BaseModel):
-        found = {}
+        result = {}
         for name, field in type(value).model_fields.items():
             inner = getattr(value, name)
             usual = field.get_default(call_default_factory=True, validated_data=dict(value))
             if name == "kind" or (inner is not None and inner != usual):
-                found[name] = _plain(inner)
-        return found
+                result[name] = _plain(inner)
+        return result
     if isinstance(value, dict):
         return {name: _plain(inner) for name, inner in value.items()}
     if isinstance(value, tuple | list):

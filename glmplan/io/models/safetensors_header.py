@@ -1,4 +1,4 @@
-"""Headers of safetensors files: name, type, shape and exact bytes of every tensor, without reading the weights.
+"""Read headers of safetensors files: name, type, shape and exact bytes of every tensor.
 
 The format: 8 bytes with the length of the header, the header as JSON, then the data
 (https://github.com/huggingface/safetensors, README).
@@ -30,21 +30,7 @@ _LONGEST = 100_000_000
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """One tensor in a file.
-
-    Attributes
-    ----------
-    name : str
-        Its name.
-    kind : str
-        Type of its values as the file names it.
-    shape : tuple of int
-        Its shape.
-    bytes : int
-        Bytes it takes, [B]
-    file : str
-        Name of the file.
-    """
+    """One tensor in a file; `kind` is the type of its values as the file names it."""
 
     name: str
     kind: str
@@ -54,9 +40,7 @@ class StoredTensor:
 
 
 def read_safetensors(path: str | Path) -> tuple[StoredTensor, ...]:
-    """Read the tensors of one file, of a folder, or of the files that an index names.
-
-    `path`: A `.safetensors` file, an `index.json`, or a folder with either.
+    """Return the tensors of a `.safetensors` file, of the files of an `index.json`, or of a folder.
 
     Examples
     --------
@@ -84,12 +68,12 @@ def read_safetensors(path: str | Path) -> tuple[StoredTensor, ...]:
 
 def _numbered(files: list[Path], folder: Path) -> None:
     """Refuse a set of numbered shards with gaps."""
-    found: dict[tuple[str, int], set[int]] = {}
+    result: dict[tuple[str, int], set[int]] = {}
     for file in files:
         match = re.fullmatch(r"(.*)-(\d+)-of-(\d+)\.safetensors", file.name)
         if match:
-            found.setdefault((match[1], int(match[3])), set()).add(int(match[2]))
-    for (stem, total), numbers in found.items():
+            result.setdefault((match[1], int(match[3])), set()).add(int(match[2]))
+    for (stem, total), numbers in result.items():
         missing = sorted(set(range(1, total + 1)) - numbers)
         if missing:
             _missing([f"{stem}-{number:05d}-of-{total:05d}.safetensors" for number in missing], folder)
@@ -145,9 +129,9 @@ def _read_one(path: Path) -> tuple[StoredTensor, ...]:
 
 
 def _place(name: str, entry: object, path: Path) -> tuple[int, int]:
-    """Where a tensor begins and ends in the data, [B]"""
+    """Return begin and end of a tensor in the data [B]."""
     offsets = entry.get("data_offsets") if isinstance(entry, dict) else None
-    if not (isinstance(offsets, list) and len(offsets) == 2 and all(type(one) is int for one in offsets)):
+    if not (isinstance(offsets, list) and len(offsets) == 2 and all(type(offset) is int for offset in offsets)):
         raise SpecError("has no two whole offsets in the header", file=path, field=name, value=offsets)
     return offsets[0], offsets[1]
 
@@ -185,9 +169,7 @@ _CLASSES = (
 
 
 def class_of(name: str) -> str:
-    """Return the class of a tensor by its Hugging Face name; scales belong to the weight they scale.
-
-    Returns: Class; ``other`` for vision towers and what is not known.
+    """Return the class of a tensor by its Hugging Face name, of its weight for scales; ``other``: unknown.
 
     Examples
     --------
@@ -196,16 +178,14 @@ def class_of(name: str) -> str:
     >>> class_of("model.layers.3.self_attn.kv_a_proj_with_mqa.weight"), class_of("model.layers.3.mlp.gate.weight")
     ('latent_down', 'router')
     """
-    for pattern, found in _CLASSES:
+    for pattern, result in _CLASSES:
         if re.search(pattern, name):
-            return found
+            return result
     return "other"
 
 
 def bytes_by_class(tensors: Iterable[StoredTensor]) -> dict[str, int]:
-    """Add up stored bytes by class of tensor.
-
-    Returns: [B].
+    """Return the stored bytes by class of tensor.
 
     Examples
     --------
@@ -214,6 +194,6 @@ def bytes_by_class(tensors: Iterable[StoredTensor]) -> dict[str, int]:
     """
     total: dict[str, int] = {}
     for tensor in tensors:
-        found = class_of(tensor.name)
-        total[found] = total.get(found, 0) + tensor.bytes
+        result = class_of(tensor.name)
+        total[result] = total.get(result, 0) + tensor.bytes
     return total

@@ -1,1 +1,1 @@
-"""Measured runs: tables, ledgers, campaigns, protocols, and other tools' results."""
+"""Measured runs: tables, ledger, campaigns, protocols, and results of other tools."""

@@ -1,4 +1,4 @@
-"""The columns of a table of runs: one row each. Reader, importers, checks and the page of columns are made from it."""
+"""Define the columns of a table of runs; reader, importers, checks and the page of columns use them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
     "INTERVAL_KINDS",
     "PREDICTED",
     "Column",
-    "RunFigure",
+    "RunMetric",
     "column_value",
     "columns_table",
     "compared_figures",
@@ -32,117 +32,83 @@ __all__ = [
 ]
 
 
-# The figures of a measured run: one row each, with column, unit, what a prediction calls it, and words for people.
-
-
 @dataclass(frozen=True, slots=True)
-class RunFigure:
-    """A figure that a run may report.
+class RunMetric:
+    """Metric that a run may report."""
 
-    Attributes
-    ----------
-    column : str
-        Its column in a table of runs; the unit is part of the name.
-    unit : str
-        Unit of the column, as people write it.
-    title : str
-        A few words for a plot or a table.
-    words : str
-        What it means.
-    factor : float
-        Base units in one unit of the column, [base unit]
-    rate : bool
-        Whether it is something over a time; else it is itself a time or an amount.
-    predicted : str
-        The figure of a `Prediction` that it is compared with; empty where nothing is.
-    interval : str
-        Kind of interval of that prediction: ``ttft``, ``prefill`` or ``decode``.
-    group : str
-        Where the accuracy report counts it: ``TTFT``, ``TPOT``, ``throughput`` or ``prefill``.
-    answered : bool
-        Whether the table that `glmplan predict` writes has this column.
-    heading : str
-        Heading in a narrow table; empty where such a table leaves it out.
-    aliases : tuple of str
-        Other names that tables give the column.
-    """
-
-    column: str
-    unit: str
-    title: str
-    words: str
-    factor: float = 1.0
-    rate: bool = False
-    predicted: str = ""
-    interval: str = ""
-    group: str = ""
-    answered: bool = False
-    heading: str = ""
-    aliases: tuple[str, ...] = ()
+    column: str  # the unit is part of the name
+    unit: str  # as written for users
+    title: str  # for a plot or a table
+    words: str  # meaning
+    factor: float = 1.0  # base units in one unit of the column
+    rate: bool = False  # False: a time or an amount
+    predicted: str = ""  # metric of a `Prediction` to compare with; empty: none
+    interval: str = ""  # kind of prediction interval: ``ttft``, ``prefill`` or ``decode``
+    group: str = ""  # in the accuracy report: ``TTFT``, ``TPOT``, ``throughput`` or ``prefill``
+    answered: bool = False  # True: column of the table of `glmplan predict`
+    heading: str = ""  # in a narrow table; empty: not in it
+    aliases: tuple[str, ...] = ()  # other names of the column
 
 
 _MS = 1e-3
 _ROWS = (
-    RunFigure("ttft_mean_ms", "ms", "TTFT, mean", "time to first token, mean", _MS, False, "ttft", "ttft", "TTFT",
+    RunMetric("ttft_mean_ms", "ms", "TTFT, mean", "time to first token, mean", _MS, False, "ttft", "ttft", "TTFT",
               answered=True, heading="TTFT ms", aliases=("ttft_ms",)),
-    RunFigure("ttft_p50_ms", "ms", "TTFT, median", "time to first token, median", _MS, False, "ttft_p50", "ttft",
+    RunMetric("ttft_p50_ms", "ms", "TTFT, median", "time to first token, median", _MS, False, "ttft_p50", "ttft",
               "TTFT"),
-    RunFigure("ttft_p99_ms", "ms", "TTFT, p99", "time to first token, 99th percentile", _MS),
-    RunFigure("tpot_mean_ms", "ms", "TPOT, mean", "time per output token after the first, mean over requests", _MS,
+    RunMetric("ttft_p99_ms", "ms", "TTFT, p99", "time to first token, 99th percentile", _MS),
+    RunMetric("tpot_mean_ms", "ms", "TPOT, mean", "time per output token after the first, mean over requests", _MS,
               False, "tpot", "decode", "TPOT", answered=True, heading="TPOT ms", aliases=("tpot_ms",)),
-    RunFigure("tpot_p50_ms", "ms", "TPOT, median", "time per output token after the first, median", _MS, False, "tpot",
+    RunMetric("tpot_p50_ms", "ms", "TPOT, median", "time per output token after the first, median", _MS, False, "tpot",
               "decode", "TPOT"),
-    RunFigure("tpot_p99_ms", "ms", "TPOT, p99", "time per output token after the first, 99th percentile", _MS),
-    RunFigure("tpot_incl_ttft_mean_ms", "ms", "time per output token with TTFT, mean",
+    RunMetric("tpot_p99_ms", "ms", "TPOT, p99", "time per output token after the first, 99th percentile", _MS),
+    RunMetric("tpot_incl_ttft_mean_ms", "ms", "time per output token with TTFT, mean",
               "whole time over output tokens, as some tools print it; never compared with TPOT", _MS),
-    RunFigure("itl_mean_ms", "ms", "ITL, mean", "gap between two chunks of a stream, mean", _MS, heading="ITL ms"),
-    RunFigure("itl_p50_ms", "ms", "ITL, median", "gap between two chunks of a stream, median", _MS, False, "itl_p50",
+    RunMetric("itl_mean_ms", "ms", "ITL, mean", "gap between two chunks of a stream, mean", _MS, heading="ITL ms"),
+    RunMetric("itl_p50_ms", "ms", "ITL, median", "gap between two chunks of a stream, median", _MS, False, "itl_p50",
               "decode", "TPOT"),
-    RunFigure("itl_p99_ms", "ms", "ITL, p99", "gap between two chunks of a stream, 99th percentile", _MS),
-    RunFigure("e2e_mean_ms", "ms", "end to end, mean", "from sending a request to its last token, mean", _MS,
+    RunMetric("itl_p99_ms", "ms", "ITL, p99", "gap between two chunks of a stream, 99th percentile", _MS),
+    RunMetric("e2e_mean_ms", "ms", "end to end, mean", "from sending a request to its last token, mean", _MS,
               heading="E2E ms"),
-    RunFigure("e2e_p99_ms", "ms", "end to end, p99", "from sending a request to its last token, 99th percentile", _MS),
-    RunFigure("output_tokens_per_s", "tok/s", "output throughput", "output tokens of all requests over wall time", 1.0,
+    RunMetric("e2e_p99_ms", "ms", "end to end, p99", "from sending a request to its last token, 99th percentile", _MS),
+    RunMetric("output_tokens_per_s", "tok/s", "output throughput", "output tokens of all requests over wall time", 1.0,
               True, "output_rate", "decode", "throughput", answered=True, heading="tok/s",
               aliases=("mlperf_tokens_per_s", "decode_tokens_per_s")),
-    RunFigure("output_tokens_per_s_per_request", "tok/s", "output speed of one request",
+    RunMetric("output_tokens_per_s_per_request", "tok/s", "output speed of one request",
               "decode speed that one user sees, first token left out: 1/TPOT", 1.0, True, "user_rate", "decode",
               "throughput", answered=True),
-    RunFigure("total_tokens_per_s", "tok/s", "total throughput",
+    RunMetric("total_tokens_per_s", "tok/s", "total throughput",
               "input and output tokens of all requests over wall time", 1.0, True, "total_rate", "decode",
               "throughput", answered=True),
-    RunFigure("prefill_tokens_per_s", "tok/s", "prefill speed", "prompt tokens over the time to read them", 1.0, True,
+    RunMetric("prefill_tokens_per_s", "tok/s", "prefill speed", "prompt tokens over the time to read them", 1.0, True,
               "prefill_rate", "prefill", "prefill", answered=True, heading="prefill tok/s"),
-    RunFigure("kv_pool_tokens", "token", "KV cache pool", "tokens that the cache has room for",
+    RunMetric("kv_pool_tokens", "token", "KV cache pool", "tokens that the cache has room for",
               answered=True, heading="KV tokens"),
-    RunFigure("weights_gib_per_accelerator", "GiB", "weights", "weights that the fullest accelerator holds", GIB,
+    RunMetric("weights_gib_per_accelerator", "GiB", "weights", "weights that the fullest accelerator holds", GIB,
               answered=True, heading="GiB/card"),
-    RunFigure("wall_s", "s", "wall time", "duration of the whole run"),
-    RunFigure("gpu_power_total_w", "W", "power", "power of all accelerators together, mean"),
-    RunFigure("joules_per_output_token", "J/token", "energy", "energy of the accelerators for each output token"),
-    RunFigure("concurrency_effective", "-", "requests in flight", "requests in flight as measured"),
+    RunMetric("wall_s", "s", "wall time", "duration of the whole run"),
+    RunMetric("gpu_power_total_w", "W", "power", "power of all accelerators together, mean"),
+    RunMetric("joules_per_output_token", "J/token", "energy", "energy of the accelerators for each output token"),
+    RunMetric("concurrency_effective", "-", "requests in flight", "requests in flight as measured"),
 )  # fmt: skip
 
-#: column → figure, in the order of the measurement tables
-FIGURES: dict[str, RunFigure] = {one.column: one for one in _ROWS}
-#: column → figure, of those that are predicted
-COMPARED: dict[str, RunFigure] = {one.column: one for one in _ROWS if one.predicted}
-#: column of the table of predictions → figure, in the order of that table
-ANSWERS: dict[str, RunFigure] = {one.column: one for one in _ROWS if one.answered}
-#: figure of a `Prediction` → the column that it is written in: of several the first, a mean
-PREDICTED: dict[str, RunFigure] = {one.predicted: one for one in reversed(_ROWS) if one.predicted}
-#: figure of a `Prediction` → its kind of interval
-INTERVAL_KINDS: dict[str, str] = {one.predicted: one.interval for one in _ROWS if one.predicted}
+#: column → metric, in the order of the measurement tables
+FIGURES: dict[str, RunMetric] = {row.column: row for row in _ROWS}
+#: column → metric, of those that are predicted
+COMPARED: dict[str, RunMetric] = {row.column: row for row in _ROWS if row.predicted}
+#: column of the table of predictions → metric, in the order of that table
+ANSWERS: dict[str, RunMetric] = {row.column: row for row in _ROWS if row.answered}
+#: metric of a `Prediction` → its column: of several the first, a mean
+PREDICTED: dict[str, RunMetric] = {row.predicted: row for row in reversed(_ROWS) if row.predicted}
+#: metric of a `Prediction` → its kind of interval
+INTERVAL_KINDS: dict[str, str] = {row.predicted: row.interval for row in _ROWS if row.predicted}
 
 
-def compared_figures(observed: Mapping[str, float], *, tokens_per_step: Tokens) -> Iterator[tuple[RunFigure, float]]:
-    """The figures of a run that a prediction can be compared with.
+def compared_figures(observed: Mapping[str, float], *, tokens_per_step: Tokens) -> Iterator[tuple[RunMetric, float]]:
+    """Yield the metrics of a run that a prediction can be compared with, in the unit of their columns.
 
-    A gap between chunks is a time per token only where a chunk holds one token, and it says nothing beside a mean TPOT.
-
-    - `observed`: Column → value, in the unit of the column.
-    - `tokens_per_step`: Tokens that a request gains in a step.
-    - Yields: The figure and its value [unit of its column], in the order of the run.
+    A gap between chunks is a time per token only where a chunk holds one token, and it adds nothing to a mean TPOT.
+    `tokens_per_step`: tokens that a request gains in a step.
 
     Examples
     --------
@@ -165,54 +131,23 @@ _YES, _NO = ("yes", "true", "1"), ("no", "false", "0")
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table of runs.
-
-    Attributes
-    ----------
-    name : str
-        Its name.
-    kind : str
-        ``text``, ``count`` (a whole number of one or more), ``amount`` (a number of zero or more) or ``flag`` (yes or
-        no).
-    words : str
-        What it means.
-    unit : str
-        Unit of its cells; ``-`` without one.
-    field : str
-        Field of `Run` where it is kept, as far as that has another name; figures are in `Run.observed`.
-    choices : tuple of str
-        The only cells there are; empty where any will do.
-    pattern : str
-        Regular expression of its cells.
-    least : float
-        Smallest cell of a shipped row, [unit of the column]
-    above : bool
-        Whether a shipped cell must be more than `least`.
-    infinite : bool
-        Whether a cell may be ``inf``.
-    heading : str
-        Heading in a narrow table; empty where such a table leaves it out.
-    required : bool
-        Whether a table must have it.
-    """
+    """Column of a table of runs."""
 
     name: str
-    kind: str
-    words: str
-    unit: str = "-"
-    field: str = ""
-    choices: tuple[str, ...] = ()
-    pattern: str = ""
-    least: float = 0.0
-    above: bool = False
-    infinite: bool = False
-    heading: str = ""
-    required: bool = False
+    kind: str  # ``text``, ``count`` (integer from 1), ``amount`` (number from 0) or ``flag`` (yes or no)
+    words: str  # meaning
+    unit: str = "-"  # of its cells; ``-``: none
+    field: str = ""  # field of `Run`, if its name differs; figures are in `Run.observed`
+    choices: tuple[str, ...] = ()  # allowed cells; empty: any
+    pattern: str = ""  # regular expression of its cells
+    least: float = 0.0  # smallest cell of a shipped row, in the unit of the column
+    above: bool = False  # True: a shipped cell must be more than `least`
+    infinite: bool = False  # True: a cell may be ``inf``
+    heading: str = ""  # in a narrow table; empty: not in it
+    required: bool = False  # True: a table must have it
 
     def number(self, text: str) -> float:
-        """Read a cell of a count or an amount.
-
-        Returns: Its number, [unit of the column].
+        """Return the number of a cell, in the unit of the column.
 
         Examples
         --------
@@ -232,9 +167,7 @@ class Column:
         return value
 
     def flag(self, text: str) -> bool | None:
-        """Read a cell of a flag.
-
-        Returns: None for what is neither yes nor no.
+        """Return the truth value of a cell, None for anything but yes or no.
 
         Examples
         --------
@@ -245,7 +178,7 @@ class Column:
         return True if said in _YES else False if said in _NO else None
 
     def fault(self, text: str) -> str:
-        """Say what is wrong with a cell of a table that ships; a reader of other tables is not so strict.
+        """Return the fault of a cell of a shipped table, stricter than the reader of other tables.
 
         Examples
         --------
@@ -345,10 +278,10 @@ _ROWS_COLUMNS = (
 )  # fmt: skip
 
 #: name → column, in the order of the measurement tables
-COLUMNS: dict[str, Column] = {one.name: one for one in _ROWS_COLUMNS}
+COLUMNS: dict[str, Column] = {rows_column.name: rows_column for rows_column in _ROWS_COLUMNS}
 #: other name of a column → its name
-ALIASES: dict[str, str] = {alias: one.column for one in FIGURES.values() for alias in one.aliases}
-#: how alike a name must be to be suggested for another one [-]
+ALIASES: dict[str, str] = {alias: figure.column for figure in FIGURES.values() for alias in figure.aliases}
+#: least similarity of a suggested name
 _ALIKE = 0.7
 
 
@@ -357,9 +290,7 @@ def _folded(name: str) -> str:
 
 
 def nearest_column(name: str, names: Iterable[str] | None = None) -> str:
-    """Return the column that is most like a name: the same but for case, spaces and hyphens, or spelled nearly so.
-
-    `names`: The names that there are; those of `COLUMNS` and `ALIASES` by default.
+    """Return the most similar column: equal but for case, spaces and hyphens, or a near spelling; else "".
 
     Examples
     --------
@@ -367,7 +298,7 @@ def nearest_column(name: str, names: Iterable[str] | None = None) -> str:
     ('input_tokens', 'ttft_ms', '')
     """
     known = (*COLUMNS, *ALIASES) if names is None else tuple(names)
-    same = {_folded(one): one for one in reversed(known)}
+    same = {_folded(item): item for item in reversed(known)}
     if _folded(name) in same:
         return same[_folded(name)]
     close = nearest(_folded(name), same, 1, alike=_ALIKE)
@@ -375,9 +306,7 @@ def nearest_column(name: str, names: Iterable[str] | None = None) -> str:
 
 
 def ignored_columns(names: Iterable[str]) -> str:
-    """Name the columns of a table that are ignored because they are not known.
-
-    Returns: Each with the nearest known name and its unit; empty where all are known.
+    """Return the unknown columns of a table as text, each with the nearest known name and its unit.
 
     Examples
     --------
@@ -396,7 +325,7 @@ def ignored_columns(names: Iterable[str]) -> str:
 
 
 def column_value(text: str) -> tuple[str, str]:
-    """Read what somebody knows of a run, as in the option ``--set``.
+    """Return column and text of an option such as ``--set tp=8``.
 
     Examples
     --------
@@ -411,7 +340,7 @@ def column_value(text: str) -> tuple[str, str]:
 
 
 def columns_table() -> str:
-    """Write the columns as a table in Markdown.
+    """Return the columns as a table in Markdown.
 
     Examples
     --------
@@ -422,16 +351,13 @@ def columns_table() -> str:
     others: dict[str, list[str]] = {}
     for alias, name in ALIASES.items():
         others.setdefault(name, []).append(f"`{alias}`")
-    for one in COLUMNS.values():
-        more = ["required"] if one.required else []
-        more += [f"one of {', '.join(f'`{choice}`' for choice in one.choices)}"] if one.choices else []
-        more += [f"also read as {', '.join(others[one.name])}"] if one.name in others else []
-        words = one.words + (f" ({'; '.join(more)})" if more else "")
-        lines.append(f"| `{one.name}` | {one.kind} | {one.unit} | {words} |")
+    for column in COLUMNS.values():
+        more = ["required"] if column.required else []
+        more += [f"one of {', '.join(f'`{choice}`' for choice in column.choices)}"] if column.choices else []
+        more += [f"also read as {', '.join(others[column.name])}"] if column.name in others else []
+        words = column.words + (f" ({'; '.join(more)})" if more else "")
+        lines.append(f"| `{column.name}` | {column.kind} | {column.unit} | {words} |")
     return "\n".join(lines) + "\n"
-
-
-# Lengths of tables that are labels: the tool counted four characters as a token, and what that is in tokens.
 
 
 @cache
@@ -440,10 +366,9 @@ def _entries() -> tuple[dict[str, Any], ...]:
 
 
 def counted_label(length: Tokens, *, model: str, notes: str) -> tuple[float, bool]:
-    """Tokens of a length that a table states, where the text behind its label was counted.
+    """Return a stated length in counted tokens, and True if it is still a label.
 
-    - `notes`: Notes of the row, which tell whether its lengths are labels.
-    - Returns: The counted length [token], and whether it is still a label.
+    Some tools count four characters as a token; the notes of a row tell if its lengths are such labels.
 
     Examples
     --------

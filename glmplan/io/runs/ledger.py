@@ -1,4 +1,4 @@
-"""The measurements that ship with glmplan: every campaign of `calibration/measurements`, one record for each run."""
+"""Load the shipped measurements of `calibration/measurements`: runs, campaigns, machines, held-out groups."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from glmplan.io.models.resolve import resolve_model
 from glmplan.io.runs.columns import COLUMNS
 from glmplan.io.runs.record import Run, Runs
 from glmplan.io.runs.table import read_runs
+from glmplan.units import Tokens
 
 if TYPE_CHECKING:
     from glmplan.catalog.schema.host import Host
@@ -48,46 +49,30 @@ __all__ = [
 ]
 
 
-#: what no row that ships may leave out
+#: columns that every shipped row must fill
 _FILLED = ("id", "campaign", "model", "speculative", "phase", "protocol")
 
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """A cited mean number of tokens that a speculative step yields for each request.
+    """Cited mean number of tokens of a speculative step for each request."""
 
-    Attributes
-    ----------
-    run : str or None
-        Id of the run that shows it; None when a page states it by itself.
-    model, method, engine, text : str
-        Model, draft method, engine and kind of text; empty when not stated.
-    draft_tokens, verify_tokens : int or None
-        Draft passes and verified tokens of a step, [token]
-    concurrency : float or None
-        Requests in flight, [-]
-    acceptance_length : float
-        Mean tokens of a step, [token]
-    basis, source : str
-        How the length was obtained, and where it stands.
-    """
-
-    run: str | None
+    run: str | None  # id of the run that shows it; None: stated by a page
     model: str
-    method: str
+    method: str  # draft method; like engine and text empty when not stated
     engine: str
-    text: str
-    draft_tokens: int | None
-    verify_tokens: int | None
-    concurrency: float | None
-    acceptance_length: float
-    basis: str
+    text: str  # kind of text
+    draft_tokens: int | None  # draft passes of a step
+    verify_tokens: int | None  # verified tokens of a step
+    concurrency: float | None  # requests in flight
+    acceptance_length: Tokens  # mean of a step
+    basis: str  # derivation of the length
     source: str
 
 
 @cache
 def campaigns() -> dict[str, dict[str, Any]]:
-    """Return `calibration/sources.toml`: campaign → where it comes from, how it was measured, its traps.
+    """Return `calibration/sources.toml`: campaign → origin, method, traps.
 
     Examples
     --------
@@ -115,9 +100,7 @@ def _load() -> tuple[Run, ...]:
 
 
 def load_measurements() -> list[Run]:
-    """Return every run of every campaign, with trust and source filled in from its campaign.
-
-    Returns: In the order of the files and rows.
+    """Return every run of every campaign, with trust and source from its campaign.
 
     Examples
     --------
@@ -131,10 +114,9 @@ _DAY = re.compile(r"\d{4}-\d{2}(?:-\d{2})?")
 
 
 def day_of(run: Run) -> str:
-    """Day on which a run was measured, as its row or else its campaign says.
+    """Return the day of a run, of its row or else its campaign, as ``2026-04-01`` or ``2026-04``.
 
-    Returns: As ``2026-04-01`` or ``2026-04``, the last one where a campaign names several; empty where no month is
-      known.
+    The last one where a campaign names several; empty where no month is known.
 
     Examples
     --------
@@ -147,9 +129,7 @@ def day_of(run: Run) -> str:
 
 
 def row_faults(row: Mapping[str, str]) -> tuple[str, ...]:
-    """Say what keeps a row from being one that ships: its columns, what it must fill, and what its cells may hold.
-
-    `row`: Column → cell; empty cells are missing values.
+    """Return the faults of a row that is to ship; empty cells are missing values.
 
     Examples
     --------
@@ -157,10 +137,10 @@ def row_faults(row: Mapping[str, str]) -> tuple[str, ...]:
     ...             "protocol": "single-stream", "tp": "0"})[0]
     "phase: 'decoding' is none of serving, decode, prefill, memory"
     """
-    found = [f"{name}: is empty" for name in _FILLED if not row.get(name)]
-    found += [f"{name}: is no column of a run" for name in row if name not in COLUMNS]
+    result = [f"{name}: is empty" for name in _FILLED if not row.get(name)]
+    result += [f"{name}: is no column of a run" for name in row if name not in COLUMNS]
     told = ((name, COLUMNS[name].fault(text)) for name, text in row.items() if text and name in COLUMNS)
-    return (*found, *(f"{name}: {fault}" for name, fault in told if fault))
+    return (*result, *(f"{name}: {fault}" for name, fault in told if fault))
 
 
 def load_acceptance() -> list[Acceptance]:
@@ -195,12 +175,10 @@ _SAME_SHAPES = {"deepseek-r1": "deepseek-v3"}
 
 
 def repeats(runs: Iterable[Run]) -> dict[str, str]:
-    """Return the runs that repeat another one: the same figures under the same conditions, so not new evidence.
+    """Return repeated run → first run, where figures and conditions are the same, so no new evidence.
 
     Several figures count as the same within 0.2 % (rounding), a single one only when equal. DeepSeek-R1 and -V3 have
     equal shapes and share runs. Keep a run and its repetitions in one fold of a cross-validation.
-
-    Returns: Id of the repetition → id of the first such run.
 
     Examples
     --------
@@ -215,7 +193,7 @@ def repeats(runs: Iterable[Run]) -> dict[str, str]:
                    run.weights, run.tp, run.dp, run.ep, run.phase, run.protocol, run.concurrency, run.input_tokens,
                    run.output_tokens, run.context_depth, run.speculation, tuple(sorted(run.observed)))  # fmt: skip
             groups[key].append(run)
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for group in groups.values():
         firsts: list[Run] = []
         for run in group:
@@ -225,18 +203,16 @@ def repeats(runs: Iterable[Run]) -> dict[str, str]:
             if first is None:
                 firsts.append(run)
             else:
-                found[run.id] = first
-    return found
+                result[run.id] = first
+    return result
 
-
-# The form of `calibration/sources.toml`; that of the tables beside it is `glmplan.io.runs.columns`.
 
 Count = Annotated[int, Field(ge=1)]
 Text = Annotated[str, Field(min_length=1)]
 
 
 class Source(BaseModel):
-    """Where a campaign comes from: an entry of `sources.toml`, named like the campaign in the rows."""
+    """Origin of a campaign: an entry of `sources.toml`, named like the campaign in the rows."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -256,17 +232,13 @@ class Source(BaseModel):
         return self
 
 
-# The machine behind a row of a table: the host that it names, or the one that its accelerators imply.
-
-#: conditions of a machine that a table may tell of a run, beside its name
+#: conditions of a machine that a table may state besides its name
 _CONDITIONS = ("p2p", "nccl_graph")
 
 
 @cache
 def described_hosts() -> dict[str, dict[str, Any]]:
-    """Return what tables of runs call their machines → what that means, from `calibration/hosts.toml`.
-
-    Returns: Text of the column `host` → its entry.
+    """Return text of the column `host` → its entry in `calibration/hosts.toml`.
 
     Examples
     --------
@@ -274,28 +246,27 @@ def described_hosts() -> dict[str, dict[str, Any]]:
     'turin-2s-direct-8-tuned'
     """
     file = data_folder("calibration") / "hosts.toml"
-    found: dict[str, dict[str, Any]] = {}
+    result: dict[str, dict[str, Any]] = {}
     for entry in read_toml(file)["hosts"]:
         for text in entry["names"]:
-            if text in found:
+            if text in result:
                 raise SpecError("stands in two entries", file=file, field="names", value=text)
-            found[text] = entry
-    return found
+            result[text] = entry
+    return result
 
 
 @cache
 def _words() -> tuple[dict[str, Any], ...]:
-    """What is said of a set-up in texts that name no machine: entries with a pattern."""
+    """Return the entries with a pattern, for texts on a set-up that name no machine."""
     file = data_folder("calibration") / "hosts.toml"
     return read_entries(file, "words", {"pattern", "why", *_CONDITIONS})
 
 
 def host_of_row(text: str | None, accelerator: str, count: int) -> tuple[Host, str]:
-    """Return the machine behind a row.
+    """Return the machine of a row, and the assumptions about it as text.
 
-    - `text`: The row's column `host`: a name or alias of the catalogue, or free text that `described_hosts` knows.
-    - `count`: How many of them the row's layout takes or the row states.
-    - Returns: The machine, and what had to be assumed; empty if nothing beyond what a plan for as many parts assumes.
+    `text`: the column `host`, a catalogue name or alias, or text of `described_hosts`. `count`: accelerators of the
+    row. The assumptions are empty if there are none beyond those of a plan for as many accelerators.
 
     Examples
     --------
@@ -315,17 +286,12 @@ def _find(text: str, accelerator: str, count: int) -> tuple[Host, str]:
     known = plain_name(text) in host_names() or plain_name(text) in host_aliases()
     name = entry.get("host") or (text if known else "")
     host = load_host(name) if name else implied_host(load_accelerator(accelerator), count)
-    said = [entry] if known or entry else [one for one in _words() if re.search(one["pattern"], text)]
-    told = {field: one[field] for one in said for field in _CONDITIONS if field in one}
+    said = [entry] if known or entry else [word for word in _words() if re.search(word["pattern"], text)]
+    told = {field: item[field] for item in said for field in _CONDITIONS if field in item}
     if told:
         host = host.model_copy(update={"conditions": host.conditions.model_copy(update=told)})
     return host, "" if known or entry or not text else f"host {text!r} as {host.name}"
 
-
-# Which measured groups are held out of development, by a rule that was fixed before the newest rows were opened.
-#
-# The rule stands in `calibration/holdout.toml`. It goes by names of tables and shapes of the catalogue alone, so that a
-# row that is added later falls in or out without anybody choosing.
 
 _BITS = re.compile(r"\d+")
 
@@ -346,7 +312,7 @@ def _shape(name: str) -> str:
         model = load_model(name)
     except GlmplanError:
         return name
-    experts = next((f" e{one.experts}k{one.topk}" for one in routed_blocks(model)), "")
+    experts = next((f" e{routed_block.experts}k{routed_block.topk}" for routed_block in routed_blocks(model)), "")
     return f"{model.hidden}x{len(model.layer_names)}{experts}"
 
 
@@ -366,7 +332,7 @@ def _key(engine: str, part: str, model: str, weights: str | None) -> str:
 
 
 def group_key(run: Run) -> str:
-    """Group of a run: engine, part, model shape and bits of the format, whatever its table calls them.
+    """Return the group of a run: engine, accelerator, model shape and bits of the format.
 
     Examples
     --------
@@ -381,7 +347,10 @@ def group_key(run: Run) -> str:
 
 @lru_cache(maxsize=4096)
 def is_held_out(group: str) -> bool:
-    """Whether a group is held out.
+    """Return True if a group is held out, by the rule in `calibration/holdout.toml`.
+
+    The rule was fixed before the newest rows were opened. It uses names of tables and shapes of the catalogue alone, so
+    that later rows are assigned without a choice.
 
     Examples
     --------
@@ -394,15 +363,12 @@ def is_held_out(group: str) -> bool:
 
 
 def held_out(runs: Iterable[Run]) -> frozenset[str]:
-    """Identifiers of the runs of a table that are held out."""
+    """Return the ids of the held-out runs of a table."""
     return frozenset(run.id for run in runs if is_held_out(group_key(run)))
 
 
 def split_held_out(runs: Iterable[Run]) -> tuple[list[Run], list[Run]]:
-    """Part a table into what development may see and what is held out: the one place where this is done.
-
-    Returns: Rows to fit, and rows held out; both in their order.
-    """
+    """Return rows to fit, and rows held out, both in their order; the only place of this split."""
     seen: list[Run] = []
     out: list[Run] = []
     for run in runs:
@@ -410,15 +376,11 @@ def split_held_out(runs: Iterable[Run]) -> tuple[list[Run], list[Run]]:
     return seen, out
 
 
-# Rows of a table whose names `glmplan fit` and `glmplan runs import` would take, read as they read them.
-
-
 def known_names(run: Run) -> Run:
-    """Read the names of a row as a plan reads them, where the catalogue has none of that spelling.
+    """Return a row with its names read as `glmplan fit` reads them, where the catalogue lacks the spelling.
 
-    Returns: ``name-format`` names a model and its weights, ``NxACCELERATOR`` a part and its number, a repository or a
-      name of the catalogue in `checkpoint` the weights; what is stated in columns of their own stays, and names that
-      nobody knows stay as they are.
+    ``name-format`` names a model and its weights, ``NxACCELERATOR`` an accelerator and its number, a repository or a
+    catalogue name in `checkpoint` the weights. Cells of separate columns and unknown names stay unchanged.
 
     Examples
     --------
@@ -448,10 +410,7 @@ def known_names(run: Run) -> Run:
 
 
 def with_known_names(table: Runs) -> Runs:
-    """Read the names of all rows, and say of which rows the weights are not stated.
-
-    Returns: The same rows, with a warning for each checkpoint that is taken because none was stated.
-    """
+    """Return the rows with known names, and a warning for each checkpoint that is assumed."""
     rows = tuple(known_names(run) for run in table)
     taken: dict[str, list[str]] = defaultdict(list)
     for run in rows:
@@ -470,11 +429,11 @@ def with_known_names(table: Runs) -> Runs:
 
 
 def _published_as(model: str, checkpoint: str) -> str | None:
-    """Name of the weights that are published under a repository, or are named so; None if nobody knows them."""
+    """Return the catalogue's name of the weights in a repository, or None."""
     given = checkpoint.lower()
-    for one in load_model(model).checkpoints:
-        if given in (one.name.lower(), (one.repository or "").lower()):
-            return one.name
+    for item in load_model(model).checkpoints:
+        if given in (item.name.lower(), (item.repository or "").lower()):
+            return item.name
     return None
 
 

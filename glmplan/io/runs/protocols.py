@@ -1,4 +1,4 @@
-"""How a run was measured: its phase, its protocol, and the figures in it that do not mean what their column says."""
+"""Return how a run was measured: phase, protocol, and metrics that do not mean what their column says."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["LENGTHS", "TOTAL_IN_REQUEST_COLUMN", "phase_of", "prefix_cached", "p
 #: protocols whose `output_tokens_per_s_per_request` column holds the total of all sequences
 TOTAL_IN_REQUEST_COLUMN = frozenset({"llama-batched-bench", "llama-benchy"})
 
-#: prompt and output lengths are uniform between these shares of the stated length (a mean for SGLang), [-]
+#: prompt and output lengths are uniform between these shares of the stated length (a mean for SGLang)
 LENGTHS: dict[str, tuple[float, float]] = {"inferencex": (0.8, 1.0), "sglang-bench-random": (0.0, 2.0)}
 
 #: protocol by the beginning of the scenario, first match; None: only the campaign decides
@@ -39,7 +39,7 @@ _SCENARIOS = (
     ("mlx_lm.benchmark", "single-stream"),
     ("decode", "single-stream"),
 )
-#: protocol by what the campaign says; stronger than the scenario
+#: protocol by the campaign; stronger than the scenario
 _CAMPAIGNS = {
     "rtx6kpro-wiki-2026-05": "decode-grid",
     "gpustack-performance-lab": "gpustack",
@@ -49,9 +49,7 @@ _CAMPAIGNS = {
 
 
 def protocol_of(row: Mapping[str, str]) -> str:
-    """Return the measuring protocol of a row.
-
-    Returns: Protocol; ``other`` when neither campaign nor scenario tells.
+    """Return the measuring protocol of a row; ``other`` when neither campaign nor scenario tells.
 
     Examples
     --------
@@ -89,9 +87,9 @@ _PREFILL = re.compile(r"llama-bench pp\d+( @| at|$)|prefill only|prefill bench|^
 
 
 def phase_of(row: Mapping[str, str]) -> str:
-    """Return the phase that a row measures: its own column, else what the scenario and the figures tell.
+    """Return the phase of a row, from its own column, else from scenario and metrics.
 
-    Returns: ``serving`` (whole run, prefill included), ``decode``, ``prefill`` or ``memory``.
+    ``serving`` (full run, prefill included), ``decode``, ``prefill`` or ``memory``.
 
     Examples
     --------
@@ -100,7 +98,7 @@ def phase_of(row: Mapping[str, str]) -> str:
     """
     given = row.get("phase", "")
     if given:
-        # a cold prompt timed by itself is a prefill, whatever heading the table gave it
+        # a cold prompt timed alone is a prefill, whatever the table's heading
         alone = row.get("ttft_ms") and not row.get("output_tokens_per_s") and _COLD.search(row.get("notes", ""))
         return "prefill" if given == "decode" and alone else given
     scenario = row.get("scenario", "").lower()
@@ -115,7 +113,7 @@ def phase_of(row: Mapping[str, str]) -> str:
 
 
 def prefix_cached(row: Mapping[str, str]) -> bool:
-    """Return whether the prompt of a row was already in the cache, so that its TTFT holds no prefill of it.
+    """Return True if the prompt of a row was in the cache, so that its TTFT holds no prefill of it.
 
     Examples
     --------
@@ -130,7 +128,7 @@ def prefix_cached(row: Mapping[str, str]) -> bool:
     return "prefix-cached" in notes or "prefix-shared" in notes or row.get("shared_prompt", "") == "yes"
 
 
-#: how far figures of two digits may lie from each other [-]
+#: largest difference of metrics with two digits [-]
 _AS_ROUNDED = 0.02
 _UNUSABLE = (
     (re.compile(r"\b6 of 8 experts activated"), "only 6 of 8 experts were active"),
@@ -150,7 +148,7 @@ _UNUSABLE = (
 
 
 def unusable(row: Mapping[str, str]) -> str | None:
-    """Return why no figure of a row may be fitted or compared, or None.
+    """Return the reason for which no metric of a row may be fitted or compared, or None.
 
     Examples
     --------
@@ -171,7 +169,7 @@ def unusable(row: Mapping[str, str]) -> str | None:
 
 
 def _is_share_of_total(row: Mapping[str, str], observed: Mapping[str, float]) -> bool:
-    """Whether what each request has is no decode speed but `output_tokens_per_s` over the users, as it was rounded."""
+    """Return True if the per-request speed is `output_tokens_per_s` over the concurrency, as rounded."""
     each, total = (observed.get(name) for name in ("output_tokens_per_s_per_request", "output_tokens_per_s"))
     if not each or not total or phase_of(row) != "serving" or not (users := row.get("concurrency")):
         return False
@@ -179,7 +177,7 @@ def _is_share_of_total(row: Mapping[str, str], observed: Mapping[str, float]) ->
 
 
 def withheld(row: Mapping[str, str], observed: Mapping[str, float], output: Tokens | None = None) -> dict[str, str]:
-    """Return the figures of a row that do not mean what their column says, each with the reason.
+    """Return the metrics of a row that do not mean what their column says, each with the reason.
 
     Examples
     --------

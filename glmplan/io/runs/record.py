@@ -1,4 +1,4 @@
-"""The record of one measured run and the table of them."""
+"""Records of one measured run and of a table of runs."""
 
 from __future__ import annotations
 
@@ -15,34 +15,16 @@ from glmplan.units import Tokens
 __all__ = ["Run", "Runs", "Speculation", "read_speculation"]
 
 
-# What a table of runs says of speculative decoding → method, drafted tokens, verified tokens, acceptance.
-
-
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """How a run drafted.
+    """Speculative decoding of a run."""
 
-    Attributes
-    ----------
-    state : str
-        ``none``, ``unknown`` (the source does not say) or ``yes``.
-    method : str or None
-        ``mtp``, ``eagle``, ``eagle3``, ``dspark`` or ``draft-model``.
-    draft_tokens : int or None
-        Draft passes for each step, [token]
-    verify_tokens : int or None
-        Tokens that each step verifies for each request, the last accepted one included, [token]
-    acceptance_length : float or None
-        Mean tokens that a step yields for each request, [token]
-    acceptance_range : tuple of float or None
-        Lowest and highest value of a whole page where the run has none of its own, [token]
-    """
-
-    state: str = "unknown"
-    method: str | None = None
-    draft_tokens: int | None = None
-    verify_tokens: int | None = None
-    acceptance_length: float | None = None
+    state: str = "unknown"  # ``none``, ``unknown`` (the source does not say) or ``yes``
+    method: str | None = None  # ``mtp``, ``eagle``, ``eagle3``, ``dspark`` or ``draft-model``
+    draft_tokens: int | None = None  # draft passes of each step
+    verify_tokens: int | None = None  # verified tokens of each step and request, the last accepted one included
+    acceptance_length: float | None = None  # mean tokens of a step for each request
+    #: lowest and highest of a page where the run has no value of its own
     acceptance_range: tuple[float, float] | None = None
 
 
@@ -76,12 +58,10 @@ def _method(text: str) -> str | None:
 
 
 def read_speculation(cell: str, notes: str, acceptance: Tokens | None, context: Tokens | None) -> Speculation:
-    """Read what a row says of speculative decoding.
+    """Return the speculation of a row; ``unknown`` if the row says nothing.
 
-    - `notes`: The notes, which may carry the server command.
-    - `context`: Real context of the run: some servers stop drafting above a limit.
-    - Returns: What is known. A row whose server command has no speculative option is ``none``; a row that says
-      nothing is ``unknown``.
+    The notes may carry the server command; ``none`` if it has no speculative option. `context` is the real context:
+    some servers stop drafting above a limit.
 
     Examples
     --------
@@ -112,9 +92,9 @@ def read_speculation(cell: str, notes: str, acceptance: Tokens | None, context: 
         verify = tokens + 1
     else:
         return Speculation("yes", _method(said), None, None, acceptance)
-    if found := _RANGE.search(said):
+    if match := _RANGE.search(said):
         # the column repeats the low end of the page's range for every cell
-        span = (float(found.group(1)), float(found.group(2)))
+        span = (float(match.group(1)), float(match.group(2)))
         return Speculation("yes", _method(said), tokens, verify, None, span)
     if acceptance is None and (rate := _RATE.search(notes)):
         acceptance = round(float(rate.group(1)) * verify, 3)  # SGLang: accepted length over draft tokens
@@ -127,78 +107,22 @@ def read_speculation(cell: str, notes: str, acceptance: Tokens | None, context: 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run: what was run, on what, how, and what was seen. What a table does not say is None.
-
-    Attributes
-    ----------
-    id, campaign, measured_on, source, trust : str or None
-        Where the row comes from; trust is A (audited) to D (a claim).
-    model, model_given, checkpoint : str or None
-        Canonical name, the name as written, and the checkpoint.
-    weights, kv_cache : str or None
-        Formats.
-    weights_bits : float or None
-        Stored bits for each weight where file size and parameters are given, [bit]
-    accelerator, accelerator_given, host : str or None
-        Canonical part, as written, and the machine around it.
-    accelerator_count, nodes, tp, pp, dp, ep, dcp : int or None
-        Layout, [-]
-    engine, engine_version, engine_release, backend, attention_backend, moe_backend : str, tuple or None
-        Engine; the release is numeric; the backend is the build of llama.cpp (`rocm-7_2_3`, `vulkan_radv`).
-    graphs : bool or None
-        Whether decode ran from captured graphs.
-    speculation : Speculation
-        How it drafted.
-    power_limit_w : float or None
-        Power limit of each accelerator, [W]
-    phase, protocol, scenario : str
-        What was measured and how.
-    recipe : str or None
-        The recipe by which its server was launched, see `glmplan.io.runs.settings`.
-    concurrency, running_limit, request_rate_per_s, num_requests : float or int or None
-        Load: requests in flight [-], requests the server ran at once [-], arrivals [1/s], requests in all [-]
-    memory_fraction : float or None
-        Share of the memory that the engine was given, [-]
-    max_num_seqs, max_num_batched_tokens, max_model_len : int or None
-        What one data-parallel rank was told: requests at once [-], tokens of a step, longest request [token]
-    input_tokens, output_tokens, context_depth : float or None
-        Prompt, output and cached context of a request, [token]
-    length_range : tuple of float
-        Lengths are uniform between these shares of the stated ones, [-]
-    context_is_label : bool
-        Prompt and context are labels that count characters / 4; the real prompt is shorter.
-    shared_prompt, prefix_cached, offload : bool
-        All requests sent one prompt; it was in the cache already; experts ran in host memory.
-    total_in_request_column : bool
-        The table's per-request column held the total of all sequences (already moved here).
-    uncertainty_pct : float or None
-        Half width of the reading error, [%]
-    observed : dict
-        Figure → value, units in the name.
-    withheld : dict
-        Figure → why it does not mean what its column says; such figures are not in `observed`.
-    unusable : str or None
-        Why nothing in the row may be fitted.
-    error : str or None
-        The bad cell that makes the row unanswerable.
-    cells : dict
-        The row as it was, empty cells left out.
-    """
+    """One run: configuration, load and metrics. None: the table does not say."""
 
     id: str
-    model: str
-    accelerator: str
+    model: str  # canonical name; `model_given` as written
+    accelerator: str  # canonical name; `accelerator_given` as written
     campaign: str | None = None
     measured_on: str | None = None
     source: str | None = None
-    trust: str | None = None
+    trust: str | None = None  # A (audited) to D (a claim)
     model_given: str = ""
     checkpoint: str | None = None
     weights: str | None = None
-    weights_bits: float | None = None
+    weights_bits: float | None = None  # stored bits of a weight, where file size and parameters are given
     kv_cache: str | None = None
     accelerator_given: str = ""
-    host: str | None = None
+    host: str | None = None  # machine around it
     accelerator_count: int | None = None
     nodes: int | None = None
     tp: int | None = None
@@ -209,62 +133,51 @@ class Run:
     engine: str | None = None
     engine_version: str | None = None
     engine_release: tuple[int, ...] | None = None
-    backend: str | None = None
+    backend: str | None = None  # build of llama.cpp (`rocm-7_2_3`, `vulkan_radv`)
     attention_backend: str | None = None
     moe_backend: str | None = None
-    graphs: bool | None = None
+    graphs: bool | None = None  # decode ran from captured graphs
     speculation: Speculation = field(default_factory=Speculation)
-    power_limit_w: float | None = None
+    power_limit_w: float | None = None  # of each accelerator
     phase: str = "serving"
     protocol: str = "other"
     scenario: str = ""
-    recipe: str | None = None
-    concurrency: float | None = None
-    running_limit: int | None = None
-    memory_fraction: float | None = None
-    max_num_seqs: int | None = None
+    recipe: str | None = None  # by which its server was launched, see `glmplan.io.runs.settings`
+    concurrency: float | None = None  # requests in flight
+    running_limit: int | None = None  # requests that the server ran at once
+    memory_fraction: float | None = None  # given to the engine
+    max_num_seqs: int | None = None  # this and the next two: settings of one data-parallel rank
     max_num_batched_tokens: int | None = None
     max_model_len: int | None = None
     request_rate_per_s: float | None = None
-    num_requests: int | None = None
+    num_requests: int | None = None  # in all
     input_tokens: float | None = None
     output_tokens: float | None = None
-    context_depth: float | None = None
-    length_range: tuple[float, float] = (1.0, 1.0)
-    context_is_label: bool = False
-    shared_prompt: bool = False
-    prefix_cached: bool = False
-    offload: bool = False
-    total_in_request_column: bool = False
-    uncertainty_pct: float | None = None
-    observed: dict[str, float] = field(default_factory=dict)
+    context_depth: float | None = None  # cached context of a request [token]
+    length_range: tuple[float, float] = (1.0, 1.0)  # lengths are uniform between these shares of the stated ones
+    context_is_label: bool = False  # prompt and context count characters / 4; the real prompt is shorter
+    shared_prompt: bool = False  # all requests sent one prompt
+    prefix_cached: bool = False  # the prompt was in the cache already
+    offload: bool = False  # experts ran in host memory
+    total_in_request_column: bool = False  # the per-request column held the total of all sequences (already moved here)
+    uncertainty_pct: float | None = None  # half width of the reading error
+    observed: dict[str, float] = field(default_factory=dict)  # metric → value, units in the name
+    #: metric → reason for which it does not mean what its column says; not in `observed`
     withheld: dict[str, str] = field(default_factory=dict)
-    unusable: str | None = None
-    error: str | None = None
+    unusable: str | None = None  # reason for which nothing in the row may be fitted
+    error: str | None = None  # bad cell for which the row has no prediction
     notes: str = ""
-    cells: dict[str, str] = field(default_factory=dict)
+    cells: dict[str, str] = field(default_factory=dict)  # row as it was, without empty cells
 
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """A table of runs.
-
-    Attributes
-    ----------
-    path : pathlib.Path
-        The file.
-    columns : tuple of str
-        Its header, unknown columns included.
-    runs : tuple of Run
-        One for each row.
-    warnings : tuple of str
-        What of the table was ignored.
-    """
+    """Table of runs."""
 
     path: Path
-    columns: tuple[str, ...]
+    columns: tuple[str, ...]  # header, unknown columns included
     runs: tuple[Run, ...]
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()  # ignored contents of the table
 
     def __len__(self) -> int:
         return len(self.runs)
@@ -276,11 +189,7 @@ class Runs:
         return self.runs[index]
 
     def column(self, name: str) -> Any:
-        """Return a field or an observed figure of every run as an array, NaN where it is missing.
-
-        - `name`: A numeric field of `Run` or the column of a figure.
-        - Returns: Shape (runs,), [unit of the name].
-        """
+        """Return a field or an observed metric of every run as an array, NaN where it is missing."""
         import numpy as np
 
         values = (r.observed.get(name) for r in self.runs) if name in FIGURES else (getattr(r, name) for r in self.runs)

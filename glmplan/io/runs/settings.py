@@ -1,7 +1,9 @@
-"""How campaigns and recipes launched their servers: `calibration/settings.csv`, and the one look-up in it.
+"""Look up the server settings of benchmark campaigns and recipes.
 
-`tools/harvest_settings.py` writes the table from launch commands. An empty cell of a setting is the engine's own
-default, which is an answer. What no launch covers, and what launches that fit equally well disagree about, is open.
+`calibration/settings.csv`, written by `tools/harvest_settings.py` from launch commands, holds launches; an empty cell
+is the engine's own default. A setting without a launch, or with different values in launches that fit equally well, is
+open. `calibration/protocols.toml` and `calibration/sessions.toml` hold facts of a campaign that its tables of results
+do not repeat.
 """
 
 from __future__ import annotations
@@ -15,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from glmplan.catalog.files import data_folder, read_entries, read_table
-from glmplan.catalog.rule_provenance import still_there
+from glmplan.catalog.rule_provenance import remaining_rules
 from glmplan.errors import SpecError
 from glmplan.io.runs.record import Run, Speculation, read_speculation
+from glmplan.units import Ratio, TokenCount, Tokens
 
 __all__ = [
     "COLUMNS",
@@ -41,12 +44,12 @@ __all__ = [
 ]
 
 
-#: settings of a launch, as they are compared and left open
+#: settings of a launch that are compared and may be open
 SETTINGS: tuple[str, ...] = (
     "kv", "fraction", "budget", "running_limit", "whole_prompts", "reserve", "poll_interval", "gather_steps",
     "batch_wait_steps", "batch_wait_share", "graphs", "attention_backend", "expert_kernels",
 )  # fmt: skip
-#: columns of the table in order: budgets in [token] and [token/token], limits in [-], steps in [-], shares in [-]
+#: columns of the table in order: budgets in [token] and [token/token]
 COLUMNS: tuple[str, ...] = (
     "campaign", "recipe", "model", "accelerator", "engine", "image", "weights", "valid_from", "valid_until", "tp", "pp",
     "dp", "ep", "loads", "draft_tokens", "kv_cache", "memory_fraction", "budget_tokens", "budget_per_input",
@@ -63,91 +66,56 @@ _SHARES = ("memory_fraction", "reserve_share", "batch_wait_share")
 _FLAGS = ("whole_prompts", "cuda_graphs")
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 _LOAD = re.compile(r"(\d+)/(\d+):(\d+(?:,\d+)*)")
-#: a chain of any length: longer than every launch has [token]
+#: a speculative chain of any length: longer than that of every launch [token]
 _ANY = 1 << 20
-#: alternatives that are looked at, the most common first [-]
+#: most alternatives, the most common first
 _MOST = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the settings of a server are looked up by.
-
-    Attributes
-    ----------
-    engine, model, weights : str
-        Engine, canonical model, format of the routed experts or of the dense layers.
-    protocol, recipe : str
-        Protocol of the run; the recipe it names, as ``vllm-recipes`` or ``vllm-recipes: single_node_tp``.
-    accelerator, silicon : str
-        Canonical part, and compute capability without the minor number.
-    concurrency : float
-        Requests in flight, [-]
-    input_tokens, output_tokens : float
-        Nominal lengths, [token]
-    tp, pp, dp, ep : int
-        Layout, [-]
-    measured_on, version : str
-        Date of the run, empty for today; engine version as written.
-    release : tuple of int
-        The same as numbers, [-]
-    draft_tokens : int
-        Drafted tokens of a step, [token]
-    """
+    """Key of a look-up of server settings."""
 
     engine: str
-    model: str
-    weights: str
+    model: str  # canonical name
+    weights: str  # format of the routed experts or of the dense layers
     protocol: str = ""
-    recipe: str = ""
-    accelerator: str = ""
-    silicon: str = ""
-    concurrency: float = 1.0
-    input_tokens: float = 0.0
-    output_tokens: float = 0.0
+    recipe: str = ""  # as ``vllm-recipes`` or ``vllm-recipes: single_node_tp``
+    accelerator: str = ""  # canonical name
+    silicon: str = ""  # compute capability without the minor number
+    concurrency: float = 1.0  # requests in flight
+    input_tokens: Tokens = 0.0  # nominal
+    output_tokens: Tokens = 0.0  # nominal
     tp: int = 1
     pp: int = 1
     dp: int = 1
     ep: int = 1
-    measured_on: str = ""
-    version: str = ""
-    release: tuple[int, ...] = ()
-    draft_tokens: int = 0
+    measured_on: str = ""  # date of the run, empty for today
+    version: str = ""  # engine version as written
+    release: tuple[int, ...] = ()  # the same as numbers
+    draft_tokens: int = 0  # speculative tokens of a step
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One launch of the table.
+    """One launch of the table."""
 
-    Attributes
-    ----------
-    cells : dict of str to str
-        Column → cell, as in `COLUMNS`.
-    loads : tuple of (float, float, frozenset of float)
-        Listed input and output lengths [token] with the requests in flight [-]; empty for any load.
-    """
-
-    cells: dict[str, str]
+    cells: dict[str, str]  # by column of `COLUMNS`
+    #: listed input and output lengths [token], with requests in flight; empty: any load
     loads: tuple[tuple[float, float, frozenset[float]], ...]
 
     def amount(self, name: str) -> float | None:
-        """Number in a column; None where the cell is empty.
-
-        Returns: [unit of the column].
-        """
+        """Return the number in a column, in its unit; None where the cell is empty."""
         cell = self.cells[name]
         return float(cell) if cell else None
 
     def lists(self, asked: Asked) -> bool:
-        """Whether its list has the lengths and the requests in flight of a load, or any load is meant."""
+        """Return True if the launch lists the lengths and concurrency of a load, or is for any load."""
         lengths = asked.input_tokens, asked.output_tokens
-        return not self.loads or any(one[:2] == lengths and asked.concurrency in one[2] for one in self.loads)
+        return not self.loads or any(load[:2] == lengths and asked.concurrency in load[2] for load in self.loads)
 
     def at(self, asked: Asked) -> dict[str, Any]:
-        """What it sets under a load.
-
-        Returns: One value for each of `SETTINGS`; None is the engine's default.
-        """
+        """Return the launch's value of each of `SETTINGS` under a load; None is the engine's default."""
         load = (1.0, asked.input_tokens, asked.output_tokens, asked.concurrency)
         budgets = ("budget_tokens", "budget_per_input", "budget_per_output", "budget_per_user")
         limits = ("running_limit", "running_limit_per_user")
@@ -156,7 +124,7 @@ class Launch:
             "kv": self.cells["kv_cache"] or None,
             "fraction": self.amount("memory_fraction"),
             "budget": self._sum(budgets, load),
-            # a number may be that of the listed load alone: of another one it says nothing
+            # a number may apply to the listed load alone: it does not hold for another one
             "running_limit": self._sum(limits, (1.0, asked.concurrency)) if self.lists(asked) else None,
             "whole_prompts": _flag(self.cells["whole_prompts"]),
             "reserve": self.amount("reserve_share"),
@@ -177,21 +145,11 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """What launches say of one server.
+    """Settings of one server, from launches."""
 
-    Attributes
-    ----------
-    values : dict
-        Setting → value, None for the engine's default. Settings that are open are not in it.
-    open : tuple of str
-        Settings that no launch says, or that launches which fit equally well disagree about.
-    source : str
-        Where the launch is written; empty where none was found.
-    """
-
-    values: dict[str, Any]
-    open: tuple[str, ...]
-    source: str = ""
+    values: dict[str, Any]  # None: the engine's default; open settings are absent
+    open: tuple[str, ...]  # settings without a launch, or with different values in launches that fit equally well
+    source: str = ""  # of the launch; empty: none found
 
 
 def _flag(cell: str) -> bool | None:
@@ -236,27 +194,29 @@ def _launch(cells: dict[str, str], path: str | Path) -> Launch:
     for name in _FLAGS:
         if cells[name] not in ("", "yes", "no"):
             raise bad("is neither yes, no nor empty", name)
-    found = [_LOAD.fullmatch(one) for one in cells["loads"].split()]
-    if None in found:
+    result = [_LOAD.fullmatch(word) for word in cells["loads"].split()]
+    if None in result:
         raise bad("is no list of input/output:users", "loads")
-    loads = tuple((float(one[1]), float(one[2]), frozenset(map(float, one[3].split(",")))) for one in found if one)
+    loads = tuple(
+        (float(item[1]), float(item[2]), frozenset(map(float, item[3].split(",")))) for item in result if item
+    )
     return Launch(cells, loads)
 
 
 @cache
 def _table() -> dict[tuple[str, str], dict[tuple[str, str, str], list[list[str]]]]:
-    """Rows of the shipped table by campaign and engine, then by model, part and format."""
+    """Return the rows of the shipped table by campaign and engine, then by model, accelerator and format."""
     names = [COLUMNS.index(name) for name in ("campaign", "engine", "model", "accelerator", "weights")]
-    found: dict[tuple[str, str], dict[tuple[str, str, str], list[list[str]]]] = {}
+    result: dict[tuple[str, str], dict[tuple[str, str, str], list[list[str]]]] = {}
     for row in _rows(_file()):
         campaign, engine, *key = (row[place] for place in names)
-        found.setdefault((campaign, engine), defaultdict(list))[key[0], key[1], key[2]].append(row)
-    return found
+        result.setdefault((campaign, engine), defaultdict(list))[key[0], key[1], key[2]].append(row)
+    return result
 
 
 @cache
 def _of(campaign: str, engine: str, key: tuple[str, str, str]) -> tuple[Launch, ...]:
-    """Launches of a model on a part in a format; they are read when somebody asks for them."""
+    """Return the launches of a model on an accelerator in a format, parsed on first use."""
     rows = _table().get((campaign, engine), {}).get(key, [])
     return tuple(_launch(dict(zip(COLUMNS, row, strict=True)), _file()) for row in rows)
 
@@ -266,7 +226,7 @@ def _file() -> Path:
 
 
 def recipe_names() -> tuple[str, ...]:
-    """Return the campaigns and collections of recipes that the table holds.
+    """Return the campaigns and recipe collections of the table.
 
     Examples
     --------
@@ -277,7 +237,7 @@ def recipe_names() -> tuple[str, ...]:
 
 
 def recipe_models(campaign: str, engine: str, accelerator: str) -> tuple[str, ...]:
-    """Return of which models a campaign or collection has launches.
+    """Return the models that a campaign or collection launched.
 
     Examples
     --------
@@ -289,13 +249,12 @@ def recipe_models(campaign: str, engine: str, accelerator: str) -> tuple[str, ..
 
 
 def launched(campaign: str, asked: Asked) -> Launched:
-    """What a campaign or recipe set on a server.
+    """Return the settings of a campaign or recipe on a server.
 
-    - `campaign`: As in the table; a recipe behind a colon (``vllm-recipes: single_node_tp``) holds only launches
-      whose own recipe begins so.
-    - Returns: Model, part, engine, format and whether it drafts must be those of a launch. Of several, the one in
-      force on the day is taken, else the last before; then, as long as one is left, those of the same version, draft,
-      layout, lengths and requests in flight. What those that remain agree about is set, the rest is open.
+    A recipe after a colon in `campaign` (``vllm-recipes: single_node_tp``) selects launches whose own recipe begins so.
+    Model, accelerator, engine, format and use of a draft must match. Of several launches the one in force on the day
+    counts, else the last before; then, as long as one is left, those of the same version, draft, layout, lengths and
+    concurrency. Settings that the rest agree about are set, others are open.
 
     Examples
     --------
@@ -305,21 +264,25 @@ def launched(campaign: str, asked: Asked) -> Launched:
     >>> found.values["kv"], found.values["expert_kernels"]
     ('fp8', 'flashinfer-mxfp8')
     """
-    found = _found(campaign, asked)
-    if not found:
+    result = _found(campaign, asked)
+    if not result:
         return Launched({}, SETTINGS)
-    told = [one.at(asked) for one in found]
-    values = {name: told[0][name] for name in SETTINGS if all(one[name] == told[0][name] for one in told)}
-    return Launched(values, tuple(one for one in SETTINGS if one not in values), found[-1].cells["source"])
+    told = [launch.at(asked) for launch in result]
+    values = {name: told[0][name] for name in SETTINGS if all(launch[name] == told[0][name] for launch in told)}
+    return Launched(values, tuple(setting for setting in SETTINGS if setting not in values), result[-1].cells["source"])
 
 
 def _found(campaign: str, asked: Asked) -> list[Launch]:
-    """Launches of a server: several where they fit equally well."""
+    """Return the launches of a server, several where they fit equally well."""
     name, _, recipe = (part.strip() for part in campaign.partition(":"))
     if name not in recipe_names():
         raise SpecError("is no campaign or recipe", field="recipe", value=name, choices=recipe_names())
     same = _of(name, asked.engine, (asked.model, asked.accelerator, asked.weights))
-    fit = [one for one in same if one.cells["recipe"].startswith(recipe) and _drafts(one) == (asked.draft_tokens > 0)]
+    fit = [
+        launch
+        for launch in same
+        if launch.cells["recipe"].startswith(recipe) and _drafts(launch) == (asked.draft_tokens > 0)
+    ]
     return _narrowed(_in_force(fit, asked), asked)
 
 
@@ -328,24 +291,24 @@ def _drafts(launch: Launch) -> bool:
 
 
 def _of_version(launches: Iterable[Launch], version: str) -> list[Launch]:
-    """Launches whose image names a version."""
+    """Return the launches whose image names a version."""
     if not version:
         return []
     named = re.compile(rf"(?<![\d.]){re.escape(version)}(?![\d.]|rc|post)")
-    return [one for one in launches if named.search(one.cells["image"])]
+    return [launch for launch in launches if named.search(launch.cells["image"])]
 
 
 def _in_force(launches: list[Launch], asked: Asked) -> list[Launch]:
-    """Launches in force on a day, else those that ended last before it; without a day those of the run's version."""
-    if not asked.measured_on and (found := _of_version(launches, asked.version)):
-        return found
+    """Return launches in force on a day, else the last before it; without a day those of the run's version."""
+    if not asked.measured_on and (result := _of_version(launches, asked.version)):
+        return result
     day = asked.measured_on or "9"
-    started = [one for one in launches if one.cells["valid_from"] <= day + "~"]
-    # a change of script makes a campaign run, so that the newer of two that meet on a day ran on it
-    if found := [one for one in started if _end(one) > day]:
-        return found
-    last = max((_end(one) for one in started), default="")
-    return [one for one in started if _end(one) == last]
+    started = [launch for launch in launches if launch.cells["valid_from"] <= day + "~"]
+    # a change of script starts a campaign run, so the newer of two launches on one day ran on it
+    if result := [launch for launch in started if _end(launch) > day]:
+        return result
+    last = max((_end(launch) for launch in started), default="")
+    return [launch for launch in started if _end(launch) == last]
 
 
 def _end(launch: Launch) -> str:
@@ -353,7 +316,7 @@ def _end(launch: Launch) -> str:
 
 
 def _narrowed(launches: list[Launch], asked: Asked) -> list[Launch]:
-    """Those launches that are most alike: each condition that leaves any is applied, the most telling first."""
+    """Return the most similar launches: each condition that leaves any is applied, the strongest first."""
     count = asked.tp * asked.pp * asked.dp
     launches = _of_version(launches, asked.version) or launches
 
@@ -372,18 +335,18 @@ def _narrowed(launches: list[Launch], asked: Asked) -> list[Launch]:
 
 
 def _listing(launches: list[Launch], asked: Asked) -> list[Launch]:
-    """Launches that list the load, else those that list its lengths, else all."""
+    """Return the launches that list the load, else those that list its lengths, else all."""
     lengths = asked.input_tokens, asked.output_tokens
-    alike = [one for one in launches if any(load[:2] == lengths for load in one.loads)] or launches
-    return [one for one in alike if one.lists(asked)] or alike
+    alike = [launch for launch in launches if any(load[:2] == lengths for load in launch.loads)] or launches
+    return [launch for launch in alike if launch.lists(asked)] or alike
 
 
 def alternatives(campaign: str, asked: Asked) -> tuple[dict[str, Any], ...]:
-    """In which ways settings that are open may have been set.
+    """Return the ways in which open settings may have been set: setting → value.
 
-    Returns: Setting → value, for each open one. Where launches disagree, as each of them has it; where none covers
-      the server, as launches of the engine until that day set them together, the most common first: of the same model
-      on the same part if there are any, else of the model, else of the part, else all.
+    Where launches disagree, the values of each. Without a launch of the server, the joint values of the engine's
+    launches until that day, the most common first: of the same model on the same accelerator if there are any, else of
+    the model, else of the accelerator, else all.
 
     Examples
     --------
@@ -394,14 +357,12 @@ def alternatives(campaign: str, asked: Asked) -> tuple[dict[str, Any], ...]:
     """
     opened = launched(campaign, asked).open
     near = _found(campaign, asked) or _listing(_near(campaign.partition(":")[0].strip(), asked), asked)
-    counted = Counter(tuple(one.at(asked)[name] for name in opened) for one in near) if opened else Counter()
+    counted = Counter(tuple(launch.at(asked)[name] for name in opened) for launch in near) if opened else Counter()
     return tuple(dict(zip(opened, values, strict=True)) for values, _ in counted.most_common(_MOST))
 
 
 def draft_lengths(campaign: str, asked: Asked) -> tuple[int, ...]:
-    """With how many drafted tokens a campaign launched a server, where it did.
-
-    Returns: Lengths of the drafted chain, sorted; empty where it was launched without only, [token].
+    """Return the lengths of speculative chains with which a campaign launched a server, sorted [token].
 
     Examples
     --------
@@ -409,27 +370,25 @@ def draft_lengths(campaign: str, asked: Asked) -> tuple[int, ...]:
     ...               measured_on="2026-02-10", input_tokens=1024, output_tokens=1024, concurrency=4))
     (3,)
     """
-    found = _found(campaign, replace(asked, draft_tokens=_ANY))
-    return tuple(sorted({int(one.amount("draft_tokens") or 0) for one in found} - {0}))
+    result = _found(campaign, replace(asked, draft_tokens=_ANY))
+    return tuple(sorted({int(launch.amount("draft_tokens") or 0) for launch in result} - {0}))
 
 
 def _near(name: str, asked: Asked) -> list[Launch]:
-    """Launches of a campaign for servers that are like one that it does not cover."""
+    """Return a campaign's launches of servers similar to one without a launch."""
     keys = list(_table().get((name, asked.engine), {}))
     for model, part in ((True, True), (True, False), (False, True), (False, False)):
         near = [
-            one
+            launch
             for key in keys
             if (not model or key[0] == asked.model) and (not part or key[1] == asked.accelerator)
-            for one in _of(name, asked.engine, key)
-            if one.cells["valid_from"] <= (asked.measured_on or "9") + "~"
+            for launch in _of(name, asked.engine, key)
+            if launch.cells["valid_from"] <= (asked.measured_on or "9") + "~"
         ]
         if near:
-            return [one for one in near if _drafts(one) == (asked.draft_tokens > 0)] or near
+            return [launch for launch in near if _drafts(launch) == (asked.draft_tokens > 0)] or near
     return []
 
-
-# What a benchmark campaign set on its servers: facts of the campaign that its tables of results do not repeat.
 
 _CONDITIONS = ("protocol", "engine", "silicon", "accelerator", "model")
 _SETTINGS = ("kv", "fraction", "budget", "budget_slack", "gather_steps", "requests_per_user", "running_limit",
@@ -437,7 +396,7 @@ _SETTINGS = ("kv", "fraction", "budget", "budget_slack", "gather_steps", "reques
              "output_limit")  # fmt: skip
 _REPLICA = ("tp", "pp", "dp", "ep")
 _REQUESTS = ("input_tokens", "output_tokens", "lengths")
-#: conditions of a session that name what a run must have, one value or several
+#: conditions of a session on a run, one value or several
 _NAMED = ("protocol", "engine", "engine_version", "model", "accelerator", "experts_format")
 _NUMBERED = ("tp", "ep", "input_tokens", "output_tokens", "concurrency_from", "concurrency_to")
 _DATED = ("measured_from", "measured_to")
@@ -446,103 +405,51 @@ _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 @dataclass(frozen=True, slots=True)
 class CampaignSettings:
-    """Settings of a campaign's servers; None leaves the engine's default.
+    """Settings of a campaign's servers; None leaves the engine's default."""
 
-    Attributes
-    ----------
-    kv : str or None
-        Format of the KV cache.
-    fraction : float or None
-        Memory fraction, [-]
-    budget : int or None
-        Tokens that a step may hold, [token]
-    poll_interval : int
-        Steps between two looks at newly arrived requests, [-]
-    gather_steps : int
-        Steps that new requests wait for others where attention is data-parallel, [-]
-    batch_wait_steps : int
-        Steps that new requests wait for others where attention is not data-parallel, [-]
-    batch_wait_share : float
-        Share of the budget at which that wait ends early, [-]
-    lengths : tuple of float or None
-        Lengths are uniform between these shares of the stated ones, [-]
-    requests_per_user : int or None
-        Requests of a run for each one in flight, [-]
-    input_tokens, output_tokens : float or None
-        Mean prompt and answer of the data set that the protocol prescribes, [token]
-    running_limit : int or None
-        Requests that one server ran at once, [-]
-    reserve : float or None
-        Share of the answer that must fit before a request is admitted, [-]
-    whole_prompts, prefill_first : bool or None
-        Whether prompts are never split over steps, and whether they run in steps of their own.
-    replica : tuple of int or None
-        Layout (tp, pp, dp, ep) of one of the independent servers that the accelerators were divided into; empty for the
-        fewest accelerators that hold the model. None where the accelerators are one server, [-]
-    parts : int
-        Parts in each accelerator that the table counts: a card may have two, [-]
-    one_group : bool
-        Whether the accelerators are one tensor-parallel group, whatever the table says of it.
-    label_share : float
-        Tokens behind each token of a length that is a label and no count, [-]
-    label_frame : float
-        Tokens around them that the label does not count, [token]
-    output_limit : float
-        Tokens that are generated in the time that a measurement takes, where tables state a limit that is not reached,
-        [token]
-    graphs : bool or None
-        Whether steps ran from captured graphs.
-    attention_backend : str or None
-        Kernels of attention.
-    expert_kernels : str
-        Kernels of the experts that were switched on; empty where nothing was said.
-    launched : bool
-        Whether this stands in the table of launches, so that what is None was left to the engine unless it is open.
-    open : tuple of str
-        Settings that the campaign's scripts would say, but none of those known covers this server or they disagree.
-    source : str
-        Where this is written; empty for no campaign.
-    """
-
-    kv: str | None = None
-    fraction: float | None = None
-    budget: int | None = None
-    poll_interval: int = 1
-    gather_steps: int = 0
-    batch_wait_steps: int = 0
-    batch_wait_share: float = 1.0
-    lengths: tuple[float, float] | None = None
-    requests_per_user: int | None = None
-    input_tokens: float | None = None
-    output_tokens: float | None = None
-    running_limit: int | None = None
-    reserve: float | None = None
-    whole_prompts: bool | None = None
-    prefill_first: bool | None = None
+    kv: str | None = None  # format of the KV cache
+    fraction: float | None = None  # of memory
+    budget: TokenCount | None = None  # of a step
+    poll_interval: int = 1  # steps between two checks for new requests
+    gather_steps: int = 0  # steps that new requests wait for others with data-parallel attention
+    batch_wait_steps: int = 0  # the same without data-parallel attention
+    batch_wait_share: Ratio = 1.0  # of the budget at which that wait ends early
+    lengths: tuple[float, float] | None = None  # lengths are uniform between these shares of the stated ones
+    requests_per_user: int | None = None  # requests of a run for each one in flight
+    input_tokens: float | None = None  # mean of the prescribed data set
+    output_tokens: float | None = None  # mean of the prescribed data set
+    running_limit: int | None = None  # requests that one server ran at once
+    reserve: float | None = None  # share of the output that must fit before a request is admitted
+    whole_prompts: bool | None = None  # True: prompts are never split over steps
+    prefill_first: bool | None = None  # True: prompts run in steps of their own
+    #: (tp, pp, dp, ep) of one of several independent servers; empty: the fewest accelerators that hold the model; None:
+    #: one server
     replica: tuple[int, ...] | None = None
-    parts: int = 1
-    one_group: bool = False
-    label_share: float = 1.0
-    label_frame: float = 0.0
-    output_limit: float = float("inf")
-    graphs: bool | None = None
-    attention_backend: str | None = None
-    expert_kernels: str = ""
-    launched: bool = False
+    parts: int = 1  # dies in each accelerator that the table counts
+    one_group: bool = False  # True: one tensor-parallel group, whatever the table says
+    label_share: Ratio = 1.0  # tokens of each token of a length that is a label and no count
+    label_frame: Tokens = 0.0  # around them, not counted by the label
+    #: generated in the time of a measurement, where tables state a limit that is not reached
+    output_limit: Tokens = float("inf")
+    graphs: bool | None = None  # True: steps ran from captured graphs
+    attention_backend: str | None = None  # kernels of attention
+    expert_kernels: str = ""  # requested kernels; empty: none stated
+    launched: bool = False  # True: in the table of launches, so None is the engine's default unless open
+    #: settings of the campaign's scripts, but no known script covers this server or they disagree
     open: tuple[str, ...] = ()
-    source: str = ""
+    source: str = ""  # empty: no campaign
 
 
 @cache
 def _entries() -> tuple[dict[str, Any], ...]:
-    found = read_entries(_file_campaigns(), "settings", {*_CONDITIONS, *_SETTINGS, "release_from"})
-    for entry in found:
+    result = read_entries(_file_campaigns(), "settings", {*_CONDITIONS, *_SETTINGS, "release_from"})
+    for entry in result:
         layout = entry.get("replica", {})
         if layout != "fewest" and not set(layout) <= set(_REPLICA):
             raise SpecError(
                 "is no layout of a server", file=_file_campaigns(), field="replica", value=layout, choices=_REPLICA
             )
-    return found
+    return result
 
 
 @cache
@@ -552,15 +459,15 @@ def _data_sets() -> tuple[dict[str, Any], ...]:
 
 @cache
 def _launched() -> dict[str, dict[str, Any]]:
-    """Protocol → the campaign in the table of launches under which its servers stand."""
-    found = read_entries(_file_campaigns(), "launched", {"protocol", "campaign", "models"})
-    for entry in found:
+    """Return protocol → its campaign in the table of launches."""
+    result = read_entries(_file_campaigns(), "launched", {"protocol", "campaign", "models"})
+    for entry in result:
         if entry.get("campaign") not in recipe_names():
             said = str(entry.get("campaign"))
             raise SpecError(
                 "is in no launch", file=_file_campaigns(), field="campaign", value=said, choices=recipe_names()
             )
-    return {entry["protocol"]: entry for entry in found}
+    return {entry["protocol"]: entry for entry in result}
 
 
 def _file_campaigns() -> Path:
@@ -568,16 +475,16 @@ def _file_campaigns() -> Path:
 
 
 def _holds(entry: dict[str, Any], asked: dict[str, Any], conditions: tuple[str, ...] = _CONDITIONS) -> bool:
-    """Whether all conditions of an entry hold; one that is a list asks for any of its values."""
+    """Return True if all conditions of an entry hold; a list holds with any of its values."""
     return all(asked[name] in _several(entry[name]) for name in conditions if name in entry)
 
 
 def campaign_settings(asked: Asked) -> CampaignSettings:
-    """Settings of the campaign that a run belongs to, or of the recipe that it names.
+    """Return the settings of a run's campaign, or of the recipe that it names.
 
-    Returns: What `calibration/settings.csv` says where a recipe is named or the campaign's scripts are known, else
-      those of the first entry of `calibration/protocols.toml` whose conditions all hold; nothing set if there is
-      none. The data set has entries of its own.
+    From `calibration/settings.csv` where a recipe is named or the campaign's scripts are known, else from the first
+    entry of `calibration/protocols.toml` whose conditions all hold; nothing is set without one. The data set has
+    entries of its own.
 
     Examples
     --------
@@ -587,16 +494,18 @@ def campaign_settings(asked: Asked) -> CampaignSettings:
     """
     conditions = {name: getattr(asked, name) for name in _CONDITIONS}
     of_data = ("protocol", "model")
-    sets = still_there(_data_sets())
-    data = next((one for one in sets if _holds(one, conditions, of_data) and _fits(one, asked)), {})
+    sets = remaining_rules(_data_sets())
+    data = next((item for item in sets if _holds(item, conditions, of_data) and _fits(item, asked)), {})
     fixed: dict[str, Any] = {name: float(data[name]) for name in ("input_tokens", "output_tokens") if name in data}
     if "lengths" in data:
         fixed["lengths"] = tuple(data["lengths"])
     campaign, asked = _campaign_of(asked)
     if campaign:
-        found = launched(campaign, asked)
-        return replace(CampaignSettings(**fixed), **found.values, launched=True, open=found.open, source=found.source)
-    for entry in still_there(_entries()):
+        result = launched(campaign, asked)
+        return replace(
+            CampaignSettings(**fixed), **result.values, launched=True, open=result.open, source=result.source
+        )
+    for entry in remaining_rules(_entries()):
         first = tuple(int(part) for part in str(entry.get("release_from", "0")).split("."))
         if (first == (0,) or asked.release >= first) and _holds(entry, conditions):
             return replace(_of_entry(entry, asked, fixed), **fixed, source=str(entry["source"]))
@@ -604,7 +513,7 @@ def campaign_settings(asked: Asked) -> CampaignSettings:
 
 
 def other_settings(asked: Asked, settings: CampaignSettings) -> tuple[CampaignSettings, ...]:
-    """The same with what the campaign set on other servers, for each way in which what is open was set.
+    """Return variants with the campaign's settings of other servers, one for each way to set the open ones.
 
     Examples
     --------
@@ -616,13 +525,13 @@ def other_settings(asked: Asked, settings: CampaignSettings) -> tuple[CampaignSe
     if not settings.open:
         return ()
     campaign, asked = _campaign_of(asked)
-    return tuple(replace(settings, **one, open=()) for one in alternatives(campaign, asked))
+    return tuple(replace(settings, **alternative, open=()) for alternative in alternatives(campaign, asked))
 
 
 def launched_drafts(asked: Asked) -> tuple[int, ...]:
-    """With how many drafted tokens the campaign of a run launched this server too.
+    """Return the lengths of speculative chains with which a run's campaign launched this server, sorted [token].
 
-    Returns: Lengths of the drafted chain, sorted; empty where its scripts are not known or never drafted, [token].
+    Empty where its scripts are not known or never drafted.
 
     Examples
     --------
@@ -634,7 +543,7 @@ def launched_drafts(asked: Asked) -> tuple[int, ...]:
 
 
 def _campaign_of(asked: Asked) -> tuple[str, Asked]:
-    """Campaign in the table of launches, and the question with the model that it served; empty where there is none."""
+    """Return the campaign in the table of launches, and the key with the model that it served; empty: none."""
     entry = _launched().get(asked.protocol, {})
     model = entry.get("models", {}).get(asked.model, asked.model)
     return asked.recipe or entry.get("campaign", ""), replace(asked, model=model)
@@ -646,10 +555,10 @@ def _fits(entry: dict[str, Any], asked: Asked) -> bool:
 
 
 def _of_entry(entry: dict[str, Any], asked: Asked, fixed: dict[str, Any]) -> CampaignSettings:
-    """Settings of an entry of `protocols.toml`."""
+    """Return the settings of an entry of `protocols.toml`."""
     budget = entry.get("budget")
     if "budget_slack" in entry:
-        # a whole prompt beside all who decode
+        # a whole prompt beside all decoding requests
         tokens = asked.concurrency + (asked.input_tokens or fixed.get("input_tokens", 0.0))
         budget = max(int(budget or 0), round(tokens) + int(entry["budget_slack"]))
     return CampaignSettings(
@@ -680,24 +589,14 @@ def _replica(entry: dict[str, Any]) -> tuple[int, ...] | None:
 
 @dataclass(frozen=True, slots=True)
 class CampaignSession:
-    """What a campaign ran on a day with one build of an engine.
+    """Speculation of a campaign on a day with one build of an engine."""
 
-    Attributes
-    ----------
-    speculation : Speculation
-        How it drafted; ``unknown`` if it was run both ways and nothing tells which of them a row is.
-    source : str
-        Where this is written.
-    """
-
-    speculation: Speculation
+    speculation: Speculation  # ``unknown`` if it ran both ways and nothing tells the rows apart
     source: str
 
 
 def read_sessions(path: str | Path) -> tuple[dict[str, Any], ...]:
     """Read a file of sessions and check every entry.
-
-    Returns: The entries, in the order of the file.
 
     Examples
     --------
@@ -706,8 +605,8 @@ def read_sessions(path: str | Path) -> tuple[dict[str, Any], ...]:
     {'inferencex'}
     """
     fields = {*_NAMED, *_NUMBERED, *_DATED, "data_parallel", "runs", "speculative"}
-    found = read_entries(path, "sessions", fields)
-    for entry in found:
+    result = read_entries(path, "sessions", fields)
+    for entry in result:
 
         def bad(what: str, field: str, entry: dict[str, Any] = entry) -> SpecError:
             return SpecError(what, file=path, field=field, value=str(entry.get(field)))
@@ -715,10 +614,10 @@ def read_sessions(path: str | Path) -> tuple[dict[str, Any], ...]:
         if "protocol" not in entry:
             raise bad("is missing: a session belongs to a campaign", "protocol")
         for name in (*_NAMED, "runs"):
-            if not all(isinstance(one, str) and one for one in _several(entry.get(name, []))):
+            if not all(isinstance(item, str) and item for item in _several(entry.get(name, []))):
                 raise bad("is neither a name nor a list of names", name)
         for name in _NUMBERED:
-            if any(isinstance(one, bool) or not isinstance(one, int) for one in _several(entry.get(name, []))):
+            if any(isinstance(item, bool) or not isinstance(item, int) for item in _several(entry.get(name, []))):
                 raise bad("is not a whole number", name)
         for name in _DATED:
             value = entry.get(name, "2026-01-14")
@@ -733,7 +632,7 @@ def read_sessions(path: str | Path) -> tuple[dict[str, Any], ...]:
         drafted = read_speculation(said, "", None, None)
         if said not in ("none", "unknown") and not (drafted.method and drafted.draft_tokens):
             raise bad("is neither none, unknown nor a method with its steps, like 'mtp steps=3'", "speculative")
-    return found
+    return result
 
 
 @cache
@@ -742,11 +641,10 @@ def _sessions() -> tuple[dict[str, Any], ...]:
 
 
 def campaign_session(run: Run, *, model: str, experts_format: str) -> CampaignSession | None:
-    """What the campaign of a run is known to have run that day, where the row itself does not say it.
+    """Return the known session of a run whose row does not state it, or None.
 
-    - `model`, `experts_format`: Canonical model and format of the routed experts.
-    - Returns: That of the first entry of `calibration/sessions.toml` whose conditions all hold; None if there is
-      none. A condition on what the row does not state, such as its date, does not hold.
+    The first entry of `calibration/sessions.toml` whose conditions all hold. A condition on something that the row does
+    not state, such as its date, does not hold.
 
     Examples
     --------
@@ -759,7 +657,7 @@ def campaign_session(run: Run, *, model: str, experts_format: str) -> CampaignSe
                  accelerator=run.accelerator, experts_format=experts_format, tp=run.tp, ep=run.ep,
                  input_tokens=run.input_tokens, output_tokens=run.output_tokens)  # fmt: skip
     ranges: tuple[tuple[str, Any], ...] = (("measured", run.measured_on), ("concurrency", run.concurrency))
-    for entry in still_there(_sessions()):
+    for entry in remaining_rules(_sessions()):
         if "runs" in entry and run.id not in entry["runs"]:
             continue
         if "data_parallel" in entry and entry["data_parallel"] != ((run.dp or 1) > 1):

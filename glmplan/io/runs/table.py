@@ -1,4 +1,4 @@
-"""Tables of measured runs (or of runs to predict) → one record for each row, whatever the table calls its columns."""
+"""Read tables of measured runs, or of runs to predict: one record for each row, in any spelling of columns."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Run", "Runs", "read_runs", "run_from_row", "runs_of_frame"]
 
-_REQUIRED = tuple(one.name for one in COLUMNS.values() if one.required)
-#: counts and amounts that stand in the field of the same name as they are; the others need the notes too
+_REQUIRED = tuple(column.name for column in COLUMNS.values() if column.required)
+#: counts and amounts of the field of the same name; the others need the notes too
 _NUMBERS = ("nodes", "tp", "pp", "dp", "ep", "dcp", "accelerator_count", "output_tokens", "power_limit_w",
             "memory_fraction", "max_num_seqs", "max_num_batched_tokens", "max_model_len")  # fmt: skip
 _QUANTISED = re.compile(r"\+/-(\d+(?:\.\d+)?)%")
@@ -91,7 +91,7 @@ def _graphs(row: Mapping[str, str]) -> bool | None:
 
 
 def _lengths(row: Mapping[str, str], phase: str) -> tuple[float | None, float | None, bool]:
-    """Return real prompt length, real cached context [token] and whether they are only labels."""
+    """Return real prompt length, real cached context [token] and True if they are only labels."""
     prompt, depth, notes = _number(row, "input_tokens"), _number(row, "context_depth"), row.get("notes", "")
     label = False
     if row.get("context_is_label"):
@@ -107,12 +107,12 @@ def _load(row: Mapping[str, str], protocol: str) -> dict[str, Any]:
     """Return the load fields of a row."""
     notes, concurrency = row.get("notes", ""), _number(row, "concurrency")
     requests, rate = _count(row, "num_requests"), _number(row, "request_rate_per_s")
-    if requests is None and (found := _PROMPTS.search(notes)):
-        requests = int(next(group for group in found.groups() if group))
+    if requests is None and (result := _PROMPTS.search(notes)):
+        requests = int(next(group for group in result.groups() if group))
     if requests is None and protocol == "inferencex" and concurrency:
         requests = int(10 * concurrency)
-    if rate is None and (found := _RATE_PAGE.search(notes) or _RATE.search(row.get("scenario", ""))):
-        rate = float(found.group(1))
+    if rate is None and (result := _RATE_PAGE.search(notes) or _RATE.search(row.get("scenario", ""))):
+        rate = float(result.group(1))
     if rate is None and protocol == "gpustack" and concurrency is None:
         rate = math.inf  # the page's benchmark sends every prompt at once
     limit = _count(row, "running_limit")
@@ -128,7 +128,7 @@ def _load(row: Mapping[str, str], protocol: str) -> dict[str, Any]:
 
 
 def _figures(row: Mapping[str, str], protocol: str) -> tuple[dict[str, float], bool]:
-    """Return the observed figures and whether a total stood in the per-request column."""
+    """Return the observed metrics and True if a total stood in the per-request column."""
     seen: dict[str, float] = {}
     for column, figure in (*((name, name) for name in FIGURES), *ALIASES.items()):
         value = _number(row, column)
@@ -141,7 +141,7 @@ def _figures(row: Mapping[str, str], protocol: str) -> tuple[dict[str, float], b
 
 
 def _chosen(row: Mapping[str, str], name: str, choices: Iterable[str], found: str | None) -> None:
-    """Refuse a word that stands for none of the choices: nothing is taken instead of it."""
+    """Refuse a word that stands for none of the choices: nothing is substituted."""
     if found is not None and found not in choices:
         close = nearest(found, choices)
         more = f"nearest: {', '.join(close)}" if close else f"choices: {', '.join(choices)}"
@@ -149,13 +149,13 @@ def _chosen(row: Mapping[str, str], name: str, choices: Iterable[str], found: st
 
 
 def _read(row: Mapping[str, str], protocol: str, phase: str) -> dict[str, Any]:
-    """Return the fields of a run that need numbers; raises _BadCell."""
+    """Return the fields of a run that need numbers; raise _BadCell."""
     fields: dict[str, Any] = {
         name: _count(row, name) if COLUMNS[name].kind == "count" else _number(row, name) for name in _NUMBERS
     }
     fields.update(_load(row, protocol))
     if fields["max_num_seqs"] is None and (told := _count(row, "running_limit")):
-        # what the notes say of requests that ran is what was seen, not what the engine was told
+        # running requests in the notes are an observation, not a setting of the engine
         fields["max_num_seqs"] = -(-told // (fields["dp"] or 1))
     if fields["memory_fraction"] is None:
         fields["memory_fraction"] = stated_fraction(row.get("notes", ""))
@@ -171,8 +171,8 @@ def _read(row: Mapping[str, str], protocol: str, phase: str) -> dict[str, Any]:
     if spec.state == "unknown" and protocol in ("llama-bench", "llama-batched-bench"):
         spec = Speculation("none")  # these tools cannot draft
     uncertainty = _number(row, "uncertainty_pct")
-    if uncertainty is None and (found := _QUANTISED.search(notes)):
-        uncertainty = float(found.group(1))
+    if uncertainty is None and (match := _QUANTISED.search(notes)):
+        uncertainty = float(match.group(1))
     seen, moved = _figures(row, protocol)
     if given := row.get("withheld"):
         parts = [part.partition(": ") for part in given.split(" | ")]
@@ -197,10 +197,7 @@ def _read(row: Mapping[str, str], protocol: str, phase: str) -> dict[str, Any]:
 
 
 def run_from_row(row: Mapping[str, str]) -> Run:
-    """Normalise one row.
-
-    - `row`: Column → cell; empty cells may be missing.
-    - Returns: The record; a bad cell is told in `error` instead of raised.
+    """Return the record of one row; a bad cell is reported in `error` instead of raised.
 
     Examples
     --------
@@ -213,8 +210,8 @@ def run_from_row(row: Mapping[str, str]) -> Run:
     row = {name: text.strip() for name, text in row.items() if text and text.strip()}
     protocol, phase, engine = protocol_of(row), phase_of(row), row.get("engine", "")
     version = row.get("engine_version")
-    if version is None and engine and (found := re.search(r"(?:vllm[- ]|v|TensorRT )(\d+\.\d[\w.+]*)", engine)):
-        version = ("TensorRT " if engine.startswith("TensorRT") else "") + found.group(1)
+    if version is None and engine and (match := re.search(r"(?:vllm[- ]|v|TensorRT )(\d+\.\d[\w.+]*)", engine)):
+        version = ("TensorRT " if engine.startswith("TensorRT") else "") + match.group(1)
     accelerator = accelerator_name(row.get("accelerator", ""))
     model = model_name(row.get("model", ""))
     weights = _weights_of(row.get("weights", ""), model)
@@ -266,10 +263,10 @@ def run_from_row(row: Mapping[str, str]) -> Run:
 
 
 def read_runs(path: str | Path) -> Runs:
-    """Read a CSV table of runs; every row comes back, bad cells are told in its `error`.
+    """Read a CSV table of runs; every row comes back, bad cells are reported in its `error`.
 
-    `path`: The table: UTF-8, a header line, at least the columns `id`, `model` and `accelerator`. The columns of
-      `glmplan.io.runs.columns.COLUMNS` are understood; others are kept in `Run.cells` and named in `Runs.warnings`.
+    UTF-8, a header line, at least the columns `id`, `model` and `accelerator`. Columns outside
+    `glmplan.io.runs.columns.COLUMNS` are kept in `Run.cells` and named in `Runs.warnings`.
 
     Examples
     --------
@@ -289,10 +286,7 @@ def read_runs(path: str | Path) -> Runs:
 
 
 def runs_of_frame(frame: pd.DataFrame, name: str = "frame") -> Runs:
-    """Read a frame of runs as `read_runs` reads a file.
-
-    `frame`: One row for each run, in the columns of `glmplan.io.runs.columns.COLUMNS`; rows without an ``id`` get
-      their number.
+    """Read a frame of runs as `read_runs` reads a file; rows without an ``id`` get their number.
 
     Examples
     --------
@@ -304,19 +298,23 @@ def runs_of_frame(frame: pd.DataFrame, name: str = "frame") -> Runs:
         raise SpecError("is not a frame of pandas; `glmplan predict` reads files", field=name, value=frame)
     if "id" not in frame.columns:
         frame = frame.assign(id=[str(number) for number in range(len(frame))])
-    # whole numbers beside gaps stay whole, gaps are empty cells
-    # with these ends of lines, cells that hold any of them are quoted
+    # integers beside gaps stay integers, gaps are empty cells; with these line ends, cells that hold any of them are
+    # quoted
     text = frame.convert_dtypes().to_csv(index=False, lineterminator="\r\n")
     with understood(name, "frame of runs"):
         return _runs_of(Path(name), list(csv.reader(io.StringIO(text, newline=""))))
 
 
 def _weights_of(cell: str, model: str) -> str | None:
-    """What a cell says of the weights: a checkpoint of the model by its own name, else a format."""
-    named, found = cell.lower(), weights_name(cell)
-    if found != named and model in model_names() and any(one.name == named for one in load_model(model).checkpoints):
+    """Return the weights of a cell: a checkpoint of the model by its own name, else a format."""
+    named, result = cell.lower(), weights_name(cell)
+    if (
+        result != named
+        and model in model_names()
+        and any(checkpoint.name == named for checkpoint in load_model(model).checkpoints)
+    ):
         return named
-    return found
+    return result
 
 
 def _runs_of(path: Path, lines: list[list[str]]) -> Runs:
@@ -343,7 +341,7 @@ def _runs_of(path: Path, lines: list[list[str]]) -> Runs:
 
 
 def _warnings(path: Path, header: tuple[str, ...], lines: list[list[str]]) -> Iterator[str]:
-    """Name what the reader of a table leaves out."""
+    """Yield the contents of a table that the reader ignores."""
     ignored = ignored_columns(name for name in header if name)
     if ignored:
         yield f"{path}: ignored, as no column of a run has this name: {ignored}"

@@ -1,4 +1,4 @@
-"""AIPerf and genai-perf: the JSON and CSV summaries and the per-request JSONL."""
+"""Import reports of AIPerf (genai-perf) and GuideLLM: JSON and CSV summaries, per-request JSONL."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from glmplan.io.runs.importers.record import (
     BadRecord,
     Fields,
     Imported,
+    Importer,
     Problem,
     Source,
     by_keys,
@@ -21,30 +22,24 @@ from glmplan.io.runs.importers.record import (
     csv_table,
     documents,
     few_requests,
+    metric_columns,
     milliseconds,
     notes,
     row_identifier,
 )
 
-__all__ = [
-    "KIND_AIPERF",
-    "KIND_CSV",
-    "KIND_GUIDELLM",
-    "read_aiperf",
-    "read_csv_aiperf",
-    "read_csv_guidellm",
-    "read_guidellm",
-    "read_requests",
-    "recognise_aiperf",
-    "recognise_csv_aiperf",
-    "recognise_csv_guidellm",
-    "recognise_guidellm",
-    "recognise_requests",
-]
+__all__ = ["IMPORTERS"]
 
 
 KIND_AIPERF = "aiperf"
 _TO_MS = {"ms": 1.0, "s": 1e3, "sec": 1e3, "us": 1e-3, "µs": 1e-3, "ns": 1e-6}
+#: metric of a column → its name in AIPerf, whose time between tokens leaves the TTFT out
+_METRICS = {
+    "ttft": "time_to_first_token",
+    "tpot": "inter_token_latency",
+    "itl": "inter_chunk_latency",
+    "e2e": "request_latency",
+}
 _CSV_NAMES = {
     "Request Latency": "request_latency",
     "Time to First Token": "time_to_first_token",
@@ -68,8 +63,7 @@ recognise_csv_aiperf = by_text(r"^Metric,avg,min,max")
 def read_aiperf(source: Source) -> Imported:
     """Read a JSON summary.
 
-    `inter_token_latency` is (latency - TTFT) / (n - 1) for each request, so it fills TPOT; gaps between chunks
-    fill ITL.
+    `inter_token_latency` is (latency - TTFT) / (n - 1) for each request, so it fills TPOT; chunk gaps fill ITL.
     """
     return source.collect(_rows_aiperf)
 
@@ -109,17 +103,7 @@ def _row(fields: Fields, *, users: float | None, rate: float | None, model: str 
         "output_tokens_per_s": avg("output_token_throughput"),
         "total_tokens_per_s": avg("total_token_throughput"),
         "wall_s": avg("benchmark_duration"),
-        "ttft_mean_ms": ms("time_to_first_token", "avg"),
-        "ttft_p50_ms": ms("time_to_first_token", "p50"),
-        "ttft_p99_ms": ms("time_to_first_token", "p99"),
-        "tpot_mean_ms": ms("inter_token_latency", "avg"),
-        "tpot_p50_ms": ms("inter_token_latency", "p50"),
-        "tpot_p99_ms": ms("inter_token_latency", "p99"),
-        "itl_mean_ms": ms("inter_chunk_latency", "avg"),
-        "itl_p50_ms": ms("inter_chunk_latency", "p50"),
-        "itl_p99_ms": ms("inter_chunk_latency", "p99"),
-        "e2e_mean_ms": ms("request_latency", "avg"),
-        "e2e_p99_ms": ms("request_latency", "p99"),
+        **metric_columns(_METRICS, ms, ("avg", "p50", "p99")),
         "notes": notes(
             KIND_AIPERF,
             f"{lost:.0f} failed" if lost else "",
@@ -130,11 +114,11 @@ def _row(fields: Fields, *, users: float | None, rate: float | None, model: str 
 
 
 def _find(value: Any, key: str) -> float | None:
-    """Find a number by its name anywhere in a configuration, whose shape differs between versions."""
+    """Return a number by its name anywhere in a configuration, whose shape differs between versions."""
     if isinstance(value, dict):
-        found = value.get(key)
-        if isinstance(found, int | float) and not isinstance(found, bool):
-            return float(found)
+        result = value.get(key)
+        if isinstance(result, int | float) and not isinstance(result, bool):
+            return float(result)
         return next((f for v in value.values() if (f := _find(v, key)) is not None), None)
     if isinstance(value, list):
         return next((f for v in value if (f := _find(v, key)) is not None), None)
@@ -155,7 +139,7 @@ def _model(config: Any) -> str | None:
 
 
 def read_csv_aiperf(source: Source) -> Imported:
-    """Read a CSV summary. It does not say how many users there were; `concurrency_effective` is measured."""
+    """Read a CSV summary, which has no concurrency; `concurrency_effective` is measured."""
     header: list[str] = []
     value: dict[str, dict[str, Any]] = {}
     problems: list[Problem] = []
@@ -183,10 +167,10 @@ def read_csv_aiperf(source: Source) -> Imported:
 
 def read_requests(source: Source) -> Imported:
     """Read the per-request JSONL into one run; warm-up, cancelled and failed requests are left out."""
-    found, problems = documents(source.text)
+    result, problems = documents(source.text)
     kept: list[Fields] = []
     lost = 0
-    for document in found:
+    for document in result:
         try:
             fields = Fields(document.value, document.line, problems)
             about = fields.inside("metadata")
@@ -246,8 +230,6 @@ def _statistics(metric: str, values: list[float | None] | list[float]) -> dict[s
     return {name("mean"): float(np.mean(kept)), name("p50"): float(p50), name("p99"): float(p99)}
 
 
-# GuideLLM reports, JSON and CSV.
-
 KIND_GUIDELLM = "guidellm"
 KIND_CSV = "guidellm csv"
 _TTFT_INCLUDED = "GuideLLM's time per output token includes TTFT"
@@ -284,7 +266,7 @@ def _rows_guidellm(fields: Fields) -> Iterator[dict[str, Any]]:
     totals = fields.inside("metrics", "request_totals")
     lost = (totals.number("errored") or 0) + (totals.number("incomplete") or 0)
     tpot: dict[str, float | None] = _tpot(fields) or {
-        # a token-weighted mean is the mean over requests only where all answers are equally long
+        # a token-weighted mean is the mean over requests only where all outputs are equally long
         "tpot_mean_ms": of("inter_token_latency_ms") if not of("output_token_count", "std_dev") else None,
         "tpot_p50_ms": of("inter_token_latency_ms", "median"),
         "tpot_p99_ms": p99("inter_token_latency_ms"),
@@ -322,26 +304,26 @@ def _tpot(fields: Fields) -> dict[str, float | None]:
     """Return TPOT by the definition of `vllm bench serve` from the single requests, where the report has them."""
     requests = fields.value.get("requests")
     kept = requests.get("successful") if isinstance(requests, dict) else None
-    found: list[float] = []
+    result: list[float] = []
     for request in kept if isinstance(kept, list) else []:
         each = Fields(request, fields.line, [])
         timings, tokens = each.inside("info", "timings"), each.inside("output_metrics")
         count = each.number("output_tokens") or tokens.number("text_tokens", "tokens")
         first, last = timings.number("first_token_iteration"), timings.number("last_token_iteration")
         if count is not None and count > 1 and first is not None and last is not None:
-            found.append((last - first) / (count - 1) * 1e3)
-    if not found:
+            result.append((last - first) / (count - 1) * 1e3)
+    if not result:
         return {}
-    cuts = statistics.quantiles(found, n=100, method="inclusive") if len(found) > 1 else found * 99
+    cuts = statistics.quantiles(result, n=100, method="inclusive") if len(result) > 1 else result * 99
     return {
-        "tpot_mean_ms": statistics.fmean(found),
-        "tpot_p50_ms": statistics.median(found),
+        "tpot_mean_ms": statistics.fmean(result),
+        "tpot_p50_ms": statistics.median(result),
         "tpot_p99_ms": cuts[98],
     }
 
 
 def recognise_csv_guidellm(source: Source) -> bool:
-    """Tell whether a file is a GuideLLM CSV report: three header rows, the first of which names groups."""
+    """Return True for a GuideLLM CSV report: three header rows, the first of which names groups."""
     return (
         source.text.lstrip("\ufeff").startswith("Run Info,") or "Inter Token Latency,Inter Token" in source.text[:4000]
     )
@@ -392,3 +374,12 @@ def _csv_rows(fields: Fields) -> Iterator[dict[str, Any]]:
         "e2e_p99_ms": milliseconds(p99("Request Latency", "Sec")),
         "notes": notes(KIND_GUIDELLM, _TTFT_INCLUDED, f"{lost:.0f} failed" if lost else "", few_requests(done)),
     }
+
+
+IMPORTERS = (
+    Importer(KIND_GUIDELLM, recognise_guidellm, read_guidellm),
+    Importer(KIND_CSV, recognise_csv_guidellm, read_csv_guidellm),
+    Importer("aiperf requests", recognise_requests, read_requests),
+    Importer(KIND_AIPERF, recognise_aiperf, read_aiperf),
+    Importer("aiperf csv", recognise_csv_aiperf, read_csv_aiperf),
+)

@@ -1,4 +1,4 @@
-"""`llama-bench`: JSON, JSONL, CSV, and the Markdown table that people paste."""
+"""Import `llama-bench` and `llama-batched-bench` (JSON, JSONL, CSV, tables), and ik_llama.cpp's `llama-sweep-bench`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from glmplan.io.runs.importers.record import (
     Document,
     Fields,
     Imported,
+    Importer,
     Problem,
     Source,
     bar_table,
@@ -20,20 +21,7 @@ from glmplan.io.runs.importers.record import (
     notes,
 )
 
-__all__ = [
-    "KIND_LLAMA_BATCHED_BENCH",
-    "KIND_LLAMA_BENCH",
-    "read_csv_llama_bench",
-    "read_llama_batched_bench",
-    "read_llama_bench",
-    "read_markdown",
-    "read_table",
-    "recognise_csv_llama_bench",
-    "recognise_llama_batched_bench",
-    "recognise_llama_bench",
-    "recognise_markdown",
-    "recognise_table",
-]
+__all__ = ["IMPORTERS", "TABLE_IMPORTERS"]
 
 
 KIND_LLAMA_BENCH = "llama-bench"
@@ -43,13 +31,13 @@ recognise_markdown = by_text(_MARKDOWN)
 
 
 def recognise_csv_llama_bench(source: Source) -> bool:
-    """Tell whether a file is the CSV of `llama-bench`."""
+    """Return True for the CSV of `llama-bench`."""
     head = source.text.lstrip("\ufeff").partition("\n")[0].replace('"', "").split(",")
     return {"n_prompt", "n_gen", "avg_ts"} <= set(head)
 
 
 def read_llama_bench(source: Source) -> Imported:
-    """Read the tests of a file: `pp` is prefill of one prompt, `tg` is one stream; unknown fields of forks are fine."""
+    """Read the tests of a file: `pp` is prefill of one prompt, `tg` one stream; unknown fields of forks are ignored."""
     return source.collect(_rows_llama_bench)
 
 
@@ -83,8 +71,8 @@ def _rows_llama_bench(fields: Fields) -> Iterator[dict[str, Any]]:
 
 def _weights(model_type: str | None) -> str | None:
     """Return the format at the end of a name like `llama 3B Q4_K - Medium`."""
-    found = re.search(r"\b((?:IQ|TQ|Q)\d\w*|F16|BF16|F32|MXFP4\w*|NVFP4)\b(?: - (\w+))?", model_type or "")
-    return found[1] if found else None
+    match = re.search(r"\b((?:IQ|TQ|Q)\d\w*|F16|BF16|F32|MXFP4\w*|NVFP4)\b(?: - (\w+))?", model_type or "")
+    return match[1] if match else None
 
 
 def _test(prompt: float, answer: float, depth: float, speed: float) -> dict[str, Any]:
@@ -158,8 +146,6 @@ def _markdown_rows(fields: Fields) -> Iterator[dict[str, Any]]:
     }
 
 
-# `llama-batched-bench` (JSONL and table) and ik_llama.cpp's `llama-sweep-bench`.
-
 KIND_LLAMA_BATCHED_BENCH = "llama-batched-bench"
 _COLUMNS = {"PP": "pp", "TG": "tg", "B": "pl", "N_KV": "n_kv", "T_PP s": "t_pp", "T_TG s": "t_tg"}
 _TABLE = r"^\s*\|\s*PP\s*\|\s*TG\s*\|.*N_KV\s*\|.*S_TG t/s\s*\|"
@@ -170,7 +156,7 @@ recognise_table = by_text(_TABLE)
 def read_llama_batched_bench(source: Source) -> Imported:
     """Read each line into a decode run and a prefill run.
 
-    Speeds are computed from times, for `speed` has meant two things; S_TG is the sum over the sequences.
+    Speeds are computed from times, because `speed` has had two meanings; S_TG is the sum over the sequences.
     """
     return source.collect(_rows_llama_batched_bench)
 
@@ -224,7 +210,7 @@ def _settings(fields: Fields) -> str:
 
 
 def read_table(source: Source) -> Imported:
-    """Read the table of a text. It does not say whether the prompt was shared; "not shared" is assumed and noted."""
+    """Read the table of a text, whose prompts are assumed not to be shared."""
     return source.gather(_named(bar_table(source.text, _TABLE, ends=False)), _rows_llama_batched_bench)
 
 
@@ -233,3 +219,15 @@ def _named(table: Iterator[Document | Problem]) -> Iterator[Document | Problem]:
         if isinstance(one, Document):
             one = Document({_COLUMNS[key]: cell for key, cell in one.value.items() if key in _COLUMNS}, one.line)
         yield one
+
+
+IMPORTERS = (
+    Importer(KIND_LLAMA_BENCH, recognise_llama_bench, read_llama_bench),
+    Importer("llama-bench csv", recognise_csv_llama_bench, read_csv_llama_bench),
+    Importer(KIND_LLAMA_BATCHED_BENCH, recognise_llama_batched_bench, read_llama_batched_bench),
+)
+#: tables in any text, tried after the results of all tools
+TABLE_IMPORTERS = (
+    Importer("llama-bench table", recognise_markdown, read_markdown),
+    Importer("llama-batched-bench table", recognise_table, read_table),
+)

@@ -1,4 +1,8 @@
-"""What an importer gives back: rows in the column form of the measurement tables, and what was wrong in the file."""
+"""Read records of benchmark files and return rows in the columns of the measurement tables.
+
+JSON may be cut off or hold several values; CSV and tables with bars are read too. Every problem is reported with its
+line.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +16,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
+from glmplan.io.runs.columns import COLUMNS
 from glmplan.units import Milliseconds, Ratio, Seconds
 
 __all__ = [
@@ -21,6 +26,7 @@ __all__ = [
     "Document",
     "Fields",
     "Imported",
+    "Importer",
     "Problem",
     "Source",
     "array_elements",
@@ -33,27 +39,16 @@ __all__ = [
     "latencies",
     "load",
     "mean_lengths",
+    "metric_columns",
     "milliseconds",
     "notes",
     "row_identifier",
 ]
 
 
-# JSON values out of a file that may be cut off or hold several, each with the line it begins on.
-
-
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong in a file.
-
-    Parameters
-    ----------
-    line : int
-        Where it stands; 0 for the file as a whole, [-]
-    field : str
-        The field; empty if none.
-    message : str
-        What was expected and what was found.
+    """Problem of a file; line 0 is the file as a whole.
 
     Examples
     --------
@@ -72,23 +67,23 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One JSON value of a file and the line it begins on."""
+    """One JSON value of a file and its first line."""
 
     value: Any
     line: int
 
 
 def _resume(text: str, position: int) -> int:
-    """Return where the record after a broken one can begin: the next line that opens an object, indented as it was."""
+    """Return the start of the record after a broken one: the next line that opens an object at its indentation."""
     indent = re.match(r"[ \t]*", text[text.rfind("\n", 0, position) + 1 : position])[0]  # type: ignore[index]
-    found = re.compile(rf"\n{indent}(?=\{{)").search(text, position)
-    return found.end() if found else len(text)
+    match = re.compile(rf"\n{indent}(?=\{{)").search(text, position)
+    return match.end() if match else len(text)
 
 
 def _values(text: str, start: int, base_line: int) -> tuple[list[Document], list[Problem], int]:
-    """Read JSON values from a place on, skipping what is broken; stops at the `]` that closes an enclosing array."""
+    """Read JSON values from a position, skip broken ones, stop at the `]` of an enclosing array."""
     decoder = json.JSONDecoder()
-    found: list[Document] = []
+    result: list[Document] = []
     problems: list[Problem] = []
     gap = re.compile(r"[\s,\x00\ufeff]*")
     position, counted, line = start, start, base_line
@@ -97,7 +92,7 @@ def _values(text: str, start: int, base_line: int) -> tuple[list[Document], list
         position = gap.match(text, position).end()  # type: ignore[union-attr]
         line, counted = line + text.count("\n", counted, position), position
         if position >= len(text) or text[position] == "]":
-            return found, problems, position
+            return result, problems, position
         try:
             value, end = decoder.raw_decode(text, position)
         except (ValueError, RecursionError) as error:
@@ -109,14 +104,14 @@ def _values(text: str, start: int, base_line: int) -> tuple[list[Document], list
             problems.append(Problem(line, "", f"expected a whole JSON record, {why}"))
             position = _resume(text, position)
             continue
-        found.append(Document(value, line))
+        result.append(Document(value, line))
         position = end
 
 
 def documents(text: str) -> tuple[list[Document], list[Problem]]:
-    r"""Read every JSON record of a text: one object, an array, one object each line, or objects one after another.
+    r"""Return every JSON record of a text: one object, an array, one object each line, or objects in sequence.
 
-    A broken record is left out and reported with its line; the records after it survive.
+    A broken record is left out and reported with its line; the records after it are kept.
 
     Examples
     --------
@@ -127,20 +122,18 @@ def documents(text: str) -> tuple[list[Document], list[Problem]]:
     start = len(text) - len(text.lstrip("\ufeff \t\r\n"))
     line = 1 + text.count("\n", 0, start)
     if text[start : start + 1] == "[":
-        found, problems, end = _values(text, start + 1, line)
+        result, problems, end = _values(text, start + 1, line)
         if end >= len(text):
             problems.append(Problem(1 + text.count("\n"), "", "expected ']' at the end of the array, the file ends"))
-        return found, problems
-    found, problems, end = _values(text, start, line)
+        return result, problems
+    result, problems, end = _values(text, start, line)
     if end < len(text):
         problems.append(Problem(1 + text.count("\n", 0, end), "", "expected a JSON record, found ']'"))
-    return found, problems
+    return result, problems
 
 
 def array_elements(text: str, key: str) -> tuple[list[Document], list[Problem]]:
-    """Read the elements of one array out of a JSON text that is cut off.
-
-    `text`: Content of a file whose end is missing.
+    """Return the elements of one array of a JSON text whose end is missing.
 
     Examples
     --------
@@ -150,82 +143,57 @@ def array_elements(text: str, key: str) -> tuple[list[Document], list[Problem]]:
     best: tuple[list[Document], list[Problem]] = ([], [])
     for begin in re.finditer(rf'"{re.escape(key)}"\s*:\s*\[', text):
         # settings may hold a list of the same name; the records are the list of the larger objects
-        found, problems, _ = _values(text, begin.end(), 1 + text.count("\n", 0, begin.end()))
-        objects = [document for document in found if isinstance(document.value, Mapping)]
+        result, problems, _ = _values(text, begin.end(), 1 + text.count("\n", 0, begin.end()))
+        objects = [document for document in result if isinstance(document.value, Mapping)]
         if sum(len(d.value) for d in objects) >= sum(len(d.value) for d in best[0]):
             best = (objects, problems)
     return best
 
 
-#: content beyond which rows are named by its digest [character]
+#: longest content whose rows are not named by its digest [character]
 _LONG = 1 << 16
-#: what no time, size or count reaches
+#: above every time, size or count
 _LARGEST = 1e300
 
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """The runs of one file.
+    """Runs of one file."""
 
-    Parameters
-    ----------
-    kind : str
-        The tool that wrote the file, as recognised by its content.
-    rows : list of dict
-        Runs; keys are among `glmplan.io.runs.columns.COLUMNS`.
-    problems : list of Problem
-        Records and fields that could not be used.
-    logged : object, optional
-        For a startup log: what the engine said of its memory (`startup.StartupLog`).
-    """
-
-    kind: str
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
-    logged: Any = None
+    kind: str  # tool that wrote the file, recognised by content
+    rows: list[dict[str, Any]] = field(default_factory=list)  # keys are among `glmplan.io.runs.columns.COLUMNS`
+    problems: list[Problem] = field(default_factory=list)  # records and fields that could not be used
+    logged: Any = None  # the `StartupLog` of a startup log
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file as an importer sees it.
-
-    Parameters
-    ----------
-    name : str
-        Name of the file, only for messages and for what a format hides in it.
-    text : str
-        Its content.
-    """
+    """File as an importer sees it; `name` only for messages and for facts that a format hides in it."""
 
     name: str
     text: str
 
     def has_keys(self, *keys: str) -> bool:
-        """Tell whether all of some JSON keys occur, which works on truncated files too."""
+        """Return True if all of some JSON keys occur, also in truncated files."""
         return all(re.search(rf'"{re.escape(key)}"\s*:', self.text) for key in keys)
 
     def collect(self, read: Callable[[Fields], Iterable[dict[str, Any]]], array: str = "") -> Imported:
-        """Read each JSON record with a function; a record that is broken is a problem, the others survive.
+        """Return the runs that `read` makes of each JSON record; broken records become problems.
 
-        - `read`: From the fields of a record to its runs.
-        - `array`: Name of the array that holds the records when the file is one big object.
+        `array`: name of the array that holds the records when the file is one big object.
         """
-        found, problems = documents(self.text)
+        result, problems = documents(self.text)
         if array:
-            nested, cut = array_elements(self.text, array) if problems or not found else ([], [])
-            whole = [d for d in found if isinstance(d.value, dict) and isinstance(d.value.get(array), list)]
-            found = [Document(v, d.line) for d in whole for v in d.value[array]] or nested
+            nested, cut = array_elements(self.text, array) if problems or not result else ([], [])
+            whole = [d for d in result if isinstance(d.value, dict) and isinstance(d.value.get(array), list)]
+            result = [Document(v, d.line) for d in whole for v in d.value[array]] or nested
             problems = [] if whole else (cut or problems)
-        return self.gather([*problems, *found], read)
+        return self.gather([*problems, *result], read)
 
     def gather(
         self, records: Iterable[Document | Problem], read: Callable[[Fields], Iterable[dict[str, Any]]]
     ) -> Imported:
-        """Read records with a function; one that is broken is a problem, the others survive.
-
-        - `records`: The records, and what was wrong where there should have been one.
-        - `read`: From the fields of a record to its runs.
-        """
+        """Return the runs that `read` makes of each record; broken records become problems."""
         rows: list[dict[str, Any]] = []
         problems: list[Problem] = []
         for record in records:
@@ -240,10 +208,16 @@ class Source:
         return Imported("", rows, problems)
 
 
-def by_keys(*keys: str, without: str = "") -> Callable[[Source], bool]:
-    """Return a test whether a file holds some JSON keys, which works on truncated files too.
+class Importer(NamedTuple):
+    """Reader of one kind of file, and the test that recognises the kind by content."""
 
-    Returns: From a `Source` to whether it is of that kind.
+    name: str
+    recognise: Callable[[Source], bool]
+    read: Callable[[Source], Imported]
+
+
+def by_keys(*keys: str, without: str = "") -> Callable[[Source], bool]:
+    """Return a test of a `Source` for JSON keys, which works on truncated files too.
 
     Examples
     --------
@@ -254,10 +228,7 @@ def by_keys(*keys: str, without: str = "") -> Callable[[Source], bool]:
 
 
 def by_text(pattern: str) -> Callable[[Source], bool]:
-    """Return a test whether a text holds a line that matches.
-
-    - `pattern`: Regular expression; `^` and `$` are those of a line.
-    - Returns: From a `Source` to whether it is of that kind.
+    """Return a test of a `Source` for a line that matches; `^` and `$` are those of a line.
 
     Examples
     --------
@@ -269,7 +240,7 @@ def by_text(pattern: str) -> Callable[[Source], bool]:
 
 
 class BadRecord(ValueError):
-    """A record that cannot become a run; carries the problem."""
+    """A record that cannot become a run, with its problem."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -277,18 +248,9 @@ class BadRecord(ValueError):
 
 
 class Fields:
-    """Reads fields of one record; what is missing or of the wrong type is a problem with its line and its name.
+    """Reader of the fields of one record; missing or wrong ones become problems with line and name.
 
-    Parameters
-    ----------
-    value : mapping
-        The record.
-    line : int
-        Where it begins, [-]
-    problems : list of Problem
-        Where problems go.
-    prefix : str, optional
-        Name of the enclosing field.
+    `prefix` is the name of the enclosing field.
     """
 
     def __init__(self, value: Any, line: int, problems: list[Problem], prefix: str = "") -> None:
@@ -300,36 +262,36 @@ class Fields:
         return self.value.get(key) is not None
 
     def number(self, *keys: str) -> float | None:
-        """Return the first of several fields that is there, as a number; None if none is."""
+        """Return the first present of several fields as a number, or None."""
         for key in keys:
             value = self.value.get(key)
             if value is None or value == "":
                 continue
             try:
-                found = _float(value)
+                result = _float(value)
             except (TypeError, ValueError, OverflowError):
-                found = math.nan
-            if not math.isnan(found):
-                return found
+                result = math.nan
+            if not math.isnan(result):
+                return result
             self.problems.append(Problem(self.line, self.prefix + key, f"expected a number, got {_short(value)}"))
         return None
 
     def positive(self, *keys: str) -> float | None:
         """Return a number above zero; None where it is missing or zero, which these tools write for "not measured"."""
-        found = self.number(*keys)
-        if found is not None and found < 0:
-            self.problems.append(Problem(self.line, self.prefix + keys[0], f"expected a positive number, got {found}"))
-        return found if found is not None and found > 0 else None
+        result = self.number(*keys)
+        if result is not None and result < 0:
+            self.problems.append(Problem(self.line, self.prefix + keys[0], f"expected a positive number, got {result}"))
+        return result if result is not None and result > 0 else None
 
     def require(self, *keys: str) -> float:
-        """Return a number that the record cannot do without."""
+        """Return a number without which the record is unusable."""
         before = len(self.problems)
-        found = self.number(*keys)
-        if found is None:
+        result = self.number(*keys)
+        if result is None:
             if len(self.problems) > before:
                 raise BadRecord(self.problems.pop())
             raise BadRecord(Problem(self.line, self.prefix + keys[0], "expected a number, the field is missing"))
-        return found
+        return result
 
     def text(self, *keys: str) -> str | None:
         """Return the first of several fields that holds text."""
@@ -352,7 +314,7 @@ class Fields:
         return []
 
     def inside(self, *keys: str) -> Fields:
-        """Return a nested record; an empty one if it is not there."""
+        """Return a nested record, empty where it is missing."""
         value, prefix = self.value, self.prefix
         for key in keys:
             value, prefix = (value.get(key) if isinstance(value, Mapping) else None) or {}, f"{prefix}{key}."
@@ -371,7 +333,7 @@ def _short(value: Any) -> str:
 
 
 def milliseconds(value: Seconds | None) -> Milliseconds | None:
-    """Turn seconds into milliseconds, keeping what is missing.
+    """Return seconds as milliseconds; None stays None.
 
     Examples
     --------
@@ -382,7 +344,7 @@ def milliseconds(value: Seconds | None) -> Milliseconds | None:
 
 
 def row_identifier(content: str, index: int) -> str:
-    """Name a run by the content it came from, so that importing a file twice gives the same names.
+    """Return the name of a run from its content, so that importing a file twice gives the same names.
 
     Examples
     --------
@@ -390,7 +352,7 @@ def row_identifier(content: str, index: int) -> str:
     'imp-af933b6265'
     """
     if len(content) > _LONG:
-        # a long file is not gone through again for each of its rows
+        # the digest of a long file is not computed again for each of its rows
         content = _digest(content)
     return "imp-" + hashlib.sha256(f"{index}:{content}".encode(errors="replace")).hexdigest()[:10]
 
@@ -400,17 +362,12 @@ def _digest(content: str) -> str:
     return hashlib.sha256(content.encode(errors="replace")).hexdigest()
 
 
-# Columns that the serving benchmarks share: means and percentiles of latencies, and notes on how far to trust them.
-
-#: With so few requests one slow first request moves every mean; medians are the safer figures.
+#: with so few requests one slow first request changes every mean; medians are safer
 _FEW = 10
 
 
 def latencies(fields: Fields, *, e2e: str = "e2el", suffix: str = "_ms", scale: float = 1.0) -> dict[str, float | None]:
-    """Read `mean_ttft_ms`-like fields into columns.
-
-    - `scale`: From the tool's unit to ms, [ms/unit].
-    - Returns: Columns `ttft_mean_ms`, `tpot_p99_ms` and so on; None where the tool does not say.
+    """Return `mean_ttft_ms`-like fields as columns such as `ttft_mean_ms`; `scale` converts to ms.
 
     Examples
     --------
@@ -427,8 +384,28 @@ def latencies(fields: Fields, *, e2e: str = "e2el", suffix: str = "_ms", scale: 
     return columns
 
 
+def metric_columns(
+    names: Mapping[str, str], read: Callable[[str, str], float | None], statistics: tuple[str, str, str]
+) -> dict[str, float | None]:
+    """Return the latency columns in ms that `read` finds under a tool's names of metric and statistic.
+
+    `names`: metric of a column → its name; `statistics`: names of mean, median and 99th percentile.
+
+    Examples
+    --------
+    >>> metric_columns({"ttft": "time_to_first_token"}, lambda *names: len(names[1]), ("avg", "median", "p99"))
+    {'ttft_mean_ms': 3, 'ttft_p50_ms': 6, 'ttft_p99_ms': 3}
+    """
+    columns = {
+        f"{metric}_{short}_ms": (name, statistic)
+        for metric, name in names.items()
+        for short, statistic in zip(("mean", "p50", "p99"), statistics, strict=True)
+    }
+    return {column: read(*place) for column, place in columns.items() if column in COLUMNS}
+
+
 def mean_lengths(fields: Fields, completed: Ratio) -> dict[str, float | None]:
-    """Return tokens for each request from totals, never from nominal lengths (random lengths have other means)."""
+    """Return tokens of each request from totals, because random lengths have other means than the nominal ones."""
     return {
         "input_tokens": fields.require("total_input_tokens") / completed,
         "output_tokens": fields.require("total_output_tokens") / completed,
@@ -436,9 +413,9 @@ def mean_lengths(fields: Fields, completed: Ratio) -> dict[str, float | None]:
 
 
 def load(fields: Fields, prompts: Ratio | None) -> dict[str, float | None]:
-    """Return how the load was offered: users in a closed loop, or a rate.
+    """Return the offered load: concurrency of a closed loop, or a request rate.
 
-    `prompts`: Requests in all; with no limit and no rate they are all in flight at once.
+    Without limit and rate all `prompts` are in flight at once.
 
     Examples
     --------
@@ -454,12 +431,12 @@ def load(fields: Fields, prompts: Ratio | None) -> dict[str, float | None]:
 
 
 def few_requests(completed: Ratio) -> str:
-    """Return a warning for runs too short for their means, or nothing."""
+    """Return a warning for runs too short for their means, or ""."""
     return f"only {completed:.0f} requests: prefer medians to means" if completed <= _FEW else ""
 
 
 def notes(*parts: Any) -> str:
-    """Join notes, dropping empty ones.
+    """Join notes, without empty ones.
 
     Examples
     --------
@@ -467,9 +444,6 @@ def notes(*parts: Any) -> str:
     'a; b'
     """
     return "; ".join(str(part) for part in parts if part)
-
-
-# Records out of CSV and out of the tables with bars that tools print and people paste.
 
 
 def _record(header: list[str], cells: list[str], line: int) -> Document | Problem:
@@ -480,10 +454,9 @@ def _record(header: list[str], cells: list[str], line: int) -> Document | Proble
 
 
 def csv_table(text: str, *, headers: int = 1) -> Iterator[Document | Problem]:
-    """Read the records of a CSV.
+    """Yield the records of a CSV, or the problem of a line.
 
-    - `headers`: Lines of the header; the names of a column in them are joined by bars.
-    - Yields: A record, or what is wrong with its line.
+    `headers`: lines of the header; the names of a column in them are joined by bars.
 
     Examples
     --------
@@ -502,11 +475,10 @@ def csv_table(text: str, *, headers: int = 1) -> Iterator[Document | Problem]:
 
 
 def bar_table(text: str, header: str, *, ends: bool = True) -> Iterator[Document | Problem]:
-    """Read the records of every table of a text whose cells stand between bars.
+    """Yield the records, or problems, of every table of a text whose cells stand between bars.
 
-    - `header`: Regular expression that a header line matches from its begin.
-    - `ends`: Whether a line without bars ends a table; else lines of a log may stand in it.
-    - Yields: A record, or what is wrong with its line.
+    `header`: regular expression for the begin of a header line. `ends`: a line without bars ends a table; False: log
+    lines may stand in it.
 
     Examples
     --------

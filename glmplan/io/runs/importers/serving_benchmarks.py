@@ -1,4 +1,9 @@
-"""`vllm bench serve --save-result`: one JSON object for each run, several in one file with `--append-result`."""
+"""Import results of serving benchmarks.
+
+`vllm bench serve --save-result` (one JSON object for each run), SGLang's `bench_serving --output-file` (one JSON object
+on each line), the text block of both clients, InferenceX (InferenceMAX) aggregates (for each GPU, in seconds),
+inference-perf (kubernetes-sigs; stages and summary, in seconds) and MLPerf Inference `summary_results.json`.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +18,7 @@ from glmplan.io.runs.importers.record import (
     Document,
     Fields,
     Imported,
+    Importer,
     Problem,
     Source,
     by_keys,
@@ -21,30 +27,12 @@ from glmplan.io.runs.importers.record import (
     latencies,
     load,
     mean_lengths,
+    metric_columns,
     milliseconds,
     notes,
 )
 
-__all__ = [
-    "KIND_INFERENCEX",
-    "KIND_INFERENCE_PERF",
-    "KIND_MLPERF",
-    "KIND_SGLANG_BENCH",
-    "KIND_VLLM_BENCH",
-    "block_kind",
-    "read_block",
-    "read_inference_perf",
-    "read_inferencex",
-    "read_mlperf",
-    "read_sglang_bench",
-    "read_vllm_bench",
-    "recognise_block",
-    "recognise_inference_perf",
-    "recognise_inferencex",
-    "recognise_mlperf",
-    "recognise_sglang_bench",
-    "recognise_vllm_bench",
-]
+__all__ = ["IMPORTERS"]
 
 
 KIND_VLLM_BENCH = "vllm bench serve"
@@ -54,7 +42,7 @@ recognise_vllm_bench = by_keys("total_output_tokens", "request_throughput", with
 def read_vllm_bench(source: Source) -> Imported:
     """Read the runs of a file.
 
-    The engine stays empty: `endpoint_type` and `backend` name the protocol the client spoke, not who answered.
+    The engine stays empty: `endpoint_type` and `backend` name the protocol of the client, not the server.
     """
     return source.collect(_rows_vllm_bench)
 
@@ -79,7 +67,7 @@ def _rows_vllm_bench(fields: Fields) -> Iterator[dict[str, Any]]:
         "acceptance_length": fields.positive("spec_decode_acceptance_length"),
     }
     for name in COLUMNS:
-        # what the user wrote with --metadata wins over what cannot be known otherwise; `backend` is the endpoint's type
+        # columns from --metadata; `backend` is the endpoint's type
         if name not in {*row, "backend"} and isinstance(fields.value.get(name), str | int | float):
             row[name] = fields.value[name]
     if retokenised:
@@ -103,8 +91,8 @@ def _rows_vllm_bench(fields: Fields) -> Iterator[dict[str, Any]]:
 
 
 def _day(date: str | None) -> str | None:
-    found = re.match(r"(\d{4})-?(\d{2})-?(\d{2})", date or "")
-    return "-".join(found.groups()) if found else None
+    match = re.match(r"(\d{4})-?(\d{2})-?(\d{2})", date or "")
+    return "-".join(match.groups()) if match else None
 
 
 def _gaps(fields: Fields) -> list[list[float]]:
@@ -121,10 +109,10 @@ def _end_to_end(fields: Fields) -> dict[str, float]:
 
 
 def _without_usage(fields: Fields) -> dict[str, float]:
-    """Recount tokens from chunks where the client tokenised the text again.
+    """Return token counts and times recounted from chunks where the client tokenised the text again.
 
-    The sign: every request has the same number of chunks, yet the token counts differ from request to request and
-    from it. The last chunk then is the one that carried `usage`: it follows the last token within microseconds.
+    Recognised by an equal number of chunks of all requests with token counts that differ from it and between requests.
+    The last chunk then carries `usage`: it follows the last token within microseconds.
     """
     gaps, counts = _gaps(fields), fields.numbers("output_lens")
     if "spec_decode_acceptance_length" in fields or len(gaps) < 3 or len(gaps) != len(counts):
@@ -132,7 +120,7 @@ def _without_usage(fields: Fields) -> dict[str, float]:
     chunks = {len(gap) for gap in gaps}
     if len(chunks) != 1 or len(set(counts)) == 1 or min(counts) <= 1 or min(len(g) for g in gaps) < 3:
         return {}
-    # one busy moment of the client can stretch the gap before `usage`, so the requests vote
+    # a delay of the client can stretch the gap before `usage`, so the majority of requests decides
     last_is_usage = sum(g[-1] < 0.05 * statistics.median(g) for g in gaps) > len(gaps) / 2
     trimmed = [g[:-1] if last_is_usage else g for g in gaps]
     per_request = [sum(gap) / len(gap) * 1e3 for gap in trimmed]
@@ -155,12 +143,9 @@ def _quantile(ordered: list[float], share: float) -> float:
     return ordered[low] + (place - low) * (ordered[min(low + 1, len(ordered) - 1)] - ordered[low])
 
 
-# SGLang's `bench_serving --output-file`: one JSON object on each line; and the text block both clients print.
-
 KIND_SGLANG_BENCH = "sglang bench_serving"
-block_kind = "serving benchmark text block"
 
-#: server_info fields of SGLang and the columns they fill.
+#: field of SGLang's server_info → column
 _SERVER = {
     "model_path": "checkpoint",
     "version": "engine_version",
@@ -181,7 +166,7 @@ def read_sglang_bench(source: Source) -> Imported:
     """Read the runs of a file.
 
     Random lengths are uniform from one to nominal by default, so lengths come from totals, not from
-    `random_input_len`. `backend` names the protocol, so the engine is known only where `server_info` tells it.
+    `random_input_len`. `backend` names the protocol, so the engine is known only from `server_info`.
     """
     return source.collect(_rows_sglang_bench)
 
@@ -192,7 +177,7 @@ def _rows_sglang_bench(fields: Fields) -> Iterator[dict[str, Any]]:
         raise BadRecord(Problem(fields.line, "completed", "expected at least one finished request, got 0"))
     yield {
         "phase": "serving",
-        # readers of the tables know this protocol: lengths uniform from zero to twice the mean
+        # protocol of the tables with lengths uniform from zero to twice the mean
         "protocol": "sglang-bench-random" if _ratio(fields) == 0 else None,
         **_server(fields.inside("server_info")),
         **load(fields, completed),
@@ -233,7 +218,7 @@ def _server(info: Fields) -> dict[str, Any]:
     row: dict[str, Any] = {ours: info.value[theirs] for theirs, ours in _SERVER.items() if info.value.get(theirs)}
     if not row:
         return {}
-    # with DP attention SGLang counts the same cards twice: tp_size spans them, dp_size of it are attention replicas
+    # with DP attention SGLang counts cards twice: tp_size spans them, dp_size of it are attention replicas
     replicas = info.number("dp_size") or 1
     shared = replicas if info.value.get("enable_dp_attention") else 1
     return row | {"engine": "sglang", "dp": replicas, **({"tp": row["tp"] / shared} if "tp" in row else {})}
@@ -288,10 +273,8 @@ def _blocks(text: str) -> Iterator[Document]:
         yield Document(value, 1 + text.count("\n", 0, begin.start()))
 
 
-# InferenceX (InferenceMAX) aggregated results: for each GPU, in seconds.
-
 KIND_INFERENCEX = "inferencex"
-#: How InferenceX names its machines and how the catalogue does.
+#: machine in InferenceX → accelerator of the catalogue
 _PARTS = {
     "h100": "h100-sxm",
     "h200": "h200-sxm",
@@ -365,9 +348,14 @@ def _true(value: Any) -> bool:
     return value is True or str(value).lower() == "true"
 
 
-# inference-perf (kubernetes-sigs): stage and summary metrics, everything in seconds.
-
 KIND_INFERENCE_PERF = "inference-perf"
+#: metric of a column → its name in inference-perf
+_PERF_METRICS = {
+    "ttft": "time_to_first_token",
+    "tpot": "time_per_output_token",
+    "itl": "inter_token_latency",
+    "e2e": "request_latency",
+}
 recognise_inference_perf = by_keys("load_summary", "successes")
 
 
@@ -386,12 +374,13 @@ def _rows_inference_perf(fields: Fields) -> Iterator[dict[str, Any]]:
         raise BadRecord(Problem(fields.line, "successes.count", "expected 1 or more, got 0"))
     failed = fields.inside("failures").number("count") or 0
 
-    def ms(name: str, what: str = "mean") -> float | None:
+    def ms(name: str, what: str) -> float | None:
         return milliseconds(done.inside("latency", name).number(what))
 
     rate = done.inside("throughput").number("requests_per_sec")
     latency = done.inside("latency", "request_latency").require("mean")
-    mean_gap, median_gap = ms("inter_token_latency"), ms("inter_token_latency", "median")
+    times = metric_columns(_PERF_METRICS, ms, ("mean", "median", "p99"))
+    mean_gap, median_gap = times["itl_mean_ms"], times["itl_p50_ms"]
     bursts = mean_gap is not None and median_gap is not None and median_gap < 0.1 * mean_gap
     yield {
         "phase": "serving",
@@ -403,18 +392,8 @@ def _rows_inference_perf(fields: Fields) -> Iterator[dict[str, Any]]:
         "output_tokens_per_s": done.inside("throughput").number("output_tokens_per_sec"),
         "total_tokens_per_s": done.inside("throughput").number("total_tokens_per_sec"),
         "wall_s": count / rate if rate else None,
-        "ttft_mean_ms": ms("time_to_first_token"),
-        "ttft_p50_ms": ms("time_to_first_token", "median"),
-        "ttft_p99_ms": ms("time_to_first_token", "p99"),
-        "tpot_mean_ms": ms("time_per_output_token"),
-        "tpot_p50_ms": ms("time_per_output_token", "median"),
-        "tpot_p99_ms": ms("time_per_output_token", "p99"),
-        "tpot_incl_ttft_mean_ms": ms("normalized_time_per_output_token"),
-        "itl_mean_ms": mean_gap,
-        "itl_p50_ms": median_gap,
-        "itl_p99_ms": ms("inter_token_latency", "p99"),
-        "e2e_mean_ms": latency * 1e3,
-        "e2e_p99_ms": ms("request_latency", "p99"),
+        **times,
+        "tpot_incl_ttft_mean_ms": ms("normalized_time_per_output_token", "mean"),
         "notes": notes(
             KIND_INFERENCE_PERF,
             f"{failed:.0f} failed" if failed else "",
@@ -424,8 +403,6 @@ def _rows_inference_perf(fields: Fields) -> Iterator[dict[str, Any]]:
         ),
     }
 
-
-# MLPerf Inference `summary_results.json`: one audited result for each entry.
 
 KIND_MLPERF = "mlperf summary"
 recognise_mlperf = by_keys("Performance_Result", "Performance_Units")
@@ -476,3 +453,13 @@ def _cards(fields: Fields) -> tuple[float | None, str]:
     if written and total is not None and float(written[1]) != total:
         return float(written[1]), f"the name says x{written[1]}, nodes times cards is {total:g}: do not divide by it"
     return total, ""
+
+
+IMPORTERS = (
+    Importer(KIND_INFERENCE_PERF, recognise_inference_perf, read_inference_perf),
+    Importer(KIND_INFERENCEX, recognise_inferencex, read_inferencex),
+    Importer(KIND_MLPERF, recognise_mlperf, read_mlperf),
+    Importer(KIND_SGLANG_BENCH, recognise_sglang_bench, read_sglang_bench),
+    Importer(KIND_VLLM_BENCH, recognise_vllm_bench, read_vllm_bench),
+    Importer("serving benchmark text block", recognise_block, read_block),
+)

@@ -1,4 +1,7 @@
-"""What an engine says of itself while it starts: the record that the log readers fill."""
+"""Read startup logs of vLLM, SGLang, TensorRT-LLM and llama.cpp, and the shipped table of them.
+
+A log becomes a `StartupLog`: settings of the launch, and the memory that the engine reports.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,11 @@ from typing import Any
 
 from glmplan.catalog.files import data_folder, read_rows
 from glmplan.errors import SpecError
-from glmplan.io.runs.importers.record import Imported, Source, by_text, notes, row_identifier
-from glmplan.units import GIB, Ratio
+from glmplan.io.runs.importers.record import Imported, Importer, Source, by_text, notes, row_identifier
+from glmplan.units import GIB, Bytes, Ratio, Tokens
 
 __all__ = [
-    "KIND_LLAMACPP_LOG",
-    "KIND_SGLANG_LOG",
-    "KIND_TRTLLM_LOG",
-    "KIND_VLLM_LOG",
+    "IMPORTERS",
     "LoggedStart",
     "StartupLog",
     "imported",
@@ -26,16 +26,12 @@ __all__ = [
     "read_sglang_log",
     "read_trtllm_log",
     "read_vllm_log",
-    "recognise_llamacpp_log",
-    "recognise_sglang_log",
-    "recognise_trtllm_log",
-    "recognise_vllm_log",
     "start_up_logs",
     "weights_of_method",
 ]
 
 
-#: How engines name a method of quantisation and how the tables name the format; None: the method says nothing of it.
+#: engine's name of a quantisation method → format; None: the name does not tell the format
 _FORMATS = {
     "modelopt_fp4": "nvfp4",
     "modelopt": "fp8",
@@ -49,56 +45,7 @@ _FORMATS = {
 
 @dataclass(slots=True)
 class StartupLog:
-    """One engine start. Bytes are those of one rank; None where the log does not say.
-
-    Parameters
-    ----------
-    engine : str
-        vllm, sglang, trtllm or llama.cpp.
-    version, model, quantization, kv_cache, attention_backend, moe_backend, speculative : str or None
-        As the log names them.
-    accelerator : str or None
-        Device name, if the log prints it.
-    tp, pp, dp, ep, dcp : int or None
-        Layout, [-]
-    weights : float or None
-        Weights in the memory of the fullest rank, [B]
-    host_weights : float or None
-        Weights left in host memory, [B]
-    kv_pool : float or None
-        Memory for the KV cache on the poorest rank, [B]
-    kv_tokens : float or None
-        Tokens the pool holds, [token]
-    cells : float or None
-        Tokens that the launch asks the cache to hold, all slots together (llama.cpp's `n_ctx`), [token]
-    graphs : float or None
-        Memory of captured graphs, [B]
-    activations : float or None
-        Peak of activations or the compute buffer, [B]
-    outside_torch, graph_estimate : float or None
-        Memory outside torch; what the engine expects graphs to take before it captures them, [B]
-    total : float or None
-        Memory of the part as the engine sees it, [B]
-    memory_utilization : float or None
-        Share of memory the engine may use, [-]
-    max_context : float or None
-        Longest request, [token]
-    max_concurrency : float or None
-        Requests of the longest length that fit, [-]
-    max_sequences : float or None
-        Requests in one batch, [-]
-    max_batched_tokens : float or None
-        Token budget of one step, [token]
-    graph_count : float or None
-        Graphs captured, [-]
-    graphs_taken : bool or None
-        Whether the launch takes its estimate of CUDA graphs from the pool, where the log says so.
-    whole_tower : bool or None
-        Whether every rank holds the whole image tower, where the log says so (vLLM's `--mm-encoder-tp-mode data`,
-        SGLang's `--mm-enable-dp-encoder`).
-    lines : dict of str to int
-        Where each of these stands.
-    """
+    """One engine start. Bytes are those of one rank; None where the log does not say."""
 
     engine: str
     version: str | None = None
@@ -114,30 +61,30 @@ class StartupLog:
     dp: int | None = None
     ep: int | None = None
     dcp: int | None = None
-    weights: float | None = None
-    host_weights: float | None = None
-    kv_pool: float | None = None
-    kv_tokens: float | None = None
-    cells: float | None = None
-    graphs: float | None = None
-    activations: float | None = None
-    outside_torch: float | None = None
-    graph_estimate: float | None = None
-    total: float | None = None
-    memory_utilization: float | None = None
-    max_context: float | None = None
-    max_concurrency: float | None = None
-    max_sequences: float | None = None
-    max_batched_tokens: float | None = None
-    graph_count: float | None = None
-    graphs_taken: bool | None = None
+    weights: Bytes | None = None  # fullest rank
+    host_weights: Bytes | None = None
+    kv_pool: Bytes | None = None  # on the rank with the smallest pool
+    kv_tokens: Tokens | None = None  # in the pool
+    cells: Tokens | None = None  # requested cache of all slots together (llama.cpp's `n_ctx`)
+    graphs: Bytes | None = None  # captured
+    activations: Bytes | None = None  # peak, or the compute buffer
+    outside_torch: Bytes | None = None
+    graph_estimate: Bytes | None = None  # of the engine before capture
+    total: Bytes | None = None  # of the accelerator as the engine sees it
+    memory_utilization: Ratio | None = None  # limit of the engine
+    max_context: Tokens | None = None
+    max_concurrency: float | None = None  # longest requests that fit
+    max_sequences: float | None = None  # requests in one batch
+    max_batched_tokens: Tokens | None = None  # of one step
+    graph_count: float | None = None  # captured
+    graphs_taken: bool | None = None  # True: the launch takes its estimate of CUDA graphs from the pool
+    #: True: every rank holds the full image tower (vLLM's `--mm-encoder-tp-mode data`, SGLang's `--mm-enable-dp-
+    #: encoder`)
     whole_tower: bool | None = None
-    lines: dict[str, int] = field(default_factory=dict)
+    lines: dict[str, int] = field(default_factory=dict)  # line of each field
 
     def put(self, name: str, value: Any, line: int, keep: str = "first") -> None:
-        """Store a value. Ranks repeat themselves, so `keep` says which counts: the first, the last, the max or the
-        min.
-        """
+        """Store a value; `keep` the first, last, max or min of those that ranks repeat."""
         old = getattr(self, name)
         if value is None:
             return
@@ -187,14 +134,12 @@ class StartupLog:
         }
 
     def found(self) -> list[str]:
-        """Return the names of what the log told."""
+        """Return the names of the fields in the log."""
         return [f.name for f in fields(self) if f.name not in ("engine", "lines") and getattr(self, f.name) is not None]
 
 
 def weights_of_method(method: str | None) -> str | None:
-    """Return the weight format behind an engine's name of a quantisation method.
-
-    Returns: The format; None where the method does not say it.
+    """Return the weight format of an engine's quantisation method, None where its name does not tell.
 
     Examples
     --------
@@ -205,18 +150,12 @@ def weights_of_method(method: str | None) -> str | None:
 
 
 def number(text: str) -> Ratio:
-    """Read a number with thousands separators.
-
-    Examples
-    --------
-    >>> number("341,504")
-    341504.0
-    """
+    """Return a number with thousands separators."""
     return float(text.replace(",", ""))
 
 
 def matches(text: str, pattern: str) -> list[tuple[int, re.Match[str]]]:
-    """Find a pattern in each line of a text, also several times in a line where the ranks' lines ran together.
+    """Return line and match of a pattern, several of a line where output of ranks ran together.
 
     Examples
     --------
@@ -228,7 +167,7 @@ def matches(text: str, pattern: str) -> list[tuple[int, re.Match[str]]]:
 
 
 def imported(source: Source, log: StartupLog) -> Imported:
-    """Wrap a log as what an importer gives back, with a problem for each main figure that is missing."""
+    """Return a log as `Imported`, with a problem for each missing main figure."""
     from glmplan.io.runs.importers.record import Problem
 
     wanted = {"weights": "the memory the weights take", "kv_tokens": "the size of the KV pool in tokens"}
@@ -241,64 +180,34 @@ def imported(source: Source, log: StartupLog) -> Imported:
     return Imported("", [row] if len(missing) < len(wanted) else [], missing, log)
 
 
-# Start-up logs of engines that ship with glmplan: what each launch was told, and what it said of its memory.
-
-
 @dataclass(frozen=True, slots=True)
 class LoggedStart:
-    """One engine start of `calibration/memory/start-up-logs.csv`.
-
-    Attributes
-    ----------
-    id, source : str
-        Name of the row; address of the log, with the commit and the file.
-    log : StartupLog
-        What the engine was told and what it said, as a reader of the log itself fills it.
-    model, weights, accelerator : str or None
-        Names of the catalogue; None where it has no such model, or the source does not name the part.
-    measured_on : str
-        Date of the log; empty where it has none.
-    multimodal : bool
-        Whether the launch served images; False where it was told not to.
-    graphs : bool
-        Whether decode steps ran from captured graphs.
-    graph_requests : float or None
-        Largest batch with a graph, as told (SGLang's ``cuda_graph_max_bs``), [-]
-    draft, outside_torch, graph_estimate, total, free : float or None
-        Weights of a draft model that the log gives apart; memory outside torch; the engine's estimate of graphs;
-        memory of the part; free before weights, [B]
-    unstated : frozenset of str
-        Settings that somebody may have set and the source does not tell, as in
-        `glmplan.prediction.deployment.Settings`;
-        what is empty in a whole log was left to the engine, for engines print what they are told.
-    not_scored : str
-        Why no prediction is held against it; empty where one is.
-    note : str
-        Anything else.
-    """
+    """One engine start of `calibration/memory/start-up-logs.csv`."""
 
     id: str
-    source: str
+    source: str  # address of the log, with commit and file
     log: StartupLog
-    model: str | None
+    model: str | None  # catalogue name, or None
     weights: str | None
-    accelerator: str | None
-    measured_on: str
-    multimodal: bool
-    graphs: bool
-    graph_requests: float | None
-    draft: float | None
-    outside_torch: float | None
-    graph_estimate: float | None
-    total: float | None
-    free: float | None
+    accelerator: str | None  # catalogue name; None: the source does not name it
+    measured_on: str  # empty: no date
+    multimodal: bool  # False: launched without images
+    graphs: bool  # True: decode steps ran from captured graphs
+    graph_requests: float | None  # largest batch with a graph, by its setting (SGLang's ``cuda_graph_max_bs``)
+    draft: Bytes | None  # separate weights of a draft model
+    outside_torch: Bytes | None
+    graph_estimate: Bytes | None
+    total: Bytes | None
+    free: Bytes | None  # before weights
+    #: `glmplan.prediction.deployment.Settings` that may have been set, but are not in the source; others are the
+    #: engine's default, because engines print their settings
     unstated: frozenset[str]
-    not_scored: str
+    not_scored: str  # reason for which no prediction is compared with it; empty: compared
     note: str
 
     @property
     def origin(self) -> str:
-        """The repository or thread: all logs of one origin have one vote together."""
+        """Return the repository or thread: all logs of one origin have one vote together."""
         return self.source.split(" ")[0]
 
 
@@ -318,10 +227,7 @@ _LAYOUT = ("tp", "pp", "dp", "ep", "dcp")
 
 
 def start_up_logs(path: str | Path | None = None) -> list[LoggedStart]:
-    """Read the start-up logs.
-
-    - `path`: A file of the same form; the one in `calibration` by default.
-    - Returns: All rows, also those that are not scored.
+    """Return all start-up logs of the shipped table or of a file of the same form.
 
     Examples
     --------
@@ -344,8 +250,8 @@ def _start(row: dict[str, str], file: Path) -> LoggedStart:
             raise SpecError("is not a number", file=file, field=f"{row['id']}, {column}", value=row[column]) from None
 
     def size(column: str) -> float | None:
-        found = number(column)
-        return None if found is None else found * GIB
+        result = number(column)
+        return None if result is None else result * GIB
 
     log = StartupLog(row["engine"], speculative=None if row["speculative"] in ("", "none") else row["speculative"])
     for column, name in _TEXT.items():
@@ -380,10 +286,8 @@ def _start(row: dict[str, str], file: Path) -> LoggedStart:
     )
 
 
-# The startup log of vLLM, V0 and V1, one or many ranks.
-
 KIND_VLLM_LOG = "vllm startup log"
-#: Arguments of the engine line and the fields they fill; the last group of the pattern is the value.
+#: arguments of the engine line and their fields; the last group of the pattern is the value
 _ARGUMENTS = {
     "tp": r"tensor_parallel_size['\"]?[=:] ?(\d+)",
     "pp": r"pipeline_parallel_size['\"]?[=:] ?(\d+)",
@@ -391,7 +295,7 @@ _ARGUMENTS = {
     "dcp": r"decode_context_parallel_size['\"]?[=:] ?(\d+)",
 }
 recognise_vllm_log = by_text(r"vLLM API server version|LLM engine \(v|GPU KV cache size:|# GPU blocks: |gpu_worker\.py")
-#: what the log says in words, and the settings that it prints; of a name that stands twice the later pattern is added
+#: settings that the log prints; of several entries for a field the later one supplements
 _WORDS = (
     ("version", r"LLM engine \(v([^)]+)\)"),
     ("version", r"API server version:? (\S+)"),
@@ -413,7 +317,7 @@ _SETTINGS = (
     ("max_sequences", r"max_num_seqs'?[=:] ?(\d+)"),
     ("max_batched_tokens", r"max_num_batched_tokens'?[=:] ?(\d+)"),
 )
-#: what the log says of memory beside weights and pool, in GiB; old versions say GB and mean the same
+#: memory besides weights and pool, in GiB; old versions print GB and mean GiB
 _SIZES = (
     ("activations", r"activation peak memory takes ([\d.]+) ?Gi?B"),
     ("activations", r"([\d.]+) GiB for peak activation"),
@@ -426,10 +330,10 @@ _SIZES = (
 
 
 def read_vllm_log(source: Source) -> Imported:
-    """Read a startup log.
+    """Read a startup log of vLLM, V0 or V1, one or many ranks.
 
-    Old versions print GiB as GB; both are binary here. Each rank prints its own line: the fullest rank's weights
-    and the poorest rank's pool count, for the pool of all ranks is as large as the smallest.
+    Old versions print GiB as GB; both are binary here. Each rank prints its own line: the weights of the fullest rank
+    and the smallest pool count, for all pools are as large as the smallest.
 
     Examples
     --------
@@ -454,7 +358,7 @@ def read_vllm_log(source: Source) -> Imported:
     for line, match in matches(text, r"Explicitly set \(([\d.]+)/[\d.]+\) GiB for KV cache"):
         log.put("kv_pool", float(match[1]) * GIB, line, "min")
     if log.quantization is None and "quantization=None" in text:
-        # not quantised: the weights are what the run computes in
+        # not quantised: the weights are in the compute precision
         for line, match in matches(text, r"dtype=torch\.(bfloat16|float16|float32)"):
             log.put("quantization", {"bfloat16": "bf16", "float16": "f16", "float32": "fp32"}[match[1]], line)
     for line, match in matches(text, r"(?:GPU|CPU) KV cache size: ([\d,]+) tokens"):
@@ -488,14 +392,12 @@ def read_vllm_log(source: Source) -> Imported:
     return imported(source, log)
 
 
-# The startup log of SGLang.
-
 KIND_SGLANG_LOG = "sglang startup log"
 recognise_sglang_log = by_text(r"server_args=ServerArgs\(|Load weight end\.|max_total_num_tokens=\d")
 
 
 def read_sglang_log(source: Source) -> Imported:
-    """Read a startup log. SGLang divides by 2^30 and prints GB: every size here is GiB.
+    """Read a startup log of SGLang, which divides by 2^30 and prints GB: every size here is GiB.
 
     With DP attention `tp_size` spans the replicas, so TP of the attention is `tp_size / dp_size`.
 
@@ -554,11 +456,9 @@ def read_sglang_log(source: Source) -> Imported:
     return imported(source, log)
 
 
-# The startup log of TensorRT-LLM: the executor of its PyTorch backend, and the C++ runtime of engines built before.
-
 KIND_TRTLLM_LOG = "trtllm startup log"
 recognise_trtllm_log = by_text(r"\[TensorRT-LLM\]|\[TRT-LLM\]")
-#: what the log says in words and the settings that it prints; the first match counts
+#: settings that the log prints; the first match counts
 _WORDS_TRTLLM_LOG = (
     ("version", r"TensorRT[- ]LLM version:? v?(\S+)"),
     ("model", r"trtllm-serve for model (\S+)"),
@@ -585,7 +485,7 @@ _SETTINGS_TRTLLM_LOG = (
     ("max_sequences", r"\bmax_batch_size[=:] ?(\d+)"),
     ("max_batched_tokens", r"\bmax_num_tokens[=:] ?(\d+)"),
 )
-#: what the trial run of the PyTorch backend and the C++ runtime print of memory, in GiB
+#: memory that the PyTorch backend's trial run and the C++ runtime print, in GiB
 _SIZES_TRTLLM_LOG = (
     ("weights", r"\bUse ([\d.]+) GB for model weights\."),
     ("activations", r"during inference \(inside torch\) in memory usage profiling: ([\d.]+) GiB"),
@@ -596,10 +496,10 @@ _SIZES_TRTLLM_LOG = (
 
 
 def read_trtllm_log(source: Source) -> Imported:
-    """Read a startup log.
+    """Read a startup log of TensorRT-LLM: the PyTorch backend, or the C++ runtime of built engines.
 
-    The PyTorch backend makes a small pool for its trial run and the true one after it: the last pool of a rank counts,
-    of several ranks the poorest. What it prints as used outside torch holds that small pool, which is taken out of it.
+    The PyTorch backend makes a small pool for its trial run and the final one after it: the last pool of a rank counts,
+    of several ranks the smallest [1]_. Its memory outside torch includes the small pool, which is subtracted.
 
     References
     ----------
@@ -641,14 +541,14 @@ def read_trtllm_log(source: Source) -> Imported:
 
 
 def _plain(name: str, said: str) -> str:
-    """A word as other logs write it: a folder of the cache names its model, an algorithm is written small."""
+    """Return a name as other logs write it: a cache folder names its model, an algorithm is in lower case."""
     if name == "model":
         return said.replace("--", "/")
     return said.lower() if name in ("quantization", "kv_cache") else said
 
 
 def _pool(text: str, log: StartupLog) -> None:
-    """The pool that is left: after the last trial run, the poorest of the ranks."""
+    """Store the pool after the last trial run, of the rank with the smallest one."""
     begin = max((n for n, _ in matches(text, r"Estimated max memory in KV cache")), default=0)
     for line, match in matches(text, r"Allocated ([\d.]+) GiB for max tokens in paged KV cache \((\d+)\)"):
         if line >= begin:
@@ -659,18 +559,16 @@ def _pool(text: str, log: StartupLog) -> None:
             log.put("kv_pool", float(match[1]) * GIB, line)
 
 
-# The startup log of llama.cpp: server, CLI and bench, old and new prefixes.
-
 KIND_LLAMACPP_LOG = "llama.cpp startup log"
 _MIB = 2.0**20
 recognise_llamacpp_log = by_text(r"llama_model_loader:|llm_load_tensors:|load_tensors:|llama_kv_cache|llama_context:")
 
 
 def read_llamacpp_log(source: Source) -> Imported:
-    """Read a startup log.
+    """Read a startup log of llama.cpp: server, CLI and bench, old and new prefixes.
 
-    Buffers are summed over the devices and divided by their number, for llama.cpp splits layers, not tensors.
-    Weights mapped on the host while devices hold others are kept apart. The pool is that of the device with the largest
+    Buffers are summed over the devices and divided by their number, for llama.cpp splits layers, not tensors. Weights
+    mapped on the host while devices hold others are counted separately. The pool is that of the device with the largest
     caches and holds the cells of the largest cache: a sliding-window model has a second, smaller one.
     """
     text, log = source.text, StartupLog("llama.cpp")
@@ -696,7 +594,7 @@ def read_llamacpp_log(source: Source) -> Imported:
         log.put("weights", sum(used.values()) / (len(used) if devices else 1), line)
         if devices and len(devices) < len(weights):
             log.put("host_weights", sum(weights.values()) - sum(devices.values()), line)
-    # newer builds first try what fits, in a pass that prints the same lines: only the last pass counts
+    # newer builds first try the fit in a pass that prints the same lines: only the last pass counts
     begin = max((n for n, _ in matches(text, r"llama_context: n_ctx +=")), default=0)
     caches = [
         (n, m)
@@ -732,7 +630,7 @@ def read_llamacpp_log(source: Source) -> Imported:
 
 
 def _fullest(text: str, begin: int) -> float:
-    """Bytes of the caches of the last pass on the device that holds most of them; 0 where no device holds any."""
+    """Return the largest cache bytes of a device in the last pass, or 0."""
     held: dict[str, float] = {}
     for line, match in matches(text, r"(\S+) (?:KV|RS) buffer size += +([\d.]+) MiB"):
         if line >= begin and not match[1].startswith(("CPU", "CUDA_Host")):
@@ -742,7 +640,15 @@ def _fullest(text: str, begin: int) -> float:
 
 def _buffers(text: str, pattern: str) -> dict[str, float]:
     """Return the last size printed for each buffer; a fitting pass prints some of them before the real one."""
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     for _, match in matches(text, pattern):
-        found[match[1]] = float(match[2]) * _MIB
-    return found
+        result[match[1]] = float(match[2]) * _MIB
+    return result
+
+
+IMPORTERS = (
+    Importer(KIND_VLLM_LOG, recognise_vllm_log, read_vllm_log),
+    Importer(KIND_SGLANG_LOG, recognise_sglang_log, read_sglang_log),
+    Importer(KIND_TRTLLM_LOG, recognise_trtllm_log, read_trtllm_log),
+    Importer(KIND_LLAMACPP_LOG, recognise_llamacpp_log, read_llamacpp_log),
+)
