@@ -1,4 +1,4 @@
-"""What may explain a difference between measured and predicted, ranked by the evidence."""
+"""Possible explanations of differences between measured and predicted metrics, ranked by evidence."""
 
 from __future__ import annotations
 
@@ -14,20 +14,12 @@ __all__ = ["Cause", "likely_causes"]
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What may explain a difference.
+    """A possible explanation."""
 
-    Parameters
-    ----------
-    weight : float
-        How well it fits the evidence, for ranking only, [-]
-    what, evidence, to_try : str
-        The cause, what speaks for it, and what would show or cure it.
-    """
-
-    weight: float
+    weight: float  # rank only
     what: str
     evidence: str
-    to_try: str
+    to_try: str  # test or remedy
 
 
 def likely_causes(
@@ -37,10 +29,11 @@ def likely_causes(
     predicted_pool: tuple[float, float, float] | None = None,
     speculative: bool = False,
 ) -> list[Cause]:
-    """Rank what may explain the differences, by evidence from server, cards, client and the shape of the differences.
+    """Return possible explanations, best first; empty without differences.
 
-    - `predicted_pool`: Predicted size of the KV pool and the ends of its interval, [token].
-    - Returns: The likeliest first; empty where everything was reproduced and nothing is odd.
+    Evidence is from server, GPUs, client and the shape of the differences over levels. `predicted_pool` is in tokens,
+    with
+    its interval.
     """
     found: list[Cause] = []
     found += _from_client(record)
@@ -170,7 +163,7 @@ def _from_cards(record: LadderRecord) -> list[Cause]:
 
 
 def _from_shape(compared: Sequence[Compared]) -> list[Cause]:
-    """Read the differences over the steps: one that is there from the start is another than one that grows."""
+    """Return explanations by level: constant and growing differences differ."""
     series = {m: [c for c in compared if c.metric == m] for m in METRICS}
     tpot, ttft = series["tpot_mean_ms"], series["ttft_mean_ms"]
     found = []

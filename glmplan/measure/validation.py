@@ -1,4 +1,4 @@
-"""From what a user typed to the steps of a ladder and to the deployment that is predicted."""
+"""Options of `glmplan validate`: ladder steps and the deployment to predict."""
 
 from __future__ import annotations
 
@@ -18,16 +18,14 @@ from glmplan.units import Ratio, Seconds, finite_number, whole_number
 
 __all__ = ["deployment_facts", "ignored_in_plan", "ladder_plan", "parse_share", "parse_users"]
 
-#: A step of an open loop holds at least so many requests, else its means say nothing.
+#: requests of an open-loop step, at least: fewer give no reliable means
 _FEWEST = 20
-#: streams that one client keeps open, and requests that are planned before a step begins [-]
+#: streams of one client, and requests planned before a step begins [-]
 _MOST_USERS, _MOST_PLANNED = 10_000, 10_000_000
 
 
 def parse_users(text: str) -> tuple[int, ...]:
-    """Read the levels of a ladder.
-
-    `text`: `1,2,4` or `1-64`, which doubles from the first to the last.
+    """Return the levels of a ladder, from `1,2,4` or doubling from `1-64`.
 
     Examples
     --------
@@ -59,12 +57,11 @@ def ladder_plan(
     longest: Seconds = 300.0,
     seed: int = 0,
 ) -> LadderPlan:
-    """Turn a traffic spec into the steps of a ladder.
+    """Return the ladder steps of a traffic spec, as understood by `simulate`.
 
-    - `traffic`: What arrives, with the same meaning as in `simulate`.
-    - `levels`: Users of a closed loop [-], rates [1/s], or speeds of a trace [-]; the spec's own level by default.
-    - `seconds`: Counted time of a closed step, or length of an open one.
-    - `requests`: Requests of a step instead of a time.
+    `levels` are users [-], rates [1/s] or trace speeds [-] (default: that of the spec); `seconds` is the counted time
+    of a
+    closed step or the length of an open one, `requests` a count instead.
     """
     lengths = Lengths(traffic.input, traffic.output, 1.0 - traffic.jitter, traffic.shared_prefix)
     if traffic.kind == "closed":
@@ -114,7 +111,7 @@ def _schedule(traffic: Traffic, seconds: float, requests: int | None, seed: int)
 
 
 def parse_share(text: str) -> Ratio:
-    """Read a share such as `20%` or `0.2`.
+    """Return a share from `20%` or `0.2`.
 
     Examples
     --------
@@ -133,11 +130,10 @@ def parse_share(text: str) -> Ratio:
 def deployment_facts(
     *, model: str | None = None, on: str | None = None, plan: Path | None = None, pairs: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Gather what names the deployment that is predicted.
+    """Return the columns that name the deployment to predict.
 
-    - `model`: A catalogue name, with its format if wished (`glm-5.1-nvfp4`).
-    - `plan`: What `glmplan fit --format json` wrote; of other JSON the first object that names `model` and
-      `accelerator`.
+    `plan` is a file of `glmplan fit --format json`; of other JSON the first object with `model` and `accelerator`
+    counts.
 
     Examples
     --------
@@ -151,7 +147,7 @@ def deployment_facts(
         from glmplan.io.models.resolve import resolve_model
 
         choice = resolve_model(model)
-        # files stay paths: what they hold is in no catalogue
+        # paths stay as they are: files are not in the catalog
         named = {"model": choice.model.name, "weights": choice.checkpoint.name}
         facts |= {"model": model} if os.path.exists(model) else named
     if on is not None:
@@ -163,9 +159,9 @@ def deployment_facts(
 
 
 def ignored_in_plan(path: Path) -> str:
-    """Name what stands beside the model in a plan and is no column of a run.
+    """Return the names beside the model in a plan that are no run columns.
 
-    Returns: The names, each with the nearest known one; empty for an answer of `glmplan fit`, all of which is known.
+    With the nearest known name each; empty for an answer of `glmplan fit`.
     """
     value = _read_plan(path)
     return "" if _of_fit(value) else ignored_columns(_with_model(value, path))

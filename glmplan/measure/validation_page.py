@@ -1,4 +1,4 @@
-"""The report of a validation: a table in text, and an HTML page with plots."""
+"""Report of a validation: text table and HTML page with plots."""
 
 from __future__ import annotations
 
@@ -17,19 +17,17 @@ from glmplan.units import QUANTILE_90, Ratio
 
 __all__ = ["compared_json", "first_outside", "html_page", "standing"]
 
-#: how a verdict looks
+#: style class of a verdict
 _LOOK = {"reproduced": "good", "in between": "middling", "different": "bad"}
 
 
 def first_outside(compared: Sequence[Compared]) -> Ratio | None:
-    """Return the lowest level at which a measured value lies outside the predicted interval."""
+    """Return the lowest level with a measured value outside its interval."""
     return min((one.level for one in compared if not one.inside), default=None)
 
 
 def standing(compared: Sequence[Compared]) -> str:
-    """Say in words how the intervals stand up to what was measured.
-
-    Returns: A line for the foot of a table.
+    """Return a line on the agreement of intervals and measurements.
 
     Examples
     --------
@@ -51,10 +49,7 @@ def standing(compared: Sequence[Compared]) -> str:
 def compared_json(
     compared: Sequence[Compared], causes: Sequence[Cause], pool: tuple[float, float, float] | None = None
 ) -> dict[str, Any]:
-    """Return a comparison as JSON-ready values.
-
-    `pool`: Predicted KV pool and its interval, [token].
-    """
+    """Return a comparison as JSON-ready values; `pool` in tokens."""
     figures = [
         {
             "level": one.level,
@@ -83,11 +78,9 @@ def compared_json(
 
 
 def html_page(record: LadderRecord, compared: Sequence[Compared], causes: Sequence[Cause], said: str = "") -> str:
-    """Return the report as one HTML page.
+    """Return the report as one self-contained HTML page.
 
-    - `compared`: Beside what was predicted; empty without a prediction.
-    - Returns: The page, whole in itself. Without the extra `png` it has its tables and says that the plots are
-      missing.
+    Without the extra `png` it has tables only and names the missing plots.
     """
     title = f"{record.endpoint.model} at {record.endpoint.url}"
     parts = [
@@ -109,7 +102,10 @@ def html_page(record: LadderRecord, compared: Sequence[Compared], causes: Sequen
 
 
 def _plots(record: LadderRecord, compared: Sequence[Compared]) -> list[str]:
-    """Drawings of the figures; the reason where they cannot be drawn: what was measured is never lost for a picture."""
+    """Return the plots, or the reason why they are missing.
+
+    A failed plot must not lose the measurements.
+    """
     try:
         check_extra("vl_convert", field="plots")
     except SpecError as error:
@@ -177,7 +173,7 @@ def _compared_table(compared: Sequence[Compared]) -> str:
         "Each figure; the difference is that of the prediction from what was measured", heads, rows, left=(1, 6)
     )
     for verdict, look in _LOOK.items():
-        # whatever else the class of the cell says
+        # keep other classes of the cell
         cell = f"' data-head='verdict'>{verdict}"
         drawn = drawn.replace(cell, f" {look}{cell}")
     return drawn

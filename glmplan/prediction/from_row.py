@@ -1,6 +1,6 @@
-"""From a row of a table of runs to a question that can be answered: a deployment and a load.
+"""Turn rows of a table of runs into cases to predict: a deployment, its memory and its load.
 
-What a row leaves open is filled with the engine's documented default, the same for prediction and for calibration.
+Values that a row leaves open take the engine's documented default, in prediction and calibration alike.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from glmplan.io.runs.settings import (
 )
 from glmplan.prediction.deployment import Deployment, Settings, deploy, offload_of, runs_sparse, spanned
 from glmplan.prediction.load import ENDLESS, Load, user_load
-from glmplan.units import GIB, Bits, Tokens
+from glmplan.units import GIB, Bits, Ratio, Tokens
 
 __all__ = [
     "STAND_IN",
@@ -64,40 +64,31 @@ __all__ = [
 ]
 
 
-# Memory of a row's deployment, kept for the many rows that share it.
-
-#: whose rule sizes the cache pool of an engine that no file describes; rows say so among what they assume
+#: engine whose rule sizes the KV pool of an undescribed engine; `RunCase.assumed` names it
 STAND_IN = "vllm"
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryAnswer:
-    """Memory of a deployment.
+    """Memory of a deployment; weights are those of the fullest accelerator.
 
-    Attributes
-    ----------
-    weights_gib : float
-        Weights on the fullest accelerator, [GiB]
-    weights_apart : tuple of float
-        Shares by which they may be smaller or larger, as `glmplan.costs.memory.pool.weights_interval`, [-]
-    pool_tokens, pool_low, pool_high : float
-        KV cache of all replicas with its 90 % interval, [token]; 0 when the weights leave no room
+    The pool is the KV cache of all replicas with its 90 % interval; 0 if the weights leave no memory.
     """
 
     weights_gib: float
-    weights_apart: tuple[float, float]
-    pool_tokens: float
-    pool_low: float
-    pool_high: float
+    weights_apart: tuple[Ratio, Ratio]  # relative bounds, see `glmplan.costs.memory.pool.weights_interval`
+    pool_tokens: Tokens
+    pool_low: Tokens
+    pool_high: Tokens
 
 
 @lru_cache(maxsize=512)
 def checkpoint_of(
     model: str, weights: str | None, bits: Bits | None, engine: str | None = None, repository: str | None = None
 ) -> Checkpoint:
-    """Checkpoint of a model by the format of its weights.
+    """Return the checkpoint of a model by its weight format.
 
-    Returns: The checkpoint; of a publisher that nobody described, what `of_repository` says.
+    An undescribed repository is estimated by `of_repository`.
     """
     spec = model_of(model)
     found = checkpoint_for(spec, weights, bits=bits, engine=engine)
@@ -107,7 +98,7 @@ def checkpoint_of(
 
 @lru_cache(maxsize=512)
 def model_of(name: str) -> ModelSpec:
-    """Read a model that is not refused."""
+    """Return a model; raise `UnknownName` if the catalog refuses it."""
     reason = refusal("models", name)
     if reason is not None:
         raise UnknownName(f"is refused: {reason}", field="model", value=name)
@@ -116,9 +107,7 @@ def model_of(name: str) -> ModelSpec:
 
 @lru_cache(maxsize=4096)
 def files_of(model: str, weights: str | None, bits: Bits | None, repository: str | None, engine: str) -> Checkpoint:
-    """Files that a row names, where the catalogue describes those of its repository; else those of its format.
-
-    Returns: The checkpoint, of which the row's speed and memory are.
+    """Return the files of the row's repository, else those of its format.
 
     Examples
     --------
@@ -133,9 +122,9 @@ def files_of(model: str, weights: str | None, bits: Bits | None, repository: str
 
 
 def run_memory(run: Run, deployment: Deployment, length: Tokens) -> MemoryAnswer | None:
-    """Memory of one server.
+    """Return the memory of one server.
 
-    Returns: None for parts whose memory is not published and for weights that stay in host memory.
+    None if the accelerator's memory is not published or weights stay in host memory.
     """
     if run.offload or deployment.accelerator.memory is None:
         return None
@@ -153,7 +142,7 @@ def run_memory(run: Run, deployment: Deployment, length: Tokens) -> MemoryAnswer
 
 
 class _Asked(NamedTuple):
-    """What rows of one deployment share, whatever its engine is told: the key under which its memory is kept."""
+    """Key of cached memory, shared by all rows of one deployment."""
 
     words: tuple[str, str | None, float | None, str | None]
     accelerator: str
@@ -163,7 +152,7 @@ class _Asked(NamedTuple):
 
 
 def _unnamed_version(engine: str, day: str | None) -> str | None:
-    """Version that a server counts as when only the day of its run is known; None is the newest."""
+    """Return the engine version implied by a run's date; None is the newest."""
     if not day or engine not in engine_names():
         return None
     return next((one.version for one in load_engine(engine).unnamed_versions if day < one.before), None)
@@ -184,13 +173,13 @@ def _memory_of(asked: _Asked, settings: MemorySettings, unstated: frozenset[str]
         weights, apart = float(held.weights[0]) / GIB, weights_interval(held, load_memory_fit())
     except GlmplanError:
         return None
-    # nobody sets a server so that it holds no request
+    # every running server holds at least one request
     return MemoryAnswer(weights, apart, value, max(low, min(length, value)), high)
 
 
 @lru_cache(maxsize=1024)
 def _ranks_of(asked: _Asked, settings: MemorySettings) -> RankMemory:
-    """Memory of the ranks, which rows of many lengths share."""
+    """Return the memory of the ranks; cached for rows of many lengths."""
     return rank_memory(
         model_of(asked.words[0]),
         files_of(*asked.words, settings.engine),
@@ -202,13 +191,10 @@ def _ranks_of(asked: _Asked, settings: MemorySettings) -> RankMemory:
     )
 
 
-# What the engine of a row was told: by the row itself, else by the script of its campaign.
-
-
 def settings_of_row(run: Run, campaign: CampaignSettings, dp: int, experts: str) -> Settings:
-    """What the engine of a row was told; the rest is open unless the campaign's files tell.
+    """Return the launch settings stated by the row, else by its campaign.
 
-    `experts`: What the table calls the kernels of the experts.
+    `experts` is the table's name for the expert kernels.
     """
     limit = campaign.running_limit
     told = {
@@ -216,7 +202,7 @@ def settings_of_row(run: Run, campaign: CampaignSettings, dp: int, experts: str)
         "max_num_seqs": run.max_num_seqs or (-(-limit // dp) if limit else None),
         "max_num_batched_tokens": run.max_num_batched_tokens or campaign.budget,
     }
-    # what scripts of a campaign leave open is played in each way in which they set it, see `alternatives_of`
+    # settings that a campaign's scripts leave open are tried as in its other scripts, see `alternatives_of`
     written = campaign.source or campaign.launched
     open_ = frozenset() if written else frozenset(name for name, one in told.items() if one is None)
     return Settings(
@@ -231,22 +217,22 @@ def settings_of_row(run: Run, campaign: CampaignSettings, dp: int, experts: str)
 
 
 def _attention(run: Run) -> str:
-    """Attention backend, with the image behind it where that is not the engine's own."""
+    """Return the attention backend, and the image if it is a foreign one."""
     backend, version = run.attention_backend or "", run.engine_version or ""
     others = "/" in version and not version.startswith(own_images())
     return f"{backend}{IMAGE}{version}" if backend and others else backend
 
 
 def said_by_script(campaign: CampaignSettings) -> frozenset[str]:
-    """Settings that a script decides, if only by leaving them to the engine.
+    """Return the settings that a script decides, also by keeping the default.
 
-    Returns: Some of `glmplan.io.runs.settings.SETTINGS`; empty where no script is known.
+    A subset of `glmplan.io.runs.settings.SETTINGS`; empty if no script is known.
     """
     return frozenset(SETTINGS) - set(campaign.open) if campaign.launched else frozenset()
 
 
 def contradicted_by(run: Run, campaign: CampaignSettings) -> tuple[str, ...]:
-    """Settings that a row and the script of its day both name, and not alike."""
+    """Return the settings for which the row and the script of its day differ."""
     stated = {"kv": run.kv_cache if run.kv_cache in KV_FORMATS else None, "running_limit": run.running_limit,
               "fraction": run.memory_fraction, "budget": run.max_num_batched_tokens, "graphs": run.graphs}  # fmt: skip
     written = {name: getattr(campaign, name) for name in stated} if campaign.launched else {}
@@ -255,51 +241,31 @@ def contradicted_by(run: Run, campaign: CampaignSettings) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A deployment under a load, with what had to be assumed.
-
-    Attributes
-    ----------
-    run : Run
-        The row.
-    deployment : Deployment
-        What serves.
-    load : Load
-        What is asked of it.
-    assumed : tuple of str
-        What the row did not say.
-    campaign : CampaignSettings
-        What the campaign set on its servers.
-    speculation : Speculation
-        How it drafted, as the row or else the campaign's files say.
-    run_both_ways : bool
-        The campaign ran this with and without drafting, and nothing tells which of them the row is.
-    contradicted : tuple of str
-        Settings that the row states otherwise than the script of its day; the row is believed.
-    asked : Asked or None
-        What the campaign's settings were looked up by.
-    """
+    """A deployment under a load, with the assumptions made."""
 
     run: Run
     deployment: Deployment
     load: Load
     assumed: tuple[str, ...]
-    campaign: CampaignSettings = CampaignSettings()
-    speculation: Speculation = Speculation()
-    run_both_ways: bool = False
-    contradicted: tuple[str, ...] = ()
-    asked: Asked | None = None
+    campaign: CampaignSettings = CampaignSettings()  # settings that the campaign's files give its servers
+    speculation: Speculation = Speculation()  # as stated by the row, else by the campaign's files
+    run_both_ways: bool = (
+        False  # the campaign ran it with and without speculative decoding; the row does not tell which
+    )
+    contradicted: tuple[str, ...] = ()  # settings for which row and script differ; the row is used
+    asked: Asked | None = None  # key of the campaign's settings
 
 
 def question_of(run: Run) -> Question:
-    """Turn a row into a question."""
+    """Return the case of a row."""
     return _question(run)
 
 
 def alternatives_of(question: Question) -> tuple[Question, ...]:
-    """The same row in each way in which it may have been launched, where that is not known.
+    """Return the case under every other launch that fits the row.
 
-    Returns: With what its campaign set elsewhere where no script says it of this server, and with drafting where it
-      was run both ways; empty where scripts say everything that they would, or no campaign with known scripts ran it.
+    Covers other settings of the campaign that no script fixes for this server, and speculative decoding if the campaign
+    ran it both ways. Empty if scripts decide everything or the campaign is unknown.
 
     Examples
     --------
@@ -398,13 +364,13 @@ def _question(run: Run, settings: CampaignSettings | None = None) -> Question:
     return Question(run, one, load, tuple(assumed), campaign, speculation, both, contradicted, asked)
 
 
-#: protocol of rows that say nothing but that whole requests were served: plans are asked of the same load, and what one
-#: unnamed campaign differed by says nothing of the next
+#: protocol of rows without a campaign: plans are predicted for the same load, and the deviation of one unnamed campaign
+#: does not carry over to the next
 _NO_CAMPAIGN = "closed-loop"
 
 
 def _expert_kernels(run: Run, engine: str, model: ModelSpec, tokens: float) -> str:
-    """First word of what a table calls the experts' kernels, with the path they take for so many tokens a request."""
+    """Return the table's expert backend and its path for the routed tokens."""
     word = (run.moe_backend or "").lower().split(" ")[0]
     if word in {"", "default"}:
         return ""
@@ -413,7 +379,7 @@ def _expert_kernels(run: Run, engine: str, model: ModelSpec, tokens: float) -> s
     return f"{word} {path}".strip()
 
 
-#: how tables say that the one-shot all-reduce ran over PCIe, and that it did not
+#: notes in tables that the one-shot all-reduce ran over PCIe, or did not
 _ONE_SHOT = re.compile(r"custom AR|oneshot", re.IGNORECASE)
 _NO_ONE_SHOT = re.compile(
     r"custom AR (?:disabled|off|unsupported)|no oneshot|oneshot off|allreduce=NCCL", re.IGNORECASE
@@ -421,18 +387,18 @@ _NO_ONE_SHOT = re.compile(
 
 
 def _links(run: Run, host: Host, *, tp: int = 1, pp: int = 1, dp: int = 1, dcp: int = 1) -> LayoutLinks:
-    """The links of a run, with the all-reduce that the table says ran there."""
+    """Return the links of a run, with the all-reduce noted in the table."""
     said = f"{run.host or ''} {run.notes}"
     on = _ONE_SHOT.search(said) is not None and _NO_ONE_SHOT.search(said) is None
     return links_of_layout(host, tp=tp, pp=pp, dp=dp, dcp=dcp, one_shot=on)
 
 
-#: requests of mean length that the cache of a server must hold for the model to fit [-]
+#: mean-length requests that the KV pool must hold for the model to count as fitting [-]
 _ROOM = 32.0
 
 
 def _one_server(run: Run, whole: Deployment, host: Host, campaign: CampaignSettings, assumed: list[str]) -> Deployment:
-    """One of the independent servers that a campaign divided the accelerators into."""
+    """Return one of the independent servers that share the accelerators."""
 
     def server(tp: int, pp: int = 1, dp: int = 1, ep: int = 1) -> Deployment:
         return whole.with_layout(_links(run, host, tp=tp, pp=pp, dp=dp), tp=tp, pp=pp, dp=dp, ep=ep)
@@ -471,21 +437,18 @@ def _layout(run: Run, assumed: list[str]) -> tuple[int, int, int, int, int, int]
         tp //= dp
     ep = run.ep or 1
     if run.ep is not None and ep > tp * dp:
-        # some tables give the attention layout of one rank only; experts then span what accelerators there are
+        # some tables give the attention layout of one rank only; experts then span all accelerators
         dp = max(dp, ep // tp)
     return tp, pp, dp, min(ep, tp * dp), dcp, tp * pp * dp
 
 
 def request_tokens(load: Load) -> Tokens:
-    """Tokens that a request of a load holds at its end, with what is in the cache before its prompt."""
+    """Return the tokens of a finished request, cached context included."""
     return load.input_tokens + load.output_tokens + load.context
 
 
 def memory_of(question: Question) -> MemoryAnswer | None:
-    """Memory of a question's deployment.
-
-    Returns: None for parts whose memory is not published and for weights that stay in host memory.
-    """
+    """Return the memory of all replicas of a case, see `run_memory`."""
     load = question.load
     found = run_memory(question.run, question.deployment, request_tokens(load))
     if found is None or load.replicas == 1:
@@ -495,14 +458,17 @@ def memory_of(question: Question) -> MemoryAnswer | None:
 
 
 def _counted(length: float | None, run: Run, campaign: CampaignSettings) -> float | None:
-    """Tokens of a length that a row states, which may be a label."""
+    """Return the tokens of a stated length; some tables state a label instead."""
     if not length or not run.context_is_label:
         return length
     return campaign.label_share * length + campaign.label_frame
 
 
 def _context_before(depth: float, phase: str, inputs: float) -> float:
-    """Tokens in the cache before the prompt; of a decode row the prompt itself is the depth that the table names."""
+    """Return the tokens cached before the prompt.
+
+    0 if a decode row repeats its prompt as its context depth.
+    """
     return 0.0 if phase == "decode" and depth == inputs else depth
 
 
@@ -522,7 +488,7 @@ def _load(
     if concurrency is not None:
         concurrency /= replicas
     elif queued:
-        concurrency = float(limit)  # all prompts are there from the start
+        concurrency = float(limit)  # all prompts are queued at the start
     else:
         offline = run.protocol.startswith(("mlperf", "trtllm-bench")) or run.request_rate_per_s
         concurrency = float(min(limit, 1024)) if offline else 1.0
@@ -541,11 +507,11 @@ def _load(
     outputs = min(outputs, campaign.output_limit)
     requests = (run.num_requests or 0) // replicas or round(concurrency * (campaign.requests_per_user or 0))
     pool = ENDLESS
-    # of a whole run, the prompt is one context in the cache only where it was there before
+    # in a serving run the shared prompt is one cached context only if it was cached before
     one_prompt = run.shared_prompt and (phase == "decode" or (phase == "serving" and run.prefix_cached))
     if phase == "serving":
         memory = run_memory(run, deployment, inputs + outputs)
-        # a table says that it ran: where two requests do not seem to fit, the estimate of the pool is what is wrong
+        # the run did work: if two requests do not seem to fit, the pool estimate is wrong
         if memory is not None and memory.pool_tokens > 2.0 * (inputs + outputs):
             pool = memory.pool_tokens - (inputs if one_prompt else 0.0)
     return user_load(
@@ -583,14 +549,17 @@ def _load(
 
 
 def _packing(deployment: Deployment, campaign: CampaignSettings) -> EngineDefaults:
-    """How the engine packs steps, as the campaign set it."""
+    """Return the scheduler settings, as set by the campaign."""
     stated = {name: getattr(campaign, name) for name in ("reserve", "whole_prompts", "prefill_first")}
     packing = replace(deployment.defaults, **{name: one for name, one in stated.items() if one is not None})
     return replace(packing, budget=campaign.budget or packing.budget)
 
 
 def _bunched(run: Run, deployment: Deployment, tokens: float, budget: int) -> float:
-    """How unevenly a burst fills the stages of a pipeline: what one step admits stays one micro-batch to the end."""
+    """Return the imbalance of pipeline micro-batches for a burst.
+
+    The requests admitted in one step stay one micro-batch to the end.
+    """
     if run.protocol != "burst" or deployment.pp == 1:
         return 1.0
     result: float = deployment.pp / min(deployment.pp, max(np.ceil(tokens / budget), 1.0))
@@ -601,15 +570,10 @@ def _bunched(run: Run, deployment: Deployment, tokens: float, budget: int) -> fl
 _BURST_PROMPT = 128.0
 
 
-# Which rows of a table of runs say nothing of the speed of a step, and why.
-
-
 def why_unknown(question: Question, *, by_clock: bool = False) -> str:
-    """Why a row says nothing of the speed of a step: the fit refuses it, a prediction says so.
+    """Return the reason why a row is not used for fits; empty if it is usable.
 
-    - `by_clock`: Whether its requests are played as they arrive, so that nobody asks how many are in flight.
-    - Returns: The reason; empty where lengths and requests in flight are known, one server can hold what it is said
-      to serve, and the command serves the model that is named.
+    With `by_clock` arrivals are simulated, so that an unknown concurrency is no reason.
 
     Examples
     --------
@@ -620,7 +584,7 @@ def why_unknown(question: Question, *, by_clock: bool = False) -> str:
     """
     run = question.run
     guessed = any(text.endswith("in flight") for text in question.assumed)
-    # an open load is played with a clock, not as kinds of step
+    # open-loop requests are simulated by arrival time, not as a histogram of steps
     by_rate = run.request_rate_per_s and run.request_rate_per_s < np.inf
     by_rate = by_rate and run.concurrency is None and "concurrency_effective" not in run.observed
     if question.load.phase == "serving" and (guessed or by_rate) and not by_clock:
@@ -635,25 +599,25 @@ def why_unknown(question: Question, *, by_clock: bool = False) -> str:
     if too_large := _weights_too_large(question):
         return too_large
     burst = run.request_rate_per_s == np.inf and run.concurrency is None
-    # a crowd drains by its longest answers, of which a table gives the mean only
+    # the last requests of a burst are the longest ones, but a table gives only the mean length
     varied = question.load.shortest < _ALIKE * question.load.longest
     return "conversations sent all at once, of lengths that are not stated" if burst and varied else ""
 
 
 def _weights_too_large(question: Question) -> str:
-    """Why the weights cannot have been where the row says; empty if they can, or if a part's memory is not known."""
+    """Return the reason why the weights cannot fit; empty if they can."""
     part, memory = question.deployment.accelerator, memory_of(question)
     if memory is None or part.memory is None or memory.weights_gib * GIB <= part.memory:
         return ""
     return f"weights do not fit: {memory.weights_gib:.0f} GiB on a {part.name} of {part.memory / GIB:.0f} GiB"
 
 
-#: the model in the command of a server
+#: model in a server command
 _SERVED = re.compile(r"(?:(?:vllm|sglang) serve|--model(?:-path)?)[ =]+[\w.-]+/([\w.-]+)")
 
 
 def _other_model(run: Run, model: ModelSpec) -> str:
-    """Name of the model that the command in a row's notes serves, if it is known and of other shapes than the row's."""
+    """Return the model served by the noted command if its shape differs."""
     said = _SERVED.search(run.notes)
     if said is None:
         return ""
@@ -661,14 +625,14 @@ def _other_model(run: Run, model: ModelSpec) -> str:
         served = model_of(said[1].lower())
     except GlmplanError:
         return ""
-    # releases that differ in their weights only (Qwen3-235B-A22B and its 2507) are one to an engine
+    # releases that differ in weights only (Qwen3-235B-A22B and its 2507) are the same to an engine
     alike = all(getattr(served, name) == getattr(model, name) for name in _SHAPE)
     return "" if alike else served.name
 
 
-#: what makes the work of a step
+#: fields that decide the work of a step
 _SHAPE = ("hidden", "vocabulary", "layer_names", "layers")
-#: a tensor-parallel group of more is a rack that a table lists as one (GB200 NVL72 rows of InferenceX) [-]
+#: a larger tensor-parallel group is a whole rack listed as one (GB200 NVL72 rows of InferenceX) [-]
 _WIDEST_GROUP = 16
-#: lengths differ less than this where a table's mean says enough of them [-]
+#: above this ratio of shortest to longest request the mean length is sufficient [-]
 _ALIKE = 0.5

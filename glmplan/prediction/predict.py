@@ -1,4 +1,4 @@
-"""Predictions with their intervals: what a deployment does under a load, and what that rests on."""
+"""Predictions with their intervals and evidence: metrics of a deployment under a load."""
 
 from __future__ import annotations
 
@@ -44,21 +44,20 @@ __all__ = [
     "wake_seconds",
 ]
 
-#: points computed at once: columns of more leave the cache of the processor, and arrays beyond 128 KiB are taken from
-#: the system anew each time [-]
+#: points computed at once: larger columns leave the processor's cache, and arrays above 128 KiB are allocated anew [-]
 _AT_ONCE = 2_048
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A predicted figure with its 90 % interval.
+    """Hold a predicted metric with its 90 % interval.
 
     Attributes
     ----------
     value, low, high : float
         In base units: [s] or [token/s]
     best : float or None
-        What the part allows at best: no end of an interval beats it; None where no bound is known.
+        Physical limit of the accelerator, which no bound exceeds; None if unknown.
     """
 
     value: float
@@ -67,15 +66,14 @@ class Figure:
     best: float | None = field(default=None, repr=False, compare=False)
 
     def scaled(self, factor: Ratio) -> Figure:
-        """The figure in other units."""
+        """Return the metric in other units."""
         best = None if self.best is None else self.best * factor
         return Figure(self.value * factor, self.low * factor, self.high * factor, best)
 
     def stretched(self, factor: Ratio) -> Figure:
-        """The figure with a wider interval.
+        """Return the metric with its log interval widened by a factor.
 
-        - `factor`: On the logarithms of both ends over the value.
-        - Returns: The same value; no end beats what the part allows at best.
+        No bound exceeds the physical limit.
 
         Examples
         --------
@@ -88,11 +86,11 @@ class Figure:
         return replace(self, low=low, high=high).reaching(())
 
     def reaching(self, others: Iterable[float]) -> Figure:
-        """The figure with an interval for what it would be if something that is not known were otherwise.
+        """Return the metric with an interval that covers alternative values.
 
-        - `others`: What it would be, [unit of the figure].
-        - Returns: The same value; each end is as far off as the old one and the farthest of the others together,
-          which err independently.
+        Alternatives result from unknown conditions. Each new bound adds the old distance and the farthest alternative
+        as
+        independent errors (root of the squares).
 
         Examples
         --------
@@ -113,7 +111,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Prediction:
-    """What a deployment does under a load.
+    """Hold the predicted metrics of a deployment under a load.
 
     Attributes
     ----------
@@ -121,19 +119,19 @@ class Prediction:
         ``ttft``, ``ttft_p50``, ``tpot``, ``itl_p50`` [s]; ``output_rate``, ``user_rate``, ``total_rate``,
         ``prefill_rate`` [token/s].
     shares : dict of str to float
-        Share of the decode step by component, as `glmplan.costs.step.model.StepModel.components` names them, [-]
+        Step-time breakdown of decoding by component, see `glmplan.costs.step.model.StepModel.components`, [-]
     running : float
-        Largest number of requests that run at once, [-]
+        Largest number of running requests, [-]
     knowledge : str
-        What was measured of it, one of `glmplan.prediction.effects.KNOWN_AS`.
+        Evidence level, a key of `glmplan.prediction.effects.KNOWN_AS`.
     basis : str
-        The same in words.
+        The same as text.
     out_of_domain : str
-        What lies outside of what was measured; empty if nothing.
+        Extrapolated conditions; empty if none.
     first_later : float
-        How many times later the first token comes than its steps alone say: prompts that meet others wait longer, [-]
+        Factor on TTFT for queueing behind other prompts, [-]
     first_scale : float
-        Logarithm of the same where prompts always meet others, [-]
+        Logarithm of this factor at full queueing, [-]
     """
 
     figures: dict[str, Figure]
@@ -146,7 +144,7 @@ class Prediction:
     first_scale: float = 0.0
 
     def to_frame(self) -> pd.DataFrame:
-        """One row for each figure, in the unit that its column in a table of runs has, with its 90 % interval."""
+        """Return one row per metric with its 90 % interval, in table units."""
         return frame_of(self._rows())
 
     def _rows(self) -> list[dict[str, object]]:
@@ -174,13 +172,12 @@ class Prediction:
 def step_seconds(
     deployment: Deployment, *, effects: Effects | None = None, factor: Ratio = 1.0, busy_ranks: Ratio = math.inf
 ) -> Callable[..., np.ndarray]:
-    """The step time of a deployment as a function of what a step holds.
+    """Return a function from the contents of steps to their time.
 
-    - `factor`: Multiplies all times; a draw from the prediction's interval.
-    - `busy_ranks`: Data-parallel ranks that have requests; all by default.
-    - Returns: Keyword arguments `decode_requests`, `decode_context`, `prefill_tokens`, `prefill_context`, each an
-      (n,) array as in `glmplan.costs.points.StepPoints`; returns an (n,) array, [s]. A `ShortSteps` where steps of
-      few tokens hide something.
+    `factor` multiplies all times (a sample of the prediction interval); `busy_ranks` are the data-parallel ranks with
+    requests. Arguments of the function are `decode_requests`, `decode_context`, `prefill_tokens` and `prefill_context`,
+    (n,) arrays as in `glmplan.costs.points.StepPoints`; the result is (n,) [s]. It is a `ShortSteps` where short steps
+    overlap work.
     """
     model = step_model_of(deployment, effects=effects)
     found, hiding = _timed(model, factor, busy_ranks), without_hiding(model)
@@ -191,7 +188,7 @@ def step_seconds(
 
 
 def _timed(model: StepModel, factor: float, busy_ranks: float) -> Callable[..., np.ndarray]:
-    """Times of a model as a function of four arrays by name."""
+    """Return the times of a model as a function of four arrays by name."""
 
     def seconds(
         *,
@@ -210,7 +207,7 @@ def _timed(model: StepModel, factor: float, busy_ranks: float) -> Callable[..., 
 
 
 def front_end_seconds(deployment: Deployment, prompt_tokens: Tokens, *, effects: Effects | None = None) -> Seconds:
-    """Time of the front end before a request can be scheduled."""
+    """Return the front-end latency before a request can be scheduled."""
     nothing, one = np.zeros(1), np.ones(1)
     front = FrontPoints(one, one * prompt_tokens, prompt_tokens)
     model = step_model_of(deployment, effects=effects)
@@ -218,13 +215,13 @@ def front_end_seconds(deployment: Deployment, prompt_tokens: Tokens, *, effects:
 
 
 def wake_seconds(deployment: Deployment, *, effects: Effects | None = None) -> Seconds:
-    """What a request waits longer for that finds nobody there.
+    """Return the extra TTFT of a request that arrives at an idle engine.
 
-    Returns: 0 of machines of which it was never told apart.
+    0 for machines where it was not separated.
 
     Notes
     -----
-    Launches that no step under way hides, clocks that have fallen, processes that sleep.
+    Launches that no running step hides, lowered clocks, sleeping processes.
     """
     nothing = np.zeros(1)
     front = FrontPoints(nothing, nothing, wakes=np.ones(1))
@@ -235,7 +232,7 @@ def wake_seconds(deployment: Deployment, *, effects: Effects | None = None) -> S
 def predict(
     deployment: Deployment, load: Load, *, effects: Effects | None = None, measured_on: str | None = None
 ) -> Prediction:
-    """Predict one deployment under one load.
+    """Return the prediction of one deployment under one load.
 
     Parameters
     ----------
@@ -251,7 +248,7 @@ def predict(
     Returns
     -------
     Prediction
-        Figures with intervals.
+        Metrics with intervals.
     """
     return predict_many([(deployment, load, measured_on)], effects=effects)[0]
 
@@ -259,10 +256,11 @@ def predict(
 def predict_many(
     cases: Sequence[tuple[Deployment, Load, str | None]], *, effects: Effects | None = None
 ) -> list[Prediction]:
-    """Predict many deployments; those alike in structure are computed together.
+    """Return the predictions of many cases, in their order.
 
-    Returns: In the order of the cases. Where prompts cannot be timed, only what decoding decides. A load whose users
-      do not divide evenly over its replicas is the sum of whole ones.
+    Deployments of one structure are computed together. If prompts cannot be timed, only decode metrics are given. A
+    load
+    whose users do not divide evenly over its replicas is the sum of whole ones.
     """
     split = [whole_loads(load) for _, load, _ in cases]
     if len(cases) == sum(len(loads) for loads in split):
@@ -273,7 +271,7 @@ def predict_many(
 
 
 def _of_all(loads: tuple[Load, ...], parts: list[Prediction]) -> Prediction:
-    """Add up the predictions of replicas with different numbers of users, the fullest first."""
+    """Return the sum over unequal replicas, the fullest first."""
     if len(parts) == 1:
         return parts[0]
     first, place = parts[0], np.zeros(len(parts), dtype=np.int64)
@@ -291,7 +289,7 @@ def _of_all(loads: tuple[Load, ...], parts: list[Prediction]) -> Prediction:
             if all(getattr(one.figures[name], end) is not None for one in parts)
         }
         rates = {name: one for name, one in columns.items() if name in TOGETHER}
-        # the rate of one user is the inverse of a time per token, of which the mean is taken
+        # the rate of one user is the inverse of the mean time per token
         times = {name: 1.0 / one if name == "user_rate" else one for name, one in columns.items() if name not in rates}
         sums = {name: float(one[0]) for name, one in added(place, rates, times, requests).items()}
         ends[end] = {name: 1.0 / one if name == "user_rate" else one for name, one in sums.items()}
@@ -305,7 +303,7 @@ def _of_all(loads: tuple[Load, ...], parts: list[Prediction]) -> Prediction:
 
 
 def _predict_whole(cases: Sequence[tuple[Deployment, Load, str | None]], effects: Effects | None) -> list[Prediction]:
-    """Predict loads of which every replica has the same."""
+    """Return predictions of loads that are equal on all replicas."""
     found: list[Prediction | None] = [None] * len(cases)
     together = [place for place, (d, _, _) in enumerate(cases) if runs_on_accelerators(d)]
     for place, prediction in zip(together, _on_accelerators([cases[n] for n in together], effects), strict=True):
@@ -347,7 +345,7 @@ def _on_accelerators(cases: list[tuple[Deployment, Load, str | None]], effects: 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Learnt:
-    """What a fit says of a deployment, whatever its load."""
+    """Fitted values of a deployment, independent of the load."""
 
     keys: tuple[str, ...]
     levels: tuple[bool, ...]
@@ -356,7 +354,7 @@ class _Learnt:
 
 
 def _learnt(cases: list[tuple[Deployment, str | None]], fit: Effects) -> list[_Learnt]:
-    """What a fit says of deployments; of one that is asked for with many loads once."""
+    """Return the fitted values of deployments; repeated ones once."""
     found: dict[tuple[int, str | None], _Learnt] = {}
     for deployment, measured_on in cases:
         if (id(deployment), measured_on) not in found:
@@ -372,10 +370,9 @@ def _learnt_of(deployment: Deployment, fit: Effects, measured_on: str | None) ->
 
 
 def predict_steps(model: StepModel, load: Load, known: Known) -> Prediction:
-    """Predict a load on any model of a step time.
+    """Return the prediction of a load on any step model.
 
-    - `known`: What is known of it, and so how wide the intervals are.
-    - Returns: Figures with intervals; of a model that cannot time prompts, those of decoding alone.
+    Decode metrics only, if the model cannot time prompts.
     """
     if not model.times_prompts and load.phase == "serving":
         load = load.decoding()
@@ -395,7 +392,7 @@ def _front(seen: Observables, load: Load) -> FrontPoints:
 
 
 def _only(seen: Observables, kept: np.ndarray) -> Observables:
-    """Some kinds of step, with the figures that need no others."""
+    """Return some kinds of step, with the metrics that need no others."""
     figures = {
         name: replace(one, weights=one.weights[kept])
         for name, one in seen.figures.items()
@@ -414,13 +411,13 @@ def _prediction(
     known: Known,
     least: np.ndarray | None = None,
 ) -> Prediction:
-    """The figures of steps; `least` is the time that each takes at least, which no end of an interval beats [s]"""
+    """Return the metrics of steps; `least` is their lower bound [s]"""
     seconds = step.seconds
     figures = {}
     waiting = load.waiting
     later = math.exp(waiting * known.ttft_scale)
     for name, figure in seen.figures.items():
-        # by Little's law answers of one token come at the rate of users over TTFT, as uncertain as that
+        # Little's law: answers of one token complete at users / TTFT, and are as uncertain
         kind = "ttft" if load.phase == "serving" and "tpot" not in seen.figures else INTERVAL_KINDS[name]
         low, high = known.ends[kind]
         total = float(figure.weights @ seconds) * math.exp(known.shifts.get(kind, 0.0))
@@ -428,7 +425,7 @@ def _prediction(
             total *= later
         if total <= 0:
             continue
-        # how long prompts wait for each other is a model and no bound
+        # the waiting time of prompts is a model and has no physical limit
         bounded = least is not None and (not name.startswith("ttft") or waiting == 0.0)
         bound = float(figure.weights @ least) if bounded and least is not None else 0.0
         fast, slow = (max(total * math.exp(end), bound) for end in (low, high))

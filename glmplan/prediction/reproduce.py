@@ -1,4 +1,7 @@
-"""Is a measured run what is predicted, and which conditions could explain the difference."""
+"""Comparison of a measured run with its prediction, and conditions that could explain the difference.
+
+One sign convention for all errors and one rule for the verdict.
+"""
 
 from __future__ import annotations
 
@@ -34,16 +37,12 @@ __all__ = [
 ]
 
 
-# Measured beside predicted: one sign for every error, and one rule for what is reproduced.
-
-#: errors up to which a figure is reproduced, and beyond which it is different, [-]
+#: error up to which a metric is reproduced, and above which it is different [-]
 REPRODUCED, DIFFERENT = 0.10, 0.20
 
 
 def relative_error(predicted: ArrayLike, measured: ArrayLike) -> np.ndarray:
-    """Error of predictions: positive where the prediction is too high, be it a time or a rate.
-
-    `predicted`, `measured`: Any shapes that broadcast, [any one unit].
+    """Return predicted / measured - 1, for times and rates.
 
     Examples
     --------
@@ -55,9 +54,9 @@ def relative_error(predicted: ArrayLike, measured: ArrayLike) -> np.ndarray:
 
 
 def verdict_of(error: Ratio) -> str:
-    """Say what an error means.
+    """Return the verdict on an error.
 
-    Returns: ``reproduced`` up to 10 % to either side, ``different`` beyond 20 %, ``in between`` otherwise.
+    ``reproduced`` up to 10 %, ``different`` above 20 %, ``in between`` otherwise.
 
     Examples
     --------
@@ -69,92 +68,52 @@ def verdict_of(error: Ratio) -> str:
     return "different" if abs(error) > DIFFERENT else "in between"
 
 
-#: figures agree no better than this between repetitions of a run, in logarithms [-]
+#: log deviation between repetitions of a run, at least [-]
 _LEAST_DEVIATION = 0.05
-#: Student's degrees of freedom: a figure that is far off under every condition decides nothing
+#: Student's degrees of freedom: a metric that is far off under every condition decides nothing
 _FREEDOM = 4.0
-#: what a condition must gain to be named: a fifth likelier than without it [-]
+#: log-likelihood gain of a named condition, at least: a fifth more likely [-]
 _LEAST_GAIN = float(np.log(1.2))
-#: multiprocessors of a part that does not say how many it has: those of an H100 SXM [-]
+#: multiprocessors of accelerators that do not state them: H100 SXM [-]
 _PROCESSORS = 132.0
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One figure of a run.
-
-    Attributes
-    ----------
-    column : str
-        Its column.
-    measured : float
-        In the unit of the column.
-    predicted : Figure
-        In the unit of the column.
-    verdict : str
-        ``reproduced``, ``in between`` or ``different``.
-    """
+    """One metric of a run; values in the unit of its column."""
 
     column: str
     measured: float
     predicted: Figure
-    verdict: str
+    verdict: str  # reproduced, in between or different
 
     @property
     def difference(self) -> float:
-        """Predicted over measured, less one, [-]"""
+        """Return predicted / measured - 1 [-]"""
         return float(relative_error(self.predicted.value, self.measured))
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A condition that could explain a difference.
-
-    Attributes
-    ----------
-    name, what : str
-        The condition and what it means.
-    gain : float
-        Logarithm of how much likelier it makes the figures, [-]
-    figures : dict of str to float
-        Column → prediction under it, in the unit of the column.
-    check : str
-        How to find out.
-    """
+    """A condition that could explain a difference."""
 
     name: str
-    what: str
-    gain: float
-    figures: dict[str, float]
-    check: str
+    what: str  # its meaning
+    gain: float  # of log likelihood
+    figures: dict[str, float]  # column → prediction under it
+    check: str  # how to find out
 
 
 @dataclass(frozen=True, slots=True)
 class Reproduction:
-    """A run beside its prediction.
-
-    Attributes
-    ----------
-    run : Run
-        The run.
-    compared : tuple of Compared
-        Its figures.
-    verdict : str
-        The worst of them; of TPOT and throughput where there are any.
-    explanations : tuple of Explanation
-        Best first; none when every figure is reproduced.
-    basis : str
-        What the prediction rests on.
-    assumed : tuple of str
-        What the run does not say.
-    """
+    """A run compared with its prediction."""
 
     run: Run
     compared: tuple[Compared, ...]
-    verdict: str
-    explanations: tuple[Explanation, ...]
-    basis: str
-    assumed: tuple[str, ...]
+    verdict: str  # the worst metric; TPOT and throughput only, if measured
+    explanations: tuple[Explanation, ...]  # best first; none if all is reproduced
+    basis: str  # evidence
+    assumed: tuple[str, ...]  # not stated by the run
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,13 +127,13 @@ class _Condition:
 
 
 def reproduce(run: Run) -> Reproduction:
-    """Compare a run with its prediction and rank what could explain the difference.
+    """Return a run's comparison and the ranked possible explanations.
 
     Notes
     -----
-    Each condition changes the deployment, the load or one parameter, and the run is predicted again. Its evidence is
-    the gain in the likelihood of all figures together, Student's t with the width of the interval. What the run states
-    is not questioned. Not modelled: several conditions at once; conditions of machines not answered kernel by kernel.
+    Each condition changes the deployment, the load or one parameter, and the run is predicted again. Its score is the
+    gain in log likelihood of all metrics: Student's t with the width of the interval. Stated conditions are not
+    questioned. Not modelled: several conditions at once; machines not predicted kernel by kernel.
     """
     if run.unusable:
         raise SpecError(f"cannot be compared: {run.unusable}", field=run.id)
@@ -206,7 +165,7 @@ def reproduce(run: Run) -> Reproduction:
 
 
 def _surprise(compared: list[Compared], predicted: dict[str, float]) -> float:
-    """Minus the logarithm of the likelihood of the figures, up to a constant."""
+    """Return minus the log likelihood of the metrics, up to a constant."""
     total = 0.0
     for one in compared:
         width = np.log(one.predicted.high / one.predicted.low) / (2.0 * QUANTILE_90)
@@ -226,7 +185,7 @@ def _explanations(question: Question, compared: list[Compared]) -> list[Explanat
         figures = {}
         for one in compared:
             kind = COMPARED[one.column]
-            # a figure that the condition takes away (as TPOT under no decode) keeps its prediction
+            # a metric that the condition removes (TPOT without decode) keeps its prediction
             kept = one.predicted.value if kind.predicted not in found else found[kind.predicted].value / kind.factor
             figures[one.column] = kept
         gain = before - _surprise(compared, figures)
@@ -237,7 +196,7 @@ def _explanations(question: Question, compared: list[Compared]) -> list[Explanat
 
 
 def _shifted(effects: Effects, changes: dict[str, float]) -> Effects:
-    """The effects with some parameters changed for every key, in logarithms."""
+    """Return effects with some log parameters changed for every key."""
     values = dict(effects.values)
     values["all"] = {
         key: row + np.array([changes.get(name, 0.0) for name in COLUMNS]) for key, row in values["all"].items()
@@ -246,7 +205,7 @@ def _shifted(effects: Effects, changes: dict[str, float]) -> Effects:
 
 
 def _carried(question: Question, effects: Effects, changed: Deployment) -> Effects:
-    """The effects for a changed deployment: what was never measured with the change keeps what it is without."""
+    """Return effects of a changed deployment; unmeasured ones stay unchanged."""
     values = {level: dict(table) for level, table in effects.values.items()}
     on = question.run.measured_on
     pairs = zip(keys_of(question.deployment, measured_on=on), keys_of(changed, measured_on=on), strict=True)
@@ -270,7 +229,7 @@ def _eager(question: Question, effects: Effects) -> list[_Condition]:
     slow = replace(d, settings=replace(d.settings, graphs=False))
     changed = _carried(question, effects, slow)
     if f"{d.engine} eager" not in effects.values.get("engine", {}):
-        # this engine was never measured without graphs: what vLLM's steps lose
+        # engine never measured without graphs: use the slow-down of vLLM
         engines = load_effects("vllm").values.get("engine", {})
         if "vllm eager" not in engines or "vllm" not in engines:
             return []
@@ -290,7 +249,7 @@ def _fallback(question: Question, effects: Effects) -> list[_Condition]:
     part = d.accelerator.model_copy(update={"peak": peaks})
     check = "look for Marlin, Triton or `dequant` among the kernels that the engine's log names"
     what = "matrix kernels of the weights' format were missing: products ran in BF16 on unpacked weights"
-    # a fallback reads the packed weights and unpacks them in the kernel: about twice the time for the same bytes
+    # a fallback reads packed weights and unpacks them in the kernel: about twice the time for the same bytes
     slow = _shifted(effects, {"gemm_bytes_slowdown": np.log(2.0), "expert_bytes_slowdown": np.log(2.0)})
     return [_Condition("kernel fallback", what, check, replace(d, accelerator=part), question.load, changed)
             for changed in (effects, slow)]  # fmt: skip

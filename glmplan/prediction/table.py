@@ -1,4 +1,7 @@
-"""Predict every row of a table of runs: `glmplan predict`."""
+"""Predict every row of a table of runs, as `glmplan predict` does.
+
+Rows with a request rate are open loads: they are simulated, since their queue differs from that of a fixed concurrency.
+"""
 
 from __future__ import annotations
 
@@ -61,12 +64,10 @@ __all__ = [
 ]
 
 
-# Rows whose requests arrive at a rate: an open load, simulated with a clock; its queue is not that of any users.
-
-#: requests of a run that does not say how many: the default of `vllm bench serve --num-prompts`
+#: requests of a run that does not state them: default of `vllm bench serve --num-prompts`
 #: (https://docs.vllm.ai/en/latest/cli/bench/serve/) [-]
 _REQUESTS = 1000
-#: statistic of the simulator → figure of a prediction
+#: statistic of the simulation → predicted metric
 _STATISTICS = {
     "ttft_mean_ms": ("ttft", 1e-3), "ttft_p50_ms": ("ttft_p50", 1e-3), "tpot_mean_ms": ("tpot", 1e-3),
     "itl_p50_ms": ("itl_p50", 1e-3), "output_tokens_per_s": ("output_rate", 1.0),
@@ -75,12 +76,10 @@ _STATISTICS = {
 
 
 def arrives_by_rate(question: Question, closed: Prediction) -> bool:
-    """Whether requests of a row arrive at a rate instead of being sent by a number of users.
+    """Return True if the requests of a row arrive at a rate.
 
-    - `closed`: What its requests in flight would do as users, each of whom sends the next request when the last is
-      answered.
-    - Returns: False without a finite rate, and where a stated number of requests in flight binds: so many users send
-      fewer requests than arrive, so that as many as are allowed are always there.
+    False without a finite rate, and if the stated concurrency limits the throughput (`closed`, its closed-loop
+    prediction) below the rate: the limit is then always reached.
     """
     rate, run = question.run.request_rate_per_s, question.run
     if not rate or not math.isfinite(rate) or question.load.phase != "serving":
@@ -94,16 +93,15 @@ def arrives_by_rate(question: Question, closed: Prediction) -> bool:
 
 
 def open_prediction(question: Question, closed: Prediction) -> Prediction:
-    """Predict a row under Poisson arrivals.
+    """Return the prediction of a row under Poisson arrivals.
 
-    Returns: With the figures of the simulator; `closed` where the simulator has no rule for the engine.
+    `closed` is returned if the simulation has no rules for the engine.
 
     Notes
     -----
-    One run of the stated number of requests, or of 1,000. What is known of the load is what is known of as many users
-    as are in flight in the mean; the ends are those of their intervals, or what steps do that are as much faster or
-    slower, whichever is farther: a queue grows faster than its steps. The chance of the arrivals is not in the
-    interval.
+    One run of the stated number of requests, or 1,000. Evidence is that of the mean concurrency. Bounds are the farther
+    of its interval and of a simulation with steps at the interval's bounds: a queue grows faster than its steps. The
+    interval does not include the randomness of arrivals.
 
     Examples
     --------
@@ -140,7 +138,7 @@ def open_prediction(question: Question, closed: Prediction) -> Prediction:
     users = predict(question.deployment, as_users, measured_on=run.measured_on)
     step = users.figures.get("tpot")
     if step is None:
-        # answers of one token have no later ones that tell how far steps may be off
+        # answers of one token have no TPOT to take the interval from
         step = users.figures["ttft"]
     ends = [played(one / step.value) for one in (step.low, step.high)]
     figures = {}
@@ -151,7 +149,7 @@ def open_prediction(question: Question, closed: Prediction) -> Prediction:
         unit *= users.first_later if name.startswith("ttft") else 1.0
         value, others = unit * summary[statistic], [unit * one[statistic] for one in ends]
         found = like.scaled(value / like.value)
-        if name.endswith("_rate"):  # what is served is what arrives as long as the steps keep up
+        if name.endswith("_rate"):  # throughput equals the arrival rate while the steps keep up
             figures[name] = Figure(value, min(value, *others), max(value, *others))
         else:
             figures[name] = Figure(value, min(found.low, *others), max(found.high, *others))
@@ -163,7 +161,7 @@ def open_prediction(question: Question, closed: Prediction) -> Prediction:
 
 
 def _service(question: Question) -> Service:
-    """The server of a row as the simulator sees it."""
+    """Return the simulated server of a row."""
     load, d = question.load, question.deployment
     defaults = d.defaults
     described = d.engine if engine_known(d.engine) else STAND_IN
@@ -189,9 +187,9 @@ def _service(question: Question) -> Service:
     return Service(table, pool, settings, front_end_seconds(d, load.input_tokens), wake=wake_seconds(d))
 
 
-#: figures that need no server to run
+#: metrics that exist without a running server
 _OF_MEMORY = frozenset({"weights_gib_per_accelerator", "kv_pool_tokens"})
-#: all columns, in order; each figure also with `_low` and `_high` (90 % interval)
+#: all columns in order; each metric also as `_low` and `_high` (90 % interval)
 COLUMNS: tuple[str, ...] = (
     "id",
     *(f"{name}{end}" for name in ANSWERS for end in ("", "_low", "_high")),
@@ -203,23 +201,13 @@ COLUMNS: tuple[str, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class RowPrediction:
-    """The answer to one row.
-
-    Attributes
-    ----------
-    id : str
-        Its id.
-    figures : dict of str to Figure
-        Some of `glmplan.io.runs.columns.ANSWERS`, in the units their names say.
-    basis, out_of_domain, error : str
-        What it rests on, what lies outside of the measured, and why there is no answer.
-    """
+    """Prediction of one row."""
 
     id: str
-    figures: dict[str, Figure]
-    basis: str
-    out_of_domain: str
-    error: str
+    figures: dict[str, Figure]  # some of `glmplan.io.runs.columns.ANSWERS`, in the units of their names
+    basis: str  # evidence
+    out_of_domain: str  # extrapolated conditions
+    error: str  # reason of a missing prediction
 
 
 def predict_runs(
@@ -229,12 +217,10 @@ def predict_runs(
     as_fitted: bool = False,
     measured: bool = False,
 ) -> list[RowPrediction]:
-    """Predict each row; a row that cannot be answered says why and the others are answered.
+    """Return the prediction of each row, or the reason why there is none.
 
-    - `progress`: Called with how many rows are prepared, and of how many.
-    - `as_fitted`: Leave intervals of rows that no fit takes as wide as those of others.
-    - `measured`: The servers of the rows are known to have run: speeds are predicted also where memory says that none
-      fits.
+    `as_fitted` does not widen intervals of rows that no fit uses. `measured` means that the servers did run: speeds are
+    predicted even if memory says that nothing fits. `progress` gets prepared and total rows.
     """
     rows = list(runs)
     found: list[RowPrediction | None] = [None] * len(rows)
@@ -276,7 +262,7 @@ def predict_runs(
 
 
 def _refused(question: Question, by_clock: bool) -> str:
-    """Why the fit takes no such row, in its words; what was measured is not looked at."""
+    """Return the fit's reason to refuse such a row, measured values aside."""
     return question.run.unusable or why_unknown(question, by_clock=by_clock)
 
 
@@ -285,7 +271,7 @@ def _joined(*words: str) -> str:
 
 
 def _widen(found: list[RowPrediction | None], questions: list[tuple[int, Question]]) -> None:
-    """Widen the intervals of rows whose launch is not known by what they would be in each way it may have been."""
+    """Widen intervals of rows of unknown launch to all possible launches."""
     ways = [(place, other) for place, question in questions for other in alternatives_of(question)]
     times = predict_many([(q.deployment, q.load, q.run.measured_on) for _, q in ways])
     others: dict[int, list[dict[str, Figure]]] = defaultdict(list)
@@ -302,7 +288,7 @@ def _widen(found: list[RowPrediction | None], questions: list[tuple[int, Questio
 
 
 def _stretch(found: list[RowPrediction | None], places: list[int]) -> None:
-    """Widen the intervals of rows that are marked as the fit refuses them."""
+    """Widen intervals of rows that no fit uses."""
     widths = refused_widths() if places else {}
     for place in places:
         answer = found[place]
@@ -314,10 +300,9 @@ def _stretch(found: list[RowPrediction | None], places: list[int]) -> None:
 
 
 def marked_reasons(runs: Iterable[Run]) -> dict[str, str]:
-    """What a prediction says of rows that no fit takes, before anything is measured.
+    """Return id → reason of rows that no fit uses.
 
-    Returns: Identifier → the reason; empty where nothing in the row's conditions speaks against it, or it cannot be
-      asked about.
+    Reasons follow from the row's conditions, not from measured values.
 
     Examples
     --------
@@ -338,7 +323,7 @@ def marked_reasons(runs: Iterable[Run]) -> dict[str, str]:
 
 
 def predict_table(runs: pd.DataFrame) -> pd.DataFrame:
-    """Predict each row of a frame of runs.
+    """Return the prediction of each row of a frame of runs.
 
     Parameters
     ----------
@@ -348,18 +333,18 @@ def predict_table(runs: pd.DataFrame) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        The columns `COLUMNS` in the order of the rows: figures in the units their names say, with 90 % intervals; what
-        they rest on; why a row has no answer.
+        The columns `COLUMNS` in the order of the rows: metrics in the units of their names with 90 % intervals, the
+        evidence, and the reason of a missing prediction.
 
     Raises
     ------
     SpecError
-        If a required column is missing or stands twice.
+        If a required column is missing or repeated.
 
     Warns
     -----
     UserWarning
-        If columns are not known, with the nearest name.
+        If columns are unknown, with the nearest name.
 
     Examples
     --------
@@ -393,12 +378,12 @@ def _prefill_alone(load: Load) -> Load:
 def _answer(
     run: Run, prediction: Prediction, first: Prediction | None, question: Question | None = None
 ) -> RowPrediction:
-    """The figures of a row, those of its prompts from a prediction of prompts alone where its load has none."""
+    """Return the metrics of a row; `first` predicts prompts alone if needed."""
     found = prediction.figures
     prompts = first.figures if first is not None else {}
     figures: dict[str, Figure] = {}
     for column, one in ANSWERS.items():
-        # what a prompt decides is answered for a lone prompt where the load itself has no prompts
+        # prompt metrics of a load without prompts are those of a single prompt
         figure = found.get(one.predicted) or (None if one.interval == "decode" else prompts.get(one.predicted))
         if figure is not None:
             figures[column] = figure.scaled(1.0 / one.factor)
@@ -417,7 +402,10 @@ def _answer(
 
 
 def _without_speed(answer: RowPrediction, question: Question) -> RowPrediction:
-    """No speed where the cache holds no request of the row even at the upper bound of memory, with the reason."""
+    """Return the answer without speeds if the KV pool holds no request.
+
+    Judged at the upper bound of memory, with the reason.
+    """
     memory = memory_of(question)
     if memory is None or memory.pool_high >= request_tokens(question.load):
         return answer
@@ -429,16 +417,14 @@ def _without_speed(answer: RowPrediction, question: Question) -> RowPrediction:
 
 
 def _backend(question: Question) -> tuple[str, ...]:
-    """What is assumed of the attention backend that a row states, in the words of a plan."""
+    """Return the assumptions on the attention backend, worded as in a plan."""
     stated = question.deployment.settings.attention_backend
     words = attention_assumed(question.deployment.engine, stated) if stated else ""
     return (words,) if words else ()
 
 
 def rows_as_frame(rows: Iterable[RowPrediction]) -> pd.DataFrame:
-    """Predictions as a frame.
-
-    Returns: One row for each, with `COLUMNS`; cells without an answer are empty.
+    """Return predictions as a frame with `COLUMNS`; missing cells are empty.
 
     Examples
     --------
@@ -450,9 +436,7 @@ def rows_as_frame(rows: Iterable[RowPrediction]) -> pd.DataFrame:
 
 
 def rows_as_csv(rows: Iterable[RowPrediction]) -> str:
-    """Write predictions as CSV.
-
-    Returns: The table with `COLUMNS`; cells without an answer are empty.
+    """Return predictions as CSV with `COLUMNS`; missing cells are empty.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The accuracy of glmplan on runs it has not seen: by figure, way of leaving out and group, beside its goals."""
+"""Accuracy on held-out runs by metric, way of leaving out and group, beside its goals; as page, text, CSV and JSON."""
 
 from __future__ import annotations
 
@@ -56,14 +56,13 @@ __all__ = [
 ]
 
 
-#: observations from which a group counts as large [-]
+#: observations of a large group [-]
 LARGE = 150
-#: fewest observations of a group that is shown [-]
+#: observations of a shown group, at least [-]
 _SHOWN = 10
-#: protocols of the sweeps that other planners are scored on
+#: protocols of the sweeps on which other planners were scored
 _SWEEPS = ("inferencex", "vendor-sweep")
-#: goal of the left-out errors: name → (way of leaving out, figure, median, mean and 90th percentile on sweeps, and on
-#: all rows) [-]
+#: goals of held-out errors: name → way of leaving out, metric, (median, mean, p90) on sweeps and on all rows [-]
 GOALS: dict[str, tuple[str, str, tuple[float, float, float], tuple[float, float, float]]] = {
     "TPOT, random rows": ("random", "TPOT", (0.03, 0.06, 0.12), (0.04, 0.08, 0.18)),
     "TPOT, groups never seen": ("group", "TPOT", (0.10, 0.15, 0.30), (0.10, 0.15, 0.30)),
@@ -71,56 +70,32 @@ GOALS: dict[str, tuple[str, str, tuple[float, float, float], tuple[float, float,
     "TTFT, groups never seen": ("group", "TTFT", (0.18, 0.28, 0.58), (0.18, 0.28, 0.58)),
     "RTX PRO 6000 decode, model never seen": ("model", "", (0.10, 0.15, 0.30), (0.10, 0.15, 0.30)),
 }
-#: goals of groups, each once: median and 90th percentile of their bias, share of groups off by more than 30 % [-]
+#: goals with one vote per group: median and p90 of the bias, share above 30 % [-]
 _EACH_ONCE = (0.10, 0.30, 0.10)
-#: goal of decoding on that part by builds later than all fitted, and after a site measured two points of a sweep [-]
+#: goals of decoding on later builds, and after a site measured two points of a sweep [-]
 _LATER, _SITE = (0.15, 0.20, 0.40), (0.025, 0.05, 0.10)
-#: least and most coverage [-]
+#: bounds of the coverage [-]
 _COVERED = (0.87, 0.93)
-#: fewest groups of a class of knowledge whose coverage says something [-]
+#: groups of an evidence level for a meaningful coverage, at least [-]
 _SEVERAL = 15
 
 
 @dataclass(frozen=True, slots=True)
 class GroupScore:
-    """Errors of one group.
+    """Errors of one group."""
 
-    Attributes
-    ----------
-    mode, figure, dimension, group : str
-        Way of leaving out, figure, what is grouped by, and the group.
-    runs : int
-        Runs of the group, [-]
-    score : Score
-        Its errors.
-    reasons : tuple of str
-        Why it is bad, as far as known.
-    """
-
-    mode: str
+    mode: str  # way of leaving out
     figure: str
-    dimension: str
+    dimension: str  # grouping feature
     group: str
     runs: int
     score: Score
-    reasons: tuple[str, ...]
+    reasons: tuple[str, ...]  # likely causes
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A goal beside what was reached.
-
-    Attributes
-    ----------
-    name : str
-        What is asked for.
-    asked : tuple of float
-        Median, mean and 90th percentile; or least and most for a share, [-]
-    reached : tuple of float
-        The same as measured, [-]
-    met : bool
-        Whether it is met.
-    """
+    """A goal and the reached value: median, mean, p90; or bounds of a share."""
 
     name: str
     asked: tuple[float, ...]
@@ -130,51 +105,21 @@ class Goal:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """The whole report.
-
-    Attributes
-    ----------
-    table : Table
-        Every observation with its errors.
-    overall : dict of str to dict of str to Score
-        Way of leaving out → figure → errors.
-    groups : tuple of GroupScore
-        Worst first.
-    goals : tuple of Goal
-        Goals beside what was reached.
-    memory : dict of str to Score
-        KV pool and weights: predicted against measured.
-    site : dict of str to Score
-        TPOT and TTFT of sweeps of which a site measured two points.
-    unused : dict of str to int
-        Why rows are not scored → how many, [-]
-    impossible : dict of str to str
-        Row → why its figures cannot be.
-    by_group : dict of str to tuple of GroupBias
-        Figure → groups left out whole, the least covered first.
-    classes : dict of str to GroupsScore
-        Class of knowledge → groups left out whole of which so much was known, decoding and prompts together.
-    later : tuple of LaterScore
-        Runs measured after all that a fit had seen.
-    refused : tuple of (str, str, Score)
-        Runs that no fit takes: why, figure, and how far off the shipped fit is on them.
-    constants : tuple of Constants
-        Constants of the engines with their covariance.
-    """
+    """The whole report."""
 
     table: Table
-    overall: dict[str, dict[str, Score]]
-    groups: tuple[GroupScore, ...]
+    overall: dict[str, dict[str, Score]]  # way of leaving out → metric → errors
+    groups: tuple[GroupScore, ...]  # worst first
     goals: tuple[Goal, ...]
-    memory: dict[str, Score]
-    site: dict[str, Score]
-    unused: dict[str, int]
-    impossible: dict[str, str]
-    by_group: dict[str, tuple[GroupBias, ...]]
-    classes: dict[str, GroupsScore]
-    later: tuple[LaterScore, ...] = ()
-    refused: tuple[tuple[str, str, Score], ...] = ()
-    constants: tuple[Constants, ...] = ()
+    memory: dict[str, Score]  # KV pool and weights
+    site: dict[str, Score]  # TPOT and TTFT after a site measured two points of a sweep
+    unused: dict[str, int]  # reason → rows that are not scored
+    impossible: dict[str, str]  # row → reason
+    by_group: dict[str, tuple[GroupBias, ...]]  # metric → held-out groups, worst coverage first
+    classes: dict[str, GroupsScore]  # evidence level → held-out groups, decode and prefill together
+    later: tuple[LaterScore, ...] = ()  # runs after the last training day
+    refused: tuple[tuple[str, str, Score], ...] = ()  # reason, metric and errors of runs that no fit uses
+    constants: tuple[Constants, ...] = ()  # of the engines, with covariance
 
 
 def accuracy(
@@ -184,11 +129,9 @@ def accuracy(
     constants: tuple[Constants, ...] = (),
     beyond: Sequence[Beyond] = (),
 ) -> Accuracy:
-    """Score left-out predictions.
+    """Return the report on held-out predictions.
 
-    - `runs`: The runs they belong to; those that ship by default.
-    - `constants`: Constants of the engines, to be shown beside the errors.
-    - `beyond`: Errors on later runs and on refused ones.
+    `beyond` are errors on later and refused runs; `constants` are shown with the errors.
     """
     rows = list(load_measurements() if runs is None else runs)
     table = table_of(left_out, rows)
@@ -218,7 +161,7 @@ def accuracy(
 
 
 def _impossible(runs: list[Run], left_out: LeftOut) -> dict[str, str]:
-    """Rows that are answered, but whose figures the data sheet of the part forbids."""
+    """Return rows whose metrics exceed the accelerator's data sheet."""
     used = set(left_out.run)
     questions, _ = asked_of(runs)
     pairs = zip(questions, reasons_impossible(questions), strict=True)
@@ -316,7 +259,7 @@ def _goal(name: str, asked: tuple[float, float, float], one: Score) -> Goal:
 
 
 def _group_goals(by_group: dict[str, tuple[GroupBias, ...]], classes: dict[str, GroupsScore]) -> list[Goal]:
-    """Goals in which each group has one vote."""
+    """Return the goals with one vote per group."""
     found = []
     for figure in ("TPOT", "TTFT"):
         if by_group.get(figure):
@@ -334,7 +277,7 @@ def _group_goals(by_group: dict[str, tuple[GroupBias, ...]], classes: dict[str, 
 
 
 def _later_goals(beyond: Sequence[Beyond], rows: Iterable[Run]) -> list[Goal]:
-    """The goal of decoding on RTX PRO 6000 by builds later than all fitted."""
+    """Return the goal of decoding on RTX PRO 6000 by builds after the fit."""
     pro = {run.id for run in rows if run.accelerator.startswith("rtx-pro-6000") and run.phase == "decode"}
     decoding = [row for row in beyond if row.way == LATER and row.run in pro and not row.figure.startswith("ttft")]
     one = score(np.array([signed(row) for row in decoding]))
@@ -344,9 +287,9 @@ def _later_goals(beyond: Sequence[Beyond], rows: Iterable[Run]) -> list[Goal]:
 
 
 def memory_errors(runs: Iterable[Run]) -> dict[str, Score]:
-    """Score computed memory against runs that report it; these figures are in no fit of the step time.
+    """Return errors of ``KV pool`` and ``weights`` on runs that report them.
 
-    Returns: ``KV pool`` and ``weights``, where there are any.
+    These values are in no fit of the step time.
     """
     pools: list[tuple[float, bool, float]] = []
     weights: list[float] = []
@@ -374,8 +317,6 @@ def memory_errors(runs: Iterable[Run]) -> dict[str, Score]:
     return scores
 
 
-# The accuracy report as text, Markdown, CSV and JSON.
-
 _WORDS = {
     "random": "random rows",
     "group": "whole groups (engine, accelerator, model shape, format)",
@@ -384,7 +325,7 @@ _WORDS = {
     "layout": "layouts of a group of which another stays",
     "campaign": "what one campaign measured of a group that others measured too",
 }
-#: median absolute error of the best peer on the sweeps' rows: AIConfigurator 0.12.0 and AISimulate 0.13, all rows
+#: median absolute error of the best other planner on the sweeps: AIConfigurator 0.12.0 and AISimulate 0.13, all rows
 _PEERS = "TPOT 10.8-15.4 / 23.1-26.9 / 47.2-57.0, TTFT 45.0-45.8 / 48.2-48.9 / 85.7-85.8"
 _WORST = 20
 _WHY = "why, as far as known"
@@ -432,10 +373,7 @@ def _group_cells(one: GroupScore) -> list[str]:
 
 
 def accuracy_page(found: Accuracy, plots: Sequence[str] = ()) -> str:
-    """Write the page.
-
-    `plots`: Addresses of plots relative to the page, each with a title before a bar: ``title|file``.
-    """
+    """Return the page; `plots` are ``title|file`` relative to it."""
     missed = sum(not goal.met for goal in found.goals)
     lines = [
         "# How right glmplan is",
@@ -487,7 +425,7 @@ def accuracy_page(found: Accuracy, plots: Sequence[str] = ()) -> str:
 
 
 def _once_lines(found: Accuracy) -> list[str]:
-    """Groups that were left out whole, each counted once."""
+    """Return the section on held-out groups with one vote each."""
     head = ("groups", "rows", "median", "p75", "p90", "beyond 30 %", "coverage")
 
     def cells(one: GroupsScore) -> list[str]:
@@ -517,7 +455,7 @@ def _once_lines(found: Accuracy) -> list[str]:
 
 
 def _later_lines(found: Accuracy) -> list[str]:
-    """Runs later than the fit, and runs that no fit takes."""
+    """Return the sections on later and on refused runs."""
     lines = []
     if found.later:
         lines += [
@@ -543,7 +481,7 @@ def _later_lines(found: Accuracy) -> list[str]:
 
 
 def _group_lines(found: Accuracy) -> list[str]:
-    """The worst groups, and all by what they are grouped by."""
+    """Return the sections on the worst groups and on each feature."""
     lines = [
         "## Worst groups",
         "",
@@ -561,7 +499,7 @@ def _group_lines(found: Accuracy) -> list[str]:
 
 
 def _constant_lines(found: Accuracy) -> list[str]:
-    """Constants of the engines."""
+    """Return the section on the constants of the engines."""
     engines = found.constants
     if not engines:
         return []
@@ -579,7 +517,7 @@ def _constant_lines(found: Accuracy) -> list[str]:
 
 
 def _unscored_lines(found: Accuracy) -> list[str]:
-    """Rows that are not scored, and why."""
+    """Return the section on rows without a score."""
     lines = ["## Rows that are not scored", ""]
     lines += _markdown(("why", "rows"), [[why, str(count)] for why, count in found.unused.items()], 1)
     if found.impossible:
@@ -589,7 +527,7 @@ def _unscored_lines(found: Accuracy) -> list[str]:
 
 
 def accuracy_text(found: Accuracy) -> str:
-    """Write the report for a terminal: goals, figures and worst groups."""
+    """Return goals, metrics and worst groups for a terminal."""
 
     def table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> list[str]:
         widths = [max(len(row[place]) for row in (head, *rows)) for place in range(len(head))]
@@ -615,10 +553,7 @@ def accuracy_text(found: Accuracy) -> str:
 
 
 def accuracy_csv(found: Accuracy) -> str:
-    """Write every group as CSV.
-
-    Returns: One row for each way of leaving out, figure and group; errors as shares.
-    """
+    """Return one CSV row per way of leaving out, metric and group."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(("left_out", "figure", "by", "group", "runs", "rows", "median", "mean", "p90", "bias", "coverage",
@@ -638,10 +573,7 @@ def _numbers(one: Score) -> list[float | int | None]:
 
 
 def accuracy_json(found: Accuracy) -> str:
-    """Write the report as JSON.
-
-    Returns: Errors as shares; null where there is none.
-    """
+    """Return the report as JSON; NaN is null."""
     names = ("rows", "median", "mean", "p90", "bias", "coverage", "high_over_low")
 
     def record(one: Score) -> dict[str, float | int | None]:
@@ -671,10 +603,7 @@ def accuracy_json(found: Accuracy) -> str:
 def write_accuracy_page(
     found: Accuracy, page: str | Path, drawn: Mapping[str, tuple[str, bytes]] | None = None
 ) -> list[Path]:
-    """Write the page and its plots.
-
-    `page`: The page; plots go to a folder of its name beside it.
-    """
+    """Write the page, and its plots to a folder of its name; return the paths."""
     file = Path(page)
     written, plots = [], []
     for title, (name, content) in (drawn or {}).items():

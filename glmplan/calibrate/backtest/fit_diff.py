@@ -1,4 +1,4 @@
-"""Which predictions moved between two fits."""
+"""Changes of predictions between two fits."""
 
 from __future__ import annotations
 
@@ -32,35 +32,25 @@ _SHOWN = 40
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One prediction that moved.
-
-    Attributes
-    ----------
-    run, model, accelerator, engine, figure : str
-        The run and the figure, by the column of its table.
-    measured : float
-        What was measured, in the unit of the figure.
-    old, new : float
-        Predictions, in the unit of the figure.
-    """
+    """One changed prediction, in the unit of its metric."""
 
     run: str
     model: str
     accelerator: str
     engine: str
-    figure: str
+    figure: str  # column of the metric
     measured: float
     old: float
     new: float
 
     @property
     def change(self) -> float:
-        """New over old, less one, [-]"""
+        """Return new / old - 1 [-]"""
         return self.new / self.old - 1.0
 
     @property
     def nearer(self) -> bool:
-        """Whether the new one is nearer to the measured."""
+        """Return True if the new prediction is nearer to the measured value."""
         result: bool = abs(np.log(self.new / self.measured)) < abs(np.log(self.old / self.measured))
         return result
 
@@ -81,13 +71,10 @@ def moved(
     runs: Iterable[Run] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Move]:
-    """Compare two fits on all measured runs that can be asked about.
+    """Return predictions that changed by more than 2 %, largest change first.
 
-    - `old`: Folder of the older fit, or a file in it.
-    - `new`: Folder of the newer one; the shipped fit by default.
-    - `progress`: Called with how many engines are done, and of how many.
-    - Returns: Predictions that moved by more than 2 %, the farthest first. Where the older fit has other levels or
-      parameters, the left-out predictions stored beside the fits are compared instead.
+    `old` and `new` (default: shipped) are folders of fits, or a file in one. If the older fit has other levels or
+    parameters, the stored held-out predictions are compared.
     """
     before = _folder(Path(old))
     after = _folder(Path(new)) if new is not None else data_folder("calibration") / "fits" / "step"
@@ -142,7 +129,7 @@ def _by_errors(questions: Iterable[Question], before: LeftOut, after: LeftOut) -
 
 
 def moved_text(moves: list[Move]) -> str:
-    """Write moves for a terminal."""
+    """Return changes as text for a terminal."""
     if not moves:
         return "no prediction moved by more than 2 %\n"
     nearer = sum(one.nearer for one in moves)
@@ -166,7 +153,7 @@ def _record(one: Move) -> dict[str, str | float | bool]:
 
 
 def moved_table(moves: list[Move], form: str) -> str:
-    """Write all moves as a table."""
+    """Return all changes as a table."""
     records = [_record(one) for one in moves]
     if form == "json":
         return json.dumps(records, indent=2) + "\n"

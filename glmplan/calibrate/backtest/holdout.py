@@ -1,6 +1,6 @@
-"""The score on held-out groups: what a development fit says of runs that nobody has looked at.
+"""Score on held-out groups: a development fit predicts runs that nobody has looked at.
 
-Each run of it is a line more in `docs/accuracy-holdout.md`, never one less: who looks often learns what he should not.
+Each test adds a line to `docs/accuracy-holdout.md` and none is removed, because repeated tests leak information.
 """
 
 from __future__ import annotations
@@ -35,46 +35,28 @@ _FIGURES = ("TPOT", "TTFT", "throughput", "prefill")
 
 @dataclass(frozen=True, slots=True)
 class HoldoutLine:
-    """Errors of one figure at one run of the test.
-
-    Attributes
-    ----------
-    date, commit : str
-        When, and of which state of the project.
-    runs : str
-        `HELD_OUT`, or beside it `CROSS_VALIDATED`: groups left out of the same fit in their turn.
-    figure, knowledge : str
-        Figure, and what was known of the runs; `ALL` for all.
-    groups, rows : int
-        How many, [-]
-    median, mean, p90 : float
-        Absolute error of the rows, [-]
-    group_median, group_p90, far : float
-        Absolute bias with one vote for each group, and the share of groups off by more than 30 %, [-]
-    coverage, group_coverage : float
-        Share inside of the 90 % interval, of rows and with one vote for each group, [-]
-    """
+    """Errors of one metric in one run of the test."""
 
     date: str
-    commit: str
-    runs: str
+    commit: str  # state of the project
+    runs: str  # HELD_OUT, or CROSS_VALIDATED: groups left out of the same fit
     figure: str
-    knowledge: str
+    knowledge: str  # evidence level, or ALL
     groups: int
     rows: int
-    median: float
+    median: float  # absolute errors of rows
     mean: float
     p90: float
-    group_median: float
+    group_median: float  # absolute bias, one vote per group
     group_p90: float
-    far: float
-    coverage: float
-    group_coverage: float
+    far: float  # share of groups with a bias above 30 %
+    coverage: float  # share of rows in the 90 % interval
+    group_coverage: float  # one vote per group
 
 
 @dataclass(frozen=True)
 class _Scored:
-    """Figures with their errors."""
+    """Metrics with their errors."""
 
     figure: np.ndarray
     group: np.ndarray
@@ -84,7 +66,7 @@ class _Scored:
 
 
 def _signed(column: np.ndarray, residual: np.ndarray) -> np.ndarray:
-    """Logarithm of predicted over measured in the figure's own unit; a residual is of seconds."""
+    """Return log(predicted / measured) in the metric's unit, from seconds."""
     return np.where([COMPARED[name].rate for name in column.tolist()], residual, -residual)
 
 
@@ -98,17 +80,15 @@ def _scored(
 
 
 def _held_design(held: Sequence[Run]) -> Design:
-    """Held-out runs as a table, without the rules that only they led to."""
+    """Return held-out runs as a table, without rules that only they motivated."""
     with exchanged(without=frozenset(group_key(run) for run in held)):
         return build_design(held)
 
 
 def holdout_lines(found: Calibrated, held: Iterable[Run], *, date: str, commit: str) -> tuple[HoldoutLine, ...]:
-    """Score a development fit on held-out runs, beside its cross-validation.
+    """Return errors on held-out runs and in cross-validation of the fit.
 
-    - `found`: A fit that has not seen the runs.
-    - `date`, `commit`: When, and of which state of the project.
-    - Returns: For each figure and knowledge class, and all of them together.
+    For each metric and evidence level, and for all levels together.
     """
     seen = {group_key(question.run) for question in found.design.questions}
     held = list(held)
@@ -135,7 +115,7 @@ def holdout_lines(found: Calibrated, held: Iterable[Run], *, date: str, commit: 
 
 
 def _refused_lines(found: Calibrated, held: Design, date: str, commit: str) -> list[HoldoutLine]:
-    """Held-out runs that no fit would take, which have no interval here."""
+    """Return errors of held-out runs that fits refuse; no interval exists."""
     rows = refused_runs(found.design, found.solution, held.refused)
     group = {run.id: group_key(run) for run, _ in held.refused}
     column = np.array([row.figure for row in rows])
@@ -163,10 +143,7 @@ def _line(table: _Scored, mine: np.ndarray, names: tuple[str, str, str, str, str
 
 
 def read_holdout(file: str | Path) -> tuple[HoldoutLine, ...]:
-    """Read the figures of all runs of the test.
-
-    Returns: The oldest first; empty where the test was never run.
-    """
+    """Return the lines of all tests, oldest first; empty without any."""
     path = Path(file)
     if not path.exists():
         return ()
@@ -182,10 +159,9 @@ def read_holdout(file: str | Path) -> tuple[HoldoutLine, ...]:
 
 
 def record_holdout(lines: Sequence[HoldoutLine], page: str | Path) -> list[Path]:
-    """Add the figures of a run of the test to the page and to the table beside it.
+    """Add a test to the page and the table (``.csv``) and return both paths.
 
-    - `page`: The page; the table has its name and the ending ``.csv``. What stands there already stays.
-    - Returns: The page and the table, each written as a whole or not at all.
+    Old lines stay; each file is written as a whole or not at all.
     """
     file = Path(page)
     table = file.with_suffix(".csv")
@@ -196,7 +172,7 @@ def record_holdout(lines: Sequence[HoldoutLine], page: str | Path) -> list[Path]
     for one in everything:
         writer.writerow([f"{cell:.4f}" if isinstance(cell, float) else cell for cell in astuple(one)])
     write_atomically(table, text.getvalue())
-    # the page shows the figures as the table keeps them, so that no later run rounds them a second time
+    # the page is made from the stored table, so that later tests do not round it again
     write_atomically(file, holdout_page(read_holdout(table)))
     return [file, table]
 
@@ -206,10 +182,7 @@ _HEAD = ("runs", "figure", "known", "groups", "rows", "median", "mean", "p90", "
 
 
 def holdout_page(lines: Sequence[HoldoutLine]) -> str:
-    """Write the page.
-
-    `lines`: The figures of all runs of the test.
-    """
+    """Return the page of all tests."""
     said = [
         "# Groups that nobody looked at",
         "",

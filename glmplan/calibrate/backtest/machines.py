@@ -1,4 +1,4 @@
-"""Predict every run with weights in host memory, and every one on a machine with one memory, on machines left out."""
+"""Backtest of offloaded and unified-memory runs on held-out machines, and of the topology ledgers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from glmplan.io.runs.record import Run
 from glmplan.prediction.offloaded_rows import predict_hybrid
 from glmplan.prediction.reproduce import relative_error
 from glmplan.prediction.table import predict_runs
-from glmplan.units import Ratio
+from glmplan.units import Ratio, TokensPerSecond
 
 __all__ = [
     "HybridRow",
@@ -57,47 +57,28 @@ _TABLE = {
 
 @dataclass(frozen=True, slots=True)
 class HybridRow:
-    """One figure of one run beside its prediction.
-
-    Attributes
-    ----------
-    run : Run
-        The run.
-    machine, cpu, what : str
-        Where it ran, its CPU, and which figure it is.
-    kind : str
-        ``decode`` or ``prefill``.
-    measured : float
-        [token/s]
-    predicted : float or None
-        With constants fitted to the other machines, [token/s]; None where there is no answer
-    used : bool
-        Whether the fit uses the figure (others are predicted too, but do not count in the medians).
-    why : str
-        Why there is no answer, or what was not stated.
-    """
+    """One metric of a run and its prediction."""
 
     run: Run
     machine: str
     cpu: str
-    what: str
-    kind: str
-    measured: float
-    predicted: float | None
-    used: bool
-    why: str
+    what: str  # the metric
+    kind: str  # decode or prefill
+    measured: TokensPerSecond
+    predicted: TokensPerSecond | None  # with constants fitted to other machines
+    used: bool  # in the fit; others do not count in the medians
+    why: str  # reason of a missing prediction, or unstated conditions
 
     @property
     def error(self) -> float | None:
-        """Predicted over measured, less one, [-]"""
+        """Return predicted / measured - 1 [-]"""
         return None if self.predicted is None else float(relative_error(self.predicted, self.measured))
 
 
 def hybrid_backtest() -> list[HybridRow]:
-    """Predict every figure of every hybrid run.
+    """Return the predictions of all metrics of hybrid runs, in ledger order.
 
-    Returns: In the order of the ledgers. Runs whose page does not state the machine are predicted as the middle of
-      the known ones and do not count.
+    Runs on unstated machines get the geometric middle of the known ones and do not count.
     """
     runs = hybrid_runs()
     observations, without = hybrid_observations(runs)
@@ -139,7 +120,7 @@ def hybrid_backtest() -> list[HybridRow]:
 
 
 def _first_token(run: Run) -> HybridRow:
-    """A run that reports a time to the first token only, as prompt tokens per second of all requests."""
+    """Return a TTFT-only run as prompt tokens per second of all requests."""
     prompt = (run.input_tokens or 0.0) * (run.concurrency or 1.0)
     measured = prompt / (run.observed["ttft_mean_ms"] / 1e3)
     predicted = prompt / predict_hybrid(run)[0].figures["ttft"].value
@@ -206,10 +187,7 @@ def _unified() -> list[str]:
 
 
 def offload_page() -> str:
-    """Write the page `docs/offload-accuracy.md`.
-
-    Returns: Markdown; the same ledgers and fits give the same text.
-    """
+    """Return the page `docs/offload-accuracy.md`, reproducible byte for byte."""
     rows = hybrid_backtest()
     ledger = [row for row in rows if row.run.campaign == "ktransformers-docs"]
     others = [row for row in rows if row.run.campaign != "ktransformers-docs"]
@@ -250,50 +228,28 @@ def offload_page() -> str:
     )
 
 
-# Predict every transfer and all-reduce of the topology ledgers and compare with what was measured.
-
 _SHOTS = ("pcie", "one-shot", "direct")
-#: Median relative error that the backtest aims at, [-]
+#: goal of the median relative error [-]
 GOAL = 0.15
 
 
 @dataclass(frozen=True, slots=True)
 class TopologyRow:
-    """One measured row beside its prediction.
-
-    Parameters
-    ----------
-    row : str
-        Identifier in its ledger.
-    group : str
-        `p2p`, `collapse`, `host-dma` or `all-reduce`.
-    host, what : str
-        The machine, and what ran on it.
-    measured, predicted : float
-        Values in `unit`.
-    unit : str
-        `GB/s` or `us`.
-    error : float
-        Predicted over measured, less one, [-]
-    source : str
-        Where the measurement comes from.
-    """
+    """One row of the topology ledgers and its prediction."""
 
     row: str
-    group: str
+    group: str  # p2p, collapse, host-dma or all-reduce
     host: str
     what: str
     measured: float
     predicted: float
-    unit: str
-    error: float
+    unit: str  # GB/s or us
+    error: float  # predicted / measured - 1
     source: str
 
 
 def topology_backtest(fits: LinkFits | None = None) -> list[TopologyRow]:
-    """Predict every row whose transfers or group are known.
-
-    `fits`: Fitted constants; by default those of the data folder.
+    """Return the predictions of all rows with known transfers or group.
 
     Examples
     --------
@@ -348,7 +304,7 @@ def median_error(rows: Iterable[TopologyRow], group: str) -> Ratio:
 
 
 def _held_out_lines() -> list[str]:
-    """Return the lines of the table of rows left out: groups, then ways to run an all-reduce."""
+    """Return the table of held-out rows by group and algorithm."""
     by_machine, by_row = held_out_errors("machine"), held_out_errors("row")
     keys = sorted({one.key for one in by_machine if one.key is not None})
     wanted: list[tuple[str, Callable[[HeldOut], bool]]] = [
@@ -368,7 +324,7 @@ def _held_out_lines() -> list[str]:
 
 
 def _doubtful_lines() -> list[str]:
-    """Return what rows of doubtful group size come to, read as their page says and as the model reads them."""
+    """Return errors of rows of doubtful group size, in both readings."""
     fits = load_link_fits()
     lines = [
         "One page gives all-reduces of four cards that no link of the machine explains: at 512 KiB a one-shot kernel",
@@ -390,10 +346,7 @@ def _doubtful_lines() -> list[str]:
 
 
 def topology_page() -> str:
-    """Return the accuracy page of the topology model.
-
-    Returns: Markdown; the same ledgers and fits give the same text.
-    """
+    """Return the topology accuracy page, reproducible byte for byte."""
     rows = topology_backtest()
     lines = [
         "# How well link speeds are predicted",
@@ -450,5 +403,5 @@ def topology_page() -> str:
 
 
 def write_topology_page(file: str | Path) -> None:
-    """Write the accuracy page."""
+    """Write the topology accuracy page."""
     write_atomically(file, topology_page())

@@ -1,7 +1,7 @@
-"""Kernel tables measured by `tools/measure_shapes.py`, beside what the fits of the same part predict for them.
+"""Own kernel tables (`tools/measure_shapes.py`) compared with the fits of their accelerator.
 
-They are no input of a fit: the Triton kernels there are not those of an engine, and rows of PyTorch's products repeat
-what the larger tables hold. They check a fit with cold operands on another machine.
+They are no input of a fit: their Triton kernels are not an engine's, and PyTorch products repeat the larger tables.
+They test a fit with cold operands on another machine.
 """
 
 from __future__ import annotations
@@ -21,42 +21,30 @@ __all__ = ["Beside", "beside_fits", "own_parts", "own_rows", "own_section"]
 
 _CLASS = {"sparse-gather": "latent-decode"}
 _COMPUTES = {"fp8-block": "fp8"}
-_FEW = 16  # tokens or requests; beyond, a product is no longer bound by its weights alone
+_FEW = 16  # tokens or requests up to which weights bound a product
 
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Measured rows of one kind beside one fit.
+    """Measured rows of one kind compared with one fit."""
 
-    Attributes
-    ----------
-    kernel, precision, backend : str
-        What was measured.
-    fit : KernelFit
-        What predicts it.
-    ratio : ndarray
-        Predicted over measured time of each row, [-]
-    few : ndarray of bool
-        Rows of at most 16 tokens or requests.
-    """
-
-    kernel: str
+    kernel: str  # measured
     precision: str
     backend: str
     fit: KernelFit
-    ratio: np.ndarray
-    few: np.ndarray
+    ratio: np.ndarray  # predicted / measured time
+    few: np.ndarray  # rows of at most 16 tokens or requests
 
 
 def own_parts() -> tuple[str, ...]:
-    """Return the accelerators of which there are own tables."""
+    """Return the accelerators with own tables."""
     return tuple(
         sorted(folder.name for folder in (data_folder("calibration") / "kernels").iterdir() if folder.is_dir())
     )
 
 
 def own_rows(part: str) -> list[dict[str, str]]:
-    """Return the measured rows of one part, of all its campaigns."""
+    """Return the measured rows of one accelerator, all campaigns."""
     files = sorted((data_folder("calibration") / "kernels" / part).glob("*/rows.csv"))
     return [row for file in files for row in read_rows(file)]
 
@@ -69,10 +57,9 @@ _SIZED = frozenset(("m", "n", "k", "experts", "top_k", "touched", "batch", "cont
 
 
 def beside_fits(part: str, fits: Sequence[KernelFit], rows: Sequence[Mapping[str, str]]) -> Iterator[Beside]:
-    """Predict measured rows by the fits of their part.
+    """Yield measured rows with the predictions of like kernels of each engine.
 
-    - `fits`: The fits of the part; of an engine and kernel the newest release is taken.
-    - Yields: One for each kind of row and kernel of an engine that it is like.
+    The newest release of an engine's fit counts.
     """
     facts = load_accelerator(part)
     bandwidth, bf16 = facts.need("memory_bandwidth", "peak.bf16")
@@ -101,10 +88,7 @@ def beside_fits(part: str, fits: Sequence[KernelFit], rows: Sequence[Mapping[str
 
 
 def own_section(fits_of: Mapping[str, Sequence[KernelFit]]) -> str:
-    """Return the section of the page on fits that sets own measurements beside them.
-
-    Returns: Markdown; empty where no part with own tables was fitted.
-    """
+    """Return the Markdown section of own measurements; empty without any."""
     lines = []
     for part in own_parts():
         for one in beside_fits(part, fits_of.get(part, ()), own_rows(part)):

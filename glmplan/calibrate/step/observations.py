@@ -1,4 +1,7 @@
-"""The measured runs as one table: kinds of step with their work, and every figure as a sum over them."""
+"""Measured runs as one table: kinds of step with their work, and every metric as a sum over them.
+
+Metrics faster than the accelerator's data sheet allows are refused: their row cannot be what it states.
+"""
 
 from __future__ import annotations
 
@@ -38,24 +41,22 @@ __all__ = [
 ]
 
 
-# What a part can do at best: a measured figure that is faster cannot be what its row says.
-
-#: share of the roofline time below which a figure cannot be: unevenly routed tokens touch fewer experts [-]
+#: share of the roofline time below which a metric is impossible: unevenly routed tokens use fewer experts [-]
 _POSSIBLE = 0.8
-#: the same for all requests together: the last wave of a run leaves a tenth of them out of flight, and requests with
-#: like prompts (benchmarks that repeat one) visit the same experts [-]
+#: the same for aggregate rates: the last wave of a run leaves a tenth of the requests out, and like prompts (a
+#: benchmark that repeats one) use the same experts [-]
 _POSSIBLE_TOGETHER, _POSSIBLE_ROUTED = 0.9, 0.6
-#: and where an estimated KV pool, not the stated requests in flight, decides how many run: nine estimates in ten are
-#: less than 1.65 times the pool, so that at least so large a share of the requests runs [-]
+#: the same if an estimated KV pool limits the concurrency: nine in ten estimates are below 1.65 times the pool, so at
+#: least this share of the requests runs [-]
 _POSSIBLE_POOL = 0.6
-#: where so many rows of one table are impossible, and so large a share, the others share what nobody stated [-]
+#: this many impossible rows of a table, and this share: the others have the same unstated condition
 _SEVERAL, _OFTEN = 3, 1 / 3
 
 
 def fastest_seconds(question: Question, figure: str) -> Seconds | None:
-    """Time that a figure takes at least: all bytes at the data-sheet bandwidth, all FLOP at the peak rate.
+    """Return the minimum time of a metric, per its unit of work.
 
-    Returns: The time for the figure's own unit of work; None when the load has no such figure.
+    All bytes at data-sheet bandwidth, all FLOP at the peak rate. None if the load lacks the metric.
     """
     found = observables(question.load)
     total = found.figures.get(COMPARED[figure].predicted)
@@ -67,12 +68,9 @@ def fastest_seconds(question: Question, figure: str) -> Seconds | None:
 
 
 def why_impossible(question: Question) -> str:
-    """Why the figures of a run cannot be.
-
-    Returns: The first figure that is too fast, and by how much; empty if all can be.
-    """
+    """Return the first metric that is too fast and by how much, else empty."""
     if question.deployment.structure.part.is_processor:
-        return ""  # its caches can hold a small model: its memory is no bound
+        return ""  # a CPU's caches can hold a small model: memory bandwidth is no limit
     part = question.deployment.accelerator.name
     users = question.load.concurrency
     alone = replace(question, load=replace(question.load, concurrency=1.0, requests=4))
@@ -86,7 +84,7 @@ def why_impossible(question: Question) -> str:
             continue
         kind = COMPARED[figure]
         measured = 1.0 / value if kind.rate else value * kind.factor
-        # the queue of a mean TTFT is a model, not a bound: only the prompt itself counts
+        # queueing in a mean TTFT is a model and no limit: only the prompt counts
         checks = [] if kind.interval == "ttft" or not stated else [(question, crowd, users)]
         checks.append((alone, _POSSIBLE, users if kind.rate and kind.predicted != "user_rate" else 1.0))
         for asked, share, together in checks:
@@ -104,18 +102,17 @@ def why_impossible(question: Question) -> str:
 
 
 def reasons_impossible(questions: Sequence[Question]) -> list[str]:
-    """Why the figures of runs cannot be, each by itself or with the table that it comes from.
+    """Return a reason for each impossible run; empty for possible ones.
 
-    A table of a campaign (a model on a part by one release of an engine) of which a third cannot be was measured
-    under a condition that is not stated, such as cached prompts: its other rows were too, and no bound shows it.
-
-    Returns: A reason for each run; empty for what can be.
+    A table of a campaign (a model on an accelerator by one release) with a third of impossible rows was measured under
+    an
+    unstated condition, such as cached prompts: its other rows are refused, too.
     """
     reasons = [why_impossible(question) for question in questions]
     tables: dict[tuple[str | None, ...], list[int]] = defaultdict(list)
     for place, question in enumerate(questions):
         run = question.run
-        if run.campaign:  # a site tells one row from another
+        if run.campaign:  # a site's rows are independent
             tables[(run.campaign, run.model, run.accelerator, run.engine, run.engine_version)].append(place)
     for places in tables.values():
         bad = sum(bool(reasons[place]) for place in places)
@@ -130,70 +127,41 @@ def reasons_impossible(questions: Sequence[Question]) -> list[str]:
 
 @dataclass(frozen=True)
 class Design:
-    """Runs as arrays.
-
-    Attributes
-    ----------
-    questions : tuple of Question
-        One for each run that can be answered.
-    refused : tuple of (Run, str)
-        Runs that cannot, with the reason.
-    work : (nodes, 20) array
-        Work of each kind of step, [s] or [-]
-    node_run : (nodes,) array of int
-        Run of each kind of step.
-    figure : (m,) array of str
-        Measured figure of each observation.
-    observation_run : (m,) array of int
-        Its run.
-    log_seconds : (m,) array
-        Logarithm of what was measured, rates turned into seconds, [log s]
-    entry_node, entry_observation : (e,) array of int
-        Which kind of step enters which observation.
-    entry_weight : (e,) array
-        With what weight, [-]
-    waiting : (m,) array
-        How far the factor on TTFT holds: `Load.waiting` of a TTFT, 0 of other figures, [-]
-    keys : (runs, levels) array of int
-        Key number on each level.
-    key_names : tuple of tuple of str
-        For each level the names of its keys.
-    """
+    """Runs as arrays."""
 
     questions: tuple[Question, ...]
-    refused: tuple[tuple[Run, str], ...]
-    work: np.ndarray
-    node_run: np.ndarray
-    figure: np.ndarray
-    observation_run: np.ndarray
-    log_seconds: np.ndarray
-    entry_node: np.ndarray
+    refused: tuple[tuple[Run, str], ...]  # runs and reasons
+    work: np.ndarray  # (nodes, 20): work of each kind of step [s] or [-]
+    node_run: np.ndarray  # (nodes,): run of each kind of step
+    figure: np.ndarray  # (m,): measured metric
+    observation_run: np.ndarray  # (m,)
+    log_seconds: np.ndarray  # (m,): log of the measured value, rates as seconds
+    entry_node: np.ndarray  # (e,): kind of step of each entry, with `entry_observation` and `entry_weight`
     entry_observation: np.ndarray
     entry_weight: np.ndarray
-    waiting: np.ndarray
-    keys: np.ndarray
-    key_names: tuple[tuple[str, ...], ...]
+    waiting: np.ndarray  # (m,): `Load.waiting` for TTFT, else 0
+    keys: np.ndarray  # (runs, levels): key number
+    key_names: tuple[tuple[str, ...], ...]  # for each level
 
     @cached_property
     def figure_work(self) -> np.ndarray:
-        """Work of each observation, (m, 20): a step time is a sum over work, so a sum of step times is one, too."""
+        """Return the work of each observation, (m, 20).
+
+        A step time is a sum over work, and so is a sum of step times.
+        """
         from scipy.sparse import csr_matrix
 
         shape = len(self.log_seconds), len(self.work)
         return np.asarray(csr_matrix((self.entry_weight, (self.entry_observation, self.entry_node)), shape) @ self.work)
 
     def predicted(self, seconds: SecondsArray) -> SecondsArray:
-        """Each observation as a sum over step times."""
+        """Return each observation as a sum over step times."""
         terms = self.entry_weight * seconds[self.entry_node]
         return np.bincount(self.entry_observation, weights=terms, minlength=len(self.log_seconds))
 
 
 def work_table(questions: list[Question], found: list[Observables]) -> np.ndarray:
-    """Work of the kinds of step of many runs.
-
-    - `found`: The kinds of step of each, and its work of the front end.
-    - Returns: Rows in the order of the runs, [s] or [-].
-    """
+    """Return the work of the step kinds of many runs, in run order."""
     starts = np.concatenate([[0], np.cumsum([len(one.decode_requests) for one in found])])
     table = np.zeros((int(starts[-1]), len(SLOTS)))
     fronts = [
@@ -207,10 +175,7 @@ def work_table(questions: list[Question], found: list[Observables]) -> np.ndarra
 
 
 def asked_of(runs: Iterable[Run]) -> tuple[list[Question], list[tuple[Run, str]]]:
-    """Questions of the runs that can be asked about.
-
-    Returns: The questions, and the other runs with the reason.
-    """
+    """Return the runs' cases, and the other runs with reasons."""
     questions: list[Question] = []
     refused: list[tuple[Run, str]] = []
     runs = list(runs)
@@ -236,19 +201,12 @@ def asked_of(runs: Iterable[Run]) -> tuple[list[Question], list[tuple[Run, str]]
 
 
 def build_design(runs: Iterable[Run]) -> Design:
-    """Turn runs into arrays.
-
-    `runs`: The runs; unusable ones are left out with their reason.
-    """
+    """Return runs as arrays; unusable ones with their reason."""
     return design_of(*asked_of(runs))
 
 
 def design_of(asked: list[Question], refused: list[tuple[Run, str]] | None = None) -> Design:
-    """Turn questions with their measured figures into arrays.
-
-    - `asked`: What was asked; their runs hold what was measured. What no part can do is refused.
-    - `refused`: Runs that became no question, with the reason.
-    """
+    """Return cases as arrays; those that no accelerator can reach are refused."""
     reasons = reasons_impossible(asked)
     questions = [question for question, reason in zip(asked, reasons, strict=True) if not reason]
     impossible = [(question.run, reason) for question, reason in zip(asked, reasons, strict=True) if reason]
@@ -256,10 +214,7 @@ def design_of(asked: list[Question], refused: list[tuple[Run, str]] | None = Non
 
 
 def design_unchecked(questions: list[Question], refused: list[tuple[Run, str]] | None = None) -> Design:
-    """Turn questions with their measured figures into arrays, whether a part can do that or not.
-
-    `refused`: Runs that became no question, with the reason.
-    """
+    """Return cases as arrays without checking physical limits."""
     refused = refused or []
     steps: list[Observables] = []
     node_run, figure, owner = [], [], []
@@ -315,7 +270,7 @@ def design_unchecked(questions: list[Question], refused: list[tuple[Run, str]] |
 
 
 def part_of(design: Design, runs: np.ndarray) -> Design:
-    """The part of a design that concerns some runs."""
+    """Return the part of a design that concerns some runs."""
     place = np.full(len(design.questions), -1)
     place[runs] = np.arange(len(runs))
     nodes = np.flatnonzero(place[design.node_run] >= 0)
@@ -339,19 +294,15 @@ def part_of(design: Design, runs: np.ndarray) -> Design:
     )
 
 
-# Sweeps over concurrency among the runs: what tests a site's update.
-
 #: fewest concurrencies of a sweep [-]
 _FEWEST = 4
 _PROTOCOL = "inferencex"
 
 
 def sweeps_of(questions: Sequence[Question]) -> list[list[int]]:
-    """Find the sweeps: one build on one day, at four concurrencies or more.
+    """Return the runs of each sweep: one build on one day, four concurrencies.
 
-    Runs of a sweep agree in model, accelerator, engine and its release, weights, layout, drafting and lengths.
-
-    Returns: Places of the runs of each sweep, ascending.
+    Runs of a sweep agree in model, accelerator, engine release, weights, layout, speculative decoding and lengths.
     """
     found: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for place, question in enumerate(questions):
@@ -363,23 +314,20 @@ def sweeps_of(questions: Sequence[Question]) -> list[list[int]]:
     return [places for places in found.values() if len({questions[one].load.concurrency for one in places}) >= _FEWEST]
 
 
-# Which concurrencies and lengths were measured of each group, beyond which an interval is widened.
-
-#: how an assumption about concurrency, input and output is worded (`glmplan.prediction.from_row`)
+#: wording of assumed concurrency and lengths (`glmplan.prediction.from_row`)
 _STATED = ("requests in flight", "input tokens", "output tokens")
 
 
 def domains_of(questions: Iterable[Question]) -> dict[str, list[float]]:
-    """Ranges of concurrency, context with prompt, and answer that were measured, by group.
+    """Return group → measured range of concurrency, read and written tokens.
 
-    Returns: Group → least and most requests [-], tokens read and tokens written [token]; 0 and infinity where no run
-      says.
+    0 to infinity if no run states the value. Intervals are widened outside.
     """
     found: dict[str, list[list[float]]] = {}
     for question in questions:
         load = question.load
         point = [load.concurrency, load.input_tokens + load.context, load.output_tokens]
-        # a length that the table does not state bounds nothing, and a prompt alone says nothing of answers
+        # unstated lengths do not bound a range, and a prefill run does not bound answers
         silent = [any(text.endswith(name) for text in question.assumed) for name in _STATED]
         silent[2] |= load.phase == "prefill"
         row = [np.nan if unsaid else one for unsaid, one in zip(silent, point, strict=True)]
