@@ -66,8 +66,7 @@ def fit_acceptance(rows: Iterable[Acceptance] | None = None) -> AcceptanceFit:
     """Return the effects, fitted by ridge regression with residual noise.
 
     Repeated values of one page (same model, method, chain and text) share one weight; values without text or method
-    have
-    less. Rows without a chain length are left out.
+    have less. Rows without a chain length are left out.
     """
     used: list[tuple[dict[str, str], float, int, int]] = []
     unsaid: list[float] = []
@@ -87,11 +86,11 @@ def fit_acceptance(rows: Iterable[Acceptance] | None = None) -> AcceptanceFit:
         keys = {"method": row.method, "family": family, "text": text}
         used.append((keys, row.acceptance_length, row.draft_tokens, row.verify_tokens or 0))
         unsaid.append(sum(_SPREAD[name] ** 2 for name in EFFECTS if not keys[name]))
-        figure = (*keys.values(), row.model, row.draft_tokens, row.verify_tokens, row.acceptance_length)
-        figures.append(figure)
-        alike[figure] = alike.get(figure, 0) + 1
-    found = sorted({(name, keys[name]) for keys, *_ in used for name in EFFECTS if keys[name]})
-    names = (("level", ""), ("branches", ""), *found)
+        identity = (*keys.values(), row.model, row.draft_tokens, row.verify_tokens, row.acceptance_length)
+        figures.append(identity)
+        alike[identity] = alike.get(identity, 0) + 1
+    extra_names = sorted({(name, keys[name]) for keys, *_ in used for name in EFFECTS if keys[name]})
+    names = (("level", ""), ("branches", ""), *extra_names)
     column = {name: place for place, name in enumerate(names)}
     matrix = np.zeros((len(used), len(names)))
     for place, (keys, _, draft, verify) in enumerate(used):
@@ -99,12 +98,12 @@ def fit_acceptance(rows: Iterable[Acceptance] | None = None) -> AcceptanceFit:
         for name in EFFECTS:
             if keys[name]:
                 matrix[place, column[name, keys[name]]] = 1.0
-    share = np.array([1.0 / alike[figure] for figure in figures])
+    share = np.array([1.0 / alike[identity] for identity in figures])
     # an unstated property adds the variance of its effect
     open_variance = np.array(unsaid)
     mean = np.zeros(len(names))
     mean[0] = _LEVEL
-    prior = np.array([_LEVEL_SPREAD, _BRANCH_SPREAD, *(_SPREAD[name] for name, _ in found)])
+    prior = np.array([_LEVEL_SPREAD, _BRANCH_SPREAD, *(_SPREAD[name] for name, _ in extra_names)])
     found_best: tuple[float, AcceptanceFit] | None = None
     for decay in _DECAYS.tolist():
         target = np.array([accepted_logit(length, draft, decay) for _, length, draft, _ in used])
@@ -114,9 +113,9 @@ def fit_acceptance(rows: Iterable[Acceptance] | None = None) -> AcceptanceFit:
             information = (matrix.T * weight) @ matrix
             covariance = np.linalg.inv(information + np.diag(prior**-2))
             value = mean + covariance @ (matrix.T @ (weight * (target - matrix @ mean)))
-            left = target - matrix @ value
-            known = float(np.trace(covariance @ information))
-            ratio = float((weight * left**2).sum()) / max(float(share.sum()) - known, 1.0)
+            residual = target - matrix @ value
+            effective_parameters = float(np.trace(covariance @ information))
+            ratio = float((weight * residual**2).sum()) / max(float(share.sum()) - effective_parameters, 1.0)
             noise = max(noise * float(np.sqrt(ratio)), _LEAST_NOISE)
         # choose the decay by lengths: logits of different decays are not comparable
         lengths = [yielded(x, d, decay) for x, (_, _, d, _) in zip((matrix @ value).tolist(), used, strict=True)]

@@ -34,9 +34,9 @@ def calibrate_steps(
 
     `fit` defaults to the procedure of the shipped fit. `progress` gets the phase, the state and the total.
     """
-    found = calibrate(build_design(runs), fit=fit, processes=processes, progress=progress)
-    written = [write_left_out(left_out_of(found), folder / FILE), write_beyond(found.beyond, folder / BEYOND)]
-    return found, [*write_fit(found, folder), *written]
+    calibrated = calibrate(build_design(runs), fit=fit, processes=processes, progress=progress)
+    written = [write_left_out(left_out_of(calibrated), folder / FILE), write_beyond(calibrated.beyond, folder / BEYOND)]
+    return calibrated, [*write_fit(calibrated, folder), *written]
 
 
 def calibrate_everything(

@@ -90,7 +90,7 @@ def observations(path: str | Path | None = None) -> list[MemoryObservation]:
     True
     """
     file = Path(path) if path is not None else data_folder("calibration") / "memory" / "engine-logs.csv"
-    found = []
+    rows = []
     for row in read_rows(file):
         if not row.get("source"):
             raise SpecError("has no source", file=file, field=row.get("id"))
@@ -102,8 +102,8 @@ def observations(path: str | Path | None = None) -> list[MemoryObservation]:
                 except ValueError:
                     raise SpecError("is not a number", file=file, field=name, value=value) from None
         text = {name: row[name] for name in _TEXT if row.get(name)}
-        found.append(MemoryObservation(row["id"], row["kind"], row["source"], row["used"] == "yes", text, numbers))
-    return found
+        rows.append(MemoryObservation(row["id"], row["kind"], row["source"], row["used"] == "yes", text, numbers))
+    return rows
 
 
 def _spread(values: list[float], floor: float) -> Spread:
@@ -268,14 +268,14 @@ def logged_over_computed(start: LoggedStart) -> Ratio | None:
     log = start.log
     if start.not_scored or log.weights is None or start.model is None:
         return None
-    part = load_accelerator(start.accelerator) if start.accelerator else None
-    if part is not None and part.unified_memory:
+    accelerator = load_accelerator(start.accelerator) if start.accelerator else None
+    if accelerator is not None and accelerator.unified_memory:
         return None
     model = model_of(start.model)
     checkpoint = checkpoint_of(model.name, start.weights, None, log.engine, log.model)
     if checkpoint.smaller or checkpoint.larger:
         return None
-    memory, _ = launched(log, model, checkpoint, part, graphs=start.graphs)
+    memory, _ = launched(log, model, checkpoint, accelerator, graphs=start.graphs)
     computed = memory.weights[0]
     if not memory.settings.rule.draft_in_pool:
         computed = max(float((stage.weight_bytes - stage.weights.get("mtp", 0.0))[0]) for stage in memory.stages)
@@ -299,8 +299,8 @@ def loaded_share(by_source: Iterable[Iterable[float]]) -> LoadedShare:
     vote = np.concatenate([np.full(len(one), 1.0 / len(one) / len(sources)) for one in sources])
     order = np.argsort(off)
     reached = np.cumsum(vote[order])
-    place = min(int(np.searchsorted(reached, _INSIDE - 1e-9)), len(off) - 1)
-    return LoadedShare(max(float(off[order][place]), _FLOOR_MEMORY_WEIGHTS), len(sources))
+    index = min(int(np.searchsorted(reached, _INSIDE - 1e-9)), len(off) - 1)
+    return LoadedShare(max(float(off[order][index]), _FLOOR_MEMORY_WEIGHTS), len(sources))
 
 
 def loaded_shares(starts: Iterable[LoggedStart]) -> tuple[dict[str, LoadedShare], dict[str, list[str]]]:
@@ -309,8 +309,8 @@ def loaded_shares(starts: Iterable[LoggedStart]) -> tuple[dict[str, LoadedShare]
     Engines with fewer than three sources are left out.
     """
     votes = loaded_votes(starts)
-    found = {engine: share for engine in votes if (share := share_without(votes[engine])) is not None}
-    return found, {engine: [one for _, one, _ in votes[engine]] for engine in found}
+    shares = {engine: share for engine in votes if (share := share_without(votes[engine])) is not None}
+    return shares, {engine: [one for _, one, _ in votes[engine]] for engine in shares}
 
 
 def share_without(votes: Iterable[tuple[str, str, float]], origin: str = "") -> LoadedShare | None:
@@ -332,15 +332,15 @@ def share_without(votes: Iterable[tuple[str, str, float]], origin: str = "") -> 
 
 def loaded_votes(starts: Iterable[LoggedStart]) -> dict[str, list[tuple[str, str, float]]]:
     """Return engine → source, log and relative excess of its weights, sorted."""
-    found: dict[str, list[tuple[str, str, float]]] = {}
+    votes: dict[str, list[tuple[str, str, float]]] = {}
     for start in starts:
         try:
             value = logged_over_computed(start)
         except GlmplanError:
             continue
         if value is not None:
-            found.setdefault(start.log.engine, []).append((start.origin, start.id, value))
-    return dict(sorted(found.items()))
+            votes.setdefault(start.log.engine, []).append((start.origin, start.id, value))
+    return dict(sorted(votes.items()))
 
 
 _NOTHING = Spread(0.0, 0.0, 0)
@@ -378,8 +378,8 @@ def outside_of(start: LoggedStart, fit: MemoryFit) -> Vote | None:
     pool, weights or graph estimate.
     """
     log = start.log
-    told = start.model and start.accelerator and log.kv_pool is not None and log.weights is not None
-    if not _tried(log.engine) or start.not_scored or not told or log.version is None:
+    complete = start.model and start.accelerator and log.kv_pool is not None and log.weights is not None
+    if not _tried(log.engine) or start.not_scored or not complete or log.version is None:
         return None
     part, model = load_accelerator(start.accelerator or ""), model_of(start.model or "")
     cuda = (part.compute_capability or "")[:1].isdigit()
@@ -415,8 +415,7 @@ def outside_of_row(row: MemoryObservation, fit: MemoryFit) -> Vote | None:
     """Return the memory of an older ledger row outside the profiling run.
 
     Only rows of kind ``outside``, or ``pool`` of an engine with a known profiling run. None for versions that subtract
-    a
-    graph estimate that the row lacks, and for versions known by date only whose profiling runs differ.
+    a graph estimate that the row lacks, and for versions known by date only whose profiling runs differ.
     """
     text, number = row.text, row.number
     origin = _origin(row)
@@ -443,13 +442,13 @@ def outside_of_row(row: MemoryObservation, fit: MemoryFit) -> Vote | None:
 
 def outside_votes(starts: Iterable[LoggedStart], rows: Iterable[MemoryObservation], fit: MemoryFit) -> list[Vote]:
     """Return the votes of all launches with known model and accelerator."""
-    found: list[Vote | None] = [outside_of_row(row, fit) for row in rows]
+    votes: list[Vote | None] = [outside_of_row(row, fit) for row in rows]
     for start in starts:
         try:
-            found.append(outside_of(start, fit))
+            votes.append(outside_of(start, fit))
         except GlmplanError:
             continue
-    return [vote for vote in found if vote is not None]
+    return [vote for vote in votes if vote is not None]
 
 
 def _graph_votes(
@@ -458,10 +457,9 @@ def _graph_votes(
     """Return the votes on graph memory; negative values are ignored.
 
     A negative value is memory freed during capture. With ``taken`` only releases count that subtract their estimate
-    from
-    the pool: older ones print another quantity.
+    from the pool: older ones print another quantity.
     """
-    found = []
+    votes = []
     for start in starts:
         value, log = told(start), start.log
         if not _tried(log.engine) or value is None or value <= 0.0 or not start.graphs:
@@ -472,8 +470,8 @@ def _graph_votes(
         kinds: tuple[str, ...] = ("several",) if several else ("single",)
         if start.accelerator:
             kinds = _counted(part_memory(load_accelerator(start.accelerator)), several=several, indexed=False)
-        found.append(Vote(start.id, start.origin, log.engine, kinds, value))
-    return found
+        votes.append(Vote(start.id, start.origin, log.engine, kinds, value))
+    return votes
 
 
 def _origin(row: MemoryObservation) -> str:
@@ -499,16 +497,16 @@ def spreads_of(votes: Iterable[Vote]) -> dict[str, Spread]:
     off = {name: values - np.median(values) for name, values in medians.items()}
     apart = [off[name] for name in off if len(off[name]) > 1 and (name != "several" or len(off) <= 2)]
     shared = _MAD * float(np.median(np.abs(np.concatenate(apart)))) if apart else 0.0
-    found = {}
+    spreads = {}
     for name, by in by_class.items():
         within = float(np.mean([np.mean((np.array(one) - np.median(one)) ** 2) for one in by.values()]))
         between = (float((off[name] ** 2).sum()) + _SHARED * shared**2) / (len(by) - 1 + _SHARED)
-        found[name] = Spread(
+        spreads[name] = Spread(
             float(np.median(medians[name])), max(math.sqrt(between + within), _FLOOR_MEMORY_STARTS), len(by)
         )
-    wide = found.get("several", _NOTHING).sd
+    wide = spreads.get("several", _NOTHING).sd
     # one source does not determine the spread between sources
-    return {name: replace(one, sd=max(one.sd, wide)) if one.count == 1 else one for name, one in found.items()}
+    return {name: replace(one, sd=max(one.sd, wide)) if one.count == 1 else one for name, one in spreads.items()}
 
 
 def launch_terms(
@@ -525,8 +523,8 @@ def launch_terms(
         "captured": _graph_votes(logs, lambda start: start.log.graphs, taken=False),
     }
     terms = {name: _by_engine(chosen) for name, chosen in votes.items()}
-    found = replace(fit, outside=terms["outside"], estimate=terms["estimate"], captured=terms["captured"])
-    return found, votes
+    fitted = replace(fit, outside=terms["outside"], estimate=terms["estimate"], captured=terms["captured"])
+    return fitted, votes
 
 
 def _by_engine(votes: list[Vote]) -> dict[str, dict[str, Spread]]:
@@ -544,18 +542,18 @@ def left_out_sources(
     logs = list(starts)
     _, votes = launch_terms(logs, rows, fit)
     loads = loaded_votes(logs)
-    found = {}
+    fits = {}
     for origin in sorted({one.origin for one in logs}):
         terms = {name: _by_engine([vote for vote in chosen if vote.origin != origin]) for name, chosen in votes.items()}
         loaded = {engine: share_without(chosen, origin) for engine, chosen in loads.items()}
-        found[origin] = replace(
+        fits[origin] = replace(
             fit,
             outside=terms["outside"],
             estimate=terms["estimate"],
             captured=terms["captured"],
             loaded={engine: share for engine, share in loaded.items() if share is not None},
         )
-    return found
+    return fits
 
 
 def fit_starts(

@@ -22,7 +22,7 @@ from glmplan.io.runs.columns import FIGURES
 from glmplan.io.runs.record import Run
 from glmplan.io.runs.table import read_runs, run_from_row
 from glmplan.prediction.from_row import question_of
-from glmplan.prediction.load import Observable, Observables, observables
+from glmplan.prediction.load import LoadMetrics, MetricWeights, metrics_of
 from glmplan.prediction.offloaded_rows import HybridCase, hybrid_case, systems_of
 from glmplan.units import QUANTILE_90, BytesPerSecond, Ratio, TokensPerSecond, format_quantity
 
@@ -63,8 +63,8 @@ class HybridObservation:
     kind: str  # decode or prefill
     value: TokensPerSecond  # measured
     fitted: bool  # used by the fit
-    seen: Observables  # kinds of step
-    figure: Observable
+    seen: LoadMetrics  # kinds of step
+    figure: MetricWeights
     work: OffloadWork  # independent of the constants
 
     def log_error(self, fit: OffloadFit) -> float:
@@ -95,7 +95,7 @@ def hybrid_runs() -> list[Run]:
 
 def hybrid_observations(runs: Iterable[Run]) -> tuple[list[HybridObservation], dict[str, str]]:
     """Return the metrics of rows with stated machine, and reasons for others."""
-    found: list[HybridObservation] = []
+    observed: list[HybridObservation] = []
     without: dict[str, str] = {}
     for run in runs:
         systems, how = systems_of(run)
@@ -110,20 +110,20 @@ def hybrid_observations(runs: Iterable[Run]) -> tuple[list[HybridObservation], d
         for column, (name, kind) in _SEEN.items():
             if column not in run.observed:
                 continue
-            seen = observables(case.load if kind == "decode" else case.prompts)
+            seen = metrics_of(case.load if kind == "decode" else case.prompts)
             if name not in seen.figures:
                 without.setdefault(run.id, f"has no {column} under a load of {case.load.phase} alone")
                 continue
             # prefill rate without prompt length reflects the length, not the machine
             known = kind == "decode" or run.input_tokens is not None or run.context_depth is not None
             usable = run.unusable is None and known and run.speculation.state != "yes"
-            found.append(
+            observed.append(
                 HybridObservation(
                     run, case, column, kind, run.observed[column], usable, seen, seen.figures[name],
                     case.steps.work(seen.points),
                 )
             )  # fmt: skip
-    return found, without
+    return observed, without
 
 
 #: constant → prior median, log deviation and unit; llama.cpp reaches about four fifths of the bandwidth of unified
@@ -144,7 +144,7 @@ class UnifiedRow:
     model: str
     bandwidth: BytesPerSecond  # of the memory
     rate: TokensPerSecond  # measured
-    figure: Observable  # the rate as a sum over steps
+    figure: MetricWeights  # the rate as a sum over steps
     work: OneMemoryWork  # bytes read by these steps
 
     def log_error(self, logs: np.ndarray) -> float:
@@ -157,16 +157,16 @@ class UnifiedRow:
 def unified_runs() -> list[Run]:
     """Return the runs of the llama.cpp ledger and of other public reports."""
     folder = data_folder("calibration") / "measurements"
-    found = []
+    selected = []
     for name in ("llama-cpp-strix-halo.csv", "other-public.csv"):
         for run in read_runs(folder / name):
             try:
-                part = load_accelerator(run.accelerator)
+                accelerator = load_accelerator(run.accelerator)
             except GlmplanError:
                 continue
-            if part.unified_memory and part.kind != "cpu-socket":
-                found.append(run)
-    return found
+            if accelerator.unified_memory and accelerator.kind != "cpu-socket":
+                selected.append(run)
+    return selected
 
 
 def unified_rows(runs: list[Run]) -> list[UnifiedRow]:
@@ -174,7 +174,7 @@ def unified_rows(runs: list[Run]) -> list[UnifiedRow]:
 
     Without speculative decoding and without a reason against the row.
     """
-    found = []
+    rows = []
     for run in runs:
         rate = run.observed.get("output_tokens_per_s_per_request")
         alone = run.phase == "decode" and (run.concurrency or 1.0) == 1.0 and (run.accelerator_count or 1) == 1
@@ -184,12 +184,12 @@ def unified_rows(runs: list[Run]) -> list[UnifiedRow]:
             question = question_of(run)
         except GlmplanError:
             continue
-        d, seen = question.deployment, observables(question.load)
+        d, seen = question.deployment, metrics_of(question.load)
         bandwidth = d.accelerator.need("memory_bandwidth")
         # the metric weighs decode steps only; bytes read by prompts do not count
         work = one_memory_work(d.model, d.checkpoint, seen.points, kv=d.kv)
-        found.append(UnifiedRow(run, run.accelerator, run.model, bandwidth, rate, seen.figures["user_rate"], work))
-    return found
+        rows.append(UnifiedRow(run, run.accelerator, run.model, bandwidth, rate, seen.figures["user_rate"], work))
+    return rows
 
 
 def fit_unified(rows: list[UnifiedRow]) -> tuple[np.ndarray, np.ndarray]:
@@ -211,18 +211,18 @@ def fit_unified(rows: list[UnifiedRow]) -> tuple[np.ndarray, np.ndarray]:
         soft = np.sign(scaled) * np.sqrt(2.0 * (np.sqrt(1.0 + scaled**2) - 1.0))
         return np.concatenate([soft, (logs - middle) / spread])
 
-    found = least_squares(residuals, middle, x_scale=spread)
-    jacobian = np.asarray(found.jac, dtype=float)
-    return found.x, np.sqrt(np.diag(np.linalg.inv(jacobian.T @ jacobian)))
+    solution = least_squares(residuals, middle, x_scale=spread)
+    jacobian = np.asarray(solution.jac, dtype=float)
+    return solution.x, np.sqrt(np.diag(np.linalg.inv(jacobian.T @ jacobian)))
 
 
 def left_out_parts(rows: list[UnifiedRow]) -> dict[str, list[tuple[UnifiedRow, float]]]:
     """Return accelerator → rows and log errors, by constants of the others."""
-    found: dict[str, list[tuple[UnifiedRow, float]]] = {}
+    errors: dict[str, list[tuple[UnifiedRow, float]]] = {}
     for part in sorted({row.part for row in rows}):
         logs, _ = fit_unified([row for row in rows if row.part != part])
-        found[part] = [(row, row.log_error(logs)) for row in rows if row.part == part]
-    return found
+        errors[part] = [(row, row.log_error(logs)) for row in rows if row.part == part]
+    return errors
 
 
 #: constant → prior median, log deviation and unit. Bandwidth shares: STREAM reaches 82 % of an EPYC 9004 socket
@@ -291,10 +291,10 @@ def _solve(observations: list[HybridObservation]) -> tuple[np.ndarray, np.ndarra
         soft = np.sign(scaled) * np.sqrt(2.0 * (np.sqrt(1.0 + scaled**2) - 1.0))
         return np.concatenate([soft, (logs - middle) / spread])
 
-    found = least_squares(residuals, middle, x_scale=spread, xtol=1e-6, ftol=1e-6, max_nfev=60)
-    jacobian = np.asarray(found.jac, dtype=float)
+    solution = least_squares(residuals, middle, x_scale=spread, xtol=1e-6, ftol=1e-6, max_nfev=60)
+    jacobian = np.asarray(solution.jac, dtype=float)
     covariance = np.linalg.inv(jacobian.T @ jacobian)
-    return found.x, np.sqrt(np.diag(covariance))
+    return solution.x, np.sqrt(np.diag(covariance))
 
 
 def spread_of(errors: dict[str, list[float]]) -> Ratio:
@@ -317,13 +317,13 @@ def left_out(observations: list[HybridObservation]) -> dict[str, dict[str, list[
 
     Constants are fitted to machines with other CPUs; observations that are not fitted are predicted, too.
     """
-    found: dict[str, dict[str, list[tuple[HybridObservation, float]]]] = {"decode": {}, "prefill": {}}
+    errors: dict[str, dict[str, list[tuple[HybridObservation, float]]]] = {"decode": {}, "prefill": {}}
     for name in sorted({one.case.system.cpu for one in observations}):
         fit = _fit_of(_solve([one for one in observations if one.case.system.cpu != name])[0])
         for one in observations:
             if one.case.system.cpu == name:
-                found[one.kind].setdefault(name, []).append((one, one.log_error(fit)))
-    return found
+                errors[one.kind].setdefault(name, []).append((one, one.log_error(fit)))
+    return errors
 
 
 def fit_offload(
@@ -358,7 +358,7 @@ def machine_effects(
     ----------
     .. [1] A. Gelman, J. Hill, "Data Analysis Using Regression and Multilevel/Hierarchical Models", 12.2.
     """
-    found: dict[str, dict[str, tuple[float, float]]] = {}
+    corrections: dict[str, dict[str, tuple[float, float]]] = {}
     for kind in ("decode", "prefill"):
         of: dict[str, list[float]] = {}
         for one in observations:
@@ -371,9 +371,9 @@ def machine_effects(
         within = max(float(np.sum(np.square(rest))) / freedom, _LEAST**2)
         for name, errors in of.items():
             weight = len(errors) / (len(errors) + within / between)
-            left = within + between * (1.0 - weight)
-            found.setdefault(name, {})[kind] = (weight * means[name], QUANTILE_90 * float(np.sqrt(left)))
-    return found
+            variance = within + between * (1.0 - weight)
+            corrections.setdefault(name, {})[kind] = (weight * means[name], QUANTILE_90 * float(np.sqrt(variance)))
+    return corrections
 
 
 def offload_fit_text(observations: list[HybridObservation], one_memory: list[UnifiedRow]) -> str:

@@ -65,10 +65,10 @@ class Endpoint:
             parts = urlsplit(self.url.strip())
             login, _, place = parts.netloc.rpartition("@")
             bare = urlunsplit(parts._replace(netloc=place))
-            known = parts.scheme in ("http", "https") and bool(httpx.URL(bare).host) and parts.port != 0
+            valid = parts.scheme in ("http", "https") and bool(httpx.URL(bare).host) and parts.port != 0
         except (ValueError, TypeError, httpx.InvalidURL):
-            known, bare, login = False, "", ""
-        if not known:
+            valid, bare, login = False, "", ""
+        if not valid:
             shown = re.sub(r"[^/]*@", "***@", self.url) or "(missing)"
             raise SpecError("is not an address such as http://host:8000/v1", field="--url", value=shown)
         if parts.query or parts.fragment:
@@ -208,8 +208,8 @@ def read_chunk(data: bytes) -> Chunk:
         raise MalformedStream("expected an object", data)
     if value.get("error"):
         error = value["error"]
-        words = error.get("message", error) if isinstance(error, dict) else error
-        return Chunk(False, True, error=str(words)[:_MOST_SAID])
+        message = error.get("message", error) if isinstance(error, dict) else error
+        return Chunk(False, True, error=str(message)[:_MOST_SAID])
     choices = value.get("choices")
     if choices is None and "usage" not in value and "timings" not in value:
         raise MalformedStream("expected 'choices'", data)
@@ -313,8 +313,7 @@ def count_tokens(record: RequestRecord, usage: Chunk | None, asked: TokenCount) 
     Notes
     -----
     A chunk holds at least one token: fewer tokens than chunks is impossible. More chunks than requested tokens (but for
-    a
-    final one), and prompts far longer or shorter than sent, are impossible too; ``doubt`` then gives the reason.
+    a final one), and prompts far longer or shorter than sent, are impossible too; ``doubt`` then gives the reason.
 
     Examples
     --------
@@ -334,8 +333,8 @@ def count_tokens(record: RequestRecord, usage: Chunk | None, asked: TokenCount) 
         record.doubt = f"{record.chunks} chunks with text for {asked} tokens"
     prompt, cached = (usage.prompt_tokens or 0, usage.cached_tokens or 0) if usage is not None else (0, 0)
     if prompt > most_prompt_tokens(record.input_tokens):
-        told = f"{prompt:,}" if prompt < 10**12 else "10¹² or more"
-        record.doubt = f"usage tells of {told} prompt tokens where {record.input_tokens:,} were sent"
+        count_text = f"{prompt:,}" if prompt < 10**12 else "10¹² or more"
+        record.doubt = f"usage tells of {count_text} prompt tokens where {record.input_tokens:,} were sent"
     elif 0 < prompt < least_prompt_tokens(record.input_tokens):
         record.doubt = f"usage tells of {prompt:,} prompt tokens where {record.input_tokens:,} were sent"
     elif prompt > 0:
@@ -434,8 +433,8 @@ class Client:
             self.http = self._new()
         except (ValueError, ImportError, httpx.InvalidURL):
             # the error text may hold the proxy's password
-            words = "cannot be used: a proxy is http://host:port, and SOCKS is not spoken"
-            raise SpecError(words, field="HTTP_PROXY, HTTPS_PROXY, ALL_PROXY or NO_PROXY") from None
+            message = "cannot be used: a proxy is http://host:port, and SOCKS is not spoken"
+            raise SpecError(message, field="HTTP_PROXY, HTTPS_PROXY, ALL_PROXY or NO_PROXY") from None
         # httpx scans all connections of a pool for each request: many streams share several pools
         self._pools, self._in_use = [self.http], [0]
         kind = "chat/completions" if endpoint.chat else "completions"
@@ -540,16 +539,16 @@ class Client:
     @asynccontextmanager
     async def _open(self, content: bytes) -> AsyncIterator[httpx.Response]:
         headers = {"Content-Type": "application/json"}
-        place = next((n for n, used in enumerate(self._in_use) if used < _STREAMS_OF_A_POOL), len(self._pools))
-        if place == len(self._pools):
+        pool = next((n for n, used in enumerate(self._in_use) if used < _STREAMS_OF_A_POOL), len(self._pools))
+        if pool == len(self._pools):
             self._pools.append(self._new())
             self._in_use.append(0)
-        self._in_use[place] += 1
+        self._in_use[pool] += 1
         try:
-            async with self._pools[place].stream("POST", self._address, content=content, headers=headers) as response:
+            async with self._pools[pool].stream("POST", self._address, content=content, headers=headers) as response:
                 yield response
         finally:
-            self._in_use[place] -= 1
+            self._in_use[pool] -= 1
 
     async def _stream(
         self, record: RequestRecord, content: bytes, asked: int, on_chunk: Callable[[float], None]
@@ -625,16 +624,16 @@ class Client:
                 yield read_chunk(data), self.clock()
 
     async def _refused(self, response: httpx.Response, record: RequestRecord) -> None:
-        said = b""
+        body = b""
         async for received in response.aiter_raw():
-            said += received
-            if len(said) > _REFUSAL:
+            body += received
+            if len(body) > _REFUSAL:
                 break
         if response.status_code in (429, 503):
             raise _Throttled(response.status_code, _retry_after(response.headers.get("retry-after")))
         rejected = 300 <= response.status_code < 500
         record.outcome = Outcome.REJECTED if rejected else Outcome.FAILED
-        record.detail = self.outside.clean(f"HTTP {response.status_code} {said[:_REFUSAL].decode(errors='replace')}")
+        record.detail = self.outside.clean(f"HTTP {response.status_code} {body[:_REFUSAL].decode(errors='replace')}")
 
 
 def _retry_after(header: str | None) -> float:

@@ -176,7 +176,7 @@ class CardWatch:
         """Return the values since the last summary; empty without GPUs."""
         if not self.samples:
             return {}
-        found = {
+        values = {
             "temperature_c": self.hottest,
             "power_w": self.power_sum / self.samples,
             "pcie_bytes_per_s": self.busiest_pcie,
@@ -184,7 +184,7 @@ class CardWatch:
             "xids": list(self.xids),
         }
         self.samples, self.hottest, self.power_sum, self.busiest_pcie, self.throttled = 0, 0.0, 0.0, 0.0, {}
-        return found
+        return values
 
     @staticmethod
     def _ask(function: Any, *arguments: Any) -> float:

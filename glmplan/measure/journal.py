@@ -22,8 +22,7 @@ class Journal:
     """Append lines to a file; each line is complete or absent.
 
     On a full disk, lines stay in memory, the fault is counted (`faults`, `last_fault`) and writing is retried. Without
-    a
-    path nothing is kept; `outside` redacts every line. An unwritable file, or one in use by another run, raises
+    a path nothing is kept; `outside` redacts every line. An unwritable file, or one in use by another run, raises
     `SpecError`.
 
     Examples
@@ -84,7 +83,7 @@ class Journal:
     def read(path: Path) -> list[dict[str, Any]]:
         """Return the lines of a journal without an incomplete last one."""
         lines = read_bytes(path, most=_LARGEST).split(b"\n")
-        found: list[dict[str, Any]] = []
+        lines_read: list[dict[str, Any]] = []
         torn = 0
         for number, line in enumerate(lines, 1):
             if not line.strip():
@@ -94,12 +93,12 @@ class Journal:
             except SpecError:
                 value = None
             if isinstance(value, dict) and "kind" in value:
-                found.append(value)
+                lines_read.append(value)
             elif value is None and torn == 0:
                 torn = number
             else:
                 raise SpecError(f"line {number}: expected a line of a journal", file=path)
-        return found
+        return lines_read
 
     def _try(self) -> None:
         while self._unwritten and self._handle is not None:

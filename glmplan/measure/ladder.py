@@ -27,15 +27,15 @@ from glmplan.units import Milliseconds, Seconds
 __all__ = [
     "LadderPlan",
     "LadderRecord",
-    "Promised",
+    "SloVerdict",
     "StepResult",
     "climb",
     "named_endpoint",
-    "promised",
-    "promised_targets",
     "record_csv",
     "record_json",
     "record_rows",
+    "slo_targets",
+    "slo_verdicts",
     "suited_endpoint",
 ]
 
@@ -64,10 +64,10 @@ class LadderPlan:
 
     def settings(self) -> dict[str, Any]:
         """Return the settings that a resumed run must share."""
-        kept = dataclasses.asdict(self)
-        kept["schedules"] = [[rate, len(arrivals)] for rate, arrivals in self.schedules]
-        kept["users"] = list(self.users)
-        return kept
+        settings = dataclasses.asdict(self)
+        settings["schedules"] = [[rate, len(arrivals)] for rate, arrivals in self.schedules]
+        settings["users"] = list(self.users)
+        return settings
 
 
 @dataclass(slots=True)
@@ -245,8 +245,8 @@ async def _meet(
     maker = await prepare_prompts(client, tokenizer=tokenizer)
     client.patience = calm
     record.prompts = maker.method
-    most = max([*plan.users, 1]) if plan.users else 32
-    overhead = await measure_overhead(min(most, 512), chat=endpoint.chat, together=plan.requests is not None)
+    max_users = max([*plan.users, 1]) if plan.users else 32
+    overhead = await measure_overhead(min(max_users, 512), chat=endpoint.chat, together=plan.requests is not None)
     record.overhead = overhead
     if begin is not None:
         journal.write("begin", settings=begin, started=record.started)
@@ -289,8 +289,8 @@ def _result(level: float, measured: Measured, plan: LadderPlan) -> StepResult:
     figures["num_requests"] = tally.done
     figures["output_tokens_per_s"] = measured.output_rate
     figures["total_tokens_per_s"] = measured.output_rate + measured.input_rate
-    asked = plan.lengths.output_tokens * plan.lengths.shortest
-    if figures["output_tokens"] < 0.98 * asked:
+    requested = plan.lengths.output_tokens * plan.lengths.shortest
+    if figures["output_tokens"] < 0.98 * requested:
         step.notes.append("answers are shorter than asked: the server stops at the end token")
     for how, count in tally.counted_by.items():
         if how != "usage":
@@ -314,8 +314,8 @@ def _result(level: float, measured: Measured, plan: LadderPlan) -> StepResult:
         if tally.doubtful > _DOUBTFUL * tally.done:
             # impossible counts make times per token invalid, too; the journal keeps the raw values
             step.unusable = reason
-            kept = ("concurrency", "concurrency_effective", "request_rate_per_s", "wall_s", "num_requests")
-            step.figures = {name: value for name, value in figures.items() if name in kept}
+            load_columns = ("concurrency", "concurrency_effective", "request_rate_per_s", "wall_s", "num_requests")
+            step.figures = {name: value for name, value in figures.items() if name in load_columns}
             step.errors, step.quantiles = {}, {}
     return step
 
@@ -343,8 +343,8 @@ def _tell_from_counters(step: StepResult) -> None:
     elif length is not None:
         step.figures["acceptance_length"] = length
     hits, asked = gained.get("prefix_hits", 0.0), gained.get("prefix_queries") or gained.get("prompt_tokens") or 0.0
-    known = any("prefix cache" in note for note in step.notes)
-    if 0.05 * asked < hits <= asked and not known:
+    noted = any("prefix cache" in note for note in step.notes)
+    if 0.05 * asked < hits <= asked and not noted:
         step.notes.append(f"{hits / asked:.0%} of the prompt tokens came from the prefix cache")
 
 
@@ -364,14 +364,14 @@ def _step_of(line: dict[str, Any]) -> StepResult:
     """Return the step of a journal line."""
     names = {f.name for f in dataclasses.fields(StepResult)}
     step = StepResult(**{"level": None, **{k: v for k, v in line.items() if k in names}})
-    held = (step.figures, step.errors, step.server, step.outcomes, step.quantiles)
+    tables = (step.figures, step.errors, step.server, step.outcomes, step.quantiles)
     slow = step.cards.get("throttled_share", {}) if isinstance(step.cards, dict) else None
-    fits = all(isinstance(one, dict) for one in (*held, slow)) and isinstance(step.notes, list)
+    fits = all(isinstance(one, dict) for one in (*tables, slow)) and isinstance(step.notes, list)
     fits = fits and all(isinstance(one, str) for one in (*step.notes, step.unusable))
     numbers = [step.level, step.transient, step.wall, *(slow.values() if fits else ())]
     if fits:
         # NaN is null in a journal
-        step.figures, step.errors = ({k: v for k, v in one.items() if v is not None} for one in held[:2])
+        step.figures, step.errors = ({k: v for k, v in one.items() if v is not None} for one in tables[:2])
         numbers += [v for one in (step.figures, step.errors, step.server, step.outcomes) for v in one.values()]
         numbers += step.quantiles.values()
         fits = set(step.outcomes) <= {str(one) for one in Outcome}
@@ -391,7 +391,7 @@ async def _watch_cards(cards: CardWatch, guard: Guard) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Promised:
+class SloVerdict:
     """Verdict on one SLO target at the last step."""
 
     target: str
@@ -401,33 +401,33 @@ class Promised:
     why: str = ""  # reason of a missed target; empty if met
 
     @property
-    def kept(self) -> bool:
+    def met(self) -> bool:
         """Return True if the target is met."""
         return not self.why
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """Return the verdict as a line."""
-        figure = "not measured" if self.measured is None else f"{self.measured:,.4g} ms measured"
-        return f"{self.target} at {self.level:g}: {figure}, {f'not kept: {self.why}' if self.why else 'kept'}"
+        value = "not measured" if self.measured is None else f"{self.measured:,.4g} ms measured"
+        return f"{self.target} at {self.level:g}: {value}, {f'missed: {self.why}' if self.why else 'met'}"
 
 
-def promised_targets(slo: str) -> tuple[Target, ...]:
+def slo_targets(slo: str) -> tuple[Target, ...]:
     """Return the targets of an SLO that a client can measure.
 
     Examples
     --------
-    >>> [str(one) for one in promised_targets("ttft p95 < 2 s")]
+    >>> [str(one) for one in slo_targets("ttft p95 < 2 s")]
     ['ttft p95 < 2000 ms']
     """
     targets = parse_slo(slo)
     for one in targets:
         if one.metric == "queue":
-            raise SpecError("is about what only the server sees: promise ttft", field="--slo", value=str(one))
+            raise SpecError("cannot be measured by a client: use ttft", field="--slo", value=str(one))
     return targets
 
 
-def promised(record: LadderRecord, targets: Sequence[Target]) -> tuple[Promised, ...]:
+def slo_verdicts(record: LadderRecord, targets: Sequence[Target]) -> tuple[SloVerdict, ...]:
     """Return the verdict on each SLO target at the last step of a ladder.
 
     A step that was not reached, was cut short, had faults or is unusable meets no target.
@@ -436,24 +436,23 @@ def promised(record: LadderRecord, targets: Sequence[Target]) -> tuple[Promised,
     level = max(levels)
     step = next((one for one in record.steps if one.level == level), None)
     if step is None:
-        return tuple(Promised(str(one), level, 1e3 * one.bound, None, "the step was not reached") for one in targets)
-    whole = "" if step.complete else "the step was cut short"
-    whole = whole or step.unusable or (f"{step.faults} requests failed" if step.faults else "")
+        return tuple(SloVerdict(str(one), level, 1e3 * one.bound, None, "the step was not reached") for one in targets)
+    fault = "" if step.complete else "the step was cut short"
+    fault = fault or step.unusable or (f"{step.faults} requests failed" if step.faults else "")
     rows = []
     for one in targets:
         measured = (step.figures | step.quantiles).get(one.name)
-        late = "" if measured is None or measured < 1e3 * one.bound else "it is later"
-        why = whole or late or ("nothing says it" if measured is None else "")
-        rows.append(Promised(str(one), level, 1e3 * one.bound, measured, why))
+        late = "" if measured is None or measured < 1e3 * one.bound else "above the limit"
+        why = fault or late or ("no measurement" if measured is None else "")
+        rows.append(SloVerdict(str(one), level, 1e3 * one.bound, measured, why))
     return tuple(rows)
 
 
 def record_rows(record: LadderRecord, facts: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
     """Return the steps with finished requests as measured runs.
 
-    `facts` adds columns unknown to server and client: `model`, `accelerator`, `weights`, layout. `glmplan predict
-    --runs`
-    and `calibrate --from` read the rows.
+    `facts` adds columns unknown to server and client: `model`, `accelerator`, `weights`, layout. Read by `glmplan
+    predict --runs` and `calibrate --from`.
     """
     served = record.facts
     about: dict[str, Any] = {
@@ -497,7 +496,7 @@ def record_csv(record: LadderRecord, facts: Mapping[str, Any] | None = None) -> 
     return table_csv(record_rows(record, facts))
 
 
-def record_json(record: LadderRecord, compared: Any = None, promise: Sequence[Promised] = ()) -> str:
+def record_json(record: LadderRecord, compared: Any = None, promise: Sequence[SloVerdict] = ()) -> str:
     """Return record and SLO verdict as JSON, without key, NaN or infinity."""
     value = {
         "started": record.started,
@@ -510,7 +509,7 @@ def record_json(record: LadderRecord, compared: Any = None, promise: Sequence[Pr
         "journal_faults": record.journal_faults,
         "steps": [dataclasses.asdict(step) for step in record.steps],
         "compared": compared,
-        "promise": [dataclasses.asdict(one) | {"kept": one.kept} for one in promise],
+        "promise": [dataclasses.asdict(one) | {"kept": one.met} for one in promise],
     }
     return json.dumps(record.endpoint.outside.plain(value), indent=2, allow_nan=False) + "\n"
 

@@ -55,13 +55,13 @@ def transient_end(series: Sequence[float], *, batch: int = 5) -> int:
     means = values[: values.size // batch * batch].reshape(-1, batch).mean(axis=1)
     if means.size < 4:
         return 0
-    ends = np.arange(means.size // 2 + 1)
-    left = means.size - ends
-    spread = np.array([np.square(means[end:] - means[end:].mean()).sum() for end in ends])
-    scores = spread / np.square(left)
+    cuts = np.arange(means.size // 2 + 1)
+    remaining = means.size - cuts
+    spread = np.array([np.square(means[end:] - means[end:].mean()).sum() for end in cuts])
+    scores = spread / np.square(remaining)
     # ignore rounding differences; among equal scores take the shortest transient
     equal = scores <= scores.min() + 1e-12 * float(np.square(means.mean()))
-    return int(ends[np.argmax(equal)]) * batch
+    return int(cuts[np.argmax(equal)]) * batch
 
 
 def is_steady(series: Sequence[float], *, tolerance: Ratio = 0.05, batch: int = 5) -> bool:
@@ -80,13 +80,13 @@ def is_steady(series: Sequence[float], *, tolerance: Ratio = 0.05, batch: int = 
     # a transient at the largest allowed cut is an unfinished drift
     if begin >= values.size // batch // 2 * batch > 0:
         return False
-    kept = values[begin : begin + (values.size - begin) // batch * batch].reshape(-1, batch).mean(axis=1)
-    if kept.size < 4:
+    steady = values[begin : begin + (values.size - begin) // batch * batch].reshape(-1, batch).mean(axis=1)
+    if steady.size < 4:
         return False
-    first, second = kept[: kept.size // 2], kept[kept.size // 2 :]
+    first, second = steady[: steady.size // 2], steady[steady.size // 2 :]
     difference = abs(float(first.mean() - second.mean()))
     error = float(np.sqrt(first.var(ddof=1) / first.size + second.var(ddof=1) / second.size))
-    return difference <= max(tolerance * float(kept.mean()), min(2.0 * error, 4 * tolerance * float(kept.mean())))
+    return difference <= max(tolerance * float(steady.mean()), min(2.0 * error, 4 * tolerance * float(steady.mean())))
 
 
 class TokenClock:
@@ -105,22 +105,22 @@ class TokenClock:
 
     def add(self, at: Seconds, tokens: Tokens = 1.0) -> None:
         """Count tokens that arrived `at` seconds into the step."""
-        place = math.floor(at / self.bin)
-        if place < 0:
+        index = math.floor(at / self.bin)
+        if index < 0:
             return
-        if place >= len(self.counts):
-            self.counts.extend([0.0] * (place + 1 - len(self.counts)))
-        self.counts[place] += tokens
+        if index >= len(self.counts):
+            self.counts.extend([0.0] * (index + 1 - len(self.counts)))
+        self.counts[index] += tokens
 
     def rates(self, until: Seconds, *, least: Tokens = 0.0) -> list[float]:
         """Return the rate in each complete bin [token/s]
 
         Bins are merged until they hold `least` tokens on average: fewer are chance, not a rate.
         """
-        whole = int(until / self.bin)
-        counts = self.counts[:whole] + [0.0] * max(whole - len(self.counts), 0)
+        complete = int(until / self.bin)
+        counts = self.counts[:complete] + [0.0] * max(complete - len(self.counts), 0)
         width = self.width(until, least=least)
-        merged = [sum(counts[i : i + width]) for i in range(0, whole - width + 1, width)]
+        merged = [sum(counts[i : i + width]) for i in range(0, complete - width + 1, width)]
         return [count / (self.bin * width) for count in merged]
 
     def width(self, until: Seconds, *, least: Tokens) -> int:
@@ -197,32 +197,32 @@ class Tally:
 
     def figures(self) -> dict[str, float]:
         """Return latency and length metrics by column, such as `ttft_mean_ms`."""
-        found: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         for name, values in (("ttft", self._ttft), ("tpot", self._tpot), ("e2e", self._e2e)):
             if values:
                 p50, p99 = np.percentile(values, [50, 99])
-                found[f"{name}_mean_ms"] = float(np.mean(values)) * 1e3
+                metrics[f"{name}_mean_ms"] = float(np.mean(values)) * 1e3
                 if name != "e2e":
-                    found[f"{name}_p50_ms"] = float(p50) * 1e3
-                found[f"{name}_p99_ms"] = float(p99) * 1e3
+                    metrics[f"{name}_p50_ms"] = float(p50) * 1e3
+                metrics[f"{name}_p99_ms"] = float(p99) * 1e3
         if self._gap_count:
-            found["itl_mean_ms"] = self._gap_sum / self._gap_count * 1e3
-            found["itl_p50_ms"], found["itl_p99_ms"] = self._gap_quantile(0.5) * 1e3, self._gap_quantile(0.99) * 1e3
+            metrics["itl_mean_ms"] = self._gap_sum / self._gap_count * 1e3
+            metrics["itl_p50_ms"], metrics["itl_p99_ms"] = self._gap_quantile(0.5) * 1e3, self._gap_quantile(0.99) * 1e3
         if self.done:
-            found["input_tokens"] = self.input_tokens / self.done
-            found["output_tokens"] = self.output_tokens / self.done
-        return found
+            metrics["input_tokens"] = self.input_tokens / self.done
+            metrics["output_tokens"] = self.output_tokens / self.done
+        return metrics
 
     def quantiles(self) -> dict[str, float]:
         """Return percentiles of TTFT, TPOT, ITL and E2E, as `ttft_p95_ms` [ms]"""
-        found: dict[str, float] = {}
+        percentiles: dict[str, float] = {}
         for name, values in (("ttft", self._ttft), ("tpot", self._tpot), ("e2e", self._e2e)):
             if values:
                 for share, value in zip(_PERCENTS, np.percentile(values, _PERCENTS), strict=True):
-                    found[f"{name}_p{share}_ms"] = float(value) * 1e3
+                    percentiles[f"{name}_p{share}_ms"] = float(value) * 1e3
         if self._gap_count:
-            found |= {f"itl_p{share}_ms": self._gap_quantile(share / 100) * 1e3 for share in _PERCENTS}
-        return found
+            percentiles |= {f"itl_p{share}_ms": self._gap_quantile(share / 100) * 1e3 for share in _PERCENTS}
+        return percentiles
 
     def errors(self) -> dict[str, float]:
         """Return the standard errors of mean TTFT and TPOT [ms]
@@ -242,8 +242,8 @@ class Tally:
         return dict(sorted(self.outcomes.items()))
 
     def _gap_quantile(self, share: float) -> float:
-        place = int(np.searchsorted(np.cumsum(self._gaps), share * self._gap_count))
-        return _SHORTEST * math.exp((place + 0.5) * _BIN)
+        index = int(np.searchsorted(np.cumsum(self._gaps), share * self._gap_count))
+        return _SHORTEST * math.exp((index + 0.5) * _BIN)
 
 
 def mean_error(values: Iterable[float]) -> float:
@@ -256,8 +256,8 @@ def mean_error(values: Iterable[float]) -> float:
     >>> mean_error([1.0, 3.0])
     1.0
     """
-    kept = np.asarray(list(values), dtype=float)
-    return float(np.std(kept, ddof=1) / math.sqrt(kept.size)) if kept.size > 1 else math.inf
+    array = np.asarray(list(values), dtype=float)
+    return float(np.std(array, ddof=1) / math.sqrt(array.size)) if array.size > 1 else math.inf
 
 
 def batch_error(values: Iterable[float], *, batches: int = 5) -> Ratio:
@@ -270,11 +270,11 @@ def batch_error(values: Iterable[float], *, batches: int = 5) -> Ratio:
     >>> batch_error([1.0, 1.0, 3.0, 3.0], batches=2)
     1.0
     """
-    kept = np.asarray(list(values), dtype=float)
-    length = kept.size // batches
+    array = np.asarray(list(values), dtype=float)
+    length = array.size // batches
     if length < 2:
         return 0.0
-    return mean_error(kept[: length * batches].reshape(batches, length).mean(axis=1).tolist())
+    return mean_error(array[: length * batches].reshape(batches, length).mean(axis=1).tolist())
 
 
 @dataclass(frozen=True, slots=True)
@@ -493,8 +493,8 @@ class Loader:
         """Count the error of a task that ended unexpectedly."""
         for task in tasks:
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
-                said = self.client.outside.clean(f"{type(error).__name__}: {error}")
-                self._take(RequestRecord(self._now(), Outcome.UNFORESEEN, detail=said))
+                message = self.client.outside.clean(f"{type(error).__name__}: {error}")
+                self._take(RequestRecord(self._now(), Outcome.UNFORESEEN, detail=message))
 
     async def _user(self, number: int, *, limited: bool = False, share: float = 1.0) -> None:
         pause = 0.1
@@ -616,20 +616,20 @@ class Loader:
 
     def _end(self, begin: float, end: float) -> Measured:
         self._count_open(0)
-        found = self._measured
-        found.transient = begin
-        found.wall = max(end - begin, 1e-9)
-        found.mean_running = self._open_time / max(self._now(), 1e-9)
-        if found.tally.done:
-            tokens_per_chunk = found.everything.output_tokens / max(found.everything.chunks, 1)
+        measured = self._measured
+        measured.transient = begin
+        measured.wall = max(end - begin, 1e-9)
+        measured.mean_running = self._open_time / max(self._now(), 1e-9)
+        if measured.tally.done:
+            tokens_per_chunk = measured.everything.output_tokens / max(measured.everything.chunks, 1)
             first, last = round(begin / self._clock.bin), int(end / self._clock.bin)
-            whole = self._clock.counts[first:last]
-            found.output_error = batch_error(whole) * tokens_per_chunk / self._clock.bin
-            if begin > 0 and whole:
+            counted = self._clock.counts[first:last]
+            measured.output_error = batch_error(counted) * tokens_per_chunk / self._clock.bin
+            if begin > 0 and counted:
                 # tokens by arrival: requests that cross the window count in part
-                found.output_rate = sum(whole) * tokens_per_chunk / (len(whole) * self._clock.bin)
+                measured.output_rate = sum(counted) * tokens_per_chunk / (len(counted) * self._clock.bin)
             else:
-                found.output_rate = found.tally.output_tokens / found.wall
-            ratio = found.tally.input_tokens / max(found.tally.output_tokens, 1)
-            found.input_rate = found.output_rate * ratio
-        return found
+                measured.output_rate = measured.tally.output_tokens / measured.wall
+            ratio = measured.tally.input_tokens / max(measured.tally.output_tokens, 1)
+            measured.input_rate = measured.output_rate * ratio
+        return measured

@@ -39,19 +39,19 @@ _QUANTITIES = (
     ("weights", "weights on a rank", "GiB", GIB, "weights"),
     ("activations", "activations", "GiB", GIB, "activations"),
     ("outside_torch", "memory outside torch", "GiB", GIB, ""),
-    ("graph_estimate", "graphs as estimated", "GiB", GIB, "estimate"),
+    ("graph_estimate", "estimated graphs", "GiB", GIB, "estimate"),
     ("graphs", "captured graphs", "GiB", GIB, "graphs"),
     ("kv_pool", "KV pool of a rank", "GiB", GIB, "pool"),
     ("kv_tokens", "KV pool", "token", 1.0, "tokens"),
-    ("max_concurrency", "longest requests at once", "", 1.0, ""),
+    ("max_concurrency", "requests of maximum length", "", 1.0, ""),
 )
 _WORDS = {
-    "share": "memory of the part",
+    "share": "memory of the accelerator",
     "weights": "weights",
     "activations": "activations",
     "graph_estimate": "estimate of graphs",
     "outside_torch": "memory outside torch",
-    "rest": "what the log does not tell",
+    "rest": "not logged",
 }
 
 
@@ -110,51 +110,50 @@ def _cause(log: StartupLog, found: StartMemory, name: str) -> str:
         return _pool_cause(log, found)
     if name == "kv_tokens" and found.tokens is not None and found.pool is not None:
         if found.asked is not None:
-            made = "as many as" if found.tokens.value == found.asked else "as many of those as have room that"
-            return f"{made} the launch asks for"
+            return "the size requested at launch" + ", reduced to the free memory" * (found.tokens.value != found.asked)
         pool = relative_error(found.pool.value, log.kv_pool) if log.kv_pool else None
-        whole = float(relative_error(found.tokens.value, log.kv_tokens or 1.0))
+        relative = float(relative_error(found.tokens.value, log.kv_tokens or 1.0))
         if pool is None:
-            return "the log does not tell the bytes of the pool"
-        each = (1.0 + whole) / (1.0 + float(pool)) - 1.0
-        return f"{float(pool):+.1%} by the bytes of the pool, {each:+.1%} by the bytes that a token takes"
+            return "the bytes of the pool are not logged"
+        each = (1.0 + relative) / (1.0 + float(pool)) - 1.0
+        return f"{float(pool):+.1%} from the bytes of the pool, {each:+.1%} from the bytes of a token"
     if name == "activations":
-        asked = (("--max-num-seqs", log.max_sequences), ("--max-num-batched-tokens", log.max_batched_tokens))
-        silent = [option for option, said in asked if said is None]
-        return f"the log does not tell {' and '.join(silent)}: the engine's defaults" if silent else ""
+        options = (("--max-num-seqs", log.max_sequences), ("--max-num-batched-tokens", log.max_batched_tokens))
+        silent = [option for option, value in options if value is None]
+        return f"{' and '.join(silent)} not logged: the engine's defaults" if silent else ""
     if name in ("outside_torch", "graph_estimate", "graphs"):
         untaken = name == "graph_estimate" and not found.parts.get(name)
         why = "the launch" if log.graphs_taken is False else "this version"
-        return "the mean of other launches: no formula gives it" + f"; {why} does not take it from the pool" * untaken
+        return "mean of other launches, no formula exists" + f"; {why} does not subtract it from the pool" * untaken
     if name == "weights":
         inside = found.weights.holds(log.weights or 0.0)
-        drafting = f"; it drafts ({log.speculative}), and the draft counts as the catalogue has it"
-        said = "within what loading varies by" if inside else "outside of what loading varies by"
-        said += "; each rank holds the whole image tower, as the log says" * bool(log.whole_tower)
-        return said + drafting * (log.speculative is not None and not inside)
+        drafting = f"; speculative decoding ({log.speculative}) with the draft weights of the catalog"
+        verdict = "within the variation of loaded weights" if inside else "outside the variation of loaded weights"
+        verdict += "; each rank holds the whole image encoder, as logged" * bool(log.whole_tower)
+        return verdict + drafting * (log.speculative is not None and not inside)
     return ""
 
 
 def _pool_cause(log: StartupLog, found: StartMemory) -> str:
     """Return the difference of each term of the pool, and the unlogged rest."""
     assert found.pool is not None and log.kv_pool is not None
-    said = {
+    logged = {
         "weights": log.weights,
         "activations": log.activations,
         "graph_estimate": log.graph_estimate,
         "outside_torch": log.outside_torch,
     }
-    told = {name: -found.left * size for name, size in said.items() if size is not None and found.parts.get(name)}
+    terms = {name: -found.left * size for name, size in logged.items() if size is not None and found.parts.get(name)}
     # an engine that takes a share of the free memory counts no activations, and the logged total is not its base
     if log.total and log.memory_utilization and "activations" in found.parts:
-        told["share"] = log.total * log.memory_utilization
-    whole = found.pool.value - log.kv_pool
+        terms["share"] = log.total * log.memory_utilization
+    difference = found.pool.value - log.kv_pool
     if found.asked is not None:
-        return f"{whole / GIB:+.2f} GiB: the launch asks for {found.asked:,.0f} tokens"
-    parts = {name: found.parts[name] - size for name, size in told.items()}
-    parts["rest"] = whole - sum(parts.values())
-    words = [f"{size / GIB:+.2f} {_WORDS[name]}" for name, size in parts.items() if abs(size) >= _SHOWN]
-    return f"{whole / GIB:+.2f} GiB: " + (", ".join(words) or "nothing above 0.01")
+        return f"{difference / GIB:+.2f} GiB: the launch requests {found.asked:,.0f} tokens"
+    parts = {name: found.parts[name] - size for name, size in terms.items()}
+    parts["rest"] = difference - sum(parts.values())
+    texts = [f"{size / GIB:+.2f} {_WORDS[name]}" for name, size in parts.items() if abs(size) >= _SHOWN]
+    return f"{difference / GIB:+.2f} GiB: " + (", ".join(texts) or "nothing above 0.01")
 
 
 #: smallest named term of a difference [B]
@@ -199,7 +198,7 @@ def predict_startup(log: StartupLog, *, model: str | None = None, on: str | None
     Model and machine default to those in the log. Without a prediction the lines are the logged values, with the
     reason.
     """
-    said = [
+    notes_of_log = [
         f"{what}: {value}"
         for what, value in (
             ("engine", " ".join(filter(None, (log.engine, log.version)))),
@@ -214,12 +213,12 @@ def predict_startup(log: StartupLog, *, model: str | None = None, on: str | None
     name, machine = model or log.model, on or log.accelerator
     if name is None or machine is None:
         missing = " and ".join(w for w, v in (("--model", name), ("--on", machine)) if v is None)
-        return StartupComparison(beside(log, None), said, f"the log does not tell it; give {missing}")
+        return StartupComparison(beside(log, None), notes_of_log, f"not logged: give {missing}")
     try:
         predicted, assumed = _predicted(log, name, machine)
     except (GlmplanError, KeyError) as error:
-        return StartupComparison(beside(log, None), said, str(error))
-    return StartupComparison(beside(log, predicted), [*said, *assumed])
+        return StartupComparison(beside(log, None), notes_of_log, str(error))
+    return StartupComparison(beside(log, predicted), [*notes_of_log, *assumed])
 
 
 def _predicted(log: StartupLog, name: str, machine: str) -> tuple[StartMemory, list[str]]:
@@ -228,26 +227,26 @@ def _predicted(log: StartupLog, name: str, machine: str) -> tuple[StartMemory, l
     from glmplan.prediction.start_memory import predict_start
 
     choice = _model(name, log.quantization)
-    part = load_accelerator(load_machine(machine).accelerator)
-    found = predict_start(log, choice.model, choice.checkpoint, part)
+    accelerator = load_accelerator(load_machine(machine).accelerator)
+    prediction = predict_start(log, choice.model, choice.checkpoint, accelerator)
     assumed = [
-        f"predicted for {choice.model.name}, checkpoint {choice.checkpoint.name}, on {part.name}, KV cache {found.kv}"
-        + (", with draft layers" if log.speculative is not None else "")
+        f"predicted for {choice.model.name}, checkpoint {choice.checkpoint.name}, on {accelerator.name}, "
+        f"KV cache {prediction.kv}" + (", with draft layers" if log.speculative is not None else "")
     ]
-    if found.tokens is not None:
-        assumed.append(f"90 % of the KV pool: {found.tokens.low:,.0f} to {found.tokens.high:,.0f} tokens")
+    if prediction.tokens is not None:
+        assumed.append(f"90 % of the KV pool: {prediction.tokens.low:,.0f} to {prediction.tokens.high:,.0f} tokens")
     silent = [words for field, words in _SETTINGS.items() if getattr(log, field) is None]
     if silent:
-        assumed.append(f"the log does not tell {', '.join(silent)}: taken as the engine's own default")
-    return found, assumed
+        assumed.append(f"not logged, taken as the engine's default: {', '.join(silent)}")
+    return prediction, assumed
 
 
 #: settings that decide memory: field of the log → text
 _SETTINGS = {
-    "memory_utilization": "the share of memory",
-    "max_sequences": "the requests at once",
-    "max_batched_tokens": "the tokens of a step",
-    "max_context": "the longest request",
+    "memory_utilization": "memory share",
+    "max_sequences": "running requests",
+    "max_batched_tokens": "tokens of a step",
+    "max_context": "longest request",
 }
 #: name endings of a repository that do not change the shapes of the weights
 _WITHOUT_MEANING = ("mtp", "instruct", "chat", "it", "hf", "base", "thinking")

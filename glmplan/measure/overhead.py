@@ -76,9 +76,9 @@ class NullServer:
             writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
             return True
         self.requests += 1
-        asked = json.loads(body)
-        count = int(asked.get("max_tokens", 16))
-        prompt = asked.get("prompt", "x")
+        request = json.loads(body)
+        count = int(request.get("max_tokens", 16))
+        prompt = request.get("prompt", "x")
         words = len(prompt) if isinstance(prompt, list) else len(str(prompt).split())
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
         content = {"delta": {"content": "x "}} if self.chat else {"text": "x "}
@@ -107,11 +107,11 @@ def null_server_process(*, pace: Seconds = 0.0, first: Seconds = 0.0, chat: bool
 
     It does not compete with the client for one core.
     """
-    words = [sys.executable, "-m", "glmplan.measure.overhead", str(pace), str(first), str(int(chat))]
+    command = [sys.executable, "-m", "glmplan.measure.overhead", str(pace), str(first), str(int(chat))]
     root = str(Path(__file__).parents[2])
     paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     process = subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": paths}
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": paths}
     )
     assert process.stdin is not None and process.stdout is not None
     late = threading.Timer(_PATIENCE, process.kill)

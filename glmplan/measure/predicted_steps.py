@@ -22,7 +22,7 @@ from glmplan.io.runs.record import Run
 from glmplan.measure.ladder import LadderPlan, StepResult
 from glmplan.measure.server_facts import ServerFacts
 from glmplan.prediction.deployment import Deployment, default_kv, deploy
-from glmplan.prediction.from_row import Question
+from glmplan.prediction.from_row import RunCase
 from glmplan.prediction.load import ENDLESS, Load, user_load
 from glmplan.prediction.predict import predict
 from glmplan.prediction.reproduce import REPRODUCED, relative_error, verdict_of
@@ -59,8 +59,8 @@ def _this_machine() -> Accelerator:
     from glmplan.catalog.entries.accelerators import load_accelerator
     from glmplan.io.machines.this_machine import probe_machine
 
-    found = probe_machine(seconds=0.5)
-    return found.part if found.part is not None else load_accelerator(found.host.accelerator)
+    probed = probe_machine(seconds=0.5)
+    return probed.part if probed.part is not None else load_accelerator(probed.host.accelerator)
 
 
 def _deployment_of_files(facts: Mapping[str, Any], served: ServerFacts) -> tuple[Deployment, list[str]]:
@@ -74,32 +74,32 @@ def _deployment_of_files(facts: Mapping[str, Any], served: ServerFacts) -> tuple
     choice = resolve_model(str(facts["model"]))
     where = str(facts["accelerator"])
     if where == "this-machine":
-        part = _this_machine()
+        accelerator = _this_machine()
     else:
-        part = load_accelerator(Path(where) if where.endswith(".toml") else where)
+        accelerator = load_accelerator(Path(where) if where.endswith(".toml") else where)
     weights = facts.get("weights") if not os.path.exists(str(facts["model"])) else None
     checkpoint = choice.checkpoint if weights is None else checkpoint_for(choice.model, str(weights))
     layout = Layout(*(int(float(facts.get(name) or 1)) for name in ("tp", "pp", "dp", "ep", "dcp")))
-    said = facts.get("engine") or served.engine
-    engine = str(said or STAND_IN)
+    engine_name = facts.get("engine") or served.engine
+    engine = str(engine_name or STAND_IN)
     if choice.exact_bytes is None:
         checkpoint = read_by(choice.model, checkpoint, engine)
     kv = kv_name(str(facts.get("kv_cache") or "")) or default_kv(
-        checkpoint, engine, model=choice.model, accelerator=part
+        checkpoint, engine, model=choice.model, accelerator=accelerator
     )
-    deployment = deploy(choice.model, checkpoint, part, kv=kv, engine=engine, layout=layout)
-    return deployment, [*([] if said else [f"engine {engine}"]), f"kv {kv}", f"machine {part.full_name}"]
+    deployment = deploy(choice.model, checkpoint, accelerator, kv=kv, engine=engine, layout=layout)
+    return deployment, [*([] if engine_name else [f"engine {engine}"]), f"kv {kv}", f"machine {accelerator.full_name}"]
 
 
 def _deployment_of_names(facts: Mapping[str, Any], plan: LadderPlan) -> tuple[Deployment, list[str]]:
     from glmplan.io.runs.table import run_from_row
     from glmplan.prediction.from_row import question_of
 
-    words = {key: f"{value:g}" if isinstance(value, float) else str(value) for key, value in facts.items()}
+    request = {key: f"{value:g}" if isinstance(value, float) else str(value) for key, value in facts.items()}
     # the ladder fixes the lengths
     lengths = {"input_tokens": f"{plan.lengths.input_tokens}", "output_tokens": f"{plan.lengths.output_tokens}"}
     ladder = {"id": "ladder", "phase": "serving", "protocol": "closed-loop", "concurrency": "1", **lengths}
-    run = run_from_row(ladder | words)
+    run = run_from_row(ladder | request)
     question = question_of(run)
     return question.deployment, list(question.assumed)
 
@@ -164,7 +164,7 @@ def predicted_pool(case: Case, served: ServerFacts) -> tuple[float, float, float
         engine=d.engine, version=d.version, accelerator=d.accelerator.name, draft_tokens=d.draft_tokens
     )
     try:
-        held = rank_memory(
+        ranks = rank_memory(
             d.model,
             d.checkpoint,
             layout=d.layout,
@@ -173,7 +173,7 @@ def predicted_pool(case: Case, served: ServerFacts) -> tuple[float, float, float
             mtp=d.draft_tokens > 0,
             memory=d.accelerator.memory,
         )
-        pool = kv_pool(held, part_memory(d.accelerator), context=served.max_context or float(d.model.max_context))
+        pool = kv_pool(ranks, part_memory(d.accelerator), context=served.max_context or float(d.model.max_context))
     except GlmplanError:
         return None
     return float(pool.tokens[0]), float(pool.tokens_low[0]), float(pool.tokens_high[0])
@@ -245,7 +245,7 @@ class Compared:
 def compare(steps: Sequence[StepResult], predicted: Sequence[PredictedStep]) -> list[Compared]:
     """Return each metric that measured and predicted steps share."""
     by_level = {step.level: step for step in predicted}
-    found = []
+    pairs = []
     for step in steps:
         other = by_level.get(step.level)
         for metric in METRICS if other is not None else ():
@@ -254,8 +254,8 @@ def compare(steps: Sequence[StepResult], predicted: Sequence[PredictedStep]) -> 
             if measured and metric in other.middle:
                 interval = (other.low.get(metric), other.high.get(metric))
                 error = step.errors.get(metric, 0.0)
-                found.append(Compared(step.level, metric, measured, other.middle[metric], *interval, error))
-    return found
+                pairs.append(Compared(step.level, metric, measured, other.middle[metric], *interval, error))
+    return pairs
 
 
 def worst(compared: Sequence[Compared]) -> Ratio:
@@ -297,21 +297,21 @@ def consistent(compared: Sequence[Compared]) -> bool:
 
 
 def _design(cases: Sequence[Case], measured: Sequence[Mapping[str, float]]) -> Design:
-    questions = []
+    run_cases = []
     for case, row in zip(cases, measured, strict=True):
         d = case.deployment
         figures = {metric: row[metric] for metric in METRICS if metric in row}
         run = Run(f"{case.level:g}", d.model.name, d.accelerator.name, engine=d.engine, observed=figures)
-        questions.append(Question(run, d, case.load, ()))
-    return design_of(questions)
+        run_cases.append(RunCase(run, d, case.load, ()))
+    return design_of(run_cases)
 
 
 def fit_site(cases: Sequence[Case], measured: Sequence[Mapping[str, float]]) -> SiteFit:
     """Return the site effects of measured steps, as `calibrate --from`."""
     if not all(runs_on_accelerators(case.deployment) for case in cases):
-        part = cases[0].deployment.accelerator.full_name
-        words = f"cannot be done on {part}: its steps are timed by bytes alone, which have no effects to fit"
-        raise SpecError(words, field="--calibrate-on")
+        accelerator = cases[0].deployment.accelerator.full_name
+        message = f"cannot be done on {accelerator}: its steps are timed by bytes alone, which have no effects to fit"
+        raise SpecError(message, field="--calibrate-on")
     try:
         return update_site(_design(cases, measured))
     except GlmplanError as error:
@@ -327,15 +327,15 @@ def predicted_steps(cases: Sequence[Case], *, site: SiteFit | None = None) -> tu
     for case in cases:
         effects = None if site is None else site.effects[case.deployment.engine]
         try:
-            found = predict(case.deployment, case.load, effects=effects)
+            prediction = predict(case.deployment, case.load, effects=effects)
         except GlmplanError as error:
             raise SpecError(f"cannot be predicted: {error}", field=case.deployment.model.name) from None
-        kinds = [FIGURES[metric] for metric in METRICS if FIGURES[metric].predicted in found.figures]
-        figures = {one.column: found.figures[one.predicted].scaled(1.0 / one.factor) for one in kinds}
+        kinds = [FIGURES[metric] for metric in METRICS if FIGURES[metric].predicted in prediction.figures]
+        figures = {one.column: prediction.figures[one.predicted].scaled(1.0 / one.factor) for one in kinds}
         middle = {m: f.value for m, f in figures.items()}
         low, high = {m: f.low for m, f in figures.items()}, {m: f.high for m, f in figures.items()}
         if site is None:
-            rests += [text for text in (found.basis, found.out_of_domain) if text]
+            rests += [text for text in (prediction.basis, prediction.out_of_domain) if text]
         else:
             for metric, half in _half_widths(case, site, middle).items():
                 low[metric], high[metric] = middle[metric] * float(np.exp(-half)), middle[metric] * float(np.exp(half))
@@ -349,7 +349,7 @@ def _half_widths(case: Case, site: SiteFit, middle: Mapping[str, float]) -> dict
     if case.deployment.structure.part.is_processor:
         missed = {kind: QUANTILE_90 * deviation for kind, deviation in MISSED.items()}
     else:
-        ends = site.effects[case.deployment.engine].intervals["site"]
-        missed = {kind: (high - low) / 2.0 for kind, (low, high) in ends.items()}
+        intervals = site.effects[case.deployment.engine].intervals["site"]
+        missed = {kind: (high - low) / 2.0 for kind, (low, high) in intervals.items()}
     pairs = zip(design.figure.tolist(), left_open(site, design), strict=True)
     return {metric: float(np.hypot(QUANTILE_90 * open_, missed[FIGURES[metric].interval])) for metric, open_ in pairs}

@@ -128,10 +128,10 @@ async def _served(client: Client, text: str) -> int | None:
             continue
         tokens, count = value.get("tokens"), value.get("count")
         # a token has at least a byte, and templates are short
-        most = len(text.encode()) + _TEMPLATE
-        if isinstance(count, int) and not isinstance(count, bool) and 0 < count <= most:
+        limit = len(text.encode()) + _TEMPLATE
+        if isinstance(count, int) and not isinstance(count, bool) and 0 < count <= limit:
             return count
-        if isinstance(tokens, list) and 0 < len(tokens) <= most:
+        if isinstance(tokens, list) and 0 < len(tokens) <= limit:
             return len(tokens)
     return None
 
@@ -139,8 +139,8 @@ async def _served(client: Client, text: str) -> int | None:
 async def _measured(client: Client, text: str) -> int | None:
     record = await client.send(text, 1)
     answered = record.outcome in (Outcome.DONE, Outcome.EMPTY)
-    known = answered and 0 < record.input_tokens <= len(text.encode()) + _TEMPLATE
-    return record.input_tokens if known else None
+    plausible = answered and 0 < record.input_tokens <= len(text.encode()) + _TEMPLATE
+    return record.input_tokens if plausible else None
 
 
 def _local(path: str) -> Callable[[str], Awaitable[int | None]]:
@@ -152,11 +152,11 @@ def _local(path: str) -> Callable[[str], Awaitable[int | None]]:
 
     file = Path(path)
     try:
-        held = Tokenizer.from_file(str(file / "tokenizer.json" if file.is_dir() else file))
+        loaded = Tokenizer.from_file(str(file / "tokenizer.json" if file.is_dir() else file))
     except Exception as error:  # the package raises bare Exception
         raise SpecError(f"cannot be read: {error}", field="--tokenizer", value=path) from None
 
     async def count(text: str) -> int | None:
-        return len(held.encode(text, add_special_tokens=False).ids)
+        return len(loaded.encode(text, add_special_tokens=False).ids)
 
     return count

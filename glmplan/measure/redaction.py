@@ -81,18 +81,18 @@ class Outside:
         """
         if not self._parts or not text:
             return text
-        found = self._marked(text)
-        if found == text and any(self._marked(other) != other for other in _readings(text)):
+        redacted = self._marked(text)
+        if redacted == text and any(self._marked(other) != other for other in _readings(text)):
             return _WITHHELD
-        if found != text and any(self._marked(other) != other for other in _readings(found)):
+        if redacted != text and any(self._marked(other) != other for other in _readings(redacted)):
             return _WITHHELD
-        return found
+        return redacted
 
     def clean(self, text: object, most: int = 300) -> str:
         """Return external text redacted, without control characters, then cut."""
         # control characters inside a secret must not hide it
-        words = printable(self.blot(str(text)[:_MOST])).replace("\n", " ").replace("\t", " ")
-        return words if len(words) <= most else words[: most - 1] + "…"
+        redacted = printable(self.blot(str(text)[:_MOST])).replace("\n", " ").replace("\t", " ")
+        return redacted if len(redacted) <= most else redacted[: most - 1] + "…"
 
     def plain(self, value: Any, depth: int = 0) -> Any:
         """Return a value for a JSON record: texts redacted, numbers finite.
@@ -138,16 +138,16 @@ class Outside:
 
 def _joined(spans: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """Yield overlapping or touching spans merged."""
-    held: tuple[int, int] | None = None
+    current: tuple[int, int] | None = None
     for begin, end in spans:
-        if held is not None and begin <= held[1]:
-            held = held[0], max(held[1], end)
+        if current is not None and begin <= current[1]:
+            current = current[0], max(current[1], end)
             continue
-        if held is not None:
-            yield held
-        held = begin, end
-    if held is not None:
-        yield held
+        if current is not None:
+            yield current
+        current = begin, end
+    if current is not None:
+        yield current
 
 
 def _forms(secret: str) -> Iterator[str]:
@@ -159,8 +159,8 @@ def _forms(secret: str) -> Iterator[str]:
         # in base64 of a longer text, the outer letters depend on the neighbours: they are left out, except at the end
         # of the text
         for encode in (base64.b64encode, base64.urlsafe_b64encode):
-            whole = encode(bytes(shift) + raw).decode()[(8 * shift + 5) // 6 :]
-            written += [whole, whole.rstrip("=")[:-1]]
+            encoded = encode(bytes(shift) + raw).decode()[(8 * shift + 5) // 6 :]
+            written += [encoded, encoded.rstrip("=")[:-1]]
     yield from {form.lower() for form in written if len(form) >= _LEAST}
 
 

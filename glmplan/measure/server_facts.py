@@ -77,12 +77,12 @@ def parse_metrics(text: str) -> list[tuple[str, dict[str, str], float]]:
     >>> parse_metrics('# TYPE a gauge\na{model="m"} 2.5\n')
     [('a', {'model': 'm'}, 2.5)]
     """
-    found = []
+    samples = []
     for line in text.splitlines():
         match = _LINE.match(line)
         if match and math.isfinite(value := _number(match[3])):
-            found.append((match[1], dict(_LABEL.findall(match[2] or "")), value))
-    return found
+            samples.append((match[1], dict(_LABEL.findall(match[2] or "")), value))
+    return samples
 
 
 def _number(text: str) -> float:

@@ -43,8 +43,8 @@ def parse_users(text: str) -> tuple[int, ...]:
     except ValueError:
         levels = []
     if not levels or levels[0] < 1:
-        words = f"is not a list of whole numbers such as 1,2,4 or 1-64, of {_MOST_USERS:,} at most"
-        raise SpecError(words, field="--users", value=text)
+        message = f"is not a list of whole numbers such as 1,2,4 or 1-64, of {_MOST_USERS:,} at most"
+        raise SpecError(message, field="--users", value=text)
     return tuple(levels)
 
 
@@ -60,8 +60,7 @@ def ladder_plan(
     """Return the ladder steps of a traffic spec, as understood by `simulate`.
 
     `levels` are users [-], rates [1/s] or trace speeds [-] (default: that of the spec); `seconds` is the counted time
-    of a
-    closed step or the length of an open one, `requests` a count instead.
+    of a closed step or the length of an open one, `requests` a count instead.
     """
     lengths = Lengths(traffic.input, traffic.output, 1.0 - traffic.jitter, traffic.shared_prefix)
     if traffic.kind == "closed":
@@ -77,8 +76,10 @@ def ladder_plan(
         from glmplan.simulation.traffic.traces import conversation_form
 
         if form := conversation_form(traffic.file or ""):
-            words = f"holds conversations ({form}), which live servers are not asked yet: use requests with their times"
-            raise SpecError(words, field="--traffic", file=str(traffic.file))
+            message = (
+                f"holds conversations ({form}), which live servers are not asked yet: use requests with their times"
+            )
+            raise SpecError(message, field="--traffic", file=str(traffic.file))
     own = traffic.speed if traffic.kind == "trace" else traffic.rate or 1.0
     schedules = tuple(
         (float(level), _schedule(traffic.at_load(level), seconds, requests, seed)) for level in levels or (own,)
@@ -93,21 +94,21 @@ def _schedule(traffic: Traffic, seconds: float, requests: int | None, seed: int)
         from glmplan.simulation.traffic.traces import read_trace
 
         read = read_trace(traffic.file or "", traffic.speed)
-        found = [Arrival(one.arrival, one.input, one.output) for one in islice(read, requests or 100_000)]
+        arrivals = [Arrival(one.arrival, one.input, one.output) for one in islice(read, requests or 100_000)]
         if requests is None:
-            found = [one for one in found if one.at <= seconds] or found[:1]
-        return tuple(found)
+            arrivals = [one for one in arrivals if one.at <= seconds] or arrivals[:1]
+        return tuple(arrivals)
     from glmplan.simulation.traffic.sources import request_chunks
 
     count = requests or max(round((traffic.rate or 1.0) * seconds), _FEWEST)
     if count > _MOST_PLANNED:
         raise SpecError(f"asks for {count:,} requests in a step: at most {_MOST_PLANNED:,}", field="--rates")
-    found = []
+    arrivals = []
     for chunk in request_chunks(traffic, count, np.random.default_rng(seed)):
         assert chunk.arrival is not None
         columns = zip(chunk.arrival.tolist(), chunk.input_tokens.tolist(), chunk.output_tokens.tolist(), strict=True)
-        found += [Arrival(at, int(prompt), int(answer)) for at, prompt, answer in columns]
-    return tuple(found)
+        arrivals += [Arrival(at, int(prompt), int(answer)) for at, prompt, answer in columns]
+    return tuple(arrivals)
 
 
 def parse_share(text: str) -> Ratio:
@@ -119,12 +120,12 @@ def parse_share(text: str) -> Ratio:
     (0.2, 0.2)
     """
     try:
-        found = finite_number(text.removesuffix("%"), "--fail-over") / (100 if text.endswith("%") else 1)
+        share = finite_number(text.removesuffix("%"), "--fail-over") / (100 if text.endswith("%") else 1)
     except SpecError:
-        found = -1.0
-    if not 0 <= found < float("inf"):
+        share = -1.0
+    if not 0 <= share < float("inf"):
         raise SpecError("is not a share such as 20%", field="--fail-over", value=text)
-    return found
+    return share
 
 
 def deployment_facts(

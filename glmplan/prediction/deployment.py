@@ -86,8 +86,8 @@ class Settings:
                 raise SpecError("must be at least 1", field=name, value=value)
 
     def __repr__(self) -> str:
-        told = ((one.name, getattr(self, one.name), one.default) for one in fields(self))
-        return f"Settings({', '.join(f'{name}={value!r}' for name, value, usual in told if value != usual)})"
+        fields_set = ((one.name, getattr(self, one.name), one.default) for one in fields(self))
+        return f"Settings({', '.join(f'{name}={value!r}' for name, value, usual in fields_set if value != usual)})"
 
     def packing(self, defaults: EngineDefaults) -> EngineDefaults:
         """Return the scheduler settings of an engine with these settings applied.
@@ -98,12 +98,12 @@ class Settings:
         >>> found.budget, found.places
         (8192, 64)
         """
-        told: dict[str, int] = {}
+        changes: dict[str, int] = {}
         if self.max_num_batched_tokens is not None:
-            told["budget"] = self.max_num_batched_tokens
+            changes["budget"] = self.max_num_batched_tokens
         if self.max_num_seqs is not None:
-            told |= {"max_requests": self.max_num_seqs, "most_requests": 0}
-        return replace(defaults, **told) if told else defaults  # type: ignore[arg-type]
+            changes |= {"max_requests": self.max_num_seqs, "most_requests": 0}
+        return replace(defaults, **changes) if changes else defaults  # type: ignore[arg-type]
 
     def memory(
         self,
@@ -237,10 +237,12 @@ class Deployment:
         """Return the scheduler settings; assumed values for an unknown engine."""
         if not engine_known(self.engine):
             return self.settings.packing(UNKNOWN_ENGINE)
-        part = self.accelerator
-        found = engine_defaults(self.engine, version=self.version, accelerator=part.name, memory=part.memory)
+        accelerator = self.accelerator
+        defaults = engine_defaults(
+            self.engine, version=self.version, accelerator=accelerator.name, memory=accelerator.memory
+        )
         # async scheduling is off with pipeline stages
-        return self.settings.packing(replace(found, ahead=False) if self.pp > 1 and found.ahead else found)
+        return self.settings.packing(replace(defaults, ahead=False) if self.pp > 1 and defaults.ahead else defaults)
 
     @cached_property
     def rated(self) -> tuple[Accelerator, float | None]:
@@ -460,7 +462,7 @@ def _family(silicon: str) -> str:
 def runs_sparse(
     accelerator: Accelerator, backend: str | None, *, engine: str = "", version: str | tuple[int, ...] | None = None
 ) -> bool:
-    """Return True if a model with an indexer attends sparsely on an accelerator.
+    """Return True if an indexed model attends sparsely on an accelerator.
 
     Sparse kernels come with the accelerator, from a community backend named ``nsa`` or ``sparse``, or with an engine
     from some version on; an unknown version has none. False means dense attention: correct, but all keys are read.
@@ -527,8 +529,8 @@ def bulk_format(checkpoint: Checkpoint) -> str:
     """
     if checkpoint.file_bits_per_weight is not None:
         return "gguf"
-    found = checkpoint.formats.get("routed_experts") or checkpoint.default
-    return _ONE_KERNEL.get(found, found)
+    weights = checkpoint.formats.get("routed_experts") or checkpoint.default
+    return _ONE_KERNEL.get(weights, weights)
 
 
 def keeps_experts_on_host(engine: str) -> bool:
@@ -572,10 +574,10 @@ def usual_ends(engine: str, name: str) -> tuple[float, float] | None:
     entry = read_toml(file).get(engine)
     if entry is None:
         return None
-    found = entry.get(name)
-    if not isinstance(found, list) or len(found) != 2 or not 0 < found[0] < found[1]:
-        raise SpecError("is not two rising numbers", file=file, field=f"{engine}.{name}", value=found)
-    return float(found[0]), float(found[1])
+    quantiles = entry.get(name)
+    if not isinstance(quantiles, list) or len(quantiles) != 2 or not 0 < quantiles[0] < quantiles[1]:
+        raise SpecError("is not two rising numbers", file=file, field=f"{engine}.{name}", value=quantiles)
+    return float(quantiles[0]), float(quantiles[1])
 
 
 def spanned(
@@ -584,8 +586,7 @@ def spanned(
     """Return a KV pool whose interval also covers unrecorded settings.
 
     `pool` maps settings to tokens and the bounds of their 90 % interval; `unstated` names fields of `Settings`.
-    Settings
-    are taken as independent: distances to the bounds add as squares, each side by itself.
+    Settings are taken as independent: distances to the bounds add as squares, each side by itself.
 
     Examples
     --------
@@ -598,10 +599,10 @@ def spanned(
     value, low, high = pool(settings)
     below, above = (value - low) ** 2, (high - value) ** 2
     for name in sorted(unstated):
-        ends = usual_ends(settings.engine, name)
-        if ends is None:
+        bounds = usual_ends(settings.engine, name)
+        if bounds is None:
             continue
-        told: list[dict[str, Any]] = [{_FIELDS[name]: end} for end in ends]
-        moved = [pool(replace(settings, **one))[0] - value for one in told]
+        variants: list[dict[str, Any]] = [{_FIELDS[name]: end} for end in bounds]
+        moved = [pool(replace(settings, **one))[0] - value for one in variants]
         below, above = below + min(0.0, *moved) ** 2, above + max(0.0, *moved) ** 2
     return value, max(value - below**0.5, 0.0), value + above**0.5

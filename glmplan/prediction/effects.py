@@ -169,9 +169,9 @@ def keys_of(deployment: Deployment, *, measured_on: str | None = None) -> tuple[
     silicon = part.compute_capability or part.vendor.lower()
     draft = f" draft {deployment.draft_tokens}" if deployment.draft_tokens else ""
     eager = "" if deployment.settings.graphs else " eager"
-    wall = _wall(deployment)
+    limitation = _wall(deployment)
     # behind a limitation, measurements do not apply without it
-    mode = draft + eager + (f" behind {wall}" if wall else "")
+    mode = draft + eager + (f" behind {limitation}" if limitation else "")
     group = f"{engine} {part.name} {model} {form}"
     layout = f" tp{deployment.tp} pp{deployment.pp} dp{deployment.dp} ep{deployment.ep} dcp{deployment.dcp}"
     release = ".".join(str(number) for number in (deployment.release or ())[:3]) or "unstated"
@@ -180,7 +180,7 @@ def keys_of(deployment: Deployment, *, measured_on: str | None = None) -> tuple[
         engine + eager,
         f"{engine} {'drafting' if draft else 'plain'}",
         f"{engine} experts {deployment.settings.moe_backend or 'unsaid'}",
-        f"{engine} {wall or 'no wall'}",
+        f"{engine} {limitation or 'no wall'}",
         f"{engine} {_attention(deployment)}",
         f"{engine} at {deployment.text or 'no campaign'}",
         f"{engine} {silicon}",
@@ -199,9 +199,9 @@ def keys_of(deployment: Deployment, *, measured_on: str | None = None) -> tuple[
 
 def log_parameters(effects: np.ndarray) -> np.ndarray:
     """Return log parameters of the step time from summed effects."""
-    found = effects[:, : len(PARAMETERS)] + effects[:, SCALE : SCALE + 1]
-    found[:, list(FRONT)] = effects[:, list(FRONT)]
-    result: np.ndarray = found
+    parameters = effects[:, : len(PARAMETERS)] + effects[:, SCALE : SCALE + 1]
+    parameters[:, list(FRONT)] = effects[:, list(FRONT)]
+    result: np.ndarray = parameters
     return result
 
 
@@ -230,12 +230,12 @@ class Effects:
         known = []
         here = keys[LEVELS.index("configuration")] in self.site
         for level, key in zip(LEVELS, keys, strict=True):
-            found = self.values.get(level, {}).get(key)
+            effect = self.values.get(level, {}).get(key)
             if level == "release":
-                found = None if here else found if found is not None else _of_release(self, key)
-            known.append(found is not None)
-            if found is not None:
-                total = total + found
+                effect = None if here else effect if effect is not None else _of_release(self, key)
+            known.append(effect is not None)
+            if effect is not None:
+                total = total + effect
         return total, tuple(known)
 
 
@@ -243,8 +243,7 @@ def measured_build(fit: Effects, release_key: str) -> bool:
     """Return True if a group was measured with this release or around it.
 
     `release_key` is the last of `keys_of`. True for a measured release and month, stated or not; False for a plan
-    without
-    a release.
+    without a release.
     """
     if release_key in fit.values.get("release", {}):
         return True
@@ -258,32 +257,32 @@ def measured_build(fit: Effects, release_key: str) -> bool:
 @lru_cache(maxsize=8)  # one object serves all cases
 def _measured_releases(fit: Effects) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
     """Return the first and the last measured release of each group."""
-    found: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+    releases: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
     for key in fit.values.get("release", {}):
         group, release = _group_and_release(key)
         if release != "unstated":
             number = _ordered(release)
-            first, last = found.get(group, (number, number))
-            found[group] = min(first, number), max(last, number)
-    return found
+            first, last = releases.get(group, (number, number))
+            releases[group] = min(first, number), max(last, number)
+    return releases
 
 
 def _of_release(fit: Effects, key: str) -> np.ndarray | None:
     """Return the effects of a release in any month; None if not measured."""
-    found = _RELEASE_KEY.fullmatch(key)
-    if found is None or found["release"] == "unstated":
+    match = _RELEASE_KEY.fullmatch(key)
+    if match is None or match["release"] == "unstated":
         return None
-    return _undated(fit).get((found["group"], found["release"], found["mode"] or ""))
+    return _undated(fit).get((match["group"], match["release"], match["mode"] or ""))
 
 
 @lru_cache(maxsize=8)
 def _undated(fit: Effects) -> dict[tuple[str, str, str], np.ndarray]:
     """Return each release and mode of a group as the mean over months."""
-    found: dict[tuple[str, str, str], list[np.ndarray]] = {}
+    by_release: dict[tuple[str, str, str], list[np.ndarray]] = {}
     for key, effects in fit.values.get("release", {}).items():
         if of := _RELEASE_KEY.fullmatch(key):
-            found.setdefault((of["group"], of["release"], of["mode"] or ""), []).append(effects)
-    return {name: np.mean(all_months, axis=0) for name, all_months in found.items()}
+            by_release.setdefault((of["group"], of["release"], of["mode"] or ""), []).append(effects)
+    return {name: np.mean(all_months, axis=0) for name, all_months in by_release.items()}
 
 
 #: group, release, month and mode in a key of level "release"
@@ -291,8 +290,8 @@ _RELEASE_KEY = re.compile(r"(?P<group>.*?) (?P<release>unstated|\d[\d.]*) (?P<mo
 
 
 def _group_and_release(key: str) -> tuple[str, str]:
-    found = _RELEASE_KEY.fullmatch(key)
-    return (found["group"], found["release"]) if found else (key, "unstated")
+    match = _RELEASE_KEY.fullmatch(key)
+    return (match["group"], match["release"]) if match else (key, "unstated")
 
 
 def _ordered(release: str) -> tuple[int, ...]:

@@ -41,7 +41,7 @@ from glmplan.prediction.effects import (
     shipped_effects,
     site_spread,
 )
-from glmplan.prediction.load import Load, observables
+from glmplan.prediction.load import Load, metrics_of
 from glmplan.prediction.step_models import runs_on_accelerators, step_parameters, step_tables
 from glmplan.units import QUANTILE_90, Ratio, TokensArray
 
@@ -56,17 +56,17 @@ __all__ = [
     "NEVER_THERE",
     "OTHER_FEATURES",
     "PROMPTS",
-    "Known",
-    "KnownPoints",
+    "Evidence",
+    "EvidenceOfPoints",
     "band_of",
+    "evidence_from_fit",
+    "evidence_of_offloading",
+    "evidence_of_points",
+    "evidence_unified_memory",
     "factor_key",
     "features_of",
     "interval_of",
     "kind_at",
-    "known_by_bytes",
-    "known_by_engine",
-    "known_of_offloading",
-    "known_of_points",
     "narrowed",
     "refused_widths",
     "site_deviation",
@@ -178,7 +178,7 @@ _SPREAD_OVER_STAGES = 0.3
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class Evidence:
     """Evidence for a deployment under a load.
 
     Intervals are those of log(measured / predicted time).
@@ -192,9 +192,9 @@ class Known:
     shifts: Mapping[str, float] = field(default_factory=dict)
 
 
-def known_by_engine(
+def evidence_from_fit(
     deployment: Deployment, load: Load, keys: tuple[str, ...], levels: tuple[bool, ...], ttft_scale: Ratio, fit: Effects
-) -> Known:
+) -> Evidence:
     """Return the evidence from runs of engines on accelerators.
 
     `levels` tells for each level if its key was measured.
@@ -204,14 +204,14 @@ def known_by_engine(
     knowledge, of = _with_what_differs(deployment, knowledge, keys[-1], fit)
     beyond, outside = _outside(deployment, load, knowledge, _domains(deployment, keys, levels, fit))
     features = features_of(deployment, load)
-    ends = {}
+    intervals = {}
     for kind in KINDS:
         if kind in fit.intervals[of]:
             low, high = interval_of(fit, of, kind, features)
             if kind == "decode":
                 low, high = _drafted(low, high, deployment.acceptance_deviation)
-            ends[kind] = (low - beyond, high + beyond)
-    return Known(knowledge, _basis(deployment, knowledge), outside, ends, ttft_scale)
+            intervals[kind] = (low - beyond, high + beyond)
+    return Evidence(knowledge, _basis(deployment, knowledge), outside, intervals, ttft_scale)
 
 
 def _basis(deployment: Deployment, knowledge: str) -> str:
@@ -234,8 +234,8 @@ def _with_what_differs(deployment: Deployment, knowledge: str, release_key: str,
     """
     if deployment.settings.adapters and knowledge in ("site", *BY_OTHERS):
         return "adapters", "pair" if knowledge == "site" else "format"
-    asked = knowledge not in _OTHER_RELEASE or measured_build(fit, release_key)
-    return knowledge if asked else _OTHER_RELEASE[knowledge], BY_OTHERS.get(knowledge, knowledge)
+    same_release = knowledge not in _OTHER_RELEASE or measured_build(fit, release_key)
+    return knowledge if same_release else _OTHER_RELEASE[knowledge], BY_OTHERS.get(knowledge, knowledge)
 
 
 def _drafted(low: float, high: float, deviation: float) -> tuple[float, float]:
@@ -244,7 +244,7 @@ def _drafted(low: float, high: float, deviation: float) -> tuple[float, float]:
     return -math.hypot(low, drafting), math.hypot(high, drafting)
 
 
-def known_of_offloading(
+def evidence_of_offloading(
     machine: str = "",
     *,
     certain: bool = True,
@@ -252,7 +252,7 @@ def known_of_offloading(
     outside: str = "",
     drafting: Ratio = 0.0,
     fit: OffloadFit | None = None,
-) -> Known:
+) -> Evidence:
     """Return the evidence from published runs with weights in host memory.
 
     Only a machine that is certainly the measured one gets the narrow interval of its own runs. `drafting` is the log
@@ -261,21 +261,21 @@ def known_of_offloading(
     from glmplan.costs.offload.work import load_offload_fit
 
     fit = fit or load_offload_fit()
-    ends, shifts = {}, {}
+    intervals, shifts = {}, {}
     for kind, of in (("decode", "decode"), ("ttft", "prefill"), ("prefill", "prefill")):
         # the fit is of rates, the interval of times
         shifts[kind] = -fit.of_machine(machine, of)[0]
         _, low, high = fit.of_machine(machine if certain else "", of)
-        ends[kind] = (-high, -low)
-    ends["decode"] = _drafted(*ends["decode"], drafting)
-    words = "; ".join(part for part in (_OFFLOADING, basis) if part)
-    return Known("engine", words, outside, ends, shifts=shifts)
+        intervals[kind] = (-high, -low)
+    intervals["decode"] = _drafted(*intervals["decode"], drafting)
+    text = "; ".join(part for part in (_OFFLOADING, basis) if part)
+    return Evidence("engine", text, outside, intervals, shifts=shifts)
 
 
 _OFFLOADING = "offload model fitted to published hybrid runs"
 
 
-def known_by_bytes(deployment: Deployment, load: Load, *, fit: OffloadFit | None = None) -> Known:
+def evidence_unified_memory(deployment: Deployment, load: Load, *, fit: OffloadFit | None = None) -> Evidence:
     """Return the evidence from published runs on unified-memory machines."""
     from glmplan.costs.offload.work import load_offload_fit
 
@@ -285,7 +285,7 @@ def known_by_bytes(deployment: Deployment, load: Load, *, fit: OffloadFit | None
     if load.phase == "serving":
         outside += "; the rates are of decoding alone"
     basis = "decoding by bytes, fitted to published runs on machines with one memory"
-    return Known("engine", basis, outside, {"decode": _drafted(-high, -low, deployment.acceptance_deviation)})
+    return Evidence("engine", basis, outside, {"decode": _drafted(-high, -low, deployment.acceptance_deviation)})
 
 
 def _domains(
@@ -307,25 +307,27 @@ def _domains(
 @lru_cache(maxsize=256)
 def _domains_of_others(fits: Path, engine: str, part: str, shape: str) -> tuple[tuple[float, ...], ...]:
     """Return the measured ranges of other engines, by the fits of a folder."""
-    found = []
+    domains = []
     for other in engine_names():
         if other != engine:
             prefix = f"{other} {part} {shape} "
-            found += [tuple(ends) for key, ends in shipped_effects(other).domain.items() if key.startswith(prefix)]
-    return tuple(found)
+            domains += [tuple(ends) for key, ends in shipped_effects(other).domain.items() if key.startswith(prefix)]
+    return tuple(domains)
 
 
 def _outside(
     deployment: Deployment, load: Load, knowledge: str, domains: tuple[tuple[float, ...], ...]
 ) -> tuple[float, str]:
     """Return the half-width to add for extrapolation, and its reasons."""
-    words = [] if knowledge in ("site", "configuration", "release", "group", "group_release") else [KNOWN_AS[knowledge]]
-    asked = (load.concurrency, load.input_tokens + load.context, load.output_tokens)
+    reasons = (
+        [] if knowledge in ("site", "configuration", "release", "group", "group_release") else [KNOWN_AS[knowledge]]
+    )
+    point = (load.concurrency, load.input_tokens + load.context, load.output_tokens)
     farthest: tuple[float, list[str]] = (0.0, [])
     for domain in domains:
         apart, said = 0.0, []
         for name, value, low, high in zip(
-            ("concurrency", "input", "output"), asked, domain[0::2], domain[1::2], strict=True
+            ("concurrency", "input", "output"), point, domain[0::2], domain[1::2], strict=True
         ):
             # most loads are inside the ranges and need no arrays
             beyond = 0.0 if 0.5 * low <= value <= 2.0 * high else float(_beyond(np.asarray(value), low, high))
@@ -335,11 +337,11 @@ def _outside(
         farthest = max(farthest, (apart, said), key=lambda one: one[0])
     widen = farthest[0]
     # ranges of other engines do not bound this one
-    words += [] if knowledge in NEVER_THERE else farthest[1]
+    reasons += [] if knowledge in NEVER_THERE else farthest[1]
     if deployment.pp > 1 and load.bunched == 1.0 and load.concurrency > 1:
-        words.append("runs through pipeline stages were measured as bursts only, which stay in one micro-batch")
+        reasons.append("runs through pipeline stages were measured as bursts only, which stay in one micro-batch")
         widen += _SPREAD_OVER_STAGES
-    return widen, "; ".join(words)
+    return widen, "; ".join(reasons)
 
 
 def _beyond(value: np.ndarray, low: float, high: float) -> np.ndarray:
@@ -351,7 +353,7 @@ def _beyond(value: np.ndarray, low: float, high: float) -> np.ndarray:
 
 
 @dataclass(frozen=True, slots=True)
-class KnownPoints:
+class EvidenceOfPoints:
     """Evidence for n loads of one deployment, intervals as arrays."""
 
     knowledge: str
@@ -360,9 +362,9 @@ class KnownPoints:
     ttft_scale: float
 
 
-def known_of_points(
+def evidence_of_points(
     deployment: Deployment, concurrency: np.ndarray, inputs: TokensArray, outputs: TokensArray, *, fit: Effects
-) -> KnownPoints:
+) -> EvidenceOfPoints:
     """Return the evidence for many loads, with the rules of one load."""
     keys = keys_of(deployment)
     total, levels = fit.sum_of(keys)
@@ -380,7 +382,7 @@ def known_of_points(
     bands = np.searchsorted(BANDS, concurrency, side="right") * (len(PROMPTS) + 1)
     bands = bands + np.searchsorted(PROMPTS, inputs, side="right")
     kinds = [kind for kind in KINDS if kind in fit.intervals[of]]
-    found = {kind: (np.empty(len(bands)), np.empty(len(bands))) for kind in kinds}
+    bounds = {kind: (np.empty(len(bands)), np.empty(len(bands))) for kind in kinds}
     for band in np.unique(bands):
         here = np.flatnonzero(bands == band)
         load = Load("serving", float(concurrency[here[0]]), float(inputs[here[0]]), 1.0)
@@ -389,9 +391,9 @@ def known_of_points(
             low, high = interval_of(fit, of, kind, features)
             if kind == "decode":
                 low, high = _drafted(low, high, deployment.acceptance_deviation)
-            found[kind][0][here], found[kind][1][here] = low, high
-    ends = {kind: (low - widen, high + widen) for kind, (low, high) in found.items()}
-    return KnownPoints(knowledge, _basis(deployment, knowledge), ends, float(total[TTFT_SCALE]))
+            bounds[kind][0][here], bounds[kind][1][here] = low, high
+    intervals = {kind: (low - widen, high + widen) for kind, (low, high) in bounds.items()}
+    return EvidenceOfPoints(knowledge, _basis(deployment, knowledge), intervals, float(total[TTFT_SCALE]))
 
 
 #: factors for rows that no fit uses: such rows miss their interval more often
@@ -440,8 +442,7 @@ def narrowed(
     """Return interval half-widths after a run under each load.
 
     For each measured load, for each load: ``ttft`` and ``tpot`` → half-width of the 90 % interval of the logarithm.
-    Empty
-    where runs of a site change nothing (experts on processors, unified memory).
+    Empty where runs of a site change nothing (experts on processors, unified memory).
 
     Notes
     -----
@@ -461,17 +462,17 @@ def narrowed(
     slopes = _slopes(deployment, loads, fit)
     deviation = site_deviation(deployment, fit)
     missed = [_missed(deployment, load, fit) for load in loads]
-    found = []
+    half_widths = []
     for measured in slopes:
         # effects over their deviation have unit covariance before the run
         seen = np.array([row * deviation / SITE_NOISE[_MEASURED[name]] for name, row in measured.items()])
         after = np.linalg.inv(np.eye(len(COLUMNS)) + seen.T @ seen)
-        found.append([
+        half_widths.append([
             {name: float(np.hypot(QUANTILE_90 * np.sqrt(row * deviation @ after @ (row * deviation)), missed[n][name]))
              for name, row in asked.items()}
             for n, asked in enumerate(slopes)
         ])  # fmt: skip
-    return found
+    return half_widths
 
 
 def _missed(deployment: Deployment, load: Load, fit: Effects) -> Mapping[str, float]:
@@ -486,17 +487,17 @@ def _slopes(deployment: Deployment, loads: Sequence[Load], fit: Effects) -> list
     """Return metric → derivative of its logarithm by column, for each load [-]"""
     total, _ = fit.sum_of(keys_of(deployment))
     parameters = step_parameters(deployment, total)
-    seen = [observables(load) for load in loads]
+    seen = [metrics_of(load) for load in loads]
     fronts = [
         FrontPoints(one.arrivals, one.prompt, load.pass_tokens, one.arrivals * load.idle)
         for one, load in zip(seen, loads, strict=True)
     ]
     tables = step_tables([deployment] * len(loads), [one.points for one in seen], fronts)
     ((_, table),) = tables  # one deployment has one table
-    ends = np.concatenate([[0], np.cumsum([len(one.decode_requests) for one in seen])])
-    found = []
+    last = np.concatenate([[0], np.cumsum([len(one.decode_requests) for one in seen])])
+    slopes = []
     for place, (one, load) in enumerate(zip(seen, loads, strict=True)):
-        work = table[int(ends[place]) : int(ends[place + 1])]
+        work = table[int(last[place]) : int(last[place + 1])]
         rows: dict[str, np.ndarray] = {}
         for name in _MEASURED:
             if name not in one.figures or not (whole := one.figures[name].weights @ work).any():
@@ -507,5 +508,5 @@ def _slopes(deployment: Deployment, loads: Sequence[Load], fit: Effects) -> list
             rows[name][: len(PARAMETERS)] = shares
             rows[name][SCALE] = shares.sum() - shares[list(FRONT)].sum()
             rows[name][TTFT_SCALE] = load.waiting * (name == "ttft")
-        found.append(rows)
-    return found
+        slopes.append(rows)
+    return slopes

@@ -19,6 +19,7 @@ from glmplan.catalog.entries.accelerators import load_accelerator
 from glmplan.catalog.entries.models import load_model
 from glmplan.catalog.entries.names import own_images, refusal
 from glmplan.catalog.formats import KV_FORMATS
+from glmplan.catalog.schema.accelerator import Accelerator
 from glmplan.catalog.schema.host import Host
 from glmplan.catalog.schema.model import Checkpoint, ModelSpec
 from glmplan.costs.blocks.stack import computed_again, routed_blocks
@@ -48,7 +49,7 @@ from glmplan.units import GIB, Bits, Ratio, Tokens
 __all__ = [
     "STAND_IN",
     "MemoryAnswer",
-    "Question",
+    "RunCase",
     "alternatives_of",
     "checkpoint_of",
     "contradicted_by",
@@ -91,9 +92,9 @@ def checkpoint_of(
     An undescribed repository is estimated by `of_repository`.
     """
     spec = model_of(model)
-    found = checkpoint_for(spec, weights, bits=bits, engine=engine)
+    checkpoint = checkpoint_for(spec, weights, bits=bits, engine=engine)
     named = repository is not None and repository.count("/") == 1
-    return of_repository(spec, found, str(repository)) if named else found
+    return of_repository(spec, checkpoint, str(repository)) if named else checkpoint
 
 
 @lru_cache(maxsize=512)
@@ -116,9 +117,9 @@ def files_of(model: str, weights: str | None, bits: Bits | None, repository: str
     >>> files_of("glm-5.1", "nvfp4", None, "somebody/GLM-5.1-NVFP4", "vllm").name
     'nvfp4'
     """
-    found = checkpoint_of(model, weights, bits, engine)
+    by_format = checkpoint_of(model, weights, bits, engine)
     own = checkpoint_of(model, weights, bits, engine, repository)
-    return own if own in model_of(model).checkpoints else found
+    return own if own in model_of(model).checkpoints else by_format
 
 
 def run_memory(run: Run, deployment: Deployment, length: Tokens) -> MemoryAnswer | None:
@@ -136,12 +137,12 @@ def run_memory(run: Run, deployment: Deployment, length: Tokens) -> MemoryAnswer
         indexer=d.indexer,
         draft_tokens=d.draft_tokens,
     )
-    words = (d.model.name, run.weights, run.weights_bits, run.checkpoint)
-    asked = _Asked(words, d.accelerator.name, d.layout, d.kv, d.draft_tokens > 0)
-    return _memory_of(asked, settings, d.settings.unstated, float(np.ceil(length)))
+    files = (d.model.name, run.weights, run.weights_bits, run.checkpoint)
+    key = _MemoryKey(files, d.accelerator.name, d.layout, d.kv, d.draft_tokens > 0)
+    return _memory_of(key, settings, d.settings.unstated, float(np.ceil(length)))
 
 
-class _Asked(NamedTuple):
+class _MemoryKey(NamedTuple):
     """Key of cached memory, shared by all rows of one deployment."""
 
     words: tuple[str, str | None, float | None, str | None]
@@ -159,18 +160,20 @@ def _unnamed_version(engine: str, day: str | None) -> str | None:
 
 
 @lru_cache(maxsize=8192)
-def _memory_of(asked: _Asked, settings: MemorySettings, unstated: frozenset[str], length: float) -> MemoryAnswer | None:
-    part = load_accelerator(asked.accelerator)
+def _memory_of(
+    key: _MemoryKey, settings: MemorySettings, unstated: frozenset[str], length: float
+) -> MemoryAnswer | None:
+    accelerator = load_accelerator(key.accelerator)
 
     def tokens(told: MemorySettings) -> tuple[float, float, float]:
-        pool = kv_pool(_ranks_of(asked, told), part_memory(part), context=length)
+        pool = kv_pool(_ranks_of(key, told), part_memory(accelerator), context=length)
         value, low, high = (max(float(one[0]), 0.0) for one in (pool.tokens, pool.tokens_low, pool.tokens_high))
         return value, low, high
 
     try:
         value, low, high = spanned(tokens, settings, unstated)
-        held = _ranks_of(asked, settings)
-        weights, apart = float(held.weights[0]) / GIB, weights_interval(held, load_memory_fit())
+        ranks = _ranks_of(key, settings)
+        weights, apart = float(ranks.weights[0]) / GIB, weights_interval(ranks, load_memory_fit())
     except GlmplanError:
         return None
     # every running server holds at least one request
@@ -178,16 +181,16 @@ def _memory_of(asked: _Asked, settings: MemorySettings, unstated: frozenset[str]
 
 
 @lru_cache(maxsize=1024)
-def _ranks_of(asked: _Asked, settings: MemorySettings) -> RankMemory:
+def _ranks_of(key: _MemoryKey, settings: MemorySettings) -> RankMemory:
     """Return the memory of the ranks; cached for rows of many lengths."""
     return rank_memory(
-        model_of(asked.words[0]),
-        files_of(*asked.words, settings.engine),
-        layout=asked.layout,
-        kv=asked.kv,
+        model_of(key.words[0]),
+        files_of(*key.words, settings.engine),
+        layout=key.layout,
+        kv=key.kv,
         settings=settings,
-        mtp=asked.mtp,
-        memory=load_accelerator(asked.accelerator).memory,
+        mtp=key.mtp,
+        memory=load_accelerator(key.accelerator).memory,
     )
 
 
@@ -197,16 +200,16 @@ def settings_of_row(run: Run, campaign: CampaignSettings, dp: int, experts: str)
     `experts` is the table's name for the expert kernels.
     """
     limit = campaign.running_limit
-    told = {
+    limits = {
         "memory_fraction": run.memory_fraction or campaign.fraction,
         "max_num_seqs": run.max_num_seqs or (-(-limit // dp) if limit else None),
         "max_num_batched_tokens": run.max_num_batched_tokens or campaign.budget,
     }
     # settings that a campaign's scripts leave open are tried as in its other scripts, see `alternatives_of`
     written = campaign.source or campaign.launched
-    open_ = frozenset() if written else frozenset(name for name, one in told.items() if one is None)
+    open_ = frozenset() if written else frozenset(name for name, one in limits.items() if one is None)
     return Settings(
-        **told,  # type: ignore[arg-type]
+        **limits,  # type: ignore[arg-type]
         max_model_len=run.max_model_len,
         attention_backend=_attention(run) or campaign.attention_backend or "",
         moe_backend=experts,
@@ -240,7 +243,7 @@ def contradicted_by(run: Run, campaign: CampaignSettings) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class RunCase:
     """A deployment under a load, with the assumptions made."""
 
     run: Run
@@ -256,12 +259,12 @@ class Question:
     asked: Asked | None = None  # key of the campaign's settings
 
 
-def question_of(run: Run) -> Question:
+def question_of(run: Run) -> RunCase:
     """Return the case of a row."""
-    return _question(run)
+    return _resolve(run)
 
 
-def alternatives_of(question: Question) -> tuple[Question, ...]:
+def alternatives_of(case: RunCase) -> tuple[RunCase, ...]:
     """Return the case under every other launch that fits the row.
 
     Covers other settings of the campaign that no script fixes for this server, and speculative decoding if the campaign
@@ -274,94 +277,165 @@ def alternatives_of(question: Question) -> tuple[Question, ...]:
     >>> len(alternatives_of(question_of(run))) > 0
     True
     """
-    if question.asked is None:
+    if case.asked is None:
         return ()
-    found = [_question(question.run, one) for one in other_settings(question.asked, question.campaign)]
-    for drafts in launched_drafts(question.asked) if question.run_both_ways else ():
+    cases = [_resolve(case.run, one) for one in other_settings(case.asked, case.campaign)]
+    for drafts in launched_drafts(case.asked) if case.run_both_ways else ():
         drafting = Speculation("yes", None, drafts, drafts + 1)
-        found.append(_question(replace(question.run, speculation=drafting)))
-    return tuple(found)
+        cases.append(_resolve(replace(case.run, speculation=drafting)))
+    return tuple(cases)
 
 
-def _question(run: Run, settings: CampaignSettings | None = None) -> Question:
-    """A row as a question, under its campaign's settings or others."""
+def _resolve(run: Run, settings: CampaignSettings | None = None) -> RunCase:
+    """Return the case of a row, under its campaign's settings or others."""
     if run.error:
         raise SpecError(run.error)
-    model = model_of(run.model)
-    accelerator = load_accelerator(run.accelerator)
+    model, accelerator = model_of(run.model), load_accelerator(run.accelerator)
     assumed: list[str] = []
-    engine = run.engine or STAND_IN
+    engine = _resolve_engine(run, assumed)
+    checkpoint = _resolve_files(run, model, engine, assumed)
+    drafts = _resolve_speculation(run, model, checkpoint, assumed)
+    layout_notes: list[str] = []
+    tp, pp, dp, ep, dcp, count = _resolve_layout(run, layout_notes)
+    served = _Served(model, checkpoint, accelerator, engine)
+    key = _campaign_key(run, served, drafts.draft_tokens, (tp, pp, dp, ep))
+    campaign = settings or campaign_settings(key)
+    if campaign.one_group:
+        tp, dp = tp * dp, 1
+    divided = campaign.replica is not None and run.tp is None
+    assumed += [] if divided else layout_notes
+    total = count * campaign.parts if divided else count
+    host, host_note = host_of_row(run.host, run.accelerator, max(total, tp * pp * dp, run.accelerator_count or 0))
+    assumed += [host_note] if host_note else []
+    whole = _resolve_deployment(run, served, (tp, pp, dp, ep, dcp), host, campaign, drafts)
+    assumed += _assumed_settings(run, whole, campaign)
+    deployment = _resolve_server(run, whole, host, campaign, assumed) if divided else whole
+    load = _resolve_load(run, deployment, assumed, campaign, replicas=total // deployment.count)
+    contradicted = contradicted_by(run, campaign)
+    return RunCase(
+        run, deployment, load, tuple(assumed), campaign, drafts.speculation, drafts.both_ways, contradicted, key
+    )
+
+
+def _resolve_engine(run: Run, assumed: list[str]) -> str:
     if not run.engine:
         assumed.append(f"engine {STAND_IN}")
-    elif not engine_known(engine):
+    elif not engine_known(run.engine):
         assumed.append(
-            f"engine {engine} is not described: prompts in chunks beside decoding, cache pool as {STAND_IN}'s"
+            f"engine {run.engine} is not described: prompts in chunks beside decoding, cache pool as {STAND_IN}'s"
         )
+    return run.engine or STAND_IN
+
+
+class _Served(NamedTuple):
+    """Model, files, accelerator and engine of a row."""
+
+    model: ModelSpec
+    checkpoint: Checkpoint
+    accelerator: Accelerator
+    engine: str
+
+
+def _resolve_files(run: Run, model: ModelSpec, engine: str, assumed: list[str]) -> Checkpoint:
     checkpoint = files_of(run.model, run.weights, run.weights_bits, run.checkpoint, engine)
     if run.weights is None:
         assumed.append(f"weights {checkpoint.name}")
     assumed += remarks_on(model, checkpoint)
-    silicon = (accelerator.compute_capability or "").partition(".")[0]
-    bulk = checkpoint.formats.get("routed_experts") or checkpoint.default
-    speculation = run.speculation
-    session = campaign_session(run, model=model.name, experts_format=bulk) if speculation.state == "unknown" else None
-    if session is not None:
-        speculation = session.speculation
+    return checkpoint
+
+
+class _Drafts(NamedTuple):
+    """Speculative decoding of a row."""
+
+    speculation: Speculation
+    draft_tokens: int
+    #: largest number of drafted and of verified draft tokens, as a tree may verify more than its depth
+    checked_tokens: int
+    both_ways: bool
+
+
+def _resolve_speculation(run: Run, model: ModelSpec, checkpoint: Checkpoint, assumed: list[str]) -> _Drafts:
+    """Return the speculation stated by the row, else by its campaign."""
+    speculation, session = run.speculation, None
+    if speculation.state == "unknown":
+        session = campaign_session(run, model=model.name, experts_format=_experts_format(checkpoint))
+        speculation = speculation if session is None else session.speculation
     draft = speculation.draft_tokens or 0 if speculation.state == "yes" else 0
     if speculation.state == "yes" and not draft:
         draft = 3
         assumed.append("3 drafted tokens")
     verify = (speculation.verify_tokens or draft + 1) - 1 if draft else 0
-    noted: list[str] = []
-    tp, pp, dp, ep, dcp, count = _layout(run, noted)
-    asked = Asked(
-        engine=engine, model=model.name, weights=bulk, protocol=run.protocol, recipe=run.recipe or "",
-        accelerator=accelerator.name, silicon=silicon, concurrency=run.concurrency or 1.0,
+    both_ways = session is not None and speculation.state == "unknown"
+    return _Drafts(speculation, draft, max(verify, draft), both_ways)
+
+
+def _experts_format(checkpoint: Checkpoint) -> str:
+    return checkpoint.formats.get("routed_experts") or checkpoint.default
+
+
+def _campaign_key(run: Run, served: _Served, draft_tokens: int, degrees: tuple[int, int, int, int]) -> Asked:
+    """Return the key under which the settings of the campaign are looked up."""
+    tp, pp, dp, ep = degrees
+    return Asked(
+        engine=served.engine, model=served.model.name, weights=_experts_format(served.checkpoint),
+        protocol=run.protocol, recipe=run.recipe or "", accelerator=served.accelerator.name,
+        silicon=(served.accelerator.compute_capability or "").partition(".")[0], concurrency=run.concurrency or 1.0,
         input_tokens=run.input_tokens or 0.0, output_tokens=run.output_tokens or 0.0, tp=tp, pp=pp, dp=dp, ep=ep,
         measured_on=run.measured_on or "", version=run.engine_version or "", release=run.engine_release or (),
-        draft_tokens=draft,
+        draft_tokens=draft_tokens,
     )  # fmt: skip
-    campaign = settings or campaign_settings(asked)
-    if campaign.one_group:
-        tp, dp = tp * dp, 1
+
+
+def _resolve_deployment(
+    run: Run,
+    served: _Served,
+    degrees: tuple[int, int, int, int, int],
+    host: Host,
+    campaign: CampaignSettings,
+    drafts: _Drafts,
+) -> Deployment:
+    """Return the deployment on all accelerators, not yet divided."""
+    model, checkpoint, accelerator, engine = served
+    tp, pp, dp, _, dcp = degrees
     divided = campaign.replica is not None and run.tp is None
-    assumed += [] if divided else noted
-    parts = count * campaign.parts if divided else count
-    host, guessed = host_of_row(run.host, run.accelerator, max(parts, tp * pp * dp, run.accelerator_count or 0))
-    assumed += [guessed] if guessed else []
-    said = run.kv_cache if run.kv_cache in KV_FORMATS else campaign.kv
-    # where neither a script nor the files say it, the cache is what the first publisher of the format asks for: so it
-    # was where logs of others' files tell it (shares of the pool that are in use)
-    kv = said or (None if checkpoint.kv_default else checkpoint_of(run.model, run.weights, None, engine).kv_default)
-    deployment = deploy(
+    # if neither script nor files state it, the cache has the format of the first publisher of these weights: logs of
+    # other publishers' files agree (shares of the pool in use)
+    kv = _stated_kv(run, campaign) or (
+        None if checkpoint.kv_default else checkpoint_of(run.model, run.weights, None, engine).kv_default
+    )
+    kernels = _expert_kernels(run, engine, model, drafts.checked_tokens + 1.0)
+    return deploy(
         model,
         checkpoint,
         accelerator,
-        layout=Layout(tp, pp, dp, ep, dcp),
+        layout=Layout(*degrees),
         kv=kv,
         engine=engine,
         release=run.engine_release,
-        settings=settings_of_row(run, campaign, dp, _expert_kernels(run, engine, model, max(verify, draft) + 1.0)),
-        draft_tokens=max(verify, draft),
-        acceptance=speculation.acceptance_length,
+        settings=settings_of_row(run, campaign, dp, kernels),
+        draft_tokens=drafts.checked_tokens,
+        acceptance=drafts.speculation.acceptance_length,
         sparse=runs_sparse(accelerator, run.attention_backend, engine=engine, version=run.engine_release),
-        # how the accelerators are divided into servers is still to be found
         offload=offload_of(engine, host, tp * pp * dp),
         link=_links(run, host) if divided else _links(run, host, tp=tp, pp=pp, dp=dp, dcp=dcp),
-        draft_method=speculation.method or "",
-        draft_depth=draft,
+        draft_method=drafts.speculation.method or "",
+        draft_depth=drafts.draft_tokens,
         text="" if run.protocol == _NO_CAMPAIGN else run.protocol,
     )
-    if said is None and "kv" not in said_by_script(campaign):
+
+
+def _stated_kv(run: Run, campaign: CampaignSettings) -> str | None:
+    return run.kv_cache if run.kv_cache in KV_FORMATS else campaign.kv
+
+
+def _assumed_settings(run: Run, deployment: Deployment, campaign: CampaignSettings) -> list[str]:
+    assumed = []
+    if _stated_kv(run, campaign) is None and "kv" not in said_by_script(campaign):
         assumed.append(f"kv {deployment.kv}")
     if campaign.open:
         opened = "launch settings" if campaign.open == SETTINGS else ", ".join(campaign.open)
         assumed.append(f"{opened} by default, for want of a script")
-    both = session is not None and speculation.state == "unknown"
-    one = _one_server(run, deployment, host, campaign, assumed) if divided else deployment
-    load = _load(run, one, assumed, campaign, replicas=parts // one.count)
-    contradicted = contradicted_by(run, campaign)
-    return Question(run, one, load, tuple(assumed), campaign, speculation, both, contradicted, asked)
+    return assumed
 
 
 #: protocol of rows without a campaign: plans are predicted for the same load, and the deviation of one unnamed campaign
@@ -388,8 +462,8 @@ _NO_ONE_SHOT = re.compile(
 
 def _links(run: Run, host: Host, *, tp: int = 1, pp: int = 1, dp: int = 1, dcp: int = 1) -> LayoutLinks:
     """Return the links of a run, with the all-reduce noted in the table."""
-    said = f"{run.host or ''} {run.notes}"
-    on = _ONE_SHOT.search(said) is not None and _NO_ONE_SHOT.search(said) is None
+    text = f"{run.host or ''} {run.notes}"
+    on = _ONE_SHOT.search(text) is not None and _NO_ONE_SHOT.search(text) is None
     return links_of_layout(host, tp=tp, pp=pp, dp=dp, dcp=dcp, one_shot=on)
 
 
@@ -397,29 +471,31 @@ def _links(run: Run, host: Host, *, tp: int = 1, pp: int = 1, dp: int = 1, dcp: 
 _ROOM = 32.0
 
 
-def _one_server(run: Run, whole: Deployment, host: Host, campaign: CampaignSettings, assumed: list[str]) -> Deployment:
+def _resolve_server(
+    run: Run, whole: Deployment, host: Host, campaign: CampaignSettings, assumed: list[str]
+) -> Deployment:
     """Return one of the independent servers that share the accelerators."""
 
     def server(tp: int, pp: int = 1, dp: int = 1, ep: int = 1) -> Deployment:
         return whole.with_layout(_links(run, host, tp=tp, pp=pp, dp=dp), tp=tp, pp=pp, dp=dp, ep=ep)
 
     if campaign.replica:
-        found = server(*campaign.replica)
-        if whole.count * campaign.parts % found.count:
-            raise SpecError(f"does not divide by {found.count}", field="accelerator_count", value=whole.count)
-        return found
+        deployment = server(*campaign.replica)
+        if whole.count * campaign.parts % deployment.count:
+            raise SpecError(f"does not divide by {deployment.count}", field="accelerator_count", value=whole.count)
+        return deployment
     length = (run.input_tokens or campaign.input_tokens or 0.0) + (run.output_tokens or campaign.output_tokens or 0.0)
     sizes = [1 << power for power in range(whole.count.bit_length()) if whole.count % (1 << power) == 0]
     for size in sizes:
-        found = server(size)
-        memory = run_memory(run, found, length)
+        deployment = server(size)
+        memory = run_memory(run, deployment, length)
         if memory is None or memory.pool_tokens >= _ROOM * length:
             break
-    assumed.append(f"servers of tp {found.tp}")
-    return found
+    assumed.append(f"servers of tp {deployment.tp}")
+    return deployment
 
 
-def _layout(run: Run, assumed: list[str]) -> tuple[int, int, int, int, int, int]:
+def _resolve_layout(run: Run, assumed: list[str]) -> tuple[int, int, int, int, int, int]:
     pp, dp, dcp = run.pp or 1, run.dp or 1, run.dcp or 1
     count = run.accelerator_count
     tp = run.tp
@@ -447,14 +523,14 @@ def request_tokens(load: Load) -> Tokens:
     return load.input_tokens + load.output_tokens + load.context
 
 
-def memory_of(question: Question) -> MemoryAnswer | None:
+def memory_of(case: RunCase) -> MemoryAnswer | None:
     """Return the memory of all replicas of a case, see `run_memory`."""
-    load = question.load
-    found = run_memory(question.run, question.deployment, request_tokens(load))
-    if found is None or load.replicas == 1:
-        return found
-    pool = (load.replicas * one for one in (found.pool_tokens, found.pool_low, found.pool_high))
-    return MemoryAnswer(found.weights_gib, found.weights_apart, *pool)
+    load = case.load
+    memory = run_memory(case.run, case.deployment, request_tokens(load))
+    if memory is None or load.replicas == 1:
+        return memory
+    pool = (load.replicas * one for one in (memory.pool_tokens, memory.pool_low, memory.pool_high))
+    return MemoryAnswer(memory.weights_gib, memory.weights_apart, *pool)
 
 
 def _counted(length: float | None, run: Run, campaign: CampaignSettings) -> float | None:
@@ -472,48 +548,18 @@ def _context_before(depth: float, phase: str, inputs: float) -> float:
     return 0.0 if phase == "decode" and depth == inputs else depth
 
 
-def _load(
+def _resolve_load(
     run: Run, deployment: Deployment, assumed: list[str], campaign: CampaignSettings, *, replicas: int = 1
 ) -> Load:
     packing = _packing(deployment, campaign)
     phase = run.phase if run.phase in ("decode", "prefill") else "serving"
     low, high = campaign.lengths or run.length_range
     limit = run.running_limit or packing.places * deployment.dp
-    concurrency = run.concurrency
-    if concurrency is None and run.request_rate_per_s == np.inf and run.num_requests:
-        concurrency = float(run.num_requests)  # all are sent at once
-    if concurrency is None:
-        concurrency = run.observed.get("concurrency_effective") if run.request_rate_per_s else None
-    queued = concurrency is None and run.protocol == "mlperf-offline"
-    if concurrency is not None:
-        concurrency /= replicas
-    elif queued:
-        concurrency = float(limit)  # all prompts are queued at the start
-    else:
-        offline = run.protocol.startswith(("mlperf", "trtllm-bench")) or run.request_rate_per_s
-        concurrency = float(min(limit, 1024)) if offline else 1.0
-        if not (run.request_rate_per_s and np.isfinite(run.request_rate_per_s)):
-            assumed.append(f"{concurrency:.0f} requests in flight")
-    inputs, outputs = run.input_tokens or campaign.input_tokens, run.output_tokens or campaign.output_tokens
-    stated, inputs = inputs, _counted(inputs, run, campaign)
-    if inputs != stated:
-        assumed.append(f"a label of {stated:.0f} stands for {inputs:.0f} tokens")
-    if inputs is None:
-        inputs = 0.0 if phase == "decode" else _BURST_PROMPT if run.protocol == "burst" else 512.0
-        assumed.append(f"{inputs:.0f} input tokens")
-    if outputs is None:
-        outputs = 256.0
-        assumed.append("256 output tokens")
-    outputs = min(outputs, campaign.output_limit)
+    concurrency, queued = _resolve_concurrency(run, limit, replicas, assumed)
+    inputs, outputs = _resolve_lengths(run, campaign, phase, assumed)
     requests = (run.num_requests or 0) // replicas or round(concurrency * (campaign.requests_per_user or 0))
-    pool = ENDLESS
     # in a serving run the shared prompt is one cached context only if it was cached before
     one_prompt = run.shared_prompt and (phase == "decode" or (phase == "serving" and run.prefix_cached))
-    if phase == "serving":
-        memory = run_memory(run, deployment, inputs + outputs)
-        # the run did work: if two requests do not seem to fit, the pool estimate is wrong
-        if memory is not None and memory.pool_tokens > 2.0 * (inputs + outputs):
-            pool = memory.pool_tokens - (inputs if one_prompt else 0.0)
     return user_load(
         packing,
         ranks=deployment.dp,
@@ -527,7 +573,7 @@ def _load(
         shortest=max(low, 0.02),
         longest=high,
         max_requests=limit,
-        pool_tokens=pool,
+        pool_tokens=_resolve_pool(run, deployment, inputs, outputs, one_prompt) if phase == "serving" else ENDLESS,
         poll_interval=campaign.poll_interval if phase == "serving" else 1,
         gather_steps=campaign.gather_steps if deployment.dp > 1 else campaign.batch_wait_steps,
         gather_tokens=1 << 60 if deployment.dp > 1 else round(campaign.batch_wait_share * packing.budget),
@@ -546,6 +592,46 @@ def _load(
         replicas=replicas,
         joins=run.protocol == "recorded" and run.num_requests == 1 and concurrency > 1,
     )
+
+
+def _resolve_concurrency(run: Run, limit: int, replicas: int, assumed: list[str]) -> tuple[float, bool]:
+    """Return the concurrency of a replica; True if all prompts start queued."""
+    concurrency = run.concurrency
+    if concurrency is None and run.request_rate_per_s == np.inf and run.num_requests:
+        concurrency = float(run.num_requests)  # all are sent at once
+    if concurrency is None:
+        concurrency = run.observed.get("concurrency_effective") if run.request_rate_per_s else None
+    if concurrency is not None:
+        return concurrency / replicas, False
+    if run.protocol == "mlperf-offline":
+        return float(limit), True
+    offline = run.protocol.startswith(("mlperf", "trtllm-bench")) or run.request_rate_per_s
+    concurrency = float(min(limit, 1024)) if offline else 1.0
+    if not (run.request_rate_per_s and np.isfinite(run.request_rate_per_s)):
+        assumed.append(f"{concurrency:.0f} requests in flight")
+    return concurrency, False
+
+
+def _resolve_lengths(run: Run, campaign: CampaignSettings, phase: str, assumed: list[str]) -> tuple[Tokens, Tokens]:
+    stated, outputs = run.input_tokens or campaign.input_tokens, run.output_tokens or campaign.output_tokens
+    inputs = _counted(stated, run, campaign)
+    if inputs != stated:
+        assumed.append(f"a label of {stated:.0f} stands for {inputs:.0f} tokens")
+    if inputs is None:
+        inputs = 0.0 if phase == "decode" else _BURST_PROMPT if run.protocol == "burst" else 512.0
+        assumed.append(f"{inputs:.0f} input tokens")
+    if outputs is None:
+        outputs = 256.0
+        assumed.append("256 output tokens")
+    return inputs, min(outputs, campaign.output_limit)
+
+
+def _resolve_pool(run: Run, deployment: Deployment, inputs: Tokens, outputs: Tokens, one_prompt: bool) -> Tokens:
+    memory = run_memory(run, deployment, inputs + outputs)
+    # the run did work: if two requests do not seem to fit, the pool estimate is wrong
+    if memory is None or memory.pool_tokens <= 2.0 * (inputs + outputs):
+        return ENDLESS
+    return memory.pool_tokens - (inputs if one_prompt else 0.0)
 
 
 def _packing(deployment: Deployment, campaign: CampaignSettings) -> EngineDefaults:
@@ -570,7 +656,7 @@ def _bunched(run: Run, deployment: Deployment, tokens: float, budget: int) -> fl
 _BURST_PROMPT = 128.0
 
 
-def why_unknown(question: Question, *, by_clock: bool = False) -> str:
+def why_unknown(case: RunCase, *, by_clock: bool = False) -> str:
     """Return the reason why a row is not used for fits; empty if it is usable.
 
     With `by_clock` arrivals are simulated, so that an unknown concurrency is no reason.
@@ -582,31 +668,31 @@ def why_unknown(question: Question, *, by_clock: bool = False) -> str:
     >>> why_unknown(question_of(run))
     'requests in flight are not stated'
     """
-    run = question.run
-    guessed = any(text.endswith("in flight") for text in question.assumed)
+    run = case.run
+    guessed = any(text.endswith("in flight") for text in case.assumed)
     # open-loop requests are simulated by arrival time, not as a histogram of steps
     by_rate = run.request_rate_per_s and run.request_rate_per_s < np.inf
     by_rate = by_rate and run.concurrency is None and "concurrency_effective" not in run.observed
-    if question.load.phase == "serving" and (guessed or by_rate) and not by_clock:
+    if case.load.phase == "serving" and (guessed or by_rate) and not by_clock:
         return "requests in flight are not stated"
-    d = question.deployment
+    d = case.deployment
     if d.accelerator.rated is not None:
         return f"a {d.accelerator.name} is answered as a {d.accelerator.rated} under a power limit"
     if d.tp > _WIDEST_GROUP:
         return "prefill and decode on separate accelerators; how they share the work is not stated"
-    if other := _other_model(run, question.deployment.model):
+    if other := _other_model(run, case.deployment.model):
         return f"the command in its notes serves {other}"
-    if too_large := _weights_too_large(question):
+    if too_large := _weights_too_large(case):
         return too_large
     burst = run.request_rate_per_s == np.inf and run.concurrency is None
     # the last requests of a burst are the longest ones, but a table gives only the mean length
-    varied = question.load.shortest < _ALIKE * question.load.longest
+    varied = case.load.shortest < _ALIKE * case.load.longest
     return "conversations sent all at once, of lengths that are not stated" if burst and varied else ""
 
 
-def _weights_too_large(question: Question) -> str:
+def _weights_too_large(case: RunCase) -> str:
     """Return the reason why the weights cannot fit; empty if they can."""
-    part, memory = question.deployment.accelerator, memory_of(question)
+    part, memory = case.deployment.accelerator, memory_of(case)
     if memory is None or part.memory is None or memory.weights_gib * GIB <= part.memory:
         return ""
     return f"weights do not fit: {memory.weights_gib:.0f} GiB on a {part.name} of {part.memory / GIB:.0f} GiB"
@@ -618,11 +704,11 @@ _SERVED = re.compile(r"(?:(?:vllm|sglang) serve|--model(?:-path)?)[ =]+[\w.-]+/(
 
 def _other_model(run: Run, model: ModelSpec) -> str:
     """Return the model served by the noted command if its shape differs."""
-    said = _SERVED.search(run.notes)
-    if said is None:
+    match = _SERVED.search(run.notes)
+    if match is None:
         return ""
     try:
-        served = model_of(said[1].lower())
+        served = model_of(match[1].lower())
     except GlmplanError:
         return ""
     # releases that differ in weights only (Qwen3-235B-A22B and its 2507) are the same to an engine

@@ -20,7 +20,7 @@ from glmplan.simulation.closed_loop import ClosedLoop, StepMix, closed_loop_mix
 from glmplan.simulation.engine.settings import waiting_share
 from glmplan.units import Ratio, Tokens
 
-__all__ = ["ENDLESS", "TOGETHER", "Load", "Observable", "Observables", "observables", "user_load"]
+__all__ = ["ENDLESS", "TOGETHER", "Load", "LoadMetrics", "MetricWeights", "metrics_of", "user_load"]
 
 
 #: chat template and question: prompts of tables that say "context 0" are not empty [token]
@@ -216,7 +216,7 @@ def user_load(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Observable:
+class MetricWeights:
     """A metric as a weighted sum of step times.
 
     `scale` × Σ weights × step time, or for a rate `scale` over the sum.
@@ -228,7 +228,7 @@ class Observable:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Observables:
+class LoadMetrics:
     """Kinds of step of a run and the metrics on them."""
 
     decode_requests: np.ndarray
@@ -239,7 +239,7 @@ class Observables:
     arrivals: np.ndarray  # front-end work outside of steps, as `prompt`
     prompt: np.ndarray
     figures: dict[
-        str, Observable
+        str, MetricWeights
     ]  # ttft, ttft_p50, tpot, itl_p50 [s]; output_rate, user_rate, total_rate, prefill_rate [token/s]
     running: float  # largest number of running requests on one server
     busy_ranks: float = np.inf  # data-parallel ranks with requests
@@ -254,45 +254,45 @@ class Observables:
 
 
 @lru_cache(maxsize=512)  # all changes of a plan have the load of the plan
-def observables(load: Load) -> Observables:
+def metrics_of(load: Load) -> LoadMetrics:
     """Return the metrics of a load as sums over steps.
 
     Examples
     --------
-    >>> found = observables(Load("decode", 8, 1000, 200))
+    >>> found = metrics_of(Load("decode", 8, 1000, 200))
     >>> found.decode_requests.tolist(), found.figures["tpot"].weights.tolist()
     ([8.0, 0.0, 0.0], [1.0, 0.0, 0.0])
     """
-    found = _under(load)
-    for one in _arrays(found):
+    metrics = _under(load)
+    for one in _arrays(metrics):
         one.setflags(write=False)  # cached arrays are shared
-    return found
+    return metrics
 
 
-def _arrays(found: Observables) -> Iterator[np.ndarray]:
+def _arrays(found: LoadMetrics) -> Iterator[np.ndarray]:
     yield from (found.decode_requests, found.decode_context, found.prefill_tokens, found.prefill_context)
     yield from (found.decode_shared, found.arrivals, found.prompt)
     yield from (one.weights for one in found.figures.values())
 
 
-def _under(load: Load) -> Observables:
-    found = _on_own_ranks(load) if load.ranks > 1 else _of_phase(load)
+def _under(load: Load) -> LoadMetrics:
+    metrics = _on_own_ranks(load) if load.ranks > 1 else _of_phase(load)
     if load.replicas > 1:
         # a request sees one server; rates count all servers
-        together = {name: found.figures[name] for name in TOGETHER if name in found.figures}
+        together = {name: metrics.figures[name] for name in TOGETHER if name in metrics.figures}
         scaled = {name: replace(one, scale=one.scale * load.replicas) for name, one in together.items()}
-        found = replace(found, figures={**found.figures, **scaled})
+        metrics = replace(metrics, figures={**metrics.figures, **scaled})
     if load.phase in ("prefill", "decode") or load.bunched == 1.0:
-        return found
+        return metrics
     # a pipeline engine runs micro-batches; this undoes the even distribution
     return replace(
-        found,
-        decode_requests=found.decode_requests * load.bunched,
-        prefill_tokens=found.prefill_tokens * load.bunched,
+        metrics,
+        decode_requests=metrics.decode_requests * load.bunched,
+        prefill_tokens=metrics.prefill_tokens * load.bunched,
     )
 
 
-def _on_own_ranks(load: Load) -> Observables:
+def _on_own_ranks(load: Load) -> LoadMetrics:
     """Return the steps of one data-parallel rank with its share of the users."""
     ranks = load.ranks
     each = max(load.concurrency / ranks, 1.0)
@@ -300,16 +300,16 @@ def _on_own_ranks(load: Load) -> Observables:
     times = max(load.concurrency, 1.0) / each
     share = {name: max(getattr(load, name) // ranks, 1) for name in ("budget", "max_requests")}
     pool = load.pool_tokens / ranks
-    found = _of_phase(
+    metrics = _of_phase(
         replace(load, concurrency=each, requests=math.ceil(load.requests / times), pool_tokens=pool, **share)
     )
-    rates = {name: replace(one, scale=one.scale * times) for name, one in found.figures.items() if name in TOGETHER}
+    rates = {name: replace(one, scale=one.scale * times) for name, one in metrics.figures.items() if name in TOGETHER}
     return replace(
-        found,
-        decode_requests=found.decode_requests * times,
-        prefill_tokens=found.prefill_tokens * times,
-        figures={**found.figures, **rates},
-        running=found.running * times,
+        metrics,
+        decode_requests=metrics.decode_requests * times,
+        prefill_tokens=metrics.prefill_tokens * times,
+        figures={**metrics.figures, **rates},
+        running=metrics.running * times,
         busy_ranks=load.busy_ranks,
     )
 
@@ -318,7 +318,7 @@ def _on_own_ranks(load: Load) -> Observables:
 TOGETHER = ("output_rate", "total_rate", "prefill_rate")
 
 
-def _of_phase(load: Load) -> Observables:
+def _of_phase(load: Load) -> LoadMetrics:
     if load.joins:
         return _joining(load)
     if load.phase == "prefill":
@@ -333,7 +333,7 @@ def _chunks(tokens: float, before: float, budget: int) -> tuple[np.ndarray, np.n
     return sizes, before + starts + (sizes + 1.0) / 2
 
 
-def _prefill(load: Load) -> Observables:
+def _prefill(load: Load) -> LoadMetrics:
     together = max(load.concurrency, 1.0)
     tokens = load.input_tokens * together
     sizes, keys = _chunks(load.input_tokens, load.context, load.budget)
@@ -346,7 +346,7 @@ def _prefill(load: Load) -> Observables:
     steps = np.append(np.ones(len(sizes)), 0.0)
     front = np.zeros(len(sizes) + 1)
     front[-1] = 1.0
-    return Observables(
+    return LoadMetrics(
         decode_requests=zero,
         decode_context=zero,
         prefill_tokens=np.append(sizes, 0.0),
@@ -355,15 +355,15 @@ def _prefill(load: Load) -> Observables:
         arrivals=front,
         prompt=front * load.input_tokens,
         figures={
-            "ttft": Observable(weights),
-            "ttft_p50": Observable(weights),
-            "prefill_rate": Observable(steps, scale=tokens, rate=True),
+            "ttft": MetricWeights(weights),
+            "ttft_p50": MetricWeights(weights),
+            "prefill_rate": MetricWeights(steps, scale=tokens, rate=True),
         },
         running=together,
     )
 
 
-def _decode(load: Load) -> Observables:
+def _decode(load: Load) -> LoadMetrics:
     running = min(load.concurrency, float(load.max_requests))
     before = load.context + load.input_tokens
     context = before + load.output_tokens / 2
@@ -372,13 +372,13 @@ def _decode(load: Load) -> Observables:
     decode, prefill, front = np.eye(3)
     steps = decode / load.tokens_per_step
     figures = {
-        "tpot": Observable(steps),
-        "itl_p50": Observable(steps),
-        "ttft": Observable(prefill * chunks + front),
-        "output_rate": Observable(steps, scale=running, rate=True),
-        "user_rate": Observable(steps, rate=True),
+        "tpot": MetricWeights(steps),
+        "itl_p50": MetricWeights(steps),
+        "ttft": MetricWeights(prefill * chunks + front),
+        "output_rate": MetricWeights(steps, scale=running, rate=True),
+        "user_rate": MetricWeights(steps, rate=True),
     }
-    return Observables(
+    return LoadMetrics(
         decode_requests=decode * running,
         decode_context=decode * context,
         prefill_tokens=prefill * together / chunks,
@@ -391,7 +391,7 @@ def _decode(load: Load) -> Observables:
     )
 
 
-def _joining(load: Load) -> Observables:
+def _joining(load: Load) -> LoadMetrics:
     """Return the steps of a request that arrives while others decode.
 
     It waits for the started steps, then runs its own chunks.
@@ -401,7 +401,7 @@ def _joining(load: Load) -> Observables:
     none, chunks = np.zeros(1), len(sizes)
     # it arrives at any time in a step: on average half a step and the steps already formed remain
     begun = max(load.late, 1) - 0.5
-    return Observables(
+    return LoadMetrics(
         decode_requests=np.concatenate([np.full(chunks + 1, others), none]),
         decode_context=np.concatenate([np.full(chunks + 1, load.input_tokens + load.output_tokens / 2.0), none]),
         prefill_tokens=np.concatenate([none, sizes, none]),
@@ -409,19 +409,19 @@ def _joining(load: Load) -> Observables:
         decode_shared=np.zeros(chunks + 2),
         arrivals=np.append(np.zeros(chunks + 1), 1.0),
         prompt=np.append(np.zeros(chunks + 1), load.input_tokens),
-        figures={"ttft": Observable(np.concatenate([[begun], np.ones(chunks + 1)]))},
+        figures={"ttft": MetricWeights(np.concatenate([[begun], np.ones(chunks + 1)]))},
         running=load.concurrency,
     )
 
 
 def _then(values: np.ndarray, last: float) -> np.ndarray:
     """Return the values of steps followed by that of the front end."""
-    found = np.empty(len(values) + 1)
-    found[:-1], found[-1] = values, last
-    return found
+    joined = np.empty(len(values) + 1)
+    joined[:-1], joined[-1] = values, last
+    return joined
 
 
-def _serving(load: Load) -> Observables:
+def _serving(load: Load) -> LoadMetrics:
     concurrency = max(round(load.concurrency), 1)
     requests = load.requests or min(max(4 * concurrency, 8), 20000)
     prompt = 1 if load.prefix_cached else max(round(load.input_tokens * load.longest), 1)
@@ -451,17 +451,17 @@ def _serving(load: Load) -> Observables:
     wall = _then(mix.wall, requests / concurrency)
     tpot, decoding, none = _then(mix.tpot, 0.0), mix.decode_requests > 0, np.zeros(len(wall))
     figures = {
-        "ttft": Observable(_then(mix.ttft, 1.0)),
-        "ttft_p50": Observable(_then(mix.ttft_median, 1.0)),
-        "tpot": Observable(tpot),
-        "itl_p50": Observable(_then(mix.itl_median, 0.0)),
-        "output_rate": Observable(wall, scale=mix.output_tokens, rate=True),
-        "user_rate": Observable(tpot, rate=True),
-        "total_rate": Observable(wall, scale=mix.output_tokens + mix.input_tokens, rate=True),
+        "ttft": MetricWeights(_then(mix.ttft, 1.0)),
+        "ttft_p50": MetricWeights(_then(mix.ttft_median, 1.0)),
+        "tpot": MetricWeights(tpot),
+        "itl_p50": MetricWeights(_then(mix.itl_median, 0.0)),
+        "output_rate": MetricWeights(wall, scale=mix.output_tokens, rate=True),
+        "user_rate": MetricWeights(tpot, rate=True),
+        "total_rate": MetricWeights(wall, scale=mix.output_tokens + mix.input_tokens, rate=True),
     }
     if not mix.tpot.any():
         del figures["tpot"], figures["itl_p50"], figures["user_rate"]
-    return Observables(
+    return LoadMetrics(
         decode_requests=_then(mix.decode_requests, 0.0),
         decode_context=_then(mix.decode_context + depth * decoding, 0.0),
         prefill_tokens=_then(mix.prefill_tokens, 0.0),

@@ -23,7 +23,7 @@ from glmplan.costs.points import StepPoints
 from glmplan.errors import SpecError, UnknownFact
 from glmplan.io.models.checkpoints import checkpoint_for
 from glmplan.io.runs.record import Run
-from glmplan.prediction.evidence import known_of_offloading
+from glmplan.prediction.evidence import evidence_of_offloading
 from glmplan.prediction.load import Load, user_load
 from glmplan.prediction.predict import Figure, Prediction, predict_steps
 from glmplan.units import QUANTILE_90
@@ -102,12 +102,12 @@ class HybridCase:
 
 def _active(model: ModelSpec, run: Run) -> ModelSpec:
     """Return the model with the active experts of a row's scenario."""
-    found = _ACTIVE.search(run.scenario or "")
-    if found is None:
+    match = _ACTIVE.search(run.scenario or "")
+    if match is None:
         return model
     layers = {}
     for name, kind in model.layers.items():
-        ffn = tuple(block.visiting(int(found[1])) for block in feed_forwards_of(kind))
+        ffn = tuple(block.visiting(int(match[1])) for block in feed_forwards_of(kind))
         layers[name] = kind.model_copy(update={"ffn": ffn})
     return model.model_copy(update={"layers": layers})
 
@@ -167,8 +167,8 @@ def hybrid_case(run: Run, system: HybridSystem, *, fit: OffloadFit | None = None
         system.memory_bandwidth, system.sockets, system.cores, link * count, system.kernel, system.numa_aware
     )
     streams = float(system.streams_above) if system.streams_above is not None and link > 0 else float("inf")
-    part = load_accelerator(system.accelerator) if system.accelerator else None
-    steps = HostedSteps(model, checkpoint, Offload(placement, side, streams), part, count, fit)
+    accelerator = load_accelerator(system.accelerator) if system.accelerator else None
+    steps = HostedSteps(model, checkpoint, Offload(placement, side, streams), accelerator, count, fit)
     load = _load(run, system, assumed)
     prompts = load if load.phase == "prefill" else replace(load, phase="prefill", concurrency=1.0)
     return HybridCase(system, steps, load, prompts, tuple(assumed))
@@ -223,12 +223,13 @@ def predict_hybrid(run: Run, *, fit: OffloadFit | None = None) -> tuple[Predicti
     assumed = sorted({*cases[0].assumed, *(systems[0].assumptions if len(systems) == 1 else ())})
     basis = f"machine {how}: {titles}" + (f"; assumed {', '.join(assumed)}" if assumed else "")
     outside = "" if how == "stated" else f"the machine is {how}: the middle of {len(systems)} is taken"
-    part = cases[0].steps.part
-    if part is not None and "bf16" not in part.peak:
-        more = f"no matrix rate of {part.full_name} is published: its FLOP are left out"
+    accelerator = cases[0].steps.part
+    if accelerator is not None and "bf16" not in accelerator.peak:
+        more = f"no matrix rate of {accelerator.full_name} is published: its FLOP are left out"
         outside = "; ".join(words for words in (outside, more) if words)
     every = [
-        known_of_offloading(one.name, certain=how == "stated", basis=basis, outside=outside, fit=fit) for one in systems
+        evidence_of_offloading(one.name, certain=how == "stated", basis=basis, outside=outside, fit=fit)
+        for one in systems
     ]
     pairs = list(zip(cases, every, strict=True))
     return (

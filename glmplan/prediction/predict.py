@@ -16,8 +16,8 @@ from glmplan.costs.step.model import GPU_COMPONENTS, FrontPoints, ReadsMemory, S
 from glmplan.io.runs.columns import INTERVAL_KINDS, PREDICTED
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.effects import TTFT_SCALE, Effects, keys_of, load_effects
-from glmplan.prediction.evidence import Known, known_by_bytes, known_by_engine, known_of_offloading
-from glmplan.prediction.load import TOGETHER, Load, Observables, observables
+from glmplan.prediction.evidence import Evidence, evidence_from_fit, evidence_of_offloading, evidence_unified_memory
+from glmplan.prediction.load import TOGETHER, Load, LoadMetrics, metrics_of
 from glmplan.prediction.replicas import added, whole_loads
 from glmplan.prediction.step_models import (
     bounded_tables,
@@ -89,8 +89,7 @@ class Figure:
         """Return the metric with an interval that covers alternative values.
 
         Alternatives result from unknown conditions. Each new bound adds the old distance and the farthest alternative
-        as
-        independent errors (root of the squares).
+        as independent errors (root of the squares).
 
         Examples
         --------
@@ -101,12 +100,12 @@ class Figure:
         apart = [0.0, *(math.log(one / self.value) for one in others if one > 0.0)]
         low = -math.hypot(math.log(self.low / self.value), min(apart))
         high = math.hypot(math.log(self.high / self.value), max(apart))
-        ends = [self.value * math.exp(low), self.value * math.exp(high)]
+        alternatives = [self.value * math.exp(low), self.value * math.exp(high)]
         if self.best is not None and self.best <= self.value:
-            ends[0] = max(ends[0], self.best)
+            alternatives[0] = max(alternatives[0], self.best)
         elif self.best is not None:
-            ends[1] = min(ends[1], self.best)
-        return Figure(self.value, ends[0], ends[1], best=self.best)
+            alternatives[1] = min(alternatives[1], self.best)
+        return Figure(self.value, alternatives[0], alternatives[1], best=self.best)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -151,8 +150,8 @@ class Prediction:
         rows = []
         for name, figure in self.figures.items():
             one = PREDICTED[name]
-            said = figure.scaled(1.0 / one.factor)
-            rows.append({"figure": one.column, "value": said.value, "low": said.low, "high": said.high})
+            in_unit = figure.scaled(1.0 / one.factor)
+            rows.append({"figure": one.column, "value": in_unit.value, "low": in_unit.low, "high": in_unit.high})
         return rows
 
     def __repr__(self) -> str:
@@ -161,8 +160,8 @@ class Prediction:
             return f"<Prediction of nothing; {self.basis}>"
         one = PREDICTED[name]
         figure = self.figures[name].scaled(1.0 / one.factor)
-        said = f"{one.column} {figure.value:.4g} ({figure.low:.4g} to {figure.high:.4g})"
-        return f"<Prediction {said}; {self.basis}>"
+        text = f"{one.column} {figure.value:.4g} ({figure.low:.4g} to {figure.high:.4g})"
+        return f"<Prediction {text}; {self.basis}>"
 
     def __str__(self) -> str:
         lines = [table_text(self._rows()), f"it rests on: {self.basis}"]
@@ -259,8 +258,7 @@ def predict_many(
     """Return the predictions of many cases, in their order.
 
     Deployments of one structure are computed together. If prompts cannot be timed, only decode metrics are given. A
-    load
-    whose users do not divide evenly over its replicas is the sum of whole ones.
+    load whose users do not divide evenly over its replicas is the sum of whole ones.
     """
     split = [whole_loads(load) for _, load, _ in cases]
     if len(cases) == sum(len(loads) for loads in split):
@@ -281,7 +279,7 @@ def _of_all(loads: tuple[Load, ...], parts: list[Prediction]) -> Prediction:
         one.figures[counted].value if counted else load.concurrency * load.replicas
         for load, one in zip(loads, parts, strict=True)
     ])  # fmt: skip
-    ends: dict[str, dict[str, float]] = {}
+    bounds: dict[str, dict[str, float]] = {}
     for end in ("value", "low", "high", "best"):
         columns = {
             name: np.array([getattr(one.figures[name], end) for one in parts], dtype=float)
@@ -292,9 +290,9 @@ def _of_all(loads: tuple[Load, ...], parts: list[Prediction]) -> Prediction:
         # the rate of one user is the inverse of the mean time per token
         times = {name: 1.0 / one if name == "user_rate" else one for name, one in columns.items() if name not in rates}
         sums = {name: float(one[0]) for name, one in added(place, rates, times, requests).items()}
-        ends[end] = {name: 1.0 / one if name == "user_rate" else one for name, one in sums.items()}
+        bounds[end] = {name: 1.0 / one if name == "user_rate" else one for name, one in sums.items()}
     figures = {
-        name: Figure(ends["value"][name], ends["low"][name], ends["high"][name], best=ends["best"].get(name))
+        name: Figure(bounds["value"][name], bounds["low"][name], bounds["high"][name], best=bounds["best"].get(name))
         for name in names
     }
     time = requests * [one.figures["tpot"].value if "tpot" in names else 1.0 for one in parts]
@@ -304,21 +302,23 @@ def _of_all(loads: tuple[Load, ...], parts: list[Prediction]) -> Prediction:
 
 def _predict_whole(cases: Sequence[tuple[Deployment, Load, str | None]], effects: Effects | None) -> list[Prediction]:
     """Return predictions of loads that are equal on all replicas."""
-    found: list[Prediction | None] = [None] * len(cases)
+    predictions: list[Prediction | None] = [None] * len(cases)
     together = [place for place, (d, _, _) in enumerate(cases) if runs_on_accelerators(d)]
     for place, prediction in zip(together, _on_accelerators([cases[n] for n in together], effects), strict=True):
-        found[place] = prediction
+        predictions[place] = prediction
     for place, (d, load, _) in enumerate(cases):
-        if found[place] is None:
+        if predictions[place] is None:
             drafting = d.acceptance_deviation
-            known = known_by_bytes(d, load) if d.offload is None else known_of_offloading(drafting=drafting)
-            found[place] = predict_steps(step_model_of(d), load, known)
-    return [one for one in found if one is not None]
+            evidence = (
+                evidence_unified_memory(d, load) if d.offload is None else evidence_of_offloading(drafting=drafting)
+            )
+            predictions[place] = predict_steps(step_model_of(d), load, evidence)
+    return [one for one in predictions if one is not None]
 
 
 def _on_accelerators(cases: list[tuple[Deployment, Load, str | None]], effects: Effects | None) -> list[Prediction]:
-    found: list[Prediction | None] = [None] * len(cases)
-    seen = [observables(load) for _, load, _ in cases]
+    predictions: list[Prediction | None] = [None] * len(cases)
+    seen = [metrics_of(load) for _, load, _ in cases]
     fronts = [_front(one, load) for one, (_, load, _) in zip(seen, cases, strict=True)]
     points = [one.points for one in seen]
     for members, table, least in bounded_tables([d for d, _, _ in cases], points, fronts):
@@ -327,20 +327,20 @@ def _on_accelerators(cases: list[tuple[Deployment, Load, str | None]], effects: 
         sizes = [len(seen[m].decode_requests) for m in members]
         parameters = np.stack([one.parameters for one in learnt])
         step = step_time(table, np.repeat(parameters, sizes, axis=0))
-        ends = np.concatenate([[0], np.cumsum(sizes)])
+        last = np.concatenate([[0], np.cumsum(sizes)])
         for number, member in enumerate(members):
-            rows = slice(int(ends[number]), int(ends[number + 1]))
+            rows = slice(int(last[number]), int(last[number + 1]))
             of = learnt[number]
             deployment, load, _ = cases[member]
             requests = seen[member].decode_requests
             part, limit = deployment.rated
             timed = StepTime(step.seconds[rows], step.shares[rows])
-            found[member] = _prediction(
+            predictions[member] = _prediction(
                 seen[member], load, limited(timed, GPU_COMPONENTS["compute"], requests, part, limit), GPU_COMPONENTS,
-                known_by_engine(deployment, load, of.keys, of.levels, of.ttft_scale, fit),
+                evidence_from_fit(deployment, load, of.keys, of.levels, of.ttft_scale, fit),
                 least[rows],
             )  # fmt: skip
-    return [one for one in found if one is not None]
+    return [one for one in predictions if one is not None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -355,11 +355,11 @@ class _Learnt:
 
 def _learnt(cases: list[tuple[Deployment, str | None]], fit: Effects) -> list[_Learnt]:
     """Return the fitted values of deployments; repeated ones once."""
-    found: dict[tuple[int, str | None], _Learnt] = {}
+    learnt: dict[tuple[int, str | None], _Learnt] = {}
     for deployment, measured_on in cases:
-        if (id(deployment), measured_on) not in found:
-            found[id(deployment), measured_on] = _learnt_of(deployment, fit, measured_on)
-    return [found[id(deployment), measured_on] for deployment, measured_on in cases]
+        if (id(deployment), measured_on) not in learnt:
+            learnt[id(deployment), measured_on] = _learnt_of(deployment, fit, measured_on)
+    return [learnt[id(deployment), measured_on] for deployment, measured_on in cases]
 
 
 @remembered(records=2, most=256)
@@ -369,29 +369,29 @@ def _learnt_of(deployment: Deployment, fit: Effects, measured_on: str | None) ->
     return _Learnt(keys, levels, step_parameters(deployment, total), float(total[TTFT_SCALE]))
 
 
-def predict_steps(model: StepModel, load: Load, known: Known) -> Prediction:
+def predict_steps(model: StepModel, load: Load, evidence: Evidence) -> Prediction:
     """Return the prediction of a load on any step model.
 
     Decode metrics only, if the model cannot time prompts.
     """
     if not model.times_prompts and load.phase == "serving":
         load = load.decoding()
-    seen = observables(load)
+    seen = metrics_of(load)
     front = _front(seen, load)
     timed = np.ones(len(seen.prefill_tokens), dtype=bool)
     if not model.times_prompts and load.phase != "prefill":
         timed = (seen.prefill_tokens == 0) & (seen.arrivals == 0)
         seen = _only(seen, timed)
         front = FrontPoints(front.arrivals[timed], front.prompt[timed], front.pass_tokens)
-    least = model.least(seen.points) if isinstance(model, ReadsMemory) else None
-    return _prediction(seen, load, model.times(seen.points, front), model.components, known, least)
+    lower_bound = model.least(seen.points) if isinstance(model, ReadsMemory) else None
+    return _prediction(seen, load, model.times(seen.points, front), model.components, evidence, lower_bound)
 
 
-def _front(seen: Observables, load: Load) -> FrontPoints:
+def _front(seen: LoadMetrics, load: Load) -> FrontPoints:
     return FrontPoints(seen.arrivals, seen.prompt, load.pass_tokens, seen.arrivals * load.idle)
 
 
-def _only(seen: Observables, kept: np.ndarray) -> Observables:
+def _only(seen: LoadMetrics, kept: np.ndarray) -> LoadMetrics:
     """Return some kinds of step, with the metrics that need no others."""
     figures = {
         name: replace(one, weights=one.weights[kept])
@@ -404,30 +404,30 @@ def _only(seen: Observables, kept: np.ndarray) -> Observables:
 
 
 def _prediction(
-    seen: Observables,
+    seen: LoadMetrics,
     load: Load,
     step: StepTime,
     components: Mapping[str, tuple[int, ...]],
-    known: Known,
-    least: np.ndarray | None = None,
+    evidence: Evidence,
+    lower_bound: np.ndarray | None = None,
 ) -> Prediction:
     """Return the metrics of steps; `least` is their lower bound [s]"""
     seconds = step.seconds
     figures = {}
     waiting = load.waiting
-    later = math.exp(waiting * known.ttft_scale)
+    later = math.exp(waiting * evidence.ttft_scale)
     for name, figure in seen.figures.items():
         # Little's law: answers of one token complete at users / TTFT, and are as uncertain
         kind = "ttft" if load.phase == "serving" and "tpot" not in seen.figures else INTERVAL_KINDS[name]
-        low, high = known.ends[kind]
-        total = float(figure.weights @ seconds) * math.exp(known.shifts.get(kind, 0.0))
+        low, high = evidence.ends[kind]
+        total = float(figure.weights @ seconds) * math.exp(evidence.shifts.get(kind, 0.0))
         if name.startswith("ttft"):
             total *= later
         if total <= 0:
             continue
         # the waiting time of prompts is a model and has no physical limit
-        bounded = least is not None and (not name.startswith("ttft") or waiting == 0.0)
-        bound = float(figure.weights @ least) if bounded and least is not None else 0.0
+        bounded = lower_bound is not None and (not name.startswith("ttft") or waiting == 0.0)
+        bound = float(figure.weights @ lower_bound) if bounded and lower_bound is not None else 0.0
         fast, slow = (max(total * math.exp(end), bound) for end in (low, high))
         total = max(total, bound)
         times = (total, slow, fast, bound) if figure.rate else (total, fast, slow, bound)
@@ -438,5 +438,5 @@ def _prediction(
     mean = (spent @ step.shares / max(float(spent.sum()), 1e-300)).tolist()
     parts = {name: float(sum(mean[place] for place in places)) for name, places in components.items()}
     return Prediction(
-        figures, parts, seen.running, known.knowledge, known.basis, known.outside, later, known.ttft_scale
+        figures, parts, seen.running, evidence.knowledge, evidence.basis, evidence.outside, later, evidence.ttft_scale
     )

@@ -58,13 +58,13 @@ def whole_loads(load: Load) -> tuple[Load, ...]:
     [(2.0, 1), (1.0, 1)]
     """
     users = load.concurrency * load.replicas
-    whole = round(users)
-    if load.replicas == 1 or whole % load.replicas == 0 or abs(users - whole) > _WHOLE * users:
+    total = round(users)
+    if load.replicas == 1 or total % load.replicas == 0 or abs(users - total) > _WHOLE * users:
         return (load,)
-    found = split_users(np.array([whole]), load.replicas)
+    parts = split_users(np.array([total]), load.replicas)
     return tuple(
         replace(load, concurrency=float(each), replicas=int(count))
-        for each, count in zip(found.users, found.replicas, strict=True)
+        for each, count in zip(parts.users, parts.replicas, strict=True)
     )
 
 

@@ -180,7 +180,7 @@ def predict_start(
     if log.total is not None:  # the machine's own memory, independent of the launch
         seen = replace(seen, total=log.total, total_sd=0.0)
     longest = log.max_context or float(model.max_context)
-    asked = log.cells if rule.pool == "rest" else None
+    requested = log.cells if rule.pool == "rest" else None
     pool = kv_pool(held, seen, context=longest, fit=fit)
     terms = stage_pools(held, seen, fit)[int(pool.stage[0])]
 
@@ -188,16 +188,20 @@ def predict_start(
         told = kv_pool(_ranks(log, model, checkpoint, part, settings, kv), seen, context=longest, fit=fit)
         value = float(told.bytes[0])
         low, high = (QUANTILE_90 * float(terms.deviation(side)[0]) for side in (-1.0, 1.0))
-        ends = value, value - low, value + high
-        if asked is None:
-            return ends
-        made = _made(held.stages[int(pool.stage[0])], asked, longest)
-        return min(made, ends[0]), min(made, ends[1]), min(made, ends[2])
+        bounds = value, value - low, value + high
+        if requested is None:
+            return bounds
+        made = _made(held.stages[int(pool.stage[0])], requested, longest)
+        return min(made, bounds[0]), min(made, bounds[1]), min(made, bounds[2])
 
     def tokens(settings: MemorySettings) -> tuple[float, float, float]:
         told = kv_pool(_ranks(log, model, checkpoint, part, settings, kv), seen, context=longest, fit=fit)
-        ends = float(told.printed[0]), float(told.printed_low[0]), float(told.printed_high[0])
-        return ends if asked is None else (min(asked, ends[0]), min(asked, ends[1]), min(asked, ends[2]))
+        bounds = float(told.printed[0]), float(told.printed_low[0]), float(told.printed_high[0])
+        return (
+            bounds
+            if requested is None
+            else (min(requested, bounds[0]), min(requested, bounds[1]), min(requested, bounds[2]))
+        )
 
     captured = float(terms.graphs[0])
     sure = QUANTILE_90 * float(terms.graphs_sd[0])
@@ -211,7 +215,7 @@ def predict_start(
         estimate=_estimate(held, seen, fit) if graphs else None,
         parts=_parts(terms, weights.value, peak, float(pool.bytes[0]), rule.pool),
         left=float(terms.share[0]),
-        asked=asked,
+        asked=requested,
     )
 
 
@@ -232,14 +236,18 @@ def _estimate(held: RankMemory, part: PartMemory, fit: MemoryFit) -> Span | None
 
 def _parts(terms: PoolTerms, weights: float, peak: float, pool: float, kind: str) -> dict[str, float]:
     """Return the terms of a pool; SGLang's omits activations and graphs."""
-    found = {"share": float(terms.limit[0]), "weights": -weights}
+    terms_of_pool = {"share": float(terms.limit[0]), "weights": -weights}
     if kind == "after_load":  # the pool is a share of the free memory, so each term is scaled
         outside = float((terms.context + terms.remainder + terms.graphs)[0])
-        found |= {"share": float((terms.limit + terms.context)[0]), "activations": -peak, "outside_torch": -outside}
-        found = {name: float(terms.share[0]) * size for name, size in found.items()}
-        return found | {"graph_estimate": 0.0, "rest": pool - sum(found.values())}
+        terms_of_pool |= {
+            "share": float((terms.limit + terms.context)[0]),
+            "activations": -peak,
+            "outside_torch": -outside,
+        }
+        terms_of_pool = {name: float(terms.share[0]) * size for name, size in terms_of_pool.items()}
+        return terms_of_pool | {"graph_estimate": 0.0, "rest": pool - sum(terms_of_pool.values())}
     if kind != "before_load":
-        found["activations"] = -peak
-        found["outside_torch"] = -float((terms.context + terms.remainder)[0])
-    found["graph_estimate"] = -float(terms.estimate[0])
-    return found | {"rest": pool - sum(found.values())}
+        terms_of_pool["activations"] = -peak
+        terms_of_pool["outside_torch"] = -float((terms.context + terms.remainder)[0])
+    terms_of_pool["graph_estimate"] = -float(terms.estimate[0])
+    return terms_of_pool | {"rest": pool - sum(terms_of_pool.values())}

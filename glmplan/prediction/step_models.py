@@ -95,8 +95,7 @@ def step_tables(
     """Yield places of deployments and the work of their step kinds.
 
     The work is (nodes, 20), deployments one after the other, in the columns of `glmplan.costs.step.work.SLOTS` [s] or
-    [-];
-    `fronts` is the front-end work of each point.
+    [-]; `fronts` is the front-end work of each point.
     """
     for members in _groups(deployments):
         some = [deployments[m] for m in members]
@@ -133,15 +132,15 @@ def least_of(deployments: Sequence[Deployment], points: Sequence[StepPoints]) ->
 
     See `glmplan.costs.step.model.least_seconds`.
     """
-    found: list[np.ndarray] = [np.zeros(0)] * len(deployments)
+    bounds: list[np.ndarray] = [np.zeros(0)] * len(deployments)
     for members in _groups(deployments):
         some = [deployments[m] for m in members]
         structure, layout, rows = _rows(some, [points[m] for m in members])
-        ends = np.cumsum([len(points[m].decode_requests) for m in members])[:-1]
-        least = least_seconds(structure, layout=layout, points=rows)
-        for member, part in zip(members, np.split(least, ends), strict=True):
-            found[member] = part
-    return found
+        last = np.cumsum([len(points[m].decode_requests) for m in members])[:-1]
+        seconds = least_seconds(structure, layout=layout, points=rows)
+        for member, part in zip(members, np.split(seconds, last), strict=True):
+            bounds[member] = part
+    return bounds
 
 
 def _rows(deployments: list[Deployment], points: list[StepPoints]) -> tuple[StepWork, Layout, StepPoints]:
@@ -251,8 +250,8 @@ def decoding_slowdown(part: Accelerator, limit: Watts | None, requests: np.ndarr
         rows = sorted((one.power, one.speed) for one in part.power_served if one.requests == count)
         powers, speeds = zip(*rows, strict=True)
         slower.append(np.interp(part.tdp, powers, speeds) / np.interp(limit, powers, speeds))
-    found = np.interp(np.log2(np.maximum(amounts, 1.0)), np.log2(many), slower)
-    return np.where(amounts > 0, np.maximum(found, 1.0), 1.0)
+    slowdown = np.interp(np.log2(np.maximum(amounts, 1.0)), np.log2(many), slower)
+    return np.where(amounts > 0, np.maximum(slowdown, 1.0), 1.0)
 
 
 def limited(
@@ -335,14 +334,14 @@ def step_parameters(deployment: Deployment, total: np.ndarray) -> np.ndarray:
     efficiency: effects learnt on undescribed machines are cut there. Not modelled: the group that carries most of the
     payload; the best group gives the bound.
     """
-    found = log_parameters(total[None, :])[0]
+    parameters = log_parameters(total[None, :])[0]
     links = deployment.link
     groups = ((links.tensor, deployment.tp), (links.experts, deployment.tp * deployment.dp),
               (links.context, deployment.dcp), (links.hand_over, deployment.pp))  # fmt: skip
     wires = [link.ring.efficiency for link, ranks in groups if ranks > 1 and link.kind in _WIRED]
     if wires:
-        found[_PAYLOAD] = max(found[_PAYLOAD], float(np.log(max(wires))))
-    result: np.ndarray = found
+        parameters[_PAYLOAD] = max(parameters[_PAYLOAD], float(np.log(max(wires))))
+    result: np.ndarray = parameters
     return result
 
 
@@ -382,12 +381,12 @@ def step_model_of(
         return OneMemorySteps(d.model, d.checkpoint, d.accelerator, fit, d.kv, tokens)
     effects = effects or load_effects(d.engine)
     total, _ = effects.sum_of(keys_of(d))
-    found = GpuSteps(d.structure, d.layout, step_parameters(d, total), d.graph_tokens)
+    steps = GpuSteps(d.structure, d.layout, step_parameters(d, total), d.graph_tokens)
     part, limit = d.rated
     if limit is None:
-        return found
+        return steps
     check_limit(part, limit)
-    return LimitedSteps(found, part, limit)
+    return LimitedSteps(steps, part, limit)
 
 
 def without_hiding(model: StepModel) -> tuple[StepModel, float] | None:
@@ -403,8 +402,8 @@ def without_hiding(model: StepModel) -> tuple[StepModel, float] | None:
     (256.0, None)
     """
     if isinstance(model, LimitedSteps):
-        found = without_hiding(model.rated)
-        return None if found is None else (replace(model, rated=found[0]), found[1])
+        rated = without_hiding(model.rated)
+        return None if rated is None else (replace(model, rated=rated[0]), rated[1])
     if not isinstance(model, GpuSteps) or not model.structure.shared_beside or not model.structure.shares:
         return None
     return replace(model, structure=replace(model.structure, shared_beside=0.0)), model.structure.shared_beside
@@ -420,8 +419,8 @@ def may_hide(deployment: Deployment, points: StepPoints, tokens: Tokens) -> np.n
     if not structure.draft and not any(apart for apart, _ in structure.stacks):
         each = each * (1.0 + deployment.draft_tokens) + points.prefill_tokens
     # tolerance for rounding in the division by ranks
-    found: np.ndarray = each / (deployment.dp * deployment.pp) <= tokens * (1.0 + 1e-9)
-    return found
+    overlaps: np.ndarray = each / (deployment.dp * deployment.pp) <= tokens * (1.0 + 1e-9)
+    return overlaps
 
 
 #: bounds of a domain: concurrency and two lengths [-]
@@ -461,14 +460,14 @@ def load_site(path: str | Path, engine: str) -> Effects:
     """Return the shipped effects with a site's calibration file added."""
     table = read_toml(path)
     effects, domain = table.get("effects"), table.get("domain", {})
-    whole = (
+    complete = (
         table.get("columns") == list(COLUMNS)
         and isinstance(effects, dict)
         and not set(effects) - set(LEVELS)
         and all(_rows_own_site(rows, len(COLUMNS), finite=True) for rows in effects.values())
         and _rows_own_site(domain, _BOUNDS)
     )
-    if not whole:
+    if not complete:
         raise SpecError(
             "is not a site calibration of this version of glmplan: run `glmplan calibrate --from`", file=path
         )
@@ -496,12 +495,12 @@ def site_calibration(path: str | Path | None) -> Iterator[None]:
         yield
         return
     load_site(path, "vllm")  # refuse a wrong file at once
-    found: dict[str, Effects] = {}
+    by_engine: dict[str, Effects] = {}
 
     def effects(engine: str) -> Effects:
-        if engine not in found:
-            found[engine] = load_site(path, engine)
-        return found[engine]
+        if engine not in by_engine:
+            by_engine[engine] = load_site(path, engine)
+        return by_engine[engine]
 
     token = OVERLAY.set(effects)
     try:
@@ -524,8 +523,10 @@ def measured_elsewhere(deployment: Deployment) -> str:
     if not runs_on_accelerators(deployment):
         return "this plan rests on bytes and rates of its host, which your calibration of an engine does not change"
     key = keys_of(deployment)[LEVELS.index("configuration")]
-    held = sorted(load_effects(deployment.engine).site)
-    if key in held:
+    measured = sorted(load_effects(deployment.engine).site)
+    if key in measured:
         return ""
-    close = ", ".join(f"`{one}`" for one in (nearest(key, held, 2) or held[:2])) or f"none of {deployment.engine}"
+    close = (
+        ", ".join(f"`{one}`" for one in (nearest(key, measured, 2) or measured[:2])) or f"none of {deployment.engine}"
+    )
     return f"this plan is `{key}`, which your calibration did not measure; nearest: {close}"

@@ -20,7 +20,7 @@ from glmplan.io.runs.columns import COMPARED
 from glmplan.io.runs.ledger import load_measurements
 from glmplan.io.runs.record import Run
 from glmplan.prediction.effects import effects_in
-from glmplan.prediction.from_row import Question
+from glmplan.prediction.from_row import RunCase
 from glmplan.prediction.predict import predict_many
 
 __all__ = ["Move", "moved", "moved_table", "moved_text"]
@@ -78,54 +78,52 @@ def moved(
     """
     before = _folder(Path(old))
     after = _folder(Path(new)) if new is not None else data_folder("calibration") / "fits" / "step"
-    questions, _ = asked_of(load_measurements() if runs is None else runs)
+    cases, _ = asked_of(load_measurements() if runs is None else runs)
     try:
         effects_in(before, "vllm")
     except SpecError:
-        found = _by_errors(questions, read_left_out(before / FILE), read_left_out(after / FILE))
+        moves = _by_errors(cases, read_left_out(before / FILE), read_left_out(after / FILE))
     else:
-        found = _by_fits(questions, before, after, progress)
-    return sorted((one for one in found if abs(one.change) > _LEAST), key=lambda one: -abs(np.log(one.new / one.old)))
+        moves = _by_fits(cases, before, after, progress)
+    return sorted((one for one in moves if abs(one.change) > _LEAST), key=lambda one: -abs(np.log(one.new / one.old)))
 
 
-def _move(question: Question, figure: str, old: float, new: float) -> Move:
-    run, d = question.run, question.deployment
+def _move(case: RunCase, figure: str, old: float, new: float) -> Move:
+    run, d = case.run, case.deployment
     return Move(run.id, d.model.name, d.accelerator.name, d.engine, figure, run.observed[figure], old, new)
 
 
-def _by_fits(
-    questions: Sequence[Question], before: Path, after: Path, progress: Callable[[int, int], None]
-) -> list[Move]:
-    found = []
-    engines = sorted({question.deployment.engine for question in questions})
+def _by_fits(cases: Sequence[RunCase], before: Path, after: Path, progress: Callable[[int, int], None]) -> list[Move]:
+    moves = []
+    engines = sorted({case.deployment.engine for case in cases})
     for done, engine in enumerate(engines):
         progress(done, len(engines))
-        mine = [question for question in questions if question.deployment.engine == engine]
-        cases = [(one.deployment, one.load, one.run.measured_on) for one in mine]
-        both = [predict_many(cases, effects=effects_in(folder, engine)) for folder in (before, after)]
-        for question, old, new in zip(mine, *both, strict=True):
-            for figure in question.run.observed:
+        mine = [case for case in cases if case.deployment.engine == engine]
+        inputs = [(one.deployment, one.load, one.run.measured_on) for one in mine]
+        both = [predict_many(inputs, effects=effects_in(folder, engine)) for folder in (before, after)]
+        for case, old, new in zip(mine, *both, strict=True):
+            for figure in case.run.observed:
                 kind = COMPARED.get(figure)
                 if kind is not None and kind.predicted in old.figures and kind.predicted in new.figures:
                     pair = (one.figures[kind.predicted].value / kind.factor for one in (old, new))
-                    found.append(_move(question, figure, *pair))
-    return found
+                    moves.append(_move(case, figure, *pair))
+    return moves
 
 
-def _by_errors(questions: Iterable[Question], before: LeftOut, after: LeftOut) -> list[Move]:
-    by_run = {question.run.id: question for question in questions}
+def _by_errors(cases: Iterable[RunCase], before: LeftOut, after: LeftOut) -> list[Move]:
+    by_run = {case.run.id: case for case in cases}
     table: dict[tuple[str, str], float] = {}
     for run, figure, error in zip(before.run, before.figure.tolist(), before.errors[0].residual.tolist(), strict=True):
         table[run, figure] = error
-    found = []
+    moves = []
     for run, figure, error in zip(after.run, after.figure.tolist(), after.errors[0].residual.tolist(), strict=True):
         was = table.get((run, figure))
         if was is None or run not in by_run or not np.isfinite(was + error):
             continue
         sign = 1.0 if COMPARED[figure].rate else -1.0
         measured = by_run[run].run.observed[figure]
-        found.append(_move(by_run[run], figure, *(measured * float(np.exp(sign * one)) for one in (was, error))))
-    return found
+        moves.append(_move(by_run[run], figure, *(measured * float(np.exp(sign * one)) for one in (was, error))))
+    return moves
 
 
 def moved_text(moves: list[Move]) -> str:

@@ -75,7 +75,7 @@ def _scored(
 ) -> _Scored:
     figure = np.array([COMPARED[name].group for name in design.figure.tolist()])
     inside = (residual >= ends[0]) & (residual <= ends[1])
-    group = group_names(design.questions)[design.observation_run]
+    group = group_names(design.cases)[design.observation_run]
     return _Scored(figure, group, knowledge, _signed(design.figure, residual), inside)
 
 
@@ -90,20 +90,20 @@ def holdout_lines(found: Calibrated, held: Iterable[Run], *, date: str, commit: 
 
     For each metric and evidence level, and for all levels together.
     """
-    seen = {group_key(question.run) for question in found.design.questions}
+    seen = {group_key(case.run) for case in found.design.cases}
     held = list(held)
     if leaked := sorted(seen & {group_key(run) for run in held} | {one for one in seen if is_held_out(one)}):
         raise SpecError("is held out, and in the fit that is to be scored on it", field="group", value=leaked[0])
     design = _held_design(held)
     one = unseen(found.design, found.solution, design)
     knowledge = one.knowledge[design.observation_run]
-    scored = scored_of(design.questions, design.observation_run, design.figure)
+    scored = scored_of(design.cases, design.observation_run, design.figure)
     ends = found.intervals.ends(scored, knowledge, np.arange(len(knowledge)))
     tables = {HELD_OUT: _scored(design, one.residual, knowledge, ends)}
-    own = scored_of(found.design.questions, found.design.observation_run, found.design.figure)
-    place = MODES.index("group")
-    crossed = found.errors[place]
-    nested = nested_intervals(found.errors, own, found.design.questions, found.design.observation_run)[place]
+    own = scored_of(found.design.cases, found.design.observation_run, found.design.figure)
+    group_mode = MODES.index("group")
+    crossed = found.errors[group_mode]
+    nested = nested_intervals(found.errors, own, found.design.cases, found.design.observation_run)[group_mode]
     tables[CROSS_VALIDATED] = _scored(found.design, crossed.residual, crossed.knowledge, nested)
     lines = []
     for runs, table in tables.items():
@@ -177,36 +177,36 @@ def record_holdout(lines: Sequence[HoldoutLine], page: str | Path) -> list[Path]
     return [file, table]
 
 
-_HEAD = ("runs", "figure", "known", "groups", "rows", "median", "mean", "p90", "group median", "group p90",
-         "groups beyond 30 %", "coverage", "coverage over groups")  # fmt: skip
+_HEAD = ("runs", "metric", "evidence", "groups", "rows", "median", "mean", "p90", "group median", "group p90",
+         "groups above 30 %", "coverage", "coverage over groups")  # fmt: skip
 
 
 def holdout_page(lines: Sequence[HoldoutLine]) -> str:
     """Return the page of all tests."""
-    said = [
-        "# Groups that nobody looked at",
+    text = [
+        "# Accuracy on held-out groups",
         "",
         "<!-- Written by `glmplan backtest --holdout`; do not edit. -->",
         "",
-        "About one in five groups of runs (engine, part, model shape, format) is held out of development by the rule "
-        "in `calibration/holdout.toml`: no fit, no spread, no width, no rule and no plot sees it. `glmplan backtest "
-        "--holdout` fits the others as what ships is fitted, predicts the held-out ones without the rules that only "
-        "they led to, and adds its figures here, beside those of cross-validation of the same fit. It is run a few "
-        "times in a release. Errors are absolute, of the measured value; in columns named *group* each group has one "
+        "About one in five groups of runs (engine, accelerator, model shape, format) is held out of development by the "
+        "rule in `calibration/holdout.toml`: no fit, spread, width, rule or plot uses it. `glmplan backtest --holdout` "
+        "fits the other groups like the shipped fit, predicts the held-out ones without the rules that only they "
+        "motivated, and adds the errors here, with those of cross-validation of the same fit. It is run a few times in "
+        "a release. Errors are absolute, relative to the measured value; in columns named *group* each group has one "
         "vote.",
         "",
     ]
     if not lines:
-        said += ["It has not been run yet.", ""]
+        text += ["It has not been run yet.", ""]
     for date, commit in reversed(list(dict.fromkeys((one.date, one.commit) for one in lines))):
-        said += [f"## {date}, {commit}", "", f"| {' | '.join(_HEAD)} |"]
-        said.append(f"| {' | '.join(['---'] * 3 + ['---:'] * (len(_HEAD) - 3))} |")
+        text += [f"## {date}, {commit}", "", f"| {' | '.join(_HEAD)} |"]
+        text.append(f"| {' | '.join(['---'] * 3 + ['---:'] * (len(_HEAD) - 3))} |")
         for one in lines:
             if (one.date, one.commit) == (date, commit):
                 shares = [one.median, one.mean, one.p90, one.group_median, one.group_p90, one.far, one.coverage,
                           one.group_coverage]  # fmt: skip
                 cells = [one.runs, one.figure, one.knowledge, str(one.groups), str(one.rows)]
                 cells += ["–" if share != share else f"{100 * share:.1f} %" for share in shares]
-                said.append(f"| {' | '.join(cells)} |")
-        said.append("")
-    return "\n".join(said)
+                text.append(f"| {' | '.join(cells)} |")
+        text.append("")
+    return "\n".join(text)

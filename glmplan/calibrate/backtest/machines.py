@@ -90,7 +90,7 @@ def hybrid_backtest() -> list[HybridRow]:
     }
     of = {(one.run.id, one.column): one for one in observations}
     of_machine = {one.run.id for one in observations}
-    found = []
+    results = []
     for run in runs:
         for column, what in _TABLE.items():
             if column not in run.observed:
@@ -100,7 +100,7 @@ def hybrid_backtest() -> list[HybridRow]:
             if one is not None:
                 value = measured * float(np.exp(errors[run.id, column]))
                 why = "" if one.fitted else run.unusable or "conditions not stated"
-                found.append(
+                results.append(
                     HybridRow(
                         run, one.case.system.title, one.case.system.cpu, what, kind, measured, value, one.fitted, why
                     )
@@ -110,13 +110,13 @@ def hybrid_backtest() -> list[HybridRow]:
             figure = answer.figures.get(column)
             if figure is None:
                 why = answer.error or without[run.id]
-                found.append(HybridRow(run, "", "", what, kind, measured, None, False, why))
+                results.append(HybridRow(run, "", "", what, kind, measured, None, False, why))
                 continue
             where = "" if run.id in of_machine else "not stated"
-            found.append(HybridRow(run, where, "", what, kind, measured, figure.value, False, answer.out_of_domain))
+            results.append(HybridRow(run, where, "", what, kind, measured, figure.value, False, answer.out_of_domain))
         if not set(_TABLE) & set(run.observed):
-            found.append(_first_token(run))
-    return found
+            results.append(_first_token(run))
+    return results
 
 
 def _first_token(run: Run) -> HybridRow:
@@ -130,7 +130,7 @@ def _first_token(run: Run) -> HybridRow:
 
 def _medians(rows: Iterable[HybridRow]) -> list[str]:
     lines = [
-        "| | figures | CPUs | median error | median of the CPUs' medians | within 25 % |",
+        "| | metrics | CPUs | median error | median of the CPUs' medians | within 25 % |",
         "|---|---:|---:|---:|---:|---:|",
     ]
     every = list(rows)
@@ -147,7 +147,7 @@ def _medians(rows: Iterable[HybridRow]) -> list[str]:
 
 
 def _table(rows: Iterable[HybridRow]) -> list[str]:
-    lines = ["| row | model | machine | scenario | figure | measured, token/s | predicted | error | |",
+    lines = ["| row | model | machine | scenario | metric | measured, token/s | predicted | error | |",
              "|---|---|---|---|---|---:|---:|---:|---|"]  # fmt: skip
     for row in rows:
         error = "" if row.error is None else f"{row.error:+.0%}"
@@ -163,9 +163,9 @@ def _table(rows: Iterable[HybridRow]) -> list[str]:
 def _unified() -> list[str]:
     runs = unified_runs()
     rows = unified_rows(runs)
-    asked = [row.run for row in rows]
-    full = {answer.id: answer for answer in predict_runs(asked, measured=True)}
-    lines = ["| part | model | runs | by bytes, part left out | step-time model |", "|---|---|---:|---:|---:|"]
+    runs_used = [row.run for row in rows]
+    full = {answer.id: answer for answer in predict_runs(runs_used, measured=True)}
+    lines = ["| accelerator | model | runs | by bytes, held out | step-time model |", "|---|---|---:|---:|---:|"]
     totals: dict[str, list[list[float]]] = {}
     for part, found in left_out_parts(rows).items():
         for model in sorted({row.model for row, _ in found}):
@@ -194,18 +194,18 @@ def offload_page() -> str:
     return (
         "\n".join(
             [
-                "# How well offloading is predicted",
+                "# Accuracy with weights in host memory",
                 "<!-- Written by `make docs`; do not edit. -->\n",
                 "Each machine is predicted with constants fitted to machines with other CPUs",
-                "(`glmplan.calibrate.offload`). The medians count figures that the fit may use: the machine is stated,",
-                "all experts were active, the prompt length of a prefill speed is known. Where one CPU is the only one",
-                "of its kind (AMX, plain llama.cpp), its prompts are predicted from the prior alone.",
+                "(`glmplan.calibrate.offload`). The medians count metrics that the fit may use: stated machine, all",
+                "experts active, known prompt length of a prefill rate. For a CPU that is the only one of its kind",
+                "(AMX, plain llama.cpp), prefill is predicted from the prior alone.",
                 "",
                 *_medians(rows),
                 "",
                 "Known gaps: prompts of a few thousand tokens on AVX-512 kernels, whose speed differs five-fold",
-                "between CPUs; llama.cpp on two sockets without its memory options; eight cards behind shared",
-                "switches; how many experts stay on the cards where a page does not say.",
+                "between CPUs; llama.cpp on two sockets without its memory options; eight GPUs behind shared switches;",
+                "the number of experts on the GPUs where a page does not state it.",
                 "",
                 "## The ktransformers rows",
                 "",
@@ -215,11 +215,11 @@ def offload_page() -> str:
                 "",
                 *_table(others),
                 "",
-                "## Machines with one memory",
+                "## Machines with unified memory",
                 "",
-                "Decode of one stream, median absolute error. By bytes: two constants, fitted to the other parts.",
-                "Step-time model: what `glmplan predict` answers; its fit has seen these runs, and it has no answer",
-                "where no matrix rate of a part is published.",
+                "Single-user decode, median absolute error. By bytes: two constants, fitted to the other machines.",
+                "Step-time model: the answer of `glmplan predict`, whose fit includes these runs; it has none without",
+                "a published matrix rate.",
                 "",
                 *_unified(),
             ]
@@ -273,17 +273,17 @@ def _transfer_row(transfer: Transfer, fits: LinkFits) -> TopologyRow:
 
 
 def _all_reduce_rows(observations: Iterable[Observation], fits: LinkFits) -> list[TopologyRow]:
-    found = []
+    results = []
     for one in observations:
         protocol = fits.protocol(*fitted_key(one))
         if protocol is not None:
             predicted, measured = _predicted_time(one, protocol, fits) * 1e6, one.seconds * 1e6
             what = f"{'/'.join(one.key)}, {one.ranks} ranks, {one.message:.0f} B"
             error = float(relative_error(predicted, measured))
-            found.append(
+            results.append(
                 TopologyRow(one.row, "all-reduce", one.host, what, measured, predicted, "us", error, one.source)
             )
-    return found
+    return results
 
 
 def _predicted_time(one: Observation, protocol: Protocol, fits: LinkFits) -> float:
@@ -317,8 +317,8 @@ def _held_out_lines() -> list[str]:
         cells = []
         for held_out in (by_machine, by_row):
             errors = [one.error for one in held_out if belongs(one)]
-            known = [abs(error) for error in errors if error is not None]
-            cells += [f"{median(known):.1%}" if known else "-", f"{len(errors) - len(known)} of {len(errors)}"]
+            sizes = [abs(error) for error in errors if error is not None]
+            cells += [f"{median(sizes):.1%}" if sizes else "-", f"{len(errors) - len(sizes)} of {len(errors)}"]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return lines
 
@@ -327,11 +327,11 @@ def _doubtful_lines() -> list[str]:
     """Return errors of rows of doubtful group size, in both readings."""
     fits = load_link_fits()
     lines = [
-        "One page gives all-reduces of four cards that no link of the machine explains: at 512 KiB a one-shot kernel",
-        "took 128 us, while copies among the same four cards, 126 GB/s by the same page, are through in 50 us. Another",
-        "page reprints part of the table. Read as eight cards the one-shot kernel agrees with constants that rest on",
-        "three other machines, so the label may well be wrong; the ring fits neither way. Nothing is fitted to these",
-        "rows. The last column takes them in among all one-shot kernels over PCIe when machines are left out.",
+        "One page gives all-reduces of four GPUs that no link of the machine explains: at 512 KiB a one-shot kernel",
+        "took 128 us, while copies among the same four GPUs, 126 GB/s by the same page, take 50 us. Another page",
+        "reprints part of the table. Read as eight GPUs, the one-shot kernel agrees with constants from three other",
+        "machines: the label may be wrong. The ring agrees with neither reading. No fit uses these rows. The last",
+        "column includes them in all one-shot kernels over PCIe with machines left out.",
         "",
         "| read as | one-shot, median error | ring, median error | all one-shot kernels, machine left out |",
         "|---|---|---|---|",
@@ -341,7 +341,7 @@ def _doubtful_lines() -> list[str]:
         errors = [median(abs(row.error) for row in rows if f"/{way}/" in row.what) for way in ("one-shot", "ring")]
         held_out = held_out_errors("machine", doubtful_as=ranks)
         together = median(abs(one.error) for one in held_out if one.key == _SHOTS and one.error is not None)
-        lines.append(f"| {ranks} cards | {errors[0]:.0%} | {errors[1]:.0%} | {together:.1%} |")
+        lines.append(f"| {ranks} GPUs | {errors[0]:.0%} | {errors[1]:.0%} | {together:.1%} |")
     return lines
 
 
@@ -349,7 +349,7 @@ def topology_page() -> str:
     """Return the topology accuracy page, reproducible byte for byte."""
     rows = topology_backtest()
     lines = [
-        "# How well link speeds are predicted",
+        "# Accuracy of link speeds",
         "",
         "Generated from `calibration/measurements/pcie-topologies.csv` and `collectives.csv` by",
         "`glmplan.calibrate.backtest.machines.write_topology_page`. Goal: 15 % median in each group.",
@@ -363,20 +363,19 @@ def topology_page() -> str:
         lines.append(f"| {group} | {len(mine)} | {median(mine):.1%} | {inside:.0%} | {max(mine):.0%} |")
     lines += [
         "",
-        "The constants were fitted on these rows, so the table above says how well the form of the model holds. Below,",
-        "each row was predicted by constants fitted without it: without all rows of its machine (one that was cabled",
-        "in several ways counts once), and without a fifth of all rows, dealt at random. Rows that need a constant",
-        "which only the rows held out show are not predicted, and counted as such.",
+        "The constants were fitted to these rows: the table above tests the form of the model. Below, each row is",
+        "predicted by constants fitted without it: without all rows of its machine (in any cabling), and without a",
+        "random fifth of all rows. Rows that need a constant which only held-out rows show are not predicted.",
         "",
         "| group | machine left out | not predicted | random rows left out | not predicted |",
         "|---|---|---|---|---|",
         *_held_out_lines(),
         "",
-        "## Rows kept out of fits and scores",
+        "## Rows outside of fits and scores",
         "",
         *_doubtful_lines(),
         "",
-        "## What named conditions cost where they were measured",
+        "## Measured cost of named conditions",
         "",
         "| condition | measured | with | without | ratio |",
         "|---|---|---|---|---|",
@@ -387,7 +386,7 @@ def topology_page() -> str:
             lines.append(f"| {condition.name} | {cost.what} | {figures} |")
     lines += [
         "",
-        "## Rows that are off by more than a quarter",
+        "## Rows with errors above 25 %",
         "",
         "Known gaps: reads from several switches into one, which exceed one uplink in some rows; reads in a full mesh;",
         "a limit of 56 GB/s on writes to host memory of one machine that its links do not explain; 16-card meshes.",

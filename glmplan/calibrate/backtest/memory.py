@@ -159,16 +159,18 @@ def score_starts(starts: Iterable[LoggedStart] | None = None, *, left_out: bool 
 
 def _errors(start: LoggedStart, fit: MemoryFit | None) -> list[LoggedError]:
     log = start.log
-    part = load_accelerator(start.accelerator) if start.accelerator else None
+    accelerator = load_accelerator(start.accelerator) if start.accelerator else None
     model = model_of(start.model or "")
     checkpoint = checkpoint_of(model.name, start.weights, None, log.engine, log.model)
-    found = predict_start(log, model, checkpoint, part, graphs=start.graphs, unstated=start.unstated, fit=fit)
-    kind = kind_of_start(start, part)
+    prediction = predict_start(
+        log, model, checkpoint, accelerator, graphs=start.graphs, unstated=start.unstated, fit=fit
+    )
+    kind = kind_of_start(start, accelerator)
     pairs: tuple[tuple[str, float | None, Span | None, float], ...] = (
-        ("weights", log.weights, found.weights, GIB),
-        ("pool", log.kv_pool, found.pool, GIB),
-        ("tokens", log.kv_tokens, found.tokens, 1.0),
-        ("graphs", log.graphs, found.graphs, GIB),
+        ("weights", log.weights, prediction.weights, GIB),
+        ("pool", log.kv_pool, prediction.pool, GIB),
+        ("tokens", log.kv_tokens, prediction.tokens, 1.0),
+        ("graphs", log.graphs, prediction.graphs, GIB),
     )
     return [
         LoggedError(

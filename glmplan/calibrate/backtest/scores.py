@@ -20,7 +20,7 @@ from glmplan.io.runs.columns import COMPARED
 from glmplan.io.runs.ledger import day_of
 from glmplan.io.runs.record import Run
 from glmplan.prediction.evidence import band_of
-from glmplan.prediction.from_row import Question, question_of
+from glmplan.prediction.from_row import RunCase, question_of
 from glmplan.units import Ratio
 
 __all__ = [
@@ -84,13 +84,13 @@ def group_biases(predicted: np.ndarray, inside: np.ndarray, group: np.ndarray) -
     >>> [(one.group, round(one.bias, 2), one.coverage) for one in group_biases(logs, inside, np.array(["a", "a", "b"]))]
     [('a', 0.2, 0.5), ('b', -0.1, 1.0)]
     """
-    found = []
+    biases = []
     there = ~np.isnan(predicted)
     for name in np.unique(group[there]):
         mine = there & (group == name)
         bias = float(np.expm1(np.median(predicted[mine])))
-        found.append(GroupBias(str(name), int(mine.sum()), bias, float(inside[mine].mean())))
-    return tuple(sorted(found, key=lambda one: (one.coverage, -abs(one.bias))))
+        biases.append(GroupBias(str(name), int(mine.sum()), bias, float(inside[mine].mean())))
+    return tuple(sorted(biases, key=lambda one: (one.coverage, -abs(one.bias))))
 
 
 def groups_score(found: tuple[GroupBias, ...]) -> GroupsScore:
@@ -132,19 +132,19 @@ _SHARE, _LIFT = 0.25, 1.5
 _FEW = 30
 
 
-def conditions_of(questions: Sequence[Question]) -> dict[str, np.ndarray]:
+def conditions_of(cases: Sequence[RunCase]) -> dict[str, np.ndarray]:
     """Return the conditions of runs that are known to disturb predictions."""
     rows = []
-    for question in questions:
-        run, d, load = question.run, question.deployment, question.load
-        words = " ".join(question.assumed)
+    for case in cases:
+        run, d, load = case.run, case.deployment, case.load
+        assumptions = " ".join(case.assumed)
         rows.append({
-            "mtp": question.run_both_ways,
+            "mtp": case.run_both_ways,
             "acceptance": d.acceptance_deviation > 0.0,
             "pool": load.pool_tokens < load.concurrency * (load.input_tokens + load.output_tokens / 2.0),
             "rack": d.tp > 16,
             "burst": run.protocol in _BURSTS,
-            "protocol": "in flight" in words or "input tokens" in words or "output tokens" in words,
+            "protocol": "in flight" in assumptions or "input tokens" in assumptions or "output tokens" in assumptions,
             "cached": run.prefix_cached or run.shared_prompt or run.protocol == "sharegpt",
             "offload": run.offload,
             "build": run.engine_version is None,
@@ -157,19 +157,19 @@ def reasons_for(rows: np.ndarray, conditions: dict[str, np.ndarray], error: np.n
 
     The last one is a single row that dominates the mean.
     """
-    found = []
+    conditions_met = []
     for name, holds in conditions.items():
         share = float(holds[rows].mean())
         if share >= _SHARE and share >= _LIFT * float(holds.mean()):
-            found.append((share, f"{CONDITIONS[name]} ({100 * share:.0f} % of its rows)"))
-    words = [text for _, text in sorted(found, reverse=True)]
+            conditions_met.append((share, f"{CONDITIONS[name]} ({100 * share:.0f} % of its rows)"))
+    reasons = [text for _, text in sorted(conditions_met, reverse=True)]
     runs = len(np.unique(names[rows]))
     if runs < _FEW:
-        words.append(f"only {runs} runs")
+        reasons.append(f"only {runs} runs")
     mine = np.expm1(np.minimum(error[rows], 20.0))
     if len(mine) > 1 and mine.max() > 0.5 * mine.sum() and mine.max() > 3.0:
-        words.append(f"one row, {names[rows][int(np.argmax(mine))]}, makes most of the mean")
-    return words
+        reasons.append(f"one row, {names[rows][int(np.argmax(mine))]}, makes most of the mean")
+    return reasons
 
 
 #: metrics of the report, each from several columns
@@ -223,8 +223,8 @@ class Table:
     Dictionaries of errors are keyed by the way of leaving out (`MODES`); arrays have one entry per observation.
     """
 
-    questions: tuple[Question, ...]
-    run: np.ndarray  # place in `questions`
+    cases: tuple[RunCase, ...]
+    run: np.ndarray  # place in `cases`
     figure: np.ndarray  # one of GROUPS
     measured: np.ndarray  # in the unit of its column
     predicted: dict[str, np.ndarray]  # log(predicted / measured)
@@ -249,55 +249,55 @@ class Table:
 def table_of(left_out: LeftOut, runs: Iterable[Run]) -> Table:
     """Return held-out errors joined with their runs; others are dropped."""
     wanted = set(left_out.run)
-    questions: list[Question] = []
-    place: dict[str, int] = {}
+    cases: list[RunCase] = []
+    index: dict[str, int] = {}
     for run in runs:
-        if run.id in wanted and run.id not in place:
+        if run.id in wanted and run.id not in index:
             try:
-                questions.append(question_of(run))
+                cases.append(question_of(run))
             except GlmplanError:
                 continue
-            place[run.id] = len(questions) - 1
+            index[run.id] = len(cases) - 1
     # a metric set aside after the errors were written is no observation
     pairs = enumerate(zip(left_out.run, left_out.figure, strict=True))
     rows = np.array(
-        [n for n, (name, figure) in pairs if name in place and figure in questions[place[name]].run.observed], dtype=int
+        [n for n, (name, figure) in pairs if name in index and figure in cases[index[name]].run.observed], dtype=int
     )
-    where = np.array([place[left_out.run[n]] for n in rows], dtype=int)
+    where = np.array([index[left_out.run[n]] for n in rows], dtype=int)
     column = left_out.figure[rows]
     errors = [type(one)(one.mode, one.residual[rows], one.knowledge[rows]) for one in left_out.errors]
     rate = np.array([COMPARED[name].rate for name in column])
     sign = np.where(rate, 1.0, -1.0)  # residuals are of seconds; a rate is their inverse
-    scored = scored_of(questions, where, column)
+    scored = scored_of(cases, where, column)
     predicted, inside, width = {}, {}, {}
-    for one, (low, high) in zip(errors, nested_intervals(errors, scored, questions, where), strict=True):
+    for one, (low, high) in zip(errors, nested_intervals(errors, scored, cases, where), strict=True):
         predicted[one.mode] = sign * one.residual
         inside[one.mode] = (one.residual >= low) & (one.residual <= high)
         width[one.mode] = high - low
-    conditions = conditions_of(questions)
+    conditions = conditions_of(cases)
     return Table(
-        questions=tuple(questions),
+        cases=tuple(cases),
         run=where,
         figure=np.array([COMPARED[name].group for name in column]),
-        measured=np.array([questions[n].run.observed[name] for n, name in zip(where, column, strict=True)]),
+        measured=np.array([cases[n].run.observed[name] for n, name in zip(where, column, strict=True)]),
         predicted=predicted,
         inside=inside,
         width=width,
         site=sign * left_out.site[rows],
         knowledge={one.mode: one.knowledge for one in errors},
-        group=group_names(questions)[where] if questions else np.array([], dtype=str),
-        groups={name: values[where] for name, values in _groups(questions).items()},
+        group=group_names(cases)[where] if cases else np.array([], dtype=str),
+        groups={name: values[where] for name, values in _groups(cases).items()},
         conditions={name: values[where] for name, values in conditions.items()},
     )
 
 
-def _groups(questions: Sequence[Question]) -> dict[str, np.ndarray]:
+def _groups(cases: Sequence[RunCase]) -> dict[str, np.ndarray]:
     return {
-        "accelerator": np.array([one.deployment.accelerator.name for one in questions]),
-        "engine": np.array([one.deployment.engine for one in questions]),
-        "model": np.array([one.deployment.model.name for one in questions]),
-        "concurrency": np.array([band_of(one.load.concurrency) for one in questions]),
-        "precision": np.array([one.deployment.weights for one in questions]),
+        "accelerator": np.array([one.deployment.accelerator.name for one in cases]),
+        "engine": np.array([one.deployment.engine for one in cases]),
+        "model": np.array([one.deployment.model.name for one in cases]),
+        "concurrency": np.array([band_of(one.load.concurrency) for one in cases]),
+        "precision": np.array([one.deployment.weights for one in cases]),
     }
 
 
@@ -338,13 +338,13 @@ def _months(first: str, last: str) -> int:
 def later_scores(beyond: Sequence[Beyond], runs: Iterable[Run]) -> tuple[LaterScore, ...]:
     """Return the errors of later runs by training end and lead time."""
     day = {run.id: day_of(run) for run in runs}
-    found: dict[tuple[str, str, int], list[float]] = defaultdict(list)
+    errors: dict[tuple[str, str, int], list[float]] = defaultdict(list)
     for one in beyond:
         if one.way == LATER and day.get(one.run):
             band = bisect_left(_MONTHS, _months(one.note, day[one.run]))
-            found[one.note, COMPARED[one.figure].group, band].append(signed(one))
-    order = sorted(found, key=lambda key: (key[0], GROUPS.index(key[1]), key[2]))
-    return tuple(LaterScore(key[0], _BANDS[key[2]], key[1], score(np.array(found[key]))) for key in order)
+            errors[one.note, COMPARED[one.figure].group, band].append(signed(one))
+    order = sorted(errors, key=lambda key: (key[0], GROUPS.index(key[1]), key[2]))
+    return tuple(LaterScore(key[0], _BANDS[key[2]], key[1], score(np.array(errors[key]))) for key in order)
 
 
 def refused_scores(beyond: Sequence[Beyond]) -> tuple[tuple[str, str, Score], ...]:
@@ -352,14 +352,14 @@ def refused_scores(beyond: Sequence[Beyond]) -> tuple[tuple[str, str, Score], ..
 
     All reasons together come first, then the commonest.
     """
-    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    errors: dict[tuple[str, str], list[float]] = defaultdict(list)
     for one in beyond:
         if one.way == REFUSED:
             for reason in (ALL, _why(one.note)):
-                found[reason, COMPARED[one.figure].group].append(signed(one))
-    size = Counter({reason: sum(len(found[key]) for key in found if key[0] == reason) for reason, _ in found})
-    order = sorted(found, key=lambda key: (-size[key[0]], key[0] != ALL, key[0], GROUPS.index(key[1])))
-    return tuple((*key, score(np.array(found[key]))) for key in order)
+                errors[reason, COMPARED[one.figure].group].append(signed(one))
+    size = Counter({reason: sum(len(errors[key]) for key in errors if key[0] == reason) for reason, _ in errors})
+    order = sorted(errors, key=lambda key: (-size[key[0]], key[0] != ALL, key[0], GROUPS.index(key[1])))
+    return tuple((*key, score(np.array(errors[key]))) for key in order)
 
 
 def _why(note: str) -> str:

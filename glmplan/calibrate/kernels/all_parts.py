@@ -154,9 +154,9 @@ def _misnamed(found: Sequence[Campaign]) -> dict[int, str]:
     why = misnamed_tables()
     bad = {}
     for index, one in enumerate(found):
-        said = why.get((one.engine.split()[0], one.backend))  # engine names end in the version
-        if said is not None:
-            bad[index] = f"{one.part} {one.kernel} {one.engine} {one.precision} ({one.backend}): {said}"
+        reason = why.get((one.engine.split()[0], one.backend))  # engine names end in the version
+        if reason is not None:
+            bad[index] = f"{one.part} {one.kernel} {one.engine} {one.precision} ({one.backend}): {reason}"
     return bad
 
 
@@ -247,20 +247,20 @@ def calibrate_kernels(
     for name in parts:
         if name not in folders:
             raise SpecError("has no kernel tables", field="--accelerator", value=name, choices=folders)
-    found = KernelCalibration(package=package or _installed())
+    calibration = KernelCalibration(package=package or _installed())
     everything: list[_Measured] = []
     for name, folder in folders.items():
         if parts and name not in parts:
             continue
         progress(name)
-        part = load_accelerator(name)
+        accelerator = load_accelerator(name)
         tables = list(campaigns(root, folder))
         bad = _host_timed(tables) | _misnamed(tables)
-        found.left_out += bad.values()
-        gain = _most_gain(tables, part)
-        measured = [_fit_campaign(table, part, gain) for index, table in enumerate(tables) if index not in bad]
+        calibration.left_out += bad.values()
+        gain = _most_gain(tables, accelerator)
+        measured = [_fit_campaign(table, accelerator, gain) for index, table in enumerate(tables) if index not in bad]
         for fit in (m.fit for m in measured if m.fit.median > _NO_FORM):
-            found.left_out.append(
+            calibration.left_out.append(
                 f"{name} {fit.kernel} {fit.engine} {fit.precision} ({fit.backend}): no form here follows it, its "
                 f"median error is {fit.median:.0%}"
             )
@@ -269,7 +269,7 @@ def calibrate_kernels(
         ordered = sorted(
             (m.fit for m in measured), key=lambda f: (f.kernel, f.engine, f.precision, -f.points, f.backend)
         )
-        found.parts[name] = ordered + _fit_collectives(root, folder, part)
+        calibration.parts[name] = ordered + _fit_collectives(root, folder, accelerator)
     if not parts:
         groups: dict[tuple[str, str], list[_Measured]] = defaultdict(list)
         for member in (one for one in everything if not one.fit.kernel.startswith(_NO_PRIOR)):
@@ -277,11 +277,11 @@ def calibrate_kernels(
         for (kernel, precision), members in sorted(groups.items()):
             progress(f"prior of {kernel}, {precision}")
             everyone = _pooled("*", members)
-            found.priors.append(everyone)
+            calibration.priors.append(everyone)
             for family in sorted({member.family for member in members} if not kernel.endswith("-block") else ()):
                 relatives = [m for m in members if m.family == family]
-                found.priors.append(_pooled(family, relatives, alone=everyone.part_log_sd))
-    return found
+                calibration.priors.append(_pooled(family, relatives, alone=everyone.part_log_sd))
+    return calibration
 
 
 def _installed() -> str:
@@ -316,8 +316,11 @@ def write_kernel_fits(found: KernelCalibration, folder: Path) -> list[Path]:
     """Write one TOML per accelerator and one of priors; return the paths."""
     written = []
     for name, fits in found.parts.items():
-        part = load_accelerator(name)
-        peaks = {"memory_bandwidth": part.need("memory_bandwidth"), "peak": json.dumps(part.peak).replace(":", " =")}
+        accelerator = load_accelerator(name)
+        peaks = {
+            "memory_bandwidth": accelerator.need("memory_bandwidth"),
+            "peak": json.dumps(accelerator.peak).replace(":", " ="),
+        }
         written.append(folder / f"{name}.toml")
         write_atomically(written[-1], _toml(name, found.package, fits, peaks))
     if found.priors:
@@ -347,10 +350,10 @@ def tables_of_wheel(wheel: str | Path) -> Iterator[tuple[Path, str]]:
     name, _, rest = Path(wheel).name.partition("-")
     package = f"{name} {rest.partition('-')[0]}"
     with archive_of(wheel, "wheel") as archive, tempfile.TemporaryDirectory() as folder:
-        found = [match for match in map(_TABLE.fullmatch, archive.namelist()) if match]
-        if not found:
+        matches = [match for match in map(_TABLE.fullmatch, archive.namelist()) if match]
+        if not matches:
             raise SpecError("holds no kernel tables (*/systems/data/**_perf.parquet)", file=wheel)
-        for match in found:
+        for match in matches:
             with written_whole(Path(folder) / match[1]) as stream:
                 stream.writelines(part_pieces(archive, match[0]))
         yield Path(folder), package
@@ -376,8 +379,7 @@ def kernel_changes(before: Mapping[str, Sequence[KernelFit]], found: KernelCalib
     """Return the changes against older fits as lines.
 
     Added, removed and changed fits of each accelerator with their median errors; then tables of unknown accelerators,
-    and
-    accelerators without tables, whose fits stay.
+    and accelerators without tables, whose fits stay.
     """
     lines = []
     for part, fits in found.parts.items():
@@ -395,10 +397,10 @@ def kernel_changes(before: Mapping[str, Sequence[KernelFit]], found: KernelCalib
     folders = parts_in(root)
     unknown = sorted(folder for folder, name in folders.items() if name is None)
     if unknown:
-        lines.append(f"no part of the catalogue, left out: {', '.join(unknown)} (give the part an alias of that name)")
-    kept = sorted(before.keys() - set(folders.values()))
-    if kept:
-        lines.append(f"no tables, fits left as they are: {', '.join(kept)}")
+        lines.append(f"not in the catalog, left out: {', '.join(unknown)} (add an alias of that name)")
+    unchanged = sorted(before.keys() - set(folders.values()))
+    if unchanged:
+        lines.append(f"no tables, fits unchanged: {', '.join(unchanged)}")
     return lines
 
 
@@ -413,10 +415,10 @@ Written by `glmplan calibrate kernels`; do not edit. The forms are explained in
 [physics/kernels.md](physics/kernels.md).
 
 Source: the kernel tables of {package} (Apache-2.0; <https://github.com/ai-dynamo/aiconfigurator>), read
-in place and not copied. Of each table at most 1,600 rows, scattered evenly, are used: every second one is fitted, the
+in place and not copied. At most 1,600 evenly scattered rows of each table are used: every second one is fitted, the
 others give the errors below (absolute relative error of the time, % median / 90th percentile; a cell is the median
-over its fits). All-reduce tables are short and are fitted whole. A prior is fitted to all parts at once; its *carried*
-error is the spread of the median error when a part is left out of the fit and then predicted.
+over its fits). All-reduce tables are short and fitted completely. A prior is fitted to all accelerators; its *carried*
+error is the spread of the median error on left-out accelerators.
 """
 
 
@@ -457,11 +459,11 @@ def _parameters(fit: KernelFit) -> str:
             f"two shots {p.two_shot:.0%} + {p.two_shot_setup * 1e6:.1f} µs; crowding {p.crowding:.2f}"
         )
     assert isinstance(p, KernelParams)
-    words = [f"{p.floor * 1e6:.1f} µs", f"B {p.bandwidth:.0%}", f"F {p.flop:.0%}"]
+    texts = [f"{p.floor * 1e6:.1f} µs", f"B {p.bandwidth:.0%}", f"F {p.flop:.0%}"]
     named = {"rows": p.rows_half, "tiles": p.tiles_half, "streams": p.streams_half}
-    words += [f"{name} {value:.3g}" for name, value in named.items() if value > 0.05]
-    words += [f"side {p.side:.0%}"] * (p.side != 1.0) + [f"s {p.sharpness:.1f}"]
-    return ", ".join(words + [f"{p.group * 1e9:.0f} ns a group"] * (p.group > 1e-9))
+    texts += [f"{name} {value:.3g}" for name, value in named.items() if value > 0.05]
+    texts += [f"side {p.side:.0%}"] * (p.side != 1.0) + [f"s {p.sharpness:.1f}"]
+    return ", ".join(texts + [f"{p.group * 1e9:.0f} ns a group"] * (p.group > 1e-9))
 
 
 def _primary_page(fits: Iterable[KernelFit]) -> list[KernelFit]:
@@ -478,8 +480,8 @@ def kernels_page(found: KernelCalibration) -> str:
     fits = [(part, fit) for part, own in found.parts.items() for fit in own]
     text = [_INTRO.format(package=found.package)]
     points = sum(fit.points for _, fit in fits)
-    text.append(f"{len(fits)} fits of {points:,} measured kernels on {len(found.parts)} parts.\n")
-    text.append(_summary("By part", fits, lambda part, _: part))
+    text.append(f"{len(fits)} fits of {points:,} measured kernels on {len(found.parts)} accelerators.\n")
+    text.append(_summary("By accelerator", fits, lambda part, _: part))
     text.append(_summary("By engine", fits, lambda _, fit: fit.engine.split()[0]))
     text.append(_summary("By format", fits, lambda _, fit: fit.precision.split("+")[0]))
     rows = [
@@ -489,15 +491,15 @@ def kernels_page(found: KernelCalibration) -> str:
         if f.engine == "*"
     ]
     head = ["class", "format", "error", "spread of shapes", "carried", "parameters"]
-    text.append(f"## Priors for parts that nobody measured\n\nSpreads are of the logarithm.\n\n{_table(head, rows)}\n")
+    text.append(f"## Priors for unmeasured accelerators\n\nSpreads are of the logarithm.\n\n{_table(head, rows)}\n")
     if (beside := own_section(found.parts)) != "":
         text.append(beside)
     worst = sorted(fits, key=lambda pair: -pair[1].median)[:20]
     rows = [[p, f.kernel, f.engine, f.precision, f.backend, f"{f.median:.0%} / {f.p90:.0%}"] for p, f in worst]
     text.append(
-        "## The worst\n\nOne form cannot follow a library that changes its kernel with the shape; what is known stands "
-        f"in [physics/kernels.md](physics/kernels.md).\n\n"
-        f"{_table(['part', 'class', 'engine', 'format', 'backend', 'error'], rows)}\n"
+        "## Largest errors\n\nOne form cannot follow a library that changes its kernel with the shape; see "
+        f"[physics/kernels.md](physics/kernels.md).\n\n"
+        f"{_table(['accelerator', 'class', 'engine', 'format', 'backend', 'error'], rows)}\n"
     )
     for part, own in found.parts.items():
         rows = [

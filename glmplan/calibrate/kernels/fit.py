@@ -143,8 +143,10 @@ def fit_rows(
         return result
 
     x0 = np.clip(np.log([begin[name] for name in free]), low + 1e-6, high - 1e-6)
-    found: Any = least_squares(residual, x0, bounds=(low, high), loss="soft_l1", f_scale=0.15, max_nfev=60)
-    return KernelParams(**fixed, **{n: float(f"{v:.4g}") for n, v in zip(free, np.exp(found.x).tolist(), strict=True)})
+    solution: Any = least_squares(residual, x0, bounds=(low, high), loss="soft_l1", f_scale=0.15, max_nfev=60)
+    return KernelParams(
+        **fixed, **{n: float(f"{v:.4g}") for n, v in zip(free, np.exp(solution.x).tolist(), strict=True)}
+    )
 
 
 def errors(fitted: KernelParams, rows: Rows) -> np.ndarray:
@@ -173,7 +175,7 @@ def fit_collective(
     best: Any = None
     for one_shot, crowding in ((0.5, 0.01), (0.05, 0.01), (0.5, 1.0)):
         x0 = np.log([float(seconds.min()), 5e-7, one_shot, 0.7, 5e-6, crowding])
-        found: Any = least_squares(
+        solution: Any = least_squares(
             residual,
             np.clip(x0, low + 1e-6, high - 1e-6),
             bounds=(low, high),
@@ -181,6 +183,6 @@ def fit_collective(
             f_scale=0.15,
             max_nfev=300,
         )
-        best = found if best is None or found.cost < best.cost else best
+        best = solution if best is None or solution.cost < best.cost else best
     params = CollectiveParams(*(float(f"{value:.4g}") for value in np.exp(best.x).tolist()))
     return params, residual(best.x)

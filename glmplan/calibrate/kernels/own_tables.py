@@ -98,17 +98,21 @@ def own_section(fits_of: Mapping[str, Sequence[KernelFit]]) -> str:
             lines.append("| " + " | ".join(cells) + " |")
     if not lines:
         return ""
-    head = "| part | class | format | measured | fit | rows | median error | up to 16 | beyond |\n" + "|---" * 9 + "|\n"
+    head = (
+        "| accelerator | class | format | measured | fit | rows | median error | up to 16 | above |\n"
+        + "|---" * 9
+        + "|\n"
+    )
     return _SECTION + head + "\n".join(lines) + "\n"
 
 
 _SECTION = """\
-## Own measurements beside the fits
+## Own measurements and the fits
 
-`calibration/kernels` holds tables of `tools/measure_shapes.py`: shapes of GLM, gpt-oss and Qwen on one card, with cold
-operands. No fit reads them. Each is set beside the fit of the engine's kernel that it is most like. Errors are those of
-the predicted time; the last two columns are the median of predicted over measured time for up to 16 tokens or requests,
-and for more: below 1 the fit is faster than the measured kernel. cuBLAS and cuDNN are the libraries that engines call;
-"triton" is a kernel written for this comparison, which no engine runs.
+`calibration/kernels` holds tables of `tools/measure_shapes.py`: shapes of GLM, gpt-oss and Qwen on one GPU, with cold
+operands. No fit uses them. Each is compared with the fit of the most similar engine kernel. Errors are of the predicted
+time; the last two columns are the median of predicted over measured time for up to 16 tokens or requests, and above:
+below 1 the fit is faster than the measured kernel. cuBLAS and cuDNN are the libraries that engines call; "triton" is a
+kernel written for this comparison, which no engine runs.
 
 """

@@ -130,8 +130,8 @@ def part_named(folder: str) -> str | None:
     ('a100-80gb-sxm', 'arc-pro-b60', None)
     """
     name = folder.replace("_", "-").lower()
-    found = accelerator_aliases().get(name, name)
-    return found if found in accelerator_names() else None
+    accelerator = accelerator_aliases().get(name, name)
+    return accelerator if accelerator in accelerator_names() else None
 
 
 def parts_in(root: Path) -> dict[str, str | None]:
@@ -177,8 +177,7 @@ def read_tables(root: Path, part: str, family: str, engine: str, kernel: str) ->
     """Yield columns and version of a table, the oldest version first.
 
     Only versions with 60 % of the rows of the largest one; builds without a version number cannot be ordered and are
-    left
-    out.
+    left out.
     """
     import pyarrow.parquet as pq
 
@@ -193,9 +192,9 @@ def read_tables(root: Path, part: str, family: str, engine: str, kernel: str) ->
 
 def take(table: Table, mask: np.ndarray) -> tuple[Table, int]:
     """Return a sample of the chosen rows with a positive time, and the count."""
-    found = np.flatnonzero(mask & (table["latency"].astype(float) > 0))
-    kept = found[sample(len(found), _MOST)]
-    return {name: _number(values[kept]) for name, values in table.items()}, len(found)
+    chosen = np.flatnonzero(mask & (table["latency"].astype(float) > 0))
+    sampled = chosen[sample(len(chosen), _MOST)]
+    return {name: _number(values[sampled]) for name, values in table.items()}, len(chosen)
 
 
 def _number(values: np.ndarray) -> np.ndarray:

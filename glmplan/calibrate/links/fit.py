@@ -195,15 +195,15 @@ def fit_links(
     for row in all_reduce_observations() if observations is None else observations:
         for key in dict.fromkeys((row.key, fitted_key(row))):
             groups.setdefault(key, []).append(row)
-    found: dict[_Key, ProtocolFit] = {}
+    fits: dict[_Key, ProtocolFit] = {}
     # first the protocols whose constants others use
     for key in sorted(groups, key=lambda key: (_BORROWED.index(key) if key in _BORROWED else len(_BORROWED), key)):
         rows = groups[key]
-        if key[0] != "xgmi" and len(rows) >= 3 and (key[0] != "fabric" or _INSIDE in found):
-            found[key] = _fit_group(key, rows, shares, found)
-    if ("xgmi", "ring", "direct") in groups and _SHOTS in found:
-        found |= {fit.key: fit for fit in _infinity_fabric(groups["xgmi", "ring", "direct"], found)}
-    return sorted(found.values(), key=lambda fit: fit.key)
+        if key[0] != "xgmi" and len(rows) >= 3 and (key[0] != "fabric" or _INSIDE in fits):
+            fits[key] = _fit_group(key, rows, shares, fits)
+    if ("xgmi", "ring", "direct") in groups and _SHOTS in fits:
+        fits |= {fit.key: fit for fit in _infinity_fabric(groups["xgmi", "ring", "direct"], fits)}
+    return sorted(fits.values(), key=lambda fit: fit.key)
 
 
 _DIRECT: _Key = ("pcie", "ring", "direct")
@@ -259,10 +259,10 @@ def _infinity_fabric(rows: list[Observation], found: dict[_Key, ProtocolFit]) ->
     share = float(constant["value"]) / 64.0
     moved = 2 * (row.ranks - 1) / row.ranks * row.message / (row.ring_rate * share)
     ring = Protocol(max(row.seconds - moved - 2 * (row.ranks - 1) * hop, 0.0), hop, share)
-    said = f"two rows only: share of the line from {constant['source']}"
+    note = f"two rows only: share of the line from {constant['source']}"
     borrowed = f"not measured: borrowed from {'/'.join(_SHOTS)}"
     return [
-        ProtocolFit(row.key, ring, {}, 0.0, (row,), note=said),
+        ProtocolFit(row.key, ring, {}, 0.0, (row,), note=note),
         ProtocolFit(("xgmi", "one-shot", "direct"), found[_SHOTS].protocol, {}, float("nan"), (), note=borrowed),
     ]
 
@@ -318,8 +318,8 @@ def _deals(by: str) -> Iterator[tuple[Callable[[str], bool], Callable[[str], boo
     rows = sorted({transfer.row["id"] for transfer in transfers} | {row.row for row in observations})
     order = np.random.default_rng(_SEED).permutation(len(rows))
     for fold in range(_FOLDS):
-        held = {rows[index] for index in order[fold::_FOLDS]}
-        yield lambda host: False, lambda row, held=held: row in held  # type: ignore[misc]
+        held_out = {rows[index] for index in order[fold::_FOLDS]}
+        yield lambda host: False, lambda row, held_out=held_out: row in held_out  # type: ignore[misc]
 
 
 def held_out_errors(by: Literal["machine", "row"], *, doubtful_as: int | None = None) -> list[HeldOut]:
@@ -328,7 +328,7 @@ def held_out_errors(by: Literal["machine", "row"], *, doubtful_as: int | None = 
     Left out together are the rows of a machine, or a random fifth of all rows. Rows of doubtful group size are read as
     size `doubtful_as`, or skipped.
     """
-    found: list[HeldOut] = []
+    errors: list[HeldOut] = []
     doubtful = doubtful_observations(doubtful_as) if doubtful_as else ()
     transfers, observations = measured_transfers(), (*all_reduce_observations(), *doubtful)
     for host_held, row_held in _deals(by):
@@ -336,20 +336,20 @@ def held_out_errors(by: Literal["machine", "row"], *, doubtful_as: int | None = 
         def out(host: str, row: str, *, hosts=host_held, rows=row_held) -> bool:  # type: ignore[no-untyped-def]
             return bool(hosts(host) or rows(row))
 
-        known = [one for one in transfers if not out(one.host.name, one.row["id"])]
+        training = [one for one in transfers if not out(one.host.name, one.row["id"])]
         seen = [one for one in observations if not out(one.host, one.row)]
-        scalars = {share.name: share.value for share in fit_shares(known)}
-        fitted = {fit.key: fit for fit in fit_links(seen, known)}
+        scalars = {share.name: share.value for share in fit_shares(training)}
+        fitted = {fit.key: fit for fit in fit_links(seen, training)}
         fits = LinkFits({key: fit.protocol for key, fit in fitted.items()}, scalars)
-        found += _transfers_held((one for one in transfers if out(one.host.name, one.row["id"])), fits)
+        errors += _transfers_held((one for one in transfers if out(one.host.name, one.row["id"])), fits)
         for row in (one for one in observations if out(one.host, one.row)):
             fit = fitted.get(fitted_key(row))
             error = None
             if fit is not None:
                 seconds = predicted_seconds([row], fit.protocol, shares=scalars, inner=fit.inner)
                 error = float(relative_error(seconds[0], row.seconds))
-            found.append(HeldOut(row.row, "all-reduce", machine_of(row.host), fitted_key(row), error))
-    return found
+            errors.append(HeldOut(row.row, "all-reduce", machine_of(row.host), fitted_key(row), error))
+    return errors
 
 
 def _transfers_held(transfers: Iterable[Transfer], fits: LinkFits) -> Iterator[HeldOut]:

@@ -224,12 +224,12 @@ def measured_transfers() -> list[Transfer]:
     >>> len(measured_transfers()) > 250
     True
     """
-    found = []
+    measured = []
     for row in (row for ledger in LEDGERS for row in read_transfers(ledger)):
         if not row["flows"]:
             continue
-        ends = [flow.split(">") for flow in row["flows"].split()]
-        flows: list[Flow] = [(HOST if a == HOST else int(a), HOST if b == HOST else int(b)) for a, b in ends]
+        pairs = [flow.split(">") for flow in row["flows"].split()]
+        flows: list[Flow] = [(HOST if a == HOST else int(a), HOST if b == HOST else int(b)) for a, b in pairs]
         reads = row["direction"] == "read"
         if reads:
             flows = [(b, a) for a, b in flows]
@@ -237,8 +237,8 @@ def measured_transfers() -> list[Transfer]:
         if "ACS ON" in row["pattern"]:
             switches = [switch.model_copy(update={"acs_redirect": True}) for switch in host.switches]
             host = host.model_copy(update={"switches": tuple(switches)})
-        found.append(Transfer(row, host, tuple(flows), reads, float(row["value"]) * 1e9))
-    return found
+        measured.append(Transfer(row, host, tuple(flows), reads, float(row["value"]) * 1e9))
+    return measured
 
 
 def _line(transfer: Transfer) -> float:
@@ -292,7 +292,7 @@ def fit_shares(transfers: Sequence[Transfer] | None = None) -> list[ShareFit]:
     True
     """
     rows = measured_transfers() if transfers is None else list(transfers)
-    found: list[ShareFit] = []
+    shares: list[ShareFit] = []
 
     def share(name: str, means: str, wanted: _Wanted, value: Callable[[Transfer], float]) -> None:
         chosen = [row for row in rows if wanted(row)]
@@ -300,7 +300,7 @@ def fit_shares(transfers: Sequence[Transfer] | None = None) -> list[ShareFit]:
             values = sorted(value(row) for row in chosen)
             sources = tuple(sorted({row.row["source"] for row in chosen}))
             ids = tuple(row.row["id"] for row in chosen)
-            found.append(ShareFit(name, median(values), values[0], values[-1], ids, sources, means))
+            shares.append(ShareFit(name, median(values), values[0], values[-1], ids, sources, means))
 
     share(
         "payload",
@@ -308,7 +308,7 @@ def fit_shares(transfers: Sequence[Transfer] | None = None) -> list[ShareFit]:
         lambda t: len(t.flows) == 1 and HOST not in t.flows[0] and not _across(t) and not t.reads,
         lambda t: t.measured / _line(t),
     )
-    alone = found[0].value
+    alone = shares[0].value
     share(
         "duplex",
         "each way when an accelerator sends and receives, of what one way reaches alone",
@@ -342,7 +342,7 @@ def fit_shares(transfers: Sequence[Transfer] | None = None) -> list[ShareFit]:
             lambda t, model=model: _collapsed(t, model),  # type: ignore[misc]
             lambda t: t.measured / _line(t),
         )
-    return [*found, _scale_up_share()]
+    return [*shares, _scale_up_share()]
 
 
 def _scale_up_share() -> ShareFit:

@@ -38,7 +38,7 @@ from glmplan.errors import GlmplanError, SpecError
 from glmplan.io.runs.ledger import day_of, group_key
 from glmplan.io.runs.record import Run
 from glmplan.prediction.effects import BY_OTHERS, COLUMNS, KNOWLEDGE, LEVELS, knowledge_class, shape_of
-from glmplan.prediction.from_row import Question, question_of
+from glmplan.prediction.from_row import RunCase, question_of
 
 __all__ = [
     "FILE",
@@ -97,18 +97,18 @@ class AsFitted:
 
 def alone(design: Design, runs: np.ndarray) -> Design:
     """Return the design of some runs, without even the key names of others."""
-    part = part_of(design, runs)
-    keys, names = np.zeros_like(part.keys), []
-    for level, of_level in enumerate(part.key_names):
-        used, keys[:, level] = np.unique(part.keys[:, level], return_inverse=True)
+    subset = part_of(design, runs)
+    keys, names = np.zeros_like(subset.keys), []
+    for level, of_level in enumerate(subset.key_names):
+        used, keys[:, level] = np.unique(subset.keys[:, level], return_inverse=True)
         names.append(tuple(of_level[place] for place in used))
-    return replace(part, keys=keys, key_names=tuple(names), refused=())
+    return replace(subset, keys=keys, key_names=tuple(names), refused=())
 
 
 def unseen(design: Design, solution: Solution, others: Design) -> Unseen:
     """Return errors and evidence levels of runs outside the fit."""
-    total = np.zeros((len(others.questions), len(COLUMNS)))
-    known = np.zeros((len(others.questions), len(LEVELS)), dtype=bool)
+    total = np.zeros((len(others.cases), len(COLUMNS)))
+    known = np.zeros((len(others.cases), len(LEVELS)), dtype=bool)
     for level, names in enumerate(others.key_names):
         place = {name: number for number, name in enumerate(design.key_names[level])}
         of_key = np.array([place.get(name, -1) for name in names])[others.keys[:, level]]
@@ -140,14 +140,14 @@ def rules_in_view() -> tuple[dict[str, Any], ...]:
     >>> len(rules_in_view()) > 50
     True
     """
-    found: list[dict[str, Any]] = []
+    rules: list[dict[str, Any]] = []
     for folder, name, tables in RULE_FILES:
         content = read_toml(data_folder(folder) / name)
-        found += [entry for table in tables for entry in content.get(table, ())]
+        rules += [entry for table in tables for entry in content.get(table, ())]
     for engine in engine_names():
-        walls = read_toml(data_folder("hardware_db") / "engines" / f"{engine}.toml").get("walls", ())
-        found += [wall for wall in walls if wall.get("apart")]
-    return tuple(found)
+        limitations = read_toml(data_folder("hardware_db") / "engines" / f"{engine}.toml").get("walls", ())
+        rules += [wall for wall in limitations if wall.get("apart")]
+    return tuple(rules)
 
 
 def rules_lost(groups: frozenset[str]) -> int:
@@ -207,42 +207,42 @@ class Errors:
     knowledge: np.ndarray  # (m,): evidence level; empty where the error is NaN
 
 
-def group_names(questions: Sequence[Question]) -> np.ndarray:
+def group_names(cases: Sequence[RunCase]) -> np.ndarray:
     """Return the group of each run: engine, accelerator, shape and format."""
-    return np.array([group_key(question.run) for question in questions])
+    return np.array([group_key(case.run) for case in cases])
 
 
-def left_out_with(questions: Sequence[Question], mode: str) -> np.ndarray:
+def left_out_with(cases: Sequence[RunCase], mode: str) -> np.ndarray:
     """Return the name under which each run is left out.
 
     Runs of the same name are left out together: by group, model shape, accelerator, or one layout or campaign of a
     group.
     """
     if mode == "group":
-        return group_names(questions)
+        return group_names(cases)
     if mode in PARTS_OF_GROUPS:
-        parts = [_layout(one) if mode == "layout" else one.run.campaign or "" for one in questions]
-        return np.char.add(group_names(questions), [f"|{part}" for part in parts]) if parts else np.array([], dtype=str)
+        parts = [_layout(one) if mode == "layout" else one.run.campaign or "" for one in cases]
+        return np.char.add(group_names(cases), [f"|{part}" for part in parts]) if parts else np.array([], dtype=str)
     if mode == "random":
-        return np.array([question.run.id for question in questions])
+        return np.array([case.run.id for case in cases])
     if mode == "accelerator":
-        return np.array([question.deployment.accelerator.name for question in questions])
+        return np.array([case.deployment.accelerator.name for case in cases])
     # with and without an indexer it is one model
-    return np.array([shape_of(question.deployment).removesuffix(" sparse") for question in questions])
+    return np.array([shape_of(case.deployment).removesuffix(" sparse") for case in cases])
 
 
-def _layout(question: Question) -> str:
-    one = question.deployment
+def _layout(case: RunCase) -> str:
+    one = case.deployment
     return f"tp{one.tp} pp{one.pp} dp{one.dp} ep{one.ep} dcp{one.dcp}"
 
 
-def folds_of(questions: Sequence[Question], mode: str) -> np.ndarray:
+def folds_of(cases: Sequence[RunCase], mode: str) -> np.ndarray:
     """Return the fold of each run; -1 if it is never left out.
 
     Two layouts of a group, or two campaigns, are never in one fold, so that each is predicted from the others; a single
     one is in no fold: leaving out whole groups covers it.
     """
-    names, place = np.unique(left_out_with(questions, mode), return_inverse=True)
+    names, place = np.unique(left_out_with(cases, mode), return_inverse=True)
     # groups are distributed by size for equal folds; random rows by a seeded shuffle
     if mode == "random":
         return np.random.default_rng(7).permutation(len(names))[place] % _PARTS
@@ -284,18 +284,18 @@ def cross_validate(
     A case that another campaign measured counts as a pair, as in plans (`glmplan.prediction.effects.BY_OTHERS`). Not
     modelled, if `fit` has given spreads: these come from all runs; they are some fifty numbers from thousands of rows.
     """
-    fold = folds_of(design.questions, mode)
+    fold = folds_of(design.cases, mode)
     residual = np.full(len(design.log_seconds), np.nan)
     knowledge = np.full(len(design.log_seconds), "", dtype="<U16")
     outs = [np.flatnonzero(fold == one) for one in range(int(fold.max()) + 1)]
-    found = leave_out(design, outs, fit, processes=processes)
-    for done, (out, one) in enumerate(zip(outs, found, strict=True)):
+    predictions = leave_out(design, outs, fit, processes=processes)
+    for done, (out, one) in enumerate(zip(outs, predictions, strict=True)):
         rows = np.flatnonzero(np.isin(design.observation_run, out))
         residual[rows] = one.residual
-        known = one.knowledge[np.searchsorted(out, design.observation_run[rows])]
+        level = one.knowledge[np.searchsorted(out, design.observation_run[rows])]
         if mode == "campaign":
-            known = np.array([BY_OTHERS.get(name, name) for name in known.tolist()])
-        knowledge[rows] = np.where(np.isnan(one.residual), "", known)
+            level = np.array([BY_OTHERS.get(name, name) for name in level.tolist()])
+        knowledge[rows] = np.where(np.isnan(one.residual), "", level)
         if keep is not None:
             keep(out, one.effects)
         if progress is not None:
@@ -311,7 +311,7 @@ def leave_out(design: Design, outs: Sequence[np.ndarray], fit: Fit, *, processes
 
     Errors are NaN for runs that cannot be predicted without the rules that only their groups motivated.
     """
-    names, fits = group_names(design.questions), fits_folder()
+    names, fits = group_names(design.cases), fits_folder()
     tasks = ((design, out, frozenset(names[out].tolist()) - frozenset(np.delete(names, out).tolist())) for out in outs)
     if processes <= 1:
         yield from (_fold(task, fits, fit=fit) for task in tasks)
@@ -327,32 +327,32 @@ def _fold(task: _Task, fits: Path, *, fit: Fit) -> Unseen:
     """Return the held-out predictions of one fold."""
     design, out, groups = task
     others = alone(design, out)
-    if len(out) == len(design.questions):
+    if len(out) == len(design.cases):
         # no training run is left
         return Unseen(np.full(len(others.figure), np.nan), np.full(len(out), ""), np.zeros((len(out), len(COLUMNS))))
-    seen = alone(design, np.setdiff1d(np.arange(len(design.questions)), out))
+    seen = alone(design, np.setdiff1d(np.arange(len(design.cases)), out))
     solution = fit(seen)
-    found = unseen(seen, solution, others)
+    predictions = unseen(seen, solution, others)
     if not rules_lost(groups):
-        return found
+        return predictions
     with exchanged(without=groups, fits=fits):
-        return _asked_again(found, others, lambda again: unseen(seen, solution, again))
+        return _asked_again(predictions, others, lambda again: unseen(seen, solution, again))
 
 
 def _asked_again(found: Unseen, others: Design, predict: Callable[[Design], Unseen]) -> Unseen:
     """Return the predictions of held-out runs rebuilt without their own rules."""
-    questions: list[Question] = []
+    cases: list[RunCase] = []
     places: list[int] = []
-    for place, question in enumerate(others.questions):
+    for place, case in enumerate(others.cases):
         try:
-            questions.append(question_of(question.run))
+            cases.append(question_of(case.run))
         except GlmplanError:
             continue  # not predictable without its rules
         places.append(place)
     residual = np.full(len(found.residual), np.nan)
     knowledge = found.knowledge.copy()
-    if questions:
-        again = design_unchecked(questions)
+    if cases:
+        again = design_unchecked(cases)
         new = predict(again)
         owners = np.array(places)[again.observation_run]
         row = {(int(run), name): n for n, (run, name) in enumerate(zip(owners, again.figure.tolist(), strict=True))}
@@ -407,19 +407,19 @@ def later_runs(
 
     Runs of unknown month are in no fit.
     """
-    days = np.array([day_of(question.run) for question in design.questions])
+    days = np.array([day_of(case.run) for case in design.cases])
     dated = np.flatnonzero(days != "")
     table, days = alone(design, dated), days[dated]
     outs = {last: np.flatnonzero(days > last) for last in (fitted_up_to() if up_to is None else up_to)}
     outs = {last: out for last, out in outs.items() if _FEWEST <= len(out) <= len(days) - _FEWEST}
-    found: list[Beyond] = []
+    errors: list[Beyond] = []
     each = leave_out(table, list(outs.values()), fit, processes=processes)
     for done, ((last, out), one) in enumerate(zip(outs.items(), each, strict=True)):
         others = alone(table, out)
-        found += _beyond(LATER, others, one.residual, one.knowledge, [last] * len(out))
+        errors += _beyond(LATER, others, one.residual, one.knowledge, [last] * len(out))
         if progress is not None:
             progress("later runs", done + 1, len(outs))
-    return tuple(found)
+    return tuple(errors)
 
 
 def refused_runs(
@@ -429,21 +429,21 @@ def refused_runs(
 
     Repetitions of other rows are left out.
     """
-    questions, reasons = [], []
+    cases, reasons = [], []
     for run, reason in design.refused if refused is None else refused:
         if reason.startswith("repeats "):
             continue
         try:
-            question = question_of(run)
-            question.deployment.structure.part.rate("bf16")
-            design_unchecked([question])
+            case = question_of(run)
+            case.deployment.structure.part.rate("bf16")
+            design_unchecked([case])
         except GlmplanError:
             continue
-        questions.append(question)
+        cases.append(case)
         reasons.append(reason)
-    if not questions:
+    if not cases:
         return ()
-    others = design_unchecked(questions)
+    others = design_unchecked(cases)
     one = unseen(design, solution, others)
     return tuple(_beyond(REFUSED, others, one.residual, one.knowledge, reasons))
 
@@ -452,7 +452,7 @@ def _beyond(
     way: str, others: Design, residual: np.ndarray, knowledge: np.ndarray, notes: Sequence[str]
 ) -> list[Beyond]:
     return [
-        Beyond(way, others.questions[run].run.id, figure, float(error), str(knowledge[run]), notes[run])
+        Beyond(way, others.cases[run].run.id, figure, float(error), str(knowledge[run]), notes[run])
         for run, figure, error in zip(
             others.observation_run.tolist(), others.figure.tolist(), residual.tolist(), strict=True
         )

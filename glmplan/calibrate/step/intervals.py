@@ -20,7 +20,7 @@ from glmplan.io.runs.ledger import group_key
 from glmplan.io.runs.record import Run
 from glmplan.prediction.effects import KNOWLEDGE
 from glmplan.prediction.evidence import FILE, MEASURED_FEATURES, OTHER_FEATURES, factor_key, features_of, kind_at
-from glmplan.prediction.from_row import Question
+from glmplan.prediction.from_row import RunCase
 from glmplan.prediction.table import marked_reasons, predict_runs
 from glmplan.units import QUANTILE_90, Ratio
 
@@ -93,17 +93,17 @@ class Intervals:
         return np.where(guessed, -np.hypot(low, drafting), low), np.where(guessed, np.hypot(high, drafting), high)
 
 
-def scored_of(questions: Sequence[Question], run: np.ndarray, figure: np.ndarray) -> Scored:
+def scored_of(cases: Sequence[RunCase], run: np.ndarray, figure: np.ndarray) -> Scored:
     """Return the features on which the intervals of observations depend."""
-    rows = [features_of(one.deployment, one.load) for one in questions]
+    rows = [features_of(one.deployment, one.load) for one in cases]
     features = {name: np.array([row[name] for row in rows])[run] for name in (*MEASURED_FEATURES, *OTHER_FEATURES)}
     loads = [(rows[n]["load"], rows[n]["cached"]) for n in run]
     kind = np.array([kind_at(FIGURES[name].interval, *load) for name, load in zip(figure, loads, strict=True)])
-    deviation = np.array([one.deployment.acceptance_deviation for one in questions])[run]
+    deviation = np.array([one.deployment.acceptance_deviation for one in cases])[run]
     return Scored(
         kind=kind,
         features=features,
-        group=np.unique(group_names(questions), return_inverse=True)[1][run],
+        group=np.unique(group_names(cases), return_inverse=True)[1][run],
         drafting=np.where(kind == "decode", QUANTILE_90 * deviation, 0.0),
     )
 
@@ -154,16 +154,15 @@ def _stretch(errors: np.ndarray, group: np.ndarray, shape: tuple[float, float]) 
     """Return the stretch that covers the next group's rows in 90 % of cases.
 
     The next group's vote counts as a miss if there are enough groups; with fewer, the 90 % quantile of the votes is
-    taken,
-    which gives the size of errors but not their tails.
+    taken, which gives the size of errors but not their tails.
     """
     needed = np.maximum(errors / shape[1], errors / shape[0])
     order = np.argsort(needed, kind="stable")
     weight = vote(group)[order]
     groups = len(np.unique(group))
     misses = 1.0 if groups >= _ENOUGH_GROUPS else 0.0
-    place = int(np.searchsorted(np.cumsum(weight), _SHARE * (groups + misses) - 1e-9))
-    return float(needed[order][min(place, len(order) - 1)])
+    index = int(np.searchsorted(np.cumsum(weight), _SHARE * (groups + misses) - 1e-9))
+    return float(needed[order][min(index, len(order) - 1)])
 
 
 def _groups(mine: np.ndarray, group: np.ndarray) -> int:
@@ -212,15 +211,19 @@ def _stretches(left: _Left, alike: np.ndarray, shape: tuple[float, float], of_al
     Violating neighbours are pooled (pool-adjacent-violators), so that few groups of a level do not outweigh many.
     """
     pools = {name: frozenset({name}) for name in _MORE_KNOWN}
-    found = {name: _class_stretch(left, alike, one, shape, of_all) for name, one in pools.items()}
+    stretches_found = {name: _class_stretch(left, alike, one, shape, of_all) for name, one in pools.items()}
     pairs = [(more, name) for name, better in _MORE_KNOWN.items() for more in better if more in pools]
-    while wrong := [(found[more] - found[name], more, name) for more, name in pairs if found[more] > found[name]]:
+    while wrong := [
+        (stretches_found[more] - stretches_found[name], more, name)
+        for more, name in pairs
+        if stretches_found[more] > stretches_found[name]
+    ]:
         _, more, name = max(wrong)
         pool = pools[more] | pools[name]
         stretch = _class_stretch(left, alike, pool, shape, of_all)
         for one in pool:
-            pools[one], found[one] = pool, stretch
-    return found
+            pools[one], stretches_found[one] = pool, stretch
+    return stretches_found
 
 
 def _class_stretch(
@@ -295,21 +298,21 @@ def _covered(left: _Left, base: dict[str, dict[str, tuple[float, float]]], rows:
 
 
 def nested_intervals(
-    errors: Sequence[Errors], scored: Scored, questions: Sequence[Question], run: np.ndarray
+    errors: Sequence[Errors], scored: Scored, cases: Sequence[RunCase], run: np.ndarray
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return log intervals of held-out runs from errors of other folds only.
 
     One pair of arrays per way of leaving out. A subset of a group is scored without the other subsets of the group.
     """
-    found = []
+    intervals = []
     for one in errors:
-        fold = folds_of(questions, "group" if one.mode in PARTS_OF_GROUPS else one.mode)[run]
+        fold = folds_of(cases, "group" if one.mode in PARTS_OF_GROUPS else one.mode)[run]
         low, high = np.full(len(run), np.nan), np.full(len(run), np.nan)
         for number in np.unique(fold):
             rows = np.flatnonzero((fold == number) & (one.knowledge != ""))
             low[rows], high[rows] = fit_intervals(errors, scored, use=fold != number).ends(scored, one.knowledge, rows)
-        found.append((low, high))
-    return found
+        intervals.append((low, high))
+    return intervals
 
 
 def site_intervals(
@@ -320,14 +323,14 @@ def site_intervals(
     `errors` are those after the update (NaN if not tried), `sweep` their sweep; kinds that were not tried take the
     intervals of a measured `configuration`.
     """
-    found = dict(configuration)
+    intervals = dict(configuration)
     for kind in _KINDS:
         mine = ~np.isnan(errors) & (kinds == kind)
         if _groups(mine, sweep) >= _ENOUGH_GROUPS:
             shape = _shape(errors[mine], sweep[mine])
             wide = _stretch(errors[mine], sweep[mine], shape)
-            found[kind] = (round(wide * shape[0], 4), round(wide * shape[1], 4))
-    return found
+            intervals[kind] = (round(wide * shape[0], 4), round(wide * shape[1], 4))
+    return intervals
 
 
 #: share of groups inside the interval, and fewest groups of a kind [-]
@@ -338,8 +341,7 @@ def needed_stretch(needed: Sequence[float], groups: Sequence[str]) -> Ratio:
     """Return the stretch that covers nine groups in ten.
 
     `needed` is the stretch that just covers each value. Groups have one vote each, and the next group counts as a miss.
-    At
-    least 1; infinite for too few groups.
+    At least 1; infinite for too few groups.
 
     References
     ----------
@@ -351,10 +353,10 @@ def needed_stretch(needed: Sequence[float], groups: Sequence[str]) -> Ratio:
     3.5
     """
     count = Counter(groups)
-    asked = _HELD * (len(count) + 1) / max(len(count), 1)
+    wanted = _HELD * (len(count) + 1) / max(len(count), 1)
     order = np.argsort(needed, kind="stable")
     votes = np.cumsum([1.0 / (count[groups[one]] * len(count)) for one in order])
-    enough = np.flatnonzero(votes >= asked - 1e-12)
+    enough = np.flatnonzero(votes >= wanted - 1e-12)
     return max(float(needed[order[enough[0]]]), 1.0) if len(enough) else float("inf")
 
 
@@ -381,13 +383,13 @@ def stretches(refused: Iterable[tuple[Run, str]]) -> dict[str, tuple[float, int]
             needed[kind].append(float(error / np.log(end / figure.value)))
             groups[kind].append(group_key(run))
     every = needed_stretch(sum(needed.values(), []), sum(groups.values(), []))
-    found = {}
+    by_kind = {}
     for kind in sorted(needed):
         count = len(set(groups[kind]))
         own = needed_stretch(needed[kind], groups[kind]) if count >= _FEWEST else every
         if np.isfinite(own):
-            found[kind] = (own, count)
-    return found
+            by_kind[kind] = (own, count)
+    return by_kind
 
 
 def write_refused_widths(found: Mapping[str, tuple[float, int]], folder: Path) -> Path:

@@ -177,12 +177,12 @@ class Normal:
 
     def leverages(self) -> np.ndarray:
         """Return posterior variance over noise variance of each prediction."""
-        found = np.zeros(len(self.cells.of_figure))
+        leverage = np.zeros(len(self.cells.of_figure))
         for number, (members, turn) in enumerate(zip(self.cells.members, self.turns, strict=True)):
             low, high = np.searchsorted(self.cell, [number, number + 1])
-            known = np.eye(high - low) - self.inverse[low:high, low:high]
-            found[members] = np.einsum("ij,jk,ik->i", turn, known, turn)
-        return found
+            posterior = np.eye(high - low) - self.inverse[low:high, low:high]
+            leverage[members] = np.einsum("ij,jk,ik->i", turn, posterior, turn)
+        return leverage
 
     def covariance(self, one: int, two: int) -> np.ndarray:
         """Return the posterior covariance of the effects of two keys."""
@@ -430,7 +430,7 @@ def key_spread(names: Sequence[str], spread: np.ndarray) -> np.ndarray:
 
 def noise_class(design: Design) -> np.ndarray:
     """Return the noise class (metric and protocol) of each observation."""
-    protocol = np.array([question.run.protocol for question in design.questions])[design.observation_run]
+    protocol = np.array([case.run.protocol for case in design.cases])[design.observation_run]
     kind = np.char.partition(design.figure, "_")[:, 0]
     return np.char.add(np.char.add(kind, " "), protocol)
 
@@ -544,13 +544,13 @@ def guesses_load(design: Design) -> np.ndarray:
 
     Their table says little about a step time.
     """
-    words = ("in flight", "input tokens", "output tokens")
+    endings = ("in flight", "input tokens", "output tokens")
     open_ = [
         # a burst of short prompts is nearly all decoding: its lengths matter little
-        question.load.phase == "serving"
-        and question.run.protocol != "burst"
-        and any(text.endswith(words) for text in question.assumed)
-        for question in design.questions
+        case.load.phase == "serving"
+        and case.run.protocol != "burst"
+        and any(text.endswith(endings) for text in case.assumed)
+        for case in design.cases
     ]
     result: np.ndarray = np.array(open_)[design.observation_run]
     return result
@@ -602,7 +602,7 @@ class _Posterior:
         self.cells = cells_of(design)
         self.sigma = prior_deviation(design, spreads.effect)
         self.noise = noise_of(design, spreads)
-        self.run_cell = np.zeros(len(design.questions), dtype=int)
+        self.run_cell = np.zeros(len(design.cases), dtype=int)
         self.run_cell[design.observation_run] = self.cells.of_figure
         self.prior = prior_mean()
 
@@ -654,8 +654,7 @@ def solve(
     """Return the effects of the highest posterior density.
 
     `start` are the effects to begin with (default: prior mean), `enough` the distance to the optimum at which to end,
-    in
-    posterior deviations. `progress` gets the step and the median absolute residual.
+    in posterior deviations. `progress` gets the step and the median absolute residual.
 
     Notes
     -----
@@ -748,9 +747,9 @@ def solve_with_noise(
     for round_ in range(_MOST_ROUNDS_NOISE):
         solution = solve(design, spreads, start=start, enough=_NEAR)
         start = solution.effects
-        found = _moved(design, solution, linearised(design, solution, least=_MATTERS), names)
-        moved = max(abs(float(np.log(found.noise[name] / spreads.noise[name]))) for name in found.noise)
-        spreads = found
+        updated = _moved(design, solution, linearised(design, solution, least=_MATTERS), names)
+        moved = max(abs(float(np.log(updated.noise[name] / spreads.noise[name]))) for name in updated.noise)
+        spreads = updated
         if progress is not None:
             progress(round_ + 1, moved)
         if moved < _ENOUGH:

@@ -20,8 +20,8 @@ from glmplan.io.runs.columns import COMPARED, compared_figures
 from glmplan.io.runs.ledger import repeats
 from glmplan.io.runs.record import Run
 from glmplan.prediction.effects import LEVELS, keys_of
-from glmplan.prediction.from_row import Question, question_of, why_unknown
-from glmplan.prediction.load import Observables, observables
+from glmplan.prediction.from_row import RunCase, question_of, why_unknown
+from glmplan.prediction.load import LoadMetrics, metrics_of
 from glmplan.prediction.step_models import step_tables
 from glmplan.units import Seconds, SecondsArray
 
@@ -53,65 +53,64 @@ _POSSIBLE_POOL = 0.6
 _SEVERAL, _OFTEN = 3, 1 / 3
 
 
-def fastest_seconds(question: Question, figure: str) -> Seconds | None:
+def fastest_seconds(case: RunCase, figure: str) -> Seconds | None:
     """Return the minimum time of a metric, per its unit of work.
 
     All bytes at data-sheet bandwidth, all FLOP at the peak rate. None if the load lacks the metric.
     """
-    found = observables(question.load)
-    total = found.figures.get(COMPARED[figure].predicted)
+    metrics = metrics_of(case.load)
+    total = metrics.figures.get(COMPARED[figure].predicted)
     if total is None:
         return None
-    work = step_work(Perfect.of(question.deployment.structure), layout=question.deployment.layout, points=found.points)
+    work = step_work(Perfect.of(case.deployment.structure), layout=case.deployment.layout, points=metrics.points)
     seconds = np.sum([work[slot] for slot in BOUND], axis=0)
     return float(total.weights @ seconds) / (total.scale if total.rate else 1.0)
 
 
-def why_impossible(question: Question) -> str:
+def why_impossible(case: RunCase) -> str:
     """Return the first metric that is too fast and by how much, else empty."""
-    if question.deployment.structure.part.is_processor:
+    if case.deployment.structure.part.is_processor:
         return ""  # a CPU's caches can hold a small model: memory bandwidth is no limit
-    part = question.deployment.accelerator.name
-    users = question.load.concurrency
-    alone = replace(question, load=replace(question.load, concurrency=1.0, requests=4))
-    stated = not any("in flight" in word for word in question.assumed)
-    routed = bool(routed_blocks(question.deployment.model))
-    load = question.load
+    accelerator = case.deployment.accelerator.name
+    users = case.load.concurrency
+    alone = replace(case, load=replace(case.load, concurrency=1.0, requests=4))
+    stated = not any("in flight" in word for word in case.assumed)
+    routed = bool(routed_blocks(case.deployment.model))
+    load = case.load
     full = load.pool_tokens < users * (load.input_tokens + load.output_tokens)
     crowd = min(_POSSIBLE_ROUTED if routed else _POSSIBLE_TOGETHER, _POSSIBLE_POOL if full else 1.0)
-    for figure, value in question.run.observed.items():
+    for figure, value in case.run.observed.items():
         if figure not in COMPARED or value <= 0:
             continue
         kind = COMPARED[figure]
         measured = 1.0 / value if kind.rate else value * kind.factor
         # queueing in a mean TTFT is a model and no limit: only the prompt counts
-        checks = [] if kind.interval == "ttft" or not stated else [(question, crowd, users)]
+        checks = [] if kind.interval == "ttft" or not stated else [(case, crowd, users)]
         checks.append((alone, _POSSIBLE, users if kind.rate and kind.predicted != "user_rate" else 1.0))
         for asked, share, together in checks:
-            least = fastest_seconds(asked, figure)
-            if least is None:
+            fastest = fastest_seconds(asked, figure)
+            if fastest is None:
                 continue
-            least = least if asked is question else least / together
-            if measured < share * least:
+            fastest = fastest if asked is case else fastest / together
+            if measured < share * fastest:
                 return (
-                    f"{figure} {value:g} is {least / measured:.1f} times faster than the memory bandwidth and matrix "
-                    f"rate of {part} allow with {users:g} requests at once; a cached prompt or a lower running_limit "
-                    "must be stated"
+                    f"{figure} {value:g} is {fastest / measured:.1f} times faster than the memory bandwidth and matrix "
+                    f"rate of {accelerator} allow with {users:g} requests at once; a cached prompt or a "
+                    "lower running_limit must be stated"
                 )
     return ""
 
 
-def reasons_impossible(questions: Sequence[Question]) -> list[str]:
+def reasons_impossible(cases: Sequence[RunCase]) -> list[str]:
     """Return a reason for each impossible run; empty for possible ones.
 
     A table of a campaign (a model on an accelerator by one release) with a third of impossible rows was measured under
-    an
-    unstated condition, such as cached prompts: its other rows are refused, too.
+    an unstated condition, such as cached prompts: its other rows are refused, too.
     """
-    reasons = [why_impossible(question) for question in questions]
+    reasons = [why_impossible(case) for case in cases]
     tables: dict[tuple[str | None, ...], list[int]] = defaultdict(list)
-    for place, question in enumerate(questions):
-        run = question.run
+    for place, case in enumerate(cases):
+        run = case.run
         if run.campaign:  # a site's rows are independent
             tables[(run.campaign, run.model, run.accelerator, run.engine, run.engine_version)].append(place)
     for places in tables.values():
@@ -129,7 +128,7 @@ def reasons_impossible(questions: Sequence[Question]) -> list[str]:
 class Design:
     """Runs as arrays."""
 
-    questions: tuple[Question, ...]
+    cases: tuple[RunCase, ...]
     refused: tuple[tuple[Run, str], ...]  # runs and reasons
     work: np.ndarray  # (nodes, 20): work of each kind of step [s] or [-]
     node_run: np.ndarray  # (nodes,): run of each kind of step
@@ -160,23 +159,23 @@ class Design:
         return np.bincount(self.entry_observation, weights=terms, minlength=len(self.log_seconds))
 
 
-def work_table(questions: list[Question], found: list[Observables]) -> np.ndarray:
+def work_table(cases: list[RunCase], found: list[LoadMetrics]) -> np.ndarray:
     """Return the work of the step kinds of many runs, in run order."""
     starts = np.concatenate([[0], np.cumsum([len(one.decode_requests) for one in found])])
     table = np.zeros((int(starts[-1]), len(SLOTS)))
     fronts = [
-        FrontPoints(one.arrivals, one.prompt, question.load.pass_tokens, one.arrivals * question.load.idle)
-        for question, one in zip(questions, found, strict=True)
+        FrontPoints(one.arrivals, one.prompt, case.load.pass_tokens, one.arrivals * case.load.idle)
+        for case, one in zip(cases, found, strict=True)
     ]
     points = [one.points for one in found]
-    for members, part in step_tables([one.deployment for one in questions], points, fronts):
+    for members, part in step_tables([one.deployment for one in cases], points, fronts):
         table[np.concatenate([np.arange(starts[m], starts[m + 1]) for m in members])] = part
     return table
 
 
-def asked_of(runs: Iterable[Run]) -> tuple[list[Question], list[tuple[Run, str]]]:
+def asked_of(runs: Iterable[Run]) -> tuple[list[RunCase], list[tuple[Run, str]]]:
     """Return the runs' cases, and the other runs with reasons."""
-    questions: list[Question] = []
+    cases: list[RunCase] = []
     refused: list[tuple[Run, str]] = []
     runs = list(runs)
     again = repeats(runs)
@@ -188,16 +187,16 @@ def asked_of(runs: Iterable[Run]) -> tuple[list[Question], list[tuple[Run, str]]
             refused.append((run, run.unusable))
             continue
         try:
-            question = question_of(run)
-            question.deployment.structure.part.rate("bf16")
+            case = question_of(run)
+            case.deployment.structure.part.rate("bf16")
         except GlmplanError as error:
             refused.append((run, str(error)))
             continue
-        if unknown := why_unknown(question):
+        if unknown := why_unknown(case):
             refused.append((run, unknown))
             continue
-        questions.append(question)
-    return questions, refused
+        cases.append(case)
+    return cases, refused
 
 
 def build_design(runs: Iterable[Run]) -> Design:
@@ -205,30 +204,30 @@ def build_design(runs: Iterable[Run]) -> Design:
     return design_of(*asked_of(runs))
 
 
-def design_of(asked: list[Question], refused: list[tuple[Run, str]] | None = None) -> Design:
+def design_of(asked: list[RunCase], refused: list[tuple[Run, str]] | None = None) -> Design:
     """Return cases as arrays; those that no accelerator can reach are refused."""
     reasons = reasons_impossible(asked)
-    questions = [question for question, reason in zip(asked, reasons, strict=True) if not reason]
-    impossible = [(question.run, reason) for question, reason in zip(asked, reasons, strict=True) if reason]
-    return design_unchecked(questions, [*(refused or []), *impossible])
+    cases = [case for case, reason in zip(asked, reasons, strict=True) if not reason]
+    impossible = [(case.run, reason) for case, reason in zip(asked, reasons, strict=True) if reason]
+    return design_unchecked(cases, [*(refused or []), *impossible])
 
 
-def design_unchecked(questions: list[Question], refused: list[tuple[Run, str]] | None = None) -> Design:
+def design_unchecked(cases: list[RunCase], refused: list[tuple[Run, str]] | None = None) -> Design:
     """Return cases as arrays without checking physical limits."""
     refused = refused or []
-    steps: list[Observables] = []
+    steps: list[LoadMetrics] = []
     node_run, figure, owner = [], [], []
     target: list[float] = []
     nodes_of, observation_of, weight_of = [], [], []
     start = 0
-    for place, question in enumerate(questions):
-        found = observables(question.load)
-        size = len(found.decode_requests)
-        steps.append(found)
+    for place, case in enumerate(cases):
+        metrics = metrics_of(case.load)
+        size = len(metrics.decode_requests)
+        steps.append(metrics)
         node_run.append(np.full(size, place))
-        seen = compared_figures(question.run.observed, tokens_per_step=question.load.tokens_per_step)
+        seen = compared_figures(case.run.observed, tokens_per_step=case.load.tokens_per_step)
         for measured, value in seen:
-            total = found.figures.get(measured.predicted)
+            total = metrics.figures.get(measured.predicted)
             if total is None:
                 continue
             seconds = total.scale / value if measured.rate else value * measured.factor
@@ -242,16 +241,16 @@ def design_unchecked(questions: list[Question], refused: list[tuple[Run, str]] |
         start += size
     if not target:
         why = [f"{run.id}: {reason}" for run, reason in refused]
-        why += [f"{question.run.id}: has no figure that is predicted" for question in questions]
+        why += [f"{case.run.id}: has no figure that is predicted" for case in cases]
         raise SpecError("no run can be used" + (f"; {why[0]}" if why else ""))
-    table = work_table(questions, steps)
+    table = work_table(cases, steps)
     names: list[dict[str, int]] = [{} for _ in LEVELS]
-    keys = np.zeros((len(questions), len(LEVELS)), dtype=np.int64)
-    for place, question in enumerate(questions):
-        for level, key in enumerate(keys_of(question.deployment, measured_on=question.run.measured_on)):
+    keys = np.zeros((len(cases), len(LEVELS)), dtype=np.int64)
+    for place, case in enumerate(cases):
+        for level, key in enumerate(keys_of(case.deployment, measured_on=case.run.measured_on)):
             keys[place, level] = names[level].setdefault(key, len(names[level]))
     return Design(
-        questions=tuple(questions),
+        cases=tuple(cases),
         refused=tuple(refused),
         work=table,
         node_run=np.concatenate(node_run),
@@ -262,7 +261,7 @@ def design_unchecked(questions: list[Question], refused: list[tuple[Run, str]] |
         entry_observation=np.concatenate(observation_of),
         entry_weight=np.concatenate(weight_of),
         waiting=np.array(
-            [questions[run].load.waiting * one.startswith("ttft") for run, one in zip(owner, figure, strict=True)]
+            [cases[run].load.waiting * one.startswith("ttft") for run, one in zip(owner, figure, strict=True)]
         ),
         keys=keys,
         key_names=tuple(tuple(one) for one in names),
@@ -271,20 +270,20 @@ def design_unchecked(questions: list[Question], refused: list[tuple[Run, str]] |
 
 def part_of(design: Design, runs: np.ndarray) -> Design:
     """Return the part of a design that concerns some runs."""
-    place = np.full(len(design.questions), -1)
-    place[runs] = np.arange(len(runs))
-    nodes = np.flatnonzero(place[design.node_run] >= 0)
-    rows = np.flatnonzero(place[design.observation_run] >= 0)
+    index = np.full(len(design.cases), -1)
+    index[runs] = np.arange(len(runs))
+    nodes = np.flatnonzero(index[design.node_run] >= 0)
+    rows = np.flatnonzero(index[design.observation_run] >= 0)
     node_place, row_place = np.full(len(design.node_run), -1), np.full(len(design.observation_run), -1)
     node_place[nodes], row_place[rows] = np.arange(len(nodes)), np.arange(len(rows))
     entries = np.flatnonzero(row_place[design.entry_observation] >= 0)
     return replace(
         design,
-        questions=tuple(design.questions[run] for run in runs),
+        cases=tuple(design.cases[run] for run in runs),
         work=design.work[nodes],
-        node_run=place[design.node_run[nodes]],
+        node_run=index[design.node_run[nodes]],
         figure=design.figure[rows],
-        observation_run=place[design.observation_run[rows]],
+        observation_run=index[design.observation_run[rows]],
         log_seconds=design.log_seconds[rows],
         entry_node=node_place[design.entry_node[entries]],
         entry_observation=row_place[design.entry_observation[entries]],
@@ -299,44 +298,44 @@ _FEWEST = 4
 _PROTOCOL = "inferencex"
 
 
-def sweeps_of(questions: Sequence[Question]) -> list[list[int]]:
+def sweeps_of(cases: Sequence[RunCase]) -> list[list[int]]:
     """Return the runs of each sweep: one build on one day, four concurrencies.
 
     Runs of a sweep agree in model, accelerator, engine release, weights, layout, speculative decoding and lengths.
     """
-    found: dict[tuple[object, ...], list[int]] = defaultdict(list)
-    for place, question in enumerate(questions):
-        run, d, load = question.run, question.deployment, question.load
+    sweeps: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for place, case in enumerate(cases):
+        run, d, load = case.run, case.deployment, case.load
         if run.protocol == _PROTOCOL:
             key = (d.model.name, d.accelerator.name, d.engine, d.weights, str(d.layout), load.input_tokens,
                    load.output_tokens, d.draft_tokens, run.engine_version, run.measured_on)  # fmt: skip
-            found[key].append(place)
-    return [places for places in found.values() if len({questions[one].load.concurrency for one in places}) >= _FEWEST]
+            sweeps[key].append(place)
+    return [places for places in sweeps.values() if len({cases[one].load.concurrency for one in places}) >= _FEWEST]
 
 
 #: wording of assumed concurrency and lengths (`glmplan.prediction.from_row`)
 _STATED = ("requests in flight", "input tokens", "output tokens")
 
 
-def domains_of(questions: Iterable[Question]) -> dict[str, list[float]]:
+def domains_of(cases: Iterable[RunCase]) -> dict[str, list[float]]:
     """Return group → measured range of concurrency, read and written tokens.
 
     0 to infinity if no run states the value. Intervals are widened outside.
     """
-    found: dict[str, list[list[float]]] = {}
-    for question in questions:
-        load = question.load
+    domains: dict[str, list[list[float]]] = {}
+    for case in cases:
+        load = case.load
         point = [load.concurrency, load.input_tokens + load.context, load.output_tokens]
         # unstated lengths do not bound a range, and a prefill run does not bound answers
-        silent = [any(text.endswith(name) for text in question.assumed) for name in _STATED]
+        silent = [any(text.endswith(name) for text in case.assumed) for name in _STATED]
         silent[2] |= load.phase == "prefill"
         row = [np.nan if unsaid else one for unsaid, one in zip(silent, point, strict=True)]
-        found.setdefault(keys_of(question.deployment)[LEVELS.index("group")], []).append(row)
+        domains.setdefault(keys_of(case.deployment)[LEVELS.index("group")], []).append(row)
     ranges = {}
-    for key, points in found.items():
+    for key, points in domains.items():
         table = np.array(points)
         low = np.where(np.isnan(table), np.inf, table).min(axis=0)
         high = np.where(np.isnan(table), -np.inf, table).max(axis=0)
-        ends = np.stack([np.where(low <= high, low, 0.0), np.where(low <= high, high, np.inf)], axis=1)
-        ranges[key] = [float(one) for one in ends.ravel()]
+        bounds = np.stack([np.where(low <= high, low, 0.0), np.where(low <= high, high, np.inf)], axis=1)
+        ranges[key] = [float(one) for one in bounds.ravel()]
     return ranges

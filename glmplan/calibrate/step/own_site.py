@@ -143,13 +143,13 @@ def _update(
     """
     names = sorted({key for row in keys for key in row})
     width = len(COLUMNS)
-    place = {key: number for number, key in enumerate(names)}
+    index = {key: number for number, key in enumerate(names)}
     member = np.zeros((len(keys), len(names)))
     for run, row in enumerate(keys):
-        member[run, [place[key] for key in row]] = 1.0
+        member[run, [index[key] for key in row]] = 1.0
     spread = {key: row for one in keys for key, row in one.items()}
     sigma = np.concatenate([spread[key] for key in names])
-    on_cpu = np.array([one.deployment.structure.part.is_processor for one in design.questions])[design.observation_run]
+    on_cpu = np.array([one.deployment.structure.part.is_processor for one in design.cases])[design.observation_run]
     kinds = [FIGURES[name].interval for name in design.figure]
     # the step model's error differs between measured and other steps
     noise = np.array([np.hypot(SITE_NOISE[kind], MISSED[kind] * cpu) for kind, cpu in zip(kinds, on_cpu, strict=True)])
@@ -207,8 +207,7 @@ def _in_flight(run: Run) -> Run:
     """Return a row with a request rate with the concurrency its times imply.
 
     Little's law: concurrency is arrivals per second times the seconds of each request (J. D. C. Little, "A proof for
-    the
-    queuing formula L = λW", Operations Research 9, 1961).
+    the queuing formula L = λW", Operations Research 9, 1961).
     """
     rate, seen = run.request_rate_per_s, run.observed
     if run.concurrency is not None or not rate or not np.isfinite(rate) or "concurrency_effective" in seen:
@@ -231,17 +230,17 @@ def update_site(whole: Design, *, effects: Callable[[str], Effects] = load_effec
     """
     refused = [(run.id, reason) for run, reason in whole.refused]
     chosen = np.unique(whole.observation_run)
-    silent = [question.run.id for n, question in enumerate(whole.questions) if n not in chosen]
+    silent = [case.run.id for n, case in enumerate(whole.cases) if n not in chosen]
     refused += [(name, "has no figure that is predicted") for name in silent]
     design = part_of(whole, chosen)
     # all engines have the same spreads
-    wide, base, keys = site_spread(effects(design.questions[0].deployment.engine).spread), [], []
+    wide, base, keys = site_spread(effects(design.cases[0].deployment.engine).spread), [], []
     shift: dict[tuple[int, int], np.ndarray] = {}
-    for run, question in enumerate(design.questions):
+    for run, case in enumerate(design.cases):
         # date and exact build are not part of later requests: the configuration takes their effect
-        total, known = effects(question.deployment.engine).sum_of((*keys_of(question.deployment)[:-1], ""))
+        total, known = effects(case.deployment.engine).sum_of((*keys_of(case.deployment)[:-1], ""))
         own = (_CONFIGURATION, int(design.keys[run, _CONFIGURATION]))
-        prior = processor_prior(question.deployment)
+        prior = processor_prior(case.deployment)
         if prior is not None and not known[_CONFIGURATION]:
             # the fit's constants are of accelerators and their hosts
             shift[own] = prior.mean - total
@@ -260,13 +259,13 @@ def update_site(whole: Design, *, effects: Callable[[str], Effects] = load_effec
     for number, (level, name) in enumerate(named):
         values[LEVELS[level]][name] = solved.effect[number] + shift.get(solved.keys[number], 0.0)
         deviation[LEVELS[level]][name] = spread[number]
-    domain = dict(sorted(domains_of(design.questions).items()))
-    engines = {question.deployment.engine for question in design.questions}
+    domain = dict(sorted(domains_of(design.cases).items()))
+    engines = {case.deployment.engine for case in design.cases}
     return SiteFit(
         values=dict(values),
         deviation=dict(deviation),
         effects={name: with_site(effects(name), dict(values), domain=domain) for name in sorted(engines)},
-        used=tuple(question.run.id for question in design.questions),
+        used=tuple(case.run.id for case in design.cases),
         refused=tuple(refused),
         before=design.log_seconds - before,
         after=solved.residual,
@@ -281,8 +280,8 @@ def left_open(found: SiteFit, design: Design) -> np.ndarray:
 
     Measured values in `design` have no influence.
     """
-    effects = [found.effects[question.deployment.engine] for question in design.questions]
-    sums = [fit.sum_of(keys_of(one.deployment))[0] for fit, one in zip(effects, design.questions, strict=True)]
+    effects = [found.effects[case.deployment.engine] for case in design.cases]
+    sums = [fit.sum_of(keys_of(one.deployment))[0] for fit, one in zip(effects, design.cases, strict=True)]
     _, slope = evaluate(design, np.array(sums))
     member = np.array([
         [float(design.key_names[level][row[level]] == name) for level, name in found.keys] for row in design.keys
@@ -302,17 +301,17 @@ def site_errors(design: Design, base: np.ndarray, spread: np.ndarray) -> tuple[n
     errors, sweep = np.full(len(design.figure), np.nan), np.full(len(design.figure), -1)
     wide = site_spread(spread)
     levels = [level for level in range(len(LEVELS) - 1) if LEVELS[level] in ("engine_model", "group", "configuration")]
-    for number, members in enumerate(sweeps_of(design.questions)):
+    for number, members in enumerate(sweeps_of(design.cases)):
         runs = np.array(members)
-        part = part_of(design, runs)
-        users = sorted({question.load.concurrency for question in part.questions})
+        subset = part_of(design, runs)
+        users = sorted({case.load.concurrency for case in subset.cases})
         first: dict[float, int] = {}
-        for place, question in enumerate(part.questions):
-            if question.load.concurrency in (users[0], users[len(users) // 2]):
-                first.setdefault(question.load.concurrency, place)
-        use = np.isin(part.observation_run, list(first.values()))
-        keys = [{(level, int(row[level])): wide[level] for level in levels} for row in part.keys]
-        solved = _update(part, base[runs], keys, use)
+        for place, case in enumerate(subset.cases):
+            if case.load.concurrency in (users[0], users[len(users) // 2]):
+                first.setdefault(case.load.concurrency, place)
+        use = np.isin(subset.observation_run, list(first.values()))
+        keys = [{(level, int(row[level])): wide[level] for level in levels} for row in subset.keys]
+        solved = _update(subset, base[runs], keys, use)
         rows = np.flatnonzero(np.isin(design.observation_run, runs))
         errors[rows[~use]], sweep[rows[~use]] = solved.residual[~use], number
     return errors, sweep

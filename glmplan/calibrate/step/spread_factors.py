@@ -78,7 +78,7 @@ class LeftOutScore:
         design, cells = self.design, self.cells
         cell_fold = np.zeros(len(cells.keys), dtype=int)
         cell_fold[cells.of_figure] = fold[design.observation_run]
-        run_cell = np.zeros(len(design.questions), dtype=int)
+        run_cell = np.zeros(len(design.cases), dtype=int)
         run_cell[design.observation_run] = cells.of_figure
         of_row = cell_fold[normal.cell]
         total = np.zeros((len(cells.keys), self.slope.shape[1]))
@@ -98,7 +98,7 @@ def left_out_score(design: Design, solution: Solution) -> LeftOutScore:
     effects = summed(design, solution.effects)
     slope = evaluate(design, effects)[1]
     target = solution.residual + (slope * (effects - prior_mean())[design.observation_run]).sum(axis=1)
-    folds = {mode: folds_of(design.questions, mode) for mode in _LEFT_OUT}
+    folds = {mode: folds_of(design.cases, mode) for mode in _LEFT_OUT}
     cells = cells_of(design)
     # a cell is held out as a whole
     split = np.stack([cells.of_figure, *(fold[design.observation_run] for fold in folds.values())], axis=1)
@@ -117,7 +117,7 @@ class _Votes:
     def density(self, residual: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return minus the log Laplace density by group, mean over the ways."""
         groups = int(self.group.max()) + 1
-        found = np.zeros(groups)
+        density = np.zeros(groups)
         for rows in self.kinds:
             group = self.group[rows]
             count = np.bincount(group, minlength=groups)
@@ -127,13 +127,13 @@ class _Votes:
             for values in residual.values():
                 size = np.bincount(group, weight * np.minimum(np.abs(values[rows]), _FARTHEST), groups)
                 wide = size.sum() / there.sum()
-                found += (there * (np.log(wide) - 1.0) + size / wide) / len(residual)
-        return found
+                density += (there * (np.log(wide) - 1.0) + size / wide) / len(residual)
+        return density
 
 
 def _votes(design: Design) -> _Votes:
     kind = np.array([FIGURES[name].group for name in design.figure])
-    group = np.unique(group_names(design.questions), return_inverse=True)[1][design.observation_run]
+    group = np.unique(group_names(design.cases), return_inverse=True)[1][design.observation_run]
     rows = [np.flatnonzero(kind == one) for one in np.unique(kind)]
     return _Votes(tuple(mine for mine in rows if len(np.unique(group[mine])) >= _ENOUGH_GROUPS), group)
 

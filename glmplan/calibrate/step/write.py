@@ -99,13 +99,13 @@ def posterior(design: Design, solution: Solution, *, spread: np.ndarray | None =
         own = [np.diag(between((level, key), (level, key))) for key in range(len(names))]
         deviation.append(np.sqrt(np.maximum(np.array(own), 0.0)))
     engines = []
-    place = {name: level for level, name in enumerate(LEVELS)}
-    for engine in sorted({question.deployment.engine for question in design.questions}):
+    index = {name: level for level, name in enumerate(LEVELS)}
+    for engine in sorted({case.deployment.engine for case in design.cases}):
         wanted = (("all", "all"), ("engine", engine))
         path = [
-            (place[level], design.key_names[place[level]].index(key))
+            (index[level], design.key_names[index[level]].index(key))
             for level, key in wanted
-            if key in design.key_names[place[level]]
+            if key in design.key_names[index[level]]
         ]
         value = np.sum([solution.effects[level][key] for level, key in path], axis=0)
         covariance = np.sum([between(one, two) for one in path for two in path], axis=0)
@@ -144,13 +144,13 @@ def read_constants(folder: str | Path | None = None) -> tuple[Constants, ...]:
     content = read_toml(path)
     if content.get("columns") != list(COLUMNS):
         raise SpecError("was written by another version of glmplan: run `glmplan calibrate`", file=path)
-    found = []
+    constants = []
     for engine, table in content["engine"].items():
         covariance = np.zeros((len(COLUMNS), len(COLUMNS)))
         for place, row in enumerate(table["lower_triangle"]):
             covariance[place, : place + 1] = covariance[: place + 1, place] = row
-        found.append(Constants(engine, np.array(table["value"]), covariance))
-    return tuple(found)
+        constants.append(Constants(engine, np.array(table["value"]), covariance))
+    return tuple(constants)
 
 
 #: smaller effects are not written [-]
@@ -194,7 +194,7 @@ def calibrate(
     else:
         solution = fit(design)
     again = AsFitted(solution.spreads)
-    unseen = np.zeros((len(design.questions), len(COLUMNS)))
+    unseen = np.zeros((len(design.cases), len(COLUMNS)))
 
     def keep(out: np.ndarray, effects: np.ndarray) -> None:
         unseen[out] = effects
@@ -205,7 +205,7 @@ def calibrate(
         for mode in MODES
     )  # fmt: skip
     site, sweep = site_errors(design, unseen, solution.spreads.effect)
-    scored = scored_of(design.questions, design.observation_run, design.figure)
+    scored = scored_of(design.cases, design.observation_run, design.figure)
     intervals = fit_intervals(errors, scored)
     intervals.base["site"] = site_intervals(site, sweep, scored.kind, intervals.base["configuration"])
     later = later_runs(design, again, processes=processes, progress=progress)
@@ -235,11 +235,11 @@ def write_fit(found: Calibrated, folder: Path) -> list[Path]:
     head = [
         f"{_WRITTEN} Effects are logarithms: docs/physics/calibration.md.",
         f'libraries = "{libraries}"',
-        f"runs = {len(design.questions)}",
+        f"runs = {len(design.cases)}",
         f"observations = {len(design.log_seconds)}",
         "",
     ]
-    engines = sorted({question.deployment.engine for question in design.questions})
+    engines = sorted({case.deployment.engine for case in design.cases})
     shared_levels = ("all", "model")
     lines = [*head]
     lines += [f"levels = [{', '.join(repr(one) for one in LEVELS)}]".replace("'", '"')]
@@ -250,34 +250,34 @@ def write_fit(found: Calibrated, folder: Path) -> list[Path]:
     lines += _table("widths", {name: f"{value:g}" for name, value in found.intervals.widths.items()})
     written = []
     for level in shared_levels:
-        place = LEVELS.index(level)
+        index = LEVELS.index(level)
         digits = 4 if level == "all" else 3
         rows = {
-            key: _row_write(solution.effects[place][number], digits)
-            for number, key in enumerate(design.key_names[place])
+            key: _row_write(solution.effects[index][number], digits)
+            for number, key in enumerate(design.key_names[index])
         }
         lines += _table(f"effects.{level}", rows)
     written.append(folder / "shared.toml")
     write_atomically(written[-1], "\n".join(lines))
     for engine in engines:
         lines = [*head]
-        for place, level in enumerate(LEVELS):
+        for index, level in enumerate(LEVELS):
             if level in shared_levels:
                 continue
             rows = {
-                key: _row_write(solution.effects[place][number])
-                for number, key in enumerate(design.key_names[place])
+                key: _row_write(solution.effects[index][number])
+                for number, key in enumerate(design.key_names[index])
                 if key == engine or key.startswith(engine + " ")
             }
             lines += _table(f"effects.{level}", rows)
-        ranges = domains_of(question for question in design.questions if question.deployment.engine == engine)
+        ranges = domains_of(case for case in design.cases if case.deployment.engine == engine)
         rows = {key: f"[{', '.join(f'{one:g}' for one in ends)}]" for key, ends in ranges.items()}
         lines += _table("domain", rows)
         written.append(folder / f"{engine}.toml")
         write_atomically(written[-1], "\n".join(lines))
     written.append(write_covariance(found.posterior, design, folder / FILE, head=head))
     written.append(write_spreads(solution.spreads, folder / "spreads.toml", head=head))
-    used = sorted(question.run.id for question in design.questions)
+    used = sorted(case.run.id for case in design.cases)
     lines = [_WRITTEN, "# Runs that the fit rests on.", "runs = [", *(f'  "{one}",' for one in used), "]", ""]
     written.append(folder / "runs.toml")
     write_atomically(written[-1], "\n".join(lines))
@@ -305,7 +305,7 @@ class LeftOut:
 def left_out_of(found: Calibrated) -> LeftOut:
     """Return the errors of a calibration."""
     design = found.design
-    runs = tuple(design.questions[place].run.id for place in design.observation_run)
+    runs = tuple(design.cases[place].run.id for place in design.observation_run)
     return LeftOut(runs, design.figure, found.errors, found.site)
 
 
@@ -340,9 +340,9 @@ def read_left_out(file: str | Path | None = None) -> LeftOut:
     for place, mode in enumerate(MODES):
         column = 2 + 2 * place
         residual = np.array([float(row[column] or "nan") for row in body])
-        known = np.array([row[column + 1] for row in body])
-        if not set(known.tolist()) <= {"", *KNOWLEDGE}:
+        levels = np.array([row[column + 1] for row in body])
+        if not set(levels.tolist()) <= {"", *KNOWLEDGE}:
             raise SpecError("was written by another version of glmplan: run `glmplan calibrate`", file=path)
-        errors.append(Errors(mode, residual, known))
+        errors.append(Errors(mode, residual, levels))
     site = np.array([float(row[-1] or "nan") for row in body])
     return LeftOut(tuple(row[0] for row in body), np.array([row[1] for row in body]), tuple(errors), site)
