@@ -45,6 +45,7 @@ __all__ = [
     "evaluate",
     "factor_table",
     "guesses_load",
+    "initial_spreads",
     "key_spread",
     "linearised",
     "noise_class",
@@ -55,7 +56,6 @@ __all__ = [
     "solve",
     "solve_with_noise",
     "spread_of_effects",
-    "start",
     "summed",
     "write_spreads",
 ]
@@ -403,12 +403,12 @@ class Spreads:
         return np.array([self.noise.get(str(name), _NOISE) for name in classes])[inside]
 
 
-def start() -> Spreads:
+def initial_spreads() -> Spreads:
     """Return the spreads at the centre of the hyperprior.
 
     Examples
     --------
-    >>> round(float(start().effect[LEVELS.index("engine"), 0]), 3)
+    >>> round(float(initial_spreads().effect[LEVELS.index("engine"), 0]), 3)
     0.168
     """
     return Spreads(np.array([factor.centre for factor in FACTORS]))
@@ -666,7 +666,7 @@ def solve(
     ----------
     .. [1] J. Nocedal, S. J. Wright, "Numerical Optimization", 2nd ed., Springer 2006, algorithm 7.4 and section 10.3.
     """
-    spreads = start() if spreads is None else spreads
+    spreads = initial_spreads() if spreads is None else spreads
     search = _Posterior(design, spreads, np.ones(len(design.log_seconds), dtype=bool) if use is None else use)
     z = np.zeros_like(search.sigma)
     if start is not None:
@@ -740,7 +740,7 @@ def solve_with_noise(
     .. [1] K. L. Lange, R. J. A. Little, J. M. G. Taylor, "Robust Statistical Modeling Using the t Distribution", JASA
            84 (1989): the scale of Student's t by expectation and maximisation.
     """
-    spreads, names = start() if spreads is None else spreads, noise_class(design)
+    spreads, names = initial_spreads() if spreads is None else spreads, noise_class(design)
     classes = np.unique(names)
     spreads = replace(spreads, noise=dict(zip(classes.tolist(), spreads.noise_of(classes).tolist(), strict=True)))
     moved = np.inf

@@ -13,9 +13,9 @@ from glmplan.calibrate.step.joint_fit import (
     NotConverged,
     Spreads,
     evaluate,
+    initial_spreads,
     noise_class,
     solve,
-    start,
     summed,
 )
 from glmplan.calibrate.step.observations import build_design
@@ -46,7 +46,7 @@ def design(runs):
 def planted(design, seed=5, noise=0.0):
     rng = np.random.default_rng(seed)
     prior = np.array([np.log(PRIOR_MEAN[name]) for name in PARAMETERS] + [0.0, 0.0])
-    spread = start().effect
+    spread = initial_spreads().effect
     effects = [
         rng.normal(size=(len(names), len(COLUMNS))) * spread[place] * 0.7
         for place, names in enumerate(design.key_names)
@@ -57,7 +57,7 @@ def planted(design, seed=5, noise=0.0):
 
 
 def with_noise(design, noise):
-    return Spreads(start().logarithm, dict.fromkeys(noise_class(design).tolist(), noise))
+    return Spreads(initial_spreads().logarithm, dict.fromkeys(noise_class(design).tolist(), noise))
 
 
 def test_what_was_planted_is_found(design):

@@ -11,7 +11,7 @@ import pytest
 from glmplan.calibrate.all_fits import calibrate_steps
 from glmplan.calibrate.step.crossvalidate import MODES, PARTS_OF_GROUPS, AsFitted, Errors, cross_validate, folds_of
 from glmplan.calibrate.step.intervals import Scored, fit_intervals, nested_intervals, scored_of
-from glmplan.calibrate.step.joint_fit import start
+from glmplan.calibrate.step.joint_fit import initial_spreads
 from glmplan.calibrate.step.observations import build_design
 from glmplan.calibrate.step.write import FILE_LEFT_OUT as FILE
 from glmplan.calibrate.step.write import left_out_of, read_left_out, write_left_out
@@ -109,7 +109,7 @@ def test_what_a_campaign_measured_is_predicted_by_others_that_measured_the_same_
     campaign = np.array([one.run.campaign for one in found.cases])
     assert len(set(campaign)) > 1 and min(fold) == 0
     assert len({(name, number) for name, number in zip(campaign, fold, strict=True)}) == len(set(campaign))
-    errors = cross_validate(found, "campaign", AsFitted(start()))
+    errors = cross_validate(found, "campaign", AsFitted(initial_spreads()))
     assert np.isfinite(errors.residual).all() and set(errors.knowledge) == {"pair"}
 
 
