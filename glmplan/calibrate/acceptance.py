@@ -1,4 +1,4 @@
-"""Fit the chance that a drafted token is accepted to the cited acceptance lengths."""
+"""Fit of the acceptance probability of draft tokens to cited acceptance lengths."""
 
 from __future__ import annotations
 
@@ -17,55 +17,38 @@ from glmplan.units import Ratio, TokenCount, Tokens
 
 __all__ = ["AcceptanceFit", "accepted_logit", "fit_acceptance", "write_acceptance_fit"]
 
-#: prior of the logit where nothing is known: 0.7 of the drafted tokens, between 0.3 and 0.93 [-]
+#: prior of the logit: 0.7 of the draft tokens, between 0.3 and 0.93 [-]
 _LEVEL, _LEVEL_SPREAD = float(np.log(0.7 / 0.3)), 0.8
-#: prior deviation of an effect, and of the slope by the logarithm of branches [-]
+#: prior deviation of an effect, and of the slope by log branches [-]
 _SPREAD = {"method": 0.4, "family": 0.4, "text": 0.4}
 _BRANCH_SPREAD = 0.5
-#: values of the decay that are tried [-]
+#: tried values of the decay [-]
 _DECAYS = np.arange(0.0, 1.55, 0.05)
-#: least deviation between two measurements alike [-]
+#: deviation between two like measurements, at least [-]
 _LEAST_NOISE = 0.2
 _ROUNDS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class AcceptanceFit:
-    """Effects on the logit of the chance of acceptance, with their covariance.
+    """Effects on the logit of the acceptance probability, with covariance."""
 
-    Attributes
-    ----------
-    names : tuple of (str, str)
-        Group and key of each effect; ``("level", "")`` and ``("branches", "")`` come
-        first.
-    value : (n,) array
-        Effects, [-]
-    covariance : (n, n) array
-        Their covariance, [-]
-    noise : float
-        Deviation of a measurement from the sum of its effects, [-]
-    decay : float
-        Fall of the logit with the logarithm of the place in the chain, [-]
-    rows : int
-        Measurements, [-]
-    pages : int
-        Of these, that are not the same figure repeated, [-]
-    """
-
-    names: tuple[tuple[str, str], ...]
+    names: tuple[
+        tuple[str, str], ...
+    ]  # group and key of each effect; `("level", "")` and `("branches", "")` come first
     value: np.ndarray
     covariance: np.ndarray
-    noise: float
-    decay: float
-    rows: int
-    pages: int
+    noise: float  # deviation of a measurement from its effects
+    decay: float  # fall of the logit with the log of the position in the chain
+    rows: int  # measurements
+    pages: int  # measurements that are no repetition
 
 
 def accepted_logit(length: Tokens, draft_tokens: TokenCount, decay: Ratio = 0.0) -> Ratio:
-    """Logit of the chance of the first token that makes a chain yield a number of tokens.
+    """Return the acceptance logit of the first token from the mean length.
 
-    - `length`: Mean tokens of a step, between 1 and ``draft_tokens + 1``
-    - `decay`: Fall of the logit with the logarithm of the place in the chain.
+    `length` is the mean tokens of a step, between 1 and ``draft_tokens + 1``; `decay` is the fall of the logit with the
+    log of the position in the chain.
 
     Examples
     --------
@@ -80,12 +63,10 @@ def accepted_logit(length: Tokens, draft_tokens: TokenCount, decay: Ratio = 0.0)
 
 
 def fit_acceptance(rows: Iterable[Acceptance] | None = None) -> AcceptanceFit:
-    """Fit the effects by ridge regression, with the noise by the residuals.
+    """Return the effects, fitted by ridge regression with residual noise.
 
-    Figures of one page that repeat each other (same model, method, chain and text) share the weight of one; a figure
-    whose text or method is not stated weighs less.
-
-    `rows`: Cited lengths; those that ship by default. Rows without a chain length are left out.
+    Repeated values of one page (same model, method, chain and text) share one weight; values without text or method
+    have less. Rows without a chain length are left out.
     """
     used: list[tuple[dict[str, str], float, int, int]] = []
     unsaid: list[float] = []
@@ -101,15 +82,15 @@ def fit_acceptance(rows: Iterable[Acceptance] | None = None) -> AcceptanceFit:
             family = ""
         text = text_kind(row.text)
         if not text and protocol.get(row.run or "") == "decode-grid":
-            text = text_kind("decode-grid")  # that benchmark has one prompt, also where the page does not repeat it
+            text = text_kind("decode-grid")  # the benchmark has one prompt, also if the page does not repeat it
         keys = {"method": row.method, "family": family, "text": text}
         used.append((keys, row.acceptance_length, row.draft_tokens, row.verify_tokens or 0))
         unsaid.append(sum(_SPREAD[name] ** 2 for name in EFFECTS if not keys[name]))
-        figure = (*keys.values(), row.model, row.draft_tokens, row.verify_tokens, row.acceptance_length)
-        figures.append(figure)
-        alike[figure] = alike.get(figure, 0) + 1
-    found = sorted({(name, keys[name]) for keys, *_ in used for name in EFFECTS if keys[name]})
-    names = (("level", ""), ("branches", ""), *found)
+        identity = (*keys.values(), row.model, row.draft_tokens, row.verify_tokens, row.acceptance_length)
+        figures.append(identity)
+        alike[identity] = alike.get(identity, 0) + 1
+    extra_names = sorted({(name, keys[name]) for keys, *_ in used for name in EFFECTS if keys[name]})
+    names = (("level", ""), ("branches", ""), *extra_names)
     column = {name: place for place, name in enumerate(names)}
     matrix = np.zeros((len(used), len(names)))
     for place, (keys, _, draft, verify) in enumerate(used):
@@ -117,12 +98,12 @@ def fit_acceptance(rows: Iterable[Acceptance] | None = None) -> AcceptanceFit:
         for name in EFFECTS:
             if keys[name]:
                 matrix[place, column[name, keys[name]]] = 1.0
-    share = np.array([1.0 / alike[figure] for figure in figures])
-    # what a source does not say of a figure differs by the spread of that effect
+    share = np.array([1.0 / alike[identity] for identity in figures])
+    # an unstated property adds the variance of its effect
     open_variance = np.array(unsaid)
     mean = np.zeros(len(names))
     mean[0] = _LEVEL
-    prior = np.array([_LEVEL_SPREAD, _BRANCH_SPREAD, *(_SPREAD[name] for name, _ in found)])
+    prior = np.array([_LEVEL_SPREAD, _BRANCH_SPREAD, *(_SPREAD[name] for name, _ in extra_names)])
     found_best: tuple[float, AcceptanceFit] | None = None
     for decay in _DECAYS.tolist():
         target = np.array([accepted_logit(length, draft, decay) for _, length, draft, _ in used])
@@ -132,11 +113,11 @@ def fit_acceptance(rows: Iterable[Acceptance] | None = None) -> AcceptanceFit:
             information = (matrix.T * weight) @ matrix
             covariance = np.linalg.inv(information + np.diag(prior**-2))
             value = mean + covariance @ (matrix.T @ (weight * (target - matrix @ mean)))
-            left = target - matrix @ value
-            known = float(np.trace(covariance @ information))
-            ratio = float((weight * left**2).sum()) / max(float(share.sum()) - known, 1.0)
+            residual = target - matrix @ value
+            effective_parameters = float(np.trace(covariance @ information))
+            ratio = float((weight * residual**2).sum()) / max(float(share.sum()) - effective_parameters, 1.0)
             noise = max(noise * float(np.sqrt(ratio)), _LEAST_NOISE)
-        # the decay that explains the lengths themselves best; logits of different decays do not compare
+        # choose the decay by lengths: logits of different decays are not comparable
         lengths = [yielded(x, d, decay) for x, (_, _, d, _) in zip((matrix @ value).tolist(), used, strict=True)]
         miss = np.log(lengths) - np.log([length for _, length, _, _ in used])
         cost = float((share * miss**2).sum())
@@ -148,10 +129,7 @@ def fit_acceptance(rows: Iterable[Acceptance] | None = None) -> AcceptanceFit:
 
 
 def write_acceptance_fit(path: str | Path | None = None, *, without: Collection[str] = ()) -> Path:
-    """Fit and write `calibration/fits/acceptance.toml`.
-
-    Returns: The file; the same rows give the same bytes.
-    """
+    """Fit, write `calibration/fits/acceptance.toml` and return its path."""
     fit = fit_acceptance([row for row in load_acceptance() if row.run not in without])
     pairs = {name: f"{v:.3f}" for name, v in zip(fit.names, fit.value.tolist(), strict=True)}
     lines = [

@@ -1,4 +1,4 @@
-"""Refit all constants from the measurements that ship: what `glmplan calibrate` does."""
+"""Refit of all constants from the shipped measurements: `glmplan calibrate`."""
 
 from __future__ import annotations
 
@@ -30,14 +30,13 @@ def calibrate_steps(
     processes: int = 1,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> tuple[Calibrated, list[Path]]:
-    """Fit the step time to runs, cross-validate, and write the fit with its errors.
+    """Fit the step time, cross-validate, write; return fit and paths.
 
-    - `fit`: How the runs are fitted, with their spreads; as what ships by default.
-    - `progress`: Called with what is being done, how far it is, and out of how much.
+    `fit` defaults to the procedure of the shipped fit. `progress` gets the phase, the state and the total.
     """
-    found = calibrate(build_design(runs), fit=fit, processes=processes, progress=progress)
-    written = [write_left_out(left_out_of(found), folder / FILE), write_beyond(found.beyond, folder / BEYOND)]
-    return found, [*write_fit(found, folder), *written]
+    calibrated = calibrate(build_design(runs), fit=fit, processes=processes, progress=progress)
+    written = [write_left_out(left_out_of(calibrated), folder / FILE), write_beyond(calibrated.beyond, folder / BEYOND)]
+    return calibrated, [*write_fit(calibrated, folder), *written]
 
 
 def calibrate_everything(
@@ -47,14 +46,11 @@ def calibrate_everything(
     processes: int = 1,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> list[Path]:
-    """Refit links, memory, offloading, acceptance lengths and the step time; kernels have a command of their own.
+    """Refit all constants but kernels and return the written paths.
 
-    The acceptance lengths come first, the step time rests on them. What ships is fitted to all runs. During development
-    the held-out groups (`calibration/holdout.toml`) are left out: of the fits, their spreads, their cross-validation
-    and the widths of intervals. Links and memory rest on no table of runs.
-
-    - `progress`: Called with what is being done, how far it is, and out of how much.
-    - Returns: Files written; the same measurements give the same bytes.
+    Acceptance lengths come first, since the step time rests on them. The shipped fit uses all runs; `without_holdout`
+    (development) leaves the groups of `calibration/holdout.toml` out of fits, spreads, cross-validation and interval
+    widths. Links and memory do not use tables of runs. Reproducible byte for byte.
     """
     folder = out or data_folder("calibration") / "fits"
     return _everything(folder, without_holdout, processes, progress)[1]
@@ -63,10 +59,7 @@ def calibrate_everything(
 def development_fit(
     folder: Path, *, processes: int = 1, progress: Callable[[str, int, int], None] | None = None
 ) -> Calibrated:
-    """Fit everything without the held-out groups, as what ships is fitted.
-
-    `progress`: Called with what is being done, how far it is, and out of how much.
-    """
+    """Return a fit of everything without the held-out groups."""
     return _everything(folder, True, processes, progress)[0]
 
 
@@ -88,7 +81,7 @@ def _everything(
         written.append(write())
     if progress is not None:
         progress("runs to arrays", 0, 1)
-    # what a step rests on is what was just written
+    # steps rest on the fits just written
     with exchanged(fits=folder):
         runs = split_held_out(load_measurements())[0] if without_holdout else load_measurements()
         found, files = calibrate_steps(runs, folder / "step", processes=processes, progress=progress)

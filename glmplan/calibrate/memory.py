@@ -1,8 +1,18 @@
-"""Fit of the memory terms that single lines of logs show: driver, context, CUDA graphs, what engines take beyond.
+"""Fit of the memory terms: driver, context, CUDA graphs, engine remainder, and the interval of the weights.
 
-The observations are lines of engine start-up logs, one row each, with their source
-(`calibration/memory/engine-logs.csv`). A term is the mean of its observations; its spread is their standard deviation,
-never below a floor for what one observation cannot show.
+Single log lines (`calibration/memory/engine-logs.csv`, one row each with its source) give driver, context, graphs and
+remainder: the mean of the observations, with their standard deviation, never below a floor for what one launch cannot
+show.
+
+The interval of the weights is logged over computed weights, one vote per source. Computed weights
+(`glmplan.costs.memory.weights`) hold every tensor with padding and rounding; the rest is what loaders and conversions
+leave behind. It widens the weights and is no term of its own.
+
+Whole start-up logs of an engine with a known profiling run (vLLM; derived from its source in
+`glmplan.costs.memory.activations`) give the memory outside torch: libraries, communicators, work spaces without a
+formula. Each source votes with the median of its logs; a term is the median of the votes. Its spread combines that of
+the votes, the common spread of all launch kinds where votes are few, and that within a source. A launch kind with a
+single source has the spread of all multi-GPU launches.
 """
 
 from __future__ import annotations
@@ -52,43 +62,27 @@ __all__ = [
 ]
 
 
-#: least standard deviation of a term: one launch says nothing about another image, driver or kernel choice [B]
+#: minimum standard deviation of a term: one launch does not show another image, driver or kernel choice [B]
 _FLOOR = {"driver": 0.05 * GIB, "context": 0.3 * GIB, "graph": 0.02 * GIB, "remainder": 0.5 * GIB}
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryObservation:
-    """One row: text as read, numbers where there are any, [GiB] or [-].
-
-    Attributes
-    ----------
-    id, kind, source : str
-        Name; ``driver``, ``context``, ``graphs``, ``estimate`` (of graphs before they are captured), ``pool`` or
-        ``outside`` (what a log says of memory outside torch besides the context); where it is from.
-    used : bool
-        Whether it is fitted to.
-    text : dict of str to str
-        Columns of text.
-    number : dict of str to float
-        Columns of numbers; columns that are empty are not in it.
-    """
+    """One row of the ledger; empty number columns are absent."""
 
     id: str
-    kind: str
+    kind: str  # driver, context, graphs, estimate (before capture), pool, outside (of torch, with context)
     source: str
-    used: bool
+    used: bool  # False: not fitted
     text: dict[str, str]
-    number: dict[str, float]
+    number: dict[str, float]  # [GiB] or [-]
 
 
 _TEXT = ("model", "checkpoint", "kv", "part", "mtp", "engine", "version", "link", "graphs_taken", "note")
 
 
 def observations(path: str | Path | None = None) -> list[MemoryObservation]:
-    """Read the observations.
-
-    - `path`: A file of the same form; the one in `calibration` if not given.
-    - Returns: All rows, also those that are not fitted to.
+    """Return all rows of a ledger, also those that are not fitted.
 
     Examples
     --------
@@ -96,7 +90,7 @@ def observations(path: str | Path | None = None) -> list[MemoryObservation]:
     True
     """
     file = Path(path) if path is not None else data_folder("calibration") / "memory" / "engine-logs.csv"
-    found = []
+    rows = []
     for row in read_rows(file):
         if not row.get("source"):
             raise SpecError("has no source", file=file, field=row.get("id"))
@@ -108,8 +102,8 @@ def observations(path: str | Path | None = None) -> list[MemoryObservation]:
                 except ValueError:
                     raise SpecError("is not a number", file=file, field=name, value=value) from None
         text = {name: row[name] for name in _TEXT if row.get(name)}
-        found.append(MemoryObservation(row["id"], row["kind"], row["source"], row["used"] == "yes", text, numbers))
-    return found
+        rows.append(MemoryObservation(row["id"], row["kind"], row["source"], row["used"] == "yes", text, numbers))
+    return rows
 
 
 def _spread(values: list[float], floor: float) -> Spread:
@@ -120,9 +114,7 @@ def _spread(values: list[float], floor: float) -> Spread:
 
 
 def row_memory(row: MemoryObservation, *, version: str | None = None) -> RankMemory:
-    """What the ranks of one row hold.
-
-    `version`: Another version of the engine than the row's.
+    """Return the memory of one row's ranks, optionally for another version.
 
     Examples
     --------
@@ -161,9 +153,9 @@ def row_memory(row: MemoryObservation, *, version: str | None = None) -> RankMem
 
 
 def pool_remainder(row: MemoryObservation, fit: MemoryFit) -> Bytes:
-    """What the engine of one row took beyond weights, activations, context and, where it counts them, graphs.
+    """Return an engine's memory beyond weights, activations, context, graphs.
 
-    Returns: ; measured weights and pool bytes stand in for computed ones where the row has them.
+    Graphs count only for engines that count them. Measured weights and pool bytes replace computed ones.
 
     Examples
     --------
@@ -183,19 +175,15 @@ def pool_remainder(row: MemoryObservation, fit: MemoryFit) -> Bytes:
     if "weights_gib" in number:
         pool += float(memory.weights[0]) - number["weights_gib"] * GIB
     if "context_gib" in number:
-        # the rule takes the fraction of what is free, so an observed context counts with the fraction
+        # the rule takes the fraction of free memory: an observed context counts with the fraction
         pool += number["fraction"] * (fit.context[part.link].mean - number["context_gib"] * GIB)
     seen = number["pool_gib"] * GIB if "pool_gib" in number else number["pool_tokens"] * float(memory.per_token[0])
     return pool - seen
 
 
 def fit_memory(rows: list[MemoryObservation]) -> tuple[MemoryFit, dict[str, list[str]]]:
-    """Fit the terms that rest on single lines of logs; `glmplan.calibrate.memory` adds those of whole starts.
+    """Return the terms fitted to single log lines, and their rows.
 
-    `rows`: Observations; those with ``used`` no are left out.
-
-    Notes
-    -----
     An engine with fewer than two pools takes the pooled remainder of all engines, with its spread.
 
     Examples
@@ -239,7 +227,7 @@ def fit_memory(rows: list[MemoryObservation]) -> tuple[MemoryFit, dict[str, list
 
 
 def fit_text(fit: MemoryFit, used: dict[str, list[str]]) -> str:
-    """Write a fit as TOML.
+    """Return a fit as TOML.
 
     Examples
     --------
@@ -264,37 +252,30 @@ def fit_text(fit: MemoryFit, used: dict[str, list[str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-# Fit of how far the weights that an engine logs lie from the computed ones, one vote for each source.
-#
-# Computed weights hold every tensor with its padding and rounding (`glmplan.costs.memory.weights`); what is left is
-# what
-# loaders and conversions leave behind. It is no term of its own: it is the interval of the weights.
-
-#: of the logs, each source with one vote, that the interval holds [-]
+#: share of the logs, each source with one vote, inside the interval [-]
 _INSIDE = 0.9
-#: fewer sources say nothing about tails [-]
+#: fewer sources do not determine tails [-]
 _LEAST_SOURCES = 3
-#: least share: logs round to 0.01 GiB, and the longest context of a variant may be another [-]
+#: minimum share: logs round to 0.01 GiB, and a variant may have another longest context [-]
 _FLOOR_MEMORY_WEIGHTS = 0.001
 
 
 def logged_over_computed(start: LoggedStart) -> Ratio | None:
-    """Share by which logged weights exceed the computed ones.
+    """Return the relative excess of logged over computed weights.
 
-    Returns: ; None for logs without weights, for parts with one memory for CPU and accelerator, and for checkpoints
-      of which no publisher says the formats.
+    None for logs without weights, unified memory, and checkpoints of unknown formats.
     """
     log = start.log
     if start.not_scored or log.weights is None or start.model is None:
         return None
-    part = load_accelerator(start.accelerator) if start.accelerator else None
-    if part is not None and part.unified_memory:
+    accelerator = load_accelerator(start.accelerator) if start.accelerator else None
+    if accelerator is not None and accelerator.unified_memory:
         return None
     model = model_of(start.model)
     checkpoint = checkpoint_of(model.name, start.weights, None, log.engine, log.model)
     if checkpoint.smaller or checkpoint.larger:
         return None
-    memory, _ = launched(log, model, checkpoint, part, graphs=start.graphs)
+    memory, _ = launched(log, model, checkpoint, accelerator, graphs=start.graphs)
     computed = memory.weights[0]
     if not memory.settings.rule.draft_in_pool:
         computed = max(float((stage.weight_bytes - stage.weights.get("mtp", 0.0))[0]) for stage in memory.stages)
@@ -302,9 +283,9 @@ def logged_over_computed(start: LoggedStart) -> Ratio | None:
 
 
 def loaded_share(by_source: Iterable[Iterable[float]]) -> LoadedShare:
-    """The share within which nine of ten logs lie when each source has one vote.
+    """Return the share that covers nine of ten logs, one vote per source.
 
-    `by_source`: Of each source, the shares by which its logged weights exceed the computed ones.
+    `by_source` holds the relative excess of each log by source.
 
     Examples
     --------
@@ -318,25 +299,24 @@ def loaded_share(by_source: Iterable[Iterable[float]]) -> LoadedShare:
     vote = np.concatenate([np.full(len(one), 1.0 / len(one) / len(sources)) for one in sources])
     order = np.argsort(off)
     reached = np.cumsum(vote[order])
-    place = min(int(np.searchsorted(reached, _INSIDE - 1e-9)), len(off) - 1)
-    return LoadedShare(max(float(off[order][place]), _FLOOR_MEMORY_WEIGHTS), len(sources))
+    index = min(int(np.searchsorted(reached, _INSIDE - 1e-9)), len(off) - 1)
+    return LoadedShare(max(float(off[order][index]), _FLOOR_MEMORY_WEIGHTS), len(sources))
 
 
 def loaded_shares(starts: Iterable[LoggedStart]) -> tuple[dict[str, LoadedShare], dict[str, list[str]]]:
-    """Fit the interval of the weights of each engine.
+    """Return the weights interval of each engine, and its logs.
 
-    - `dict of str to LoadedShare`: Engine → its interval; engines with fewer than three sources are left out.
-    - `dict of str to list of str`: Engine → the logs that it rests on.
+    Engines with fewer than three sources are left out.
     """
     votes = loaded_votes(starts)
-    found = {engine: share for engine in votes if (share := share_without(votes[engine])) is not None}
-    return found, {engine: [one for _, one, _ in votes[engine]] for engine in found}
+    shares = {engine: share for engine in votes if (share := share_without(votes[engine])) is not None}
+    return shares, {engine: [one for _, one, _ in votes[engine]] for engine in shares}
 
 
 def share_without(votes: Iterable[tuple[str, str, float]], origin: str = "") -> LoadedShare | None:
-    """The interval of the weights of one engine, a source left out.
+    """Return the weights interval of one engine without one source.
 
-    `votes`: Source, log and share, as `loaded_votes` finds them.
+    `votes` are source, log and share, as in `loaded_votes`.
 
     Examples
     --------
@@ -351,77 +331,55 @@ def share_without(votes: Iterable[tuple[str, str, float]], origin: str = "") -> 
 
 
 def loaded_votes(starts: Iterable[LoggedStart]) -> dict[str, list[tuple[str, str, float]]]:
-    """What every log says of loaded weights.
-
-    Returns: Engine, sorted → source, log and the share by which its weights exceed the computed ones.
-    """
-    found: dict[str, list[tuple[str, str, float]]] = {}
+    """Return engine → source, log and relative excess of its weights, sorted."""
+    votes: dict[str, list[tuple[str, str, float]]] = {}
     for start in starts:
         try:
             value = logged_over_computed(start)
         except GlmplanError:
             continue
         if value is not None:
-            found.setdefault(start.log.engine, []).append((start.origin, start.id, value))
-    return dict(sorted(found.items()))
+            votes.setdefault(start.log.engine, []).append((start.origin, start.id, value))
+    return dict(sorted(votes.items()))
 
-
-# Fit of what an engine of known trial run (vLLM) takes beside it and its weights, from the start-up logs.
-#
-# The trial run is derived from the engine's source (`glmplan.costs.memory.activations`); what a log then lacks of its
-# share of the memory is outside torch (libraries, communicators) or a work space that no formula gives. Each source has
-# one vote, the median of its logs; a term is the median of the votes. Its spread is that of the votes about it, held
-# together with the ordinary spread of all kinds of launches where votes are few, and of the logs within one source; a
-# kind of launch with a single source has the spread of all launches on several accelerators.
 
 _NOTHING = Spread(0.0, 0.0, 0)
-#: versions of which the trial runs differ most [-]
+#: the two versions whose profiling runs differ most
 _APART = ("0.16.0", "0.17.0")
-#: votes that the spread of all terms counts for in each [-]
+#: weight, in votes, of the common spread in the spread of each term [-]
 _SHARED = 2.0
 #: standard deviation of a normal variable over its median absolute deviation [-]
 _MAD = 1.4826
-#: least standard deviation: two launches of one image on one machine differ by as much [B]
+#: minimum standard deviation: two launches of one image on one machine differ by as much [B]
 _FLOOR_MEMORY_STARTS = 0.1 * GIB
 
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """What one log says of a term.
-
-    Attributes
-    ----------
-    id, origin, engine : str
-        The log, the source it is from and the engine.
-    classes : tuple of str
-        Kinds of launches it counts for, the narrowest first.
-    value : float
-        [B]
-    """
+    """Value of one log for a memory term."""
 
     id: str
-    origin: str
+    origin: str  # source of the log
     engine: str
-    classes: tuple[str, ...]
-    value: float
+    classes: tuple[str, ...]  # launch kinds, the narrowest first
+    value: Bytes
 
 
 def _tried(engine: str) -> bool:
-    """Whether the trial run of an engine is known."""
+    """Return True if the engine's profiling run is known."""
     return engine in memory_engines() and bool(load_memory_rule(engine).profiling)
 
 
 def outside_of(start: LoggedStart, fit: MemoryFit) -> Vote | None:
-    """What one launch took beside weights, trial run and, where it takes one, its estimate of graphs.
+    """Return a launch's memory outside weights, profiling run and graphs.
 
-    - `fit`: The memory of parts that does not count as listed, and the estimate of graphs where the log does not tell
-      it.
-    - Returns: None for other engines, parts that are no CUDA devices, models whose image tower is tried and of
-      unknown shapes, and logs that lack the pool, the weights or the engine's estimate of graphs.
+    `fit` gives the part of the memory that does not count as listed, and the graph estimate if the log has none. None
+    for other engines, accelerators without CUDA, unknown shapes, models that profile an image encoder, and logs without
+    pool, weights or graph estimate.
     """
     log = start.log
-    told = start.model and start.accelerator and log.kv_pool is not None and log.weights is not None
-    if not _tried(log.engine) or start.not_scored or not told or log.version is None:
+    complete = start.model and start.accelerator and log.kv_pool is not None and log.weights is not None
+    if not _tried(log.engine) or start.not_scored or not complete or log.version is None:
         return None
     part, model = load_accelerator(start.accelerator or ""), model_of(start.model or "")
     cuda = (part.compute_capability or "")[:1].isdigit()
@@ -448,17 +406,16 @@ def outside_of(start: LoggedStart, fit: MemoryFit) -> Vote | None:
 
 
 def _counted(part: PartMemory, *, several: bool, indexed: bool) -> tuple[str, ...]:
-    """Kinds of launches that a log counts for: its own, and for several accelerators also what others fall back on."""
+    """Return the launch kinds of a log: its own, then the multi-GPU fallbacks."""
     own = launch_kinds(part, several=several, indexed=indexed)[0]
     return (own, "several") if several else (own,)
 
 
 def outside_of_row(row: MemoryObservation, fit: MemoryFit) -> Vote | None:
-    """What one older row says of the memory outside the trial run.
+    """Return the memory of an older ledger row outside the profiling run.
 
-    - `row`: A row of kind ``outside``, or ``pool`` of an engine whose trial run is known.
-    - Returns: None for other rows, for versions that take an estimate of graphs which the row does not tell, and
-      where the version is taken by date and the trial run differs between versions.
+    Only rows of kind ``outside``, or ``pool`` of an engine with a known profiling run. None for versions that subtract
+    a graph estimate that the row lacks, and for versions known by date only whose profiling runs differ.
     """
     text, number = row.text, row.number
     origin = _origin(row)
@@ -477,34 +434,32 @@ def outside_of_row(row: MemoryObservation, fit: MemoryFit) -> Vote | None:
         if peaks[0] != peaks[1]:
             return None
     several = int(number["tp"]) > 1
-    # the remainder of a row is what its context leaves, which an engine of known trial run does not count apart
+    # the remainder of a row excludes its context, which the engine does not count separately
     context = fit.context[seen.link if several else "single"].mean
     kinds = _counted(seen, several=several, indexed=memory.indexed)
     return Vote(row.id, origin, text["engine"], kinds, pool_remainder(row, fit) + context)
 
 
 def outside_votes(starts: Iterable[LoggedStart], rows: Iterable[MemoryObservation], fit: MemoryFit) -> list[Vote]:
-    """What every launch that says so took beside weights and trial run.
-
-    Returns: Logs of which the model or the part is not known are left out.
-    """
-    found: list[Vote | None] = [outside_of_row(row, fit) for row in rows]
+    """Return the votes of all launches with known model and accelerator."""
+    votes: list[Vote | None] = [outside_of_row(row, fit) for row in rows]
     for start in starts:
         try:
-            found.append(outside_of(start, fit))
+            votes.append(outside_of(start, fit))
         except GlmplanError:
             continue
-    return [vote for vote in found if vote is not None]
+    return [vote for vote in votes if vote is not None]
 
 
 def _graph_votes(
     starts: Iterable[LoggedStart], told: Callable[[LoggedStart], float | None], *, taken: bool
 ) -> list[Vote]:
-    """What launches say of their graphs; a negative figure is memory given back meanwhile and says nothing.
+    """Return the votes on graph memory; negative values are ignored.
 
-    ``taken``: only of releases that take their estimate from the pool, for what older ones print is another reckoning.
+    A negative value is memory freed during capture. With ``taken`` only releases count that subtract their estimate
+    from the pool: older ones print another quantity.
     """
-    found = []
+    votes = []
     for start in starts:
         value, log = told(start), start.log
         if not _tried(log.engine) or value is None or value <= 0.0 or not start.graphs:
@@ -515,19 +470,17 @@ def _graph_votes(
         kinds: tuple[str, ...] = ("several",) if several else ("single",)
         if start.accelerator:
             kinds = _counted(part_memory(load_accelerator(start.accelerator)), several=several, indexed=False)
-        found.append(Vote(start.id, start.origin, log.engine, kinds, value))
-    return found
+        votes.append(Vote(start.id, start.origin, log.engine, kinds, value))
+    return votes
 
 
 def _origin(row: MemoryObservation) -> str:
-    """The repository or thread that a row is from."""
+    """Return the repository or thread of a row."""
     return row.source.split(" ")[0] if row.source.startswith("http") else row.source
 
 
 def spreads_of(votes: Iterable[Vote]) -> dict[str, Spread]:
-    """Median and spread of each kind of launch, one vote for each source.
-
-    Returns: Kind of launch → median of the votes [B], their spread and number.
+    """Return median and spread of each launch kind, one vote per source [B]
 
     Examples
     --------
@@ -544,24 +497,24 @@ def spreads_of(votes: Iterable[Vote]) -> dict[str, Spread]:
     off = {name: values - np.median(values) for name, values in medians.items()}
     apart = [off[name] for name in off if len(off[name]) > 1 and (name != "several" or len(off) <= 2)]
     shared = _MAD * float(np.median(np.abs(np.concatenate(apart)))) if apart else 0.0
-    found = {}
+    spreads = {}
     for name, by in by_class.items():
         within = float(np.mean([np.mean((np.array(one) - np.median(one)) ** 2) for one in by.values()]))
         between = (float((off[name] ** 2).sum()) + _SHARED * shared**2) / (len(by) - 1 + _SHARED)
-        found[name] = Spread(
+        spreads[name] = Spread(
             float(np.median(medians[name])), max(math.sqrt(between + within), _FLOOR_MEMORY_STARTS), len(by)
         )
-    wide = found.get("several", _NOTHING).sd
-    # one source says nothing of how far the next one is
-    return {name: replace(one, sd=max(one.sd, wide)) if one.count == 1 else one for name, one in found.items()}
+    wide = spreads.get("several", _NOTHING).sd
+    # one source does not determine the spread between sources
+    return {name: replace(one, sd=max(one.sd, wide)) if one.count == 1 else one for name, one in spreads.items()}
 
 
 def launch_terms(
     starts: Iterable[LoggedStart], rows: Iterable[MemoryObservation], fit: MemoryFit
 ) -> tuple[MemoryFit, dict[str, list[Vote]]]:
-    """Fit all terms of the start of engines whose trial run is known.
+    """Return the fit with all start-up terms, and their votes.
 
-    `dict of str to list of Vote`: ``outside``, ``estimate`` and ``captured`` → the logs that each rests on.
+    Votes are by ``outside``, ``estimate`` and ``captured``.
     """
     logs = list(starts)
     votes = {
@@ -570,8 +523,8 @@ def launch_terms(
         "captured": _graph_votes(logs, lambda start: start.log.graphs, taken=False),
     }
     terms = {name: _by_engine(chosen) for name, chosen in votes.items()}
-    found = replace(fit, outside=terms["outside"], estimate=terms["estimate"], captured=terms["captured"])
-    return found, votes
+    fitted = replace(fit, outside=terms["outside"], estimate=terms["estimate"], captured=terms["captured"])
+    return fitted, votes
 
 
 def _by_engine(votes: list[Vote]) -> dict[str, dict[str, Spread]]:
@@ -582,35 +535,31 @@ def _by_engine(votes: list[Vote]) -> dict[str, dict[str, Spread]]:
 def left_out_sources(
     starts: Iterable[LoggedStart], rows: Iterable[MemoryObservation], fit: MemoryFit
 ) -> dict[str, MemoryFit]:
-    """Fit these terms and the interval of the weights without each source in turn, older rows of it included.
+    """Return source → fit of these terms and the weights without that source.
 
-    Returns: Source → the fit that has not seen it.
+    Older rows of the source are left out, too.
     """
     logs = list(starts)
     _, votes = launch_terms(logs, rows, fit)
     loads = loaded_votes(logs)
-    found = {}
+    fits = {}
     for origin in sorted({one.origin for one in logs}):
         terms = {name: _by_engine([vote for vote in chosen if vote.origin != origin]) for name, chosen in votes.items()}
         loaded = {engine: share_without(chosen, origin) for engine, chosen in loads.items()}
-        found[origin] = replace(
+        fits[origin] = replace(
             fit,
             outside=terms["outside"],
             estimate=terms["estimate"],
             captured=terms["captured"],
             loaded={engine: share for engine, share in loaded.items() if share is not None},
         )
-    return found
+    return fits
 
 
 def fit_starts(
     rows: list[MemoryObservation], starts: Iterable[LoggedStart] | None = None
 ) -> tuple[MemoryFit, dict[str, list[str]]]:
-    """Fit all memory terms.
-
-    - `starts`: Whole start-up logs; those that ship by default.
-    - `dict of str to list of str`: Rows and logs that each term rests on.
-    """
+    """Return the fit of all memory terms, and rows and logs of each."""
     base, used = fit_memory(rows)
     logs = start_up_logs() if starts is None else list(starts)
     loaded, loads = loaded_shares(logs)
@@ -625,7 +574,7 @@ def fit_starts(
 
 
 def write_memory_fit(path: str | Path | None = None) -> Path:
-    """Fit and write `calibration/fits/memory.toml`."""
+    """Fit, write `calibration/fits/memory.toml` and return its path."""
     file = Path(path) if path is not None else data_folder("calibration") / "fits" / "memory.toml"
     write_atomically(file, fit_text(*fit_starts(observations())))
     return file

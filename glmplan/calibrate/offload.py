@@ -1,7 +1,8 @@
-"""Fit of the few constants of offloading to the published hybrid runs, and its error on machines left out.
+"""Fit of the offload constants and of unified-memory decoding to published runs, with errors on held-out machines.
 
-Observations: rows of `calibration/measurements` that ran with experts in host memory, and a few more reports in
-`calibration/offload/reports.csv`; machines: `calibration/offload/systems.toml`.
+Observations are rows of `calibration/measurements` with experts in host memory and reports in
+`calibration/offload/reports.csv`; machines are in `calibration/offload/systems.toml`. Unified-memory machines are Strix
+Halo, DGX Spark and Apple.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from glmplan.io.runs.columns import FIGURES
 from glmplan.io.runs.record import Run
 from glmplan.io.runs.table import read_runs, run_from_row
 from glmplan.prediction.from_row import question_of
-from glmplan.prediction.load import Observable, Observables, observables
+from glmplan.prediction.load import LoadMetrics, MetricWeights, metrics_of
 from glmplan.prediction.offloaded_rows import HybridCase, hybrid_case, systems_of
-from glmplan.units import QUANTILE_90, Ratio, format_quantity
+from glmplan.units import QUANTILE_90, BytesPerSecond, Ratio, TokensPerSecond, format_quantity
 
 __all__ = [
     "CONSTANTS",
@@ -45,9 +46,7 @@ __all__ = [
 ]
 
 
-# The published runs with weights in host memory, as observations: figures that are sums over steps of known work.
-
-#: column of a row → figure, and its kind
+#: column → metric and its kind
 _SEEN = {
     name: (FIGURES[name].predicted, FIGURES[name].interval)
     for name in ("output_tokens_per_s_per_request", "output_tokens_per_s", "prefill_tokens_per_s")
@@ -56,46 +55,26 @@ _SEEN = {
 
 @dataclass(frozen=True, slots=True)
 class HybridObservation:
-    """One figure of one row.
-
-    Attributes
-    ----------
-    run : Run
-        The row.
-    case : HybridCase
-        Its steps and its load.
-    column, kind : str
-        Column of the row; ``decode`` or ``prefill``.
-    value : float
-        What was measured, [token/s]
-    fitted : bool
-        Whether the fit uses it.
-    seen : Observables
-        The kinds of step that the figure is a sum over.
-    figure : Observable
-        The sum.
-    work : OffloadWork
-        Work of these steps, which no constant changes.
-    """
+    """One metric of one row, as a sum over steps of known work."""
 
     run: Run
     case: HybridCase
     column: str
-    kind: str
-    value: float
-    fitted: bool
-    seen: Observables
-    figure: Observable
-    work: OffloadWork
+    kind: str  # decode or prefill
+    value: TokensPerSecond  # measured
+    fitted: bool  # used by the fit
+    seen: LoadMetrics  # kinds of step
+    figure: MetricWeights
+    work: OffloadWork  # independent of the constants
 
     def log_error(self, fit: OffloadFit) -> float:
-        """Logarithm of predicted over measured, [-]"""
+        """Return log(predicted / measured) [-]"""
         seconds = self.case.steps.with_fit(fit).costs(self.work, self.seen.prefill_tokens).sum(axis=1)
         return float(np.log(self.figure.scale / (self.figure.weights @ seconds) / self.value))
 
 
 def hybrid_runs() -> list[Run]:
-    """Read all rows with weights in host memory.
+    """Return all rows with weights in host memory.
 
     Examples
     --------
@@ -115,12 +94,8 @@ def hybrid_runs() -> list[Run]:
 
 
 def hybrid_observations(runs: Iterable[Run]) -> tuple[list[HybridObservation], dict[str, str]]:
-    """Turn rows into observations.
-
-    - `list of HybridObservation`: One for each figure of rows whose machine is stated.
-    - `dict of str to str`: Id of each other row → why there is none.
-    """
-    found: list[HybridObservation] = []
+    """Return the metrics of rows with stated machine, and reasons for others."""
+    observed: list[HybridObservation] = []
     without: dict[str, str] = {}
     for run in runs:
         systems, how = systems_of(run)
@@ -135,26 +110,24 @@ def hybrid_observations(runs: Iterable[Run]) -> tuple[list[HybridObservation], d
         for column, (name, kind) in _SEEN.items():
             if column not in run.observed:
                 continue
-            seen = observables(case.load if kind == "decode" else case.prompts)
+            seen = metrics_of(case.load if kind == "decode" else case.prompts)
             if name not in seen.figures:
                 without.setdefault(run.id, f"has no {column} under a load of {case.load.phase} alone")
                 continue
-            # a prefill speed without a prompt length says how long the prompts were, not how fast the machine is
+            # prefill rate without prompt length reflects the length, not the machine
             known = kind == "decode" or run.input_tokens is not None or run.context_depth is not None
             usable = run.unusable is None and known and run.speculation.state != "yes"
-            found.append(
+            observed.append(
                 HybridObservation(
                     run, case, column, kind, run.observed[column], usable, seen, seen.figures[name],
                     case.steps.work(seen.points),
                 )
             )  # fmt: skip
-    return found, without
+    return observed, without
 
 
-# Fit of decoding on machines with one memory for CPU and accelerator: Strix Halo, DGX Spark, Apple.
-
-#: constant → (middle, standard deviation of its logarithm) before any run is seen, and the unit; llama.cpp reaches
-#: about four fifths of the bandwidth of one memory, as planners take for accelerators (aiconfigurator, InferSim)
+#: constant → prior median, log deviation and unit; llama.cpp reaches about four fifths of the bandwidth of unified
+#: memory, as planners assume for accelerators (aiconfigurator, InferSim)
 UNIFIED_CONSTANTS: dict[str, tuple[float, float, str]] = {
     "unified_bandwidth": (0.8, 0.2, ""),
     "unified_layer_seconds": (1e-4, 1.0, "seconds"),
@@ -164,63 +137,44 @@ _SIGMA = 0.2
 
 @dataclass(frozen=True, slots=True)
 class UnifiedRow:
-    """One measured decode speed.
-
-    Attributes
-    ----------
-    run : Run
-        The row.
-    part, model : str
-        Machine and model.
-    bandwidth : float
-        Memory bandwidth, [B/s]
-    rate : float
-        Measured, [token/s]
-    figure : Observable
-        The rate as a sum over steps.
-    work : OneMemoryWork
-        What these steps read.
-    """
+    """One measured decode rate."""
 
     run: Run
-    part: str
+    part: str  # machine
     model: str
-    bandwidth: float
-    rate: float
-    figure: Observable
-    work: OneMemoryWork
+    bandwidth: BytesPerSecond  # of the memory
+    rate: TokensPerSecond  # measured
+    figure: MetricWeights  # the rate as a sum over steps
+    work: OneMemoryWork  # bytes read by these steps
 
     def log_error(self, logs: np.ndarray) -> float:
-        """Logarithm of predicted over measured for logarithms of the constants, [-]"""
+        """Return log(predicted / measured) for log constants [-]"""
         share, layer = (float(one) for one in np.exp(logs))
         costs = one_memory_costs(self.work, bandwidth=self.bandwidth, share=share, layer_seconds=layer)
         return float(np.log(self.figure.scale / (self.figure.weights @ costs.sum(axis=1)) / self.rate))
 
 
 def unified_runs() -> list[Run]:
-    """Read the runs on machines with one memory.
-
-    Returns: Rows of the llama.cpp ledger and of the other public reports.
-    """
+    """Return the runs of the llama.cpp ledger and of other public reports."""
     folder = data_folder("calibration") / "measurements"
-    found = []
+    selected = []
     for name in ("llama-cpp-strix-halo.csv", "other-public.csv"):
         for run in read_runs(folder / name):
             try:
-                part = load_accelerator(run.accelerator)
+                accelerator = load_accelerator(run.accelerator)
             except GlmplanError:
                 continue
-            if part.unified_memory and part.kind != "cpu-socket":
-                found.append(run)
-    return found
+            if accelerator.unified_memory and accelerator.kind != "cpu-socket":
+                selected.append(run)
+    return selected
 
 
 def unified_rows(runs: list[Run]) -> list[UnifiedRow]:
-    """Take the decode speeds of one stream.
+    """Return single-user decode rates of known models on one machine.
 
-    Returns: Rows with a known model, one machine, no drafting and no reason against them.
+    Without speculative decoding and without a reason against the row.
     """
-    found = []
+    rows = []
     for run in runs:
         rate = run.observed.get("output_tokens_per_s_per_request")
         alone = run.phase == "decode" and (run.concurrency or 1.0) == 1.0 and (run.accelerator_count or 1) == 1
@@ -230,18 +184,18 @@ def unified_rows(runs: list[Run]) -> list[UnifiedRow]:
             question = question_of(run)
         except GlmplanError:
             continue
-        d, seen = question.deployment, observables(question.load)
+        d, seen = question.deployment, metrics_of(question.load)
         bandwidth = d.accelerator.need("memory_bandwidth")
-        # the figure weighs decoding steps only; what prompts would read does not count
+        # the metric weighs decode steps only; bytes read by prompts do not count
         work = one_memory_work(d.model, d.checkpoint, seen.points, kv=d.kv)
-        found.append(UnifiedRow(run, run.accelerator, run.model, bandwidth, rate, seen.figures["user_rate"], work))
-    return found
+        rows.append(UnifiedRow(run, run.accelerator, run.model, bandwidth, rate, seen.figures["user_rate"], work))
+    return rows
 
 
 def fit_unified(rows: list[UnifiedRow]) -> tuple[np.ndarray, np.ndarray]:
-    """Fit the constants.
+    """Return log constants and their errors.
 
-    `rows`: The rows; those of one model on one part together count as two.
+    Rows of one model on one machine count as two together.
     """
     from scipy.optimize import least_squares
 
@@ -257,27 +211,24 @@ def fit_unified(rows: list[UnifiedRow]) -> tuple[np.ndarray, np.ndarray]:
         soft = np.sign(scaled) * np.sqrt(2.0 * (np.sqrt(1.0 + scaled**2) - 1.0))
         return np.concatenate([soft, (logs - middle) / spread])
 
-    found = least_squares(residuals, middle, x_scale=spread)
-    jacobian = np.asarray(found.jac, dtype=float)
-    return found.x, np.sqrt(np.diag(np.linalg.inv(jacobian.T @ jacobian)))
+    solution = least_squares(residuals, middle, x_scale=spread)
+    jacobian = np.asarray(solution.jac, dtype=float)
+    return solution.x, np.sqrt(np.diag(np.linalg.inv(jacobian.T @ jacobian)))
 
 
 def left_out_parts(rows: list[UnifiedRow]) -> dict[str, list[tuple[UnifiedRow, float]]]:
-    """Predict each part with constants fitted to the others.
-
-    Returns: Part → its rows with the logarithm of predicted over measured.
-    """
-    found: dict[str, list[tuple[UnifiedRow, float]]] = {}
+    """Return accelerator → rows and log errors, by constants of the others."""
+    errors: dict[str, list[tuple[UnifiedRow, float]]] = {}
     for part in sorted({row.part for row in rows}):
         logs, _ = fit_unified([row for row in rows if row.part != part])
-        found[part] = [(row, row.log_error(logs)) for row in rows if row.part == part]
-    return found
+        errors[part] = [(row, row.log_error(logs)) for row in rows if row.part == part]
+    return errors
 
 
-#: constant → (middle, standard deviation of its logarithm) before any run is seen, and the unit.
-#: Bandwidth shares: STREAM reaches 82 % of an EPYC 9004 socket (ctimes.com, Micron), planners take 80 % of an
-#: accelerator (aiconfigurator, InferSim); attention kernels 24-64 % (voipmonitor/rtx6kpro, models/kimi-k26.md).
-#: What has no such source starts at the order of magnitude of the runs with a standard deviation of a factor e.
+#: constant → prior median, log deviation and unit. Bandwidth shares: STREAM reaches 82 % of an EPYC 9004 socket
+#: (ctimes.com, Micron), planners take 80 % of an accelerator (aiconfigurator, InferSim); attention kernels 24-64 %
+#: (voipmonitor/rtx6kpro, models/kimi-k26.md). Constants without a source start at the order of magnitude of the runs
+#: with a deviation of a factor e.
 CONSTANTS: dict[str, tuple[float, float, str]] = {
     "host_bandwidth": (0.6, 0.4, ""),
     "next_socket": (0.6, 0.4, ""),
@@ -293,7 +244,7 @@ CONSTANTS: dict[str, tuple[float, float, str]] = {
     "accelerator_cache": (0.4, 0.5, ""),
     "accelerator_flop": (0.5, 0.5, ""),
 }
-#: least spread of runs of one machine [-]
+#: spread of one machine's runs, at least [-]
 _LEAST = 0.05
 
 
@@ -320,7 +271,7 @@ def _fit_of(logs: np.ndarray) -> OffloadFit:
 
 
 def _solve(observations: list[HybridObservation]) -> tuple[np.ndarray, np.ndarray]:
-    """Logarithms of the constants and their standard errors."""
+    """Return the log constants and their standard errors."""
     from scipy.optimize import least_squares
 
     used = [one for one in observations if one.fitted]
@@ -330,26 +281,26 @@ def _solve(observations: list[HybridObservation]) -> tuple[np.ndarray, np.ndarra
     for one in used:
         key = (one.case.system.name, one.kind)
         crowd[key] = crowd.get(key, 0) + 1
-    # rows of one machine share its oddities: together they count as two
+    # rows of one machine are correlated: together they count as two
     weight = np.array([min(1.0, np.sqrt(2.0 / crowd[one.case.system.name, one.kind])) / _SIGMA for one in used])
 
     def residuals(logs: np.ndarray) -> np.ndarray:
         fit = _fit_of(logs)
         scaled = weight * np.array([one.log_error(fit) for one in used])
-        # soft: an outlier pulls with its distance, not with its square
+        # pseudo-Huber: an outlier pulls with its distance, not its square
         soft = np.sign(scaled) * np.sqrt(2.0 * (np.sqrt(1.0 + scaled**2) - 1.0))
         return np.concatenate([soft, (logs - middle) / spread])
 
-    found = least_squares(residuals, middle, x_scale=spread, xtol=1e-6, ftol=1e-6, max_nfev=60)
-    jacobian = np.asarray(found.jac, dtype=float)
+    solution = least_squares(residuals, middle, x_scale=spread, xtol=1e-6, ftol=1e-6, max_nfev=60)
+    jacobian = np.asarray(solution.jac, dtype=float)
     covariance = np.linalg.inv(jacobian.T @ jacobian)
-    return found.x, np.sqrt(np.diag(covariance))
+    return solution.x, np.sqrt(np.diag(covariance))
 
 
 def spread_of(errors: dict[str, list[float]]) -> Ratio:
-    """Half-width of a 90 % interval from errors on machines left out.
+    """Return the 90 % interval half-width from errors on held-out machines.
 
-    Returns: The distance within which nine tenths of the machines' rows lie, each machine counting once.
+    Nine tenths of the rows lie inside, one vote per machine.
 
     Examples
     --------
@@ -362,28 +313,25 @@ def spread_of(errors: dict[str, list[float]]) -> Ratio:
 
 
 def left_out(observations: list[HybridObservation]) -> dict[str, dict[str, list[tuple[HybridObservation, float]]]]:
-    """Predict each machine with constants fitted to machines with other CPUs.
+    """Return kind → CPU → observations and log errors, without that CPU.
 
-    - `observations`: All of them; those not fitted are predicted too.
-    - Returns: Kind → CPU → its observations with the logarithm of predicted over measured.
+    Constants are fitted to machines with other CPUs; observations that are not fitted are predicted, too.
     """
-    found: dict[str, dict[str, list[tuple[HybridObservation, float]]]] = {"decode": {}, "prefill": {}}
+    errors: dict[str, dict[str, list[tuple[HybridObservation, float]]]] = {"decode": {}, "prefill": {}}
     for name in sorted({one.case.system.cpu for one in observations}):
         fit = _fit_of(_solve([one for one in observations if one.case.system.cpu != name])[0])
         for one in observations:
             if one.case.system.cpu == name:
-                found[one.kind].setdefault(name, []).append((one, one.log_error(fit)))
-    return found
+                errors[one.kind].setdefault(name, []).append((one, one.log_error(fit)))
+    return errors
 
 
 def fit_offload(
     observations: list[HybridObservation],
 ) -> tuple[dict[str, tuple[float, float]], dict[str, float]]:
-    """Fit the constants.
+    """Return constant → value and log error; kind → interval half-width.
 
-    - `dict of str to (float, float)`: Constant → value [its unit in `CONSTANTS`] and standard error of its logarithm,
-      [-].
-    - `dict of str to float`: Kind → half-width of the 90 % interval on machines left out.
+    The 90 % interval is that on held-out machines.
     """
     logs, errors = _solve(observations)
     values = {name: (float(np.exp(log)), float(sd)) for name, log, sd in zip(CONSTANTS, logs, errors, strict=True)}
@@ -401,17 +349,16 @@ def fit_offload(
 def machine_effects(
     observations: list[HybridObservation], fit: OffloadFit
 ) -> dict[str, dict[str, tuple[float, float]]]:
-    """What the runs of each machine differ from the model by: settings and kernels that no page states.
+    """Return machine → kind → log correction and interval half-width.
 
-    - `observations`: All of them; those not fitted do not count.
-    - Returns: Machine → kind → correction of measured over predicted, drawn towards none the fewer its runs, and the
-      half-width of a 90 % interval for one more run of it.
+    Corrections (measured / predicted) are shrunk for few runs; the 90 % interval is that of one more run. They cover
+    settings and kernels that no page states.
 
     References
     ----------
     .. [1] A. Gelman, J. Hill, "Data Analysis Using Regression and Multilevel/Hierarchical Models", 12.2.
     """
-    found: dict[str, dict[str, tuple[float, float]]] = {}
+    corrections: dict[str, dict[str, tuple[float, float]]] = {}
     for kind in ("decode", "prefill"):
         of: dict[str, list[float]] = {}
         for one in observations:
@@ -424,13 +371,13 @@ def machine_effects(
         within = max(float(np.sum(np.square(rest))) / freedom, _LEAST**2)
         for name, errors in of.items():
             weight = len(errors) / (len(errors) + within / between)
-            left = within + between * (1.0 - weight)
-            found.setdefault(name, {})[kind] = (weight * means[name], QUANTILE_90 * float(np.sqrt(left)))
-    return found
+            variance = within + between * (1.0 - weight)
+            corrections.setdefault(name, {})[kind] = (weight * means[name], QUANTILE_90 * float(np.sqrt(variance)))
+    return corrections
 
 
 def offload_fit_text(observations: list[HybridObservation], one_memory: list[UnifiedRow]) -> str:
-    """Write the fit as TOML."""
+    """Return the fit as TOML."""
     values, half = fit_offload(observations)
     used = [one for one in observations if one.fitted]
     lines = [
@@ -470,7 +417,7 @@ def offload_fit_text(observations: list[HybridObservation], one_memory: list[Uni
 
 
 def write_offload_fit(path: str | Path | None = None, *, without: Collection[str] = ()) -> Path:
-    """Fit and write `calibration/fits/offload.toml`."""
+    """Fit, write `calibration/fits/offload.toml` and return its path."""
     file = Path(path) if path is not None else data_folder("calibration") / "fits" / "offload.toml"
     observations, _ = hybrid_observations(run for run in hybrid_runs() if run.id not in without)
     one_memory = unified_rows([run for run in unified_runs() if run.id not in without])

@@ -170,7 +170,7 @@ def command(server: ServedOptions, asked: LadderOptions, client: ClientOptions, 
     """
     from glmplan.measure.client import Endpoint
     from glmplan.measure.explanations import likely_causes
-    from glmplan.measure.ladder import promised, promised_targets, record_csv, record_json
+    from glmplan.measure.ladder import record_csv, record_json, slo_targets, slo_verdicts
     from glmplan.measure.predicted_steps import consistent, worst
     from glmplan.measure.validation import deployment_facts, ignored_in_plan, parse_share
     from glmplan.measure.validation_page import compared_json, html_page
@@ -179,7 +179,7 @@ def command(server: ServedOptions, asked: LadderOptions, client: ClientOptions, 
     endpoint = Endpoint(server.url, server.served or "", client.chat, verify=not client.insecure)
     by_interval = report.fail_over == "interval"
     bound = parse_share(report.fail_over) if report.fail_over is not None and not by_interval else None
-    targets = promised_targets(report.slo) if report.slo is not None else ()
+    targets = slo_targets(report.slo) if report.slo is not None else ()
     ladder = _ladder(asked, client.seed)
     known = deployment_facts(model=server.model, on=server.on, plan=server.plan, pairs=server.facts or [])
     ignored = ignored_in_plan(server.plan) if server.plan is not None else ""
@@ -193,7 +193,7 @@ def command(server: ServedOptions, asked: LadderOptions, client: ClientOptions, 
     causes = likely_causes(
         record, compared, predicted_pool=pool, speculative=known.get("speculative", "none") != "none"
     )
-    promise = promised(record, targets)
+    promise = slo_verdicts(record, targets)
     text = record_json(record, compared_json(compared, causes, pool), promise)
     if report.out is not None:
         page = html_page(record, compared, causes, said)
@@ -204,7 +204,7 @@ def command(server: ServedOptions, asked: LadderOptions, client: ClientOptions, 
     else:
         show_ladder(record, compared, causes, said, report.out if kept else None)
         for one in promise:
-            say(one.words)
+            say(one.text)
     if report.out is not None and not kept:
         say(f"not every file of the run could be written to {report.out}: see above", err=True)
     if journal.faults:
@@ -217,7 +217,7 @@ def command(server: ServedOptions, asked: LadderOptions, client: ClientOptions, 
         say("the ladder is not whole: see the faults above" if record.steps else "nothing was measured", err=True)
     if record.faulty or not kept or journal.unwritten:
         raise typer.Exit(1)
-    if not all(one.kept for one in promise):
+    if not all(one.met for one in promise):
         raise typer.Exit(1)
     if bound is not None and (not compared or worst(compared) > bound) or by_interval and not consistent(compared):
         raise typer.Exit(1)

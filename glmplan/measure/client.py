@@ -1,4 +1,4 @@
-"""The client: one streamed request to an OpenAI-compatible server, timed as `vllm bench serve` times it."""
+"""Client: one streamed request to an OpenAI-compatible server, timed as by `vllm bench serve`."""
 
 from __future__ import annotations
 
@@ -41,45 +41,23 @@ __all__ = [
 ]
 
 
-# Where requests go: the address without what is secret in it, and what the server there understands.
-
-#: A prompt is text, or token numbers where the server takes them.
+#: a prompt is text, or token numbers if the server accepts them
 Prompt = str | list[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where requests go and what the server understands.
+    """Address of a server and the request fields it accepts.
 
-    Parameters
-    ----------
-    url : str
-        Base address, such as `http://127.0.0.1:8000/v1`.
-    model : str
-        Name of the model as the server knows it.
-    chat : bool, optional
-        Chat completions instead of completions.
-    ignore_eos : bool, optional
-        Ask the server not to stop at the end token, so that lengths are those asked for.
-    stream_usage : bool, optional
-        Ask for `usage` in the stream.
-    verify : bool, optional
-        Check the server's certificate.
-    login : str, optional
-        User and password, `user:password`; taken out of the address if they stand there.
-
-    Raises
-    ------
-    SpecError
-        If the address is none; the message does not hold the password.
+    A malformed address raises `SpecError` without the password in its message.
     """
 
-    url: str
-    model: str
-    chat: bool = False
-    ignore_eos: bool = True
-    stream_usage: bool = True
-    verify: bool = True
+    url: str  # base address, such as `http://127.0.0.1:8000/v1`
+    model: str  # name on the server
+    chat: bool = False  # chat completions instead of completions
+    ignore_eos: bool = True  # ask the server not to stop at the end token: lengths are as requested
+    stream_usage: bool = True  # ask for `usage` in the stream
+    verify: bool = True  # check the server's certificate
     login: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
@@ -87,10 +65,10 @@ class Endpoint:
             parts = urlsplit(self.url.strip())
             login, _, place = parts.netloc.rpartition("@")
             bare = urlunsplit(parts._replace(netloc=place))
-            known = parts.scheme in ("http", "https") and bool(httpx.URL(bare).host) and parts.port != 0
+            valid = parts.scheme in ("http", "https") and bool(httpx.URL(bare).host) and parts.port != 0
         except (ValueError, TypeError, httpx.InvalidURL):
-            known, bare, login = False, "", ""
-        if not known:
+            valid, bare, login = False, "", ""
+        if not valid:
             shown = re.sub(r"[^/]*@", "***@", self.url) or "(missing)"
             raise SpecError("is not an address such as http://host:8000/v1", field="--url", value=shown)
         if parts.query or parts.fragment:
@@ -99,18 +77,18 @@ class Endpoint:
         object.__setattr__(self, "login", unquote(login) or self.login)
 
     def told(self) -> dict[str, Any]:
-        """Return what a record may hold of it: everything but the login."""
+        """Return all fields but the login, for records."""
         return {one.name: getattr(self, one.name) for one in fields(self) if one.name != "login"}
 
     @property
     def outside(self) -> Outside:
-        """What keeps the key and the login out of all that is kept of this server."""
+        """Return the redactor of this server's key and login."""
         user, _, password = self.login.partition(":")
         return Outside(filter(None, (api_key(), self.login, password or user)))
 
     @property
     def root(self) -> str:
-        """Address of the server without the version part, where engines put their own pages."""
+        """Return the address without version, where engines serve their own pages."""
         return self.url.rstrip("/").removesuffix("/v1")
 
     def body(self, prompt: Prompt, output_tokens: TokenCount) -> dict[str, Any]:
@@ -125,25 +103,18 @@ class Endpoint:
         return body | {"prompt": prompt}
 
 
-# Server-sent events of the OpenAI protocol: from bytes to tokens, whatever the server's habits.
-
 #: a line, or the lines of one event [B]
 _LONGEST = 4 * 2**20
-#: other lines of the protocol
+#: protocol lines without data
 _FIELDS = (b":", b"event:", b"id:", b"retry:")
-#: letters of an error that are looked at
+#: characters of an error that are read
 _MOST_SAID = 1 << 14
 
 
 class MalformedStream(ValueError):
     """Bytes that are not server-sent events of this protocol.
 
-    Parameters
-    ----------
-    message : str
-        What was expected.
-    got : bytes, optional
-        What came instead, as it came; whoever shows it blots out secrets first.
+    `got` holds the raw bytes: redact before printing.
     """
 
     def __init__(self, message: str, got: bytes = b"") -> None:
@@ -152,7 +123,7 @@ class MalformedStream(ValueError):
 
 
 class EventParser:
-    r"""Splits a byte stream into the data of events, however the bytes are cut.
+    r"""Split a byte stream into the data of events, wherever it is cut.
 
     Examples
     --------
@@ -164,14 +135,14 @@ class EventParser:
     __slots__ = ("_data", "_held", "_rest", "_waiting")
 
     def __init__(self) -> None:
-        # pieces of a line that has no end yet: joined once, not for each byte that comes
+        # parts of an unfinished line, joined once instead of with every byte
         self._rest: list[bytes] = []
         self._waiting = 0
         self._data: list[bytes] = []
         self._held = 0
 
     def feed(self, received: bytes) -> Iterator[bytes]:
-        """Take bytes and yield the data of every event that is now whole."""
+        """Yield the data of every event that the received bytes complete."""
         lines = received.split(b"\n")
         if len(lines) > 1:
             lines[0] = b"".join([*self._rest, lines[0]])
@@ -205,34 +176,22 @@ class EventParser:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What one event says.
+    """Content of one event."""
 
-    Parameters
-    ----------
-    has_token : bool
-        Whether it carries a real token; the role chunk and the usage chunk do not.
-    finished : bool
-        Whether it ends the answer.
-    prompt_tokens, completion_tokens, cached_tokens : int or None
-        From `usage`, wherever the server puts it, [token]
-    error : str
-        An error inside the stream; empty if none.
-    """
-
-    has_token: bool
-    finished: bool
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    cached_tokens: int | None = None
-    error: str = ""
+    has_token: bool  # False for the role chunk and the usage chunk
+    finished: bool  # last chunk of the answer
+    prompt_tokens: TokenCount | None = None  # counts are from `usage`
+    completion_tokens: TokenCount | None = None
+    cached_tokens: TokenCount | None = None
+    error: str = ""  # error inside the stream
 
 
 def read_chunk(data: bytes) -> Chunk:
-    """Read one event.
+    """Return the content of one event.
 
-    A completion has no role chunk, so an unfinished chunk with empty text is a token whose bytes are held back; a
-    chat chunk needs text, reasoning or a tool call. `usage` may come with the last choice, in a chunk of its own
-    with `choices: []`, or in every chunk.
+    A completion has no role chunk: an unfinished chunk with empty text is a token whose bytes are held back. A chat
+    chunk needs text, reasoning or a tool call. `usage` may come with the last choice, in a chunk of its own with
+    `choices: []`, or in every chunk.
 
     Examples
     --------
@@ -249,8 +208,8 @@ def read_chunk(data: bytes) -> Chunk:
         raise MalformedStream("expected an object", data)
     if value.get("error"):
         error = value["error"]
-        words = error.get("message", error) if isinstance(error, dict) else error
-        return Chunk(False, True, error=str(words)[:_MOST_SAID])
+        message = error.get("message", error) if isinstance(error, dict) else error
+        return Chunk(False, True, error=str(message)[:_MOST_SAID])
     choices = value.get("choices")
     if choices is None and "usage" not in value and "timings" not in value:
         raise MalformedStream("expected 'choices'", data)
@@ -280,121 +239,81 @@ def _usage(usage: dict[str, Any]) -> tuple[int | None, int | None, int | None]:
 
 
 def _count(value: Any) -> int | None:
-    """Return a count, or -1 for what cannot be one, so that a wrong usage is not mistaken for a missing one."""
+    """Return a count, or -1 if it is invalid, which differs from missing."""
     if value is None:
         return None
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else -1
 
 
-# One request as the client saw it: its times, its tokens, and how it ended.
-
-
 class Outcome(StrEnum):
-    """How a request ended; every one but `DONE` is a fault and is counted."""
+    """Result of a request, counted by name; see `is_fault`."""
 
     DONE = "done"
     REFUSED = "refused"  # no connection
-    LOST = "lost"  # the connection broke, or the stream ended before its answer did
-    LATE = "no first token"  # nothing within the time for a first token
-    STALLED = "stalled"  # a stream that stopped, or trickled without ever finishing a chunk
-    THROTTLED = "throttled"  # 429 or 503, also after waiting as the server asked
+    LOST = "lost"  # connection broken, or stream ended before the answer
+    LATE = "no first token"  # first-token limit exceeded
+    STALLED = "stalled"  # no complete chunk within the limit
+    THROTTLED = "throttled"  # 429 or 503, also after the requested wait
     REJECTED = "rejected"  # another 4xx
     FAILED = "failed"  # a 5xx, or an error inside the stream
-    MALFORMED = "malformed"  # not the protocol
-    TLS = "tls"  # no trust, or no TLS
-    UNFINISHED = "unfinished"  # still going on when the time of the step was over
-    UNFORESEEN = "unforeseen"  # an error of the client that nobody thought of; its detail names it
-    EMPTY = "empty"  # a whole answer without one token
-    CANCELLED = "cancelled"  # by the user or by the guard; not the server's fault
+    MALFORMED = "malformed"  # not this protocol
+    TLS = "tls"  # untrusted certificate, or no TLS
+    UNFINISHED = "unfinished"  # still running at the end of the step
+    UNFORESEEN = "unforeseen"  # unexpected client error, named in the detail
+    EMPTY = "empty"  # complete answer without a token
+    CANCELLED = "cancelled"  # stopped by the user or the guard
 
     @property
     def is_fault(self) -> bool:
-        """Whether the server or the way to it is to blame."""
+        """Return True if the server or its connection failed."""
         return self not in (Outcome.DONE, Outcome.CANCELLED)
 
 
 @dataclass(slots=True)
 class RequestRecord:
-    """One request. Times are in seconds; `start` counts from the begin of the run.
+    """Times, token counts and outcome of one request."""
 
-    Parameters
-    ----------
-    start : float
-        When the request was sent (the last time, if it was sent again), [s]
-    outcome : Outcome
-        How it ended.
-    ttft : float
-        From sending to the first token, [s]
-    e2e : float
-        From sending to the last token, [s]
-    input_tokens, output_tokens : int
-        As `usage` says, else as asked and as counted from chunks, [token]
-    chunks : int
-        Chunks that carried tokens, [-]
-    counted_by : str
-        `usage`, `chunks` where it is missing, or `chunks, usage is wrong`.
-    cached_tokens : int
-        Prompt tokens the server took from its cache, [token]
-    retries : int
-        Times it was sent again before its first byte came, [-]
-    throttled : int
-        Times the server said 429 or 503, [-]
-    late : float
-        How much later than planned it was sent; only for open loops, [s]
-    status : int
-        HTTP status; 0 if there was none, [-]
-    detail : str
-        What went wrong, in words.
-    doubt : str
-        Why its counts cannot be, in words.
-    gaps : list of float
-        Times between chunks; emptied once they are in the statistics, [s]
-    """
-
-    start: float
+    start: Seconds  # sent (the last time, if resent), from the start of the run
     outcome: Outcome = Outcome.CANCELLED
-    ttft: float = 0.0
-    e2e: float = 0.0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    chunks: int = 0
-    counted_by: str = "usage"
-    cached_tokens: int = 0
-    retries: int = 0
-    throttled: int = 0
-    late: float = 0.0
-    status: int = 0
-    detail: str = ""
-    doubt: str = ""
-    gaps: list[float] = field(default_factory=list)
+    ttft: Seconds = 0.0
+    e2e: Seconds = 0.0  # to the last token
+    input_tokens: TokenCount = 0  # from `usage`, else as requested
+    output_tokens: TokenCount = 0  # from `usage`, else counted chunks
+    chunks: int = 0  # with tokens
+    counted_by: str = "usage"  # `usage`, `chunks` or `chunks, usage is wrong`
+    cached_tokens: TokenCount = 0  # prompt tokens from the prefix cache
+    retries: int = 0  # resent before the first byte
+    throttled: int = 0  # answers 429 or 503
+    late: Seconds = 0.0  # sent later than scheduled (open loop)
+    status: int = 0  # HTTP status; 0 if none
+    detail: str = ""  # fault
+    doubt: str = ""  # why the token counts are impossible
+    gaps: list[Seconds] = field(default_factory=list)  # between chunks; emptied into the statistics
 
     @property
     def end(self) -> float:
-        """When its last token came, or when it was given up, [s]"""
+        """Return the time of the last token, or of the abort [s]"""
         return self.start + self.e2e
 
     @property
     def tpot(self) -> float | None:
-        """Time per output token after the first, (e2e - ttft) / (output_tokens - 1); None for a single token, [s]"""
+        """Return (e2e - ttft) / (output_tokens - 1); None for one token [s]"""
         return (self.e2e - self.ttft) / (self.output_tokens - 1) if self.output_tokens > 1 else None
 
 
-# How many tokens a request had: what the server says of it, held against what can be.
-
-#: tokens of a prompt beyond those sent that a template may add [token]
+#: tokens that a chat template may add to the prompt [token]
 _TEMPLATE = 64
-#: prompts too short to be held against what usage tells [token]
+#: prompts too short to check against usage [token]
 _SHORT = 32
 
 
 def count_tokens(record: RequestRecord, usage: Chunk | None, asked: TokenCount) -> None:
-    """Decide how many tokens there were.
+    """Set the token counts of a record from usage or chunks, and check them.
 
     Notes
     -----
-    A chunk holds one token or more, so fewer tokens than chunks is impossible. More chunks than tokens asked for are
-    impossible too, but for one that ends the answer, and so are prompts of far more or far fewer tokens than were
-    sent: then nobody knows what was measured, and ``doubt`` says why.
+    A chunk holds at least one token: fewer tokens than chunks is impossible. More chunks than requested tokens (but for
+    a final one), and prompts far longer or shorter than sent, are impossible too; ``doubt`` then gives the reason.
 
     Examples
     --------
@@ -414,8 +333,8 @@ def count_tokens(record: RequestRecord, usage: Chunk | None, asked: TokenCount) 
         record.doubt = f"{record.chunks} chunks with text for {asked} tokens"
     prompt, cached = (usage.prompt_tokens or 0, usage.cached_tokens or 0) if usage is not None else (0, 0)
     if prompt > most_prompt_tokens(record.input_tokens):
-        told = f"{prompt:,}" if prompt < 10**12 else "10¹² or more"
-        record.doubt = f"usage tells of {told} prompt tokens where {record.input_tokens:,} were sent"
+        count_text = f"{prompt:,}" if prompt < 10**12 else "10¹² or more"
+        record.doubt = f"usage tells of {count_text} prompt tokens where {record.input_tokens:,} were sent"
     elif 0 < prompt < least_prompt_tokens(record.input_tokens):
         record.doubt = f"usage tells of {prompt:,} prompt tokens where {record.input_tokens:,} were sent"
     elif prompt > 0:
@@ -427,9 +346,9 @@ def count_tokens(record: RequestRecord, usage: Chunk | None, asked: TokenCount) 
 
 
 def most_prompt_tokens(sent: TokenCount) -> Tokens:
-    """Return what a prompt can have in tokens at most, the server's template included.
+    """Return the upper bound of prompt tokens, chat template included.
 
-    `sent`: Tokens that were sent, as counted with the server's tokenizer; 0 where that is not known.
+    `sent` is counted with the server's tokenizer; 0 if unknown.
 
     Examples
     --------
@@ -440,10 +359,9 @@ def most_prompt_tokens(sent: TokenCount) -> Tokens:
 
 
 def least_prompt_tokens(sent: TokenCount) -> Tokens:
-    """Return what a prompt must have in tokens at least: prompts are words whose cost this server's own counts told.
+    """Return the lower bound of prompt tokens.
 
-    - `sent`: Tokens that were sent; 0 where that is not known.
-    - Returns: Bound; 0 for prompts so short that a begin token more or less is a large part of them.
+    Prompts are words whose cost comes from this server's own counts. 0 for prompts so short that a begin token matters.
 
     Examples
     --------
@@ -455,42 +373,26 @@ def least_prompt_tokens(sent: TokenCount) -> Tokens:
 
 _RESENT = 2
 _STREAMS_OF_A_POOL = 16
-#: what a page may hold [B], and how long it may take [s]
+#: limits of a page: size [B] and time [s]
 _LARGEST_PAGE, _PAGE_SECONDS = 8 * 2**20, 10.0
-#: what is read of a refusal [B]
+#: bytes read of a rejection [B]
 _REFUSAL = 4096
-#: how `httpx` says that a server closed a connection; whatever else it says of the protocol is no HTTP
+#: `httpx` messages of a closed connection; other protocol errors mean that the server does not speak HTTP
 _CLOSED = re.compile("disconnected|closed", re.IGNORECASE)
-#: chunks with text beyond those asked for, after which an answer counts as one without end [-]
+#: text chunks beyond the requested tokens after which an answer counts as endless [-]
 _MUCH_MORE = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long to wait for what.
+    """Time limits of a request."""
 
-    Parameters
-    ----------
-    connect : float, optional
-        For a connection, [s]
-    first_token : float, optional
-        For the first token, queueing included, [s]
-    stall : float, optional
-        Between two chunks, [s]
-    throttle : float, optional
-        The longest `Retry-After` that is waited for, all waits of one request together, [s]
-    throttled : int, optional
-        How often a request is sent again after 429 or 503, [-]
-    whole : float, optional
-        For a whole answer, however steadily it comes; in the ladder the limit of the step bounds it, [s]
-    """
-
-    connect: float = 10.0
-    first_token: float = 300.0
-    stall: float = 60.0
-    throttle: float = 30.0
-    throttled: int = 3
-    whole: float = float("inf")
+    connect: Seconds = 10.0
+    first_token: Seconds = 300.0  # queueing included
+    stall: Seconds = 60.0  # between two chunks
+    throttle: Seconds = 30.0  # sum of all `Retry-After` waits of a request
+    throttled: int = 3  # resends after 429 or 503
+    whole: Seconds = float("inf")  # complete answer; in a ladder the step limit applies
 
 
 class _Throttled(Exception):
@@ -499,16 +401,9 @@ class _Throttled(Exception):
 
 
 class Client:
-    """Sends streamed requests. Use it as an asynchronous context.
+    """Send streamed requests; an asynchronous context manager.
 
-    Parameters
-    ----------
-    endpoint : Endpoint
-        The server.
-    patience : Patience, optional
-        Time limits.
-    clock : callable, optional
-        Seconds from the begin of the run, [s]
+    `clock` returns the seconds since the start of the run.
     """
 
     def __init__(
@@ -522,13 +417,13 @@ class Client:
         elif key := api_key():
             headers["Authorization"] = f"Bearer {key}"
         context = _certificates(endpoint)
-        # requests are those of users who know nothing of each other; kept cookies would also grow without end
+        # requests are independent users; stored cookies would also grow without limit
         no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=()))
         self._new: Callable[[], httpx.AsyncClient] = lambda: httpx.AsyncClient(
             headers=headers,
             verify=context,
             cookies=no_cookies,
-            # the own watch below bounds reading; a stream may rightly be silent for longer than any fixed number
+            # `_receive` has its own watchdog: a stream may be silent for longer than a fixed read timeout
             timeout=httpx.Timeout(self.patience.first_token, connect=self.patience.connect, pool=None),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=4.0),
             follow_redirects=False,
@@ -537,10 +432,10 @@ class Client:
         try:
             self.http = self._new()
         except (ValueError, ImportError, httpx.InvalidURL):
-            # their words may hold the proxy's password
-            words = "cannot be used: a proxy is http://host:port, and SOCKS is not spoken"
-            raise SpecError(words, field="HTTP_PROXY, HTTPS_PROXY, ALL_PROXY or NO_PROXY") from None
-        # the pool of a client looks at all its connections for each request, so many streams share several pools
+            # the error text may hold the proxy's password
+            message = "cannot be used: a proxy is http://host:port, and SOCKS is not spoken"
+            raise SpecError(message, field="HTTP_PROXY, HTTPS_PROXY, ALL_PROXY or NO_PROXY") from None
+        # httpx scans all connections of a pool for each request: many streams share several pools
         self._pools, self._in_use = [self.http], [0]
         kind = "chat/completions" if endpoint.chat else "completions"
         self._address = f"{endpoint.url.rstrip('/')}/{kind}"
@@ -553,9 +448,9 @@ class Client:
             await pool.aclose()
 
     async def page(self, address: str, *, body: Any = None, seconds: Seconds = _PAGE_SECONDS) -> tuple[int, bytes]:
-        """Ask for a page, bounded in time and size.
+        """Return status and body of a page; bounded in time and size.
 
-        `body`: JSON to send with it; without it the page is only asked for.
+        With `body` the JSON is posted.
         """
         content = None if body is None else json.dumps(body).encode()
         headers = {} if body is None else {"Content-Type": "application/json"}
@@ -581,10 +476,11 @@ class Client:
         prompt_tokens: TokenCount = 0,
         on_chunk: Callable[[float], None] = lambda now: None,
     ) -> RequestRecord:
-        """Send one request and read its stream. Every way it can end is an outcome, none is an exception.
+        """Send one request, read its stream and return the record.
 
-        - `prompt_tokens`: Length of the prompt, for servers that do not tell.
-        - `on_chunk`: Called with the time of each chunk that carries tokens, [s].
+        Every failure is an outcome, not an exception. `prompt_tokens` is used if the server reports none. `on_chunk`
+        gets the
+        time of each chunk with tokens [s].
         """
         record = RequestRecord(self.clock(), input_tokens=prompt_tokens)
         content = json.dumps(self.endpoint.body(prompt, output_tokens)).encode()
@@ -605,18 +501,18 @@ class Client:
                 record.outcome = self._why(error, record)
                 record.detail = self._said(error)
                 if record.outcome is Outcome.LOST and not record.status and record.retries < _RESENT:
-                    # a kept-alive connection that the server had closed: nothing was received, so send again
+                    # the server had closed a kept-alive connection; nothing was received
                     record.retries += 1
                     continue
             except Exception as error:
-                # whatever else a server can make of this client is a fault with a name, never the end of the ladder
+                # any other failure is a named fault and does not end the ladder
                 record.outcome, record.detail = Outcome.UNFORESEEN, self._said(error)
             if record.outcome is not Outcome.DONE:
                 record.e2e = max(self.clock() - record.start, record.e2e)
             return record
 
     def _said(self, error: BaseException) -> str:
-        """An error in words; what a server sent stands at its end, blotted before it is cut."""
+        """Return the error text, server output last and redacted before cutting."""
         got = (
             f", got {self.outside.clean(error.got.decode(errors='replace'), 80)!r}"
             if isinstance(error, MalformedStream) and error.got
@@ -643,16 +539,16 @@ class Client:
     @asynccontextmanager
     async def _open(self, content: bytes) -> AsyncIterator[httpx.Response]:
         headers = {"Content-Type": "application/json"}
-        place = next((n for n, used in enumerate(self._in_use) if used < _STREAMS_OF_A_POOL), len(self._pools))
-        if place == len(self._pools):
+        pool = next((n for n, used in enumerate(self._in_use) if used < _STREAMS_OF_A_POOL), len(self._pools))
+        if pool == len(self._pools):
             self._pools.append(self._new())
             self._in_use.append(0)
-        self._in_use[place] += 1
+        self._in_use[pool] += 1
         try:
-            async with self._pools[place].stream("POST", self._address, content=content, headers=headers) as response:
+            async with self._pools[pool].stream("POST", self._address, content=content, headers=headers) as response:
                 yield response
         finally:
-            self._in_use[place] -= 1
+            self._in_use[pool] -= 1
 
     async def _stream(
         self, record: RequestRecord, content: bytes, asked: int, on_chunk: Callable[[float], None]
@@ -683,7 +579,7 @@ class Client:
                     record.outcome, record.detail = Outcome.FAILED, self.outside.clean(chunk.error)
                     return
                 if chunk.has_token:
-                    # a limit between chunks, not between bytes: a trickle of bytes must not keep a stream alive
+                    # limit between chunks, not bytes: a trickle of bytes must not keep a stream alive
                     watch.reschedule(loop.time() + self.patience.stall)
                     record.chunks += 1
                     if record.chunks > 4 * asked + _MUCH_MORE:
@@ -700,7 +596,7 @@ class Client:
             record.e2e = last - record.start
         count_tokens(record, usage, asked)
         if not record.chunks:
-            # an answer whose text is empty throughout: tokens may have been made, but no first one was seen
+            # an answer with empty text throughout: tokens may exist, but no first token was seen
             record.outcome, record.detail = Outcome.EMPTY, "the answer carried no token"
         elif not finished:
             record.outcome, record.detail = Outcome.LOST, "the stream ended before the answer did"
@@ -708,13 +604,13 @@ class Client:
             record.outcome = Outcome.DONE
 
     async def _chunks(self, response: httpx.Response, parser: EventParser) -> AsyncIterator[tuple[Chunk | None, float]]:
-        """Yield each chunk with its time; None for `[DONE]`, after which the rest of the response is read."""
+        """Yield each chunk with its time; None for `[DONE]`."""
         done = False
         async for received in response.aiter_raw():
             now = self.clock()
             for data in () if done else parser.feed(received):
                 if data.strip() == b"[DONE]":
-                    # go on reading to the end of the response, so that the connection can be used again
+                    # read the response to its end so that the connection can be reused
                     done = True
                     break
                 yield read_chunk(data), now
@@ -728,20 +624,20 @@ class Client:
                 yield read_chunk(data), self.clock()
 
     async def _refused(self, response: httpx.Response, record: RequestRecord) -> None:
-        said = b""
+        body = b""
         async for received in response.aiter_raw():
-            said += received
-            if len(said) > _REFUSAL:
+            body += received
+            if len(body) > _REFUSAL:
                 break
         if response.status_code in (429, 503):
             raise _Throttled(response.status_code, _retry_after(response.headers.get("retry-after")))
         rejected = 300 <= response.status_code < 500
         record.outcome = Outcome.REJECTED if rejected else Outcome.FAILED
-        record.detail = self.outside.clean(f"HTTP {response.status_code} {said[:_REFUSAL].decode(errors='replace')}")
+        record.detail = self.outside.clean(f"HTTP {response.status_code} {body[:_REFUSAL].decode(errors='replace')}")
 
 
 def _retry_after(header: str | None) -> float:
-    """Return the seconds of a `Retry-After`, which may be a number or a date; a second if it says neither."""
+    """Return the seconds of a `Retry-After` number or date; 1 if unreadable."""
     if header is None:
         return 1.0
     try:
@@ -760,7 +656,7 @@ def _certificates(endpoint: Endpoint) -> ssl.SSLContext:
     try:
         return httpx.create_ssl_context(verify=endpoint.verify)
     except (OSError, ValueError) as error:
-        # the file that the surroundings name is not there, or holds no certificates
+        # the certificate file of the environment is missing or holds no certificates
         why = getattr(error, "strerror", None) or "it holds no certificates"
         file = printable(os.environ.get("SSL_CERT_FILE", ""))
         raise SpecError(f"cannot be used: {why}", field="SSL_CERT_FILE", value=file) from None

@@ -1,4 +1,4 @@
-"""The guard of a load ladder: it stops before harm is done, and says why."""
+"""Guard of a load ladder: stop an overload before it does harm, with the reason, and watch the GPUs through NVML."""
 
 from __future__ import annotations
 
@@ -7,56 +7,28 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from glmplan.measure.client import Outcome, RequestRecord
-from glmplan.units import TokensPerSecond
+from glmplan.units import BytesPerSecond, Ratio, Seconds, TokensPerSecond, Watts
 
 __all__ = ["CardSample", "CardWatch", "Guard", "Limits", "throttle_words"]
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When to stop.
+    """Stop conditions."""
 
-    Parameters
-    ----------
-    error_rate : float, optional
-        Faults among the last requests, [-]
-    window : int, optional
-        How many last requests count, [-]
-    timeouts : int, optional
-        Requests in a row without a token or stalled, [-]
-    gone : int, optional
-        Refused or lost requests in a row after which the server counts as gone, [-]
-    ttft : float, optional
-        Bound on the median TTFT of the last requests, [s]
-    falling : float, optional
-        A step below this share of the best throughput so far ends the ladder, [-]
-    temperature : float, optional
-        Accelerator temperature, [°C]
-    """
-
-    error_rate: float = 0.2
+    error_rate: Ratio = 0.2  # faults among the last `window` requests
     window: int = 50
-    timeouts: int = 3
-    gone: int = 5
-    ttft: float = 60.0
-    falling: float = 0.7
-    temperature: float = 92.0
+    timeouts: int = 3  # consecutive requests without a token or stalled
+    gone: int = 5  # consecutive refused or lost requests
+    ttft: Seconds = 60.0  # median of the last requests
+    falling: Ratio = 0.7  # throughput of a step over the best so far
+    temperature: float = 92.0  # of an accelerator [°C]
 
 
 class Guard:
-    """Watches requests as they end.
+    """Watch completed requests against limits.
 
-    Parameters
-    ----------
-    limits : Limits, optional
-        When to stop.
-
-    Attributes
-    ----------
-    reason : str
-        Why it stopped; empty as long as all is well.
-    by_fault : bool
-        Whether it stopped for faults, and not because the load had become too much.
+    `reason` is empty until a limit is exceeded; `by_fault` tells a fault from an overload.
     """
 
     def __init__(self, limits: Limits | None = None) -> None:
@@ -69,12 +41,12 @@ class Guard:
         self._best = 0.0
 
     def next_step(self) -> None:
-        """Forget the requests of the step before: its queue says nothing of the next."""
+        """Forget the last step's requests: its queue does not affect the next."""
         self._last.clear()
         self._ttfts.clear()
 
     def request(self, record: RequestRecord) -> bool:
-        """Take a request that ended."""
+        """Add a completed request; return False to stop."""
         if record.outcome is Outcome.CANCELLED:
             return not self.reason
         self._last.append(record.outcome)
@@ -95,10 +67,7 @@ class Guard:
         return not self.reason
 
     def step(self, throughput: TokensPerSecond) -> bool:
-        """Take the throughput of a finished step.
-
-        Returns: Whether to go on to a higher step.
-        """
+        """Add the throughput of a step; return False to end the ladder."""
         if throughput < self.limits.falling * self._best:
             self._stop(
                 f"throughput falls: {throughput:.0f} tok/s after {self._best:.0f} tok/s at fewer users", fault=False
@@ -107,10 +76,7 @@ class Guard:
         return not self.reason
 
     def temperature(self, degrees: float) -> bool:
-        """Take the temperature of the hottest accelerator.
-
-        `degrees`: Temperature, [°C].
-        """
+        """Add the highest temperature [°C]; return False to stop."""
         if degrees > self.limits.temperature:
             self._stop(f"an accelerator is at {degrees:.0f} °C")
         return not self.reason
@@ -123,9 +89,7 @@ class Guard:
             self.reason, self.by_fault = reason, fault
 
 
-# The accelerators of this host while it is under load: temperature, power, throttling, Xid, PCIe; through NVML.
-
-#: Bits of nvmlDeviceGetCurrentClocksThrottleReasons (nvml.h); those that slow a loaded card.
+#: bits of nvmlDeviceGetCurrentClocksThrottleReasons (nvml.h) that slow down a loaded GPU
 _REASONS = {
     0x4: "power cap",
     0x8: "hardware slowdown",
@@ -136,7 +100,7 @@ _REASONS = {
 
 
 def throttle_words(bits: int) -> list[str]:
-    """Name the reasons for which a card clocks down.
+    """Return the reasons for lowered clocks.
 
     Examples
     --------
@@ -148,36 +112,16 @@ def throttle_words(bits: int) -> list[str]:
 
 @dataclass(slots=True)
 class CardSample:
-    """The cards of the host at one moment.
+    """State of the host's GPUs at one time."""
 
-    Parameters
-    ----------
-    temperature : float
-        The hottest, [°C]
-    power : float
-        Of all cards, [W]
-    throttled : list of str
-        Reasons on any card.
-    pcie : float
-        Traffic of the busiest card in both directions, [B/s]
-    """
-
-    temperature: float = 0.0
-    power: float = 0.0
-    throttled: list[str] = field(default_factory=list)
-    pcie: float = 0.0
+    temperature: float = 0.0  # highest [°C]
+    power: Watts = 0.0  # sum
+    throttled: list[str] = field(default_factory=list)  # reasons on any GPU
+    pcie: BytesPerSecond = 0.0  # both directions of the busiest GPU
 
 
 class CardWatch:
-    """Watches the cards of this host; does nothing where there is no NVML.
-
-    Attributes
-    ----------
-    names : list of str
-        The cards; empty if there are none.
-    xids : list of int
-        Xid errors seen so far.
-    """
+    """Watch this host's GPUs; inactive without NVML."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -197,11 +141,11 @@ class CardWatch:
             self._events = pynvml.nvmlEventSetCreate()
             for card in self._cards:
                 pynvml.nvmlDeviceRegisterEvents(card, pynvml.nvmlEventTypeXidCriticalError, self._events)
-        except Exception:  # no package, no driver, no card, or no right to register: any of them means no watch
+        except Exception:  # no package, driver, GPU or permission: no watch
             self._events = None
 
     def sample(self) -> CardSample | None:
-        """Look at the cards once."""
+        """Return the state of the GPUs; None without any."""
         if not self._cards:
             return None
         nvml, now = self._nvml, CardSample()
@@ -218,7 +162,7 @@ class CardWatch:
             try:
                 while True:
                     self.xids.append(int(nvml.nvmlEventSetWait_v2(self._events, 0).eventData))
-            except Exception:  # a timeout says that there is no event
+            except Exception:  # a timeout means that there is no event
                 pass
         self.samples += 1
         self.hottest = max(self.hottest, now.temperature)
@@ -229,10 +173,10 @@ class CardWatch:
         return now
 
     def summary(self) -> dict[str, Any]:
-        """Return what was seen since the last summary, and begin anew; empty without cards."""
+        """Return the values since the last summary; empty without GPUs."""
         if not self.samples:
             return {}
-        found = {
+        values = {
             "temperature_c": self.hottest,
             "power_w": self.power_sum / self.samples,
             "pcie_bytes_per_s": self.busiest_pcie,
@@ -240,13 +184,13 @@ class CardWatch:
             "xids": list(self.xids),
         }
         self.samples, self.hottest, self.power_sum, self.busiest_pcie, self.throttled = 0, 0.0, 0.0, 0.0, {}
-        return found
+        return values
 
     @staticmethod
     def _ask(function: Any, *arguments: Any) -> float:
         try:
             return float(function(*arguments))
-        except Exception:  # parts leave out single readings ("not supported")
+        except Exception:  # some GPUs lack single readings ("not supported")
             return 0.0
 
 

@@ -1,4 +1,4 @@
-"""The journal of a run: one JSON line for each thing that happened, so that a crash loses nothing."""
+"""Journal of a run: one JSON line per event, so that a crash loses nothing."""
 
 from __future__ import annotations
 
@@ -14,33 +14,16 @@ from glmplan.measure.redaction import Outside
 
 __all__ = ["Journal"]
 
-#: a line of a request has some 200 B, so this holds ten million [B]
+#: ten million requests of about 200 B [B]
 _LARGEST = 1 << 31
 
 
 class Journal:
-    """Appends lines to a file; a line is whole or absent.
+    """Append lines to a file; each line is complete or absent.
 
-    When the disk is full the lines stay in memory, the fault is counted, and writing is tried again.
-
-    Parameters
-    ----------
-    path : path or None
-        The file; None keeps nothing.
-    outside : Outside, optional
-        Keeps secrets, control characters and numbers that are none out of every line.
-
-    Raises
-    ------
-    SpecError
-        If the file cannot be written, or another run is writing it.
-
-    Attributes
-    ----------
-    faults : int
-        Failed attempts to write, [-]
-    last_fault : str
-        Why the last one failed.
+    On a full disk, lines stay in memory, the fault is counted (`faults`, `last_fault`) and writing is retried. Without
+    a path nothing is kept; `outside` redacts every line. An unwritable file, or one in use by another run, raises
+    `SpecError`.
 
     Examples
     --------
@@ -69,7 +52,7 @@ class Journal:
 
     @property
     def unwritten(self) -> int:
-        """Lines that are only in memory, [-]"""
+        """Return the number of lines only in memory."""
         return len(self._unwritten)
 
     def write(self, kind: str, **values: Any) -> None:
@@ -80,13 +63,13 @@ class Journal:
             self._try()
 
     def sync(self) -> None:
-        """Write what is still in memory and wait for the disk."""
+        """Write the lines in memory and flush to disk."""
         self._try()
         if self._handle is not None and not self._unwritten:
             try:
                 os.fsync(self._handle)
             except OSError as error:
-                # a pipe or /dev/full cannot be synced; a full disk reports here what it owed
+                # pipes and /dev/full cannot be synced; a full disk reports delayed errors here
                 self._note(error)
 
     def close(self) -> None:
@@ -98,9 +81,9 @@ class Journal:
 
     @staticmethod
     def read(path: Path) -> list[dict[str, Any]]:
-        """Read a journal; a last line that a crash tore is left out."""
+        """Return the lines of a journal without an incomplete last one."""
         lines = read_bytes(path, most=_LARGEST).split(b"\n")
-        found: list[dict[str, Any]] = []
+        lines_read: list[dict[str, Any]] = []
         torn = 0
         for number, line in enumerate(lines, 1):
             if not line.strip():
@@ -110,12 +93,12 @@ class Journal:
             except SpecError:
                 value = None
             if isinstance(value, dict) and "kind" in value:
-                found.append(value)
+                lines_read.append(value)
             elif value is None and torn == 0:
                 torn = number
             else:
                 raise SpecError(f"line {number}: expected a line of a journal", file=path)
-        return found
+        return lines_read
 
     def _try(self) -> None:
         while self._unwritten and self._handle is not None:
@@ -126,7 +109,7 @@ class Journal:
                 self._note(error)
                 return
             if done < len(line):
-                # half a line went onto a nearly full disk: take it back and keep the whole one
+                # half a line reached a nearly full disk: remove it and keep the whole line
                 try:
                     os.ftruncate(self._handle, os.fstat(self._handle).st_size - done)
                 except OSError as error:
@@ -143,7 +126,7 @@ class Journal:
         self.last_fault = error.strerror or str(error)
 
     def _end_torn_line(self, path: Path) -> None:
-        """Give a line torn by a crash an end, so that what follows stands on lines of its own."""
+        """End a line torn by a crash, so that later lines are complete."""
         if path.is_file() and path.stat().st_size and self._handle is not None:
             with open_file(path) as (stream, size):
                 stream.seek(size - 1)
@@ -151,15 +134,17 @@ class Journal:
                     os.write(self._handle, b"\n")
 
     def _lock(self, path: Path) -> None:
-        """Keep other runs out for as long as this one has the file open; a run that was killed leaves no lock."""
+        """Lock the file against other runs while it is open.
+
+        A killed run leaves no lock.
+        """
         try:
             import fcntl
-        except ImportError:  # a system without such locks
+        except ImportError:  # a system without file locks
             return
         assert self._handle is not None
         if not stat.S_ISREG(os.fstat(self._handle).st_mode):
-            # devices (/dev/null, /dev/full) and pipes keep no lines that two runs could mix up, and a lock on one of
-            # them would keep out runs that have nothing to do with this one
+            # devices (/dev/null, /dev/full) and pipes hold no lines to mix up, and a lock would block unrelated runs
             return
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -170,4 +155,4 @@ class Journal:
                 "is being written by another run: wait for it, or choose another folder", file=path
             ) from None
         except OSError as error:
-            self._note(error)  # a file system without locks: the run goes on, and says so
+            self._note(error)  # a file system without locks: continue and note it

@@ -1,4 +1,4 @@
-"""The ladder: load steps one after another on one server, with a guard, a journal and a record at the end."""
+"""Ladder: load steps in sequence on one server, with guard, journal, record and SLO verdict."""
 
 from __future__ import annotations
 
@@ -22,168 +22,100 @@ from glmplan.measure.overhead import Overhead, measure_overhead
 from glmplan.measure.prompts import PromptMaker, prepare_prompts
 from glmplan.measure.server_facts import ServerFacts, changed, read_gauges, read_server
 from glmplan.simulation.traffic.slo import Target, parse_slo
+from glmplan.units import Milliseconds, Seconds
 
 __all__ = [
     "LadderPlan",
     "LadderRecord",
-    "Promised",
+    "SloVerdict",
     "StepResult",
     "climb",
     "named_endpoint",
-    "promised",
-    "promised_targets",
     "record_csv",
     "record_json",
     "record_rows",
+    "slo_targets",
+    "slo_verdicts",
     "suited_endpoint",
 ]
 
 
-#: time to get to know a server besides its first answers [s]
+#: time limit for probing a server, besides its first answers [s]
 _MEETING = 900.0
-#: answers whose counts cannot be, above which a step says nothing [-]
+#: share of impossible token counts above which a step is unusable [-]
 _DOUBTFUL = 0.01
-#: tokens drafted for one step, beyond which a counter is wrong; published drafts and trees have some tens [token]
+#: draft tokens per step above which a counter is wrong; published drafts and trees have tens [token]
 _DRAFTED = 256
-#: mean time per output token below which a stream was held back and came whole: 50,000 tokens a second for one user
-#: are far beyond any engine [ms]
+#: mean TPOT below which a stream was buffered: 50,000 tokens/s for one user exceed any engine [ms]
 _AT_ONCE = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class LadderPlan:
-    """What is offered to the server.
-
-    Parameters
-    ----------
-    lengths : Lengths
-        How long prompts and answers are.
-    users : tuple of int, optional
-        Steps of a closed loop: requests kept in flight, [-]
-    schedules : tuple, optional
-        Steps of an open loop: the rate [1/s] and its arrivals.
-    seconds : float, optional
-        Counted time of each closed step once it is steady, [s]
-    requests : int, optional
-        Instead of seconds: requests of each closed step, all users starting together, [-]
-    longest : float, optional
-        Limit of one step, [s]
-    seed : int, optional
-        Seed of lengths and prompts, [-]
-    """
+    """Load steps of a ladder."""
 
     lengths: Lengths
-    users: tuple[int, ...] = ()
-    schedules: tuple[tuple[float, tuple[Arrival, ...]], ...] = ()
-    seconds: float = 20.0
-    requests: int | None = None
-    longest: float = 300.0
+    users: tuple[int, ...] = ()  # closed loop: concurrency of each step
+    schedules: tuple[tuple[float, tuple[Arrival, ...]], ...] = ()  # open loop: rate [1/s] and arrivals of each step
+    seconds: Seconds = 20.0  # counted time of a steady closed step
+    requests: int | None = None  # instead of seconds: requests of a closed step, users starting together
+    longest: Seconds = 300.0  # limit of one step
     seed: int = 0
 
     def settings(self) -> dict[str, Any]:
-        """Return what must be the same for a run to be resumed."""
-        kept = dataclasses.asdict(self)
-        kept["schedules"] = [[rate, len(arrivals)] for rate, arrivals in self.schedules]
-        kept["users"] = list(self.users)
-        return kept
+        """Return the settings that a resumed run must share."""
+        settings = dataclasses.asdict(self)
+        settings["schedules"] = [[rate, len(arrivals)] for rate, arrivals in self.schedules]
+        settings["users"] = list(self.users)
+        return settings
 
 
 @dataclass(slots=True)
 class StepResult:
-    """One step of the ladder.
+    """Results of one load step."""
 
-    Parameters
-    ----------
-    level : float
-        Users [-] or rate [1/s]
-    figures : dict
-        Columns of the measurement tables.
-    outcomes : dict
-        How all requests of the step ended, [-]
-    errors : dict
-        Standard errors of the figures, in their units [-]
-    steady : bool
-        Whether it reached a steady state.
-    transient, wall : float
-        Time before counting and counted time, [s]
-    complete : bool
-        False where it was cut short.
-    server : dict
-        Counters of the server over the step.
-    cards : dict
-        Accelerators of this host over the step.
-    notes : list of str
-        What to know about it.
-    unusable : str
-        Why its figures mean nothing; empty where they do.
-    quantiles : dict
-        Percentiles that a promise may bound, as `ttft_p95_ms`, [ms]
-    """
-
-    level: float
-    figures: dict[str, float] = field(default_factory=dict)
-    outcomes: dict[str, int] = field(default_factory=dict)
-    errors: dict[str, float] = field(default_factory=dict)
+    level: float  # users [-] or rate [1/s]
+    figures: dict[str, float] = field(default_factory=dict)  # metrics by measurement-table column
+    outcomes: dict[str, int] = field(default_factory=dict)  # outcome → requests
+    errors: dict[str, float] = field(default_factory=dict)  # standard errors of the metrics
     steady: bool = True
-    transient: float = 0.0
-    wall: float = 0.0
-    complete: bool = True
-    server: dict[str, float] = field(default_factory=dict)
-    cards: dict[str, Any] = field(default_factory=dict)
+    transient: Seconds = 0.0  # uncounted start
+    wall: Seconds = 0.0  # counted
+    complete: bool = True  # False if cut short
+    server: dict[str, float] = field(default_factory=dict)  # server counters
+    cards: dict[str, Any] = field(default_factory=dict)  # accelerators of this host
     notes: list[str] = field(default_factory=list)
-    unusable: str = ""
-    quantiles: dict[str, float] = field(default_factory=dict)
+    unusable: str = ""  # reason why its metrics are invalid
+    quantiles: dict[str, float] = field(
+        default_factory=dict
+    )  # percentiles that an SLO may limit, as `ttft_p95_ms` [ms]
 
     @property
     def faults(self) -> int:
-        """Requests that ended in a fault, [-]"""
+        """Return the number of failed requests."""
         return sum(count for name, count in self.outcomes.items() if Outcome(name).is_fault)
 
 
 @dataclass(slots=True)
 class LadderRecord:
-    """Everything a ladder found.
-
-    Parameters
-    ----------
-    endpoint : Endpoint
-        The server as it was spoken to.
-    plan : LadderPlan
-        What was offered.
-    facts : ServerFacts
-        What the server told of itself.
-    steps : list of StepResult
-        The steps, the lowest first.
-    overhead : Overhead or None
-        What the client adds.
-    prompts : str
-        How prompt lengths are known.
-    stopped : str
-        Why it ended early; empty if it did not.
-    journal_faults : int
-        Failed attempts to write the journal, [-]
-    started : str
-        Date and time.
-    faulty : bool
-        Whether faults of the server ended it, or no step measured anything.
-    """
+    """Results of a ladder; steps in ascending order."""
 
     endpoint: Endpoint
     plan: LadderPlan
     facts: ServerFacts = field(default_factory=ServerFacts)
     steps: list[StepResult] = field(default_factory=list)
     overhead: Overhead | None = None
-    prompts: str = ""
-    stopped: str = ""
-    journal_faults: int = 0
-    started: str = ""
-    faulty: bool = False
+    prompts: str = ""  # how prompt lengths are known
+    stopped: str = ""  # reason of an early end
+    journal_faults: int = 0  # failed writes
+    started: str = ""  # date and time
+    faulty: bool = False  # ended by server faults, or no step measured anything
 
 
 def named_endpoint(endpoint: Endpoint, facts: ServerFacts) -> Endpoint:
-    """Return the endpoint with a model's name that the server knows.
+    """Return the endpoint with a model name that the server has.
 
-    `endpoint`: The server; an empty model name asks for the only one there is.
+    An empty name takes the server's only model.
     """
     if not facts.models or endpoint.model in facts.models:
         return endpoint
@@ -193,9 +125,9 @@ def named_endpoint(endpoint: Endpoint, facts: ServerFacts) -> Endpoint:
 
 
 async def suited_endpoint(client: Client) -> Endpoint:
-    """Find out which of the optional fields a server takes, by asking for two tokens.
+    """Return the endpoint without optional fields that the server rejects.
 
-    Returns: The endpoint without the fields that it rejects.
+    Found by requests for two tokens.
     """
     endpoint = client.endpoint
     record = None
@@ -222,12 +154,11 @@ async def climb(
     earlier: Sequence[dict[str, Any]] = (),
     look: Callable[[float, Running], None] = lambda level, running: None,
 ) -> LadderRecord:
-    """Run a ladder against a server.
+    """Run a ladder against a server and return the record.
 
-    - `stop`: Set it to end early; what was measured is returned.
-    - `earlier`: Lines of the journal of a run to go on with.
-    - `look`: Called with the level and its running figures.
-    - Returns: The record; `stopped` says why it ended early.
+    Set `stop` to end early with the results so far; `earlier` are journal lines of a run to resume; `look` gets the
+    level
+    and its live values.
     """
     guard, cards = Guard(limits), CardWatch()
     record = LadderRecord(endpoint, plan, started=time.strftime("%Y-%m-%d %H:%M:%S"))
@@ -270,7 +201,7 @@ async def climb(
 
 
 def _ended(record: LadderRecord, guard: Guard, stop: asyncio.Event, journal: Journal) -> LadderRecord:
-    """Close a record, however it ended."""
+    """Close a record after any kind of end."""
     record.stopped = guard.reason or ("ended by the user" if stop.is_set() else "")
     measured = any(step.figures.get("num_requests") and not step.unusable for step in record.steps)
     record.faulty = guard.by_fault or (not measured and not stop.is_set())
@@ -282,7 +213,7 @@ def _ended(record: LadderRecord, guard: Guard, stop: asyncio.Event, journal: Jou
 
 
 async def _unless(stop: asyncio.Event, meeting: Coroutine[Any, Any, PromptMaker], client: Client) -> PromptMaker | None:
-    """Get to know a server within bounds; None where the user ends it before."""
+    """Return the prompt maker, or None if `stop` is set while probing."""
     patience = client.patience
     limit = _MEETING + 4 * (patience.first_token + patience.stall)
     task, ending = asyncio.create_task(meeting), asyncio.create_task(stop.wait())
@@ -302,11 +233,11 @@ async def _unless(stop: asyncio.Event, meeting: Coroutine[Any, Any, PromptMaker]
 async def _meet(
     client: Client, record: LadderRecord, journal: Journal, tokenizer: str | None, begin: dict[str, Any] | None
 ) -> PromptMaker:
-    """Learn what the server is and takes, and what the client adds; the maker of its prompts."""
+    """Probe server and client overhead; return the prompt maker."""
     plan = record.plan
     record.facts = await read_server(client)
     client.endpoint = endpoint = named_endpoint(record.endpoint, record.facts)
-    # a first answer that never ends must not keep us; in the ladder the limit of a step does that
+    # a first answer without end must not block; in the ladder the step limit applies
     calm, client.patience = client.patience, _first_answers(client.patience)
     record.endpoint = await suited_endpoint(client)
     if not record.endpoint.ignore_eos:
@@ -314,8 +245,8 @@ async def _meet(
     maker = await prepare_prompts(client, tokenizer=tokenizer)
     client.patience = calm
     record.prompts = maker.method
-    most = max([*plan.users, 1]) if plan.users else 32
-    overhead = await measure_overhead(min(most, 512), chat=endpoint.chat, together=plan.requests is not None)
+    max_users = max([*plan.users, 1]) if plan.users else 32
+    overhead = await measure_overhead(min(max_users, 512), chat=endpoint.chat, together=plan.requests is not None)
     record.overhead = overhead
     if begin is not None:
         journal.write("begin", settings=begin, started=record.started)
@@ -358,8 +289,8 @@ def _result(level: float, measured: Measured, plan: LadderPlan) -> StepResult:
     figures["num_requests"] = tally.done
     figures["output_tokens_per_s"] = measured.output_rate
     figures["total_tokens_per_s"] = measured.output_rate + measured.input_rate
-    asked = plan.lengths.output_tokens * plan.lengths.shortest
-    if figures["output_tokens"] < 0.98 * asked:
+    requested = plan.lengths.output_tokens * plan.lengths.shortest
+    if figures["output_tokens"] < 0.98 * requested:
         step.notes.append("answers are shorter than asked: the server stops at the end token")
     for how, count in tally.counted_by.items():
         if how != "usage":
@@ -381,16 +312,16 @@ def _result(level: float, measured: Measured, plan: LadderPlan) -> StepResult:
         reason = f"{tally.doubtful} of {tally.done} answers cannot be: {tally.doubt}"
         step.notes.append(reason)
         if tally.doubtful > _DOUBTFUL * tally.done:
-            # counts that cannot be say nothing of times per token either: what was measured stays in the journal
+            # impossible counts make times per token invalid, too; the journal keeps the raw values
             step.unusable = reason
-            kept = ("concurrency", "concurrency_effective", "request_rate_per_s", "wall_s", "num_requests")
-            step.figures = {name: value for name, value in figures.items() if name in kept}
+            load_columns = ("concurrency", "concurrency_effective", "request_rate_per_s", "wall_s", "num_requests")
+            step.figures = {name: value for name, value in figures.items() if name in load_columns}
             step.errors, step.quantiles = {}, {}
     return step
 
 
 def _tell_of_whole_answers(step: StepResult) -> None:
-    """Leave out the times of tokens where answers came whole: a proxy that gathers a stream would make them 0."""
+    """Drop token times of buffered answers: a collecting proxy makes them 0."""
     if step.figures.get("tpot_mean_ms", _AT_ONCE) < _AT_ONCE:
         step.notes.append("answers came whole, so something on the way gathers the stream: times of tokens are unknown")
         for held in (step.figures, step.errors, step.quantiles):
@@ -399,11 +330,11 @@ def _tell_of_whole_answers(step: StepResult) -> None:
 
 
 def _tell_from_counters(step: StepResult) -> None:
-    """Put into a step what the server's counters say of speculation and of the prefix cache, as far as it can be."""
+    """Add plausible server counters of speculation and prefix cache to a step."""
     gained = step.server
     drafts, accepted, length = gained.get("drafts", 0.0), gained.get("accepted_tokens", 0.0), None
     if drafts > 0:
-        # each draft yields its accepted tokens and one more, which the model itself makes
+        # each draft yields its accepted tokens and one token of the model
         length = 1.0 + accepted / drafts
     elif gained.get("acceptance_length", 0) > 1:
         length = gained["acceptance_length"]
@@ -412,8 +343,8 @@ def _tell_from_counters(step: StepResult) -> None:
     elif length is not None:
         step.figures["acceptance_length"] = length
     hits, asked = gained.get("prefix_hits", 0.0), gained.get("prefix_queries") or gained.get("prompt_tokens") or 0.0
-    known = any("prefix cache" in note for note in step.notes)
-    if 0.05 * asked < hits <= asked and not known:
+    noted = any("prefix cache" in note for note in step.notes)
+    if 0.05 * asked < hits <= asked and not noted:
         step.notes.append(f"{hits / asked:.0%} of the prompt tokens came from the prefix cache")
 
 
@@ -430,17 +361,17 @@ def _done_before(lines: Sequence[dict[str, Any]], settings: dict[str, Any]) -> l
 
 
 def _step_of(line: dict[str, Any]) -> StepResult:
-    """A step as a journal holds it; nobody but a person could have written another one."""
+    """Return the step of a journal line."""
     names = {f.name for f in dataclasses.fields(StepResult)}
     step = StepResult(**{"level": None, **{k: v for k, v in line.items() if k in names}})
-    held = (step.figures, step.errors, step.server, step.outcomes, step.quantiles)
+    tables = (step.figures, step.errors, step.server, step.outcomes, step.quantiles)
     slow = step.cards.get("throttled_share", {}) if isinstance(step.cards, dict) else None
-    fits = all(isinstance(one, dict) for one in (*held, slow)) and isinstance(step.notes, list)
+    fits = all(isinstance(one, dict) for one in (*tables, slow)) and isinstance(step.notes, list)
     fits = fits and all(isinstance(one, str) for one in (*step.notes, step.unusable))
     numbers = [step.level, step.transient, step.wall, *(slow.values() if fits else ())]
     if fits:
-        # what was no number is null in a journal
-        step.figures, step.errors = ({k: v for k, v in one.items() if v is not None} for one in held[:2])
+        # NaN is null in a journal
+        step.figures, step.errors = ({k: v for k, v in one.items() if v is not None} for one in tables[:2])
         numbers += [v for one in (step.figures, step.errors, step.server, step.outcomes) for v in one.values()]
         numbers += step.quantiles.values()
         fits = set(step.outcomes) <= {str(one) for one in Outcome}
@@ -459,96 +390,69 @@ async def _watch_cards(cards: CardWatch, guard: Guard) -> None:
         await asyncio.sleep(1.0)
 
 
-# What was promised beside what was measured: whether the last step of a ladder keeps every target.
-
-
 @dataclass(frozen=True, slots=True)
-class Promised:
-    """One target and what was measured of it.
-
-    Parameters
-    ----------
-    target : str
-        The promise.
-    level : float
-        Users [-] or rate [1/s] at which it is judged: the last step.
-    bound : float
-        What is promised, [ms]
-    measured : float or None
-        What was measured; None where the step was not reached, or is not whole, [ms]
-    why : str
-        Why it is not kept; empty where it is.
-
-    Examples
-    --------
-    >>> Promised("ttft p95 < 2000 ms", 12.0, 2000.0, 726.0).kept
-    True
-    """
+class SloVerdict:
+    """Verdict on one SLO target at the last step."""
 
     target: str
-    level: float
-    bound: float
-    measured: float | None
-    why: str = ""
+    level: float  # users [-] or rate [1/s]
+    bound: Milliseconds
+    measured: Milliseconds | None  # None if the step was not reached or is incomplete
+    why: str = ""  # reason of a missed target; empty if met
 
     @property
-    def kept(self) -> bool:
-        """Whether it is kept."""
+    def met(self) -> bool:
+        """Return True if the target is met."""
         return not self.why
 
     @property
-    def words(self) -> str:
-        """The verdict as a line."""
-        figure = "not measured" if self.measured is None else f"{self.measured:,.4g} ms measured"
-        return f"{self.target} at {self.level:g}: {figure}, {f'not kept: {self.why}' if self.why else 'kept'}"
+    def text(self) -> str:
+        """Return the verdict as a line."""
+        value = "not measured" if self.measured is None else f"{self.measured:,.4g} ms measured"
+        return f"{self.target} at {self.level:g}: {value}, {f'missed: {self.why}' if self.why else 'met'}"
 
 
-def promised_targets(slo: str) -> tuple[Target, ...]:
-    """Read a promise that a client can measure.
+def slo_targets(slo: str) -> tuple[Target, ...]:
+    """Return the targets of an SLO that a client can measure.
 
     Examples
     --------
-    >>> [str(one) for one in promised_targets("ttft p95 < 2 s")]
+    >>> [str(one) for one in slo_targets("ttft p95 < 2 s")]
     ['ttft p95 < 2000 ms']
     """
     targets = parse_slo(slo)
     for one in targets:
         if one.metric == "queue":
-            raise SpecError("is about what only the server sees: promise ttft", field="--slo", value=str(one))
+            raise SpecError("cannot be measured by a client: use ttft", field="--slo", value=str(one))
     return targets
 
 
-def promised(record: LadderRecord, targets: Sequence[Target]) -> tuple[Promised, ...]:
-    """Judge a promise at the last step of a ladder.
+def slo_verdicts(record: LadderRecord, targets: Sequence[Target]) -> tuple[SloVerdict, ...]:
+    """Return the verdict on each SLO target at the last step of a ladder.
 
-    Returns: One for each target. A step that was not reached, was cut short, had failed requests or means nothing
-      keeps none.
+    A step that was not reached, was cut short, had faults or is unusable meets no target.
     """
     levels = [float(level) for level in (*record.plan.users, *(rate for rate, _ in record.plan.schedules))]
     level = max(levels)
     step = next((one for one in record.steps if one.level == level), None)
     if step is None:
-        return tuple(Promised(str(one), level, 1e3 * one.bound, None, "the step was not reached") for one in targets)
-    whole = "" if step.complete else "the step was cut short"
-    whole = whole or step.unusable or (f"{step.faults} requests failed" if step.faults else "")
+        return tuple(SloVerdict(str(one), level, 1e3 * one.bound, None, "the step was not reached") for one in targets)
+    fault = "" if step.complete else "the step was cut short"
+    fault = fault or step.unusable or (f"{step.faults} requests failed" if step.faults else "")
     rows = []
     for one in targets:
         measured = (step.figures | step.quantiles).get(one.name)
-        late = "" if measured is None or measured < 1e3 * one.bound else "it is later"
-        why = whole or late or ("nothing says it" if measured is None else "")
-        rows.append(Promised(str(one), level, 1e3 * one.bound, measured, why))
+        late = "" if measured is None or measured < 1e3 * one.bound else "above the limit"
+        why = fault or late or ("no measurement" if measured is None else "")
+        rows.append(SloVerdict(str(one), level, 1e3 * one.bound, measured, why))
     return tuple(rows)
 
 
-# The record of a ladder as rows of the measurement tables, as JSON, and back from a journal.
-
-
 def record_rows(record: LadderRecord, facts: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-    """Return the steps of a ladder as measured runs.
+    """Return the steps with finished requests as measured runs.
 
-    - `facts`: Columns that neither server nor client knows: `model`, `accelerator`, `weights`, layout.
-    - Returns: One row for each step with at least one finished request; `glmplan predict --runs` and `calibrate
-      --from` read them.
+    `facts` adds columns unknown to server and client: `model`, `accelerator`, `weights`, layout. Read by `glmplan
+    predict --runs` and `calibrate --from`.
     """
     served = record.facts
     about: dict[str, Any] = {
@@ -573,7 +477,7 @@ def record_rows(record: LadderRecord, facts: Mapping[str, Any] | None = None) ->
             **{key: _rounded(value) for key, value in step.figures.items() if key in COLUMNS},
             "id": f"val-{name}",
             "phase": "serving",
-            # counted in the steady state: no start-up burst is in these figures
+            # counted in the steady state, without a start-up burst
             "protocol": None if record.plan.requests is not None or record.plan.schedules else "steady-closed-loop",
             "shared_prompt": "yes" if lengths.shared >= lengths.input_tokens else None,
             "kv_pool_tokens": None if served.kv_tokens is None else _rounded(served.kv_tokens),
@@ -588,16 +492,12 @@ def record_rows(record: LadderRecord, facts: Mapping[str, Any] | None = None) ->
 
 
 def record_csv(record: LadderRecord, facts: Mapping[str, Any] | None = None) -> str:
-    """Return the record as CSV in the column form of the measurement tables."""
+    """Return the record as CSV in the columns of the measurement tables."""
     return table_csv(record_rows(record, facts))
 
 
-def record_json(record: LadderRecord, compared: Any = None, promise: Sequence[Promised] = ()) -> str:
-    """Return everything in a record as JSON.
-
-    - `promise`: What was promised, and whether it was kept.
-    - Returns: JSON. It holds no key, no NaN and no infinity.
-    """
+def record_json(record: LadderRecord, compared: Any = None, promise: Sequence[SloVerdict] = ()) -> str:
+    """Return record and SLO verdict as JSON, without key, NaN or infinity."""
     value = {
         "started": record.started,
         "endpoint": record.endpoint.told(),
@@ -609,7 +509,7 @@ def record_json(record: LadderRecord, compared: Any = None, promise: Sequence[Pr
         "journal_faults": record.journal_faults,
         "steps": [dataclasses.asdict(step) for step in record.steps],
         "compared": compared,
-        "promise": [dataclasses.asdict(one) | {"kept": one.kept} for one in promise],
+        "promise": [dataclasses.asdict(one) | {"kept": one.met} for one in promise],
     }
     return json.dumps(record.endpoint.outside.plain(value), indent=2, allow_nan=False) + "\n"
 

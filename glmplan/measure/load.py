@@ -1,4 +1,4 @@
-"""Offering load to a server: users in a closed loop, or requests at given times, in one step at one level."""
+"""Load generation: closed loop (fixed concurrency) or scheduled arrivals, one step at one level, with statistics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from glmplan.measure.client import Client, Outcome, RequestRecord
 from glmplan.measure.guard import Guard
 from glmplan.measure.journal import Journal
 from glmplan.measure.prompts import PromptMaker
-from glmplan.units import Ratio, Seconds, Tokens
+from glmplan.units import Ratio, Seconds, TokenCount, Tokens, TokensPerSecond
 
 __all__ = [
     "Arrival",
@@ -35,22 +35,16 @@ __all__ = [
 ]
 
 
-# Where a load step stops changing: the start-up transient is found, not assumed.
-
-
 def transient_end(series: Sequence[float], *, batch: int = 5) -> int:
-    """Return where the transient of a series ends, by MSER-5.
+    """Return the index at which the transient of a series ends, by MSER-5.
 
-    Of all truncations up to half of the series the one is taken that leaves the smallest standard error of the mean
-    of what remains, over means of `batch` neighbours.
-
-    - `series`: Observations at equal distances, shape (n,), in one unit.
-    - Returns: Index of the first observation of the steady part.
+    Of all truncations up to half of the series, take the one with the smallest standard error of the remaining mean,
+    over means of `batch` neighbours. Observations are equidistant.
 
     References
     ----------
     .. [1] K. P. White, M. J. Cobb, S. C. Spratt, "A comparison of five steady-state truncation heuristics for
-       simulation", Winter Simulation Conference, 2000.
+           simulation", Winter Simulation Conference, 2000.
 
     Examples
     --------
@@ -61,23 +55,20 @@ def transient_end(series: Sequence[float], *, batch: int = 5) -> int:
     means = values[: values.size // batch * batch].reshape(-1, batch).mean(axis=1)
     if means.size < 4:
         return 0
-    ends = np.arange(means.size // 2 + 1)
-    left = means.size - ends
-    spread = np.array([np.square(means[end:] - means[end:].mean()).sum() for end in ends])
-    scores = spread / np.square(left)
-    # what differs by rounding only is equal, and of equals the shortest transient counts
+    cuts = np.arange(means.size // 2 + 1)
+    remaining = means.size - cuts
+    spread = np.array([np.square(means[end:] - means[end:].mean()).sum() for end in cuts])
+    scores = spread / np.square(remaining)
+    # ignore rounding differences; among equal scores take the shortest transient
     equal = scores <= scores.min() + 1e-12 * float(np.square(means.mean()))
-    return int(ends[np.argmax(equal)]) * batch
+    return int(cuts[np.argmax(equal)]) * batch
 
 
 def is_steady(series: Sequence[float], *, tolerance: Ratio = 0.05, batch: int = 5) -> bool:
-    """Tell whether what follows the transient no longer drifts.
+    """Return True if the series after its transient does not drift.
 
-    Its first and second half must agree within a tolerance or within two standard errors of their difference.
-
-    - `series`: Observations at equal distances, shape (n,), in one unit.
-    - `tolerance`: Allowed difference of the halves over the mean.
-    - Returns: Whether the series is steady. Fewer than four batches after the transient never are.
+    Its halves must agree within `tolerance` (relative) or two standard errors of their difference; fewer than four
+    batches are never steady.
 
     Examples
     --------
@@ -86,25 +77,20 @@ def is_steady(series: Sequence[float], *, tolerance: Ratio = 0.05, batch: int = 
     """
     values = np.asarray(series, dtype=float)
     begin = transient_end(values.tolist(), batch=batch)
-    # a transient that fills all that may be cut is a drift that has not ended
+    # a transient at the largest allowed cut is an unfinished drift
     if begin >= values.size // batch // 2 * batch > 0:
         return False
-    kept = values[begin : begin + (values.size - begin) // batch * batch].reshape(-1, batch).mean(axis=1)
-    if kept.size < 4:
+    steady = values[begin : begin + (values.size - begin) // batch * batch].reshape(-1, batch).mean(axis=1)
+    if steady.size < 4:
         return False
-    first, second = kept[: kept.size // 2], kept[kept.size // 2 :]
+    first, second = steady[: steady.size // 2], steady[steady.size // 2 :]
     difference = abs(float(first.mean() - second.mean()))
     error = float(np.sqrt(first.var(ddof=1) / first.size + second.var(ddof=1) / second.size))
-    return difference <= max(tolerance * float(kept.mean()), min(2.0 * error, 4 * tolerance * float(kept.mean())))
+    return difference <= max(tolerance * float(steady.mean()), min(2.0 * error, 4 * tolerance * float(steady.mean())))
 
 
 class TokenClock:
-    """Counts tokens in bins of equal length while a step runs.
-
-    Parameters
-    ----------
-    bin : float, optional
-        Length of a bin, [s]
+    """Count tokens in bins of `bin` seconds while a step runs.
 
     Examples
     --------
@@ -118,48 +104,41 @@ class TokenClock:
         self.counts: list[float] = []
 
     def add(self, at: Seconds, tokens: Tokens = 1.0) -> None:
-        """Count tokens.
-
-        `at`: When they came, from the begin of the step.
-        """
-        place = math.floor(at / self.bin)
-        if place < 0:
+        """Count tokens that arrived `at` seconds into the step."""
+        index = math.floor(at / self.bin)
+        if index < 0:
             return
-        if place >= len(self.counts):
-            self.counts.extend([0.0] * (place + 1 - len(self.counts)))
-        self.counts[place] += tokens
+        if index >= len(self.counts):
+            self.counts.extend([0.0] * (index + 1 - len(self.counts)))
+        self.counts[index] += tokens
 
     def rates(self, until: Seconds, *, least: Tokens = 0.0) -> list[float]:
-        """Return the rate in each whole bin.
+        """Return the rate in each complete bin [token/s]
 
-        - `until`: End of what is known, from the begin of the step.
-        - `least`: Bins are put together until they hold so many tokens on average: fewer are chance, not a rate.
-        - Returns: Rates, [token/s].
+        Bins are merged until they hold `least` tokens on average: fewer are chance, not a rate.
         """
-        whole = int(until / self.bin)
-        counts = self.counts[:whole] + [0.0] * max(whole - len(self.counts), 0)
+        complete = int(until / self.bin)
+        counts = self.counts[:complete] + [0.0] * max(complete - len(self.counts), 0)
         width = self.width(until, least=least)
-        merged = [sum(counts[i : i + width]) for i in range(0, whole - width + 1, width)]
+        merged = [sum(counts[i : i + width]) for i in range(0, complete - width + 1, width)]
         return [count / (self.bin * width) for count in merged]
 
     def width(self, until: Seconds, *, least: Tokens) -> int:
-        """Return how many bins `rates` puts together."""
+        """Return the number of bins that `rates` merges."""
         mean = sum(self.counts) / max(int(until / self.bin), 1)
         return max(math.ceil(least / mean), 1) if mean > 0 else 1
 
 
-# Statistics of many requests in little memory: exact means, percentiles of request figures, a histogram of gaps.
-
-#: Gaps fall into bins 1 % wide from a microsecond up, so that 10,000 requests of 1,000 tokens need a few kB.
+#: histogram bins 1 % wide from 1 µs: 10,000 requests of 1,000 tokens need a few kB
 _BIN = math.log(1.01)
 _SHORTEST = 1e-6
 _BINS = 2200
-#: percentiles that a promise may bound
+#: percentiles that an SLO may limit
 _PERCENTS = (50, 90, 95, 99)
 
 
 class Tally:
-    """Figures of a set of requests, each by its definition in `vllm bench serve`.
+    """Metrics of requests in little memory, defined as in `vllm bench serve`.
 
     Examples
     --------
@@ -181,16 +160,16 @@ class Tally:
 
     @property
     def done(self) -> int:
-        """Requests that ended well, [-]"""
+        """Return the number of completed requests."""
         return self.outcomes[Outcome.DONE]
 
     @property
     def faults(self) -> int:
-        """Requests that ended in a fault, [-]"""
+        """Return the number of failed requests."""
         return sum(count for name, count in self.outcomes.items() if Outcome(name).is_fault)
 
     def add(self, record: RequestRecord) -> None:
-        """Take one request; times count only of requests that ended well."""
+        """Add one request; only completed ones count in times."""
         self.outcomes[str(record.outcome)] += 1
         self.retries += record.retries
         self.throttled += record.throttled
@@ -217,51 +196,45 @@ class Tally:
             self._gap_count += len(gaps)
 
     def figures(self) -> dict[str, float]:
-        """Return the latency figures in the columns of the measurement tables.
-
-        Returns: `ttft_mean_ms` and so on, `input_tokens` and `output_tokens` for each request.
-        """
-        found: dict[str, float] = {}
+        """Return latency and length metrics by column, such as `ttft_mean_ms`."""
+        metrics: dict[str, float] = {}
         for name, values in (("ttft", self._ttft), ("tpot", self._tpot), ("e2e", self._e2e)):
             if values:
                 p50, p99 = np.percentile(values, [50, 99])
-                found[f"{name}_mean_ms"] = float(np.mean(values)) * 1e3
+                metrics[f"{name}_mean_ms"] = float(np.mean(values)) * 1e3
                 if name != "e2e":
-                    found[f"{name}_p50_ms"] = float(p50) * 1e3
-                found[f"{name}_p99_ms"] = float(p99) * 1e3
+                    metrics[f"{name}_p50_ms"] = float(p50) * 1e3
+                metrics[f"{name}_p99_ms"] = float(p99) * 1e3
         if self._gap_count:
-            found["itl_mean_ms"] = self._gap_sum / self._gap_count * 1e3
-            found["itl_p50_ms"], found["itl_p99_ms"] = self._gap_quantile(0.5) * 1e3, self._gap_quantile(0.99) * 1e3
+            metrics["itl_mean_ms"] = self._gap_sum / self._gap_count * 1e3
+            metrics["itl_p50_ms"], metrics["itl_p99_ms"] = self._gap_quantile(0.5) * 1e3, self._gap_quantile(0.99) * 1e3
         if self.done:
-            found["input_tokens"] = self.input_tokens / self.done
-            found["output_tokens"] = self.output_tokens / self.done
-        return found
+            metrics["input_tokens"] = self.input_tokens / self.done
+            metrics["output_tokens"] = self.output_tokens / self.done
+        return metrics
 
     def quantiles(self) -> dict[str, float]:
-        """Return every percentile that a promise may bound.
-
-        Returns: `ttft_p95_ms` and so on for TTFT, TPOT, ITL and whole answers, [ms].
-        """
-        found: dict[str, float] = {}
+        """Return percentiles of TTFT, TPOT, ITL and E2E, as `ttft_p95_ms` [ms]"""
+        percentiles: dict[str, float] = {}
         for name, values in (("ttft", self._ttft), ("tpot", self._tpot), ("e2e", self._e2e)):
             if values:
                 for share, value in zip(_PERCENTS, np.percentile(values, _PERCENTS), strict=True):
-                    found[f"{name}_p{share}_ms"] = float(value) * 1e3
+                    percentiles[f"{name}_p{share}_ms"] = float(value) * 1e3
         if self._gap_count:
-            found |= {f"itl_p{share}_ms": self._gap_quantile(share / 100) * 1e3 for share in _PERCENTS}
-        return found
+            percentiles |= {f"itl_p{share}_ms": self._gap_quantile(share / 100) * 1e3 for share in _PERCENTS}
+        return percentiles
 
     def errors(self) -> dict[str, float]:
-        """Return the standard errors of the means of TTFT and TPOT, [ms]
+        """Return the standard errors of mean TTFT and TPOT [ms]
 
-        Requests of one moment share what disturbs the machine, so the error is also taken over batches in time and
-        the larger one counts.
+        Simultaneous requests share disturbances: the larger of the plain error and the error over batches in time
+        counts.
         """
         pairs = (("ttft_mean_ms", self._ttft), ("tpot_mean_ms", self._tpot))
         return {n: max(mean_error(v), batch_error(v)) * 1e3 for n, v in pairs if len(v) > 1}
 
     def late_p99(self) -> float:
-        """Return how late the client sent at the 99th percentile, [s]"""
+        """Return the 99th percentile of the client's send delay [s]"""
         return float(np.percentile(self._late, 99)) if self._late else 0.0
 
     def faults_by_name(self) -> dict[str, Any]:
@@ -269,69 +242,52 @@ class Tally:
         return dict(sorted(self.outcomes.items()))
 
     def _gap_quantile(self, share: float) -> float:
-        place = int(np.searchsorted(np.cumsum(self._gaps), share * self._gap_count))
-        return _SHORTEST * math.exp((place + 0.5) * _BIN)
+        index = int(np.searchsorted(np.cumsum(self._gaps), share * self._gap_count))
+        return _SHORTEST * math.exp((index + 0.5) * _BIN)
 
 
 def mean_error(values: Iterable[float]) -> float:
     """Return the standard error of a mean, s / sqrt(n).
 
-    - `values`: Observations, shape (n,), [any unit].
-    - Returns: Standard error, [unit of the values]; infinite for fewer than two.
+    Infinite for fewer than two values.
 
     Examples
     --------
     >>> mean_error([1.0, 3.0])
     1.0
     """
-    kept = np.asarray(list(values), dtype=float)
-    return float(np.std(kept, ddof=1) / math.sqrt(kept.size)) if kept.size > 1 else math.inf
+    array = np.asarray(list(values), dtype=float)
+    return float(np.std(array, ddof=1) / math.sqrt(array.size)) if array.size > 1 else math.inf
 
 
 def batch_error(values: Iterable[float], *, batches: int = 5) -> Ratio:
-    """Return the standard error of the mean of a series whose neighbours are alike, by batch means.
+    """Return the standard error of the mean of a correlated series.
 
-    - `values`: Observations in time order, shape (n,), in one unit.
-    - Returns: Standard error, in the unit of the values; zero for fewer than two observations in a batch.
+    Uses batch means over time-ordered values; zero for fewer than two in a batch.
 
     Examples
     --------
     >>> batch_error([1.0, 1.0, 3.0, 3.0], batches=2)
     1.0
     """
-    kept = np.asarray(list(values), dtype=float)
-    length = kept.size // batches
+    array = np.asarray(list(values), dtype=float)
+    length = array.size // batches
     if length < 2:
         return 0.0
-    return mean_error(kept[: length * batches].reshape(batches, length).mean(axis=1).tolist())
-
-
-# The nouns of a load step: what is offered, what is running, what was measured.
+    return mean_error(array[: length * batches].reshape(batches, length).mean(axis=1).tolist())
 
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """How long prompts and answers are.
+    """Lengths of prompts and answers; uniform between a share and the maximum."""
 
-    Parameters
-    ----------
-    input_tokens, output_tokens : int
-        The longest, [token]
-    shortest : float, optional
-        Lengths are uniform from this share of the longest up, as InferenceX draws them (0.8), [-]
-    shared : int, optional
-        Tokens at the beginning that all prompts share, [token]
-    """
-
-    input_tokens: int
-    output_tokens: int
-    shortest: float = 1.0
-    shared: int = 0
+    input_tokens: TokenCount  # maximum
+    output_tokens: TokenCount  # maximum
+    shortest: Ratio = 1.0  # minimum over maximum; InferenceX draws from 0.8
+    shared: TokenCount = 0  # common prefix of all prompts
 
     def draw(self, chance: random.Random) -> tuple[int, int]:
-        """Draw the lengths of one request.
-
-        Returns: Tokens of the prompt and of the answer, [token].
+        """Return random prompt and answer tokens of one request.
 
         Examples
         --------
@@ -344,88 +300,46 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One request of an open loop.
+    """One scheduled request of an open loop."""
 
-    Parameters
-    ----------
-    at : float
-        When it is sent, from the begin of the step, [s]
-    input_tokens, output_tokens : int
-        Its lengths, [token]
-    """
-
-    at: float
-    input_tokens: int
-    output_tokens: int
+    at: Seconds  # from the start of the step
+    input_tokens: TokenCount
+    output_tokens: TokenCount
 
 
 @dataclass(slots=True)
 class Measured:
-    """What one step of the load gave.
+    """Results of one load step."""
 
-    Parameters
-    ----------
-    tally : Tally
-        Requests that count.
-    everything : Tally
-        All requests of the step, transient and faults included.
-    wall : float
-        Length of what counts, [s]
-    output_rate, input_rate : float
-        Tokens while it was counted, [token/s]
-    output_error : float
-        Standard error of the output rate, [token/s]
-    transient : float
-        How long the start-up took that does not count, [s]
-    steady : bool
-        Whether the step reached a steady state (always true where a number of requests was asked for).
-    mean_running : float
-        Requests in flight on average, [-]
-    """
-
-    tally: Tally = field(default_factory=Tally)
-    everything: Tally = field(default_factory=Tally)
-    wall: float = 0.0
-    output_rate: float = 0.0
-    input_rate: float = 0.0
-    output_error: float = 0.0
-    transient: float = 0.0
-    steady: bool = True
-    mean_running: float = 0.0
+    tally: Tally = field(default_factory=Tally)  # counted requests
+    everything: Tally = field(default_factory=Tally)  # all requests: transient and faults too
+    wall: Seconds = 0.0  # counted time
+    output_rate: TokensPerSecond = 0.0
+    input_rate: TokensPerSecond = 0.0
+    output_error: TokensPerSecond = 0.0  # standard error
+    transient: Seconds = 0.0  # uncounted start-up
+    steady: bool = True  # True for steps of a fixed number of requests
+    mean_running: float = 0.0  # mean concurrency
 
 
 @dataclass(slots=True)
 class Running:
-    """The running figures of a step, for a progress bar.
+    """Live values of a step, for a progress bar."""
 
-    Parameters
-    ----------
-    elapsed, share : float
-        Time since the step began [s] and how far it is [-]
-    done, faults : int
-        Requests so far, [-]
-    rate : float
-        Output tokens in the last seconds, [token/s]
-    ttft : float
-        Of the last requests, [s]
-    state : str
-        `starting`, `measuring` or `draining`.
-    """
-
-    elapsed: float = 0.0
-    share: float = 0.0
+    elapsed: Seconds = 0.0
+    share: Ratio = 0.0  # progress
     done: int = 0
     faults: int = 0
-    rate: float = 0.0
-    ttft: float = 0.0
-    state: str = "starting"
+    rate: TokensPerSecond = 0.0  # output in the last seconds
+    ttft: Seconds = 0.0  # latest requests
+    state: str = "starting"  # starting, measuring or draining
 
 
-#: How often a step is looked at, [s]
+#: interval between checks of a step [s]
 _TICK = 0.1
-#: Unfinished requests of an open loop beyond which no more are sent: the server has long lost.
+#: unfinished open-loop requests above which sending stops: the server is overloaded
 _MOST_OPEN = 4096
-#: Tokens in a bin of the rate whose steadiness is tested, [token]
+#: tokens per bin for the steadiness test [token]
 _LEAST = 4.0
 
 
@@ -434,26 +348,10 @@ def _over(longest: float) -> str:
 
 
 class Loader:
-    """Sends requests and counts what comes back.
+    """Send requests at one load level and count the responses.
 
-    Parameters
-    ----------
-    client : Client
-        The server.
-    maker : PromptMaker
-        Makes the prompts.
-    lengths : Lengths
-        How long prompts and answers are.
-    guard : Guard
-        Stops the load.
-    journal : Journal
-        Keeps every request.
-    stop : asyncio.Event
-        Set from outside to end early with what there is.
-    seed : int, optional
-        Seed of lengths and prompts, [-]
-    look : callable, optional
-        Called with the running figures some times a second.
+    `stop` ends a step early with the results so far; `look` gets the live values several times a second; `seed` fixes
+    lengths and prompts.
     """
 
     def __init__(
@@ -475,24 +373,24 @@ class Loader:
         self._clock = TokenClock()
         self._begin = 0.0
         self._measured = Measured()
-        self._waiting: list[RequestRecord] | None = None  # ended requests while the transient lasts
+        self._waiting: list[RequestRecord] | None = None  # completed requests during the transient
         self._window = 0.0
         self._until = float("inf")
         self._asked = 0
         self._open = 0
         self._open_time = self._open_since = 0.0
         self._finished: list[int] = []
-        self._mixed: float | None = None  # when every user had ended a first request
+        self._mixed: float | None = None  # time by which every user completed a request
         self._ttft = 0.0
-        self._overdue = ""  # why what is still going on is a fault, once the time of the step is over
+        self._overdue = ""  # fault text of requests unfinished at the end of the step
 
     async def until_steady(self, users: int, *, seconds: Seconds, longest: Seconds) -> Measured:
-        """Keep a number of users going until the load is steady, then count for some seconds.
+        """Hold a concurrency until the load is steady, then count for `seconds`.
 
-        All users start anew, and their first answers are cut to different shares of their length: users who end
-        together would send their next prompts together and stay in step for ever, which is no steady state but a memory
-        of the start. A request counts if it began after these and ended within the counted time; tokens count when they
-        arrive.
+        The first answers are cut to different shares of their length: users that end together would send their next
+        prompts
+        together and stay synchronised, which is an effect of the start and not a steady state. Requests count if they
+        started after these and ended within the counted time; tokens count on arrival.
         """
         await self.leave()
         self._start(bin=min(max(seconds / 20, 0.05), 0.5))
@@ -517,7 +415,7 @@ class Loader:
             if counting is not None and elapsed >= end and not (few and elapsed < longest):
                 break
         if counting is None:
-            # stopped before it was steady: what there is counts, and says so
+            # stopped before it was steady: results so far, marked as not steady
             self._measured.steady = False
             self._count_from(0.0)
         if self._now() >= longest and not self._measured.everything.done:
@@ -527,10 +425,11 @@ class Loader:
         return self._end(self._window, self._now())
 
     async def requests(self, users: int, *, count: int, longest: Seconds = math.inf) -> Measured:
-        """Send a number of requests, at most so many at once, all users starting together, and count them all.
+        """Send `count` requests at a limited concurrency and count them all.
 
-        - `longest`: Time for the whole step; what is unfinished then is a fault.
-        - Returns: The step; its time is from the first request to the last token.
+        All users start together. After `longest` seconds unfinished requests are faults. The time is from the first
+        request
+        to the last token.
         """
         await self.leave()
         self._start()
@@ -541,9 +440,9 @@ class Loader:
         return self._end(0.0, self._now())
 
     async def arrivals(self, schedule: Sequence[Arrival], *, longest: Seconds = math.inf) -> Measured:
-        """Send requests at given times, whatever is still in flight, and count them all.
+        """Send requests on schedule, whatever is in flight, and count them all.
 
-        `longest`: Time for the whole step; what is unfinished then is a fault.
+        After `longest` seconds unfinished requests are faults.
         """
         await self.leave()
         self._start()
@@ -558,13 +457,11 @@ class Loader:
         return self._end(0.0, self._now())
 
     async def leave(self) -> None:
-        """End all users; requests in flight are given up and counted as cancelled."""
+        """Stop all users; requests in flight count as cancelled."""
         for user in self._users:
             user.cancel()
         await asyncio.gather(*self._users, return_exceptions=True)
         self._users = []
-
-    # --- inside ---------------------------------------------------------------------------------------------------
 
     def _start(self, *, bin: float = 0.5) -> None:
         self._begin = self.client.clock()
@@ -593,11 +490,11 @@ class Loader:
         self._fail_loudly(tasks)
 
     def _fail_loudly(self, tasks: list[asyncio.Task[None]]) -> None:
-        """Count what ended a task that should have gone on: nothing dies silently."""
+        """Count the error of a task that ended unexpectedly."""
         for task in tasks:
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
-                said = self.client.outside.clean(f"{type(error).__name__}: {error}")
-                self._take(RequestRecord(self._now(), Outcome.UNFORESEEN, detail=said))
+                message = self.client.outside.clean(f"{type(error).__name__}: {error}")
+                self._take(RequestRecord(self._now(), Outcome.UNFORESEEN, detail=message))
 
     async def _user(self, number: int, *, limited: bool = False, share: float = 1.0) -> None:
         pause = 0.1
@@ -614,7 +511,7 @@ class Loader:
             if self._mixed is None and min(self._finished, default=0) > 0:
                 self._mixed = self._now()
             if record.outcome.is_fault:
-                # a server that refuses must not be hammered
+                # pause before the next request to a server that rejects
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, 5.0)
             else:
@@ -719,20 +616,20 @@ class Loader:
 
     def _end(self, begin: float, end: float) -> Measured:
         self._count_open(0)
-        found = self._measured
-        found.transient = begin
-        found.wall = max(end - begin, 1e-9)
-        found.mean_running = self._open_time / max(self._now(), 1e-9)
-        if found.tally.done:
-            tokens_per_chunk = found.everything.output_tokens / max(found.everything.chunks, 1)
+        measured = self._measured
+        measured.transient = begin
+        measured.wall = max(end - begin, 1e-9)
+        measured.mean_running = self._open_time / max(self._now(), 1e-9)
+        if measured.tally.done:
+            tokens_per_chunk = measured.everything.output_tokens / max(measured.everything.chunks, 1)
             first, last = round(begin / self._clock.bin), int(end / self._clock.bin)
-            whole = self._clock.counts[first:last]
-            found.output_error = batch_error(whole) * tokens_per_chunk / self._clock.bin
-            if begin > 0 and whole:
-                # tokens by arrival: requests cut by the edges of the window count with their part
-                found.output_rate = sum(whole) * tokens_per_chunk / (len(whole) * self._clock.bin)
+            counted = self._clock.counts[first:last]
+            measured.output_error = batch_error(counted) * tokens_per_chunk / self._clock.bin
+            if begin > 0 and counted:
+                # tokens by arrival: requests that cross the window count in part
+                measured.output_rate = sum(counted) * tokens_per_chunk / (len(counted) * self._clock.bin)
             else:
-                found.output_rate = found.tally.output_tokens / found.wall
-            ratio = found.tally.input_tokens / max(found.tally.output_tokens, 1)
-            found.input_rate = found.output_rate * ratio
-        return found
+                measured.output_rate = measured.tally.output_tokens / measured.wall
+            ratio = measured.tally.input_tokens / max(measured.tally.output_tokens, 1)
+            measured.input_rate = measured.output_rate * ratio
+        return measured

@@ -1,4 +1,4 @@
-"""Predicted memory beside what an engine logged of it, line by line."""
+"""Comparison of predicted memory with an engine's start-up log, line by line."""
 
 from __future__ import annotations
 
@@ -17,66 +17,48 @@ __all__ = ["MemoryLine", "StartupComparison", "beside", "parts_of", "predict_sta
 
 @dataclass(frozen=True, slots=True)
 class MemoryLine:
-    """One line of the comparison.
-
-    Parameters
-    ----------
-    what : str
-        The quantity.
-    unit : str
-        Unit of both values.
-    logged, predicted : float or None
-        The two values; None where a side says nothing.
-    line : int
-        Line of the log; 0 if it does not say, [-]
-    low, high : float or None
-        90 % interval of the prediction, in its unit; None where it has none.
-    cause : str
-        What the difference comes from, as far as the log shows it; empty where a side is missing.
-    """
+    """One quantity of the comparison."""
 
     what: str
     unit: str
     logged: float | None
     predicted: float | None
-    line: int
-    low: float | None = None
+    line: int  # of the log; 0 if not logged
+    low: float | None = None  # 90 % interval of the prediction
     high: float | None = None
-    cause: str = ""
+    cause: str = ""  # of the difference, as far as the log shows it
 
     @property
     def difference(self) -> float | None:
-        """Predicted over logged less one; None where a side is missing or logged is zero, [-]"""
+        """Return predicted / logged - 1; None if one is missing or logged is 0 [-]"""
         return None if not self.logged or self.predicted is None else float(relative_error(self.predicted, self.logged))
 
 
-#: field of the log → what it is, unit, size of the unit, field of the prediction
+#: field of the log → quantity, unit, size of the unit, field of the prediction
 _QUANTITIES = (
     ("weights", "weights on a rank", "GiB", GIB, "weights"),
     ("activations", "activations", "GiB", GIB, "activations"),
     ("outside_torch", "memory outside torch", "GiB", GIB, ""),
-    ("graph_estimate", "graphs as estimated", "GiB", GIB, "estimate"),
+    ("graph_estimate", "estimated graphs", "GiB", GIB, "estimate"),
     ("graphs", "captured graphs", "GiB", GIB, "graphs"),
     ("kv_pool", "KV pool of a rank", "GiB", GIB, "pool"),
     ("kv_tokens", "KV pool", "token", 1.0, "tokens"),
-    ("max_concurrency", "longest requests at once", "", 1.0, ""),
+    ("max_concurrency", "requests of maximum length", "", 1.0, ""),
 )
 _WORDS = {
-    "share": "memory of the part",
+    "share": "memory of the accelerator",
     "weights": "weights",
     "activations": "activations",
     "graph_estimate": "estimate of graphs",
     "outside_torch": "memory outside torch",
-    "rest": "what the log does not tell",
+    "rest": "not logged",
 }
 
 
 def beside(logged: StartupLog, predicted: StartMemory | None) -> list[MemoryLine]:
-    """Put what was predicted beside what was logged.
+    """Return one line per quantity that log or prediction has, bytes in GiB.
 
-    - `predicted`: The prediction for the same model, machine and settings; None where there is none.
-    - Returns: One line for each quantity that either side names, bytes in GiB; also the bytes of a token's cache.
-      Each line that has both sides says what the difference comes from.
+    The cache bytes of a token are included. Lines with both values have the cause of the difference.
 
     Examples
     --------
@@ -107,7 +89,7 @@ def beside(logged: StartupLog, predicted: StartMemory | None) -> list[MemoryLine
 def _span(
     log: StartupLog, found: StartMemory | None, name: str, field: str
 ) -> tuple[float, float | None, float | None] | None:
-    """Predicted value and interval of a quantity; the ends are missing where nothing says how sure it is."""
+    """Return predicted value and bounds; bounds are None without an interval."""
     if found is None:
         return None
     if field == "activations":
@@ -115,7 +97,7 @@ def _span(
     if name == "outside_torch":
         return (-found.parts[name] / found.left, None, None) if name in found.parts else None
     if name == "graph_estimate" and log.graph_estimate is None and not found.parts.get(name):
-        return None  # neither made nor taken
+        return None  # neither captured nor subtracted
     if name == "max_concurrency":
         return (found.tokens.value / log.max_context, None, None) if found.tokens and log.max_context else None
     span = getattr(found, field)
@@ -123,59 +105,58 @@ def _span(
 
 
 def _cause(log: StartupLog, found: StartMemory, name: str) -> str:
-    """What the difference of one quantity comes from."""
+    """Return the cause of the difference of one quantity."""
     if name == "kv_pool" and found.pool is not None:
         return _pool_cause(log, found)
     if name == "kv_tokens" and found.tokens is not None and found.pool is not None:
         if found.asked is not None:
-            made = "as many as" if found.tokens.value == found.asked else "as many of those as have room that"
-            return f"{made} the launch asks for"
+            return "the size requested at launch" + ", reduced to the free memory" * (found.tokens.value != found.asked)
         pool = relative_error(found.pool.value, log.kv_pool) if log.kv_pool else None
-        whole = float(relative_error(found.tokens.value, log.kv_tokens or 1.0))
+        relative = float(relative_error(found.tokens.value, log.kv_tokens or 1.0))
         if pool is None:
-            return "the log does not tell the bytes of the pool"
-        each = (1.0 + whole) / (1.0 + float(pool)) - 1.0
-        return f"{float(pool):+.1%} by the bytes of the pool, {each:+.1%} by the bytes that a token takes"
+            return "the bytes of the pool are not logged"
+        each = (1.0 + relative) / (1.0 + float(pool)) - 1.0
+        return f"{float(pool):+.1%} from the bytes of the pool, {each:+.1%} from the bytes of a token"
     if name == "activations":
-        asked = (("--max-num-seqs", log.max_sequences), ("--max-num-batched-tokens", log.max_batched_tokens))
-        silent = [option for option, said in asked if said is None]
-        return f"the log does not tell {' and '.join(silent)}: the engine's defaults" if silent else ""
+        options = (("--max-num-seqs", log.max_sequences), ("--max-num-batched-tokens", log.max_batched_tokens))
+        silent = [option for option, value in options if value is None]
+        return f"{' and '.join(silent)} not logged: the engine's defaults" if silent else ""
     if name in ("outside_torch", "graph_estimate", "graphs"):
         untaken = name == "graph_estimate" and not found.parts.get(name)
         why = "the launch" if log.graphs_taken is False else "this version"
-        return "the mean of other launches: no formula gives it" + f"; {why} does not take it from the pool" * untaken
+        return "mean of other launches, no formula exists" + f"; {why} does not subtract it from the pool" * untaken
     if name == "weights":
         inside = found.weights.holds(log.weights or 0.0)
-        drafting = f"; it drafts ({log.speculative}), and the draft counts as the catalogue has it"
-        said = "within what loading varies by" if inside else "outside of what loading varies by"
-        said += "; each rank holds the whole image tower, as the log says" * bool(log.whole_tower)
-        return said + drafting * (log.speculative is not None and not inside)
+        drafting = f"; speculative decoding ({log.speculative}) with the draft weights of the catalog"
+        verdict = "within the variation of loaded weights" if inside else "outside the variation of loaded weights"
+        verdict += "; each rank holds the whole image encoder, as logged" * bool(log.whole_tower)
+        return verdict + drafting * (log.speculative is not None and not inside)
     return ""
 
 
 def _pool_cause(log: StartupLog, found: StartMemory) -> str:
-    """By how much each part of the pool differs; what is left belongs to parts that the log does not tell."""
+    """Return the difference of each term of the pool, and the unlogged rest."""
     assert found.pool is not None and log.kv_pool is not None
-    said = {
+    logged = {
         "weights": log.weights,
         "activations": log.activations,
         "graph_estimate": log.graph_estimate,
         "outside_torch": log.outside_torch,
     }
-    told = {name: -found.left * size for name, size in said.items() if size is not None and found.parts.get(name)}
-    # an engine that takes its share of what is free counts no activations, and the log's total is not what it shares
+    terms = {name: -found.left * size for name, size in logged.items() if size is not None and found.parts.get(name)}
+    # an engine that takes a share of the free memory counts no activations, and the logged total is not its base
     if log.total and log.memory_utilization and "activations" in found.parts:
-        told["share"] = log.total * log.memory_utilization
-    whole = found.pool.value - log.kv_pool
+        terms["share"] = log.total * log.memory_utilization
+    difference = found.pool.value - log.kv_pool
     if found.asked is not None:
-        return f"{whole / GIB:+.2f} GiB: the launch asks for {found.asked:,.0f} tokens"
-    parts = {name: found.parts[name] - size for name, size in told.items()}
-    parts["rest"] = whole - sum(parts.values())
-    words = [f"{size / GIB:+.2f} {_WORDS[name]}" for name, size in parts.items() if abs(size) >= _SHOWN]
-    return f"{whole / GIB:+.2f} GiB: " + (", ".join(words) or "nothing above 0.01")
+        return f"{difference / GIB:+.2f} GiB: the launch requests {found.asked:,.0f} tokens"
+    parts = {name: found.parts[name] - size for name, size in terms.items()}
+    parts["rest"] = difference - sum(parts.values())
+    texts = [f"{size / GIB:+.2f} {_WORDS[name]}" for name, size in parts.items() if abs(size) >= _SHOWN]
+    return f"{difference / GIB:+.2f} GiB: " + (", ".join(texts) or "nothing above 0.01")
 
 
-#: least part of a difference that is named [B]
+#: smallest named term of a difference [B]
 _SHOWN = 0.005 * GIB
 
 
@@ -183,36 +164,22 @@ def _each(pool: float | None, tokens: float | None) -> float | None:
     return pool / tokens if pool is not None and tokens else None
 
 
-# From a startup log to the prediction of the same start, as far as model and machine are known.
-
 _LAYOUT = ("tp", "pp", "dp", "ep", "dcp")
 
 
 @dataclass(frozen=True, slots=True)
 class StartupComparison:
-    """What an engine logged beside what is predicted.
-
-    Parameters
-    ----------
-    lines : list of MemoryLine
-        Quantities.
-    notes : list of str
-        What was assumed, and the layout and backends the log names.
-    why_not : str
-        Why there is no prediction; empty if there is one.
-    """
+    """A start-up log compared with its prediction."""
 
     lines: list[MemoryLine]
-    notes: list[str] = field(default_factory=list)
-    why_not: str = ""
+    notes: list[str] = field(default_factory=list)  # assumptions, and the logged layout and backends
+    why_not: str = ""  # reason of a missing prediction
 
 
 def parts_of(on: str) -> dict[str, Any]:
-    """Return the columns that naming a machine fills.
+    """Return the columns `accelerator` and `accelerator_count` of a machine.
 
-    - `on`: A machine of the catalogue, or a number of accelerators.
-    - Returns: `accelerator`, and `accelerator_count` where the name says it; a name that is not in the catalogue is
-      kept.
+    A name outside the catalog is kept.
 
     Examples
     --------
@@ -226,13 +193,12 @@ def parts_of(on: str) -> dict[str, Any]:
 
 
 def predict_startup(log: StartupLog, *, model: str | None = None, on: str | None = None) -> StartupComparison:
-    """Predict the memory of an engine start and put it beside the log.
+    """Return the comparison of a start-up log with its prediction.
 
-    - `model`: The model; by default the one the log names.
-    - `on`: The machine; by default the device the log names.
-    - Returns: Lines with both sides, or the logged side and why there is no other.
+    Model and machine default to those in the log. Without a prediction the lines are the logged values, with the
+    reason.
     """
-    said = [
+    notes_of_log = [
         f"{what}: {value}"
         for what, value in (
             ("engine", " ".join(filter(None, (log.engine, log.version)))),
@@ -247,12 +213,12 @@ def predict_startup(log: StartupLog, *, model: str | None = None, on: str | None
     name, machine = model or log.model, on or log.accelerator
     if name is None or machine is None:
         missing = " and ".join(w for w, v in (("--model", name), ("--on", machine)) if v is None)
-        return StartupComparison(beside(log, None), said, f"the log does not tell it; give {missing}")
+        return StartupComparison(beside(log, None), notes_of_log, f"not logged: give {missing}")
     try:
         predicted, assumed = _predicted(log, name, machine)
     except (GlmplanError, KeyError) as error:
-        return StartupComparison(beside(log, None), said, str(error))
-    return StartupComparison(beside(log, predicted), [*said, *assumed])
+        return StartupComparison(beside(log, None), notes_of_log, str(error))
+    return StartupComparison(beside(log, predicted), [*notes_of_log, *assumed])
 
 
 def _predicted(log: StartupLog, name: str, machine: str) -> tuple[StartMemory, list[str]]:
@@ -261,33 +227,33 @@ def _predicted(log: StartupLog, name: str, machine: str) -> tuple[StartMemory, l
     from glmplan.prediction.start_memory import predict_start
 
     choice = _model(name, log.quantization)
-    part = load_accelerator(load_machine(machine).accelerator)
-    found = predict_start(log, choice.model, choice.checkpoint, part)
+    accelerator = load_accelerator(load_machine(machine).accelerator)
+    prediction = predict_start(log, choice.model, choice.checkpoint, accelerator)
     assumed = [
-        f"predicted for {choice.model.name}, checkpoint {choice.checkpoint.name}, on {part.name}, KV cache {found.kv}"
-        + (", with draft layers" if log.speculative is not None else "")
+        f"predicted for {choice.model.name}, checkpoint {choice.checkpoint.name}, on {accelerator.name}, "
+        f"KV cache {prediction.kv}" + (", with draft layers" if log.speculative is not None else "")
     ]
-    if found.tokens is not None:
-        assumed.append(f"90 % of the KV pool: {found.tokens.low:,.0f} to {found.tokens.high:,.0f} tokens")
+    if prediction.tokens is not None:
+        assumed.append(f"90 % of the KV pool: {prediction.tokens.low:,.0f} to {prediction.tokens.high:,.0f} tokens")
     silent = [words for field, words in _SETTINGS.items() if getattr(log, field) is None]
     if silent:
-        assumed.append(f"the log does not tell {', '.join(silent)}: taken as the engine's own default")
-    return found, assumed
+        assumed.append(f"not logged, taken as the engine's default: {', '.join(silent)}")
+    return prediction, assumed
 
 
-#: settings that decide memory: field of the log → its name in words
+#: settings that decide memory: field of the log → text
 _SETTINGS = {
-    "memory_utilization": "the share of memory",
-    "max_sequences": "the requests at once",
-    "max_batched_tokens": "the tokens of a step",
-    "max_context": "the longest request",
+    "memory_utilization": "memory share",
+    "max_sequences": "running requests",
+    "max_batched_tokens": "tokens of a step",
+    "max_context": "longest request",
 }
-#: Words at the end of a repository's name that do not change the shapes of the weights.
+#: name endings of a repository that do not change the shapes of the weights
 _WITHOUT_MEANING = ("mtp", "instruct", "chat", "it", "hf", "base", "thinking")
 
 
 def _model(name: str, quantization: str | None) -> Any:
-    """Resolve the model of a log: its name, without the owner and without words that change no shape."""
+    """Return the model of a log by its name without owner and neutral endings."""
     from dataclasses import replace
 
     from glmplan.errors import UnknownName
@@ -296,7 +262,7 @@ def _model(name: str, quantization: str | None) -> Any:
     from glmplan.io.runs.importers.startup_logs import weights_of_method
 
     text = name.strip().rstrip("/").rpartition("/")[2] if not os.path.exists(name) else name
-    # a GGUF file names its model in words: Qwen3 30B A3B Instruct 2507
+    # GGUF names have spaces: Qwen3 30B A3B Instruct 2507
     tried = [text if os.path.exists(name) else text.replace(" ", "-")]
     while (cut := tried[-1].rpartition("-"))[2].lower() in _WITHOUT_MEANING and cut[0]:
         tried.append(cut[0])

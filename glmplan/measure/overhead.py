@@ -1,4 +1,4 @@
-"""What the client itself adds: measured against a server that answers at once."""
+"""Overhead of the client, measured against a server that answers at once."""
 
 from __future__ import annotations
 
@@ -21,27 +21,15 @@ from glmplan.units import Milliseconds, Ratio, Seconds, TokenCount
 __all__ = ["NullServer", "Overhead", "measure_overhead", "null_server_process"]
 
 
-# A server that answers at once: what is measured against it is the client, not an engine.
-
-#: what a process takes to start on however busy a machine [s]
+#: time to start a process on a busy machine [s]
 _PATIENCE = 60.0
 
 
 class NullServer:
-    """An OpenAI-compatible server on a local raw socket that sends fixed chunks at a fixed pace.
+    """OpenAI-compatible local server that sends fixed chunks at a fixed pace.
 
-    Parameters
-    ----------
-    pace : float, optional
-        Time between chunks; zero sends them all at once, [s]
-    first : float, optional
-        Time before the first chunk, [s]
-    chat : bool, optional
-        Chunks of chat completions instead of completions.
-
-    Notes
-    -----
-    It reads the answer's length from `max_tokens`, counts prompts by words, and knows nothing else of a model.
+    `pace` is the time between chunks (0: all at once) and `first` that before the first one [s]; `chat` sends chat
+    completion chunks. It reads `max_tokens`, counts prompts by words, and knows nothing else of a model.
     """
 
     def __init__(self, *, pace: float = 0.0, first: float = 0.0, chat: bool = False) -> None:
@@ -52,7 +40,7 @@ class NullServer:
 
     @property
     def url(self) -> str:
-        """Base address for a client."""
+        """Return the base address."""
         assert self._server is not None, "start the server first"
         return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/v1"
 
@@ -75,7 +63,7 @@ class NullServer:
             while (head := await reader.readuntil(b"\r\n\r\n")) and await self._answer(head, reader, writer):
                 pass
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.LimitOverrunError, asyncio.CancelledError):
-            pass  # the client left, or the server closes: this connection ends, the others go on
+            pass  # client gone or server closing: only this connection ends
         finally:
             self._open.discard(writer)
             writer.close()
@@ -88,9 +76,9 @@ class NullServer:
             writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
             return True
         self.requests += 1
-        asked = json.loads(body)
-        count = int(asked.get("max_tokens", 16))
-        prompt = asked.get("prompt", "x")
+        request = json.loads(body)
+        count = int(request.get("max_tokens", 16))
+        prompt = request.get("prompt", "x")
         words = len(prompt) if isinstance(prompt, list) else len(str(prompt).split())
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
         content = {"delta": {"content": "x "}} if self.chat else {"text": "x "}
@@ -106,7 +94,7 @@ class NullServer:
             writer.write(token)
             if self.pace and index + 1 < count:
                 await writer.drain()
-                # against the schedule, not from chunk to chunk, so that delays do not add up
+                # relative to the schedule, so that delays do not add up
                 await asyncio.sleep(max(begin + (index + 1) * self.pace - loop.time(), 0))
         writer.write(ending + _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
         await writer.drain()
@@ -115,12 +103,15 @@ class NullServer:
 
 @contextmanager
 def null_server_process(*, pace: Seconds = 0.0, first: Seconds = 0.0, chat: bool = False) -> Iterator[str]:
-    """Run the server in a process of its own, so that it does not compete with the client for one core."""
-    words = [sys.executable, "-m", "glmplan.measure.overhead", str(pace), str(first), str(int(chat))]
+    """Run the server in its own process and yield its address.
+
+    It does not compete with the client for one core.
+    """
+    command = [sys.executable, "-m", "glmplan.measure.overhead", str(pace), str(first), str(int(chat))]
     root = str(Path(__file__).parents[2])
     paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     process = subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": paths}
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": paths}
     )
     assert process.stdin is not None and process.stdout is not None
     late = threading.Timer(_PATIENCE, process.kill)
@@ -163,27 +154,13 @@ if __name__ == "__main__":
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """What the client adds to what it measures.
+    """Client overhead of the measured values."""
 
-    Parameters
-    ----------
-    streams : int
-        Streams at once, [-]
-    ttft : float
-        Added to the first token on average, [s]
-    tpot : float
-        Added to the time per token on average, [s]
-    cpu : float
-        Processor time of the client for each second, [-]
-    faults : int
-        Requests that failed although nothing could, [-]
-    """
-
-    streams: int
-    ttft: float
-    tpot: float
-    cpu: float
-    faults: int
+    streams: int  # concurrency
+    ttft: Seconds  # mean
+    tpot: Seconds  # mean
+    cpu: float  # CPU seconds per second
+    faults: int  # failed requests, although nothing can fail
 
     def share(self, ttft_ms: Milliseconds, tpot_ms: Milliseconds) -> Ratio:
         """Return the larger share of the overhead in two measured means.
@@ -200,11 +177,10 @@ class Overhead:
 async def measure_overhead(
     streams: int, *, chat: bool = False, together: bool = False, tokens: TokenCount = 40, pace: Seconds = 0.025
 ) -> Overhead:
-    """Measure the client against a null server in a process of its own.
+    """Return the client's overhead against a null server in its own process.
 
-    - `together`: Start all streams at once, as a burst does, instead of one after another over the length of an
-      answer.
-    - Returns: What it adds. The null server's own lateness is in it, so it is an upper bound.
+    `together` starts all streams at once, as a burst does, instead of over the length of an answer. The result includes
+    the null server's delays: it is an upper bound.
     """
     with null_server_process(pace=pace, chat=chat) as url:
         async with Client(Endpoint(url, "null", chat=chat)) as client:

@@ -1,4 +1,4 @@
-"""The steps of a ladder as questions: what serves, and what is asked of it."""
+"""Ladder steps as cases: predictions, their comparison with measured metrics, and site calibration."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from glmplan.io.runs.record import Run
 from glmplan.measure.ladder import LadderPlan, StepResult
 from glmplan.measure.server_facts import ServerFacts
 from glmplan.prediction.deployment import Deployment, default_kv, deploy
-from glmplan.prediction.from_row import Question
+from glmplan.prediction.from_row import RunCase
 from glmplan.prediction.load import ENDLESS, Load, user_load
 from glmplan.prediction.predict import predict
 from glmplan.prediction.reproduce import REPRODUCED, relative_error, verdict_of
@@ -47,19 +47,9 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One step of a ladder as a question.
+    """One step of a ladder to predict."""
 
-    Parameters
-    ----------
-    level : float
-        Users [-] or rate [1/s]
-    deployment : Deployment
-        What serves.
-    load : Load
-        What is asked of it.
-    """
-
-    level: float
+    level: float  # users [-] or rate [1/s]
     deployment: Deployment
     load: Load
 
@@ -69,12 +59,12 @@ def _this_machine() -> Accelerator:
     from glmplan.catalog.entries.accelerators import load_accelerator
     from glmplan.io.machines.this_machine import probe_machine
 
-    found = probe_machine(seconds=0.5)
-    return found.part if found.part is not None else load_accelerator(found.host.accelerator)
+    probed = probe_machine(seconds=0.5)
+    return probed.part if probed.part is not None else load_accelerator(probed.host.accelerator)
 
 
 def _deployment_of_files(facts: Mapping[str, Any], served: ServerFacts) -> tuple[Deployment, list[str]]:
-    """Return the deployment of a model or a machine that is described by a file, or of this machine."""
+    """Return the deployment of a model or machine file, or of this machine."""
     from glmplan.catalog.entries.accelerators import load_accelerator
     from glmplan.catalog.entries.names import kv_name
     from glmplan.io.models.checkpoints import checkpoint_for, read_by
@@ -84,32 +74,32 @@ def _deployment_of_files(facts: Mapping[str, Any], served: ServerFacts) -> tuple
     choice = resolve_model(str(facts["model"]))
     where = str(facts["accelerator"])
     if where == "this-machine":
-        part = _this_machine()
+        accelerator = _this_machine()
     else:
-        part = load_accelerator(Path(where) if where.endswith(".toml") else where)
+        accelerator = load_accelerator(Path(where) if where.endswith(".toml") else where)
     weights = facts.get("weights") if not os.path.exists(str(facts["model"])) else None
     checkpoint = choice.checkpoint if weights is None else checkpoint_for(choice.model, str(weights))
     layout = Layout(*(int(float(facts.get(name) or 1)) for name in ("tp", "pp", "dp", "ep", "dcp")))
-    said = facts.get("engine") or served.engine
-    engine = str(said or STAND_IN)
+    engine_name = facts.get("engine") or served.engine
+    engine = str(engine_name or STAND_IN)
     if choice.exact_bytes is None:
         checkpoint = read_by(choice.model, checkpoint, engine)
     kv = kv_name(str(facts.get("kv_cache") or "")) or default_kv(
-        checkpoint, engine, model=choice.model, accelerator=part
+        checkpoint, engine, model=choice.model, accelerator=accelerator
     )
-    deployment = deploy(choice.model, checkpoint, part, kv=kv, engine=engine, layout=layout)
-    return deployment, [*([] if said else [f"engine {engine}"]), f"kv {kv}", f"machine {part.full_name}"]
+    deployment = deploy(choice.model, checkpoint, accelerator, kv=kv, engine=engine, layout=layout)
+    return deployment, [*([] if engine_name else [f"engine {engine}"]), f"kv {kv}", f"machine {accelerator.full_name}"]
 
 
 def _deployment_of_names(facts: Mapping[str, Any], plan: LadderPlan) -> tuple[Deployment, list[str]]:
     from glmplan.io.runs.table import run_from_row
     from glmplan.prediction.from_row import question_of
 
-    words = {key: f"{value:g}" if isinstance(value, float) else str(value) for key, value in facts.items()}
-    # the lengths are those of the ladder: none has to be assumed
+    request = {key: f"{value:g}" if isinstance(value, float) else str(value) for key, value in facts.items()}
+    # the ladder fixes the lengths
     lengths = {"input_tokens": f"{plan.lengths.input_tokens}", "output_tokens": f"{plan.lengths.output_tokens}"}
     ladder = {"id": "ladder", "phase": "serving", "protocol": "closed-loop", "concurrency": "1", **lengths}
-    run = run_from_row(ladder | words)
+    run = run_from_row(ladder | request)
     question = question_of(run)
     return question.deployment, list(question.assumed)
 
@@ -121,12 +111,11 @@ def ladder_cases(
     served: ServerFacts,
     measured: Mapping[float, Mapping[str, float]] | None = None,
 ) -> tuple[list[Case], list[str]]:
-    """Turn the steps of a ladder into questions.
+    """Return the steps of a ladder as cases, and the assumptions.
 
-    - `facts`: Columns of a run that name the deployment. `model` may be a file (config.json, .gguf), `accelerator` a
-      TOML file or `this-machine`.
-    - `served`: What the server tells: pool and largest batch are taken from it where it tells them.
-    - `measured`: Level → figures that were measured, for the real lengths.
+    `facts` are columns of a run that name the deployment; `model` may be a file (config.json, .gguf), `accelerator` a
+    TOML file or `this-machine`. KV pool and batch limit are those reported by the server, lengths those `measured`
+    (level → metrics).
     """
     model, part = str(facts.get("model")), str(facts.get("accelerator"))
     if os.path.exists(model) or part == "this-machine" or part.endswith(".toml"):
@@ -157,17 +146,16 @@ def ladder_cases(
 
 
 def predicted_pool(case: Case, served: ServerFacts) -> tuple[float, float, float] | None:
-    """Predict the KV pool of the deployment, to be compared with the server's own.
+    """Return the predicted KV pool with its 90 % interval [token]
 
-    - `served`: What the server tells: its longest request matters for sliding windows and recurrent states.
-    - Returns: Tokens and the ends of their 90 % interval, [token]; None where memory cannot be computed, as on a
-      processor whose pool is whatever it was told.
+    The server's longest request matters for sliding windows and recurrent states. None if memory cannot be computed, as
+    on a CPU, whose pool is a setting.
     """
     from glmplan.catalog.engines.memory import load_memory_rule, memory_engines
     from glmplan.costs.memory import kv_pool, part_memory, rank_memory
 
     d = case.deployment
-    # engines that reserve what is left, and all on a processor, take the pool they are told to take
+    # engines with a fixed reserve, and all engines on a CPU, take the pool size as a setting
     if d.engine not in memory_engines() or d.accelerator.kind == "cpu-socket":
         return None
     if load_memory_rule(d.engine).pool == "rest":
@@ -176,7 +164,7 @@ def predicted_pool(case: Case, served: ServerFacts) -> tuple[float, float, float
         engine=d.engine, version=d.version, accelerator=d.accelerator.name, draft_tokens=d.draft_tokens
     )
     try:
-        held = rank_memory(
+        ranks = rank_memory(
             d.model,
             d.checkpoint,
             layout=d.layout,
@@ -185,87 +173,66 @@ def predicted_pool(case: Case, served: ServerFacts) -> tuple[float, float, float
             mtp=d.draft_tokens > 0,
             memory=d.accelerator.memory,
         )
-        pool = kv_pool(held, part_memory(d.accelerator), context=served.max_context or float(d.model.max_context))
+        pool = kv_pool(ranks, part_memory(d.accelerator), context=served.max_context or float(d.model.max_context))
     except GlmplanError:
         return None
     return float(pool.tokens[0]), float(pool.tokens_low[0]), float(pool.tokens_high[0])
 
 
-# Measured beside predicted: how far apart, and whether that is reproduced.
-
-#: The figures of a ladder that are compared, by their column.
+#: compared metrics of a ladder
 METRICS = ("ttft_mean_ms", "tpot_mean_ms", "output_tokens_per_s")
-#: share of figures that 90 % intervals miss [-]; chance below which so many misses are no chance any more [-]
+#: expected share of misses of a 90 % interval; significance level of more misses [-]
 _MISSED, _BY_CHANCE = 0.1, 0.05
-#: half widths of an interval beyond which no figure lies by chance: 3.3 standard deviations [-]
+#: distance in half-widths (3.3 standard deviations) beyond which a single miss is significant [-]
 _FAR = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class PredictedStep:
-    """What is predicted for one step.
+    """Prediction of one step."""
 
-    Parameters
-    ----------
-    level : float
-        Users [-] or rate [1/s]
-    middle, low, high : dict
-        Figures and their interval, in the units of their names.
-    """
-
-    level: float
-    middle: Mapping[str, float]
+    level: float  # users [-] or rate [1/s]
+    middle: Mapping[str, float]  # metrics in the units of their names
     low: Mapping[str, float] = field(default_factory=dict)
     high: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One figure of one step.
+    """One metric of one step, measured and predicted."""
 
-    Parameters
-    ----------
-    level : float
-        Users [-] or rate [1/s]
-    metric : str
-        Name of the figure, unit included.
-    measured, predicted : float
-        The two values.
-    low, high : float or None
-        Predicted interval.
-    error : float
-        Standard error of the measured value, in its unit [-]
-    """
-
-    level: float
-    metric: str
+    level: float  # users [-] or rate [1/s]
+    metric: str  # name with unit
     measured: float
     predicted: float
     low: float | None = None
     high: float | None = None
-    error: float = 0.0
+    error: float = 0.0  # standard error of the measured value
 
     @property
     def difference(self) -> float:
-        """Predicted over measured, less one, [-]"""
+        """Return predicted / measured - 1 [-]"""
         return float(relative_error(self.predicted, self.measured))
 
     @property
     def verdict(self) -> str:
-        """Whether the figure was reproduced."""
+        """Return the verdict on the metric, see `verdict_of`."""
         return verdict_of(self.difference)
 
     @property
     def inside(self) -> bool:
-        """Whether the measured value lies in the predicted interval, widened by its own error; without an interval,
-        whether it was reproduced.
+        """Return True if the measured value is in the predicted interval.
+
+        The interval is widened by the measurement error; without an interval the verdict ``reproduced`` counts.
         """
         return self.distance <= 1.0
 
     @property
     def distance(self) -> float:
-        """How far the measured value lies from the predicted one: 1 at the end of the interval, which prediction and
-        measurement widen together; without an interval 1 is the end of `reproduced`, [-]
+        """Return the deviation in half-widths of the interval [-]
+
+        Prediction and measurement errors widen the interval together; without an interval the bound of ``reproduced``
+        is 1.
         """
         apart = log(self.measured / self.predicted)
         end = self.high if apart > 0 else self.low
@@ -276,13 +243,9 @@ class Compared:
 
 
 def compare(steps: Sequence[StepResult], predicted: Sequence[PredictedStep]) -> list[Compared]:
-    """Compare measured steps with predicted ones.
-
-    - `steps`: Measured; steps without a figure are left out.
-    - Returns: One for each figure that both sides have, in the order of the steps.
-    """
+    """Return each metric that measured and predicted steps share."""
     by_level = {step.level: step for step in predicted}
-    found = []
+    pairs = []
     for step in steps:
         other = by_level.get(step.level)
         for metric in METRICS if other is not None else ():
@@ -291,8 +254,8 @@ def compare(steps: Sequence[StepResult], predicted: Sequence[PredictedStep]) -> 
             if measured and metric in other.middle:
                 interval = (other.low.get(metric), other.high.get(metric))
                 error = step.errors.get(metric, 0.0)
-                found.append(Compared(step.level, metric, measured, other.middle[metric], *interval, error))
-    return found
+                pairs.append(Compared(step.level, metric, measured, other.middle[metric], *interval, error))
+    return pairs
 
 
 def worst(compared: Sequence[Compared]) -> Ratio:
@@ -301,9 +264,9 @@ def worst(compared: Sequence[Compared]) -> Ratio:
 
 
 def by_chance(figures: int) -> int:
-    """Return how many figures may lie outside 90 % intervals that are right.
+    """Return the number of misses that correct 90 % intervals may have.
 
-    Returns: The largest number that chance exceeds in less than one of twenty comparisons.
+    The smallest number that chance exceeds with a probability of at most 5 %.
 
     Examples
     --------
@@ -318,12 +281,10 @@ def by_chance(figures: int) -> int:
 
 
 def consistent(compared: Sequence[Compared]) -> bool:
-    """Tell whether predictions and their intervals stand up to what was measured.
+    """Return True if predictions and intervals agree with the measurements.
 
-    Of many figures one in ten lies outside a right 90 % interval, so one outside is no error yet; more than `by_chance`
-    are, and so is a single one at twice the distance.
-
-    Returns: False also where there is nothing to compare.
+    One in ten values misses a correct 90 % interval. Significant are more misses than `by_chance`, or one at twice the
+    distance. False without any value.
 
     Examples
     --------
@@ -335,28 +296,22 @@ def consistent(compared: Sequence[Compared]) -> bool:
     return bool(compared) and outside <= by_chance(len(compared)) and all(one.distance <= _FAR for one in compared)
 
 
-# Predicting the steps of a ladder, also calibrated on some of them.
-
-
 def _design(cases: Sequence[Case], measured: Sequence[Mapping[str, float]]) -> Design:
-    questions = []
+    run_cases = []
     for case, row in zip(cases, measured, strict=True):
         d = case.deployment
         figures = {metric: row[metric] for metric in METRICS if metric in row}
         run = Run(f"{case.level:g}", d.model.name, d.accelerator.name, engine=d.engine, observed=figures)
-        questions.append(Question(run, d, case.load, ()))
-    return design_of(questions)
+        run_cases.append(RunCase(run, d, case.load, ()))
+    return design_of(run_cases)
 
 
 def fit_site(cases: Sequence[Case], measured: Sequence[Mapping[str, float]]) -> SiteFit:
-    """Fit the effects of one site to measured steps, as `glmplan calibrate --from` does.
-
-    `measured`: Their measured figures, in the columns of the tables.
-    """
+    """Return the site effects of measured steps, as `calibrate --from`."""
     if not all(runs_on_accelerators(case.deployment) for case in cases):
-        part = cases[0].deployment.accelerator.full_name
-        words = f"cannot be done on {part}: its steps are timed by bytes alone, which have no effects to fit"
-        raise SpecError(words, field="--calibrate-on")
+        accelerator = cases[0].deployment.accelerator.full_name
+        message = f"cannot be done on {accelerator}: its steps are timed by bytes alone, which have no effects to fit"
+        raise SpecError(message, field="--calibrate-on")
     try:
         return update_site(_design(cases, measured))
     except GlmplanError as error:
@@ -364,23 +319,23 @@ def fit_site(cases: Sequence[Case], measured: Sequence[Mapping[str, float]]) -> 
 
 
 def predicted_steps(cases: Sequence[Case], *, site: SiteFit | None = None) -> tuple[list[PredictedStep], list[str]]:
-    """Predict the steps of a ladder with their 90 % intervals.
+    """Return the predicted steps with 90 % intervals, and notes.
 
-    `site`: A site calibration; the shipped fit by default.
+    Uses the site calibration `site`, if given, instead of the shipped fit.
     """
     steps, rests = [], []
     for case in cases:
         effects = None if site is None else site.effects[case.deployment.engine]
         try:
-            found = predict(case.deployment, case.load, effects=effects)
+            prediction = predict(case.deployment, case.load, effects=effects)
         except GlmplanError as error:
             raise SpecError(f"cannot be predicted: {error}", field=case.deployment.model.name) from None
-        kinds = [FIGURES[metric] for metric in METRICS if FIGURES[metric].predicted in found.figures]
-        figures = {one.column: found.figures[one.predicted].scaled(1.0 / one.factor) for one in kinds}
+        kinds = [FIGURES[metric] for metric in METRICS if FIGURES[metric].predicted in prediction.figures]
+        figures = {one.column: prediction.figures[one.predicted].scaled(1.0 / one.factor) for one in kinds}
         middle = {m: f.value for m, f in figures.items()}
         low, high = {m: f.low for m, f in figures.items()}, {m: f.high for m, f in figures.items()}
         if site is None:
-            rests += [text for text in (found.basis, found.out_of_domain) if text]
+            rests += [text for text in (prediction.basis, prediction.out_of_domain) if text]
         else:
             for metric, half in _half_widths(case, site, middle).items():
                 low[metric], high[metric] = middle[metric] * float(np.exp(-half)), middle[metric] * float(np.exp(half))
@@ -389,12 +344,12 @@ def predicted_steps(cases: Sequence[Case], *, site: SiteFit | None = None) -> tu
 
 
 def _half_widths(case: Case, site: SiteFit, middle: Mapping[str, float]) -> dict[str, float]:
-    """Half width of each figure's 90 % interval in logarithms: what the fit leaves open, and what its form misses."""
+    """Return the log half-width of each metric: posterior and model error."""
     design = _design([case], [middle])
     if case.deployment.structure.part.is_processor:
         missed = {kind: QUANTILE_90 * deviation for kind, deviation in MISSED.items()}
     else:
-        ends = site.effects[case.deployment.engine].intervals["site"]
-        missed = {kind: (high - low) / 2.0 for kind, (low, high) in ends.items()}
+        intervals = site.effects[case.deployment.engine].intervals["site"]
+        missed = {kind: (high - low) / 2.0 for kind, (low, high) in intervals.items()}
     pairs = zip(design.figure.tolist(), left_open(site, design), strict=True)
     return {metric: float(np.hypot(QUANTILE_90 * open_, missed[FIGURES[metric].interval])) for metric, open_ in pairs}

@@ -29,40 +29,24 @@ _WORDS = (
 # fmt: on
 
 
-#: tokens that a server may put around a prompt: the longest default prompts of published templates have some thousand
+#: tokens of a chat template, at most; published default prompts have some thousands
 _TEMPLATE = 8192
-#: how long learning the lengths may take by one way; twelve words are asked for in requests of one token [s]
+#: time limit of one way to learn lengths: twelve words in requests of one token [s]
 _PATIENCE = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class PromptMaker:
-    """Makes prompts.
+    """Make prompts of known length."""
 
-    Parameters
-    ----------
-    words : tuple of str
-        Words of equal cost.
-    cost : int
-        Tokens of one word with the space before it, [token]
-    frame : int
-        Tokens that every prompt has besides its words: begin token, chat template, [token]
-    method : str
-        How lengths are known.
-    filler : tuple of str
-        Pieces of one token that fill up where a word costs several; empty where there is none.
-    """
-
-    words: tuple[str, ...]
-    cost: int
-    frame: int
-    method: str
-    filler: tuple[str, ...] = ()
+    words: tuple[str, ...]  # of equal cost
+    cost: TokenCount  # of a word with the space before it
+    frame: TokenCount  # besides words: begin token, chat template
+    method: str  # how lengths are known
+    filler: tuple[str, ...] = ()  # texts of one token, to fill up where words cost several
 
     def make(self, tokens: TokenCount, chance: random.Random, *, shared: TokenCount = 0) -> Prompt:
-        """Make one prompt.
-
-        `shared`: Tokens at its beginning that all prompts share.
+        """Return one prompt; `shared` tokens at its start are common to all.
 
         Examples
         --------
@@ -73,7 +57,7 @@ class PromptMaker:
         room = max(tokens - self.frame, 1)
         count, rest = divmod(room, self.cost)
         same = min(max(shared - self.frame, 0) // self.cost, count)
-        # the shared beginning is the same whatever the seed of this prompt is
+        # the shared beginning does not depend on this prompt's seed
         begin = random.Random(same and 7).choices(self.words, k=same)
         words = begin + chance.choices(self.words, k=count - same)
         words += chance.choices(self.filler, k=rest) if self.filler else []
@@ -81,13 +65,10 @@ class PromptMaker:
 
 
 async def prepare_prompts(client: Client, *, tokenizer: str | None = None) -> PromptMaker:
-    """Find out how to make prompts of exact lengths for a server.
+    """Return a prompt maker with exact lengths for a server.
 
-    The server's own tokenizer page is asked first (vLLM and SGLang `/tokenize`, llama.cpp `/tokenize`), then a local
-    tokenizer, then `usage` of a few requests of one token.
-
-    - `tokenizer`: Folder or file of a local tokenizer (`tokenizers` package).
-    - Returns: What makes the prompts; `method` says which way was found.
+    Tried in this order: the server's `/tokenize` (vLLM, SGLang, llama.cpp), a local tokenizer (file or folder of the
+    `tokenizers` package), `usage` of a few requests of one token.
     """
     ways: list[tuple[str, Callable[[str], Awaitable[int | None]]]] = []
     if tokenizer is not None:
@@ -106,7 +87,7 @@ async def prepare_prompts(client: Client, *, tokenizer: str | None = None) -> Pr
 
 
 async def _learn(client: Client, count: Callable[[str], Awaitable[int | None]], method: str) -> PromptMaker | None:
-    """Learn the cost of words and of the frame around them from counts of whole texts."""
+    """Return a prompt maker from token counts of whole texts."""
     frame_by_usage = method != "measured"
     candidates = _WORDS if frame_by_usage else _WORDS[:12]
     costs: dict[str, int] = {}
@@ -146,11 +127,11 @@ async def _served(client: Client, text: str) -> int | None:
         if not isinstance(value, dict):
             continue
         tokens, count = value.get("tokens"), value.get("count")
-        # a token is a byte at least, and a template is short
-        most = len(text.encode()) + _TEMPLATE
-        if isinstance(count, int) and not isinstance(count, bool) and 0 < count <= most:
+        # a token has at least a byte, and templates are short
+        limit = len(text.encode()) + _TEMPLATE
+        if isinstance(count, int) and not isinstance(count, bool) and 0 < count <= limit:
             return count
-        if isinstance(tokens, list) and 0 < len(tokens) <= most:
+        if isinstance(tokens, list) and 0 < len(tokens) <= limit:
             return len(tokens)
     return None
 
@@ -158,8 +139,8 @@ async def _served(client: Client, text: str) -> int | None:
 async def _measured(client: Client, text: str) -> int | None:
     record = await client.send(text, 1)
     answered = record.outcome in (Outcome.DONE, Outcome.EMPTY)
-    known = answered and 0 < record.input_tokens <= len(text.encode()) + _TEMPLATE
-    return record.input_tokens if known else None
+    plausible = answered and 0 < record.input_tokens <= len(text.encode()) + _TEMPLATE
+    return record.input_tokens if plausible else None
 
 
 def _local(path: str) -> Callable[[str], Awaitable[int | None]]:
@@ -171,11 +152,11 @@ def _local(path: str) -> Callable[[str], Awaitable[int | None]]:
 
     file = Path(path)
     try:
-        held = Tokenizer.from_file(str(file / "tokenizer.json" if file.is_dir() else file))
+        loaded = Tokenizer.from_file(str(file / "tokenizer.json" if file.is_dir() else file))
     except Exception as error:  # the package raises bare Exception
         raise SpecError(f"cannot be read: {error}", field="--tokenizer", value=path) from None
 
     async def count(text: str) -> int | None:
-        return len(held.encode(text, add_special_tokens=False).ids)
+        return len(loaded.encode(text, add_special_tokens=False).ids)
 
     return count

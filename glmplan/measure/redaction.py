@@ -1,7 +1,7 @@
-r"""Texts from outside on their way into records, files and terminals: secrets blotted out first, cut afterwards.
+"""Redaction of external text: secrets are removed first, then the text is cut.
 
-What a server says goes through `Outside.clean` where it comes in, and everything that is kept goes through
-`Outside.plain` once more where it goes out. What is promised, and how it is tested: `SECURITY.md`.
+Server output passes `Outside.clean` on entry; all records pass `Outside.plain` on exit. Guarantees and tests:
+`SECURITY.md`.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from glmplan.errors import CONTROLS, SpecError, printable
 __all__ = ["Outside", "api_key"]
 
 _KEYS = ("GLMPLAN_API_KEY", "OPENAI_API_KEY")
-#: shorter words are no secrets (EMPTY, none, dummy): they stand in texts for other reasons
+#: shorter words (EMPTY, none, dummy) are not secrets
 _LEAST = 6
-#: letters of a secret in a row that are blotted out wherever they stand
+#: length of a fragment of a secret that is redacted anywhere
 _PART = 8
-#: letters of the begin of a secret that are blotted out at the end of a text, where somebody cut it
+#: length of a secret's start that is redacted at the end of a text, where it may have been cut
 _BEGIN = 4
-#: letters of a text that are looked at; what is kept is far shorter
+#: characters that are read; kept text is far shorter
 _MOST = 1 << 14
 _DEEPEST = 12
-#: letters of texts whose blotted form is remembered: the same few stand in every line of a journal
+#: length of cached redactions: the same few short texts are in every journal line
 _SHORT = 64
 _BLOT = "***"
 _WITHHELD = "*** (withheld: the key in another writing)"
@@ -39,7 +39,7 @@ _ESCAPED = re.compile(r"\\+(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2}))")
 
 
 def api_key() -> str | None:
-    """Return the API key from the environment; it goes into a header and nowhere else."""
+    """Return the API key from the environment, for a header only."""
     name = next((name for name in _KEYS if os.environ.get(name, "").strip()), None)
     if name is None:
         return None
@@ -51,12 +51,9 @@ def api_key() -> str | None:
 
 
 class Outside:
-    """Blots out secrets, whole, in part and in other writings.
+    """Redact secrets: complete, in fragments and in other encodings.
 
-    Parameters
-    ----------
-    secrets : iterable of str, optional
-        The key, the password; words of fewer than 6 letters are taken for none.
+    Secrets below 6 characters are ignored.
 
     Examples
     --------
@@ -78,30 +75,29 @@ class Outside:
         self._short = lru_cache(maxsize=1024)(self.blot)
 
     def blot(self, text: str) -> str:
-        """Blot the secrets out of a text.
+        """Return a text without secrets, withheld if one is encoded in it.
 
-        - `text`: The text, not cut anywhere but at its end.
-        - Returns: The text; nothing of it where a secret stands in it in another writing.
+        The text may be cut at its end only.
         """
         if not self._parts or not text:
             return text
-        found = self._marked(text)
-        if found == text and any(self._marked(other) != other for other in _readings(text)):
+        redacted = self._marked(text)
+        if redacted == text and any(self._marked(other) != other for other in _readings(text)):
             return _WITHHELD
-        if found != text and any(self._marked(other) != other for other in _readings(found)):
+        if redacted != text and any(self._marked(other) != other for other in _readings(redacted)):
             return _WITHHELD
-        return found
+        return redacted
 
     def clean(self, text: object, most: int = 300) -> str:
-        """Make a text from outside fit to be kept: blotted, without control characters, and only then cut."""
-        # control characters inside a secret must not keep it from being found
-        words = printable(self.blot(str(text)[:_MOST])).replace("\n", " ").replace("\t", " ")
-        return words if len(words) <= most else words[: most - 1] + "…"
+        """Return external text redacted, without control characters, then cut."""
+        # control characters inside a secret must not hide it
+        redacted = printable(self.blot(str(text)[:_MOST])).replace("\n", " ").replace("\t", " ")
+        return redacted if len(redacted) <= most else redacted[: most - 1] + "…"
 
     def plain(self, value: Any, depth: int = 0) -> Any:
-        """Make a value fit for a record: texts blotted, numbers finite, at most 12 levels deep.
+        """Return a value for a JSON record: texts redacted, numbers finite.
 
-        Returns: The same as JSON holds it; None in place of NaN and infinity.
+        None replaces NaN and infinity; at most 12 levels deep.
         """
         if isinstance(value, str):
             return printable(self._short(value) if len(value) <= _SHORT else self.blot(value))
@@ -118,7 +114,7 @@ class Outside:
         return self.plain(str(value))
 
     def _marked(self, text: str) -> str:
-        """The text with every part of a secret in it blotted out, whatever its letters' case."""
+        """Return the text with fragments of a secret redacted, in any case."""
         lower = text.lower()
         if len(lower) != len(text):
             lower = "".join(letter.lower() if len(letter.lower()) == 1 else letter for letter in text)
@@ -141,35 +137,35 @@ class Outside:
 
 
 def _joined(spans: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Spans that touch or overlap, as one."""
-    held: tuple[int, int] | None = None
+    """Yield overlapping or touching spans merged."""
+    current: tuple[int, int] | None = None
     for begin, end in spans:
-        if held is not None and begin <= held[1]:
-            held = held[0], max(held[1], end)
+        if current is not None and begin <= current[1]:
+            current = current[0], max(current[1], end)
             continue
-        if held is not None:
-            yield held
-        held = begin, end
-    if held is not None:
-        yield held
+        if current is not None:
+            yield current
+        current = begin, end
+    if current is not None:
+        yield current
 
 
 def _forms(secret: str) -> Iterator[str]:
-    """How a secret may be written, in small letters."""
+    """Yield the encodings of a secret in lower case."""
     raw = secret.encode(errors="replace")
     written = [secret, quote(secret, safe=""), quote_plus(secret), json.dumps(secret)[1:-1], html.escape(secret)]
     written += [repr(secret)[1:-1], raw.hex()]
     for shift in range(3):
-        # where a longer text is written in base64, the letters depend on what stands before and after: its edges are
-        # left out, but not of a text that ends with the secret
+        # in base64 of a longer text, the outer letters depend on the neighbours: they are left out, except at the end
+        # of the text
         for encode in (base64.b64encode, base64.urlsafe_b64encode):
-            whole = encode(bytes(shift) + raw).decode()[(8 * shift + 5) // 6 :]
-            written += [whole, whole.rstrip("=")[:-1]]
+            encoded = encode(bytes(shift) + raw).decode()[(8 * shift + 5) // 6 :]
+            written += [encoded, encoded.rstrip("=")[:-1]]
     yield from {form.lower() for form in written if len(form) >= _LEAST}
 
 
 def _readings(text: str) -> Iterator[str]:
-    """What a text may be read as: without its escapes, and without what separates its letters."""
+    """Yield decodings of a text: without escapes, without separators."""
     once = text
     for _ in range(3):
         once = html.unescape(unquote_plus(_ESCAPED.sub(lambda found: chr(int(found[1] or found[2], 16)), once)))

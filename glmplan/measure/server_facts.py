@@ -1,4 +1,4 @@
-"""What a server tells of itself: vLLM and SGLang `/metrics`, `/get_server_info`, `/v1/models`, llama.cpp `/props`."""
+"""Facts that a server reports: `/metrics`, `/get_server_info`, `/v1/models` (vLLM, SGLang), `/props` (llama.cpp)."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ import httpx
 from glmplan.catalog.files import parse_json
 from glmplan.errors import NoServer, SpecError
 from glmplan.measure.client import Client, MalformedStream
+from glmplan.units import Tokens
 
 __all__ = ["ServerFacts", "changed", "parse_metrics", "read_gauges", "read_server"]
 
 _LINE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+([-+0-9.eE]+|[+-]?Inf|NaN)(?:\s+\d+)?\s*$")
-#: counts beyond this are none [-]; no deployment has more parts, no list names more models that anybody reads
+#: larger counts are errors [-]; largest number of GPUs and of listed models
 _MOST, _MOST_PARTS, _MODELS = 1e15, 1 << 16, 1000
-#: how long all pages together may take [s]
+#: time limit of all pages together [s]
 _PATIENCE = 30.0
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-#: our name → the metrics of the engines; the first that is there counts
+#: our name → metrics of the engines; the first present one counts
 _GAUGES: dict[str, tuple[str, ...]] = {
     "running": ("vllm:num_requests_running", "sglang:num_running_reqs", "llamacpp:requests_processing"),
     "waiting": ("vllm:num_requests_waiting", "sglang:num_queue_reqs", "llamacpp:requests_deferred"),
@@ -50,56 +51,38 @@ _COUNTERS = ("preemptions", "prefix_queries", "prefix_hits", "draft_tokens", "ac
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """What a server told; None where it does not.
-
-    Parameters
-    ----------
-    engine, version, model : str or None
-        Who answers.
-    models : tuple of str
-        Every name the server serves.
-    max_context : float or None
-        Longest request, [token]
-    kv_tokens : float or None
-        Size of the KV pool, [token]
-    max_sequences : float or None
-        Requests in one batch, [-]
-    layout : dict
-        `tp`, `pp`, `dp`, `ep` as far as told, [-]
-    pages : tuple of str
-        Pages that answered.
-    gauges : dict
-        Running and waiting requests, preemptions, acceptance, prefix hits.
-    """
+    """Facts of a server; None if not reported."""
 
     engine: str | None = None
     version: str | None = None
     model: str | None = None
-    models: tuple[str, ...] = ()
-    max_context: float | None = None
-    kv_tokens: float | None = None
-    max_sequences: float | None = None
-    layout: dict[str, int] = field(default_factory=dict)
-    pages: tuple[str, ...] = ()
-    gauges: dict[str, float] = field(default_factory=dict)
+    models: tuple[str, ...] = ()  # all served names
+    max_context: Tokens | None = None  # longest request
+    kv_tokens: Tokens | None = None  # KV pool
+    max_sequences: float | None = None  # running requests
+    layout: dict[str, int] = field(default_factory=dict)  # tp, pp, dp, ep as far as reported
+    pages: tuple[str, ...] = ()  # that answered
+    gauges: dict[str, float] = field(
+        default_factory=dict
+    )  # running and waiting requests, preemptions, acceptance, prefix hits
 
 
 def parse_metrics(text: str) -> list[tuple[str, dict[str, str], float]]:
-    """Parse the Prometheus text format.
+    r"""Return name, labels and value of each Prometheus sample.
 
-    Returns: Name, labels and value of each sample; lines that are none are skipped.
+    Malformed lines are skipped.
 
     Examples
     --------
-    >>> parse_metrics('# TYPE a gauge\\na{model="m"} 2.5\\n')
+    >>> parse_metrics('# TYPE a gauge\na{model="m"} 2.5\n')
     [('a', {'model': 'm'}, 2.5)]
     """
-    found = []
+    samples = []
     for line in text.splitlines():
         match = _LINE.match(line)
         if match and math.isfinite(value := _number(match[3])):
-            found.append((match[1], dict(_LABEL.findall(match[2] or "")), value))
-    return found
+            samples.append((match[1], dict(_LABEL.findall(match[2] or "")), value))
+    return samples
 
 
 def _number(text: str) -> float:
@@ -112,22 +95,21 @@ def _number(text: str) -> float:
 def _gauges(samples: list[tuple[str, dict[str, str], float]]) -> dict[str, float]:
     sums: dict[str, float] = {}
     for name, _, value in samples:
-        # several engine ranks report the same counter: their sum is the server's
+        # ranks report the same counter: their sum is the server's
         sums[name] = sums.get(name, 0.0) + value
     return {ours: sums[n] for ours, names in _GAUGES.items() for n in names[::-1] if abs(sums.get(n, math.inf)) < _MOST}
 
 
 async def read_gauges(client: Client) -> dict[str, float]:
-    """Read the server's counters now; empty if it has no metrics page."""
+    """Return the server's counters now; empty without a metrics page."""
     page = await _page(client, "/metrics")
     return _gauges(parse_metrics(page)) if isinstance(page, str) else {}
 
 
 def changed(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
-    """Return what counters gained, and gauges as they are at the end.
+    """Return increases of counters and final values of gauges.
 
-    Returns: Gains of counters, values of gauges; no gain of a counter that fell, as it does when a server starts
-      anew.
+    A counter that fell (server restart) has none.
 
     Examples
     --------
@@ -139,12 +121,12 @@ def changed(before: dict[str, float], after: dict[str, float]) -> dict[str, floa
 
 
 async def read_server(client: Client) -> ServerFacts:
-    """Ask a server for everything it tells of itself."""
+    """Return all facts that a server reports."""
     pages: dict[str, Any] = {}
     try:
         await client.page(f"{client.endpoint.url.rstrip('/')}/models")
     except MalformedStream:
-        pass  # a page that is no use to us; that there is a server is all that was asked
+        pass  # an unusable page still shows that there is a server
     except (httpx.HTTPError, httpx.InvalidURL, OSError, TimeoutError) as error:
         why = client.outside.clean(f"{type(error).__name__}: {error}")
         raise NoServer(f"answers nothing: {why}", field="--url", value=client.endpoint.url) from None
@@ -158,11 +140,11 @@ async def read_server(client: Client) -> ServerFacts:
 
 
 def _facts(client: Client, pages: dict[str, Any]) -> ServerFacts:
-    """What the pages say, as far as it can be."""
+    """Return the plausible facts of the pages."""
 
     def text(*values: Any) -> str | None:
         found = next((v for v in values if isinstance(v, str) and v), None)
-        # no name begins with a sign that a spreadsheet program takes for that of a formula
+        # strip characters that start a formula in spreadsheet programs
         return None if found is None else client.outside.clean(found).lstrip("=+-@ ") or None
 
     metrics = pages.get("/metrics")
@@ -214,7 +196,7 @@ async def _page(client: Client, path: str) -> Any:
         except (TimeoutError, MalformedStream):
             return None
         except (httpx.HTTPError, OSError):
-            # a server may close a kept-alive connection just as it is used again
+            # a server may close a kept-alive connection just as it is reused
             if not again:
                 return None
     if status != 200:

@@ -1,4 +1,4 @@
-"""From what a user typed to the steps of a ladder and to the deployment that is predicted."""
+"""Options of `glmplan validate`: ladder steps and the deployment to predict."""
 
 from __future__ import annotations
 
@@ -18,16 +18,14 @@ from glmplan.units import Ratio, Seconds, finite_number, whole_number
 
 __all__ = ["deployment_facts", "ignored_in_plan", "ladder_plan", "parse_share", "parse_users"]
 
-#: A step of an open loop holds at least so many requests, else its means say nothing.
+#: requests of an open-loop step, at least: fewer give no reliable means
 _FEWEST = 20
-#: streams that one client keeps open, and requests that are planned before a step begins [-]
+#: streams of one client, and requests planned before a step begins [-]
 _MOST_USERS, _MOST_PLANNED = 10_000, 10_000_000
 
 
 def parse_users(text: str) -> tuple[int, ...]:
-    """Read the levels of a ladder.
-
-    `text`: `1,2,4` or `1-64`, which doubles from the first to the last.
+    """Return the levels of a ladder, from `1,2,4` or doubling from `1-64`.
 
     Examples
     --------
@@ -45,8 +43,8 @@ def parse_users(text: str) -> tuple[int, ...]:
     except ValueError:
         levels = []
     if not levels or levels[0] < 1:
-        words = f"is not a list of whole numbers such as 1,2,4 or 1-64, of {_MOST_USERS:,} at most"
-        raise SpecError(words, field="--users", value=text)
+        message = f"is not a list of whole numbers such as 1,2,4 or 1-64, of {_MOST_USERS:,} at most"
+        raise SpecError(message, field="--users", value=text)
     return tuple(levels)
 
 
@@ -59,12 +57,10 @@ def ladder_plan(
     longest: Seconds = 300.0,
     seed: int = 0,
 ) -> LadderPlan:
-    """Turn a traffic spec into the steps of a ladder.
+    """Return the ladder steps of a traffic spec, as understood by `simulate`.
 
-    - `traffic`: What arrives, with the same meaning as in `simulate`.
-    - `levels`: Users of a closed loop [-], rates [1/s], or speeds of a trace [-]; the spec's own level by default.
-    - `seconds`: Counted time of a closed step, or length of an open one.
-    - `requests`: Requests of a step instead of a time.
+    `levels` are users [-], rates [1/s] or trace speeds [-] (default: that of the spec); `seconds` is the counted time
+    of a closed step or the length of an open one, `requests` a count instead.
     """
     lengths = Lengths(traffic.input, traffic.output, 1.0 - traffic.jitter, traffic.shared_prefix)
     if traffic.kind == "closed":
@@ -80,8 +76,10 @@ def ladder_plan(
         from glmplan.simulation.traffic.traces import conversation_form
 
         if form := conversation_form(traffic.file or ""):
-            words = f"holds conversations ({form}), which live servers are not asked yet: use requests with their times"
-            raise SpecError(words, field="--traffic", file=str(traffic.file))
+            message = (
+                f"holds conversations ({form}), which live servers are not asked yet: use requests with their times"
+            )
+            raise SpecError(message, field="--traffic", file=str(traffic.file))
     own = traffic.speed if traffic.kind == "trace" else traffic.rate or 1.0
     schedules = tuple(
         (float(level), _schedule(traffic.at_load(level), seconds, requests, seed)) for level in levels or (own,)
@@ -96,25 +94,25 @@ def _schedule(traffic: Traffic, seconds: float, requests: int | None, seed: int)
         from glmplan.simulation.traffic.traces import read_trace
 
         read = read_trace(traffic.file or "", traffic.speed)
-        found = [Arrival(one.arrival, one.input, one.output) for one in islice(read, requests or 100_000)]
+        arrivals = [Arrival(one.arrival, one.input, one.output) for one in islice(read, requests or 100_000)]
         if requests is None:
-            found = [one for one in found if one.at <= seconds] or found[:1]
-        return tuple(found)
+            arrivals = [one for one in arrivals if one.at <= seconds] or arrivals[:1]
+        return tuple(arrivals)
     from glmplan.simulation.traffic.sources import request_chunks
 
     count = requests or max(round((traffic.rate or 1.0) * seconds), _FEWEST)
     if count > _MOST_PLANNED:
         raise SpecError(f"asks for {count:,} requests in a step: at most {_MOST_PLANNED:,}", field="--rates")
-    found = []
+    arrivals = []
     for chunk in request_chunks(traffic, count, np.random.default_rng(seed)):
         assert chunk.arrival is not None
         columns = zip(chunk.arrival.tolist(), chunk.input_tokens.tolist(), chunk.output_tokens.tolist(), strict=True)
-        found += [Arrival(at, int(prompt), int(answer)) for at, prompt, answer in columns]
-    return tuple(found)
+        arrivals += [Arrival(at, int(prompt), int(answer)) for at, prompt, answer in columns]
+    return tuple(arrivals)
 
 
 def parse_share(text: str) -> Ratio:
-    """Read a share such as `20%` or `0.2`.
+    """Return a share from `20%` or `0.2`.
 
     Examples
     --------
@@ -122,22 +120,21 @@ def parse_share(text: str) -> Ratio:
     (0.2, 0.2)
     """
     try:
-        found = finite_number(text.removesuffix("%"), "--fail-over") / (100 if text.endswith("%") else 1)
+        share = finite_number(text.removesuffix("%"), "--fail-over") / (100 if text.endswith("%") else 1)
     except SpecError:
-        found = -1.0
-    if not 0 <= found < float("inf"):
+        share = -1.0
+    if not 0 <= share < float("inf"):
         raise SpecError("is not a share such as 20%", field="--fail-over", value=text)
-    return found
+    return share
 
 
 def deployment_facts(
     *, model: str | None = None, on: str | None = None, plan: Path | None = None, pairs: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Gather what names the deployment that is predicted.
+    """Return the columns that name the deployment to predict.
 
-    - `model`: A catalogue name, with its format if wished (`glm-5.1-nvfp4`).
-    - `plan`: What `glmplan fit --format json` wrote; of other JSON the first object that names `model` and
-      `accelerator`.
+    `plan` is a file of `glmplan fit --format json`; of other JSON the first object with `model` and `accelerator`
+    counts.
 
     Examples
     --------
@@ -151,7 +148,7 @@ def deployment_facts(
         from glmplan.io.models.resolve import resolve_model
 
         choice = resolve_model(model)
-        # files stay paths: what they hold is in no catalogue
+        # paths stay as they are: files are not in the catalog
         named = {"model": choice.model.name, "weights": choice.checkpoint.name}
         facts |= {"model": model} if os.path.exists(model) else named
     if on is not None:
@@ -163,9 +160,9 @@ def deployment_facts(
 
 
 def ignored_in_plan(path: Path) -> str:
-    """Name what stands beside the model in a plan and is no column of a run.
+    """Return the names beside the model in a plan that are no run columns.
 
-    Returns: The names, each with the nearest known one; empty for an answer of `glmplan fit`, all of which is known.
+    With the nearest known name each; empty for an answer of `glmplan fit`.
     """
     value = _read_plan(path)
     return "" if _of_fit(value) else ignored_columns(_with_model(value, path))

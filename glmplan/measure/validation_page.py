@@ -1,4 +1,4 @@
-"""The report of a validation: a table in text, and an HTML page with plots."""
+"""Report of a validation: text table and HTML page with plots."""
 
 from __future__ import annotations
 
@@ -17,44 +17,39 @@ from glmplan.units import QUANTILE_90, Ratio
 
 __all__ = ["compared_json", "first_outside", "html_page", "standing"]
 
-#: how a verdict looks
+#: style class of a verdict
 _LOOK = {"reproduced": "good", "in between": "middling", "different": "bad"}
 
 
 def first_outside(compared: Sequence[Compared]) -> Ratio | None:
-    """Return the lowest level at which a measured value lies outside the predicted interval."""
+    """Return the lowest level with a measured value outside its interval."""
     return min((one.level for one in compared if not one.inside), default=None)
 
 
 def standing(compared: Sequence[Compared]) -> str:
-    """Say in words how the intervals stand up to what was measured.
-
-    Returns: A line for the foot of a table.
+    """Return a line on the agreement of intervals and measurements.
 
     Examples
     --------
     >>> standing([Compared(2, "tpot_mean_ms", 11.5, 10.0, 9.0, 11.0)])
-    '1 of 1 figures outside the 90 % interval, the first at 2: as chance allows (1)'
+    '1 of 1 metrics outside the 90 % interval, the first at 2: within chance (at most 1)'
     """
     first = first_outside(compared)
     if first is None:
-        return "all inside the interval"
+        return "all metrics inside the 90 % interval"
     outside = sum(not one.inside for one in compared)
-    found = f"{outside} of {len(compared)} figures outside the 90 % interval, the first at {first:g}: "
+    text = f"{outside} of {len(compared)} metrics outside the 90 % interval, the first at {first:g}: "
     if consistent(compared):
-        return found + f"as chance allows ({by_chance(len(compared))})"
+        return text + f"within chance (at most {by_chance(len(compared))})"
     far = max(compared, key=lambda one: one.distance)
-    most = f"{far.metric} at {far.level:g} by {far.distance:.1f} half widths"
-    return found + f"more than chance allows ({by_chance(len(compared))}); farthest {most}"
+    farthest = f"{far.metric} at {far.level:g} by {far.distance:.1f} half-widths"
+    return text + f"more than by chance (at most {by_chance(len(compared))}); largest deviation: {farthest}"
 
 
 def compared_json(
     compared: Sequence[Compared], causes: Sequence[Cause], pool: tuple[float, float, float] | None = None
 ) -> dict[str, Any]:
-    """Return a comparison as JSON-ready values.
-
-    `pool`: Predicted KV pool and its interval, [token].
-    """
+    """Return a comparison as JSON-ready values; `pool` in tokens."""
     figures = [
         {
             "level": one.level,
@@ -71,23 +66,21 @@ def compared_json(
         }
         for one in compared
     ]
-    told = [{"what": c.what, "evidence": c.evidence, "to_try": c.to_try} for c in causes]
-    held = None if pool is None else dict(zip(("predicted", "low", "high"), pool, strict=True))
+    cause_rows = [{"what": c.what, "evidence": c.evidence, "to_try": c.to_try} for c in causes]
+    pool_row = None if pool is None else dict(zip(("predicted", "low", "high"), pool, strict=True))
     return {
         "figures": figures,
         "first_outside": first_outside(compared),
         "consistent": consistent(compared),
-        "kv_pool_tokens": held,
-        "causes": told,
+        "kv_pool_tokens": pool_row,
+        "causes": cause_rows,
     }
 
 
 def html_page(record: LadderRecord, compared: Sequence[Compared], causes: Sequence[Cause], said: str = "") -> str:
-    """Return the report as one HTML page.
+    """Return the report as one self-contained HTML page.
 
-    - `compared`: Beside what was predicted; empty without a prediction.
-    - Returns: The page, whole in itself. Without the extra `png` it has its tables and says that the plots are
-      missing.
+    Without the extra `png` it has tables only and names the missing plots.
     """
     title = f"{record.endpoint.model} at {record.endpoint.url}"
     parts = [
@@ -109,7 +102,10 @@ def html_page(record: LadderRecord, compared: Sequence[Compared], causes: Sequen
 
 
 def _plots(record: LadderRecord, compared: Sequence[Compared]) -> list[str]:
-    """Drawings of the figures; the reason where they cannot be drawn: what was measured is never lost for a picture."""
+    """Return the plots, or the reason why they are missing.
+
+    A failed plot must not lose the measurements.
+    """
     try:
         check_extra("vl_convert", field="plots")
     except SpecError as error:
@@ -120,20 +116,20 @@ def _plots(record: LadderRecord, compared: Sequence[Compared]) -> list[str]:
         if chart is not None:
             shown = chart_svg(chart, f"{_title(metric)}, measured and predicted", prefix=metric)
             drawn.append(figure([shown]))
-    words = "Points with their error: measured. Line with its 90 % interval: predicted."
-    return [f"<div class='plots'>{''.join(drawn)}</div><p class='faint'>{words}</p>"] if drawn else []
+    legend = "Points with their error: measured. Line with its 90 % interval: predicted."
+    return [f"<div class='plots'>{''.join(drawn)}</div><p class='faint'>{legend}</p>"] if drawn else []
 
 
 def _summary(record: LadderRecord, compared: Sequence[Compared]) -> str:
-    told = [f"{len(record.steps)} steps, {record.started}"]
+    sentences = [f"{len(record.steps)} steps, {record.started}"]
     if record.overhead is not None:
         added = f"{record.overhead.ttft * 1e3:.1f} ms to TTFT and {record.overhead.tpot * 1e3:.2f} ms to TPOT"
-        told.append(f"the client adds {added} at {record.overhead.streams} streams")
+        sentences.append(f"the client adds {added} at {record.overhead.streams} streams")
     if record.stopped:
-        told.append(f"stopped: {record.stopped}")
+        sentences.append(f"stopped: {record.stopped}")
     if compared:
-        told.append(standing(compared))
-    return " ".join(map(_sentence, told))
+        sentences.append(standing(compared))
+    return " ".join(map(_sentence, sentences))
 
 
 def _sentence(words: str) -> str:
@@ -143,7 +139,7 @@ def _sentence(words: str) -> str:
 def _steps_table(record: LadderRecord) -> str:
     load = "rate" if record.plan.schedules else "users"
     noted = any(step.notes for step in record.steps)
-    heads = [load, "requests", "faults", *(FIGURES[metric].heading for metric in METRICS), *(["to know"] * noted)]
+    heads = [load, "requests", "faults", *(FIGURES[metric].heading for metric in METRICS), *(["notes"] * noted)]
     rows = [
         [
             f"{step.level:g}",
@@ -154,11 +150,11 @@ def _steps_table(record: LadderRecord) -> str:
         ]
         for step in record.steps
     ]
-    return table("What was measured, step by step", heads, rows, left=(len(heads) - 1,) if noted else ())
+    return table("Measurements by step", heads, rows, left=(len(heads) - 1,) if noted else ())
 
 
 def _compared_table(compared: Sequence[Compared]) -> str:
-    heads = ["at", "figure", "measured", "predicted", "interval", "difference", "verdict"]
+    heads = ["level", "metric", "measured", "predicted", "interval", "difference", "verdict"]
     rows = []
     for one in compared:
         interval = "" if one.low is None or one.high is None else f"{_figure(one.low)} - {_figure(one.high)}"
@@ -173,11 +169,9 @@ def _compared_table(compared: Sequence[Compared]) -> str:
                 one.verdict + ("" if one.inside else ", outside the interval"),
             ]
         )
-    drawn = table(
-        "Each figure; the difference is that of the prediction from what was measured", heads, rows, left=(1, 6)
-    )
+    drawn = table("All metrics; difference: predicted over measured, less one", heads, rows, left=(1, 6))
     for verdict, look in _LOOK.items():
-        # whatever else the class of the cell says
+        # keep other classes of the cell
         cell = f"' data-head='verdict'>{verdict}"
         drawn = drawn.replace(cell, f" {look}{cell}")
     return drawn
@@ -189,14 +183,14 @@ def _facts_table(record: LadderRecord) -> str:
         ("engine", " ".join(filter(None, (facts.engine, facts.version)))),
         ("model", facts.model or ""),
         ("KV pool [token]", _figure(facts.kv_tokens)),
-        ("sequences at once", _figure(facts.max_sequences)),
+        ("running requests, limit", _figure(facts.max_sequences)),
         ("longest request [token]", _figure(facts.max_context)),
-        ("prompt lengths by", record.prompts),
+        ("prompt lengths from", record.prompts),
         ("pages that answered", ", ".join(facts.pages)),
-        ("failed writes of the journal", str(record.journal_faults) if record.journal_faults else ""),
+        ("failed journal writes", str(record.journal_faults) if record.journal_faults else ""),
     ]
-    told = [(name, value) for name, value in rows if value]
-    return table("What the server says of itself", ["what", "found"], told, left=(0, 1))
+    known_rows = [(name, value) for name, value in rows if value]
+    return table("Facts reported by the server", ["fact", "value"], known_rows, left=(0, 1))
 
 
 def _chart(record: LadderRecord, compared: Sequence[Compared], metric: str) -> Any:

@@ -1,4 +1,4 @@
-"""A model on accelerators under an engine: everything that decides memory and step time except the load."""
+"""Deployments: model, accelerators, engine and launch settings; all that decides memory and step time but the load."""
 
 from __future__ import annotations
 
@@ -50,43 +50,11 @@ __all__ = [
 ]
 
 
-# What a launch tells its engine: the settings that decide memory, steps and kernels, in one record.
-
-
 @dataclass(frozen=True, slots=True, repr=False)
 class Settings:
-    """What an engine is told at its start; None leaves its default.
+    """Hold the launch settings of an engine; None leaves the engine's default.
 
-    Attributes
-    ----------
-    memory_fraction : float or None
-        Share of the memory that the engine may use (``gpu_memory_utilization``, ``mem_fraction_static``,
-        ``free_gpu_memory_fraction``), [-]
-    max_num_seqs : int or None
-        Requests that one data-parallel rank may run at once (``max_running_requests``, ``max_batch_size``), [-]
-    max_num_batched_tokens : int or None
-        Tokens that a step of one data-parallel rank may hold (``chunked_prefill_size``, ``max_num_tokens``), [token]
-    max_model_len : int or None
-        Longest request that the server accepts (``context_length``, ``max_seq_len``), [token]
-    attention_backend : str
-        Attention kernels; empty for those that the engine takes on its own.
-    moe_backend : str
-        First word of what a table calls the kernels of the experts; empty where it is not known.
-    graphs : bool
-        Whether steps run from captured graphs.
-    unstated : frozenset of str
-        Fields that somebody may have set and nobody tells: memory spans what is usual, see
-        `glmplan.prediction.deployment.spanned`. Empty for a launch that is told here.
-    expert_kernels : str
-        Kernels of the experts that were switched on, as `hardware_db/kernels.toml` names them; empty for those that the
-        engine takes on its own.
-    adapters, adapter_rank : int
-        Low-rank adapters (LoRA) that lie on the accelerators at once, and the rank that their buffers have, [-]
-
-    Raises
-    ------
-    SpecError
-        If a number is out of range; names the field.
+    Counts and token numbers are those of one data-parallel rank. A number out of range raises `SpecError`.
 
     Examples
     --------
@@ -95,16 +63,18 @@ class Settings:
     glmplan.errors.SpecError: memory_fraction: 1.2 must be above 0 and at most 1
     """
 
-    memory_fraction: float | None = None
-    max_num_seqs: int | None = None
-    max_num_batched_tokens: int | None = None
-    max_model_len: int | None = None
-    attention_backend: str = ""
-    moe_backend: str = ""
+    memory_fraction: float | None = None  # gpu_memory_utilization, mem_fraction_static, free_gpu_memory_fraction
+    max_num_seqs: int | None = None  # or max_running_requests, max_batch_size
+    max_num_batched_tokens: int | None = None  # or chunked_prefill_size, max_num_tokens
+    max_model_len: int | None = None  # or context_length, max_seq_len
+    attention_backend: str = ""  # empty: chosen by the engine
+    moe_backend: str = ""  # first word of the table's entry; empty: unknown
     graphs: bool = True
-    unstated: frozenset[str] = frozenset()
-    expert_kernels: str = ""
-    adapters: int = 0
+    unstated: frozenset[str] = (
+        frozenset()
+    )  # fields that may have been set but are not recorded: `spanned` covers their usual values
+    expert_kernels: str = ""  # name in hardware_db/kernels.toml; empty: chosen by the engine
+    adapters: int = 0  # LoRA adapters loaded at the same time
     adapter_rank: int = 0
 
     def __post_init__(self) -> None:
@@ -116,11 +86,11 @@ class Settings:
                 raise SpecError("must be at least 1", field=name, value=value)
 
     def __repr__(self) -> str:
-        told = ((one.name, getattr(self, one.name), one.default) for one in fields(self))
-        return f"Settings({', '.join(f'{name}={value!r}' for name, value, usual in told if value != usual)})"
+        fields_set = ((one.name, getattr(self, one.name), one.default) for one in fields(self))
+        return f"Settings({', '.join(f'{name}={value!r}' for name, value, usual in fields_set if value != usual)})"
 
     def packing(self, defaults: EngineDefaults) -> EngineDefaults:
-        """How the engine packs steps with these settings.
+        """Return the scheduler settings of an engine with these settings applied.
 
         Examples
         --------
@@ -128,12 +98,12 @@ class Settings:
         >>> found.budget, found.places
         (8192, 64)
         """
-        told: dict[str, int] = {}
+        changes: dict[str, int] = {}
         if self.max_num_batched_tokens is not None:
-            told["budget"] = self.max_num_batched_tokens
+            changes["budget"] = self.max_num_batched_tokens
         if self.max_num_seqs is not None:
-            told |= {"max_requests": self.max_num_seqs, "most_requests": 0}
-        return replace(defaults, **told) if told else defaults  # type: ignore[arg-type]
+            changes |= {"max_requests": self.max_num_seqs, "most_requests": 0}
+        return replace(defaults, **changes) if changes else defaults  # type: ignore[arg-type]
 
     def memory(
         self,
@@ -144,25 +114,7 @@ class Settings:
         indexer: bool = True,
         draft_tokens: int = 0,
     ) -> MemorySettings:
-        """The settings that decide memory, as its formulas take them.
-
-        Parameters
-        ----------
-        engine : str
-            The engine.
-        version : str, optional
-            Its version; the newest by default.
-        accelerator : str, optional
-            Name of the part, by which some defaults differ.
-        indexer : bool, optional
-            Whether the indexer of sparse attention is loaded.
-        draft_tokens : int, optional
-            Tokens drafted for each request and step, [-]
-
-        Returns
-        -------
-        MemorySettings
-            The settings.
+        """Return the settings that decide memory; no version means the newest.
 
         Examples
         --------
@@ -189,51 +141,51 @@ class Settings:
 #: vLLM stores a sparse-attention latent in FP8 as 512 values, four FP32 scales and 64 rotary values in BF16 [B]
 #: (vllm `fp8_ds_mla`, vllm/v1/attention/backends/mla; checked against two servers in models.md section 3)
 DS_MLA_BYTES = 656.0
-#: formats that are stored and multiplied alike, whatever tool made them
+#: formats with the same storage and kernels, whichever tool made them
 _ONE_KERNEL = {"awq-int4": "int4", "gptq-int4": "int4"}
 
 
 @dataclass(frozen=True, repr=False)
 class Deployment:
-    """A model on accelerators under an engine.
+    """Describe a model on accelerators under an engine.
 
     Attributes
     ----------
     model, checkpoint : ModelSpec, Checkpoint
-        What is served.
+        Model and its files.
     accelerator : Accelerator
-        The part.
+        The GPU.
     count : int
         Accelerators, [-]
     tp, pp, dp, ep, dcp : int
-        Layout, [-]
+        Parallel degrees, [-]
     kv : str
         Format of the KV cache.
     engine : str
         ``vllm``, ``sglang``, ``trtllm``, ``llama.cpp``, ``ktransformers``, ``mlx`` or another name.
+    sparse : bool
+        True if sparse attention kernels run.
+    link : LayoutLinks
+        Links that the parallel groups use.
     release : tuple of int or None
         Engine version.
-    draft_tokens : int
-        Tokens drafted for each request and step, [-]
-    acceptance : float or None
-        Tokens a step gains with drafting, [-]; None takes the prior
-    sparse : bool
-        Whether sparse attention kernels run.
-    link : LayoutLinks
-        The links that the groups of the layout cross.
-    draft_method : str
-        ``mtp``, ``eagle3`` or another; empty takes the model's own MTP layer, or its draft head.
-    draft_depth : int
-        Length of the drafted chain where a tree is verified, [token]; 0 means `draft_tokens`
-    text : str
-        Kind of text, see `glmplan.costs.step.acceptance.text_kind`; of a measured run its protocol, by which the fit
-        knows the campaign; empty when it is not known.
     settings : Settings
-        What the engine is told at its start.
+        Launch settings.
+    draft_tokens : int
+        Speculative tokens for each request and step, [-]
+    acceptance : float or None
+        Tokens per step with speculative decoding, [-]; None takes the prior
+    draft_method : str
+        ``mtp``, ``eagle3`` or another; empty takes the model's own MTP layer or draft head.
+    draft_depth : int
+        Length of the draft chain if a tree is verified, [token]; 0 means `draft_tokens`
+    text : str
+        Kind of text, see `glmplan.costs.step.acceptance.text_kind`; for a measured run its protocol, which identifies
+        the campaign in the fit; empty if unknown.
     offload : Offload or None
-        What stays in host memory; None where the accelerators hold everything.
+        Weights in host memory; None if the accelerators hold all weights.
     power_limit : float or None
-        Power limit of each accelerator, [W]; None is its rating.
+        Power limit of each accelerator, [W]; None is the rating.
     """
 
     model: ModelSpec
@@ -267,35 +219,37 @@ class Deployment:
         )
 
     def remembered(self) -> Deployment:
-        """Take the deployment of the same records and settings that was asked for before, with what was made of it."""
+        """Return the cached deployment of the same records and settings."""
         return _remembered(*(getattr(self, name) for name in (*_RECORDS, *_VALUES)))
 
     @property
     def layout(self) -> Layout:
-        """The parallel degrees."""
+        """Return the parallel degrees."""
         return Layout(tp=self.tp, pp=self.pp, dp=self.dp, ep=self.ep, dcp=self.dcp)
 
     @property
     def graph_tokens(self) -> int:
-        """Tokens up to which the engine replays a pass with prompts from piecewise graphs, [token]"""
+        """Return the largest prompt step replayed from piecewise graphs [token]"""
         return self.defaults.graph_tokens if self.settings.graphs else 0
 
     @property
     def defaults(self) -> EngineDefaults:
-        """How the engine packs steps on this part with what it is told; assumed for an unknown engine."""
+        """Return the scheduler settings; assumed values for an unknown engine."""
         if not engine_known(self.engine):
             return self.settings.packing(UNKNOWN_ENGINE)
-        part = self.accelerator
-        found = engine_defaults(self.engine, version=self.version, accelerator=part.name, memory=part.memory)
-        # batches that fill the stages of a pipeline are not formed ahead of each other
-        return self.settings.packing(replace(found, ahead=False) if self.pp > 1 and found.ahead else found)
+        accelerator = self.accelerator
+        defaults = engine_defaults(
+            self.engine, version=self.version, accelerator=accelerator.name, memory=accelerator.memory
+        )
+        # async scheduling is off with pipeline stages
+        return self.settings.packing(replace(defaults, ahead=False) if self.pp > 1 and defaults.ahead else defaults)
 
     @cached_property
     def rated(self) -> tuple[Accelerator, float | None]:
-        """The part whose kernels and runs answer, and its power limit [W]; None is none.
+        """Return the accelerator that has measurements, and its power limit [W].
 
-        A part without published rates that is another part under a lower power limit (RTX PRO 6000 Max-Q) is answered
-        as that other part under the limit.
+        An accelerator without published rates that is another one at a lower power limit (RTX PRO 6000 Max-Q) is
+        predicted as that other one under the limit. None is no limit.
         """
         if self.accelerator.rated is None:
             return self.accelerator, self.power_limit
@@ -304,19 +258,19 @@ class Deployment:
 
     @property
     def version(self) -> str | None:
-        """Engine version as text; None where it is not known."""
+        """Return the engine version as text; None if unknown."""
         return ".".join(map(str, self.release)) if self.release else None
 
     @property
     def tokens_per_step(self) -> float:
-        """Tokens that a request gains in a step, [-]"""
+        """Return the tokens that a request gains in a step [-]"""
         if not self.draft_tokens:
             return 1.0
         return self.acceptance_prior[0] if self.acceptance is None else max(self.acceptance, 1.0)
 
     @property
     def acceptance_prior(self) -> tuple[float, float]:
-        """Tokens a step gains with this drafting by the fit [token], and the deviation of their logarithm [-]"""
+        """Return the fitted tokens per step [token] and its log deviation [-]"""
         return acceptance_prior(
             self.model.family,
             self.draft_method or ("eagle3" if self.model.draft_head else "mtp" if self.model.mtp else ""),
@@ -327,27 +281,27 @@ class Deployment:
 
     @property
     def acceptance_deviation(self) -> float:
-        """Deviation of the logarithm of the tokens a step gains; 0 when they were given, [-]"""
+        """Return the log deviation of the tokens per step; 0 if given [-]"""
         return self.acceptance_prior[1] if self.draft_tokens and self.acceptance is None else 0.0
 
     @cached_property
     def shape(self) -> str:
-        """Name of the model's shape: models that differ in their weights only are the same to an engine."""
+        """Return the name of the model's shape; weights do not matter."""
         return model_shape(self.model)
 
     @cached_property
     def mixers(self) -> str:
-        """Names of the model's kinds of mixer."""
+        """Return the names of the model's attention kinds."""
         return "+".join(sorted({one.name for one in mixers_of(self.model) if one.name}))
 
     @property
     def weights(self) -> str:
-        """Format of the bulk of the weights: of the routed experts, or of the dense layers."""
+        """Return the format of the routed experts, or of the dense layers."""
         return bulk_format(self.checkpoint)
 
     @cached_property
     def structure(self) -> StepWork:
-        """What the step-time function needs."""
+        """Return the input of the step-time function."""
         rated, _ = self.rated
         silicon = rated.compute_capability or ""
         part = Part(
@@ -381,26 +335,22 @@ class Deployment:
 
     @property
     def kernel_release(self) -> tuple[int, ...] | None:
-        """Release of the engine whose measured kernels stand for the one that runs."""
+        """Return the engine release whose measured kernels are used."""
         return kernel_release(self.accelerator.same_chip or self.accelerator.name, self.engine, self.release)
 
     @property
     def indexer(self) -> bool:
-        """Whether the indexer of sparse attention is loaded and its keys are cached."""
+        """Return True if the sparse-attention indexer is loaded and cached."""
         return keeps_indexer(self.engine, self.sparse)
 
     def with_layout(
         self, link: LayoutLinks, *, tp: int, pp: int = 1, dp: int = 1, ep: int = 1, dcp: int = 1
     ) -> Deployment:
-        """The same deployment in another layout.
-
-        - `link`: The links that the groups of that layout cross.
-        - Returns: With as many accelerators as the layout takes.
-        """
+        """Return this deployment in another layout, on as many accelerators."""
         return replace(self, link=link, tp=tp, pp=pp, dp=dp, ep=ep, dcp=dcp, count=tp * pp * dp)
 
 
-#: fields that are too deep to be compared, and the others
+#: fields that are too deep to compare; then all others
 _RECORDS = ("model", "checkpoint", "accelerator", "link", "offload")
 _VALUES = tuple(one.name for one in fields(Deployment) if one.name not in _RECORDS)
 
@@ -422,12 +372,10 @@ def deploy(
     link: LayoutLinks | None = None,
     **details: object,
 ) -> Deployment:
-    """Make a deployment; what is left out follows from the part, the engine and the checkpoint.
+    """Return a deployment with the defaults of engine and checkpoint.
 
-    - `kv`: Format of the KV cache; what the engine takes for this checkpoint by default.
-    - `sparse`: Whether sparse attention kernels run; as the part has them by default.
-    - `link`: The links of its groups; those of the machine that the number of accelerators implies by default.
-    - Returns: The deployment, on as many accelerators as the layout has.
+    By default `kv` is the engine's choice for the checkpoint, `sparse` follows the accelerator's kernels, and `link` is
+    that of the machine with as many accelerators as the layout has.
 
     Examples
     --------
@@ -462,13 +410,10 @@ def deploy(
 def cache_choice(
     checkpoint: Checkpoint, engine: str, *, model: ModelSpec | None = None, accelerator: Accelerator | None = None
 ) -> tuple[str, str]:
-    """Format of the KV cache when nobody names one, and why.
+    """Return the default format of the KV cache and the reason.
 
-    - `engine`: The engine; of one that no file describes only the checkpoint is asked.
-    - `model`: The model, of which some engines choose otherwise if it has an indexer.
-    - `accelerator`: The part, by whose compute capability they do.
-    - Returns: What the engine takes for models with an indexer on such a part, else what the checkpoint says if the
-      engine has it, else what quantised weights bring with them, else the engine's first format; the reason in words.
+    In this order: the engine's choice for models with an indexer on this compute capability; the checkpoint's format if
+    the engine has it (an unknown engine has all); the engine's format for quantised weights; the engine's first format.
 
     Examples
     --------
@@ -501,19 +446,12 @@ def cache_choice(
 def default_kv(
     checkpoint: Checkpoint, engine: str, *, model: ModelSpec | None = None, accelerator: Accelerator | None = None
 ) -> str:
-    """Format of the KV cache when nobody names one, see `cache_choice`.
-
-    Examples
-    --------
-    >>> from glmplan.catalog.entries.models import load_model
-    >>> default_kv(load_model("glm-5.1").checkpoint("nvfp4"), "vllm")
-    'fp8'
-    """
+    """Return the default format of the KV cache, see `cache_choice`."""
     return cache_choice(checkpoint, engine, model=model, accelerator=accelerator)[0]
 
 
 def _packs_latents(engine: str) -> bool:
-    """Whether an engine stores FP8 latents in packed form, as its memory is counted; of unknown ones nobody knows."""
+    """Return True if the engine is known to store FP8 latents packed."""
     return engine_known(engine) and cache_layout(engine).packed_latent
 
 
@@ -524,12 +462,10 @@ def _family(silicon: str) -> str:
 def runs_sparse(
     accelerator: Accelerator, backend: str | None, *, engine: str = "", version: str | tuple[int, ...] | None = None
 ) -> bool:
-    """Whether an indexed model attends sparsely on a part.
+    """Return True if an indexed model attends sparsely on an accelerator.
 
-    - `backend`: Attention backend where it is known; a community sparse kernel names itself ``nsa`` or ``sparse``.
-    - `engine`: The engine, which may bring kernels of its own.
-    - `version`: Its version; where it is not said, or cannot be ordered, it brings none.
-    - Returns: False means dense attention: correct, but all keys are read.
+    Sparse kernels come with the accelerator, from a community backend named ``nsa`` or ``sparse``, or with an engine
+    from some version on; an unknown version has none. False means dense attention: correct, but all keys are read.
 
     Examples
     --------
@@ -548,7 +484,7 @@ def runs_sparse(
 
 
 def _reaches(version: str | tuple[int, ...] | None, since: str) -> bool:
-    """Whether a version is at least another; one that cannot be ordered is not."""
+    """Return True if a version is known and at least `since`."""
     from glmplan.catalog.schema.engine import version_key
 
     try:
@@ -559,10 +495,10 @@ def _reaches(version: str | tuple[int, ...] | None, since: str) -> bool:
 
 
 def keeps_indexer(engine: str, sparse: bool) -> bool:
-    """Whether the indexer of sparse attention takes memory, even if attention is dense for want of kernels.
+    """Return True if the sparse-attention indexer takes memory.
 
-    Returns: False where dense attention comes from a patch that leaves the indexer out, see
-      `glmplan.costs.blocks.stack`; of an engine that is not known nothing is taken out.
+    It does so even with dense attention, except where a patch for dense attention removes it, see
+    `glmplan.costs.blocks.stack`. Unknown engines keep it.
 
     Examples
     --------
@@ -573,17 +509,17 @@ def keeps_indexer(engine: str, sparse: bool) -> bool:
 
 
 def heads_of(model: ModelSpec) -> int:
-    """Attention heads that tensor parallelism must divide.
+    """Return the greatest common divisor of all attention heads; 1 if none.
 
-    Returns: Greatest common divisor of the heads of its layers; 1 without attention.
+    Tensor parallelism must divide it.
     """
     return gcd(*(one.heads for one in mixers_of(model))) or 1
 
 
 def bulk_format(checkpoint: Checkpoint) -> str:
-    """Return the format of the bulk of the weights: of the routed experts, or of the dense layers.
+    """Return the format of the routed experts, or of the dense layers.
 
-    Returns: Formats that are multiplied alike have one name; files of mixed formats are ``gguf``.
+    Formats with the same kernels have one name; files of mixed formats are ``gguf``.
 
     Examples
     --------
@@ -593,28 +529,17 @@ def bulk_format(checkpoint: Checkpoint) -> str:
     """
     if checkpoint.file_bits_per_weight is not None:
         return "gguf"
-    found = checkpoint.formats.get("routed_experts") or checkpoint.default
-    return _ONE_KERNEL.get(found, found)
-
-
-# What an engine keeps in the memory of the host that a deployment runs on: of plans and of rows alike.
+    weights = checkpoint.formats.get("routed_experts") or checkpoint.default
+    return _ONE_KERNEL.get(weights, weights)
 
 
 def keeps_experts_on_host(engine: str) -> bool:
-    """Whether an engine keeps routed experts in host memory.
-
-    Examples
-    --------
-    >>> keeps_experts_on_host("ktransformers"), keeps_experts_on_host("vllm")
-    (True, False)
-    """
+    """Return True if the engine keeps routed experts in host memory."""
     return engine in memory_engines() and load_memory_rule(engine).host_experts
 
 
 def offload_of(engine: str, host: Host, cards: int) -> Offload | None:
-    """What a deployment keeps in host memory.
-
-    Returns: All routed experts, computed there; None where the engine keeps nothing in host memory.
+    """Return the weights in host memory: all routed experts, or None.
 
     Examples
     --------
@@ -630,18 +555,15 @@ def offload_of(engine: str, host: Host, cards: int) -> Offload | None:
     return Offload(Placement(1.0, "experts"), host_side(host, min(cards, host.accelerators_per_node)))
 
 
-# The interval of a cache pool whose launch nobody describes: it spans the settings that are usual.
-
-#: setting of a launch → field of `MemorySettings`
+#: launch setting → field of `MemorySettings`
 _FIELDS = {"memory_fraction": "fraction", "max_num_seqs": "max_requests", "max_num_batched_tokens": "token_budget"}
 
 
 @cache
 def usual_ends(engine: str, name: str) -> tuple[float, float] | None:
-    """Between which values an engine is usually told a setting.
+    """Return the 5 % and 95 % quantile of a setting over counted launches.
 
-    Returns: 5 % and 95 % quantile of launches that set it, [unit of the setting]; None of engines that nobody
-      counted.
+    None for engines whose launches were not counted.
 
     Examples
     --------
@@ -652,25 +574,19 @@ def usual_ends(engine: str, name: str) -> tuple[float, float] | None:
     entry = read_toml(file).get(engine)
     if entry is None:
         return None
-    found = entry.get(name)
-    if not isinstance(found, list) or len(found) != 2 or not 0 < found[0] < found[1]:
-        raise SpecError("is not two rising numbers", file=file, field=f"{engine}.{name}", value=found)
-    return float(found[0]), float(found[1])
+    quantiles = entry.get(name)
+    if not isinstance(quantiles, list) or len(quantiles) != 2 or not 0 < quantiles[0] < quantiles[1]:
+        raise SpecError("is not two rising numbers", file=file, field=f"{engine}.{name}", value=quantiles)
+    return float(quantiles[0]), float(quantiles[1])
 
 
 def spanned(
     pool: Callable[[MemorySettings], tuple[float, float, float]], settings: MemorySettings, unstated: Collection[str]
 ) -> tuple[float, float, float]:
-    """A pool whose interval also spans what nobody tells of the launch.
+    """Return a KV pool whose interval also covers unrecorded settings.
 
-    - `pool`: Settings → tokens of the pool and the ends of their 90 % interval, [token].
-    - `settings`: What is told; the rest takes the engine's default.
-    - `unstated`: Fields of `glmplan.prediction.deployment.Settings` that somebody may have set.
-    - Returns: Tokens under the defaults, and the wider ends, [token].
-
-    Notes
-    -----
-    Settings are taken as independent: distances to the ends add as squares, on each side by itself.
+    `pool` maps settings to tokens and the bounds of their 90 % interval; `unstated` names fields of `Settings`.
+    Settings are taken as independent: distances to the bounds add as squares, each side by itself.
 
     Examples
     --------
@@ -683,10 +599,10 @@ def spanned(
     value, low, high = pool(settings)
     below, above = (value - low) ** 2, (high - value) ** 2
     for name in sorted(unstated):
-        ends = usual_ends(settings.engine, name)
-        if ends is None:
+        bounds = usual_ends(settings.engine, name)
+        if bounds is None:
             continue
-        told: list[dict[str, Any]] = [{_FIELDS[name]: end} for end in ends]
-        moved = [pool(replace(settings, **one))[0] - value for one in told]
+        variants: list[dict[str, Any]] = [{_FIELDS[name]: end} for end in bounds]
+        moved = [pool(replace(settings, **one))[0] - value for one in variants]
         below, above = below + min(0.0, *moved) ** 2, above + max(0.0, *moved) ** 2
     return value, max(value - below**0.5, 0.0), value + above**0.5

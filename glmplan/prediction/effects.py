@@ -1,7 +1,8 @@
-"""Which effects a deployment takes part in: from all engines together down to one release of one configuration.
+"""Effects of a deployment on the step-time parameters, from all engines down to one release of one configuration.
 
-A parameter of the step time is a sum of effects in logarithms, one from each level whose key was ever measured. A level
-without measurements contributes nothing but its spread, which is why the unknown gets a wider interval.
+A log parameter is the sum of one effect per measured level. A level without measurements adds only its spread, which
+widens the interval of unmeasured deployments. A site's calibration starts from the spreads of `site_spread` and the
+noise `SITE_NOISE`.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ __all__ = [
 ]
 
 
-#: levels of the hierarchy, from the general to the special
+#: levels of the hierarchy, from general to specific
 LEVELS: tuple[str, ...] = (
     "all",
     "engine",
@@ -69,22 +70,21 @@ LEVELS: tuple[str, ...] = (
     "configuration",
     "release",
 )
-#: ends of keys that others of their level are compared with: no drafting, kernels of experts that nobody names, no wall
-#: whose price only runs behind it know, no campaign that was named
+#: key endings of the reference on their level: no speculative decoding, unnamed expert kernels, no limitation whose
+#: price only its own runs show, no named campaign
 REFERENCES: tuple[str, ...] = (" plain", " experts unsaid", " no wall", " at no campaign")
-#: columns of an effect: the parameters of the step time, a factor on whole steps, a factor on TTFT
+#: columns of an effect: step-time parameters, a factor on whole steps, a factor on TTFT
 COLUMNS: tuple[str, ...] = (*PARAMETERS, "scale", "ttft_scale")
 SCALE, TTFT_SCALE = len(PARAMETERS), len(PARAMETERS) + 1
-#: parameters that `scale` does not touch: work of the front end
+#: front-end parameters, unaffected by `scale`
 FRONT = tuple(PARAMETERS.index(f"{name}_seconds") for name in ("arrival", "prompt_token", "wake"))
 
 
-#: what is known of a deployment, from most to least
+#: evidence levels from most to least
 KNOWLEDGE: tuple[str, ...] = ("configuration", "group", "pair", "format", "accelerator", "model", "engine", "nothing")
-#: whose intervals a plan has of what was measured as it is asked. It belongs to no campaign, and what one campaign
-#: measured lies no nearer to what others measured of the same than a model and a part that were measured apart
+#: level whose intervals apply to a plan for a case that others measured: a plan belongs to no campaign, and other
+#: campaigns of the same case are no nearer than model and accelerator measured separately
 BY_OTHERS: dict[str, str] = {"configuration": "pair", "group": "pair"}
-#: in words, for `basis`
 KNOWN_AS: dict[str, str] = {
     "site": "this site measured this configuration itself",
     "configuration": "this model, part, engine and layout were measured",
@@ -103,9 +103,7 @@ KNOWN_AS: dict[str, str] = {
 
 
 def knowledge_class(known: tuple[bool, ...]) -> str:
-    """Class of what is known of a deployment.
-
-    `known`: For each level whether its key was measured.
+    """Return the evidence level from the measured keys of each level.
 
     Examples
     --------
@@ -127,15 +125,15 @@ def knowledge_class(known: tuple[bool, ...]) -> str:
 
 
 def shape_of(deployment: Deployment) -> str:
-    """Name of a model's shape: models that differ in their weights only are the same to an engine.
+    """Return the name of a model's shape, such as ``deepseek 7168x61 e256k8``.
 
-    Returns: Hidden size, layers, experts and their family, as in ``deepseek 7168x61 e256k8``.
+    Hidden size, layers, experts and family; models that differ in weights only are the same to an engine.
     """
     return deployment.shape
 
 
 def kind_of(deployment: Deployment) -> str:
-    """Kind of a model as kernels see it: its attention, and whether it has experts."""
+    """Return the kernel kind of a model: its attention, and if it has experts."""
     return f"{deployment.mixers} {'experts' if routed_blocks(deployment.model) else 'dense'}"
 
 
@@ -161,9 +159,9 @@ def _wall(deployment: Deployment) -> str:
 
 
 def keys_of(deployment: Deployment, *, measured_on: str | None = None) -> tuple[str, ...]:
-    """Key of a deployment on each level.
+    """Return the key of a deployment on each level.
 
-    `measured_on`: Date of the run; nightly builds of one version string differ from month to month.
+    With `measured_on` nightly builds of one version string differ by month.
     """
     engine, (part, _) = deployment.engine, deployment.rated
     model, form = shape_of(deployment), deployment.weights
@@ -171,9 +169,9 @@ def keys_of(deployment: Deployment, *, measured_on: str | None = None) -> tuple[
     silicon = part.compute_capability or part.vendor.lower()
     draft = f" draft {deployment.draft_tokens}" if deployment.draft_tokens else ""
     eager = "" if deployment.settings.graphs else " eager"
-    wall = _wall(deployment)
-    # what was measured behind a wall is not measured without it
-    mode = draft + eager + (f" behind {wall}" if wall else "")
+    limitation = _wall(deployment)
+    # behind a limitation, measurements do not apply without it
+    mode = draft + eager + (f" behind {limitation}" if limitation else "")
     group = f"{engine} {part.name} {model} {form}"
     layout = f" tp{deployment.tp} pp{deployment.pp} dp{deployment.dp} ep{deployment.ep} dcp{deployment.dcp}"
     release = ".".join(str(number) for number in (deployment.release or ())[:3]) or "unstated"
@@ -182,7 +180,7 @@ def keys_of(deployment: Deployment, *, measured_on: str | None = None) -> tuple[
         engine + eager,
         f"{engine} {'drafting' if draft else 'plain'}",
         f"{engine} experts {deployment.settings.moe_backend or 'unsaid'}",
-        f"{engine} {wall or 'no wall'}",
+        f"{engine} {limitation or 'no wall'}",
         f"{engine} {_attention(deployment)}",
         f"{engine} at {deployment.text or 'no campaign'}",
         f"{engine} {silicon}",
@@ -200,72 +198,52 @@ def keys_of(deployment: Deployment, *, measured_on: str | None = None) -> tuple[
 
 
 def log_parameters(effects: np.ndarray) -> np.ndarray:
-    """Parameters of the step time from summed effects.
-
-    - `effects`: Sums of effects in the order of `COLUMNS`
-    - Returns: Logarithms of `glmplan.costs.step.model.PARAMETERS`, [log s] or [-].
-    """
-    found = effects[:, : len(PARAMETERS)] + effects[:, SCALE : SCALE + 1]
-    found[:, list(FRONT)] = effects[:, list(FRONT)]
-    result: np.ndarray = found
+    """Return log parameters of the step time from summed effects."""
+    parameters = effects[:, : len(PARAMETERS)] + effects[:, SCALE : SCALE + 1]
+    parameters[:, list(FRONT)] = effects[:, list(FRONT)]
+    result: np.ndarray = parameters
     return result
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Effects:
-    """Fitted effects: for each level a table from key to a row of `COLUMNS`.
-
-    Attributes
-    ----------
-    values : dict of str to dict of str to (22,) array
-        Level → key → effects.
-    spread : (18, 22) array
-        Prior standard deviation of an effect, by level and column.
-    intervals : dict of str to dict of str to (float, float)
-        Knowledge class → kind of figure → 90 % interval of measured over predicted, in logarithms.
-    domain : dict of str to list of float
-        Group → smallest and largest concurrency, input and output length measured.
-    widths : dict of str to float
-        Factors on the intervals, see `glmplan.prediction.evidence`, [-]
-    site : frozenset of str
-        Configurations that a site measured itself.
-    """
+    """Fitted effects: for each level, key → row of `COLUMNS`."""
 
     values: dict[str, dict[str, np.ndarray]]
-    spread: np.ndarray
-    intervals: dict[str, dict[str, tuple[float, float]]]
-    domain: dict[str, list[float]]
-    widths: dict[str, float] = field(default_factory=dict)
-    site: frozenset[str] = frozenset()
+    spread: np.ndarray  # (18, 22): prior deviation by level and column
+    intervals: dict[
+        str, dict[str, tuple[float, float]]
+    ]  # evidence level → kind of metric → 90 % interval of log(measured / predicted)
+    domain: dict[str, list[float]]  # group → measured range of concurrency, input and output
+    widths: dict[str, float] = field(
+        default_factory=dict
+    )  # factors on the intervals, see `glmplan.prediction.evidence`
+    site: frozenset[str] = frozenset()  # configurations that a site measured itself
 
     def sum_of(self, keys: tuple[str, ...]) -> tuple[np.ndarray, tuple[bool, ...]]:
-        """Add the effects of the keys that are known.
+        """Return the sum of the known keys' effects, and which keys are known.
 
-        A configuration that the site measured takes no part in the release of others: the site's effect holds it. A
-        release that is named without a month, or for a month in which nobody measured it, is what it was in the mean
-        over the months in which it was measured.
-
-        Returns: The sum, and for each level whether its key was known.
+        A configuration measured by the site has no release effect: the site's effect includes it. A release without a
+        month, or in an unmeasured month, has its mean over the measured months.
         """
         total = np.zeros(len(COLUMNS))
         known = []
         here = keys[LEVELS.index("configuration")] in self.site
         for level, key in zip(LEVELS, keys, strict=True):
-            found = self.values.get(level, {}).get(key)
+            effect = self.values.get(level, {}).get(key)
             if level == "release":
-                found = None if here else found if found is not None else _of_release(self, key)
-            known.append(found is not None)
-            if found is not None:
-                total = total + found
+                effect = None if here else effect if effect is not None else _of_release(self, key)
+            known.append(effect is not None)
+            if effect is not None:
+                total = total + effect
         return total, tuple(known)
 
 
 def measured_build(fit: Effects, release_key: str) -> bool:
-    """Whether a group was measured with the release of an engine that is asked, or with releases around it.
+    """Return True if a group was measured with this release or around it.
 
-    - `release_key`: Key of the level ``release``, the last of `keys_of`.
-    - Returns: True also where that very release and month were measured, stated or not; a plan for no release in
-      particular is for none that was.
+    `release_key` is the last of `keys_of`. True for a measured release and month, stated or not; False for a plan
+    without a release.
     """
     if release_key in fit.values.get("release", {}):
         return True
@@ -276,65 +254,62 @@ def measured_build(fit: Effects, release_key: str) -> bool:
     return measured is not None and measured[0] <= _ordered(release) <= measured[1]
 
 
-@lru_cache(maxsize=8)  # a fit is one object for all questions
+@lru_cache(maxsize=8)  # one object serves all cases
 def _measured_releases(fit: Effects) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
-    """The first and the last release that was measured of each group."""
-    found: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+    """Return the first and the last measured release of each group."""
+    releases: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
     for key in fit.values.get("release", {}):
         group, release = _group_and_release(key)
         if release != "unstated":
             number = _ordered(release)
-            first, last = found.get(group, (number, number))
-            found[group] = min(first, number), max(last, number)
-    return found
+            first, last = releases.get(group, (number, number))
+            releases[group] = min(first, number), max(last, number)
+    return releases
 
 
 def _of_release(fit: Effects, key: str) -> np.ndarray | None:
-    """Effects of a release in whatever month; None where none is named or it was not measured."""
-    found = _RELEASE_KEY.fullmatch(key)
-    if found is None or found["release"] == "unstated":
+    """Return the effects of a release in any month; None if not measured."""
+    match = _RELEASE_KEY.fullmatch(key)
+    if match is None or match["release"] == "unstated":
         return None
-    return _undated(fit).get((found["group"], found["release"], found["mode"] or ""))
+    return _undated(fit).get((match["group"], match["release"], match["mode"] or ""))
 
 
 @lru_cache(maxsize=8)
 def _undated(fit: Effects) -> dict[tuple[str, str, str], np.ndarray]:
-    """Effects of each release of a group, run in one mode: the mean over months."""
-    found: dict[tuple[str, str, str], list[np.ndarray]] = {}
+    """Return each release and mode of a group as the mean over months."""
+    by_release: dict[tuple[str, str, str], list[np.ndarray]] = {}
     for key, effects in fit.values.get("release", {}).items():
         if of := _RELEASE_KEY.fullmatch(key):
-            found.setdefault((of["group"], of["release"], of["mode"] or ""), []).append(effects)
-    return {name: np.mean(all_months, axis=0) for name, all_months in found.items()}
+            by_release.setdefault((of["group"], of["release"], of["mode"] or ""), []).append(effects)
+    return {name: np.mean(all_months, axis=0) for name, all_months in by_release.items()}
 
 
-#: group, release, month and mode of a key of the level "release"
+#: group, release, month and mode in a key of level "release"
 _RELEASE_KEY = re.compile(r"(?P<group>.*?) (?P<release>unstated|\d[\d.]*) (?P<month>20\d\d(?:-\d\d)?)?(?P<mode> .*)?")
 
 
 def _group_and_release(key: str) -> tuple[str, str]:
-    found = _RELEASE_KEY.fullmatch(key)
-    return (found["group"], found["release"]) if found else (key, "unstated")
+    match = _RELEASE_KEY.fullmatch(key)
+    return (match["group"], match["release"]) if match else (key, "unstated")
 
 
 def _ordered(release: str) -> tuple[int, ...]:
     return tuple(int(number) for number in release.split(".") if number)
 
 
-#: what stands in for the shipped fit while a site's calibration is applied, see `glmplan.prediction.step_models`
+#: replaces the shipped fit while a site's calibration is applied, see `glmplan.prediction.step_models`
 OVERLAY: ContextVar[Callable[[str], Effects] | None] = ContextVar("OVERLAY", default=None)
 
 
 def load_effects(engine: str) -> Effects:
-    """Effects that predictions use: a site's where its calibration is applied, else the shipped ones."""
+    """Return the effects for predictions: the site's if applied, else shipped."""
     overlay = OVERLAY.get()
     return shipped_effects(engine) if overlay is None else overlay(engine)
 
 
 def shipped_effects(engine: str) -> Effects:
-    """Read the shipped fit as far as one engine needs it.
-
-    `engine`: Name of the engine; one that was never measured gets what all engines share.
-    """
+    """Return the shipped fit of one engine; common effects if unmeasured."""
     return effects_in(_of_steps(fits_folder()), engine)
 
 
@@ -345,7 +320,7 @@ def _of_steps(fits: Path) -> Path:
 
 @lru_cache(maxsize=32)
 def effects_in(folder: Path, engine: str) -> Effects:
-    """Read the fit in a folder as far as one engine needs it."""
+    """Return the fit of one engine in a folder."""
     shared = read_toml(folder / "shared.toml")
     own = folder / f"{engine}.toml"
     special = read_toml(own) if own.exists() else {}
@@ -358,24 +333,22 @@ def effects_in(folder: Path, engine: str) -> Effects:
     intervals = {
         name: {kind: (pair[0], pair[1]) for kind, pair in table.items()} for name, table in shared["intervals"].items()
     }
-    # an older fit may not tell a class from the next, of which less is known
+    # an older fit may not separate a level from the next lower one
     for name, less in reversed(list(pairwise(KNOWLEDGE))):
         intervals.setdefault(name, intervals.get(less, {}))
     return Effects(values, np.array(shared["spread"]), intervals, special.get("domain", {}), shared.get("widths", {}))
 
 
-# Where a site's calibration starts: how far its machine may differ, and how exactly a run measures it.
-
-#: how far the same configuration measured again is off, in logarithms: medians of the 100 repeats in the ledger are
-#: 1-2 % for TPOT and 4-14 % for TTFT [-]
+#: log deviation of a repeated configuration: medians of the 100 repeats in the ledger are 1-2 % for TPOT and 4-14 % for
+#: TTFT [-]
 SITE_NOISE: dict[str, float] = {"decode": 0.02, "ttft": 0.10, "prefill": 0.05}
-#: machines of one configuration differ more than rows of one campaign do: chosen on the sweeps
-#: (`glmplan.calibrate.step.own_site.site_errors`), where 1 to 2.5 make no difference of more than 0.2 % [-]
+#: machines of one configuration differ more than rows of one campaign; chosen on the sweeps
+#: (`glmplan.calibrate.step.own_site.site_errors`), where 1 to 2.5 differ by 0.2 % at most [-]
 _WIDER = 1.5
-#: how much more or less than the shipped fit's spread a parameter may move: two points of a sweep cannot tell all of
-#: them. What a group differs by is how well its kernels for many tokens fit its shapes, not the bandwidth that it
-#: reaches, nor all parts of a step alike. What a request costs the host is in the engine's code and grows with the
-#: load. Chosen on the sweeps; what half of the groups choose helps the other half: docs/physics/calibration.md [-]
+#: factor on the shipped spread of a parameter: two points of a sweep cannot determine all of them. A group differs by
+#: how well its kernels for many tokens fit its shapes, not by achieved bandwidth, nor equally in all components. Host
+#: costs of a request are in the engine's code and grow with the load. Chosen on the sweeps; choices of one half of the
+#: groups help the other half: docs/physics/calibration.md [-]
 _MOVED: dict[str, float] = {
     "request_seconds": 0.15, "activation_slowdown": 4.0, "gemm_flop_slowdown": 2.0, "expert_flop_slowdown": 2.0,
     "prefill_attention_slowdown": 2.0, "gemm_bytes_slowdown": 0.5, "expert_bytes_slowdown": 0.5,
@@ -386,7 +359,10 @@ _CONFIGURATION = LEVELS.index("configuration")
 
 
 def site_spread(spread: np.ndarray) -> np.ndarray:
-    """Spread of each level for a site; the configuration also carries what builds and machines of one differ by."""
+    """Return the spread of each level for a site.
+
+    The configuration also holds the differences between builds and machines.
+    """
     spread = spread.copy()
     spread[_CONFIGURATION] = np.hypot(spread[_CONFIGURATION], spread[-1])
     result: np.ndarray = _WIDER * spread * np.array([_MOVED.get(name, 1.0) for name in COLUMNS]) + 1e-9

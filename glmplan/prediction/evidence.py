@@ -1,4 +1,10 @@
-"""What is known of a case: its class, its words, and how wide the intervals of its figures are."""
+"""Evidence of a case: its level, its text, and the width of the 90 % intervals of its metrics.
+
+Intervals come from errors on held-out runs. The evidence level gives the base interval; scatter of similar runs gives a
+factor on its width. Factors of a measured deployment depend on engine, accelerator, model, format and load. Others
+depend on features that carry over: load, prompt, link, kinds of blocks, speculative decoding. TTFT has three kinds: at
+high concurrency it is mostly queueing, which errs more and to one side; with cached prompts only the queueing is left.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +41,7 @@ from glmplan.prediction.effects import (
     shipped_effects,
     site_spread,
 )
-from glmplan.prediction.load import Load, observables
+from glmplan.prediction.load import Load, metrics_of
 from glmplan.prediction.step_models import runs_on_accelerators, step_parameters, step_tables
 from glmplan.units import QUANTILE_90, Ratio, TokensArray
 
@@ -50,50 +56,40 @@ __all__ = [
     "NEVER_THERE",
     "OTHER_FEATURES",
     "PROMPTS",
-    "Known",
-    "KnownPoints",
+    "Evidence",
+    "EvidenceOfPoints",
     "band_of",
+    "evidence_from_fit",
+    "evidence_of_offloading",
+    "evidence_of_points",
+    "evidence_unified_memory",
     "factor_key",
     "features_of",
     "interval_of",
     "kind_at",
-    "known_by_bytes",
-    "known_by_engine",
-    "known_of_offloading",
-    "known_of_points",
     "narrowed",
     "refused_widths",
     "site_deviation",
 ]
 
 
-# The 90 % interval of a prediction, from the errors that fits made on runs they had not seen.
-#
-# What was known of a deployment gives the base interval; how widely its like scattered gives a factor on the width. A
-# deployment that was measured itself takes the factors of its engine, part, model, format and load; of others, where
-# such factors do not carry over, those of the load and the prompt, of the link between accelerators, of the kinds of
-# attention and feed-forward blocks, and of drafting. Of TTFT there are three kinds: where many requests are in
-# flight, it
-# is how long a prompt waits for the others, which errs more, and to one side; and where their prompts are in the cache,
-# nothing but that wait is left.
-
-#: upper ends of the bands of concurrency, [-]
+#: upper bounds of the concurrency bands [-]
 BANDS: tuple[float, ...] = (1.5, 4.5, 16.5, 64.5, 256.5)
-#: upper ends of the bands of prompts: of short ones the front end and launches cost most, [token]
+#: upper bounds of the prompt bands; front end and launches dominate short ones [token]
 PROMPTS: tuple[float, ...] = (300.0, 1500.0, 5000.0, 20000.0)
-#: what the width of a measured deployment depends on
+#: features of the width for a measured deployment
 MEASURED_FEATURES: tuple[str, ...] = ("engine", "accelerator", "model", "format", "load of engine", "model of engine")
-#: bands in which first tokens are a kind of their own
+#: bands in which TTFT has a kind of its own
 _MANY: tuple[str, ...] = ("65-256", "257 and more")
-#: classes of what is known where the engine was never measured on the part, and those where it was
+#: levels at which the engine was never measured on the accelerator; then those at which it was
 NEVER_THERE: tuple[str, ...] = ("model", "engine", "nothing")
 _MEASURED_THERE: tuple[str, ...] = ("group", "pair", "format", "accelerator")
-#: what the width of any other depends on
+#: features of the width for any other deployment
 OTHER_FEATURES: tuple[str, ...] = ("load", "prompt", "link", "blocks", "drafting")
 
 
 def band_of(concurrency: Ratio) -> str:
-    """Band of a concurrency.
+    """Return the band of a concurrency.
 
     Examples
     --------
@@ -104,7 +100,7 @@ def band_of(concurrency: Ratio) -> str:
 
 
 def features_of(deployment: Deployment, load: Load) -> dict[str, str]:
-    """What the width of an interval may depend on."""
+    """Return the features on which the width of an interval depends."""
     band, model = band_of(load.concurrency), shape_of(deployment)
     prompt = bisect_right(PROMPTS, load.input_tokens + load.context)
     return {
@@ -124,12 +120,9 @@ def features_of(deployment: Deployment, load: Load) -> dict[str, str]:
 
 
 def kind_at(kind: str, load: str, cached: str = "no") -> str:
-    """Kind of interval at a load.
+    """Return the kind of interval at a load.
 
-    - `load`: Band of the concurrency, as `band_of` names it.
-    - `cached`: ``yes`` where prompts are in the cache already.
-    - Returns: ``ttft_many`` for first tokens with more than 64 requests in flight, ``ttft_many_cached`` where their
-      prompts are in the cache, else the same kind.
+    ``ttft_many`` is TTFT above concurrency 64, ``ttft_many_cached`` the same with cached prompts.
 
     Examples
     --------
@@ -142,7 +135,7 @@ def kind_at(kind: str, load: str, cached: str = "no") -> str:
 
 
 def factor_key(kind: str, feature: str, value: str) -> str:
-    """Name of a factor in the table of factors.
+    """Return the name of a factor in the table of factors.
 
     Examples
     --------
@@ -153,18 +146,13 @@ def factor_key(kind: str, feature: str, value: str) -> str:
 
 
 def interval_of(effects: Effects, knowledge: str, kind: str, features: dict[str, str]) -> tuple[float, float]:
-    """Interval of measured over predicted.
+    """Return the 90 % interval of log(measured / predicted).
 
-    - `knowledge`: Class of what is known, one of `glmplan.prediction.effects.KNOWN_AS`.
-    - Returns: Ends of the 90 % interval in logarithms.
-
-    Notes
-    -----
-    The interval of an engine that was never measured on the part is at least as wide as that of any engine that was:
-    the classes are fitted apart, and with few runs of the unmeasured ones their widths need not rise by themselves.
+    An engine never measured on the accelerator has at least the widest interval of any measured engine: levels are
+    fitted separately, and few runs of unmeasured engines need not give a wider one.
     """
     ends, here = effects.intervals[knowledge], kind_at(kind, features["load"], features["cached"])
-    # an older fit has one kind of first tokens
+    # an older fit has one kind of TTFT
     kind = here if here in ends else kind
     low, high = ends[kind]
     if knowledge in NEVER_THERE:
@@ -183,94 +171,80 @@ def interval_of(effects: Effects, knowledge: str, kind: str, features: dict[str,
 
 #: kinds of interval
 KINDS: tuple[str, ...] = ("decode", "ttft", "prefill")
-#: half-width added to an interval for each e-fold beyond the measured concurrency or lengths [-]
+#: half-width added per e-fold beyond the measured concurrency or lengths [-]
 _BEYOND = 0.15
-#: half-width added where requests are taken to spread over pipeline stages, about the gain that this assumes [-]
+#: half-width added if requests are assumed to spread over pipeline stages: about the assumed gain [-]
 _SPREAD_OVER_STAGES = 0.3
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """What is known of a deployment under a load.
+class Evidence:
+    """Evidence for a deployment under a load.
 
-    Attributes
-    ----------
-    knowledge : str
-        What was measured of it, one of `glmplan.prediction.effects.KNOWN_AS`.
-    basis : str
-        The same in words.
-    outside : str
-        What lies outside of what was measured; empty if nothing.
-    ends : mapping of str to (float, float)
-        Kind of figure, one of `KINDS` → ends of the 90 % interval of measured over predicted times, in logarithms, [-]
-    ttft_scale : float
-        Logarithm of what prompts that wait for others take longer by, [-]
-    shifts : mapping of str to float
-        Kind of figure → what runs of the same machine were found to take longer than the model says, in logarithms; 0
-        where nothing was, [-]
+    Intervals are those of log(measured / predicted time).
     """
 
-    knowledge: str
-    basis: str
-    outside: str
+    knowledge: str  # evidence level, a key of `glmplan.prediction.effects.KNOWN_AS`
+    basis: str  # the same as text
+    outside: str  # extrapolated conditions; empty if none
     ends: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    ttft_scale: float = 0.0
+    ttft_scale: float = 0.0  # log of the factor on TTFT for queueing
     shifts: Mapping[str, float] = field(default_factory=dict)
 
 
-def known_by_engine(
+def evidence_from_fit(
     deployment: Deployment, load: Load, keys: tuple[str, ...], levels: tuple[bool, ...], ttft_scale: Ratio, fit: Effects
-) -> Known:
-    """What runs of engines on accelerators tell of a case.
+) -> Evidence:
+    """Return the evidence from runs of engines on accelerators.
 
-    `levels`: For each level whether its key was measured.
+    `levels` tells for each level if its key was measured.
     """
     at_site = keys[LEVELS.index("configuration")] in fit.site
     knowledge = "site" if at_site and "site" in fit.intervals else knowledge_class(levels)
     knowledge, of = _with_what_differs(deployment, knowledge, keys[-1], fit)
     beyond, outside = _outside(deployment, load, knowledge, _domains(deployment, keys, levels, fit))
     features = features_of(deployment, load)
-    ends = {}
+    intervals = {}
     for kind in KINDS:
         if kind in fit.intervals[of]:
             low, high = interval_of(fit, of, kind, features)
             if kind == "decode":
                 low, high = _drafted(low, high, deployment.acceptance_deviation)
-            ends[kind] = (low - beyond, high + beyond)
-    return Known(knowledge, _basis(deployment, knowledge), outside, ends, ttft_scale)
+            intervals[kind] = (low - beyond, high + beyond)
+    return Evidence(knowledge, _basis(deployment, knowledge), outside, intervals, ttft_scale)
 
 
 def _basis(deployment: Deployment, knowledge: str) -> str:
-    """Say what is known, and of which part, where runs of another rating of the same card answer."""
+    """Return the evidence text; names the accelerator of another rating."""
     part, limit = deployment.rated
     other = "" if part.name == deployment.accelerator.name else f", of {part.name} under {limit:g} W"
     return f"{KNOWN_AS[knowledge]}{other}"
 
 
-#: the same classes, where releases of the engine were measured that are not asked for
+#: the same levels if only other releases of the engine were measured
 _OTHER_RELEASE = {"configuration": "release", "group": "group_release"}
 
 
 def _with_what_differs(deployment: Deployment, knowledge: str, release_key: str, fit: Effects) -> tuple[str, str]:
-    """Class of what is known, and the one whose intervals hold.
+    """Return the evidence level and the level whose intervals apply.
 
-    No run with low-rank adapters was measured. Machines and builds of others differ as much as models on a part do: of
-    what other campaigns measured of the same group the intervals of runs of one's own held 56 % of the votes, those of
-    `pair` 93 % (docs/physics/calibration.md); another layout cannot be known better.
+    No run with LoRA adapters was measured. Other machines and builds differ as much as models on an accelerator do: of
+    other campaigns of the same group, the intervals of own runs covered 56 % of the votes, those of `pair` 93 %
+    (docs/physics/calibration.md). Evidence for another layout cannot be better.
     """
     if deployment.settings.adapters and knowledge in ("site", *BY_OTHERS):
         return "adapters", "pair" if knowledge == "site" else "format"
-    asked = knowledge not in _OTHER_RELEASE or measured_build(fit, release_key)
-    return knowledge if asked else _OTHER_RELEASE[knowledge], BY_OTHERS.get(knowledge, knowledge)
+    same_release = knowledge not in _OTHER_RELEASE or measured_build(fit, release_key)
+    return knowledge if same_release else _OTHER_RELEASE[knowledge], BY_OTHERS.get(knowledge, knowledge)
 
 
 def _drafted(low: float, high: float, deviation: float) -> tuple[float, float]:
-    """Ends of an interval with what is not known of the acceptance length, which errs independently of the fit."""
+    """Return an interval widened by the independent error of acceptance."""
     drafting = QUANTILE_90 * deviation
     return -math.hypot(low, drafting), math.hypot(high, drafting)
 
 
-def known_of_offloading(
+def evidence_of_offloading(
     machine: str = "",
     *,
     certain: bool = True,
@@ -278,34 +252,31 @@ def known_of_offloading(
     outside: str = "",
     drafting: Ratio = 0.0,
     fit: OffloadFit | None = None,
-) -> Known:
-    """What published runs with weights in host memory tell of a case.
+) -> Evidence:
+    """Return the evidence from published runs with weights in host memory.
 
-    - `machine`: The machine, where its own runs were measured.
-    - `certain`: Whether it is certain that it is this machine: only then does it have the narrow interval of its own
-      runs.
-    - `drafting`: Deviation of the logarithm of the tokens a step gains.
-    - Returns: Class, words, intervals and what the machine's own runs taught.
+    Only a machine that is certainly the measured one gets the narrow interval of its own runs. `drafting` is the log
+    deviation of the tokens per step.
     """
     from glmplan.costs.offload.work import load_offload_fit
 
     fit = fit or load_offload_fit()
-    ends, shifts = {}, {}
+    intervals, shifts = {}, {}
     for kind, of in (("decode", "decode"), ("ttft", "prefill"), ("prefill", "prefill")):
-        # the fit speaks of rates, this of times
+        # the fit is of rates, the interval of times
         shifts[kind] = -fit.of_machine(machine, of)[0]
         _, low, high = fit.of_machine(machine if certain else "", of)
-        ends[kind] = (-high, -low)
-    ends["decode"] = _drafted(*ends["decode"], drafting)
-    words = "; ".join(part for part in (_OFFLOADING, basis) if part)
-    return Known("engine", words, outside, ends, shifts=shifts)
+        intervals[kind] = (-high, -low)
+    intervals["decode"] = _drafted(*intervals["decode"], drafting)
+    text = "; ".join(part for part in (_OFFLOADING, basis) if part)
+    return Evidence("engine", text, outside, intervals, shifts=shifts)
 
 
 _OFFLOADING = "offload model fitted to published hybrid runs"
 
 
-def known_by_bytes(deployment: Deployment, load: Load, *, fit: OffloadFit | None = None) -> Known:
-    """What published runs on machines with one memory tell of a case."""
+def evidence_unified_memory(deployment: Deployment, load: Load, *, fit: OffloadFit | None = None) -> Evidence:
+    """Return the evidence from published runs on unified-memory machines."""
     from glmplan.costs.offload.work import load_offload_fit
 
     fit = fit or load_offload_fit()
@@ -314,16 +285,16 @@ def known_by_bytes(deployment: Deployment, load: Load, *, fit: OffloadFit | None
     if load.phase == "serving":
         outside += "; the rates are of decoding alone"
     basis = "decoding by bytes, fitted to published runs on machines with one memory"
-    return Known("engine", basis, outside, {"decode": _drafted(-high, -low, deployment.acceptance_deviation)})
+    return Evidence("engine", basis, outside, {"decode": _drafted(-high, -low, deployment.acceptance_deviation)})
 
 
 def _domains(
     deployment: Deployment, keys: tuple[str, ...], levels: tuple[bool, ...], fit: Effects
 ) -> tuple[tuple[float, ...], ...]:
-    """Return the measured ranges of concurrency, input and output that bound what is known.
+    """Return the measured ranges of concurrency, input and output.
 
-    They are those of the group. An engine that was never measured on the part knows no more than the engines that were:
-    their groups of this model on the part count for it.
+    They are those of the group. For an engine never measured on the accelerator, the groups of other engines with this
+    model and accelerator count.
     """
     own = fit.domain.get(keys[LEVELS.index("group")])
     if own:
@@ -335,44 +306,46 @@ def _domains(
 
 @lru_cache(maxsize=256)
 def _domains_of_others(fits: Path, engine: str, part: str, shape: str) -> tuple[tuple[float, ...], ...]:
-    """Return the measured ranges of other engines with a model on a part, by the fits of a folder."""
-    found = []
+    """Return the measured ranges of other engines, by the fits of a folder."""
+    domains = []
     for other in engine_names():
         if other != engine:
             prefix = f"{other} {part} {shape} "
-            found += [tuple(ends) for key, ends in shipped_effects(other).domain.items() if key.startswith(prefix)]
-    return tuple(found)
+            domains += [tuple(ends) for key, ends in shipped_effects(other).domain.items() if key.startswith(prefix)]
+    return tuple(domains)
 
 
 def _outside(
     deployment: Deployment, load: Load, knowledge: str, domains: tuple[tuple[float, ...], ...]
 ) -> tuple[float, str]:
-    """How far the load lies beyond what was measured (half-width to add, words)."""
-    words = [] if knowledge in ("site", "configuration", "release", "group", "group_release") else [KNOWN_AS[knowledge]]
-    asked = (load.concurrency, load.input_tokens + load.context, load.output_tokens)
+    """Return the half-width to add for extrapolation, and its reasons."""
+    reasons = (
+        [] if knowledge in ("site", "configuration", "release", "group", "group_release") else [KNOWN_AS[knowledge]]
+    )
+    point = (load.concurrency, load.input_tokens + load.context, load.output_tokens)
     farthest: tuple[float, list[str]] = (0.0, [])
     for domain in domains:
         apart, said = 0.0, []
         for name, value, low, high in zip(
-            ("concurrency", "input", "output"), asked, domain[0::2], domain[1::2], strict=True
+            ("concurrency", "input", "output"), point, domain[0::2], domain[1::2], strict=True
         ):
-            # most loads lie within: those need no arrays
+            # most loads are inside the ranges and need no arrays
             beyond = 0.0 if 0.5 * low <= value <= 2.0 * high else float(_beyond(np.asarray(value), low, high))
             if beyond:
                 said.append(f"{name} {value:g} outside the measured {low:g}-{high:g}")
                 apart += beyond
         farthest = max(farthest, (apart, said), key=lambda one: one[0])
     widen = farthest[0]
-    # the ranges of others are no range of this engine
-    words += [] if knowledge in NEVER_THERE else farthest[1]
+    # ranges of other engines do not bound this one
+    reasons += [] if knowledge in NEVER_THERE else farthest[1]
     if deployment.pp > 1 and load.bunched == 1.0 and load.concurrency > 1:
-        words.append("runs through pipeline stages were measured as bursts only, which stay in one micro-batch")
+        reasons.append("runs through pipeline stages were measured as bursts only, which stay in one micro-batch")
         widen += _SPREAD_OVER_STAGES
-    return widen, "; ".join(words)
+    return widen, "; ".join(reasons)
 
 
 def _beyond(value: np.ndarray, low: float, high: float) -> np.ndarray:
-    """Half-width to add for values far outside of what was measured, in logarithms."""
+    """Return the log half-width to add for values outside the measured range."""
     outside = (value > 0) & ((value < 0.5 * low) | (value > 2.0 * high))
     edge = np.where(value < low, low, high)
     ratio = np.where(outside, value, 1.0) / np.where(outside, np.maximum(edge, 1.0), 1.0)
@@ -380,18 +353,8 @@ def _beyond(value: np.ndarray, low: float, high: float) -> np.ndarray:
 
 
 @dataclass(frozen=True, slots=True)
-class KnownPoints:
-    """What is known of many loads of one deployment.
-
-    Attributes
-    ----------
-    knowledge, basis : str
-        As in `Known`.
-    ends : mapping of str to tuple of (n,) array
-        As in `Known`, one entry for each load, [-]
-    ttft_scale : float
-        As in `Known`, [-]
-    """
+class EvidenceOfPoints:
+    """Evidence for n loads of one deployment, intervals as arrays."""
 
     knowledge: str
     basis: str
@@ -399,10 +362,10 @@ class KnownPoints:
     ttft_scale: float
 
 
-def known_of_points(
+def evidence_of_points(
     deployment: Deployment, concurrency: np.ndarray, inputs: TokensArray, outputs: TokensArray, *, fit: Effects
-) -> KnownPoints:
-    """What runs of engines tell of many loads of whole requests, with the rules of `known_by_engine`."""
+) -> EvidenceOfPoints:
+    """Return the evidence for many loads, with the rules of one load."""
     keys = keys_of(deployment)
     total, levels = fit.sum_of(keys)
     at_site = keys[LEVELS.index("configuration")] in fit.site
@@ -419,7 +382,7 @@ def known_of_points(
     bands = np.searchsorted(BANDS, concurrency, side="right") * (len(PROMPTS) + 1)
     bands = bands + np.searchsorted(PROMPTS, inputs, side="right")
     kinds = [kind for kind in KINDS if kind in fit.intervals[of]]
-    found = {kind: (np.empty(len(bands)), np.empty(len(bands))) for kind in kinds}
+    bounds = {kind: (np.empty(len(bands)), np.empty(len(bands))) for kind in kinds}
     for band in np.unique(bands):
         here = np.flatnonzero(bands == band)
         load = Load("serving", float(concurrency[here[0]]), float(inputs[here[0]]), 1.0)
@@ -428,22 +391,20 @@ def known_of_points(
             low, high = interval_of(fit, of, kind, features)
             if kind == "decode":
                 low, high = _drafted(low, high, deployment.acceptance_deviation)
-            found[kind][0][here], found[kind][1][here] = low, high
-    ends = {kind: (low - widen, high + widen) for kind, (low, high) in found.items()}
-    return KnownPoints(knowledge, _basis(deployment, knowledge), ends, float(total[TTFT_SCALE]))
+            bounds[kind][0][here], bounds[kind][1][here] = low, high
+    intervals = {kind: (low - widen, high + widen) for kind, (low, high) in bounds.items()}
+    return EvidenceOfPoints(knowledge, _basis(deployment, knowledge), intervals, float(total[TTFT_SCALE]))
 
 
-# How much wider the interval of a row is that no fit takes: such rows lie outside more often than others.
-
-#: name of the file in the folder of the fits
+#: factors for rows that no fit uses: such rows miss their interval more often
 FILE = "refused.toml"
 
 
 def refused_widths() -> dict[str, float]:
-    """By how much the ends of an interval are stretched where a row is marked with a reason why no fit takes it.
+    """Return the factor on the log interval of rows that no fit uses.
 
-    Returns: Kind of figure (``ttft``, ``prefill``, ``decode``) → factor on the logarithms of both ends over the
-      value, at least 1; kinds that the file lacks keep their ends, and all do beside fits that were made without it.
+    Kind of metric (``ttft``, ``prefill``, ``decode``) → factor of at least 1. Kinds that the file lacks have none, and
+    neither has a fit made without the file.
 
     Examples
     --------
@@ -460,15 +421,16 @@ def _read(folder: Path) -> dict[str, float]:
     return {kind: max(float(row[0]), 1.0) for kind, row in read_toml(folder / FILE)["stretch"].items()}
 
 
-# How far a run of a deployment would narrow the intervals of its figures, before anybody has measured it.
-
-#: figure that a step of a ladder measures → its kind of interval
+#: measured metric → its kind of interval
 _MEASURED: dict[str, str] = {"ttft": "ttft", "tpot": "decode"}
 _CONFIGURATION, _RELEASE = LEVELS.index("configuration"), LEVELS.index("release")
 
 
 def site_deviation(deployment: Deployment, fit: Effects) -> np.ndarray:
-    """How far a machine may differ from the fit, in each column: all levels that nobody measured, and its own."""
+    """Return the prior log deviation of a machine, for each column.
+
+    It includes all levels without measurements and the machine's own.
+    """
     _, known = fit.sum_of(keys_of(deployment))
     levels = [level for level in range(_RELEASE) if level == _CONFIGURATION or not known[level]]
     return np.asarray(np.sqrt((site_spread(fit.spread)[levels] ** 2).sum(axis=0)))
@@ -477,20 +439,18 @@ def site_deviation(deployment: Deployment, fit: Effects) -> np.ndarray:
 def narrowed(
     deployment: Deployment, loads: Sequence[Load], *, effects: Effects | None = None
 ) -> list[list[dict[str, float]]]:
-    """Compute how wide intervals would be after a run under each load.
+    """Return interval half-widths after a run under each load.
 
-    - `loads`: Loads that may be measured, and of which figures are asked.
-    - Returns: For each load that is measured, for each load that is asked of: ``ttft`` and ``tpot`` → half the width
-      of the 90 % interval of the logarithm; empty where a site's runs move nothing (experts on processors, one
-      memory).
+    For each measured load, for each load: ``ttft`` and ``tpot`` → half-width of the 90 % interval of the logarithm.
+    Empty where runs of a site change nothing (experts on processors, unified memory).
 
     Notes
     -----
-    Around the fit the logarithm of a figure is linear in the effects: its slopes are the shares of its time. What a
-    machine may differ by has the prior of `site_deviation`, a run the noise of `SITE_NOISE`; the covariance after it,
-    `(P⁻¹ + J' N⁻¹ J)⁻¹`, does not depend on what will be measured [1]_. To what it leaves open is added what the form
-    of a step misses between the points of a sweep, the interval of class ``site``, as `glmplan validate
-    --calibrate-on` does. Not modelled: a run that is disturbed, and a middle that moves.
+    Around the fit the logarithm of a metric is linear in the effects: its slopes are the shares of its time. The
+    machine's deviation has the prior of `site_deviation`, a run the noise of `SITE_NOISE`; the posterior covariance,
+    `(P⁻¹ + J' N⁻¹ J)⁻¹`, does not depend on the measured values [1]_. The interval of level ``site`` is added: the
+    error of the step model between the points of a sweep, as in `glmplan validate --calibrate-on`. Not modelled: a
+    disturbed run, and a shift of the median.
 
     References
     ----------
@@ -502,21 +462,21 @@ def narrowed(
     slopes = _slopes(deployment, loads, fit)
     deviation = site_deviation(deployment, fit)
     missed = [_missed(deployment, load, fit) for load in loads]
-    found = []
+    half_widths = []
     for measured in slopes:
-        # effects over their deviation have the unit covariance before the run
+        # effects over their deviation have unit covariance before the run
         seen = np.array([row * deviation / SITE_NOISE[_MEASURED[name]] for name, row in measured.items()])
         after = np.linalg.inv(np.eye(len(COLUMNS)) + seen.T @ seen)
-        found.append([
+        half_widths.append([
             {name: float(np.hypot(QUANTILE_90 * np.sqrt(row * deviation @ after @ (row * deviation)), missed[n][name]))
              for name, row in asked.items()}
             for n, asked in enumerate(slopes)
         ])  # fmt: skip
-    return found
+    return half_widths
 
 
 def _missed(deployment: Deployment, load: Load, fit: Effects) -> Mapping[str, float]:
-    """Half the width of what two points of a sweep leave of its others, for each figure."""
+    """Return the half-width of each metric between the points of a sweep."""
     features, ends = features_of(deployment, load), fit.intervals["site"]
     kinds = {name: kind_at(kind, features["load"], features["cached"]) for name, kind in _MEASURED.items()}
     pairs = {name: ends.get(kind, ends[_MEASURED[name]]) for name, kind in kinds.items()}
@@ -524,29 +484,29 @@ def _missed(deployment: Deployment, load: Load, fit: Effects) -> Mapping[str, fl
 
 
 def _slopes(deployment: Deployment, loads: Sequence[Load], fit: Effects) -> list[dict[str, np.ndarray]]:
-    """For each load: figure → derivative of its logarithm by each column, (22,), [-]"""
+    """Return metric → derivative of its logarithm by column, for each load [-]"""
     total, _ = fit.sum_of(keys_of(deployment))
     parameters = step_parameters(deployment, total)
-    seen = [observables(load) for load in loads]
+    seen = [metrics_of(load) for load in loads]
     fronts = [
         FrontPoints(one.arrivals, one.prompt, load.pass_tokens, one.arrivals * load.idle)
         for one, load in zip(seen, loads, strict=True)
     ]
     tables = step_tables([deployment] * len(loads), [one.points for one in seen], fronts)
-    ((_, table),) = tables  # one deployment is alike to itself
-    ends = np.concatenate([[0], np.cumsum([len(one.decode_requests) for one in seen])])
-    found = []
+    ((_, table),) = tables  # one deployment has one table
+    last = np.concatenate([[0], np.cumsum([len(one.decode_requests) for one in seen])])
+    slopes = []
     for place, (one, load) in enumerate(zip(seen, loads, strict=True)):
-        work = table[int(ends[place]) : int(ends[place + 1])]
+        work = table[int(last[place]) : int(last[place + 1])]
         rows: dict[str, np.ndarray] = {}
         for name in _MEASURED:
             if name not in one.figures or not (whole := one.figures[name].weights @ work).any():
                 continue
-            # a step time is a sum over work, so a sum of step times is one, too
+            # a step time is a sum over work, and so is a sum of step times
             shares = step_time(whole[None, :], parameters[None, :]).shares[0]
             rows[name] = np.zeros(len(COLUMNS))
             rows[name][: len(PARAMETERS)] = shares
             rows[name][SCALE] = shares.sum() - shares[list(FRONT)].sum()
             rows[name][TTFT_SCALE] = load.waiting * (name == "ttft")
-        found.append(rows)
-    return found
+        slopes.append(rows)
+    return slopes

@@ -1,6 +1,6 @@
-"""From a row of a table of runs to a question that can be answered: a deployment and a load.
+"""Turn rows of a table of runs into cases to predict: a deployment, its memory and its load.
 
-What a row leaves open is filled with the engine's documented default, the same for prediction and for calibration.
+Values that a row leaves open take the engine's documented default, in prediction and calibration alike.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from glmplan.catalog.entries.accelerators import load_accelerator
 from glmplan.catalog.entries.models import load_model
 from glmplan.catalog.entries.names import own_images, refusal
 from glmplan.catalog.formats import KV_FORMATS
+from glmplan.catalog.schema.accelerator import Accelerator
 from glmplan.catalog.schema.host import Host
 from glmplan.catalog.schema.model import Checkpoint, ModelSpec
 from glmplan.costs.blocks.stack import computed_again, routed_blocks
@@ -43,12 +44,12 @@ from glmplan.io.runs.settings import (
 )
 from glmplan.prediction.deployment import Deployment, Settings, deploy, offload_of, runs_sparse, spanned
 from glmplan.prediction.load import ENDLESS, Load, user_load
-from glmplan.units import GIB, Bits, Tokens
+from glmplan.units import GIB, Bits, Ratio, Tokens
 
 __all__ = [
     "STAND_IN",
     "MemoryAnswer",
-    "Question",
+    "RunCase",
     "alternatives_of",
     "checkpoint_of",
     "contradicted_by",
@@ -64,50 +65,41 @@ __all__ = [
 ]
 
 
-# Memory of a row's deployment, kept for the many rows that share it.
-
-#: whose rule sizes the cache pool of an engine that no file describes; rows say so among what they assume
+#: engine whose rule sizes the KV pool of an undescribed engine; `RunCase.assumed` names it
 STAND_IN = "vllm"
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryAnswer:
-    """Memory of a deployment.
+    """Memory of a deployment; weights are those of the fullest accelerator.
 
-    Attributes
-    ----------
-    weights_gib : float
-        Weights on the fullest accelerator, [GiB]
-    weights_apart : tuple of float
-        Shares by which they may be smaller or larger, as `glmplan.costs.memory.pool.weights_interval`, [-]
-    pool_tokens, pool_low, pool_high : float
-        KV cache of all replicas with its 90 % interval, [token]; 0 when the weights leave no room
+    The pool is the KV cache of all replicas with its 90 % interval; 0 if the weights leave no memory.
     """
 
     weights_gib: float
-    weights_apart: tuple[float, float]
-    pool_tokens: float
-    pool_low: float
-    pool_high: float
+    weights_apart: tuple[Ratio, Ratio]  # relative bounds, see `glmplan.costs.memory.pool.weights_interval`
+    pool_tokens: Tokens
+    pool_low: Tokens
+    pool_high: Tokens
 
 
 @lru_cache(maxsize=512)
 def checkpoint_of(
     model: str, weights: str | None, bits: Bits | None, engine: str | None = None, repository: str | None = None
 ) -> Checkpoint:
-    """Checkpoint of a model by the format of its weights.
+    """Return the checkpoint of a model by its weight format.
 
-    Returns: The checkpoint; of a publisher that nobody described, what `of_repository` says.
+    An undescribed repository is estimated by `of_repository`.
     """
     spec = model_of(model)
-    found = checkpoint_for(spec, weights, bits=bits, engine=engine)
+    checkpoint = checkpoint_for(spec, weights, bits=bits, engine=engine)
     named = repository is not None and repository.count("/") == 1
-    return of_repository(spec, found, str(repository)) if named else found
+    return of_repository(spec, checkpoint, str(repository)) if named else checkpoint
 
 
 @lru_cache(maxsize=512)
 def model_of(name: str) -> ModelSpec:
-    """Read a model that is not refused."""
+    """Return a model; raise `UnknownName` if the catalog refuses it."""
     reason = refusal("models", name)
     if reason is not None:
         raise UnknownName(f"is refused: {reason}", field="model", value=name)
@@ -116,9 +108,7 @@ def model_of(name: str) -> ModelSpec:
 
 @lru_cache(maxsize=4096)
 def files_of(model: str, weights: str | None, bits: Bits | None, repository: str | None, engine: str) -> Checkpoint:
-    """Files that a row names, where the catalogue describes those of its repository; else those of its format.
-
-    Returns: The checkpoint, of which the row's speed and memory are.
+    """Return the files of the row's repository, else those of its format.
 
     Examples
     --------
@@ -127,15 +117,15 @@ def files_of(model: str, weights: str | None, bits: Bits | None, repository: str
     >>> files_of("glm-5.1", "nvfp4", None, "somebody/GLM-5.1-NVFP4", "vllm").name
     'nvfp4'
     """
-    found = checkpoint_of(model, weights, bits, engine)
+    by_format = checkpoint_of(model, weights, bits, engine)
     own = checkpoint_of(model, weights, bits, engine, repository)
-    return own if own in model_of(model).checkpoints else found
+    return own if own in model_of(model).checkpoints else by_format
 
 
 def run_memory(run: Run, deployment: Deployment, length: Tokens) -> MemoryAnswer | None:
-    """Memory of one server.
+    """Return the memory of one server.
 
-    Returns: None for parts whose memory is not published and for weights that stay in host memory.
+    None if the accelerator's memory is not published or weights stay in host memory.
     """
     if run.offload or deployment.accelerator.memory is None:
         return None
@@ -147,13 +137,13 @@ def run_memory(run: Run, deployment: Deployment, length: Tokens) -> MemoryAnswer
         indexer=d.indexer,
         draft_tokens=d.draft_tokens,
     )
-    words = (d.model.name, run.weights, run.weights_bits, run.checkpoint)
-    asked = _Asked(words, d.accelerator.name, d.layout, d.kv, d.draft_tokens > 0)
-    return _memory_of(asked, settings, d.settings.unstated, float(np.ceil(length)))
+    files = (d.model.name, run.weights, run.weights_bits, run.checkpoint)
+    key = _MemoryKey(files, d.accelerator.name, d.layout, d.kv, d.draft_tokens > 0)
+    return _memory_of(key, settings, d.settings.unstated, float(np.ceil(length)))
 
 
-class _Asked(NamedTuple):
-    """What rows of one deployment share, whatever its engine is told: the key under which its memory is kept."""
+class _MemoryKey(NamedTuple):
+    """Key of cached memory, shared by all rows of one deployment."""
 
     words: tuple[str, str | None, float | None, str | None]
     accelerator: str
@@ -163,64 +153,63 @@ class _Asked(NamedTuple):
 
 
 def _unnamed_version(engine: str, day: str | None) -> str | None:
-    """Version that a server counts as when only the day of its run is known; None is the newest."""
+    """Return the engine version implied by a run's date; None is the newest."""
     if not day or engine not in engine_names():
         return None
     return next((one.version for one in load_engine(engine).unnamed_versions if day < one.before), None)
 
 
 @lru_cache(maxsize=8192)
-def _memory_of(asked: _Asked, settings: MemorySettings, unstated: frozenset[str], length: float) -> MemoryAnswer | None:
-    part = load_accelerator(asked.accelerator)
+def _memory_of(
+    key: _MemoryKey, settings: MemorySettings, unstated: frozenset[str], length: float
+) -> MemoryAnswer | None:
+    accelerator = load_accelerator(key.accelerator)
 
     def tokens(told: MemorySettings) -> tuple[float, float, float]:
-        pool = kv_pool(_ranks_of(asked, told), part_memory(part), context=length)
+        pool = kv_pool(_ranks_of(key, told), part_memory(accelerator), context=length)
         value, low, high = (max(float(one[0]), 0.0) for one in (pool.tokens, pool.tokens_low, pool.tokens_high))
         return value, low, high
 
     try:
         value, low, high = spanned(tokens, settings, unstated)
-        held = _ranks_of(asked, settings)
-        weights, apart = float(held.weights[0]) / GIB, weights_interval(held, load_memory_fit())
+        ranks = _ranks_of(key, settings)
+        weights, apart = float(ranks.weights[0]) / GIB, weights_interval(ranks, load_memory_fit())
     except GlmplanError:
         return None
-    # nobody sets a server so that it holds no request
+    # every running server holds at least one request
     return MemoryAnswer(weights, apart, value, max(low, min(length, value)), high)
 
 
 @lru_cache(maxsize=1024)
-def _ranks_of(asked: _Asked, settings: MemorySettings) -> RankMemory:
-    """Memory of the ranks, which rows of many lengths share."""
+def _ranks_of(key: _MemoryKey, settings: MemorySettings) -> RankMemory:
+    """Return the memory of the ranks; cached for rows of many lengths."""
     return rank_memory(
-        model_of(asked.words[0]),
-        files_of(*asked.words, settings.engine),
-        layout=asked.layout,
-        kv=asked.kv,
+        model_of(key.words[0]),
+        files_of(*key.words, settings.engine),
+        layout=key.layout,
+        kv=key.kv,
         settings=settings,
-        mtp=asked.mtp,
-        memory=load_accelerator(asked.accelerator).memory,
+        mtp=key.mtp,
+        memory=load_accelerator(key.accelerator).memory,
     )
 
 
-# What the engine of a row was told: by the row itself, else by the script of its campaign.
-
-
 def settings_of_row(run: Run, campaign: CampaignSettings, dp: int, experts: str) -> Settings:
-    """What the engine of a row was told; the rest is open unless the campaign's files tell.
+    """Return the launch settings stated by the row, else by its campaign.
 
-    `experts`: What the table calls the kernels of the experts.
+    `experts` is the table's name for the expert kernels.
     """
     limit = campaign.running_limit
-    told = {
+    limits = {
         "memory_fraction": run.memory_fraction or campaign.fraction,
         "max_num_seqs": run.max_num_seqs or (-(-limit // dp) if limit else None),
         "max_num_batched_tokens": run.max_num_batched_tokens or campaign.budget,
     }
-    # what scripts of a campaign leave open is played in each way in which they set it, see `alternatives_of`
+    # settings that a campaign's scripts leave open are tried as in its other scripts, see `alternatives_of`
     written = campaign.source or campaign.launched
-    open_ = frozenset() if written else frozenset(name for name, one in told.items() if one is None)
+    open_ = frozenset() if written else frozenset(name for name, one in limits.items() if one is None)
     return Settings(
-        **told,  # type: ignore[arg-type]
+        **limits,  # type: ignore[arg-type]
         max_model_len=run.max_model_len,
         attention_backend=_attention(run) or campaign.attention_backend or "",
         moe_backend=experts,
@@ -231,22 +220,22 @@ def settings_of_row(run: Run, campaign: CampaignSettings, dp: int, experts: str)
 
 
 def _attention(run: Run) -> str:
-    """Attention backend, with the image behind it where that is not the engine's own."""
+    """Return the attention backend, and the image if it is a foreign one."""
     backend, version = run.attention_backend or "", run.engine_version or ""
     others = "/" in version and not version.startswith(own_images())
     return f"{backend}{IMAGE}{version}" if backend and others else backend
 
 
 def said_by_script(campaign: CampaignSettings) -> frozenset[str]:
-    """Settings that a script decides, if only by leaving them to the engine.
+    """Return the settings that a script decides, also by keeping the default.
 
-    Returns: Some of `glmplan.io.runs.settings.SETTINGS`; empty where no script is known.
+    A subset of `glmplan.io.runs.settings.SETTINGS`; empty if no script is known.
     """
     return frozenset(SETTINGS) - set(campaign.open) if campaign.launched else frozenset()
 
 
 def contradicted_by(run: Run, campaign: CampaignSettings) -> tuple[str, ...]:
-    """Settings that a row and the script of its day both name, and not alike."""
+    """Return the settings for which the row and the script of its day differ."""
     stated = {"kv": run.kv_cache if run.kv_cache in KV_FORMATS else None, "running_limit": run.running_limit,
               "fraction": run.memory_fraction, "budget": run.max_num_batched_tokens, "graphs": run.graphs}  # fmt: skip
     written = {name: getattr(campaign, name) for name in stated} if campaign.launched else {}
@@ -254,52 +243,32 @@ def contradicted_by(run: Run, campaign: CampaignSettings) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """A deployment under a load, with what had to be assumed.
-
-    Attributes
-    ----------
-    run : Run
-        The row.
-    deployment : Deployment
-        What serves.
-    load : Load
-        What is asked of it.
-    assumed : tuple of str
-        What the row did not say.
-    campaign : CampaignSettings
-        What the campaign set on its servers.
-    speculation : Speculation
-        How it drafted, as the row or else the campaign's files say.
-    run_both_ways : bool
-        The campaign ran this with and without drafting, and nothing tells which of them the row is.
-    contradicted : tuple of str
-        Settings that the row states otherwise than the script of its day; the row is believed.
-    asked : Asked or None
-        What the campaign's settings were looked up by.
-    """
+class RunCase:
+    """A deployment under a load, with the assumptions made."""
 
     run: Run
     deployment: Deployment
     load: Load
     assumed: tuple[str, ...]
-    campaign: CampaignSettings = CampaignSettings()
-    speculation: Speculation = Speculation()
-    run_both_ways: bool = False
-    contradicted: tuple[str, ...] = ()
-    asked: Asked | None = None
+    campaign: CampaignSettings = CampaignSettings()  # settings that the campaign's files give its servers
+    speculation: Speculation = Speculation()  # as stated by the row, else by the campaign's files
+    run_both_ways: bool = (
+        False  # the campaign ran it with and without speculative decoding; the row does not tell which
+    )
+    contradicted: tuple[str, ...] = ()  # settings for which row and script differ; the row is used
+    asked: Asked | None = None  # key of the campaign's settings
 
 
-def question_of(run: Run) -> Question:
-    """Turn a row into a question."""
-    return _question(run)
+def question_of(run: Run) -> RunCase:
+    """Return the case of a row."""
+    return _resolve(run)
 
 
-def alternatives_of(question: Question) -> tuple[Question, ...]:
-    """The same row in each way in which it may have been launched, where that is not known.
+def alternatives_of(case: RunCase) -> tuple[RunCase, ...]:
+    """Return the case under every other launch that fits the row.
 
-    Returns: With what its campaign set elsewhere where no script says it of this server, and with drafting where it
-      was run both ways; empty where scripts say everything that they would, or no campaign with known scripts ran it.
+    Covers other settings of the campaign that no script fixes for this server, and speculative decoding if the campaign
+    ran it both ways. Empty if scripts decide everything or the campaign is unknown.
 
     Examples
     --------
@@ -308,103 +277,174 @@ def alternatives_of(question: Question) -> tuple[Question, ...]:
     >>> len(alternatives_of(question_of(run))) > 0
     True
     """
-    if question.asked is None:
+    if case.asked is None:
         return ()
-    found = [_question(question.run, one) for one in other_settings(question.asked, question.campaign)]
-    for drafts in launched_drafts(question.asked) if question.run_both_ways else ():
+    cases = [_resolve(case.run, one) for one in other_settings(case.asked, case.campaign)]
+    for drafts in launched_drafts(case.asked) if case.run_both_ways else ():
         drafting = Speculation("yes", None, drafts, drafts + 1)
-        found.append(_question(replace(question.run, speculation=drafting)))
-    return tuple(found)
+        cases.append(_resolve(replace(case.run, speculation=drafting)))
+    return tuple(cases)
 
 
-def _question(run: Run, settings: CampaignSettings | None = None) -> Question:
-    """A row as a question, under its campaign's settings or others."""
+def _resolve(run: Run, settings: CampaignSettings | None = None) -> RunCase:
+    """Return the case of a row, under its campaign's settings or others."""
     if run.error:
         raise SpecError(run.error)
-    model = model_of(run.model)
-    accelerator = load_accelerator(run.accelerator)
+    model, accelerator = model_of(run.model), load_accelerator(run.accelerator)
     assumed: list[str] = []
-    engine = run.engine or STAND_IN
+    engine = _resolve_engine(run, assumed)
+    checkpoint = _resolve_files(run, model, engine, assumed)
+    drafts = _resolve_speculation(run, model, checkpoint, assumed)
+    layout_notes: list[str] = []
+    tp, pp, dp, ep, dcp, count = _resolve_layout(run, layout_notes)
+    served = _Served(model, checkpoint, accelerator, engine)
+    key = _campaign_key(run, served, drafts.draft_tokens, (tp, pp, dp, ep))
+    campaign = settings or campaign_settings(key)
+    if campaign.one_group:
+        tp, dp = tp * dp, 1
+    divided = campaign.replica is not None and run.tp is None
+    assumed += [] if divided else layout_notes
+    total = count * campaign.parts if divided else count
+    host, host_note = host_of_row(run.host, run.accelerator, max(total, tp * pp * dp, run.accelerator_count or 0))
+    assumed += [host_note] if host_note else []
+    whole = _resolve_deployment(run, served, (tp, pp, dp, ep, dcp), host, campaign, drafts)
+    assumed += _assumed_settings(run, whole, campaign)
+    deployment = _resolve_server(run, whole, host, campaign, assumed) if divided else whole
+    load = _resolve_load(run, deployment, assumed, campaign, replicas=total // deployment.count)
+    contradicted = contradicted_by(run, campaign)
+    return RunCase(
+        run, deployment, load, tuple(assumed), campaign, drafts.speculation, drafts.both_ways, contradicted, key
+    )
+
+
+def _resolve_engine(run: Run, assumed: list[str]) -> str:
     if not run.engine:
         assumed.append(f"engine {STAND_IN}")
-    elif not engine_known(engine):
+    elif not engine_known(run.engine):
         assumed.append(
-            f"engine {engine} is not described: prompts in chunks beside decoding, cache pool as {STAND_IN}'s"
+            f"engine {run.engine} is not described: prompts in chunks beside decoding, cache pool as {STAND_IN}'s"
         )
+    return run.engine or STAND_IN
+
+
+class _Served(NamedTuple):
+    """Model, files, accelerator and engine of a row."""
+
+    model: ModelSpec
+    checkpoint: Checkpoint
+    accelerator: Accelerator
+    engine: str
+
+
+def _resolve_files(run: Run, model: ModelSpec, engine: str, assumed: list[str]) -> Checkpoint:
     checkpoint = files_of(run.model, run.weights, run.weights_bits, run.checkpoint, engine)
     if run.weights is None:
         assumed.append(f"weights {checkpoint.name}")
     assumed += remarks_on(model, checkpoint)
-    silicon = (accelerator.compute_capability or "").partition(".")[0]
-    bulk = checkpoint.formats.get("routed_experts") or checkpoint.default
-    speculation = run.speculation
-    session = campaign_session(run, model=model.name, experts_format=bulk) if speculation.state == "unknown" else None
-    if session is not None:
-        speculation = session.speculation
+    return checkpoint
+
+
+class _Drafts(NamedTuple):
+    """Speculative decoding of a row."""
+
+    speculation: Speculation
+    draft_tokens: int
+    #: largest number of drafted and of verified draft tokens, as a tree may verify more than its depth
+    checked_tokens: int
+    both_ways: bool
+
+
+def _resolve_speculation(run: Run, model: ModelSpec, checkpoint: Checkpoint, assumed: list[str]) -> _Drafts:
+    """Return the speculation stated by the row, else by its campaign."""
+    speculation, session = run.speculation, None
+    if speculation.state == "unknown":
+        session = campaign_session(run, model=model.name, experts_format=_experts_format(checkpoint))
+        speculation = speculation if session is None else session.speculation
     draft = speculation.draft_tokens or 0 if speculation.state == "yes" else 0
     if speculation.state == "yes" and not draft:
         draft = 3
         assumed.append("3 drafted tokens")
     verify = (speculation.verify_tokens or draft + 1) - 1 if draft else 0
-    noted: list[str] = []
-    tp, pp, dp, ep, dcp, count = _layout(run, noted)
-    asked = Asked(
-        engine=engine, model=model.name, weights=bulk, protocol=run.protocol, recipe=run.recipe or "",
-        accelerator=accelerator.name, silicon=silicon, concurrency=run.concurrency or 1.0,
+    both_ways = session is not None and speculation.state == "unknown"
+    return _Drafts(speculation, draft, max(verify, draft), both_ways)
+
+
+def _experts_format(checkpoint: Checkpoint) -> str:
+    return checkpoint.formats.get("routed_experts") or checkpoint.default
+
+
+def _campaign_key(run: Run, served: _Served, draft_tokens: int, degrees: tuple[int, int, int, int]) -> Asked:
+    """Return the key under which the settings of the campaign are looked up."""
+    tp, pp, dp, ep = degrees
+    return Asked(
+        engine=served.engine, model=served.model.name, weights=_experts_format(served.checkpoint),
+        protocol=run.protocol, recipe=run.recipe or "", accelerator=served.accelerator.name,
+        silicon=(served.accelerator.compute_capability or "").partition(".")[0], concurrency=run.concurrency or 1.0,
         input_tokens=run.input_tokens or 0.0, output_tokens=run.output_tokens or 0.0, tp=tp, pp=pp, dp=dp, ep=ep,
         measured_on=run.measured_on or "", version=run.engine_version or "", release=run.engine_release or (),
-        draft_tokens=draft,
+        draft_tokens=draft_tokens,
     )  # fmt: skip
-    campaign = settings or campaign_settings(asked)
-    if campaign.one_group:
-        tp, dp = tp * dp, 1
+
+
+def _resolve_deployment(
+    run: Run,
+    served: _Served,
+    degrees: tuple[int, int, int, int, int],
+    host: Host,
+    campaign: CampaignSettings,
+    drafts: _Drafts,
+) -> Deployment:
+    """Return the deployment on all accelerators, not yet divided."""
+    model, checkpoint, accelerator, engine = served
+    tp, pp, dp, _, dcp = degrees
     divided = campaign.replica is not None and run.tp is None
-    assumed += [] if divided else noted
-    parts = count * campaign.parts if divided else count
-    host, guessed = host_of_row(run.host, run.accelerator, max(parts, tp * pp * dp, run.accelerator_count or 0))
-    assumed += [guessed] if guessed else []
-    said = run.kv_cache if run.kv_cache in KV_FORMATS else campaign.kv
-    # where neither a script nor the files say it, the cache is what the first publisher of the format asks for: so it
-    # was where logs of others' files tell it (shares of the pool that are in use)
-    kv = said or (None if checkpoint.kv_default else checkpoint_of(run.model, run.weights, None, engine).kv_default)
-    deployment = deploy(
+    # if neither script nor files state it, the cache has the format of the first publisher of these weights: logs of
+    # other publishers' files agree (shares of the pool in use)
+    kv = _stated_kv(run, campaign) or (
+        None if checkpoint.kv_default else checkpoint_of(run.model, run.weights, None, engine).kv_default
+    )
+    kernels = _expert_kernels(run, engine, model, drafts.checked_tokens + 1.0)
+    return deploy(
         model,
         checkpoint,
         accelerator,
-        layout=Layout(tp, pp, dp, ep, dcp),
+        layout=Layout(*degrees),
         kv=kv,
         engine=engine,
         release=run.engine_release,
-        settings=settings_of_row(run, campaign, dp, _expert_kernels(run, engine, model, max(verify, draft) + 1.0)),
-        draft_tokens=max(verify, draft),
-        acceptance=speculation.acceptance_length,
+        settings=settings_of_row(run, campaign, dp, kernels),
+        draft_tokens=drafts.checked_tokens,
+        acceptance=drafts.speculation.acceptance_length,
         sparse=runs_sparse(accelerator, run.attention_backend, engine=engine, version=run.engine_release),
-        # how the accelerators are divided into servers is still to be found
         offload=offload_of(engine, host, tp * pp * dp),
         link=_links(run, host) if divided else _links(run, host, tp=tp, pp=pp, dp=dp, dcp=dcp),
-        draft_method=speculation.method or "",
-        draft_depth=draft,
+        draft_method=drafts.speculation.method or "",
+        draft_depth=drafts.draft_tokens,
         text="" if run.protocol == _NO_CAMPAIGN else run.protocol,
     )
-    if said is None and "kv" not in said_by_script(campaign):
+
+
+def _stated_kv(run: Run, campaign: CampaignSettings) -> str | None:
+    return run.kv_cache if run.kv_cache in KV_FORMATS else campaign.kv
+
+
+def _assumed_settings(run: Run, deployment: Deployment, campaign: CampaignSettings) -> list[str]:
+    assumed = []
+    if _stated_kv(run, campaign) is None and "kv" not in said_by_script(campaign):
         assumed.append(f"kv {deployment.kv}")
     if campaign.open:
         opened = "launch settings" if campaign.open == SETTINGS else ", ".join(campaign.open)
         assumed.append(f"{opened} by default, for want of a script")
-    both = session is not None and speculation.state == "unknown"
-    one = _one_server(run, deployment, host, campaign, assumed) if divided else deployment
-    load = _load(run, one, assumed, campaign, replicas=parts // one.count)
-    contradicted = contradicted_by(run, campaign)
-    return Question(run, one, load, tuple(assumed), campaign, speculation, both, contradicted, asked)
+    return assumed
 
 
-#: protocol of rows that say nothing but that whole requests were served: plans are asked of the same load, and what one
-#: unnamed campaign differed by says nothing of the next
+#: protocol of rows without a campaign: plans are predicted for the same load, and the deviation of one unnamed campaign
+#: does not carry over to the next
 _NO_CAMPAIGN = "closed-loop"
 
 
 def _expert_kernels(run: Run, engine: str, model: ModelSpec, tokens: float) -> str:
-    """First word of what a table calls the experts' kernels, with the path they take for so many tokens a request."""
+    """Return the table's expert backend and its path for the routed tokens."""
     word = (run.moe_backend or "").lower().split(" ")[0]
     if word in {"", "default"}:
         return ""
@@ -413,7 +453,7 @@ def _expert_kernels(run: Run, engine: str, model: ModelSpec, tokens: float) -> s
     return f"{word} {path}".strip()
 
 
-#: how tables say that the one-shot all-reduce ran over PCIe, and that it did not
+#: notes in tables that the one-shot all-reduce ran over PCIe, or did not
 _ONE_SHOT = re.compile(r"custom AR|oneshot", re.IGNORECASE)
 _NO_ONE_SHOT = re.compile(
     r"custom AR (?:disabled|off|unsupported)|no oneshot|oneshot off|allreduce=NCCL", re.IGNORECASE
@@ -421,39 +461,41 @@ _NO_ONE_SHOT = re.compile(
 
 
 def _links(run: Run, host: Host, *, tp: int = 1, pp: int = 1, dp: int = 1, dcp: int = 1) -> LayoutLinks:
-    """The links of a run, with the all-reduce that the table says ran there."""
-    said = f"{run.host or ''} {run.notes}"
-    on = _ONE_SHOT.search(said) is not None and _NO_ONE_SHOT.search(said) is None
+    """Return the links of a run, with the all-reduce noted in the table."""
+    text = f"{run.host or ''} {run.notes}"
+    on = _ONE_SHOT.search(text) is not None and _NO_ONE_SHOT.search(text) is None
     return links_of_layout(host, tp=tp, pp=pp, dp=dp, dcp=dcp, one_shot=on)
 
 
-#: requests of mean length that the cache of a server must hold for the model to fit [-]
+#: mean-length requests that the KV pool must hold for the model to count as fitting [-]
 _ROOM = 32.0
 
 
-def _one_server(run: Run, whole: Deployment, host: Host, campaign: CampaignSettings, assumed: list[str]) -> Deployment:
-    """One of the independent servers that a campaign divided the accelerators into."""
+def _resolve_server(
+    run: Run, whole: Deployment, host: Host, campaign: CampaignSettings, assumed: list[str]
+) -> Deployment:
+    """Return one of the independent servers that share the accelerators."""
 
     def server(tp: int, pp: int = 1, dp: int = 1, ep: int = 1) -> Deployment:
         return whole.with_layout(_links(run, host, tp=tp, pp=pp, dp=dp), tp=tp, pp=pp, dp=dp, ep=ep)
 
     if campaign.replica:
-        found = server(*campaign.replica)
-        if whole.count * campaign.parts % found.count:
-            raise SpecError(f"does not divide by {found.count}", field="accelerator_count", value=whole.count)
-        return found
+        deployment = server(*campaign.replica)
+        if whole.count * campaign.parts % deployment.count:
+            raise SpecError(f"does not divide by {deployment.count}", field="accelerator_count", value=whole.count)
+        return deployment
     length = (run.input_tokens or campaign.input_tokens or 0.0) + (run.output_tokens or campaign.output_tokens or 0.0)
     sizes = [1 << power for power in range(whole.count.bit_length()) if whole.count % (1 << power) == 0]
     for size in sizes:
-        found = server(size)
-        memory = run_memory(run, found, length)
+        deployment = server(size)
+        memory = run_memory(run, deployment, length)
         if memory is None or memory.pool_tokens >= _ROOM * length:
             break
-    assumed.append(f"servers of tp {found.tp}")
-    return found
+    assumed.append(f"servers of tp {deployment.tp}")
+    return deployment
 
 
-def _layout(run: Run, assumed: list[str]) -> tuple[int, int, int, int, int, int]:
+def _resolve_layout(run: Run, assumed: list[str]) -> tuple[int, int, int, int, int, int]:
     pp, dp, dcp = run.pp or 1, run.dp or 1, run.dcp or 1
     count = run.accelerator_count
     tp = run.tp
@@ -471,83 +513,53 @@ def _layout(run: Run, assumed: list[str]) -> tuple[int, int, int, int, int, int]
         tp //= dp
     ep = run.ep or 1
     if run.ep is not None and ep > tp * dp:
-        # some tables give the attention layout of one rank only; experts then span what accelerators there are
+        # some tables give the attention layout of one rank only; experts then span all accelerators
         dp = max(dp, ep // tp)
     return tp, pp, dp, min(ep, tp * dp), dcp, tp * pp * dp
 
 
 def request_tokens(load: Load) -> Tokens:
-    """Tokens that a request of a load holds at its end, with what is in the cache before its prompt."""
+    """Return the tokens of a finished request, cached context included."""
     return load.input_tokens + load.output_tokens + load.context
 
 
-def memory_of(question: Question) -> MemoryAnswer | None:
-    """Memory of a question's deployment.
-
-    Returns: None for parts whose memory is not published and for weights that stay in host memory.
-    """
-    load = question.load
-    found = run_memory(question.run, question.deployment, request_tokens(load))
-    if found is None or load.replicas == 1:
-        return found
-    pool = (load.replicas * one for one in (found.pool_tokens, found.pool_low, found.pool_high))
-    return MemoryAnswer(found.weights_gib, found.weights_apart, *pool)
+def memory_of(case: RunCase) -> MemoryAnswer | None:
+    """Return the memory of all replicas of a case, see `run_memory`."""
+    load = case.load
+    memory = run_memory(case.run, case.deployment, request_tokens(load))
+    if memory is None or load.replicas == 1:
+        return memory
+    pool = (load.replicas * one for one in (memory.pool_tokens, memory.pool_low, memory.pool_high))
+    return MemoryAnswer(memory.weights_gib, memory.weights_apart, *pool)
 
 
 def _counted(length: float | None, run: Run, campaign: CampaignSettings) -> float | None:
-    """Tokens of a length that a row states, which may be a label."""
+    """Return the tokens of a stated length; some tables state a label instead."""
     if not length or not run.context_is_label:
         return length
     return campaign.label_share * length + campaign.label_frame
 
 
 def _context_before(depth: float, phase: str, inputs: float) -> float:
-    """Tokens in the cache before the prompt; of a decode row the prompt itself is the depth that the table names."""
+    """Return the tokens cached before the prompt.
+
+    0 if a decode row repeats its prompt as its context depth.
+    """
     return 0.0 if phase == "decode" and depth == inputs else depth
 
 
-def _load(
+def _resolve_load(
     run: Run, deployment: Deployment, assumed: list[str], campaign: CampaignSettings, *, replicas: int = 1
 ) -> Load:
     packing = _packing(deployment, campaign)
     phase = run.phase if run.phase in ("decode", "prefill") else "serving"
     low, high = campaign.lengths or run.length_range
     limit = run.running_limit or packing.places * deployment.dp
-    concurrency = run.concurrency
-    if concurrency is None and run.request_rate_per_s == np.inf and run.num_requests:
-        concurrency = float(run.num_requests)  # all are sent at once
-    if concurrency is None:
-        concurrency = run.observed.get("concurrency_effective") if run.request_rate_per_s else None
-    queued = concurrency is None and run.protocol == "mlperf-offline"
-    if concurrency is not None:
-        concurrency /= replicas
-    elif queued:
-        concurrency = float(limit)  # all prompts are there from the start
-    else:
-        offline = run.protocol.startswith(("mlperf", "trtllm-bench")) or run.request_rate_per_s
-        concurrency = float(min(limit, 1024)) if offline else 1.0
-        if not (run.request_rate_per_s and np.isfinite(run.request_rate_per_s)):
-            assumed.append(f"{concurrency:.0f} requests in flight")
-    inputs, outputs = run.input_tokens or campaign.input_tokens, run.output_tokens or campaign.output_tokens
-    stated, inputs = inputs, _counted(inputs, run, campaign)
-    if inputs != stated:
-        assumed.append(f"a label of {stated:.0f} stands for {inputs:.0f} tokens")
-    if inputs is None:
-        inputs = 0.0 if phase == "decode" else _BURST_PROMPT if run.protocol == "burst" else 512.0
-        assumed.append(f"{inputs:.0f} input tokens")
-    if outputs is None:
-        outputs = 256.0
-        assumed.append("256 output tokens")
-    outputs = min(outputs, campaign.output_limit)
+    concurrency, queued = _resolve_concurrency(run, limit, replicas, assumed)
+    inputs, outputs = _resolve_lengths(run, campaign, phase, assumed)
     requests = (run.num_requests or 0) // replicas or round(concurrency * (campaign.requests_per_user or 0))
-    pool = ENDLESS
-    # of a whole run, the prompt is one context in the cache only where it was there before
+    # in a serving run the shared prompt is one cached context only if it was cached before
     one_prompt = run.shared_prompt and (phase == "decode" or (phase == "serving" and run.prefix_cached))
-    if phase == "serving":
-        memory = run_memory(run, deployment, inputs + outputs)
-        # a table says that it ran: where two requests do not seem to fit, the estimate of the pool is what is wrong
-        if memory is not None and memory.pool_tokens > 2.0 * (inputs + outputs):
-            pool = memory.pool_tokens - (inputs if one_prompt else 0.0)
     return user_load(
         packing,
         ranks=deployment.dp,
@@ -561,7 +573,7 @@ def _load(
         shortest=max(low, 0.02),
         longest=high,
         max_requests=limit,
-        pool_tokens=pool,
+        pool_tokens=_resolve_pool(run, deployment, inputs, outputs, one_prompt) if phase == "serving" else ENDLESS,
         poll_interval=campaign.poll_interval if phase == "serving" else 1,
         gather_steps=campaign.gather_steps if deployment.dp > 1 else campaign.batch_wait_steps,
         gather_tokens=1 << 60 if deployment.dp > 1 else round(campaign.batch_wait_share * packing.budget),
@@ -582,15 +594,58 @@ def _load(
     )
 
 
+def _resolve_concurrency(run: Run, limit: int, replicas: int, assumed: list[str]) -> tuple[float, bool]:
+    """Return the concurrency of a replica; True if all prompts start queued."""
+    concurrency = run.concurrency
+    if concurrency is None and run.request_rate_per_s == np.inf and run.num_requests:
+        concurrency = float(run.num_requests)  # all are sent at once
+    if concurrency is None:
+        concurrency = run.observed.get("concurrency_effective") if run.request_rate_per_s else None
+    if concurrency is not None:
+        return concurrency / replicas, False
+    if run.protocol == "mlperf-offline":
+        return float(limit), True
+    offline = run.protocol.startswith(("mlperf", "trtllm-bench")) or run.request_rate_per_s
+    concurrency = float(min(limit, 1024)) if offline else 1.0
+    if not (run.request_rate_per_s and np.isfinite(run.request_rate_per_s)):
+        assumed.append(f"{concurrency:.0f} requests in flight")
+    return concurrency, False
+
+
+def _resolve_lengths(run: Run, campaign: CampaignSettings, phase: str, assumed: list[str]) -> tuple[Tokens, Tokens]:
+    stated, outputs = run.input_tokens or campaign.input_tokens, run.output_tokens or campaign.output_tokens
+    inputs = _counted(stated, run, campaign)
+    if inputs != stated:
+        assumed.append(f"a label of {stated:.0f} stands for {inputs:.0f} tokens")
+    if inputs is None:
+        inputs = 0.0 if phase == "decode" else _BURST_PROMPT if run.protocol == "burst" else 512.0
+        assumed.append(f"{inputs:.0f} input tokens")
+    if outputs is None:
+        outputs = 256.0
+        assumed.append("256 output tokens")
+    return inputs, min(outputs, campaign.output_limit)
+
+
+def _resolve_pool(run: Run, deployment: Deployment, inputs: Tokens, outputs: Tokens, one_prompt: bool) -> Tokens:
+    memory = run_memory(run, deployment, inputs + outputs)
+    # the run did work: if two requests do not seem to fit, the pool estimate is wrong
+    if memory is None or memory.pool_tokens <= 2.0 * (inputs + outputs):
+        return ENDLESS
+    return memory.pool_tokens - (inputs if one_prompt else 0.0)
+
+
 def _packing(deployment: Deployment, campaign: CampaignSettings) -> EngineDefaults:
-    """How the engine packs steps, as the campaign set it."""
+    """Return the scheduler settings, as set by the campaign."""
     stated = {name: getattr(campaign, name) for name in ("reserve", "whole_prompts", "prefill_first")}
     packing = replace(deployment.defaults, **{name: one for name, one in stated.items() if one is not None})
     return replace(packing, budget=campaign.budget or packing.budget)
 
 
 def _bunched(run: Run, deployment: Deployment, tokens: float, budget: int) -> float:
-    """How unevenly a burst fills the stages of a pipeline: what one step admits stays one micro-batch to the end."""
+    """Return the imbalance of pipeline micro-batches for a burst.
+
+    The requests admitted in one step stay one micro-batch to the end.
+    """
     if run.protocol != "burst" or deployment.pp == 1:
         return 1.0
     result: float = deployment.pp / min(deployment.pp, max(np.ceil(tokens / budget), 1.0))
@@ -601,15 +656,10 @@ def _bunched(run: Run, deployment: Deployment, tokens: float, budget: int) -> fl
 _BURST_PROMPT = 128.0
 
 
-# Which rows of a table of runs say nothing of the speed of a step, and why.
+def why_unknown(case: RunCase, *, by_clock: bool = False) -> str:
+    """Return the reason why a row is not used for fits; empty if it is usable.
 
-
-def why_unknown(question: Question, *, by_clock: bool = False) -> str:
-    """Why a row says nothing of the speed of a step: the fit refuses it, a prediction says so.
-
-    - `by_clock`: Whether its requests are played as they arrive, so that nobody asks how many are in flight.
-    - Returns: The reason; empty where lengths and requests in flight are known, one server can hold what it is said
-      to serve, and the command serves the model that is named.
+    With `by_clock` arrivals are simulated, so that an unknown concurrency is no reason.
 
     Examples
     --------
@@ -618,57 +668,57 @@ def why_unknown(question: Question, *, by_clock: bool = False) -> str:
     >>> why_unknown(question_of(run))
     'requests in flight are not stated'
     """
-    run = question.run
-    guessed = any(text.endswith("in flight") for text in question.assumed)
-    # an open load is played with a clock, not as kinds of step
+    run = case.run
+    guessed = any(text.endswith("in flight") for text in case.assumed)
+    # open-loop requests are simulated by arrival time, not as a histogram of steps
     by_rate = run.request_rate_per_s and run.request_rate_per_s < np.inf
     by_rate = by_rate and run.concurrency is None and "concurrency_effective" not in run.observed
-    if question.load.phase == "serving" and (guessed or by_rate) and not by_clock:
+    if case.load.phase == "serving" and (guessed or by_rate) and not by_clock:
         return "requests in flight are not stated"
-    d = question.deployment
+    d = case.deployment
     if d.accelerator.rated is not None:
         return f"a {d.accelerator.name} is answered as a {d.accelerator.rated} under a power limit"
     if d.tp > _WIDEST_GROUP:
         return "prefill and decode on separate accelerators; how they share the work is not stated"
-    if other := _other_model(run, question.deployment.model):
+    if other := _other_model(run, case.deployment.model):
         return f"the command in its notes serves {other}"
-    if too_large := _weights_too_large(question):
+    if too_large := _weights_too_large(case):
         return too_large
     burst = run.request_rate_per_s == np.inf and run.concurrency is None
-    # a crowd drains by its longest answers, of which a table gives the mean only
-    varied = question.load.shortest < _ALIKE * question.load.longest
+    # the last requests of a burst are the longest ones, but a table gives only the mean length
+    varied = case.load.shortest < _ALIKE * case.load.longest
     return "conversations sent all at once, of lengths that are not stated" if burst and varied else ""
 
 
-def _weights_too_large(question: Question) -> str:
-    """Why the weights cannot have been where the row says; empty if they can, or if a part's memory is not known."""
-    part, memory = question.deployment.accelerator, memory_of(question)
+def _weights_too_large(case: RunCase) -> str:
+    """Return the reason why the weights cannot fit; empty if they can."""
+    part, memory = case.deployment.accelerator, memory_of(case)
     if memory is None or part.memory is None or memory.weights_gib * GIB <= part.memory:
         return ""
     return f"weights do not fit: {memory.weights_gib:.0f} GiB on a {part.name} of {part.memory / GIB:.0f} GiB"
 
 
-#: the model in the command of a server
+#: model in a server command
 _SERVED = re.compile(r"(?:(?:vllm|sglang) serve|--model(?:-path)?)[ =]+[\w.-]+/([\w.-]+)")
 
 
 def _other_model(run: Run, model: ModelSpec) -> str:
-    """Name of the model that the command in a row's notes serves, if it is known and of other shapes than the row's."""
-    said = _SERVED.search(run.notes)
-    if said is None:
+    """Return the model served by the noted command if its shape differs."""
+    match = _SERVED.search(run.notes)
+    if match is None:
         return ""
     try:
-        served = model_of(said[1].lower())
+        served = model_of(match[1].lower())
     except GlmplanError:
         return ""
-    # releases that differ in their weights only (Qwen3-235B-A22B and its 2507) are one to an engine
+    # releases that differ in weights only (Qwen3-235B-A22B and its 2507) are the same to an engine
     alike = all(getattr(served, name) == getattr(model, name) for name in _SHAPE)
     return "" if alike else served.name
 
 
-#: what makes the work of a step
+#: fields that decide the work of a step
 _SHAPE = ("hidden", "vocabulary", "layer_names", "layers")
-#: a tensor-parallel group of more is a rack that a table lists as one (GB200 NVL72 rows of InferenceX) [-]
+#: a larger tensor-parallel group is a whole rack listed as one (GB200 NVL72 rows of InferenceX) [-]
 _WIDEST_GROUP = 16
-#: lengths differ less than this where a table's mean says enough of them [-]
+#: above this ratio of shortest to longest request the mean length is sufficient [-]
 _ALIKE = 0.5

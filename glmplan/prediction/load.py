@@ -1,4 +1,8 @@
-"""The load of a measurement: how many requests, how long, and how an engine takes them in."""
+"""Loads: concurrency, lengths and scheduling of a measurement, and its metrics as weighted sums of step times.
+
+Mean TTFT, TPOT, throughput and prefill rate of a benchmark are sums over the kinds of step that its protocol causes.
+`calibrate` fits the step time through these sums and `predict` evaluates the same ones.
+"""
 
 from __future__ import annotations
 
@@ -16,72 +20,72 @@ from glmplan.simulation.closed_loop import ClosedLoop, StepMix, closed_loop_mix
 from glmplan.simulation.engine.settings import waiting_share
 from glmplan.units import Ratio, Tokens
 
-__all__ = ["ENDLESS", "TOGETHER", "Load", "Observable", "Observables", "observables", "user_load"]
+__all__ = ["ENDLESS", "TOGETHER", "Load", "LoadMetrics", "MetricWeights", "metrics_of", "user_load"]
 
 
-#: a chat template and a question: prompts of tables that say "context 0" are not empty [token]
+#: chat template and question: prompts of tables that say "context 0" are not empty [token]
 _SHORTEST_PROMPT = 32.0
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is asked of a server while it is measured.
+    """Describe the load on a server during a measurement.
 
     Attributes
     ----------
     phase : str
         ``serving`` (whole requests), ``decode`` (steady decoding) or ``prefill``.
     concurrency : float
-        Requests in flight on each replica; no whole number where replicas differ by one, which
-        `glmplan.prediction.replicas.whole_loads` splits, [-]
+        Requests in flight on each replica, [-]; a fraction if replicas differ by one, see
+        `glmplan.prediction.replicas.whole_loads`.
     input_tokens, output_tokens : float
         Of a request, [token]
     context : float
-        Tokens already in the cache before the prompt, [token]
+        Cached tokens before the prompt, [token]
     requests : int
         Requests of the whole run, [-]
     shortest, longest : float
-        Lengths are uniform between these shares of the stated ones, [-]
+        Lengths are uniform between these multiples of the stated ones, [-]
     budget : int
-        Tokens that a step may hold, [token]
+        Tokens of a step at most, [token]
     prefill_first : bool
-        Prompts run in steps of their own.
+        True if prompts run in steps of their own.
     whole_prompts : bool
-        Prompts are never split over steps.
+        True without chunked prefill.
     max_requests : int
-        Requests that may run at once, [-]
+        Running requests at most, [-]
     pool_tokens : float
-        KV cache, [token]
+        KV pool, [token]
     reserve : float
-        Share of the answer that must fit before a request is admitted, [-]
+        Share of the answer that must fit at admission, [-]
     poll_interval : int
-        Steps between two looks at newly arrived requests, [-]
+        Steps between two checks for new requests, [-]
     gather_steps : int
-        Steps that new requests wait for others, [-]
+        Steps that new requests wait for more, [-]
     gather_tokens : int
-        Tokens of a step at which that wait ends early, [token]
+        Tokens of a step that end this wait early, [token]
     late : int
-        Steps that have begun when the next prompt of a user arrives, [-]
+        Steps already started when the next prompt of a user arrives, [-]
     staggered : bool
-        Users are out of step with each other and only the steady state counts; else all start together and all counts.
+        True if users are out of phase and only the steady state counts; else all start together and all counts.
     tokens_per_step : float
-        Tokens a request gains in a step, [-]
+        Tokens that a request gains in a step, [-]
     prefix_cached : bool
-        Prompts are in the cache already: the first token needs a short step only.
+        True if prompts are cached: the first token needs a short step only.
     cached_rest : float
-        Tokens of a cached prompt that are computed again, [token]
+        Tokens of a cached prompt that are recomputed, [token]
     bunched : float
-        How many times more requests a micro-batch of a pipeline holds than if they were spread evenly over the stages:
-        requests that are admitted together stay in one micro-batch, [-]
+        Requests of a pipeline micro-batch over those of an even distribution, [-]: requests admitted together stay in
+        one micro-batch.
     shared_prompt : bool
-        All requests have the same context and prompt, of which the cache keeps one copy.
+        True if all requests have one context and prompt, cached once.
     replicas : int
-        Independent servers of this load each; rates are of all of them together, [-]
+        Servers with this load each, [-]; rates are their sum.
     ranks : int
-        Data-parallel ranks of a server, each with its share of users, budget, places and pool; 1 takes all there are as
-        one engine whose requests are spread over them evenly, [-]
+        Data-parallel ranks, [-], each with its share of users, budget and pool; 1 models all as one engine with evenly
+        distributed requests.
     joins : bool
-        One request comes, at any time, while the others decode; nobody follows another.
+        True for a single request that arrives while the others decode.
     """
 
     phase: str
@@ -114,51 +118,58 @@ class Load:
 
     @property
     def busy_ranks(self) -> float:
-        """Data-parallel ranks that have requests, where each request has one of its own; else without a bound, [-]"""
+        """Return the data-parallel ranks with requests; infinite if unlimited [-]
+
+        Limited only if each request has a rank of its own.
+        """
         busy = max(self.concurrency, 1.0)
         return busy if busy <= self.ranks and self.ranks > 1 else np.inf
 
     @property
     def fresh_tokens(self) -> float:
-        """Tokens of a prompt that are computed, [token]"""
+        """Return the computed tokens of a prompt [token]"""
         fresh = min(self.input_tokens, self.cached_rest) if self.prefix_cached else self.input_tokens
         return max(fresh, _SHORTEST_PROMPT)
 
     @property
     def pass_tokens(self) -> float:
-        """Tokens that are computed before a first token, with those of the requests that come with it, [token]"""
+        """Return the tokens computed before a first token [token]
+
+        Prompts that arrive together are included.
+        """
         if self.phase == "decode":
-            # all requests arrive together; one waits for about half of the others
+            # all requests arrive together; each waits for about half of the others
             return self.fresh_tokens * (min(self.concurrency, float(self.max_requests)) + 1.0) / 2.0
         return self.input_tokens * max(self.concurrency, 1.0) if self.phase == "prefill" else self.input_tokens
 
     @property
     def idle(self) -> float:
-        """Share of the requests that find nobody there: all of a single user's, none among others, [-]"""
+        """Return the share of requests that arrive at an idle engine [-]
+
+        All of a single user's, none at a higher concurrency.
+        """
         return float(self.concurrency <= 1.0)
 
     @property
     def waiting(self) -> float:
-        """How far a prompt waits for others in a way that the closed loop does not count: nothing alone, all that was
-        learnt among many, [-]
+        """Return the weight of `ttft_scale`: 0 at concurrency 1, 1 at high [-]
+
+        It covers the queueing that the closed-loop model misses.
         """
         in_step = self.phase == "serving" and not self.joins
         return float(waiting_share(np.asarray(self.concurrency))) if in_step else 0.0
 
     def decoding(self) -> Load:
-        """The decoding of this load alone, where prompts cannot be timed.
+        """Return the decode part of this load, if prompts cannot be timed.
 
-        Returns: Of as many requests as find a place in the cache pool, by the rule that admits them where prompts are
-          timed.
+        As many requests as the KV pool admits.
         """
         held = self.input_tokens + self.reserve * self.output_tokens + self.context
         places = int(self.pool_tokens // max(held, 1.0))
         return replace(self, phase="decode", max_requests=max(min(self.max_requests, places), 1))
 
 
-# The load that a number of users make on a server: plans, tables, simulator and calibration all build it here.
-
-#: a cache pool that never fills [token]
+#: an unlimited KV pool [token]
 ENDLESS = float(1 << 60)
 
 
@@ -171,12 +182,10 @@ def user_load(
     ranks: int = 1,
     **details: Any,
 ) -> Load:
-    """Describe what users ask of a server; what is left out is as its engine packs steps.
+    """Return the load of users that send the next request after an answer.
 
-    - `packing`: How the engine packs the steps of one data-parallel rank.
-    - `users`: Requests in flight: each user sends the next one when the last is answered.
-    - `ranks`: Data-parallel ranks, which have as many steps and places each; a request takes one of them.
-    - `**details`: Further fields of `Load`, such as ``pool_tokens``; ``max_requests`` is of all ranks together.
+    Fields not in `details` follow the engine's scheduler settings (of one data-parallel rank); ``max_requests`` counts
+    all ranks.
 
     Examples
     --------
@@ -185,7 +194,7 @@ def user_load(
     >>> found.concurrency, found.max_requests == 2 * engine_defaults("vllm").places
     (8.0, True)
     """
-    # a pool that is never full is the same to every layout
+    # a pool that never fills is the same for every layout
     longest = max(details.get("longest", 1.0), 1.0)
     filled = (users + 1.0) * (input_tokens + output_tokens + details.get("context", 0.0)) * longest
     pool = details.pop("pool_tokens", ENDLESS)
@@ -206,125 +215,101 @@ def user_load(
     )
 
 
-# What a run measures, written as weighted sums of step times, before any step time is known.
-#
-# Mean TTFT, TPOT, throughput and prefill speed of a benchmark are sums over the kinds of step its protocol makes the
-# engine do. `calibrate` fits the step time through these sums and `predict` evaluates them: the same sums for both.
-
-
 @dataclass(frozen=True, slots=True, eq=False)
-class Observable:
-    """One figure as a sum over steps: `scale` × Σ weights × step time, or for a rate `scale` over that sum.
+class MetricWeights:
+    """A metric as a weighted sum of step times.
 
-    Attributes
-    ----------
-    weights : (k,) array
-        Steps of each kind, [-]
-    scale : float
-        1 for seconds; the counted tokens for a rate.
-    rate : bool
-        Whether the figure is `scale` divided by the sum.
+    `scale` × Σ weights × step time, or for a rate `scale` over the sum.
     """
 
-    weights: np.ndarray
-    scale: float = 1.0
+    weights: np.ndarray  # steps of each kind
+    scale: float = 1.0  # 1 for seconds; counted tokens for a rate
     rate: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Observables:
-    """Kinds of step of a run and every figure on them.
-
-    Attributes
-    ----------
-    decode_requests, decode_context, prefill_tokens, prefill_context, decode_shared, arrivals, prompt : (k,) array
-        What each kind of step holds; the last two are work of the front end outside of steps.
-    figures : dict of str to Observable
-        ``ttft``, ``ttft_p50``, ``tpot``, ``itl_p50`` [s]; ``output_rate``, ``user_rate``, ``total_rate``,
-        ``prefill_rate`` [token/s].
-    running : float
-        Largest number of requests that one server runs at once, [-]
-    busy_ranks : float
-        Data-parallel ranks that have requests, [-]
-    """
+class LoadMetrics:
+    """Kinds of step of a run and the metrics on them."""
 
     decode_requests: np.ndarray
     decode_context: np.ndarray
     prefill_tokens: np.ndarray
     prefill_context: np.ndarray
     decode_shared: np.ndarray
-    arrivals: np.ndarray
+    arrivals: np.ndarray  # front-end work outside of steps, as `prompt`
     prompt: np.ndarray
-    figures: dict[str, Observable]
-    running: float
-    busy_ranks: float = np.inf
+    figures: dict[
+        str, MetricWeights
+    ]  # ttft, ttft_p50, tpot, itl_p50 [s]; output_rate, user_rate, total_rate, prefill_rate [token/s]
+    running: float  # largest number of running requests on one server
+    busy_ranks: float = np.inf  # data-parallel ranks with requests
 
     @property
     def points(self) -> StepPoints:
-        """What the steps hold."""
+        """Return the contents of the steps."""
         return StepPoints(
             self.decode_requests, self.decode_context, self.prefill_tokens, self.prefill_context, self.decode_shared,
             self.busy_ranks,
         )  # fmt: skip
 
 
-@lru_cache(maxsize=512)  # the changes of a plan are under the load of the plan
-def observables(load: Load) -> Observables:
-    """Write what a load measures as sums over steps.
+@lru_cache(maxsize=512)  # all changes of a plan have the load of the plan
+def metrics_of(load: Load) -> LoadMetrics:
+    """Return the metrics of a load as sums over steps.
 
     Examples
     --------
-    >>> found = observables(Load("decode", 8, 1000, 200))
+    >>> found = metrics_of(Load("decode", 8, 1000, 200))
     >>> found.decode_requests.tolist(), found.figures["tpot"].weights.tolist()
     ([8.0, 0.0, 0.0], [1.0, 0.0, 0.0])
     """
-    found = _under(load)
-    for one in _arrays(found):
-        one.setflags(write=False)  # who asks next gets the same arrays
-    return found
+    metrics = _under(load)
+    for one in _arrays(metrics):
+        one.setflags(write=False)  # cached arrays are shared
+    return metrics
 
 
-def _arrays(found: Observables) -> Iterator[np.ndarray]:
+def _arrays(found: LoadMetrics) -> Iterator[np.ndarray]:
     yield from (found.decode_requests, found.decode_context, found.prefill_tokens, found.prefill_context)
     yield from (found.decode_shared, found.arrivals, found.prompt)
     yield from (one.weights for one in found.figures.values())
 
 
-def _under(load: Load) -> Observables:
-    found = _on_own_ranks(load) if load.ranks > 1 else _of_phase(load)
+def _under(load: Load) -> LoadMetrics:
+    metrics = _on_own_ranks(load) if load.ranks > 1 else _of_phase(load)
     if load.replicas > 1:
-        # a request sees one server; tokens of all servers are counted
-        together = {name: found.figures[name] for name in TOGETHER if name in found.figures}
+        # a request sees one server; rates count all servers
+        together = {name: metrics.figures[name] for name in TOGETHER if name in metrics.figures}
         scaled = {name: replace(one, scale=one.scale * load.replicas) for name, one in together.items()}
-        found = replace(found, figures={**found.figures, **scaled})
+        metrics = replace(metrics, figures={**metrics.figures, **scaled})
     if load.phase in ("prefill", "decode") or load.bunched == 1.0:
-        return found
-    # the work of a micro-batch is what the engine does; even spreading is undone here
+        return metrics
+    # a pipeline engine runs micro-batches; this undoes the even distribution
     return replace(
-        found,
-        decode_requests=found.decode_requests * load.bunched,
-        prefill_tokens=found.prefill_tokens * load.bunched,
+        metrics,
+        decode_requests=metrics.decode_requests * load.bunched,
+        prefill_tokens=metrics.prefill_tokens * load.bunched,
     )
 
 
-def _on_own_ranks(load: Load) -> Observables:
-    """The steps of one data-parallel rank and its share of the users, on as many ranks at once as have users."""
+def _on_own_ranks(load: Load) -> LoadMetrics:
+    """Return the steps of one data-parallel rank with its share of the users."""
     ranks = load.ranks
     each = max(load.concurrency / ranks, 1.0)
     each = float(round(each)) if load.phase == "serving" else each
     times = max(load.concurrency, 1.0) / each
     share = {name: max(getattr(load, name) // ranks, 1) for name in ("budget", "max_requests")}
     pool = load.pool_tokens / ranks
-    found = _of_phase(
+    metrics = _of_phase(
         replace(load, concurrency=each, requests=math.ceil(load.requests / times), pool_tokens=pool, **share)
     )
-    rates = {name: replace(one, scale=one.scale * times) for name, one in found.figures.items() if name in TOGETHER}
+    rates = {name: replace(one, scale=one.scale * times) for name, one in metrics.figures.items() if name in TOGETHER}
     return replace(
-        found,
-        decode_requests=found.decode_requests * times,
-        prefill_tokens=found.prefill_tokens * times,
-        figures={**found.figures, **rates},
-        running=found.running * times,
+        metrics,
+        decode_requests=metrics.decode_requests * times,
+        prefill_tokens=metrics.prefill_tokens * times,
+        figures={**metrics.figures, **rates},
+        running=metrics.running * times,
         busy_ranks=load.busy_ranks,
     )
 
@@ -333,7 +318,7 @@ def _on_own_ranks(load: Load) -> Observables:
 TOGETHER = ("output_rate", "total_rate", "prefill_rate")
 
 
-def _of_phase(load: Load) -> Observables:
+def _of_phase(load: Load) -> LoadMetrics:
     if load.joins:
         return _joining(load)
     if load.phase == "prefill":
@@ -348,12 +333,12 @@ def _chunks(tokens: float, before: float, budget: int) -> tuple[np.ndarray, np.n
     return sizes, before + starts + (sizes + 1.0) / 2
 
 
-def _prefill(load: Load) -> Observables:
+def _prefill(load: Load) -> LoadMetrics:
     together = max(load.concurrency, 1.0)
     tokens = load.input_tokens * together
     sizes, keys = _chunks(load.input_tokens, load.context, load.budget)
     if together > 1:
-        # prompts of several requests share chunks; every prompt token still sees its own prompt only
+        # prompts share chunks, but each prompt token attends to its own prompt only
         sizes, _ = _chunks(tokens, 0.0, load.budget)
         keys = np.full(len(sizes), load.context + load.input_tokens / 2)
     zero = np.zeros(len(sizes) + 1)
@@ -361,7 +346,7 @@ def _prefill(load: Load) -> Observables:
     steps = np.append(np.ones(len(sizes)), 0.0)
     front = np.zeros(len(sizes) + 1)
     front[-1] = 1.0
-    return Observables(
+    return LoadMetrics(
         decode_requests=zero,
         decode_context=zero,
         prefill_tokens=np.append(sizes, 0.0),
@@ -370,15 +355,15 @@ def _prefill(load: Load) -> Observables:
         arrivals=front,
         prompt=front * load.input_tokens,
         figures={
-            "ttft": Observable(weights),
-            "ttft_p50": Observable(weights),
-            "prefill_rate": Observable(steps, scale=tokens, rate=True),
+            "ttft": MetricWeights(weights),
+            "ttft_p50": MetricWeights(weights),
+            "prefill_rate": MetricWeights(steps, scale=tokens, rate=True),
         },
         running=together,
     )
 
 
-def _decode(load: Load) -> Observables:
+def _decode(load: Load) -> LoadMetrics:
     running = min(load.concurrency, float(load.max_requests))
     before = load.context + load.input_tokens
     context = before + load.output_tokens / 2
@@ -387,13 +372,13 @@ def _decode(load: Load) -> Observables:
     decode, prefill, front = np.eye(3)
     steps = decode / load.tokens_per_step
     figures = {
-        "tpot": Observable(steps),
-        "itl_p50": Observable(steps),
-        "ttft": Observable(prefill * chunks + front),
-        "output_rate": Observable(steps, scale=running, rate=True),
-        "user_rate": Observable(steps, rate=True),
+        "tpot": MetricWeights(steps),
+        "itl_p50": MetricWeights(steps),
+        "ttft": MetricWeights(prefill * chunks + front),
+        "output_rate": MetricWeights(steps, scale=running, rate=True),
+        "user_rate": MetricWeights(steps, rate=True),
     }
-    return Observables(
+    return LoadMetrics(
         decode_requests=decode * running,
         decode_context=decode * context,
         prefill_tokens=prefill * together / chunks,
@@ -406,14 +391,17 @@ def _decode(load: Load) -> Observables:
     )
 
 
-def _joining(load: Load) -> Observables:
-    """One request that comes while others decode: what is left of steps that have begun, then its own chunks."""
+def _joining(load: Load) -> LoadMetrics:
+    """Return the steps of a request that arrives while others decode.
+
+    It waits for the started steps, then runs its own chunks.
+    """
     others = max(load.concurrency - 1.0, 0.0)
     sizes, keys = _chunks(max(load.input_tokens, 1.0), load.context, max(round(load.budget - others), 1))
     none, chunks = np.zeros(1), len(sizes)
-    # it may come at any time in a step: half of one is left in the mean, and those that are formed by then
+    # it arrives at any time in a step: on average half a step and the steps already formed remain
     begun = max(load.late, 1) - 0.5
-    return Observables(
+    return LoadMetrics(
         decode_requests=np.concatenate([np.full(chunks + 1, others), none]),
         decode_context=np.concatenate([np.full(chunks + 1, load.input_tokens + load.output_tokens / 2.0), none]),
         prefill_tokens=np.concatenate([none, sizes, none]),
@@ -421,19 +409,19 @@ def _joining(load: Load) -> Observables:
         decode_shared=np.zeros(chunks + 2),
         arrivals=np.append(np.zeros(chunks + 1), 1.0),
         prompt=np.append(np.zeros(chunks + 1), load.input_tokens),
-        figures={"ttft": Observable(np.concatenate([[begun], np.ones(chunks + 1)]))},
+        figures={"ttft": MetricWeights(np.concatenate([[begun], np.ones(chunks + 1)]))},
         running=load.concurrency,
     )
 
 
 def _then(values: np.ndarray, last: float) -> np.ndarray:
-    """The values of steps, and that of the front end behind them."""
-    found = np.empty(len(values) + 1)
-    found[:-1], found[-1] = values, last
-    return found
+    """Return the values of steps followed by that of the front end."""
+    joined = np.empty(len(values) + 1)
+    joined[:-1], joined[-1] = values, last
+    return joined
 
 
-def _serving(load: Load) -> Observables:
+def _serving(load: Load) -> LoadMetrics:
     concurrency = max(round(load.concurrency), 1)
     requests = load.requests or min(max(4 * concurrency, 8), 20000)
     prompt = 1 if load.prefix_cached else max(round(load.input_tokens * load.longest), 1)
@@ -459,21 +447,21 @@ def _serving(load: Load) -> Observables:
         ).without_idle_limits()
     )
     depth = load.context + (load.input_tokens if load.prefix_cached else 0.0)
-    # a user's next request passes the front end while the others' are served: alone it waits, among many it is hidden
+    # at higher concurrency the front end overlaps with the other users' steps
     wall = _then(mix.wall, requests / concurrency)
     tpot, decoding, none = _then(mix.tpot, 0.0), mix.decode_requests > 0, np.zeros(len(wall))
     figures = {
-        "ttft": Observable(_then(mix.ttft, 1.0)),
-        "ttft_p50": Observable(_then(mix.ttft_median, 1.0)),
-        "tpot": Observable(tpot),
-        "itl_p50": Observable(_then(mix.itl_median, 0.0)),
-        "output_rate": Observable(wall, scale=mix.output_tokens, rate=True),
-        "user_rate": Observable(tpot, rate=True),
-        "total_rate": Observable(wall, scale=mix.output_tokens + mix.input_tokens, rate=True),
+        "ttft": MetricWeights(_then(mix.ttft, 1.0)),
+        "ttft_p50": MetricWeights(_then(mix.ttft_median, 1.0)),
+        "tpot": MetricWeights(tpot),
+        "itl_p50": MetricWeights(_then(mix.itl_median, 0.0)),
+        "output_rate": MetricWeights(wall, scale=mix.output_tokens, rate=True),
+        "user_rate": MetricWeights(tpot, rate=True),
+        "total_rate": MetricWeights(wall, scale=mix.output_tokens + mix.input_tokens, rate=True),
     }
     if not mix.tpot.any():
         del figures["tpot"], figures["itl_p50"], figures["user_rate"]
-    return Observables(
+    return LoadMetrics(
         decode_requests=_then(mix.decode_requests, 0.0),
         decode_context=_then(mix.decode_context + depth * decoding, 0.0),
         prefill_tokens=_then(mix.prefill_tokens, 0.0),

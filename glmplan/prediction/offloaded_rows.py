@@ -1,4 +1,4 @@
-"""Runs with weights in host memory: from a row that says "cpu-gpu-hybrid" to the machine behind it and its figures."""
+"""Predictions of rows with weights in host memory ("cpu-gpu-hybrid"), and the machines behind them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from glmplan.costs.points import StepPoints
 from glmplan.errors import SpecError, UnknownFact
 from glmplan.io.models.checkpoints import checkpoint_for
 from glmplan.io.runs.record import Run
-from glmplan.prediction.evidence import known_of_offloading
+from glmplan.prediction.evidence import evidence_of_offloading
 from glmplan.prediction.load import Load, user_load
 from glmplan.prediction.predict import Figure, Prediction, predict_steps
 from glmplan.units import QUANTILE_90
@@ -31,12 +31,9 @@ from glmplan.units import QUANTILE_90
 __all__ = ["HybridCase", "hybrid_case", "hybrid_systems", "predict_hybrid", "systems_of"]
 
 
-# The machines behind rows that say only "cpu-gpu-hybrid", and which of them a row ran on.
-
-
 @cache
 def hybrid_systems() -> tuple[HybridSystem, ...]:
-    """Read the machines behind hybrid rows, `calibration/offload/systems.toml`.
+    """Return the machines of `calibration/offload/systems.toml`.
 
     Examples
     --------
@@ -48,10 +45,9 @@ def hybrid_systems() -> tuple[HybridSystem, ...]:
 
 
 def systems_of(run: Run) -> tuple[tuple[HybridSystem, ...], str]:
-    """Find the machine of a row.
+    """Return the possible machines of a row, and how they were found.
 
-    - `tuple of HybridSystem`: The machines that it may have run on; one where its page says so.
-    - `str`: How they were found: ``stated``, ``one of several of its page``, ``named in the row`` or ``not stated``.
+    ``stated`` (one machine), ``one of several of its page``, ``named in the row`` or ``not stated``.
 
     Examples
     --------
@@ -79,53 +75,39 @@ def systems_of(run: Run) -> tuple[tuple[HybridSystem, ...], str]:
 
 
 def _cpu_words(system: HybridSystem) -> list[str]:
-    """Words that name the CPU of a machine, as in ``9355`` or ``6454s``."""
+    """Return the words that name a machine's CPU, as ``9355`` or ``6454s``."""
     before = system.title.split(",")[0].lower()
     return [word for word in re.findall(r"\b[a-z]?\d{4}[a-z]{0,2}\b", before)]
 
 
 _ACTIVE = re.compile(r"\b(\d+) (?:of \d+ )?experts")
-#: a row that gives no lengths: what `glmplan.prediction.from_row` assumes too [token]
+#: lengths of a row that states none, as in `glmplan.prediction.from_row` [token]
 _INPUT, _OUTPUT = 512.0, 256.0
-#: engine whose packing a row has that names none
+#: engine whose scheduling applies to a row without one
 _PACKED_BY = "ktransformers"
-#: share of the accelerators' memory that weights fill where experts fill it up; the rest is cache and buffers [-]
+#: share of the accelerators' memory for weights if experts fill it; the rest is cache and buffers [-]
 _FILLED = 0.85
 
 
 @dataclass(frozen=True, slots=True)
 class HybridCase:
-    """A row on a machine.
-
-    Attributes
-    ----------
-    system : HybridSystem
-        The machine.
-    steps : HostedSteps
-        Steps of the row on it, without what its own runs taught.
-    load : Load
-        What the row asks.
-    prompts : Load
-        Its prompts alone: those that the row measures, or one.
-    assumed : tuple of str
-        What the row and the page did not say.
-    """
+    """A row on a machine."""
 
     system: HybridSystem
-    steps: HostedSteps
+    steps: HostedSteps  # without the corrections of the machine's own runs
     load: Load
-    prompts: Load
-    assumed: tuple[str, ...]
+    prompts: Load  # the measured prompts alone, or one
+    assumed: tuple[str, ...]  # not stated by row and page
 
 
 def _active(model: ModelSpec, run: Run) -> ModelSpec:
-    """The model with as few active experts as a scenario says."""
-    found = _ACTIVE.search(run.scenario or "")
-    if found is None:
+    """Return the model with the active experts of a row's scenario."""
+    match = _ACTIVE.search(run.scenario or "")
+    if match is None:
         return model
     layers = {}
     for name, kind in model.layers.items():
-        ffn = tuple(block.visiting(int(found[1])) for block in feed_forwards_of(kind))
+        ffn = tuple(block.visiting(int(match[1])) for block in feed_forwards_of(kind))
         layers[name] = kind.model_copy(update={"ffn": ffn})
     return model.model_copy(update={"layers": layers})
 
@@ -167,7 +149,7 @@ def _placement(
 
 
 def hybrid_case(run: Run, system: HybridSystem, *, fit: OffloadFit | None = None) -> HybridCase:
-    """Steps and load of a row on a machine."""
+    """Return steps and load of a row on a machine."""
     from glmplan.costs.network.links import load_link_fits
 
     if run.error and "accelerator" not in run.error:
@@ -185,8 +167,8 @@ def hybrid_case(run: Run, system: HybridSystem, *, fit: OffloadFit | None = None
         system.memory_bandwidth, system.sockets, system.cores, link * count, system.kernel, system.numa_aware
     )
     streams = float(system.streams_above) if system.streams_above is not None and link > 0 else float("inf")
-    part = load_accelerator(system.accelerator) if system.accelerator else None
-    steps = HostedSteps(model, checkpoint, Offload(placement, side, streams), part, count, fit)
+    accelerator = load_accelerator(system.accelerator) if system.accelerator else None
+    steps = HostedSteps(model, checkpoint, Offload(placement, side, streams), accelerator, count, fit)
     load = _load(run, system, assumed)
     prompts = load if load.phase == "prefill" else replace(load, phase="prefill", concurrency=1.0)
     return HybridCase(system, steps, load, prompts, tuple(assumed))
@@ -198,7 +180,7 @@ def _load(run: Run, system: HybridSystem, assumed: list[str]) -> Load:
         assumed.append("one request in flight")
     phase = run.phase if run.phase in ("decode", "prefill") else "serving"
     if phase == "prefill" and requests > 1:
-        phase = "serving"  # prompts that are there together are read in turn, and the first does not wait for the last
+        phase = "serving"  # simultaneous prompts run in turn: the first does not wait for the last
     inputs = run.input_tokens or (run.context_depth if phase == "decode" else None)
     if inputs is None:
         inputs = float(system.chunk) if "prefill_tokens_per_s" in run.cells and system.streams_above else _INPUT
@@ -213,7 +195,7 @@ def _load(run: Run, system: HybridSystem, assumed: list[str]) -> Load:
         users=requests,
         input_tokens=inputs,
         output_tokens=run.output_tokens or _OUTPUT,
-        # of a decode row the prompt itself is the depth that the table names
+        # the prompt of a decode row is its stated depth
         context=0.0 if phase == "decode" and depth == inputs else depth,
         requests=run.num_requests or (round(requests) if run.phase == "prefill" else 0),
         max_requests=run.running_limit or packing.places,
@@ -221,11 +203,9 @@ def _load(run: Run, system: HybridSystem, assumed: list[str]) -> Load:
 
 
 def predict_hybrid(run: Run, *, fit: OffloadFit | None = None) -> tuple[Prediction, Prediction]:
-    """Predict a row whose experts run in host memory.
+    """Return the predictions of a row and of its prompts alone.
 
-    - `run`: The row; `run.offload` is true for such rows.
-    - Returns: Under the load of the row, and of its prompts alone. Where the row does not say on which machine it
-      ran, the middle of the machines that it may be, with an interval over all of them.
+    For an unstated machine, the middle of the possible ones with an interval over all.
 
     Examples
     --------
@@ -243,12 +223,13 @@ def predict_hybrid(run: Run, *, fit: OffloadFit | None = None) -> tuple[Predicti
     assumed = sorted({*cases[0].assumed, *(systems[0].assumptions if len(systems) == 1 else ())})
     basis = f"machine {how}: {titles}" + (f"; assumed {', '.join(assumed)}" if assumed else "")
     outside = "" if how == "stated" else f"the machine is {how}: the middle of {len(systems)} is taken"
-    part = cases[0].steps.part
-    if part is not None and "bf16" not in part.peak:
-        more = f"no matrix rate of {part.full_name} is published: its FLOP are left out"
+    accelerator = cases[0].steps.part
+    if accelerator is not None and "bf16" not in accelerator.peak:
+        more = f"no matrix rate of {accelerator.full_name} is published: its FLOP are left out"
         outside = "; ".join(words for words in (outside, more) if words)
     every = [
-        known_of_offloading(one.name, certain=how == "stated", basis=basis, outside=outside, fit=fit) for one in systems
+        evidence_of_offloading(one.name, certain=how == "stated", basis=basis, outside=outside, fit=fit)
+        for one in systems
     ]
     pairs = list(zip(cases, every, strict=True))
     return (
@@ -258,7 +239,7 @@ def predict_hybrid(run: Run, *, fit: OffloadFit | None = None) -> tuple[Predicti
 
 
 def _middle(found: list[Prediction]) -> Prediction:
-    """The middle of several machines, in logarithms, with an interval over all of them."""
+    """Return the geometric middle of machines, with an interval over all."""
     figures = {}
     for name in found[0].figures:
         every = [one.figures[name] for one in found]

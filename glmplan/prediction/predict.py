@@ -1,4 +1,4 @@
-"""Predictions with their intervals: what a deployment does under a load, and what that rests on."""
+"""Predictions with their intervals and evidence: metrics of a deployment under a load."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from glmplan.costs.step.model import GPU_COMPONENTS, FrontPoints, ReadsMemory, S
 from glmplan.io.runs.columns import INTERVAL_KINDS, PREDICTED
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.effects import TTFT_SCALE, Effects, keys_of, load_effects
-from glmplan.prediction.evidence import Known, known_by_bytes, known_by_engine, known_of_offloading
-from glmplan.prediction.load import TOGETHER, Load, Observables, observables
+from glmplan.prediction.evidence import Evidence, evidence_from_fit, evidence_of_offloading, evidence_unified_memory
+from glmplan.prediction.load import TOGETHER, Load, LoadMetrics, metrics_of
 from glmplan.prediction.replicas import added, whole_loads
 from glmplan.prediction.step_models import (
     bounded_tables,
@@ -44,21 +44,20 @@ __all__ = [
     "wake_seconds",
 ]
 
-#: points computed at once: columns of more leave the cache of the processor, and arrays beyond 128 KiB are taken from
-#: the system anew each time [-]
+#: points computed at once: larger columns leave the processor's cache, and arrays above 128 KiB are allocated anew [-]
 _AT_ONCE = 2_048
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A predicted figure with its 90 % interval.
+    """Hold a predicted metric with its 90 % interval.
 
     Attributes
     ----------
     value, low, high : float
         In base units: [s] or [token/s]
     best : float or None
-        What the part allows at best: no end of an interval beats it; None where no bound is known.
+        Physical limit of the accelerator, which no bound exceeds; None if unknown.
     """
 
     value: float
@@ -67,15 +66,14 @@ class Figure:
     best: float | None = field(default=None, repr=False, compare=False)
 
     def scaled(self, factor: Ratio) -> Figure:
-        """The figure in other units."""
+        """Return the metric in other units."""
         best = None if self.best is None else self.best * factor
         return Figure(self.value * factor, self.low * factor, self.high * factor, best)
 
     def stretched(self, factor: Ratio) -> Figure:
-        """The figure with a wider interval.
+        """Return the metric with its log interval widened by a factor.
 
-        - `factor`: On the logarithms of both ends over the value.
-        - Returns: The same value; no end beats what the part allows at best.
+        No bound exceeds the physical limit.
 
         Examples
         --------
@@ -88,11 +86,10 @@ class Figure:
         return replace(self, low=low, high=high).reaching(())
 
     def reaching(self, others: Iterable[float]) -> Figure:
-        """The figure with an interval for what it would be if something that is not known were otherwise.
+        """Return the metric with an interval that covers alternative values.
 
-        - `others`: What it would be, [unit of the figure].
-        - Returns: The same value; each end is as far off as the old one and the farthest of the others together,
-          which err independently.
+        Alternatives result from unknown conditions. Each new bound adds the old distance and the farthest alternative
+        as independent errors (root of the squares).
 
         Examples
         --------
@@ -103,17 +100,17 @@ class Figure:
         apart = [0.0, *(math.log(one / self.value) for one in others if one > 0.0)]
         low = -math.hypot(math.log(self.low / self.value), min(apart))
         high = math.hypot(math.log(self.high / self.value), max(apart))
-        ends = [self.value * math.exp(low), self.value * math.exp(high)]
+        alternatives = [self.value * math.exp(low), self.value * math.exp(high)]
         if self.best is not None and self.best <= self.value:
-            ends[0] = max(ends[0], self.best)
+            alternatives[0] = max(alternatives[0], self.best)
         elif self.best is not None:
-            ends[1] = min(ends[1], self.best)
-        return Figure(self.value, ends[0], ends[1], best=self.best)
+            alternatives[1] = min(alternatives[1], self.best)
+        return Figure(self.value, alternatives[0], alternatives[1], best=self.best)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Prediction:
-    """What a deployment does under a load.
+    """Hold the predicted metrics of a deployment under a load.
 
     Attributes
     ----------
@@ -121,19 +118,19 @@ class Prediction:
         ``ttft``, ``ttft_p50``, ``tpot``, ``itl_p50`` [s]; ``output_rate``, ``user_rate``, ``total_rate``,
         ``prefill_rate`` [token/s].
     shares : dict of str to float
-        Share of the decode step by component, as `glmplan.costs.step.model.StepModel.components` names them, [-]
+        Step-time breakdown of decoding by component, see `glmplan.costs.step.model.StepModel.components`, [-]
     running : float
-        Largest number of requests that run at once, [-]
+        Largest number of running requests, [-]
     knowledge : str
-        What was measured of it, one of `glmplan.prediction.effects.KNOWN_AS`.
+        Evidence level, a key of `glmplan.prediction.effects.KNOWN_AS`.
     basis : str
-        The same in words.
+        The same as text.
     out_of_domain : str
-        What lies outside of what was measured; empty if nothing.
+        Extrapolated conditions; empty if none.
     first_later : float
-        How many times later the first token comes than its steps alone say: prompts that meet others wait longer, [-]
+        Factor on TTFT for queueing behind other prompts, [-]
     first_scale : float
-        Logarithm of the same where prompts always meet others, [-]
+        Logarithm of this factor at full queueing, [-]
     """
 
     figures: dict[str, Figure]
@@ -146,15 +143,15 @@ class Prediction:
     first_scale: float = 0.0
 
     def to_frame(self) -> pd.DataFrame:
-        """One row for each figure, in the unit that its column in a table of runs has, with its 90 % interval."""
+        """Return one row per metric with its 90 % interval, in table units."""
         return frame_of(self._rows())
 
     def _rows(self) -> list[dict[str, object]]:
         rows = []
         for name, figure in self.figures.items():
             one = PREDICTED[name]
-            said = figure.scaled(1.0 / one.factor)
-            rows.append({"figure": one.column, "value": said.value, "low": said.low, "high": said.high})
+            in_unit = figure.scaled(1.0 / one.factor)
+            rows.append({"figure": one.column, "value": in_unit.value, "low": in_unit.low, "high": in_unit.high})
         return rows
 
     def __repr__(self) -> str:
@@ -163,8 +160,8 @@ class Prediction:
             return f"<Prediction of nothing; {self.basis}>"
         one = PREDICTED[name]
         figure = self.figures[name].scaled(1.0 / one.factor)
-        said = f"{one.column} {figure.value:.4g} ({figure.low:.4g} to {figure.high:.4g})"
-        return f"<Prediction {said}; {self.basis}>"
+        text = f"{one.column} {figure.value:.4g} ({figure.low:.4g} to {figure.high:.4g})"
+        return f"<Prediction {text}; {self.basis}>"
 
     def __str__(self) -> str:
         lines = [table_text(self._rows()), f"it rests on: {self.basis}"]
@@ -174,13 +171,12 @@ class Prediction:
 def step_seconds(
     deployment: Deployment, *, effects: Effects | None = None, factor: Ratio = 1.0, busy_ranks: Ratio = math.inf
 ) -> Callable[..., np.ndarray]:
-    """The step time of a deployment as a function of what a step holds.
+    """Return a function from the contents of steps to their time.
 
-    - `factor`: Multiplies all times; a draw from the prediction's interval.
-    - `busy_ranks`: Data-parallel ranks that have requests; all by default.
-    - Returns: Keyword arguments `decode_requests`, `decode_context`, `prefill_tokens`, `prefill_context`, each an
-      (n,) array as in `glmplan.costs.points.StepPoints`; returns an (n,) array, [s]. A `ShortSteps` where steps of
-      few tokens hide something.
+    `factor` multiplies all times (a sample of the prediction interval); `busy_ranks` are the data-parallel ranks with
+    requests. Arguments of the function are `decode_requests`, `decode_context`, `prefill_tokens` and `prefill_context`,
+    (n,) arrays as in `glmplan.costs.points.StepPoints`; the result is (n,) [s]. It is a `ShortSteps` where short steps
+    overlap work.
     """
     model = step_model_of(deployment, effects=effects)
     found, hiding = _timed(model, factor, busy_ranks), without_hiding(model)
@@ -191,7 +187,7 @@ def step_seconds(
 
 
 def _timed(model: StepModel, factor: float, busy_ranks: float) -> Callable[..., np.ndarray]:
-    """Times of a model as a function of four arrays by name."""
+    """Return the times of a model as a function of four arrays by name."""
 
     def seconds(
         *,
@@ -210,7 +206,7 @@ def _timed(model: StepModel, factor: float, busy_ranks: float) -> Callable[..., 
 
 
 def front_end_seconds(deployment: Deployment, prompt_tokens: Tokens, *, effects: Effects | None = None) -> Seconds:
-    """Time of the front end before a request can be scheduled."""
+    """Return the front-end latency before a request can be scheduled."""
     nothing, one = np.zeros(1), np.ones(1)
     front = FrontPoints(one, one * prompt_tokens, prompt_tokens)
     model = step_model_of(deployment, effects=effects)
@@ -218,13 +214,13 @@ def front_end_seconds(deployment: Deployment, prompt_tokens: Tokens, *, effects:
 
 
 def wake_seconds(deployment: Deployment, *, effects: Effects | None = None) -> Seconds:
-    """What a request waits longer for that finds nobody there.
+    """Return the extra TTFT of a request that arrives at an idle engine.
 
-    Returns: 0 of machines of which it was never told apart.
+    0 for machines where it was not separated.
 
     Notes
     -----
-    Launches that no step under way hides, clocks that have fallen, processes that sleep.
+    Launches that no running step hides, lowered clocks, sleeping processes.
     """
     nothing = np.zeros(1)
     front = FrontPoints(nothing, nothing, wakes=np.ones(1))
@@ -235,7 +231,7 @@ def wake_seconds(deployment: Deployment, *, effects: Effects | None = None) -> S
 def predict(
     deployment: Deployment, load: Load, *, effects: Effects | None = None, measured_on: str | None = None
 ) -> Prediction:
-    """Predict one deployment under one load.
+    """Return the prediction of one deployment under one load.
 
     Parameters
     ----------
@@ -251,7 +247,7 @@ def predict(
     Returns
     -------
     Prediction
-        Figures with intervals.
+        Metrics with intervals.
     """
     return predict_many([(deployment, load, measured_on)], effects=effects)[0]
 
@@ -259,10 +255,10 @@ def predict(
 def predict_many(
     cases: Sequence[tuple[Deployment, Load, str | None]], *, effects: Effects | None = None
 ) -> list[Prediction]:
-    """Predict many deployments; those alike in structure are computed together.
+    """Return the predictions of many cases, in their order.
 
-    Returns: In the order of the cases. Where prompts cannot be timed, only what decoding decides. A load whose users
-      do not divide evenly over its replicas is the sum of whole ones.
+    Deployments of one structure are computed together. If prompts cannot be timed, only decode metrics are given. A
+    load whose users do not divide evenly over its replicas is the sum of whole ones.
     """
     split = [whole_loads(load) for _, load, _ in cases]
     if len(cases) == sum(len(loads) for loads in split):
@@ -273,7 +269,7 @@ def predict_many(
 
 
 def _of_all(loads: tuple[Load, ...], parts: list[Prediction]) -> Prediction:
-    """Add up the predictions of replicas with different numbers of users, the fullest first."""
+    """Return the sum over unequal replicas, the fullest first."""
     if len(parts) == 1:
         return parts[0]
     first, place = parts[0], np.zeros(len(parts), dtype=np.int64)
@@ -283,7 +279,7 @@ def _of_all(loads: tuple[Load, ...], parts: list[Prediction]) -> Prediction:
         one.figures[counted].value if counted else load.concurrency * load.replicas
         for load, one in zip(loads, parts, strict=True)
     ])  # fmt: skip
-    ends: dict[str, dict[str, float]] = {}
+    bounds: dict[str, dict[str, float]] = {}
     for end in ("value", "low", "high", "best"):
         columns = {
             name: np.array([getattr(one.figures[name], end) for one in parts], dtype=float)
@@ -291,12 +287,12 @@ def _of_all(loads: tuple[Load, ...], parts: list[Prediction]) -> Prediction:
             if all(getattr(one.figures[name], end) is not None for one in parts)
         }
         rates = {name: one for name, one in columns.items() if name in TOGETHER}
-        # the rate of one user is the inverse of a time per token, of which the mean is taken
+        # the rate of one user is the inverse of the mean time per token
         times = {name: 1.0 / one if name == "user_rate" else one for name, one in columns.items() if name not in rates}
         sums = {name: float(one[0]) for name, one in added(place, rates, times, requests).items()}
-        ends[end] = {name: 1.0 / one if name == "user_rate" else one for name, one in sums.items()}
+        bounds[end] = {name: 1.0 / one if name == "user_rate" else one for name, one in sums.items()}
     figures = {
-        name: Figure(ends["value"][name], ends["low"][name], ends["high"][name], best=ends["best"].get(name))
+        name: Figure(bounds["value"][name], bounds["low"][name], bounds["high"][name], best=bounds["best"].get(name))
         for name in names
     }
     time = requests * [one.figures["tpot"].value if "tpot" in names else 1.0 for one in parts]
@@ -305,22 +301,24 @@ def _of_all(loads: tuple[Load, ...], parts: list[Prediction]) -> Prediction:
 
 
 def _predict_whole(cases: Sequence[tuple[Deployment, Load, str | None]], effects: Effects | None) -> list[Prediction]:
-    """Predict loads of which every replica has the same."""
-    found: list[Prediction | None] = [None] * len(cases)
+    """Return predictions of loads that are equal on all replicas."""
+    predictions: list[Prediction | None] = [None] * len(cases)
     together = [place for place, (d, _, _) in enumerate(cases) if runs_on_accelerators(d)]
     for place, prediction in zip(together, _on_accelerators([cases[n] for n in together], effects), strict=True):
-        found[place] = prediction
+        predictions[place] = prediction
     for place, (d, load, _) in enumerate(cases):
-        if found[place] is None:
+        if predictions[place] is None:
             drafting = d.acceptance_deviation
-            known = known_by_bytes(d, load) if d.offload is None else known_of_offloading(drafting=drafting)
-            found[place] = predict_steps(step_model_of(d), load, known)
-    return [one for one in found if one is not None]
+            evidence = (
+                evidence_unified_memory(d, load) if d.offload is None else evidence_of_offloading(drafting=drafting)
+            )
+            predictions[place] = predict_steps(step_model_of(d), load, evidence)
+    return [one for one in predictions if one is not None]
 
 
 def _on_accelerators(cases: list[tuple[Deployment, Load, str | None]], effects: Effects | None) -> list[Prediction]:
-    found: list[Prediction | None] = [None] * len(cases)
-    seen = [observables(load) for _, load, _ in cases]
+    predictions: list[Prediction | None] = [None] * len(cases)
+    seen = [metrics_of(load) for _, load, _ in cases]
     fronts = [_front(one, load) for one, (_, load, _) in zip(seen, cases, strict=True)]
     points = [one.points for one in seen]
     for members, table, least in bounded_tables([d for d, _, _ in cases], points, fronts):
@@ -329,25 +327,25 @@ def _on_accelerators(cases: list[tuple[Deployment, Load, str | None]], effects: 
         sizes = [len(seen[m].decode_requests) for m in members]
         parameters = np.stack([one.parameters for one in learnt])
         step = step_time(table, np.repeat(parameters, sizes, axis=0))
-        ends = np.concatenate([[0], np.cumsum(sizes)])
+        last = np.concatenate([[0], np.cumsum(sizes)])
         for number, member in enumerate(members):
-            rows = slice(int(ends[number]), int(ends[number + 1]))
+            rows = slice(int(last[number]), int(last[number + 1]))
             of = learnt[number]
             deployment, load, _ = cases[member]
             requests = seen[member].decode_requests
             part, limit = deployment.rated
             timed = StepTime(step.seconds[rows], step.shares[rows])
-            found[member] = _prediction(
+            predictions[member] = _prediction(
                 seen[member], load, limited(timed, GPU_COMPONENTS["compute"], requests, part, limit), GPU_COMPONENTS,
-                known_by_engine(deployment, load, of.keys, of.levels, of.ttft_scale, fit),
+                evidence_from_fit(deployment, load, of.keys, of.levels, of.ttft_scale, fit),
                 least[rows],
             )  # fmt: skip
-    return [one for one in found if one is not None]
+    return [one for one in predictions if one is not None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Learnt:
-    """What a fit says of a deployment, whatever its load."""
+    """Fitted values of a deployment, independent of the load."""
 
     keys: tuple[str, ...]
     levels: tuple[bool, ...]
@@ -356,12 +354,12 @@ class _Learnt:
 
 
 def _learnt(cases: list[tuple[Deployment, str | None]], fit: Effects) -> list[_Learnt]:
-    """What a fit says of deployments; of one that is asked for with many loads once."""
-    found: dict[tuple[int, str | None], _Learnt] = {}
+    """Return the fitted values of deployments; repeated ones once."""
+    learnt: dict[tuple[int, str | None], _Learnt] = {}
     for deployment, measured_on in cases:
-        if (id(deployment), measured_on) not in found:
-            found[id(deployment), measured_on] = _learnt_of(deployment, fit, measured_on)
-    return [found[id(deployment), measured_on] for deployment, measured_on in cases]
+        if (id(deployment), measured_on) not in learnt:
+            learnt[id(deployment), measured_on] = _learnt_of(deployment, fit, measured_on)
+    return [learnt[id(deployment), measured_on] for deployment, measured_on in cases]
 
 
 @remembered(records=2, most=256)
@@ -371,31 +369,30 @@ def _learnt_of(deployment: Deployment, fit: Effects, measured_on: str | None) ->
     return _Learnt(keys, levels, step_parameters(deployment, total), float(total[TTFT_SCALE]))
 
 
-def predict_steps(model: StepModel, load: Load, known: Known) -> Prediction:
-    """Predict a load on any model of a step time.
+def predict_steps(model: StepModel, load: Load, evidence: Evidence) -> Prediction:
+    """Return the prediction of a load on any step model.
 
-    - `known`: What is known of it, and so how wide the intervals are.
-    - Returns: Figures with intervals; of a model that cannot time prompts, those of decoding alone.
+    Decode metrics only, if the model cannot time prompts.
     """
     if not model.times_prompts and load.phase == "serving":
         load = load.decoding()
-    seen = observables(load)
+    seen = metrics_of(load)
     front = _front(seen, load)
     timed = np.ones(len(seen.prefill_tokens), dtype=bool)
     if not model.times_prompts and load.phase != "prefill":
         timed = (seen.prefill_tokens == 0) & (seen.arrivals == 0)
         seen = _only(seen, timed)
         front = FrontPoints(front.arrivals[timed], front.prompt[timed], front.pass_tokens)
-    least = model.least(seen.points) if isinstance(model, ReadsMemory) else None
-    return _prediction(seen, load, model.times(seen.points, front), model.components, known, least)
+    lower_bound = model.least(seen.points) if isinstance(model, ReadsMemory) else None
+    return _prediction(seen, load, model.times(seen.points, front), model.components, evidence, lower_bound)
 
 
-def _front(seen: Observables, load: Load) -> FrontPoints:
+def _front(seen: LoadMetrics, load: Load) -> FrontPoints:
     return FrontPoints(seen.arrivals, seen.prompt, load.pass_tokens, seen.arrivals * load.idle)
 
 
-def _only(seen: Observables, kept: np.ndarray) -> Observables:
-    """Some kinds of step, with the figures that need no others."""
+def _only(seen: LoadMetrics, kept: np.ndarray) -> LoadMetrics:
+    """Return some kinds of step, with the metrics that need no others."""
     figures = {
         name: replace(one, weights=one.weights[kept])
         for name, one in seen.figures.items()
@@ -407,30 +404,30 @@ def _only(seen: Observables, kept: np.ndarray) -> Observables:
 
 
 def _prediction(
-    seen: Observables,
+    seen: LoadMetrics,
     load: Load,
     step: StepTime,
     components: Mapping[str, tuple[int, ...]],
-    known: Known,
-    least: np.ndarray | None = None,
+    evidence: Evidence,
+    lower_bound: np.ndarray | None = None,
 ) -> Prediction:
-    """The figures of steps; `least` is the time that each takes at least, which no end of an interval beats [s]"""
+    """Return the metrics of steps; `least` is their lower bound [s]"""
     seconds = step.seconds
     figures = {}
     waiting = load.waiting
-    later = math.exp(waiting * known.ttft_scale)
+    later = math.exp(waiting * evidence.ttft_scale)
     for name, figure in seen.figures.items():
-        # by Little's law answers of one token come at the rate of users over TTFT, as uncertain as that
+        # Little's law: answers of one token complete at users / TTFT, and are as uncertain
         kind = "ttft" if load.phase == "serving" and "tpot" not in seen.figures else INTERVAL_KINDS[name]
-        low, high = known.ends[kind]
-        total = float(figure.weights @ seconds) * math.exp(known.shifts.get(kind, 0.0))
+        low, high = evidence.ends[kind]
+        total = float(figure.weights @ seconds) * math.exp(evidence.shifts.get(kind, 0.0))
         if name.startswith("ttft"):
             total *= later
         if total <= 0:
             continue
-        # how long prompts wait for each other is a model and no bound
-        bounded = least is not None and (not name.startswith("ttft") or waiting == 0.0)
-        bound = float(figure.weights @ least) if bounded and least is not None else 0.0
+        # the waiting time of prompts is a model and has no physical limit
+        bounded = lower_bound is not None and (not name.startswith("ttft") or waiting == 0.0)
+        bound = float(figure.weights @ lower_bound) if bounded and lower_bound is not None else 0.0
         fast, slow = (max(total * math.exp(end), bound) for end in (low, high))
         total = max(total, bound)
         times = (total, slow, fast, bound) if figure.rate else (total, fast, slow, bound)
@@ -441,5 +438,5 @@ def _prediction(
     mean = (spent @ step.shares / max(float(spent.sum()), 1e-300)).tolist()
     parts = {name: float(sum(mean[place] for place in places)) for name, places in components.items()}
     return Prediction(
-        figures, parts, seen.running, known.knowledge, known.basis, known.outside, later, known.ttft_scale
+        figures, parts, seen.running, evidence.knowledge, evidence.basis, evidence.outside, later, evidence.ttft_scale
     )

@@ -1,8 +1,7 @@
-"""Split users over replicas into whole users on each, and add up what the replicas do.
+"""Distribution of users over replicas, and the sum of the replicas' metrics.
 
-Three users of two replicas are two on one and one on the other: no replica serves one and a half. Replicas whose load
-is the same are one part of the split. Rates of the parts add up; the mean time of a request weighs each part by the
-requests that it completes.
+Three users on two replicas are two on one and one on the other, not one and a half on each. Equal replicas are one part
+of the split. Rates add up; mean times of requests weigh each part by its completed requests.
 """
 
 from __future__ import annotations
@@ -21,28 +20,17 @@ _WHOLE = 1e-6
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Split:
-    """Loads split into parts of replicas with equal numbers of users.
+    """Loads split into parts of equally loaded replicas, the fullest first."""
 
-    Attributes
-    ----------
-    load : (k,) array of int
-        Load that each part belongs to; the parts of a load follow each other, the fullest replicas first, [-]
-    users : (k,) array of int
-        Users of each replica of the part, [-]
-    replicas : (k,) array of int
-        Replicas of the part, [-]
-    """
-
-    load: np.ndarray
-    users: np.ndarray
-    replicas: np.ndarray
+    load: np.ndarray  # (k,): load of each part
+    users: np.ndarray  # (k,): users of each replica
+    replicas: np.ndarray  # (k,)
 
 
 def split_users(users: np.ndarray, replicas: int) -> Split:
-    """Split the users of each load over replicas, as evenly as whole users allow.
+    """Return the users of each load split evenly over replicas.
 
-    - `replicas`: Replicas; of fewer users only as many serve any.
-    - Returns: One part of each load whose users divide evenly, two of any other.
+    One part if they divide evenly, else two. Of fewer users only as many replicas serve any.
 
     Examples
     --------
@@ -60,10 +48,9 @@ def split_users(users: np.ndarray, replicas: int) -> Split:
 
 
 def whole_loads(load: Load) -> tuple[Load, ...]:
-    """Split a load whose replicas do not have a whole number of users each.
+    """Return the loads of replicas with whole numbers of users.
 
-    - `load`: The load of one replica in the mean.
-    - Returns: The load itself where each replica has the same; else those of the fuller replicas and of the others.
+    `load` is the mean over replicas; it is returned if its concurrency is whole.
 
     Examples
     --------
@@ -71,25 +58,22 @@ def whole_loads(load: Load) -> tuple[Load, ...]:
     [(2.0, 1), (1.0, 1)]
     """
     users = load.concurrency * load.replicas
-    whole = round(users)
-    if load.replicas == 1 or whole % load.replicas == 0 or abs(users - whole) > _WHOLE * users:
+    total = round(users)
+    if load.replicas == 1 or total % load.replicas == 0 or abs(users - total) > _WHOLE * users:
         return (load,)
-    found = split_users(np.array([whole]), load.replicas)
+    parts = split_users(np.array([total]), load.replicas)
     return tuple(
         replace(load, concurrency=float(each), replicas=int(count))
-        for each, count in zip(found.users, found.replicas, strict=True)
+        for each, count in zip(parts.users, parts.replicas, strict=True)
     )
 
 
 def added(
     load: np.ndarray, rates: Mapping[str, np.ndarray], times: Mapping[str, np.ndarray], requests: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Add up the parts of each load.
+    """Return summed rates and mean times of the parts of each load.
 
-    - `rates`: Rates of each part, of all its replicas together, [token/s].
-    - `times`: Mean times of a request of each part, [s].
-    - `requests`: What the requests that each part completes are proportional to.
-    - Returns: Sums of rates, and means of times over all requests.
+    `rates` are of all replicas of a part; `requests` is proportional to the completed requests of a part.
 
     Examples
     --------

@@ -1,4 +1,7 @@
-"""Is a measured run what is predicted, and which conditions could explain the difference."""
+"""Comparison of a measured run with its prediction, and conditions that could explain the difference.
+
+One sign convention for all errors and one rule for the verdict.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from glmplan.io.runs.columns import COMPARED, compared_figures
 from glmplan.io.runs.record import Run
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.effects import COLUMNS, LEVELS, Effects, keys_of, load_effects
-from glmplan.prediction.from_row import Question, question_of
+from glmplan.prediction.from_row import RunCase, question_of
 from glmplan.prediction.load import Load
 from glmplan.prediction.offloaded_rows import predict_hybrid
 from glmplan.prediction.predict import Figure, predict_many
@@ -34,16 +37,12 @@ __all__ = [
 ]
 
 
-# Measured beside predicted: one sign for every error, and one rule for what is reproduced.
-
-#: errors up to which a figure is reproduced, and beyond which it is different, [-]
+#: error up to which a metric is reproduced, and above which it is different [-]
 REPRODUCED, DIFFERENT = 0.10, 0.20
 
 
 def relative_error(predicted: ArrayLike, measured: ArrayLike) -> np.ndarray:
-    """Error of predictions: positive where the prediction is too high, be it a time or a rate.
-
-    `predicted`, `measured`: Any shapes that broadcast, [any one unit].
+    """Return predicted / measured - 1, for times and rates.
 
     Examples
     --------
@@ -55,9 +54,9 @@ def relative_error(predicted: ArrayLike, measured: ArrayLike) -> np.ndarray:
 
 
 def verdict_of(error: Ratio) -> str:
-    """Say what an error means.
+    """Return the verdict on an error.
 
-    Returns: ``reproduced`` up to 10 % to either side, ``different`` beyond 20 %, ``in between`` otherwise.
+    ``reproduced`` up to 10 %, ``different`` above 20 %, ``in between`` otherwise.
 
     Examples
     --------
@@ -69,92 +68,52 @@ def verdict_of(error: Ratio) -> str:
     return "different" if abs(error) > DIFFERENT else "in between"
 
 
-#: figures agree no better than this between repetitions of a run, in logarithms [-]
+#: log deviation between repetitions of a run, at least [-]
 _LEAST_DEVIATION = 0.05
-#: Student's degrees of freedom: a figure that is far off under every condition decides nothing
+#: Student's degrees of freedom: a metric that is far off under every condition decides nothing
 _FREEDOM = 4.0
-#: what a condition must gain to be named: a fifth likelier than without it [-]
+#: log-likelihood gain of a named condition, at least: a fifth more likely [-]
 _LEAST_GAIN = float(np.log(1.2))
-#: multiprocessors of a part that does not say how many it has: those of an H100 SXM [-]
+#: multiprocessors of accelerators that do not state them: H100 SXM [-]
 _PROCESSORS = 132.0
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One figure of a run.
-
-    Attributes
-    ----------
-    column : str
-        Its column.
-    measured : float
-        In the unit of the column.
-    predicted : Figure
-        In the unit of the column.
-    verdict : str
-        ``reproduced``, ``in between`` or ``different``.
-    """
+    """One metric of a run; values in the unit of its column."""
 
     column: str
     measured: float
     predicted: Figure
-    verdict: str
+    verdict: str  # reproduced, in between or different
 
     @property
     def difference(self) -> float:
-        """Predicted over measured, less one, [-]"""
+        """Return predicted / measured - 1 [-]"""
         return float(relative_error(self.predicted.value, self.measured))
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A condition that could explain a difference.
-
-    Attributes
-    ----------
-    name, what : str
-        The condition and what it means.
-    gain : float
-        Logarithm of how much likelier it makes the figures, [-]
-    figures : dict of str to float
-        Column → prediction under it, in the unit of the column.
-    check : str
-        How to find out.
-    """
+    """A condition that could explain a difference."""
 
     name: str
-    what: str
-    gain: float
-    figures: dict[str, float]
-    check: str
+    what: str  # its meaning
+    gain: float  # of log likelihood
+    figures: dict[str, float]  # column → prediction under it
+    check: str  # how to find out
 
 
 @dataclass(frozen=True, slots=True)
 class Reproduction:
-    """A run beside its prediction.
-
-    Attributes
-    ----------
-    run : Run
-        The run.
-    compared : tuple of Compared
-        Its figures.
-    verdict : str
-        The worst of them; of TPOT and throughput where there are any.
-    explanations : tuple of Explanation
-        Best first; none when every figure is reproduced.
-    basis : str
-        What the prediction rests on.
-    assumed : tuple of str
-        What the run does not say.
-    """
+    """A run compared with its prediction."""
 
     run: Run
     compared: tuple[Compared, ...]
-    verdict: str
-    explanations: tuple[Explanation, ...]
-    basis: str
-    assumed: tuple[str, ...]
+    verdict: str  # the worst metric; TPOT and throughput only, if measured
+    explanations: tuple[Explanation, ...]  # best first; none if all is reproduced
+    basis: str  # evidence
+    assumed: tuple[str, ...]  # not stated by the run
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,28 +127,30 @@ class _Condition:
 
 
 def reproduce(run: Run) -> Reproduction:
-    """Compare a run with its prediction and rank what could explain the difference.
+    """Return a run's comparison and the ranked possible explanations.
 
     Notes
     -----
-    Each condition changes the deployment, the load or one parameter, and the run is predicted again. Its evidence is
-    the gain in the likelihood of all figures together, Student's t with the width of the interval. What the run states
-    is not questioned. Not modelled: several conditions at once; conditions of machines not answered kernel by kernel.
+    Each condition changes the deployment, the load or one parameter, and the run is predicted again. Its score is the
+    gain in log likelihood of all metrics: Student's t with the width of the interval. Stated conditions are not
+    questioned. Not modelled: several conditions at once; machines not predicted kernel by kernel.
     """
     if run.unusable:
         raise SpecError(f"cannot be compared: {run.unusable}", field=run.id)
-    question = None if run.offload else question_of(run)
-    if question is not None:
-        check_answerable(question.deployment, question.load)
-        prediction = predict_many([(question.deployment, question.load, run.measured_on)])[0]
+    case = None if run.offload else question_of(run)
+    if case is not None:
+        check_answerable(case.deployment, case.load)
+        prediction = predict_many([(case.deployment, case.load, run.measured_on)])[0]
     else:
         prediction = predict_hybrid(run)[0]
     compared = []
-    drafted = 1.0 if question is None else question.load.tokens_per_step
+    drafted = 1.0 if case is None else case.load.tokens_per_step
     for one, value in compared_figures(run.observed, tokens_per_step=drafted):
         if one.predicted in prediction.figures:
-            figure = prediction.figures[one.predicted].scaled(1.0 / one.factor)
-            compared.append(Compared(one.column, value, figure, verdict_of(float(relative_error(figure.value, value)))))
+            predicted = prediction.figures[one.predicted].scaled(1.0 / one.factor)
+            compared.append(
+                Compared(one.column, value, predicted, verdict_of(float(relative_error(predicted.value, value))))
+            )
     if not compared:
         raise SpecError("has no figure that is predicted", field=run.id)
     off = any(one.verdict != "reproduced" for one in compared)
@@ -199,14 +160,14 @@ def reproduce(run: Run) -> Reproduction:
         run=run,
         compared=tuple(compared),
         verdict=worst.verdict,
-        explanations=tuple(_explanations(question, compared)) if off and question is not None else (),
+        explanations=tuple(_explanations(case, compared)) if off and case is not None else (),
         basis=prediction.basis,
-        assumed=question.assumed if question is not None else (),
+        assumed=case.assumed if case is not None else (),
     )
 
 
 def _surprise(compared: list[Compared], predicted: dict[str, float]) -> float:
-    """Minus the logarithm of the likelihood of the figures, up to a constant."""
+    """Return minus the log likelihood of the metrics, up to a constant."""
     total = 0.0
     for one in compared:
         width = np.log(one.predicted.high / one.predicted.low) / (2.0 * QUANTILE_90)
@@ -215,29 +176,35 @@ def _surprise(compared: list[Compared], predicted: dict[str, float]) -> float:
     return total
 
 
-def _explanations(question: Question, compared: list[Compared]) -> list[Explanation]:
-    if not runs_on_accelerators(question.deployment):
+def _explanations(case: RunCase, compared: list[Compared]) -> list[Explanation]:
+    if not runs_on_accelerators(case.deployment):
         return []  # the conditions are of engines on accelerators
-    effects = load_effects(question.deployment.engine)
+    effects = load_effects(case.deployment.engine)
     before = _surprise(compared, {one.column: one.predicted.value for one in compared})
     best: dict[str, Explanation] = {}
-    for case in _conditions(question, effects):
-        found = predict_many([(case.deployment, case.load, question.run.measured_on)], effects=case.effects)[0].figures
+    for condition in _conditions(case, effects):
+        predictions = predict_many(
+            [(condition.deployment, condition.load, case.run.measured_on)], effects=condition.effects
+        )[0].figures
         figures = {}
         for one in compared:
             kind = COMPARED[one.column]
-            # a figure that the condition takes away (as TPOT under no decode) keeps its prediction
-            kept = one.predicted.value if kind.predicted not in found else found[kind.predicted].value / kind.factor
-            figures[one.column] = kept
+            # a metric that the condition removes (TPOT without decode) keeps its prediction
+            value = (
+                one.predicted.value
+                if kind.predicted not in predictions
+                else predictions[kind.predicted].value / kind.factor
+            )
+            figures[one.column] = value
         gain = before - _surprise(compared, figures)
-        known = best.get(case.name)
-        if gain >= _LEAST_GAIN and (known is None or gain > known.gain):
-            best[case.name] = Explanation(case.name, case.what, gain, figures, case.check)
+        previous = best.get(condition.name)
+        if gain >= _LEAST_GAIN and (previous is None or gain > previous.gain):
+            best[condition.name] = Explanation(condition.name, condition.what, gain, figures, condition.check)
     return sorted(best.values(), key=lambda one: -one.gain)
 
 
 def _shifted(effects: Effects, changes: dict[str, float]) -> Effects:
-    """The effects with some parameters changed for every key, in logarithms."""
+    """Return effects with some log parameters changed for every key."""
     values = dict(effects.values)
     values["all"] = {
         key: row + np.array([changes.get(name, 0.0) for name in COLUMNS]) for key, row in values["all"].items()
@@ -245,32 +212,32 @@ def _shifted(effects: Effects, changes: dict[str, float]) -> Effects:
     return replace(effects, values=values)
 
 
-def _carried(question: Question, effects: Effects, changed: Deployment) -> Effects:
-    """The effects for a changed deployment: what was never measured with the change keeps what it is without."""
+def _carried(case: RunCase, effects: Effects, changed: Deployment) -> Effects:
+    """Return effects of a changed deployment; unmeasured ones stay unchanged."""
     values = {level: dict(table) for level, table in effects.values.items()}
-    on = question.run.measured_on
-    pairs = zip(keys_of(question.deployment, measured_on=on), keys_of(changed, measured_on=on), strict=True)
+    on = case.run.measured_on
+    pairs = zip(keys_of(case.deployment, measured_on=on), keys_of(changed, measured_on=on), strict=True)
     for level, (key, new) in zip(LEVELS, pairs, strict=True):
         if new not in values.get(level, {}) and key in values.get(level, {}):
             values[level][new] = values[level][key]
     return replace(effects, values=values)
 
 
-def _conditions(question: Question, effects: Effects) -> list[_Condition]:
-    found: list[_Condition] = []
+def _conditions(case: RunCase, effects: Effects) -> list[_Condition]:
+    conditions: list[_Condition] = []
     for make in (_eager, _fallback, _dense, _waves, _acceptance, _ring, _splits, _cached):
-        found += make(question, effects)
-    return found
+        conditions += make(case, effects)
+    return conditions
 
 
-def _eager(question: Question, effects: Effects) -> list[_Condition]:
-    d = question.deployment
-    if question.run.graphs is True or not d.settings.graphs:
+def _eager(case: RunCase, effects: Effects) -> list[_Condition]:
+    d = case.deployment
+    if case.run.graphs is True or not d.settings.graphs:
         return []
     slow = replace(d, settings=replace(d.settings, graphs=False))
-    changed = _carried(question, effects, slow)
+    changed = _carried(case, effects, slow)
     if f"{d.engine} eager" not in effects.values.get("engine", {}):
-        # this engine was never measured without graphs: what vLLM's steps lose
+        # engine never measured without graphs: use the slow-down of vLLM
         engines = load_effects("vllm").values.get("engine", {})
         if "vllm eager" not in engines or "vllm" not in engines:
             return []
@@ -278,71 +245,71 @@ def _eager(question: Question, effects: Effects) -> list[_Condition]:
         slow, changed = d, _shifted(effects, dict(zip(COLUMNS[:5], lost[:5].tolist(), strict=True)))
     check = "look for `enforce_eager` or a batch above the largest captured graph in the engine's log"
     return [
-        _Condition("eager", "steps were launched kernel by kernel, without graphs", check, slow, question.load, changed)
+        _Condition("eager", "steps were launched kernel by kernel, without graphs", check, slow, case.load, changed)
     ]
 
 
-def _fallback(question: Question, effects: Effects) -> list[_Condition]:
-    d = question.deployment
+def _fallback(case: RunCase, effects: Effects) -> list[_Condition]:
+    d = case.deployment
     peaks = {name: rate for name, rate in d.accelerator.peak.items() if str(name) in ("bf16", "fp16")}
     if not peaks or d.weights in ("bf16", "f16", "gguf") or len(peaks) == len(d.accelerator.peak):
         return []
-    part = d.accelerator.model_copy(update={"peak": peaks})
+    accelerator = d.accelerator.model_copy(update={"peak": peaks})
     check = "look for Marlin, Triton or `dequant` among the kernels that the engine's log names"
     what = "matrix kernels of the weights' format were missing: products ran in BF16 on unpacked weights"
-    # a fallback reads the packed weights and unpacks them in the kernel: about twice the time for the same bytes
+    # a fallback reads packed weights and unpacks them in the kernel: about twice the time for the same bytes
     slow = _shifted(effects, {"gemm_bytes_slowdown": np.log(2.0), "expert_bytes_slowdown": np.log(2.0)})
-    return [_Condition("kernel fallback", what, check, replace(d, accelerator=part), question.load, changed)
+    return [_Condition("kernel fallback", what, check, replace(d, accelerator=accelerator), case.load, changed)
             for changed in (effects, slow)]  # fmt: skip
 
 
-def _dense(question: Question, effects: Effects) -> list[_Condition]:
-    d = question.deployment
+def _dense(case: RunCase, effects: Effects) -> list[_Condition]:
+    d = case.deployment
     if not is_indexed(d.model):
         return []
-    words = "dense attention instead of sparse" if d.sparse else "sparse attention kernels, although none are published"
+    text = "dense attention instead of sparse" if d.sparse else "sparse attention kernels, although none are published"
     check = "the attention backend in the engine's log"
     name = "kernel fallback: attention" if d.sparse else "sparse attention"
-    return [_Condition(name, words, check, replace(d, sparse=not d.sparse), question.load, effects)]
+    return [_Condition(name, text, check, replace(d, sparse=not d.sparse), case.load, effects)]
 
 
-def _waves(question: Question, effects: Effects) -> list[_Condition]:
-    load = question.load
-    if question.run.running_limit or load.phase != "serving" or load.concurrency < 2:
+def _waves(case: RunCase, effects: Effects) -> list[_Condition]:
+    load = case.load
+    if case.run.running_limit or load.phase != "serving" or load.concurrency < 2:
         return []
     check = "`max_num_seqs`, `max_running_requests` or a full KV pool in the engine's log"
-    found = []
+    conditions = []
     for waves in (2, 3, 4):
         limit = max(int(np.ceil(load.concurrency / waves)), 1)
         what = f"the server ran {limit} requests at once and the others waited"
-        found.append(_Condition("waves of requests", what, check, question.deployment,
+        conditions.append(_Condition("waves of requests", what, check, case.deployment,
                                 replace(load, max_requests=limit), effects))  # fmt: skip
-    return found
+    return conditions
 
 
-def _acceptance(question: Question, effects: Effects) -> list[_Condition]:
-    d, speculation = question.deployment, question.speculation
+def _acceptance(case: RunCase, effects: Effects) -> list[_Condition]:
+    d, speculation = case.deployment, case.speculation
     check = "the acceptance length in the engine's log (vLLM: `Mean acceptance length`, SGLang: `accept len`)"
 
-    def case(name: str, what: str, deployment: Deployment) -> _Condition:
-        load = replace(question.load, tokens_per_step=deployment.tokens_per_step)
-        return _Condition(name, what, check, deployment, load, _carried(question, effects, deployment))
+    def condition(name: str, what: str, deployment: Deployment) -> _Condition:
+        load = replace(case.load, tokens_per_step=deployment.tokens_per_step)
+        return _Condition(name, what, check, deployment, load, _carried(case, effects, deployment))
 
     if d.draft_tokens:
         mean, deviation = d.acceptance_prior
         if speculation.acceptance_length is not None:
             return []
         lengths = {1.0, *(float(mean * np.exp(side * deviation)) for side in (-QUANTILE_90, QUANTILE_90))}
-        return [case("acceptance", f"a step yielded {one:.2f} tokens instead of {mean:.2f}",
+        return [condition("acceptance", f"a step yielded {one:.2f} tokens instead of {mean:.2f}",
                      replace(d, acceptance=max(one, 1.0))) for one in sorted(lengths)]  # fmt: skip
     if speculation.state != "unknown":
         return []
-    return [case("speculative decoding", f"{draft} tokens were drafted, which the run does not say",
+    return [condition("speculative decoding", f"{draft} tokens were drafted, which the run does not say",
                  replace(d, draft_tokens=draft)) for draft in (1, 3) if d.model.mtp is not None]  # fmt: skip
 
 
-def _ring(question: Question, effects: Effects) -> list[_Condition]:
-    d = question.deployment
+def _ring(case: RunCase, effects: Effects) -> list[_Condition]:
+    d = case.deployment
     ranks = d.tp
     if ranks < 2:
         return []
@@ -359,18 +326,18 @@ def _ring(question: Question, effects: Effects) -> list[_Condition]:
             if times and one.name in ("misdetected-ring", "shared-memory-transport", "no-force-p2p"):
                 ratios[f"NCCL ring: {one.name}"] = (float(np.median(times)), one.effect)
     check = "`NCCL_DEBUG=INFO`, `nvidia-smi topo -m`, and whether custom all-reduce is on in the engine's log"
-    found = []
+    conditions = []
     for name, (ratio, what) in ratios.items():
         if ratio > 1.0:
             slow_effects = _shifted(effects, {"collective_slowdown": float(np.log(ratio))})
-            found.append(
-                _Condition(name, f"{what} ({ratio:.1f} times the latency)", check, d, question.load, slow_effects)
+            conditions.append(
+                _Condition(name, f"{what} ({ratio:.1f} times the latency)", check, d, case.load, slow_effects)
             )
-    return found
+    return conditions
 
 
-def _splits(question: Question, effects: Effects) -> list[_Condition]:
-    d, load = question.deployment, question.load
+def _splits(case: RunCase, effects: Effects) -> list[_Condition]:
+    d, load = case.deployment, case.load
     heads = max(one.decode_blocks(d.tp) for one in mixers_of(d.model))
     running = max(min(load.concurrency, load.max_requests) / (d.dp * d.pp), 1.0)
     idle = _PROCESSORS / (running * heads) if heads else 0.0
@@ -383,10 +350,10 @@ def _splits(question: Question, effects: Effects) -> list[_Condition]:
     return [_Condition("KV splits", what, check, d, load, changed)]
 
 
-def _cached(question: Question, effects: Effects) -> list[_Condition]:
-    if question.load.prefix_cached or question.load.phase != "serving":
+def _cached(case: RunCase, effects: Effects) -> list[_Condition]:
+    if case.load.prefix_cached or case.load.phase != "serving":
         return []
     check = "the prefix cache hit rate in the engine's log; measure with prompts that share nothing"
     what = "prompts came from the prefix cache"
-    load = replace(question.load, prefix_cached=True)
-    return [_Condition("prefix cache", what, check, question.deployment, load, effects)]
+    load = replace(case.load, prefix_cached=True)
+    return [_Condition("prefix cache", what, check, case.deployment, load, effects)]

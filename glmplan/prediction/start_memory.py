@@ -1,4 +1,4 @@
-"""The memory that an engine will log when it starts: predicted from what it is told, with intervals."""
+"""Prediction of the memory that an engine logs at its start, with intervals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from glmplan.costs.points import Layout
 from glmplan.io.runs.importers.startup_logs import StartupLog
 from glmplan.io.runs.record import read_speculation
 from glmplan.prediction.deployment import Settings, default_kv, spanned
-from glmplan.units import QUANTILE_90, TokenCount
+from glmplan.units import QUANTILE_90, Bytes, TokenCount, Tokens
 
 __all__ = ["Span", "StartMemory", "drafted_of_log", "launched", "predict_start", "settings_of_log"]
 
@@ -27,65 +27,37 @@ _LAYOUT = ("tp", "pp", "dp", "ep", "dcp")
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A predicted quantity with its 90 % interval.
-
-    Attributes
-    ----------
-    value, low, high : float
-        In the unit of the quantity: [B] or [token]
-    """
+    """A quantity [B] or [token] with its 90 % interval."""
 
     value: float
     low: float
     high: float
 
     def holds(self, seen: float) -> bool:
-        """Whether a logged value lies inside the interval."""
+        """Return True if a logged value lies inside the interval."""
         return self.low <= seen <= self.high
 
 
 @dataclass(frozen=True, slots=True)
 class StartMemory:
-    """What an engine is predicted to log; None where nothing can be said of the part.
+    """Predicted start-up log; None if the accelerator's memory is unknown."""
 
-    Attributes
-    ----------
-    kv : str
-        Format of the cache that this rests on.
-    weights : Span
-        Weights of the fullest rank, as far as the engine logs them before it makes its pool, [B]
-    activations : float
-        Peak of the profiling run, [B]
-    parts : dict of str to float
-        What the pool is made of, with signs: ``share`` of the memory, ``weights``, ``activations``, ``graph_estimate``,
-        ``outside_torch`` and what is left of the engine's rule, ``rest``, [B]; their sum is the pool
-    asked : float or None
-        Tokens that the launch asks the cache to hold, where the engine makes it no larger, [token]
-    left : float
-        Share of what is left that the engine makes its pool, by which each of `parts` is multiplied, [-]
-    pool, graphs, estimate : Span or None
-        KV cache pool of the poorest rank, captured graphs, what the engine expects them to take before it captures them
-        whether it takes that from its pool or not, [B]
-    tokens : Span or None
-        Tokens that the engine prints as the size of its cache, [token]
-    """
-
-    kv: str
-    weights: Span
-    activations: float
-    pool: Span | None = None
-    graphs: Span | None = None
-    tokens: Span | None = None
-    estimate: Span | None = None
-    parts: dict[str, float] = field(default_factory=dict)
-    left: float = 1.0
-    asked: float | None = None
+    kv: str  # cache format
+    weights: Span  # of the fullest rank as logged before the pool [B]
+    activations: Bytes  # peak of the profiling run
+    pool: Span | None = None  # KV pool of the rank with least memory [B]
+    graphs: Span | None = None  # captured CUDA graphs [B]
+    tokens: Span | None = None  # logged cache size [token]
+    estimate: Span | None = None  # expected graph memory before capture, subtracted from the pool or not [B]
+    parts: dict[str, float] = field(
+        default_factory=dict
+    )  # signed terms of the pool: share, weights, activations, graph_estimate, outside_torch, rest
+    left: float = 1.0  # share of the free memory that becomes the pool; scales all parts
+    asked: Tokens | None = None  # cache size limit of the launch
 
 
 def settings_of_log(log: StartupLog, *, graphs: bool = True) -> Settings:
-    """What an engine was told, as its log says.
-
-    Returns: What the log does not name is the engine's default: engines print what they are told.
+    """Return the launch settings of a log; engines print what is set.
 
     Examples
     --------
@@ -108,9 +80,7 @@ def settings_of_log(log: StartupLog, *, graphs: bool = True) -> Settings:
 
 
 def drafted_of_log(log: StartupLog) -> TokenCount:
-    """Tokens drafted for each step, as far as a log says.
-
-    Returns: 0 without drafting and where the log names only the method.
+    """Return the draft tokens per step; 0 without, or if not logged.
 
     Examples
     --------
@@ -123,10 +93,7 @@ def drafted_of_log(log: StartupLog) -> TokenCount:
 def launched(
     log: StartupLog, model: ModelSpec, checkpoint: Checkpoint, part: Accelerator | None, *, graphs: bool = True
 ) -> tuple[RankMemory, str]:
-    """What the ranks of a logged launch hold.
-
-    - `log`: Engine, version, layout, cache format, drafting and settings of the launch.
-    - Returns: The ranks, and the format of the cache that this rests on.
+    """Return the memory of the ranks of a logged launch, and its cache format.
 
     Examples
     --------
@@ -179,16 +146,14 @@ def predict_start(
     unstated: Collection[str] = (),
     fit: MemoryFit | None = None,
 ) -> StartMemory:
-    """Predict the memory of an engine start from its settings; what it said of its memory is not looked at.
+    """Return the predicted memory of a start; logged memory is not used.
 
-    - `log`: Engine, version, layout, cache format, drafting and settings of the launch.
-    - `part`: The part; None where nobody says, and then only the weights can be predicted.
-    - `unstated`: Settings that the log does not tell and somebody may have set: the intervals span what is usual.
-    - `fit`: Observed terms; those in `calibration` if not given.
+    Without an accelerator only weights are predicted. Intervals cover the usual values of `unstated` settings. `fit`
+    defaults to the shipped terms.
 
     Notes
     -----
-    Weights of a draft model are counted where the engine counts them: before the pool in vLLM, apart in SGLang.
+    Weights of a draft model count where the engine counts them: before the pool in vLLM, separately in SGLang.
 
     Examples
     --------
@@ -212,10 +177,10 @@ def predict_start(
     if part is None:
         return StartMemory(kv, weights, peak)
     seen = part_memory(part, fit=fit)
-    if log.total is not None:  # the machine's own, whatever the launch makes of it
+    if log.total is not None:  # the machine's own memory, independent of the launch
         seen = replace(seen, total=log.total, total_sd=0.0)
     longest = log.max_context or float(model.max_context)
-    asked = log.cells if rule.pool == "rest" else None
+    requested = log.cells if rule.pool == "rest" else None
     pool = kv_pool(held, seen, context=longest, fit=fit)
     terms = stage_pools(held, seen, fit)[int(pool.stage[0])]
 
@@ -223,16 +188,20 @@ def predict_start(
         told = kv_pool(_ranks(log, model, checkpoint, part, settings, kv), seen, context=longest, fit=fit)
         value = float(told.bytes[0])
         low, high = (QUANTILE_90 * float(terms.deviation(side)[0]) for side in (-1.0, 1.0))
-        ends = value, value - low, value + high
-        if asked is None:
-            return ends
-        made = _made(held.stages[int(pool.stage[0])], asked, longest)
-        return min(made, ends[0]), min(made, ends[1]), min(made, ends[2])
+        bounds = value, value - low, value + high
+        if requested is None:
+            return bounds
+        made = _made(held.stages[int(pool.stage[0])], requested, longest)
+        return min(made, bounds[0]), min(made, bounds[1]), min(made, bounds[2])
 
     def tokens(settings: MemorySettings) -> tuple[float, float, float]:
         told = kv_pool(_ranks(log, model, checkpoint, part, settings, kv), seen, context=longest, fit=fit)
-        ends = float(told.printed[0]), float(told.printed_low[0]), float(told.printed_high[0])
-        return ends if asked is None else (min(asked, ends[0]), min(asked, ends[1]), min(asked, ends[2]))
+        bounds = float(told.printed[0]), float(told.printed_low[0]), float(told.printed_high[0])
+        return (
+            bounds
+            if requested is None
+            else (min(requested, bounds[0]), min(requested, bounds[1]), min(requested, bounds[2]))
+        )
 
     captured = float(terms.graphs[0])
     sure = QUANTILE_90 * float(terms.graphs_sd[0])
@@ -246,19 +215,19 @@ def predict_start(
         estimate=_estimate(held, seen, fit) if graphs else None,
         parts=_parts(terms, weights.value, peak, float(pool.bytes[0]), rule.pool),
         left=float(terms.share[0]),
-        asked=asked,
+        asked=requested,
     )
 
 
 def _made(stage: StageMemory, tokens: float, context: float) -> float:
-    """Cache on a rank for so many tokens in requests of some context, [B]"""
+    """Return the cache of a rank for tokens in requests of some context [B]"""
     growing_only = not stage.windows and not stage.state.any()
     each = stage.per_token if growing_only else stage.request_bytes(context) / context
     return float(each[0]) * tokens
 
 
 def _estimate(held: RankMemory, part: PartMemory, fit: MemoryFit) -> Span | None:
-    """What the engine expects its graphs to take; None for engines that were not seen to estimate."""
+    """Return the engine's graph estimate; None if it makes none."""
     if held.settings.engine not in fit.estimate:
         return None
     mean, sd = (float(one[0]) for one in graph_estimate(held, part, fit))
@@ -266,15 +235,19 @@ def _estimate(held: RankMemory, part: PartMemory, fit: MemoryFit) -> Span | None
 
 
 def _parts(terms: PoolTerms, weights: float, peak: float, pool: float, kind: str) -> dict[str, float]:
-    """What a pool is made of by the engine's rule; SGLang's leaves activations and graphs in what it does not take."""
-    found = {"share": float(terms.limit[0]), "weights": -weights}
-    if kind == "after_load":  # a share of what is left, so a share of each part
+    """Return the terms of a pool; SGLang's omits activations and graphs."""
+    terms_of_pool = {"share": float(terms.limit[0]), "weights": -weights}
+    if kind == "after_load":  # the pool is a share of the free memory, so each term is scaled
         outside = float((terms.context + terms.remainder + terms.graphs)[0])
-        found |= {"share": float((terms.limit + terms.context)[0]), "activations": -peak, "outside_torch": -outside}
-        found = {name: float(terms.share[0]) * size for name, size in found.items()}
-        return found | {"graph_estimate": 0.0, "rest": pool - sum(found.values())}
+        terms_of_pool |= {
+            "share": float((terms.limit + terms.context)[0]),
+            "activations": -peak,
+            "outside_torch": -outside,
+        }
+        terms_of_pool = {name: float(terms.share[0]) * size for name, size in terms_of_pool.items()}
+        return terms_of_pool | {"graph_estimate": 0.0, "rest": pool - sum(terms_of_pool.values())}
     if kind != "before_load":
-        found["activations"] = -peak
-        found["outside_torch"] = -float((terms.context + terms.remainder)[0])
-    found["graph_estimate"] = -float(terms.estimate[0])
-    return found | {"rest": pool - sum(found.values())}
+        terms_of_pool["activations"] = -peak
+        terms_of_pool["outside_torch"] = -float((terms.context + terms.remainder)[0])
+    terms_of_pool["graph_estimate"] = -float(terms.estimate[0])
+    return terms_of_pool | {"rest": pool - sum(terms_of_pool.values())}

@@ -1,4 +1,15 @@
-"""Which model of a step time answers for a deployment: one rule for every command."""
+"""Step models of deployments: the choice of model, its parameters, power limits, and a site's own calibration.
+
+Deployments of the same structure are computed together in long arrays. `glmplan.prediction.predict` and
+`glmplan.calibrate.step.observations` read the same tables, so that prediction and fit agree.
+
+A power limit lowers all clocks but the memory's, so serving loses more than its arithmetic. Two quantities are measured
+on an accelerator: the matrix rate under a limit, and the decode rate under a limit at a concurrency. Without a
+measurement a limit is refused.
+
+A site's calibration (``glmplan calibrate --from my-runs.csv --save site.toml``) is a table of effects fitted to the
+site's runs; ``--calibration`` adds them to the shipped ones.
+"""
 
 from __future__ import annotations
 
@@ -68,17 +79,10 @@ __all__ = [
 ]
 
 
-# The steps of many deployments as tables of work: those alike in structure together, so that numpy sees long arrays.
-#
-# `glmplan.prediction.predict` and `glmplan.calibrate.step.observations` both read these tables, so that what is
-# fitted is
-# what is predicted.
-
-
 def alike(deployment: Deployment) -> tuple[object, ...]:
-    """What deployments must have in common to be computed together; layouts and the links they cross may differ.
+    """Return the key of deployments computed together.
 
-    Returns: Equal for deployments with the same `Deployment.structure` but for its links.
+    Equal if `Deployment.structure` differs in links only; layouts may differ.
     """
     d = deployment
     return (d.model.name, id(d.checkpoint), id(d.accelerator), d.kv, d.engine, d.sparse, d.draft_tokens,
@@ -88,11 +92,10 @@ def alike(deployment: Deployment) -> tuple[object, ...]:
 def step_tables(
     deployments: Sequence[Deployment], points: Sequence[StepPoints], fronts: Sequence[FrontPoints]
 ) -> Iterator[tuple[list[int], np.ndarray]]:
-    """Work of the kinds of step of many deployments.
+    """Yield places of deployments and the work of their step kinds.
 
-    - `fronts`: Work of the front end of each, as long as its points.
-    - `(nodes, 20) array`: Their rows one after the other, in the columns of `glmplan.costs.step.work.SLOTS`, [s] or
-      [-].
+    The work is (nodes, 20), deployments one after the other, in the columns of `glmplan.costs.step.work.SLOTS` [s] or
+    [-]; `fronts` is the front-end work of each point.
     """
     for members in _groups(deployments):
         some = [deployments[m] for m in members]
@@ -104,12 +107,7 @@ def step_tables(
 def bounded_tables(
     deployments: Sequence[Deployment], points: Sequence[StepPoints], fronts: Sequence[FrontPoints]
 ) -> Iterator[tuple[list[int], np.ndarray, np.ndarray]]:
-    """Work of the kinds of step of many deployments, and the time that each takes at least.
-
-    - `fronts`: Work of the front end of each, as long as its points.
-    - `(nodes, 20) array`: Their rows, as `step_tables` has them, [s] or [-].
-    - `(nodes,) array`: As `least_of` has it, [s].
-    """
+    """Yield `step_tables` with the lower bound of each step's time [s]"""
     for members in _groups(deployments):
         some = [deployments[m] for m in members]
         structure, layout, rows = _rows(some, [points[m] for m in members])
@@ -118,7 +116,7 @@ def bounded_tables(
 
 
 def _groups(deployments: Sequence[Deployment]) -> Iterable[list[int]]:
-    """Places of deployments that are alike; one deployment under many loads is looked at once."""
+    """Return places of deployments that are computed together."""
     groups: dict[tuple[object, ...], list[int]] = {}
     found: dict[int, list[int]] = {}
     for place, deployment in enumerate(deployments):
@@ -130,23 +128,23 @@ def _groups(deployments: Sequence[Deployment]) -> Iterable[list[int]]:
 
 
 def least_of(deployments: Sequence[Deployment], points: Sequence[StepPoints]) -> list[np.ndarray]:
-    """Time that the kinds of step of many deployments take at least.
+    """Return the lower bound of each step's time for each deployment [s]
 
-    Returns: As `glmplan.costs.step.model.least_seconds` bounds them, [s].
+    See `glmplan.costs.step.model.least_seconds`.
     """
-    found: list[np.ndarray] = [np.zeros(0)] * len(deployments)
+    bounds: list[np.ndarray] = [np.zeros(0)] * len(deployments)
     for members in _groups(deployments):
         some = [deployments[m] for m in members]
         structure, layout, rows = _rows(some, [points[m] for m in members])
-        ends = np.cumsum([len(points[m].decode_requests) for m in members])[:-1]
-        least = least_seconds(structure, layout=layout, points=rows)
-        for member, part in zip(members, np.split(least, ends), strict=True):
-            found[member] = part
-    return found
+        last = np.cumsum([len(points[m].decode_requests) for m in members])[:-1]
+        seconds = least_seconds(structure, layout=layout, points=rows)
+        for member, part in zip(members, np.split(seconds, last), strict=True):
+            bounds[member] = part
+    return bounds
 
 
 def _rows(deployments: list[Deployment], points: list[StepPoints]) -> tuple[StepWork, Layout, StepPoints]:
-    """What deployments that are alike have in common, and their points one after the other, with degrees and links."""
+    """Return common structure, layouts and links, and concatenated points."""
     structure, sizes = deployments[0].structure, [len(one.decode_requests) for one in points]
     links = tuple(dict.fromkeys({id(one.link): one.link for one in deployments}.values()))
     if len(links) > 1:
@@ -173,7 +171,7 @@ def _rows(deployments: list[Deployment], points: list[StepPoints]) -> tuple[Step
 def _with_fronts(
     work: dict[str, np.ndarray], structure: StepWork, deployments: list[Deployment], fronts: list[FrontPoints]
 ) -> np.ndarray:
-    """Columns of work with what the front end does."""
+    """Return the work columns with the front-end work."""
     graphs = {id(one): one.graph_tokens for one in deployments}
     replayed = [front.pass_tokens <= graphs[id(one)] for one, front in zip(deployments, fronts, strict=True)]
     each = {kind: prompt_launches(structure, replayed=kind) for kind in set(replayed)}
@@ -187,15 +185,8 @@ def _with_fronts(
     return front_work(np.stack([work[slot] for slot in SLOTS], axis=1), together, launches)
 
 
-# What a power limit of the accelerators costs: as it was measured on the part, and unknown where nobody measured.
-#
-# Two things are measured: the matrix rate under limits, and how fast a served model decodes under them with so many
-# requests at once. A limit lowers the clock of everything but the memory, so that serving loses more than its
-# arithmetic.
-
-
 def check_limit(part: Accelerator, limit: Watts | None) -> None:
-    """Refuse a power limit that the part does not have, or under which nobody measured it.
+    """Refuse a power limit that is out of range or was never measured.
 
     Examples
     --------
@@ -212,9 +203,9 @@ def check_limit(part: Accelerator, limit: Watts | None) -> None:
 
 
 def matrix_slowdown(part: Accelerator, limit: Watts | None) -> Ratio:
-    """What arithmetic takes longer by under a power limit.
+    """Return the matrix rate at the rating over that under a power limit.
 
-    Returns: Matrix rate at the rating over that under the limit, between measured limits in straight lines.
+    Linear between measured limits.
 
     Examples
     --------
@@ -232,15 +223,13 @@ def matrix_slowdown(part: Accelerator, limit: Watts | None) -> Ratio:
 
 
 def decoding_slowdown(part: Accelerator, limit: Watts | None, requests: np.ndarray) -> np.ndarray:
-    """What steps that decode take longer by under a power limit, as serving was measured.
+    """Return the decode step time under a power limit over that at the rating.
 
-    Returns: Time over that at the rating: between measured limits and logarithms of requests in straight lines,
-      beyond them that of the nearest; 1 without a request, and on parts of which nobody measured it.
+    Linear between measured limits and log concurrencies, constant outside; 1 without requests or measurement.
 
     Notes
     -----
-    Measured with one model on one number of cards (the source of the part says which) and taken for all: not modelled
-    is how the loss depends on the model.
+    Measured with one model on one number of GPUs (see the accelerator's source). Not modelled: dependence on the model.
 
     Examples
     --------
@@ -261,17 +250,17 @@ def decoding_slowdown(part: Accelerator, limit: Watts | None, requests: np.ndarr
         rows = sorted((one.power, one.speed) for one in part.power_served if one.requests == count)
         powers, speeds = zip(*rows, strict=True)
         slower.append(np.interp(part.tdp, powers, speeds) / np.interp(limit, powers, speeds))
-    found = np.interp(np.log2(np.maximum(amounts, 1.0)), np.log2(many), slower)
-    return np.where(amounts > 0, np.maximum(found, 1.0), 1.0)
+    slowdown = np.interp(np.log2(np.maximum(amounts, 1.0)), np.log2(many), slower)
+    return np.where(amounts > 0, np.maximum(slowdown, 1.0), 1.0)
 
 
 def limited(
     timed: StepTime, arithmetic: tuple[int, ...], requests: np.ndarray, part: Accelerator, limit: Watts | None
 ) -> StepTime:
-    """Times of steps under a power limit.
+    """Return step times under a power limit.
 
-    Returns: A step takes as much longer as its arithmetic does, or as serving so many requests was measured to,
-      whichever is more; the shares are those at the rating.
+    The slow-down is the larger of the arithmetic's and the measured decode slow-down; the breakdown is that at the
+    rating.
 
     Examples
     --------
@@ -289,59 +278,45 @@ def limited(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LimitedSteps:
-    """Steps of a deployment whose accelerators run under a power limit.
+    """Step model of accelerators under a power limit."""
 
-    Attributes
-    ----------
-    rated : StepModel
-        The steps at the rating.
-    part : Accelerator
-        The part.
-    limit : float
-        Power limit of each, [W]
-    """
-
-    rated: StepModel
+    rated: StepModel  # at the rating
     part: Accelerator
-    limit: float
+    limit: Watts
 
     @property
     def components(self) -> Mapping[str, tuple[int, ...]]:
-        """What a step is made of."""
+        """Return the components of a step."""
         return self.rated.components
 
     @property
     def times_prompts(self) -> bool:
-        """Whether steps with prompts can be timed."""
+        """Return True if steps with prompts can be timed."""
         return self.rated.times_prompts
 
     def times(self, points: StepPoints, front: FrontPoints | None = None) -> StepTime:
-        """Time of steps.
-
-        - `front`: Work of the front end beside them; none by default.
-        - Returns: (n,) seconds [s] and (n, k) shares [-].
-        """
+        """Return seconds (n,) and breakdown (n, k) of steps."""
         timed = self.rated.times(points, front)
         arithmetic = tuple(self.components.get("compute", ()))
         return limited(timed, arithmetic, np.broadcast_to(points.decode_requests, timed.seconds.shape), self.part,
                        self.limit)  # fmt: skip
 
 
-#: links whose collectives are timed by the protocols of `glmplan.costs.network`, not by a part's table of kernels
+#: links timed by the protocols of `glmplan.costs.network`, not by an accelerator's kernel table
 _WIRED = ("pcie", "fabric")
 _PAYLOAD = PARAMETERS.index("collective_bytes_slowdown")
 
 
 def runs_on_accelerators(deployment: Deployment) -> bool:
-    """Whether a deployment is answered kernel by kernel: its accelerators hold all weights and their rates are known.
+    """Return True if the deployment is predicted kernel by kernel.
 
-    Returns: False with weights in host memory, and on machines with one memory whose matrix rate nobody published.
+    False with weights in host memory, and for unified memory without a published matrix rate.
     """
     return deployment.offload is None and not deployment.accelerator.runs_on_one_memory
 
 
 def check_answerable(deployment: Deployment, load: Load) -> None:
-    """Refuse what no published rate can answer."""
+    """Refuse a load that no published rate can predict."""
     if runs_on_accelerators(deployment):
         deployment.structure.part.rate("bf16")
     elif deployment.offload is None and load.phase == "prefill":
@@ -349,36 +324,34 @@ def check_answerable(deployment: Deployment, load: Load) -> None:
 
 
 def step_parameters(deployment: Deployment, total: np.ndarray) -> np.ndarray:
-    """Parameters of a deployment's step time: summed effects, bounded by what its links can carry.
+    """Return the log parameters of a step time, bounded by the links.
 
-    Returns: Logarithms of `glmplan.costs.step.model.PARAMETERS`, [log s] or [-].
+    Columns are `glmplan.costs.step.model.PARAMETERS`.
 
     Notes
     -----
-    A collective whose payload takes 1 / efficiency of the time on the wire cannot be sped up by more than that
-    efficiency. What is learnt of a configuration from machines that nobody described may say otherwise: the wire
-    decides. Not modelled: which of its groups a configuration's payload crosses most; the best of them bounds it.
+    A collective whose payload takes 1 / efficiency of the time on the wire cannot be faster by more than that
+    efficiency: effects learnt on undescribed machines are cut there. Not modelled: the group that carries most of the
+    payload; the best group gives the bound.
     """
-    found = log_parameters(total[None, :])[0]
+    parameters = log_parameters(total[None, :])[0]
     links = deployment.link
     groups = ((links.tensor, deployment.tp), (links.experts, deployment.tp * deployment.dp),
               (links.context, deployment.dcp), (links.hand_over, deployment.pp))  # fmt: skip
     wires = [link.ring.efficiency for link, ranks in groups if ranks > 1 and link.kind in _WIRED]
     if wires:
-        found[_PAYLOAD] = max(found[_PAYLOAD], float(np.log(max(wires))))
-    result: np.ndarray = found
+        parameters[_PAYLOAD] = max(parameters[_PAYLOAD], float(np.log(max(wires))))
+    result: np.ndarray = parameters
     return result
 
 
 def step_model_of(
     deployment: Deployment, *, effects: Effects | None = None, constants: OffloadFit | None = None
 ) -> StepModel:
-    """The model of a deployment's step time: the one that answers every question about it.
+    """Return the step model of a deployment, used by every command.
 
-    - `effects`: The fit of accelerators; the shipped one by default.
-    - `constants`: The fit of offloading and of machines with one memory; the shipped one by default.
-    - Returns: `HostedSteps` with weights in host memory, `OneMemorySteps` on machines with one memory whose matrix
-      rate nobody published, else `GpuSteps`, as `LimitedSteps` under a power limit.
+    `HostedSteps` with weights in host memory, `OneMemorySteps` for unified memory without a published matrix rate, else
+    `GpuSteps`; `LimitedSteps` around it under a power limit.
 
     Examples
     --------
@@ -408,18 +381,18 @@ def step_model_of(
         return OneMemorySteps(d.model, d.checkpoint, d.accelerator, fit, d.kv, tokens)
     effects = effects or load_effects(d.engine)
     total, _ = effects.sum_of(keys_of(d))
-    found = GpuSteps(d.structure, d.layout, step_parameters(d, total), d.graph_tokens)
+    steps = GpuSteps(d.structure, d.layout, step_parameters(d, total), d.graph_tokens)
     part, limit = d.rated
     if limit is None:
-        return found
+        return steps
     check_limit(part, limit)
-    return LimitedSteps(found, part, limit)
+    return LimitedSteps(steps, part, limit)
 
 
 def without_hiding(model: StepModel) -> tuple[StepModel, float] | None:
-    """The model of steps of which none hides shared experts beside the routed ones, and which of them do.
+    """Return the model without overlapped shared experts, and its token limit.
 
-    Returns: The other model, and tokens of the longest step that hides them [token]; None where none does.
+    The limit is the longest step that overlaps shared with routed experts; None if no step does.
 
     Examples
     --------
@@ -429,35 +402,30 @@ def without_hiding(model: StepModel) -> tuple[StepModel, float] | None:
     (256.0, None)
     """
     if isinstance(model, LimitedSteps):
-        found = without_hiding(model.rated)
-        return None if found is None else (replace(model, rated=found[0]), found[1])
+        rated = without_hiding(model.rated)
+        return None if rated is None else (replace(model, rated=rated[0]), rated[1])
     if not isinstance(model, GpuSteps) or not model.structure.shared_beside or not model.structure.shares:
         return None
     return replace(model, structure=replace(model.structure, shared_beside=0.0)), model.structure.shared_beside
 
 
 def may_hide(deployment: Deployment, points: StepPoints, tokens: Tokens) -> np.ndarray:
-    """Which steps may hide shared experts beside the routed ones: of all others both models tell the same time.
+    """Return True for steps that may overlap shared with routed experts.
 
-    `tokens`: Tokens of the longest step that hides them, as `without_hiding` tells them.
+    All other steps take the same time in both models; `tokens` is the limit of `without_hiding`.
     """
     structure, each = deployment.structure, points.decode_requests
-    # some layers see decoding requests alone: those that draft, and those that only read what was cached of a prompt
+    # some layers see decoding requests alone: draft layers, and layers that only read the cache of a prompt
     if not structure.draft and not any(apart for apart, _ in structure.stacks):
         each = each * (1.0 + deployment.draft_tokens) + points.prefill_tokens
-    # a hair more than the division by ranks may lose
-    found: np.ndarray = each / (deployment.dp * deployment.pp) <= tokens * (1.0 + 1e-9)
-    return found
+    # tolerance for rounding in the division by ranks
+    overlaps: np.ndarray = each / (deployment.dp * deployment.pp) <= tokens * (1.0 + 1e-9)
+    return overlaps
 
 
-# A site's own calibration: effects fitted to runs of one place, added to those that ship.
-#
-# `glmplan calibrate --from my-runs.csv --save site.toml` writes the file; every command that takes ``--calibration``
-# applies it.
-
-#: ends of a domain: of concurrency, and of two lengths [-]
+#: bounds of a domain: concurrency and two lengths [-]
 _BOUNDS = 6
-#: an effect, in logarithms, beyond which nothing can be meant: a server 5 × 10⁸ times slower [-]
+#: larger log effects are refused: a server 5 × 10⁸ times slower [-]
 _FAR = 20.0
 
 
@@ -467,10 +435,9 @@ def with_site(
     *,
     domain: dict[str, list[float]] | None = None,
 ) -> Effects:
-    """Add a site's effects to others.
+    """Return effects with a site's effects added.
 
-    - `domain`: Group → range of concurrency and lengths that the site measured.
-    - Returns: Both together; configurations that the site measured count as measured there.
+    Configurations in `domain` (group → range of concurrency and lengths) count as measured.
     """
     merged = dict(effects.values)
     for level, table in values.items():
@@ -482,7 +449,7 @@ def with_site(
         before = ranges.get(group, ends)
         ranges[group] = []
         for place in range(0, len(ends), 2):
-            # a range without an end is of runs that do not say
+            # an infinite upper bound is of runs that do not state the value
             known = [one[place : place + 2] for one in (before, ends) if one[place + 1] < np.inf] or [[0.0, np.inf]]
             ranges[group] += [min(low for low, _ in known), max(high for _, high in known)]
     site = effects.site | frozenset(values.get("configuration", {}))
@@ -490,20 +457,17 @@ def with_site(
 
 
 def load_site(path: str | Path, engine: str) -> Effects:
-    """Read a site's calibration and add it to the shipped fit.
-
-    `path`: The file that `glmplan calibrate --from … --save` wrote.
-    """
+    """Return the shipped effects with a site's calibration file added."""
     table = read_toml(path)
     effects, domain = table.get("effects"), table.get("domain", {})
-    whole = (
+    complete = (
         table.get("columns") == list(COLUMNS)
         and isinstance(effects, dict)
         and not set(effects) - set(LEVELS)
         and all(_rows_own_site(rows, len(COLUMNS), finite=True) for rows in effects.values())
         and _rows_own_site(domain, _BOUNDS)
     )
-    if not whole:
+    if not complete:
         raise SpecError(
             "is not a site calibration of this version of glmplan: run `glmplan calibrate --from`", file=path
         )
@@ -515,7 +479,7 @@ def load_site(path: str | Path, engine: str) -> Effects:
 
 
 def _rows_own_site(table: object, length: int, *, finite: bool = False) -> bool:
-    """Whether a table holds rows of so many numbers, none of which is NaN, nor infinite where that means nothing."""
+    """Return True if a table holds rows of `length` numbers without NaN."""
     return isinstance(table, dict) and all(
         isinstance(row, list)
         and len(row) == length
@@ -526,17 +490,17 @@ def _rows_own_site(table: object, length: int, *, finite: bool = False) -> bool:
 
 @contextmanager
 def site_calibration(path: str | Path | None) -> Iterator[None]:
-    """Apply a site's calibration to every prediction made inside."""
+    """Apply a site's calibration to every prediction inside."""
     if path is None:
         yield
         return
-    load_site(path, "vllm")  # a wrong file is told at once
-    found: dict[str, Effects] = {}
+    load_site(path, "vllm")  # refuse a wrong file at once
+    by_engine: dict[str, Effects] = {}
 
     def effects(engine: str) -> Effects:
-        if engine not in found:
-            found[engine] = load_site(path, engine)
-        return found[engine]
+        if engine not in by_engine:
+            by_engine[engine] = load_site(path, engine)
+        return by_engine[engine]
 
     token = OVERLAY.set(effects)
     try:
@@ -546,9 +510,9 @@ def site_calibration(path: str | Path | None) -> Iterator[None]:
 
 
 def measured_elsewhere(deployment: Deployment) -> str:
-    """Say that the applied calibration holds no run of a deployment's configuration.
+    """Return a note if the applied calibration lacks the configuration.
 
-    Returns: What it is and the nearest that the site measured, as the fit names them; empty if the site measured it.
+    It names the configuration and the nearest measured one; empty if the site measured it.
 
     Examples
     --------
@@ -559,8 +523,10 @@ def measured_elsewhere(deployment: Deployment) -> str:
     if not runs_on_accelerators(deployment):
         return "this plan rests on bytes and rates of its host, which your calibration of an engine does not change"
     key = keys_of(deployment)[LEVELS.index("configuration")]
-    held = sorted(load_effects(deployment.engine).site)
-    if key in held:
+    measured = sorted(load_effects(deployment.engine).site)
+    if key in measured:
         return ""
-    close = ", ".join(f"`{one}`" for one in (nearest(key, held, 2) or held[:2])) or f"none of {deployment.engine}"
+    close = (
+        ", ".join(f"`{one}`" for one in (nearest(key, measured, 2) or measured[:2])) or f"none of {deployment.engine}"
+    )
     return f"this plan is `{key}`, which your calibration did not measure; nearest: {close}"

@@ -1,4 +1,7 @@
-"""Predict every row of a table of runs: `glmplan predict`."""
+"""Predict every row of a table of runs, as `glmplan predict` does.
+
+Rows with a request rate are open loads: they are simulated, since their queue differs from that of a fixed concurrency.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from glmplan.io.runs.table import runs_of_frame
 from glmplan.prediction.evidence import refused_widths
 from glmplan.prediction.from_row import (
     STAND_IN,
-    Question,
+    RunCase,
     alternatives_of,
     memory_of,
     question_of,
@@ -61,12 +64,10 @@ __all__ = [
 ]
 
 
-# Rows whose requests arrive at a rate: an open load, simulated with a clock; its queue is not that of any users.
-
-#: requests of a run that does not say how many: the default of `vllm bench serve --num-prompts`
+#: requests of a run that does not state them: default of `vllm bench serve --num-prompts`
 #: (https://docs.vllm.ai/en/latest/cli/bench/serve/) [-]
 _REQUESTS = 1000
-#: statistic of the simulator → figure of a prediction
+#: statistic of the simulation → predicted metric
 _STATISTICS = {
     "ttft_mean_ms": ("ttft", 1e-3), "ttft_p50_ms": ("ttft_p50", 1e-3), "tpot_mean_ms": ("tpot", 1e-3),
     "itl_p50_ms": ("itl_p50", 1e-3), "output_tokens_per_s": ("output_rate", 1.0),
@@ -74,36 +75,33 @@ _STATISTICS = {
 }  # fmt: skip
 
 
-def arrives_by_rate(question: Question, closed: Prediction) -> bool:
-    """Whether requests of a row arrive at a rate instead of being sent by a number of users.
+def arrives_by_rate(case: RunCase, closed: Prediction) -> bool:
+    """Return True if the requests of a row arrive at a rate.
 
-    - `closed`: What its requests in flight would do as users, each of whom sends the next request when the last is
-      answered.
-    - Returns: False without a finite rate, and where a stated number of requests in flight binds: so many users send
-      fewer requests than arrive, so that as many as are allowed are always there.
+    False without a finite rate, and if the stated concurrency limits the throughput (`closed`, its closed-loop
+    prediction) below the rate: the limit is then always reached.
     """
-    rate, run = question.run.request_rate_per_s, question.run
-    if not rate or not math.isfinite(rate) or question.load.phase != "serving":
+    rate, run = case.run.request_rate_per_s, case.run
+    if not rate or not math.isfinite(rate) or case.load.phase != "serving":
         return False
-    if question.load.replicas > 1 or not runs_on_accelerators(question.deployment):
+    if case.load.replicas > 1 or not runs_on_accelerators(case.deployment):
         return False
     if run.concurrency is None:
         return True
-    answer = question.load.output_tokens * (question.load.shortest + question.load.longest) / 2.0
+    answer = case.load.output_tokens * (case.load.shortest + case.load.longest) / 2.0
     return closed.figures["output_rate"].value > rate * answer
 
 
-def open_prediction(question: Question, closed: Prediction) -> Prediction:
-    """Predict a row under Poisson arrivals.
+def open_prediction(case: RunCase, closed: Prediction) -> Prediction:
+    """Return the prediction of a row under Poisson arrivals.
 
-    Returns: With the figures of the simulator; `closed` where the simulator has no rule for the engine.
+    `closed` is returned if the simulation has no rules for the engine.
 
     Notes
     -----
-    One run of the stated number of requests, or of 1,000. What is known of the load is what is known of as many users
-    as are in flight in the mean; the ends are those of their intervals, or what steps do that are as much faster or
-    slower, whichever is farther: a queue grows faster than its steps. The chance of the arrivals is not in the
-    interval.
+    One run of the stated number of requests, or 1,000. Evidence is that of the mean concurrency. Bounds are the farther
+    of its interval and of a simulation with steps at the interval's bounds: a queue grows faster than its steps. The
+    interval does not include the randomness of arrivals.
 
     Examples
     --------
@@ -117,9 +115,9 @@ def open_prediction(question: Question, closed: Prediction) -> Prediction:
     >>> 1.0 < found.figures["output_rate"].value / 64.0 < 3.0
     True
     """
-    load, run = question.load, question.run
+    load, run = case.load, case.run
     try:
-        service = _service(question)
+        service = _service(case)
     except GlmplanError:
         return closed
     traffic = Traffic(
@@ -131,40 +129,40 @@ def open_prediction(question: Question, closed: Prediction) -> Prediction:
     )
 
     def played(factor: float) -> dict[str, float]:
-        found = simulate(service.scaled(factor), traffic, requests=run.num_requests or _REQUESTS)
-        return found.summary
+        outcome = simulate(service.scaled(factor), traffic, requests=run.num_requests or _REQUESTS)
+        return outcome.summary
 
     summary = played(1.0)
     in_flight = max(summary["requests_per_s"] * summary["e2e_mean_ms"] * 1e-3, 1.0)
     as_users = replace(load, concurrency=float(round(in_flight)))
-    users = predict(question.deployment, as_users, measured_on=run.measured_on)
+    users = predict(case.deployment, as_users, measured_on=run.measured_on)
     step = users.figures.get("tpot")
     if step is None:
-        # answers of one token have no later ones that tell how far steps may be off
+        # answers of one token have no TPOT to take the interval from
         step = users.figures["ttft"]
-    ends = [played(one / step.value) for one in (step.low, step.high)]
+    bounds = [played(one / step.value) for one in (step.low, step.high)]
     figures = {}
     for statistic, (name, unit) in _STATISTICS.items():
         like = users.figures.get(name)
         if like is None or not summary[statistic] > 0.0:
             continue
         unit *= users.first_later if name.startswith("ttft") else 1.0
-        value, others = unit * summary[statistic], [unit * one[statistic] for one in ends]
-        found = like.scaled(value / like.value)
-        if name.endswith("_rate"):  # what is served is what arrives as long as the steps keep up
+        value, others = unit * summary[statistic], [unit * one[statistic] for one in bounds]
+        outcome = like.scaled(value / like.value)
+        if name.endswith("_rate"):  # throughput equals the arrival rate while the steps keep up
             figures[name] = Figure(value, min(value, *others), max(value, *others))
         else:
-            figures[name] = Figure(value, min(found.low, *others), max(found.high, *others))
+            figures[name] = Figure(value, min(outcome.low, *others), max(outcome.high, *others))
     if "tpot" in figures:
         tpot = figures["tpot"]
         figures["user_rate"] = Figure(1.0 / tpot.value, 1.0 / tpot.high, 1.0 / tpot.low)
-    words = f"{users.basis}; simulated as Poisson arrivals of {run.request_rate_per_s:g}/s"
-    return replace(users, figures=figures, basis=words)
+    text = f"{users.basis}; simulated as Poisson arrivals of {run.request_rate_per_s:g}/s"
+    return replace(users, figures=figures, basis=text)
 
 
-def _service(question: Question) -> Service:
-    """The server of a row as the simulator sees it."""
-    load, d = question.load, question.deployment
+def _service(case: RunCase) -> Service:
+    """Return the simulated server of a row."""
+    load, d = case.load, case.deployment
     defaults = d.defaults
     described = d.engine if engine_known(d.engine) else STAND_IN
     longest = round((load.input_tokens + load.output_tokens) * load.longest)
@@ -189,9 +187,9 @@ def _service(question: Question) -> Service:
     return Service(table, pool, settings, front_end_seconds(d, load.input_tokens), wake=wake_seconds(d))
 
 
-#: figures that need no server to run
+#: metrics that exist without a running server
 _OF_MEMORY = frozenset({"weights_gib_per_accelerator", "kv_pool_tokens"})
-#: all columns, in order; each figure also with `_low` and `_high` (90 % interval)
+#: all columns in order; each metric also as `_low` and `_high` (90 % interval)
 COLUMNS: tuple[str, ...] = (
     "id",
     *(f"{name}{end}" for name in ANSWERS for end in ("", "_low", "_high")),
@@ -203,23 +201,13 @@ COLUMNS: tuple[str, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class RowPrediction:
-    """The answer to one row.
-
-    Attributes
-    ----------
-    id : str
-        Its id.
-    figures : dict of str to Figure
-        Some of `glmplan.io.runs.columns.ANSWERS`, in the units their names say.
-    basis, out_of_domain, error : str
-        What it rests on, what lies outside of the measured, and why there is no answer.
-    """
+    """Prediction of one row."""
 
     id: str
-    figures: dict[str, Figure]
-    basis: str
-    out_of_domain: str
-    error: str
+    figures: dict[str, Figure]  # some of `glmplan.io.runs.columns.ANSWERS`, in the units of their names
+    basis: str  # evidence
+    out_of_domain: str  # extrapolated conditions
+    error: str  # reason of a missing prediction
 
 
 def predict_runs(
@@ -229,64 +217,61 @@ def predict_runs(
     as_fitted: bool = False,
     measured: bool = False,
 ) -> list[RowPrediction]:
-    """Predict each row; a row that cannot be answered says why and the others are answered.
+    """Return the prediction of each row, or the reason why there is none.
 
-    - `progress`: Called with how many rows are prepared, and of how many.
-    - `as_fitted`: Leave intervals of rows that no fit takes as wide as those of others.
-    - `measured`: The servers of the rows are known to have run: speeds are predicted also where memory says that none
-      fits.
+    `as_fitted` does not widen intervals of rows that no fit uses. `measured` means that the servers did run: speeds are
+    predicted even if memory says that nothing fits. `progress` gets prepared and total rows.
     """
     rows = list(runs)
-    found: list[RowPrediction | None] = [None] * len(rows)
-    questions: list[tuple[int, Question]] = []
+    predictions: list[RowPrediction | None] = [None] * len(rows)
+    cases: list[tuple[int, RunCase]] = []
     for place, run in enumerate(rows):
         try:
             if run.offload:
-                found[place] = _answer(run, *predict_hybrid(run))
+                predictions[place] = _answer(run, *predict_hybrid(run))
                 continue
-            question = question_of(run)
-            check_answerable(question.deployment, question.load)
+            case = question_of(run)
+            check_answerable(case.deployment, case.load)
         except GlmplanError as error:
-            found[place] = RowPrediction(run.id, {}, "", "", str(error))
+            predictions[place] = RowPrediction(run.id, {}, "", "", str(error))
         else:
-            questions.append((place, question))
+            cases.append((place, case))
         if progress is not None and (place % 50 == 0 or place + 1 == len(rows)):
             progress(place + 1, len(rows))
-    main = predict_many([(q.deployment, q.load, q.run.measured_on) for _, q in questions])
-    by_rate = [arrives_by_rate(q, one) for (_, q), one in zip(questions, main, strict=True)]
+    main = predict_many([(q.deployment, q.load, q.run.measured_on) for _, q in cases])
+    by_rate = [arrives_by_rate(q, one) for (_, q), one in zip(cases, main, strict=True)]
     main = [
-        open_prediction(q, one) if by_clock else one
-        for (_, q), one, by_clock in zip(questions, main, by_rate, strict=True)
+        open_prediction(q, one) if by_clock else one for (_, q), one, by_clock in zip(cases, main, by_rate, strict=True)
     ]
-    reasons = [_refused(q, by_clock) for (_, q), by_clock in zip(questions, by_rate, strict=True)]
+    reasons = [_refused(q, by_clock) for (_, q), by_clock in zip(cases, by_rate, strict=True)]
     main = [
         replace(one, out_of_domain=_joined(reason, one.out_of_domain))
         for one, reason in zip(main, reasons, strict=True)
     ]
-    timed = [(place, q) for place, q in questions if runs_on_accelerators(q.deployment)]
+    timed = [(place, q) for place, q in cases if runs_on_accelerators(q.deployment)]
     alone = predict_many([(q.deployment, _prefill_alone(q.load), q.run.measured_on) for _, q in timed])
     prefill = dict(zip((place for place, _ in timed), alone, strict=True))
-    for (place, question), prediction in zip(questions, main, strict=True):
-        answer = _answer(question.run, prediction, prefill.get(place), question)
-        found[place] = answer if measured else _without_speed(answer, question)
-    _widen(found, questions)
+    for (place, case), prediction in zip(cases, main, strict=True):
+        answer = _answer(case.run, prediction, prefill.get(place), case)
+        predictions[place] = answer if measured else _without_speed(answer, case)
+    _widen(predictions, cases)
     if not as_fitted:
-        _stretch(found, [place for (place, _), reason in zip(questions, reasons, strict=True) if reason])
-    return [one for one in found if one is not None]
+        _stretch(predictions, [place for (place, _), reason in zip(cases, reasons, strict=True) if reason])
+    return [one for one in predictions if one is not None]
 
 
-def _refused(question: Question, by_clock: bool) -> str:
-    """Why the fit takes no such row, in its words; what was measured is not looked at."""
-    return question.run.unusable or why_unknown(question, by_clock=by_clock)
+def _refused(case: RunCase, by_clock: bool) -> str:
+    """Return the fit's reason to refuse such a row, measured values aside."""
+    return case.run.unusable or why_unknown(case, by_clock=by_clock)
 
 
 def _joined(*words: str) -> str:
     return "; ".join(part for part in words if part)
 
 
-def _widen(found: list[RowPrediction | None], questions: list[tuple[int, Question]]) -> None:
-    """Widen the intervals of rows whose launch is not known by what they would be in each way it may have been."""
-    ways = [(place, other) for place, question in questions for other in alternatives_of(question)]
+def _widen(found: list[RowPrediction | None], cases: list[tuple[int, RunCase]]) -> None:
+    """Widen intervals of rows of unknown launch to all possible launches."""
+    ways = [(place, other) for place, case in cases for other in alternatives_of(case)]
     times = predict_many([(q.deployment, q.load, q.run.measured_on) for _, q in ways])
     others: dict[int, list[dict[str, Figure]]] = defaultdict(list)
     for (place, way), prediction in zip(ways, times, strict=True):
@@ -302,7 +287,7 @@ def _widen(found: list[RowPrediction | None], questions: list[tuple[int, Questio
 
 
 def _stretch(found: list[RowPrediction | None], places: list[int]) -> None:
-    """Widen the intervals of rows that are marked as the fit refuses them."""
+    """Widen intervals of rows that no fit uses."""
     widths = refused_widths() if places else {}
     for place in places:
         answer = found[place]
@@ -314,10 +299,9 @@ def _stretch(found: list[RowPrediction | None], places: list[int]) -> None:
 
 
 def marked_reasons(runs: Iterable[Run]) -> dict[str, str]:
-    """What a prediction says of rows that no fit takes, before anything is measured.
+    """Return id → reason of rows that no fit uses.
 
-    Returns: Identifier → the reason; empty where nothing in the row's conditions speaks against it, or it cannot be
-      asked about.
+    Reasons follow from the row's conditions, not from measured values.
 
     Examples
     --------
@@ -325,20 +309,20 @@ def marked_reasons(runs: Iterable[Run]) -> dict[str, str]:
     >>> marked_reasons([Run("a", "llama-3.1-8b", "h100-sxm", unusable="a cold start", **cells)])
     {'a': 'a cold start'}
     """
-    found = {}
+    reasons = {}
     for run in runs:
         try:
-            question = question_of(run)
+            case = question_of(run)
             rate = run.request_rate_per_s
             by_clock = bool(rate) and math.isfinite(rate or 0.0) and run.concurrency is None
-            found[run.id] = _refused(question, by_clock and question.load.phase == "serving")
+            reasons[run.id] = _refused(case, by_clock and case.load.phase == "serving")
         except GlmplanError:
-            found[run.id] = ""
-    return found
+            reasons[run.id] = ""
+    return reasons
 
 
 def predict_table(runs: pd.DataFrame) -> pd.DataFrame:
-    """Predict each row of a frame of runs.
+    """Return the prediction of each row of a frame of runs.
 
     Parameters
     ----------
@@ -348,18 +332,18 @@ def predict_table(runs: pd.DataFrame) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        The columns `COLUMNS` in the order of the rows: figures in the units their names say, with 90 % intervals; what
-        they rest on; why a row has no answer.
+        The columns `COLUMNS` in the order of the rows: metrics in the units of their names with 90 % intervals, the
+        evidence, and the reason of a missing prediction.
 
     Raises
     ------
     SpecError
-        If a required column is missing or stands twice.
+        If a required column is missing or repeated.
 
     Warns
     -----
     UserWarning
-        If columns are not known, with the nearest name.
+        If columns are unknown, with the nearest name.
 
     Examples
     --------
@@ -390,25 +374,23 @@ def _prefill_alone(load: Load) -> Load:
     )
 
 
-def _answer(
-    run: Run, prediction: Prediction, first: Prediction | None, question: Question | None = None
-) -> RowPrediction:
-    """The figures of a row, those of its prompts from a prediction of prompts alone where its load has none."""
-    found = prediction.figures
+def _answer(run: Run, prediction: Prediction, first: Prediction | None, case: RunCase | None = None) -> RowPrediction:
+    """Return the metrics of a row; `first` predicts prompts alone if needed."""
+    metrics = prediction.figures
     prompts = first.figures if first is not None else {}
     figures: dict[str, Figure] = {}
     for column, one in ANSWERS.items():
-        # what a prompt decides is answered for a lone prompt where the load itself has no prompts
-        figure = found.get(one.predicted) or (None if one.interval == "decode" else prompts.get(one.predicted))
-        if figure is not None:
-            figures[column] = figure.scaled(1.0 / one.factor)
-    memory = memory_of(question) if question is not None else None
+        # prompt metrics of a load without prompts are those of a single prompt
+        metric = metrics.get(one.predicted) or (None if one.interval == "decode" else prompts.get(one.predicted))
+        if metric is not None:
+            figures[column] = metric.scaled(1.0 / one.factor)
+    memory = memory_of(case) if case is not None else None
     if memory is not None:
         weights, (less, more) = memory.weights_gib, memory.weights_apart
         figures["weights_gib_per_accelerator"] = Figure(weights, weights * (1 - less), weights * (1 + more))
         if memory.pool_tokens > 0:
             figures["kv_pool_tokens"] = Figure(memory.pool_tokens, memory.pool_low, memory.pool_high)
-    assumed = (*question.assumed, *_backend(question)) if question is not None else ()
+    assumed = (*case.assumed, *_backend(case)) if case is not None else ()
     basis = prediction.basis + (f"; assumed {', '.join(assumed)}" if assumed else "")
     outside = prediction.out_of_domain
     if memory is not None and memory.pool_tokens <= 0:
@@ -416,29 +398,30 @@ def _answer(
     return RowPrediction(run.id, figures, basis, outside, "")
 
 
-def _without_speed(answer: RowPrediction, question: Question) -> RowPrediction:
-    """No speed where the cache holds no request of the row even at the upper bound of memory, with the reason."""
-    memory = memory_of(question)
-    if memory is None or memory.pool_high >= request_tokens(question.load):
+def _without_speed(answer: RowPrediction, case: RunCase) -> RowPrediction:
+    """Return the answer without speeds if the KV pool holds no request.
+
+    Judged at the upper bound of memory, with the reason.
+    """
+    memory = memory_of(case)
+    if memory is None or memory.pool_high >= request_tokens(case.load):
         return answer
-    kept = {name: one for name, one in answer.figures.items() if name in _OF_MEMORY}
-    tokens = f"one request of {request_tokens(question.load):,.0f} tokens"
+    memory_metrics = {name: one for name, one in answer.figures.items() if name in _OF_MEMORY}
+    tokens = f"one request of {request_tokens(case.load):,.0f} tokens"
     reason = f"does not fit: beside {memory.weights_gib:.1f} GiB of weights on an accelerator the cache holds "
     reason += f"{memory.pool_tokens:,.0f} tokens ({memory.pool_high:,.0f} at the upper bound), not {tokens}"
-    return replace(answer, figures=kept, error=reason)
+    return replace(answer, figures=memory_metrics, error=reason)
 
 
-def _backend(question: Question) -> tuple[str, ...]:
-    """What is assumed of the attention backend that a row states, in the words of a plan."""
-    stated = question.deployment.settings.attention_backend
-    words = attention_assumed(question.deployment.engine, stated) if stated else ""
-    return (words,) if words else ()
+def _backend(case: RunCase) -> tuple[str, ...]:
+    """Return the assumptions on the attention backend, worded as in a plan."""
+    stated = case.deployment.settings.attention_backend
+    text = attention_assumed(case.deployment.engine, stated) if stated else ""
+    return (text,) if text else ()
 
 
 def rows_as_frame(rows: Iterable[RowPrediction]) -> pd.DataFrame:
-    """Predictions as a frame.
-
-    Returns: One row for each, with `COLUMNS`; cells without an answer are empty.
+    """Return predictions as a frame with `COLUMNS`; missing cells are empty.
 
     Examples
     --------
@@ -450,9 +433,7 @@ def rows_as_frame(rows: Iterable[RowPrediction]) -> pd.DataFrame:
 
 
 def rows_as_csv(rows: Iterable[RowPrediction]) -> str:
-    """Write predictions as CSV.
-
-    Returns: The table with `COLUMNS`; cells without an answer are empty.
+    """Return predictions as CSV with `COLUMNS`; missing cells are empty.
 
     Examples
     --------

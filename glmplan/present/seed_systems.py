@@ -19,7 +19,7 @@ from glmplan.io.runs.table import read_runs
 from glmplan.planner.capacity import layout_name
 from glmplan.planner.hazards import Hazard, PlanFacts, hazards_for, is_safe
 from glmplan.prediction.deployment import Deployment, heads_of
-from glmplan.prediction.from_row import Question, question_of
+from glmplan.prediction.from_row import RunCase, question_of
 from glmplan.prediction.load import Load
 from glmplan.prediction.predict import Figure, predict
 from glmplan.prediction.step_models import step_model_of
@@ -134,7 +134,7 @@ def claim_verdict(
     return words
 
 
-def _words(question: Question) -> str:
+def _words(question: RunCase) -> str:
     d = question.deployment
     version = f" {question.run.engine_version}" if question.run.engine_version else ""
     engine = f"{d.engine}{version}" if question.run.engine else "engine not stated"
@@ -150,7 +150,7 @@ def _load(run: Run) -> str:
     return ", ".join([users, *lengths, *(["decode"] if run.phase == "decode" else [])])
 
 
-def _hazards(question: Question, answer: RowPrediction) -> tuple[Hazard, ...]:
+def _hazards(question: RunCase, answer: RowPrediction) -> tuple[Hazard, ...]:
     d, load = question.deployment, question.load
     try:
         host = load_machine(question.run.host or f"{d.count}x{d.accelerator.name}")
@@ -199,7 +199,7 @@ def _system(run: Run, answer: RowPrediction) -> SeedSystem:
     return SeedSystem(run.id, _words(question), _load(run), measured, predicted, bound, verdict, hazards, basis)
 
 
-def _on_fewer(question: Question, measured: float) -> str:
+def _on_fewer(question: RunCase, measured: float) -> str:
     """What a report without a layout would mean on the largest tensor-parallel group that its heads allow."""
     deployment, load = question.deployment, question.load
     heads = heads_of(deployment.model)

@@ -19,8 +19,8 @@ from glmplan.costs.step.model import FrontPoints, StepModel, StepTime
 from glmplan.io.runs.columns import INTERVAL_KINDS
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.effects import load_effects
-from glmplan.prediction.evidence import known_of_points
-from glmplan.prediction.load import Load, Observables, observables, user_load
+from glmplan.prediction.evidence import evidence_of_points
+from glmplan.prediction.load import Load, LoadMetrics, metrics_of, user_load
 from glmplan.prediction.predict import Prediction, predict_many, wake_seconds
 from glmplan.prediction.replicas import added, split_users
 from glmplan.prediction.step_models import least_of, may_hide, runs_on_accelerators, step_model_of, without_hiding
@@ -310,7 +310,7 @@ def _alike(packing: Load) -> bool:
 def _together(
     packing: Load, users: np.ndarray, inputs: np.ndarray, outputs: np.ndarray, servers: np.ndarray, runs: KnownRuns
 ) -> _Kinds:
-    """The kinds of step of many loads as columns: what `observables` says of each."""
+    """The kinds of step of many loads as columns: what `metrics_of` says of each."""
     ranks = packing.ranks
     # of a data-parallel rank, and on how many at once
     together = np.maximum(np.rint(users / ranks), 1.0).astype(np.int64)
@@ -338,7 +338,7 @@ def _together(
 def _one_by_one(
     packing: Load, users: np.ndarray, inputs: np.ndarray, outputs: np.ndarray, servers: np.ndarray, _runs: KnownRuns
 ) -> _Kinds:
-    seen = [observables(_load(packing, *one)) for one in zip(users, inputs, outputs, servers, strict=True)]
+    seen = [metrics_of(_load(packing, *one)) for one in zip(users, inputs, outputs, servers, strict=True)]
     sizes = np.array([len(one.arrivals) for one in seen])
     nodes = {name: np.concatenate([getattr(one, name) for one in seen]) for name in NODES}
     weights, fronts = {}, {}
@@ -373,7 +373,7 @@ def _with_steps(
     return StepTable(points, table.minus), {name: sparse.csr_array(one, shape=shape) for name, one in steps.items()}
 
 
-def _weights(seen: list[Observables], sizes: np.ndarray, name: str) -> tuple[sparse.csr_array, np.ndarray]:
+def _weights(seen: list[LoadMetrics], sizes: np.ndarray, name: str) -> tuple[sparse.csr_array, np.ndarray]:
     """Steps of each kind that a figure counts, (loads, nodes), and passes through the front end, (loads,)."""
     parts = [
         one.figures[name].weights if name in one.figures else np.zeros(n) for one, n in zip(seen, sizes, strict=True)
@@ -525,7 +525,9 @@ def _tabulated(deployment: Deployment, model: StepModel, mixes: Mixes) -> Column
     seconds, front = _seconds(deployment, model, mixes)
     steps, [least] = _step_seconds(deployment, model, mixes, seconds), least_of([deployment], [mixes.table.points])
     bounds = StepSeconds(least, least, np.zeros(1))
-    known = known_of_points(deployment, mixes.users, mixes.inputs, mixes.outputs, fit=load_effects(deployment.engine))
+    known = evidence_of_points(
+        deployment, mixes.users, mixes.inputs, mixes.outputs, fit=load_effects(deployment.engine)
+    )
     waiting = waiting_share(mixes.users)
     figures: dict[str, np.ndarray] = {}
     for name in FIGURES:

@@ -10,7 +10,7 @@ from glmplan.catalog.entries.hosts import implied_host
 from glmplan.planner import Words, read_words
 from glmplan.planner.capacity import Obstacles, Ranks
 from glmplan.planner.layouts import layouts
-from glmplan.prediction.load import Load, observables
+from glmplan.prediction.load import Load, metrics_of
 
 
 class Record:
@@ -92,8 +92,8 @@ def test_graphs_change_what_is_left_for_the_pool_and_not_what_ranks_hold():
 
 
 def test_the_arrays_of_a_load_cannot_be_changed_by_who_asked_for_them():
-    found = observables(Load("serving", 8, 1000, 200))
-    assert found is observables(Load("serving", 8, 1000, 200))
+    found = metrics_of(Load("serving", 8, 1000, 200))
+    assert found is metrics_of(Load("serving", 8, 1000, 200))
     with pytest.raises(ValueError):
         found.decode_requests[0] = 1.0
     with pytest.raises(ValueError):

@@ -61,14 +61,14 @@ def test_backtest_prints_and_writes_the_page(small_fit, tmp_path, capsys):
     code, out, _ = run(capsys, "backtest", "--fit", str(folder), "--page", str(page))
     assert code == 0
     assert "Worst groups" in out
-    assert page.read_text().startswith("# How right glmplan is")
+    assert page.read_text().startswith("# Accuracy of glmplan")
 
 
 @pytest.mark.parametrize("form", ["json", "csv", "md"])
 def test_backtest_speaks_other_forms(small_fit, capsys, form):
     code, out, _ = run(capsys, "backtest", "--fit", str(small_fit[1]), "--format", form)
     assert code == 0
-    assert out.startswith({"json": "{", "csv": "left_out,", "md": "# How right"}[form])
+    assert out.startswith({"json": "{", "csv": "left_out,", "md": "# Accuracy of"}[form])
 
 
 def test_an_unknown_run_names_the_nearest(capsys):

@@ -60,9 +60,9 @@ def test_a_startup_log_is_printed_beside_its_prediction(capsys, tmp_path):
     _, table, _ = run(capsys, log, "--on", "8xrtx-pro-6000-ws")
     assert "weights on a rank [GiB]" in table and "predicted for glm-5.1" in table
     # the cause of each difference is told below the table, also where the log leaves settings out
-    assert "weights on a rank: within what loading varies by" in table
+    assert "weights on a rank: within the variation of loaded weights" in table
     assert "KV pool of a rank: +" in table or "KV pool of a rank: -" in table
-    assert "does not tell the tokens of a step" in table
+    assert "not logged, taken as the engine's default" in table and "tokens of a step" in table
 
 
 def test_without_a_machine_it_says_what_to_give(capsys, tmp_path):

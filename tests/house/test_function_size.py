@@ -20,8 +20,6 @@ LONG = {
     "SkippingEngine._fill": ONE_LOOP,
     "simulate": "replications share the writer, the meter and what an interrupt leaves",
     "offload_work": "the parts of one step with weights on a host, summed in one walk over the layers",
-    "_question": ROW,
-    "_load": ROW,
 }
 WIDE = {
     # formulas

@@ -236,7 +236,7 @@ def test_the_exit_code_says_whether_a_promise_is_kept(dense, tmp_path):
         late = validate("--url", url, *steps, "--slo", "ttft p95 < 0.001 ms")
     assert kept.returncode == 0 and "e2e p95 < 600000 ms at 2" in kept.stdout, kept.stderr
     assert "e2e_p95_ms" in json.loads((tmp_path / "record.json").read_text())["steps"][1]["quantiles"]
-    assert late.returncode == 1 and "not kept: it is later" in late.stdout
+    assert late.returncode == 1 and "missed: above the limit" in late.stdout
 
 
 @pytest.mark.parametrize(

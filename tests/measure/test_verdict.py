@@ -79,10 +79,10 @@ def test_where_all_is_well_there_is_no_cause():
     ("made", "word"),
     [
         (record(step(1), step(8, server={"preemptions": 3.0})), "preempted"),
-        (record(step(8), facts=ServerFacts(max_sequences=4.0)), "fewer requests at once"),
+        (record(step(8), facts=ServerFacts(max_sequences=4.0)), "fewer requests than the concurrency"),
         (record(step(1, notes=["31% of the prompts came from the prefix cache"])), "prefix cache"),
-        (record(step(1, notes=["2.40 tokens in a chunk: speculation or bundling"])), "drafts"),
-        (record(step(1, cards={"throttled_share": {"power cap": 0.9}, "xids": []})), "clocked down"),
+        (record(step(1, notes=["2.40 tokens in a chunk: speculation or bundling"])), "speculative decoding"),
+        (record(step(1, cards={"throttled_share": {"power cap": 0.9}, "xids": []})), "lowered their clocks"),
         (record(step(1, cards={"throttled_share": {}, "xids": [79]})), "errors"),
         (record(step(1), overhead=Overhead(8, 0.05, 0.001, 0.2, 0)), "client"),
         (record(step(1, steady=False)), "steady"),
@@ -110,7 +110,7 @@ def test_the_shape_of_the_differences_is_read():
     slow = record(step(1, tpot=15.0), step(8, tpot=15.0))
     assert any("every step" in what for what in causes(slow, [predicted(1), predicted(8)]))
     growing = record(step(1), step(8, tpot=20.0))
-    assert any("each further request" in what for what in causes(growing, [predicted(1), predicted(8)]))
+    assert any("differently with concurrency" in what for what in causes(growing, [predicted(1), predicted(8)]))
     late = record(step(1), step(8, ttft=300.0))
     assert any("prefill or the queue" in what for what in causes(late, [predicted(1), predicted(8)]))
 

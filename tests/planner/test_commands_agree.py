@@ -24,8 +24,8 @@ from glmplan.planner.service import serving_inputs
 from glmplan.planner.users import solve
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.effects import keys_of, load_effects
-from glmplan.prediction.from_row import Question, question_of
-from glmplan.prediction.load import observables
+from glmplan.prediction.from_row import RunCase, question_of
+from glmplan.prediction.load import metrics_of
 from glmplan.prediction.predict import Figure, front_end_seconds, step_seconds, wake_seconds
 from glmplan.prediction.step_models import step_model_of, step_parameters
 from glmplan.prediction.table import RowPrediction, predict_runs
@@ -74,7 +74,7 @@ class Both:
     users: int
     holding: Holding
     deployment: Deployment
-    question: Question
+    question: RunCase
     row: RowPrediction
     figures: dict[str, Figure]
 
@@ -241,7 +241,7 @@ def test_the_plan_and_the_row_hold_the_same_pool_of_the_cache(questions):
 
 def test_the_simulators_steps_and_the_work_of_the_calibration_are_those_of_the_plan(questions):
     shared = [one for one in questions if not one.apart and not one.hosted]
-    seen = [observables(load_of(one.asked, one.deployment, one.holding.pool, one.users)) for one in shared]
+    seen = [metrics_of(load_of(one.asked, one.deployment, one.holding.pool, one.users)) for one in shared]
     table = work_table([one.question for one in shared], seen)
     start = 0
     for one, each in zip(shared, seen, strict=True):
@@ -266,7 +266,7 @@ def test_experts_on_a_host_that_a_row_names_take_the_steps_of_the_plan_on_it(que
     assert len(hosted) >= 10 and len({one.asked.machine.host.name for one in hosted}) >= 2
     for one in hosted:
         assert one.question.deployment.offload == one.deployment.offload
-        each = observables(load_of(one.asked, one.deployment, one.holding.pool, one.users))
+        each = metrics_of(load_of(one.asked, one.deployment, one.holding.pool, one.users))
         simulated = step_seconds(one.deployment)(**{name: getattr(each, name) for name in _POINT})
         of_row = step_model_of(one.question.deployment)
         assert isinstance(of_row, HostedSteps)

@@ -10,7 +10,7 @@ import pytest
 from glmplan import deployment as planned_for
 from glmplan.io.runs.record import Run
 from glmplan.prediction.effects import LEVELS, Effects, keys_of, load_effects
-from glmplan.prediction.evidence import features_of, interval_of, known_by_engine
+from glmplan.prediction.evidence import evidence_from_fit, features_of, interval_of
 from glmplan.prediction.from_row import question_of
 from glmplan.prediction.load import Load
 from glmplan.prediction.predict import predict
@@ -103,6 +103,6 @@ def test_what_others_measured_is_as_wide_as_a_pair_in_whatever_release_and_layou
             planned = planned_for("llama-3.1-8b", f"{tp}xh100-sxm", tp=tp, engine="vllm", engine_version=version)
             deployment, load = planned.deployment, Load("serving", 8.0, 2048.0, 512.0)
             keys = keys_of(deployment)
-            found = known_by_engine(deployment, load, keys, fit.sum_of(keys)[1], 0.0, fit)
+            found = evidence_from_fit(deployment, load, keys, fit.sum_of(keys)[1], 0.0, fit)
             assert found.knowledge == known
             assert found.ends["decode"] == interval_of(fit, "pair", "decode", features_of(deployment, load))

@@ -10,7 +10,7 @@ from glmplan.catalog.entries.models import load_model
 from glmplan.costs.blocks.stack import computed_again, hybrid_block
 from glmplan.io.runs.record import Run
 from glmplan.prediction.from_row import question_of
-from glmplan.prediction.load import observables
+from glmplan.prediction.load import metrics_of
 
 QWEN = load_model("qwen3.5-397b-a17b")
 GRID = {"engine": "vllm", "tp": 4, "accelerator_count": 4, "protocol": "decode-grid", "phase": "decode"}
@@ -138,8 +138,8 @@ def test_one_cached_prompt_of_all_requests_takes_room_once():
     # 160 KiB a token in 96 GB: some 40 prompts of their own, but the answers of 200 beside one prompt
     assert 20 < own.pool_tokens / 10800 < 60
     assert shared.pool_tokens == own.pool_tokens - 10000
-    running = observables(shared)
-    assert observables(own).running == pytest.approx(own.pool_tokens / 10800, rel=0.1)
+    running = metrics_of(shared)
+    assert metrics_of(own).running == pytest.approx(own.pool_tokens / 10800, rel=0.1)
     assert running.running == 200
     # all of them read the same 10,000 tokens
     assert set(running.decode_shared) == {0.0, 10000.0}

@@ -12,7 +12,7 @@ from glmplan.catalog.entries.models import load_model
 from glmplan.costs.points import Layout
 from glmplan.prediction.deployment import deploy
 from glmplan.prediction.effects import LEVELS, keys_of, load_effects
-from glmplan.prediction.evidence import KINDS, known_by_engine
+from glmplan.prediction.evidence import KINDS, evidence_from_fit
 from glmplan.prediction.load import Load
 
 PARTS = ("h100-sxm", "b200-sxm", "mi300x", "rtx-pro-6000-ws", "rtx-4090", "rtx-3090", "dgx-spark", "a100-80gb-sxm")
@@ -27,7 +27,7 @@ def _known(engine, model, checkpoint, part, load):
     found = deploy(model, checkpoint, part, engine=engine, layout=Layout(tp=2))
     fit, keys = load_effects(engine), keys_of(found)
     levels = fit.sum_of(keys)[1]
-    return levels[LEVELS.index("engine_accelerator")], known_by_engine(found, load, keys, levels, 0.0, fit)
+    return levels[LEVELS.index("engine_accelerator")], evidence_from_fit(found, load, keys, levels, 0.0, fit)
 
 
 @pytest.mark.parametrize("name", PARTS)

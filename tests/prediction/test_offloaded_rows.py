@@ -20,7 +20,7 @@ from glmplan.costs.offload.work import COSTS, load_offload_fit
 from glmplan.errors import GlmplanError, UnknownFact, UnknownName
 from glmplan.io.runs.table import run_from_row
 from glmplan.prediction.from_row import question_of
-from glmplan.prediction.load import observables
+from glmplan.prediction.load import metrics_of
 from glmplan.prediction.offloaded_rows import hybrid_case, hybrid_systems, predict_hybrid, systems_of
 from glmplan.prediction.reproduce import reproduce
 from glmplan.prediction.table import predict_runs
@@ -91,7 +91,7 @@ def test_long_prompts_are_streamed_and_short_ones_computed_on_the_cpu():
     short = hybrid_case(row(source=source, input_tokens="300", **cells), hybrid_systems()[6])
     links = COSTS.index("links")
     for case, streamed in ((long, True), (short, False)):
-        points = observables(case.prompts).points
+        points = metrics_of(case.prompts).points
         costs = case.steps.costs(case.steps.work(points), points.prefill_tokens)
         assert bool(costs[0, links] > 0) is streamed
 

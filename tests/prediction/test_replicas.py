@@ -14,7 +14,7 @@ from glmplan.errors import SpecError
 from glmplan.io.runs.ledger import load_measurements
 from glmplan.io.runs.record import Run
 from glmplan.prediction.from_row import memory_of, question_of, why_unknown
-from glmplan.prediction.load import Load, observables, user_load
+from glmplan.prediction.load import Load, metrics_of, user_load
 from glmplan.prediction.replicas import split_users, whole_loads
 
 
@@ -25,14 +25,14 @@ def mlperf(**changes):
 
 def test_rates_are_of_all_servers_and_latencies_of_one():
     one = Load("serving", 8, 1000, 100, requests=32)
-    alone, together = observables(one).figures, observables(replace(one, replicas=4)).figures
+    alone, together = metrics_of(one).figures, metrics_of(replace(one, replicas=4)).figures
     assert together["output_rate"].scale == 4 * alone["output_rate"].scale
     assert together["total_rate"].scale == 4 * alone["total_rate"].scale
     assert together["user_rate"].scale == alone["user_rate"].scale
     assert together["tpot"].weights.tolist() == alone["tpot"].weights.tolist()
     for phase, name in (("decode", "output_rate"), ("prefill", "prefill_rate")):
         asked = Load(phase, 4, 1000, 100)
-        assert observables(replace(asked, replicas=2)).figures[name].scale == 2 * observables(asked).figures[name].scale
+        assert metrics_of(replace(asked, replicas=2)).figures[name].scale == 2 * metrics_of(asked).figures[name].scale
 
 
 def test_a_70b_in_four_bits_runs_on_each_accelerator_by_itself():

@@ -18,9 +18,9 @@ from glmplan.costs.step.model import FrontPoints, GpuSteps, StepModel
 from glmplan.errors import UnknownFact
 from glmplan.io.runs.table import run_from_row
 from glmplan.prediction.effects import COLUMNS, LEVELS, SCALE, keys_of, load_effects
-from glmplan.prediction.evidence import KINDS, Known
+from glmplan.prediction.evidence import KINDS, Evidence
 from glmplan.prediction.from_row import question_of
-from glmplan.prediction.load import Load, observables
+from glmplan.prediction.load import Load, metrics_of
 from glmplan.prediction.predict import front_end_seconds, predict, predict_steps, step_seconds, wake_seconds
 from glmplan.prediction.step_models import (
     check_answerable,
@@ -30,7 +30,7 @@ from glmplan.prediction.step_models import (
     without_hiding,
 )
 
-KNOWN = Known("engine", "", "", {kind: (-0.1, 0.1) for kind in KINDS})
+KNOWN = Evidence("engine", "", "", {kind: (-0.1, 0.1) for kind in KINDS})
 KINDS_OF_MACHINE = ("accelerators", "hosted", "one memory")
 
 
@@ -176,8 +176,8 @@ def test_only_who_finds_nobody_there_waits_for_the_engine_to_wake():
     place = deployment("accelerators")
     wake, front, one = wake_seconds(place), front_end_seconds(place, 2048.0), np.ones(1)
     assert wake > 1e-4
-    alone = observables(Load("serving", 1.0, 2048.0, 64.0, requests=1))
-    joined = observables(Load("serving", 2.0, 2048.0, 64.0, requests=1, late=2, joins=True))
+    alone = metrics_of(Load("serving", 1.0, 2048.0, 64.0, requests=1))
+    joined = metrics_of(Load("serving", 2.0, 2048.0, 64.0, requests=1, late=2, joins=True))
     step = step_seconds(place)
     prompt = step(decode_requests=0 * one, decode_context=0 * one, prefill_tokens=2048 * one,
                   prefill_context=1024.5 * one)[0]  # fmt: skip
@@ -231,7 +231,7 @@ def test_a_fit_that_is_faster_than_the_memory_is_held_at_what_reading_the_weight
 
 
 def test_a_prompt_longer_than_a_step_joins_others_in_chunks():
-    seen = observables(Load("serving", 3.0, 5000.0, 64.0, requests=1, budget=2048, joins=True))
+    seen = metrics_of(Load("serving", 3.0, 5000.0, 64.0, requests=1, budget=2048, joins=True))
     assert seen.prefill_tokens.tolist() == [0.0, 2046.0, 2046.0, 908.0, 0.0]
     assert seen.figures["ttft"].weights.tolist() == [0.5, 1.0, 1.0, 1.0, 1.0]
     assert seen.decode_requests.tolist() == [2.0] * 4 + [0.0]

@@ -18,7 +18,7 @@ from glmplan.io.runs.table import read_runs
 from glmplan.prediction import predict as predicting
 from glmplan.prediction.effects import keys_of, load_effects
 from glmplan.prediction.from_row import question_of
-from glmplan.prediction.load import observables
+from glmplan.prediction.load import metrics_of
 from glmplan.prediction.predict import predict_many
 from glmplan.prediction.step_models import bounded_tables, least_of, step_model_of, step_parameters, step_tables
 
@@ -44,7 +44,7 @@ def questions():
 
 def test_what_is_fitted_is_what_is_predicted(questions, monkeypatch):
     """Both callers get the rows of the one function; a power of two lanes may be rounded otherwise than that of one."""
-    seen = [observables(one.load) for one in questions]
+    seen = [metrics_of(one.load) for one in questions]
     fitted = design.work_table(questions, seen)
     given = {}
 
@@ -66,7 +66,7 @@ def test_what_is_fitted_is_what_is_predicted(questions, monkeypatch):
 def test_a_table_of_many_deployments_gives_what_each_gives_alone(questions):
     """Kinds of step, front end and layouts of one deployment do not leak into the rows of another."""
     effects = load_effects("vllm")
-    seen = [observables(one.load) for one in questions]
+    seen = [metrics_of(one.load) for one in questions]
     fronts = [FrontPoints(o.arrivals, o.prompt, q.load.pass_tokens) for o, q in zip(seen, questions, strict=True)]
     tables = step_tables([one.deployment for one in questions], [one.points for one in seen], fronts)
     for members, table in tables:
@@ -86,7 +86,7 @@ def test_a_table_of_many_deployments_gives_what_each_gives_alone(questions):
 
 def test_a_bound_computed_beside_its_work_is_the_bound_alone(questions):
     """What reaches the data sheet stands in a lane of its own: it takes nothing from the kernels as they are."""
-    seen = [observables(one.load) for one in questions]
+    seen = [metrics_of(one.load) for one in questions]
     fronts = [FrontPoints(o.arrivals, o.prompt, q.load.pass_tokens) for o, q in zip(seen, questions, strict=True)]
     given = [one.deployment for one in questions], [one.points for one in seen]
     alone = least_of(*given)

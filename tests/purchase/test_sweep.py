@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import glmplan
 from glmplan.costs.points import StepPoints
 from glmplan.errors import SpecError
-from glmplan.prediction.evidence import known_by_engine, known_of_points
+from glmplan.prediction.evidence import evidence_from_fit, evidence_of_points
 from glmplan.purchase.axes import read_sweep
 from glmplan.purchase.frontier import frontier
 from glmplan.purchase.money import money_of
@@ -105,10 +105,10 @@ def test_intervals_of_many_loads_are_those_of_each_alone():
     fit, keys = load_effects(deployed.engine), keys_of(deployed)
     total, levels = fit.sum_of(keys)
     loads = list(product((1, 3, 60, 3000), (10, 1000, 180_000), (5, 900, 30_000)))
-    many = known_of_points(deployed, *np.array(loads, dtype=float).T, fit=fit)
+    many = evidence_of_points(deployed, *np.array(loads, dtype=float).T, fit=fit)
     for place, load in enumerate(loads):
         one = Load("serving", *map(float, load))
-        alone = known_by_engine(deployed, one, keys, levels, float(total[TTFT_SCALE]), fit)
+        alone = evidence_from_fit(deployed, one, keys, levels, float(total[TTFT_SCALE]), fit)
         assert (many.knowledge, many.ttft_scale) == (alone.knowledge, alone.ttft_scale)
         for kind, (low, high) in alone.ends.items():
             assert (many.ends[kind][0][place], many.ends[kind][1][place]) == pytest.approx((low, high), rel=1e-12)

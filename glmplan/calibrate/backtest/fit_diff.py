@@ -1,4 +1,4 @@
-"""Which predictions moved between two fits."""
+"""Changes of predictions between two fits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from glmplan.io.runs.columns import COMPARED
 from glmplan.io.runs.ledger import load_measurements
 from glmplan.io.runs.record import Run
 from glmplan.prediction.effects import effects_in
-from glmplan.prediction.from_row import Question
+from glmplan.prediction.from_row import RunCase
 from glmplan.prediction.predict import predict_many
 
 __all__ = ["Move", "moved", "moved_table", "moved_text"]
@@ -32,35 +32,25 @@ _SHOWN = 40
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One prediction that moved.
-
-    Attributes
-    ----------
-    run, model, accelerator, engine, figure : str
-        The run and the figure, by the column of its table.
-    measured : float
-        What was measured, in the unit of the figure.
-    old, new : float
-        Predictions, in the unit of the figure.
-    """
+    """One changed prediction, in the unit of its metric."""
 
     run: str
     model: str
     accelerator: str
     engine: str
-    figure: str
+    figure: str  # column of the metric
     measured: float
     old: float
     new: float
 
     @property
     def change(self) -> float:
-        """New over old, less one, [-]"""
+        """Return new / old - 1 [-]"""
         return self.new / self.old - 1.0
 
     @property
     def nearer(self) -> bool:
-        """Whether the new one is nearer to the measured."""
+        """Return True if the new prediction is nearer to the measured value."""
         result: bool = abs(np.log(self.new / self.measured)) < abs(np.log(self.old / self.measured))
         return result
 
@@ -81,68 +71,63 @@ def moved(
     runs: Iterable[Run] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Move]:
-    """Compare two fits on all measured runs that can be asked about.
+    """Return predictions that changed by more than 2 %, largest change first.
 
-    - `old`: Folder of the older fit, or a file in it.
-    - `new`: Folder of the newer one; the shipped fit by default.
-    - `progress`: Called with how many engines are done, and of how many.
-    - Returns: Predictions that moved by more than 2 %, the farthest first. Where the older fit has other levels or
-      parameters, the left-out predictions stored beside the fits are compared instead.
+    `old` and `new` (default: shipped) are folders of fits, or a file in one. If the older fit has other levels or
+    parameters, the stored held-out predictions are compared.
     """
     before = _folder(Path(old))
     after = _folder(Path(new)) if new is not None else data_folder("calibration") / "fits" / "step"
-    questions, _ = asked_of(load_measurements() if runs is None else runs)
+    cases, _ = asked_of(load_measurements() if runs is None else runs)
     try:
         effects_in(before, "vllm")
     except SpecError:
-        found = _by_errors(questions, read_left_out(before / FILE), read_left_out(after / FILE))
+        moves = _by_errors(cases, read_left_out(before / FILE), read_left_out(after / FILE))
     else:
-        found = _by_fits(questions, before, after, progress)
-    return sorted((one for one in found if abs(one.change) > _LEAST), key=lambda one: -abs(np.log(one.new / one.old)))
+        moves = _by_fits(cases, before, after, progress)
+    return sorted((one for one in moves if abs(one.change) > _LEAST), key=lambda one: -abs(np.log(one.new / one.old)))
 
 
-def _move(question: Question, figure: str, old: float, new: float) -> Move:
-    run, d = question.run, question.deployment
+def _move(case: RunCase, figure: str, old: float, new: float) -> Move:
+    run, d = case.run, case.deployment
     return Move(run.id, d.model.name, d.accelerator.name, d.engine, figure, run.observed[figure], old, new)
 
 
-def _by_fits(
-    questions: Sequence[Question], before: Path, after: Path, progress: Callable[[int, int], None]
-) -> list[Move]:
-    found = []
-    engines = sorted({question.deployment.engine for question in questions})
+def _by_fits(cases: Sequence[RunCase], before: Path, after: Path, progress: Callable[[int, int], None]) -> list[Move]:
+    moves = []
+    engines = sorted({case.deployment.engine for case in cases})
     for done, engine in enumerate(engines):
         progress(done, len(engines))
-        mine = [question for question in questions if question.deployment.engine == engine]
-        cases = [(one.deployment, one.load, one.run.measured_on) for one in mine]
-        both = [predict_many(cases, effects=effects_in(folder, engine)) for folder in (before, after)]
-        for question, old, new in zip(mine, *both, strict=True):
-            for figure in question.run.observed:
+        mine = [case for case in cases if case.deployment.engine == engine]
+        inputs = [(one.deployment, one.load, one.run.measured_on) for one in mine]
+        both = [predict_many(inputs, effects=effects_in(folder, engine)) for folder in (before, after)]
+        for case, old, new in zip(mine, *both, strict=True):
+            for figure in case.run.observed:
                 kind = COMPARED.get(figure)
                 if kind is not None and kind.predicted in old.figures and kind.predicted in new.figures:
                     pair = (one.figures[kind.predicted].value / kind.factor for one in (old, new))
-                    found.append(_move(question, figure, *pair))
-    return found
+                    moves.append(_move(case, figure, *pair))
+    return moves
 
 
-def _by_errors(questions: Iterable[Question], before: LeftOut, after: LeftOut) -> list[Move]:
-    by_run = {question.run.id: question for question in questions}
+def _by_errors(cases: Iterable[RunCase], before: LeftOut, after: LeftOut) -> list[Move]:
+    by_run = {case.run.id: case for case in cases}
     table: dict[tuple[str, str], float] = {}
     for run, figure, error in zip(before.run, before.figure.tolist(), before.errors[0].residual.tolist(), strict=True):
         table[run, figure] = error
-    found = []
+    moves = []
     for run, figure, error in zip(after.run, after.figure.tolist(), after.errors[0].residual.tolist(), strict=True):
         was = table.get((run, figure))
         if was is None or run not in by_run or not np.isfinite(was + error):
             continue
         sign = 1.0 if COMPARED[figure].rate else -1.0
         measured = by_run[run].run.observed[figure]
-        found.append(_move(by_run[run], figure, *(measured * float(np.exp(sign * one)) for one in (was, error))))
-    return found
+        moves.append(_move(by_run[run], figure, *(measured * float(np.exp(sign * one)) for one in (was, error))))
+    return moves
 
 
 def moved_text(moves: list[Move]) -> str:
-    """Write moves for a terminal."""
+    """Return changes as text for a terminal."""
     if not moves:
         return "no prediction moved by more than 2 %\n"
     nearer = sum(one.nearer for one in moves)
@@ -166,7 +151,7 @@ def _record(one: Move) -> dict[str, str | float | bool]:
 
 
 def moved_table(moves: list[Move], form: str) -> str:
-    """Write all moves as a table."""
+    """Return all changes as a table."""
     records = [_record(one) for one in moves]
     if form == "json":
         return json.dumps(records, indent=2) + "\n"

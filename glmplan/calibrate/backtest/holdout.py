@@ -1,6 +1,6 @@
-"""The score on held-out groups: what a development fit says of runs that nobody has looked at.
+"""Score on held-out groups: a development fit predicts runs that nobody has looked at.
 
-Each run of it is a line more in `docs/accuracy-holdout.md`, never one less: who looks often learns what he should not.
+Each test adds a line to `docs/accuracy-holdout.md` and none is removed, because repeated tests leak information.
 """
 
 from __future__ import annotations
@@ -35,46 +35,28 @@ _FIGURES = ("TPOT", "TTFT", "throughput", "prefill")
 
 @dataclass(frozen=True, slots=True)
 class HoldoutLine:
-    """Errors of one figure at one run of the test.
-
-    Attributes
-    ----------
-    date, commit : str
-        When, and of which state of the project.
-    runs : str
-        `HELD_OUT`, or beside it `CROSS_VALIDATED`: groups left out of the same fit in their turn.
-    figure, knowledge : str
-        Figure, and what was known of the runs; `ALL` for all.
-    groups, rows : int
-        How many, [-]
-    median, mean, p90 : float
-        Absolute error of the rows, [-]
-    group_median, group_p90, far : float
-        Absolute bias with one vote for each group, and the share of groups off by more than 30 %, [-]
-    coverage, group_coverage : float
-        Share inside of the 90 % interval, of rows and with one vote for each group, [-]
-    """
+    """Errors of one metric in one run of the test."""
 
     date: str
-    commit: str
-    runs: str
+    commit: str  # state of the project
+    runs: str  # HELD_OUT, or CROSS_VALIDATED: groups left out of the same fit
     figure: str
-    knowledge: str
+    knowledge: str  # evidence level, or ALL
     groups: int
     rows: int
-    median: float
+    median: float  # absolute errors of rows
     mean: float
     p90: float
-    group_median: float
+    group_median: float  # absolute bias, one vote per group
     group_p90: float
-    far: float
-    coverage: float
-    group_coverage: float
+    far: float  # share of groups with a bias above 30 %
+    coverage: float  # share of rows in the 90 % interval
+    group_coverage: float  # one vote per group
 
 
 @dataclass(frozen=True)
 class _Scored:
-    """Figures with their errors."""
+    """Metrics with their errors."""
 
     figure: np.ndarray
     group: np.ndarray
@@ -84,7 +66,7 @@ class _Scored:
 
 
 def _signed(column: np.ndarray, residual: np.ndarray) -> np.ndarray:
-    """Logarithm of predicted over measured in the figure's own unit; a residual is of seconds."""
+    """Return log(predicted / measured) in the metric's unit, from seconds."""
     return np.where([COMPARED[name].rate for name in column.tolist()], residual, -residual)
 
 
@@ -93,37 +75,35 @@ def _scored(
 ) -> _Scored:
     figure = np.array([COMPARED[name].group for name in design.figure.tolist()])
     inside = (residual >= ends[0]) & (residual <= ends[1])
-    group = group_names(design.questions)[design.observation_run]
+    group = group_names(design.cases)[design.observation_run]
     return _Scored(figure, group, knowledge, _signed(design.figure, residual), inside)
 
 
 def _held_design(held: Sequence[Run]) -> Design:
-    """Held-out runs as a table, without the rules that only they led to."""
+    """Return held-out runs as a table, without rules that only they motivated."""
     with exchanged(without=frozenset(group_key(run) for run in held)):
         return build_design(held)
 
 
 def holdout_lines(found: Calibrated, held: Iterable[Run], *, date: str, commit: str) -> tuple[HoldoutLine, ...]:
-    """Score a development fit on held-out runs, beside its cross-validation.
+    """Return errors on held-out runs and in cross-validation of the fit.
 
-    - `found`: A fit that has not seen the runs.
-    - `date`, `commit`: When, and of which state of the project.
-    - Returns: For each figure and knowledge class, and all of them together.
+    For each metric and evidence level, and for all levels together.
     """
-    seen = {group_key(question.run) for question in found.design.questions}
+    seen = {group_key(case.run) for case in found.design.cases}
     held = list(held)
     if leaked := sorted(seen & {group_key(run) for run in held} | {one for one in seen if is_held_out(one)}):
         raise SpecError("is held out, and in the fit that is to be scored on it", field="group", value=leaked[0])
     design = _held_design(held)
     one = unseen(found.design, found.solution, design)
     knowledge = one.knowledge[design.observation_run]
-    scored = scored_of(design.questions, design.observation_run, design.figure)
+    scored = scored_of(design.cases, design.observation_run, design.figure)
     ends = found.intervals.ends(scored, knowledge, np.arange(len(knowledge)))
     tables = {HELD_OUT: _scored(design, one.residual, knowledge, ends)}
-    own = scored_of(found.design.questions, found.design.observation_run, found.design.figure)
-    place = MODES.index("group")
-    crossed = found.errors[place]
-    nested = nested_intervals(found.errors, own, found.design.questions, found.design.observation_run)[place]
+    own = scored_of(found.design.cases, found.design.observation_run, found.design.figure)
+    group_mode = MODES.index("group")
+    crossed = found.errors[group_mode]
+    nested = nested_intervals(found.errors, own, found.design.cases, found.design.observation_run)[group_mode]
     tables[CROSS_VALIDATED] = _scored(found.design, crossed.residual, crossed.knowledge, nested)
     lines = []
     for runs, table in tables.items():
@@ -135,7 +115,7 @@ def holdout_lines(found: Calibrated, held: Iterable[Run], *, date: str, commit: 
 
 
 def _refused_lines(found: Calibrated, held: Design, date: str, commit: str) -> list[HoldoutLine]:
-    """Held-out runs that no fit would take, which have no interval here."""
+    """Return errors of held-out runs that fits refuse; no interval exists."""
     rows = refused_runs(found.design, found.solution, held.refused)
     group = {run.id: group_key(run) for run, _ in held.refused}
     column = np.array([row.figure for row in rows])
@@ -163,10 +143,7 @@ def _line(table: _Scored, mine: np.ndarray, names: tuple[str, str, str, str, str
 
 
 def read_holdout(file: str | Path) -> tuple[HoldoutLine, ...]:
-    """Read the figures of all runs of the test.
-
-    Returns: The oldest first; empty where the test was never run.
-    """
+    """Return the lines of all tests, oldest first; empty without any."""
     path = Path(file)
     if not path.exists():
         return ()
@@ -182,10 +159,9 @@ def read_holdout(file: str | Path) -> tuple[HoldoutLine, ...]:
 
 
 def record_holdout(lines: Sequence[HoldoutLine], page: str | Path) -> list[Path]:
-    """Add the figures of a run of the test to the page and to the table beside it.
+    """Add a test to the page and the table (``.csv``) and return both paths.
 
-    - `page`: The page; the table has its name and the ending ``.csv``. What stands there already stays.
-    - Returns: The page and the table, each written as a whole or not at all.
+    Old lines stay; each file is written as a whole or not at all.
     """
     file = Path(page)
     table = file.with_suffix(".csv")
@@ -196,44 +172,41 @@ def record_holdout(lines: Sequence[HoldoutLine], page: str | Path) -> list[Path]
     for one in everything:
         writer.writerow([f"{cell:.4f}" if isinstance(cell, float) else cell for cell in astuple(one)])
     write_atomically(table, text.getvalue())
-    # the page shows the figures as the table keeps them, so that no later run rounds them a second time
+    # the page is made from the stored table, so that later tests do not round it again
     write_atomically(file, holdout_page(read_holdout(table)))
     return [file, table]
 
 
-_HEAD = ("runs", "figure", "known", "groups", "rows", "median", "mean", "p90", "group median", "group p90",
-         "groups beyond 30 %", "coverage", "coverage over groups")  # fmt: skip
+_HEAD = ("runs", "metric", "evidence", "groups", "rows", "median", "mean", "p90", "group median", "group p90",
+         "groups above 30 %", "coverage", "coverage over groups")  # fmt: skip
 
 
 def holdout_page(lines: Sequence[HoldoutLine]) -> str:
-    """Write the page.
-
-    `lines`: The figures of all runs of the test.
-    """
-    said = [
-        "# Groups that nobody looked at",
+    """Return the page of all tests."""
+    text = [
+        "# Accuracy on held-out groups",
         "",
         "<!-- Written by `glmplan backtest --holdout`; do not edit. -->",
         "",
-        "About one in five groups of runs (engine, part, model shape, format) is held out of development by the rule "
-        "in `calibration/holdout.toml`: no fit, no spread, no width, no rule and no plot sees it. `glmplan backtest "
-        "--holdout` fits the others as what ships is fitted, predicts the held-out ones without the rules that only "
-        "they led to, and adds its figures here, beside those of cross-validation of the same fit. It is run a few "
-        "times in a release. Errors are absolute, of the measured value; in columns named *group* each group has one "
+        "About one in five groups of runs (engine, accelerator, model shape, format) is held out of development by the "
+        "rule in `calibration/holdout.toml`: no fit, spread, width, rule or plot uses it. `glmplan backtest --holdout` "
+        "fits the other groups like the shipped fit, predicts the held-out ones without the rules that only they "
+        "motivated, and adds the errors here, with those of cross-validation of the same fit. It is run a few times in "
+        "a release. Errors are absolute, relative to the measured value; in columns named *group* each group has one "
         "vote.",
         "",
     ]
     if not lines:
-        said += ["It has not been run yet.", ""]
+        text += ["It has not been run yet.", ""]
     for date, commit in reversed(list(dict.fromkeys((one.date, one.commit) for one in lines))):
-        said += [f"## {date}, {commit}", "", f"| {' | '.join(_HEAD)} |"]
-        said.append(f"| {' | '.join(['---'] * 3 + ['---:'] * (len(_HEAD) - 3))} |")
+        text += [f"## {date}, {commit}", "", f"| {' | '.join(_HEAD)} |"]
+        text.append(f"| {' | '.join(['---'] * 3 + ['---:'] * (len(_HEAD) - 3))} |")
         for one in lines:
             if (one.date, one.commit) == (date, commit):
                 shares = [one.median, one.mean, one.p90, one.group_median, one.group_p90, one.far, one.coverage,
                           one.group_coverage]  # fmt: skip
                 cells = [one.runs, one.figure, one.knowledge, str(one.groups), str(one.rows)]
                 cells += ["–" if share != share else f"{100 * share:.1f} %" for share in shares]
-                said.append(f"| {' | '.join(cells)} |")
-        said.append("")
-    return "\n".join(said)
+                text.append(f"| {' | '.join(cells)} |")
+        text.append("")
+    return "\n".join(text)

@@ -1,4 +1,4 @@
-"""Predict every run with weights in host memory, and every one on a machine with one memory, on machines left out."""
+"""Backtest of offloaded and unified-memory runs on held-out machines, and of the topology ledgers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from glmplan.io.runs.record import Run
 from glmplan.prediction.offloaded_rows import predict_hybrid
 from glmplan.prediction.reproduce import relative_error
 from glmplan.prediction.table import predict_runs
-from glmplan.units import Ratio
+from glmplan.units import Ratio, TokensPerSecond
 
 __all__ = [
     "HybridRow",
@@ -57,47 +57,28 @@ _TABLE = {
 
 @dataclass(frozen=True, slots=True)
 class HybridRow:
-    """One figure of one run beside its prediction.
-
-    Attributes
-    ----------
-    run : Run
-        The run.
-    machine, cpu, what : str
-        Where it ran, its CPU, and which figure it is.
-    kind : str
-        ``decode`` or ``prefill``.
-    measured : float
-        [token/s]
-    predicted : float or None
-        With constants fitted to the other machines, [token/s]; None where there is no answer
-    used : bool
-        Whether the fit uses the figure (others are predicted too, but do not count in the medians).
-    why : str
-        Why there is no answer, or what was not stated.
-    """
+    """One metric of a run and its prediction."""
 
     run: Run
     machine: str
     cpu: str
-    what: str
-    kind: str
-    measured: float
-    predicted: float | None
-    used: bool
-    why: str
+    what: str  # the metric
+    kind: str  # decode or prefill
+    measured: TokensPerSecond
+    predicted: TokensPerSecond | None  # with constants fitted to other machines
+    used: bool  # in the fit; others do not count in the medians
+    why: str  # reason of a missing prediction, or unstated conditions
 
     @property
     def error(self) -> float | None:
-        """Predicted over measured, less one, [-]"""
+        """Return predicted / measured - 1 [-]"""
         return None if self.predicted is None else float(relative_error(self.predicted, self.measured))
 
 
 def hybrid_backtest() -> list[HybridRow]:
-    """Predict every figure of every hybrid run.
+    """Return the predictions of all metrics of hybrid runs, in ledger order.
 
-    Returns: In the order of the ledgers. Runs whose page does not state the machine are predicted as the middle of
-      the known ones and do not count.
+    Runs on unstated machines get the geometric middle of the known ones and do not count.
     """
     runs = hybrid_runs()
     observations, without = hybrid_observations(runs)
@@ -109,7 +90,7 @@ def hybrid_backtest() -> list[HybridRow]:
     }
     of = {(one.run.id, one.column): one for one in observations}
     of_machine = {one.run.id for one in observations}
-    found = []
+    results = []
     for run in runs:
         for column, what in _TABLE.items():
             if column not in run.observed:
@@ -119,7 +100,7 @@ def hybrid_backtest() -> list[HybridRow]:
             if one is not None:
                 value = measured * float(np.exp(errors[run.id, column]))
                 why = "" if one.fitted else run.unusable or "conditions not stated"
-                found.append(
+                results.append(
                     HybridRow(
                         run, one.case.system.title, one.case.system.cpu, what, kind, measured, value, one.fitted, why
                     )
@@ -129,17 +110,17 @@ def hybrid_backtest() -> list[HybridRow]:
             figure = answer.figures.get(column)
             if figure is None:
                 why = answer.error or without[run.id]
-                found.append(HybridRow(run, "", "", what, kind, measured, None, False, why))
+                results.append(HybridRow(run, "", "", what, kind, measured, None, False, why))
                 continue
             where = "" if run.id in of_machine else "not stated"
-            found.append(HybridRow(run, where, "", what, kind, measured, figure.value, False, answer.out_of_domain))
+            results.append(HybridRow(run, where, "", what, kind, measured, figure.value, False, answer.out_of_domain))
         if not set(_TABLE) & set(run.observed):
-            found.append(_first_token(run))
-    return found
+            results.append(_first_token(run))
+    return results
 
 
 def _first_token(run: Run) -> HybridRow:
-    """A run that reports a time to the first token only, as prompt tokens per second of all requests."""
+    """Return a TTFT-only run as prompt tokens per second of all requests."""
     prompt = (run.input_tokens or 0.0) * (run.concurrency or 1.0)
     measured = prompt / (run.observed["ttft_mean_ms"] / 1e3)
     predicted = prompt / predict_hybrid(run)[0].figures["ttft"].value
@@ -149,7 +130,7 @@ def _first_token(run: Run) -> HybridRow:
 
 def _medians(rows: Iterable[HybridRow]) -> list[str]:
     lines = [
-        "| | figures | CPUs | median error | median of the CPUs' medians | within 25 % |",
+        "| | metrics | CPUs | median error | median of the CPUs' medians | within 25 % |",
         "|---|---:|---:|---:|---:|---:|",
     ]
     every = list(rows)
@@ -166,7 +147,7 @@ def _medians(rows: Iterable[HybridRow]) -> list[str]:
 
 
 def _table(rows: Iterable[HybridRow]) -> list[str]:
-    lines = ["| row | model | machine | scenario | figure | measured, token/s | predicted | error | |",
+    lines = ["| row | model | machine | scenario | metric | measured, token/s | predicted | error | |",
              "|---|---|---|---|---|---:|---:|---:|---|"]  # fmt: skip
     for row in rows:
         error = "" if row.error is None else f"{row.error:+.0%}"
@@ -182,9 +163,9 @@ def _table(rows: Iterable[HybridRow]) -> list[str]:
 def _unified() -> list[str]:
     runs = unified_runs()
     rows = unified_rows(runs)
-    asked = [row.run for row in rows]
-    full = {answer.id: answer for answer in predict_runs(asked, measured=True)}
-    lines = ["| part | model | runs | by bytes, part left out | step-time model |", "|---|---|---:|---:|---:|"]
+    runs_used = [row.run for row in rows]
+    full = {answer.id: answer for answer in predict_runs(runs_used, measured=True)}
+    lines = ["| accelerator | model | runs | by bytes, held out | step-time model |", "|---|---|---:|---:|---:|"]
     totals: dict[str, list[list[float]]] = {}
     for part, found in left_out_parts(rows).items():
         for model in sorted({row.model for row, _ in found}):
@@ -206,28 +187,25 @@ def _unified() -> list[str]:
 
 
 def offload_page() -> str:
-    """Write the page `docs/offload-accuracy.md`.
-
-    Returns: Markdown; the same ledgers and fits give the same text.
-    """
+    """Return the page `docs/offload-accuracy.md`, reproducible byte for byte."""
     rows = hybrid_backtest()
     ledger = [row for row in rows if row.run.campaign == "ktransformers-docs"]
     others = [row for row in rows if row.run.campaign != "ktransformers-docs"]
     return (
         "\n".join(
             [
-                "# How well offloading is predicted",
+                "# Accuracy with weights in host memory",
                 "<!-- Written by `make docs`; do not edit. -->\n",
                 "Each machine is predicted with constants fitted to machines with other CPUs",
-                "(`glmplan.calibrate.offload`). The medians count figures that the fit may use: the machine is stated,",
-                "all experts were active, the prompt length of a prefill speed is known. Where one CPU is the only one",
-                "of its kind (AMX, plain llama.cpp), its prompts are predicted from the prior alone.",
+                "(`glmplan.calibrate.offload`). The medians count metrics that the fit may use: stated machine, all",
+                "experts active, known prompt length of a prefill rate. For a CPU that is the only one of its kind",
+                "(AMX, plain llama.cpp), prefill is predicted from the prior alone.",
                 "",
                 *_medians(rows),
                 "",
                 "Known gaps: prompts of a few thousand tokens on AVX-512 kernels, whose speed differs five-fold",
-                "between CPUs; llama.cpp on two sockets without its memory options; eight cards behind shared",
-                "switches; how many experts stay on the cards where a page does not say.",
+                "between CPUs; llama.cpp on two sockets without its memory options; eight GPUs behind shared switches;",
+                "the number of experts on the GPUs where a page does not state it.",
                 "",
                 "## The ktransformers rows",
                 "",
@@ -237,11 +215,11 @@ def offload_page() -> str:
                 "",
                 *_table(others),
                 "",
-                "## Machines with one memory",
+                "## Machines with unified memory",
                 "",
-                "Decode of one stream, median absolute error. By bytes: two constants, fitted to the other parts.",
-                "Step-time model: what `glmplan predict` answers; its fit has seen these runs, and it has no answer",
-                "where no matrix rate of a part is published.",
+                "Single-user decode, median absolute error. By bytes: two constants, fitted to the other machines.",
+                "Step-time model: the answer of `glmplan predict`, whose fit includes these runs; it has none without",
+                "a published matrix rate.",
                 "",
                 *_unified(),
             ]
@@ -250,50 +228,28 @@ def offload_page() -> str:
     )
 
 
-# Predict every transfer and all-reduce of the topology ledgers and compare with what was measured.
-
 _SHOTS = ("pcie", "one-shot", "direct")
-#: Median relative error that the backtest aims at, [-]
+#: goal of the median relative error [-]
 GOAL = 0.15
 
 
 @dataclass(frozen=True, slots=True)
 class TopologyRow:
-    """One measured row beside its prediction.
-
-    Parameters
-    ----------
-    row : str
-        Identifier in its ledger.
-    group : str
-        `p2p`, `collapse`, `host-dma` or `all-reduce`.
-    host, what : str
-        The machine, and what ran on it.
-    measured, predicted : float
-        Values in `unit`.
-    unit : str
-        `GB/s` or `us`.
-    error : float
-        Predicted over measured, less one, [-]
-    source : str
-        Where the measurement comes from.
-    """
+    """One row of the topology ledgers and its prediction."""
 
     row: str
-    group: str
+    group: str  # p2p, collapse, host-dma or all-reduce
     host: str
     what: str
     measured: float
     predicted: float
-    unit: str
-    error: float
+    unit: str  # GB/s or us
+    error: float  # predicted / measured - 1
     source: str
 
 
 def topology_backtest(fits: LinkFits | None = None) -> list[TopologyRow]:
-    """Predict every row whose transfers or group are known.
-
-    `fits`: Fitted constants; by default those of the data folder.
+    """Return the predictions of all rows with known transfers or group.
 
     Examples
     --------
@@ -317,17 +273,17 @@ def _transfer_row(transfer: Transfer, fits: LinkFits) -> TopologyRow:
 
 
 def _all_reduce_rows(observations: Iterable[Observation], fits: LinkFits) -> list[TopologyRow]:
-    found = []
+    results = []
     for one in observations:
         protocol = fits.protocol(*fitted_key(one))
         if protocol is not None:
             predicted, measured = _predicted_time(one, protocol, fits) * 1e6, one.seconds * 1e6
             what = f"{'/'.join(one.key)}, {one.ranks} ranks, {one.message:.0f} B"
             error = float(relative_error(predicted, measured))
-            found.append(
+            results.append(
                 TopologyRow(one.row, "all-reduce", one.host, what, measured, predicted, "us", error, one.source)
             )
-    return found
+    return results
 
 
 def _predicted_time(one: Observation, protocol: Protocol, fits: LinkFits) -> float:
@@ -348,7 +304,7 @@ def median_error(rows: Iterable[TopologyRow], group: str) -> Ratio:
 
 
 def _held_out_lines() -> list[str]:
-    """Return the lines of the table of rows left out: groups, then ways to run an all-reduce."""
+    """Return the table of held-out rows by group and algorithm."""
     by_machine, by_row = held_out_errors("machine"), held_out_errors("row")
     keys = sorted({one.key for one in by_machine if one.key is not None})
     wanted: list[tuple[str, Callable[[HeldOut], bool]]] = [
@@ -361,21 +317,21 @@ def _held_out_lines() -> list[str]:
         cells = []
         for held_out in (by_machine, by_row):
             errors = [one.error for one in held_out if belongs(one)]
-            known = [abs(error) for error in errors if error is not None]
-            cells += [f"{median(known):.1%}" if known else "-", f"{len(errors) - len(known)} of {len(errors)}"]
+            sizes = [abs(error) for error in errors if error is not None]
+            cells += [f"{median(sizes):.1%}" if sizes else "-", f"{len(errors) - len(sizes)} of {len(errors)}"]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return lines
 
 
 def _doubtful_lines() -> list[str]:
-    """Return what rows of doubtful group size come to, read as their page says and as the model reads them."""
+    """Return errors of rows of doubtful group size, in both readings."""
     fits = load_link_fits()
     lines = [
-        "One page gives all-reduces of four cards that no link of the machine explains: at 512 KiB a one-shot kernel",
-        "took 128 us, while copies among the same four cards, 126 GB/s by the same page, are through in 50 us. Another",
-        "page reprints part of the table. Read as eight cards the one-shot kernel agrees with constants that rest on",
-        "three other machines, so the label may well be wrong; the ring fits neither way. Nothing is fitted to these",
-        "rows. The last column takes them in among all one-shot kernels over PCIe when machines are left out.",
+        "One page gives all-reduces of four GPUs that no link of the machine explains: at 512 KiB a one-shot kernel",
+        "took 128 us, while copies among the same four GPUs, 126 GB/s by the same page, take 50 us. Another page",
+        "reprints part of the table. Read as eight GPUs, the one-shot kernel agrees with constants from three other",
+        "machines: the label may be wrong. The ring agrees with neither reading. No fit uses these rows. The last",
+        "column includes them in all one-shot kernels over PCIe with machines left out.",
         "",
         "| read as | one-shot, median error | ring, median error | all one-shot kernels, machine left out |",
         "|---|---|---|---|",
@@ -385,18 +341,15 @@ def _doubtful_lines() -> list[str]:
         errors = [median(abs(row.error) for row in rows if f"/{way}/" in row.what) for way in ("one-shot", "ring")]
         held_out = held_out_errors("machine", doubtful_as=ranks)
         together = median(abs(one.error) for one in held_out if one.key == _SHOTS and one.error is not None)
-        lines.append(f"| {ranks} cards | {errors[0]:.0%} | {errors[1]:.0%} | {together:.1%} |")
+        lines.append(f"| {ranks} GPUs | {errors[0]:.0%} | {errors[1]:.0%} | {together:.1%} |")
     return lines
 
 
 def topology_page() -> str:
-    """Return the accuracy page of the topology model.
-
-    Returns: Markdown; the same ledgers and fits give the same text.
-    """
+    """Return the topology accuracy page, reproducible byte for byte."""
     rows = topology_backtest()
     lines = [
-        "# How well link speeds are predicted",
+        "# Accuracy of link speeds",
         "",
         "Generated from `calibration/measurements/pcie-topologies.csv` and `collectives.csv` by",
         "`glmplan.calibrate.backtest.machines.write_topology_page`. Goal: 15 % median in each group.",
@@ -410,20 +363,19 @@ def topology_page() -> str:
         lines.append(f"| {group} | {len(mine)} | {median(mine):.1%} | {inside:.0%} | {max(mine):.0%} |")
     lines += [
         "",
-        "The constants were fitted on these rows, so the table above says how well the form of the model holds. Below,",
-        "each row was predicted by constants fitted without it: without all rows of its machine (one that was cabled",
-        "in several ways counts once), and without a fifth of all rows, dealt at random. Rows that need a constant",
-        "which only the rows held out show are not predicted, and counted as such.",
+        "The constants were fitted to these rows: the table above tests the form of the model. Below, each row is",
+        "predicted by constants fitted without it: without all rows of its machine (in any cabling), and without a",
+        "random fifth of all rows. Rows that need a constant which only held-out rows show are not predicted.",
         "",
         "| group | machine left out | not predicted | random rows left out | not predicted |",
         "|---|---|---|---|---|",
         *_held_out_lines(),
         "",
-        "## Rows kept out of fits and scores",
+        "## Rows outside of fits and scores",
         "",
         *_doubtful_lines(),
         "",
-        "## What named conditions cost where they were measured",
+        "## Measured cost of named conditions",
         "",
         "| condition | measured | with | without | ratio |",
         "|---|---|---|---|---|",
@@ -434,7 +386,7 @@ def topology_page() -> str:
             lines.append(f"| {condition.name} | {cost.what} | {figures} |")
     lines += [
         "",
-        "## Rows that are off by more than a quarter",
+        "## Rows with errors above 25 %",
         "",
         "Known gaps: reads from several switches into one, which exceed one uplink in some rows; reads in a full mesh;",
         "a limit of 56 GB/s on writes to host memory of one machine that its links do not explain; 16-card meshes.",
@@ -450,5 +402,5 @@ def topology_page() -> str:
 
 
 def write_topology_page(file: str | Path) -> None:
-    """Write the accuracy page."""
+    """Write the topology accuracy page."""
     write_atomically(file, topology_page())

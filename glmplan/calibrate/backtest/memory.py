@@ -1,4 +1,4 @@
-"""How far predicted memory is from what engines logged of it: each log, and one vote for each source."""
+"""Errors of predicted start-up memory: for each log, and summarised with one vote per source."""
 
 from __future__ import annotations
 
@@ -24,24 +24,12 @@ __all__ = ["LoggedError", "MemoryScore", "StartScores", "kind_of_start", "score_
 
 @dataclass(frozen=True, slots=True)
 class LoggedError:
-    """One quantity of one log beside its prediction.
-
-    Attributes
-    ----------
-    id, origin, kind : str
-        The log; its repository or thread; `kind_of_start`.
-    quantity : str
-        ``weights``, ``pool``, ``tokens`` or ``graphs``.
-    logged : float
-        As logged, [GiB] or [token]
-    predicted, low, high : float
-        The prediction and its 90 % interval, [GiB] or [token]
-    """
+    """One quantity of one log and its prediction, [GiB] or [token]."""
 
     id: str
-    origin: str
-    kind: str
-    quantity: str
+    origin: str  # repository or thread
+    kind: str  # see `kind_of_start`
+    quantity: str  # weights, pool, tokens or graphs
     logged: float
     predicted: float
     low: float
@@ -49,65 +37,48 @@ class LoggedError:
 
     @property
     def inside(self) -> bool:
-        """Whether the logged value lies inside the interval."""
+        """Return True if the logged value is in the 90 % interval."""
         return self.low <= self.logged <= self.high
 
     @property
     def error(self) -> float:
-        """Predicted less logged, [GiB] or [token]"""
+        """Return predicted - logged [GiB] or [token]"""
         return self.predicted - self.logged
 
     @property
     def relative(self) -> float:
-        """Predicted over logged, less one, [-]"""
+        """Return predicted / logged - 1 [-]"""
         return float(relative_error(self.predicted, self.logged))
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryScore:
-    """Errors of one quantity, one vote for each source.
+    """Errors of one quantity, one vote per source.
 
-    Attributes
-    ----------
-    logs, sources : int
-        How many, [-]
-    median, p90 : float
-        Of the sources' median absolute errors: [-] for weights and tokens, [GiB] for pool and graphs
-    coverage : float
-        Mean over sources of the share of logs inside the 90 % interval, [-]
-    width : float
-        Median over sources of the interval's half width, in the unit of the errors
+    Relative errors [-] for weights and tokens, [GiB] for pool and graphs.
     """
 
     logs: int
     sources: int
-    median: float
+    median: float  # quantiles of the sources' median absolute errors
     p90: float
-    coverage: float
-    width: float
+    coverage: float  # mean over sources of the share inside the 90 % interval
+    width: float  # median over sources of the half-width
 
 
-#: quantities whose errors are shares of the logged value; the others are in [GiB]
+#: quantities with relative errors; the others are in [GiB]
 _RELATIVE = ("weights", "tokens")
 
 
 @dataclass(frozen=True, slots=True)
 class StartScores:
-    """All logs beside their predictions.
-
-    Attributes
-    ----------
-    errors : tuple of LoggedError
-        Each quantity of each log that could be predicted.
-    not_scored : dict of str to str
-        Log → why nothing of it could be predicted.
-    """
+    """All logged quantities with their predictions."""
 
     errors: tuple[LoggedError, ...]
-    not_scored: dict[str, str]
+    not_scored: dict[str, str]  # log → reason
 
     def score(self, quantity: str, kinds: Iterable[str] = ("stock",), without: str = "") -> MemoryScore:
-        """Summarise one quantity, one vote for each source.
+        """Return the summary of one quantity, one vote per source.
 
         Examples
         --------
@@ -142,11 +113,10 @@ class StartScores:
 
 
 def kind_of_start(start: LoggedStart, part: Accelerator | None) -> str:
-    """Say what kind of launch a log is of, for the goals differ.
+    """Return the kind of launch, which decides the goal.
 
-    Returns: ``unified`` where host and accelerator share one memory, ``open`` where the source does not tell all
-      settings, ``blackwell-nvlink`` for linked parts of compute capability 10, ``image`` for an image that is not the
-      engine's own, ``stock`` for a released engine on discrete cards.
+    ``unified`` for unified memory, ``open`` if settings are missing, ``blackwell-nvlink`` for linked GPUs of compute
+    capability 10, ``image`` for a foreign image, ``stock`` for a released engine on discrete GPUs.
     """
     if part is not None and part.unified_memory:
         return "unified"
@@ -159,9 +129,9 @@ def kind_of_start(start: LoggedStart, part: Accelerator | None) -> str:
 
 
 def score_starts(starts: Iterable[LoggedStart] | None = None, *, left_out: bool = False) -> StartScores:
-    """Predict the memory of logged starts and hold it against the logs.
+    """Return the predicted memory of logged starts with the logged values.
 
-    `left_out`: Whether each log is predicted with terms that were fitted without its source.
+    With `left_out` each log is predicted by terms fitted without its source.
 
     Examples
     --------
@@ -189,16 +159,18 @@ def score_starts(starts: Iterable[LoggedStart] | None = None, *, left_out: bool 
 
 def _errors(start: LoggedStart, fit: MemoryFit | None) -> list[LoggedError]:
     log = start.log
-    part = load_accelerator(start.accelerator) if start.accelerator else None
+    accelerator = load_accelerator(start.accelerator) if start.accelerator else None
     model = model_of(start.model or "")
     checkpoint = checkpoint_of(model.name, start.weights, None, log.engine, log.model)
-    found = predict_start(log, model, checkpoint, part, graphs=start.graphs, unstated=start.unstated, fit=fit)
-    kind = kind_of_start(start, part)
+    prediction = predict_start(
+        log, model, checkpoint, accelerator, graphs=start.graphs, unstated=start.unstated, fit=fit
+    )
+    kind = kind_of_start(start, accelerator)
     pairs: tuple[tuple[str, float | None, Span | None, float], ...] = (
-        ("weights", log.weights, found.weights, GIB),
-        ("pool", log.kv_pool, found.pool, GIB),
-        ("tokens", log.kv_tokens, found.tokens, 1.0),
-        ("graphs", log.graphs, found.graphs, GIB),
+        ("weights", log.weights, prediction.weights, GIB),
+        ("pool", log.kv_pool, prediction.pool, GIB),
+        ("tokens", log.kv_tokens, prediction.tokens, 1.0),
+        ("graphs", log.graphs, prediction.graphs, GIB),
     )
     return [
         LoggedError(

@@ -1,4 +1,7 @@
-"""How far predictions of left-out runs are off: one number for each observation, and their summary by group."""
+"""Errors of held-out predictions: one number per observation, with summaries by group, lead time and refusal.
+
+Group scores give each group one vote: a thousand rows of a sweep are one configuration.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from glmplan.io.runs.columns import COMPARED
 from glmplan.io.runs.ledger import day_of
 from glmplan.io.runs.record import Run
 from glmplan.prediction.evidence import band_of
-from glmplan.prediction.from_row import Question, question_of
+from glmplan.prediction.from_row import RunCase, question_of
 from glmplan.units import Ratio
 
 __all__ = [
@@ -43,64 +46,37 @@ __all__ = [
 ]
 
 
-# Errors with one vote for each group: a group of a thousand rows is one configuration that somebody measured.
-
-#: a group that is off by more is badly predicted [-]
+#: a group with a larger absolute bias counts as badly predicted [-]
 FAR = 0.30
 
 
 @dataclass(frozen=True, slots=True)
 class GroupBias:
-    """How far off one group is.
+    """Error of one group."""
 
-    Attributes
-    ----------
-    group : str
-        Engine, part, model shape and bits of the format.
-    rows : int
-        Its figures, [-]
-    bias : float
-        Median of predicted over measured, less one, [-]
-    coverage : float
-        Share of its figures inside of the 90 % interval; NaN where there was none, [-]
-    """
-
-    group: str
-    rows: int
-    bias: float
-    coverage: float
+    group: str  # engine, accelerator, model shape, bits of the format
+    rows: int  # observations
+    bias: float  # median of predicted / measured - 1
+    coverage: float  # share inside the 90 % interval; NaN without one
 
 
 @dataclass(frozen=True, slots=True)
 class GroupsScore:
-    """Groups, each counted once.
-
-    Attributes
-    ----------
-    groups, rows : int
-        How many, [-]
-    median, p75, p90 : float
-        Quantiles of the absolute bias of a group, [-]
-    far : float
-        Share of groups off by more than `FAR`, [-]
-    coverage : float
-        Mean coverage of a group, [-]
-    """
+    """Errors of groups, each with one vote."""
 
     groups: int
     rows: int
-    median: float
+    median: float  # quantiles of the absolute bias
     p75: float
     p90: float
-    far: float
-    coverage: float
+    far: float  # share of groups with a bias above FAR
+    coverage: float  # mean over groups
 
 
 def group_biases(predicted: np.ndarray, inside: np.ndarray, group: np.ndarray) -> tuple[GroupBias, ...]:
-    """Bias and coverage of each group.
+    """Return bias and coverage of each group, worst coverage first.
 
-    - `predicted`: Logarithm of predicted over measured, NaN of what was not predicted.
-    - Returns: The least covered first, among those alike the farthest off.
+    `predicted` is log(predicted / measured), NaN if not predicted. Equal coverages are sorted by bias.
 
     Examples
     --------
@@ -108,17 +84,17 @@ def group_biases(predicted: np.ndarray, inside: np.ndarray, group: np.ndarray) -
     >>> [(one.group, round(one.bias, 2), one.coverage) for one in group_biases(logs, inside, np.array(["a", "a", "b"]))]
     [('a', 0.2, 0.5), ('b', -0.1, 1.0)]
     """
-    found = []
+    biases = []
     there = ~np.isnan(predicted)
     for name in np.unique(group[there]):
         mine = there & (group == name)
         bias = float(np.expm1(np.median(predicted[mine])))
-        found.append(GroupBias(str(name), int(mine.sum()), bias, float(inside[mine].mean())))
-    return tuple(sorted(found, key=lambda one: (one.coverage, -abs(one.bias))))
+        biases.append(GroupBias(str(name), int(mine.sum()), bias, float(inside[mine].mean())))
+    return tuple(sorted(biases, key=lambda one: (one.coverage, -abs(one.bias))))
 
 
 def groups_score(found: tuple[GroupBias, ...]) -> GroupsScore:
-    """Summarise groups, each once.
+    """Return the summary of groups, one vote each.
 
     Examples
     --------
@@ -136,9 +112,7 @@ def groups_score(found: tuple[GroupBias, ...]) -> GroupsScore:
     )
 
 
-# Why a group of predictions is bad, as far as it is known: conditions that its runs have more often than others.
-
-#: condition → what it does, in words
+#: condition known to disturb predictions → its effect as text
 CONDITIONS: dict[str, str] = {
     "mtp": "builds with and without MTP under one label (the source does not say which; steps differ 1.3-2 times)",
     "acceptance": "drafted, but the acceptance length is not stated",
@@ -150,27 +124,27 @@ CONDITIONS: dict[str, str] = {
     "offload": "experts are computed on the host",
     "build": "the engine's version is not stated",
 }
-#: campaigns whose rows send everything at once
+#: campaigns that send all requests at once
 _BURSTS = ("gpustack", "burst")
-#: a condition explains a group when so many of its runs have it, and so many times more of them than elsewhere [-]
+#: a condition explains a group if this share of its runs has it, and this many times more often than elsewhere [-]
 _SHARE, _LIFT = 0.25, 1.5
-#: groups of fewer runs say little [-]
+#: smaller groups say little [-]
 _FEW = 30
 
 
-def conditions_of(questions: Sequence[Question]) -> dict[str, np.ndarray]:
-    """Conditions of runs that are known to disturb predictions."""
+def conditions_of(cases: Sequence[RunCase]) -> dict[str, np.ndarray]:
+    """Return the conditions of runs that are known to disturb predictions."""
     rows = []
-    for question in questions:
-        run, d, load = question.run, question.deployment, question.load
-        words = " ".join(question.assumed)
+    for case in cases:
+        run, d, load = case.run, case.deployment, case.load
+        assumptions = " ".join(case.assumed)
         rows.append({
-            "mtp": question.run_both_ways,
+            "mtp": case.run_both_ways,
             "acceptance": d.acceptance_deviation > 0.0,
             "pool": load.pool_tokens < load.concurrency * (load.input_tokens + load.output_tokens / 2.0),
             "rack": d.tp > 16,
             "burst": run.protocol in _BURSTS,
-            "protocol": "in flight" in words or "input tokens" in words or "output tokens" in words,
+            "protocol": "in flight" in assumptions or "input tokens" in assumptions or "output tokens" in assumptions,
             "cached": run.prefix_cached or run.shared_prompt or run.protocol == "sharegpt",
             "offload": run.offload,
             "build": run.engine_version is None,
@@ -179,60 +153,46 @@ def conditions_of(questions: Sequence[Question]) -> dict[str, np.ndarray]:
 
 
 def reasons_for(rows: np.ndarray, conditions: dict[str, np.ndarray], error: np.ndarray, names: np.ndarray) -> list[str]:
-    """What may explain the errors of a group.
+    """Return likely reasons for the errors of a group, the commonest first.
 
-    Returns: In words, the commonest condition first; the last is a single row that decides the mean.
+    The last one is a single row that dominates the mean.
     """
-    found = []
+    conditions_met = []
     for name, holds in conditions.items():
         share = float(holds[rows].mean())
         if share >= _SHARE and share >= _LIFT * float(holds.mean()):
-            found.append((share, f"{CONDITIONS[name]} ({100 * share:.0f} % of its rows)"))
-    words = [text for _, text in sorted(found, reverse=True)]
+            conditions_met.append((share, f"{CONDITIONS[name]} ({100 * share:.0f} % of its rows)"))
+    reasons = [text for _, text in sorted(conditions_met, reverse=True)]
     runs = len(np.unique(names[rows]))
     if runs < _FEW:
-        words.append(f"only {runs} runs")
+        reasons.append(f"only {runs} runs")
     mine = np.expm1(np.minimum(error[rows], 20.0))
     if len(mine) > 1 and mine.max() > 0.5 * mine.sum() and mine.max() > 3.0:
-        words.append(f"one row, {names[rows][int(np.argmax(mine))]}, makes most of the mean")
-    return words
+        reasons.append(f"one row, {names[rows][int(np.argmax(mine))]}, makes most of the mean")
+    return reasons
 
 
-#: figures of the report: each counts several columns
+#: metrics of the report, each from several columns
 GROUPS: tuple[str, ...] = tuple(dict.fromkeys(one.group for one in COMPARED.values()))
-#: what the errors are grouped by
+#: grouping features of the report
 DIMENSIONS: tuple[str, ...] = ("accelerator", "engine", "model", "concurrency", "precision")
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Errors of a group of predictions.
+    """Errors of a group of predictions."""
 
-    Attributes
-    ----------
-    count : int
-        Observations, [-]
-    median, mean, p90 : float
-        Absolute error over measured, [-]
-    bias : float
-        Median of predicted over measured, less one, [-]
-    coverage : float
-        Share of the measured inside of the 90 % interval; NaN where there was none, [-]
-    width : float
-        Median of high over low end of the interval, [-]
-    """
-
-    count: int
-    median: float
+    count: int  # observations
+    median: float  # of the absolute relative error, as mean and p90
     mean: float
     p90: float
-    bias: float
-    coverage: float
-    width: float
+    bias: float  # median of predicted / measured - 1
+    coverage: float  # share inside the 90 % interval; NaN without one
+    width: float  # median of upper over lower bound
 
 
 def score(predicted: np.ndarray, inside: np.ndarray | None = None, width: np.ndarray | None = None) -> Score:
-    """Summarise errors.
+    """Return the summary of log(predicted / measured).
 
     Examples
     --------
@@ -258,123 +218,90 @@ def score(predicted: np.ndarray, inside: np.ndarray | None = None, width: np.nda
 
 @dataclass(frozen=True)
 class Table:
-    """Observations with their errors and what they are grouped by.
+    """Observations with their errors and grouping features.
 
-    Attributes
-    ----------
-    questions : tuple of Question
-        The runs.
-    run : (m,) array of int
-        Run of each observation.
-    figure : (m,) array of str
-        One of `GROUPS`.
-    measured : (m,) array
-        What was measured, in the units of its table.
-    predicted : dict of str to (m,) array
-        Way of leaving out → logarithm of predicted over measured, [-]
-    inside : dict of str to (m,) array of bool
-        Way of leaving out → whether the measured lies in an interval made from other folds.
-    width : dict of str to (m,) array
-        Way of leaving out → logarithm of high over low end, [-]
-    site : (m,) array
-        The same as `predicted` after a site's update; NaN where that was not tried, [-]
-    knowledge : dict of str to (m,) array of str
-        Way of leaving out → what was known of the run; empty where nothing could be predicted.
-    group : (m,) array of str
-        Engine, part, model shape and format, as `glmplan.io.runs.ledger.group_key` names them.
-    groups : dict of str to (m,) array of str
-        One of `DIMENSIONS` → the group of each observation.
-    conditions : dict of str to (m,) array of bool
-        What is known to disturb a run → whether it holds.
+    Dictionaries of errors are keyed by the way of leaving out (`MODES`); arrays have one entry per observation.
     """
 
-    questions: tuple[Question, ...]
-    run: np.ndarray
-    figure: np.ndarray
-    measured: np.ndarray
-    predicted: dict[str, np.ndarray]
-    inside: dict[str, np.ndarray]
-    width: dict[str, np.ndarray]
-    site: np.ndarray
-    knowledge: dict[str, np.ndarray]
-    group: np.ndarray
-    groups: dict[str, np.ndarray]
-    conditions: dict[str, np.ndarray]
+    cases: tuple[RunCase, ...]
+    run: np.ndarray  # place in `cases`
+    figure: np.ndarray  # one of GROUPS
+    measured: np.ndarray  # in the unit of its column
+    predicted: dict[str, np.ndarray]  # log(predicted / measured)
+    inside: dict[str, np.ndarray]  # measured value inside an interval from other folds
+    width: dict[str, np.ndarray]  # log(upper / lower bound)
+    site: np.ndarray  # as `predicted`, after a site's update; NaN if not tried
+    knowledge: dict[str, np.ndarray]  # evidence level; empty if not predicted
+    group: np.ndarray  # see `glmplan.io.runs.ledger.group_key`
+    groups: dict[str, np.ndarray]  # one of DIMENSIONS → group
+    conditions: dict[str, np.ndarray]  # disturbing condition → present
 
     def score_of(self, mode: str, rows: np.ndarray) -> Score:
-        """Summarise some observations.
-
-        Returns: The summary; what could not be predicted is not counted.
-        """
+        """Return the summary of some observations, without unpredicted ones."""
         rows = rows & ~np.isnan(self.predicted[mode])
         return score(self.predicted[mode][rows], self.inside[mode][rows], self.width[mode][rows])
 
     def by_group(self, mode: str, rows: np.ndarray) -> tuple[GroupBias, ...]:
-        """Bias and coverage of each group among some observations."""
+        """Return bias and coverage of each group among some observations."""
         return group_biases(self.predicted[mode][rows], self.inside[mode][rows], self.group[rows])
 
 
 def table_of(left_out: LeftOut, runs: Iterable[Run]) -> Table:
-    """Join left-out errors with the runs they belong to.
-
-    `runs`: The runs; errors of runs and figures that are not among them are dropped.
-    """
+    """Return held-out errors joined with their runs; others are dropped."""
     wanted = set(left_out.run)
-    questions: list[Question] = []
-    place: dict[str, int] = {}
+    cases: list[RunCase] = []
+    index: dict[str, int] = {}
     for run in runs:
-        if run.id in wanted and run.id not in place:
+        if run.id in wanted and run.id not in index:
             try:
-                questions.append(question_of(run))
+                cases.append(question_of(run))
             except GlmplanError:
                 continue
-            place[run.id] = len(questions) - 1
-    # a figure that is set aside since the errors were made is no observation any more
+            index[run.id] = len(cases) - 1
+    # a metric set aside after the errors were written is no observation
     pairs = enumerate(zip(left_out.run, left_out.figure, strict=True))
     rows = np.array(
-        [n for n, (name, figure) in pairs if name in place and figure in questions[place[name]].run.observed], dtype=int
+        [n for n, (name, figure) in pairs if name in index and figure in cases[index[name]].run.observed], dtype=int
     )
-    where = np.array([place[left_out.run[n]] for n in rows], dtype=int)
+    where = np.array([index[left_out.run[n]] for n in rows], dtype=int)
     column = left_out.figure[rows]
     errors = [type(one)(one.mode, one.residual[rows], one.knowledge[rows]) for one in left_out.errors]
     rate = np.array([COMPARED[name].rate for name in column])
-    sign = np.where(rate, 1.0, -1.0)  # residuals are of seconds: a rate is their inverse
-    scored = scored_of(questions, where, column)
+    sign = np.where(rate, 1.0, -1.0)  # residuals are of seconds; a rate is their inverse
+    scored = scored_of(cases, where, column)
     predicted, inside, width = {}, {}, {}
-    for one, (low, high) in zip(errors, nested_intervals(errors, scored, questions, where), strict=True):
+    for one, (low, high) in zip(errors, nested_intervals(errors, scored, cases, where), strict=True):
         predicted[one.mode] = sign * one.residual
         inside[one.mode] = (one.residual >= low) & (one.residual <= high)
         width[one.mode] = high - low
-    conditions = conditions_of(questions)
+    conditions = conditions_of(cases)
     return Table(
-        questions=tuple(questions),
+        cases=tuple(cases),
         run=where,
         figure=np.array([COMPARED[name].group for name in column]),
-        measured=np.array([questions[n].run.observed[name] for n, name in zip(where, column, strict=True)]),
+        measured=np.array([cases[n].run.observed[name] for n, name in zip(where, column, strict=True)]),
         predicted=predicted,
         inside=inside,
         width=width,
         site=sign * left_out.site[rows],
         knowledge={one.mode: one.knowledge for one in errors},
-        group=group_names(questions)[where] if questions else np.array([], dtype=str),
-        groups={name: values[where] for name, values in _groups(questions).items()},
+        group=group_names(cases)[where] if cases else np.array([], dtype=str),
+        groups={name: values[where] for name, values in _groups(cases).items()},
         conditions={name: values[where] for name, values in conditions.items()},
     )
 
 
-def _groups(questions: Sequence[Question]) -> dict[str, np.ndarray]:
+def _groups(cases: Sequence[RunCase]) -> dict[str, np.ndarray]:
     return {
-        "accelerator": np.array([one.deployment.accelerator.name for one in questions]),
-        "engine": np.array([one.deployment.engine for one in questions]),
-        "model": np.array([one.deployment.model.name for one in questions]),
-        "concurrency": np.array([band_of(one.load.concurrency) for one in questions]),
-        "precision": np.array([one.deployment.weights for one in questions]),
+        "accelerator": np.array([one.deployment.accelerator.name for one in cases]),
+        "engine": np.array([one.deployment.engine for one in cases]),
+        "model": np.array([one.deployment.model.name for one in cases]),
+        "concurrency": np.array([band_of(one.load.concurrency) for one in cases]),
+        "precision": np.array([one.deployment.weights for one in cases]),
     }
 
 
-# Scores beyond cross-validation: runs measured after all that a fit had seen, by how long after, and refused runs.
-
-#: months after the last day that the fit had seen: upper ends, [month]
+#: upper bounds of the lead times [month]
 _MONTHS = (1, 3, 6)
 _BANDS = ("to 1 month", "2 to 3 months", "4 to 6 months", "more than 6 months")
 #: all reasons together
@@ -383,28 +310,16 @@ ALL = "all"
 
 @dataclass(frozen=True, slots=True)
 class LaterScore:
-    """Errors on runs so long after all that a fit had seen.
+    """Errors on runs measured some months after the last training day."""
 
-    Attributes
-    ----------
-    until : str
-        Last day that the fit had seen.
-    months : str
-        How long after it the runs were measured.
-    figure : str
-        One of `glmplan.calibrate.backtest.scores.GROUPS`.
-    score : Score
-        Errors; their bias is the drift.
-    """
-
-    until: str
-    months: str
-    figure: str
-    score: Score
+    until: str  # last training day
+    months: str  # lead time
+    figure: str  # one of GROUPS
+    score: Score  # its bias is the drift
 
 
 def signed(one: Beyond) -> Ratio:
-    """Logarithm of predicted over measured in the unit of the figure.
+    """Return log(predicted / measured) in the unit of the metric.
 
     Examples
     --------
@@ -415,40 +330,40 @@ def signed(one: Beyond) -> Ratio:
 
 
 def _months(first: str, last: str) -> int:
-    """Months from one day to a later one, [month]"""
+    """Return the months between two days [month]"""
     pairs = [[int(part) for part in day.split("-")[:2]] for day in (first, last)]
     return 12 * (pairs[1][0] - pairs[0][0]) + pairs[1][1] - pairs[0][1]
 
 
 def later_scores(beyond: Sequence[Beyond], runs: Iterable[Run]) -> tuple[LaterScore, ...]:
-    """Score later runs by the day that the fit ends and by how long after it they were measured."""
+    """Return the errors of later runs by training end and lead time."""
     day = {run.id: day_of(run) for run in runs}
-    found: dict[tuple[str, str, int], list[float]] = defaultdict(list)
+    errors: dict[tuple[str, str, int], list[float]] = defaultdict(list)
     for one in beyond:
         if one.way == LATER and day.get(one.run):
             band = bisect_left(_MONTHS, _months(one.note, day[one.run]))
-            found[one.note, COMPARED[one.figure].group, band].append(signed(one))
-    order = sorted(found, key=lambda key: (key[0], GROUPS.index(key[1]), key[2]))
-    return tuple(LaterScore(key[0], _BANDS[key[2]], key[1], score(np.array(found[key]))) for key in order)
+            errors[one.note, COMPARED[one.figure].group, band].append(signed(one))
+    order = sorted(errors, key=lambda key: (key[0], GROUPS.index(key[1]), key[2]))
+    return tuple(LaterScore(key[0], _BANDS[key[2]], key[1], score(np.array(errors[key]))) for key in order)
 
 
 def refused_scores(beyond: Sequence[Beyond]) -> tuple[tuple[str, str, Score], ...]:
-    """Score runs that no fit takes, by why.
+    """Return reason, metric and errors of refused runs.
 
-    Returns: Reason, figure and errors; all reasons together first, then the commonest.
+    All reasons together come first, then the commonest.
     """
-    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    errors: dict[tuple[str, str], list[float]] = defaultdict(list)
     for one in beyond:
         if one.way == REFUSED:
             for reason in (ALL, _why(one.note)):
-                found[reason, COMPARED[one.figure].group].append(signed(one))
-    size = Counter({reason: sum(len(found[key]) for key in found if key[0] == reason) for reason, _ in found})
-    order = sorted(found, key=lambda key: (-size[key[0]], key[0] != ALL, key[0], GROUPS.index(key[1])))
-    return tuple((*key, score(np.array(found[key]))) for key in order)
+                errors[reason, COMPARED[one.figure].group].append(signed(one))
+    size = Counter({reason: sum(len(errors[key]) for key in errors if key[0] == reason) for reason, _ in errors})
+    order = sorted(errors, key=lambda key: (-size[key[0]], key[0] != ALL, key[0], GROUPS.index(key[1])))
+    return tuple((*key, score(np.array(errors[key]))) for key in order)
 
 
 def _why(note: str) -> str:
-    """A reason without what it says of one row."""
+    """Return a reason without the details of its row."""
     if "faster than the" in note:
         return "faster than the part can be, or in a table of which a third is"
     return note.partition(":")[0].partition(";")[0]

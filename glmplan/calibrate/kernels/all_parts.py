@@ -1,4 +1,4 @@
-"""Turn measured kernel tables into fits of utilisation: one file for each part, one of priors, one page of errors."""
+"""Kernel fits of all accelerators: utilisation of each, pooled priors, changes against older fits, error page."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ __all__ = [
 ]
 
 
-_POOL_ROWS = 80  # rows of each table that enter a prior
-_SLOWEST_GEMM_FLOOR = 40e-6  # s; no part needs so long to start a product
-_NO_FORM = 0.4  # median error above which a fit would mislead
-_HOST_RATIO = 1.7  # a decode block that starts so much later than another engine's was launched kernel by kernel
-_SMALL = 2e8  # B; a cache of keys and values that may lie in the cache of the part
-_NO_PRIOR = "hyper-"  # what an engine fuses around a block is its own and depends on the part: nothing is carried
+_POOL_ROWS = 80  # rows of each table in a prior
+_SLOWEST_GEMM_FLOOR = 40e-6  # s; no accelerator takes so long to start a product
+_NO_FORM = 0.4  # a fit with a larger median error would mislead
+_HOST_RATIO = 1.7  # a decode block with this start relative to another engine's was launched kernel by kernel
+_SMALL = 2e8  # B; a KV cache that may fit the accelerator's cache
+_NO_PRIOR = "hyper-"  # fusions around a block depend on engine and accelerator: no prior
 
 
 @dataclass(slots=True)
 class _Measured:
-    """One fitted table and a few of its rows, kept for the priors."""
+    """One fitted table with sample rows for the priors."""
 
     fit: KernelFit
     part: str
@@ -57,34 +57,27 @@ class _Measured:
 
 @dataclass(slots=True)
 class KernelCalibration:
-    """All that a run of the calibration found.
+    """Results of a kernel calibration."""
 
-    Attributes
-    ----------
-    parts : dict
-        Accelerator → its fits.
-    priors : list of KernelFit
-        Pooled fits: engine ``*`` for all parts, ``cc9`` for a compute capability.
-    left_out : list of str
-        Tables that were not used, with the reason.
-    package : str
-        Name and version of the package that was read.
-    """
-
-    parts: dict[str, list[KernelFit]] = field(default_factory=dict)
-    priors: list[KernelFit] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
-    package: str = ""
+    parts: dict[str, list[KernelFit]] = field(default_factory=dict)  # accelerator → fits
+    priors: list[KernelFit] = field(
+        default_factory=list
+    )  # pooled fits: engine `*` for all accelerators, `cc9` for a compute capability
+    left_out: list[str] = field(default_factory=list)  # unused tables with reasons
+    package: str = ""  # name and version
 
 
 def _peaks(part: Accelerator, compute: str) -> tuple[float, float]:
-    """Peak of the precision that computes (BF16 where the part has no other) and of the memory or the link."""
+    """Return the peak compute rate and the peak of memory or link.
+
+    BF16 if the accelerator lacks the precision.
+    """
     bandwidth, bf16 = part.need("scaleup_bandwidth" if compute == "link" else "memory_bandwidth", "peak.bf16")
     return float(part.peak.get(compute, bf16)), float(bandwidth)  # type: ignore[call-overload]
 
 
 def _quality(log_errors: np.ndarray) -> tuple[float, float, float]:
-    """Spread of the logarithm, median and 90th percentile of the absolute relative error."""
+    """Return log spread, median and 90th percentile of the absolute error."""
     low, high = np.quantile(log_errors, [0.16, 0.84])
     relative = np.abs(np.expm1(log_errors))
     spread, median, p90 = (high - low) / 2, np.median(relative), np.quantile(relative, 0.9)
@@ -92,9 +85,10 @@ def _quality(log_errors: np.ndarray) -> tuple[float, float, float]:
 
 
 def _most_gain(found: Sequence[Campaign], part: Accelerator) -> float:
-    """How many times faster than its memory a part's cache can be: twice what attention over a small cache shows.
+    """Return the bound on cache over memory bandwidth: twice the measured one.
 
-    Without such a bound, a form that is too slow for small operands makes up for it with an impossible cache.
+    Measured by attention over a small cache. Without it, a form that is too slow for small operands compensates with an
+    impossible cache.
     """
     best = 0.5
     for campaign in found:
@@ -134,7 +128,7 @@ def _fit_campaign(campaign: Campaign, part: Accelerator, most_gain: float) -> _M
 
 
 def _host_timed(found: Sequence[Campaign]) -> dict[int, str]:
-    """Tables whose fastest row is the host's launch, not the part's time."""
+    """Return tables whose fastest row is the host's launch time."""
     fastest: dict[tuple[str, str], float] = defaultdict(lambda: np.inf)
     for campaign in found:
         key = campaign.kernel, campaign.precision
@@ -156,13 +150,13 @@ def _host_timed(found: Sequence[Campaign]) -> dict[int, str]:
 
 
 def _misnamed(found: Sequence[Campaign]) -> dict[int, str]:
-    """Tables whose kernel is not the one that their name says."""
+    """Return tables whose kernel is not the named one."""
     why = misnamed_tables()
     bad = {}
     for index, one in enumerate(found):
-        said = why.get((one.engine.split()[0], one.backend))  # the name of an engine ends in its version
-        if said is not None:
-            bad[index] = f"{one.part} {one.kernel} {one.engine} {one.precision} ({one.backend}): {said}"
+        reason = why.get((one.engine.split()[0], one.backend))  # engine names end in the version
+        if reason is not None:
+            bad[index] = f"{one.part} {one.kernel} {one.engine} {one.precision} ({one.backend}): {reason}"
     return bad
 
 
@@ -193,7 +187,10 @@ def _fit_collectives(root: Path, folder: str, part: Accelerator) -> list[KernelF
 
 
 def _pooled(engine: str, members: Sequence[_Measured], *, alone: float = 0.5) -> KernelFit:
-    """One prior: a joint fit, and how far it misses a part when that part is left out (`alone` if there is but one)."""
+    """Return one prior: a joint fit and its error on left-out accelerators.
+
+    `alone` is the error if there is a single one.
+    """
     first = members[0].fit
     everything = join([member.few for member in members])
     gain = max(member.most_gain for member in members)
@@ -224,7 +221,7 @@ def _pooled(engine: str, members: Sequence[_Measured], *, alone: float = 0.5) ->
 
 
 def _primary(members: Iterable[_Measured]) -> list[_Measured]:
-    """The fullest backend of each engine: what the engine picks by itself for most shapes."""
+    """Return the backend with most rows of each engine: usually its default."""
     best: dict[tuple[str, ...], _Measured] = {}
     for member in members:
         key = (member.part, member.fit.kernel, member.fit.engine.split()[0], member.fit.precision)
@@ -240,31 +237,30 @@ def calibrate_kernels(
     package: str | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> KernelCalibration:
-    """Read kernel tables and fit utilisation.
+    """Return the fits of kernel tables and priors.
 
-    - `parts`: Accelerators to fit; all by default. Priors are made only of all.
-    - `root`: Folder of the tables; the installed package by default.
-    - `package`: Name and version of what holds them; those of the installed package by default.
+    `parts` are accelerators (default: all; priors need all), `root` the folder of tables and `package` its name and
+    version (default: the installed package).
     """
     root = package_root() if root is None else root
     folders = {name: folder for folder, name in parts_in(root).items() if name is not None}
     for name in parts:
         if name not in folders:
             raise SpecError("has no kernel tables", field="--accelerator", value=name, choices=folders)
-    found = KernelCalibration(package=package or _installed())
+    calibration = KernelCalibration(package=package or _installed())
     everything: list[_Measured] = []
     for name, folder in folders.items():
         if parts and name not in parts:
             continue
         progress(name)
-        part = load_accelerator(name)
+        accelerator = load_accelerator(name)
         tables = list(campaigns(root, folder))
         bad = _host_timed(tables) | _misnamed(tables)
-        found.left_out += bad.values()
-        gain = _most_gain(tables, part)
-        measured = [_fit_campaign(table, part, gain) for index, table in enumerate(tables) if index not in bad]
+        calibration.left_out += bad.values()
+        gain = _most_gain(tables, accelerator)
+        measured = [_fit_campaign(table, accelerator, gain) for index, table in enumerate(tables) if index not in bad]
         for fit in (m.fit for m in measured if m.fit.median > _NO_FORM):
-            found.left_out.append(
+            calibration.left_out.append(
                 f"{name} {fit.kernel} {fit.engine} {fit.precision} ({fit.backend}): no form here follows it, its "
                 f"median error is {fit.median:.0%}"
             )
@@ -273,7 +269,7 @@ def calibrate_kernels(
         ordered = sorted(
             (m.fit for m in measured), key=lambda f: (f.kernel, f.engine, f.precision, -f.points, f.backend)
         )
-        found.parts[name] = ordered + _fit_collectives(root, folder, part)
+        calibration.parts[name] = ordered + _fit_collectives(root, folder, accelerator)
     if not parts:
         groups: dict[tuple[str, str], list[_Measured]] = defaultdict(list)
         for member in (one for one in everything if not one.fit.kernel.startswith(_NO_PRIOR)):
@@ -281,15 +277,15 @@ def calibrate_kernels(
         for (kernel, precision), members in sorted(groups.items()):
             progress(f"prior of {kernel}, {precision}")
             everyone = _pooled("*", members)
-            found.priors.append(everyone)
+            calibration.priors.append(everyone)
             for family in sorted({member.family for member in members} if not kernel.endswith("-block") else ()):
                 relatives = [m for m in members if m.family == family]
-                found.priors.append(_pooled(family, relatives, alone=everyone.part_log_sd))
-    return found
+                calibration.priors.append(_pooled(family, relatives, alone=everyone.part_log_sd))
+    return calibration
 
 
 def _installed() -> str:
-    """Name and version of the installed package."""
+    """Return name and version of the installed package."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -317,11 +313,14 @@ def _toml(name: str, package: str, rows: Sequence[KernelFit], peaks: dict[str, A
 
 
 def write_kernel_fits(found: KernelCalibration, folder: Path) -> list[Path]:
-    """Write one TOML for each part and one for the priors."""
+    """Write one TOML per accelerator and one of priors; return the paths."""
     written = []
     for name, fits in found.parts.items():
-        part = load_accelerator(name)
-        peaks = {"memory_bandwidth": part.need("memory_bandwidth"), "peak": json.dumps(part.peak).replace(":", " =")}
+        accelerator = load_accelerator(name)
+        peaks = {
+            "memory_bandwidth": accelerator.need("memory_bandwidth"),
+            "peak": json.dumps(accelerator.peak).replace(":", " ="),
+        }
         written.append(folder / f"{name}.toml")
         write_atomically(written[-1], _toml(name, found.package, fits, peaks))
     if found.priors:
@@ -330,8 +329,6 @@ def write_kernel_fits(found: KernelCalibration, folder: Path) -> list[Path]:
     return written
 
 
-# Kernel tables in a wheel that is not installed, and what a new fit of them changed.
-
 if TYPE_CHECKING:
     pass
 
@@ -339,25 +336,24 @@ if TYPE_CHECKING:
 #: part/family/engine/version/kernel_perf.parquet below the folder of tables; no name begins with a dot
 _TABLE = re.compile(r"[^/]+/systems/data/((?:\w[\w.+-]*/){4}\w[\w.+-]*_perf\.parquet)")
 _SHOWN = 6
-#: a median error that moves by less is the same fit [-]
+#: a smaller change of the median error is no change [-]
 _SAME = 0.005
 
 
 @contextmanager
 def tables_of_wheel(wheel: str | Path) -> Iterator[tuple[Path, str]]:
-    """Unpack the kernel tables of a wheel for a while; nothing of it is installed or run.
+    """Unpack the kernel tables of a wheel; yield folder and package name.
 
-    - `wheel`: The file, as `pip download --no-deps` fetches it.
-    - `Path`: Folder of the tables, as `package_root` returns it.
+    Nothing is installed or run. `pip download --no-deps` fetches the file.
     """
     readable()
     name, _, rest = Path(wheel).name.partition("-")
     package = f"{name} {rest.partition('-')[0]}"
     with archive_of(wheel, "wheel") as archive, tempfile.TemporaryDirectory() as folder:
-        found = [match for match in map(_TABLE.fullmatch, archive.namelist()) if match]
-        if not found:
+        matches = [match for match in map(_TABLE.fullmatch, archive.namelist()) if match]
+        if not matches:
             raise SpecError("holds no kernel tables (*/systems/data/**_perf.parquet)", file=wheel)
-        for match in found:
+        for match in matches:
             with written_whole(Path(folder) / match[1]) as stream:
                 stream.writelines(part_pieces(archive, match[0]))
         yield Path(folder), package
@@ -368,7 +364,7 @@ def _key(fit: KernelFit) -> tuple[str, str, str, str]:
 
 
 def _some(what: str, keys: Sequence[tuple[str, ...]]) -> list[str]:
-    """A line that names the first of a list."""
+    """Return a line with the first of a list."""
     if not keys:
         return []
     shown = "; ".join(" ".join(word for word in key if word) for key in keys[:_SHOWN])
@@ -380,10 +376,10 @@ def _error(fits: Sequence[KernelFit]) -> str:
 
 
 def kernel_changes(before: Mapping[str, Sequence[KernelFit]], found: KernelCalibration, root: Path) -> list[str]:
-    """What a fit of kernel tables changed against the fits that stood before, for people.
+    """Return the changes against older fits as lines.
 
-    Returns: For each part how many fits came, went and changed, with the median error before and now; then the tables
-      of parts that the catalogue does not have, and the parts whose fits stay because there are no tables of them.
+    Added, removed and changed fits of each accelerator with their median errors; then tables of unknown accelerators,
+    and accelerators without tables, whose fits stay.
     """
     lines = []
     for part, fits in found.parts.items():
@@ -401,14 +397,12 @@ def kernel_changes(before: Mapping[str, Sequence[KernelFit]], found: KernelCalib
     folders = parts_in(root)
     unknown = sorted(folder for folder, name in folders.items() if name is None)
     if unknown:
-        lines.append(f"no part of the catalogue, left out: {', '.join(unknown)} (give the part an alias of that name)")
-    kept = sorted(before.keys() - set(folders.values()))
-    if kept:
-        lines.append(f"no tables, fits left as they are: {', '.join(kept)}")
+        lines.append(f"not in the catalog, left out: {', '.join(unknown)} (add an alias of that name)")
+    unchanged = sorted(before.keys() - set(folders.values()))
+    if unchanged:
+        lines.append(f"no tables, fits unchanged: {', '.join(unchanged)}")
     return lines
 
-
-# The page `docs/kernels.md`: how far the fitted forms are from the measured kernels.
 
 if TYPE_CHECKING:
     pass
@@ -421,10 +415,10 @@ Written by `glmplan calibrate kernels`; do not edit. The forms are explained in
 [physics/kernels.md](physics/kernels.md).
 
 Source: the kernel tables of {package} (Apache-2.0; <https://github.com/ai-dynamo/aiconfigurator>), read
-in place and not copied. Of each table at most 1,600 rows, scattered evenly, are used: every second one is fitted, the
+in place and not copied. At most 1,600 evenly scattered rows of each table are used: every second one is fitted, the
 others give the errors below (absolute relative error of the time, % median / 90th percentile; a cell is the median
-over its fits). All-reduce tables are short and are fitted whole. A prior is fitted to all parts at once; its *carried*
-error is the spread of the median error when a part is left out of the fit and then predicted.
+over its fits). All-reduce tables are short and fitted completely. A prior is fitted to all accelerators; its *carried*
+error is the spread of the median error on left-out accelerators.
 """
 
 
@@ -465,15 +459,15 @@ def _parameters(fit: KernelFit) -> str:
             f"two shots {p.two_shot:.0%} + {p.two_shot_setup * 1e6:.1f} µs; crowding {p.crowding:.2f}"
         )
     assert isinstance(p, KernelParams)
-    words = [f"{p.floor * 1e6:.1f} µs", f"B {p.bandwidth:.0%}", f"F {p.flop:.0%}"]
+    texts = [f"{p.floor * 1e6:.1f} µs", f"B {p.bandwidth:.0%}", f"F {p.flop:.0%}"]
     named = {"rows": p.rows_half, "tiles": p.tiles_half, "streams": p.streams_half}
-    words += [f"{name} {value:.3g}" for name, value in named.items() if value > 0.05]
-    words += [f"side {p.side:.0%}"] * (p.side != 1.0) + [f"s {p.sharpness:.1f}"]
-    return ", ".join(words + [f"{p.group * 1e9:.0f} ns a group"] * (p.group > 1e-9))
+    texts += [f"{name} {value:.3g}" for name, value in named.items() if value > 0.05]
+    texts += [f"side {p.side:.0%}"] * (p.side != 1.0) + [f"s {p.sharpness:.1f}"]
+    return ", ".join(texts + [f"{p.group * 1e9:.0f} ns a group"] * (p.group > 1e-9))
 
 
 def _primary_page(fits: Iterable[KernelFit]) -> list[KernelFit]:
-    """The fullest backend of each engine, without the prefill blocks: what a page can show."""
+    """Return the largest backend of each engine, without prefill blocks."""
     first: dict[tuple[str, str, str], KernelFit] = {}
     for fit in fits:
         if not fit.kernel.endswith("prefill-block"):
@@ -482,12 +476,12 @@ def _primary_page(fits: Iterable[KernelFit]) -> list[KernelFit]:
 
 
 def kernels_page(found: KernelCalibration) -> str:
-    """Return the page."""
+    """Return the page `docs/kernels.md`: errors of the fitted forms."""
     fits = [(part, fit) for part, own in found.parts.items() for fit in own]
     text = [_INTRO.format(package=found.package)]
     points = sum(fit.points for _, fit in fits)
-    text.append(f"{len(fits)} fits of {points:,} measured kernels on {len(found.parts)} parts.\n")
-    text.append(_summary("By part", fits, lambda part, _: part))
+    text.append(f"{len(fits)} fits of {points:,} measured kernels on {len(found.parts)} accelerators.\n")
+    text.append(_summary("By accelerator", fits, lambda part, _: part))
     text.append(_summary("By engine", fits, lambda _, fit: fit.engine.split()[0]))
     text.append(_summary("By format", fits, lambda _, fit: fit.precision.split("+")[0]))
     rows = [
@@ -497,15 +491,15 @@ def kernels_page(found: KernelCalibration) -> str:
         if f.engine == "*"
     ]
     head = ["class", "format", "error", "spread of shapes", "carried", "parameters"]
-    text.append(f"## Priors for parts that nobody measured\n\nSpreads are of the logarithm.\n\n{_table(head, rows)}\n")
+    text.append(f"## Priors for unmeasured accelerators\n\nSpreads are of the logarithm.\n\n{_table(head, rows)}\n")
     if (beside := own_section(found.parts)) != "":
         text.append(beside)
     worst = sorted(fits, key=lambda pair: -pair[1].median)[:20]
     rows = [[p, f.kernel, f.engine, f.precision, f.backend, f"{f.median:.0%} / {f.p90:.0%}"] for p, f in worst]
     text.append(
-        "## The worst\n\nOne form cannot follow a library that changes its kernel with the shape; what is known stands "
-        f"in [physics/kernels.md](physics/kernels.md).\n\n"
-        f"{_table(['part', 'class', 'engine', 'format', 'backend', 'error'], rows)}\n"
+        "## Largest errors\n\nOne form cannot follow a library that changes its kernel with the shape; see "
+        f"[physics/kernels.md](physics/kernels.md).\n\n"
+        f"{_table(['accelerator', 'class', 'engine', 'format', 'backend', 'error'], rows)}\n"
     )
     for part, own in found.parts.items():
         rows = [

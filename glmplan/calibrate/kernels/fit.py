@@ -1,4 +1,4 @@
-"""Fit the parameters of `physics.kernels.utilisation` to measured kernel times: robust, in logarithms, reproducible."""
+"""Robust fit of `physics.kernels.utilisation` parameters to log kernel times, reproducible."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from glmplan.units import BytesPerSecond, Ratio
 
 __all__ = ["CLASSES", "Rows", "errors", "fit_collective", "fit_rows", "join", "rows_of"]
 
-#: start, lower and upper bound of every parameter. No memory gives all of its peak (refresh alone takes some per cent).
-#: A product of one tile runs on one of the part's cores: it takes as many tiles as cores (188 at most in the catalogue)
-#: to use them all, twice that where two blocks share one. Without such bounds a form that misses how bytes are read
-#: calls them FLOP, and the step inherits that.
+#: start, lower and upper bound of every parameter. No memory reaches its peak (refresh takes some per cent). A product
+#: of one tile runs on one core: full use takes as many tiles as cores (at most 188 in the catalog), twice that if two
+#: blocks share a core. Without such bounds a form that misses how bytes are read explains them as FLOP, and the step
+#: time inherits that.
 _BOUNDS = {
     "floor": (6e-6, 1e-6, 5e-3),
     "bandwidth": (0.7, 0.03, 0.97),
@@ -45,7 +45,7 @@ _NEUTRAL |= {"cache_gain": 1.0, "cache_bytes": 1.0, "flop": 1.0, "sharpness": 4.
              "block": 1e15, "block_gain": 1.0, "key": 0.0}  # fmt: skip
 _ALL = ("floor", "bandwidth", "flop", "rows_half", "tiles_half", "streams_half", "sharpness")
 
-#: class of kernel → parameters that are fitted; the others stay neutral
+#: kernel class → fitted parameters; the others stay neutral
 CLASSES: dict[str, tuple[str, ...]] = {
     "gemm": (*_ALL, "side", "cache_gain", "cache_bytes"),
     "experts": (*_ALL, "side", "group", "cache_gain", "cache_bytes"),
@@ -70,36 +70,25 @@ CLASSES: dict[str, tuple[str, ...]] = {
     "expert-combine": ("floor", "bandwidth", "sharpness"),
 }
 
-#: of kernels that start a fixed number of blocks
+#: of kernels with a fixed number of blocks
 _BLOCK = ("block", "block_gain", "key")
-#: what carries no activation quantisation has no side pass to fit
+#: formats without activation quantisation have no side pass to fit
 _UNQUANTISED = ("bf16", "int4", "mxfp4")
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Work, measured time and peaks, one entry for each row.
-
-    Attributes
-    ----------
-    work : KernelWork
-        The work, every field an array.
-    seconds, resident, peak_flop, peak_bandwidth : ndarray
-        Measured time [s], bytes a benchmark finds in the cache [B], peaks [FLOP/s] and [B/s].
-    """
+    """Work, measured time and peaks of rows."""
 
     work: KernelWork
-    seconds: np.ndarray
-    resident: np.ndarray
-    peak_flop: np.ndarray
-    peak_bandwidth: np.ndarray
+    seconds: np.ndarray  # measured
+    resident: np.ndarray  # bytes that a repeated benchmark finds in the cache
+    peak_flop: np.ndarray  # [FLOP/s]
+    peak_bandwidth: np.ndarray  # [B/s]
 
 
 def rows_of(campaign: Campaign, chosen: np.ndarray | slice, *, peak_flop: float, peak_bandwidth: float) -> Rows:
-    """Return chosen rows of a campaign with the peaks of its part.
-
-    `peak_flop`, `peak_bandwidth`: Peaks, [FLOP/s], [B/s].
-    """
+    """Return chosen rows of a campaign with peaks [FLOP/s] and [B/s]"""
     count = len(campaign.seconds)
     columns = {
         field.name: np.broadcast_to(np.asarray(getattr(campaign.work, field.name), dtype=float), count)[chosen]
@@ -118,7 +107,7 @@ def join(parts: Sequence[Rows]) -> Rows:
 
 
 def _predicted(params: KernelParams, rows: Rows) -> np.ndarray:
-    """Time with part of the bytes served from the cache, as a benchmark that repeats one shape sees it."""
+    """Return times with cached bytes, as in a benchmark that repeats a shape."""
     work = params.from_cache(rows.work, rows.resident)
     return np.asarray(kernel_seconds(work, peak_flop=rows.peak_flop, peak_bandwidth=rows.peak_bandwidth, params=params))
 
@@ -126,15 +115,13 @@ def _predicted(params: KernelParams, rows: Rows) -> np.ndarray:
 def fit_rows(
     kernel: str, precision: str, rows: Rows, start: KernelParams | None = None, *, most_gain: Ratio = 8.0
 ) -> KernelParams:
-    """Fit one class of kernel.
+    """Return the fitted parameters of one kernel class.
 
-    - `kernel`, `precision`: Class and format; they say which parameters are free.
-    - `most_gain`: How many times faster than its memory the part's cache is at most.
+    `kernel` and `precision` select the free parameters; `most_gain` bounds cache over memory bandwidth.
 
     Notes
     -----
-    Residuals are logarithms under a soft-L1 loss of scale 0.15, so that a kernel that the library chose badly for some
-    shapes does not move the rest.
+    Log residuals under soft-L1 loss of scale 0.15: a badly chosen library kernel for some shapes has little influence.
     """
     from scipy.optimize import least_squares
 
@@ -156,12 +143,14 @@ def fit_rows(
         return result
 
     x0 = np.clip(np.log([begin[name] for name in free]), low + 1e-6, high - 1e-6)
-    found: Any = least_squares(residual, x0, bounds=(low, high), loss="soft_l1", f_scale=0.15, max_nfev=60)
-    return KernelParams(**fixed, **{n: float(f"{v:.4g}") for n, v in zip(free, np.exp(found.x).tolist(), strict=True)})
+    solution: Any = least_squares(residual, x0, bounds=(low, high), loss="soft_l1", f_scale=0.15, max_nfev=60)
+    return KernelParams(
+        **fixed, **{n: float(f"{v:.4g}") for n, v in zip(free, np.exp(solution.x).tolist(), strict=True)}
+    )
 
 
 def errors(fitted: KernelParams, rows: Rows) -> np.ndarray:
-    """Return the logarithm of predicted over measured time."""
+    """Return log(predicted / measured time)."""
     result: np.ndarray = np.log(_predicted(fitted, rows)) - np.log(rows.seconds)
     return result
 
@@ -169,10 +158,9 @@ def errors(fitted: KernelParams, rows: Rows) -> np.ndarray:
 def fit_collective(
     bytes_: np.ndarray, ranks: np.ndarray, seconds: np.ndarray, *, link_bandwidth: BytesPerSecond
 ) -> tuple[CollectiveParams, np.ndarray]:
-    """Fit an all-reduce.
+    """Return the fitted parameters of an all-reduce and its log errors.
 
-    - `bytes_`, `ranks`, `seconds`: Size of the tensor [B], ranks [-], measured time [s].
-    - `link_bandwidth`: Peak of one rank's link in one direction.
+    `link_bandwidth` is the one-way peak of one rank's link.
     """
     from scipy.optimize import least_squares
 
@@ -187,7 +175,7 @@ def fit_collective(
     best: Any = None
     for one_shot, crowding in ((0.5, 0.01), (0.05, 0.01), (0.5, 1.0)):
         x0 = np.log([float(seconds.min()), 5e-7, one_shot, 0.7, 5e-6, crowding])
-        found: Any = least_squares(
+        solution: Any = least_squares(
             residual,
             np.clip(x0, low + 1e-6, high - 1e-6),
             bounds=(low, high),
@@ -195,6 +183,6 @@ def fit_collective(
             f_scale=0.15,
             max_nfev=300,
         )
-        best = found if best is None or found.cost < best.cost else best
+        best = solution if best is None or solution.cost < best.cost else best
     params = CollectiveParams(*(float(f"{value:.4g}") for value in np.exp(best.x).tolist()))
     return params, residual(best.x)

@@ -1,7 +1,7 @@
-"""Kernel tables measured by `tools/measure_shapes.py`, beside what the fits of the same part predict for them.
+"""Own kernel tables (`tools/measure_shapes.py`) compared with the fits of their accelerator.
 
-They are no input of a fit: the Triton kernels there are not those of an engine, and rows of PyTorch's products repeat
-what the larger tables hold. They check a fit with cold operands on another machine.
+They are no input of a fit: their Triton kernels are not an engine's, and PyTorch products repeat the larger tables.
+They test a fit with cold operands on another machine.
 """
 
 from __future__ import annotations
@@ -21,42 +21,30 @@ __all__ = ["Beside", "beside_fits", "own_parts", "own_rows", "own_section"]
 
 _CLASS = {"sparse-gather": "latent-decode"}
 _COMPUTES = {"fp8-block": "fp8"}
-_FEW = 16  # tokens or requests; beyond, a product is no longer bound by its weights alone
+_FEW = 16  # tokens or requests up to which weights bound a product
 
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Measured rows of one kind beside one fit.
+    """Measured rows of one kind compared with one fit."""
 
-    Attributes
-    ----------
-    kernel, precision, backend : str
-        What was measured.
-    fit : KernelFit
-        What predicts it.
-    ratio : ndarray
-        Predicted over measured time of each row, [-]
-    few : ndarray of bool
-        Rows of at most 16 tokens or requests.
-    """
-
-    kernel: str
+    kernel: str  # measured
     precision: str
     backend: str
     fit: KernelFit
-    ratio: np.ndarray
-    few: np.ndarray
+    ratio: np.ndarray  # predicted / measured time
+    few: np.ndarray  # rows of at most 16 tokens or requests
 
 
 def own_parts() -> tuple[str, ...]:
-    """Return the accelerators of which there are own tables."""
+    """Return the accelerators with own tables."""
     return tuple(
         sorted(folder.name for folder in (data_folder("calibration") / "kernels").iterdir() if folder.is_dir())
     )
 
 
 def own_rows(part: str) -> list[dict[str, str]]:
-    """Return the measured rows of one part, of all its campaigns."""
+    """Return the measured rows of one accelerator, all campaigns."""
     files = sorted((data_folder("calibration") / "kernels" / part).glob("*/rows.csv"))
     return [row for file in files for row in read_rows(file)]
 
@@ -69,10 +57,9 @@ _SIZED = frozenset(("m", "n", "k", "experts", "top_k", "touched", "batch", "cont
 
 
 def beside_fits(part: str, fits: Sequence[KernelFit], rows: Sequence[Mapping[str, str]]) -> Iterator[Beside]:
-    """Predict measured rows by the fits of their part.
+    """Yield measured rows with the predictions of like kernels of each engine.
 
-    - `fits`: The fits of the part; of an engine and kernel the newest release is taken.
-    - Yields: One for each kind of row and kernel of an engine that it is like.
+    The newest release of an engine's fit counts.
     """
     facts = load_accelerator(part)
     bandwidth, bf16 = facts.need("memory_bandwidth", "peak.bf16")
@@ -101,10 +88,7 @@ def beside_fits(part: str, fits: Sequence[KernelFit], rows: Sequence[Mapping[str
 
 
 def own_section(fits_of: Mapping[str, Sequence[KernelFit]]) -> str:
-    """Return the section of the page on fits that sets own measurements beside them.
-
-    Returns: Markdown; empty where no part with own tables was fitted.
-    """
+    """Return the Markdown section of own measurements; empty without any."""
     lines = []
     for part in own_parts():
         for one in beside_fits(part, fits_of.get(part, ()), own_rows(part)):
@@ -114,17 +98,21 @@ def own_section(fits_of: Mapping[str, Sequence[KernelFit]]) -> str:
             lines.append("| " + " | ".join(cells) + " |")
     if not lines:
         return ""
-    head = "| part | class | format | measured | fit | rows | median error | up to 16 | beyond |\n" + "|---" * 9 + "|\n"
+    head = (
+        "| accelerator | class | format | measured | fit | rows | median error | up to 16 | above |\n"
+        + "|---" * 9
+        + "|\n"
+    )
     return _SECTION + head + "\n".join(lines) + "\n"
 
 
 _SECTION = """\
-## Own measurements beside the fits
+## Own measurements and the fits
 
-`calibration/kernels` holds tables of `tools/measure_shapes.py`: shapes of GLM, gpt-oss and Qwen on one card, with cold
-operands. No fit reads them. Each is set beside the fit of the engine's kernel that it is most like. Errors are those of
-the predicted time; the last two columns are the median of predicted over measured time for up to 16 tokens or requests,
-and for more: below 1 the fit is faster than the measured kernel. cuBLAS and cuDNN are the libraries that engines call;
-"triton" is a kernel written for this comparison, which no engine runs.
+`calibration/kernels` holds tables of `tools/measure_shapes.py`: shapes of GLM, gpt-oss and Qwen on one GPU, with cold
+operands. No fit uses them. Each is compared with the fit of the most similar engine kernel. Errors are of the predicted
+time; the last two columns are the median of predicted over measured time for up to 16 tokens or requests, and above:
+below 1 the fit is faster than the measured kernel. cuBLAS and cuDNN are the libraries that engines call; "triton" is a
+kernel written for this comparison, which no engine runs.
 
 """

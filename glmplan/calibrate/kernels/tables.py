@@ -1,14 +1,19 @@
 """Measured kernel times of the installed `aisimulate` package, as work and seconds.
 
-Only the kernel tables are opened (`systems/data/<part>/<family>/<engine>/<version>/<kernel>_perf.parquet`); nothing
-end-to-end. What each table means was checked against physics, and rows that cannot mean what they say are left out:
+Only kernel tables are read (`systems/data/<part>/<family>/<engine>/<version>/<kernel>_perf.parquet`), nothing
+end-to-end. They were checked against physics; left out are:
 
-- a "balanced" expert table of a router with expert groups (DeepSeek-V3's shape): the ties of its artificial routing are
-  broken towards few experts, so that the bytes read would need more than the part's bandwidth;
-- artificial power-law routing, which does not record the experts it touched; where a table has no other rows, those of
-  one rank are used as if tokens chose at random;
-- matrices under 256 wide: nothing in a language model is that small, and they only measure the launch;
-- tables whose fastest kernel takes more than 40 µs where other engines take 5: the host was timed, not the part.
+- a "balanced" expert table of a router with expert groups (DeepSeek-V3's shape): its artificial routing breaks ties
+  towards few experts, and the stated bytes would exceed the memory bandwidth;
+- artificial power-law routing, which does not record the experts used; where a table has no other rows, those of one
+  rank are read as random routing;
+- matrices under 256 wide: no language model has them, and they measure the launch only;
+- tables whose fastest kernel takes more than 40 µs where other engines take 5: the host was timed.
+
+Tables of kernels with a state cover the gated delta rule (Qwen3.5, Qwen3-Next), Kimi Delta Attention (Kimi-K3,
+GLM-5.3-Flash; a gate per key channel instead of per head), manifold-constrained hyper-connections (DeepSeek-V4,
+GLM-5.3-Flash; read and write several residual streams around a block) and the token exchange between expert-parallel
+ranks.
 """
 
 from __future__ import annotations
@@ -73,13 +78,13 @@ __all__ = [
 ]
 
 
-#: read as data: it is installed without its dependencies
+#: read as data: installed without its dependencies
 PACKAGE = "aisimulate"
 _MODULE = "aisimulate_core"
-#: a version is read whose table has at least this share of the rows of the fullest one [-]
+#: share of the rows of the largest version that a version must have [-]
 _FULL = 0.6
 
-#: the package's dtype → format, stored bytes, bytes inside the product, precision that computes
+#: dtype of the package → format, stored bytes, bytes in the product, compute precision
 FORMATS = {
     "bfloat16": ("bf16", 2.0, 2.0, "bf16"),
     "fp8": ("fp8", 1.0, 1.0, "fp8"),
@@ -91,50 +96,33 @@ FORMATS = {
 }
 
 KV_BYTES = {"bfloat16": 2.0, "fp8": 1.0}
-#: experts of the Nemotron 3 models, whose squared ReLU needs no gate: inner width, experts for each token
+#: experts of the Nemotron 3 models, with squared ReLU and no gate: inner width, experts per token
 _UNGATED = ((1856, 6), (2688, 22), (5120, 22))
-_MOST = 1600  # rows kept of a table: half are fitted, half are tested
+_MOST = 1600  # rows of a table that are kept: half fitted, half tested
 
 Table = dict[str, Any]
-#: format, backend, precision that computes, sampled columns, rows of the table, work, bytes kept in the cache
+#: format, backend, compute precision, sampled columns, rows of the table, work, cached bytes
 Rows = tuple[str, str, str, Table, int, KernelWork, np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """One table for one precision: what was done and how long it took.
-
-    Attributes
-    ----------
-    part, kernel, engine, precision, backend, compute : str
-        Names; `engine` ends in its version, `compute` is the precision of the peak that applies, ``link`` where the
-        bytes cross the rank's link instead of its memory.
-    work : KernelWork
-        The work of each row.
-    seconds : ndarray
-        Measured time, [s]
-    resident : ndarray
-        Bytes that a repeated benchmark finds again in the cache, [B]
-    points : int
-        Rows of the whole table, [-]
-    """
+    """One table at one precision: work and time of each row."""
 
     part: str
     kernel: str
-    engine: str
+    engine: str  # with its version
     precision: str
     backend: str
-    compute: str
+    compute: str  # precision of the peak rate; `link` if bytes cross the rank's link instead of its memory
     work: KernelWork
-    seconds: np.ndarray
-    resident: np.ndarray
-    points: int
+    seconds: np.ndarray  # measured
+    resident: np.ndarray  # bytes that a repeated benchmark finds in the cache
+    points: int  # rows of the whole table
 
 
 def part_named(folder: str) -> str | None:
-    """Name in the catalogue of a folder of tables, by the name of a part or one of its aliases.
-
-    Returns: The accelerator; None where the catalogue has none of that name.
+    """Return the catalog name of a folder of tables; None if unknown.
 
     Examples
     --------
@@ -142,21 +130,18 @@ def part_named(folder: str) -> str | None:
     ('a100-80gb-sxm', 'arc-pro-b60', None)
     """
     name = folder.replace("_", "-").lower()
-    found = accelerator_aliases().get(name, name)
-    return found if found in accelerator_names() else None
+    accelerator = accelerator_aliases().get(name, name)
+    return accelerator if accelerator in accelerator_names() else None
 
 
 def parts_in(root: Path) -> dict[str, str | None]:
-    """Return the parts of which there are tables.
-
-    Returns: Folder → name in the catalogue, sorted by folder; None where the catalogue does not have the part.
-    """
+    """Return folder → catalog name (None if unknown), sorted by folder."""
     folders = sorted(folder for folder in root.glob("*") if any(folder.glob("*/*/*/*_perf.parquet")))
     return {folder.name: part_named(folder.name) for folder in folders}
 
 
 def readable() -> None:
-    """Raise unless what reads the tables is installed."""
+    """Raise unless the packages that read the tables are installed."""
     if importlib.util.find_spec("pyarrow") is None:
         raise SpecError("what reads kernel tables is missing: pip install 'glmplan[kernels]'")
 
@@ -173,7 +158,7 @@ def package_root() -> Path:
 
 
 def sample(count: int, most: int) -> np.ndarray:
-    """Return at most `most` of `count` indices, scattered over the table, the same ones every time.
+    """Return at most `most` of `count` indices, scattered and reproducible.
 
     Examples
     --------
@@ -189,11 +174,10 @@ def _version(folder: Path) -> tuple[int, ...]:
 
 
 def read_tables(root: Path, part: str, family: str, engine: str, kernel: str) -> Iterator[tuple[Table, str]]:
-    """Read every version of a table that holds at least 60 % of the rows of the fullest one.
+    """Yield columns and version of a table, the oldest version first.
 
-    - `part`, `family`, `engine`, `kernel`: Names of the folders and of the table.
-    - Yields: Columns and version, the oldest first. Builds without a number of their own cannot be ordered and are
-      left out.
+    Only versions with 60 % of the rows of the largest one; builds without a version number cannot be ordered and are
+    left out.
     """
     import pyarrow.parquet as pq
 
@@ -207,10 +191,10 @@ def read_tables(root: Path, part: str, family: str, engine: str, kernel: str) ->
 
 
 def take(table: Table, mask: np.ndarray) -> tuple[Table, int]:
-    """Return a sample of the chosen rows whose time is positive, and how many such rows there are."""
-    found = np.flatnonzero(mask & (table["latency"].astype(float) > 0))
-    kept = found[sample(len(found), _MOST)]
-    return {name: _number(values[kept]) for name, values in table.items()}, len(found)
+    """Return a sample of the chosen rows with a positive time, and the count."""
+    chosen = np.flatnonzero(mask & (table["latency"].astype(float) > 0))
+    sampled = chosen[sample(len(chosen), _MOST)]
+    return {name: _number(values[sampled]) for name, values in table.items()}, len(chosen)
 
 
 def _number(values: np.ndarray) -> np.ndarray:
@@ -218,7 +202,7 @@ def _number(values: np.ndarray) -> np.ndarray:
 
 
 def grouped(table: Table, *keys: str) -> Iterator[tuple[tuple[str, ...], np.ndarray]]:
-    """Yield each combination of the keys' values, sorted, with the mask of its rows."""
+    """Yield each combination of key values, sorted, with its row mask."""
     labels = list(zip(*(table[key].astype(str) for key in keys), strict=True))
     joined = np.array(["\x1f".join(label) for label in labels], dtype=object)
     for label in sorted(set(joined)):
@@ -226,10 +210,7 @@ def grouped(table: Table, *keys: str) -> Iterator[tuple[tuple[str, ...], np.ndar
 
 
 def gemm_rows(table: Table) -> Iterator[Rows]:
-    """Yield the rows of a table of products, for each format and backend.
-
-    Yields: Format, backend, precision, sampled columns, points, work and resident bytes.
-    """
+    """Yield the rows of a matrix-product table by format and backend."""
     for (dtype, backend), mask in grouped(table, "gemm_dtype", "kernel_source"):
         if dtype not in FORMATS or dtype == "int4_wo":
             continue
@@ -240,10 +221,7 @@ def gemm_rows(table: Table) -> Iterator[Rows]:
 
 
 def expert_rows(table: Table) -> Iterator[Rows]:
-    """Yield the rows of a table of grouped expert products, for each format and backend.
-
-    Yields: Format, backend, precision, sampled columns, points, work and resident bytes.
-    """
+    """Yield the rows of a grouped expert table by format and backend."""
     grouped_router = (table["num_experts"] == 256) & (table["topk"] == 8) & (table["hidden_size"] == 7168)
     balanced = table["distribution"] == "balanced"
     even = bool(balanced.any())
@@ -277,27 +255,21 @@ def expert_rows(table: Table) -> Iterator[Rows]:
 
 
 def attention_groups(table: Table, dtype_column: str, usable: np.ndarray) -> Iterator[tuple[str, str, Table, int]]:
-    """Yield the sampled rows of a table of attention, for each known KV format and backend.
-
-    Yields: Name of the format in the table, backend, sampled columns, rows chosen from.
-    """
+    """Yield format, backend, sampled columns and row count of a table."""
     for (dtype, backend), mask in grouped(table, dtype_column, "kernel_source"):
         if dtype in KV_BYTES:
             yield dtype, backend, *take(table, mask & usable)
 
 
 def _kv_heads(t: Table) -> np.ndarray:
-    """Heads of keys and values; the tables write 0 where every head has its own, [-]."""
+    """Return the KV heads; tables write 0 if every head has its own [-]"""
     kv_heads = t["num_key_value_heads"]
     result: np.ndarray = kv_heads + t["num_heads"] * (kv_heads == 0)
     return result
 
 
 def decode_attention_rows(table: Table) -> Iterator[Rows]:
-    """Yield the rows of a table of decode attention, for each format and backend.
-
-    Yields: Format, backend, precision, sampled columns, points, work and resident bytes.
-    """
+    """Yield the rows of a decode-attention table by format and backend."""
     window = table.get("window_size", np.zeros(len(table["latency"])))
     usable = (window == 0) & (table["step"] >= 63) & (table["head_dim"] >= 64)
     for dtype, backend, t, points in attention_groups(table, "kv_cache_dtype", usable):
@@ -314,10 +286,7 @@ def decode_attention_rows(table: Table) -> Iterator[Rows]:
 
 
 def prefill_attention_rows(table: Table) -> Iterator[Rows]:
-    """Yield the rows of a table of prefill attention, for each format and backend.
-
-    Yields: Format, backend, precision, sampled columns, points, work and resident bytes.
-    """
+    """Yield the rows of a prefill-attention table by format and backend."""
     window = table.get("window_size", np.zeros(len(table["latency"])))
     usable = (window == 0) & (table["isl"] >= 64) & (table["head_dim"] >= 64)
     for dtype, backend, t, points in attention_groups(table, "attn_dtype", usable):
@@ -326,33 +295,21 @@ def prefill_attention_rows(table: Table) -> Iterator[Rows]:
         yield FORMATS[dtype][0], backend, FORMATS[dtype][3], t, points, work, np.full(len(t["isl"]), np.inf)
 
 
-# Measured all-reduces of the installed `aisimulate` package.
-
-
 @dataclass(frozen=True, slots=True)
 class AllReduceTable:
-    """Measured all-reduces of one engine or library.
-
-    Attributes
-    ----------
-    engine, backend : str
-        Names with the version.
-    bytes, ranks, seconds : ndarray
-        Size of the tensor [B], ranks [-], measured time [s]
-    """
+    """Measured all-reduces of one engine or library."""
 
     engine: str
     backend: str
-    bytes: np.ndarray
+    bytes: np.ndarray  # tensor size
     ranks: np.ndarray
     seconds: np.ndarray
 
 
 def all_reduces(root: Path, part: str) -> Iterator[AllReduceTable]:
-    """Read the all-reduce tables of one part: the engines' own kernels inside CUDA graphs, and NCCL or oneCCL.
+    """Yield the all-reduce tables of one accelerator folder.
 
-    - `part`: Folder of the part, as `parts_in` names it.
-    - Yields: One for each engine or library. Sizes in the tables are elements of two bytes.
+    They cover engine kernels inside CUDA graphs, and NCCL or oneCCL. Sizes in the tables are elements of two bytes.
     """
     for engine, kernel in (
         ("vllm", "custom_allreduce"),
@@ -380,14 +337,8 @@ def all_reduces(root: Path, part: str) -> Iterator[AllReduceTable]:
             )
 
 
-# Tables of MLA attention, and of whole MLA and DSA blocks with their projections.
-
-
 def latent_decode_rows(table: Table) -> Iterator[Rows]:
-    """Yield the rows of a table of absorbed MLA decode, for each format and backend.
-
-    Yields: Format, backend, precision, sampled columns, points, work and resident bytes.
-    """
+    """Yield the rows of an absorbed MLA decode table by format and backend."""
     for dtype, backend, t, points in attention_groups(table, "kv_cache_dtype", table["step"] >= 63):
         splits = attention_rule("sglang" if backend == "triton" else "", backend).splits
         work = latent_decode_work(
@@ -397,17 +348,17 @@ def latent_decode_rows(table: Table) -> Iterator[Rows]:
 
 
 def latent_prefill_rows(table: Table) -> Iterator[Rows]:
-    """Yield the rows of a table of MLA prefill, for each format and backend.
-
-    Yields: Format, backend, precision, sampled columns, points, work and resident bytes.
-    """
+    """Yield the rows of an MLA prefill table by format and backend."""
     for dtype, backend, t, points in attention_groups(table, "mla_dtype", table["isl"] >= 64):
         work = latent_prefill_work(t["batch_size"], t["isl"], heads=t["num_heads"], prefix=t["step"])
         yield FORMATS[dtype][0], backend, FORMATS[dtype][3], t, points, work, np.full(len(t["isl"]), np.inf)
 
 
 def _projections(t: Table, *, indexer: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Weights of an MLA block on one rank, its indexer heads, FLOP of an expanded pair; shapes from config.json."""
+    """Return the rank's MLA weights, indexer heads and FLOP per expanded pair.
+
+    Shapes are from config.json.
+    """
     glm = np.array(["Glm" in name for name in t["architecture"].astype(str)], dtype=bool)
     hidden, query = np.where(glm, 6144, 7168), np.where(glm, 2048, 1536)
     nope, value, index = np.where(glm, 192, 128), np.where(glm, 256, 128), np.where(glm, 32, 64)
@@ -418,7 +369,7 @@ def _projections(t: Table, *, indexer: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def block_rows(decode: bool, sparse: bool) -> Callable[[Table], Iterator[Any]]:
-    """Return what yields the rows of a table of whole MLA or DSA blocks, for each pair of formats and each backend."""
+    """Return the reader of whole MLA or DSA blocks with their projections."""
 
     def rows(table: Table) -> Iterator[Rows]:
         for (dtype, kv, backend), mask in grouped(table, "gemm_type", "kv_cache_dtype", "kernel_source"):
@@ -448,19 +399,13 @@ def block_rows(decode: bool, sparse: bool) -> Callable[[Table], Iterator[Any]]:
     return rows
 
 
-# Tables of recurrences with a state, of residual streams, and of the exchange of tokens between expert-parallel ranks.
-#
-# The gated delta rule (Qwen3.5, Qwen3-Next) and Kimi Delta Attention (Kimi-K3, GLM-5.3-Flash), which forgets by a gate
-# for each channel of the keys instead of one for each head. Manifold-constrained hyper-connections (DeepSeek-V4,
-# GLM-5.3-Flash): what reads and writes several residual streams around a block.
-
 _LEAST_DELTA, _LEAST_KIMI, _LEAST_MIXING, _LEAST_EXCHANGE = 60, 30, 30, 24
-#: kernels of Kimi Delta Attention alone: of others (`fused_kda_decode` and its like) the table does not say whether
-#: they hold the convolution too
+#: kernels of Kimi Delta Attention alone: for `fused_kda_decode` and similar ones the table does not say if they include
+#: the convolution
 _KIMI_DECODE = ("fused_recurrent_kda", "fused_recurrent_kda_packed_decode", "fused_sigmoid_gating_delta_rule_update")
 _KIMI_PREFILL = ("chunk_kda", "chunk_kda_with_fused_gate", "flashkda_fwd")
 
-#: what a table calls the three kernels of a site; `expand` and `contract` are before the first layer and after the last
+#: the table's names of a site's kernels; `expand` and `contract` run before the first layer and after the last
 _MIXING = {"pre": "read", "post": "write", "fused_post_pre": "both"}
 
 
@@ -497,7 +442,7 @@ def _delta_rule(root: Path, part: str) -> Iterator[Campaign]:
 def _kimi_delta(root: Path, part: str) -> Iterator[Campaign]:
     for engine in ("vllm", "sglang"):
         for table, version in read_tables(root, part, "kda", engine, "kda"):
-            # a step of one token and one that verifies drafted ones run the same kernel
+            # steps of one token and steps that verify drafts run the same kernel
             for (backend,), mask in grouped(table, "kernel_source"):
                 decode, prefill = backend in _KIMI_DECODE, backend in _KIMI_PREFILL
                 phase = table["phase"] != "context" if decode else table["phase"] == "context"
@@ -516,7 +461,7 @@ def _kimi_delta(root: Path, part: str) -> Iterator[Campaign]:
 def _mixing(root: Path, part: str) -> Iterator[Campaign]:
     for engine in ("vllm", "sglang", "trtllm"):
         for table, version in read_tables(root, part, "mhc", engine, "mhc_module"):
-            # which kernel a site takes goes by its tokens: one table of what the engine does
+            # the token count selects the kernel of a site: one table of the engine's behaviour
             for (name,), mask in grouped(table, "op_name"):
                 t, points = take(table, mask)
                 if name not in _MIXING or points < _LEAST_MIXING:
@@ -539,7 +484,7 @@ def _exchange(root: Path, part: str) -> Iterator[Campaign]:
                     ranks=t["ep_size"],
                     hidden=t["hidden_size"],
                     top_k=t["topk"],
-                    value_bytes=FORMATS[sent][2] if phase == "dispatch" else 2.0,  # results come back in BF16
+                    value_bytes=FORMATS[sent][2] if phase == "dispatch" else 2.0,  # results return in BF16
                 )
                 yield Campaign(
                     part=part_named(part) or part,
@@ -549,17 +494,16 @@ def _exchange(root: Path, part: str) -> Iterator[Campaign]:
                     backend=backend,
                     compute="link",
                     work=work,
-                    seconds=t["latency"] * 1e-6,  # this table alone is in microseconds
+                    seconds=t["latency"] * 1e-6,  # this table is in microseconds
                     resident=np.full(len(t["latency"]), np.inf),
                     points=points,
                 )
 
 
 def state_campaigns(root: Path, part: str) -> Iterator[Campaign]:
-    """Read the tables of kernels with a state, of residual streams and of the expert exchange inside one node.
+    """Yield the tables of state, residual-stream and expert-exchange kernels.
 
-    - `part`: Folder of the part, as `parts_in` names it.
-    - Yields: One for each class, engine, format and backend with enough rows.
+    One for each class, engine, format and backend with enough rows; the exchange is inside one node.
     """
     yield from _delta_rule(root, part)
     yield from _kimi_delta(root, part)
@@ -567,11 +511,9 @@ def state_campaigns(root: Path, part: str) -> Iterator[Campaign]:
     yield from _exchange(root, part)
 
 
-# All kernel tables of one part, class by class.
-
 _LEAST = 200
 
-#: class → family folder, table, what makes its work
+#: class → family folder, table, reader
 TABLES: dict[str, tuple[str, str, Callable[[Table], Iterator[Any]]]] = {
     "gemm": ("gemm", "gemm", gemm_rows),
     "experts": ("moe", "moe", expert_rows),
@@ -587,11 +529,7 @@ TABLES: dict[str, tuple[str, str, Callable[[Table], Iterator[Any]]]] = {
 
 
 def campaigns(root: Path, part: str) -> Iterator[Campaign]:
-    """Read every kernel table of one part.
-
-    - `part`: Folder of the part, as `parts_in` names it.
-    - Yields: One for each class, engine, precision and backend with enough rows.
-    """
+    """Yield every kernel table of one accelerator folder with enough rows."""
     for kernel, (family, name, rows) in TABLES.items():
         for engine in ("vllm", "sglang", "trtllm"):
             for table, version in read_tables(root, part, family, engine, name):

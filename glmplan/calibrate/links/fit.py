@@ -1,7 +1,7 @@
-"""Fit the constants of links: launch, hop and efficiency of each way to run a collective.
+"""Fit of the link constants: launch, hop and efficiency of each collective algorithm.
 
-The fit is small and deterministic: robust least squares on the logarithm of time, from a fixed start. It reads the two
-ledgers of measured transfers and writes `calibration/fits/links.toml`.
+Robust least squares on log time from a fixed start: small and deterministic. Reads the two ledgers of measured
+transfers, writes `calibration/fits/links.toml` with errors and sources, and predicts held-out rows and machines.
 """
 
 from __future__ import annotations
@@ -50,45 +50,27 @@ __all__ = [
 
 
 _Key = tuple[str, str, str]
-#: Start and bounds of the fits of launch [s], hop [s], hop of whole chunks [s] and efficiency [-].
+#: start and bounds: launch [s], hop [s], hop of whole chunks [s], efficiency [-]
 _START = {"launch": 8e-6, "hop": 1e-6, "bulk_hop": 3e-6, "efficiency": 0.6}
 _LOW = {"launch": 1e-7, "hop": 1e-9, "bulk_hop": 1e-9, "efficiency": 0.02}
 _HIGH = {"launch": 1e-3, "hop": 1e-4, "bulk_hop": 1e-3, "efficiency": 1.0}
-#: Step of the central differences that stand for derivatives, in parts of the logarithm of a constant, [-]. Differences
-#: of scipy's own step of 1.5e-8 turn the last digits of exp and log, in which processors differ, into the eighth digit
-#: of a derivative, and where a ring changes its protocol they fall on either side of it.
+#: step of the central differences, in the log of a constant [-]. scipy's own step of 1.5e-8 turns the last digits of
+#: exp and log, which differ between processors, into the eighth digit of a derivative; where a ring changes its
+#: protocol they fall on either side of it.
 _DIFFERENCE = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
 class ProtocolFit:
-    """Fitted constants of one protocol, with what they rest on.
+    """Fitted constants of one protocol and their rows."""
 
-    Parameters
-    ----------
-    key : tuple of str
-        Link kind, algorithm and condition.
-    protocol : Protocol
-        The constants.
-    errors : dict
-        Constant → standard error, in its unit; constants that were fixed are absent.
-    median_error : float
-        Median relative error on the rows of the fit, [-]; nan without rows.
-    rows : tuple of Observation
-        What it rests on.
-    inner : Protocol, optional
-        Constants of the steps inside a machine, for protocols between machines.
-    note : str, optional
-        What was not measured here.
-    """
-
-    key: _Key
+    key: _Key  # link kind, algorithm, condition
     protocol: Protocol
-    errors: dict[str, float]
-    median_error: float
+    errors: dict[str, float]  # constant → standard error; fixed ones are absent
+    median_error: float  # relative, on the fitted rows; NaN without rows
     rows: tuple[Observation, ...]
-    inner: Protocol | None = None
-    note: str = ""
+    inner: Protocol | None = None  # constants of steps inside a machine, for protocols between machines
+    note: str = ""  # not measured here
 
 
 def predicted_seconds(
@@ -98,11 +80,10 @@ def predicted_seconds(
     shares: Mapping[str, float] | None = None,
     inner: Protocol | None = None,
 ) -> NDArray[np.float64]:
-    """Return the times that a protocol predicts for all-reduces of its kind.
+    """Return the predicted times of all-reduces, (n,) [s]
 
-    - `shares`: Fitted shares of links, for crowding on PCIe; without them cards keep all of their links.
-    - `inner`: Constants of the steps inside a machine, for groups that span machines.
-    - Returns: Shape (n,), [s]. NVLink kernels take one step or two, whichever is faster.
+    `shares` are link shares under contention on PCIe (default: none); `inner` are the constants inside a machine for
+    groups that span machines. NVLink kernels take one step or two, whichever is faster.
 
     Examples
     --------
@@ -135,15 +116,14 @@ def fit_protocol(
     shares: Mapping[str, float] | None = None,
     inner: Protocol | None = None,
 ) -> ProtocolFit:
-    """Fit launch, hops and efficiency of one protocol.
+    """Return launch, hops and efficiency of one protocol, with errors.
 
-    - `two_speeds`: Whether NCCL's protocols LL and Simple are told apart, with a hop each.
-    - `fixed`: Constants that these rows do not show, from others: `launch`, `hop`, `bulk_hop`, [s].
-    - Returns: Constants, standard errors and the median relative error.
+    `two_speeds` fits one hop for each of NCCL's protocols LL and Simple. `fixed` gives constants that these rows do not
+    show [s].
 
     Notes
     -----
-    Robust least squares (soft L1 at 20 %) on log time, so that one odd machine does not pull the rest.
+    Soft L1 at 20 % on log time, so that one outlying machine does not dominate.
 
     Examples
     --------
@@ -180,7 +160,7 @@ def fit_protocol(
 
 
 def fitted_key(row: Observation) -> _Key:
-    """Return under which key plans look up the constants of a row: NVLink kernels by the generation of the link.
+    """Return the lookup key of a row; NVLink kernels by link generation.
 
     Examples
     --------
@@ -195,19 +175,15 @@ def fitted_key(row: Observation) -> _Key:
 def fit_links(
     observations: Iterable[Observation] | None = None, transfers: Sequence[Transfer] | None = None
 ) -> list[ProtocolFit]:
-    """Fit every protocol that the ledgers measure.
-
-    - `observations`: Measured all-reduces; by default those of the ledgers.
-    - `transfers`: Measured transfers, for crowding; by default those of the ledgers.
-    - Returns: In the order of their names. NVLink one-shot kernels are fitted together and for each line rate alone,
-      because generations differ in launch time. Infinity Fabric has two rows only: one gives the share of its line,
-      the other the launch time, and its one-shot kernels borrow NVLink's constants.
+    """Return the fit of every measured protocol, sorted by name.
 
     Notes
     -----
-    Rings over PCIe have two speeds, NCCL's protocols LL and Simple; one-shot kernels over PCIe find the links as
-    crowded as copies among all cards do. Rings between machines start like those inside one, and only the steps that
-    cross are fitted.
+    NVLink one-shot kernels are fitted for all line rates and for each, because generations differ in launch time.
+    Infinity Fabric has two rows: one gives the share of its line, the other the launch time; its one-shot kernels take
+    NVLink's constants. Rings over PCIe have two speeds, NCCL's protocols LL and Simple; one-shot kernels over PCIe have
+    the link contention of copies among all GPUs. Rings between machines start like those inside one; only the crossing
+    steps are fitted.
 
     Examples
     --------
@@ -219,25 +195,25 @@ def fit_links(
     for row in all_reduce_observations() if observations is None else observations:
         for key in dict.fromkeys((row.key, fitted_key(row))):
             groups.setdefault(key, []).append(row)
-    found: dict[_Key, ProtocolFit] = {}
-    # those first from which others borrow
+    fits: dict[_Key, ProtocolFit] = {}
+    # first the protocols whose constants others use
     for key in sorted(groups, key=lambda key: (_BORROWED.index(key) if key in _BORROWED else len(_BORROWED), key)):
         rows = groups[key]
-        if key[0] != "xgmi" and len(rows) >= 3 and (key[0] != "fabric" or _INSIDE in found):
-            found[key] = _fit_group(key, rows, shares, found)
-    if ("xgmi", "ring", "direct") in groups and _SHOTS in found:
-        found |= {fit.key: fit for fit in _infinity_fabric(groups["xgmi", "ring", "direct"], found)}
-    return sorted(found.values(), key=lambda fit: fit.key)
+        if key[0] != "xgmi" and len(rows) >= 3 and (key[0] != "fabric" or _INSIDE in fits):
+            fits[key] = _fit_group(key, rows, shares, fits)
+    if ("xgmi", "ring", "direct") in groups and _SHOTS in fits:
+        fits |= {fit.key: fit for fit in _infinity_fabric(groups["xgmi", "ring", "direct"], fits)}
+    return sorted(fits.values(), key=lambda fit: fit.key)
 
 
 _DIRECT: _Key = ("pcie", "ring", "direct")
 _INSIDE: _Key = ("nvlink", "ring", "direct")
 _SHOTS: _Key = ("nvlink", "one-shot", "450 GB/s")
 _BORROWED = (_DIRECT, _INSIDE, _SHOTS)
-#: Rings that NCCL lays over two sockets unaided run by its protocol Simple only, on two channels
-#: (github.com/voipmonitor/rtx6kpro @29f3863 optimization/nccl-tuning.md).
+#: NCCL's default rings across two sockets use protocol Simple only, on two channels (github.com/voipmonitor/rtx6kpro
+#: @29f3863 optimization/nccl-tuning.md)
 _BULK_ONLY: _Key = ("pcie", "ring", "two-sockets")
-#: Share of the best rate of a protocol below which a row shows launch and hops and not only bytes, [-]
+#: share of a protocol's best rate below which a row shows launch and hops, not only bytes [-]
 _HOPS_SHOW = 0.5
 
 
@@ -266,10 +242,10 @@ def _fit_group(
 
 
 def _sizes_that_show_hops(rows: Sequence[Observation]) -> set[int]:
-    """Group sizes with rows that take twice as long as their bytes at the best rate seen, or longer.
+    """Return group sizes with rows at half the best byte rate or below.
 
-    In the others launch and hops hide behind the bytes: with one such size left, only launch + hops x hop is measured,
-    and a fit of both would end wherever its steps happened to lead.
+    In other rows the bytes hide launch and hops: with one such size only launch + hops x hop is measured, and a fit of
+    both would end at an arbitrary point.
     """
     moved = [2 * (row.ranks - 1) / row.ranks * row.message / row.ring_rate for row in rows]
     best = max(bytes_ / row.seconds for bytes_, row in zip(moved, rows, strict=True))
@@ -277,53 +253,37 @@ def _sizes_that_show_hops(rows: Sequence[Observation]) -> set[int]:
 
 
 def _infinity_fabric(rows: list[Observation], found: dict[_Key, ProtocolFit]) -> list[ProtocolFit]:
-    """Return the constants of Infinity Fabric: one measured all-reduce and one link constant."""
+    """Return the constants of Infinity Fabric from its two rows."""
     row, hop = rows[0], found[_DIRECT].protocol.hop
     constant = next(item for item in read_transfers("collectives.csv") if item["library"] == "rccl topology constant")
     share = float(constant["value"]) / 64.0
     moved = 2 * (row.ranks - 1) / row.ranks * row.message / (row.ring_rate * share)
     ring = Protocol(max(row.seconds - moved - 2 * (row.ranks - 1) * hop, 0.0), hop, share)
-    said = f"two rows only: share of the line from {constant['source']}"
+    note = f"two rows only: share of the line from {constant['source']}"
     borrowed = f"not measured: borrowed from {'/'.join(_SHOTS)}"
     return [
-        ProtocolFit(row.key, ring, {}, 0.0, (row,), note=said),
+        ProtocolFit(row.key, ring, {}, 0.0, (row,), note=note),
         ProtocolFit(("xgmi", "one-shot", "direct"), found[_SHOTS].protocol, {}, float("nan"), (), note=borrowed),
     ]
 
 
-# Predict measured transfers and all-reduces by fits that have not seen them: machines left out, rows left out.
-
-#: Parts that rows are dealt into at random, and the seed of the deal.
+#: folds of held-out rows, and the seed of their shuffle
 _FOLDS, _SEED = 5, 20260320
 
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """One row predicted by a fit that had not seen it.
-
-    Parameters
-    ----------
-    row : str
-        Identifier in its ledger.
-    group : str
-        `p2p`, `collapse`, `host-dma` or `all-reduce`.
-    machine : str
-        The machine, see `machine_of`.
-    key : tuple of str or None
-        Which protocol; None for transfers.
-    error : float or None
-        Predicted over measured, less one, [-]; None where only the rows held out show what the prediction needs.
-    """
+    """Prediction of one held-out row."""
 
     row: str
-    group: str
-    machine: str
-    key: tuple[str, str, str] | None
-    error: float | None
+    group: str  # p2p, collapse, host-dma or all-reduce
+    machine: str  # see `machine_of`
+    key: tuple[str, str, str] | None  # protocol; None for transfers
+    error: float | None  # predicted / measured - 1; None if only held-out rows show a needed constant
 
 
 def machine_of(host: str) -> str:
-    """Return the machine behind the name of a host: one that was cabled in several ways counts once.
+    """Return the machine of a host name; different cablings are one machine.
 
     Examples
     --------
@@ -336,9 +296,9 @@ def machine_of(host: str) -> str:
 
 
 def predicted_transfer(transfer: Transfer, fits: LinkFits) -> BytesPerSecond:
-    """Return what a set of transfers reaches, added up as its row does."""
+    """Return the rate of a set of transfers, summed as in its row."""
     rates = flow_rates(transfer.host, transfer.flows, writes=not transfer.reads, fits=fits)
-    # `finish`: the tool divides all bytes by the time of the slowest transfer.
+    # `finish`: the tool divides all bytes by the time of the slowest transfer
     totals: dict[str, Callable[[], float]] = {
         "sum": lambda: float(np.sum(rates)),
         "mean": lambda: float(np.mean(rates)),
@@ -348,7 +308,7 @@ def predicted_transfer(transfer: Transfer, fits: LinkFits) -> BytesPerSecond:
 
 
 def _deals(by: str) -> Iterator[tuple[Callable[[str], bool], Callable[[str], bool]]]:
-    """Yield pairs of questions, for hosts and for rows: is it held out in this part of the deal?"""
+    """Yield the held-out tests of each fold, for hosts and for rows."""
     transfers, observations = measured_transfers(), all_reduce_observations()
     if by == "machine":
         hosts = {transfer.host.name for transfer in transfers} | {row.host for row in observations}
@@ -358,18 +318,17 @@ def _deals(by: str) -> Iterator[tuple[Callable[[str], bool], Callable[[str], boo
     rows = sorted({transfer.row["id"] for transfer in transfers} | {row.row for row in observations})
     order = np.random.default_rng(_SEED).permutation(len(rows))
     for fold in range(_FOLDS):
-        held = {rows[index] for index in order[fold::_FOLDS]}
-        yield lambda host: False, lambda row, held=held: row in held  # type: ignore[misc]
+        held_out = {rows[index] for index in order[fold::_FOLDS]}
+        yield lambda host: False, lambda row, held_out=held_out: row in held_out  # type: ignore[misc]
 
 
 def held_out_errors(by: Literal["machine", "row"], *, doubtful_as: int | None = None) -> list[HeldOut]:
-    """Predict every row of the ledgers by constants fitted without it.
+    """Return the errors of all rows, predicted by fits without them.
 
-    - `by`: What is left out together: all rows of a machine, or a fifth of all rows, dealt at random.
-    - `doubtful_as`: Group size to read the rows as whose size is in doubt; without it they are kept out.
-    - Returns: One for each transfer and all-reduce that the model predicts.
+    Left out together are the rows of a machine, or a random fifth of all rows. Rows of doubtful group size are read as
+    size `doubtful_as`, or skipped.
     """
-    found: list[HeldOut] = []
+    errors: list[HeldOut] = []
     doubtful = doubtful_observations(doubtful_as) if doubtful_as else ()
     transfers, observations = measured_transfers(), (*all_reduce_observations(), *doubtful)
     for host_held, row_held in _deals(by):
@@ -377,20 +336,20 @@ def held_out_errors(by: Literal["machine", "row"], *, doubtful_as: int | None = 
         def out(host: str, row: str, *, hosts=host_held, rows=row_held) -> bool:  # type: ignore[no-untyped-def]
             return bool(hosts(host) or rows(row))
 
-        known = [one for one in transfers if not out(one.host.name, one.row["id"])]
+        training = [one for one in transfers if not out(one.host.name, one.row["id"])]
         seen = [one for one in observations if not out(one.host, one.row)]
-        scalars = {share.name: share.value for share in fit_shares(known)}
-        fitted = {fit.key: fit for fit in fit_links(seen, known)}
+        scalars = {share.name: share.value for share in fit_shares(training)}
+        fitted = {fit.key: fit for fit in fit_links(seen, training)}
         fits = LinkFits({key: fit.protocol for key, fit in fitted.items()}, scalars)
-        found += _transfers_held((one for one in transfers if out(one.host.name, one.row["id"])), fits)
+        errors += _transfers_held((one for one in transfers if out(one.host.name, one.row["id"])), fits)
         for row in (one for one in observations if out(one.host, one.row)):
             fit = fitted.get(fitted_key(row))
             error = None
             if fit is not None:
                 seconds = predicted_seconds([row], fit.protocol, shares=scalars, inner=fit.inner)
                 error = float(relative_error(seconds[0], row.seconds))
-            found.append(HeldOut(row.row, "all-reduce", machine_of(row.host), fitted_key(row), error))
-    return found
+            errors.append(HeldOut(row.row, "all-reduce", machine_of(row.host), fitted_key(row), error))
+    return errors
 
 
 def _transfers_held(transfers: Iterable[Transfer], fits: LinkFits) -> Iterator[HeldOut]:
@@ -401,8 +360,6 @@ def _transfers_held(transfers: Iterable[Transfer], fits: LinkFits) -> Iterator[H
             error = None
         yield HeldOut(one.row["id"], one.row["kind"], machine_of(one.host.name), None, error)
 
-
-# Write the fitted constants of links to `calibration/fits/links.toml`, with errors, domain and what they rest on.
 
 _HEAD = """\
 # Constants of links, fitted to calibration/measurements/pcie-topologies.csv and collectives.csv.
@@ -437,7 +394,7 @@ def _protocol(fit: ProtocolFit, held_out: list[HeldOut]) -> str:
     if fit.rows:
         mine = {row.row for row in fit.rows}
         errors = [abs(one.error) for one in held_out if one.row in mine and one.error is not None]
-        # a protocol whose rows are mostly those of one machine has not been tried on another
+        # mostly one machine's rows: no test on another machine
         if len(errors) > len(mine) / 2:
             lines.append(f"left_out_error = {median(errors):.3f}")
         lines.append(f"machines = {json.dumps(sorted({machine_of(row.host) for row in fit.rows}))}")
@@ -467,9 +424,7 @@ def _share(fit: ShareFit) -> str:
 
 
 def link_record() -> str:
-    """Fit all constants of links and return the record.
-
-    Returns: TOML text; the same ledgers give the same text.
+    """Return the TOML text of all fitted link constants.
 
     Examples
     --------
@@ -482,7 +437,7 @@ def link_record() -> str:
 
 
 def write_link_fits(file: str | Path | None = None) -> Path:
-    """Fit all constants of links and write them.
+    """Fit and write all link constants and return the path.
 
     Examples
     --------

@@ -1,4 +1,9 @@
-"""The measured all-reduces of the ledgers: which way of running each shows, and on which links."""
+"""Measured transfers and all-reduces of the ledgers, and the link shares fitted to them.
+
+A share is the fraction of a line rate that payload reaches: alone, in both directions, in a mesh, across sockets, at
+the collapse of an uplink. It is the median over the rows that show this effect alone, so that one outlying machine has
+little influence.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +19,7 @@ from glmplan.catalog.schema.host import Host
 from glmplan.costs.network.links import pcie_rates
 from glmplan.costs.network.topology import HOST, Flow, link_graph, route
 from glmplan.errors import UnknownName
+from glmplan.units import Bytes, BytesPerSecond, Seconds
 
 if TYPE_CHECKING:
     from glmplan.catalog.schema.host import Host
@@ -32,15 +38,13 @@ __all__ = [
 ]
 
 
-# Read the ledgers of measured transfers and collectives.
-
-#: The ledgers, in `calibration/measurements`.
+#: ledgers in `calibration/measurements`
 LEDGERS = ("pcie-topologies.csv", "collectives.csv")
 
 
 @lru_cache(maxsize=4)
 def read_transfers(name: str) -> tuple[dict[str, str], ...]:
-    """Read a ledger of measured transfers.
+    """Return the rows of a ledger of transfers.
 
     Examples
     --------
@@ -50,46 +54,24 @@ def read_transfers(name: str) -> tuple[dict[str, str], ...]:
     return tuple(read_rows(data_folder("calibration") / "measurements" / name))
 
 
-#: How notes begin that keep a row out of fits and scores.
+#: notes with these beginnings exclude a row from fits and scores
 UNFIT = ("reprint", "group size in doubt")
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One measured all-reduce.
-
-    Parameters
-    ----------
-    row : str
-        Identifier in its ledger.
-    host : str
-        The machine.
-    key : tuple of str
-        Link kind, algorithm and condition.
-    ranks : int
-        Group size, [-]
-    message : float
-        Message size, [B]
-    seconds : float
-        Measured time, [s]
-    ring_rate, mesh_rate : float
-        Line rates of the group; what crowding leaves of them is not in here, [B/s]
-    source : str
-        Where it comes from.
-    nodes : int, optional
-        Machines that the group spans, [-]
-    """
+    """One measured all-reduce."""
 
     row: str
     host: str
-    key: tuple[str, str, str]
-    ranks: int
-    message: float
-    seconds: float
-    ring_rate: float
-    mesh_rate: float
+    key: tuple[str, str, str]  # link kind, algorithm, condition
+    ranks: int  # group size
+    message: Bytes
+    seconds: Seconds
+    ring_rate: BytesPerSecond  # line rates of the group, without contention
+    mesh_rate: BytesPerSecond
     source: str
-    nodes: int = 1
+    nodes: int = 1  # machines of the group
 
 
 def _host_of(row: dict[str, str]) -> Host | None:
@@ -100,7 +82,7 @@ def _host_of(row: dict[str, str]) -> Host | None:
 
 
 def _time(row: dict[str, str], ranks: int, message: float) -> float | None:
-    """Return the measured time of an all-reduce row, [s]; None for rows that give no time."""
+    """Return the measured time of an all-reduce row [s]; None without one."""
     value = float(row["value"])
     if row["metric"] == "latency" and row["unit"] == "us":
         return value * 1e-6
@@ -110,7 +92,7 @@ def _time(row: dict[str, str], ranks: int, message: float) -> float | None:
 
 
 def _key(row: dict[str, str], crosses: bool) -> tuple[str, str, str] | None:
-    """Return which protocol a row measures; None where the row does not say."""
+    """Return the protocol of a row; None if not stated."""
     library, pattern, message = row["library"], row["pattern"], float(row["message_bytes"])
     if any(word in row["note"] for word in ("outlier", "collapse")) or "ForceP2P missing" in pattern:
         return None
@@ -140,7 +122,7 @@ def _key(row: dict[str, str], crosses: bool) -> tuple[str, str, str] | None:
 
 
 def _rates(row: dict[str, str], host: Host | None, ranks: int) -> tuple[float, float, bool]:
-    """Return the line rates of the group of a row and whether it spans sockets."""
+    """Return line rates of the group, and True if it spans sockets."""
     if row["pattern"] == "two nodes":
         per_rank = float(row["note"].split()[2]) * 1e9
         on_node = ranks // 2
@@ -178,9 +160,9 @@ def _sized_rows() -> list[dict[str, str]]:
 
 @lru_cache(maxsize=1)
 def all_reduce_observations() -> tuple[Observation, ...]:
-    """Return all measured all-reduces that name a machine, a group size and a message size.
+    """Return all measured all-reduces with machine, group and message size.
 
-    Returns: One for each row. Rows whose notes begin as in `UNFIT` are left out.
+    Rows with notes as in `UNFIT` are left out.
 
     Examples
     --------
@@ -192,7 +174,7 @@ def all_reduce_observations() -> tuple[Observation, ...]:
 
 
 def doubtful_observations(ranks: int) -> tuple[Observation, ...]:
-    """Return the all-reduces whose group size their own page puts in doubt, read as a given size.
+    """Return the all-reduces of doubtful group size, read as `ranks`.
 
     Examples
     --------
@@ -203,45 +185,27 @@ def doubtful_observations(ranks: int) -> tuple[Observation, ...]:
     return tuple(found for row in rows if (found := _observation(row, ranks)) is not None)
 
 
-# Fit which share of a line's rate payload reaches: alone, both ways, in a mesh, across sockets, in a collapse.
-#
-# Each share is the median over the rows of the ledger that show it and nothing else: one odd machine moves little.
-
 _Wanted = Callable[["Transfer"], bool]
 
-#: An exchange of all with all shows the crowding of the cards' own links where uplinks could pass its bytes in less
-#: than this share of its time, [-]
+#: an all-to-all exchange measures the GPUs' own links if uplinks could carry its bytes in less than this share of its
+#: time [-]
 _UPLINKS_IDLE = 0.85
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """One row of the ledger whose transfers are known.
-
-    Parameters
-    ----------
-    row : dict
-        The row as it stands in the ledger.
-    host : Host
-        The machine.
-    flows : tuple of (start, end)
-        Which way data moves; for rows that read, from the accelerator that is read.
-    reads : bool
-        Whether the receivers pull.
-    measured : float
-        The value, [B/s]
-    """
+    """One ledger row with known transfers."""
 
     row: dict[str, str]
     host: Host
-    flows: tuple[Flow, ...]
-    reads: bool
-    measured: float
+    flows: tuple[Flow, ...]  # direction of the data; from the accelerator that is read, if `reads`
+    reads: bool  # receivers pull
+    measured: BytesPerSecond
 
 
 @dataclass(frozen=True, slots=True)
 class ShareFit:
-    """A fitted share of a line rate, the scatter of the rows behind it, and those rows."""
+    """A fitted link share with its scatter and rows."""
 
     name: str
     value: float
@@ -253,19 +217,19 @@ class ShareFit:
 
 
 def measured_transfers() -> list[Transfer]:
-    """Return the rows of the ledgers that say which transfers ran on which machine.
+    """Return the ledger rows with known transfers and machine.
 
     Examples
     --------
     >>> len(measured_transfers()) > 250
     True
     """
-    found = []
+    measured = []
     for row in (row for ledger in LEDGERS for row in read_transfers(ledger)):
         if not row["flows"]:
             continue
-        ends = [flow.split(">") for flow in row["flows"].split()]
-        flows: list[Flow] = [(HOST if a == HOST else int(a), HOST if b == HOST else int(b)) for a, b in ends]
+        pairs = [flow.split(">") for flow in row["flows"].split()]
+        flows: list[Flow] = [(HOST if a == HOST else int(a), HOST if b == HOST else int(b)) for a, b in pairs]
         reads = row["direction"] == "read"
         if reads:
             flows = [(b, a) for a, b in flows]
@@ -273,15 +237,15 @@ def measured_transfers() -> list[Transfer]:
         if "ACS ON" in row["pattern"]:
             switches = [switch.model_copy(update={"acs_redirect": True}) for switch in host.switches]
             host = host.model_copy(update={"switches": tuple(switches)})
-        found.append(Transfer(row, host, tuple(flows), reads, float(row["value"]) * 1e9))
-    return found
+        measured.append(Transfer(row, host, tuple(flows), reads, float(row["value"]) * 1e9))
+    return measured
 
 
 def _line(transfer: Transfer) -> float:
-    """Return the line rate of the first accelerator of a row, [B/s]."""
+    """Return the line rate of a row's first accelerator [B/s]"""
     number = next(end for flow in transfer.flows for end in flow if end != HOST)
     link = transfer.host.slots[int(number)].link
-    assert link is not None  # all hosts of the ledger say their links
+    assert link is not None  # every host of the ledger has links
     return link.bandwidth
 
 
@@ -295,7 +259,7 @@ def _both_ways(flows: Sequence[Flow]) -> bool:
 
 
 def _all_to_all(transfer: Transfer, cards: int, alone: float, *, reads: bool) -> bool:
-    """Say whether so many cards exchange with all others and nothing they share fills up before their own links."""
+    """Return True for an all-to-all limited by the GPUs' own links."""
     members = tuple(sorted({int(end) for flow in transfer.flows for end in flow if end != HOST}))
     if transfer.reads != reads or len(members) != cards or len(transfer.flows) != cards * (cards - 1):
         return False
@@ -305,7 +269,7 @@ def _all_to_all(transfer: Transfer, cards: int, alone: float, *, reads: bool) ->
 
 
 def _collapsed(transfer: Transfer, model: str) -> bool:
-    """Say whether a row shows the collapse of one uplink on a machine with such switches."""
+    """Return True if a row shows the uplink collapse of such switches."""
     switches = transfer.host.switches
     same = bool(transfer.host.conditions.posted_write_collapse) and all(
         model in (switch.model or "") for switch in switches
@@ -320,10 +284,7 @@ def _collapsed(transfer: Transfer, model: str) -> bool:
 
 
 def fit_shares(transfers: Sequence[Transfer] | None = None) -> list[ShareFit]:
-    """Fit all shares.
-
-    - `transfers`: Measured transfers; by default those of the ledgers.
-    - Returns: One for each share that `physics.network.topology` asks for and some row shows.
+    """Return each share that `physics.network.topology` needs and rows show.
 
     Examples
     --------
@@ -331,7 +292,7 @@ def fit_shares(transfers: Sequence[Transfer] | None = None) -> list[ShareFit]:
     True
     """
     rows = measured_transfers() if transfers is None else list(transfers)
-    found: list[ShareFit] = []
+    shares: list[ShareFit] = []
 
     def share(name: str, means: str, wanted: _Wanted, value: Callable[[Transfer], float]) -> None:
         chosen = [row for row in rows if wanted(row)]
@@ -339,7 +300,7 @@ def fit_shares(transfers: Sequence[Transfer] | None = None) -> list[ShareFit]:
             values = sorted(value(row) for row in chosen)
             sources = tuple(sorted({row.row["source"] for row in chosen}))
             ids = tuple(row.row["id"] for row in chosen)
-            found.append(ShareFit(name, median(values), values[0], values[-1], ids, sources, means))
+            shares.append(ShareFit(name, median(values), values[0], values[-1], ids, sources, means))
 
     share(
         "payload",
@@ -347,7 +308,7 @@ def fit_shares(transfers: Sequence[Transfer] | None = None) -> list[ShareFit]:
         lambda t: len(t.flows) == 1 and HOST not in t.flows[0] and not _across(t) and not t.reads,
         lambda t: t.measured / _line(t),
     )
-    alone = found[0].value
+    alone = shares[0].value
     share(
         "duplex",
         "each way when an accelerator sends and receives, of what one way reaches alone",
@@ -381,11 +342,11 @@ def fit_shares(transfers: Sequence[Transfer] | None = None) -> list[ShareFit]:
             lambda t, model=model: _collapsed(t, model),  # type: ignore[misc]
             lambda t: t.measured / _line(t),
         )
-    return [*found, _scale_up_share()]
+    return [*shares, _scale_up_share()]
 
 
 def _scale_up_share() -> ShareFit:
-    """Return the share of a scale-up link, from the two figures that its makers' engineers give."""
+    """Return the share of a scale-up link, from its vendors' two rates."""
     rows = {row["id"]: row for row in read_transfers("collectives.csv") if row["metric"] in ("uni_bw", "busbw")}
     values, names, sources = [], [], []
     for row in rows.values():

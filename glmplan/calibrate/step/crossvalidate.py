@@ -1,12 +1,14 @@
-"""How far off a fit is on runs it has never seen, and the intervals that follow from it.
+"""Cross-validation: errors of the joint fit on held-out runs, from which prediction intervals follow.
 
-Runs are left out six ways: at random, by whole groups (engine, part, model shape, format), by whole models, by whole
-accelerators, by layouts of a group of which another layout stays, and by campaigns that measured a group which another
-campaign measured too. A fold leaves out about ten groups, and with them the rules that only they led to
-(`glmplan.catalog.rule_provenance`); it is solved to the end with the spreads of what ships. What was known of a left-
-out run when
-it was predicted is its knowledge class; the errors of a class give the interval of every later prediction of that
-class.
+Runs are left out in six ways: at random; by group (engine, accelerator, model shape, format); by model; by accelerator;
+by layout, where another layout of the group stays; by campaign, where another campaign measured the group. A fold
+leaves out about ten groups, with the rules that only they motivated (`glmplan.catalog.rule_provenance`), and is solved
+to the end with the spreads of the shipped fit. The errors of an evidence level give the interval of later predictions
+of that level.
+
+Training and held-out runs are separate tables, joined by key names only, so that nothing can leak. Two more errors are
+kept: of runs measured after the last day of a fit, since plans are about future builds, and of rows that the fit
+refuses, since they are predicted as well.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from glmplan.errors import GlmplanError, SpecError
 from glmplan.io.runs.ledger import day_of, group_key
 from glmplan.io.runs.record import Run
 from glmplan.prediction.effects import BY_OTHERS, COLUMNS, KNOWLEDGE, LEVELS, knowledge_class, shape_of
-from glmplan.prediction.from_row import Question, question_of
+from glmplan.prediction.from_row import RunCase, question_of
 
 __all__ = [
     "FILE",
@@ -69,69 +71,44 @@ __all__ = [
 ]
 
 
-# What a fit says of runs that it has not seen: the two are different tables, so that nothing can leak.
-#
-# A fit is made from a table that does not hold the other runs; these are predicted through the names of their keys,
-# as a
-# plan is.
-
-#: a way to fit a table of runs
+#: fits a table of runs
 Fit = Callable[[Design], Solution]
 
 
 @dataclass(frozen=True)
 class Unseen:
-    """Runs as a fit predicts them that has not seen them.
+    """Predictions of held-out runs."""
 
-    Attributes
-    ----------
-    residual : (m,) array
-        Measured minus predicted in logarithms, one for each observation, [-]
-    knowledge : (runs,) array of str
-        What the fit knew of each run, one of `glmplan.prediction.effects.KNOWLEDGE`.
-    effects : (runs, 22) array
-        Summed effects of each run, [log s] or [-]
-    """
-
-    residual: np.ndarray
-    knowledge: np.ndarray
-    effects: np.ndarray
+    residual: np.ndarray  # (m,): log(measured / predicted)
+    knowledge: np.ndarray  # (runs,): evidence levels
+    effects: np.ndarray  # (runs, 22): summed effects
 
 
 @dataclass(frozen=True)
 class AsFitted:
-    """Fit tables with the spreads and the noise of another fit, to the end and from the prior mean.
-
-    Attributes
-    ----------
-    spreads : Spreads
-        Of the other fit.
-    """
+    """Fit with given spreads and noise, to the end and from the prior mean."""
 
     spreads: Spreads
 
     def __call__(self, design: Design) -> Solution:
-        """Fit a table."""
+        """Return the fit of a table."""
         return solve(design, self.spreads)
 
 
 def alone(design: Design, runs: np.ndarray) -> Design:
-    """The part of a design that concerns some runs, with no trace of the others: not even the names of their keys."""
-    part = part_of(design, runs)
-    keys, names = np.zeros_like(part.keys), []
-    for level, of_level in enumerate(part.key_names):
-        used, keys[:, level] = np.unique(part.keys[:, level], return_inverse=True)
+    """Return the design of some runs, without even the key names of others."""
+    subset = part_of(design, runs)
+    keys, names = np.zeros_like(subset.keys), []
+    for level, of_level in enumerate(subset.key_names):
+        used, keys[:, level] = np.unique(subset.keys[:, level], return_inverse=True)
         names.append(tuple(of_level[place] for place in used))
-    return replace(part, keys=keys, key_names=tuple(names), refused=())
+    return replace(subset, keys=keys, key_names=tuple(names), refused=())
 
 
 def unseen(design: Design, solution: Solution, others: Design) -> Unseen:
-    """Predict runs that a fit has not seen.
-
-    Returns: Their errors, and what was known of them.
-    """
-    total = np.zeros((len(others.questions), len(COLUMNS)))
-    known = np.zeros((len(others.questions), len(LEVELS)), dtype=bool)
+    """Return errors and evidence levels of runs outside the fit."""
+    total = np.zeros((len(others.cases), len(COLUMNS)))
+    known = np.zeros((len(others.cases), len(LEVELS)), dtype=bool)
     for level, names in enumerate(others.key_names):
         place = {name: number for number, name in enumerate(design.key_names[level])}
         of_key = np.array([place.get(name, -1) for name in names])[others.keys[:, level]]
@@ -142,9 +119,7 @@ def unseen(design: Design, solution: Solution, others: Design) -> Unseen:
     return Unseen(others.log_seconds - log_seconds, knowledge, total)
 
 
-# Forget what was looked up before, where the rules or the fits that answers rest on are exchanged.
-
-#: files whose entries decide predictions and were written by people: folder, file, tables
+#: files of hand-written rules that decide predictions: folder, file, tables
 RULE_FILES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("hardware_db", "kernels.toml",
      ("kernels", "attention", "experts", "latent_prompts", "collectives", "beside", "sparse_latent")),
@@ -156,27 +131,27 @@ RULE_FILES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 
 @cache
 def rules_in_view() -> tuple[dict[str, Any], ...]:
-    """Entries of the files of rules that decide predictions, walls with a price of their own among them.
+    """Return the rule entries that decide predictions.
 
-    Returns: The entries as they stand in the files.
+    Limitations with a price of their own are included.
 
     Examples
     --------
     >>> len(rules_in_view()) > 50
     True
     """
-    found: list[dict[str, Any]] = []
+    rules: list[dict[str, Any]] = []
     for folder, name, tables in RULE_FILES:
         content = read_toml(data_folder(folder) / name)
-        found += [entry for table in tables for entry in content.get(table, ())]
+        rules += [entry for table in tables for entry in content.get(table, ())]
     for engine in engine_names():
-        walls = read_toml(data_folder("hardware_db") / "engines" / f"{engine}.toml").get("walls", ())
-        found += [wall for wall in walls if wall.get("apart")]
-    return tuple(found)
+        limitations = read_toml(data_folder("hardware_db") / "engines" / f"{engine}.toml").get("walls", ())
+        rules += [wall for wall in limitations if wall.get("apart")]
+    return tuple(rules)
 
 
 def rules_lost(groups: frozenset[str]) -> int:
-    """Count the rules that would not have been written without some groups.
+    """Return the number of rules that only these groups motivated.
 
     Examples
     --------
@@ -187,7 +162,7 @@ def rules_lost(groups: frozenset[str]) -> int:
 
 
 def forget() -> None:
-    """Empty every memory of the package's functions."""
+    """Clear every cache of the package."""
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "glmplan":
             for one in list(vars(module).values()):
@@ -197,9 +172,9 @@ def forget() -> None:
 
 @contextmanager
 def exchanged(*, without: frozenset[str] = frozenset(), fits: Path | None = None) -> Iterator[None]:
-    """Answer as if some groups had never been measured, or with the fits of another folder.
+    """Predict without some groups' rules, or with the fits of another folder.
 
-    Yields: While that holds; nothing that was computed inside is remembered outside, nor the other way.
+    Caches are cleared on entry and exit.
     """
     with ExitStack() as stack:
         if without:
@@ -213,82 +188,67 @@ def exchanged(*, without: frozenset[str] = frozenset(), fits: Path | None = None
             forget()
 
 
-#: ways to leave runs out
 MODES: tuple[str, ...] = ("random", "group", "model", "accelerator", "layout", "campaign")
-#: rows at random in five parts; ten whole groups or parts of groups at a time, so that what a fit lacks is little more
-#: than these; five models or parts at a time
+#: folds: five for random rows, models and accelerators; ten groups a fold, so that little else is missing from the fit
 _PARTS = 5
 _AT_A_TIME = {"group": 10, "model": 5, "accelerator": 5, "layout": 10, "campaign": 10}
-#: ways in which a part of a group is left out, of which another part stays
+#: ways that leave out a subset of a group
 PARTS_OF_GROUPS: tuple[str, ...] = ("layout", "campaign")
-#: fold of what is never left out [-]
+#: fold of runs that are never left out
 _STAYS = -1
 
 
 @dataclass(frozen=True)
 class Errors:
-    """Errors on left-out runs.
+    """Errors on held-out runs."""
 
-    Attributes
-    ----------
-    mode : str
-        How runs were left out.
-    residual : (m,) array
-        Measured minus predicted in logarithms, one for each observation of the design; NaN of what could not be
-        predicted without the rules that its own group led to, and of what is not left out this way, [-]
-    knowledge : (m,) array of str
-        What was known of its run; empty where the error is NaN.
-    """
-
-    mode: str
-    residual: np.ndarray
-    knowledge: np.ndarray
+    mode: str  # one of MODES
+    residual: np.ndarray  # (m,): log(measured / predicted); NaN if not left out, or not predictable without own rules
+    knowledge: np.ndarray  # (m,): evidence level; empty where the error is NaN
 
 
-def group_names(questions: Sequence[Question]) -> np.ndarray:
-    """Group of each run: engine, part, model shape and format."""
-    return np.array([group_key(question.run) for question in questions])
+def group_names(cases: Sequence[RunCase]) -> np.ndarray:
+    """Return the group of each run: engine, accelerator, shape and format."""
+    return np.array([group_key(case.run) for case in cases])
 
 
-def left_out_with(questions: Sequence[Question], mode: str) -> np.ndarray:
-    """What each run is left out with: nothing, its group, its model's shape, its part, or what is alike in its group.
+def left_out_with(cases: Sequence[RunCase], mode: str) -> np.ndarray:
+    """Return the name under which each run is left out.
 
-    - `mode`: One of `MODES`; of a group is left out what has one layout, or what one campaign measured.
-    - Returns: Runs of the same name are left out together.
+    Runs of the same name are left out together: by group, model shape, accelerator, or one layout or campaign of a
+    group.
     """
     if mode == "group":
-        return group_names(questions)
+        return group_names(cases)
     if mode in PARTS_OF_GROUPS:
-        parts = [_layout(one) if mode == "layout" else one.run.campaign or "" for one in questions]
-        return np.char.add(group_names(questions), [f"|{part}" for part in parts]) if parts else np.array([], dtype=str)
+        parts = [_layout(one) if mode == "layout" else one.run.campaign or "" for one in cases]
+        return np.char.add(group_names(cases), [f"|{part}" for part in parts]) if parts else np.array([], dtype=str)
     if mode == "random":
-        return np.array([question.run.id for question in questions])
+        return np.array([case.run.id for case in cases])
     if mode == "accelerator":
-        return np.array([question.deployment.accelerator.name for question in questions])
+        return np.array([case.deployment.accelerator.name for case in cases])
     # with and without an indexer it is one model
-    return np.array([shape_of(question.deployment).removesuffix(" sparse") for question in questions])
+    return np.array([shape_of(case.deployment).removesuffix(" sparse") for case in cases])
 
 
-def _layout(question: Question) -> str:
-    one = question.deployment
+def _layout(case: RunCase) -> str:
+    one = case.deployment
     return f"tp{one.tp} pp{one.pp} dp{one.dp} ep{one.ep} dcp{one.dcp}"
 
 
-def folds_of(questions: Sequence[Question], mode: str) -> np.ndarray:
-    """Deal runs out to folds.
+def folds_of(cases: Sequence[RunCase], mode: str) -> np.ndarray:
+    """Return the fold of each run; -1 if it is never left out.
 
-    Two layouts of a group, or what two campaigns measured of it, are never in one fold, so that each is predicted by
-    the others; the only one of a group is in none: that is what leaving out groups is for.
-
-    Returns: Fold of each run; -1 of what is never left out.
+    Two layouts of a group, or two campaigns, are never in one fold, so that each is predicted from the others; a single
+    one is in no fold: leaving out whole groups covers it.
     """
-    names, place = np.unique(left_out_with(questions, mode), return_inverse=True)
-    # whole groups are dealt out by size, so that folds are alike; random rows by a seeded shuffle
+    names, place = np.unique(left_out_with(cases, mode), return_inverse=True)
+    # groups are distributed by size for equal folds; random rows by a seeded shuffle
     if mode == "random":
         return np.random.default_rng(7).permutation(len(names))[place] % _PARTS
     count = min(max(2, -(-len(names) // _AT_A_TIME[mode])), len(names))
     sizes = np.bincount(place)
-    # what may not share a fold: the parts of one group
+    # subsets of one group may not share a fold
     owner = np.char.rpartition(names, "|")[:, 0] if mode in PARTS_OF_GROUPS else names
     alike = Counter(owner.tolist())
     if mode in PARTS_OF_GROUPS:
@@ -315,29 +275,27 @@ def cross_validate(
     progress: Callable[[str, int, int], None] | None = None,
     keep: Callable[[np.ndarray, np.ndarray], None] | None = None,
 ) -> Errors:
-    """Predict every run from a fit that has not seen it.
+    """Return the errors of every run, predicted by a fit without it.
 
-    - `progress`: Called with the mode, the fold and the number of folds.
-    - `keep`: Called with places of left-out runs, (k,) array of int, and their summed effects, (k, 22) array.
+    `progress` gets mode, fold and number of folds; `keep` the places of held-out runs and their summed effects.
 
     Notes
     -----
-    What other campaigns measured as it is asked counts as a pair, as in plans (`glmplan.prediction.effects.BY_OTHERS`).
-    Not modelled, where `fit` has spreads of its own: that they have seen the runs left out. They are some fifty numbers
-    of thousands of rows.
+    A case that another campaign measured counts as a pair, as in plans (`glmplan.prediction.effects.BY_OTHERS`). Not
+    modelled, if `fit` has given spreads: these come from all runs; they are some fifty numbers from thousands of rows.
     """
-    fold = folds_of(design.questions, mode)
+    fold = folds_of(design.cases, mode)
     residual = np.full(len(design.log_seconds), np.nan)
     knowledge = np.full(len(design.log_seconds), "", dtype="<U16")
     outs = [np.flatnonzero(fold == one) for one in range(int(fold.max()) + 1)]
-    found = leave_out(design, outs, fit, processes=processes)
-    for done, (out, one) in enumerate(zip(outs, found, strict=True)):
+    predictions = leave_out(design, outs, fit, processes=processes)
+    for done, (out, one) in enumerate(zip(outs, predictions, strict=True)):
         rows = np.flatnonzero(np.isin(design.observation_run, out))
         residual[rows] = one.residual
-        known = one.knowledge[np.searchsorted(out, design.observation_run[rows])]
+        level = one.knowledge[np.searchsorted(out, design.observation_run[rows])]
         if mode == "campaign":
-            known = np.array([BY_OTHERS.get(name, name) for name in known.tolist()])
-        knowledge[rows] = np.where(np.isnan(one.residual), "", known)
+            level = np.array([BY_OTHERS.get(name, name) for name in level.tolist()])
+        knowledge[rows] = np.where(np.isnan(one.residual), "", level)
         if keep is not None:
             keep(out, one.effects)
         if progress is not None:
@@ -349,17 +307,16 @@ _Task = tuple[Design, np.ndarray, frozenset[str]]
 
 
 def leave_out(design: Design, outs: Sequence[np.ndarray], fit: Fit, *, processes: int = 1) -> Iterator[Unseen]:
-    """Fit without some runs and predict them, several times.
+    """Yield the predictions of each set of runs by a fit without them.
 
-    - `outs`: Places of the runs that are left out, ascending.
-    - Yields: Errors of each, NaN where a run cannot be asked about without the rules that only its groups led to.
+    Errors are NaN for runs that cannot be predicted without the rules that only their groups motivated.
     """
-    names, fits = group_names(design.questions), fits_folder()
+    names, fits = group_names(design.cases), fits_folder()
     tasks = ((design, out, frozenset(names[out].tolist()) - frozenset(np.delete(names, out).tolist())) for out in outs)
     if processes <= 1:
         yield from (_fold(task, fits, fit=fit) for task in tasks)
         return
-    # a process of its own remembers nothing of what others looked up
+    # a spawned process has empty caches
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         waiting = [pool.submit(partial(_fold, fit=fit), task, fits) for task in tasks]
         for one in waiting:
@@ -367,35 +324,35 @@ def leave_out(design: Design, outs: Sequence[np.ndarray], fit: Fit, *, processes
 
 
 def _fold(task: _Task, fits: Path, *, fit: Fit) -> Unseen:
-    """Fit what is left, predict what is left out."""
+    """Return the held-out predictions of one fold."""
     design, out, groups = task
     others = alone(design, out)
-    if len(out) == len(design.questions):
-        # nothing is left that could say anything
+    if len(out) == len(design.cases):
+        # no training run is left
         return Unseen(np.full(len(others.figure), np.nan), np.full(len(out), ""), np.zeros((len(out), len(COLUMNS))))
-    seen = alone(design, np.setdiff1d(np.arange(len(design.questions)), out))
+    seen = alone(design, np.setdiff1d(np.arange(len(design.cases)), out))
     solution = fit(seen)
-    found = unseen(seen, solution, others)
+    predictions = unseen(seen, solution, others)
     if not rules_lost(groups):
-        return found
+        return predictions
     with exchanged(without=groups, fits=fits):
-        return _asked_again(found, others, lambda again: unseen(seen, solution, again))
+        return _asked_again(predictions, others, lambda again: unseen(seen, solution, again))
 
 
 def _asked_again(found: Unseen, others: Design, predict: Callable[[Design], Unseen]) -> Unseen:
-    """Predictions of left-out runs that were asked about without the rules that they led to."""
-    questions: list[Question] = []
+    """Return the predictions of held-out runs rebuilt without their own rules."""
+    cases: list[RunCase] = []
     places: list[int] = []
-    for place, question in enumerate(others.questions):
+    for place, case in enumerate(others.cases):
         try:
-            questions.append(question_of(question.run))
+            cases.append(question_of(case.run))
         except GlmplanError:
-            continue  # without its rules nobody could have answered
+            continue  # not predictable without its rules
         places.append(place)
     residual = np.full(len(found.residual), np.nan)
     knowledge = found.knowledge.copy()
-    if questions:
-        again = design_unchecked(questions)
+    if cases:
+        again = design_unchecked(cases)
         new = predict(again)
         owners = np.array(places)[again.observation_run]
         row = {(int(run), name): n for n, (run, name) in enumerate(zip(owners, again.figure.tolist(), strict=True))}
@@ -406,49 +363,29 @@ def _asked_again(found: Unseen, others: Design, predict: Callable[[Design], Unse
     return Unseen(residual, knowledge, found.effects)
 
 
-# Errors beyond cross-validation: of runs measured after all that a fit has seen, and of runs that no fit takes.
-#
-# What cross-validation leaves out was measured in the same months as what it keeps; a plan is asked about builds of
-# tomorrow. And the rows that a fit refuses are asked about as well.
-
-#: name of the file beside the fit
 FILE = "beyond.csv.gz"
 LATER, REFUSED = "later", "refused"
-#: days up to which runs are fitted, in the calibration folder: what is measured after is predicted
+#: training end dates, in the calibration folder
 _DAYS = "later.toml"
-#: fewest runs of either side [-]
+#: fewest runs on either side [-]
 _FEWEST = 10
 _HEAD = ("way", "run", "figure", "error", "knowledge", "note")
 
 
 @dataclass(frozen=True, slots=True)
 class Beyond:
-    """The error of one figure.
+    """Error of one metric of a later or refused run."""
 
-    Attributes
-    ----------
-    way : str
-        `LATER` or `REFUSED`.
-    run, figure : str
-        Run and column.
-    error : float
-        Measured minus predicted in logarithms, of seconds, [-]
-    knowledge : str
-        What was known of the run.
-    note : str
-        Day up to which runs were fitted; or why no fit takes the run.
-    """
-
-    way: str
+    way: str  # LATER or REFUSED
     run: str
     figure: str
-    error: float
-    knowledge: str
-    note: str
+    error: float  # log(measured / predicted time)
+    knowledge: str  # evidence level
+    note: str  # last training day, or reason of refusal
 
 
 def fitted_up_to() -> tuple[str, ...]:
-    """Days up to which runs are fitted to predict the later ones: fixed, so that no row and no refit moves the test.
+    """Return the training end dates, fixed so that refits keep the test.
 
     Examples
     --------
@@ -466,49 +403,47 @@ def later_runs(
     processes: int = 1,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> tuple[Beyond, ...]:
-    """Fit the runs up to a day and predict those after it, for each day of `calibration/later.toml`.
+    """Return the errors of later runs for each day of `later.toml`.
 
-    - `design`: The runs; those whose month is not known are in no fit.
-    - `progress`: Called with what is done, how far it is, and out of how much.
+    Runs of unknown month are in no fit.
     """
-    days = np.array([day_of(question.run) for question in design.questions])
+    days = np.array([day_of(case.run) for case in design.cases])
     dated = np.flatnonzero(days != "")
     table, days = alone(design, dated), days[dated]
     outs = {last: np.flatnonzero(days > last) for last in (fitted_up_to() if up_to is None else up_to)}
     outs = {last: out for last, out in outs.items() if _FEWEST <= len(out) <= len(days) - _FEWEST}
-    found: list[Beyond] = []
+    errors: list[Beyond] = []
     each = leave_out(table, list(outs.values()), fit, processes=processes)
     for done, ((last, out), one) in enumerate(zip(outs.items(), each, strict=True)):
         others = alone(table, out)
-        found += _beyond(LATER, others, one.residual, one.knowledge, [last] * len(out))
+        errors += _beyond(LATER, others, one.residual, one.knowledge, [last] * len(out))
         if progress is not None:
             progress("later runs", done + 1, len(outs))
-    return tuple(found)
+    return tuple(errors)
 
 
 def refused_runs(
     design: Design, solution: Solution, refused: Sequence[tuple[Run, str]] | None = None
 ) -> tuple[Beyond, ...]:
-    """Predict what no fit takes, as far as it can be asked about; repetitions of other rows are left out.
+    """Return the errors of refused runs that can be predicted.
 
-    - `solution`: The fit, which has not seen the refused ones.
-    - `refused`: Runs that no fit takes, with the reason; those that the design refused by default.
+    Repetitions of other rows are left out.
     """
-    questions, reasons = [], []
+    cases, reasons = [], []
     for run, reason in design.refused if refused is None else refused:
         if reason.startswith("repeats "):
             continue
         try:
-            question = question_of(run)
-            question.deployment.structure.part.rate("bf16")
-            design_unchecked([question])
+            case = question_of(run)
+            case.deployment.structure.part.rate("bf16")
+            design_unchecked([case])
         except GlmplanError:
             continue
-        questions.append(question)
+        cases.append(case)
         reasons.append(reason)
-    if not questions:
+    if not cases:
         return ()
-    others = design_unchecked(questions)
+    others = design_unchecked(cases)
     one = unseen(design, solution, others)
     return tuple(_beyond(REFUSED, others, one.residual, one.knowledge, reasons))
 
@@ -517,7 +452,7 @@ def _beyond(
     way: str, others: Design, residual: np.ndarray, knowledge: np.ndarray, notes: Sequence[str]
 ) -> list[Beyond]:
     return [
-        Beyond(way, others.questions[run].run.id, figure, float(error), str(knowledge[run]), notes[run])
+        Beyond(way, others.cases[run].run.id, figure, float(error), str(knowledge[run]), notes[run])
         for run, figure, error in zip(
             others.observation_run.tolist(), others.figure.tolist(), residual.tolist(), strict=True
         )
@@ -526,7 +461,7 @@ def _beyond(
 
 
 def write_beyond(found: Sequence[Beyond], file: str | Path) -> Path:
-    """Write errors; the same errors give the same bytes."""
+    """Write errors, reproducible byte for byte."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_HEAD)
@@ -538,10 +473,7 @@ def write_beyond(found: Sequence[Beyond], file: str | Path) -> Path:
 
 
 def read_beyond(file: str | Path | None = None) -> tuple[Beyond, ...]:
-    """Read errors.
-
-    `file`: The file; the shipped one by default. Where there is none, nothing is known.
-    """
+    """Return the errors of a file (default: shipped); empty if it is missing."""
     path = Path(file) if file is not None else fits_folder() / "step" / FILE
     if not path.exists():
         return ()

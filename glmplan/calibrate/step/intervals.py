@@ -1,7 +1,7 @@
-"""Fit the widths of intervals to the errors of cross-validation, and check them on errors they were not made from.
+"""Widths of prediction intervals, fitted to cross-validation errors and checked on other errors.
 
-Rows of one group err together, so that groups and not rows are what an interval is calibrated over: each has one vote,
-however many rows it has.
+Rows of one group err together: each group has one vote. Rows that no fit uses get a wider interval, learnt from such
+rows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from glmplan.io.runs.ledger import group_key
 from glmplan.io.runs.record import Run
 from glmplan.prediction.effects import KNOWLEDGE
 from glmplan.prediction.evidence import FILE, MEASURED_FEATURES, OTHER_FEATURES, factor_key, features_of, kind_at
-from glmplan.prediction.from_row import Question
+from glmplan.prediction.from_row import RunCase
 from glmplan.prediction.table import marked_reasons, predict_runs
 from glmplan.units import QUANTILE_90, Ratio
 
@@ -38,19 +38,19 @@ __all__ = [
 ]
 
 
-#: share of the left-out errors that an interval holds
+#: share of the held-out errors inside an interval
 _SHARE = 0.90
-#: groups that weigh as much as the prior of a factor of 1 [-]
+#: weight, in groups, of the prior factor 1 [-]
 _GROUPS_OF_PRIOR = 10.0
-#: fewest groups that say how wide an interval is: nine have no 90 % quantile but their worst row, of fifteen the worst
-#: group decides alone only with more than half of its rows [-]
+#: groups that determine a width, at least: with nine the 90 % quantile is the worst row; with fifteen the worst group
+#: decides alone only with more than half of its rows [-]
 _ENOUGH_GROUPS = 15
-#: smaller errors than this scale nothing [-]
+#: smaller errors do not scale [-]
 _LEAST_ERROR = 0.01
 _SWEEPS = 8
 _KINDS = ("decode", "ttft", "ttft_many", "ttft_many_cached", "prefill")
-#: classes that know all that a class knows, and more: it is at least as wide as they. Whether a model was measured on
-#: the engine, and whether the part was in this format, are two things; neither tells more than the other
+#: levels with strictly more evidence, which are never wider. Measurement of the model on the engine and of the
+#: accelerator with this format are independent: neither is more
 _MORE_KNOWN: dict[str, tuple[str, ...]] = {
     "group": ("configuration",),
     "pair": ("group",),
@@ -64,43 +64,25 @@ _MORE_KNOWN: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Scored:
-    """Observations with what intervals depend on.
+    """Observations with the features of their intervals."""
 
-    Attributes
-    ----------
-    kind : (m,) array of str
-        Kind of figure, as `glmplan.prediction.evidence.kind_at` names it.
-    features : dict of str to (m,) array of str
-        As in `glmplan.prediction.evidence.features_of`.
-    group : (m,) array of int
-        Number of the group (engine, part, model shape, format), [-]
-    drafting : (m,) array
-        Half-width that an acceptance length nobody stated adds, as `glmplan.prediction.predict` adds it, [-]
-    """
-
-    kind: np.ndarray
-    features: dict[str, np.ndarray]
-    group: np.ndarray
-    drafting: np.ndarray
+    kind: np.ndarray  # see `glmplan.prediction.evidence.kind_at`
+    features: dict[str, np.ndarray]  # see `glmplan.prediction.evidence.features_of`
+    group: np.ndarray  # number of engine, accelerator, model shape, format
+    drafting: np.ndarray  # half-width added for an unstated acceptance length, as in predictions
 
 
 @dataclass(frozen=True)
 class Intervals:
-    """Fitted intervals.
+    """Fitted intervals."""
 
-    Attributes
-    ----------
-    base : dict of str to dict of str to (float, float)
-        Knowledge class → kind of figure → interval of measured over predicted in logarithms.
-    widths : dict of str to float
-        Factors on it by `glmplan.prediction.evidence.factor_key`, [-]
-    """
-
-    base: dict[str, dict[str, tuple[float, float]]]
-    widths: dict[str, float]
+    base: dict[
+        str, dict[str, tuple[float, float]]
+    ]  # evidence level → kind of metric → interval of log(measured / predicted)
+    widths: dict[str, float]  # factors by `glmplan.prediction.evidence.factor_key`
 
     def ends(self, scored: Scored, knowledge: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Intervals of some observations."""
+        """Return the intervals of some observations."""
         pairs = np.array([self.base[knowledge[row]][scored.kind[row]] for row in rows]).reshape(-1, 2)
         factor = np.ones(len(rows))
         for place, row in enumerate(rows):
@@ -111,23 +93,23 @@ class Intervals:
         return np.where(guessed, -np.hypot(low, drafting), low), np.where(guessed, np.hypot(high, drafting), high)
 
 
-def scored_of(questions: Sequence[Question], run: np.ndarray, figure: np.ndarray) -> Scored:
-    """Collect what the intervals of observations depend on."""
-    rows = [features_of(one.deployment, one.load) for one in questions]
+def scored_of(cases: Sequence[RunCase], run: np.ndarray, figure: np.ndarray) -> Scored:
+    """Return the features on which the intervals of observations depend."""
+    rows = [features_of(one.deployment, one.load) for one in cases]
     features = {name: np.array([row[name] for row in rows])[run] for name in (*MEASURED_FEATURES, *OTHER_FEATURES)}
     loads = [(rows[n]["load"], rows[n]["cached"]) for n in run]
     kind = np.array([kind_at(FIGURES[name].interval, *load) for name, load in zip(figure, loads, strict=True)])
-    deviation = np.array([one.deployment.acceptance_deviation for one in questions])[run]
+    deviation = np.array([one.deployment.acceptance_deviation for one in cases])[run]
     return Scored(
         kind=kind,
         features=features,
-        group=np.unique(group_names(questions), return_inverse=True)[1][run],
+        group=np.unique(group_names(cases), return_inverse=True)[1][run],
         drafting=np.where(kind == "decode", QUANTILE_90 * deviation, 0.0),
     )
 
 
 def vote(group: np.ndarray) -> np.ndarray:
-    """Weight of each row when each group has one vote.
+    """Return the weight of each row, with one vote per group.
 
     Examples
     --------
@@ -141,7 +123,7 @@ def vote(group: np.ndarray) -> np.ndarray:
 def _factors(
     size: np.ndarray, cell: np.ndarray, columns: dict[str, np.ndarray], weight: np.ndarray
 ) -> tuple[np.ndarray, dict[str, float]]:
-    """Fit log-sizes of errors as the mean of a cell plus effects, shrunk by how many groups they rest on."""
+    """Fit log error sizes as cell means plus effects, shrunk by group count."""
     value = np.log(np.maximum(size, _LEAST_ERROR))
     total = np.zeros(len(value))
     places = {name: np.unique(keys, return_inverse=True) for name, keys in columns.items()}
@@ -160,7 +142,7 @@ def _factors(
 
 
 def _shape(errors: np.ndarray, group: np.ndarray) -> tuple[float, float]:
-    """Where 5 % and 95 % of the votes lie: how an interval leans, before it is known how wide it must be."""
+    """Return the 5 % and 95 % quantile of the votes: the interval's asymmetry."""
     order = np.argsort(errors, kind="stable")
     weight = vote(group)[order]
     below = (np.cumsum(weight) - weight / 2.0) / weight.sum()
@@ -169,18 +151,18 @@ def _shape(errors: np.ndarray, group: np.ndarray) -> tuple[float, float]:
 
 
 def _stretch(errors: np.ndarray, group: np.ndarray, shape: tuple[float, float]) -> float:
-    """Stretch that holds the rows of the next group in nine cases of ten.
+    """Return the stretch that covers the next group's rows in 90 % of cases.
 
-    Its own vote is counted as a miss where there are groups enough to say so; of fewer, nine votes in ten must do,
-    which says how large errors are but not how far they reach.
+    The next group's vote counts as a miss if there are enough groups; with fewer, the 90 % quantile of the votes is
+    taken, which gives the size of errors but not their tails.
     """
     needed = np.maximum(errors / shape[1], errors / shape[0])
     order = np.argsort(needed, kind="stable")
     weight = vote(group)[order]
     groups = len(np.unique(group))
     misses = 1.0 if groups >= _ENOUGH_GROUPS else 0.0
-    place = int(np.searchsorted(np.cumsum(weight), _SHARE * (groups + misses) - 1e-9))
-    return float(needed[order][min(place, len(order) - 1)])
+    index = int(np.searchsorted(np.cumsum(weight), _SHARE * (groups + misses) - 1e-9))
+    return float(needed[order][min(index, len(order) - 1)])
 
 
 def _groups(mine: np.ndarray, group: np.ndarray) -> int:
@@ -189,7 +171,7 @@ def _groups(mine: np.ndarray, group: np.ndarray) -> int:
 
 @dataclass(frozen=True)
 class _Left:
-    """Errors on left-out runs in one row: residual over the factors of its like, class, kind, group."""
+    """Held-out errors: residual over the factors, level, kind, group."""
 
     scaled: np.ndarray
     known: np.ndarray
@@ -198,14 +180,17 @@ class _Left:
 
 
 def _bases(left: _Left) -> dict[str, dict[str, tuple[float, float]]]:
-    """Base intervals: a shape for measured configurations and one for all others, stretched for each class."""
+    """Return base intervals by level and kind.
+
+    One shape for measured configurations and one for all others, stretched for each level.
+    """
     base: dict[str, dict[str, tuple[float, float]]] = {name: {} for name in KNOWLEDGE}
     measured = left.known == "configuration"
     for one in _KINDS:
         alike = left.kind == one
         shapes, wide = {}, {}
         for name, of in (("configuration", measured), ("others", ~measured)):
-            # too few groups have no shape of their own: they take that of all kinds, else of all rows
+            # few groups use the shape of all kinds, else of all rows
             choices = (alike & of, of, np.ones(len(alike), dtype=bool))
             mine = next(rows for rows in choices if _groups(rows, left.group) >= _ENOUGH_GROUPS or rows.all())
             shapes[name] = _shape(left.scaled[mine], left.group[mine])
@@ -221,54 +206,57 @@ def _bases(left: _Left) -> dict[str, dict[str, tuple[float, float]]]:
 
 
 def _stretches(left: _Left, alike: np.ndarray, shape: tuple[float, float], of_all: float) -> dict[str, float]:
-    """Stretch of each class, none wider than one that knows less: where errors say so, they are of both together.
+    """Return the stretch of each level, never above that of less evidence.
 
-    So the few groups of a class do not decide over the many of another (pooling of adjacent violators).
+    Violating neighbours are pooled (pool-adjacent-violators), so that few groups of a level do not outweigh many.
     """
     pools = {name: frozenset({name}) for name in _MORE_KNOWN}
-    found = {name: _class_stretch(left, alike, one, shape, of_all) for name, one in pools.items()}
+    stretches_found = {name: _class_stretch(left, alike, one, shape, of_all) for name, one in pools.items()}
     pairs = [(more, name) for name, better in _MORE_KNOWN.items() for more in better if more in pools]
-    while wrong := [(found[more] - found[name], more, name) for more, name in pairs if found[more] > found[name]]:
+    while wrong := [
+        (stretches_found[more] - stretches_found[name], more, name)
+        for more, name in pairs
+        if stretches_found[more] > stretches_found[name]
+    ]:
         _, more, name = max(wrong)
         pool = pools[more] | pools[name]
         stretch = _class_stretch(left, alike, pool, shape, of_all)
         for one in pool:
-            pools[one], found[one] = pool, stretch
-    return found
+            pools[one], stretches_found[one] = pool, stretch
+    return stretches_found
 
 
 def _class_stretch(
     left: _Left, alike: np.ndarray, names: frozenset[str], shape: tuple[float, float], of_all: float
 ) -> float:
-    """Stretch of classes of knowledge by their own groups; few of them widen that of all, and never narrow it."""
+    """Return the stretch of levels by their groups; few can only widen."""
     mine = alike & np.isin(left.known, list(names))
     groups = _groups(mine, left.group)
     if groups < _ENOUGH_GROUPS and names == {"group"}:
-        # another layout of a measured group is seldom left out alone: it is at least as well known as a pair
+        # another layout of a measured group is seldom left out alone: it has at least the evidence of a pair
         return _class_stretch(left, alike, frozenset({"pair"}), shape, of_all)
     own = _stretch(left.scaled[mine], left.group[mine], shape) if groups else 0.0
     return own if groups >= _ENOUGH_GROUPS else max(own, of_all)
 
 
 def fit_intervals(errors: Sequence[Errors], scored: Scored, *, use: np.ndarray | None = None) -> Intervals:
-    """Fit the intervals.
+    """Return base intervals and width factors.
 
-    Returns: Base intervals and factors. A class that knows less than another never has a narrower base, and a factor
-      narrows only where the groups that it would narrow stay covered.
+    A level with less evidence is never narrower, and a factor narrows only if the groups concerned stay covered.
 
     References
     ----------
-    .. [1] R. Dunn, L. Wasserman, A. Ramdas, "Distribution-Free Prediction Sets for Two-Layer Hierarchical Models",
-       JASA 118 (2023); Y. Lee, R. F. Barber, R. Willett, "Distribution-free inference with hierarchical data",
-       arXiv 2306.06342, section 3: rows of one group share a vote, and the vote of the next group is a miss.
+    .. [1] R. Dunn, L. Wasserman, A. Ramdas, "Distribution-Free Prediction Sets for Two-Layer Hierarchical Models", JASA
+           118 (2023); Y. Lee, R. F. Barber, R. Willett, "Distribution-free inference with hierarchical data", arXiv
+           2306.06342, section 3: rows of one group share a vote, and the vote of the next group is a miss.
     .. [2] J. Lei et al., "Distribution-Free Predictive Inference for Regression", JASA 113 (2018), section 5.2: errors
-       scaled by how widely their like scatter.
+           scaled by how widely their like scatter.
     """
     used = np.ones(len(scored.kind), dtype=bool) if use is None else use
     residual = np.concatenate([one.residual[used] for one in errors])
     known = np.concatenate([one.knowledge[used] for one in errors])
     rows = np.tile(np.flatnonzero(used), len(errors))
-    # where the acceptance length is a guess, its own spread is added to the interval of the others
+    # guessed acceptance lengths add their own spread to the interval of the others
     ok = ~np.isnan(residual) & (known != "") & (scored.drafting[rows] == 0.0)
     residual, known, rows = residual[ok], known[ok], rows[ok]
     kind, group = scored.kind[rows], scored.group[rows]
@@ -299,7 +287,7 @@ def fit_intervals(errors: Sequence[Errors], scored: Scored, *, use: np.ndarray |
 
 
 def _covered(left: _Left, base: dict[str, dict[str, tuple[float, float]]], rows: np.ndarray) -> bool:
-    """Whether the groups of some rows are covered as they should be, the next one counted as a miss."""
+    """Return True if groups are covered, the next one counted as a miss."""
     group = left.group[rows]
     if len(np.unique(group)) < _ENOUGH_GROUPS:
         return False
@@ -310,57 +298,50 @@ def _covered(left: _Left, base: dict[str, dict[str, tuple[float, float]]], rows:
 
 
 def nested_intervals(
-    errors: Sequence[Errors], scored: Scored, questions: Sequence[Question], run: np.ndarray
+    errors: Sequence[Errors], scored: Scored, cases: Sequence[RunCase], run: np.ndarray
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Intervals of left-out runs, made only from errors of other folds than their own.
+    """Return log intervals of held-out runs from errors of other folds only.
 
-    A part of a group is scored with what other groups say: the other parts of its own group are not among them.
-
-    Returns: For each way, low and high ends in logarithms.
+    One pair of arrays per way of leaving out. A subset of a group is scored without the other subsets of the group.
     """
-    found = []
+    intervals = []
     for one in errors:
-        fold = folds_of(questions, "group" if one.mode in PARTS_OF_GROUPS else one.mode)[run]
+        fold = folds_of(cases, "group" if one.mode in PARTS_OF_GROUPS else one.mode)[run]
         low, high = np.full(len(run), np.nan), np.full(len(run), np.nan)
         for number in np.unique(fold):
             rows = np.flatnonzero((fold == number) & (one.knowledge != ""))
             low[rows], high[rows] = fit_intervals(errors, scored, use=fold != number).ends(scored, one.knowledge, rows)
-        found.append((low, high))
-    return found
+        intervals.append((low, high))
+    return intervals
 
 
 def site_intervals(
     errors: np.ndarray, sweep: np.ndarray, kinds: np.ndarray, configuration: dict[str, tuple[float, float]]
 ) -> dict[str, tuple[float, float]]:
-    """Intervals of a deployment that a site has measured at two loads.
+    """Return intervals of deployments that a site measured at two loads.
 
-    - `errors`: Errors after the site's update, NaN where it was not tried.
-    - `sweep`: Sweep of each, which is what was updated.
-    - `configuration`: Intervals of a measured configuration, for kinds of figure that were not tried.
-    - Returns: Kind of figure → interval of measured over predicted in logarithms.
+    `errors` are those after the update (NaN if not tried), `sweep` their sweep; kinds that were not tried take the
+    intervals of a measured `configuration`.
     """
-    found = dict(configuration)
+    intervals = dict(configuration)
     for kind in _KINDS:
         mine = ~np.isnan(errors) & (kinds == kind)
         if _groups(mine, sweep) >= _ENOUGH_GROUPS:
             shape = _shape(errors[mine], sweep[mine])
             wide = _stretch(errors[mine], sweep[mine], shape)
-            found[kind] = (round(wide * shape[0], 4), round(wide * shape[1], 4))
-    return found
+            intervals[kind] = (round(wide * shape[0], 4), round(wide * shape[1], 4))
+    return intervals
 
 
-# Learn how much wider intervals must be of rows that no fit takes, from such rows: one vote for each group.
-
-#: share of the groups that the interval is to hold, and fewest groups that a kind of figure is told by [-]
+#: share of groups inside the interval, and fewest groups of a kind [-]
 _HELD, _FEWEST = 0.9, 15
 
 
 def needed_stretch(needed: Sequence[float], groups: Sequence[str]) -> Ratio:
-    """Stretch of intervals that holds nine groups in ten, the vote of the next group counted as a miss.
+    """Return the stretch that covers nine groups in ten.
 
-    - `needed`: For each figure the stretch at which its interval would just hold it.
-    - `groups`: Its group; each has one vote, shared by its figures.
-    - Returns: At least 1; infinite where so few groups say nothing.
+    `needed` is the stretch that just covers each value. Groups have one vote each, and the next group counts as a miss.
+    At least 1; infinite for too few groups.
 
     References
     ----------
@@ -372,24 +353,22 @@ def needed_stretch(needed: Sequence[float], groups: Sequence[str]) -> Ratio:
     3.5
     """
     count = Counter(groups)
-    asked = _HELD * (len(count) + 1) / max(len(count), 1)
+    wanted = _HELD * (len(count) + 1) / max(len(count), 1)
     order = np.argsort(needed, kind="stable")
     votes = np.cumsum([1.0 / (count[groups[one]] * len(count)) for one in order])
-    enough = np.flatnonzero(votes >= asked - 1e-12)
+    enough = np.flatnonzero(votes >= wanted - 1e-12)
     return max(float(needed[order[enough[0]]]), 1.0) if len(enough) else float("inf")
 
 
 def stretches(refused: Iterable[tuple[Run, str]]) -> dict[str, tuple[float, int]]:
-    """How much wider intervals must be for each kind of figure.
+    """Return kind of metric → stretch and groups for refused rows.
 
-    - `refused`: Runs that no fit takes, with the reason.
-    - Returns: Kind of figure → stretch and the groups that it rests on; of a kind with fewer than fifteen groups that
-      of all kinds.
+    Kinds with fewer than fifteen groups take the stretch of all kinds.
 
     Notes
     -----
-    Only runs that a prediction marks before anything is measured: that a row is faster than its part can be is seen in
-    what was measured. Repetitions of other rows have no vote.
+    Only runs that a prediction marks before measurement; a row that is faster than possible is not known before.
+    Repetitions of other rows have no vote.
     """
     rows = [run for run, reason in refused if not reason.startswith("repeats ") and not run.offload]
     needed: dict[str, list[float]] = defaultdict(list)
@@ -404,20 +383,17 @@ def stretches(refused: Iterable[tuple[Run, str]]) -> dict[str, tuple[float, int]
             needed[kind].append(float(error / np.log(end / figure.value)))
             groups[kind].append(group_key(run))
     every = needed_stretch(sum(needed.values(), []), sum(groups.values(), []))
-    found = {}
+    by_kind = {}
     for kind in sorted(needed):
         count = len(set(groups[kind]))
         own = needed_stretch(needed[kind], groups[kind]) if count >= _FEWEST else every
         if np.isfinite(own):
-            found[kind] = (own, count)
-    return found
+            by_kind[kind] = (own, count)
+    return by_kind
 
 
 def write_refused_widths(found: Mapping[str, tuple[float, int]], folder: Path) -> Path:
-    """Write the stretches.
-
-    Returns: The file; the same stretches give the same bytes.
-    """
+    """Write the stretches, reproducible byte for byte, and return the path."""
     lines = [
         "# Written by `glmplan calibrate`; do not edit.",
         "# Intervals of rows that no fit takes: factor on the logarithms of both ends over the value, so that nine",

@@ -1,7 +1,16 @@
-"""The joint fit: one hierarchical model of the step time on all measured runs at once.
+"""Joint fit: one hierarchical model of the step time on all measured runs at once.
 
-Maximum a posteriori by Gauss-Newton in the effects, each step solved exactly; outliers are weighted down as under
-Student's t. See docs/physics/calibration.md.
+The effects maximise the posterior density (Gauss-Newton, each step solved exactly); outliers are weighted down as under
+Student's t. Noise scales and spreads are estimated too. See docs/physics/calibration.md.
+
+Runs of one cell (the same key on every level) share their effects: all their observations reduce to a triangle of at
+most 22 rows. With n such rows the posterior of tens of thousands of effects needs one n × n matrix (matrix inversion
+lemma); its Cholesky factor gives the best effects and their covariance. Effects are one table (keys, 22), the levels
+one after the other.
+
+A spread is the standard deviation of the effects of one level in one column: a factor of the level times a factor of
+the column; a factor on whole steps has a spread of its own on every level. Levels in `SHARED` have one more common
+factor, estimated by `glmplan.calibrate.step.spread_factors`.
 """
 
 from __future__ import annotations
@@ -36,6 +45,7 @@ __all__ = [
     "evaluate",
     "factor_table",
     "guesses_load",
+    "initial_spreads",
     "key_spread",
     "linearised",
     "noise_class",
@@ -46,48 +56,27 @@ __all__ = [
     "solve",
     "solve_with_noise",
     "spread_of_effects",
-    "start_spreads",
     "summed",
     "write_spreads",
 ]
 
 
-# The normal equations of the joint fit, exact and small.
-#
-# Runs of one cell (the same key on every level) share their effects, so that all of their figures together say as much
-# as one triangle of at most 22 rows. With ``n`` such rows the posterior of tens of thousands of effects needs one
-# matrix
-# of ``n`` by ``n`` (the matrix inversion lemma): a Cholesky factor gives the effects that fit best and,
-# with its inverse the covariance of whatever is asked.
-#
-# Effects stand in one table here, (keys, 22), the keys of all levels one after the other.
-
-#: singular value of what a cell says, in deviations of the prior by deviations of the noise, below which a direction
-#: is left out: it knows the prior better by less than a part in a thousand million [-]
+#: singular value of a cell (prior deviations over noise deviations) below which a direction is dropped: the prior is
+#: then more precise by a factor of 10⁹ [-]
 _SAYS_NOTHING = 3e-5
 
 
 @dataclass(frozen=True)
 class Cells:
-    """Figures dealt out to cells: those of one cell have the same key on every level.
+    """Observations grouped by cell: the same key on every level."""
 
-    Attributes
-    ----------
-    keys : (cells, levels) array of int
-        Rows of the table of effects that add up to each cell, [-]
-    of_figure : (m,) array of int
-        Cell of each figure, [-]
-    first : (levels + 1,) array of int
-        Where the keys of each level begin, [-]
-    """
-
-    keys: np.ndarray
-    of_figure: np.ndarray
-    first: np.ndarray
+    keys: np.ndarray  # (cells, levels): rows of the effect table that add up to each cell
+    of_figure: np.ndarray  # (m,): cell of each observation
+    first: np.ndarray  # (levels + 1,): first row of each level
 
     @cached_property
     def _shared(self) -> Any:
-        """Cells by keys, 1 where a cell takes part in a key."""
+        """Return the cells × keys matrix, 1 where a cell has the key."""
         from scipy.sparse import csr_matrix
 
         cells, levels = self.keys.shape
@@ -96,37 +85,37 @@ class Cells:
 
     @cached_property
     def _by_cell(self) -> Any:
-        """Cells by figures, 1 where a figure is of a cell."""
+        """Return the cells × observations matrix, 1 where a cell has it."""
         from scipy.sparse import csr_matrix
 
         count = len(self.of_figure)
         return csr_matrix((np.ones(count), (self.of_figure, np.arange(count))), shape=(len(self.keys), count))
 
     def added(self, values: np.ndarray) -> np.ndarray:
-        """Values of figures added up for each cell."""
+        """Return the sum of observation values for each cell."""
         return np.asarray(self._by_cell @ values)
 
     @cached_property
     def members(self) -> tuple[np.ndarray, ...]:
-        """Figures of each cell."""
+        """Return the observations of each cell."""
         order = np.argsort(self.of_figure, kind="stable")
         return tuple(np.split(order, np.searchsorted(self.of_figure[order], np.arange(1, len(self.keys)))))
 
     def sums(self, table: np.ndarray) -> np.ndarray:
-        """Sum of the effects of each cell."""
+        """Return the summed effects of each cell."""
         return np.asarray(self._shared @ table)
 
     def gathered(self, values: np.ndarray) -> np.ndarray:
-        """Values of cells added up for each key: the transpose of `sums`."""
+        """Return the sum of cell values for each key: the transpose of `sums`."""
         return np.asarray(self._shared.T @ values)
 
     def split(self, table: np.ndarray) -> tuple[np.ndarray, ...]:
-        """One table for each level."""
+        """Return one table for each level."""
         return tuple(table[low:high] for low, high in zip(self.first[:-1], self.first[1:], strict=True))
 
 
 def cells_of(design: Design) -> Cells:
-    """Deal the figures of a design out to cells."""
+    """Return the cells of a design."""
     first = np.concatenate([[0], np.cumsum([len(names) for names in design.key_names])]).astype(int)
     keys, inside = np.unique((design.keys + first[:-1])[design.observation_run], axis=0, return_inverse=True)
     return Cells(keys, inside.ravel(), first)
@@ -134,48 +123,27 @@ def cells_of(design: Design) -> Cells:
 
 @dataclass(frozen=True)
 class Normal:
-    """Figures as combined rows, their covariance factored.
-
-    Attributes
-    ----------
-    cells : Cells
-        Cells of the figures.
-    cell : (n,) array of int
-        Cell of each row, ascending, [-]
-    turns : tuple of (k, r) array
-        For each cell how its figures make up its rows, orthogonal, [-]
-    rows : (n, 22) array
-        Derivative of each row by the sum of effects, over its noise, [-]
-    blocks : dict of int to ((k,) array of int, (k, 22) array)
-        Key → places of its rows, and the rows times the prior deviation of the key, [-]
-    sigma : (keys, 22) array
-        Prior standard deviation of every effect, [-]
-    factor : (n, n) array
-        Lower Cholesky factor of the covariance of the rows, in units of the noise, [-]
-    """
+    """Normal equations: observations combined to rows, covariance factored."""
 
     cells: Cells
-    cell: np.ndarray
-    turns: tuple[np.ndarray, ...]
-    rows: np.ndarray
-    blocks: dict[int, tuple[np.ndarray, np.ndarray]]
-    sigma: np.ndarray
-    factor: np.ndarray
+    cell: np.ndarray  # (n,): cell of each row, ascending
+    turns: tuple[np.ndarray, ...]  # (k, r) for each cell: orthogonal, from its observations to its rows
+    rows: np.ndarray  # (n, 22): derivative by the summed effects, over the noise
+    blocks: dict[int, tuple[np.ndarray, np.ndarray]]  # key → its rows (k,), and these times its prior deviation (k, 22)
+    sigma: np.ndarray  # (keys, 22): prior standard deviations
+    factor: np.ndarray  # (n, n): lower Cholesky factor of the row covariance, in noise units
 
     def turned(self, values: np.ndarray) -> np.ndarray:
-        """Combine values of figures as the rows do.
-
-        `values`: One for each figure of the design, over its noise.
-        """
+        """Return observation values (over their noise) combined like the rows."""
         parts = [turn.T @ values[members] for members, turn in zip(self.cells.members, self.turns, strict=True)]
         return np.concatenate(parts)
 
     def forward(self, z: np.ndarray) -> np.ndarray:
-        """What the rows come to."""
+        """Return the row values of effects."""
         return np.asarray((self.rows * self.cells.sums(self.sigma * z)[self.cell]).sum(axis=1))
 
     def backward(self, pull: np.ndarray) -> np.ndarray:
-        """Transpose of `forward`."""
+        """Return the transpose of `forward`."""
         by_cell = np.zeros((len(self.cells.keys), len(COLUMNS)))
         starts = np.flatnonzero(np.diff(self.cell, prepend=-1))
         if len(starts):
@@ -184,40 +152,40 @@ class Normal:
         return result
 
     def solve(self, values: np.ndarray) -> np.ndarray:
-        """Covariance of the rows, inverted, times something."""
+        """Return the inverse row covariance times values."""
         from scipy.linalg import cho_solve
 
         return np.asarray(cho_solve((self.factor, True), values, check_finite=False))
 
     def posterior_times(self, gradient: np.ndarray) -> np.ndarray:
-        """Posterior covariance of the effects over their spread, times something.
+        """Return the posterior covariance times a gradient.
 
-        Returns: ``(I + MᵀM)⁻¹`` of it, without that matrix.
+        `(I + MᵀM)⁻¹ gradient`, effects in units of their spread, without forming the matrix.
         """
         result: np.ndarray = gradient - self.backward(self.solve(self.forward(gradient)))
         return result
 
     @cached_property
     def inverse(self) -> np.ndarray:
-        """The covariance of the rows, inverted, (n, n), [-]"""
+        """Return the inverse row covariance, (n, n) [-]"""
         from scipy.linalg.lapack import dpotri
 
         found, failed = dpotri(self.factor, lower=1)
-        assert not failed  # a unit matrix plus squares is positive definite
+        assert not failed  # identity plus squares is positive definite
         lower = np.tril(found)
         return np.asarray(lower + np.tril(lower, -1).T)
 
     def leverages(self) -> np.ndarray:
-        """How far each figure is bent by itself: posterior variance of its prediction over that of its noise."""
-        found = np.zeros(len(self.cells.of_figure))
+        """Return posterior variance over noise variance of each prediction."""
+        leverage = np.zeros(len(self.cells.of_figure))
         for number, (members, turn) in enumerate(zip(self.cells.members, self.turns, strict=True)):
             low, high = np.searchsorted(self.cell, [number, number + 1])
-            known = np.eye(high - low) - self.inverse[low:high, low:high]
-            found[members] = np.einsum("ij,jk,ik->i", turn, known, turn)
-        return found
+            posterior = np.eye(high - low) - self.inverse[low:high, low:high]
+            leverage[members] = np.einsum("ij,jk,ik->i", turn, posterior, turn)
+        return leverage
 
     def covariance(self, one: int, two: int) -> np.ndarray:
-        """Posterior covariance of the effects of two keys."""
+        """Return the posterior covariance of the effects of two keys."""
         wide = np.outer(self.sigma[one], self.sigma[two])
         unit = float(one == two) * np.eye(len(COLUMNS))
         if one not in self.blocks or two not in self.blocks:
@@ -227,16 +195,15 @@ class Normal:
 
 
 def normal_equations(cells: Cells, slope: np.ndarray, sigma: np.ndarray, *, least: Ratio = 0.0) -> Normal:
-    """Combine figures and factor their covariance.
+    """Return the factored normal equations.
 
-    - `slope`: Derivative of each figure by the sum of its effects, over its noise; zero for those not fitted.
-    - `least`: Directions of a cell that say less than this are left out, in deviations of the prior by those of the
-      noise: a search that starts from the equations needs only what matters.
+    `slope` is the derivative of each observation by its summed effects, over its noise; zero for those not fitted.
+    Directions below `least` are dropped: a search that starts from the equations needs only what matters.
 
     References
     ----------
     .. [1] C. E. Rasmussen, C. K. I. Williams, "Gaussian Processes for Machine Learning", MIT Press 2006, section 2.1
-       and equation A.9.
+           and equation A.9.
     """
     wide = np.maximum(np.sqrt(cells.sums(sigma**2)), 1e-12)
     turns, parts = [], []
@@ -252,7 +219,7 @@ def normal_equations(cells: Cells, slope: np.ndarray, sigma: np.ndarray, *, leas
 def _factored(
     cells: Cells, cell: np.ndarray, turns: tuple[np.ndarray, ...], rows: np.ndarray, sigma: np.ndarray
 ) -> Normal:
-    """Factor the covariance of combined rows."""
+    """Return the normal equations of combined rows, covariance factored."""
     from scipy.linalg.lapack import dpotrf
 
     matrix = np.eye(len(rows))
@@ -268,19 +235,12 @@ def _factored(
             there = slice(None) if len(places) == len(rows) else np.ix_(places, places)
             matrix[there] += scaled @ scaled.T
     factor, failed = dpotrf(matrix, lower=1, clean=1, overwrite_a=1)
-    assert not failed  # a unit matrix plus squares is positive definite
+    assert not failed  # identity plus squares is positive definite
     return Normal(cells, cell, turns, rows, blocks, sigma, factor)
 
 
-# Spreads of the effects and noise of the figures: what the joint fit estimates before the effects themselves.
-#
-# A spread is the standard deviation of the effects of one level in one column. It is a product of a factor of the level
-# and one of the column; a factor on whole steps has a spread of its own on every level. Levels that stand for the same
-# thing share one more factor, estimated by `glmplan.calibrate.step.spread_factors`. Noise is a scale for each kind of
-# figure and protocol, estimated by `glmplan.calibrate.step.joint_fit`.
-
-#: centres of the hyperprior: values set by hand for an earlier search, which the factors of `SHARED` correct. Estimates
-#: of each from the runs predicted groups left out worse (docs/physics/calibration.md) [-]
+#: hyperprior centres, set by hand for an earlier search and corrected by the factors of `SHARED`: separate estimates
+#: from the runs predicted held-out groups worse (docs/physics/calibration.md) [-]
 _LEVEL = {
     "all": 0.6,
     "engine": 0.2,
@@ -340,13 +300,13 @@ _COLUMN = {
     "wake_seconds": 2.0,
     "ttft_scale": 0.8,
 }
-#: how far off they may be: a factor of `e` for levels, of two for columns [-]
+#: hyperprior deviations: a factor of `e` for levels, of two for columns [-]
 _OPEN, _COLUMN_OPEN = 1.0, 0.7
-#: one key cannot tell the spread of its level: left free it grows until the fit no longer ends. Of what a wall costs
-#: nothing is known but its order
+#: a single key cannot determine the spread of its level: free, it grows and the fit does not end; limitation prices are
+#: known in order of magnitude only
 _FIXED = ("all", "engine_wall")
-#: levels whose spreads are estimated by one factor: they say how far engines, parts, models, and a model on a part
-#: differ. How far a wall reaches is free
+#: levels whose spreads share an estimated factor: engines, accelerators, models, and a model on an accelerator; the
+#: reach of a limitation is free
 SHARED: dict[str, tuple[str, ...]] = {
     "all": ("all",),
     "engine": ("engine", "engine_draft", "engine_experts", "engine_attention", "engine_kind", "engine_format"),
@@ -354,41 +314,29 @@ SHARED: dict[str, tuple[str, ...]] = {
     "model": ("model", "engine_model"),
     "pair": ("engine_campaign", "group", "configuration", "release"),
 }
-#: levels that stand for a part of the engine only: what they can change
+#: levels that stand for a component of the engine: columns they can change
 _LEVEL_COLUMNS = {
     "engine_experts": ("moe_layer_seconds", "activation_slowdown", "expert_fixed_slowdown", "expert_bytes_slowdown",
                        "expert_flop_slowdown"),
     "engine_wall": tuple(name for name in PARAMETERS if name.endswith("_slowdown")),
     "engine_attention": ("attention_fixed_slowdown", "cache_slowdown", "prefill_attention_slowdown"),
 }  # fmt: skip
-#: spread of what is not there [-]
+#: spread of an effect that cannot occur [-]
 _NOTHING = 1e-9
-#: noise of a class before its rows say more [-]
+#: noise of a class before its rows determine it [-]
 _NOISE = 0.2
-#: what a load that a table does not state adds to the noise, before rows say more [-]
+#: added noise for a load that the table does not state, before rows determine it [-]
 _GUESSED_LOAD = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """One factor of the spreads.
+    """One factor of the spreads, with its log hyperprior."""
 
-    Attributes
-    ----------
-    kind : str
-        `level`, `column` or `scale`.
-    name : str
-        Of `LEVELS` or `COLUMNS`.
-    centre : float
-        Centre of its hyperprior, as a logarithm, [-]
-    open : float
-        Standard deviation of its hyperprior; 0 if it is not free, [-]
-    """
-
-    kind: str
-    name: str
+    kind: str  # level, column or scale
+    name: str  # of LEVELS or COLUMNS
     centre: float
-    open: float
+    open: float  # standard deviation; 0 if fixed
 
 
 def _factors() -> tuple[Factor, ...]:
@@ -400,15 +348,11 @@ def _factors() -> tuple[Factor, ...]:
     return (*levels, *columns, *scales)
 
 
-#: all factors of the spreads with their hyperprior
 FACTORS: tuple[Factor, ...] = _factors()
 
 
 def factor_table() -> np.ndarray:
-    """Which factors make up the spread of each level and column.
-
-    Returns: 1 where the logarithm of the factor is added; nothing at all where an effect cannot be.
-    """
+    """Return 1 where a factor is part of the spread of a level and column."""
     table = np.zeros((len(LEVELS), len(COLUMNS), len(FACTORS)))
     for place, factor in enumerate(FACTORS):
         if factor.kind == "level":
@@ -425,44 +369,28 @@ def factor_table() -> np.ndarray:
 
 
 def spread_of_effects(logarithm: np.ndarray) -> np.ndarray:
-    """Prior standard deviations from the factors."""
+    """Return the prior standard deviations from the log factors."""
     table = factor_table()
     return np.where(table.any(axis=2), np.exp(table @ logarithm), _NOTHING)
 
 
 @dataclass(frozen=True)
 class Spreads:
-    """Spreads of the effects and noise of the figures.
+    """Spreads of the effects and noise of the observations."""
 
-    Attributes
-    ----------
-    logarithm : (factors,) array
-        Logarithm of each of `FACTORS`, [-]
-    noise : mapping of str to float
-        Scale of Student's t of what the model leaves, by figure and protocol, in logarithms, [-]
-    guessed_load : float
-        What a load that a table does not state adds to it, [-]
-    error : (factors,) array
-        Standard error of the logarithms; of the hyperprior where nothing was estimated, [-]
-    noise_error : mapping of str to float
-        Standard error of the logarithm of each noise, [-]
-    factor : mapping of str to float
-        Factor on the spreads of the levels of each of `SHARED`; 1 where none is given, [-]
-    factor_error : mapping of str to float
-        Standard error of its logarithm; none where nothing was estimated, [-]
-    """
-
-    logarithm: np.ndarray
-    noise: Mapping[str, float] = field(default_factory=dict)
-    guessed_load: float = _GUESSED_LOAD
+    logarithm: np.ndarray  # (factors,): log of each of FACTORS
+    noise: Mapping[str, float] = field(
+        default_factory=dict
+    )  # metric and protocol → scale of Student's t of the log residual
+    guessed_load: float = _GUESSED_LOAD  # added for a load that the table does not state
     error: np.ndarray = field(default_factory=lambda: np.array([factor.open for factor in FACTORS]))
-    noise_error: Mapping[str, float] = field(default_factory=dict)
-    factor: Mapping[str, float] = field(default_factory=dict)
-    factor_error: Mapping[str, float] = field(default_factory=dict)
+    noise_error: Mapping[str, float] = field(default_factory=dict)  # standard error of the log noise
+    factor: Mapping[str, float] = field(default_factory=dict)  # factor on the spreads of each of SHARED; 1 if absent
+    factor_error: Mapping[str, float] = field(default_factory=dict)  # standard error of its logarithm
 
     @property
     def effect(self) -> np.ndarray:
-        """Prior standard deviation of an effect, (levels, columns), [-]"""
+        """Return the prior deviation of an effect, (levels, columns) [-]"""
         shared = {level: self.factor.get(name, 1.0) for name, levels in SHARED.items() for level in levels}
         result: np.ndarray = spread_of_effects(self.logarithm) * np.array(
             [[shared.get(level, 1.0)] for level in LEVELS]
@@ -470,29 +398,26 @@ class Spreads:
         return result
 
     def noise_of(self, names: np.ndarray) -> np.ndarray:
-        """Noise of figures by the name of their class.
-
-        Returns: That of a class that was never seen is the start's.
-        """
+        """Return the noise by class name; the start value for unseen classes."""
         classes, inside = np.unique(names, return_inverse=True)
         return np.array([self.noise.get(str(name), _NOISE) for name in classes])[inside]
 
 
-def start_spreads() -> Spreads:
-    """Spreads before anything was estimated: the centre of the hyperprior.
+def initial_spreads() -> Spreads:
+    """Return the spreads at the centre of the hyperprior.
 
     Examples
     --------
-    >>> round(float(start_spreads().effect[LEVELS.index("engine"), 0]), 3)
+    >>> round(float(initial_spreads().effect[LEVELS.index("engine"), 0]), 3)
     0.168
     """
     return Spreads(np.array([factor.centre for factor in FACTORS]))
 
 
 def key_spread(names: Sequence[str], spread: np.ndarray) -> np.ndarray:
-    """Prior standard deviation of the effects of one level by key.
+    """Return the prior deviation of the effects of one level by key.
 
-    Returns: The same for every key, next to nothing for what the others are compared with.
+    The same for every key; almost zero for the reference key.
 
     Examples
     --------
@@ -504,14 +429,14 @@ def key_spread(names: Sequence[str], spread: np.ndarray) -> np.ndarray:
 
 
 def noise_class(design: Design) -> np.ndarray:
-    """Name of the noise class of each observation: kind of figure and protocol."""
-    protocol = np.array([question.run.protocol for question in design.questions])[design.observation_run]
+    """Return the noise class (metric and protocol) of each observation."""
+    protocol = np.array([case.run.protocol for case in design.cases])[design.observation_run]
     kind = np.char.partition(design.figure, "_")[:, 0]
     return np.char.add(np.char.add(kind, " "), protocol)
 
 
 def write_spreads(spreads: Spreads, file: str | Path, *, head: Iterable[str] = ()) -> Path:
-    """Write spreads with their errors; the same spreads give the same bytes."""
+    """Write spreads with their errors, reproducible byte for byte."""
     lines = [
         *head,
         "# Spread of an effect: factor of its level times that of its column; of a factor on whole steps, `scale` of",
@@ -542,7 +467,7 @@ def write_spreads(spreads: Spreads, file: str | Path, *, head: Iterable[str] = (
     return path
 
 
-#: where the search starts and where an unmeasured engine stands: latencies in seconds, slow-downs as ratios
+#: start of the search and value of an unmeasured engine: latencies in seconds, slow-downs as ratios
 PRIOR_MEAN: dict[str, float] = {
     "host_seconds": 0.5e-3,
     "layer_seconds": 6e-6,
@@ -565,21 +490,20 @@ PRIOR_MEAN: dict[str, float] = {
     "prompt_token_seconds": 2.0e-6,
     "wake_seconds": 1.0e-3,
 }
-#: Student's degrees of freedom: with four, a row as wild as one in a hundred weighs half
+#: Student's degrees of freedom: with four, a one-in-a-hundred residual has half the weight
 FREEDOM = 4.0
-#: the search ends this near to the optimum, in deviations of the posterior over all directions [-]
+#: distance to the optimum at which the search ends, in posterior deviations over all directions [-]
 TOLERANCE = 0.01
-#: rounds after which it is said to have failed
 _MOST_ROUNDS = 300
-#: how often a move that makes the posterior worse is halved
+#: halvings of a step that lowers the posterior
 _HALVINGS = 8
-#: what a cell says less than this is left to the corrections of the search [-]
+#: cell directions below this are left to the BFGS corrections [-]
 _MATTERS = 0.01
-#: farthest that a summed effect moves in a step [-]
+#: largest change of a summed effect in a step [-]
 _FARTHEST = 3.0
-#: steps after which the equations are made anew at the latest
+#: steps after which the equations are renewed at the latest
 _LATER = 15
-#: steps of which the search remembers how the gradient changed
+#: gradient changes kept for BFGS
 _MEMORY = 20
 
 
@@ -589,49 +513,24 @@ class NotConverged(GlmplanError):
 
 @dataclass(frozen=True)
 class Solution:
-    """Effects that fit best.
+    """Effects of the highest posterior density."""
 
-    Attributes
-    ----------
-    effects : tuple of (keys, 22) array
-        For each level, one row for each key; the first level holds the prior mean too.
-    spreads : Spreads
-        Spreads and noise that they were fitted with.
-    residual : (m,) array
-        Measured minus predicted, in logarithms, [-]
-    weight : (m,) array
-        Student weight of each observation, [-]
-    root : (m,) array
-        Square root of the weight over the noise: how much each observation pulls; 0 for those not fitted, [-]
-    rounds : int
-        Steps that it took, [-]
-    distance : float
-        How far the optimum still is, in deviations of the posterior, [-]
-    """
-
-    effects: tuple[np.ndarray, ...]
+    effects: tuple[np.ndarray, ...]  # (keys, 22) for each level; the first one includes the prior mean
     spreads: Spreads
-    residual: np.ndarray
-    weight: np.ndarray
-    root: np.ndarray
+    residual: np.ndarray  # (m,): log(measured / predicted)
+    weight: np.ndarray  # (m,): Student weight of each observation
+    root: np.ndarray  # (m,): sqrt(weight) / noise; 0 for those not fitted
     rounds: int
-    distance: float
+    distance: float  # to the optimum, in posterior deviations
 
 
 def summed(design: Design, effects: tuple[np.ndarray, ...]) -> np.ndarray:
-    """Sum of the effects of each run over the levels.
-
-    `effects`: Effects by level, [log s] or [-].
-    """
+    """Return the sum of the effects of each run over the levels."""
     return sum((effects[level][design.keys[:, level]] for level in range(len(LEVELS))), start=np.zeros(1))
 
 
 def evaluate(design: Design, effects: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Predict every observation and its sensitivity.
-
-    - `effects`: Summed effects, [log s] or [-].
-    - Returns: Logarithm of the predicted seconds, and its derivative by each column, [log s].
-    """
+    """Return log predicted seconds and their derivatives by column."""
     step = step_time(design.figure_work, log_parameters(effects)[design.observation_run])
     slope = np.zeros((len(step.seconds), len(COLUMNS)))
     slope[:, : len(PARAMETERS)] = step.shares
@@ -641,49 +540,42 @@ def evaluate(design: Design, effects: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def guesses_load(design: Design) -> np.ndarray:
-    """Which observations are of whole requests whose lengths or requests in flight the table does not state.
+    """Return True for serving runs of unstated lengths or concurrency.
 
-    Returns: Such a table says little of a step time.
+    Their table says little about a step time.
     """
-    words = ("in flight", "input tokens", "output tokens")
+    endings = ("in flight", "input tokens", "output tokens")
     open_ = [
-        # a burst of short prompts is nearly all decoding: its lengths do not matter much
-        question.load.phase == "serving"
-        and question.run.protocol != "burst"
-        and any(text.endswith(words) for text in question.assumed)
-        for question in design.questions
+        # a burst of short prompts is nearly all decoding: its lengths matter little
+        case.load.phase == "serving"
+        and case.run.protocol != "burst"
+        and any(text.endswith(endings) for text in case.assumed)
+        for case in design.cases
     ]
     result: np.ndarray = np.array(open_)[design.observation_run]
     return result
 
 
 def noise_of(design: Design, spreads: Spreads) -> np.ndarray:
-    """Noise of each observation."""
+    """Return the noise of each observation."""
     result: np.ndarray = np.hypot(spreads.noise_of(noise_class(design)), spreads.guessed_load * guesses_load(design))
     return result
 
 
 def prior_mean() -> np.ndarray:
-    """Where an unmeasured engine stands.
-
-    Returns: [log s] or [-].
-    """
+    """Return the effects of an unmeasured engine [log s] or [-]"""
     return np.array([np.log(PRIOR_MEAN[name]) for name in PARAMETERS] + [0.0, 0.0])
 
 
 def prior_deviation(design: Design, spread: np.ndarray) -> np.ndarray:
-    """Prior standard deviation of every effect of a design.
-
-    Returns: The keys of all levels one after the other.
-    """
+    """Return the prior deviation of every effect, level after level."""
     return np.concatenate([key_spread(names, spread[level]) for level, names in enumerate(design.key_names)])
 
 
 def linearised(design: Design, solution: Solution, *, spread: np.ndarray | None = None, least: Ratio = 0.0) -> Normal:
-    """Normal equations around a solution, with Student's weights as they ended.
+    """Return the normal equations at a solution, with its Student weights.
 
-    - `spread`: Prior standard deviations; those of the fit by default.
-    - Returns: The equations: their inverse is the posterior of Laplace's approximation.
+    Their inverse is the posterior of Laplace's approximation.
     """
     slope = evaluate(design, summed(design, solution.effects))[1] * solution.root[:, None]
     wide = prior_deviation(design, solution.spreads.effect if spread is None else spread)
@@ -692,7 +584,7 @@ def linearised(design: Design, solution: Solution, *, spread: np.ndarray | None 
 
 @dataclass(frozen=True)
 class _Point:
-    """A place of the search: effects over their spread, and what is known there."""
+    """A point of the search: effects over their spread, and values there."""
 
     z: np.ndarray
     residual: np.ndarray
@@ -703,14 +595,14 @@ class _Point:
 
 
 class _Posterior:
-    """Minus twice the logarithm of the posterior density, with its gradient, of effects over their spread."""
+    """-2 log posterior density of effects over their spread, with gradient."""
 
     def __init__(self, design: Design, spreads: Spreads, use: np.ndarray) -> None:
         self.design, self.use = design, use
         self.cells = cells_of(design)
         self.sigma = prior_deviation(design, spreads.effect)
         self.noise = noise_of(design, spreads)
-        self.run_cell = np.zeros(len(design.questions), dtype=int)
+        self.run_cell = np.zeros(len(design.cases), dtype=int)
         self.run_cell[design.observation_run] = self.cells.of_figure
         self.prior = prior_mean()
 
@@ -729,17 +621,17 @@ class _Posterior:
         return normal_equations(self.cells, here.slope * here.root[:, None], self.sigma, least=_MATTERS)
 
     def moves(self, change: np.ndarray) -> np.ndarray:
-        """Change of the summed effects of every cell."""
+        """Return the change of the summed effects of every cell."""
         return self.cells.sums(self.sigma * change)
 
 
 def _step_length(change: np.ndarray) -> float:
-    """Share of a step that is taken, [-]: a logarithm that runs to minus infinity never comes back."""
+    """Return the step length; a logarithm at minus infinity never recovers [-]"""
     return min(1.0, _FARTHEST / max(float(np.quantile(np.abs(change), 0.999)), 1e-9))
 
 
 def _direction(normal: Normal, gradient: np.ndarray, past: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
-    """Step of limited-memory BFGS that starts from the factored posterior, (keys, 22)."""
+    """Return the L-BFGS step from the factored posterior, (keys, 22)."""
     rest, shares = gradient, []
     for step, change in reversed(past):
         shares.append(float((step * rest).sum()) / float((step * change).sum()))
@@ -759,24 +651,22 @@ def solve(
     enough: Ratio = TOLERANCE,
     progress: Callable[[int, float], None] | None = None,
 ) -> Solution:
-    """Find the effects of the highest posterior density.
+    """Return the effects of the highest posterior density.
 
-    - `spreads`: Spreads of the effects and noise of the figures; by default those before anything was estimated.
-    - `start`: Where to begin; the prior mean by default, [log s] or [-].
-    - `enough`: How near to the optimum to end, in deviations of the posterior over all directions.
-    - `progress`: Called with the step and the median absolute residual.
+    `start` are the effects to begin with (default: prior mean), `enough` the distance to the optimum at which to end,
+    in posterior deviations. `progress` gets the step and the median absolute residual.
 
     Notes
     -----
-    The first steps are those of Gauss-Newton: each solves ``[M; I] dz = [r; -z]`` exactly, ``z`` being effects over
-    their spreads, ``M`` and ``r`` slopes and residuals over the noise, weighted as under Student's t. Near the optimum
-    the equations are kept for a while and corrected by what gradients show, since a factor costs more than many steps.
+    The first steps are Gauss-Newton: each solves ``[M; I] dz = [r; -z]`` exactly, ``z`` being effects over their
+    spreads, ``M`` and ``r`` slopes and residuals over the noise, weighted as under Student's t. Near the optimum the
+    equations are kept for several steps and corrected from gradients (L-BFGS): factoring costs more than many steps.
 
     References
     ----------
     .. [1] J. Nocedal, S. J. Wright, "Numerical Optimization", 2nd ed., Springer 2006, algorithm 7.4 and section 10.3.
     """
-    spreads = start_spreads() if spreads is None else spreads
+    spreads = initial_spreads() if spreads is None else spreads
     search = _Posterior(design, spreads, np.ones(len(design.log_seconds), dtype=bool) if use is None else use)
     z = np.zeros_like(search.sigma)
     if start is not None:
@@ -786,7 +676,7 @@ def solve(
     distance = _distance(normal, here)
     while distance > enough and round_ < _MOST_ROUNDS:
         if round_ == due:
-            # soon after the start often, later seldom
+            # often at the start, less often later
             normal, past, due = search.normal(here), [], due + min(1 + due // 2, _LATER)
         before = here
         here = _next(search, normal, here, past)
@@ -805,12 +695,12 @@ def solve(
 
 
 def _distance(normal: Normal, here: _Point) -> float:
-    """How far the optimum is, in deviations of the posterior, [-]"""
+    """Return the distance to the optimum in posterior deviations [-]"""
     return float(np.sqrt(max((here.gradient * normal.posterior_times(here.gradient)).sum(), 0.0)))
 
 
 def _next(search: _Posterior, normal: Normal, here: _Point, past: list[tuple[np.ndarray, np.ndarray]]) -> _Point:
-    """Take a step that makes the posterior better."""
+    """Return the next point, which has a higher posterior density."""
     move = _direction(normal, here.gradient, past)
     length = _step_length(search.moves(move))
     slope = float((here.gradient * move).sum())
@@ -823,16 +713,14 @@ def _next(search: _Posterior, normal: Normal, here: _Point, past: list[tuple[np.
     return there
 
 
-# Noise of the figures, a scale for each kind of figure and protocol, estimated together with the effects.
-
-#: noise is found when that of no class moves by more in logarithms [-]
+#: the noise has converged when no class changes by more in logarithms [-]
 _ENOUGH = 0.02
-#: rounds after which it is said to have failed; how near the effects are to their optimum in each, in deviations
+#: largest number of rounds; distance of the effects to their optimum in each, in posterior deviations
 _MOST_ROUNDS_NOISE, _NEAR = 60, 0.5
-#: the noise of a class is drawn towards that of its kind of figure as by so many rows [-]
+#: weight, in rows, of the metric's common noise in the noise of a class [-]
 _ROWS_OF_PRIOR = 5.0
-#: what the form of the step time itself is off by inside a curve, whose rows err together and are counted one by one;
-#: without such a bound the runs of one curve are taken for as many witnesses [-]
+#: error of the step model itself within a curve: rows of a curve err together but are counted separately, so without
+#: this bound they would count as independent evidence [-]
 _FORM = 0.10
 
 
@@ -843,27 +731,25 @@ def solve_with_noise(
     start: tuple[np.ndarray, ...] | None = None,
     progress: Callable[[int, float], None] | None = None,
 ) -> Solution:
-    """Fit the effects with the noise that the figures show.
+    """Return the effects, fitted together with the noise of each class.
 
-    - `spreads`: Spreads of the effects, and the noise to begin with; by default those before anything was estimated.
-    - `start`: Effects to begin with; the prior mean by default, [log s] or [-].
-    - `progress`: Called with the round and how far the noise of a class moved, in logarithms.
+    `progress` gets the round and the largest change of log noise.
 
     References
     ----------
-    .. [1] K. L. Lange, R. J. A. Little, J. M. G. Taylor, "Robust Statistical Modeling Using the t Distribution",
-       JASA 84 (1989): the scale of Student's t by expectation and maximisation.
+    .. [1] K. L. Lange, R. J. A. Little, J. M. G. Taylor, "Robust Statistical Modeling Using the t Distribution", JASA
+           84 (1989): the scale of Student's t by expectation and maximisation.
     """
-    spreads, names = start_spreads() if spreads is None else spreads, noise_class(design)
+    spreads, names = initial_spreads() if spreads is None else spreads, noise_class(design)
     classes = np.unique(names)
     spreads = replace(spreads, noise=dict(zip(classes.tolist(), spreads.noise_of(classes).tolist(), strict=True)))
     moved = np.inf
     for round_ in range(_MOST_ROUNDS_NOISE):
         solution = solve(design, spreads, start=start, enough=_NEAR)
         start = solution.effects
-        found = _moved(design, solution, linearised(design, solution, least=_MATTERS), names)
-        moved = max(abs(float(np.log(found.noise[name] / spreads.noise[name]))) for name in found.noise)
-        spreads = found
+        updated = _moved(design, solution, linearised(design, solution, least=_MATTERS), names)
+        moved = max(abs(float(np.log(updated.noise[name] / spreads.noise[name]))) for name in updated.noise)
+        spreads = updated
         if progress is not None:
             progress(round_ + 1, moved)
         if moved < _ENOUGH:
@@ -872,10 +758,10 @@ def solve_with_noise(
 
 
 def _moved(design: Design, solution: Solution, normal: Normal, names: np.ndarray) -> Spreads:
-    """One step of expectation and maximisation of the noise of every class."""
+    """Return the spreads after one expectation-maximisation step of the noise."""
     spreads = solution.spreads
     variance = noise_of(design, spreads) ** 2
-    # squares that are left and what the effects leave open, over the noise
+    # remaining squares plus posterior variance, over the noise
     leverage = normal.leverages()
     squares = (solution.root * solution.residual) ** 2 + leverage
     noise, errors = {}, {}
@@ -888,7 +774,7 @@ def _moved(design: Design, solution: Solution, normal: Normal, names: np.ndarray
         pooled = np.average([np.log(spreads.noise[other]) for other in alike], weights=[rows[other] for other in alike])
         found = now * float((squares * now / variance)[mine].sum()) + _ROWS_OF_PRIOR * np.exp(2.0 * pooled)
         noise[name] = max(float(np.sqrt(found / (rows[name] + _ROWS_OF_PRIOR))), _FORM)
-        # information of Student's t on the logarithm of its scale, of the rows that the effects do not use up
+        # Fisher information on the log scale of Student's t, less the degrees of freedom used by the effects
         told = max(rows[name] - float(leverage[mine].sum()), 0.0) + _ROWS_OF_PRIOR
         errors[name] = float(np.sqrt((FREEDOM + 3.0) / (2.0 * FREEDOM * told)))
     return replace(spreads, noise=noise, noise_error=errors)

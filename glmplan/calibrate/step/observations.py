@@ -1,4 +1,7 @@
-"""The measured runs as one table: kinds of step with their work, and every figure as a sum over them."""
+"""Measured runs as one table: kinds of step with their work, and every metric as a sum over them.
+
+Metrics faster than the accelerator's data sheet allows are refused: their row cannot be what it states.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,8 @@ from glmplan.io.runs.columns import COMPARED, compared_figures
 from glmplan.io.runs.ledger import repeats
 from glmplan.io.runs.record import Run
 from glmplan.prediction.effects import LEVELS, keys_of
-from glmplan.prediction.from_row import Question, question_of, why_unknown
-from glmplan.prediction.load import Observables, observables
+from glmplan.prediction.from_row import RunCase, question_of, why_unknown
+from glmplan.prediction.load import LoadMetrics, metrics_of
 from glmplan.prediction.step_models import step_tables
 from glmplan.units import Seconds, SecondsArray
 
@@ -38,84 +41,77 @@ __all__ = [
 ]
 
 
-# What a part can do at best: a measured figure that is faster cannot be what its row says.
-
-#: share of the roofline time below which a figure cannot be: unevenly routed tokens touch fewer experts [-]
+#: share of the roofline time below which a metric is impossible: unevenly routed tokens use fewer experts [-]
 _POSSIBLE = 0.8
-#: the same for all requests together: the last wave of a run leaves a tenth of them out of flight, and requests with
-#: like prompts (benchmarks that repeat one) visit the same experts [-]
+#: the same for aggregate rates: the last wave of a run leaves a tenth of the requests out, and like prompts (a
+#: benchmark that repeats one) use the same experts [-]
 _POSSIBLE_TOGETHER, _POSSIBLE_ROUTED = 0.9, 0.6
-#: and where an estimated KV pool, not the stated requests in flight, decides how many run: nine estimates in ten are
-#: less than 1.65 times the pool, so that at least so large a share of the requests runs [-]
+#: the same if an estimated KV pool limits the concurrency: nine in ten estimates are below 1.65 times the pool, so at
+#: least this share of the requests runs [-]
 _POSSIBLE_POOL = 0.6
-#: where so many rows of one table are impossible, and so large a share, the others share what nobody stated [-]
+#: this many impossible rows of a table, and this share: the others have the same unstated condition
 _SEVERAL, _OFTEN = 3, 1 / 3
 
 
-def fastest_seconds(question: Question, figure: str) -> Seconds | None:
-    """Time that a figure takes at least: all bytes at the data-sheet bandwidth, all FLOP at the peak rate.
+def fastest_seconds(case: RunCase, figure: str) -> Seconds | None:
+    """Return the minimum time of a metric, per its unit of work.
 
-    Returns: The time for the figure's own unit of work; None when the load has no such figure.
+    All bytes at data-sheet bandwidth, all FLOP at the peak rate. None if the load lacks the metric.
     """
-    found = observables(question.load)
-    total = found.figures.get(COMPARED[figure].predicted)
+    metrics = metrics_of(case.load)
+    total = metrics.figures.get(COMPARED[figure].predicted)
     if total is None:
         return None
-    work = step_work(Perfect.of(question.deployment.structure), layout=question.deployment.layout, points=found.points)
+    work = step_work(Perfect.of(case.deployment.structure), layout=case.deployment.layout, points=metrics.points)
     seconds = np.sum([work[slot] for slot in BOUND], axis=0)
     return float(total.weights @ seconds) / (total.scale if total.rate else 1.0)
 
 
-def why_impossible(question: Question) -> str:
-    """Why the figures of a run cannot be.
-
-    Returns: The first figure that is too fast, and by how much; empty if all can be.
-    """
-    if question.deployment.structure.part.is_processor:
-        return ""  # its caches can hold a small model: its memory is no bound
-    part = question.deployment.accelerator.name
-    users = question.load.concurrency
-    alone = replace(question, load=replace(question.load, concurrency=1.0, requests=4))
-    stated = not any("in flight" in word for word in question.assumed)
-    routed = bool(routed_blocks(question.deployment.model))
-    load = question.load
+def why_impossible(case: RunCase) -> str:
+    """Return the first metric that is too fast and by how much, else empty."""
+    if case.deployment.structure.part.is_processor:
+        return ""  # a CPU's caches can hold a small model: memory bandwidth is no limit
+    accelerator = case.deployment.accelerator.name
+    users = case.load.concurrency
+    alone = replace(case, load=replace(case.load, concurrency=1.0, requests=4))
+    stated = not any("in flight" in word for word in case.assumed)
+    routed = bool(routed_blocks(case.deployment.model))
+    load = case.load
     full = load.pool_tokens < users * (load.input_tokens + load.output_tokens)
     crowd = min(_POSSIBLE_ROUTED if routed else _POSSIBLE_TOGETHER, _POSSIBLE_POOL if full else 1.0)
-    for figure, value in question.run.observed.items():
+    for figure, value in case.run.observed.items():
         if figure not in COMPARED or value <= 0:
             continue
         kind = COMPARED[figure]
         measured = 1.0 / value if kind.rate else value * kind.factor
-        # the queue of a mean TTFT is a model, not a bound: only the prompt itself counts
-        checks = [] if kind.interval == "ttft" or not stated else [(question, crowd, users)]
+        # queueing in a mean TTFT is a model and no limit: only the prompt counts
+        checks = [] if kind.interval == "ttft" or not stated else [(case, crowd, users)]
         checks.append((alone, _POSSIBLE, users if kind.rate and kind.predicted != "user_rate" else 1.0))
         for asked, share, together in checks:
-            least = fastest_seconds(asked, figure)
-            if least is None:
+            fastest = fastest_seconds(asked, figure)
+            if fastest is None:
                 continue
-            least = least if asked is question else least / together
-            if measured < share * least:
+            fastest = fastest if asked is case else fastest / together
+            if measured < share * fastest:
                 return (
-                    f"{figure} {value:g} is {least / measured:.1f} times faster than the memory bandwidth and matrix "
-                    f"rate of {part} allow with {users:g} requests at once; a cached prompt or a lower running_limit "
-                    "must be stated"
+                    f"{figure} {value:g} is {fastest / measured:.1f} times faster than the memory bandwidth and matrix "
+                    f"rate of {accelerator} allow with {users:g} requests at once; a cached prompt or a "
+                    "lower running_limit must be stated"
                 )
     return ""
 
 
-def reasons_impossible(questions: Sequence[Question]) -> list[str]:
-    """Why the figures of runs cannot be, each by itself or with the table that it comes from.
+def reasons_impossible(cases: Sequence[RunCase]) -> list[str]:
+    """Return a reason for each impossible run; empty for possible ones.
 
-    A table of a campaign (a model on a part by one release of an engine) of which a third cannot be was measured
-    under a condition that is not stated, such as cached prompts: its other rows were too, and no bound shows it.
-
-    Returns: A reason for each run; empty for what can be.
+    A table of a campaign (a model on an accelerator by one release) with a third of impossible rows was measured under
+    an unstated condition, such as cached prompts: its other rows are refused, too.
     """
-    reasons = [why_impossible(question) for question in questions]
+    reasons = [why_impossible(case) for case in cases]
     tables: dict[tuple[str | None, ...], list[int]] = defaultdict(list)
-    for place, question in enumerate(questions):
-        run = question.run
-        if run.campaign:  # a site tells one row from another
+    for place, case in enumerate(cases):
+        run = case.run
+        if run.campaign:  # a site's rows are independent
             tables[(run.campaign, run.model, run.accelerator, run.engine, run.engine_version)].append(place)
     for places in tables.values():
         bad = sum(bool(reasons[place]) for place in places)
@@ -130,88 +126,56 @@ def reasons_impossible(questions: Sequence[Question]) -> list[str]:
 
 @dataclass(frozen=True)
 class Design:
-    """Runs as arrays.
+    """Runs as arrays."""
 
-    Attributes
-    ----------
-    questions : tuple of Question
-        One for each run that can be answered.
-    refused : tuple of (Run, str)
-        Runs that cannot, with the reason.
-    work : (nodes, 20) array
-        Work of each kind of step, [s] or [-]
-    node_run : (nodes,) array of int
-        Run of each kind of step.
-    figure : (m,) array of str
-        Measured figure of each observation.
-    observation_run : (m,) array of int
-        Its run.
-    log_seconds : (m,) array
-        Logarithm of what was measured, rates turned into seconds, [log s]
-    entry_node, entry_observation : (e,) array of int
-        Which kind of step enters which observation.
-    entry_weight : (e,) array
-        With what weight, [-]
-    waiting : (m,) array
-        How far the factor on TTFT holds: `Load.waiting` of a TTFT, 0 of other figures, [-]
-    keys : (runs, levels) array of int
-        Key number on each level.
-    key_names : tuple of tuple of str
-        For each level the names of its keys.
-    """
-
-    questions: tuple[Question, ...]
-    refused: tuple[tuple[Run, str], ...]
-    work: np.ndarray
-    node_run: np.ndarray
-    figure: np.ndarray
-    observation_run: np.ndarray
-    log_seconds: np.ndarray
-    entry_node: np.ndarray
+    cases: tuple[RunCase, ...]
+    refused: tuple[tuple[Run, str], ...]  # runs and reasons
+    work: np.ndarray  # (nodes, 20): work of each kind of step [s] or [-]
+    node_run: np.ndarray  # (nodes,): run of each kind of step
+    figure: np.ndarray  # (m,): measured metric
+    observation_run: np.ndarray  # (m,)
+    log_seconds: np.ndarray  # (m,): log of the measured value, rates as seconds
+    entry_node: np.ndarray  # (e,): kind of step of each entry, with `entry_observation` and `entry_weight`
     entry_observation: np.ndarray
     entry_weight: np.ndarray
-    waiting: np.ndarray
-    keys: np.ndarray
-    key_names: tuple[tuple[str, ...], ...]
+    waiting: np.ndarray  # (m,): `Load.waiting` for TTFT, else 0
+    keys: np.ndarray  # (runs, levels): key number
+    key_names: tuple[tuple[str, ...], ...]  # for each level
 
     @cached_property
     def figure_work(self) -> np.ndarray:
-        """Work of each observation, (m, 20): a step time is a sum over work, so a sum of step times is one, too."""
+        """Return the work of each observation, (m, 20).
+
+        A step time is a sum over work, and so is a sum of step times.
+        """
         from scipy.sparse import csr_matrix
 
         shape = len(self.log_seconds), len(self.work)
         return np.asarray(csr_matrix((self.entry_weight, (self.entry_observation, self.entry_node)), shape) @ self.work)
 
     def predicted(self, seconds: SecondsArray) -> SecondsArray:
-        """Each observation as a sum over step times."""
+        """Return each observation as a sum over step times."""
         terms = self.entry_weight * seconds[self.entry_node]
         return np.bincount(self.entry_observation, weights=terms, minlength=len(self.log_seconds))
 
 
-def work_table(questions: list[Question], found: list[Observables]) -> np.ndarray:
-    """Work of the kinds of step of many runs.
-
-    - `found`: The kinds of step of each, and its work of the front end.
-    - Returns: Rows in the order of the runs, [s] or [-].
-    """
+def work_table(cases: list[RunCase], found: list[LoadMetrics]) -> np.ndarray:
+    """Return the work of the step kinds of many runs, in run order."""
     starts = np.concatenate([[0], np.cumsum([len(one.decode_requests) for one in found])])
     table = np.zeros((int(starts[-1]), len(SLOTS)))
     fronts = [
-        FrontPoints(one.arrivals, one.prompt, question.load.pass_tokens, one.arrivals * question.load.idle)
-        for question, one in zip(questions, found, strict=True)
+        FrontPoints(one.arrivals, one.prompt, case.load.pass_tokens, one.arrivals * case.load.idle)
+        for case, one in zip(cases, found, strict=True)
     ]
     points = [one.points for one in found]
-    for members, part in step_tables([one.deployment for one in questions], points, fronts):
+    for members, part in step_tables([one.deployment for one in cases], points, fronts):
         table[np.concatenate([np.arange(starts[m], starts[m + 1]) for m in members])] = part
     return table
 
 
-def asked_of(runs: Iterable[Run]) -> tuple[list[Question], list[tuple[Run, str]]]:
-    """Questions of the runs that can be asked about.
-
-    Returns: The questions, and the other runs with the reason.
-    """
-    questions: list[Question] = []
+def asked_of(runs: Iterable[Run]) -> tuple[list[RunCase], list[tuple[Run, str]]]:
+    """Return the runs' cases, and the other runs with reasons."""
+    cases: list[RunCase] = []
     refused: list[tuple[Run, str]] = []
     runs = list(runs)
     again = repeats(runs)
@@ -223,57 +187,47 @@ def asked_of(runs: Iterable[Run]) -> tuple[list[Question], list[tuple[Run, str]]
             refused.append((run, run.unusable))
             continue
         try:
-            question = question_of(run)
-            question.deployment.structure.part.rate("bf16")
+            case = question_of(run)
+            case.deployment.structure.part.rate("bf16")
         except GlmplanError as error:
             refused.append((run, str(error)))
             continue
-        if unknown := why_unknown(question):
+        if unknown := why_unknown(case):
             refused.append((run, unknown))
             continue
-        questions.append(question)
-    return questions, refused
+        cases.append(case)
+    return cases, refused
 
 
 def build_design(runs: Iterable[Run]) -> Design:
-    """Turn runs into arrays.
-
-    `runs`: The runs; unusable ones are left out with their reason.
-    """
+    """Return runs as arrays; unusable ones with their reason."""
     return design_of(*asked_of(runs))
 
 
-def design_of(asked: list[Question], refused: list[tuple[Run, str]] | None = None) -> Design:
-    """Turn questions with their measured figures into arrays.
-
-    - `asked`: What was asked; their runs hold what was measured. What no part can do is refused.
-    - `refused`: Runs that became no question, with the reason.
-    """
+def design_of(asked: list[RunCase], refused: list[tuple[Run, str]] | None = None) -> Design:
+    """Return cases as arrays; those that no accelerator can reach are refused."""
     reasons = reasons_impossible(asked)
-    questions = [question for question, reason in zip(asked, reasons, strict=True) if not reason]
-    impossible = [(question.run, reason) for question, reason in zip(asked, reasons, strict=True) if reason]
-    return design_unchecked(questions, [*(refused or []), *impossible])
+    cases = [case for case, reason in zip(asked, reasons, strict=True) if not reason]
+    impossible = [(case.run, reason) for case, reason in zip(asked, reasons, strict=True) if reason]
+    return design_unchecked(cases, [*(refused or []), *impossible])
 
 
-def design_unchecked(questions: list[Question], refused: list[tuple[Run, str]] | None = None) -> Design:
-    """Turn questions with their measured figures into arrays, whether a part can do that or not.
-
-    `refused`: Runs that became no question, with the reason.
-    """
+def design_unchecked(cases: list[RunCase], refused: list[tuple[Run, str]] | None = None) -> Design:
+    """Return cases as arrays without checking physical limits."""
     refused = refused or []
-    steps: list[Observables] = []
+    steps: list[LoadMetrics] = []
     node_run, figure, owner = [], [], []
     target: list[float] = []
     nodes_of, observation_of, weight_of = [], [], []
     start = 0
-    for place, question in enumerate(questions):
-        found = observables(question.load)
-        size = len(found.decode_requests)
-        steps.append(found)
+    for place, case in enumerate(cases):
+        metrics = metrics_of(case.load)
+        size = len(metrics.decode_requests)
+        steps.append(metrics)
         node_run.append(np.full(size, place))
-        seen = compared_figures(question.run.observed, tokens_per_step=question.load.tokens_per_step)
+        seen = compared_figures(case.run.observed, tokens_per_step=case.load.tokens_per_step)
         for measured, value in seen:
-            total = found.figures.get(measured.predicted)
+            total = metrics.figures.get(measured.predicted)
             if total is None:
                 continue
             seconds = total.scale / value if measured.rate else value * measured.factor
@@ -287,16 +241,16 @@ def design_unchecked(questions: list[Question], refused: list[tuple[Run, str]] |
         start += size
     if not target:
         why = [f"{run.id}: {reason}" for run, reason in refused]
-        why += [f"{question.run.id}: has no figure that is predicted" for question in questions]
+        why += [f"{case.run.id}: has no figure that is predicted" for case in cases]
         raise SpecError("no run can be used" + (f"; {why[0]}" if why else ""))
-    table = work_table(questions, steps)
+    table = work_table(cases, steps)
     names: list[dict[str, int]] = [{} for _ in LEVELS]
-    keys = np.zeros((len(questions), len(LEVELS)), dtype=np.int64)
-    for place, question in enumerate(questions):
-        for level, key in enumerate(keys_of(question.deployment, measured_on=question.run.measured_on)):
+    keys = np.zeros((len(cases), len(LEVELS)), dtype=np.int64)
+    for place, case in enumerate(cases):
+        for level, key in enumerate(keys_of(case.deployment, measured_on=case.run.measured_on)):
             keys[place, level] = names[level].setdefault(key, len(names[level]))
     return Design(
-        questions=tuple(questions),
+        cases=tuple(cases),
         refused=tuple(refused),
         work=table,
         node_run=np.concatenate(node_run),
@@ -307,7 +261,7 @@ def design_unchecked(questions: list[Question], refused: list[tuple[Run, str]] |
         entry_observation=np.concatenate(observation_of),
         entry_weight=np.concatenate(weight_of),
         waiting=np.array(
-            [questions[run].load.waiting * one.startswith("ttft") for run, one in zip(owner, figure, strict=True)]
+            [cases[run].load.waiting * one.startswith("ttft") for run, one in zip(owner, figure, strict=True)]
         ),
         keys=keys,
         key_names=tuple(tuple(one) for one in names),
@@ -315,21 +269,21 @@ def design_unchecked(questions: list[Question], refused: list[tuple[Run, str]] |
 
 
 def part_of(design: Design, runs: np.ndarray) -> Design:
-    """The part of a design that concerns some runs."""
-    place = np.full(len(design.questions), -1)
-    place[runs] = np.arange(len(runs))
-    nodes = np.flatnonzero(place[design.node_run] >= 0)
-    rows = np.flatnonzero(place[design.observation_run] >= 0)
+    """Return the part of a design that concerns some runs."""
+    index = np.full(len(design.cases), -1)
+    index[runs] = np.arange(len(runs))
+    nodes = np.flatnonzero(index[design.node_run] >= 0)
+    rows = np.flatnonzero(index[design.observation_run] >= 0)
     node_place, row_place = np.full(len(design.node_run), -1), np.full(len(design.observation_run), -1)
     node_place[nodes], row_place[rows] = np.arange(len(nodes)), np.arange(len(rows))
     entries = np.flatnonzero(row_place[design.entry_observation] >= 0)
     return replace(
         design,
-        questions=tuple(design.questions[run] for run in runs),
+        cases=tuple(design.cases[run] for run in runs),
         work=design.work[nodes],
-        node_run=place[design.node_run[nodes]],
+        node_run=index[design.node_run[nodes]],
         figure=design.figure[rows],
-        observation_run=place[design.observation_run[rows]],
+        observation_run=index[design.observation_run[rows]],
         log_seconds=design.log_seconds[rows],
         entry_node=node_place[design.entry_node[entries]],
         entry_observation=row_place[design.entry_observation[entries]],
@@ -339,56 +293,49 @@ def part_of(design: Design, runs: np.ndarray) -> Design:
     )
 
 
-# Sweeps over concurrency among the runs: what tests a site's update.
-
 #: fewest concurrencies of a sweep [-]
 _FEWEST = 4
 _PROTOCOL = "inferencex"
 
 
-def sweeps_of(questions: Sequence[Question]) -> list[list[int]]:
-    """Find the sweeps: one build on one day, at four concurrencies or more.
+def sweeps_of(cases: Sequence[RunCase]) -> list[list[int]]:
+    """Return the runs of each sweep: one build on one day, four concurrencies.
 
-    Runs of a sweep agree in model, accelerator, engine and its release, weights, layout, drafting and lengths.
-
-    Returns: Places of the runs of each sweep, ascending.
+    Runs of a sweep agree in model, accelerator, engine release, weights, layout, speculative decoding and lengths.
     """
-    found: dict[tuple[object, ...], list[int]] = defaultdict(list)
-    for place, question in enumerate(questions):
-        run, d, load = question.run, question.deployment, question.load
+    sweeps: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for place, case in enumerate(cases):
+        run, d, load = case.run, case.deployment, case.load
         if run.protocol == _PROTOCOL:
             key = (d.model.name, d.accelerator.name, d.engine, d.weights, str(d.layout), load.input_tokens,
                    load.output_tokens, d.draft_tokens, run.engine_version, run.measured_on)  # fmt: skip
-            found[key].append(place)
-    return [places for places in found.values() if len({questions[one].load.concurrency for one in places}) >= _FEWEST]
+            sweeps[key].append(place)
+    return [places for places in sweeps.values() if len({cases[one].load.concurrency for one in places}) >= _FEWEST]
 
 
-# Which concurrencies and lengths were measured of each group, beyond which an interval is widened.
-
-#: how an assumption about concurrency, input and output is worded (`glmplan.prediction.from_row`)
+#: wording of assumed concurrency and lengths (`glmplan.prediction.from_row`)
 _STATED = ("requests in flight", "input tokens", "output tokens")
 
 
-def domains_of(questions: Iterable[Question]) -> dict[str, list[float]]:
-    """Ranges of concurrency, context with prompt, and answer that were measured, by group.
+def domains_of(cases: Iterable[RunCase]) -> dict[str, list[float]]:
+    """Return group → measured range of concurrency, read and written tokens.
 
-    Returns: Group → least and most requests [-], tokens read and tokens written [token]; 0 and infinity where no run
-      says.
+    0 to infinity if no run states the value. Intervals are widened outside.
     """
-    found: dict[str, list[list[float]]] = {}
-    for question in questions:
-        load = question.load
+    domains: dict[str, list[list[float]]] = {}
+    for case in cases:
+        load = case.load
         point = [load.concurrency, load.input_tokens + load.context, load.output_tokens]
-        # a length that the table does not state bounds nothing, and a prompt alone says nothing of answers
-        silent = [any(text.endswith(name) for text in question.assumed) for name in _STATED]
+        # unstated lengths do not bound a range, and a prefill run does not bound answers
+        silent = [any(text.endswith(name) for text in case.assumed) for name in _STATED]
         silent[2] |= load.phase == "prefill"
         row = [np.nan if unsaid else one for unsaid, one in zip(silent, point, strict=True)]
-        found.setdefault(keys_of(question.deployment)[LEVELS.index("group")], []).append(row)
+        domains.setdefault(keys_of(case.deployment)[LEVELS.index("group")], []).append(row)
     ranges = {}
-    for key, points in found.items():
+    for key, points in domains.items():
         table = np.array(points)
         low = np.where(np.isnan(table), np.inf, table).min(axis=0)
         high = np.where(np.isnan(table), -np.inf, table).max(axis=0)
-        ends = np.stack([np.where(low <= high, low, 0.0), np.where(low <= high, high, np.inf)], axis=1)
-        ranges[key] = [float(one) for one in ends.ravel()]
+        bounds = np.stack([np.where(low <= high, low, 0.0), np.where(low <= high, high, np.inf)], axis=1)
+        ranges[key] = [float(one) for one in bounds.ravel()]
     return ranges

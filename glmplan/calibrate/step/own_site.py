@@ -1,7 +1,8 @@
-"""A site's own runs: a Gaussian update of the shipped hierarchy, not a refit.
+"""Site calibration: a Gaussian update of the shipped hierarchy with a site's own runs, without a refit.
 
-What the shipped fit has never seen (this model on this engine, this part with this model, …) and what it cannot see
-(this machine) stands at zero with the spread of its level; the site's runs move it as far as they say.
+Effects unknown to the shipped fit (this model on this engine, this accelerator with this model, …) or beyond it (this
+machine) have mean zero and the spread of their level; the runs move them according to their information. No shipped run
+is on a CPU: its prior is `processor_prior`.
 """
 
 from __future__ import annotations
@@ -37,26 +38,23 @@ __all__ = [
 ]
 
 
-# What is taken of an engine on a processor before a site measures it: no row of the shipped fit ran on one.
-
-#: what the form of a step misses on a processor and what its steps differ by from minute to minute, standard deviation
-#: of the logarithm. Calibrated on 1 and 4 of 1 to 8 users, models of 200 MB on two cores of a Xeon were off by 7 and
-#: 8 % in TPOT and 4 % in TTFT (root mean square), models of 52 MB, which a cache holds now and then, by 17 and 6 %, on
-#: two cores with AVX-512 by 10 and 11 %, with AVX2 by 4 and 6 % [-]
+#: log deviation of the step model on a CPU, and of its steps from minute to minute. Calibrated at 1 and 4 of 1 to 8
+#: users, RMS errors on two Xeon cores were 7 and 8 % in TPOT and 4 % in TTFT for 200 MB models, and 17 and 6 % for 52
+#: MB models, which fit a cache at times; 10 and 11 % on two cores with AVX-512, 4 and 6 % with AVX2 [-]
 MISSED: dict[str, float] = {"decode": 0.15, "ttft": 0.08, "prefill": 0.05}
 
-#: an engine in one process with its kernels: no launches, no front end in Python; orders of magnitude for llama.cpp's
-#: server on one core (a step of a 1 MB model takes 0.1 ms, a request is taken in within 2 ms; what a decoding request
-#: adds to a step is counted in each layer, as everywhere: 0.2 ms in a model of eight; so is what a prompt adds) [s]
+#: one process with its kernels: no launches, no Python front end. Orders of magnitude of llama.cpp's server on one
+#: core: a step of a 1 MB model takes 0.1 ms, admission of a request up to 2 ms. Costs per decoding request and per
+#: prompt are counted in each layer as elsewhere: 0.2 ms in a model of eight [s]
 _ONE_PROCESS = {
     "host_seconds": 1e-4, "layer_seconds": 1e-5, "moe_layer_seconds": 1e-5, "state_layer_seconds": 1e-5,
     "request_seconds": 2.5e-5, "arrival_seconds": 2e-4, "prompt_token_seconds": 2e-6, "wake_seconds": 1e-4,
 }  # fmt: skip
-#: standard deviations of the logarithm: of these times, of kernels against the rates that the probe measured, and of
-#: whole steps, because a server may use other threads than the probe [-]
+#: log deviations: of these times, of kernels against the probed rates, and of whole steps, because a server may use
+#: other threads than the probe [-]
 _OF_SECONDS, _OF_KERNELS, _OF_STEPS, _OF_TTFT = 1.0, 0.4, 0.5, 0.1
-#: of products and experts, as they differ between the three processors of `glmplan.costs.step.structure`: one row,
-#: bandwidth, rate [-]
+#: of products and experts, from the differences between the three processors of `glmplan.costs.step.structure`: one
+#: row, bandwidth, rate [-]
 _OF_PRODUCTS = {
     "gemm_fixed_slowdown": 0.7, "gemm_bytes_slowdown": 0.4, "expert_bytes_slowdown": 0.4,
     "gemm_flop_slowdown": 0.9, "expert_flop_slowdown": 0.9,
@@ -65,22 +63,16 @@ _OF_PRODUCTS = {
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """Where a site calibration starts.
+    """Start of a site calibration."""
 
-    Attributes
-    ----------
-    mean, deviation : (22,) array
-        In the order of `glmplan.prediction.effects.COLUMNS`, [log s] or [-]
-    """
-
-    mean: np.ndarray
+    mean: np.ndarray  # (22,), as `deviation`, in the order of `COLUMNS` of glmplan.prediction.effects
     deviation: np.ndarray
 
 
 def processor_prior(deployment: Deployment) -> Prior | None:
-    """Where a site calibration of a deployment on a processor starts.
+    """Return the prior of a deployment on a CPU; None for accelerators.
 
-    Returns: Kernels as their own forms say; None for accelerators, where the shipped fit is the start.
+    Kernels have the parameters of their own forms; accelerators start at the shipped fit.
     """
     if not deployment.structure.part.is_processor:
         return None
@@ -101,57 +93,37 @@ def processor_prior(deployment: Deployment) -> Prior | None:
     return Prior(mean, deviation)
 
 
-#: Student's degrees of freedom: a row that does not go with the others (a queue, a disturbed run) weighs less [-]
+#: Student's degrees of freedom: an outlying row (a queue, a disturbed run) has less weight [-]
 _FREEDOM = 4.0
 _CONFIGURATION = LEVELS.index("configuration")
 _ROUNDS = 20
-#: rounds that follow all rows alike: which row does not go with the others shows only then
+#: rounds with equal weights, before outliers can be identified
 _TRUSTED = 5
-#: how often a move that makes the posterior worse is halved
+#: halvings of a step that lowers the posterior
 _HALVINGS = 5
-#: farthest that a parameter moves in one round, [-]
+#: largest change of a parameter in one round [-]
 _FARTHEST = 0.7
 
 
 @dataclass(frozen=True)
 class SiteFit:
-    """What a site's runs say.
+    """Effects fitted to a site's runs."""
 
-    Attributes
-    ----------
-    values, deviation : dict of str to dict of str to (22,) array
-        Level → key → effects on top of the shipped ones, and what their standard deviation still is, [-]
-    effects : dict of str to Effects
-        Engine → shipped effects with the site's.
-    used : tuple of str
-        Runs that it rests on.
-    refused : tuple of (str, str)
-        Runs that it does not, with the reason.
-    before, after : (m,) array
-        Measured minus predicted in logarithms, before and after, [-]
-    domain : dict of str to list of float
-        Group → range of concurrency and lengths measured.
-    keys : tuple of (int, str)
-        Level and key of each effect that was moved.
-    covariance : (n, n) array
-        Of these effects, 22 columns for each key, [-]
-    """
-
-    values: dict[str, dict[str, np.ndarray]]
-    deviation: dict[str, dict[str, np.ndarray]]
-    effects: dict[str, Effects]
-    used: tuple[str, ...]
-    refused: tuple[tuple[str, str], ...]
-    before: np.ndarray
+    values: dict[str, dict[str, np.ndarray]]  # level → key → effects (22,) on top of the shipped ones
+    deviation: dict[str, dict[str, np.ndarray]]  # their posterior deviation
+    effects: dict[str, Effects]  # engine → shipped effects with the site's
+    used: tuple[str, ...]  # runs
+    refused: tuple[tuple[str, str], ...]  # runs and reasons
+    before: np.ndarray  # log(measured / predicted), also `after`
     after: np.ndarray
-    domain: dict[str, list[float]]
-    keys: tuple[tuple[int, str], ...]
-    covariance: np.ndarray
+    domain: dict[str, list[float]]  # group → measured range of concurrency and lengths
+    keys: tuple[tuple[int, str], ...]  # level and key of each moved effect
+    covariance: np.ndarray  # of these, 22 columns for each key
 
 
 @dataclass(frozen=True)
 class _Solved:
-    """Keys as (level, key), their effects with the covariance, and what they leave."""
+    """Keys as (level, key), their effects and covariance, and the residuals."""
 
     keys: list[tuple[int, int]]
     effect: np.ndarray
@@ -165,21 +137,21 @@ def _update(
     keys: list[dict[tuple[int, int], np.ndarray]],
     use: np.ndarray | slice = slice(None),
 ) -> _Solved:
-    """Move the effects of some keys to the observations in use; Gauss-Newton on the whole posterior.
+    """Return the effects of some keys, fitted to the observations in use.
 
-    Noise is Student's, by reweighting: rows that the others leave far off weigh less.
+    Gauss-Newton on the posterior; Student noise by reweighting, so that outlying rows have less weight.
     """
     names = sorted({key for row in keys for key in row})
     width = len(COLUMNS)
-    place = {key: number for number, key in enumerate(names)}
+    index = {key: number for number, key in enumerate(names)}
     member = np.zeros((len(keys), len(names)))
     for run, row in enumerate(keys):
-        member[run, [place[key] for key in row]] = 1.0
+        member[run, [index[key] for key in row]] = 1.0
     spread = {key: row for one in keys for key, row in one.items()}
     sigma = np.concatenate([spread[key] for key in names])
-    on_cpu = np.array([one.deployment.structure.part.is_processor for one in design.questions])[design.observation_run]
+    on_cpu = np.array([one.deployment.structure.part.is_processor for one in design.cases])[design.observation_run]
     kinds = [FIGURES[name].interval for name in design.figure]
-    # what the form misses in the steps that were measured, it does not miss alike in the others
+    # the step model's error differs between measured and other steps
     noise = np.array([np.hypot(SITE_NOISE[kind], MISSED[kind] * cpu) for kind, cpu in zip(kinds, on_cpu, strict=True)])
     effect = np.zeros((len(names), width))
     inverse = np.eye(len(sigma))
@@ -219,24 +191,23 @@ def _update(
 
 
 def calibrate_site(runs: Iterable[Run], *, effects: Callable[[str], Effects] = load_effects) -> SiteFit:
-    """Update the shipped fit with a site's runs.
+    """Return the shipped fit updated with a site's runs.
 
-    - `effects`: From an engine to what is known so far; the shipped fit by default.
-    - Returns: Effects of this site and the shipped effects with them.
+    `effects` maps an engine to its effects before (default: shipped).
 
     References
     ----------
     .. [1] Maximum a posteriori of a linear-Gaussian model around its optimum: C. E. Rasmussen, C. K. I. Williams,
-       "Gaussian Processes for Machine Learning", MIT Press 2006, section 2.1.
+           "Gaussian Processes for Machine Learning", MIT Press 2006, section 2.1.
     """
     return update_site(build_design([_in_flight(run) for run in runs]), effects=effects)
 
 
 def _in_flight(run: Run) -> Run:
-    """A row that gives a rate instead of users, with the requests in flight that its own times imply.
+    """Return a row with a request rate with the concurrency its times imply.
 
-    Little's law: as many are in flight as arrive in a second times the seconds that each stays (J. D. C. Little,
-    "A proof for the queuing formula L = λW", Operations Research 9, 1961).
+    Little's law: concurrency is arrivals per second times the seconds of each request (J. D. C. Little, "A proof for
+    the queuing formula L = λW", Operations Research 9, 1961).
     """
     rate, seen = run.request_rate_per_s, run.observed
     if run.concurrency is not None or not rate or not np.isfinite(rate) or "concurrency_effective" in seen:
@@ -247,32 +218,31 @@ def _in_flight(run: Run) -> Run:
         stays = seen["ttft_mean_ms"] + seen["tpot_mean_ms"] * max(outputs - 1.0, 0.0)
     if stays is None:
         return run
-    # what was answered, where it is told: a server that falls behind answers less than arrives
+    # completed rate, if stated: an overloaded server completes less than arrives
     answered = seen["output_tokens_per_s"] / outputs if outputs and "output_tokens_per_s" in seen else rate
     return replace(run, observed={**seen, "concurrency_effective": min(rate, answered) * stays * 1e-3})
 
 
 def update_site(whole: Design, *, effects: Callable[[str], Effects] = load_effects) -> SiteFit:
-    """Update the shipped fit with what a site measured; rows that cannot be are refused.
+    """Return the shipped fit updated with measured cases; others are refused.
 
-    - `effects`: From an engine to what is known so far; the shipped fit by default.
-    - Returns: Effects of this site and the shipped effects with them.
+    `effects` maps an engine to its effects before (default: shipped).
     """
     refused = [(run.id, reason) for run, reason in whole.refused]
     chosen = np.unique(whole.observation_run)
-    silent = [question.run.id for n, question in enumerate(whole.questions) if n not in chosen]
+    silent = [case.run.id for n, case in enumerate(whole.cases) if n not in chosen]
     refused += [(name, "has no figure that is predicted") for name in silent]
     design = part_of(whole, chosen)
-    # spreads are the same for all engines
-    wide, base, keys = site_spread(effects(design.questions[0].deployment.engine).spread), [], []
+    # all engines have the same spreads
+    wide, base, keys = site_spread(effects(design.cases[0].deployment.engine).spread), [], []
     shift: dict[tuple[int, int], np.ndarray] = {}
-    for run, question in enumerate(design.questions):
-        # the date and the exact build are not asked for later: what they would explain belongs to the configuration
-        total, known = effects(question.deployment.engine).sum_of((*keys_of(question.deployment)[:-1], ""))
+    for run, case in enumerate(design.cases):
+        # date and exact build are not part of later requests: the configuration takes their effect
+        total, known = effects(case.deployment.engine).sum_of((*keys_of(case.deployment)[:-1], ""))
         own = (_CONFIGURATION, int(design.keys[run, _CONFIGURATION]))
-        prior = processor_prior(question.deployment)
+        prior = processor_prior(case.deployment)
         if prior is not None and not known[_CONFIGURATION]:
-            # what the fit holds are constants of accelerators and of the hosts beside them
+            # the fit's constants are of accelerators and their hosts
             shift[own] = prior.mean - total
             base.append(prior.mean)
             keys.append({own: prior.deviation})
@@ -289,13 +259,13 @@ def update_site(whole: Design, *, effects: Callable[[str], Effects] = load_effec
     for number, (level, name) in enumerate(named):
         values[LEVELS[level]][name] = solved.effect[number] + shift.get(solved.keys[number], 0.0)
         deviation[LEVELS[level]][name] = spread[number]
-    domain = dict(sorted(domains_of(design.questions).items()))
-    engines = {question.deployment.engine for question in design.questions}
+    domain = dict(sorted(domains_of(design.cases).items()))
+    engines = {case.deployment.engine for case in design.cases}
     return SiteFit(
         values=dict(values),
         deviation=dict(deviation),
         effects={name: with_site(effects(name), dict(values), domain=domain) for name in sorted(engines)},
-        used=tuple(question.run.id for question in design.questions),
+        used=tuple(case.run.id for case in design.cases),
         refused=tuple(refused),
         before=design.log_seconds - before,
         after=solved.residual,
@@ -306,13 +276,12 @@ def update_site(whole: Design, *, effects: Callable[[str], Effects] = load_effec
 
 
 def left_open(found: SiteFit, design: Design) -> np.ndarray:
-    """What a site's runs leave open of figures that it did not measure.
+    """Return the posterior log deviation of metrics that were not measured.
 
-    - `design`: The figures; the measured values do not matter.
-    - Returns: Standard deviation of the logarithm of each observation.
+    Measured values in `design` have no influence.
     """
-    effects = [found.effects[question.deployment.engine] for question in design.questions]
-    sums = [fit.sum_of(keys_of(one.deployment))[0] for fit, one in zip(effects, design.questions, strict=True)]
+    effects = [found.effects[case.deployment.engine] for case in design.cases]
+    sums = [fit.sum_of(keys_of(one.deployment))[0] for fit, one in zip(effects, design.cases, strict=True)]
     _, slope = evaluate(design, np.array(sums))
     member = np.array([
         [float(design.key_names[level][row[level]] == name) for level, name in found.keys] for row in design.keys
@@ -323,38 +292,35 @@ def left_open(found: SiteFit, design: Design) -> np.ndarray:
 
 
 def site_errors(design: Design, base: np.ndarray, spread: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Test the update on every sweep: two points of it are measured, the others predicted.
+    """Return log errors of the update on every sweep, and the sweep numbers.
 
-    A sweep is one build on one day: model, accelerator, engine and its release, weights, layout and lengths, at four
-    concurrencies or more. Its lowest and its middle concurrency are given to the update.
-
-    - `base`: Effects from a fit that has not seen the sweep's model on its part and engine.
-    - Returns: Measured minus predicted in logarithms, NaN for observations that are no such point; number of the
-      sweep.
+    A sweep is one build on one day: model, accelerator, engine release, weights, layout and lengths, at four
+    concurrencies or more. Its lowest and middle concurrency are given to the update, the others are predicted; NaN for
+    all other observations. `base` are effects of a fit without the sweep's model on its accelerator and engine.
     """
     errors, sweep = np.full(len(design.figure), np.nan), np.full(len(design.figure), -1)
     wide = site_spread(spread)
     levels = [level for level in range(len(LEVELS) - 1) if LEVELS[level] in ("engine_model", "group", "configuration")]
-    for number, members in enumerate(sweeps_of(design.questions)):
+    for number, members in enumerate(sweeps_of(design.cases)):
         runs = np.array(members)
-        part = part_of(design, runs)
-        users = sorted({question.load.concurrency for question in part.questions})
+        subset = part_of(design, runs)
+        users = sorted({case.load.concurrency for case in subset.cases})
         first: dict[float, int] = {}
-        for place, question in enumerate(part.questions):
-            if question.load.concurrency in (users[0], users[len(users) // 2]):
-                first.setdefault(question.load.concurrency, place)
-        use = np.isin(part.observation_run, list(first.values()))
-        keys = [{(level, int(row[level])): wide[level] for level in levels} for row in part.keys]
-        solved = _update(part, base[runs], keys, use)
+        for place, case in enumerate(subset.cases):
+            if case.load.concurrency in (users[0], users[len(users) // 2]):
+                first.setdefault(case.load.concurrency, place)
+        use = np.isin(subset.observation_run, list(first.values()))
+        keys = [{(level, int(row[level])): wide[level] for level in levels} for row in subset.keys]
+        solved = _update(subset, base[runs], keys, use)
         rows = np.flatnonzero(np.isin(design.observation_run, runs))
         errors[rows[~use]], sweep[rows[~use]] = solved.residual[~use], number
     return errors, sweep
 
 
 def write_site(found: SiteFit, path: str | Path) -> Path:
-    """Write a site's calibration for `glmplan.prediction.step_models.load_site`.
+    """Write a site's calibration, reproducible byte for byte.
 
-    Returns: The file; the same runs give the same bytes.
+    `glmplan.prediction.step_models.load_site` reads it.
     """
 
     def quoted(name: str) -> str:

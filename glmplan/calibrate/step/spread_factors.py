@@ -1,8 +1,8 @@
-"""How far engines, parts and models differ, learnt from what is left out.
+"""Factors on the spreads of the hierarchy, chosen by held-out predictions.
 
 Each part of the hierarchy has one factor on its spreads (`glmplan.calibrate.step.joint_fit.SHARED`): the five numbers
-with which runs left out are predicted best. Around a fit the joint model is linear, and one inverse gives the
-predictions of all folds at once; so a choice of factors is scored on all folds in seconds.
+that predict held-out runs best. Around a fit the joint model is linear, and one inverse gives the predictions of all
+folds; a choice of factors is scored on all folds in seconds.
 """
 
 from __future__ import annotations
@@ -32,57 +32,41 @@ from glmplan.io.runs.columns import FIGURES
 
 __all__ = ["LeftOutScore", "choose_factors", "left_out_score", "solve_with_spreads"]
 
-#: step of the search in the logarithm of a factor, and the hyperprior's deviation of it around one [-]
+#: step of the search in log factor, and deviation of the hyperprior around one [-]
 _STEP, _OPEN = 0.35, 1.0
-#: an error beyond this, in logarithms, says no more: something else is wrong with such a row [-]
+#: larger log errors count as this: such a row has another problem [-]
 _FARTHEST = 1.5
-#: kinds of figure with fewer groups do not count; with fewer groups of any kind nothing is chosen [-]
+#: metrics with fewer groups do not count; without any metric nothing is chosen [-]
 _ENOUGH_GROUPS = 15
-#: directions of a cell that say less are left out, as in `glmplan.calibrate.step.joint_fit.normal_equations` [-]
+#: cell directions below this are dropped, see `glmplan.calibrate.step.joint_fit.normal_equations` [-]
 _MATTERS = 0.01
-#: rows at random say nothing of what is not known
+#: random rows do not test unknown effects
 _LEFT_OUT = ("group", "model", "accelerator")
 
 
 @dataclass(frozen=True)
 class LeftOutScore:
-    """A joint fit, made linear around its solution, that predicts what is left out of it for any spreads.
-
-    Attributes
-    ----------
-    design : Design
-        The runs.
-    cells : Cells
-        Their cells, none of which is split by a fold.
-    slope : (m, 22) array
-        Derivative of each figure by the sum of its effects, times its weight, [-]
-    target : (m,) array
-        What the effects have to explain of it, times its weight, [-]
-    folds : dict of str to (runs,) array of int
-        Way of leaving out → fold of each run, [-]
-    """
+    """A joint fit linearised at its solution: held-out errors for any spreads."""
 
     design: Design
-    cells: Cells
-    slope: np.ndarray
-    target: np.ndarray
-    folds: dict[str, np.ndarray]
+    cells: Cells  # no cell is split by a fold
+    slope: np.ndarray  # (m, 22): derivative by the summed effects, times the weight
+    target: np.ndarray  # (m,): to be explained by the effects, times the weight
+    folds: dict[str, np.ndarray]  # way of leaving out → fold of each run
 
     def residual(self, spread: np.ndarray) -> dict[str, np.ndarray]:
-        """Errors of what is left out.
-
-        Returns: Way of leaving out → measured minus predicted in logarithms.
+        """Return way of leaving out → held-out log(measured / predicted).
 
         Notes
         -----
-        With ``K`` the covariance of all rows and ``y`` their values, rows ``B`` are left out where ``y_B`` is replaced
-        by ``y_B - (K⁻¹)_BB⁻¹ (K⁻¹ y)_B``: then they pull at nothing. Not modelled: that the derivatives and the weights
-        of Student's t would be a little different without the fold, nor that rules go with it.
+        With ``K`` the covariance of all rows and ``y`` their values, rows ``B`` are left out by replacing ``y_B`` with
+        ``y_B - (K⁻¹)_BB⁻¹ (K⁻¹ y)_B``, where they have no influence. Not modelled: changes of derivatives and Student
+        weights without the fold, and rules that go with it.
 
         References
         ----------
-        .. [1] C. E. Rasmussen, C. K. I. Williams, "Gaussian Processes for Machine Learning", MIT Press 2006,
-           section 5.4.2.
+        .. [1] C. E. Rasmussen, C. K. I. Williams, "Gaussian Processes for Machine Learning", MIT Press 2006, section
+               5.4.2.
         """
         sigma = prior_deviation(self.design, spread)
         normal = normal_equations(self.cells, self.slope, sigma, least=_MATTERS)
@@ -90,11 +74,11 @@ class LeftOutScore:
         return {mode: self._without(normal, pull, fold) for mode, fold in self.folds.items()}
 
     def _without(self, normal: Normal, pull: np.ndarray, fold: np.ndarray) -> np.ndarray:
-        """Errors of all figures, each predicted without its fold."""
+        """Return the errors of all observations, each predicted without its fold."""
         design, cells = self.design, self.cells
         cell_fold = np.zeros(len(cells.keys), dtype=int)
         cell_fold[cells.of_figure] = fold[design.observation_run]
-        run_cell = np.zeros(len(design.questions), dtype=int)
+        run_cell = np.zeros(len(design.cases), dtype=int)
         run_cell[design.observation_run] = cells.of_figure
         of_row = cell_fold[normal.cell]
         total = np.zeros((len(cells.keys), self.slope.shape[1]))
@@ -110,16 +94,13 @@ class LeftOutScore:
 
 
 def left_out_score(design: Design, solution: Solution) -> LeftOutScore:
-    """Make a joint fit linear.
-
-    Returns: The fit: groups, models and parts are left out as in cross-validation.
-    """
+    """Return the linearised fit, with the folds of cross-validation."""
     effects = summed(design, solution.effects)
     slope = evaluate(design, effects)[1]
     target = solution.residual + (slope * (effects - prior_mean())[design.observation_run]).sum(axis=1)
-    folds = {mode: folds_of(design.questions, mode) for mode in _LEFT_OUT}
+    folds = {mode: folds_of(design.cases, mode) for mode in _LEFT_OUT}
     cells = cells_of(design)
-    # a cell is all left out or not at all
+    # a cell is held out as a whole
     split = np.stack([cells.of_figure, *(fold[design.observation_run] for fold in folds.values())], axis=1)
     parts, of_figure = np.unique(split, axis=0, return_inverse=True)
     cells = Cells(cells.keys[parts[:, 0]], of_figure.ravel(), cells.first)
@@ -128,31 +109,31 @@ def left_out_score(design: Design, solution: Solution) -> LeftOutScore:
 
 @dataclass(frozen=True)
 class _Votes:
-    """Rows of each kind of figure that counts, and the group of each figure."""
+    """Observations of each counted metric, and the group of each."""
 
     kinds: tuple[np.ndarray, ...]
     group: np.ndarray
 
     def density(self, residual: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Minus the logarithm of Laplace's density by group, (groups,): the mean over the ways of leaving out."""
+        """Return minus the log Laplace density by group, mean over the ways."""
         groups = int(self.group.max()) + 1
-        found = np.zeros(groups)
+        density = np.zeros(groups)
         for rows in self.kinds:
             group = self.group[rows]
             count = np.bincount(group, minlength=groups)
             there = count > 0
-            # a group of many rows says more than one of few, and less than as many groups
+            # a large group has more weight than a small one, but less than as many groups
             weight = 1.0 / np.sqrt(count[group])
             for values in residual.values():
                 size = np.bincount(group, weight * np.minimum(np.abs(values[rows]), _FARTHEST), groups)
                 wide = size.sum() / there.sum()
-                found += (there * (np.log(wide) - 1.0) + size / wide) / len(residual)
-        return found
+                density += (there * (np.log(wide) - 1.0) + size / wide) / len(residual)
+        return density
 
 
 def _votes(design: Design) -> _Votes:
     kind = np.array([FIGURES[name].group for name in design.figure])
-    group = np.unique(group_names(design.questions), return_inverse=True)[1][design.observation_run]
+    group = np.unique(group_names(design.cases), return_inverse=True)[1][design.observation_run]
     rows = [np.flatnonzero(kind == one) for one in np.unique(kind)]
     return _Votes(tuple(mine for mine in rows if len(np.unique(group[mine])) >= _ENOUGH_GROUPS), group)
 
@@ -160,17 +141,15 @@ def _votes(design: Design) -> _Votes:
 def choose_factors(
     design: Design, solution: Solution, *, progress: Callable[[int, float], None] | None = None
 ) -> Spreads:
-    """Choose the factors with which groups, models and parts left out are predicted best.
+    """Return the spreads whose factors predict held-out runs best.
 
-    - `solution`: Effects fitted to them; its spreads are where the search begins.
-    - `progress`: Called with how many choices were scored, and the best score so far.
-    - Returns: With the factors and their errors; as they were where there are too few groups.
+    Unchanged if there are too few groups. `progress` gets the scored choices and the best score.
 
     Notes
     -----
-    The score is the predictive density of Laplace with a scale of its own for each kind of figure, one vote for each
-    group, with a hyperprior of one deviation in logarithms around one. The search goes along one factor after the other
-    by 1.4 times. A standard error is that of the sandwich, groups being independent of each other.
+    The score is a Laplace predictive density with a scale for each metric, one vote for each group, and a log
+    hyperprior of deviation one around one. Coordinate search in factors of 1.4. Standard errors are sandwich estimates
+    with independent groups.
 
     References
     ----------
@@ -216,9 +195,9 @@ def _next_to(place: tuple[int, ...], factor: int, way: int) -> tuple[int, ...]:
 
 
 def solve_with_spreads(design: Design, *, progress: Callable[[str, int, float], None] | None = None) -> Solution:
-    """Fit the effects with the spreads that predict best what is left out, and the noise that the figures show.
+    """Return the effects fitted with chosen spreads and estimated noise.
 
-    `progress`: Called with what is being done, the round, and how far something moved or what it scores.
+    `progress` gets the phase, the round, and the change or score.
     """
 
     def tell(what: str) -> Callable[[int, float], None] | None:

@@ -1,4 +1,9 @@
-"""`glmplan calibrate`: fit the step time to all measured runs, cross-validate, and write the fits."""
+"""`glmplan calibrate`: fit the step time to all measured runs, cross-validate, and write the fits.
+
+The posterior covariance of thousands of effects is never formed: the normal equations give the covariance of one key's
+parameters, and of an engine's constants, which are sums of a few keys. Cross-validation errors are stored, so that the
+backtest needs no fit.
+"""
 
 from __future__ import annotations
 
@@ -49,72 +54,44 @@ __all__ = [
 ]
 
 
-# How well the joint fit knows its effects: the posterior covariance around its optimum.
-#
-# The posterior of thousands of effects is never formed: the normal equations of the fit give what is asked of it, the
-# covariance of one key's parameters, and that of an engine's constants, which are sums of a few keys.
-
-#: name of the file beside the fit
 FILE = "covariance.toml"
 
 
 @dataclass(frozen=True)
 class Constants:
-    """Constants of an engine of which nothing else is known: neither part nor model nor format.
-
-    Attributes
-    ----------
-    engine : str
-        Its name.
-    value : (22,) array
-        Logarithms of `glmplan.costs.step.model.PARAMETERS` and the two factors, [log s] or [-]
-    covariance : (22, 22) array
-        Of these, [-]
-    """
+    """Constants of an engine without accelerator, model and format."""
 
     engine: str
-    value: np.ndarray
-    covariance: np.ndarray
+    value: np.ndarray  # (22,): log of `glmplan.costs.step.model.PARAMETERS` and the two factors
+    covariance: np.ndarray  # (22, 22)
 
 
 @dataclass(frozen=True)
 class Posterior:
-    """What is left open of the effects.
+    """Posterior uncertainty of the effects."""
 
-    Attributes
-    ----------
-    deviation : tuple of (keys, 22) array
-        For each level the standard deviation of each effect, [-]
-    engines : tuple of Constants
-        The constants of every engine.
-    """
-
-    deviation: tuple[np.ndarray, ...]
-    engines: tuple[Constants, ...]
+    deviation: tuple[np.ndarray, ...]  # (keys, 22) for each level
+    engines: tuple[Constants, ...]  # constants of every engine
 
 
 def posterior(design: Design, solution: Solution, *, spread: np.ndarray | None = None) -> Posterior:
-    """Posterior covariance of the effects around the optimum.
-
-    - `solution`: Effects fitted to them, with the weight that each figure had.
-    - `spread`: Prior standard deviations; those of the fit by default.
-    - Returns: Deviations of all effects, covariance of the engines' constants.
+    """Return the posterior deviations, and the covariance of the constants.
 
     Notes
     -----
-    Laplace's approximation, Gauss-Newton: the figures' curvature is left out, and Student's weights are taken as they
-    ended. Not modelled: that spreads and noise are estimates, too; their errors stand in `spreads.toml`.
+    Laplace's approximation with Gauss-Newton curvature and the final Student weights. Not modelled: uncertainty of
+    spreads and noise; their errors are in `spreads.toml`.
 
     References
     ----------
     .. [1] C. E. Rasmussen, C. K. I. Williams, "Gaussian Processes for Machine Learning", MIT Press 2006, section 2.1
-       and equation A.9.
+           and equation A.9.
     """
     normal = linearised(design, solution, spread=spread)
     first = normal.cells.first
 
     def between(one: tuple[int, int], two: tuple[int, int]) -> np.ndarray:
-        """Covariance of the effects of two keys, (22, 22)."""
+        """Return the covariance of the effects of two keys, (22, 22)."""
         return normal.covariance(int(first[one[0]]) + one[1], int(first[two[0]]) + two[1])
 
     deviation = []
@@ -122,13 +99,13 @@ def posterior(design: Design, solution: Solution, *, spread: np.ndarray | None =
         own = [np.diag(between((level, key), (level, key))) for key in range(len(names))]
         deviation.append(np.sqrt(np.maximum(np.array(own), 0.0)))
     engines = []
-    place = {name: level for level, name in enumerate(LEVELS)}
-    for engine in sorted({question.deployment.engine for question in design.questions}):
+    index = {name: level for level, name in enumerate(LEVELS)}
+    for engine in sorted({case.deployment.engine for case in design.cases}):
         wanted = (("all", "all"), ("engine", engine))
         path = [
-            (place[level], design.key_names[place[level]].index(key))
+            (index[level], design.key_names[index[level]].index(key))
             for level, key in wanted
-            if key in design.key_names[place[level]]
+            if key in design.key_names[index[level]]
         ]
         value = np.sum([solution.effects[level][key] for level, key in path], axis=0)
         covariance = np.sum([between(one, two) for one in path for two in path], axis=0)
@@ -141,10 +118,7 @@ def _row(values: Iterable[float]) -> str:
 
 
 def write_covariance(found: Posterior, design: Design, file: str | Path, *, head: Iterable[str] = ()) -> Path:
-    """Write what is left open; the same posterior gives the same bytes.
-
-    `design`: The runs, for the names of the keys.
-    """
+    """Write the posterior, reproducible byte for byte."""
     lines = [*head, f"columns = [{', '.join(repr(one) for one in COLUMNS)}]".replace("'", '"'), ""]
     for one in found.engines:
         lines += [f'[engine."{one.engine}"]', f"value = {_row(one.value)}", "lower_triangle = ["]
@@ -159,9 +133,7 @@ def write_covariance(found: Posterior, design: Design, file: str | Path, *, head
 
 
 def read_constants(folder: str | Path | None = None) -> tuple[Constants, ...]:
-    """Read the constants of engines with their covariance.
-
-    `folder`: Folder of a fit; the shipped one by default.
+    """Return the constants of engines in a fit's folder (default: shipped).
 
     Examples
     --------
@@ -172,49 +144,31 @@ def read_constants(folder: str | Path | None = None) -> tuple[Constants, ...]:
     content = read_toml(path)
     if content.get("columns") != list(COLUMNS):
         raise SpecError("was written by another version of glmplan: run `glmplan calibrate`", file=path)
-    found = []
+    constants = []
     for engine, table in content["engine"].items():
         covariance = np.zeros((len(COLUMNS), len(COLUMNS)))
         for place, row in enumerate(table["lower_triangle"]):
             covariance[place, : place + 1] = covariance[: place + 1, place] = row
-        found.append(Constants(engine, np.array(table["value"]), covariance))
-    return tuple(found)
+        constants.append(Constants(engine, np.array(table["value"]), covariance))
+    return tuple(constants)
 
 
-#: an effect smaller than this is not written [-]
+#: smaller effects are not written [-]
 _NEGLIGIBLE = 0.0005
 _WRITTEN = "# Written by `glmplan calibrate`; do not edit."
 
 
 @dataclass(frozen=True)
 class Calibrated:
-    """A fit with its errors on runs it has not seen.
-
-    Attributes
-    ----------
-    design : Design
-        The runs.
-    solution : Solution
-        Effects fitted to all of them.
-    errors : tuple of Errors
-        One for each way of leaving runs out.
-    intervals : Intervals
-        Intervals from these errors.
-    site : (m,) array
-        Errors after a site's update with two points of each sweep, in logarithms; NaN where that was not tried, [-]
-    posterior : Posterior
-        How well the effects are known.
-    beyond : tuple of Beyond
-        Errors on later runs of fits to the runs before a day, and on runs that no fit takes.
-    """
+    """A fit with its errors on held-out runs."""
 
     design: Design
     solution: Solution
-    errors: tuple[Errors, ...]
+    errors: tuple[Errors, ...]  # one for each way of leaving out
     intervals: Intervals
-    site: np.ndarray
+    site: np.ndarray  # (m,): log errors after a site's update with two points of each sweep; NaN if not tried
     posterior: Posterior
-    beyond: tuple[Beyond, ...] = ()
+    beyond: tuple[Beyond, ...] = ()  # errors on later and refused runs
 
 
 def calibrate(
@@ -224,17 +178,15 @@ def calibrate(
     processes: int = 1,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Calibrated:
-    """Fit and cross-validate.
+    """Return the fit of a design with its cross-validation.
 
-    - `design`: The runs. Nothing else is looked at: what is held out must not be among them.
-    - `fit`: How this table is fitted, with its spreads; estimated from these runs by default. Folds are solved with
-      the same spreads.
-    - `progress`: Called with what is being done, how far it is, and out of how much.
+    Nothing outside the design is used. `fit` (default: estimate the spreads from these runs) is used for all folds with
+    the same spreads. `progress` gets the phase, the state and the total.
     """
 
     def round_done(what: str, done: int, said: float) -> None:
         if progress is not None:
-            # how many rounds there will be is known when they are over
+            # the number of rounds is known at the end only
             progress(f"{what} {said:.2f}", done, done + 1)
 
     if fit is None:
@@ -242,7 +194,7 @@ def calibrate(
     else:
         solution = fit(design)
     again = AsFitted(solution.spreads)
-    unseen = np.zeros((len(design.questions), len(COLUMNS)))
+    unseen = np.zeros((len(design.cases), len(COLUMNS)))
 
     def keep(out: np.ndarray, effects: np.ndarray) -> None:
         unseen[out] = effects
@@ -253,7 +205,7 @@ def calibrate(
         for mode in MODES
     )  # fmt: skip
     site, sweep = site_errors(design, unseen, solution.spreads.effect)
-    scored = scored_of(design.questions, design.observation_run, design.figure)
+    scored = scored_of(design.cases, design.observation_run, design.figure)
     intervals = fit_intervals(errors, scored)
     intervals.base["site"] = site_intervals(site, sweep, scored.kind, intervals.base["configuration"])
     later = later_runs(design, again, processes=processes, progress=progress)
@@ -274,20 +226,20 @@ def _table(title: str, rows: dict[str, str]) -> list[str]:
 
 
 def write_fit(found: Calibrated, folder: Path) -> list[Path]:
-    """Write the fit: what all engines share in one file, and one file for each engine.
+    """Write the common file and one for each engine; return the paths.
 
-    Returns: Files written; the same fit gives the same bytes.
+    Reproducible byte for byte.
     """
     design, solution = found.design, found.solution
     libraries = ", ".join(f"{name} {version(name)}" for name in ("numpy", "scipy"))
     head = [
         f"{_WRITTEN} Effects are logarithms: docs/physics/calibration.md.",
         f'libraries = "{libraries}"',
-        f"runs = {len(design.questions)}",
+        f"runs = {len(design.cases)}",
         f"observations = {len(design.log_seconds)}",
         "",
     ]
-    engines = sorted({question.deployment.engine for question in design.questions})
+    engines = sorted({case.deployment.engine for case in design.cases})
     shared_levels = ("all", "model")
     lines = [*head]
     lines += [f"levels = [{', '.join(repr(one) for one in LEVELS)}]".replace("'", '"')]
@@ -298,82 +250,67 @@ def write_fit(found: Calibrated, folder: Path) -> list[Path]:
     lines += _table("widths", {name: f"{value:g}" for name, value in found.intervals.widths.items()})
     written = []
     for level in shared_levels:
-        place = LEVELS.index(level)
+        index = LEVELS.index(level)
         digits = 4 if level == "all" else 3
         rows = {
-            key: _row_write(solution.effects[place][number], digits)
-            for number, key in enumerate(design.key_names[place])
+            key: _row_write(solution.effects[index][number], digits)
+            for number, key in enumerate(design.key_names[index])
         }
         lines += _table(f"effects.{level}", rows)
     written.append(folder / "shared.toml")
     write_atomically(written[-1], "\n".join(lines))
     for engine in engines:
         lines = [*head]
-        for place, level in enumerate(LEVELS):
+        for index, level in enumerate(LEVELS):
             if level in shared_levels:
                 continue
             rows = {
-                key: _row_write(solution.effects[place][number])
-                for number, key in enumerate(design.key_names[place])
+                key: _row_write(solution.effects[index][number])
+                for number, key in enumerate(design.key_names[index])
                 if key == engine or key.startswith(engine + " ")
             }
             lines += _table(f"effects.{level}", rows)
-        ranges = domains_of(question for question in design.questions if question.deployment.engine == engine)
+        ranges = domains_of(case for case in design.cases if case.deployment.engine == engine)
         rows = {key: f"[{', '.join(f'{one:g}' for one in ends)}]" for key, ends in ranges.items()}
         lines += _table("domain", rows)
         written.append(folder / f"{engine}.toml")
         write_atomically(written[-1], "\n".join(lines))
     written.append(write_covariance(found.posterior, design, folder / FILE, head=head))
     written.append(write_spreads(solution.spreads, folder / "spreads.toml", head=head))
-    used = sorted(question.run.id for question in design.questions)
+    used = sorted(case.run.id for case in design.cases)
     lines = [_WRITTEN, "# Runs that the fit rests on.", "runs = [", *(f'  "{one}",' for one in used), "]", ""]
     written.append(folder / "runs.toml")
     write_atomically(written[-1], "\n".join(lines))
     for file in set(folder.glob("*.toml")) - set(written):
-        # an engine of which no run is left
+        # an engine without runs
         if read_text(file).startswith(_WRITTEN):
             file.unlink()
     return written
 
 
-# The errors of cross-validation as a small file, so that the backtest needs no fit.
-
-#: name of the file beside the fit
 FILE_LEFT_OUT = "errors.csv.gz"
 _HEAD = ("run", "figure", *(f"{mode}_{part}" for mode in MODES for part in ("error", "knowledge")), "site_error")
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Errors on left-out runs.
+    """Errors on held-out runs."""
 
-    Attributes
-    ----------
-    run : tuple of str
-        Run of each observation.
-    figure : (m,) array of str
-        Its figure.
-    errors : tuple of Errors
-        One for each way of leaving out.
-    site : (m,) array
-        Errors after a site's update with two points of each sweep; NaN where that was not tried, [-]
-    """
-
-    run: tuple[str, ...]
-    figure: np.ndarray
-    errors: tuple[Errors, ...]
-    site: np.ndarray
+    run: tuple[str, ...]  # of each observation
+    figure: np.ndarray  # (m,): metric
+    errors: tuple[Errors, ...]  # one for each way of leaving out
+    site: np.ndarray  # (m,): errors after a site's update; NaN if not tried
 
 
 def left_out_of(found: Calibrated) -> LeftOut:
-    """Take the errors out of a calibration."""
+    """Return the errors of a calibration."""
     design = found.design
-    runs = tuple(design.questions[place].run.id for place in design.observation_run)
+    runs = tuple(design.cases[place].run.id for place in design.observation_run)
     return LeftOut(runs, design.figure, found.errors, found.site)
 
 
 def write_left_out(left_out: LeftOut, file: str | Path) -> Path:
-    """Write errors; the same errors give the same bytes."""
+    """Write errors, reproducible byte for byte."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_HEAD)
@@ -390,7 +327,7 @@ def write_left_out(left_out: LeftOut, file: str | Path) -> Path:
 
 
 def read_left_out(file: str | Path | None = None) -> LeftOut:
-    """Read errors."""
+    """Return the errors of a file (default: shipped)."""
     path = Path(file) if file is not None else fits_folder() / "step" / FILE_LEFT_OUT
     try:
         rows = list(csv.reader(io.StringIO(read_packed(path).decode())))
@@ -403,9 +340,9 @@ def read_left_out(file: str | Path | None = None) -> LeftOut:
     for place, mode in enumerate(MODES):
         column = 2 + 2 * place
         residual = np.array([float(row[column] or "nan") for row in body])
-        known = np.array([row[column + 1] for row in body])
-        if not set(known.tolist()) <= {"", *KNOWLEDGE}:
+        levels = np.array([row[column + 1] for row in body])
+        if not set(levels.tolist()) <= {"", *KNOWLEDGE}:
             raise SpecError("was written by another version of glmplan: run `glmplan calibrate`", file=path)
-        errors.append(Errors(mode, residual, known))
+        errors.append(Errors(mode, residual, levels))
     site = np.array([float(row[-1] or "nan") for row in body])
     return LeftOut(tuple(row[0] for row in body), np.array([row[1] for row in body]), tuple(errors), site)

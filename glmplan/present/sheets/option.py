@@ -18,8 +18,8 @@ from glmplan.planner.ask import Deployed, deployment
 from glmplan.planner.capacity import LOW, Holding
 from glmplan.planner.ranking import load_of, seats_of
 from glmplan.prediction.effects import LEVELS, keys_of, load_effects
-from glmplan.prediction.evidence import BANDS, PROMPTS, known_of_points
-from glmplan.prediction.load import ENDLESS, Load, observables
+from glmplan.prediction.evidence import BANDS, PROMPTS, evidence_of_points
+from glmplan.prediction.load import ENDLESS, Load, metrics_of
 from glmplan.prediction.replicas import whole_loads
 from glmplan.prediction.step_models import least_of, runs_on_accelerators
 from glmplan.purchase.money import Money, Purchase, purchase_of, rent_of
@@ -306,7 +306,7 @@ class Surfaces:
             return np.zeros(len(points[0])), np.zeros(len(points[0]))
         if planned.holding.terms.replicas > 1:
             parts = [whole_loads(load) for load in self._loads(planned, points)]
-            seen = [observables(load) for loads in parts for load in loads]
+            seen = [metrics_of(load) for loads in parts for load in loads]
             least = least_of([deployed] * len(seen), [one.points for one in seen])
             times = [
                 [float(one.figures[name].weights @ seconds) if name in one.figures else 0.0 for name in _RATES]
@@ -342,7 +342,7 @@ def _spreads(planned: Deployed, found: Columns) -> Spreads:
     fit = load_effects(deployed.engine)
     domain = fit.domain.get(keys_of(deployed)[LEVELS.index("group")])
     of_users, of_prompts = (one.ravel() for one in np.meshgrid(users, prompts, indexing="ij"))
-    known = known_of_points(deployed, of_users, of_prompts, np.ones(len(of_users)), fit=replace(fit, domain={}))
+    known = evidence_of_points(deployed, of_users, of_prompts, np.ones(len(of_users)), fit=replace(fit, domain={}))
     bands = {}
     for name in ("ttft", "tpot", "output_rate"):
         pairs = np.stack(known.ends[INTERVAL_KINDS[name]], axis=-1)

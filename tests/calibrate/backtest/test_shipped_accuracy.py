@@ -89,7 +89,7 @@ def test_groups_of_every_class_of_knowledge_are_covered(found):
 def test_runs_after_a_fit_and_refused_ones_are_on_the_page():
     page = PAGE.read_text(encoding="utf-8")
     assert read_beyond()
-    assert "## Fitted before, measured after" in page and "## What the fit refuses" in page
+    assert "## Runs after the last training day" in page and "## Runs that the fit refuses" in page
 
 
 @pytest.mark.parametrize("mode", MODES)

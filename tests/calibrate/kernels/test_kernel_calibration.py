@@ -241,8 +241,8 @@ def test_a_wheel_of_kernel_tables_is_read_in_one_command_which_lists_what_change
     shipped = len(kernel_fits("h200-sxm"))
     assert changed[0].startswith(f"h200-sxm: 1 fits, 1 new, {shipped} gone, 0 with another error; median error")
     assert changed[1] == "  new: gemm vllm 7.7 bf16 torch"
-    assert "no part of the catalogue, left out: h200_sxm_of_elsewhere (give the part an alias of that name)" in changed
-    assert changed[-1].startswith("no tables, fits left as they are: a100-80gb-sxm, arc-pro-b60")
+    assert "not in the catalog, left out: h200_sxm_of_elsewhere (add an alias of that name)" in changed
+    assert changed[-1].startswith("no tables, fits unchanged: a100-80gb-sxm, arc-pro-b60")
     assert not list(tmp_path.rglob("escaped_perf.parquet"))
 
 

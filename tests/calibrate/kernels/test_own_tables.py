@@ -82,7 +82,7 @@ def test_fp8_products_slow_down_with_tokens_less_than_the_fit_says(part):
     assert grown[256] / grown[1] > 1.25
 
 
-def test_the_page_sets_the_tables_beside_the_fits():
+def test_the_page_compares_the_tables_with_the_fits():
     section = own_section({part: kernel_fits(part) for part in own_parts()})
     assert section in (ROOT / "docs/kernels.md").read_text(encoding="utf-8")
 

@@ -27,12 +27,12 @@ ROWS = (
 
 def test_later_runs_are_later_than_all_that_their_fit_has_seen(small_fit):
     design, solution = small_fit[0].design, small_fit[0].solution
-    day = {question.run.id: day_of(question.run) for question in design.questions}
+    day = {case.run.id: day_of(case.run) for case in design.cases}
     middle = sorted(one for one in day.values() if one)[sum(map(bool, day.values())) // 2 - 1]
     later = later_runs(design, AsFitted(solution.spreads), up_to=[middle, "2999-12-31"])
     assert {day[one.run] > middle for one in later} == {True} and {one.note for one in later} == {middle}
     assert len({one.run for one in later}) == sum(one > middle for one in day.values())
-    scores = later_scores(later, [question.run for question in design.questions])
+    scores = later_scores(later, [case.run for case in design.cases])
     assert sum(one.score.count for one in scores) == len(later)
 
 

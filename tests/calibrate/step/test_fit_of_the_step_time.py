@@ -13,9 +13,9 @@ from glmplan.calibrate.step.joint_fit import (
     NotConverged,
     Spreads,
     evaluate,
+    initial_spreads,
     noise_class,
     solve,
-    start,
     summed,
 )
 from glmplan.calibrate.step.observations import build_design
@@ -46,7 +46,7 @@ def design(runs):
 def planted(design, seed=5, noise=0.0):
     rng = np.random.default_rng(seed)
     prior = np.array([np.log(PRIOR_MEAN[name]) for name in PARAMETERS] + [0.0, 0.0])
-    spread = start().effect
+    spread = initial_spreads().effect
     effects = [
         rng.normal(size=(len(names), len(COLUMNS))) * spread[place] * 0.7
         for place, names in enumerate(design.key_names)
@@ -57,7 +57,7 @@ def planted(design, seed=5, noise=0.0):
 
 
 def with_noise(design, noise):
-    return Spreads(start().logarithm, dict.fromkeys(noise_class(design).tolist(), noise))
+    return Spreads(initial_spreads().logarithm, dict.fromkeys(noise_class(design).tolist(), noise))
 
 
 def test_what_was_planted_is_found(design):
@@ -81,7 +81,7 @@ def test_an_outlier_does_not_move_the_others(design):
 def test_the_slope_is_the_derivative(design):
     made = planted(design)
     prior = np.array([np.log(PRIOR_MEAN[name]) for name in PARAMETERS] + [0.0, 0.0])
-    effects = np.repeat(prior[None, :], len(design.questions), axis=0)
+    effects = np.repeat(prior[None, :], len(design.cases), axis=0)
     base, slope = evaluate(made, effects)
     for column in range(len(COLUMNS)):
         moved = effects.copy()
@@ -141,7 +141,7 @@ def test_less_knowledge_is_a_lower_class():
 
 def test_deepseek_r1_and_v3_share_every_key_but_the_release(runs):
     found = build_design([run for run in load_measurements() if run.model in ("deepseek-r1", "deepseek-v3")][:40])
-    shapes = {keys_of(question.deployment)[LEVELS.index("model")] for question in found.questions}
+    shapes = {keys_of(case.deployment)[LEVELS.index("model")] for case in found.cases}
     assert len(shapes) == 1
 
 
@@ -161,15 +161,13 @@ def test_runs_behind_a_wall_of_unknown_price_say_nothing_of_others():
     apart = build_design(runs)
     level = LEVELS.index("engine_wall")
     behind = np.char.endswith(np.array(apart.key_names[level])[apart.keys[:, level]], WALL)
-    struck = {
-        (apart.questions[place].run.accelerator, apart.questions[place].run.model) for place in np.flatnonzero(behind)
-    }
+    struck = {(apart.cases[place].run.accelerator, apart.cases[place].run.model) for place in np.flatnonzero(behind)}
     assert struck == {("b300-sxm", "deepseek-v3")}
     usual = apart.key_names[level].index("sglang no wall")
     keys = apart.keys.copy()
     keys[:, level] = usual
     # a part that the fit has not seen: the same with a wall told apart as if its runs had not been there
-    unseen = np.array([q.deployment.accelerator.name == "h200-sxm" for q in apart.questions])[apart.observation_run]
+    unseen = np.array([q.deployment.accelerator.name == "h200-sxm" for q in apart.cases])[apart.observation_run]
     prompts = unseen & np.char.startswith(apart.figure, "ttft")
     without, told, mixed = (
         solve(one, use=use).residual[prompts]

@@ -95,12 +95,12 @@ def test_a_kernel_that_was_looked_up_for_one_model_is_not_known_without_it():
 def test_cross_validation_asks_without_the_rules_of_what_it_leaves_out(runs):
     design = build_design(runs)
     errors = cross_validate(design, "group", solve)
-    names = np.array([group_key(question.run) for question in design.questions])
-    fold = folds_of(design.questions, "group")
+    names = np.array([group_key(case.run) for case in design.cases])
+    fold = folds_of(design.cases, "group")
     out = np.flatnonzero(fold == fold[names == GROUP][0])
     seen = alone(design, np.flatnonzero(fold != fold[out[0]]))
     with exchanged(without=frozenset(names[out].tolist())):
-        asked = design_unchecked([question_of(design.questions[place].run) for place in out])
+        asked = design_unchecked([question_of(design.cases[place].run) for place in out])
     expected = unseen(seen, solve(seen), asked).residual
     rows = np.isin(design.observation_run, out)
     np.testing.assert_allclose(errors.residual[rows], expected, atol=1e-9)
@@ -116,6 +116,6 @@ def test_folds_in_processes_of_their_own_give_the_same_errors(runs):
 def test_a_left_out_run_leaves_no_trace_in_its_fold(runs):
     design = build_design(runs[:12])
     part = alone(design, np.arange(4))
-    assert {question.run.id for question in part.questions} == {question.run.id for question in design.questions[:4]}
+    assert {case.run.id for case in part.cases} == {case.run.id for case in design.cases[:4]}
     used = [set(part.keys[:, level]) for level in range(part.keys.shape[1])]
     assert [len(names) for names in part.key_names] == [len(one) for one in used]

@@ -13,12 +13,12 @@ from glmplan.calibrate.step.joint_fit import (
     Spreads,
     evaluate,
     factor_table,
+    initial_spreads,
     noise_class,
     prior_deviation,
     prior_mean,
     solve_with_noise,
     spread_of_effects,
-    start,
     summed,
 )
 from glmplan.calibrate.step.observations import build_design
@@ -48,7 +48,8 @@ def drawn(design, spreads, seed=1):
 
 def test_planted_noise_is_found(design):
     planted = Spreads(
-        start().logarithm, {name: 0.3 if "ttft" in name else 0.15 for name in set(noise_class(design).tolist())}
+        initial_spreads().logarithm,
+        {name: 0.3 if "ttft" in name else 0.15 for name in set(noise_class(design).tolist())},
     )
     found = solve_with_noise(drawn(design, planted)).spreads
     for name, value in found.noise.items():
@@ -56,7 +57,7 @@ def test_planted_noise_is_found(design):
 
 
 def test_noise_is_not_below_what_the_form_is_off_by(design):
-    planted = Spreads(start().logarithm, dict.fromkeys(noise_class(design).tolist(), 0.02))
+    planted = Spreads(initial_spreads().logarithm, dict.fromkeys(noise_class(design).tolist(), 0.02))
     assert set(solve_with_noise(drawn(design, planted)).spreads.noise.values()) == {0.1}
 
 
@@ -68,10 +69,10 @@ def test_noise_that_still_moves_is_said(small_fit, monkeypatch):
 
 def test_a_spread_is_a_product_of_its_level_and_its_column():
     names = [(factor.kind, factor.name) for factor in FACTORS]
-    more = start().logarithm.copy()
+    more = initial_spreads().logarithm.copy()
     more[names.index(("level", "engine"))] += np.log(2.0)
     more[names.index(("column", "host_seconds"))] += np.log(3.0)
-    ratio = spread_of_effects(more) / start().effect
+    ratio = spread_of_effects(more) / initial_spreads().effect
     host, engine = COLUMNS.index("host_seconds"), LEVELS.index("engine")
     assert ratio[engine, host] == pytest.approx(6.0)
     assert ratio[LEVELS.index("model"), host] == pytest.approx(3.0)

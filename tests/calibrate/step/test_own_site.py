@@ -27,16 +27,16 @@ def six_cards():
 
 
 def errors_of(runs, effects):
-    questions = [question_of(run) for run in runs]
-    found = predict_many([(one.deployment, one.load, None) for one in questions], effects=effects)
+    cases = [question_of(run) for run in runs]
+    found = predict_many([(one.deployment, one.load, None) for one in cases], effects=effects)
     measured = [run.observed["output_tokens_per_s"] for run in runs]
     return np.abs(np.array([one.figures["output_rate"].value for one in found]) / measured - 1.0)
 
 
 def unseen(effects, run):
     """The fit without what it knows of this model on this engine and part."""
-    question = question_of(run)
-    keys = dict(zip(LEVELS, keys_of(question.deployment, measured_on=run.measured_on), strict=True))
+    case = question_of(run)
+    keys = dict(zip(LEVELS, keys_of(case.deployment, measured_on=run.measured_on), strict=True))
     values = {level: dict(table) for level, table in effects.values.items()}
     for level in ("engine_model", "group", "configuration"):
         values[level].pop(keys[level], None)
@@ -125,8 +125,8 @@ def test_two_points_bring_the_rest_of_a_sweep_whose_group_was_not_seen_closer():
     rows = [run for run in load_measurements() if run.protocol == "inferencex" and run.engine == "trtllm"]
     design = build_design([run for run in rows if run.model == "llama-3.1-70b" and run.accelerator == "b200-sxm"])
     start = np.array([
-        unseen(load_effects("trtllm"), question.run).sum_of(keys_of(question.deployment))[0]
-        for question in design.questions
+        unseen(load_effects("trtllm"), case.run).sum_of(keys_of(case.deployment))[0]
+        for case in design.cases
     ])  # fmt: skip
     errors, sweep = site_errors(design, start, load_effects("trtllm").spread)
     tried = ~np.isnan(errors)
@@ -141,29 +141,29 @@ def test_a_saved_site_predicts_the_same_and_says_what_it_rests_on(six_cards, tmp
     file = write_site(found, tmp_path / "site.toml")
     assert write_site(found, tmp_path / "again.toml").read_bytes() == file.read_bytes()
     run = six_cards[32]
-    question = question_of(run)
-    loaded = predict(question.deployment, question.load, effects=load_site(file, "vllm"))
-    direct = predict(question.deployment, question.load, effects=found.effects["vllm"])
+    case = question_of(run)
+    loaded = predict(case.deployment, case.load, effects=load_site(file, "vllm"))
+    direct = predict(case.deployment, case.load, effects=found.effects["vllm"])
     assert loaded.figures["tpot"].value == pytest.approx(direct.figures["tpot"].value, rel=1e-3)
-    before = predict(question.deployment, question.load)
+    before = predict(case.deployment, case.load)
     with site_calibration(file):
-        inside = predict(question.deployment, question.load)
+        inside = predict(case.deployment, case.load)
     assert inside.figures["tpot"].value == loaded.figures["tpot"].value
-    assert predict(question.deployment, question.load).figures["tpot"].value == before.figures["tpot"].value
+    assert predict(case.deployment, case.load).figures["tpot"].value == before.figures["tpot"].value
 
 
 def test_a_date_adds_nothing_to_what_the_site_measured_itself(six_cards):
     # the site's runs hold what their build differs by; the shipped fit knows it by the release
     run = six_cards[8]
-    question = question_of(run)
+    case = question_of(run)
     site = calibrate_site([six_cards[1], run]).effects["vllm"]
     dated, bare = (
-        predict(question.deployment, question.load, effects=site, measured_on=day) for day in (run.measured_on, None)
+        predict(case.deployment, case.load, effects=site, measured_on=day) for day in (run.measured_on, None)
     )
     assert dated.figures["output_rate"] == bare.figures["output_rate"]
-    shipped = [predict(question.deployment, question.load, measured_on=day) for day in (run.measured_on, None)]
+    shipped = [predict(case.deployment, case.load, measured_on=day) for day in (run.measured_on, None)]
     assert shipped[0].figures["output_rate"] == shipped[1].figures["output_rate"]
-    unnamed = predict(replace(question.deployment, release=None), question.load)
+    unnamed = predict(replace(case.deployment, release=None), case.load)
     assert unnamed.figures["output_rate"] != shipped[1].figures["output_rate"]
 
 

@@ -12,10 +12,10 @@ from glmplan.calibrate.step.joint_fit import (
     SHARED,
     Spreads,
     evaluate,
+    initial_spreads,
     prior_deviation,
     prior_mean,
     solve,
-    start,
     summed,
     write_spreads,
 )
@@ -70,7 +70,7 @@ def test_with_few_groups_nothing_is_chosen(fitted):
 
 
 def test_a_factor_of_a_part_of_the_hierarchy_is_on_all_spreads_of_its_levels():
-    ratio = Spreads(start().logarithm, factor={"part": 2.0, "model": 0.5}).effect / start().effect
+    ratio = Spreads(initial_spreads().logarithm, factor={"part": 2.0, "model": 0.5}).effect / initial_spreads().effect
     for name, expected in (("part", 2.0), ("model", 0.5), ("engine", 1.0), ("pair", 1.0), ("all", 1.0)):
         np.testing.assert_allclose(ratio[[LEVELS.index(level) for level in SHARED[name]]], expected)
     np.testing.assert_allclose(ratio[LEVELS.index("engine_wall")], 1.0)

@@ -11,7 +11,7 @@ import pytest
 from glmplan.calibrate.all_fits import calibrate_steps
 from glmplan.calibrate.step.crossvalidate import MODES, PARTS_OF_GROUPS, AsFitted, Errors, cross_validate, folds_of
 from glmplan.calibrate.step.intervals import Scored, fit_intervals, nested_intervals, scored_of
-from glmplan.calibrate.step.joint_fit import start_spreads
+from glmplan.calibrate.step.joint_fit import initial_spreads
 from glmplan.calibrate.step.observations import build_design
 from glmplan.calibrate.step.write import FILE_LEFT_OUT as FILE
 from glmplan.calibrate.step.write import left_out_of, read_left_out, write_left_out
@@ -42,9 +42,9 @@ def test_the_fit_explains_the_runs_it_was_made_from(small_fit):
 def test_what_was_written_predicts_what_was_fitted(small_fit):
     found, folder, _ = small_fit
     residual = []
-    for place, question in enumerate(found.design.questions):
-        effects = effects_in(folder, question.deployment.engine)
-        one = predict_many([(question.deployment, question.load, question.run.measured_on)], effects=effects)[0]
+    for place, case in enumerate(found.design.cases):
+        effects = effects_in(folder, case.deployment.engine)
+        one = predict_many([(case.deployment, case.load, case.run.measured_on)], effects=effects)[0]
         rows = np.flatnonzero((found.design.observation_run == place) & (found.design.figure == "tpot_mean_ms"))
         residual += [found.design.log_seconds[row] - np.log(one.figures["tpot"].value) - found.solution.residual[row]
                      for row in rows]  # fmt: skip
@@ -68,26 +68,26 @@ def test_errors_come_from_fits_that_had_not_seen_the_run(small_fit):
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "random"])
 def test_no_group_is_split_over_folds(small_fit, mode):
     found, _, _ = small_fit
-    fold = folds_of(found.design.questions, mode)
+    fold = folds_of(found.design.cases, mode)
     name = {"model": lambda one: one.deployment.model.name, "accelerator": lambda one: one.deployment.accelerator.name,
             "group": lambda one: group_key(one.run), "layout": _layout_of,
             "campaign": lambda one: (group_key(one.run), one.run.campaign)}[mode]  # fmt: skip
     places = {}
-    for question, number in zip(found.design.questions, fold.tolist(), strict=True):
-        assert places.setdefault(name(question), number) == number
+    for case, number in zip(found.design.cases, fold.tolist(), strict=True):
+        assert places.setdefault(name(case), number) == number
 
 
-def _layout_of(question):
-    one = question.deployment
-    return group_key(question.run), (one.tp, one.pp, one.dp, one.ep, one.dcp)
+def _layout_of(case):
+    one = case.deployment
+    return group_key(case.run), (one.tp, one.pp, one.dp, one.ep, one.dcp)
 
 
 def test_a_layout_is_predicted_by_the_other_layouts_of_its_group(small_fit):
     found, _, _ = small_fit
-    fold = folds_of(found.design.questions, "layout")
+    fold = folds_of(found.design.cases, "layout")
     layouts = {}
-    for question, number in zip(found.design.questions, fold.tolist(), strict=True):
-        group, layout = _layout_of(question)
+    for case, number in zip(found.design.cases, fold.tolist(), strict=True):
+        group, layout = _layout_of(case)
         layouts.setdefault(group, {})[layout] = number
     several = [one for one in layouts.values() if len(one) > 1]
     assert several
@@ -105,23 +105,23 @@ def test_a_layout_is_predicted_by_the_other_layouts_of_its_group(small_fit):
 def test_what_a_campaign_measured_is_predicted_by_others_that_measured_the_same_and_counts_as_a_pair():
     runs = [run for run in load_measurements() if (run.model, run.accelerator, run.engine, run.weights) == SEVERAL]
     found = build_design(runs)
-    fold = folds_of(found.questions, "campaign")
-    campaign = np.array([one.run.campaign for one in found.questions])
+    fold = folds_of(found.cases, "campaign")
+    campaign = np.array([one.run.campaign for one in found.cases])
     assert len(set(campaign)) > 1 and min(fold) == 0
     assert len({(name, number) for name, number in zip(campaign, fold, strict=True)}) == len(set(campaign))
-    errors = cross_validate(found, "campaign", AsFitted(start_spreads()))
+    errors = cross_validate(found, "campaign", AsFitted(initial_spreads()))
     assert np.isfinite(errors.residual).all() and set(errors.knowledge) == {"pair"}
 
 
 def test_other_layouts_of_a_group_set_no_width_for_the_one_that_is_scored(small_fit):
     found, _, _ = small_fit
-    questions, run = found.design.questions, found.design.observation_run
-    scored = scored_of(questions, run, found.design.figure)
+    cases, run = found.design.cases, found.design.observation_run
+    scored = scored_of(cases, run, found.design.figure)
     place = [one.mode for one in found.errors].index("layout")
-    before = nested_intervals(found.errors, scored, questions, run)[place]
-    mine = folds_of(questions, "group")[run] == 0
+    before = nested_intervals(found.errors, scored, cases, run)[place]
+    mine = folds_of(cases, "group")[run] == 0
     moved = [replace(one, residual=np.where(mine, one.residual + 5.0, one.residual)) for one in found.errors]
-    after = nested_intervals(moved, scored, questions, run)[place]
+    after = nested_intervals(moved, scored, cases, run)[place]
     assert np.allclose(before[0][mine], after[0][mine], equal_nan=True)
 
 
@@ -279,27 +279,27 @@ def test_less_knowledge_never_narrows_the_base_interval(small_fit):
 
 def test_intervals_are_made_without_the_rows_they_are_scored_on(small_fit):
     found, _, _ = small_fit
-    scored = scored_of(found.design.questions, found.design.observation_run, found.design.figure)
-    before = nested_intervals(found.errors, scored, found.design.questions, found.design.observation_run)
+    scored = scored_of(found.design.cases, found.design.observation_run, found.design.figure)
+    before = nested_intervals(found.errors, scored, found.design.cases, found.design.observation_run)
     # shift the errors of one fold of the random mode: intervals of that fold must not notice
-    fold = folds_of(found.design.questions, "random")[found.design.observation_run]
+    fold = folds_of(found.design.cases, "random")[found.design.observation_run]
     mine = fold == 0
     moved = []
     for one in found.errors:
         residual = one.residual.copy()
         residual[mine] += 5.0
         moved.append(type(one)(one.mode, residual, one.knowledge))
-    after = nested_intervals(moved, scored, found.design.questions, found.design.observation_run)
+    after = nested_intervals(moved, scored, found.design.cases, found.design.observation_run)
     assert np.allclose(before[0][0][mine], after[0][0][mine])
     assert not np.allclose(before[0][1][~mine], after[0][1][~mine])
 
 
 def test_the_written_intervals_are_those_of_the_predictions(small_fit):
     found, folder, _ = small_fit
-    question = found.design.questions[0]
-    effects = effects_in(folder, question.deployment.engine)
-    one = predict_many([(question.deployment, question.load, question.run.measured_on)], effects=effects)[0]
-    low, high = interval_of(effects, one.knowledge, "decode", features_of(question.deployment, question.load))
+    case = found.design.cases[0]
+    effects = effects_in(folder, case.deployment.engine)
+    one = predict_many([(case.deployment, case.load, case.run.measured_on)], effects=effects)[0]
+    low, high = interval_of(effects, one.knowledge, "decode", features_of(case.deployment, case.load))
     assert one.figures["tpot"].low / one.figures["tpot"].value == pytest.approx(np.exp(low), rel=1e-6)
     assert one.figures["tpot"].high / one.figures["tpot"].value == pytest.approx(np.exp(high), rel=1e-6)
-    assert keys_of(question.deployment)[0] == "all"
+    assert keys_of(case.deployment)[0] == "all"

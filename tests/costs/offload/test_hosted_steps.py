@@ -18,7 +18,7 @@ from glmplan.costs.points import StepPoints
 from glmplan.errors import UnknownFact
 from glmplan.io.runs.table import run_from_row
 from glmplan.planner.hazards import PlanFacts, hazards_for, is_safe
-from glmplan.prediction.evidence import known_of_offloading
+from glmplan.prediction.evidence import evidence_of_offloading
 from glmplan.prediction.from_row import question_of
 from glmplan.prediction.load import Load
 from glmplan.prediction.predict import predict, predict_steps, step_seconds
@@ -120,7 +120,7 @@ def test_what_runs_of_a_machine_taught_scales_its_figures_and_narrows_their_inte
     taught = replace(fit, machines={"xeon": {"decode": (np.log(1.5), 0.1), "prefill": (-np.log(4.0), 0.1)}})
     load = Load("serving", 1.0, 969.0, 64.0)
     plain, sure, unsure = (
-        predict_steps(steps, load, known_of_offloading(name, certain=certain, fit=taught)).figures
+        predict_steps(steps, load, evidence_of_offloading(name, certain=certain, fit=taught)).figures
         for name, certain in (("", True), ("xeon", True), ("xeon", False))
     )
     assert sure["tpot"].value == pytest.approx(plain["tpot"].value / 1.5)
@@ -135,7 +135,7 @@ def test_no_end_of_an_interval_reads_host_memory_faster_than_it_can_be_read():
     steps = step_model_of(on_xeon())
     taught = replace(load_offload_fit(), machines={"xeon": {"decode": (np.log(2.5), 0.1)}})
     load = Load("decode", 1.0, 969.0, 0.0)
-    found = predict_steps(steps, load, known_of_offloading("xeon", certain=False, fit=taught)).figures["tpot"]
+    found = predict_steps(steps, load, evidence_of_offloading("xeon", certain=False, fit=taught)).figures["tpot"]
     work = steps.work(StepPoints(ONE, ONE * 969.0, 0 * ONE, 0 * ONE))
     assert found.low >= float(work.host_bytes[0]) / steps.offload.side.bandwidth * (1 - 1e-9)
     assert found.low == found.best and found.low < found.value < found.high

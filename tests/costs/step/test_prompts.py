@@ -17,7 +17,7 @@ from glmplan.costs.step.work import step_work
 from glmplan.io.runs.record import Run
 from glmplan.prediction.effects import COLUMNS, LEVELS, TTFT_SCALE, keys_of, load_effects
 from glmplan.prediction.from_row import question_of
-from glmplan.prediction.load import Load, observables
+from glmplan.prediction.load import Load, metrics_of
 from glmplan.prediction.predict import front_end_seconds, predict
 from glmplan.prediction.step_models import with_site
 
@@ -61,7 +61,7 @@ def test_the_pass_before_a_first_token_holds_all_that_comes_with_it():
     assert replace(together, max_requests=1).pass_tokens == 1000
     assert replace(together, prefix_cached=True, cached_rest=64.0).pass_tokens == 64 * 4.5
     assert replace(together, input_tokens=0).pass_tokens == 32 * 4.5
-    assert observables(together).prefill_tokens.sum() == 1000 * 4.5
+    assert metrics_of(together).prefill_tokens.sum() == 1000 * 4.5
     assert Load("prefill", 4, 1000, 1).pass_tokens == 4000 and Load("serving", 8, 1000, 200).pass_tokens == 1000
 
 

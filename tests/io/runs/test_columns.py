@@ -24,7 +24,7 @@ from glmplan.io.runs.columns import (
 from glmplan.io.runs.importers import import_file, import_text
 from glmplan.io.runs.table import read_runs, run_from_row
 from glmplan.measure.validation import deployment_facts, ignored_in_plan
-from glmplan.prediction.load import Load, observables
+from glmplan.prediction.load import Load, metrics_of
 from glmplan.units import GIB, parse_quantity
 
 BASE = {"id": "a", "model": "glm-5.1", "accelerator": "b200-sxm"}
@@ -177,7 +177,7 @@ def test_the_unit_of_a_figure_is_that_of_its_name_and_its_factor_that_of_its_uni
 def test_what_is_compared_is_what_loads_are_predicted_to_show():
     """Every figure that a load has in sums of steps is compared with a column, and rates are rates there too."""
     loads = [Load("serving", 8, 1000, 100), Load("decode", 8, 1000, 100), Load("prefill", 1, 1000, 1)]
-    shown = {name: one.rate for load in loads for name, one in observables(load).figures.items()}
+    shown = {name: one.rate for load in loads for name, one in metrics_of(load).figures.items()}
     assert shown == {one.predicted: one.rate for one in COMPARED.values()}
     assert {name: INTERVAL_KINDS[name] for name in ("ttft", "ttft_p50", "prefill_rate", "output_rate", "itl_p50")} == {
         "ttft": "ttft", "ttft_p50": "ttft", "prefill_rate": "prefill", "output_rate": "decode", "itl_p50": "decode",

@@ -261,7 +261,7 @@ def test_a_server_started_with_a_whole_tower_on_each_rank_is_predicted_so(engine
     assert whole.weights.value - divided.weights.value == pytest.approx(more, rel=1e-9)
     assert divided.pool.value - whole.pool.value == pytest.approx(more, rel=0.15)
     told = next(one for one in beside(replace(log, whole_tower=True), whole) if one.what == "weights on a rank")
-    assert "whole image tower" in told.cause
+    assert "whole image encoder" in told.cause
     # a model of words alone has none
     llama = load_model("llama-3.1-8b")
     both = [
@@ -277,8 +277,8 @@ def test_a_cache_of_llamacpp_is_as_large_as_the_launch_asks_for():
     assert told.tokens == Span(8192, 8192, 8192) and told.pool is not None
     assert told.pool.value == told.pool.low == told.pool.high == 8192 * 17 * 4096  # layers of the first card
     causes = {line.what: line.cause for line in beside(replace(log, kv_pool=2.0**29, kv_tokens=8192.0), told)}
-    assert causes["KV pool of a rank"] == "+0.03 GiB: the launch asks for 8,192 tokens"
-    assert causes["KV pool"] == "as many as the launch asks for"
+    assert causes["KV pool of a rank"] == "+0.03 GiB: the launch requests 8,192 tokens"
+    assert causes["KV pool"] == "the size requested at launch"
     vast = replace(log, cells=1e9)
     most = predict_start(vast, llama, llama.checkpoint("q4_k_m"), load_accelerator("rtx-3090"))
     assert most.tokens is not None and most.tokens.low < most.tokens.value < most.tokens.high < 1e9
@@ -302,7 +302,7 @@ def test_the_difference_of_a_pool_is_the_sum_of_its_parts():
     total, _, named = line.cause.partition(" GiB: ")
     assert float(total) == pytest.approx(pool / GIB - 50.0, abs=0.005)
     assert sum(float(one.split()[0]) for one in named.split(", ")) == pytest.approx(float(total), abs=0.03)
-    assert "+0.50 weights" in named and "-0.27 memory of the part" in named
+    assert "+0.50 weights" in named and "-0.27 memory of the accelerator" in named
 
 
 def test_predicted_and_logged_stand_side_by_side():

@@ -4,15 +4,15 @@ import pytest
 
 from glmplan.errors import SpecError
 from glmplan.measure.client import Endpoint
-from glmplan.measure.ladder import LadderPlan, LadderRecord, StepResult, promised, promised_targets
+from glmplan.measure.ladder import LadderPlan, LadderRecord, StepResult, slo_targets, slo_verdicts
 from glmplan.measure.load import Lengths
 
-TARGETS = promised_targets("ttft p95 < 2 s, tpot < 30 ms")
+TARGETS = slo_targets("ttft p95 < 2 s, tpot < 30 ms")
 
 
 def judged(*steps, targets=TARGETS):
     plan = LadderPlan(Lengths(64, 32), users=(1, 8))
-    return promised(LadderRecord(Endpoint("http://127.0.0.1/v1", "m"), plan, steps=list(steps)), targets)
+    return slo_verdicts(LadderRecord(Endpoint("http://127.0.0.1/v1", "m"), plan, steps=list(steps)), targets)
 
 
 def step(level=8, *, ttft=1500.0, tpot=20.0, **more):
@@ -21,13 +21,13 @@ def step(level=8, *, ttft=1500.0, tpot=20.0, **more):
 
 
 def test_a_promise_is_kept_where_the_last_step_is_within_every_bound():
-    assert [one.kept for one in judged(step())] == [True, True]
+    assert [one.met for one in judged(step())] == [True, True]
 
 
 def test_the_last_step_is_judged_and_each_target_by_itself():
     late = judged(step(1, ttft=9.0), step(ttft=2000.0))
-    assert [one.kept for one in late] == [False, True]
-    assert "not kept: it is later" in late[0].words
+    assert [one.met for one in late] == [False, True]
+    assert "missed: above the limit" in late[0].text
 
 
 @pytest.mark.parametrize(
@@ -42,14 +42,14 @@ def test_the_last_step_is_judged_and_each_target_by_itself():
 )
 def test_a_step_that_is_not_whole_keeps_nothing(steps, why):
     found = judged(*steps)
-    assert len(found) == 2 and all(not one.kept and why in one.words for one in found)
+    assert len(found) == 2 and all(not one.met and why in one.text for one in found)
 
 
-def test_what_was_not_measured_is_not_kept():
-    [one] = judged(step(), targets=promised_targets("e2e p99 < 9 s"))
-    assert not one.kept and one.measured is None
+def test_what_was_not_measured_is_not_met():
+    [one] = judged(step(), targets=slo_targets("e2e p99 < 9 s"))
+    assert not one.met and one.measured is None
 
 
 def test_what_only_the_server_sees_cannot_be_promised():
     with pytest.raises(SpecError, match="only the server"):
-        promised_targets("queue p95 < 1 s")
+        slo_targets("queue p95 < 1 s")
