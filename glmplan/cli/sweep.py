@@ -133,11 +133,11 @@ def command(
 def _computed(sweep: Sweep, paid: Money, money: o.MoneyOptions, output: OutputOptions) -> Swept:
     from glmplan.cli.screen import bar
     from glmplan.errors import SpecError
-    from glmplan.purchase.sweep import Kept, Swept
+    from glmplan.purchase.sweep import Checkpoints, Swept
 
     words = {"price": money.price, "term": money.term, "region": money.region, "exact": output.exact}
     words |= {"rent_term": money.rent_term} if money.rent_term is not None else {}
-    kept = Kept(output.out, sweep, words) if output.out is not None else None
+    kept = Checkpoints(output.out, sweep, words) if output.out is not None else None
     if output.resume and kept is None:
         raise SpecError("needs --out, the file of the sweep that was stopped", field="--resume")
     done = kept.read() if kept is not None and output.resume else []

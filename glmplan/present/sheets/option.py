@@ -23,7 +23,14 @@ from glmplan.prediction.load import ENDLESS, Load, observables
 from glmplan.prediction.replicas import whole_loads
 from glmplan.prediction.step_models import least_of, runs_on_accelerators
 from glmplan.purchase.money import Money, Purchase, purchase_of, rent_of
-from glmplan.purchase.step_histograms import Columns, Mixes, columns_of, exact_columns, mixes_of, packing_key
+from glmplan.purchase.step_histograms import (
+    Columns,
+    StepHistograms,
+    columns_of,
+    exact_columns,
+    packing_key,
+    step_histograms_of,
+)
 from glmplan.units import TokenCount
 
 __all__ = [
@@ -209,7 +216,7 @@ class Surfaces:
 
     def __init__(self, axes: Axes, progress: Callable[[int, int], None] | None = None) -> None:
         self.axes = axes
-        self._mixes: dict[object, Mixes] = {}
+        self._mixes: dict[object, StepHistograms] = {}
         self._progress, self._done = progress, 0
 
     def of(self, planned: Deployed, left: int = 0) -> Surface:
@@ -284,11 +291,11 @@ class Surfaces:
             return columns_of(deployed, self._mixes_of(planned, points))
         return exact_columns(deployed, self._loads(planned, points))
 
-    def _mixes_of(self, planned: Deployed, points: _Points) -> Mixes:
+    def _mixes_of(self, planned: Deployed, points: _Points) -> StepHistograms:
         deployed = planned.deployment
         key = packing_key(deployed.defaults, ranks=deployed.dp, tokens_per_step=deployed.tokens_per_step)
         if key not in self._mixes:
-            self._mixes[key] = mixes_of(*points, key)
+            self._mixes[key] = step_histograms_of(*points, key)
         return self._mixes[key]
 
     def _loads(self, planned: Deployed, points: _Points) -> list[Load]:
