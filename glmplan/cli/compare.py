@@ -28,7 +28,7 @@ def command(
     money: o.MoneyOptions = o.MoneyOptions(),
     form: o.Format = Form.text,
 ) -> None:
-    """Compare plans with the first of them: speed, memory, power, money, and what causes each difference."""
+    """Compare plans with the first one: speed, memory, power, cost, and the cause of each difference."""
     from glmplan.cli.options import read_money
     from glmplan.errors import SpecError
     from glmplan.purchase.compare import compared
@@ -65,13 +65,17 @@ def _show(found: Compared, utilisation: float, form: Form) -> None:
             say("| " + " | ".join("" if row[name] is None else str(row[name]) for name in names) + " |")
     else:
         from glmplan.catalog.tables import table_text
+        from glmplan.purchase.evidence import EVIDENCE_LABELS
         from glmplan.units import counted_unit
 
-        say(f"{counted_unit(found.users, 'users')} at once")
+        say(f"concurrency: {counted_unit(found.users, 'users')}")
         if found.rent_term is not None:
             say(f"rent term of all plans: {found.rent_term}")
+        for row in rows:
+            if row[""] == "knowledge":
+                row |= {name: EVIDENCE_LABELS.get(value, value) for name, value in row.items()} | {"": "evidence"}
         say(table_text(rows))
     for side, why in zip(found.sides[1:], found.causes, strict=True):
-        say(f"\n{side.name}, beside {found.sides[0].name}:")
+        say(f"\n{side.name} compared with {found.sides[0].name}:")
         for line in why:
             say(f"  {line}")

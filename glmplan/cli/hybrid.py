@@ -25,7 +25,7 @@ def command(
     money: o.MoneyOptions = o.MoneyOptions(),
     form: o.Format = Form.text,
 ) -> None:
-    """The cheapest mix of machines and APIs that serves all classes, with the worth of one more machine."""
+    """Find the cheapest mix of machines and APIs that serves all classes, and the value of one more machine."""
     from glmplan.cli.options import read_money
     from glmplan.purchase.hybrid import best_mix, break_even_scale, one_more, portfolio_of_offered, read_portfolio
 
@@ -59,24 +59,23 @@ def _text(read: Portfolio, mix: Mix) -> None:
 
     saved = one_more(read, mix)
     owned = ", ".join(f"{count} × {name}" for name, count in mix.machines.items() if count) or "no machine"
-    say(
-        f"{mix.usd_month:,.0f} USD a month: {owned} for {mix.usd_local:,.0f}, APIs for {sum(mix.usd_api.values()):,.0f}"
-    )
+    api = sum(mix.usd_api.values())
+    say(f"{mix.usd_month:,.0f} USD/month: {owned} {mix.usd_local:,.0f} USD, APIs {api:,.0f} USD")
     for name, servers in mix.shares.items():
         say(f"  {name}: " + ", ".join(f"{share:.0%} {server}" for server, share in servers.items()))
     for seller in read.sellers:
         for name, why in seller.refused.items():
-            say(f"  {name} does not go to {seller.name}: {why}")
+            say(f"  {name} is not sent to {seller.name}: {why}")
     for local in read.locals:
         carried = ", ".join(f"{rate:.3g}/s of {name}" for name, rate in local.carries.items())
         used = mix.used[local.name]
-        busy = f"; used {max(used):.0%} at the peak, {sum(used) / len(used):.0%} over the day" if any(used) else ""
-        say(f"  {local.name}: {local.usd_month:,.0f} USD a month ({local.paid}), carries {carried}{busy}")
+        busy = f"; utilisation {max(used):.0%} at the peak, {sum(used) / len(used):.0%} mean" if any(used) else ""
+        say(f"  {local.name}: {local.usd_month:,.0f} USD/month ({local.paid}), capacity {carried}{busy}")
         worth = saved[local.name]
         if round(worth) > 0:
-            allowed = "" if mix.machines[local.name] < local.most else f", and no more than {local.most} are allowed"
+            allowed = "" if mix.machines[local.name] < local.most else f"; at most {local.most} are allowed"
             said = "more than it costs" if worth > local.usd_month else "not more than it costs"
-            say(f"    one more would save {worth:,.0f} USD a month of APIs, {said}{allowed}")
+            say(f"    one more machine would save {worth:,.0f} USD/month of API cost, {said}{allowed}")
 
 
 def _break_even(free: Portfolio, scale: float | None) -> None:
@@ -84,9 +83,9 @@ def _break_even(free: Portfolio, scale: float | None) -> None:
 
     low, high = SCALES
     if scale is not None:
-        words = f"the first machine is worth its cost from {scale:.3g} times its volume on"
+        text = f"a machine pays off from {scale:.3g} times today's volume"
     elif owns_at(free, low):
-        words = f"a machine is worth its cost even at {low:g} times its volume; less was not looked at"
+        text = f"a machine pays off even at {low:g} times today's volume"
     else:
-        words = f"no machine is worth its cost up to {high:,g} times its volume; more was not looked at"
-    say(f"  of what an API may serve alone, {words}")
+        text = f"the API stays cheaper even at {high:,g} times today's volume"
+    say(f"  requests that may go to an API: {text}")

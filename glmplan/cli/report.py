@@ -75,11 +75,11 @@ def _causes(
     """What makes the plans differ from the first, where both can be served."""
     from glmplan.planner.ask import Deployed
     from glmplan.present.decision import common_load
-    from glmplan.present.decision_parts import at_one_term, considered
+    from glmplan.present.decision_parts import at_one_term, priced_plan
     from glmplan.purchase.compare import causes_of, side_of
 
     money = at_one_term(records, money)
-    load = common_load([considered(record, money) for record in records])
+    load = common_load([priced_plan(record, money) for record in records])
     if len(answers) < 2 or load is None:
         return []
     sides = [

@@ -13,13 +13,23 @@ from glmplan.cli.screen import Form, say
 
 __all__ = ["command"]
 
+#: field of the JSON → title of the column
+_LABELS = {
+    "what": "assumption",
+    "low": "result at low",
+    "high": "result at high",
+    "from": "low value",
+    "to": "high value",
+    "know it by": "how to find out",
+}
+
 
 @o.with_options()
 def command(
     model: o.RequiredModel,
     *,
     on: o.RequiredOn,
-    of: Annotated[str, typer.Option(help="Outcome that is moved.")] = "usd_per_million_output_tokens",
+    of: Annotated[str, typer.Option(help="Outcome.")] = "usd_per_million_output_tokens",
     users: Annotated[int, typer.Option(min=1, help="Users at once for whom it is asked.")] = 8,
     input: o.Input = None,
     output: o.Output = None,
@@ -28,7 +38,7 @@ def command(
     plot: Annotated[Path | None, typer.Option(help="The bars as a chart: .html, .png or .svg.")] = None,
     form: o.Format = Form.text,
 ) -> None:
-    """Move each unknown to the ends of what is known of it: what to measure or ask first stands on top."""
+    """Rank assumptions by their effect on an outcome: the first is the one to measure or ask for."""
     from glmplan.catalog.tables import table_text
     from glmplan.cli.options import read_money
     from glmplan.planner.ask import deployment as planned_for
@@ -54,10 +64,11 @@ def command(
         }
         for one in moves
     ]
+    table = [{label: row[name] for name, label in _LABELS.items()} for row in rows]
     if plot is not None:
         from glmplan.present.charts import tornado_chart, write_chart
 
-        title = f"What moves {model} on {on}, {users} user{'s' * (users != 1)}, most"
+        title = f"Sensitivity of {model} on {on}, {users} user{'s' * (users != 1)}"
         write_chart(tornado_chart(rows, rest, of=of, title=title, unit=unit), plot, title=title)
     if form is Form.json:
         say(json.dumps({"outcome": of, "unit": unit, "value": rest, "moves": rows}, indent=2))
@@ -66,8 +77,8 @@ def command(
 
         say(frame_of(rows).to_csv(index=False, float_format="%.6g"), end="")
     elif form is Form.md:
-        say("| what | low | high | from | to | know it by |\n|---|---|---|---|---|---|")
-        for row in rows:
+        say("| " + " | ".join(_LABELS.values()) + " |\n" + "|---" * len(_LABELS) + "|")
+        for row in table:
             say(
                 "| "
                 + " | ".join(_digits(value) if isinstance(value, float) else str(value) for value in row.values())
@@ -76,7 +87,7 @@ def command(
     else:
         load = counted_unit(users, "users")
         say(f"{of} of {planned.asked.model.name} on {planned.asked.machine.text}, {load}: {_digits(rest)} {unit}")
-        say(table_text(rows) if rows else "nothing whose range is known moves it")
+        say(table_text(table) if table else "no assumption with a known range changes it")
 
 
 def _digits(value: float) -> str:

@@ -1,4 +1,4 @@
-"""`glmplan size`: what to buy or rent."""
+"""`glmplan size`: the cheapest machines to buy or rent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["SpendOptions", "Ways", "command"]
 
 
 class Ways(StrEnum):
-    """Ways to come by a machine."""
+    """Values of --kind."""
 
     buy = "buy"
     rent = "rent"
@@ -29,43 +29,45 @@ class Ways(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpendOptions:
-    """What may be spent, and on what."""
+    """Limits of the search."""
 
     budget: Annotated[
-        str | None, typer.Option(help="Most to spend, such as 120k: on the purchase, or on rent until the horizon.")
+        str | None, typer.Option(help="Budget, such as 120k: for the purchase, or for the rent until the horizon.")
     ] = None
-    power: Annotated[str | None, typer.Option(help="Most to draw at the wall, such as 3.6kW.")] = None
+    power: Annotated[str | None, typer.Option(help="Limit of the power at the wall, such as 3.6kW.")] = None
     kind: Annotated[Ways, typer.Option(help="Whether to buy or to rent.")] = Ways.any
     buy: Annotated[bool, typer.Option("--buy", help="The same as --kind buy.")] = False
     rent: Annotated[bool, typer.Option("--rent", help="The same as --kind rent.")] = False
-    only: Annotated[list[str] | None, typer.Option(help="Parts and machines to look at, with commas.")] = None
-    machines: Annotated[int | None, typer.Option(min=1, help="Machines at most; 8 by default.")] = None
-    probability: Annotated[float | None, typer.Option(help="How surely the promise is kept; 0.95 by default.")] = None
-    power_limit: Annotated[
-        str | None, typer.Option(help="Power limits of each accelerator to look at, such as 450W, with commas.")
+    only: Annotated[list[str] | None, typer.Option(help="Accelerators and machines to try, with commas.")] = None
+    machines: Annotated[int | None, typer.Option(min=1, help="Largest number of machines; 8 by default.")] = None
+    probability: Annotated[
+        float | None, typer.Option(help="Required probability of meeting the SLO; 0.95 by default.")
     ] = None
-    growth: Annotated[float | None, typer.Option(help="Growth of the load in a month, such as 0.05.")] = None
+    power_limit: Annotated[
+        str | None, typer.Option(help="Power limits of each accelerator to try, such as 450W, with commas.")
+    ] = None
+    growth: Annotated[float | None, typer.Option(help="Growth of the load per month, such as 0.05.")] = None
 
 
 @o.with_options(without=("ramp",))
 def command(
     slo: o.Slo,
     *,
-    model: Annotated[str, typer.Option(help="Model: a catalogue name; with a format only that is looked at.")],
-    users: Annotated[int | None, typer.Option(min=1, help="Users at once.")] = None,
+    model: Annotated[str, typer.Option(help="Model of the catalogue; with a format only that one is tried.")],
+    users: Annotated[int | None, typer.Option(min=1, help="Concurrent users.")] = None,
     traffic: Annotated[str | None, typer.Option(help="Kind of traffic, as in simulate, instead of users.")] = None,
-    weights: Annotated[list[str] | None, typer.Option(help="Formats to look at, with commas.")] = None,
-    engine: Annotated[list[str] | None, typer.Option(help="Engines to look at, with commas.")] = None,
+    weights: Annotated[list[str] | None, typer.Option(help="Formats to try, with commas.")] = None,
+    engine: Annotated[list[str] | None, typer.Option(help="Engines to try, with commas.")] = None,
     shape: o.TrafficOptions = o.TrafficOptions(),
     spend: SpendOptions = SpendOptions(),
     money: o.MoneyOptions = o.MoneyOptions(),
-    answers: Annotated[int, typer.Option(min=1, help="Answers that are wanted.")] = 5,
+    answers: Annotated[int, typer.Option(min=1, help="Number of results.")] = 5,
     acceptance_test: Annotated[
         Path | None, typer.Option(help="Write the acceptance test for the contract of the first answer.")
     ] = None,
     form: o.Format = Form.text,
 ) -> None:
-    """What to buy or rent for a model, a load and a promise, the cheapest over the horizon first.
+    """Find the cheapest machines to buy or rent for a model, a load and an SLO.
 
     The probability is over arrivals and over the interval of the step time. Paying for each token is an answer too.
     """
@@ -134,5 +136,5 @@ def _show(found: Sized, form: Form) -> None:
 
 
 def _cell(value: object) -> str:
-    """A figure of a table in Markdown, with six digits as in CSV."""
+    """Return a value of a Markdown table with six digits, as in CSV."""
     return "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)

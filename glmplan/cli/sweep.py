@@ -133,11 +133,11 @@ def command(
 def _computed(sweep: Sweep, paid: Money, money: o.MoneyOptions, output: OutputOptions) -> Swept:
     from glmplan.cli.screen import bar
     from glmplan.errors import SpecError
-    from glmplan.purchase.sweep import Kept, Swept
+    from glmplan.purchase.sweep import Checkpoints, Swept
 
     words = {"price": money.price, "term": money.term, "region": money.region, "exact": output.exact}
     words |= {"rent_term": money.rent_term} if money.rent_term is not None else {}
-    kept = Kept(output.out, sweep, words) if output.out is not None else None
+    kept = Checkpoints(output.out, sweep, words) if output.out is not None else None
     if output.resume and kept is None:
         raise SpecError("needs --out, the file of the sweep that was stopped", field="--resume")
     done = kept.read() if kept is not None and output.resume else []
@@ -185,31 +185,32 @@ def _show(columns: Mapping[str, Any], found: Swept, paid: Money, output: OutputO
     import numpy as np
 
     from glmplan.catalog.tables import frame_of_columns
-    from glmplan.purchase.frontier import OBJECTIVES, frontier
+    from glmplan.purchase.frontier import OBJECTIVE_LABELS, OBJECTIVES, frontier
     from glmplan.purchase.sweep import rows_of
 
     measures = {name: np.asarray(rows_of(columns[name]), dtype=float) for name in columns if name in OBJECTIVES}
     names = _objectives(output.frontier) if output.frontier else _usual(measures)
+    labels = ", ".join(OBJECTIVE_LABELS.get(name, name) for name in names)
     best = frontier(measures, names)
     if output.plot is not None:
-        from glmplan.present.charts import spoken, sweep_chart, write_chart
+        from glmplan.present.charts import sweep_chart, write_chart
 
         frame = found.to_frame()
         of = ", ".join(dict.fromkeys(frame["model"])) if "model" in frame else "a model"
-        title = f"Speed of {of} in a sweep" if best.any() else "A sweep of which no point is possible"
-        told = f"Nothing beats the circles in {spoken(names)}; bands: 90 % intervals." if best.any() else ""
+        title = f"Speed of {of} in a sweep" if best.any() else "No point of this sweep is feasible"
+        told = f"Circles: Pareto-optimal ({labels}); bands: 90 % prediction intervals." if best.any() else ""
         write_chart(sweep_chart(frame, best, title=told or title), output.plot, title=title, told=told)
     if output.form is not Form.text:
         say(frame_text(found.to_frame(), output.form), end="")
         return
     works = found.possible
-    say(f"{len(works):,} points, {int(works.sum()):,} of them possible; nothing beats {int(best.sum()):,} in "
-          f"{', '.join(names)}")  # fmt: skip
+    say(f"{len(works):,} points, {int(works.sum()):,} feasible; {int(best.sum()):,} Pareto-optimal "
+          f"({labels})")  # fmt: skip
     varied = [name for name, values in found.sweep.axes.items() if len(values) > 1]
     _list(frame_of_columns({name: rows_of(column, best) for name, column in columns.items()}), names, varied)
     wrong = frame_of_columns({"reason": rows_of(columns["reason"], ~works)})["reason"].value_counts()
     for reason, count in list(wrong.items())[:_LISTED]:
-        say(f"  not possible at {count:,}: {reason}")
+        say(f"  {count:,} infeasible: {reason}")
     for note in paid.terms.notes:
         say(f"note: {note}")
     if output.out is not None:
@@ -221,21 +222,25 @@ def _objectives(words: list[str]) -> tuple[str, ...]:
 
 
 def _usual(measures: Mapping[str, np.ndarray]) -> tuple[str, ...]:
-    """Speed of a user, of all together, and money where it is known."""
+    """Return the default objectives: speed per user, total throughput, and monthly cost if any is known."""
     known = measures.get("usd_month")
-    # what is not known is not equal to itself
+    # NaN differs from itself
     money = ("usd_month",) if known is not None and (known == known).any() else ()
     return ("user_tokens_per_s", "output_tokens_per_s", *money)
 
 
 def _list(best: pd.DataFrame, names: tuple[str, ...], varied: list[str]) -> None:
     from glmplan.catalog.tables import table_text
+    from glmplan.purchase.evidence import EVIDENCE_LABELS
 
     words = dict.fromkeys(("model", "on", *varied, "layout", "cache", "traffic", "users", "input_tokens"))
     shown = [name for name in words if name in best]
     rows = best.sort_values(list(names), ascending=False).head(_LISTED)
     figures = ("tpot_mean_ms", "ttft_mean_ms", "tpot_p95_ms", "ttft_p95_ms", "probability", *names, "knowledge")
     columns = [name for name in dict.fromkeys([*shown, *figures]) if name in best]
+    if "knowledge" in columns:
+        rows = rows.assign(evidence=[EVIDENCE_LABELS.get(level, level) for level in rows["knowledge"]])
+        columns[columns.index("knowledge")] = "evidence"
     say(table_text({name: _plain(row[name]) for name in columns} for row in rows.to_dict("records")))
     if len(best) > _LISTED:
         say(f"… and {len(best) - _LISTED:,} more")

@@ -1,7 +1,7 @@
-"""Charts as drawings that need nothing else: SVG, PNG, and pages without scripts.
+"""Charts as static SVG, PNG and HTML without scripts.
 
-A chart is described with Altair and drawn at once. What a pointer rests on tells its figures; on a dark screen the
-colours change; a page opens without a network, prints, and is read by a screen reader.
+Altair describes a chart, vl-convert draws it. Marks have tooltips and labels for screen readers; colours follow the
+dark mode of the browser.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from glmplan.catalog.files import write_atomically
 from glmplan.errors import SpecError, printable
 from glmplan.extras import check_extra, wanted
 from glmplan.present.page import SERIES, dark_rules, escape, figure, light, page
+from glmplan.purchase.frontier import OBJECTIVE_LABELS
 from glmplan.simulation.safe_load import SafeLoad, load_curve
 from glmplan.simulation.simulate import Outcome, Service
 from glmplan.simulation.traffic.slo import Target
@@ -40,7 +41,6 @@ __all__ = [
     "rows_chart",
     "safe_charts",
     "simulation_charts",
-    "spoken",
     "standalone",
     "sweep_chart",
     "tornado_chart",
@@ -49,26 +49,26 @@ __all__ = [
 ]
 
 
-#: endings of files that a chart is written to
+#: suffixes of charts
 FORMS: tuple[str, ...] = (".html", ".png", ".svg")
-#: room that letters are given over what they need: fonts of readers differ [-]
+#: layout width of text over its drawn width, since fonts of readers differ [-]
 _ROOM = 1.16
-#: where a logarithmic axis may have its labels
+#: labels of a logarithmic axis
 _TICKS = [lead * 10.0**power for power in range(-4, 10) for lead in (1, 2, 5)]
-#: what an axis spans at most that has labels at 1, 2 and 5; of a longer one, some would have no room [-]
+#: largest range of an axis with labels at 1, 2 and 5 [-]
 _FAR = 500.0
-#: labels that an axis has at least; how far it reaches to both sides of one single value [-]
+#: fewest labels of an axis; margin around a single value [-]
 _LABELS, _AROUND = 3, 1.25
-#: where a mark of a drawing stands
+#: attributes with coordinates
 _PLACE = re.compile(r' (?:d|transform|x|y|[xy][12]|c[xy]|r|width|height|viewBox)="[^"]*"')
-#: a computed figure with more digits than anybody reads
+#: a number with more than four decimals
 _LONG = re.compile(r"(?<![\w.-])\d+\.\d{5,}(?![\w.])")
-#: thousands apart, what is smaller as it is
+#: Vega expression of a number, with separators of thousands
 _NUMBER = "datum.value >= 1 ? format(datum.value, ',~f') : format(datum.value, '~g')"
 
 
 def check_chart(path: str | Path, *, field: str = "--plot") -> None:
-    """Refuse a file that no chart can be written to, before anything is computed.
+    """Raise SpecError for an unknown suffix, before anything is computed.
 
     Examples
     --------
@@ -83,7 +83,7 @@ def check_chart(path: str | Path, *, field: str = "--plot") -> None:
 
 
 def _theme() -> dict[str, Any]:
-    """How every chart looks."""
+    """Return the Vega config of all charts."""
     ink, faint, line = light("ink"), light("faint"), light("line")
     text: dict[str, Any] = {"labelColor": ink, "titleColor": ink, "titleFontWeight": "normal"}
     text |= {"labelFontSize": 11 * _ROOM, "titleFontSize": 12 * _ROOM}
@@ -101,7 +101,7 @@ def _theme() -> dict[str, Any]:
         "mark": {"color": light(SERIES[0])},
         "range": {"category": [light(name) for name in SERIES]},
         "axis": {**axis, **text, "titlePadding": 8},
-        # every other label stays where all have no room: equal steps look equal
+        # drop every other label if not all fit, so that steps stay equal
         "axisQuantitative": {"labelOverlap": "parity", "labelSeparation": 8},
         "legend": {**text, "labelLimit": 400},
         "title": {"color": ink, "fontSize": 14 * _ROOM, "anchor": "start", "offset": 10},
@@ -110,9 +110,9 @@ def _theme() -> dict[str, Any]:
 
 
 def log_axis(name: str, title: str, *, over: Iterable[float] = (), **more: Any) -> dict[str, Any]:
-    """A logarithmic axis whose labels stand apart and are written out.
+    """Return the arguments of a logarithmic axis.
 
-    `over`: What is drawn along it, above zero: labels are chosen so that there are some, [of `title`].
+    `over`: Positive values along the axis; labels are chosen so that at least `_LABELS` lie in their range.
 
     Examples
     --------
@@ -126,22 +126,20 @@ def log_axis(name: str, title: str, *, over: Iterable[float] = (), **more: Any) 
     if low == high:
         low, high = low / _AROUND, high * _AROUND
         more = {"domain": [low, high]} | more
-    # labels stand at unequal distances: as many as have room
-    labels = [one for one in _labels(low, high) if "domain" not in more or low <= one <= high]
+    labels = [label for label in _labels(low, high) if "domain" not in more or low <= label <= high]
     axis = alt.Axis(labelExpr=_NUMBER, labelOverlap="greedy", values=labels)
-    said: dict[str, Any] = {"type": "log", "nice": False, "padding": 8} | more
-    scale = alt.Scale(**said)
+    options: dict[str, Any] = {"type": "log", "nice": False, "padding": 8} | more
+    scale = alt.Scale(**options)
     return {"shorthand": f"{name}:Q", "title": title, "scale": scale, "axis": axis}
 
 
 def _labels(low: float, high: float) -> list[float]:
-    """Where a logarithmic axis from `low` to `high` has its labels: round numbers, at least `_LABELS` of them."""
-    # where nobody says what is drawn, the axis may be short
+    """Return the labels of a logarithmic axis: round numbers, at least `_LABELS` of them if the range is known."""
     if 0 < _FAR * low < high < math.inf:
         return [lead * 10.0**power for power in range(-4, 10) for lead in (1, 3)]
-    if sum(low <= one <= high for one in _TICKS) >= _LABELS:
-        return list(_TICKS)  # the axis reaches a little farther than what it shows, and draws no label beyond itself
-    # a short piece of an axis is nearly even: steps of 1, 2 or 5, the largest that come often enough
+    if sum(low <= tick <= high for tick in _TICKS) >= _LABELS:
+        return list(_TICKS)
+    # a short range is nearly linear: the largest step of 1, 2 or 5 with enough labels
     for step in reversed(_TICKS):
         first, last = math.ceil(low / step), math.floor(high / step)
         if last - first + 1 >= _LABELS:
@@ -150,7 +148,7 @@ def _labels(low: float, high: float) -> list[float]:
 
 
 def rows_chart(rows: Iterable[Mapping[str, Any]]) -> Any:
-    """A chart of rows, to be given a mark."""
+    """Return a chart of rows without a mark."""
     import altair as alt
 
     return alt.Chart(alt.Data(values=list(rows)))
@@ -165,11 +163,9 @@ def band(
     wide: bool = False,
     **encoding: Any,
 ) -> Any:
-    """A line with its interval as a band.
+    """Return a line with its interval as a band, or as a bar if all rows have one x value.
 
-    - `y`: Fields of the line and of the lower and upper end of the band.
-    - Returns: The band below the line; points carry their figures. Where all rows stand at one place, the band is a
-      bar.
+    `y`: Fields of the line and of the lower and upper bound.
     """
     import altair as alt
 
@@ -190,57 +186,53 @@ def band(
 
 
 def named_bars(bars: Any, names: Sequence[str], field: str) -> Any:
-    """Bars with their names above them, so that a narrow screen has room for both.
-
-    `bars`: Bars at most 20 pixels high, without their place.
-    """
+    """Return bars of at most 20 px with their names above them, which fits narrow screens."""
     import altair as alt
 
     y = alt.Y(f"{field}:N", title=None, sort=list(names), axis=None)
-    labels = rows_chart([{field: one} for one in names])
-    said: dict[str, Any] = {"align": "left", "baseline": "bottom", "dy": -12, "limit": 400}
-    # lines of the grid end beside the letters
-    halo = labels.mark_text(**said, stroke=light("paper"), strokeWidth=5, strokeJoin="round")
-    both = [one.encode(x=alt.value(0), y=y, text=f"{field}:N") for one in (halo, labels.mark_text(**said))]
+    labels = rows_chart([{field: name} for name in names])
+    options: dict[str, Any] = {"align": "left", "baseline": "bottom", "dy": -12, "limit": 400}
+    # a halo keeps grid lines away from the letters
+    halo = labels.mark_text(**options, stroke=light("paper"), strokeWidth=5, strokeJoin="round")
+    both = [text.encode(x=alt.value(0), y=y, text=f"{field}:N") for text in (halo, labels.mark_text(**options))]
     return alt.layer(bars.encode(y=y), *both).properties(width=400, height=50 * len(names))
 
 
 def chart_svg(chart: Any, label: str, *, prefix: str = "a") -> str:
-    """Draw a chart.
+    """Return a chart as an SVG element for a page; `standalone` makes a file of it.
 
-    - `label`: What it shows, for whoever cannot see it.
-    - `prefix`: Letters that no other drawing of the same page has, for its inner names.
-    - Returns: An SVG element for a page; `standalone` makes a file of it.
+    - `label`: Text for screen readers.
+    - `prefix`: Prefix of the ids, unique within a page.
     """
     converter = wanted("vl_convert", field="charts")
-    # the converter ends the whole process at a character that XML has not, so none may reach it
+    # vl-convert aborts the process at a character that XML does not allow
     shown = _shown(chart.configure(**_theme()).to_dict())
     svg = str(converter.vegalite_to_svg(shown))
-    # places alone: a figure that is read keeps its digits
-    svg = _PLACE.sub(lambda found: re.sub(r"(\d+\.\d)\d+", r"\1", found[0]), svg)
+    # shorten coordinates only
+    svg = _PLACE.sub(lambda match: re.sub(r"(\d+\.\d)\d+", r"\1", match[0]), svg)
     svg = svg.replace('role="graphics-symbol" ', "")
-    # a mark is told with the first line of its axis' title, and with digits that are read
+    # labels of marks: first line of the axis title, four digits
     for lines in _titles(shown):
         svg = svg.replace(f"{escape(', '.join(lines))}: ", f"{escape(lines[0])}: ")
-    svg = re.sub(r'aria-label="[^"]*"', lambda found: _LONG.sub(_rounded, found[0]), svg)
-    # what a screen reader hears of a mark is also what a pointer that rests on it shows
+    svg = re.sub(r'aria-label="[^"]*"', lambda match: _LONG.sub(_rounded, match[0]), svg)
+    # the label of a mark becomes its tooltip
     svg = re.sub(r'<(path|line|rect) aria-label="([^"]*)"([^>]*?)(?:/>|></\1>)', r"<\1\3><title>\2</title></\1>", svg)
     svg = re.sub(r'<text aria-label="[^"]*" ', "<text ", svg)
     svg = re.sub(r'(id="|url\(#)clip', rf"\g<1>{prefix}clip", svg).replace('fill="white"', f'fill="{light("paper")}"')
     svg = re.sub(r' (?:aria-(?:hidden|roledescription)|role)="[^"]*"', "", svg)
-    svg = re.sub(r'font-size="([\d.]+)px"', lambda found: f'font-size="{float(found[1]) / _ROOM:.3g}px"', svg)
-    # letters that turn text round are written out, also in labels out of somebody's file
+    svg = re.sub(r'font-size="([\d.]+)px"', lambda match: f'font-size="{float(match[1]) / _ROOM:.3g}px"', svg)
+    # bidirectional control characters of foreign labels are escaped
     return printable(svg).replace("<svg ", f'<svg role="img" aria-label="{escape(label)}" ', 1)
 
 
-def _rounded(found: re.Match[str]) -> str:
-    """A long figure in four digits, or in all of its whole part."""
-    value = float(found[0])
+def _rounded(match: re.Match[str]) -> str:
+    """Return a number with four significant digits, or all digits before the point."""
+    value = float(match[0])
     return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def _titles(value: Any) -> list[list[str]]:
-    """Titles of several lines anywhere in a chart."""
+    """Return all titles of several lines in a chart."""
     if isinstance(value, list):
         return [title for held in value for title in _titles(held)]
     if not isinstance(value, dict):
@@ -251,7 +243,7 @@ def _titles(value: Any) -> list[list[str]]:
 
 
 def _shown(value: Any) -> Any:
-    """What a chart is made of, with every text in it as it may be shown."""
+    """Return a chart specification with all texts made printable."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, dict):
@@ -260,83 +252,71 @@ def _shown(value: Any) -> Any:
 
 
 def standalone(svg: str) -> str:
-    """Make a drawing a file that is dark on a dark screen by itself.
-
-    Returns: The same with its rules for dark screens inside.
-    """
+    """Return a drawing as a file with its own rules for dark mode."""
     head, rest = svg.split(">", 1)
     return f"{head}><style>{dark_rules()}</style>{rest}"
 
 
 def write_chart(chart: Any, path: str | Path, *, title: str, told: str = "") -> None:
-    """Write one chart.
-
-    `told`: More of it, below the drawing of a page.
-    """
+    """Write one chart; `told` is its caption on a page."""
     write_charts([(told or title, chart)], path, title=title)
 
 
 def write_charts(charts: Iterable[tuple[str, Any]], path: str | Path, *, title: str) -> None:
-    """Write charts: a page of all of them, or a picture in which they stand below each other."""
+    """Write charts to a page, or to one picture below each other."""
     path, charts = Path(path), list(charts)
     check_chart(path)
     if path.suffix == ".html":
         told = ""
-        if len(charts) == 1:  # the page says it, and below the drawing stands what the page does not say
-            [(name, one)] = charts
-            charts, told = [(name, one.properties(title=""))], "" if name == title else name
-        drawn = [figure([chart_svg(one, name, prefix=f"c{number}")], told) for number, (name, one) in enumerate(charts)]
+        if len(charts) == 1:  # its title is that of the page
+            [(name, chart)] = charts
+            charts, told = [(name, chart.properties(title=""))], "" if name == title else name
+        drawn = [figure([chart_svg(chart, name, prefix=f"c{i}")], told) for i, (name, chart) in enumerate(charts)]
         plots = f"<div class='plots'>{''.join(drawn)}</div>"
         write_atomically(path, page(title, f"<h1>{escape(title)}</h1>\n{plots}"))
         return
     import altair as alt
 
-    whole = (
-        charts[0][1]
-        if len(charts) == 1
-        else alt.vconcat(*(one for _, one in charts)).resolve_scale(color="independent", shape="independent")
-    )
-    svg = standalone(chart_svg(whole, title))
+    combined = charts[0][1]
+    if len(charts) > 1:
+        combined = alt.vconcat(*(chart for _, chart in charts))
+        combined = combined.resolve_scale(color="independent", shape="independent")
+    svg = standalone(chart_svg(combined, title))
     png = wanted("vl_convert", field="--plot").svg_to_png
     write_atomically(path, svg if path.suffix == ".svg" else bytes(png(svg, scale=2.0)))
 
 
-# Charts of a simulation: batch and cache over time, distributions, latency against load with its interval.
+# Simulation: batch and KV pool over time, distributions, latency over load.
 
+#: points of a timeline
 _POINTS = 600
-#: two side by side on a page, each as wide as a telephone [px]
+#: size of a chart: the width of a telephone, two side by side on a page [px]
 _WIDTH, _HEIGHT = 370, 220
 _LEGEND = {"orient": "bottom"}
-#: statistics that are drawn against load; the first and the third carry their interval
+#: statistics over load, and those with an interval
 _LINES = ("mean", "p50", "p95", "p99")
 _BANDS = ("mean", "p95")
-#: loads over the safe one that are drawn [-]
-_FAR_SIMULATION_CHARTS = 2.5
-_KEPT = ("tried, the load is safe", "tried, the load is not safe")
-_NAMES = {"ttft": "time to first token", "tpot": "time per output token", "e2e": "time to the whole answer"}
+#: largest load of a chart over the safe one [-]
+_MOST_OVER_SAFE = 2.5
+_KEPT = ("tested, SLO met", "tested, SLO missed")
+_NAMES = {"ttft": "time to first token", "tpot": "time per output token", "e2e": "end-to-end latency"}
 
-#: statistics against load: as predicted, and with the step time at either end of its interval
+#: statistics over load at the predicted step time, and at both bounds of its interval
 Curves = tuple[list[dict[str, float]], list[dict[str, float]], list[dict[str, float]]]
 
 
 def curves_of(service: Service, traffic: Traffic, loads: np.ndarray, interval: tuple[float, float]) -> Curves:
-    """Statistics against load, with the step time as predicted and at both ends of its interval.
+    """Return statistics over load at the predicted step time and at both bounds of its 90 % interval.
 
-    - `loads`: Users [-], or rates [1/s].
-    - `interval`: 90 % interval of the step time relative to its prediction.
-    - Returns: As predicted, with the fastest steps, with the slowest.
-
-    Notes
-    -----
-    All three see the same arrivals, so that the band holds what is not known of the machine and nothing else.
+    All three have the same arrivals, so that the band shows the uncertainty of the machine only.
     """
     middle = load_curve(service, traffic, loads)
-    ends = [middle if one == 1.0 else load_curve(service.scaled(one), traffic, loads) for one in interval]
-    return middle, ends[0], ends[1]
+    low, high = (middle if one == 1.0 else load_curve(service.scaled(one), traffic, loads) for one in interval)
+    return middle, low, high
 
 
 def _against_load(curves: Curves, metric: str, load: str | list[str], statistics: Sequence[str]) -> Any:
-    """Lines of one time against load, the interval of the step time as a band; None where nothing is finite."""
+    """Return the statistics of a metric over load with their bands; None if no value is finite."""
     import altair as alt
 
     rows: list[dict[str, Any]] = []
@@ -361,12 +341,12 @@ def _against_load(curves: Curves, metric: str, load: str | list[str], statistics
 
 
 def _wide(values: Sequence[float]) -> bool:
-    """Whether values span so much that only a logarithm shows all of them."""
+    """Return True if positive values span more than a factor of ten, for a logarithmic axis."""
     return min(values) > 0 and max(values) > 10 * min(values)
 
 
 def _times(field: str, title: str, values: Sequence[float]) -> Any:
-    """A horizontal axis of times."""
+    """Return a horizontal axis of times."""
     import altair as alt
 
     if _wide(values):
@@ -375,7 +355,7 @@ def _times(field: str, title: str, values: Sequence[float]) -> Any:
 
 
 def _timeline(segments: np.ndarray, block_size: int) -> list[dict[str, Any]]:
-    """Batch and tokens in the cache, averaged over equal parts of the run."""
+    """Return batch size and tokens in the KV pool, averaged over equal intervals of the run."""
     at, steps, seconds, slope, n, total, _, blocks = segments
     span = steps * (seconds + slope * (steps - 1) / 2)
     edges = np.linspace(at.min(), (at + span).max(), _POINTS + 1)
@@ -385,7 +365,7 @@ def _timeline(segments: np.ndarray, block_size: int) -> list[dict[str, Any]]:
     order = np.argsort(at, kind="stable")
     ends = (at + span)[order]
     for name, values in (("requests", n), ("tokens", tokens)):
-        # the integral over time is piecewise linear between the ends of runs
+        # the time integral is piecewise linear between the ends of segments
         area = np.r_[0.0, (values * span)[order].cumsum()]
         reached[name] = np.diff(np.interp(edges, np.r_[at.min(), ends], area)) / np.diff(edges)
     for i in range(_POINTS):
@@ -402,10 +382,7 @@ def simulation_charts(
     curves: Curves = ([], [], []),
     load_name: str = "users",
 ) -> None:
-    """Write the charts of one simulation.
-
-    `curves`: Statistics at several loads, as `curves_of` returns them.
-    """
+    """Write the charts of one simulation; `curves` is a result of `curves_of`."""
     import altair as alt
 
     size = {"width": _WIDTH, "height": _HEIGHT}
@@ -416,22 +393,22 @@ def simulation_charts(
             .mark_line()
             .encode(x=alt.X("seconds:Q", title="time [s]"))
         )
-        for field, name in (("requests", "requests that run at once"), ("tokens", "tokens in the KV cache")):
-            chart = over.encode(y=alt.Y(f"{field}:Q", title=name)).properties(title=f"{name}, over time", **size)
-            charts.append((f"{name}, over time", chart))
+        for field, name in (("requests", "running requests"), ("tokens", "tokens in the KV cache")):
+            chart = over.encode(y=alt.Y(f"{field}:Q", title=name)).properties(title=f"{name} over time", **size)
+            charts.append((f"{name} over time", chart))
     percents = tuple(np.r_[0.5:99.6:0.5].tolist())
     for metric, words in _NAMES.items():
         values = outcome.times[metric].percentiles(percents)
         rows = [{"ms": 1000 * v, "share": p} for v, p in zip(values, percents, strict=True) if v > 0]
         if rows:
             x = _times("ms", f"{metric.upper()} [ms]", [row["ms"] for row in rows])
-            y = alt.Y("share:Q", title="requests not slower [%]")
-            name = f"how the {words} is distributed"
+            y = alt.Y("share:Q", title="cumulative share of requests [%]")
+            name = f"distribution of {words}"
             charts.append((name, rows_chart(rows).mark_line().encode(x=x, y=y).properties(title=name, **size)))
     for metric in ("ttft", "tpot"):
         drawn = _against_load(curves, metric, f"{load_name} (band: 90 % interval of the step time)", _LINES)
         if drawn is not None:
-            name = f"{_NAMES[metric]} against load"
+            name = f"{_NAMES[metric]} over load"
             charts.append((name, drawn.properties(title=name)))
     write_charts(charts, path, title=title)
 
@@ -439,15 +416,12 @@ def simulation_charts(
 def safe_charts(
     found: SafeLoad, targets: Sequence[Target], path: str | Path, *, title: str, curves: Curves = ([], [], [])
 ) -> None:
-    """Write the charts of a search for the largest safe load.
-
-    `curves`: Statistics at several loads, as `curves_of` returns them.
-    """
+    """Write the charts of a search for the safe load; `curves` is a result of `curves_of`."""
     import altair as alt
 
     charts = []
-    # the load is drawn once for each service that the search looked at: also a safe load may be too much for one of 20
-    under = [found.unit, "points: services of the search, slow and fast ones;", "band: 90 % interval of the step time"]
+    # one point for each step time of the search: the slowest may miss the SLO at a safe load
+    under = [found.unit, "points: tests of the search at several step times;", "band: 90 % interval of the step time"]
     for target in targets:
         rows = [
             {
@@ -456,9 +430,9 @@ def safe_charts(
                 "tried": _KEPT[0] if point.safe else _KEPT[1],
             }
             for point in found.points
-            # a load of which nothing was served has no statistics
+            # a load without finished requests has no statistics
             if np.isfinite(point.summary.get(target.name, np.nan))
-            and point.load <= _FAR_SIMULATION_CHARTS * max(found.load, 1.0)
+            and point.load <= _MOST_OVER_SAFE * max(found.load, 1.0)
         ]
         drawn = _against_load(curves, target.metric, under, (target.statistic,))
         name = f"{target}: safe up to {found.load:.4g} {found.unit}"
@@ -479,55 +453,35 @@ def safe_charts(
     write_charts(charts, path, title=title)
 
 
-# Charts of sweeps and of what moves an answer.
+# Sweeps and sensitivities.
 
-#: columns as people call them; others stand as they are
-_WORDS = {
-    "user_tokens_per_s": "the speed of one user", "output_tokens_per_s": "the speed of all users together",
-    "usd_month": "USD a month", "usd_per_million_output_tokens": "USD for a million answer tokens",
-    "ttft_mean_ms": "the time to the first token", "tpot_mean_ms": "the time of each further token",
-    "wall_w": "the power at the wall", "joules_per_output_token": "the energy of an answer token",
-}  # fmt: skip
-
-#: points that a page shows beside its frontier: more are a cloud that no browser draws quickly [-]
-_POINTS_SIZING_CHARTS = 4000
-#: points of a frontier from which circles are small [-]
+#: largest number of points beside the Pareto front, for the speed of browsers
+_MOST_POINTS = 4000
+#: points of a Pareto front from which circles are small
 _MANY = 60
 _SPEED = "user_tokens_per_s"
 _ENDS = ("output_tokens_per_s", "output_tokens_per_s_low", "output_tokens_per_s_high")
-#: letters of a title that stand over a chart as wide as these [-]
+#: characters per line of a title
 _LETTERS = 46
 _SHOWN = ("model", "on", "checkpoint", "layout", "users", "input_tokens", "user_tokens_per_s", "output_tokens_per_s",
           "usd_month", "wall_w")  # fmt: skip
 
 
-def spoken(names: Sequence[str]) -> str:
-    """Columns in words.
-
-    Examples
-    --------
-    >>> spoken(["user_tokens_per_s", "usd_month"])
-    'the speed of one user, USD a month'
-    """
-    return ", ".join(_WORDS.get(name, name) for name in names)
-
-
 def sweep_chart(frame: pd.DataFrame, best: np.ndarray, *, title: str) -> Any:
-    """Throughput of a machine against the speed of one of its users.
+    """Return total throughput over speed per user, with the Pareto front and its 90 % intervals.
 
-    Returns: All points (some of them, if they are very many), the frontier as larger ones with the 90 % interval of
-      their throughput as a band; where nothing has both speeds, words that say so.
+    A large sweep is thinned out to `_MOST_POINTS` and the front.
     """
     import altair as alt
 
     if not _drawn(frame).any():
-        words = ["no point of this sweep has both speeds:", "the table says why"]
+        words = ["no point of this sweep has a throughput;", "see the table for the reasons"]
         note = rows_chart([{}]).mark_text(text=words, fontSize=15)
         return alt.layer(note).properties(title=_lines(title), width=370, height=320)
     rows, spans = _points(frame, best), _spans(frame, best)
     rates = [row[name] for row in (*rows, *spans) for name in _ENDS if row.get(name) is not None]
-    x = alt.X(**log_axis("user_tokens_per_s", "speed of one user [token/s]", over=[row[_SPEED] for row in rows]))
-    title_y = "speed of all users together [token/s]"
+    x = alt.X(**log_axis("user_tokens_per_s", "speed per user [token/s]", over=[row[_SPEED] for row in rows]))
+    title_y = "total throughput [token/s]"
 
     def up(name: str) -> Any:
         return alt.Y(**log_axis(name, title_y, over=rates))
@@ -536,9 +490,9 @@ def sweep_chart(frame: pd.DataFrame, best: np.ndarray, *, title: str) -> Any:
     base = rows_chart(rows).encode(x=x, y=up(_ENDS[0]), color=colour, description="told:N")
     parts = []
     for alone in (True, False):
-        some = [one for one in spans if one["alone"] == alone]
-        if some:
-            drawn = rows_chart(some)
+        selected = [span for span in spans if span["alone"] == alone]
+        if selected:
+            drawn = rows_chart(selected)
             drawn = drawn.mark_rule(strokeWidth=7, opacity=0.25) if alone else drawn.mark_area(opacity=0.18)
             parts.append(drawn.encode(x=x, y=up(_ENDS[1]), y2=f"{_ENDS[2]}:Q", color=colour, detail="curve:N"))
     cloud = base.mark_circle(size=24, opacity=0.5)
@@ -547,29 +501,29 @@ def sweep_chart(frame: pd.DataFrame, best: np.ndarray, *, title: str) -> Any:
 
 
 def _drawn(frame: pd.DataFrame) -> np.ndarray:
-    """Which rows have a place: a logarithm wants both speeds above zero."""
+    """Return True for rows with two positive speeds, which logarithmic axes need."""
     drawn: np.ndarray = np.all([frame[name].to_numpy(dtype=float) > 0 for name in (_SPEED, _ENDS[0])], axis=0)
     return drawn
 
 
 def _points(frame: pd.DataFrame, best: np.ndarray) -> list[dict[str, Any]]:
-    """The rows that are drawn, with what a pointer that rests on them tells."""
+    """Return the drawn rows with their tooltips."""
     shown = [name for name in _SHOWN if name in frame]
     known = np.flatnonzero(_drawn(frame))
     kept = known
-    if len(known) > _POINTS_SIZING_CHARTS:
-        kept = known[np.linspace(0, len(known) - 1, _POINTS_SIZING_CHARTS).astype(int)]
+    if len(known) > _MOST_POINTS:
+        kept = known[np.linspace(0, len(known) - 1, _MOST_POINTS).astype(int)]
         kept = np.union1d(kept, np.intersect1d(known, np.flatnonzero(best)))
     part = frame.iloc[kept][shown].assign(best=best[kept])
     part = part.astype(object).where(part.notna(), None)
     return [
-        one | {"told": "; ".join(f"{name} {_short(value)}" for name, value in one.items() if name in shown and value)}
-        for one in part.to_dict("records")
+        row | {"told": "; ".join(f"{name} {_short(value)}" for name, value in row.items() if name in shown and value)}
+        for row in part.to_dict("records")
     ]
 
 
 def _spans(frame: pd.DataFrame, best: np.ndarray) -> list[dict[str, Any]]:
-    """The intervals of the frontier: the points of one curve differ in users alone."""
+    """Return the intervals of the Pareto front; points of one curve differ only in users."""
     names = [name for name in frame.columns[: frame.columns.get_loc("output_tokens") + 1] if name != "users"]
     part = frame[_drawn(frame) & best & frame[_ENDS[1]].notna().to_numpy()]
     curve = part.groupby(names, dropna=False, sort=False).ngroup()
@@ -587,21 +541,18 @@ def _lines(title: str) -> list[str]:
 
 
 def tornado_chart(rows: list[dict[str, Any]], at: float, *, of: str, title: str, unit: str) -> Any:
-    """Bars of what moves an answer, the largest above.
+    """Return a bar for each assumption, with a line at the unchanged outcome `at`.
 
-    - `rows`: ``what``, ``low`` and ``high`` [unit].
-    - `at`: The answer where nothing moves [unit]; a line through each bar.
-    - Returns: The bars, each with its name above it.
+    `rows`: ``what``, and the outcomes ``low`` and ``high``.
     """
     import altair as alt
 
-    told = [one | {"told": f"{one['what']}: {_short(one['low'])} to {_short(one['high'])} {unit}"} for one in rows]
-    name = _WORDS.get(of, of)
-    words = [name if unit in name else f"{name} [{unit}]", f"line: {_short(at)}, where nothing moves"]
+    told = [row | {"told": f"{row['what']}: {_short(row['low'])} to {_short(row['high'])} {unit}"} for row in rows]
+    words = [f"{OBJECTIVE_LABELS.get(of, of)} [{unit}]", f"line: {_short(at)}, all assumptions unchanged"]
     bars = rows_chart(told).mark_bar(height=20)
     bars = bars.encode(x=alt.X("low:Q", title=words, scale=alt.Scale(zero=False)), x2="high:Q", description="told:N")
-    names = [str(one["what"]) for one in rows]
-    # as high as the bars and no higher: their names stand between them
+    names = [str(row["what"]) for row in rows]
+    # not higher than the bars: the names stand between them
     rest = rows_chart([{"what": name, "at": at} for name in names])
     rest = rest.mark_tick(orient="vertical", size=26, thickness=2, color=light("ink"), opacity=1)
     rest = rest.encode(x="at:Q", y=alt.Y("what:N", title=None, sort=names, axis=None))

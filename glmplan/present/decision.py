@@ -1,7 +1,6 @@
-"""A report for a decision: question, answer, options, risks, assumptions, how sure, how to check after delivery.
+"""Report for a decision: question, answer, options, risks, assumptions, evidence and acceptance check.
 
-It is made of the records that `glmplan fit --format json` writes, so its figures are those of `fit`; costs are those of
-`glmplan.purchase`.
+Its numbers are those of `glmplan fit --format json`; costs are those of `glmplan.purchase`.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ from glmplan.extras import check_extra, wanted
 from glmplan.planner.text import LIMITS, number, verdict_words
 from glmplan.planner.users import TARGET_TPOT
 from glmplan.present.decision_parts import (
-    Considered,
+    ReportOption,
     assumptions,
     at_one_term,
     checks,
-    considered,
     cost_drawing,
     evidence,
     fullest,
     machine_drawing,
     memory_drawing,
     month_lines,
+    priced_plan,
     risks,
     row_at,
     users_drawing,
@@ -38,7 +37,7 @@ from glmplan.purchase.money import Money
 __all__ = ["FORMS", "answer_sentences", "check_report", "common_load", "decision", "write_report"]
 
 
-#: the speed at which `fit` calls a user safe, as a promise
+#: SLO of the safe users of `fit`
 _SLO = f"tpot p95 < {1000 * TARGET_TPOT:g} ms"
 _VERDICTS = {"fits": "Yes", "tight": "Narrowly", "does_not_fit": "No", "unknown": "Unknown"}
 
@@ -50,42 +49,38 @@ def decision(
     causes: Sequence[tuple[str, Sequence[str]]] = (),
     pictures: bool = True,
 ) -> Document:
-    """Write a report.
+    """Return the report on some plans; the first one is the subject.
 
-    - `records`: Plans, the one that is asked about first.
-    - `causes`: What makes each of the others differ from the first, in words.
-    - `pictures`: Whether it has pictures; a form without them need not describe them.
-    - Returns: The report; `glmplan.present.page` writes it as HTML or Markdown.
+    `causes`: Name and differences of each other plan.
     """
     money = at_one_term(records, money)
-    plans = [considered(record, money) for record in records]
+    plans = [priced_plan(record, money) for record in records]
     first, load = plans[0], common_load(plans)
     asked = first.record["question"]
 
     def drawn(draw: Callable[[Any], Drawing | None], of: Any) -> list[Block]:
-        found = draw(of) if pictures else None
-        return [] if found is None else [found]
+        drawing = draw(of) if pictures else None
+        return [] if drawing is None else [drawing]
 
     blocks: list[Block] = [Heading("Question"), Text(_question(plans)), Heading("Answer")]
     blocks.append(Text(" ".join(answer_sentences(plans, load))))
     speeds: list[Block] = [_users(one) for one in plans if one.record["users"]]
-    blocks += [Heading("Speed"), *drawn(users_drawing, plans), *(speeds or [Text("What does not fit has no speed.")])]
+    blocks += [Heading("Speed"), *drawn(users_drawing, plans), *(speeds or [Text("No speed: the plan does not fit.")])]
     blocks += [Heading("Memory"), *drawn(memory_drawing, plans), *_memory(plans)]
     blocks += [Heading("Machine"), *drawn(machine_drawing, first), *_machine(first)]
     blocks += [Heading("Cost"), *drawn(cost_drawing, plans), *_cost(plans, money.rent_term)]
     blocks += [Heading("Options"), _options(plans, load)]
     for name, why in causes:
-        blocks += [Text(f"{name}, beside {first.name}:"), Points(tuple(line.strip() for line in why))]
+        blocks += [Text(f"{name} compared with {first.name}:"), Points(tuple(line.strip() for line in why))]
     blocks += _changes(first)
     blocks += risks(plans) + assumptions(plans, money) + evidence(plans, load) + checks(first, load)
     return Document(f"{asked['model']} {asked['checkpoint']} on {asked['on']}: a report for a decision", tuple(blocks))
 
 
-def common_load(plans: Sequence[Considered]) -> int | None:
-    """The number of users at which plans are compared.
+def common_load(plans: Sequence[ReportOption]) -> int | None:
+    """Return the concurrency at which plans are compared; None if they have none in common.
 
-    Returns: The largest row that all plans that work have and that is safe for the first of them, else the smallest;
-      None where they have none in common.
+    It is the largest common one that is safe for the first plan, else the smallest.
     """
     tables = [{row["users"] for row in one.record["users"]} for one in plans if one.works]
     if not tables:
@@ -96,7 +91,7 @@ def common_load(plans: Sequence[Considered]) -> int | None:
     return below[-1] if below else both[0] if both else None
 
 
-def _question(plans: Sequence[Considered]) -> str:
+def _question(plans: Sequence[ReportOption]) -> str:
     asked = plans[0].record["question"]
     machine = f"{asked['accelerator_count']} × {asked['accelerator']} ({asked['on']})"
     words = (
@@ -106,17 +101,14 @@ def _question(plans: Sequence[Considered]) -> str:
     ).replace("  ", " ")
     if asked["context_tokens"]:
         words += f" and requests up to {asked['context_tokens']:,} tokens"
-    words += ": how fast, for how many users, for how much money, and how sure is that?"
+    words += ", and at which speed, for how many users, at which cost and with which confidence?"
     if len(plans) > 1:
-        words += " Beside it: " + "; ".join(one.name for one in plans[1:]) + "."
+        words += " Alternatives: " + "; ".join(one.name for one in plans[1:]) + "."
     return words
 
 
-def answer_sentences(plans: Sequence[Considered], load: int | None) -> list[str]:
-    """The answer in three sentences: does it work, how well, for how much.
-
-    `load`: Users at once at which costs are given.
-    """
+def answer_sentences(plans: Sequence[ReportOption], load: int | None) -> list[str]:
+    """Return three sentences: verdict, speed, and cost at a concurrency `load`."""
     first = plans[0]
     record = first.record
     headline = record["headline"][:1].lower() + record["headline"][1:]
@@ -127,7 +119,7 @@ def _said(headline: str) -> str:
     return headline if headline.startswith(("fits", "does not fit")) else f"is {headline}"
 
 
-def _speed(one: Considered) -> str:
+def _speed(one: ReportOption) -> str:
     record = one.record
     row, safe = row_at(record, 1), record["safe"]
     if not record["users"]:
@@ -135,36 +127,33 @@ def _speed(one: Considered) -> str:
         return "No speed can be given" + (f"; the nearest plan that works is {nearest['what']}." if nearest else ".")
     words = []
     if row is not None and row["output_tokens_per_s_per_request"] is not None:
-        words.append(f"one user gets {_span(row['output_tokens_per_s_per_request'])} tokens a second")
+        words.append(f"a single user gets {_span(row['output_tokens_per_s_per_request'])} tokens/s")
     if safe is not None:
         why = safe["limits"][safe["limit"]]["why"]
         limit = LIMITS.get(safe["limit"], safe["limit"])
-        who = "user at once is" if safe["users"] == 1 else "users at once are"
-        words.append(
-            f"{safe['users']:,} {who} safe ({safe['expected']:,} if everything is as in the mean), limited "
-            f"by {limit}: {why}"
-        )
+        users = "user is" if safe["users"] == 1 else "users are"
+        words.append(f"{safe['users']:,} {users} safe ({safe['expected']:,} expected), limited by {limit}: {why}")
     told = ", and ".join(words)
     return told[:1].upper() + told[1:] + "."
 
 
-def _money(plans: Sequence[Considered], load: int | None) -> str:
+def _money(plans: Sequence[ReportOption], load: int | None) -> str:
     first = plans[0]
     way = first.paid
     if way is None or way.usd is None:
         missing = next((one.missing for one in first.ways if one.missing), "the machine is not in this catalogue")
-        return f"What it costs is not known: {missing}."
-    words = f"A month costs {way.usd:,.0f} {first.currency} ({way.paid}"
+        return f"The cost is unknown: {missing}."
+    words = f"The cost is {way.usd:,.0f} {first.currency} per month ({way.paid}"
     words += f"; {way.low:,.0f} to {way.high:,.0f})" if way.low is not None and way.high != way.low else ")"
     each = None if load is None else first.per_million(load)
     if each is not None:
-        words += f", which at {_users_of(load)} at once is {number(each)} {first.currency} for a million output tokens"
+        words += f", or {number(each)} {first.currency} per million output tokens at {_users_of(load)}"
     rest = [(one.per_million(load), one) for one in plans if load is not None and one.works]
     known = [(usd, one) for usd, one in rest if usd is not None]
     if len(known) > 1:
         least = min(known, key=lambda pair: pair[0])
-        words += f"; of {len(known)} options {least[1].name} costs least for a token there, "
-        words += f"{number(least[0])} {first.currency} a million"
+        words += f"; the cheapest of {len(known)} options per token is {least[1].name}, "
+        words += f"{number(least[0])} {first.currency} per million"
     return words + "."
 
 
@@ -175,7 +164,7 @@ def _span(figure: Mapping[str, float] | None, factor: float = 1.0) -> str:
     return f"{value} ({low} to {high})"
 
 
-def _users(one: Considered) -> Table:
+def _users(one: ReportOption) -> Table:
     rows = tuple(
         (
             f"{row['users']:,}",
@@ -187,16 +176,16 @@ def _users(one: Considered) -> Table:
         for row in one.record["users"]
     )
     heads = (
-        "users at once",
-        "first token [s]",
-        "each [token/s]",
-        "all together [token/s]",
+        "concurrency",
+        "mean TTFT [s]",
+        "per user [token/s]",
+        "total [token/s]",
         "longest context each [token]",
     )
-    return Table(f"{one.name}: what users see, with 90 % intervals", heads, rows)
+    return Table(f"{one.name}: speed with 90 % intervals", heads, rows)
 
 
-def _memory(plans: Sequence[Considered]) -> list[Block]:
+def _memory(plans: Sequence[ReportOption]) -> list[Block]:
     from glmplan.present.decision_parts import memory_parts
 
     rows = []
@@ -209,27 +198,21 @@ def _memory(plans: Sequence[Considered]) -> list[Block]:
         told = f"{pool['value']:,} ({pool['low']:,} to {pool['high']:,})"
         rows.append((one.name, row["label"], parts, f"{row['capacity_gib']:.1f}", told))
     if not rows:
-        return [Text("The memory of the part is not published.")]
-    heads = ("plan", "card", "holds [GiB]", "can hold [GiB]", "KV cache of the plan [token]")
-    return [Table("The card with the least room for the cache", heads, tuple(rows), left=(0, 1, 2))]
+        return [Text("The memory of the accelerator is not published.")]
+    heads = ("plan", "GPU", "used [GiB]", "capacity [GiB]", "KV pool of the plan [token]")
+    return [Table("GPU with the smallest KV pool", heads, tuple(rows), left=(0, 1, 2))]
 
 
-def _machine(one: Considered) -> list[Block]:
+def _machine(one: ReportOption) -> list[Block]:
     if one.machine is None:
-        return [
-            Text(f"{one.record['question']['on']} is not in this catalogue: neither its links nor its price is known.")
-        ]
-    kw = (
-        "The draw at the wall is not known."
-        if one.kw is None
-        else f"It draws {one.kw:.1f} kW at the wall while it serves."
-    )
+        return [Text(f"{one.record['question']['on']} is not in this catalogue: its links and its price are unknown.")]
+    kw = "Power at the wall: unknown." if one.kw is None else f"Power at the wall under load: {one.kw:.1f} kW."
     plan = one.record["plan"]
     layout = f"Layout {plan['layout']}, KV cache {plan['kv'].upper()} ({plan['kv_why']}). " if plan else ""
     return [Text(layout + kw)]
 
 
-def _cost(plans: Sequence[Considered], rent_term: str | None) -> list[Block]:
+def _cost(plans: Sequence[ReportOption], rent_term: str | None) -> list[Block]:
     rows = []
     for one in plans:
         for way in one.ways:
@@ -242,8 +225,8 @@ def _cost(plans: Sequence[Considered], rent_term: str | None) -> list[Block]:
             rows.append((one.name, way.paid, f"{way.usd:,.0f}", span, lines))
     if not rows:
         return [Text("No price is known.")]
-    heads = ("plan", "way", f"{plans[0].currency} a month", "over published prices", "of which")
-    table = Table("What a month costs", heads, tuple(rows), left=(0, 1, 4))
+    heads = ("plan", "buy or rent", f"{plans[0].currency} per month", "range of published prices", "of which")
+    table = Table("Monthly cost", heads, tuple(rows), left=(0, 1, 4))
     return [table] if rent_term is None else [Text(f"Rent term of all plans: {rent_term}."), table]
 
 
@@ -251,23 +234,23 @@ def _users_of(load: int | None) -> str:
     return f"{load} user" if load == 1 else f"{load} users"
 
 
-def _options(plans: Sequence[Considered], load: int | None) -> Table:
+def _options(plans: Sequence[ReportOption], load: int | None) -> Table:
     money = plans[0].currency
     token = f"{money} per million output tokens"
     names = (
-        "verdict", "layout", "engine", "safe users", "one user [token/s]",
-        f"all at {_users_of(load)} [token/s]" if load else "all [token/s]",
-        "longest request [token]", f"{money} a month",
-        f"{token} at {_users_of(load)}" if load else token, "draw at the wall [kW]", "evidence",
+        "verdict", "layout", "engine", "safe users", "single user [token/s]",
+        f"total at {_users_of(load)} [token/s]" if load else "total [token/s]",
+        "longest request [token]", f"{money} per month",
+        f"{token} at {_users_of(load)}" if load else token, "power at the wall [kW]", "evidence",
     )  # fmt: skip
     columns = [_option(one, load) for one in plans]
     rows = tuple((name, *(column[index] for column in columns)) for index, name in enumerate(names))
-    heads = ("figure", *(one.name for one in plans))
-    caption = "Plans side by side" if len(plans) > 1 else "The plan in figures"
+    heads = ("metric", *(one.name for one in plans))
+    caption = "Comparison of the plans" if len(plans) > 1 else "Metrics of the plan"
     return Table(caption, heads, rows, left=tuple(range(len(heads))))
 
 
-def _option(one: Considered, load: int | None) -> list[str]:
+def _option(one: ReportOption, load: int | None) -> list[str]:
     record, asked = one.record, one.record["question"]
     single, at = row_at(record, 1), None if load is None else row_at(record, load)
     each = None if load is None else one.per_million(load)
@@ -279,7 +262,7 @@ def _option(one: Considered, load: int | None) -> list[str]:
         f"{record['safe']['users']:,}" if record["safe"] else "unknown",
         _span(single["output_tokens_per_s_per_request"]) if single else "not asked" if record["users"] else "unknown",
         _span(at["output_tokens_per_s"]) if at else "unknown",
-        f"{record['context']['one_request_tokens']:,} ({record['context']['one_request_tokens_low']:,} for sure)",
+        f"{record['context']['one_request_tokens']:,} ({record['context']['one_request_tokens_low']:,} guaranteed)",
         "unknown" if paid is None or paid.usd is None else f"{paid.usd:,.0f} ({paid.paid})",
         "unknown" if each is None else number(each),
         "unknown" if one.kw is None else f"{one.kw:.1f}",
@@ -287,7 +270,7 @@ def _option(one: Considered, load: int | None) -> list[str]:
     ]
 
 
-def _changes(one: Considered) -> list[Block]:
+def _changes(one: ReportOption) -> list[Block]:
     rows = tuple(
         (
             change["what"],
@@ -298,28 +281,26 @@ def _changes(one: Considered) -> list[Block]:
         )
         for change in one.record["changes"]
     )
-    heads = ("change", "verdict", "one user [token/s]", "all [token/s]", "to know")
+    heads = ("change", "verdict", "single user [token/s]", "total [token/s]", "note")
     if rows:
-        return [Table(f"What would change {one.name}", heads, rows, left=(0, 1, 4))]
+        return [Table(f"Possible changes of {one.name}", heads, rows, left=(0, 1, 4))]
     asked = one.record["question"]
     if one.works or one.machine is None:
         return []
     words = ["glmplan", "size", "--model", asked["model"], "--users", "1", "--input", str(asked["input_tokens"])]
     words += ["--output", str(asked["output_tokens"]), "--slo", _SLO]
     return [
-        Text("No change that was looked at makes it fit. What carries one user, in any format, the cheapest first:"),
+        Text("No tested change makes it fit. Machines that serve one user, in any format, the cheapest first:"),
         Code(shlex.join(words)),
     ]
 
 
-# Write a report to a file: HTML, PDF or Markdown by its ending.
-
-#: endings of files that a report is written to
+#: suffixes of reports
 FORMS: tuple[str, ...] = (".html", ".md", ".pdf")
 
 
 def check_report(path: str | Path) -> None:
-    """Refuse a file that no report can be written to, before anything is computed.
+    """Raise SpecError for an unknown suffix, before anything is computed.
 
     Examples
     --------
@@ -337,7 +318,7 @@ def check_report(path: str | Path) -> None:
 
 
 def write_report(document: Document, path: str | Path) -> None:
-    """Write a report."""
+    """Write a report as HTML, PDF or Markdown, by its suffix."""
     path = Path(path)
     check_report(path)
     if path.suffix == ".md":
@@ -349,7 +330,7 @@ def write_report(document: Document, path: str | Path) -> None:
 
 
 def _pdf(html: str) -> bytes:
-    """The page on paper; nothing is fetched, whatever it names."""
+    """Return the page as PDF; no address in it is fetched."""
     weasyprint = wanted("weasyprint", field="--out")
 
     def nothing(address: str, *_: Any, **__: Any) -> Any:

@@ -332,44 +332,42 @@ def price_rows(prices: Iterable[Price], *, today: date) -> list[dict[str, Any]]:
 
 
 def price_list_text(prices: Sequence[Price], *, today: date, wide: int = 100) -> str:
-    """Prices in words, what contradicts together.
-
-    - `today`: The day on which they are looked at.
-    - Returns: For each thing and term what a question takes, and each published price under it.
+    """Return price list as text: the price used for each item and term, then all published ones.
 
     Examples
     --------
     >>> print(price_list_text(prices_of("electricity")[:1], today=date(2026, 11, 22)))
-    power electricity, industrial: a question takes 0.0929 USD per kWh, 2026-01, STALE
+    power electricity, industrial: price used 0.0929 USD per kWh, 2026-01, STALE
       0.0929 USD per kWh, 2026-01, stale, region US
         https://ycharts.com/indicators/us_average_retail_price_of_electricity_industrial_sector (EIA)
     """
     lines = []
-    for (kind, part, term), group in groupby(prices, key=lambda one: (one.kind, one.part, one.term or one.contains)):
-        mine = list(group)
-        known = [one for one in mine if not one.later(today)]
+    items = groupby(prices, key=lambda price: (price.kind, price.part, price.term or price.contains))
+    for (kind, part, term), group in items:
+        entries = list(group)
+        known = [price for price in entries if not price.later(today)]
         head = f"{kind} {part}, {term}" if term else f"{kind} {part}"
         if not known:
-            lines.append(f"{head}: nothing was published by then")
+            lines.append(f"{head}: no price published by that day")
         else:
-            taken = quotation(known, kind, part, today=today)
-            apart = f"; they differ by {taken.high / taken.low:.1f} times" * (taken.high > _FAR_APART * taken.low)
-            lines += wrap(f"{head}: a question takes {taken.words}{apart}", wide, subsequent_indent="  ")
-        for one in mine:
-            lines += _lines(one, today, wide)
-    own = {one.part for one in prices}
-    near = {one.part for one in load_prices()} - own
-    near = {other for other in near for one in own if other.startswith(f"{one}-") or one.startswith(f"{other}-")}
-    lines += [f"priced under other names: {', '.join(sorted(near))}"] if near else []
+            used = quotation(known, kind, part, today=today)
+            apart = f"; sources differ by a factor {used.high / used.low:.1f}" * (used.high > _FAR_APART * used.low)
+            lines += wrap(f"{head}: price used {used.words}{apart}", wide, subsequent_indent="  ")
+        for price in entries:
+            lines += _lines(price, today, wide)
+    own = {price.part for price in prices}
+    near = {price.part for price in load_prices()} - own
+    near = {other for other in near for name in own if other.startswith(f"{name}-") or name.startswith(f"{other}-")}
+    lines += [f"see also the prices of {', '.join(sorted(near))}"] if near else []
     return "\n".join(lines)
 
 
-def _lines(one: Price, today: date, wide: int) -> list[str]:
-    """One price, and its source under it."""
-    count = f" for {one.accelerators}" if (one.accelerators or 1) > 1 else ""
-    said = [f"{one.price:,g} {one.currency} per {one.per}{count}", one.date]
-    said.append("later" if one.later(today) else "stale" if one.stale(today) else "")
-    said += [_ENDS[one.bound], one.seller, f"region {one.region}", one.contains]
-    text = ", ".join(word for word in said if word)
-    lines = wrap(text, wide, initial_indent="  ", subsequent_indent="    ")
-    return [*lines, *wrap(one.source, wide, initial_indent="    ", subsequent_indent="    ", break_long_words=False)]
+def _lines(price: Price, today: date, wide: int) -> list[str]:
+    """Return the lines of a price and of its source."""
+    count = f" for {price.accelerators}" if (price.accelerators or 1) > 1 else ""
+    fields = [f"{price.price:,g} {price.currency} per {price.per}{count}", price.date]
+    fields.append("later" if price.later(today) else "stale" if price.stale(today) else "")
+    fields += [_ENDS[price.bound], price.seller, f"region {price.region}", price.contains]
+    text, indent = ", ".join(field for field in fields if field), "    "
+    lines = wrap(text, wide, initial_indent="  ", subsequent_indent=indent)
+    return [*lines, *wrap(price.source, wide, initial_indent=indent, subsequent_indent=indent, break_long_words=False)]

@@ -1,4 +1,4 @@
-"""One HTML page with everything inside: no script, no network; text from outside is escaped."""
+"""Self-contained HTML pages and documents without scripts or network; foreign text is escaped."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ __all__ = [
 ]
 
 
-# The colours of every picture and page: each has a name, and a shade for light and for dark surroundings.
+# Colours of all drawings and pages, each for light and dark mode.
 
-#: name → shade on white paper, shade on a dark screen. No two light shades are equal: the dark one is found by them.
+#: name → light and dark shade; light shades are distinct, since they identify the dark one
 COLOURS: dict[str, tuple[str, str]] = {
     "paper": ("#ffffff", "#0f141a"),
     "ink": ("#1b1f24", "#e6edf3"),
@@ -60,14 +60,14 @@ COLOURS: dict[str, tuple[str, str]] = {
     "busy": ("#cc5a00", "#f0883e"),
     "full": ("#c11226", "#ff5c5c"),
 }
-#: what tells series apart, in this order
+#: colours of series in their order
 SERIES: tuple[str, ...] = ("blue", "orange", "green", "purple", "red", "teal", "brown", "grey")
 #: share of a link or a memory that is in use, from which a colour holds [-]
 FULL: tuple[tuple[float, str], ...] = ((0.0, "idle"), (0.001, "used"), (0.5, "busy"), (0.9, "full"))
 
 
 def light(name: str) -> str:
-    """The shade of a colour on white paper.
+    """Return the light shade of a colour.
 
     Examples
     --------
@@ -105,7 +105,7 @@ def css_variables() -> str:
     return f":root{{{sides[0]}}}\n@media screen and (prefers-color-scheme:dark){{:root{{{sides[1]}}}}}"
 
 
-#: columns of figures that a telephone has room for
+#: columns of numbers that fit a telephone
 _FIGURES = 5
 #: width from which a drawing may be wider than a telephone, where it is moved sideways [px]
 _NARROW = 460.0
@@ -270,7 +270,7 @@ def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *, 
     return f"<div class='{kind}'{reached}><table{role['table']}>{top}<tbody>{''.join(lines)}</tbody></table></div>"
 
 
-# A document as a list of blocks, written as HTML or Markdown; text from outside is escaped here and nowhere else.
+# Documents as lists of blocks, written as HTML or Markdown; foreign text is escaped here only.
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,7 +349,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A picture, which Markdown leaves out: its figures stand in a table too.
+    """A drawing; Markdown omits it, its numbers are in a table too.
 
     Attributes
     ----------
@@ -435,7 +435,7 @@ def markdown_of(document: Document) -> str:
 
 
 def _plain(text: str) -> str:
-    """A text that Markdown takes for nothing else."""
+    """Return a text with all Markdown characters escaped."""
     return re.sub(r"([\\`*_<>\[\]|])", r"\\\1", printable(" ".join(text.split())))
 
 

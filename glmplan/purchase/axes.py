@@ -1,4 +1,4 @@
-"""What a sweep goes over: words of the command or of a file, read into axes, counted before anything is computed."""
+"""Axes of a sweep: parsing, limits on the number of points, and simulation of one load."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from glmplan.simulation.safe_load import outcome_range
 from glmplan.simulation.simulate import simulate
 from glmplan.simulation.traffic.slo import parse_slo
 from glmplan.simulation.traffic.spec import Traffic
-from glmplan.units import finite_number, read_watts, whole_number
+from glmplan.units import TokenCount, TokensArray, finite_number, read_watts, whole_number
 
 __all__ = [
     "MOST",
@@ -45,69 +45,46 @@ __all__ = [
 ]
 
 
-# Loads of a sweep that are simulated: what `glmplan simulate` says of each, and how surely a promise is kept.
-
-#: statistics of a simulated load that become columns, under the names that `glmplan simulate` gives them
+#: statistics of `glmplan simulate` that become columns
 STATISTICS: tuple[str, ...] = (
     *(f"{time}_{part}_ms" for time in ("ttft", "tpot", "itl", "e2e") for part in ("p50", "p95", "p99")),
     *("queue_p95_ms", "requests_per_s", "batch_mean", "kv_occupancy_max", "cached_share", "preemptions", "rejected"),
 )
-#: columns that need a promise
+#: columns that need an SLO
 PROMISED: tuple[str, ...] = ("goodput_share", "probability")
-#: kinds of traffic that count users, and so may take them from the axis of users
+#: kinds of traffic that take their number from the axis of users
 _USERS = ("closed", "sessions")
-#: requests that are simulated of traffic that is no closed loop, as `glmplan simulate` does [-]
-_REQUESTS = 1000
-#: requests that are simulated for each user of a closed loop [-]
-_EACH = 10
-#: more requests than any trace holds: it is replayed whole, as by `glmplan simulate` [-]
+#: simulated requests by default, as of `glmplan simulate`: open traffic; each user of a closed loop
+_REQUESTS, _EACH = 1000, 10
+#: more requests than any trace has: traces are replayed completely
 _WHOLE_TRACE = 1 << 40
-#: fields of traffic that name files
+#: fields of `Traffic` with a file
 _FILES = ("file", "lengths")
 
 
 class Arriving(NamedTuple):
-    """A load of a simulated sweep.
-
-    Attributes
-    ----------
-    traffic : str
-        Kind of traffic with its number, as `glmplan simulate` takes it.
-    input, output : int
-        Prompt and answer of a request, [token]
-    """
+    """A load of a simulated sweep; `traffic` is the text that `glmplan simulate --traffic` takes."""
 
     traffic: str
-    input: int
-    output: int
+    input: TokenCount
+    output: TokenCount
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """How the loads of a sweep are simulated.
-
-    Attributes
-    ----------
-    slo : str
-        A promise; empty for none.
-    requests : int or None
-        Requests of each load, [-]; None takes as many as `glmplan simulate` does
-    seed : int
-        Seed, [-]
-    shape : dict
-        Further fields of `glmplan.simulation.traffic.spec.Traffic`.
-    places : dict of str to str
-        File that was written → where it lies; only where that is elsewhere, as on a worker of a cluster.
-    """
+    """Settings of all simulated loads of a sweep."""
 
     slo: str = ""
+    #: requests of each load; None for the default of `glmplan simulate`
     requests: int | None = None
     seed: int = 0
+    #: further fields of `glmplan.simulation.traffic.spec.Traffic`
     shape: dict[str, Any] = field(default_factory=dict)
+    #: file of the traffic → its copy on a worker of a cluster
     places: dict[str, str] = field(default_factory=dict)
 
     def traffic(self, load: Arriving) -> Traffic:
-        """What arrives.
+        """Return the traffic of a load.
 
         Examples
         --------
@@ -116,68 +93,52 @@ class Simulation:
         """
         kind = load.traffic.partition(":")[0]
         if kind.endswith(".toml"):
-            message = "stands in a file: write its kind and its fields with commas, as in poisson:2/s,jitter=0.2"
+            message = "is a file: write kind and fields with commas, as in poisson:2/s,jitter=0.2"
             raise SpecError(message, field="--traffic", value=load.traffic)
-        # a recording has lengths of its own, which are no words of the question
+        # a trace has its own lengths
         lengths = {} if kind == "trace" else {"input": load.input, "output": load.output}
-        found = read_traffic(load.traffic, **lengths, **self.shape)
-        moved = {name: self.places[one] for name in _FILES if (one := getattr(found, name)) in self.places}
-        return found.model_copy(update=moved) if moved else found
+        traffic = read_traffic(load.traffic, **lengths, **self.shape)
+        copies = {name: self.places[file] for name in _FILES if (file := getattr(traffic, name)) in self.places}
+        return traffic.model_copy(update=copies) if copies else traffic
 
     def files(self, loads: Iterable[Arriving]) -> dict[str, bytes]:
-        """Content of the files that loads are read from.
-
-        Returns: File, as it was written → what stands in it.
-        """
-        found = [getattr(self.traffic(one), name) for one in loads for name in _FILES]
-        return {name: read_bytes(name) for name in dict.fromkeys(found) if name is not None}
+        """Return the content of each file that the traffic of the loads names."""
+        names = [getattr(self.traffic(load), name) for load in loads for name in _FILES]
+        return {name: read_bytes(name) for name in dict.fromkeys(names) if name is not None}
 
 
 @dataclass(frozen=True)
 class Simulated:
-    """What came out of a simulated load.
-
-    Attributes
-    ----------
-    planned : Deployed
-        The plan under that traffic.
-    figures : dict of str to float
-        Means with the ends of their 90 % range in base units, [s] and [token/s], and `STATISTICS`.
-    """
+    """Plan and metrics of a simulated load."""
 
     planned: Deployed
+    #: `STATISTICS`, and means with their 90 % range in s and token/s
     figures: dict[str, float]
 
 
 def arrivals_of(
     kinds: tuple[str, ...], users: tuple[int, ...] | None, lengths: list[tuple[int, int]]
 ) -> list[Arriving]:
-    """Every load of a simulated sweep.
-
-    - `kinds`: Kinds of traffic, with their number or, of those that count users, without.
-    - `users`: Users for kinds that do not say how many.
-    - `lengths`: Prompt and answer of a request, [token].
+    """Return every load of a simulated sweep; `users` complete kinds of traffic without a number.
 
     Examples
     --------
-    >>> [one.traffic for one in arrivals_of(("sessions,turns=4", "poisson:2/s"), (4, 8), [(1000, 200)])]
+    >>> [load.traffic for load in arrivals_of(("sessions,turns=4", "poisson:2/s"), (4, 8), [(1000, 200)])]
     ['sessions:4,turns=4', 'sessions:8,turns=4', 'poisson:2/s']
     """
-    found, used = [], False
+    loads, used = [], False
     for inputs, outputs in lengths:
-        for word in kinds:
-            kind, comma, rest = word.partition(",")
+        for text in kinds:
+            kind, comma, rest = text.partition(",")
             if kind not in _USERS:
-                found.append(Arriving(word, inputs, outputs))
+                loads.append(Arriving(text, inputs, outputs))
                 continue
             used = True
-            found += [Arriving(f"{kind}:{count}{comma}{rest}", inputs, outputs) for count in users or (1,)]
+            loads += [Arriving(f"{kind}:{count}{comma}{rest}", inputs, outputs) for count in users or (1,)]
     if users is not None and not used:
-        message = (
-            f"is said beside --traffic {', '.join(kinds)}, of which each has its own number: write closed or sessions"
-        )
+        message = f"conflicts with --traffic {', '.join(kinds)}, which has numbers: write closed or sessions"
         raise SpecError(message, field="--users", value=", ".join(map(str, users)))
-    return found
+    return loads
 
 
 def _usual_requests(arriving: Traffic) -> int:
@@ -187,16 +148,14 @@ def _usual_requests(arriving: Traffic) -> int:
 
 
 def simulated(model: str, on: str, said: Mapping[str, Any], load: Arriving, how: Simulation) -> Simulated:
-    """Plan for a load and simulate it.
-
-    - `said`: Further words of the question, as `glmplan.planner.question.Words` takes them.
-    - Returns: The same plan and statistics as of `glmplan simulate` with the same words.
+    """Plan for a load and simulate it, with the results of `glmplan simulate` for the same options.
 
     Examples
     --------
     >>> load = Arriving("poisson:2/s", 500, 50)
-    >>> found = simulated("llama-3.1-8b", "1xh100-sxm", {}, load, Simulation(requests=50, slo="ttft p95 < 2 s"))
-    >>> found.figures["probability"], found.figures["ttft_low"] < found.figures["ttft"] < found.figures["ttft_high"]
+    >>> result = simulated("llama-3.1-8b", "1xh100-sxm", {}, load, Simulation(requests=50, slo="ttft p95 < 2 s"))
+    >>> figures = result.figures
+    >>> figures["probability"], figures["ttft_low"] < figures["ttft"] < figures["ttft_high"]
     (1.0, True)
     """
     described, [arriving] = described_under(Words(model, on, **said), [how.traffic(load)])
@@ -209,9 +168,8 @@ def simulated(model: str, on: str, said: Mapping[str, Any], load: Arriving, how:
     ranges: dict[str, tuple[float, float]] = {}
     if summary["requests"]:
         interval = (described.low, described.high)
-        ranges = outcome_range(
-            described.service, arriving, summary, interval=interval, requests=requests, seed=how.seed
-        )
+        ranges = outcome_range(described.service, arriving, summary, interval=interval, requests=requests,
+                               seed=how.seed)  # fmt: skip
     figures = {name: float(summary.get(name, math.nan)) for name in STATISTICS}
     for name, title, factor in (("ttft", "ttft_mean_ms", 1e-3), ("tpot", "tpot_mean_ms", 1e-3),
                                 ("output_rate", "output_tokens_per_s", 1.0)):  # fmt: skip
@@ -221,73 +179,62 @@ def simulated(model: str, on: str, said: Mapping[str, Any], load: Arriving, how:
     if targets:
         figures["goodput_share"] = float(summary.get("goodput_share", math.nan))
         figures["probability"] = kept_of(described, arriving, targets, seed=how.seed).probability
-    assert described.plan is not None  # nothing is told to the simulator alone
+    assert described.plan is not None
     asked, holding = described.plan
     return Simulated(Deployed(asked, holding, deployment_of(asked, holding.terms)), figures)
 
 
-#: points that a sweep has at most unless it is told otherwise [-]
+#: default limits of the number of points, predicted and simulated
 MOST = 20_000_000
-#: the same where each is simulated [-]
 MOST_SIMULATED = 20_000
-#: what a combination of the axes takes to plan, a load to write as steps, a point of both, and a load to be simulated:
-#: by these the time is told beforehand [s]
+#: estimated time of a plan, a step histogram, a predicted point and a simulated load [s]
 _COMBINATION, _LOAD, _POINT, _SIMULATED = 0.05, 0.0003, 0.00001, 3.0
-#: axes that decide which formula applies: each combination is planned
+#: axes of which each combination is planned
 STRUCTURE_AXES: tuple[str, ...] = (
     "model", "on", "weights", "kv", "engine", "engine_version", "tp", "pp", "dp", "ep", "dcp", "mtp", "memory_fraction",
     "max_num_seqs", "power_limit",
 )  # fmt: skip
-#: axes that are numbers put into it
+#: axes of the loads, which are predicted as arrays
 POINT_AXES: tuple[str, ...] = ("context", "input", "output", "users")
-#: what is said of all loads that are simulated, beside the axis of their traffic
+#: settings of all simulated loads
 SIMULATION: tuple[str, ...] = (
     "slo", "requests", "seed", "jitter", "input_cv", "output_cv", "lengths", "think", "ramp", "shared_prefix", "turns",
     "tool_wait", "start",
 )  # fmt: skip
 _WHOLE = ("tp", "pp", "dp", "ep", "dcp", "mtp", "max_num_seqs", *POINT_AXES)
-#: values that a range of an axis has at most, and one of machines, each of which is looked up [-]
+#: largest number of values of a range, and of a range of machines, each of which is looked up
 _VALUES, _MACHINES = 100_000, 4_096
 _RANGE = re.compile(r"(\d+)\.\.(\d+)(?:\*(\d+))?")
-#: a comma that ends a kind of traffic: what follows is no further field of it
+#: a comma between kinds of traffic, not between the fields of one
 _KINDS_END = re.compile(r",(?![^,:]*=)")
 _COUNTS = re.compile(r"(\d+)\.\.(\d+)x(.+)")
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Every combination of some values.
+    """The axes of a sweep and the loads of each of their combinations."""
 
-    Attributes
-    ----------
-    axes : dict of str to tuple
-        Axis of `STRUCTURE_AXES` → its values; None is what the plan chooses. Where loads are simulated, they are the
-        axis ``load`` behind these.
-    users, inputs, outputs : (n,) array of int
-        Loads that each combination of the axes is asked for: users [-], prompt and answer of a request [token]; a
-        single one that counts for nothing where loads are simulated
-    simulation : Simulation or None
-        How loads are simulated; None where they are predicted.
-    """
-
+    #: axis of `STRUCTURE_AXES` → values; None lets the plan choose. Simulated loads are the last axis, ``load``
     axes: dict[str, tuple[Any, ...]]
+    #: predicted loads, with prompt and output lengths; a single dummy if loads are simulated
     users: np.ndarray
-    inputs: np.ndarray
-    outputs: np.ndarray
+    inputs: TokensArray
+    outputs: TokensArray
+    #: None if loads are predicted
     simulation: Simulation | None = None
 
     @property
     def structures(self) -> int:
-        """Combinations of the axes, [-]"""
+        """Return the number of combinations of the axes."""
         return int(np.prod([len(values) for values in self.axes.values()], dtype=object))
 
     @property
     def points(self) -> int:
-        """Combinations of everything, [-]"""
+        """Return the number of points: combinations times loads."""
         return self.structures * len(self.users)
 
     def combinations(self) -> Iterator[dict[str, Any]]:
-        """Each combination of the axes; the last axis changes fastest."""
+        """Yield each combination of the axes; the last axis changes fastest."""
         for values in product(*self.axes.values()):
             yield dict(zip(self.axes, values, strict=True))
 
@@ -299,14 +246,14 @@ def read_sweep(
     most: int | None = None,
     instead: str = "or allow them with --most",
 ) -> Sweep:
-    """Read what a sweep goes over.
+    """Return the sweep of some axes.
 
-    - `said`: Axis → values: text with commas, ``1..8`` for all whole numbers between, ``1..1024*20`` for twenty in
-      equal ratios, ``1..8xPART`` for machines with one to eight; or a list. None is left out. With ``traffic`` all
-      loads are simulated; ``slo``, ``requests``, ``seed`` and further fields of traffic then hold for all of them.
-    - `file`: A TOML file with the same names; what is said beside it takes the place of what it says.
-    - `most`: Points that are too many; `MOST` by default, `MOST_SIMULATED` where loads are simulated.
-    - `instead`: What can be done beside naming fewer, where they are too many.
+    - `said`: Axis → list, or text with commas; ``1..8`` is a range of integers, ``1..1024*20`` twenty values in equal
+      ratios, ``1..8xPART`` machines with one to eight accelerators. With ``traffic`` all loads are simulated; the
+      names of `SIMULATION` then hold for all of them.
+    - `file`: TOML file with the same names; `said` takes precedence.
+    - `most`: Limit of the points; `MOST` or `MOST_SIMULATED` by default.
+    - `instead`: Remedy in the message for too many points.
 
     Examples
     --------
@@ -325,7 +272,7 @@ def read_sweep(
     values = {name: _values(name, given) for name, given in content.items() if name not in SIMULATION}
     for name in ("model", "on"):
         if name not in values:
-            raise SpecError("is needed: a sweep goes over at least one", field=f"--{name}")
+            raise SpecError("needs at least one value", field=f"--{name}")
     axes = {name: values.get(name, (None,)) for name in STRUCTURE_AXES}
     _check(axes)
     sizes = [len(values.get(name, (0,))) for name in (*STRUCTURE_AXES, *POINT_AXES, "traffic")]
@@ -337,21 +284,21 @@ def read_sweep(
         minutes = (structures * _COMBINATION + count // structures * _LOAD + count * _POINT) / 60
         if simulation is not None:
             minutes = count * _SIMULATED / 60
-        lasts = f"about {minutes:,.0f} minutes" if minutes >= 1 else "less than a minute"
-        raise SpecError(f"makes {count:,} points, {lasts} on one core: name fewer, {instead}", field="sweep")
+        duration = f"about {minutes:,.0f} minutes" if minutes >= 1 else "less than a minute"
+        raise SpecError(f"makes {count:,} points, {duration} on one core: name fewer, {instead}", field="sweep")
     if simulation is None:
         return Sweep(axes, *_loads(values))
-    none = np.ones(1, dtype=int)
-    return Sweep(axes | {"load": tuple(_arriving(values, simulation))}, none, none, none, simulation)
+    dummy = np.ones(1, dtype=int)
+    return Sweep(axes | {"load": tuple(_arriving(values, simulation))}, dummy, dummy, dummy, simulation)
 
 
 def _simulation(content: Mapping[str, Any]) -> Simulation | None:
-    """What is said of simulated loads; None where none is."""
+    """Return the settings of simulated loads; None if loads are predicted."""
     said = {name: content[name] for name in SIMULATION if content.get(name) is not None}
     if "traffic" not in content:
         if said:
             name = next(iter(said))
-            message = "is about loads that are simulated: say which with --traffic"
+            message = "applies to simulated loads only: add --traffic"
             raise SpecError(message, field=f"--{name.replace('_', '-')}", value=said[name])
         return None
     slo, requests, seed = (said.pop(name, None) for name in ("slo", "requests", "seed"))
@@ -366,38 +313,42 @@ def _simulation(content: Mapping[str, Any]) -> Simulation | None:
 
 
 def _arriving(values: Mapping[str, tuple[Any, ...]], simulation: Simulation) -> list[Arriving]:
-    """Simulated loads, each of which can be read."""
+    """Return the simulated loads; a trace has the mean lengths of its requests."""
     lengths = {name: values[name] for name in values if name != "users"}
     _, inputs, outputs = _loads(lengths)
     pairs = list(dict.fromkeys(zip(inputs.tolist(), outputs.tolist(), strict=True)))
-    found, own = [], 0
-    for one in arrivals_of(values["traffic"], values.get("users"), pairs):
-        traffic = simulation.traffic(one)
+    loads, traces = [], 0
+    for load in arrivals_of(values["traffic"], values.get("users"), pairs):
+        traffic = simulation.traffic(load)
         if traffic.kind == "trace":
-            own += 1
-            one = Arriving(one.traffic, *mean_request(traffic)[:2])
-        found.append(one)
-    said = next((name for name in ("context", "input", "output") if name in values), None)
-    if said is not None and own == len(found):
-        message = "is said beside recordings alone, which have their own lengths"
-        raise SpecError(message, field=f"--{said}", value=", ".join(map(str, values[said])))
-    return list(dict.fromkeys(found))
+            traces += 1
+            loads.append(Arriving(load.traffic, *mean_request(traffic)[:2]))
+        else:
+            loads.append(load)
+    name = next((name for name in ("context", "input", "output") if name in values), None)
+    if name is not None and traces == len(loads):
+        message = "has no effect: traces have their own lengths"
+        raise SpecError(message, field=f"--{name}", value=", ".join(map(str, values[name])))
+    return list(dict.fromkeys(loads))
 
 
 def _values(name: str, given: Any) -> tuple[Any, ...]:
     field = f"--{name.replace('_', '-')}"
     parts: list[Any] = []
-    for one in given if isinstance(given, list | tuple) else [given]:
-        words = _KINDS_END.split(one) if name == "traffic" and isinstance(one, str) else None
-        parts += [word.strip() for word in words or one.split(",")] if isinstance(one, str) else [one]
-    found: list[Any] = []
+    for item in given if isinstance(given, list | tuple) else [given]:
+        if not isinstance(item, str):
+            parts.append(item)
+            continue
+        texts = _KINDS_END.split(item) if name == "traffic" else item.split(",")
+        parts += [text.strip() for text in texts]
+    values: list[Any] = []
     for part in parts:
         if part == "":
-            raise SpecError("holds nothing between commas", field=field, value=given)
-        found += _expanded(name, part, field)
-    if not found:
+            raise SpecError("has an empty value between commas", field=field, value=given)
+        values += _expanded(name, part, field)
+    if not values:
         raise SpecError("is empty: name at least one value", field=field, value=given)
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(values))
 
 
 def _expanded(name: str, part: Any, field: str) -> list[Any]:
@@ -407,8 +358,8 @@ def _expanded(name: str, part: Any, field: str) -> list[Any]:
             return [whole_number(part, field, least=0 if name == "mtp" else 1)]
         if match[3] is None:
             return list(_range(match, part, field, 0 if name == "mtp" else 1, _VALUES))
-        ends, count = _range(match, part, field, 1), whole_number(match[3], field, most=_VALUES)
-        return sorted(set(np.geomspace(ends[0], ends[-1], count).round().astype(int).tolist()))
+        span, count = _range(match, part, field, 1), whole_number(match[3], field, most=_VALUES)
+        return sorted(set(np.geomspace(span[0], span[-1], count).round().astype(int).tolist()))
     if name == "memory_fraction":
         return [finite_number(part, field)]
     if name == "power_limit":
@@ -422,18 +373,18 @@ def _expanded(name: str, part: Any, field: str) -> list[Any]:
 
 
 def _range(match: re.Match[str], part: str, field: str, least: int, most: int | None = None) -> range:
-    """The whole numbers between two ends, which are not made where they are too many."""
+    """Return the integers of a range; SpecError if they are too many."""
     low, high = (whole_number(end, field, least=least) for end in (match[1], match[2]))
     if high < low:
         raise SpecError("is not a rising range", field=field, value=part)
     if most is not None and high - low >= most:
-        words = f"names {high - low + 1:,} values, at most {most:,}: name fewer"
-        raise SpecError(words + f", or some in equal ratios as in {low}..{high}*20" * (most > _MACHINES), field=field)
+        message = f"has {high - low + 1:,} values, at most {most:,}: name fewer"
+        raise SpecError(message + f", or equal ratios as in {low}..{high}*20" * (most > _MACHINES), field=field)
     return range(low, high + 1)
 
 
 def _check(axes: dict[str, tuple[Any, ...]]) -> None:
-    """Names are known; that a combination of known names does not work is an answer of the sweep."""
+    """Raise for unknown names. Infeasible combinations of known names are results of the sweep."""
     for model in axes["model"]:
         resolve_model(model)
     for machine in axes["on"]:
@@ -449,7 +400,7 @@ def _check(axes: dict[str, tuple[Any, ...]]) -> None:
 def _loads(values: Mapping[str, tuple[Any, ...]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     context, inputs = values.get("context"), values.get("input")
     if context is not None and inputs is not None:
-        message = "is said beside --input: the context is the prompt with its answer, so one of them follows"
+        message = "conflicts with --input: the context is the prompt plus the output"
         raise SpecError(message, field="--context")
     outputs, users = values.get("output", (DEFAULT_OUTPUT,)), values.get("users", (1,))
     rows = []

@@ -1,7 +1,4 @@
-"""A sweep on a Dask cluster: the same blocks, computed by several processes, and again where a worker dies.
-
-Nothing waits for ever: a cluster that does not come up, or that has had no worker for a while, is an error.
-"""
+"""Sweeps on a Dask cluster. Blocks of lost workers are computed again; a cluster without workers is an error."""
 
 from __future__ import annotations
 
@@ -25,26 +22,23 @@ from glmplan.purchase.sweep import Block, blocks_of
 
 __all__ = ["blocks_on"]
 
-#: combinations that are handed out at once: loads are made into matrices once for each of them [-]
+#: combinations per task, which share their step histograms
 _TOGETHER = 4
-#: how often a combination is computed again when its worker dies [-]
+#: retries of a task whose worker died
 _AGAIN = 10
 _LOCAL = re.compile(r"local(?::(\d+))?")
-#: longest wait for a scheduler to answer, and for it to close [s]
+#: timeout of the scheduler [s]
 _PATIENCE = 10.0
-#: longest time without any worker: processes start slowly on a busy machine [s]
+#: longest time without any worker; processes start slowly on a busy machine [s]
 _ALONE = 120.0
-#: how often it is looked whether there are workers [s]
+#: interval between checks for workers [s]
 _LOOK = 2.0
 
 
 def blocks_on(address: str) -> Callable[..., Generator[Block, None, None]]:
-    """What computes the combinations of a sweep on a cluster.
+    """Return `glmplan.purchase.sweep.blocks_of` on a cluster; blocks are yielded as they are done.
 
-    - `address`: ``local`` or ``local:WORKERS`` for processes of this machine, ``tcp://HOST:PORT`` for a scheduler
-      that runs.
-    - Returns: Takes what `glmplan.purchase.sweep.blocks_of` takes and yields the same blocks, in the order in which
-      they are done; for `glmplan.purchase.sweep.swept`.
+    `address`: ``local`` or ``local:WORKERS`` for processes of this machine, ``tcp://HOST:PORT`` for a scheduler.
     """
     if _LOCAL.fullmatch(address) is None and not re.match(r"\w+://", address):
         message = "is no cluster: write local, local:WORKERS or tcp://HOST:PORT"
@@ -55,26 +49,26 @@ def blocks_on(address: str) -> Callable[..., Generator[Block, None, None]]:
 def _blocks(
     address: str, sweep: Sweep, numbers: Iterable[int], *, money: Money | None = None, exact: bool = False
 ) -> Generator[Block, None, None]:
-    left = list(numbers)
+    remaining = list(numbers)
     together = _TOGETHER if sweep.simulation is None else 1
-    parts = [left[start : start + together] for start in range(0, len(left), together)]
+    parts = [remaining[start : start + together] for start in range(0, len(remaining), together)]
     with _client(address) as client:
-        # a result, not scattered data: it is made again where the worker that held it dies
+        # a task result and not scattered data, which would be lost with its worker
         shared = client.submit(_itself, (sweep, money, exact, _files(sweep)), retries=_AGAIN, pure=False)
         futures = [client.submit(_part, shared, part, retries=_AGAIN, pure=False) for part in parts]
-        for found in _as_they_come(client, futures, address):
-            yield from found
+        for blocks in _as_they_come(client, futures, address):
+            yield from blocks
 
 
-#: the question, prices and terms, whether every step is timed, and the content of its files
+#: sweep, money, `exact`, and the content of the files of the traffic
 _Given = tuple[Sweep, Money | None, bool, dict[str, bytes]]
 
 
 def _files(sweep: Sweep) -> dict[str, bytes]:
-    """Recordings that the loads are read from: a worker on another machine does not have them."""
+    """Return the files of the traffic, which workers on other machines do not have."""
     if sweep.simulation is None:
         return {}
-    return sweep.simulation.files(Arriving(*one) for one in sweep.axes["load"])
+    return sweep.simulation.files(Arriving(*load) for load in sweep.axes["load"])
 
 
 def _itself(given: _Given) -> _Given:
@@ -95,7 +89,7 @@ def _part(shared: _Given, numbers: list[int]) -> list[Block]:
 
 
 def _as_they_come(client: Any, futures: list[Any], address: str) -> Iterator[list[Block]]:
-    """Results as they are done, as long as there are workers."""
+    """Yield results as they are done; SpecError if there is no worker for `_ALONE`."""
     from concurrent.futures import CancelledError
 
     from distributed import as_completed
@@ -107,11 +101,11 @@ def _as_they_come(client: Any, futures: list[Any], address: str) -> Iterator[lis
         while not coming.is_empty():
             for future in coming.next_batch(block=False):
                 try:
-                    found = future.result(timeout=_PATIENCE)
-                except TimeoutError:  # its worker died with it: it is being computed again
+                    blocks = future.result(timeout=_PATIENCE)
+                except TimeoutError:  # its worker died: the task is computed again
                     coming.add(future)
                     continue
-                yield found
+                yield blocks
             if coming.has_ready():
                 continue
             time.sleep(0.05)
@@ -133,7 +127,7 @@ def _client(address: str) -> Iterator[Any]:
     from distributed import Client
 
     local = _LOCAL.fullmatch(address)
-    # a worker that is lost must not take its combinations with it
+    # retry the tasks of a lost worker
     with dask.config.set({"distributed.scheduler.allowed-failures": _AGAIN}):
         if local is not None:
             with _local_cluster(address, int(local[1]) if local[1] else None) as cluster:
@@ -151,7 +145,7 @@ def _local_cluster(address: str, workers: int | None) -> Iterator[Any]:
             "cannot start processes from a process that is itself a daemon: start a scheduler and give its address"
         )
         raise SpecError(message, field="--cluster", value=address)
-    # workers are asked for afterwards: starting them with the cluster waits for them without end
+    # scaled afterwards: starting with workers waits for them without a timeout
     cluster = LocalCluster(n_workers=0, threads_per_worker=1, dashboard_address=None)
     try:
         cluster.scale(workers or os.cpu_count() or 1)

@@ -1,7 +1,4 @@
-"""What serving costs: formulas over months, tokens, watts and money, which broadcast.
-
-A month has 730 hours. All money is of one currency.
-"""
+"""Cost formulas: months, tokens, power and break-even. All broadcast; a month has 730 hours; one currency."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from glmplan.catalog.entries.prices import Quotation, load_terms, quotation
 from glmplan.catalog.schema.price import Price
 from glmplan.errors import SpecError
 from glmplan.simulation.traffic.spec import Traffic
-from glmplan.units import Ratio, TokensArray, TokensPerSecondArray, UsdArray, WattsArray, finite_number
+from glmplan.units import Ratio, TokensArray, TokensPerSecondArray, Usd, UsdArray, Watts, WattsArray, finite_number
 
 __all__ = [
     "HOURS",
@@ -38,80 +35,55 @@ __all__ = [
 ]
 
 
-# What a cost needs besides prices: published defaults, and what the buyer says in their place.
-
-#: terms that are shares, and so at most 1
+#: terms of at most 1
 _SHARES = ("residual_share", "network_share", "power_share", "supply_efficiency", "utilisation")
 _POSITIVE = ("horizon_months", "pue", "power_share", "supply_efficiency", "utilisation", "host_slots")
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Terms of a cost.
+    """Assumptions of a cost besides prices."""
 
-    Attributes
-    ----------
-    horizon_months : float
-        Time over which the purchase is written off, [-]
-    residual_share : float
-        What the machine is worth at the end over its price, [-]
-    capital_rate : float
-        Cost of capital for a year, [-]
-    network_share : float
-        Network between machines over the hardware, [-]
-    pue : float
-        Power of the site over that of the machines, [-]
-    power_share : float
-        Draw of an accelerator that serves over its limit, [-]
-    rest_watts : float
-        Draw of a machine beside its accelerators, [W]
-    supply_efficiency : float
-        Power of the parts over power at the wall, [-]
-    licence_per_accelerator_year : float
-        Software, [USD]
-    staff_per_month : float
-        People, [USD]
-    support_share : float
-        Support contract of a year over the purchase, [-]
-    host_slots : float
-        Cards that a workstation host takes, [-]
-    utilisation : float
-        Mean load of a day over the load it is sized for, [-]
-    electricity : float
-        [USD/kWh]
-    colocation : float
-        [USD per kW and month]; 0 on the buyer's own premises
-    currency : str
-        Of all money.
-    notes : tuple of str
-        What is not counted, and which prices are stale.
-    """
-
+    #: depreciation period
     horizon_months: float
-    residual_share: float
-    capital_rate: float
-    network_share: float
-    pue: float
-    power_share: float
-    rest_watts: float
-    supply_efficiency: float
-    licence_per_accelerator_year: float
-    staff_per_month: float
-    support_share: float
+    #: residual value at the end of it over the price
+    residual_share: Ratio
+    #: cost of capital per year
+    capital_rate: Ratio
+    #: network between machines over the price of the hardware
+    network_share: Ratio
+    #: power of the site over that of the machines
+    pue: Ratio
+    #: power of a serving accelerator over its limit
+    power_share: Ratio
+    #: host power without accelerators
+    rest_watts: Watts
+    #: efficiency of the power supply
+    supply_efficiency: Ratio
+    #: software licence per accelerator and year
+    licence_per_accelerator_year: Usd
+    staff_per_month: Usd
+    #: support contract of a year over the purchase
+    support_share: Ratio
+    #: accelerators that fit in a workstation host
     host_slots: float
-    utilisation: float
-    electricity: float
-    colocation: float
+    #: mean load of a day over the peak
+    utilisation: Ratio
+    #: price per kWh
+    electricity: Usd
+    #: price per kW and month; 0 on own premises
+    colocation: Usd
     currency: str = "USD"
+    #: costs that are not counted, and old prices
     notes: tuple[str, ...] = ()
 
     def but(self, **changes: float) -> Terms:
-        """The same terms with something else."""
+        """Return the terms with some replaced."""
         return replace(self, **changes)  # type: ignore[arg-type]
 
 
 def busy_share(profile: Iterable[float]) -> Ratio:
-    """Mean load of a day over its peak: what a machine that is sized for the peak is used.
+    """Return the mean load of a day over its peak.
 
     `profile`: Relative load of equal parts of a day.
 
@@ -132,10 +104,10 @@ def read_terms(
     region: str | None = None,
     profile: tuple[float, ...] | None = None,
 ) -> Terms:
-    """Complete what a buyer says with the published defaults.
+    """Return the given terms, completed with published defaults.
 
-    - `region`: Place of the colocation; without one the machines stand on the buyer's own premises.
-    - `profile`: Relative load of equal parts of a day; that of `simulate` by default.
+    - `region`: Region of the colocation; None for own premises.
+    - `profile`: Relative load of equal parts of a day; by default that of `simulate`.
 
     Examples
     --------
@@ -157,16 +129,16 @@ def read_terms(
         stale += [f"colocation in {region}: {rent.words}"] if rent.stale else []
     day = profile or Traffic.model_fields["profile"].default
     values["utilisation"] = busy_share(day)
-    left = []
+    uncounted = []
     for name, term in load_terms().items():
         values[name] = term.value if term.value is not None else 0.0
         if term.value is None and name not in given:
-            left.append(f"{term.what} is not counted: give it with --term {name}=NUMBER ({term.note})")
-    return Terms(**(values | given), currency=power.currency, notes=(*stale, *left))
+            uncounted.append(f"{term.what}: not counted; set --term {name}=NUMBER ({term.note})")
+    return Terms(**(values | given), currency=power.currency, notes=(*stale, *uncounted))
 
 
 def in_usd(what: str, currency: str) -> None:
-    """Refuse a price of another currency than that of all figures and of all published prices.
+    """Raise SpecError for a currency other than USD.
 
     Examples
     --------
@@ -177,9 +149,10 @@ def in_usd(what: str, currency: str) -> None:
 
 
 def _colocation(prices: tuple[Price, ...], region: str, today: date) -> Quotation:
-    places = sorted({one.region for one in prices if one.kind == "colocation" and not one.given})
-    if region not in places and not any(one.kind == "colocation" and one.given for one in prices):
-        raise SpecError("is no place whose colocation is priced", field="--region", value=region, choices=places)
+    offers = [price for price in prices if price.kind == "colocation"]
+    regions = sorted({price.region for price in offers if not price.given})
+    if region not in regions and not any(price.given for price in offers):
+        raise SpecError("is not a region with a colocation price", field="--region", value=region, choices=regions)
     return quotation(prices, "colocation", "colocation", today=today, region=region)
 
 
@@ -193,8 +166,8 @@ def _given(said: Mapping[str, object] | Iterable[str]) -> dict[str, float]:
             if not equals:
                 raise SpecError("is not a term such as pue=1.2", field="--term", value=word)
             pairs.append((name.strip(), text.strip()))
-    known = {one.name for one in fields(Terms)} - {"currency", "notes"}
-    found = {}
+    known = {field.name for field in fields(Terms)} - {"currency", "notes"}
+    terms = {}
     for name, value in pairs:
         if name not in known:
             raise SpecError("is not a term of a cost", field="--term", value=name, choices=known)
@@ -206,90 +179,81 @@ def _given(said: Mapping[str, object] | Iterable[str]) -> dict[str, float]:
             raise SpecError("is a share, and so at most 1", field=f"--term {name}", value=value)
         if name == "pue" and number < 1:
             raise SpecError("is at least 1", field="--term pue", value=value)
-        found[name] = number
-    return found
+        terms[name] = number
+    return terms
 
 
-#: hours of a month: a year of 8,760 hours in twelve parts [h]
+#: hours of a month, a twelfth of 8,760 [h]
 HOURS = 730.0
 _SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Month:
-    """What a month costs, line by line.
+    """Cost of a month, line by line."""
 
-    Attributes
-    ----------
-    depreciation, capital, rent, power, colocation, support, licence, staff : float or (n,) array
-        Lines, [USD]
-    """
-
-    depreciation: ArrayLike = 0.0
-    capital: ArrayLike = 0.0
-    rent: ArrayLike = 0.0
-    power: ArrayLike = 0.0
-    colocation: ArrayLike = 0.0
-    support: ArrayLike = 0.0
-    licence: ArrayLike = 0.0
-    staff: ArrayLike = 0.0
+    depreciation: UsdArray = 0.0
+    capital: UsdArray = 0.0
+    rent: UsdArray = 0.0
+    power: UsdArray = 0.0
+    colocation: UsdArray = 0.0
+    support: UsdArray = 0.0
+    licence: UsdArray = 0.0
+    staff: UsdArray = 0.0
 
     @property
-    def total(self) -> np.ndarray:
-        """Sum of the lines, [USD]"""
+    def total(self) -> UsdArray:
+        """Return the sum of the lines."""
         result: np.ndarray = np.sum(
             np.broadcast_arrays(*(np.asarray(value, dtype=float) for _, value in self.lines)), axis=0
         )
         return result
 
     @property
-    def running(self) -> np.ndarray:
-        """What is paid each month whatever the purchase cost, [USD]"""
+    def running(self) -> UsdArray:
+        """Return the operating cost: all lines but depreciation and capital."""
         result: np.ndarray = self.total - np.asarray(self.depreciation) - np.asarray(self.capital)
         return result
 
     @property
-    def lines(self) -> tuple[tuple[str, ArrayLike], ...]:
-        """Name and amount of each line, [USD]"""
+    def lines(self) -> tuple[tuple[str, UsdArray], ...]:
+        """Return name and amount of each line."""
         return tuple((field.name, getattr(self, field.name)) for field in fields(self))
 
 
 def written_off(
     purchase: UsdArray, residual_share: ArrayLike, months: ArrayLike, yearly_rate: ArrayLike = 0.0
-) -> tuple[np.ndarray, np.ndarray]:
-    """What a purchase costs each month until it is sold: loss of value, and interest on what is bound.
+) -> tuple[UsdArray, UsdArray]:
+    """Return depreciation and cost of capital of a purchase for a month.
 
-    - `residual_share`: Share of it that the machine is worth at the end.
-    - Returns: Depreciation, and cost of capital, each for a month, [USD].
+    - `residual_share`: Residual value over the purchase.
 
     Notes
     -----
-    Both together are the annuity of the purchase less the present value of the residual: the capital recovery factor of
-    engineering economics, ``r (1 + r)^n / ((1 + r)^n - 1)`` with the monthly rate ``r = (1 + yearly)^(1/12) - 1``.
-    Depreciation is the straight line. Not modelled: taxes, leasing, inflation.
+    The sum is the annuity of the purchase less the present value of the residual: the capital recovery factor
+    ``r (1 + r)^n / ((1 + r)^n - 1)`` with the monthly rate ``r = (1 + yearly)^(1/12) - 1``. Depreciation is linear.
+    Not modelled: taxes, leasing, inflation.
 
     Examples
     --------
-    >>> [round(float(one), 2) for one in written_off(36000, 0.3, 36)]
+    >>> [round(float(usd), 2) for usd in written_off(36000, 0.3, 36)]
     [700.0, 0.0]
     """
-    price, share, count = (np.asarray(one, dtype=float) for one in (purchase, residual_share, months))
+    price, share, count = (np.asarray(value, dtype=float) for value in (purchase, residual_share, months))
     rate = np.expm1(np.log1p(np.asarray(yearly_rate, dtype=float)) / 12.0)
-    line = price * (1.0 - share) / count
-    charged = rate > 1e-12  # below, the quotient is of numbers that vanish, and the interest is nothing
+    linear = price * (1.0 - share) / count
+    charged = rate > 1e-12  # at lower rates the quotient is 0/0 and the interest is zero
     safe = np.where(charged, rate, 1.0)
-    shrunk = np.exp(-count * np.log1p(safe))
-    annuity = np.where(charged, price * (1.0 - share * shrunk) * safe / -np.expm1(-count * np.log1p(safe)), line)
-    return line, annuity - line
+    discount = np.exp(-count * np.log1p(safe))
+    annuity = np.where(charged, price * (1.0 - share * discount) * safe / -np.expm1(-count * np.log1p(safe)), linear)
+    return linear, annuity - linear
 
 
 def owned_month(purchase: UsdArray, watts: WattsArray, accelerators: ArrayLike, *, terms: Terms) -> Month:
-    """What a machine costs in a month that belongs to whoever uses it.
+    """Return the monthly cost of an owned machine.
 
-    Notes
-    -----
-    The machine draws what it draws while it serves at all hours: what it draws when nobody asks is not published for
-    most parts. Colocation is paid for that draw, and electricity beside it, as wholesale contracts do.
+    The power is that under load at all hours: idle power is not published for most accelerators. Colocation is paid
+    per kW, and electricity separately, as in wholesale contracts.
 
     Examples
     --------
@@ -315,7 +279,7 @@ def owned_month(purchase: UsdArray, watts: WattsArray, accelerators: ArrayLike, 
 
 
 def rented_month(hourly: UsdArray, accelerators: ArrayLike, *, terms: Terms) -> Month:
-    """What rented accelerators cost in a month in which they are never given back.
+    """Return the monthly cost of accelerators that are rented at all hours.
 
     `hourly`: Price of an accelerator hour, with host, network and power.
 
@@ -337,7 +301,7 @@ def rented_month(hourly: UsdArray, accelerators: ArrayLike, *, terms: Terms) -> 
 
 
 def per_million(monthly: UsdArray, tokens_per_second: TokensPerSecondArray, utilisation: ArrayLike = 1.0) -> UsdArray:
-    """Cost of a million tokens.
+    """Return the cost of a million tokens.
 
     Examples
     --------
@@ -356,33 +320,25 @@ def token_prices(
     output_rate: TokensPerSecondArray,
     prompt_share: ArrayLike,
     utilisation: ArrayLike,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Cost of a million input tokens and of a million output tokens.
+) -> tuple[UsdArray, UsdArray]:
+    """Return the cost of a million input tokens and of a million output tokens.
 
-    - `prompt_share`: Share of the machine's time that prompts take.
-    - Returns: Of input and of output, [USD].
-
-    Notes
-    -----
-    The month is dealt out by the time that each kind of token takes, so that both together make up the month.
+    The monthly cost is split by compute time; `prompt_share` is the share of prefill.
 
     Examples
     --------
-    >>> one, other = token_prices(2628.0, 4000.0, 1000.0, 0.4, 1.0)
-    >>> round(float(one), 6), round(float(other), 6)
+    >>> input_usd, output_usd = token_prices(2628.0, 4000.0, 1000.0, 0.4, 1.0)
+    >>> round(float(input_usd), 6), round(float(output_usd), 6)
     (0.1, 0.6)
     """
     share = np.clip(np.asarray(prompt_share, dtype=float), 0.0, 1.0)
-    money = np.asarray(monthly, dtype=float)
-    return per_million(money * share, input_rate, utilisation), per_million(
-        money * (1.0 - share), output_rate, utilisation
-    )
+    usd = np.asarray(monthly, dtype=float)
+    inputs = per_million(usd * share, input_rate, utilisation)
+    return inputs, per_million(usd * (1.0 - share), output_rate, utilisation)
 
 
 def tokens_per_megawatt(tokens_per_second: TokensPerSecondArray, watts: WattsArray, pue: ArrayLike) -> np.ndarray:
-    """Tokens per second for each megawatt of the site.
-
-    Returns: [token/s/MW].
+    """Return the tokens per second for each megawatt of the site [token/s/MW].
 
     Examples
     --------
@@ -393,10 +349,7 @@ def tokens_per_megawatt(tokens_per_second: TokensPerSecondArray, watts: WattsArr
 
 
 def joules_per_token(watts: WattsArray, tokens_per_second: TokensPerSecondArray) -> np.ndarray:
-    """Energy for each token.
-
-    - `watts`: Draw: of the accelerators, or at the wall.
-    - Returns: [J/token].
+    """Return the energy per token [J/token].
 
     Examples
     --------
@@ -408,9 +361,9 @@ def joules_per_token(watts: WattsArray, tokens_per_second: TokensPerSecondArray)
 
 
 def break_even_tokens(monthly: UsdArray, price_per_million: UsdArray) -> TokensArray:
-    """Tokens of a month from which paying for a machine is cheaper than paying for each token.
+    """Return the tokens of a month above which a machine is cheaper than an API.
 
-    `price_per_million`: Price of a million tokens elsewhere, in the mix of input and output that is used.
+    `price_per_million`: API price of a million tokens at the same ratio of input and output.
 
     Examples
     --------
@@ -422,11 +375,10 @@ def break_even_tokens(monthly: UsdArray, price_per_million: UsdArray) -> TokensA
 
 
 def break_even_month(purchase: UsdArray, running: UsdArray, elsewhere: UsdArray) -> np.ndarray:
-    """Months after which a purchase has paid for itself.
+    """Return the months after which a purchase breaks even; infinity if never. The residual value is not counted.
 
-    - `running`: What is paid each month all the same.
-    - `elsewhere`: What rent or an API would cost each month.
-    - Returns: Months, infinite where it never does; what the machine is still worth is left out.
+    - `running`: Operating cost of a month.
+    - `elsewhere`: Rent or API cost of a month.
 
     Examples
     --------
@@ -439,9 +391,7 @@ def break_even_month(purchase: UsdArray, running: UsdArray, elsewhere: UsdArray)
 
 
 def growth_months(users: ArrayLike, most: ArrayLike, monthly_growth: ArrayLike) -> np.ndarray:
-    """Months until a load that grows by the same share each month is more than a machine carries.
-
-    Returns: Months, 0 where it is too much today, infinite without growth.
+    """Return the months until a load with constant relative growth exceeds the capacity; infinity without growth.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What nothing else beats in every respect."""
+"""Pareto front of a sweep."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import numpy as np
 
 from glmplan.errors import SpecError
 
-__all__ = ["OBJECTIVES", "check_objectives", "frontier"]
+__all__ = ["OBJECTIVES", "OBJECTIVE_LABELS", "check_objectives", "frontier"]
 
-#: column → whether more of it is better
+#: column → True if a larger value is better
 OBJECTIVES: dict[str, bool] = {
     "user_tokens_per_s": True,
     "output_tokens_per_s": True,
@@ -23,7 +23,7 @@ OBJECTIVES: dict[str, bool] = {
     "joules_per_output_token": False,
     "wall_w": False,
     "accelerators": False,
-    # of simulated loads
+    # simulated loads only
     "probability": True,
     "goodput_share": True,
     "requests_per_s": True,
@@ -32,12 +32,27 @@ OBJECTIVES: dict[str, bool] = {
     "itl_p95_ms": False,
     "e2e_p95_ms": False,
 }
-#: values of a column that say where in it a value stands [-]
+#: column → label in texts
+OBJECTIVE_LABELS: dict[str, str] = {
+    "user_tokens_per_s": "speed per user",
+    "output_tokens_per_s": "total throughput",
+    "usd_month": "monthly cost",
+    "usd_purchase": "purchase price",
+    "usd_per_million_output_tokens": "cost per million output tokens",
+    "joules_per_output_token": "energy per output token",
+    "wall_w": "power at the wall",
+    "probability": "probability of meeting the SLO",
+    "goodput_share": "goodput share",
+    "requests_per_s": "requests per second",
+    **{f"{name}_mean_ms": f"mean {name.upper()}" for name in ("ttft", "tpot")},
+    **{f"{name}_p95_ms": f"{name.upper()} p95" for name in ("ttft", "tpot", "itl", "e2e")},
+}
+#: values of a column that approximate the rank of all others
 _SAMPLE = 1000
 
 
 def check_objectives(names: tuple[str, ...]) -> None:
-    """Refuse what nothing can be best in, before anything is computed."""
+    """Raise SpecError for columns that are no objectives, before the sweep is computed."""
     for name in names:
         if name not in OBJECTIVES:
             raise SpecError("is not a column that can be best", field="--frontier", value=name, choices=OBJECTIVES)
@@ -46,9 +61,10 @@ def check_objectives(names: tuple[str, ...]) -> None:
 
 
 def frontier(columns: Mapping[str, np.ndarray], names: tuple[str, ...]) -> np.ndarray:
-    """Rows that no other row beats: at least as good in all respects and better in one.
+    """Return True for each Pareto-optimal row.
 
-    Returns: True for rows on the frontier; a row that lacks a figure is on none. Of equal rows all are.
+    A row is dominated if another is at least as good in all objectives and better in one. Equal rows are all optimal;
+    a row with a missing value is not.
 
     Examples
     --------
@@ -61,33 +77,32 @@ def frontier(columns: Mapping[str, np.ndarray], names: tuple[str, ...]) -> np.nd
         if name not in columns:
             raise SpecError("is not a column of this sweep", field="--frontier", value=name, choices=columns)
     values = [(1 if OBJECTIVES[name] else -1) * np.asarray(columns[name], float) for name in names]
-    found = np.zeros(len(values[0]), dtype=bool)
-    left = np.flatnonzero(np.logical_and.reduce([np.isfinite(one) for one in values]))
-    if not len(left):
-        return found
-    values = [one[left] for one in values]
-    score = np.sum([_place(one) for one in values], axis=0)
-    # most rows are beaten by the one that is good in everything: sorting the others is what takes time
+    optimal = np.zeros(len(values[0]), dtype=bool)
+    remaining = np.flatnonzero(np.logical_and.reduce([np.isfinite(column) for column in values]))
+    if not len(remaining):
+        return optimal
+    values = [column[remaining] for column in values]
+    score = np.sum([_rank(column) for column in values], axis=0)
+    # the row with the best score dominates most rows, which then need not be sorted
     best = int(np.argmax(score))
-    some = np.flatnonzero(~(_no_better(values, best) & (score < score[best])))
-    # a row that beats another has no lower score, and of equal scores it comes first: whoever is beaten is beaten by
-    # one that came before
-    order = some[np.lexsort([*(-one[some] for one in values[::-1]), -score[some]])]
-    left, values = left[order], [one[order] for one in values]
-    while len(left):
-        found[left[np.logical_and.reduce([one == one[0] for one in values])]] = True
+    kept = np.flatnonzero(~(_no_better(values, best) & (score < score[best])))
+    # a dominating row has at least the score of the dominated one and sorts before it
+    order = kept[np.lexsort([*(-column[kept] for column in values[::-1]), -score[kept]])]
+    remaining, values = remaining[order], [column[order] for column in values]
+    while len(remaining):
+        optimal[remaining[np.logical_and.reduce([column == column[0] for column in values])]] = True
         rest = np.flatnonzero(~_no_better(values, 0))
-        left, values = left[rest], [one[rest] for one in values]
-    return found
+        remaining, values = remaining[rest], [column[rest] for column in values]
+    return optimal
 
 
 def _no_better(values: list[np.ndarray], row: int) -> np.ndarray:
-    """Rows that are better than a row in no respect."""
-    found: np.ndarray = np.logical_and.reduce([one <= one[row] for one in values])
-    return found
+    """Return True for each row that is not better than `row` in any objective."""
+    worse: np.ndarray = np.logical_and.reduce([column <= column[row] for column in values])
+    return worse
 
 
-def _place(values: np.ndarray) -> np.ndarray:
-    """About what share of the values each is above, [-]; of a higher value never less."""
-    some = np.sort(values[:: len(values) // _SAMPLE + 1])
-    return np.searchsorted(some, values, side="right") / len(some)
+def _rank(values: np.ndarray) -> np.ndarray:
+    """Return the approximate rank of each value between 0 and 1; it never falls with the value."""
+    sample = np.sort(values[:: len(values) // _SAMPLE + 1])
+    return np.searchsorted(sample, values, side="right") / len(sample)

@@ -1,4 +1,4 @@
-"""Prices and terms together, as a buyer gives them."""
+"""Monthly cost of machines, bought or rented, their power, and API offers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from glmplan.catalog.schema.price import Price
 from glmplan.errors import SpecError, UnknownFact
 from glmplan.io.machines.resolve import Machine
 from glmplan.purchase.cost import Month, Terms, in_usd, owned_month, read_terms, rented_month
-from glmplan.units import Tokens, Usd, Watts
+from glmplan.units import Bytes, Ratio, Tokens, Usd, Watts
 
 __all__ = [
     "RENT_TERMS",
@@ -42,111 +42,86 @@ __all__ = [
 ]
 
 
-# What a machine costs to buy or to rent, what it draws, and which price is missing.
-
-#: the entry of the price list for what a card is put into
+#: entry of the price list for the host of PCIe cards
 _HOST = "workstation-host"
-#: terms of a rent that anybody gets, cheapest commitment last
+#: public rent terms, shortest commitment first
 RENT_TERMS: tuple[str, ...] = ("on demand", "marketplace", "spot", "1 year", "3 years")
 _GIGABYTES = re.compile(r"(\d+) GB")
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a purchase.
-
-    Attributes
-    ----------
-    name : str
-        What is bought.
-    count : float
-        How many, [-]
-    quotation : Quotation or None
-        What one costs; None when no price is known.
-    note : str
-        What it contains, or how to give the price that is missing.
-    """
+    """One line of a purchase."""
 
     name: str
     count: float
+    #: price of one; None if unknown
     quotation: Quotation | None
+    #: contents, or how to set the missing price
     note: str = ""
 
     def times(self, machines: int) -> Line:
-        """The line of several machines."""
+        """Return the line for several machines."""
         return replace(self, count=self.count * machines)
 
 
 @dataclass(frozen=True, slots=True)
 class Purchase:
-    """What is bought.
-
-    Attributes
-    ----------
-    lines : tuple of Line
-        Parts of it.
-    network_share : float
-        Network between machines over the other lines, [-]
-    """
+    """Lines of a purchase, and the cost of the network between machines relative to them."""
 
     lines: tuple[Line, ...]
-    network_share: float = 0.0
+    network_share: Ratio = 0.0
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Prices that are not known, and how to give them."""
+        """Return how to set each price that is unknown."""
         return tuple(line.note for line in self.lines if line.quotation is None)
 
     @property
     def stale(self) -> tuple[str, ...]:
-        """Lines of which all prices are older than 180 days."""
-        found = [(line.name, line.quotation) for line in self.lines if line.quotation is not None]
-        return tuple(f"{name}: {one.words}" for name, one in found if one.stale)
+        """Return the lines of which all prices are older than 180 days."""
+        quotations = [(line.name, line.quotation) for line in self.lines if line.quotation is not None]
+        return tuple(f"{name}: {price.words}" for name, price in quotations if price.stale)
 
     @property
     def currency(self) -> str:
-        """Of all lines; SpecError where they differ."""
-        found = {line.quotation.currency for line in self.lines if line.quotation is not None}
-        if len(found) > 1:
+        """Return the currency of all lines; SpecError if they differ."""
+        currencies = {line.quotation.currency for line in self.lines if line.quotation is not None}
+        if len(currencies) > 1:
             each = ", ".join(f"{line.name} in {line.quotation.currency}" for line in self.lines if line.quotation)
-            raise SpecError(f"{each}: all figures are in USD, convert what is not", field="--price")
-        return found.pop() if found else "USD"
+            raise SpecError(f"{each}: costs are in USD, convert the other prices", field="--price")
+        return currencies.pop() if currencies else "USD"
 
     @property
-    def value(self) -> float | None:
-        """Sum of all lines with the network; None when a price is missing, [USD]"""
+    def value(self) -> Usd | None:
+        """Return the price with the network; None if the price of a line is missing."""
         return None if self.missing else self.known
 
     @property
-    def known(self) -> float:
-        """Sum of the lines whose price is known, with the network, [USD]"""
+    def known(self) -> Usd:
+        """Return the price of the lines whose price is known, with the network."""
         return self._sum("value")
 
     @property
-    def low(self) -> float:
-        """The same at the lowest prices, [USD]"""
+    def low(self) -> Usd:
+        """Return `known` at the lowest published prices."""
         return self._sum("low")
 
     @property
-    def high(self) -> float:
-        """The same at the highest prices, [USD]"""
+    def high(self) -> Usd:
+        """Return `known` at the highest published prices."""
         return self._sum("high")
 
-    def _sum(self, end: str) -> float:
-        whole = sum(line.count * getattr(line.quotation, end) for line in self.lines if line.quotation is not None)
-        return float(whole) * (1.0 + self.network_share)
+    def _sum(self, end: str) -> Usd:
+        total = sum(line.count * getattr(line.quotation, end) for line in self.lines if line.quotation is not None)
+        return float(total) * (1.0 + self.network_share)
 
 
 def purchase_of(machine: Machine, prices: Iterable[Price], *, terms: Terms, today: date) -> Purchase:
-    """What a machine costs to buy.
+    """Return the purchase of a machine: one line for a system with a price, else accelerators and host.
 
-    Returns: Its lines: the price of the whole system where one is known; else the accelerators and what they are put
-      into.
-
-    Notes
-    -----
-    Accelerators are priced new; where nobody sells them new, as they are sold, which the line says. A card goes into a
-    workstation host as far as its slots reach; the host of anything else has a price only as part of a system.
+    Accelerators are priced new, or refurbished or used if no new price is known. PCIe cards go into a workstation host
+    up to `Terms.host_slots`; other hosts have a price only as part of a system.
 
     Examples
     --------
@@ -155,66 +130,64 @@ def purchase_of(machine: Machine, prices: Iterable[Price], *, terms: Terms, toda
     >>> from glmplan.purchase.cost import read_terms
     >>> prices, day = load_prices(), date(2026, 6, 1)
     >>> terms = read_terms(prices=prices, today=day)
-    >>> found = purchase_of(resolve_machine("4xrtx-pro-6000-ws"), prices, terms=terms, today=day)
-    >>> [(line.name, line.count) for line in found.lines]
+    >>> purchase = purchase_of(resolve_machine("4xrtx-pro-6000-ws"), prices, terms=terms, today=day)
+    >>> [(line.name, line.count) for line in purchase.lines]
     [('rtx-pro-6000-ws', 4), ('workstation-host', 1)]
     """
-    prices = tuple(one for one in prices if one.kind == "buy")
+    prices = tuple(price for price in prices if price.kind == "buy")
     nodes = machine.host.nodes
     share = terms.network_share if nodes > 1 else 0.0
     system = _system(machine, prices)
     if system is not None:
-        entries = [one for one in prices if one.part == system]
+        entries = [price for price in prices if price.part == system]
         count = machine.count / (entries[0].accelerators or machine.count) if not entries[0].given else 1.0
-        found = quotation(entries, "buy", system, today=today)
-        made = Purchase((Line(system, count, found, f"a system: {entries[0].contains}"),), share)
+        price = quotation(entries, "buy", system, today=today)
+        purchase = Purchase((Line(system, count, price, f"a system: {entries[0].contains}"),), share)
     else:
-        part = _part(machine, prices, today)
-        lines = [part] if _stands_alone(part) else [part, _host(machine, prices, terms, today)]
-        made = Purchase(tuple(lines), share)
-    if made.known:
-        in_usd(machine.text, made.currency)
-    return made
+        cards = _accelerators(machine, prices, today)
+        whole = cards.quotation is not None and cards.quotation.entries[0].whole_machine
+        lines = (cards,) if whole else (cards, _host(machine, prices, terms, today))
+        purchase = Purchase(lines, share)
+    if purchase.known:
+        in_usd(machine.text, purchase.currency)
+    return purchase
 
 
 def _system(machine: Machine, prices: tuple[Price, ...]) -> str | None:
-    """Name of the entry for the whole machine: named as it was typed, its host, or a host that holds the same."""
-    named = {plain_name(machine.text), machine.host.name}
+    """Return the price entry of the whole machine: its text, its host, or a host with the same accelerators."""
+    names = {plain_name(machine.text), machine.host.name}
     known = set(host_names())
-    for one in prices:
-        if one.of == "host" and one.part in named:
-            return one.part
+    hosts = [price for price in prices if price.of == "host"]
+    for price in hosts:
+        if price.part in names:
+            return price.part
     if machine.named:
         return None
-    for one in prices:
-        if one.of == "host" and one.accelerators == machine.count and one.part in known:
-            host = load_host(one.part)
+    for price in hosts:
+        if price.accelerators == machine.count and price.part in known:
+            host = load_host(price.part)
             if host.accelerator == machine.accelerator.name:
-                return one.part
+                return price.part
     return None
 
 
-def _part(machine: Machine, prices: tuple[Price, ...], today: date) -> Line:
+def _accelerators(machine: Machine, prices: tuple[Price, ...], today: date) -> Line:
     part = machine.accelerator
-    entries = [one for one in prices if one.part == part.name and _as_large(one, part.memory)]
+    entries = [price for price in prices if price.part == part.name and _same_memory(price, part.memory)]
     for term in ("new", "refurbished", "used"):
         try:
-            found = quotation(entries, "buy", part.name, terms=(term,), today=today)
+            price = quotation(entries, "buy", part.name, terms=(term,), today=today)
         except UnknownFact:
             continue
-        note = found.entries[0].contains + ("" if term == "new" else f"; {term}: no price of a new one is known")
-        return Line(part.name, machine.count, found, note)
-    return Line(part.name, machine.count, None, f"no price of {part.name}: give one with --price {part.name}=NUMBER")
+        note = price.entries[0].contains + ("" if term == "new" else f"; {term}, no new price known")
+        return Line(part.name, machine.count, price, note)
+    return Line(part.name, machine.count, None, f"no price of {part.name}: set --price {part.name}=NUMBER")
 
 
-def _as_large(one: Price, memory: float | None) -> bool:
-    """Whether a machine is sold with the memory that the catalogue's part has."""
-    said = _GIGABYTES.search(one.contains) if one.whole_machine else None
-    return said is None or memory is None or float(said[1]) * 1e9 >= 0.9 * memory
-
-
-def _stands_alone(part: Line) -> bool:
-    return part.quotation is not None and part.quotation.entries[0].whole_machine
+def _same_memory(price: Price, memory: Bytes | None) -> bool:
+    """Return False for a complete machine that is sold with less memory than the part of the catalogue has."""
+    stated = _GIGABYTES.search(price.contains) if price.whole_machine else None
+    return stated is None or memory is None or float(stated[1]) * 1e9 >= 0.9 * memory
 
 
 def _host(machine: Machine, prices: tuple[Price, ...], terms: Terms, today: date) -> Line:
@@ -222,23 +195,22 @@ def _host(machine: Machine, prices: tuple[Price, ...], terms: Terms, today: date
     card = machine.accelerator.scaleup == "pcie" and machine.count <= nodes * terms.host_slots
     if not card:
         text = plain_name(machine.text)
-        how = f"give that of the whole machine with --price {text}=NUMBER"
+        how = f"set that of the whole machine with --price {text}=NUMBER"
         return Line(f"host of {text}", nodes, None, f"no price of a host for {text}: {how}")
-    found = quotation(prices, "buy", _HOST, today=today)
-    return Line(_HOST, nodes, found, found.entries[0].contains)
+    price = quotation(prices, "buy", _HOST, today=today)
+    return Line(_HOST, nodes, price, price.entries[0].contains)
 
 
 def check_rent_term(term: str | None) -> None:
-    """Refuse a term that no rent has."""
+    """Raise SpecError unless the term is one of `RENT_TERMS`."""
     if term is not None and term not in RENT_TERMS:
         raise SpecError("is not a term of a rent", field="--rent-term", value=term, choices=RENT_TERMS)
 
 
 def rent_of(part: str, prices: Iterable[Price], *, today: date, term: str | None = None) -> tuple[str, Quotation]:
-    """What an accelerator hour costs.
+    """Return rent term and price of an accelerator hour, with host, network and power.
 
-    - `term`: One of `RENT_TERMS`; by default the first of them that has a price.
-    - Returns: Term and price, with host, network and power.
+    `term`: One of `RENT_TERMS`; by default the first of them that has a price.
 
     Examples
     --------
@@ -247,25 +219,22 @@ def rent_of(part: str, prices: Iterable[Price], *, today: date, term: str | None
     2.0
     """
     check_rent_term(term)
-    for one in RENT_TERMS if term is None else (term,):
+    for tried in RENT_TERMS if term is None else (term,):
         try:
-            return one, quotation(prices, "rent", part, terms=(one,), today=today)
+            return tried, quotation(prices, "rent", part, terms=(tried,), today=today)
         except UnknownFact:
             continue
     which = f" for {term}" if term else ""
-    raise UnknownFact(f"no rent of {part}{which} is known: give one with --price {part}:rent=NUMBER")
+    raise UnknownFact(f"no rent of {part}{which} is known: set --price {part}:rent=NUMBER")
 
 
 def common_term(parts: Iterable[str], prices: Iterable[Price], *, today: date) -> str | None:
-    """Return the term at which rents of several accelerators are compared.
-
-    Returns: The first of `RENT_TERMS` with a price for all of them; where there is none, the one with a price for
-      most. None where no accelerator has a rent.
+    """Return the first rent term with a price for all accelerators, else the one with most prices; None without any.
 
     Examples
     --------
     >>> from glmplan.catalog.entries.prices import load_prices
-    >>> common_term(["h200-sxm", "mi355x"], load_prices(), today=date(2026, 11, 22))  # the second is let for years only
+    >>> common_term(["h200-sxm", "mi355x"], load_prices(), today=date(2026, 11, 22))  # mi355x: yearly terms only
     '3 years'
     """
     names, known = set(parts), tuple(prices)
@@ -282,9 +251,9 @@ def common_term(parts: Iterable[str], prices: Iterable[Price], *, today: date) -
 
 
 def accelerator_watts(machine: Machine, *, terms: Terms, limit: Watts | None = None) -> Watts:
-    """What the accelerators of a machine draw while they serve.
+    """Return the power of the accelerators of a machine under load.
 
-    `limit`: Power limit of each; below the draw it binds.
+    `limit`: Power limit of each accelerator.
 
     Examples
     --------
@@ -303,7 +272,7 @@ def accelerator_watts(machine: Machine, *, terms: Terms, limit: Watts | None = N
 
 
 def wall_watts(machine: Machine, *, terms: Terms, limit: Watts | None = None) -> Watts:
-    """What a machine draws at the wall while it serves.
+    """Return the power of a machine at the wall under load.
 
     Examples
     --------
@@ -316,77 +285,53 @@ def wall_watts(machine: Machine, *, terms: Terms, limit: Watts | None = None) ->
     2000.0
     """
     cards = accelerator_watts(machine, terms=terms, limit=limit)
-    whole = machine.accelerator.kind in ("soc", "system")
-    rest = 0.0 if whole else terms.rest_watts * machine.host.nodes
-    return (cards + rest) / terms.supply_efficiency
+    includes_host = machine.accelerator.kind in ("soc", "system")
+    host = 0.0 if includes_host else terms.rest_watts * machine.host.nodes
+    return (cards + host) / terms.supply_efficiency
 
 
 @dataclass(frozen=True)
 class Money:
-    """Prices and terms of a question.
-
-    Attributes
-    ----------
-    prices : tuple of Price
-        All prices.
-    terms : Terms
-        What a cost needs besides.
-    today : date
-        The day of the question.
-    rent_term : str or None
-        Term of every rent; None takes the first that has a price for the accelerator.
-    """
+    """Prices and terms of a question."""
 
     prices: tuple[Price, ...]
     terms: Terms
+    #: decides which prices are old
     today: date
+    #: term of every rent; None for the first that has a price for the accelerator
     rent_term: str | None = None
 
     def at_one_term(self, machines: Iterable[Machine]) -> Money:
-        """Return the same with one term of rent for machines that are compared.
-
-        Returns: At the term that was asked for, else at `glmplan.purchase.money.common_term`.
-        """
+        """Return the money with one rent term for all machines, by default their `common_term`."""
         if self.rent_term is not None:
             return self
-        parts = [one.accelerator.name for one in machines]
+        parts = [machine.accelerator.name for machine in machines]
         return replace(self, rent_term=common_term(parts, self.prices, today=self.today))
 
 
 @dataclass(frozen=True)
 class Way:
-    """One way to come by a machine.
+    """Purchase or rent of a machine with its monthly cost."""
 
-    Attributes
-    ----------
-    paid : str
-        ``buy``, or ``rent`` with its term.
-    month : Month or None
-        What it costs; None when a price is missing, [USD]
-    purchase : Purchase or None
-        What is bought.
-    low, high : float or None
-        The month at the lowest and the highest of the published prices, [USD]
-    missing : str
-        The price that is missing, and how to give it; empty if none.
-    stale : tuple of str
-        Prices older than 180 days.
-    hourly : Quotation or None
-        Price of a rented accelerator hour; None when it is missing, or what is bought.
-    """
-
+    #: ``buy``, or ``rent`` with its term
     paid: str
+    #: None if a price is missing
     month: Month | None
+    #: None for a rent
     purchase: Purchase | None = None
-    low: float | None = None
-    high: float | None = None
+    #: monthly cost at the lowest and highest published prices
+    low: Usd | None = None
+    high: Usd | None = None
+    #: how to set the price that is missing
     missing: str = ""
+    #: prices older than 180 days
     stale: tuple[str, ...] = ()
+    #: price of a rented accelerator hour
     hourly: Quotation | None = None
 
     @cached_property
-    def usd(self) -> float | None:
-        """The month, [USD]"""
+    def usd(self) -> Usd | None:
+        """Return the monthly cost."""
         return None if self.month is None else float(self.month.total)
 
 
@@ -399,9 +344,9 @@ def money_of(
     folder: Path | None = None,
     rent_term: str | None = None,
 ) -> Money:
-    """Read prices and terms.
+    """Return published prices and terms, with those that are given in their place.
 
-    `folder`: Published prices, in place of the shipped ones.
+    `folder`: Published prices in place of the shipped ones.
 
     Examples
     --------
@@ -409,8 +354,8 @@ def money_of(
     0.3
     """
     check_rent_term(rent_term)
-    found = prices_with(prices, today=today, folder=folder)
-    return Money(found, read_terms(terms, prices=found, today=today, region=region), today, rent_term)
+    merged = prices_with(prices, today=today, folder=folder)
+    return Money(merged, read_terms(terms, prices=merged, today=today, region=region), today, rent_term)
 
 
 def ways_of(
@@ -422,10 +367,9 @@ def ways_of(
     kinds: Sequence[str] = ("buy", "rent"),
     rent_term: str | None = None,
 ) -> tuple[Way, ...]:
-    """What a machine costs each month, bought and rented.
+    """Return purchase and rent of a machine, the cheapest first; without a price last.
 
-    - `rent_term`: Term of the rent; by default that of `money`.
-    - Returns: The cheapest first; those that lack a price last.
+    `rent_term`: Term of the rent; by default that of `money`.
 
     Examples
     --------
@@ -434,20 +378,20 @@ def ways_of(
     >>> [way.paid for way in ways_of(resolve_machine("8xh100-sxm"), money)]
     ['buy', 'rent on demand']
     """
-    found = []
+    ways = []
     if "buy" in kinds:
-        found.append(_bought(machine, money, machines, limit))
+        ways.append(_bought(machine, money, machines, limit))
     if "rent" in kinds:
-        found.append(_rented(machine, money, machines, rent_term or money.rent_term))
-    return tuple(sorted(found, key=lambda way: (way.usd is None, way.usd or 0.0, way.paid)))
+        ways.append(_rented(machine, money, machines, rent_term or money.rent_term))
+    return tuple(sorted(ways, key=lambda way: (way.usd is None, way.usd or 0.0, way.paid)))
 
 
-def _bought(machine: Machine, money: Money, machines: int, limit: float | None) -> Way:
+def _bought(machine: Machine, money: Money, machines: int, limit: Watts | None) -> Way:
     terms = money.terms
-    one = purchase_of(machine, money.prices, terms=terms, today=money.today)
-    # several machines of one service, however each is built, are joined by a network
+    single = purchase_of(machine, money.prices, terms=terms, today=money.today)
+    # several machines of one service need a network between them
     share = terms.network_share if machines * machine.host.nodes > 1 else 0.0
-    bought = Purchase(tuple(line.times(machines) for line in one.lines), share)
+    bought = Purchase(tuple(line.times(machines) for line in single.lines), share)
     missing = list(bought.missing)
     try:
         watts = machines * wall_watts(machine, terms=terms, limit=limit)
@@ -456,8 +400,9 @@ def _bought(machine: Machine, money: Money, machines: int, limit: float | None) 
     if missing:
         return Way("buy", None, bought, missing="; ".join(missing), stale=bought.stale)
     count = machines * machine.count
-    ends = [owned_month(price, watts, count, terms=terms) for price in (bought.known, bought.low, bought.high)]
-    return Way("buy", ends[0], bought, float(ends[1].total), float(ends[2].total), stale=bought.stale)
+    prices = (bought.known, bought.low, bought.high)
+    month, low, high = (owned_month(price, watts, count, terms=terms) for price in prices)
+    return Way("buy", month, bought, float(low.total), float(high.total), stale=bought.stale)
 
 
 def _rented(machine: Machine, money: Money, machines: int, rent_term: str | None) -> Way:
@@ -468,16 +413,14 @@ def _rented(machine: Machine, money: Money, machines: int, rent_term: str | None
         return Way("rent", None, missing=str(error))
     in_usd(f"{part}:rent", hourly.currency)
     count = machines * machine.count
-    ends = [rented_month(price, count, terms=money.terms) for price in (hourly.value, hourly.low, hourly.high)]
+    prices = (hourly.value, hourly.low, hourly.high)
+    month, low, high = (rented_month(price, count, terms=money.terms) for price in prices)
     stale = (f"{part}: {hourly.words}",) if hourly.stale else ()
-    return Way(f"rent {term}", ends[0], None, float(ends[1].total), float(ends[2].total), stale=stale, hourly=hourly)
+    return Way(f"rent {term}", month, None, float(low.total), float(high.total), stale=stale, hourly=hourly)
 
 
-def watts_of(machine: Machine, money: Money, limit: Watts | None = None) -> tuple[float | None, float | None]:
-    """Draw of a machine that serves.
-
-    Returns: At the wall, and of the accelerators alone; None when the rating is not published, [W].
-    """
+def watts_of(machine: Machine, money: Money, limit: Watts | None = None) -> tuple[Watts | None, Watts | None]:
+    """Return the power under load at the wall and of the accelerators; None if the rating is not published."""
     try:
         return (
             wall_watts(machine, terms=money.terms, limit=limit),
@@ -488,11 +431,9 @@ def watts_of(machine: Machine, money: Money, limit: Watts | None = None) -> tupl
 
 
 def money_facts(machine: Machine, money: Money, limit: Watts | None) -> dict[str, Any]:
-    """Power and money of a machine for a month.
+    """Return power and monthly cost of a machine as columns of a table; None where one is unknown.
 
-    Returns: ``usd_purchase``, ``usd_month``, ``paid``, ``wall_w``, ``accelerator_w``, ``utilisation`` and
-      ``price_missing``; None where a price or a rating is not known. The month is the cheaper one of buying and
-      renting.
+    The monthly cost is the lower one of buying and renting.
     """
     ways = ways_of(machine, money, limit=limit)
     wall, cards = watts_of(machine, money, limit)
@@ -508,43 +449,28 @@ def money_facts(machine: Machine, money: Money, limit: Watts | None) -> dict[str
     }
 
 
-# Paying for each token: offers of APIs, and the bill of a month.
-
-
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a seller takes for a model.
-
-    Attributes
-    ----------
-    model, seller : str
-        Who sells what.
-    input, output, cached : float
-        A million tokens, [USD]; cached ones cost as much as others where no price of theirs is published
-    currency : str
-        Of all three.
-    date : str
-        Of the oldest of the three.
-    stale : bool
-        Whether any is older than 180 days.
-    source : str
-        Where the output price was read.
-    """
+    """API prices of a model for a million tokens."""
 
     model: str
     seller: str
-    input: float
-    output: float
-    cached: float
+    input: Usd
+    output: Usd
+    #: that of `input` if no price of cached tokens is published
+    cached: Usd
     currency: str
+    #: date of the oldest of the three prices
     date: str
+    #: True if one of them is older than 180 days
     stale: bool
+    #: source of the output price
     source: str
 
     def bill(self, inputs: Tokens, outputs: Tokens, cached: Tokens = 0.0) -> Usd:
-        """What tokens cost.
+        """Return the cost of tokens.
 
-        `cached`: Prompt tokens that were seen before, part of `inputs`
+        `cached`: Prompt tokens in the prefix cache, part of `inputs`.
 
         Examples
         --------
@@ -557,50 +483,49 @@ class Offer:
         return ((inputs - cached) * self.input + cached * self.cached + outputs * self.output) / 1e6
 
     def mixed(self, inputs: Tokens, outputs: Tokens, cached: Tokens = 0.0) -> Usd:
-        """Price of a million tokens in a mix."""
+        """Return the mean price of a million tokens."""
         return self.bill(inputs, outputs, cached) / (inputs + outputs) * 1e6
 
 
 def offers_of(model: str, prices: Iterable[Price], *, today: date) -> tuple[Offer, ...]:
-    """Offers for a model; of a seller whose price several people wrote down, the newest.
+    """Return the API offers for a model, sorted by seller; of each seller the newest prices.
 
-    - `model`: Catalogue name, or the name of the list of prices.
-    - Returns: Sorted by seller; without those that lack a price of input or output.
+    `model`: Name in the catalogue or in the price list.
 
     Examples
     --------
     >>> from glmplan.catalog.entries.prices import load_prices
-    >>> found = offers_of("glm-5.1", load_prices(), today=date(2026, 11, 22))
-    >>> [(one.input, one.output) for one in found if one.seller == "deepinfra"]
+    >>> offers = offers_of("glm-5.1", load_prices(), today=date(2026, 11, 22))
+    >>> [(offer.input, offer.output) for offer in offers if offer.seller == "deepinfra"]
     [(1.05, 3.5)]
     """
-    rows = [one for one in prices if one.kind == "api" and one.part == model]
-    found = []
-    for seller in sorted({one.seller or GIVEN for one in rows}):
-        mine = [one for one in rows if (one.seller or GIVEN) == seller]
-        by = {term: max((one for one in mine if one.term == term), key=lambda one: one.date, default=None)
-              for term in ("input", "output", "cached")}  # fmt: skip
-        first, last = by["input"], by["output"]
-        if first is None or last is None:
+    rows = [price for price in prices if price.kind == "api" and price.part == model]
+    offers = []
+    for seller in sorted({price.seller or GIVEN for price in rows}):
+        own = [price for price in rows if (price.seller or GIVEN) == seller]
+        newest = {term: max((price for price in own if price.term == term), key=lambda price: price.date, default=None)
+                  for term in ("input", "output", "cached")}  # fmt: skip
+        inputs, outputs = newest["input"], newest["output"]
+        if inputs is None or outputs is None:
             continue
-        used = [one for one in by.values() if one is not None]
-        if len({one.currency for one in used}) > 1:
+        used = [price for price in newest.values() if price is not None]
+        if len({price.currency for price in used}) > 1:
             raise SpecError("is priced in several currencies", field="--price", value=f"{model} of {seller}")
-        in_usd(f"{model} of {seller}", first.currency)
-        cached = by["cached"] or first
-        found.append(
-            Offer(model, seller, first.price, last.price, cached.price, first.currency, min(one.date for one in used),
-                  any(one.stale(today) for one in used), last.source)
+        in_usd(f"{model} of {seller}", inputs.currency)
+        cached = newest["cached"] or inputs
+        offers.append(
+            Offer(model, seller, inputs.price, outputs.price, cached.price, inputs.currency,
+                  min(price.date for price in used), any(price.stale(today) for price in used), outputs.source)
         )  # fmt: skip
-    if not found:
+    if not offers:
         raise UnknownFact(
-            f"no API price of {model} is known: give it with --price {model}:input=NUMBER --price {model}:output=NUMBER"
+            f"no API price of {model} is known: set --price {model}:input=NUMBER --price {model}:output=NUMBER"
         )
-    return tuple(found)
+    return tuple(offers)
 
 
 def cheapest_offer(offers: Iterable[Offer], inputs: Tokens, outputs: Tokens, cached: Tokens = 0.0) -> Offer:
-    """The offer with the smallest bill.
+    """Return the offer with the smallest bill.
 
     Examples
     --------
@@ -609,4 +534,4 @@ def cheapest_offer(offers: Iterable[Offer], inputs: Tokens, outputs: Tokens, cac
     >>> cheapest_offer(offers, 100e6, 20e6).seller
     'openrouter'
     """
-    return min(offers, key=lambda one: (one.bill(inputs, outputs, cached), one.seller))
+    return min(offers, key=lambda offer: (offer.bill(inputs, outputs, cached), offer.seller))

@@ -1,18 +1,17 @@
-"""What moves an answer: each unknown at its ends, the others at rest, so that a buyer knows what to measure first."""
+"""One-at-a-time sensitivity: an outcome with each assumption at both ends of its range, all others unchanged."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 from glmplan.catalog.entries.prices import Quotation, load_terms
 from glmplan.errors import SpecError, UnknownFact
 from glmplan.planner.ask import Deployed, memory, predict
 from glmplan.planner.launch import degrees_of, validate_command
 from glmplan.planner.ranking import prompts_timed, untimed_words
-from glmplan.purchase.cost import Terms, owned_month, per_million, rented_month
-from glmplan.purchase.money import Money, Purchase, Way, wall_watts, ways_of
+from glmplan.purchase.cost import HOURS, Terms, owned_month, per_million, rented_month
+from glmplan.purchase.money import Money, Purchase, Way, rent_of, wall_watts, ways_of
 
 __all__ = ["OUTCOMES", "Move", "sensitivity"]
 
@@ -26,44 +25,41 @@ OUTCOMES: dict[str, str] = {
     "requests_held": "requests",
 }
 
+#: term → how to find its value
+_HOW = {
+    "power_share": "glmplan validate measures the power of the GPUs (extra gpu)",
+    "pue": "ask the data centre; set --term pue=NUMBER",
+}
+
 #: outcomes that need the time of prompts
 _OF_PROMPTS = ("usd_per_million_output_tokens", "ttft_mean_ms", "output_tokens_per_s")
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One unknown and what it moves.
+    """An assumption with its range and the outcome at both ends."""
 
-    Attributes
-    ----------
-    what : str
-        The unknown.
-    at_low, at_high : float
-        The outcome at the low and at the high end of the unknown, [unit of the outcome]
-    low, high : str
-        These ends in words.
-    measure : str
-        How to know it better.
-    """
-
+    #: the assumption
     what: str
+    #: outcome in its unit of `OUTCOMES`, at the low and the high end of the assumption
     at_low: float
     at_high: float
+    #: both ends with their unit
     low: str
     high: str
+    #: command or question that narrows the range
     measure: str
 
     @property
     def span(self) -> float:
-        """How far the outcome moves, [unit of the outcome]"""
+        """Return the range of the outcome in its unit."""
         return abs(self.at_high - self.at_low)
 
 
 def sensitivity(planned: Deployed, money: Money, *, users: int, outcome: str) -> tuple[float, tuple[Move, ...]]:
-    """Move each unknown to the ends of what is published of it, or of its 90 % interval.
+    """Return an outcome, and the assumptions that change it, the largest change first.
 
-    Returns: The outcome with everything at rest [unit of the outcome], and what moves it, the largest first; what
-      does not move it is left out.
+    The range of an assumption is that of its published values, or its 90 % prediction interval.
 
     Examples
     --------
@@ -79,17 +75,17 @@ def sensitivity(planned: Deployed, money: Money, *, users: int, outcome: str) ->
     if outcome not in OUTCOMES:
         raise SpecError("is not an outcome", field="--of", value=outcome, choices=OUTCOMES)
     if outcome in _OF_PROMPTS and not prompts_timed(planned.asked):
-        raise UnknownFact(f"{untimed_words(planned.asked)}, nor {outcome} be known")
+        raise UnknownFact(f"{untimed_words(planned.asked)}, {outcome} is unknown")
     state = _State(planned, money, users)
     if outcome.startswith("usd") and state.way.usd is None:
         raise SpecError(f"needs a price: {state.way.missing}", field="--of", value=outcome)
     rest = state.outcome(outcome)
-    moves = [one for one in _moves(state, outcome) if one.span > 1e-6 * abs(rest)]
-    return rest, tuple(sorted(moves, key=lambda one: (-one.span, one.what)))
+    moves = [move for move in _moves(state, outcome) if move.span > 1e-6 * abs(rest)]
+    return rest, tuple(sorted(moves, key=lambda move: (-move.span, move.what)))
 
 
 class _State:
-    """A plan whose unknowns can be set one at a time."""
+    """A plan whose assumptions can be changed one at a time."""
 
     def __init__(self, planned: Deployed, money: Money, users: int) -> None:
         self.planned, self.money, self.users = planned, money, users
@@ -104,8 +100,6 @@ class _State:
         terms = terms or self.money.terms
         if self.way.purchase is None:
             rent = float(self.way.month.rent) if self.way.month is not None else 0.0  # type: ignore[arg-type]
-            from glmplan.purchase.cost import HOURS
-
             price = hourly if hourly is not None else rent / self.machine.count / HOURS
             return float(rented_month(price, self.machine.count, terms=terms).total)
         bought = (purchase or self.way.purchase).known
@@ -147,49 +141,47 @@ def _measured(state: _State, outcome: str) -> Iterator[Move]:
     if outcome == "requests_held":
         pool = memory(state.planned)
         held = state.planned.holding
-        share = [end / pool.pool for end in (pool.pool_low, pool.pool_high)]
-        yield Move("cache pool", held.held * share[0], held.held * share[1], f"{pool.pool_low:,.0f} tokens",
-                   f"{pool.pool_high:,.0f} tokens", "glmplan runs import START-UP LOG of the engine")  # fmt: skip
+        low, high = (held.held * end / pool.pool for end in (pool.pool_low, pool.pool_high))
+        yield Move("KV pool", low, high, f"{pool.pool_low:,.0f} tokens", f"{pool.pool_high:,.0f} tokens",
+                   "glmplan runs import START-UP LOG of the engine")  # fmt: skip
     elif outcome != "usd_month":
         name = "ttft" if outcome == "ttft_mean_ms" else "tpot" if outcome == "tpot_mean_ms" else "output_rate"
         figure = state.figures[name]
-        what = "time to the first token" if name == "ttft" else "step time"
-        ends = [state.outcome(outcome, end=end) for end in ("low", "high")]
-        words = [f"{getattr(figure, end):.4g} {'token/s' if name == 'output_rate' else 's'}" for end in ("low", "high")]
-        yield Move(what, ends[0], ends[1], words[0], words[1], ladder)
+        what = "mean TTFT" if name == "ttft" else "step time"
+        at_low, at_high = (state.outcome(outcome, end=end) for end in ("low", "high"))
+        unit = "token/s" if name == "output_rate" else "s"
+        low, high = (f"{getattr(figure, end):.4g} {unit}" for end in ("low", "high"))
+        yield Move(what, at_low, at_high, low, high, ladder)
 
 
 def _priced(state: _State, outcome: str) -> Iterator[Move]:
     bought = state.way.purchase
     ask = "a quotation, given with --price"
     if bought is None:
-        from glmplan.purchase.money import rent_of
-
         _, hourly = rent_of(state.machine.accelerator.name, state.money.prices, today=state.money.today,
                             term=state.way.paid.removeprefix("rent "))  # fmt: skip
         yield _move(state, outcome, "rent", hourly, lambda price: state.month(hourly=price), ask)
         return
-    for place, line in enumerate(bought.lines):
+    for index, line in enumerate(bought.lines):
         if line.quotation is None:
             continue
 
-        def month(price: float, place: int = place) -> float:
-            one = bought.lines[place]
-            fixed = replace(one, quotation=replace(one.quotation, value=price))  # type: ignore[type-var]
-            return state.month(
-                purchase=Purchase((*bought.lines[:place], fixed, *bought.lines[place + 1 :]), bought.network_share)
-            )
+        def month(price: float, index: int = index) -> float:
+            line = bought.lines[index]
+            fixed = replace(line, quotation=replace(line.quotation, value=price))  # type: ignore[type-var]
+            lines = (*bought.lines[:index], fixed, *bought.lines[index + 1 :])
+            return state.month(purchase=Purchase(lines, bought.network_share))
 
         yield _move(state, outcome, f"price of {line.name}", line.quotation, month, ask)
 
 
 def _move(
-    state: _State, outcome: str, what: str, found: Quotation, month: Callable[[float], float], measure: str
+    state: _State, outcome: str, what: str, quotation: Quotation, month: Callable[[float], float], measure: str
 ) -> Move:
-    ends = [state.outcome(outcome, month=month(price)) for price in (found.low, found.high)]
-    return Move(
-        what, ends[0], ends[1], f"{found.low:,g} {found.currency}", f"{found.high:,g} {found.currency}", measure
-    )
+    prices = (quotation.low, quotation.high)
+    at_low, at_high = (state.outcome(outcome, month=month(price)) for price in prices)
+    low, high = (f"{price:,g} {quotation.currency}" for price in prices)
+    return Move(what, at_low, at_high, low, high, measure)
 
 
 def _termed(state: _State, outcome: str) -> Iterator[Move]:
@@ -198,16 +190,9 @@ def _termed(state: _State, outcome: str) -> Iterator[Move]:
         if term.low is None or term.high is None or not hasattr(terms, name):
             continue
         ends = [state.outcome(outcome, terms=terms.but(**{name: end})) for end in (term.low, term.high)]
-        words: list[Any] = [f"{end:g} {term.unit}" for end in (term.low, term.high)]
-        yield Move(term.what, ends[0], ends[1], words[0], words[1], _HOW.get(name, f"say it with --term {name}=NUMBER"))
+        low, high = (f"{end:g} {term.unit}" for end in (term.low, term.high))
+        yield Move(term.what, ends[0], ends[1], low, high, _HOW.get(name, f"set --term {name}=NUMBER"))
     if outcome == "usd_per_million_output_tokens":
         ends = [state.outcome(outcome, terms=terms.but(utilisation=end)) for end in (1.0, terms.utilisation / 2)]
         yield Move("utilisation over the day", ends[0], ends[1], "1", f"{terms.utilisation / 2:.2g}",
-                   "count the requests of each hour; say it with --term utilisation=NUMBER")  # fmt: skip
-
-
-#: how to know a term better
-_HOW = {
-    "power_share": "glmplan validate reads the power of the cards while it measures (extra gpu)",
-    "pue": "ask the site; say it with --term pue=NUMBER",
-}
+                   "count the requests of each hour; set --term utilisation=NUMBER")  # fmt: skip

@@ -1,9 +1,9 @@
-"""The answer of `size`: machines that carry a load, paying for each token, and what both rest on."""
+"""The answer of `size` and its metrics: capacity, cost, power, latency, lead time and API alternative."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from glmplan.catalog.entries.prices import Quotation, deliveries_of
@@ -24,7 +24,7 @@ from glmplan.purchase.size_question import SizeQuestion
 from glmplan.simulation.safe_load import Kept
 from glmplan.simulation.traffic.slo import parse_slo
 from glmplan.simulation.traffic.spec import Traffic
-from glmplan.units import Ratio, Tokens, Watts
+from glmplan.units import Ratio, Seconds, Tokens, TokensPerSecond, Usd, Watts, counted_unit
 
 __all__ = [
     "MOST_USERS",
@@ -35,157 +35,127 @@ __all__ = [
     "busy_of",
     "circuit_for",
     "figures_of",
+    "floored_probability",
     "flow_of",
     "month_tokens",
     "most_tokens",
+    "servers_text",
     "share_of",
     "supply_of",
-    "surely",
     "watts_at",
 ]
 
 
-#: users of one machine that the engine is planned for at most when nobody says [-]
+#: largest number of users per machine for which a plan is made
 MOST_USERS = 4096
 
 
 @dataclass(frozen=True)
 class Option:
-    """Machines that carry the load, or that are the next cheaper ones and do not.
+    """Machines with their cost and capacity: an answer, or the next cheaper machines."""
 
-    Attributes
-    ----------
-    planned : Deployed
-        One of the machines, with its layout.
-    machines : int
-        How many of it, each with a share of the load, [-]
-    way : Way
-        Bought or rented, and the month of all of them [USD].
-    watts : float or None
-        Draw of all of them at the wall, [W]
-    carried : float
-        Load that all of them carry with the probability that was asked for: users [-] or rate [1/s]
-    sure : Kept
-        Probability at the load that was asked for, and what breaks first.
-    breaks_first : str
-        What fails at more than `carried`; empty where nothing failed of what was looked at.
-    prediction : Prediction
-        Of one machine at its share of the load.
-    beyond : bool
-        Whether more than `carried` may be carried: nothing failed up to the largest load that was looked at.
-    """
-
+    #: one of the machines, with its layout
     planned: Deployed
+    #: equal machines that share the load
     machines: int
+    #: purchase or rent, and the month of all machines
     way: Way
-    watts: float | None
-    carried: float
-    sure: Kept
+    #: power of all machines at the wall; None if a rating is unknown
+    watts: Watts | None
+    #: largest load of all machines at the probability of the question: users [-] or rate [1/s]
+    max_load: float
+    #: SLO attainment at the load of the question
+    attainment: Kept
+    #: target that fails first above `max_load`; empty where no tested load failed
     breaks_first: str
+    #: one machine at its share of the load
     prediction: Prediction
-    beyond: bool = False
+    #: True if the largest load that was tested still met the SLO, so that `max_load` is a lower bound
+    open_ended: bool = False
 
     @property
     def accelerators(self) -> int:
-        """All accelerators, [-]"""
+        """Return the accelerators of all machines."""
         return self.machines * self.planned.asked.machine.count
 
     @property
     def name(self) -> str:
-        """Machines in words."""
-        return f"{self.machines} × {self.planned.asked.machine.text}"
+        """Return the machines as text."""
+        return servers_text(self.machines, self.planned.asked.machine.text)
 
 
 @dataclass(frozen=True)
 class Paid:
-    """Paying for each token instead.
-
-    Attributes
-    ----------
-    offer : Offer
-        The cheapest offer.
-    inputs, outputs : float
-        Tokens of a month, [token]
-    cached : float
-        Prompt tokens that were seen before, part of `inputs`, [token]
-    usd : float
-        The bill of a month, [USD]
-    """
+    """The cheapest API offer and its bill for the tokens of a month."""
 
     offer: Offer
-    inputs: float
-    outputs: float
-    usd: float
-    cached: float = 0.0
+    #: tokens of a month; `cached` is the part of `inputs` that the prefix cache serves
+    inputs: Tokens
+    outputs: Tokens
+    #: bill of a month
+    usd: Usd
+    cached: Tokens = 0.0
 
 
 @dataclass(frozen=True)
 class Sized:
-    """The answer.
-
-    Attributes
-    ----------
-    asked : SizeQuestion
-        The question.
-    money : Money
-        Prices and terms.
-    options : tuple of Option
-        What keeps the promise, the cheapest first.
-    unpriced : tuple of Option
-        What keeps it and lacks a price, the fewest accelerators first; only machines that were named.
-    cheaper : Option or None
-        The next cheaper machines that do not keep it.
-    per_token : Paid or None
-        Paying for each token; None when nobody is known to sell the model.
-    per_token_missing : str
-        Why not.
-    left_out : dict of str to int
-        Why machines were left out → how many.
-    looked_at : int
-        Machines and formats that were planned, [-]
-    no_price : tuple of str
-        Machines of the catalogue that nobody is known to sell or rent.
-    """
+    """The answer of `size`."""
 
     asked: SizeQuestion
     money: Money
+    #: machines that meet the SLO, the cheapest first
     options: tuple[Option, ...]
+    #: machines that meet the SLO and have no price, fewest accelerators first; only those named in the question
     unpriced: tuple[Option, ...] = ()
+    #: the most probable of the machines that cost less than the first answer
     cheaper: Option | None = None
+    #: None, with the reason in `per_token_missing`, if no API price of the model is known
     per_token: Paid | None = None
     per_token_missing: str = ""
+    #: reason → number of machines that were skipped for it
     left_out: dict[str, int] | None = None
+    #: plans that were made, one for each machine, format and engine
     looked_at: int = 0
+    #: machines of the catalogue without any price
     no_price: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What a load brings in a second, on all machines.
+    """Token rates of a load over all machines."""
 
-    Attributes
-    ----------
-    inputs, cached, outputs : float
-        Prompt tokens, those of them that were seen before, and answer tokens, [token/s]
-    busy : float
-        Share of the time in which a machine computes, of a day as many tokens cost in its busiest part, [-]
+    #: prompt tokens
+    inputs: TokensPerSecond
+    #: prompt tokens served by the prefix cache, part of `inputs`
+    cached: TokensPerSecond
+    outputs: TokensPerSecond
+    #: share of the time in which a machine computes; daily traffic: at the mean load, although the peak is simulated
+    busy: Ratio = 1.0
+
+
+def servers_text(count: int, machine: str) -> str:
+    """Return a number of machines as text.
+
+    Examples
+    --------
+    >>> servers_text(1, "3xrtx-pro-6000-ws"), servers_text(2, "dgx-h100")
+    ('1 server with 3 × rtx-pro-6000-ws', '2 × dgx-h100')
     """
-
-    inputs: float
-    cached: float
-    outputs: float
-    busy: float = 1.0
+    number, times, part = machine.partition("x")
+    if not times or not number.isdigit():
+        return f"{count} × {machine}"
+    return f"{counted_unit(count, 'servers')} with {number} × {part}"
 
 
 def flow_of(option: Option, found: Sized) -> Flow:
-    """Tokens that the load brings: of users who never pause what the machines can do, of all others what they ask for.
+    """Return the token rates of the load.
 
-    Returns: Tokens of a second. Pauses, turns of sessions, tokens seen before and lengths that vary are those of the
-      simulated load; a rate is the rate itself.
+    Users without think time send as fast as the machines answer: their rate is predicted. All other loads take the
+    rate of the simulation, with think times, session turns, prefix-cache hits and varying lengths.
     """
-    asked, summary = found.asked, option.sure.summary
+    asked, summary = found.asked, option.attainment.summary
     traffic = asked.traffic
-    # the machine with the largest share was predicted and simulated; the others have the rest
+    # the machine with the largest share was predicted and simulated; the others serve less
     largest = share_of(traffic, option.machines)
     share = asked.load / (float(largest.users or largest.rate or 0.0) * option.machines)
     outputs = option.machines * option.prediction.figures["output_rate"].value * share
@@ -195,15 +165,15 @@ def flow_of(option: Option, found: Sized) -> Flow:
         arriving = asked.load * (traffic.turns if traffic.kind == "sessions" else 1)
     else:
         arriving = summary["requests_per_s"] * option.machines * share
-    each = arriving / summary["requests_per_s"]
-    outputs = summary["output_tokens_per_s"] * each
-    inputs = summary["total_tokens_per_s"] * each - outputs
-    # of a day its busiest part was simulated, and the tokens are those of its mean
+    scale = arriving / summary["requests_per_s"]
+    outputs = summary["output_tokens_per_s"] * scale
+    inputs = summary["total_tokens_per_s"] * scale - outputs
+    # daily traffic: the peak hour was simulated, the tokens are those of the mean
     return Flow(inputs, inputs * summary["cached_share"], outputs, summary["utilisation"] / traffic.peak)
 
 
 def share_of(traffic: Traffic, machines: int) -> Traffic:
-    """The load of one of several machines: of users the largest share.
+    """Return the load of one of several machines; users are rounded up.
 
     Examples
     --------
@@ -216,108 +186,101 @@ def share_of(traffic: Traffic, machines: int) -> Traffic:
 
 
 def _steady(traffic: Traffic) -> bool:
-    """Whether as many requests as there are users are always at work, all alike, and nothing was seen before."""
+    """Return True for a closed loop of uniform requests without think time or prefix-cache hits."""
     vary = traffic.jitter or traffic.input_cv or traffic.output_cv or traffic.lengths
     return traffic.kind == "closed" and traffic.plain and not vary
 
 
 def busy_of(found: Sized) -> Ratio:
-    """Mean load of a day over the load that was asked for: the rate of daily traffic is the mean itself."""
+    """Return the mean load of a day over the load of the question; 1 for daily traffic, whose rate is the mean."""
     return 1.0 if found.asked.traffic.kind == "daily" else found.money.terms.utilisation
 
 
-def month_tokens(option: Option, found: Sized) -> tuple[float, float, float]:
-    """Tokens of a month at the load that is promised, times the share of the day that it is there.
+def month_tokens(option: Option, found: Sized) -> tuple[Tokens, Tokens, Tokens]:
+    """Return the prompt, cached prompt and output tokens of a month.
 
-    Returns: Prompt tokens, those of them that were seen before, and answer tokens, [token].
+    The load of the question holds for the share `busy_of` of the time.
     """
     flow, seconds = flow_of(option, found), busy_of(found) * HOURS * 3600
     return flow.inputs * seconds, flow.cached * seconds, flow.outputs * seconds
 
 
 def most_tokens(option: Option, found: Sized) -> Tokens:
-    """Tokens of a month, prompts and answers, at the largest load that is carried as surely as asked.
+    """Return the prompt and output tokens of a month at `Option.max_load`.
 
-    Returns: What steady users make together then; of all other loads as many more as more of them are carried, which
-      users who wait for each other do not quite reach.
+    The rate of users without think time is predicted at that load; all other rates are scaled in proportion, which
+    overstates closed loops a little.
     """
     inputs, _, outputs = month_tokens(option, found)
-    traffic, more = found.asked.traffic, option.carried / found.asked.load
+    traffic, more = found.asked.traffic, option.max_load / found.asked.load
     if more not in (0.0, 1.0) and _steady(traffic):
-        users = min(share_of(traffic.at_load(option.carried), option.machines).users or 1, MOST_USERS)
-        rates = [one.figures["output_rate"].value for one in (predict(option.planned, users=users), option.prediction)]
-        more = rates[0] / rates[1]
+        users = min(share_of(traffic.at_load(option.max_load), option.machines).users or 1, MOST_USERS)
+        at_max = predict(option.planned, users=users)
+        more = at_max.figures["output_rate"].value / option.prediction.figures["output_rate"].value
     return (inputs + outputs) * more
 
 
-def watts_at(option: Option, money: Money) -> tuple[float | None, float | None]:
-    """Draw of all machines of an option.
-
-    Returns: At the wall, and of the accelerators alone, [W].
-    """
+def watts_at(option: Option, money: Money) -> tuple[Watts | None, Watts | None]:
+    """Return the power of all machines at the wall, and of their accelerators alone."""
     wall, cards = watts_of(option.planned.asked.machine, money, option.planned.asked.power_limit)
-    return tuple(None if one is None else one * option.machines for one in (wall, cards))  # type: ignore[return-value]
+    return tuple(None if watts is None else watts * option.machines for watts in (wall, cards))  # type: ignore[return-value]
 
 
-# When a machine comes, and on whom it depends: as far as somebody publishes it.
-
-#: sellers of the price lists that stand for many
+#: sellers of the price lists that stand for many companies
 _MANY = ("market survey", "owner at large volume", "hyperscaler", "specialty", "long-tail", "marketplaces")
 
 
 def supply_of(option: Option, found: Sized) -> dict[str, Any]:
-    """Delivery and single sources of an option.
+    """Return the lead time and the single sources of an option.
 
-    Returns: ``delivery_weeks_low`` and ``_high`` over all published times of the part, None where nobody publishes
-      one and of what is rented; ``delivery``, the same in words with source; ``single_source``, on whom alone the
-      purchase or its price depends, in words.
+    Returns: ``delivery_weeks_low`` and ``_high`` over all published lead times of the accelerator, None if there is
+      none or the machine is rented; ``delivery``, the same as text with its source; ``single_source``, texts.
 
     Notes
     -----
-    A time is that of the accelerators: what a host needs is a question to its seller. Not modelled: how it depends on
-    the number that is ordered.
+    Not modelled: lead times of hosts, and longer ones for larger orders.
     """
-    part = option.planned.asked.machine.accelerator
+    accelerator = option.planned.asked.machine.accelerator
     bought = option.way.purchase is not None
-    times = deliveries_of(part.name) if bought else ()
-    words = "; ".join(f"{one.low:g} to {one.high:g} {one.unit} ({one.date}, {one.source})" for one in times)
-    unknown = f"nobody whom we read publishes when {part.name} comes: ask for it with the quotation" if bought else ""
+    times = deliveries_of(accelerator.name) if bought else ()
+    text = "; ".join(f"{time.low:g} to {time.high:g} {time.unit} ({time.date}, {time.source})" for time in times)
+    unknown = f"no public data for {accelerator.name}; ask the seller" if bought else ""
     return {
-        "delivery_weeks_low": min((one.weeks[0] for one in times), default=None),
-        "delivery_weeks_high": max((one.weeks[1] for one in times), default=None),
-        "delivery": words or unknown,
-        "vendor": part.vendor,
-        "single_source": _single(option, found),
+        "delivery_weeks_low": min((time.weeks[0] for time in times), default=None),
+        "delivery_weeks_high": max((time.weeks[1] for time in times), default=None),
+        "delivery": text or unknown,
+        "vendor": accelerator.vendor,
+        "single_source": _single_sources(option, found),
     }
 
 
-def _single(option: Option, found: Sized) -> list[str]:
-    part = option.planned.asked.machine.accelerator
-    other = next((one for one in found.options if one.planned.asked.machine.accelerator.vendor != part.vendor), None)
-    second = "nothing of another maker is among the answers"
+def _single_sources(option: Option, found: Sized) -> list[str]:
+    accelerator = option.planned.asked.machine.accelerator
+    others = (other for other in found.options if other.planned.asked.machine.accelerator.vendor != accelerator.vendor)
+    other = next(others, None)
+    lines = [f"all results use {accelerator.vendor}"]
     if other is not None:
-        second = f"{other.name} of {other.planned.asked.machine.accelerator.vendor} keeps the promise too"
-    lines = [f"{part.name} is made by {part.vendor} alone; {second}"]
+        vendor = other.planned.asked.machine.accelerator.vendor
+        lines = [f"{accelerator.vendor}; alternative: {other.name} ({vendor}) meets the SLO too"]
     if option.way.purchase is not None:
         for line in option.way.purchase.lines:
             if line.quotation is not None and not line.quotation.given:
-                sources = {one.source for one in line.quotation.entries}
-                lines += [f"one source alone for the price of {line.name}"] if len(sources) == 1 else []
+                sources = {entry.source for entry in line.quotation.entries}
+                lines += [f"a single source for the price of {line.name}"] if len(sources) == 1 else []
         return lines
-    rows = [one for one in found.money.prices if one.kind == "rent" and one.part == part.name and not one.given]
-    sellers = {one.seller for one in rows if one.seller}
+    prices = found.money.prices
+    rents = [price for price in prices if price.kind == "rent" and price.part == accelerator.name and not price.given]
+    sellers = {price.seller for price in rents if price.seller}
     if len(sellers) == 1 and not sellers & set(_MANY):
-        lines.append(f"{sellers.pop()} alone is known to rent {part.name}")
+        lines.append(f"{sellers.pop()} is the only known provider that rents out {accelerator.name}")
     return lines
 
 
-# The figures of an option, each under one name, for every form of the answer.
-
-#: tokens of a prompt whose head was seen before that are computed again [token]
+#: prompt tokens that are computed although the prefix cache has the prompt [token]
 _FRESH = 64.0
-#: figures that need the rating of the part
+#: metrics that need the power rating of the accelerator
 _POWER = ("kw", "kw_at_its_limit", "circuit", "power_limit_w", "tokens_per_s_per_mw", "joules_per_output_token")
-#: costs that need a price
+#: metrics that need a price
 _COSTS = (
     "usd_per_million_tokens",
     "usd_per_million_input_tokens",
@@ -332,9 +295,7 @@ _COSTS = (
 
 
 def circuit_for(watts: Watts) -> str:
-    """The smallest ordinary circuit that carries a draw for hours.
-
-    Returns: Its rating in words, or how many of the largest are needed.
+    """Return the smallest standard circuit for a continuous load, or the number of largest ones.
 
     Examples
     --------
@@ -342,33 +303,30 @@ def circuit_for(watts: Watts) -> str:
     ('16 A at 230 V', '2 × 32 A at 230 V')
     """
     rule = hazard_rules()["circuit"]
-    share = float(rule.thresholds["continuous"])
-    ratings = sorted((rating * share, name) for name, rating in rule.ratings.items())
-    for most, name in ratings:
-        if watts <= most:
+    continuous = float(rule.thresholds["continuous"])
+    ratings = sorted((rating * continuous, name) for name, rating in rule.ratings.items())
+    for limit, name in ratings:
+        if watts <= limit:
             return name
-    most, name = ratings[-1]
-    return f"{math.ceil(watts / most)} × {name}"
+    limit, name = ratings[-1]
+    return f"{math.ceil(watts / limit)} × {name}"
 
 
-def surely(probability: Ratio) -> str:
-    """A probability, rounded down: what is not quite as sure as asked is not told as if it were.
+def floored_probability(probability: Ratio) -> str:
+    """Return a probability rounded down, so that 0.949 is not shown as 0.95.
 
     Examples
     --------
-    >>> surely(0.9499), surely(0.95), surely(1.0)
+    >>> floored_probability(0.9499), floored_probability(0.95), floored_probability(1.0)
     ('0.94', '0.95', '1.00')
     """
     return f"{math.floor(100 * probability + 1e-9) / 100:.2f}"
 
 
 def figures_of(option: Option, found: Sized) -> dict[str, Any]:
-    """Everything that is known of an option.
-
-    Returns: Name → figure; None where it is not known. Money is USD, times are ms, power kW.
-    """
+    """Return all metrics of an option; None where one is unknown. Money in USD, times in ms, power in kW."""
     asked, planned = found.asked, option.planned
-    figures = {
+    return {
         "machine": planned.asked.machine.text,
         "machines": option.machines,
         "accelerators": option.accelerators,
@@ -379,16 +337,16 @@ def figures_of(option: Option, found: Sized) -> dict[str, Any]:
         "paid": option.way.paid,
         "limited": planned.asked.power_limit is not None,
         **_money(option, found),
-        "probability": option.sure.probability,
-        "keeps": option.sure.probability >= asked.probability,
-        "promise": _promise(option, asked.slo),
+        "probability": option.attainment.probability,
+        "keeps": option.attainment.probability >= asked.probability,
+        "promise": _targets(option, asked.slo),
         "breaks_first": option.breaks_first,
-        f"carries_{_unit(asked.unit)}": option.carried,
-        f"breaks_at_{_unit(asked.unit)}": None if option.beyond else _next(option.carried, asked.unit),
-        "carries_at_least": option.beyond,
-        "million_tokens_month_most": None if option.beyond else most_tokens(option, found) / 1e6,
-        "headroom": option.carried / asked.load - 1.0,
-        "months_until_outgrown": _finite(growth_months(asked.load, option.carried, asked.growth)),
+        f"carries_{_unit(asked.unit)}": option.max_load,
+        f"breaks_at_{_unit(asked.unit)}": None if option.open_ended else _next(option.max_load, asked.unit),
+        "carries_at_least": option.open_ended,
+        "million_tokens_month_most": None if option.open_ended else most_tokens(option, found) / 1e6,
+        "headroom": option.max_load / asked.load - 1.0,
+        "months_until_outgrown": _finite(growth_months(asked.load, option.max_load, asked.growth)),
         **_power(option, found),
         **_speed(option, found),
         **supply_of(option, found),
@@ -398,20 +356,22 @@ def figures_of(option: Option, found: Sized) -> dict[str, Any]:
         "evidence": option.prediction.basis,
         "outside": option.prediction.out_of_domain,
     }
-    return figures
 
 
-def _promise(option: Option, slo: str) -> list[dict[str, Any]]:
-    """What is promised beside what is expected of it, with the 90 % interval of the prediction around it."""
+def _targets(option: Option, slo: str) -> list[dict[str, Any]]:
+    """Return each target with its expected value and 90 % prediction interval.
+
+    The relative interval is that of the predicted mean.
+    """
     rows = []
     for target in parse_slo(slo):
-        figure = option.prediction.figures.get(target.metric)
-        expected = option.sure.summary.get(target.name)
-        ends: list[float | None] = [None, None]
-        if figure is not None and expected is not None:
-            ends = [expected * end / figure.value for end in (figure.low, figure.high)]
+        mean = option.prediction.figures.get(target.metric)
+        expected = option.attainment.summary.get(target.name)
+        interval: list[float | None] = [None, None]
+        if mean is not None and expected is not None:
+            interval = [expected * bound / mean.value for bound in (mean.low, mean.high)]
         rows.append({"target": str(target), "at_most_ms": 1000 * target.bound, "expected_ms": expected,
-                     "expected_ms_low": ends[0], "expected_ms_high": ends[1]})  # fmt: skip
+                     "expected_ms_low": interval[0], "expected_ms_high": interval[1]})  # fmt: skip
     return rows
 
 
@@ -419,9 +379,9 @@ def _unit(unit: str) -> str:
     return unit.replace("/", "_per_").replace(" ", "_")
 
 
-def _next(carried: float, unit: str) -> float:
-    """The load at which the promise breaks: one user more, or the rate itself, found to 1 %."""
-    return carried + 1 if unit == "users" else carried
+def _next(max_load: float, unit: str) -> float:
+    """Return the smallest load that fails: one user more, or the rate itself, which is found to 1 %."""
+    return max_load + 1 if unit == "users" else max_load
 
 
 def _finite(value: Any) -> float | None:
@@ -438,7 +398,7 @@ def _money(option: Option, found: Sized) -> dict[str, Any]:
         "usd_month": way.usd,
         "usd_month_low": way.low,
         "usd_month_high": way.high,
-        "month_lines": {} if way.month is None else {name: float(_number(one)) for name, one in way.month.lines},
+        "month_lines": {} if way.month is None else {name: float(_number(usd)) for name, usd in way.month.lines},
         "price_missing": way.missing,
         "price_stale": list(way.stale),
         "price_sources": _sources(option),
@@ -452,14 +412,15 @@ def _money(option: Option, found: Sized) -> dict[str, Any]:
     costs["usd_per_million_tokens"] = way.usd / (inputs + outputs) * 1e6
     seconds = _prompt_seconds(option)
     if seconds is not None:
-        # the month over the time in which machines compute; a token that was seen before is a part of a fresh one
+        # the cost of a month is split by compute time; a cached token counts as a fraction of a computed one
         flow = flow_of(option, found)
-        again = seconds[1] / seconds[0]
-        fresh = flow.inputs - flow.cached * (1.0 - again)
-        share = fresh * seconds[0] / option.machines / flow.busy
-        one, other = token_prices(way.usd, fresh, flow.outputs, share, busy_of(found))
-        costs["usd_per_million_input_tokens"], costs["usd_per_million_output_tokens"] = float(one), float(other)
-        costs["usd_per_million_cached_tokens"] = float(one) * again
+        cached_ratio = seconds[1] / seconds[0]
+        computed = flow.inputs - flow.cached * (1.0 - cached_ratio)
+        share = computed * seconds[0] / option.machines / flow.busy
+        input_usd, output_usd = token_prices(way.usd, computed, flow.outputs, share, busy_of(found))
+        costs["usd_per_million_input_tokens"] = float(input_usd)
+        costs["usd_per_million_output_tokens"] = float(output_usd)
+        costs["usd_per_million_cached_tokens"] = float(input_usd) * cached_ratio
     return costs | _against_the_api(option, found, (inputs, cached, outputs)) | _against_rent(option, found)
 
 
@@ -468,26 +429,27 @@ def _number(value: Any) -> Any:
 
 
 def _sources(option: Option) -> dict[str, Any]:
-    """How many sources each line rests on: one source alone is a risk of the price, not of the machine."""
+    """Return price range, sellers and sources of each line of the purchase or rent."""
     lines = option.way.purchase.lines if option.way.purchase is not None else ()
-    found = {line.name: _said(line.quotation) for line in lines}
+    sources = {line.name: _quotation_record(line.quotation) for line in lines}
     if option.way.hourly is not None:
-        found[f"{option.way.hourly.entries[0].part}:rent"] = _said(option.way.hourly)
-    return found
+        sources[f"{option.way.hourly.entries[0].part}:rent"] = _quotation_record(option.way.hourly)
+    return sources
 
 
-def _said(quotation: Quotation | None) -> dict[str, Any] | None:
+def _quotation_record(quotation: Quotation | None) -> dict[str, Any] | None:
     if quotation is None:
         return None
-    return {"usd": quotation.value, "low": quotation.low, "high": quotation.high, "per": quotation.entries[0].per,
-            "stale": quotation.stale, "sellers": sorted({one.seller for one in quotation.entries if one.seller}),
-            "dates": list(quotation.dates), "sources": sorted({one.source for one in quotation.entries})}  # fmt: skip
+    entries = quotation.entries
+    return {"usd": quotation.value, "low": quotation.low, "high": quotation.high, "per": entries[0].per,
+            "stale": quotation.stale, "sellers": sorted({entry.seller for entry in entries if entry.seller}),
+            "dates": list(quotation.dates), "sources": sorted({entry.source for entry in entries})}  # fmt: skip
 
 
-def _prompt_seconds(option: Option) -> tuple[float, float] | None:
-    """Seconds of one machine for a prompt token, and for one that was seen before.
+def _prompt_seconds(option: Option) -> tuple[Seconds, Seconds] | None:
+    """Return the seconds of one machine per computed and per cached prompt token.
 
-    All servers of a machine compute prompts, each on all of its data-parallel ranks.
+    All replicas of a machine compute prompts, each on all of its data-parallel ranks.
     """
     planned = option.planned
     inputs, ranks = float(planned.asked.input_tokens), float(planned.deployment.dp)
@@ -503,11 +465,12 @@ def _prompt_seconds(option: Option) -> tuple[float, float] | None:
     except GlmplanError:
         return None
     servers = planned.holding.terms.replicas
-    again = max(float(seconds[1] - seconds[2]), 0.0) / (inputs * ranks)
-    return float(seconds[0]) / chunk / servers, again / servers
+    cached = max(float(seconds[1] - seconds[2]), 0.0) / (inputs * ranks)
+    return float(seconds[0]) / chunk / servers, cached / servers
 
 
-def _against_the_api(option: Option, found: Sized, tokens: tuple[float, float, float]) -> dict[str, Any]:
+def _against_the_api(option: Option, found: Sized, tokens: tuple[Tokens, Tokens, Tokens]) -> dict[str, Any]:
+    """Return the API bill of the same tokens, and the break-even against it."""
     paid, way = found.per_token, option.way
     if paid is None or way.usd is None:
         return {}
@@ -521,7 +484,7 @@ def _against_the_api(option: Option, found: Sized, tokens: tuple[float, float, f
 
 
 def _against_rent(option: Option, found: Sized) -> dict[str, Any]:
-    """What the same accelerators cost to rent, and when a purchase has paid for itself against that."""
+    """Return the rent of the same machines, and when a purchase breaks even against it."""
     way, planned = option.way, option.planned
     if way.purchase is None or way.month is None or way.purchase.value is None:
         return {}
@@ -539,7 +502,7 @@ def _power(option: Option, found: Sized) -> dict[str, Any]:
     if wall is None or cards is None:
         return dict.fromkeys(_POWER)
     machine = option.planned.asked.machine
-    full, _ = watts_at(option, _at_its_limit(found))
+    full, _ = watts_at(option, _at_full_power(found))
     return {
         "kw": wall / 1000,
         "kw_at_its_limit": None if full is None else full / 1000,
@@ -550,19 +513,17 @@ def _power(option: Option, found: Sized) -> dict[str, Any]:
     }
 
 
-def _at_its_limit(found: Sized) -> Any:
-    from dataclasses import replace
-
+def _at_full_power(found: Sized) -> Money:
     return replace(found.money, terms=found.money.terms.but(power_share=1.0))
 
 
 def _speed(option: Option, found: Sized) -> dict[str, Any]:
     speed: dict[str, Any] = {}
     for name in ("ttft", "tpot"):
-        figure = option.prediction.figures.get(name)
+        mean = option.prediction.figures.get(name)
         for end in ("value", "low", "high"):
             title = f"{name}_mean_ms" + ("" if end == "value" else f"_{end}")
-            speed[title] = None if figure is None else 1000 * getattr(figure, end)
-        speed[f"{name}_p95_ms"] = option.sure.summary.get(f"{name}_p95_ms")
+            speed[title] = None if mean is None else 1000 * getattr(mean, end)
+        speed[f"{name}_p95_ms"] = option.attainment.summary.get(f"{name}_p95_ms")
     speed["output_tokens_per_s"] = flow_of(option, found).outputs
     return speed

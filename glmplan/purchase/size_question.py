@@ -1,4 +1,4 @@
-"""What a buyer asks: a model, a load, a promise, and what may be spent."""
+"""The question of `size`: model, load, SLO, and limits of budget and power."""
 
 from __future__ import annotations
 
@@ -16,85 +16,60 @@ from glmplan.io.models.resolve import resolve_model
 from glmplan.planner.question import DEFAULT_INPUT, DEFAULT_OUTPUT, named_engine
 from glmplan.simulation.traffic.slo import parse_slo
 from glmplan.simulation.traffic.spec import MOST_USERS, Traffic, parse_traffic
-from glmplan.units import Usd, finite_number, read_watts, whole_number
+from glmplan.units import Ratio, Usd, Watts, finite_number, read_watts, whole_number
 
 __all__ = ["KINDS", "SizeQuestion", "read_amount", "read_size"]
 
-#: ways to come by a machine
+#: value of --kind → purchase and rent
 KINDS: dict[str, tuple[str, ...]] = {"buy": ("buy",), "rent": ("rent",), "any": ("buy", "rent")}
 _AMOUNT = re.compile(r"([\d_.,]+)\s*([kKM]?)\s*([A-Za-z]{3})?")
 
 
 @dataclass(frozen=True)
 class SizeQuestion:
-    """What is to be bought or rented.
+    """The question of `size`."""
 
-    Attributes
-    ----------
-    model : str
-        Model as typed.
-    spec : ModelSpec
-        The model.
-    weights : tuple of str
-        Formats that are looked at.
-    engines : tuple of str or None
-        Engines that are looked at; None is the plan's own choice.
-    traffic : Traffic
-        Load: users [-] or rate [1/s], and lengths [token].
-    slo : str
-        The promise.
-    kinds : tuple of str
-        ``buy``, ``rent`` or both.
-    budget : float or None
-        Most that may be spent: on the purchase, or on the rent until the horizon, [USD]
-    power : float or None
-        Most that may be drawn at the wall, [W]
-    only : tuple of str
-        Parts and machines that are looked at; all that have a price by default.
-    most_machines : int
-        Machines at most, [-]
-    rent_term : str or None
-        Term of the rent.
-    growth : float
-        Growth of the load in a month, [-]
-    probability : float
-        How surely the promise must be kept, [-]
-    limits : tuple of float or None
-        Power limits of each accelerator that are looked at, [W]; None is its rating
-    """
-
+    #: as typed
     model: str
     spec: ModelSpec
+    #: formats to try
     weights: tuple[str, ...]
+    #: engines to try; None is the choice of the plan
     engines: tuple[str | None, ...]
+    #: users or rate, and lengths
     traffic: Traffic
     slo: str
+    #: ``buy``, ``rent`` or both
     kinds: tuple[str, ...] = ("buy", "rent")
-    budget: float | None = None
-    power: float | None = None
+    #: limit of the purchase, or of the rent until the horizon
+    budget: Usd | None = None
+    #: limit of the power at the wall
+    power: Watts | None = None
+    #: accelerators and machines to try; all with a price by default
     only: tuple[str, ...] = ()
+    #: largest number of machines
     most_machines: int = 8
     rent_term: str | None = None
-    growth: float = 0.0
-    probability: float = 0.95
-    limits: tuple[float | None, ...] = (None,)
+    #: growth of the load per month
+    growth: Ratio = 0.0
+    #: required SLO attainment
+    probability: Ratio = 0.95
+    #: power limits of each accelerator to try; None is its rating
+    limits: tuple[Watts | None, ...] = (None,)
 
     @property
     def load(self) -> float:
-        """Users [-] or rate [1/s] of the whole service."""
+        """Return the users or the rate [1/s] of the whole service."""
         return float(self.traffic.users if self.traffic.users is not None else self.traffic.rate or 0.0)
 
     @property
     def unit(self) -> str:
-        """What the load counts."""
+        """Return the unit of the load."""
         return "users" if self.traffic.users is not None else "requests/s"
 
 
 def read_amount(given: object, field: str) -> Usd:
-    """Read an amount of money.
-
-    - `given`: A number, or text such as ``120k`` or ``1.5M``.
-    - `field`: What it is called where it was given.
+    """Return an amount of money from a number, or text such as ``120k`` or ``1.5M``.
 
     Examples
     --------
@@ -106,7 +81,7 @@ def read_amount(given: object, field: str) -> Usd:
         if match is None:
             raise SpecError("is not an amount such as 120k", field=field, value=given)
         if match[3] and match[3].upper() != "USD":
-            message = "is not in USD, as the prices are: convert it, or give prices in that currency"
+            message = "is not in USD: convert it"
             raise SpecError(message, field=field, value=given)
         number = finite_number(match[1].replace(",", "").replace("_", ""), field)
         number *= {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6}[match[2]]
@@ -118,10 +93,10 @@ def read_amount(given: object, field: str) -> Usd:
 
 
 def read_size(model: str, slo: str, *, users: Any = None, traffic: str | None = None, **said: Any) -> SizeQuestion:
-    """Read what a buyer asks.
+    """Return the question of `size`.
 
-    - `model`: As in `glmplan.fit`; with a format only that one is looked at.
-    - `traffic`: Kind of load, as `glmplan.simulate` takes it; a closed loop of the users by default.
+    - `model`: As in `glmplan.fit`; with a format only that one is tried.
+    - `traffic`: As in `glmplan.simulate`; a closed loop of the users by default.
     - `**said`: ``weights``, ``engine`` and ``only`` (text with commas or lists), ``kind`` of `KINDS`, ``budget``,
       ``power``, ``machines``, ``rent_term``, ``growth``, ``probability``, ``power_limit``; further fields of
       `glmplan.simulation.traffic.spec.Traffic`.
@@ -136,12 +111,12 @@ def read_size(model: str, slo: str, *, users: Any = None, traffic: str | None = 
     parse_slo(slo)
     kind = said.pop("kind", None) or "any"
     if kind not in KINDS:
-        raise SpecError("is not a way to come by a machine", field="--kind", value=kind, choices=KINDS)
+        raise SpecError("is not one of buy, rent and any", field="--kind", value=kind, choices=KINDS)
     budget, power = said.pop("budget", None), said.pop("power", None)
     stated = _list(said.pop("weights", None), "--weights")
     growth = finite_number(said.pop("growth", None) or 0.0, "--growth")
-    surely, machines = said.pop("probability", None), said.pop("machines", None)
-    wanted = finite_number(0.95 if surely is None else surely, "--probability")
+    probability, machines = said.pop("probability", None), said.pop("machines", None)
+    wanted = finite_number(0.95 if probability is None else probability, "--probability")
     if not 0 < wanted < 1:
         raise SpecError("must lie between 0 and 1", field="--probability", value=wanted)
     if growth < 0:
@@ -177,12 +152,12 @@ def _list(given: str | Sequence[str] | None, field: str) -> tuple[str, ...]:
 
 
 def _formats(model: ModelSpec) -> tuple[str, ...]:
-    """Described checkpoints, one of each format; mixtures of files for other engines only when they are named."""
-    found: dict[str, str] = {}
-    for one in model.checkpoints:
-        if one.file_bits_per_weight is None:
-            found.setdefault(one.name.split("-")[0], one.name)
-    return tuple(found.values()) or tuple(one.name for one in model.checkpoints[:1]) or ("bf16",)
+    """Return one checkpoint of each format, without GGUF files, which are tried only if named."""
+    formats: dict[str, str] = {}
+    for checkpoint in model.checkpoints:
+        if checkpoint.file_bits_per_weight is None:
+            formats.setdefault(checkpoint.name.split("-")[0], checkpoint.name)
+    return tuple(formats.values()) or tuple(checkpoint.name for checkpoint in model.checkpoints[:1]) or ("bf16",)
 
 
 def _limits(given: object) -> tuple[float | None, ...]:
@@ -216,10 +191,10 @@ def _traffic(users: Any, spec: str | None, said: dict[str, Any]) -> Traffic:
         return parse_traffic(f"closed:{count}", **lengths)
     found = parse_traffic(spec, **lengths)
     if found.kind == "trace":
-        raise SpecError("is a recording, whose load is one of its own: size for sessions or a rate", field="--traffic",
+        raise SpecError("is a trace with a fixed load: size for sessions or a rate", field="--traffic",
                         value=spec)  # fmt: skip
     if count is not None and found.users is None:
-        raise SpecError(f"is said beside --traffic {spec}, which counts requests: say one of them", field="--users",
+        raise SpecError(f"conflicts with --traffic {spec}, which is a rate", field="--users",
                         value=users)  # fmt: skip
     if count is not None and found.users != count:
         raise SpecError(f"contradicts --traffic {spec}", field="--users", value=users)

@@ -1,39 +1,37 @@
-"""The answer of `size` as text: what to buy, why it is sure, what the next cheaper one would miss."""
+"""Text and JSON of a `size` answer."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from glmplan.catalog.tables import table_text
 from glmplan.planner.launch import degrees_of, validate_command
-from glmplan.purchase.size_answer import Option, Sized, figures_of, surely
+from glmplan.purchase.evidence import EVIDENCE_LABELS
+from glmplan.purchase.size_answer import Option, Sized, figures_of, floored_probability, servers_text
 from glmplan.units import counted_unit
 
 __all__ = ["answer_rows", "size_content", "size_text"]
 
-#: machines without a price that are named
+#: machines without a price that the text lists
 _NAMED = 12
-#: whether anything keeps the promise → what paying for each token is then
-_KEEP = {
-    True: ": keep paying for each token",
-    False: ": what is left until a measurement or another promise settles it",
-}
+#: a target as `glmplan.simulation.traffic.slo.Target` writes it
+_TARGET = re.compile(r"(\w+) (\w+) < ([\d.e+]+) ms")
 
 
 def answer_rows(found: Sized) -> list[dict[str, Any]]:
-    """Every option with all its figures, the answers first."""
+    """Return a record of each option: answers, machines without a price, the next cheaper."""
     rows = []
     for role, options in (("answer", found.options), ("price missing", found.unpriced),
                           ("next cheaper", (found.cheaper,) if found.cheaper else ())):  # fmt: skip
         for rank, option in enumerate(options, start=1):
-            figures = figures_of(option, found)
-            figures |= _warned(option, found) | {"measure": _measure(option, found)}
-            rows.append({"rank": rank, "role": role, **figures})
+            more = _warnings(option, found) | {"measure": _measure(option, found)}
+            rows.append({"rank": rank, "role": role, **figures_of(option, found), **more})
     return rows
 
 
 def _measure(option: Option, found: Sized) -> str:
-    """The command that measures what the answer rests on."""
+    """Return the `glmplan validate` command that measures the option at its share of the load."""
     planned, traffic = option.planned, found.asked.traffic
     users = -(-(traffic.users or 1) // option.machines)
     return validate_command(
@@ -45,8 +43,8 @@ def _measure(option: Option, found: Sized) -> str:
     )
 
 
-def _warned(option: Any, found: Sized) -> dict[str, Any]:
-    """Hazards and walls of one machine under its share of the load."""
+def _warnings(option: Any, found: Sized) -> dict[str, Any]:
+    """Return hazards and engine limitations of one machine under its share of the load."""
     from glmplan.planner.make_plan import fit_answer
     from glmplan.planner.question import Words
 
@@ -54,22 +52,21 @@ def _warned(option: Any, found: Sized) -> dict[str, Any]:
     traffic = found.asked.traffic
     users = -(-(traffic.users or 1) // option.machines)
     terms = option.planned.holding.terms
-    said = {name: getattr(terms, name) for name in ("tp", "pp", "dp", "ep", "dcp")}
+    degrees = {name: getattr(terms, name) for name in ("tp", "pp", "dp", "ep", "dcp")}
     if terms.accelerators != asked.machine.count:
-        said = {}
+        degrees = {}
     words = Words(found.asked.model, asked.machine.text, weights=asked.checkpoint.name, engine=asked.engine,
-                  users=(users,), input=traffic.input, output=traffic.output, **said)  # fmt: skip
+                  users=(users,), input=traffic.input, output=traffic.output, **degrees)  # fmt: skip
     answer = fit_answer(words, changes=False)
-    warned: dict[str, list[dict[str, str]]] = {"hazards": [], "walls": []}
-    for one in answer.warnings:
-        warned["walls" if one.kind == "wall" else "hazards"].append(
-            {"severity": one.severity, "name": one.name, "title": one.title, "effect": one.effect, "do": one.do}
-        )
-    return warned
+    warnings: dict[str, list[dict[str, str]]] = {"hazards": [], "walls": []}
+    for warning in answer.warnings:
+        fields = {name: getattr(warning, name) for name in ("severity", "name", "title", "effect", "do")}
+        warnings["walls" if warning.kind == "wall" else "hazards"].append(fields)
+    return warnings
 
 
 def size_content(found: Sized) -> dict[str, Any]:
-    """The answer with a name for every figure."""
+    """Return the answer as the record that `--format json` prints."""
     asked, terms = found.asked, found.money.terms
     paid = found.per_token
     return {
@@ -109,15 +106,15 @@ def size_content(found: Sized) -> dict[str, Any]:
 
 
 def size_text(found: Sized, content: dict[str, Any]) -> str:
-    """The answer in lines."""
+    """Return the answer as lines of text."""
     asked = found.asked
     load = f"{counted_unit(asked.load, asked.unit)} of {asked.traffic.input:,} + {asked.traffic.output:,} tokens"
-    lines = [f"{asked.spec.name} for {load}, {asked.slo}, kept with {asked.probability:.0%} probability"]
+    lines = [f"{asked.spec.name} for {load}; SLO {asked.slo} at {asked.probability:.0%} confidence"]
     rows = [row for row in content["options"] if row["role"] != "next cheaper"]
     if rows:
-        lines += ["", table_text(_short(row, asked.unit) for row in rows), "", *_first(rows[0], asked.unit)]
+        lines += ["", table_text(_table_row(row, asked.unit) for row in rows), "", *_first(rows[0], asked.unit)]
     else:
-        lines.append("nothing that may be bought or rented keeps this promise")
+        lines.append("no machine with a known price meets this SLO")
     lines += _cheaper(content)
     lines += _per_token(content, rows)
     lines += _left_out(content)
@@ -128,135 +125,143 @@ def _key(unit: str) -> str:
     return unit.replace("/", "_per_")
 
 
-def _short(row: dict[str, Any], unit: str) -> dict[str, Any]:
-    price = row["usd_per_million_output_tokens"]
+def _table_row(row: dict[str, Any], unit: str) -> dict[str, Any]:
     limit = f" at {row['power_limit_w']:g} W" if row["limited"] else ""
     return {
-        "machines": f"{row['machines']} × {row['machine']}{limit}",
+        "machines": servers_text(row["machines"], row["machine"]) + limit,
         "weights": row["weights"],
         "layout": row["layout"],
         "paid": row["paid"],
-        "buy usd": row["usd_purchase"],
-        "usd/month": row["usd_month"],
-        "probability": surely(row["probability"]),
-        "breaks at": row[f"breaks_at_{_key(unit)}"] or f"over {row[f'carries_{_key(unit)}']:g}",
-        "usd/M out": price,
+        "price USD": row["usd_purchase"],
+        "USD/month": row["usd_month"],
+        "P(SLO met)": floored_probability(row["probability"]),
+        "fails at": row[f"breaks_at_{_key(unit)}"] or f"over {row[f'carries_{_key(unit)}']:g}",
+        "USD/M out": row["usd_per_million_output_tokens"],
         "kW": row["kw"],
-        "evidence": row["knowledge"],
+        "evidence": EVIDENCE_LABELS[row["knowledge"]],
     }
 
 
 def _first(row: dict[str, Any], unit: str) -> list[str]:
+    """Return the details of the first answer."""
     lines = [
-        f"first: {row['machines']} × {row['machine']}, {row['weights']}, {row['layout']}, {row['engine']}; "
-        + _carried(row, unit),
-        f"  a token in {_span(row, 'tpot')}, the first one in {_span(row, 'ttft')}; rests on: {row['evidence']}",
+        f"first: {servers_text(row['machines'], row['machine'])}, {row['weights']}, {row['layout']}, {row['engine']}",
+        f"  {_capacity(row, unit)}",
+        f"  mean TPOT {_interval(row, 'tpot')}, mean TTFT {_interval(row, 'ttft')}; evidence: {row['evidence']}",
     ]
     if row["month_lines"]:
         parts = ", ".join(f"{name} {value:,.0f}" for name, value in row["month_lines"].items() if value)
-        lines.append(f"  a month: {parts} (low {row['usd_month_low']:,.0f}, high {row['usd_month_high']:,.0f})")
+        lines.append(f"  USD per month: {parts} (total {row['usd_month_low']:,.0f} to {row['usd_month_high']:,.0f})")
     if row["rent_usd_month"] is not None:
         month = row["break_even_month_against_rent"]
-        after = "never" if month is None else f"after {month:.0f} months"
-        lines.append(f"  to rent the same: {row['rent_usd_month']:,.0f} USD a month; buying pays for itself {after}")
+        after = "never breaks even" if month is None else f"breaks even after {month:.0f} months"
+        lines.append(f"  renting the same: {row['rent_usd_month']:,.0f} USD/month; buying {after}")
     if row["kw"] is not None:
         lines.append(
-            f"  power: {row['kw']:.1f} kW while it serves, {row['kw_at_its_limit']:.1f} at its limit: each machine on "
-            f"{row['circuit']}; {row['joules_per_output_token']:.2f} J of the accelerators for a token of an answer"
+            f"  power: {row['kw']:.1f} kW under this load, {row['kw_at_its_limit']:.1f} kW at most; circuit of each "
+            f"machine: {row['circuit']}; {row['joules_per_output_token']:.2f} J of GPU energy per output token"
         )
     if row["months_until_outgrown"] is not None:
-        after = "not outgrown for at least" if row["carries_at_least"] else "outgrown after"
+        after = "sufficient for at least" if row["carries_at_least"] else "load growth reaches the capacity after"
         lines.append(f"  {after} {row['months_until_outgrown']:.0f} months")
-    lines += [f"  {one['severity']}: {one['title']}" for one in (*row["hazards"], *row["walls"])[:6]]
-    lines += [f"  price stale: {text}" for text in row["price_stale"]]
-    lines += [f"  price missing: {row['price_missing']}"] if row["price_missing"] else []
-    lines += [f"  delivery: {row['delivery']}"] if row["delivery"] else []
-    return lines + [f"  single source: {text}" for text in row["single_source"]]
+    lines += [f"  {issue['severity']}: {issue['title']}" for issue in (*row["hazards"], *row["walls"])[:6]]
+    lines += [f"  old price: {text}" for text in row["price_stale"]]
+    lines += [f"  no price: {row['price_missing']}"] if row["price_missing"] else []
+    lines += [f"  lead time: {row['delivery']}"] if row["delivery"] else []
+    return lines + [f"  vendor lock-in: {text}" for text in row["single_source"]]
 
 
-def _carried(row: dict[str, Any], unit: str) -> str:
-    """What the machines carry; where nothing failed, a load from which on nothing is known."""
-    more = "less" if row["headroom"] < 0 else "more"
-    carried = f"{counted_unit(row[f'carries_{_key(unit)}'], unit)}, {abs(row['headroom']):.0%} {more} than asked"
+def _capacity(row: dict[str, Any], unit: str) -> str:
+    """Return the capacity with its headroom, and the limit that is exceeded first above it."""
+    load = counted_unit(row[f"carries_{_key(unit)}"], unit)
+    spare = f"{abs(row['headroom']):.0%} {'below the load' if row['headroom'] < 0 else 'headroom'}"
     if row["carries_at_least"]:
-        return f"carries at least {carried}; more was not looked at"
-    return f"carries {carried}; then breaks {row['breaks_first'] or 'the promise'}"
+        return f"capacity at least {load} ({spare}); higher loads were not tested"
+    return f"capacity {load} ({spare}); {_limit(row['breaks_first'])} is exceeded first"
 
 
-def _span(row: dict[str, Any], name: str) -> str:
+def _limit(broken: str) -> str:
+    """Return a missed target as text; other causes, such as KV thrashing, stay as they are."""
+    match = _TARGET.fullmatch(broken)
+    if match is None:
+        return broken or "the SLO"
+    bound = float(match[3])
+    return f"the {match[1].upper()} {match[2]} limit of {f'{bound / 1000:g} s' if bound >= 1000 else f'{bound:g} ms'}"
+
+
+def _interval(row: dict[str, Any], name: str) -> str:
+    """Return a mean latency with its 90 % prediction interval."""
     value = row[f"{name}_mean_ms"]
     if value is None:
-        return "an unknown time"
+        return "unknown"
     return f"{value:,.0f} ms ({row[f'{name}_mean_ms_low']:,.0f} to {row[f'{name}_mean_ms_high']:,.0f})"
 
 
 def _cheaper(content: dict[str, Any]) -> list[str]:
+    """Return the next cheaper machines with the probability that they meet the SLO, and how to measure it."""
     lines = []
     nothing = not any(row["role"] == "answer" for row in content["options"])
+    wanted = content["probability_wanted"]
     key = f"carries_{_key(content['unit'])}"
     for row in content["options"]:
         if row["role"] != "next cheaper":
             continue
-        bought = "" if row["usd_purchase"] is None else f" for {row['usd_purchase']:,.0f} USD"
+        price = "" if row["usd_purchase"] is None else f" for {row['usd_purchase']:,.0f} USD"
         lines.append(
-            f"{'nearest' if nothing else 'next cheaper'}: {row['machines']} × {row['machine']}, {row['weights']}, "
-            f"{row['paid']}{bought}, {row['usd_month']:,.0f} USD a month: keeps the promise with probability "
-            f"{surely(row['probability'])}, asked are {content['probability_wanted']:.2f}; "
-            f"it misses {row['breaks_first'] or 'it'} first"
+            f"{'nearest' if nothing else 'next cheaper'}: {servers_text(row['machines'], row['machine'])}, "
+            f"{row['weights']}, {row['paid']}{price}, {row['usd_month']:,.0f} USD/month: meets the SLO with "
+            f"probability {floored_probability(row['probability'])} instead of {wanted:.2f}; "
+            f"{_limit(row['breaks_first'])} is exceeded first"
         )
-        lines += [f"  {_expected(one)}" for one in row["promise"] if one["expected_ms"] is not None]
+        lines += [f"  {_expected(target)}" for target in row["promise"] if target["expected_ms"] is not None]
         unit = "user" if content["unit"] == "users" and row[key] <= 1 else content["unit"]
-        least = "not even one user" if unit == "user" else f"not even the smallest load of {unit}"
-        sure = f"{row[key]:g} {unit}" if row[key] else least
-        lines.append(f"  as surely as asked it carries {sure}; its interval rests on: {row['evidence']}")
-        lines.append(f"  to know it better: {row['measure']}")
+        served = f"serves {row[key]:g} {unit}" if row[key] else "cannot serve even one user"
+        if not row[key] and unit != "user":
+            served = f"cannot serve even the lowest load that was tested ({unit})"
+        lines.append(f"  at {wanted:.0%} confidence it {served}; evidence: {row['evidence']}")
+        lines.append(f"  to narrow the interval: {row['measure']}")
     return lines
 
 
-def _expected(one: dict[str, Any]) -> str:
-    """A promise beside what is expected."""
-    high = one["expected_ms_high"]
-    if high is None:  # of a whole answer no interval is predicted
-        return f"{one['target']}: {one['expected_ms']:,.0f} ms are expected of {one['at_most_ms']:,.0f} ms"
-    end = " and reaches beyond it" if high > one["at_most_ms"] and one["expected_ms"] <= one["at_most_ms"] else ""
-    return (
-        f"{one['target']}: {one['expected_ms']:,.0f} ms are expected of {one['at_most_ms']:,.0f} ms, the interval is "
-        f"{one['expected_ms_low']:,.0f} to {high:,.0f} ms{end}"
-    )
+def _expected(target: dict[str, Any]) -> str:
+    """Return a target beside its expected value; end-to-end latencies have no interval."""
+    mean, high = f"{target['target']}: {target['expected_ms']:,.0f} ms expected", target["expected_ms_high"]
+    if high is None:
+        return mean
+    return f"{mean}, 90 % interval {target['expected_ms_low']:,.0f} to {high:,.0f} ms"
 
 
 def _per_token(content: dict[str, Any], rows: list[dict[str, Any]]) -> list[str]:
+    """Return the API bill of the same tokens, and the volume from which the first machine is cheaper."""
     paid = content["per_token"]
     if paid is None:
-        return [f"per token: {content['per_token_missing']}"]
-    cheaper = all(row["usd_month"] is None or row["usd_month"] > paid["usd_month"] for row in rows)
+        return [f"API alternative: {content['per_token_missing']}"]
     inputs, outputs = paid["million_input_tokens_month"], paid["million_output_tokens_month"]
-    seen = paid["million_cached_tokens_month"]
-    again = f" ({seen:,.0f} M seen before)" if seen else ""
+    cached = paid["million_cached_tokens_month"]
     lines = [
-        f"per token: {paid['usd_month']:,.0f} USD a month at {paid['seller']} for {inputs:,.0f} M tokens in{again} and "
-        f"{outputs:,.0f} M out, whose speed nobody promises" + (_KEEP[bool(rows)] if cheaper else "")
+        f"API alternative ({paid['seller']}): {paid['usd_month']:,.0f} USD/month for {inputs:,.0f} M input tokens"
+        f"{f' ({cached:,.0f} M cached)' if cached else ''} and {outputs:,.0f} M output tokens; latency not guaranteed"
     ]
+    cheaper = all(row["usd_month"] is None or row["usd_month"] > paid["usd_month"] for row in rows)
+    if rows and cheaper:
+        lines.append("  the API is cheaper at this volume")
     first = rows[0] if rows else None
     if first and first["break_even_million_tokens"] is not None:
-        month = first["break_even_month"]
-        after = f", and the purchase has paid for itself after {month:.0f} months" if month is not None else ""
-        least = first["break_even_million_tokens"]
-        most = first["million_tokens_month_most"]
+        least, most = first["break_even_million_tokens"], first["million_tokens_month_most"]
         if most is not None and least > most:
-            lines.append(
-                f"  only from {least:,.0f} M tokens a month on would the first be cheaper: more than it carries"
-            )
+            lines.append(f"  break-even at {least:,.0f} M tokens/month, above the capacity of the first machine")
         else:
-            lines.append(f"  from {least:,.0f} M tokens a month on the first is cheaper{after}")
+            month = first["break_even_month"]
+            after = "" if month is None else f"; the purchase breaks even after {month:.0f} months at this volume"
+            lines.append(f"  break-even at {least:,.0f} M tokens/month{after}")
     return lines
 
 
 def _left_out(content: dict[str, Any]) -> list[str]:
-    rows = sorted((content["left_out"] or {}).items(), key=lambda one: -one[1])
-    lines = [f"left out: {count} because {reason}" for reason, count in rows[:6]]
+    rows = sorted((content["left_out"] or {}).items(), key=lambda row: -row[1])
+    lines = [f"{count} skipped: {reason}" for reason, count in rows[:6]]
     unpriced = content["no_price"]
     if unpriced:
         more = " …" if len(unpriced) > _NAMED else ""
-        lines.append(f"no price is known of {', '.join(unpriced[:_NAMED])}{more}: give one with --price MACHINE=NUMBER")
+        lines.append(f"no known price: {', '.join(unpriced[:_NAMED])}{more}; set one with --price MACHINE=NUMBER")
     return lines + [f"note: {note}" for note in content["notes"]]

@@ -1,7 +1,7 @@
-"""Every combination of models, machines, formats, layouts and loads: planned once each, predicted as columns.
+"""Sweep over models, machines, formats, layouts and loads.
 
-Combinations that decide which formula applies are walked over; the loads of each are columns. What does not work keeps
-its rows, with the reason.
+Each combination of the structural axes is planned once; its loads are predicted as arrays. Infeasible points keep their
+rows, with the reason.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import hashlib
 import io
 import json
 import shutil
+import zipfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
@@ -34,9 +35,17 @@ from glmplan.prediction.step_models import check_limit
 from glmplan.purchase.axes import PROMISED, STATISTICS, Arriving, Sweep, simulated
 from glmplan.purchase.cost import joules_per_token, per_million
 from glmplan.purchase.money import Money, money_facts
-from glmplan.purchase.step_histograms import TOLERANCE, Columns, Mixes, columns_of, mixes_of, packing_key
+from glmplan.purchase.step_histograms import (
+    TOLERANCE,
+    Columns,
+    StepHistograms,
+    columns_of,
+    exact_columns,
+    packing_key,
+    step_histograms_of,
+)
 from glmplan.simulation.closed_loop import KnownRuns
-from glmplan.units import QUANTILE_90
+from glmplan.units import QUANTILE_90, Watts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,7 +54,7 @@ __all__ = [
     "FIGURES",
     "TABLES",
     "Block",
-    "Kept",
+    "Checkpoints",
     "Shared",
     "Swept",
     "blocks_of",
@@ -61,32 +70,22 @@ __all__ = [
 ]
 
 
-# Columns of a sweep that many rows share, and its rows as CSV: neither looks at each row by itself.
-
-#: bytes and rows that are written at once [B] [-]
+#: largest chunk of CSV [B], and its most rows
 _BYTES, _ROWS = 1 << 22, 65_536
-#: powers of ten that the first digit of a usual number stands for; bytes of a number and of half of it [B]
+#: decimal exponents of numbers that are written by table lookup; width of a number and of half of it [B]
 _POWERS, _WIDTH, _HALF = range(-6, 11), 16, 8
-#: what numbers of these powers are multiplied with, and divided by, to be six digits
+#: factors that turn numbers of these exponents into six-digit integers; two exact powers instead of one inexact
 _TIMES = np.array([10.0 ** max(5 - power, 0) for power in _POWERS])
 _OVER = np.array([10.0 ** max(power - 5, 0) for power in _POWERS])
-#: fills what a field does not use: no byte of a text in UTF-8
+#: padding of a field: a byte that never occurs in UTF-8
 _UNUSED = b"\xff"
-#: how near a number may be to the middle between two of six digits before it is written by itself [-]
+#: distance to a rounding tie within which a number is formatted by Python [-]
 _NEAR = 1e-6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shared:
-    """A column of a few values that many rows share.
-
-    Attributes
-    ----------
-    values : sequence or array
-        The values.
-    places : (n,) array of int
-        Value of each row, [-]
-    """
+    """A column as few distinct values and the index of the value of each row."""
 
     values: Sequence[Any] | np.ndarray
     places: np.ndarray
@@ -96,10 +95,7 @@ class Shared:
 
 
 def taken(values: Sequence[Any] | np.ndarray, places: np.ndarray) -> Any:
-    """A column of a few values that many rows share, made without looking at each row.
-
-    - `values`: The values; those of an array keep its dtype.
-    - Returns: With the dtype that a frame gives to the values themselves.
+    """Return the full column of a `Shared` one, with the dtype that a frame gives to the values.
 
     Examples
     --------
@@ -116,7 +112,7 @@ def taken(values: Sequence[Any] | np.ndarray, places: np.ndarray) -> Any:
 
 
 def rows_of(column: Any, rows: np.ndarray | None = None) -> Any:
-    """A column as a frame takes it.
+    """Return a column, or some of its rows, as a frame takes it.
 
     Examples
     --------
@@ -129,9 +125,7 @@ def rows_of(column: Any, rows: np.ndarray | None = None) -> Any:
 
 
 def csv_text(columns: pd.DataFrame | Mapping[str, Any]) -> str:
-    """Several columns as CSV with six digits of each number, as pandas writes a frame of them.
-
-    Returns: A line of names, then one for each row.
+    """Return columns as CSV with six significant digits, byte for byte as pandas writes them.
 
     Examples
     --------
@@ -143,7 +137,7 @@ def csv_text(columns: pd.DataFrame | Mapping[str, Any]) -> str:
 
 
 def csv_parts(columns: pd.DataFrame | Mapping[str, Any]) -> Iterator[bytes]:
-    """What `csv_text` says, some rows after the other."""
+    """Yield the CSV of `csv_text` in chunks of rows."""
     yield (_line(columns) + "\n").encode()
     length = max(len(columns[name]) for name in columns)
     fields = _fields([columns[name] for name in columns])
@@ -152,51 +146,51 @@ def csv_parts(columns: pd.DataFrame | Mapping[str, Any]) -> Iterator[bytes]:
     rows = max(min(_ROWS, _BYTES // int(ends[-1])), 1)
     for start in range(0, length, rows):
         count = min(rows, length - start)
-        # every field has the width of the longest one: what is not used of it is taken out at the end
-        page = np.full((count, int(ends[-1])), ord(","), dtype=np.uint8)
+        # all rows of a field have the width of the longest; the padding is removed at the end
+        chunk = np.full((count, int(ends[-1])), ord(","), dtype=np.uint8)
         for (values, texts), end, width in zip(fields, ends, widths, strict=True):
-            some = values[start : start + count]
-            written = _numbers(some) if texts is None else texts[some]
-            page[:, end - 1 - width : end - 1] = written.view(np.uint8).reshape(count, width)
-        page[:, -1] = ord("\n")
-        yield page.tobytes().translate(None, _UNUSED)
+            part = values[start : start + count]
+            field = _numbers(part) if texts is None else texts[part]
+            chunk[:, end - 1 - width : end - 1] = field.view(np.uint8).reshape(count, width)
+        chunk[:, -1] = ord("\n")
+        yield chunk.tobytes().translate(None, _UNUSED)
 
 
 def _fields(columns: Iterable[Any]) -> list[tuple[np.ndarray, np.ndarray | None]]:
-    """Numbers of columns; of others the places of their values, and each of these as bytes.
+    """Return numbers and None for numeric columns, indices and padded texts for all others.
 
-    Columns beside each other whose rows share values in the same way are written together.
+    Neighbouring columns with the same indices are joined to one field.
     """
-    found: list[tuple[np.ndarray, np.ndarray | None]] = []
-    together: list[bytes] = []
+    fields: list[tuple[np.ndarray, np.ndarray | None]] = []
+    joined: list[bytes] = []
     for column in columns:
         places, texts = _column(column)
         if texts is None:
-            found.append((places, None))
+            fields.append((places, None))
             continue
-        if found and found[-1][1] is not None and found[-1][0] is places:
-            together = [b",".join(both) for both in zip(together, texts, strict=True)]
-            found.pop()
+        if fields and fields[-1][1] is not None and fields[-1][0] is places:
+            joined = [b",".join(pair) for pair in zip(joined, texts, strict=True)]
+            fields.pop()
         else:
-            together = texts
-        found.append((places, _padded(together)))
-    return found
+            joined = texts
+        fields.append((places, _padded(joined)))
+    return fields
 
 
 def _column(column: Any) -> tuple[np.ndarray, list[bytes] | None]:
-    """The numbers of a column; of others the places of their values, and each different one as bytes."""
+    """Return the numbers of a numeric column, or indices and distinct texts of another."""
     import pandas as pd
 
     if isinstance(column, Shared):
         values = column.values
         if isinstance(values, np.ndarray) and values.dtype.kind == "f":
             return values[column.places], None
-        return column.places, [_text(one) for one in values]
+        return column.places, [_text(value) for value in values]
     if isinstance(column.dtype, np.dtype) and column.dtype.kind == "f":
         return np.asarray(column, dtype=float), None
     places, values = pd.factorize(column, use_na_sentinel=True)
-    # the last one is what is missing
-    return np.where(places < 0, len(values), places), [*(_text(one) for one in values), b""]
+    # the last text stands for missing values
+    return np.where(places < 0, len(values), places), [*(_text(value) for value in values), b""]
 
 
 def _text(value: Any) -> bytes:
@@ -204,78 +198,81 @@ def _text(value: Any) -> bytes:
 
 
 def _padded(texts: Sequence[bytes]) -> np.ndarray:
-    """Texts as an array of bytes of one width."""
+    """Return texts as an array of bytes of equal width."""
     width = max(map(len, texts), default=1) or 1
-    return np.array([one.ljust(width, _UNUSED) for one in texts], dtype=f"S{width}")
+    return np.array([text.ljust(width, _UNUSED) for text in texts], dtype=f"S{width}")
 
 
 def _numbers(values: np.ndarray) -> np.ndarray:
-    """Numbers as ``%.6g`` writes them, and nothing for what is none.
+    """Return numbers as ``%.6g`` writes them, and empty texts for NaN.
 
-    Six digits are a whole number times a power of ten, of which both halves are looked up.
+    Six digits are an integer times a power of ten; the texts of both halves of the integer are looked up.
     """
     usual = (values >= 10.0 ** _POWERS[0]) & (values < 10.0 ** _POWERS[-1])
     size = np.where(usual, values, 1.0)
     power = np.maximum(np.floor(np.log10(size)).astype(np.int64), _POWERS[0])
     row = power - _POWERS[0]
-    # powers of ten are exact, so that a product or quotient is right but for its last bit
+    # these powers of ten are exact, so that a product or quotient is off by its last bit at most
     digits = size * _TIMES[row] / _OVER[row]
-    whole = np.rint(digits).astype(np.int64)
-    usual &= (np.abs(np.abs(digits - whole) - 0.5) > _NEAR) & (whole >= 100_000)
-    # what is rounded up to a power of ten, or whose logarithm came out a little low
-    beyond = whole >= 1_000_000
-    whole, power = np.where(beyond, 100_000, whole), power + beyond
-    high = whole // 1000
-    low = whole - 1000 * high
+    integer = np.rint(digits).astype(np.int64)
+    usual &= (np.abs(np.abs(digits - integer) - 0.5) > _NEAR) & (integer >= 100_000)
+    # rounded up to a power of ten, or the logarithm came out a little low
+    overflow = integer >= 1_000_000
+    integer, power = np.where(overflow, 100_000, integer), power + overflow
+    high = integer // 1000
+    low = integer - 1000 * high
     left, right = _halves()
     row = np.minimum(power - _POWERS[0], len(_POWERS) - 1)
-    found = np.empty(len(values), dtype=f"S{_WIDTH}")
-    halves = found.view(f"S{_HALF}").reshape(-1, 2)
+    result = np.empty(len(values), dtype=f"S{_WIDTH}")
+    halves = result.view(f"S{_HALF}").reshape(-1, 2)
     halves[:, 0] = left[(row * 2 + (low == 0)) * 1000 + high]
     halves[:, 1] = right[row * 1000 + low]
     odd = np.flatnonzero(~usual)
-    # by their bits: zero has a sign
+    # compared by bits: -0.0 and 0.0 have different texts
     bits, places = np.unique(values[odd].view(np.int64), return_inverse=True)
-    texts = ["" if np.isnan(one) else f"{one:.6g}" for one in bits.view(float).tolist()]
-    found[odd] = np.array([one.encode().ljust(_WIDTH, _UNUSED) for one in texts], dtype=found.dtype)[places]
-    return found
+    texts = ["" if np.isnan(value) else f"{value:.6g}" for value in bits.view(float).tolist()]
+    result[odd] = np.array([text.encode().ljust(_WIDTH, _UNUSED) for text in texts], dtype=result.dtype)[places]
+    return result
 
 
 @lru_cache(maxsize=1)
 def _halves() -> tuple[np.ndarray, np.ndarray]:
-    """Both halves of six digits for each power of ten: three digits with and without others behind them, the others."""
+    """Return the texts of both halves of six digits for each power of ten.
+
+    The first half exists twice: followed by other digits, and without trailing zeros.
+    """
     left, right = [], []
     for power in _POWERS:
         point = power + 1
         exponent = "" if -4 <= power < 6 else f"e{power:+03d}"
         point = 1 if exponent else point
-        for alone in (False, True):
+        for last in (False, True):
             for high in range(1000):
                 digits = f"{high:03d}"
                 text = f"0.{'0' * -point}{digits}" if point < 1 else f"{digits[:point]}.{digits[point:]}"
                 text = text.removesuffix(".") if point > 2 else text
-                left.append(text.rstrip("0").rstrip(".") if alone and point < 3 else text)
+                left.append(text.rstrip("0").rstrip(".") if last and point < 3 else text)
         for low in range(1000):
             before, after = f"{low:03d}"[: max(point - 3, 0)], f"{low:03d}"[max(point - 3, 0) :].rstrip("0")
             right.append(before + ("." if point > 2 and after else "") + after + exponent)
-    one, other = (_padded([text.encode().ljust(_HALF, _UNUSED) for text in texts]) for texts in (left, right))
-    return one, other
+    first, second = (_padded([text.encode().ljust(_HALF, _UNUSED) for text in texts]) for texts in (left, right))
+    return first, second
 
 
 def _line(values: Iterable[Any]) -> str:
-    """Values between commas, quoted where they have to be."""
+    """Return values as a line of CSV."""
     stream = io.StringIO()
-    # an empty field behind them: a single one that is empty would be quoted
+    # an extra empty field: csv.writer quotes a single empty one
     csv.writer(stream, lineterminator="\n").writerow([*values, ""])
     return stream.getvalue()[:-2]
 
 
-#: columns of figures: in base units
+#: metrics in base units, with the bounds of their 90 % intervals
 FIGURES: tuple[str, ...] = (
     *("ttft", "ttft_low", "ttft_high", "tpot", "tpot_low", "tpot_high"),
     *("output_rate", "output_rate_low", "output_rate_high"),
 )
-#: figure → its column, and what base units are multiplied by
+#: metric → column and factor from base units
 _TITLES = {
     "ttft": ("ttft_mean_ms", 1000.0),
     "tpot": ("tpot_mean_ms", 1000.0),
@@ -288,120 +285,99 @@ _VERDICTS = ("fits", "tight", "does_not_fit", "does_not_fit", "does_not_fit", "n
 
 @dataclass(frozen=True)
 class Block:
-    """One combination of the axes and its loads.
+    """One combination of the structural axes with all its loads."""
 
-    Attributes
-    ----------
-    number : int
-        Its place in the sweep, [-]
-    said : dict
-        Values of the axes.
-    facts : dict
-        What the plan chose and what it rests on: layout, formats, counts, money [USD], power [W].
-    verdict : (n,) array of int
-        Verdict of each load.
-    held : (n,) array
-        Requests of each length that the cache pool holds, [-]
-    figures : dict of str to (n,) array
-        `FIGURES`, and those of `simulated_columns`; NaN where a load is not possible.
-    reason : str
-        Why nothing works, or why figures are left out; else empty.
-    """
-
+    #: index in the sweep
     number: int
+    #: value of each axis
     said: dict[str, Any]
+    #: columns that are equal for all loads: layout, formats, cost, power
     facts: dict[str, Any]
+    #: index in `_VERDICTS` of each load
     verdict: np.ndarray
+    #: requests of each load that the KV pool holds
     held: np.ndarray
+    #: `FIGURES` and `simulated_columns` of each load; NaN if infeasible
     figures: dict[str, np.ndarray]
+    #: reason why no load is feasible, or why rates are missing
     reason: str = ""
 
 
 @dataclass(frozen=True, repr=False)
 class Swept:
-    """A sweep and what came out.
-
-    Attributes
-    ----------
-    sweep : Sweep
-        The question.
-    blocks : tuple of Block
-        One for each combination that was reached, in the order of the question.
-    """
+    """Result of a sweep, complete or interrupted."""
 
     sweep: Sweep
+    #: in the order of the sweep
     blocks: tuple[Block, ...]
 
     @property
     def whole(self) -> bool:
-        """Whether every combination was reached."""
+        """Return True if every combination was computed."""
         return len(self.blocks) == self.sweep.structures
 
     @property
     def possible(self) -> np.ndarray:
-        """Which rows of `to_frame` work, also those whose cache pool may be short at its low end."""
-        return self._joined(lambda one: one.verdict) <= _TIGHT
+        """Return True for each feasible row, including tight ones."""
+        return self._joined(lambda block: block.verdict) <= _TIGHT
 
     def __repr__(self) -> str:
         return f"<Swept {len(self.blocks)} of {self.sweep.structures} combinations × {len(self.sweep.users)} loads>"
 
     def to_frame(self) -> pd.DataFrame:
-        """One row for each combination and load; times in ms, rates in token/s, money in USD, watts in W.
-
-        Returns: The rows, in the order of the question.
-        """
+        """Return one row for each combination and load; times in ms, rates in token/s, money in USD, power in W."""
         return frame_of_columns({name: rows_of(column) for name, column in self.columns().items()})
 
     def columns(self) -> dict[str, np.ndarray | Shared]:
-        """The columns of `to_frame`, of which those of a few values are not written out."""
+        """Return the columns of `to_frame`, those with few distinct values as `Shared`."""
         loads = len(self.sweep.users)
-        said = {name: values for name, values in self.sweep.axes.items() if values != (None,) and name != "load"}
-        names = list(dict.fromkeys(name for one in self.blocks for name in one.facts))
+        axes = [name for name, values in self.sweep.axes.items() if values != (None,) and name != "load"]
+        names = list(dict.fromkeys(name for block in self.blocks for name in block.facts))
         blocks = np.repeat(np.arange(len(self.blocks)), loads)
-        columns: dict[str, Any] = {name: Shared([one.said[name] for one in self.blocks], blocks) for name in said}
+        columns: dict[str, Any] = {name: Shared([block.said[name] for block in self.blocks], blocks) for name in axes}
         columns |= self._loads()
-        verdicts = self._joined(lambda one: one.verdict)
+        verdicts = self._joined(lambda block: block.verdict)
         columns["verdict"] = Shared(_VERDICTS, verdicts.astype(int))
         for name, (title, factor) in _TITLES.items():
             for end in ("", "_low", "_high"):
                 columns[title + end] = self._joined(_figure(name + end)) * factor
-        columns["user_tokens_per_s"] = 1.0 / self._joined(lambda one: one.figures["tpot"])
-        columns["requests_held"] = self._joined(lambda one: one.held)
+        columns["user_tokens_per_s"] = 1.0 / self._joined(lambda block: block.figures["tpot"])
+        columns["requests_held"] = self._joined(lambda block: block.held)
         for name in simulated_columns(self.sweep):
             columns[name] = self._joined(_figure(name))
         for name in names:
             if name not in columns:
-                columns[name] = Shared([one.facts.get(name) for one in self.blocks], blocks)
+                columns[name] = Shared([block.facts.get(name) for block in self.blocks], blocks)
         columns |= self._costs()
         columns["reason"] = self._reasons(verdicts)
         return columns
 
     def _loads(self) -> dict[str, np.ndarray | Shared]:
-        """The load of each row."""
+        """Return the columns of the load."""
         sweep, count = self.sweep, len(self.blocks)
         if sweep.simulation is None:
             places = np.tile(np.arange(len(sweep.users)), count)
             lengths = {"input_tokens": sweep.inputs, "output_tokens": sweep.outputs}
             return {name: Shared(values, places) for name, values in ({"users": sweep.users} | lengths).items()}
-        loads = [Arriving(*one.said["load"]) for one in self.blocks]
-        users = [sweep.simulation.traffic(one).users for one in loads]
+        loads = [Arriving(*block.said["load"]) for block in self.blocks]
+        users = [sweep.simulation.traffic(load).users for load in loads]
         return {
-            "traffic": np.array([one.traffic for one in loads], dtype=object),
-            "users": np.array([np.nan if one is None else one for one in users]),
-            "input_tokens": np.array([one.input for one in loads], dtype=int),
-            "output_tokens": np.array([one.output for one in loads], dtype=int),
+            "traffic": np.array([load.traffic for load in loads], dtype=object),
+            "users": np.array([np.nan if count is None else count for count in users]),
+            "input_tokens": np.array([load.input for load in loads], dtype=int),
+            "output_tokens": np.array([load.output for load in loads], dtype=int),
         }
 
     def _joined(self, of: Callable[[Block], np.ndarray]) -> np.ndarray:
-        return np.concatenate([of(one) for one in self.blocks]) if self.blocks else np.empty(0)
+        return np.concatenate([of(block) for block in self.blocks]) if self.blocks else np.empty(0)
 
     def _costs(self) -> dict[str, np.ndarray]:
-        """Money and energy of a token at each load."""
+        """Return cost and energy per token."""
         loads = len(self.sweep.users)
-        rate = self._joined(lambda one: one.figures["output_rate"])
+        rate = self._joined(lambda block: block.figures["output_rate"])
 
         def each(name: str) -> np.ndarray:
-            return np.repeat(np.array([one.facts.get(name) or np.nan for one in self.blocks], dtype=float), loads)
+            return np.repeat(np.array([block.facts.get(name) or np.nan for block in self.blocks], dtype=float), loads)
 
         return {
             "usd_per_million_output_tokens": per_million(each("usd_month"), rate, each("utilisation")),
@@ -412,20 +388,18 @@ class Swept:
         loads = len(self.sweep.users)
         texts, places = [""], np.zeros(len(verdicts), dtype=np.int64)
         for number, block in enumerate(self.blocks):
-            some = places[number * loads : (number + 1) * loads]
+            own = places[number * loads : (number + 1) * loads]
             if block.reason:
-                some[(block.verdict == _NOT) | (block.verdict <= _TIGHT)] = len(texts)
+                own[(block.verdict == _NOT) | (block.verdict <= _TIGHT)] = len(texts)
                 texts.append(block.reason)
             short = np.flatnonzero((block.verdict > _FITS) & (block.verdict < _NOT))
-            some[short] = len(texts) + np.arange(len(short))
+            own[short] = len(texts) + np.arange(len(short))
             texts += [_reason(block, int(block.verdict[load]), load, self.sweep) for load in short.tolist()]
         return Shared(texts, places)
 
 
 def simulated_columns(sweep: Sweep) -> tuple[str, ...]:
-    """Columns that a sweep has because its loads are simulated.
-
-    Returns: None where loads are predicted; with a promise also how surely it is kept.
+    """Return the columns that only simulated loads have; with an SLO also its attainment.
 
     Examples
     --------
@@ -447,50 +421,53 @@ def _reason(block: Block, verdict: int, load: int, sweep: Sweep) -> str:
     users, held = int(sweep.users[load]), block.held[load]
     length = int(sweep.inputs[load] + sweep.outputs[load])
     if verdict == _LENGTH:
-        return f"{length:,} tokens are beyond the {block.facts['longest']:,} that the model can read"
+        return f"{length:,} tokens exceed the context of the model ({block.facts['longest']:,})"
     if verdict == _PLACES:
-        return f"the engine runs {block.facts['places']} requests at once, {users} are asked for"
+        return f"the engine runs at most {block.facts['places']} requests at once, not {users}"
     if sweep.simulation is not None:
-        return f"the cache pool holds {held:,.1f} such requests in the mean, fewer at its low end"
-    many = f"the cache pool holds {held:,.1f} of {users} requests of {length:,} tokens"
-    return f"{many} in the mean, fewer at its low end" if verdict == _TIGHT else many
+        return f"KV pool holds {held:,.1f} such requests expected, fewer in the pessimistic case"
+    if verdict == _TIGHT:
+        return f"KV pool holds {held:,.1f} of {users} requests of {length:,} tokens, fewer in the pessimistic case"
+    return f"KV pool holds only {held:,.1f} of {users} requests of {length:,} tokens"
 
 
 @dataclass
-class _Shared:
-    """What blocks of a sweep have in common."""
+class _Context:
+    """Inputs and caches that all blocks of a sweep share."""
 
     sweep: Sweep
     money: Money | None
     exact: bool = False
-    mixes: dict[Load, Mixes] = field(default_factory=dict)
+    mixes: dict[Load, StepHistograms] = field(default_factory=dict)
     runs: KnownRuns = field(default_factory=KnownRuns)
     planned: dict[tuple[Any, ...], Deployed | str] = field(default_factory=dict)
 
     def plan(self, said: dict[str, Any]) -> Deployed | str:
-        """The plan of a combination, or why there is none; combinations that differ in power alone share it."""
-        key = tuple(value for name, value in said.items() if name != "power_limit")
+        """Return the plan of a combination, or the reason why there is none; power limits share a plan."""
+        structure = {name: value for name, value in said.items() if name != "power_limit"}
+        key = tuple(structure.values())
         if key not in self.planned:
             if len(self.planned) > 1:
                 self.planned.clear()
-            self.planned[key] = self._plan({name: value for name, value in said.items() if name != "power_limit"})
+            self.planned[key] = self._plan(structure)
         return self.planned[key]
 
     def _plan(self, said: dict[str, Any]) -> Deployed | str:
-        words: Any = {name: value for name, value in said.items() if value is not None and name not in ("model", "on")}
+        options: Any = {name: value for name, value in said.items() if value is not None}
+        model, on = options.pop("model"), options.pop("on")
         lengths = self.sweep.inputs + self.sweep.outputs
-        wrong = ""
-        # the longest request decides the layout; where it does not fit, the shortest
-        for place in dict.fromkeys((int(np.argmax(lengths)), int(np.argmin(lengths)))):
-            words |= {"input": int(self.sweep.inputs[place]), "output": int(self.sweep.outputs[place])}
-            words["users"] = (int(self.sweep.users.max()),)
+        reason = ""
+        # the longest request decides the layout; if it does not fit, the shortest
+        for index in dict.fromkeys((int(np.argmax(lengths)), int(np.argmin(lengths)))):
+            options |= {"input": int(self.sweep.inputs[index]), "output": int(self.sweep.outputs[index])}
+            options["users"] = (int(self.sweep.users.max()),)
             try:
-                found = deployment(said["model"], said["on"], **words)
-                blocked = found.holding.terms.blocked
-                return found if blocked is None else f"does not run: {blocked.title}"
+                plan = deployment(model, on, **options)
+                blocked = plan.holding.terms.blocked
+                return plan if blocked is None else f"does not run: {blocked.title}"
             except GlmplanError as error:
-                wrong = wrong or str(error)
-        return wrong
+                reason = reason or str(error)
+        return reason
 
 
 def blocks_of(
@@ -500,15 +477,12 @@ def blocks_of(
     money: Money | None = None,
     exact: bool = False,
 ) -> Generator[Block, None, None]:
-    """Compute combinations of a sweep, one after the other.
-
-    `money`: Prices and terms; without them money is left out.
-    """
-    shared = _Shared(sweep, money, exact)
+    """Yield the blocks of a sweep, one after the other; without `money`, without costs."""
+    context = _Context(sweep, money, exact)
     wanted = None if numbers is None else set(numbers)
     for number, said in enumerate(sweep.combinations()):
         if wanted is None or number in wanted:
-            yield _block(shared, number, said)
+            yield _block(context, number, said)
 
 
 def swept(
@@ -521,24 +495,22 @@ def swept(
     keep: Callable[[Block], None] = lambda block: None,
     blocks: Callable[..., Generator[Block, None, None]] = blocks_of,
 ) -> Swept:
-    """Compute a sweep.
+    """Compute a sweep; without `money`, without costs.
 
-    - `money`: Prices and terms; without them money is left out.
-    - `blocks`: What computes combinations: `blocks_of`, here, or what `glmplan.purchase.cluster.blocks_on` returns.
+    `blocks`: `blocks_of` for this process, or the result of `glmplan.purchase.cluster.blocks_on`.
 
     Examples
     --------
     >>> from glmplan.purchase.axes import read_sweep
-    >>> found = swept(read_sweep({"model": "llama-3.1-8b", "on": "1xh100-sxm", "users": "1,8", "input": 1000}))
-    >>> frame = found.to_frame()
-    >>> len(frame), frame["verdict"].tolist()
-    (2, ['fits', 'fits'])
+    >>> sweep = read_sweep({"model": "llama-3.1-8b", "on": "1xh100-sxm", "users": "1,8", "input": 1000})
+    >>> swept(sweep).to_frame()["verdict"].tolist()
+    ['fits', 'fits']
     """
-    reached = {one.number: one for one in done}
-    left = [number for number in range(sweep.structures) if number not in reached]
+    reached = {block.number: block for block in done}
+    remaining = [number for number in range(sweep.structures) if number not in reached]
     progress(len(reached), sweep.structures)
-    # closed at once when somebody interrupts: a cluster does not wait for the collector
-    with closing(blocks(sweep, left, money=money, exact=exact)) as coming:
+    # closed at once on Ctrl-C, so that a cluster does not wait for the garbage collector
+    with closing(blocks(sweep, remaining, money=money, exact=exact)) as coming:
         for block in coming:
             reached[block.number] = block
             keep(block)
@@ -546,107 +518,108 @@ def swept(
     return Swept(sweep, tuple(reached[number] for number in sorted(reached)))
 
 
-def _block(shared: _Shared, number: int, said: dict[str, Any]) -> Block:
-    sweep = shared.sweep
+def _block(context: _Context, number: int, said: dict[str, Any]) -> Block:
+    sweep = context.sweep
     if sweep.simulation is not None:
-        return _simulated_block(shared, number, said)
-    found = shared.plan(said)
-    if isinstance(found, str):
-        return _nothing(sweep, number, said, found)
+        return _simulated_block(context, number, said)
+    plan = context.plan(said)
+    if isinstance(plan, str):
+        return _infeasible(sweep, number, said, plan)
     try:
-        found = _limited(found, said["power_limit"])
+        plan = _limited(plan, said["power_limit"])
     except GlmplanError as error:
-        return _nothing(sweep, number, said, str(error))
-    verdict, held = _verdicts(found, sweep)
+        return _infeasible(sweep, number, said, str(error))
+    verdict, held = _verdicts(plan, sweep)
     figures = {name: np.full(len(sweep.users), np.nan) for name in FIGURES}
-    facts = _facts(found, said)
+    facts = _facts(plan)
     possible = np.flatnonzero(verdict <= _TIGHT)
     if len(possible):
         try:
-            columns = _columns(shared, found, possible)
+            columns = _columns(context, plan, possible)
         except UnknownFact as error:
-            return _nothing(sweep, number, said, str(error))
+            return _infeasible(sweep, number, said, str(error))
         for name, values in columns.figures.items():
             figures[name][possible] = values
         facts |= {"knowledge": columns.knowledge, "within": 0.0 if columns.exact else TOLERANCE}
-    if shared.money is not None:
-        facts |= money_facts(found.asked.machine, shared.money, said["power_limit"])
-    left_out = "" if prompts_timed(found.asked) else f"{untimed_words(found.asked)}, and rates are left out"
+    if context.money is not None:
+        facts |= money_facts(plan.asked.machine, context.money, said["power_limit"])
+    left_out = "" if prompts_timed(plan.asked) else f"{untimed_words(plan.asked)}, and rates are left out"
     return Block(number, said, facts, verdict, held, figures, left_out)
 
 
-def _simulated_block(shared: _Shared, number: int, said: dict[str, Any]) -> Block:
-    """One combination with one load that is simulated."""
-    sweep, load = shared.sweep, Arriving(*said["load"])
-    words = {name: value for name, value in said.items() if value is not None and name not in ("model", "on", "load")}
+def _simulated_block(context: _Context, number: int, said: dict[str, Any]) -> Block:
+    """Return one combination with its one simulated load."""
+    sweep, load = context.sweep, Arriving(*said["load"])
+    options = {name: value for name, value in said.items() if value is not None and name not in ("model", "on", "load")}
     assert sweep.simulation is not None
     try:
-        found = simulated(said["model"], said["on"], words, load, sweep.simulation)
+        result = simulated(said["model"], said["on"], options, load, sweep.simulation)
     except GlmplanError as error:
-        return _nothing(sweep, number, said, str(error))
-    planned = found.planned
-    facts = _facts(planned, said)
-    if shared.money is not None:
-        facts |= money_facts(planned.asked.machine, shared.money, said["power_limit"])
+        return _infeasible(sweep, number, said, str(error))
+    planned = result.planned
+    facts = _facts(planned)
+    if context.money is not None:
+        facts |= money_facts(planned.asked.machine, context.money, said["power_limit"])
     verdict = np.array([_FITS if planned.holding.verdict == "fits" else _TIGHT])
-    figures = {name: np.array([value]) for name, value in found.figures.items()}
+    figures = {name: np.array([value]) for name, value in result.figures.items()}
     return Block(number, said, facts, verdict, np.array([planned.holding.held]), figures)
 
 
-def _limited(found: Deployed, limit: float | None) -> Deployed:
-    """The plan with its accelerators under a power limit: the layout is that of the rating."""
+def _limited(plan: Deployed, limit: Watts | None) -> Deployed:
+    """Return the plan under a power limit, with the layout that was chosen without it."""
     if limit is None:
-        return found
-    check_limit(found.asked.machine.accelerator, limit)
-    asked, deployed = found.asked.but(power_limit=limit), replace(found.deployment, power_limit=limit)
-    return replace(found, asked=asked, deployment=deployed)
+        return plan
+    check_limit(plan.asked.machine.accelerator, limit)
+    asked, deployed = plan.asked.but(power_limit=limit), replace(plan.deployment, power_limit=limit)
+    return replace(plan, asked=asked, deployment=deployed)
 
 
-def _nothing(sweep: Sweep, number: int, said: dict[str, Any], reason: str) -> Block:
+def _infeasible(sweep: Sweep, number: int, said: dict[str, Any], reason: str) -> Block:
     empty = np.full(len(sweep.users), np.nan)
     figures = {name: empty.copy() for name in (*FIGURES, *simulated_columns(sweep))}
     return Block(number, said, {}, np.full(len(sweep.users), _NOT), empty, figures, reason)
 
 
-def _verdicts(found: Deployed, sweep: Sweep) -> tuple[np.ndarray, np.ndarray]:
-    asked, terms, part = found.asked, found.holding.terms, found.holding.part
+def _verdicts(plan: Deployed, sweep: Sweep) -> tuple[np.ndarray, np.ndarray]:
+    """Return verdict and requests in the KV pool of each load."""
+    asked, terms, part = plan.asked, plan.holding.terms, plan.holding.part
     memory = rank_memory(
         asked.model, asked.checkpoint, layout=Layout(terms.tp, terms.pp, terms.dp, terms.ep, terms.dcp), kv=terms.kv,
-        settings=found.holding.memory.settings, mtp=terms.mtp > 0, memory=asked.machine.accelerator.memory,
+        settings=plan.holding.memory.settings, mtp=terms.mtp > 0, memory=asked.machine.accelerator.memory,
     )  # fmt: skip
     lengths, places = np.unique(sweep.inputs + sweep.outputs, return_inverse=True)
-    ends = [requests_that_fit(memory, part, lengths.astype(float), quantile=end)[places] for end in (0.0, -QUANTILE_90)]
-    held, low = (terms.replicas * one for one in ends)
-    seats = seats_of(found.asked, terms.dp) * terms.replicas
+    held, low = (
+        terms.replicas * requests_that_fit(memory, part, lengths.astype(float), quantile=quantile)[places]
+        for quantile in (0.0, -QUANTILE_90)
+    )
+    seats = seats_of(asked, terms.dp) * terms.replicas
     verdict = np.select(
-        [lengths[places] > found.asked.model.max_context, held < sweep.users, sweep.users > seats, low < sweep.users],
+        [lengths[places] > asked.model.max_context, held < sweep.users, sweep.users > seats, low < sweep.users],
         [_LENGTH, _POOL, _PLACES, _TIGHT],
         _FITS,
     )
     return verdict, held
 
 
-def _columns(shared: _Shared, found: Deployed, possible: np.ndarray) -> Columns:
-    sweep, deployed = shared.sweep, found.deployment
-    packing, ranks, gain = deployed.defaults, deployed.dp, deployed.tokens_per_step
-    timed = prompts_timed(found.asked)
+def _columns(context: _Context, plan: Deployed, possible: np.ndarray) -> Columns:
+    """Predict the feasible loads: one by one where step tables do not apply, else from shared step histograms."""
+    sweep, deployed, replicas = context.sweep, plan.deployment, plan.holding.terms.replicas
+    timed = prompts_timed(plan.asked)
     if deployed.accelerator.runs_on_one_memory or deployed.offload is not None or not timed:
-        from glmplan.purchase.step_histograms import exact_columns
-
         loads = [
-            load_of(found.asked.but(input_tokens=int(sweep.inputs[n]), output_tokens=int(sweep.outputs[n])), deployed,
-                    found.holding.pool, int(sweep.users[n]), found.holding.terms.replicas)
+            load_of(plan.asked.but(input_tokens=int(sweep.inputs[n]), output_tokens=int(sweep.outputs[n])), deployed,
+                    plan.holding.pool, int(sweep.users[n]), replicas)
             for n in possible
         ]  # fmt: skip
         return exact_columns(deployed, loads, timed=timed)
-    key = packing_key(packing, ranks=ranks, tokens_per_step=gain, servers=found.holding.terms.replicas)
-    if key not in shared.mixes:
-        shared.mixes[key] = mixes_of(sweep.users, sweep.inputs, sweep.outputs, key, runs=shared.runs)
-    return columns_of(deployed, shared.mixes[key].at(possible), exact=shared.exact)
+    key = packing_key(deployed.defaults, ranks=deployed.dp, tokens_per_step=deployed.tokens_per_step, servers=replicas)
+    if key not in context.mixes:
+        context.mixes[key] = step_histograms_of(sweep.users, sweep.inputs, sweep.outputs, key, runs=context.runs)
+    return columns_of(deployed, context.mixes[key].at(possible), exact=context.exact)
 
 
-def _facts(found: Deployed, said: dict[str, Any]) -> dict[str, Any]:
-    terms, asked = found.holding.terms, found.asked
+def _facts(plan: Deployed) -> dict[str, Any]:
+    terms, asked = plan.holding.terms, plan.asked
     return {
         "accelerators": asked.machine.count,
         "accelerators_used": terms.accelerators,
@@ -659,15 +632,13 @@ def _facts(found: Deployed, said: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-# Files of a sweep: the table, and what is kept of one that was stopped.
-
-#: endings of files that a table is written to
+#: suffixes of tables
 TABLES: tuple[str, ...] = (".csv", ".parquet", ".json")
 _FILE = "question.json"
 
 
 def write_table(columns: pd.DataFrame | Mapping[str, Any], path: str | Path) -> None:
-    """Write a table."""
+    """Write columns to a CSV, Parquet or JSON file."""
     path = Path(path)
     check_table(path)
     if path.suffix == ".csv":
@@ -677,64 +648,53 @@ def write_table(columns: pd.DataFrame | Mapping[str, Any], path: str | Path) -> 
     if path.suffix == ".json":
         write_atomically(path, frame.to_json(orient="records", double_precision=6, indent=1))
     else:
-        import io
-
         stream = io.BytesIO()
         frame.to_parquet(stream, index=False)
         write_atomically(path, stream.getvalue())
 
 
 def check_table(path: Path) -> None:
-    """Refuse a file that no table is written to, before anything is computed."""
+    """Raise SpecError for an unknown suffix, before the sweep is computed."""
     if path.suffix not in TABLES:
         raise SpecError("is no kind of table", field="--out", value=path.suffix or path.name, choices=TABLES)
     if path.suffix == ".parquet":
         check_extra("pyarrow", field="--out")
 
 
-class Kept:
-    """A folder beside the table in which each combination is kept until all are there.
+class Checkpoints:
+    """Checkpoints of a sweep: a folder beside the table with one file for each block.
 
-    Parameters
-    ----------
-    path : path
-        The table.
-    sweep : Sweep
-        The question.
-    words : mapping
-        What else decides the answer: prices and terms as they were given.
+    The sweep, its files and `words` (prices and terms) must be equal for a checkpoint to be read.
     """
 
     def __init__(self, path: str | Path, sweep: Sweep, words: dict[str, Any]) -> None:
         self.folder = Path(f"{path}.parts")
         axes = {name: list(values) for name, values in sweep.axes.items()}
         loads = hashlib.sha256(np.stack([sweep.users, sweep.inputs, sweep.outputs]).tobytes()).hexdigest()
-        how: dict[str, Any] = {}
+        simulation: dict[str, Any] = {}
         if sweep.simulation is not None:
-            files = sweep.simulation.files(Arriving(*one) for one in sweep.axes["load"])
-            read = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-            how = {"simulation": asdict(sweep.simulation), "files": read}
-        self._question = json.dumps({"axes": axes, "loads": loads, **how, **words}, sort_keys=True, default=str)
+            files = sweep.simulation.files(Arriving(*load) for load in sweep.axes["load"])
+            hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+            simulation = {"simulation": asdict(sweep.simulation), "files": hashes}
+        self._question = json.dumps({"axes": axes, "loads": loads, **simulation, **words}, sort_keys=True, default=str)
 
     def read(self) -> list[Block]:
-        """Combinations of an earlier run of the same question."""
+        """Return the blocks of an interrupted run of the same sweep."""
         file = self.folder / _FILE
         if not file.exists():
             return []
         if read_text(file) != self._question:
             message = "holds parts of another sweep: delete it, or write to another file"
             raise SpecError(message, file=self.folder, field="--resume")
-        return [read_part(one) for one in sorted(self.folder.glob("*.npz"))]
+        return [read_part(path) for path in sorted(self.folder.glob("*.npz"))]
 
     def start(self) -> None:
-        """Begin anew."""
+        """Delete all checkpoints and write the question."""
         shutil.rmtree(self.folder, ignore_errors=True)
         write_atomically(self.folder / _FILE, self._question)
 
     def keep(self, block: Block) -> None:
-        """Keep a combination."""
-        import io
-
+        """Write the checkpoint of a block."""
         said = json.dumps({"number": block.number, "said": block.said, "facts": block.facts, "reason": block.reason})
         stream = io.BytesIO()
         arrays: Any = {"said": np.array(said), "verdict": block.verdict, "held": block.held, **block.figures}
@@ -742,27 +702,26 @@ class Kept:
         write_atomically(self.folder / f"{block.number:08d}.npz", stream.getvalue())
 
     def close(self) -> None:
-        """Delete the folder: the table holds everything."""
+        """Delete the folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def read_part(path: str | Path) -> Block:
-    """Read one combination that was kept."""
-    import io
-    import zipfile
-
+    """Return the block of a checkpoint."""
     with understood(path, "part of a sweep"):
         data = read_bytes(path)
         try:
-            # what `Kept.keep` writes is not packed: nothing can unpack to more than the file
-            if any(one.compress_type or one.flag_bits & 1 for one in zipfile.ZipFile(io.BytesIO(data)).infolist()):
-                raise SpecError("is no part of a sweep: delete the folder and begin anew", file=path)
+            # checkpoints are not compressed, so that no file can expand to more than its size
+            members = zipfile.ZipFile(io.BytesIO(data)).infolist()
+            if any(member.compress_type or member.flag_bits & 1 for member in members):
+                raise SpecError("is no checkpoint of a sweep: delete the folder and start again", file=path)
             with np.load(io.BytesIO(data), allow_pickle=False) as stored:
                 arrays = {name: stored[name] for name in stored.files}
         except (zipfile.BadZipFile, RuntimeError) as error:
             raise ValueError(str(error)) from error
         said = parse_json(str(arrays.pop("said")), file=path)
         verdict, held = arrays.pop("verdict"), arrays.pop("held")
-        if not isinstance(said["number"], int) or any(one.shape != verdict.shape for one in (held, *arrays.values())):
+        columns = (held, *arrays.values())
+        if not isinstance(said["number"], int) or any(column.shape != verdict.shape for column in columns):
             raise ValueError("its columns differ in length")
         return Block(said["number"], said["said"], said["facts"], verdict, held, arrays, said["reason"])

@@ -37,7 +37,7 @@ def said(capsys, *words, code=0):
 def test_a_sweep_prints_its_frontier_and_writes_every_point(capsys, tmp_path):
     out = tmp_path / "a.csv"
     page = said(capsys, *SWEEP, "--out", str(out), "--plot", str(tmp_path / "a.html"))
-    assert "4 points, 4 of them possible" in page
+    assert "4 points, 4 feasible" in page
     rows = list(csv.DictReader(out.open()))
     assert len(rows) == 4 and float(rows[0]["tpot_mean_ms"]) > 0
     assert "<svg " in (tmp_path / "a.html").read_text()
@@ -52,7 +52,7 @@ def test_options_of_a_sweep_that_are_said_again_add_to_their_lists(capsys):
     assert rows == json.loads(said(capsys, "sweep", *once, "--format", "json", *DAY))
     assert {row["model"] for row in rows} == {"llama-3.1-8b", "gpt-oss-120b"} and len(rows) == 12
     page = said(capsys, *SWEEP, "--frontier", "tpot_mean_ms", "--frontier", "ttft_mean_ms")
-    assert "in tpot_mean_ms, ttft_mean_ms" in page
+    assert "(mean TPOT, mean TTFT)" in page
 
 
 def test_machines_and_engines_of_a_size_that_are_said_again_are_both_looked_at(capsys):
@@ -69,7 +69,7 @@ def test_a_simulated_sweep_has_percentiles_and_the_probability_of_a_promise(caps
     assert all(0 < row["ttft_p50_ms"] <= row["ttft_p95_ms"] and 0 <= row["probability"] <= 1 for row in rows)
     assert rows[1]["users"] is None and rows[0]["users"] == 2
     page = said(capsys, *words, *promise, *DAY)
-    assert "4 points, 4 of them possible" in page and "ttft_p95_ms" in page and "probability" in page
+    assert "4 points, 4 feasible" in page and "ttft_p95_ms" in page and "probability" in page
 
 
 @pytest.mark.parametrize("form", ["json", "csv", "md"])
@@ -96,13 +96,13 @@ def test_a_size_names_its_figures_in_json_and_writes_the_acceptance_test(capsys,
 
 def test_an_acceptance_test_of_a_load_that_its_client_does_not_make_is_refused(capsys, tmp_path):
     words = ("--think", "5", "--acceptance-test", str(tmp_path / "a.md"))
-    assert "leave --think out" in said(capsys, "size", *ASKED, "--only", "1xrtx-5090", *words, code=2)
+    assert "drop --think" in said(capsys, "size", *ASKED, "--only", "1xrtx-5090", *words, code=2)
 
 
 @pytest.mark.parametrize(("users", "words"), [("1", "1 user"), ("4", "4 users")])
 def test_one_user_is_said_in_the_singular(capsys, tmp_path, users, words):
     page = said(capsys, "compare", "llama-3.1-8b@1xh100-sxm", "llama-3.1-8b@1xl40s", "--users", users, *DAY)
-    assert page.splitlines()[0] == f"{words} at once"
+    assert page.splitlines()[0] == f"concurrency: {words}"
     moved = said(
         capsys, "sensitivity", "llama-3.1-8b", "--on", "1xrtx-5090", "--users", users, "--of", "tpot_mean_ms", *DAY
     )

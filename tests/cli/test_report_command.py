@@ -28,8 +28,8 @@ def test_machines_stand_side_by_side_with_what_makes_them_differ(glmplan, tmp_pa
     code, said, _ = glmplan("report", *ASKED, "--on", "1xh100-sxm", "--on", "1xh200-sxm", "--out", out)
     text = out.read_text(encoding="utf-8")
     assert code == 0 and said.strip() == str(out)
-    assert "llama-3.1-8b bf16 on 1xh200-sxm, beside llama-3.1-8b bf16 on 1xh100-sxm:" in text
-    assert "a decoding step takes" in text
+    assert "llama-3.1-8b bf16 on 1xh200-sxm compared with llama-3.1-8b bf16 on 1xh100-sxm:" in text
+    assert "decode step: " in text
 
 
 def test_a_plan_of_fit_says_the_same_as_the_question(glmplan, tmp_path):

@@ -13,7 +13,7 @@ import glmplan
 from glmplan.errors import SpecError
 from glmplan.planner.text import number
 from glmplan.present.decision import answer_sentences, check_report, common_load, decision, write_report
-from glmplan.present.decision_parts import considered, is_plan, read_plan
+from glmplan.present.decision_parts import is_plan, priced_plan, read_plan
 from glmplan.present.json_answers import fit_json, fit_record
 from glmplan.present.page import Document, Drawing, Table, Text, html_of, markdown_of
 from glmplan.purchase.cost import per_million
@@ -54,7 +54,7 @@ def test_the_parts_of_a_decision_stand_in_their_order(page):
 
 
 def test_the_answer_is_three_sentences_with_the_figures_of_fit(records, six):
-    said = answer_sentences([considered(one, MONEY) for one in records], 4)
+    said = answer_sentences([priced_plan(one, MONEY) for one in records], 4)
     assert len(said) == 3 and said[0].startswith("Yes: glm-5.1 nvfp4 on 6xrtx-pro-6000-ws fits with")
     rate = six.one_user.user_rate
     assert f"One user gets {number(rate.value)} ({number(rate.low)} to {number(rate.high)}) tokens" in said[1]
@@ -71,7 +71,7 @@ def test_every_row_over_users_is_that_of_fit(made, six):
 
 
 def test_the_cost_of_a_token_is_that_of_the_month_at_the_compared_load(records, six):
-    one = considered(records[0], MONEY)
+    one = priced_plan(records[0], MONEY)
     load = common_load([one])
     assert load == max(row.users for row in six.users if row.users <= six.safe.users)
     rate = next(row.total_rate.value for row in six.users if row.users == load)

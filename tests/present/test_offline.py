@@ -9,7 +9,7 @@ import pytest
 
 import glmplan
 from glmplan.present.decision import decision, write_report
-from glmplan.present.decision_parts import considered
+from glmplan.present.decision_parts import priced_plan
 from glmplan.present.json_answers import fit_record
 from glmplan.purchase.money import money_of
 
@@ -34,7 +34,7 @@ def report(tmp_path_factory):
     file = tmp_path_factory.mktemp("report") / "report.html"
     money = money_of(today=date(2026, 11, 22))
     record = fit_record(glmplan.fit("llama-3.1-8b", on="1xh100-sxm", users=(1, 8, 64)))
-    assert considered(record, money).works
+    assert priced_plan(record, money).works
     write_report(decision([record], money), file)
     return file
 

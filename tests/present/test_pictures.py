@@ -310,7 +310,7 @@ def test_the_picture_of_a_sweep_has_labels_on_both_axes_and_bands(said):
 def test_the_picture_of_a_sweep_in_which_nothing_is_possible_says_so():
     svg, frame, _ = swept_picture(on="1xrtx-5090", model="llama-3.3-70b", weights="bf16", input="1000", users="1")
     assert frame["user_tokens_per_s"].isna().all()
-    assert "no point of this sweep has both speeds" in svg
+    assert "no point of this sweep has a throughput" in svg
 
 
 def test_a_load_of_which_nothing_was_served_is_left_out_of_the_picture(tmp_path):

@@ -51,11 +51,10 @@ def test_the_nearest_purchase_says_what_it_would_miss_how_surely_and_what_to_mea
     page = content["page"]
     # a probability is never rounded up
     shown = np.floor(100 * first["probability"]) / 100
-    assert f"keeps the promise with probability {shown:.2f}, asked are 0.95" in page
-    assert f"it misses {first['breaks_first']} first" in page
+    assert f"probability {shown:.2f} instead of 0.95" in page
     for one in first["promise"]:
         assert one["expected_ms_low"] < one["expected_ms"] < one["expected_ms_high"]
-        assert f"{one['target']}: {one['expected_ms']:,.0f} ms are expected of {one['at_most_ms']:,.0f} ms" in page
+        assert f"{one['target']}: {one['expected_ms']:,.0f} ms" in page
     # the target that breaks first reaches beyond its bound at the slow end
     [missed] = [one for one in first["promise"] if one["target"] == first["breaks_first"]]
     assert missed["expected_ms_high"] > missed["at_most_ms"]
@@ -71,10 +70,10 @@ def test_delivery_is_told_where_somebody_publishes_it_and_asked_for_where_nobody
     # 36 to 52 weeks (hardwaredirect.com) and 4 to 10 months (gpuleaseindex.com), side by side
     assert (b200["delivery_weeks_low"], b200["delivery_weeks_high"]) == (pytest.approx(4 * 365 / 84), 52.0)
     assert "36 to 52 weeks" in b200["delivery"] and "4 to 10 months" in b200["delivery"]
-    assert desk["delivery_weeks_low"] is None and "ask for it with the quotation" in desk["delivery"]
-    assert f"delivery: {desk['delivery']}" in content["page"]
-    # a second maker among the answers is named, and what has none is said to have none
-    assert "of AMD keeps the promise too" in desk["single_source"][0] or "8xmi300x" not in by
+    assert desk["delivery_weeks_low"] is None and "no public data" in desk["delivery"]
+    assert desk["delivery"] in content["page"]
+    # a second vendor among the answers is named
+    assert "(AMD)" in desk["single_source"][0] or "8xmi300x" not in by
 
 
 def test_a_rented_machine_has_no_delivery_and_names_a_seller_who_is_alone():
@@ -82,7 +81,7 @@ def test_a_rented_machine_has_no_delivery_and_names_a_seller_who_is_alone():
                             kind="rent"), money_of(today=TODAY), answers=1)  # fmt: skip
     [row] = [row for row in size_content(found)["options"] if row["role"] == "answer"]
     assert row["delivery"] == "" and row["delivery_weeks_high"] is None
-    assert "Nebius alone is known to rent l40s" in row["single_source"]
+    assert len(row["single_source"]) == 2 and row["single_source"][1].startswith("Nebius ")
 
 
 def test_power_limits_are_sized_as_they_were_measured():
@@ -100,7 +99,7 @@ def test_power_limits_are_sized_as_they_were_measured():
     # prompts lose what arithmetic loses, decoding hardly anything at 500 W
     assert speeds[0] < 0.96 * speeds[1] and speeds[1] < speeds[2] < 1.05 * speeds[1]
     assert by[300.0]["joules_per_output_token"] < by[600.0]["joules_per_output_token"]
-    assert "1 × 1xrtx-pro-6000-ws at 300 W" in content["page"]
+    assert "1 server with 1 × rtx-pro-6000-ws at 300 W" in content["page"]
     assert [row["limited"] for row in (by[300.0], by[600.0])] == [True, False]
 
 
@@ -124,7 +123,7 @@ def test_a_model_that_runs_on_eight_cards_is_not_sized_at_eighty_eight():
                       only="8xh200-sxm", kind="rent", probability=0.9)  # fmt: skip
     # with the default of 0.95 two machines are asked for: one keeps the promise with 0.94
     found = sized(asked, money_of(today=TODAY), answers=1)
-    assert found.options[0].accelerators == 8 and found.options[0].carried >= 16
+    assert found.options[0].accelerators == 8 and found.options[0].max_load >= 16
 
 
 def test_money_and_energy_of_a_token_follow_the_price_of_power_and_a_budget_of_it():
@@ -152,5 +151,5 @@ def test_what_is_promised_of_a_load_leaves_room_that_a_count_of_blocks_does_not(
                       only="1xrtx-pro-6000-ws", kind="buy")  # fmt: skip
     [option] = sized(replace(asked, most_machines=4), money_of(today=TODAY), answers=1).options
     held = option.planned.holding.pool / 4500
-    assert option.machines * held > option.carried >= 12
-    assert option.carried / option.machines < held
+    assert option.machines * held > option.max_load >= 12
+    assert option.max_load / option.machines < held

@@ -39,7 +39,7 @@ def test_trying_every_number_of_machines_finds_no_cheaper_mix():
     classes = (chat(0.9, DAY), chat(0.5, name="agents", batchable=True), chat(0.3, name="secret", sensitive=True))
     carries = [{"chat": 0.8, "agents": 0.5, "secret": 0.4}, {"chat": 0.3, "agents": 0.6, "secret": 0.3}]
     locals_ = (Local("large", 900.0, "buy", 3, carries[0]), Local("small", 400.0, "buy", 3, carries[1]))
-    seller = Seller("api", {"chat": 8e-4, "agents": 5e-4}, {"secret": "may not leave the house"})
+    seller = Seller("api", {"chat": 8e-4, "agents": 5e-4}, {"secret": "must stay on premises"})
     best = best_mix(Portfolio(classes, locals_, (seller,)))
     costs = []
     for counts in product(range(4), repeat=2):
@@ -71,12 +71,12 @@ def test_a_class_that_can_wait_fills_the_hours_in_which_nobody_else_asks():
 
 
 def test_what_is_sensitive_stays_in_the_house_at_any_price():
-    box, api = Local("box", 1e6, "buy", 2, {"chat": 1.0}), Seller("api", {}, {"chat": "may not leave the house"})
+    box, api = Local("box", 1e6, "buy", 2, {"chat": 1.0}), Seller("api", {}, {"chat": "must stay on premises"})
     mix = best_mix(Portfolio((chat(1.5, sensitive=True),), (box,), (api,)))
     assert mix.machines == {"box": 2} and mix.shares["chat"] == {"box": 1.0}
-    with pytest.raises(Infeasible, match="allow more of them"):
+    with pytest.raises(Infeasible, match="raise most"):
         best_mix(Portfolio((chat(2.5, sensitive=True),), (box,), (api,)))
-    with pytest.raises(Infeasible, match="chat can be served by nothing.*may not leave"):
+    with pytest.raises(Infeasible, match="chat cannot be served.*must stay"):
         best_mix(Portfolio((chat(sensitive=True),), (), (api,)))
 
 
@@ -127,7 +127,7 @@ def test_prices_of_an_api_are_read_with_caching_and_the_discount_of_a_batch(tmp_
 def test_an_api_that_promises_too_little_or_nothing_serves_no_class_with_a_promise(tmp_path):
     promise = CLASS + 'slo = "tpot p95 < 50 ms"\n' + LOCAL
     silent = read_portfolio(write(tmp_path, promise + API), MONEY).sellers[0]
-    assert silent.refused["chat"] == "tpot is not promised"
+    assert silent.refused["chat"] == "tpot is not guaranteed"
     slow = read_portfolio(write(tmp_path, promise + API + 'promises = "tpot p95 < 80 ms"\n'), MONEY).sellers[0]
     assert "80 ms only" in slow.refused["chat"]
     quick = read_portfolio(write(tmp_path, promise + API + 'promises = "tpot p95 < 20 ms"\n'), MONEY).sellers[0]
@@ -175,7 +175,7 @@ def test_the_worked_example_deals_out_requests_as_the_case_that_it_is_from():
     # bursts of the day go away, and one more second of the machine would be worth what the API takes for it
     assert 0.5 < mix.shares["chat"]["appliance"] < 1.0 and max(mix.used["appliance"]) == pytest.approx(1.0)
     assert 0.0 < mix.shadow["appliance"] < box.usd_month
-    assert "may not leave the house" in api.refused["confidential work"]
+    assert "must stay on premises" in api.refused["confidential work"]
     # what is confidential needs a machine at any volume: the break-even is that of the rest
     assert break_even_scale(portfolio) is None
     scale = break_even_scale(portfolio_of_offered(portfolio))
@@ -184,7 +184,7 @@ def test_the_worked_example_deals_out_requests_as_the_case_that_it_is_from():
 
 def test_what_only_a_machine_may_serve_has_no_part_in_the_break_even():
     box = Local("box", 700.0, "buy", 3, {"chat": 9.0, "secret": 9.0})
-    api = Seller("api", {"chat": 1e-3}, {"secret": "may not leave the house"})
+    api = Seller("api", {"chat": 1e-3}, {"secret": "must stay on premises"})
     both = Portfolio((chat(0.01), chat(0.01, name="secret", sensitive=True)), (box,), (api,))
     assert break_even_scale(both) is None
     assert 0.01 * break_even_scale(portfolio_of_offered(both)) * MONTH * 1e-3 == pytest.approx(700.0, rel=2e-3)
@@ -214,22 +214,22 @@ def test_where_no_break_even_is_found_it_is_said_at_which_end():
         assert [owns_at(portfolio, scale) for scale in (1e-4, 1e4)] == [owned, owned]
 
 
-EVERYTHING = "may not leave the house"
+EVERYTHING = "must stay on premises"
 
 
 @pytest.mark.parametrize(
     ("text", "said", "code"),
     [
-        (CLASS + "sensitive = true\n" + LOCAL + API, f"chat does not go to api: {EVERYTHING}", 0),
-        (CLASS + "sensitive = true\n" + API, f"served by nothing: no machine keeps its promise; api: {EVERYTHING}", 0),
-        (CLASS.replace("1000\ni", "1e8\ni") + "sensitive = true\n" + LOCAL + API, "allow more of them (most)", 0),
-        (CLASS + 'slo = "tpot p95 < 50 ms"\n' + API, "api: tpot is not promised", 0),
+        (CLASS + "sensitive = true\n" + LOCAL + API, f"chat is not sent to api: {EVERYTHING}", 0),
+        (CLASS + "sensitive = true\n" + API, f"cannot be served: no machine meets its SLO; api: {EVERYTHING}", 0),
+        (CLASS.replace("1000\ni", "1e8\ni") + "sensitive = true\n" + LOCAL + API, "raise most", 0),
+        (CLASS + 'slo = "tpot p95 < 50 ms"\n' + API, "api: tpot is not guaranteed", 0),
         (CLASS.replace("1000\ni", "0\ni") + LOCAL + API, "requests_per_day", 2),
         (CLASS.replace("1000\ni", "1e30\ni") + LOCAL + API, "requests_per_day", 2),
-        (CLASS + LOCAL + API, "no machine for 0, APIs for 43", 0),
-        (CLASS + LOCAL + API, "one more would save 43 USD a month of APIs, not more than it costs", 0),
-        (CLASS + LOCAL.replace("500", "1e9") + API, "no machine is worth its cost up to 10,000 times its volume", 0),
-        (CLASS + LOCAL.replace("500", "1e-9") + API, "even at 0.0001 times its volume", 0),
+        (CLASS + LOCAL + API, "no machine 0 USD, APIs 43 USD", 0),
+        (CLASS + LOCAL + API, "one more machine would save 43 USD/month of API cost, not more than it costs", 0),
+        (CLASS + LOCAL.replace("500", "1e9") + API, "the API stays cheaper even at 10,000 times", 0),
+        (CLASS + LOCAL.replace("500", "1e-9") + API, "pays off even at 0.0001 times", 0),
         ("", "classes", 2),
         ("[[", "not valid TOML", 2),
     ],

@@ -7,23 +7,23 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glmplan.purchase.size import Numbers, numbers_of
+from glmplan.purchase.size import CountSearch, machine_counts
 from glmplan.purchase.size_answer import share_of
 from glmplan.purchase.size_question import read_size
 
 
 def looked_at(numbers, does):
-    """Numbers that are looked at until the fewest that do are known, or that none does."""
+    """Numbers that are tested until the smallest that passes is known, or that none does."""
     looked = []
     while numbers.first is not None and not numbers.found:
         looked.append(numbers.next)
-        numbers.tell(numbers.next, does=does(numbers.next))
+        numbers.tell(numbers.next, passes=does(numbers.next))
     return looked
 
 
 @given(st.lists(st.integers(1, 200), min_size=1, max_size=40, unique=True), st.integers(1, 220))
 def test_the_fewest_that_do_are_found_and_never_looked_for_among_what_is_known(each, enough):
-    numbers = Numbers(sorted(each), 10.0)
+    numbers = CountSearch(sorted(each), 10.0)
     looked = looked_at(numbers, lambda one: one >= enough)
     assert numbers.first == min((one for one in each if one >= enough), default=None)
     assert len(looked) == len(set(looked)) <= 2 * math.log2(len(each)) + 2
@@ -32,16 +32,16 @@ def test_the_fewest_that_do_are_found_and_never_looked_for_among_what_is_known(e
 
 
 def test_what_may_cost_least_rises_as_numbers_fail():
-    numbers, costs = Numbers([2, 3, 5, 8], 100.0), []
+    numbers, costs = CountSearch([2, 3, 5, 8], 100.0), []
     while numbers.first is not None:
         costs.append(numbers.least)
-        numbers.tell(numbers.next, does=False)
+        numbers.tell(numbers.next, passes=False)
     assert costs == [200.0, 300.0, 500.0]  # after three the one but next is looked at: five may still do
 
 
 def test_numbers_whose_largest_share_is_the_same_are_looked_at_once():
     asked = read_size("llama-3.1-8b", "tpot p95 < 50 ms", users=50, machines=60)
-    found = numbers_of(asked)
+    found = machine_counts(asked)
     assert [share_of(asked.traffic, one).users for one in found] == sorted({math.ceil(50 / n) for n in range(1, 61)})[
         ::-1
     ]

@@ -66,7 +66,7 @@ def share_kept(planned, users, slo):
         room = 1 - place / END * ((1 - low) if place > 0 else (high - 1))
         service = described.service.scaled(slower).with_room(room, traffic)
         # every user sends one request that is not judged
-        found = simulate(service, traffic, requests=(rounds + 1) * users, warmup=users, seed=part, fast=False).summary
+        found = simulate(service, traffic, requests=(rounds + 1) * users, warmup=users, seed=part).summary
         found |= {name: value * later / slower for name, value in found.items() if name.startswith("ttft")}
         return all(found[one.name] < 1000 * one.bound for one in parse_slo(slo)) and not found["preemptions"]
 
@@ -76,7 +76,7 @@ def share_kept(planned, users, slo):
 def test_size_and_safe_say_the_capacity_of_brute_force(answered):
     asked, option = answered
     safe = glmplan.safe(option.planned, asked.slo).load
-    assert option.carried == safe or (option.beyond and option.carried < safe)
+    assert option.max_load == safe or (option.open_ended and option.max_load < safe)
     near = max(1, math.floor(0.03 * safe))
     assert (
         share_kept(option.planned, safe + near + 1, asked.slo)
@@ -89,19 +89,19 @@ def test_the_probability_passes_95_percent_at_the_capacity(answered):
     asked, option = answered
     safe = glmplan.safe(option.planned, asked.slo).load
     shares = [kept(option.planned, asked.slo, f"closed:{users}").probability for users in (safe, safe + 1)]
-    assert shares[1] < 0.95 <= shares[0] and option.sure.probability >= 0.95
+    assert shares[1] < 0.95 <= shares[0] and option.attainment.probability >= 0.95
 
 
 def test_no_more_is_said_to_be_carried_than_is_found(answered):
     """One user more than the capacity is no answer."""
     asked, option = answered
-    if option.beyond:
+    if option.open_ended:
         return
-    users = int(option.carried) + 1
+    users = int(option.max_load) + 1
     more = replace(asked, traffic=asked.traffic.at_load(users))
     found = sized(more, MONEY, answers=1)
     assert not found.options
-    assert found.cheaper is None or found.cheaper.carried == option.carried
+    assert found.cheaper is None or found.cheaper.max_load == option.max_load
 
 
 @pytest.mark.parametrize(("share", "answers"), [(0.97, 1), (1.04, 0)])
@@ -114,7 +114,7 @@ def test_a_rate_is_an_answer_up_to_the_one_that_is_safe(share, answers):
                       only="1xh100-sxm", machines=1, engine="vllm")  # fmt: skip
     found = sized(asked, MONEY, answers=1).options
     assert len(found) == answers
-    assert all(one.carried == pytest.approx(safe, rel=0.02) for one in found)
+    assert all(one.max_load == pytest.approx(safe, rel=0.02) for one in found)
 
 
 def test_a_machine_with_several_servers_has_a_price_for_tokens_of_answers(answered):

@@ -15,7 +15,7 @@ from glmplan.planner.service import kept_of
 from glmplan.planner.traffic_search import described_under
 from glmplan.purchase import cluster
 from glmplan.purchase.axes import MOST_SIMULATED, STATISTICS, read_sweep
-from glmplan.purchase.sweep import Kept, Swept, swept
+from glmplan.purchase.sweep import Checkpoints, Swept, swept
 from glmplan.simulation.safe_load import outcome_range
 from glmplan.simulation.simulate import simulate
 from glmplan.simulation.traffic.slo import parse_slo
@@ -69,11 +69,11 @@ def test_a_recording_goes_with_its_sweep_to_a_worker_that_does_not_have_it(tmp_p
     sweep = read_sweep({"model": "llama-3.1-8b", "on": "1xh100-sxm", "traffic": f"trace:{file}"})
     alone = swept(sweep).to_frame()
     given = cluster._itself((sweep, None, False, cluster._files(sweep)))
-    kept = Kept(tmp_path / "a.csv", sweep, {})
+    kept = Checkpoints(tmp_path / "a.csv", sweep, {})
     kept.start()
     file.write_text(TRACE.replace("0.25,", "0.5,", 1))
     with pytest.raises(SpecError, match="another sweep"):
-        Kept(tmp_path / "a.csv", sweep, {}).read()
+        Checkpoints(tmp_path / "a.csv", sweep, {}).read()
     file.unlink()
     assert Swept(sweep, tuple(cluster._part(given, [0]))).to_frame().to_csv() == alone.to_csv()
 
@@ -104,7 +104,7 @@ def test_a_power_limit_is_simulated_too():
 def test_simulated_loads_are_kept_one_by_one_and_gone_on_with(tmp_path):
     sweep = read_sweep(AXES | {"traffic": "closed:1,closed:2", "slo": SLO})
     whole = swept(sweep).to_frame()
-    kept = Kept(tmp_path / "a.csv", sweep, {})
+    kept = Checkpoints(tmp_path / "a.csv", sweep, {})
     kept.start()
 
     def keep(block):
@@ -117,7 +117,9 @@ def test_simulated_loads_are_kept_one_by_one_and_gone_on_with(tmp_path):
     assert [one.number for one in done] == [0]
     assert swept(sweep, done=done).to_frame().to_csv() == whole.to_csv()
     with pytest.raises(SpecError, match="another sweep"):
-        Kept(tmp_path / "a.csv", read_sweep(AXES | {"traffic": "closed:1,closed:2", "slo": SLO, "seed": 1}), {}).read()
+        Checkpoints(
+            tmp_path / "a.csv", read_sweep(AXES | {"traffic": "closed:1,closed:2", "slo": SLO, "seed": 1}), {}
+        ).read()
 
 
 @pytest.mark.parametrize("inside", ["glmplan.simulation.safe_load", "glmplan.simulation.load_trial"])
@@ -143,15 +145,15 @@ def test_axes_of_a_file_may_be_simulated_too(tmp_path):
 @pytest.mark.parametrize(
     ("said", "wrong"),
     [
-        ({"slo": SLO}, "say which with --traffic"),
-        ({"think": "1 s"}, "say which with --traffic"),
-        ({"traffic": "closed:4", "users": "2"}, "its own number"),
+        ({"slo": SLO}, "add --traffic"),
+        ({"think": "1 s"}, "add --traffic"),
+        ({"traffic": "closed:4", "users": "2"}, "conflicts with --traffic"),
         ({"traffic": "poissn:4/s"}, "nearest: poisson"),
         ({"traffic": "poisson:4"}, "needs its unit"),
         ({"traffic": "poisson"}, "rate"),
         ({"traffic": "trace:a.csv"}, "a.csv"),
-        ({"traffic": "mine.toml"}, "stands in a file"),
-        ({"traffic": ""}, "nothing between commas"),
+        ({"traffic": "mine.toml"}, "is a file"),
+        ({"traffic": ""}, "empty value between commas"),
         ({"traffic": "closed:1", "slo": "soon"}, "--slo"),
         ({"traffic": "closed:1", "requests": 0}, "--requests"),
         ({"traffic": "closed:1", "seed": -1}, "--seed"),

@@ -18,7 +18,7 @@ from glmplan.purchase.axes import read_sweep
 from glmplan.purchase.frontier import frontier
 from glmplan.purchase.money import money_of
 from glmplan.purchase.step_histograms import StepTable
-from glmplan.purchase.sweep import Kept, blocks_of, swept, write_table
+from glmplan.purchase.sweep import Checkpoints, blocks_of, swept, write_table
 
 TODAY = date(2026, 11, 22)
 SMALL = {"model": "llama-3.1-8b", "on": "1..2xh100-sxm", "users": "1,12", "input": "900,7000", "output": 150}
@@ -126,7 +126,7 @@ def test_what_does_not_work_keeps_its_rows_with_the_reason():
     assert (reasons.str.len() > 10).all()
     assert reasons.str.contains("does not fit 2xrtx-5090").any()
     assert reasons.str.contains("64 attention heads").any()  # TP3
-    assert reasons.str.contains("cache pool holds").any()
+    assert reasons.str.contains("KV pool holds").any()
 
 
 def test_more_requests_than_the_engine_has_places_for_are_not_possible():
@@ -134,7 +134,7 @@ def test_more_requests_than_the_engine_has_places_for_are_not_possible():
     [block] = blocks_of(sweep)
     frame = swept(sweep).to_frame()
     assert frame["verdict"].tolist() == ["fits", "does_not_fit"]
-    assert "runs 8 requests at once, 9" in frame["reason"][1] and block.facts["places"] == 8
+    assert "at most 8 requests at once, not 9" in frame["reason"][1] and block.facts["places"] == 8
 
 
 def test_a_machine_with_one_memory_is_swept_too_and_lacks_what_nobody_can_time():
@@ -146,7 +146,7 @@ def test_a_machine_with_one_memory_is_swept_too_and_lacks_what_nobody_can_time()
 def test_a_sweep_that_was_stopped_goes_on_and_ends_as_if_it_had_not_been(tmp_path):
     sweep = read_sweep(SMALL)
     whole = swept(sweep, money=money_of(today=TODAY)).to_frame()
-    kept = Kept(tmp_path / "a.csv", sweep, {"price": None})
+    kept = Checkpoints(tmp_path / "a.csv", sweep, {"price": None})
     kept.start()
 
     def keep(block):
@@ -164,9 +164,9 @@ def test_a_sweep_that_was_stopped_goes_on_and_ends_as_if_it_had_not_been(tmp_pat
 
 
 def test_parts_of_another_sweep_are_not_taken_for_those_of_this_one(tmp_path):
-    Kept(tmp_path / "a.csv", read_sweep(SMALL), {}).start()
+    Checkpoints(tmp_path / "a.csv", read_sweep(SMALL), {}).start()
     with pytest.raises(SpecError, match="another sweep"):
-        Kept(tmp_path / "a.csv", read_sweep(SMALL | {"users": "2"}), {}).read()
+        Checkpoints(tmp_path / "a.csv", read_sweep(SMALL | {"users": "2"}), {}).read()
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet", "json"])

@@ -1,4 +1,4 @@
-"""A workbook before it is a file: cells, names, formats, and how it is written with a value beside each formula."""
+"""Workbook model: cells, names, formats and charts, written with a computed value beside each formula."""
 
 from __future__ import annotations
 
@@ -27,9 +27,8 @@ __all__ = [
 ]
 
 
-# What a spreadsheet program makes of our formulas, so that the value stands beside each formula that is written.
-#
-# Only the functions below may stand in a formula: all of them are older than 2019, so that every program knows them.
+# Formula evaluation, for the cached value of each cell. Formulas use only the functions below, which all spreadsheet
+# programs have had since before 2019.
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+)"
@@ -45,7 +44,7 @@ Range = list[list[Value]]
 
 @lru_cache(maxsize=2000)
 def column_name(column: int) -> str:
-    """Letters of a column.
+    """Return the letters of a column.
 
     Examples
     --------
@@ -60,7 +59,7 @@ def column_name(column: int) -> str:
 
 
 def place_of(name: str) -> tuple[int, int]:
-    """Row and column of the address of a cell.
+    """Return row and column of the address of a cell.
 
     Examples
     --------
@@ -77,9 +76,7 @@ def place_of(name: str) -> tuple[int, int]:
 
 
 def address(row: int, column: int, sheet: str = "", *, fixed: bool = True) -> str:
-    """Address of a cell.
-
-    `sheet`: Its sheet; the one of the formula by default.
+    """Return the address of a cell; without `sheet`, within the sheet of the formula.
 
     Examples
     --------
@@ -117,7 +114,7 @@ def _number(value: Value) -> float:
 def _rounded(value: Value, digits: Value, how: Callable[[float], float]) -> float:
     factor = 10.0 ** _number(digits)
     number = _number(value)
-    # as the programs do: what is a whole number but for the last bits counts as one
+    # as spreadsheet programs do: numbers within the last bits of an integer count as that integer
     return math.copysign(how(round(abs(number) * factor, 9)) / factor, number)
 
 
@@ -151,7 +148,7 @@ def _pmt(rate: Value, count: Value, present: Value, future: Value = 0.0) -> floa
     return -(pv + fv * shrunk) * r / -math.expm1(-n * math.log1p(r))
 
 
-#: name of a function → what it gives for its arguments, which come computed
+#: functions of computed arguments
 FUNCTIONS: dict[str, Callable[..., Value]] = {
     "ABS": lambda value: abs(_number(value)),
     "AND": lambda *values: all(bool(one) for one in _flat(values)),
@@ -172,7 +169,7 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "ROUNDUP": lambda value, digits: _rounded(value, digits, math.ceil),
     "SUM": lambda *values: math.fsum(_numbers(values)),
 }
-#: these look at an argument only when they need it
+#: functions with lazily evaluated arguments
 _LAZY = ("IF", "IFERROR")
 
 
@@ -289,7 +286,7 @@ _SIGNS: dict[str, Callable[[float, float], float]] = {
 
 
 def _shown(value: Value) -> str:
-    """A value as & joins it."""
+    """Return a value as the operator & joins it."""
     if isinstance(value, bool):
         return "TRUE" if value else "FALSE"
     if value is None:
@@ -378,7 +375,7 @@ class Calculator:
         return [[self.value(where, r, c) for c in range(column, right + 1)] for r in range(row, last + 1)]
 
 
-#: name of a style → what XlsxWriter calls it
+#: style → XlsxWriter format
 STYLES: dict[str, dict[str, Any]] = {
     "text": {"valign": "top"},
     "wrap": {"valign": "top", "text_wrap": True},
@@ -403,13 +400,13 @@ STYLES: dict[str, dict[str, Any]] = {
     "bad": {"bg_color": "#FFC7CE", "font_color": "#8B0010"},
     "best": {"bold": True, "bg_color": "#E2EFDA"},
 }  # fmt: skip
-#: what a cell looks like that a buyer may change
+#: format of an input cell
 _INPUT = {"bg_color": "#FFF8DC", "font_color": "#1F3FBF", "border": 1, "border_color": "#BF9000", "locked": False}
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A colour that depends on what a cell says.
+    """A conditional format.
 
     Attributes
     ----------
@@ -549,7 +546,7 @@ class Book:
         self.names[name] = (sheet.name, row, column)
 
     def calculator(self) -> Calculator:
-        """What the cells hold once they are computed."""
+        """Return the evaluator of all cells."""
         cells = {
             one.name: {
                 place: f"\0{value}" if place in one.literal and str(value).startswith("=") else value
@@ -560,7 +557,7 @@ class Book:
         return Calculator(cells, self.names)
 
     def content(self) -> bytes:
-        """The workbook as a file."""
+        """Return the workbook as bytes of an XLSX file."""
         library, known = wanted("xlsxwriter", field="sheet"), self.calculator()
         stream = io.BytesIO()
         file = library.Workbook(stream, {"in_memory": True, "strings_to_formulas": False, "strings_to_urls": False})

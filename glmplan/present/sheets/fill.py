@@ -1,4 +1,4 @@
-"""Figures in the columns of a quote sheet: new columns at its right, and nothing else changed."""
+"""Append columns with predictions to a quote sheet, leaving everything else unchanged."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from glmplan.purchase.money import Money, watts_of
 __all__ = ["ENDINGS", "Answered", "Filled", "Quoted", "checked", "columns_for", "filled", "writable"]
 
 
-# What glmplan says of a machine that a quote offers: the cells of its new columns.
+# Cells of the new columns.
 
 _COLUMNS = (
     *(
@@ -53,7 +53,7 @@ _COLUMNS = (
     *("kW at the wall", "hazards", "evidence", "remark"),
 )
 
-#: texts of rows whose machines are remembered [-]
+#: size of the cache of row texts
 _REMEMBERED = 10_000
 
 
@@ -72,7 +72,7 @@ def columns_for(money: Money) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Answered:
-    """What was worked out for a machine under its share of the load.
+    """Prediction of a machine under its share of the load.
 
     Attributes
     ----------
@@ -141,7 +141,7 @@ class Quoted:
         return found, ""
 
     def _machine(self, line: Line) -> Named:
-        """The machine of a row; rows that say the same are read once, as far as they fit into a table of some size."""
+        """Return the machine of a row, cached by its text."""
         key = (line.hardware, line.part_number, line.count)
         if key not in self._named:
             if len(self._named) >= _REMEMBERED:
@@ -231,21 +231,21 @@ class Quoted:
 
 
 def _plain(value: float) -> float:
-    """A figure to four digits."""
+    """Return a number with four significant digits."""
     return float(f"{value:.4g}")
 
 
-#: endings of files that can be filled
+#: suffixes of files that can be filled
 ENDINGS: tuple[str, ...] = (".xlsx", ".xlsm", ".csv", ".tsv")
 _DELIMITERS = ",;\t|"
-#: rows whose reasons a report keeps [-]
+#: rows with a reason in the report
 _KEPT = 50
 Progress = Callable[[int, int], None]
 
 
 @dataclass
 class Filled:
-    """What was done, or what would be done.
+    """Report of a fill, or of a dry run.
 
     Attributes
     ----------
@@ -409,7 +409,7 @@ def _text_lines(
 
 
 def _written(value: Any, delimiter: str) -> str:
-    """A value as text; words that a program could take for a formula are marked as words."""
+    """Return a value as text, escaped if a program could read it as a formula."""
     if value is None:
         return ""
     if isinstance(value, str):
@@ -455,7 +455,7 @@ def _records(path: Path, delimiter: str) -> Iterator[tuple[str, list[str]]]:
         taken.clear()
 
 
-# Which files may be written: never one that is there, unless it was asked for.
+# Output files: existing ones are overwritten only on request.
 
 
 def writable(path: str | Path, endings: Sequence[str], *, overwrite: bool) -> None:

@@ -1,4 +1,4 @@
-"""The sheet of assumptions: each a named cell with its unit, its range, and where its default comes from."""
+"""Input sheets of the workbook: assumptions as named cells, predicted times, memory and the calculation sheet."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from glmplan.present.sheets.book import Book, Sheet, address
 from glmplan.present.sheets.option import Cached, Option
 from glmplan.purchase.cost import HOURS
 from glmplan.purchase.money import Money, Offer, cheapest_offer, offers_of
-from glmplan.units import GIB, counted_unit
+from glmplan.units import GIB, Ratio, TokenCount, counted_unit
 
 __all__ = [
     "BAND_ROWS",
@@ -36,114 +36,97 @@ __all__ = [
 ]
 
 
-HEADERS = ("Assumption", "Value", "Unit", "Low", "High", "What it is, and where the default comes from", "Date")
+HEADERS = ("Assumption", "Value", "Unit", "Low", "High", "Description and source of the default", "Date")
 _WIDTHS = (32, 14, 44, 9, 9, 96, 12)
-_BUYER = "the buyer's"
-#: letters of a source that stand in one line of its column [-]
+_BUYER = "no default"
+#: characters per line of the column of sources
 _LINE = 105
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The load for which a workbook is made.
+    """Default load of a workbook."""
 
-    Attributes
-    ----------
-    users, context, input, output : int
-        Users at once [-], longest request that must fit, prompt and answer [token]
-    reuse : float
-        Share of prompt tokens that an API takes for cached, [-]
-    growth : float
-        Growth of the load in a month, [-]
-    """
-
+    #: concurrency
     users: int
-    context: int
-    input: int
-    output: int
-    reuse: float = 0.0
-    growth: float = 0.0
+    #: longest request that must fit
+    context: TokenCount
+    input: TokenCount
+    output: TokenCount
+    #: share of prompt tokens that an API bills as cached
+    reuse: Ratio = 0.0
+    #: growth of the load per month
+    growth: Ratio = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
-    """One row.
+    """One row of the sheet; all numbers in `unit`."""
 
-    Attributes
-    ----------
-    name : str
-        Name of its cell.
-    title, unit, source, date : str
-        Words.
-    value : float or None
-        The default; None where nobody knows it, [unit]
-    low, high : float or None
-        What sources disagree on, [unit]
-    least, most : float
-        What may be entered, [unit]
-    style : str
-        How it is shown.
-    """
-
+    #: name of the cell
     name: str
     title: str
     unit: str
+    #: the default; None if unknown
     value: float | None
     source: str
     date: str = ""
+    #: range of the sources
     low: float | None = None
     high: float | None = None
+    #: limits of the input
     least: float = 0.0
     most: float = 1e9
     style: str = "exact"
 
 
-#: name of a term → its title, and what may be entered
+#: name of a term → title and limits of the input
 _TERMS = {
-    "horizon_months": ("Depreciation", 1, 240),
-    "residual_share": ("Worth at the end", 0, 1),
+    "horizon_months": ("Depreciation period", 1, 240),
+    "residual_share": ("Residual value", 0, 1),
     "capital_rate": ("Cost of capital", 0, 1),
     "network_share": ("Network between machines", 0, 1),
-    "pue": ("Power of the site over machines", 1, 5),
-    "power_share": ("Draw of an accelerator", 0.01, 1),
-    "rest_watts": ("Draw beside accelerators", 0, 100_000),
-    "supply_efficiency": ("Efficiency of power supplies", 0.1, 1),
+    "pue": ("PUE", 1, 5),
+    "power_share": ("GPU power under load", 0.01, 1),
+    "rest_watts": ("Host power", 0, 100_000),
+    "supply_efficiency": ("Power supply efficiency", 0.1, 1),
     "licence_per_accelerator_year": ("Software licence", 0, 1e6),
     "staff_per_month": ("Staff", 0, 1e7),
     "support_share": ("Support contract", 0, 1),
 }
+#: units that the term list leaves out
+_UNITS = {"staff_per_month": "{} per month", "licence_per_accelerator_year": "{} per accelerator and year"}
 
 
 def assumptions_of(load: Load, money: Money, model: str) -> dict[str, list[Assumption]]:
-    """All assumptions that can be changed.
-
-    `model`: Catalogue name, for the price of an API.
-    """
+    """Return all assumptions by heading; `model` is the catalogue name for API prices."""
     whole = "whole"
-    about = "as the workbook was made"
+    default = "default of this workbook"
     traffic = [
-        Assumption("users", "Users at once", "users", load.users, f"requests in flight at the peak; {about}",
+        Assumption("users", "Concurrency", "users", load.users, f"requests in flight at the peak; {default}",
                    least=1, most=1e6, style=whole),
-        Assumption("prompt_tokens", "Prompt", "tokens", load.input, f"of a request, history included; {about}",
+        Assumption("prompt_tokens", "Input length", "tokens", load.input, f"prompt with its history; {default}",
                    least=1, most=1e7, style=whole),
-        Assumption("answer_tokens", "Answer", "tokens", load.output, about, least=2, most=1e6, style=whole),
-        Assumption("context_tokens", "Context that must fit", "tokens", load.context,
-                   f"longest single request, prompt and answer; {about}", least=1, most=1e7, style=whole),
-        Assumption("reuse_share", "Reuse of prompts", "share of prompt tokens", load.reuse,
-                   "what an API bills as cached; speeds of machines count every prompt as new, so reuse makes them "
-                   "no faster here", most=1, style="share"),
-        Assumption("growth", "Growth of the load", "per month", load.growth, "until a machine is outgrown",
+        Assumption("answer_tokens", "Output length", "tokens", load.output, default, least=2, most=1e6, style=whole),
+        Assumption("context_tokens", "Longest request", "tokens", load.context,
+                   f"prompt and answer of the longest request that must fit; {default}", least=1, most=1e7,
+                   style=whole),
+        Assumption("reuse_share", "Cached share of prompts", "share of prompt tokens", load.reuse,
+                   "share that an API bills as cached; the speeds of machines do not include prefix caching",
+                   most=1, style="share"),
+        Assumption("growth", "Load growth", "per month", load.growth, "for the months until the capacity is reached",
                    least=-0.5, most=1, style="share"),
     ]  # fmt: skip
     limits = [
-        Assumption("gap_limit", "Slowest token that a reader accepts", "ms", 1e3 * TARGET_TPOT,
-                   "safe users: at the slow end of the interval; 100 ms is 10 tokens a second, as in glmplan fit",
-                   least=1, most=10_000, style=whole),
-        Assumption("wait_limit", "Longest wait for the first token", "s", TARGET_TTFT,
-                   "safe users: or three times what one user alone waits, as in glmplan fit", least=0.1, most=3600),
+        Assumption("gap_limit", "Max time per output token", "ms", 1e3 * TARGET_TPOT,
+                   "TPOT limit of safe users, at the upper bound of the 90 % interval; 100 ms is 10 tokens/s, as in "
+                   "glmplan fit", least=1, most=10_000, style=whole),
+        Assumption("wait_limit", "Max time to first token", "s", TARGET_TTFT,
+                   "TTFT limit of safe users, or three times the TTFT of a single user if longer, as in glmplan "
+                   "fit", least=0.1, most=3600),
     ]  # fmt: skip
-    return {"Load": traffic, "Limits of safe users": limits, "Money and power": list(_money(money)),
-            "Paying for each token instead": list(_offers(load, money, model))}  # fmt: skip
+    return {"Load": traffic, "SLO of safe users": limits, "Cost and power": list(_money(money)),
+            "API alternative": list(_offers(load, money, model))}  # fmt: skip
 
 
 def _money(money: Money) -> Iterator[Assumption]:
@@ -152,58 +135,54 @@ def _money(money: Money) -> Iterator[Assumption]:
     source = power.entries[0].source
     yield Assumption("electricity", "Electricity", f"{terms.currency} per kWh", terms.electricity, source,
                      power.dates[1], power.low, power.high, most=10, style="three")  # fmt: skip
-    yield Assumption("hours_per_month", "Hours of operation", "hours a month", HOURS,
-                     "a year of 8,760 hours in twelve parts; a machine draws what it draws while it serves", "",
-                     least=1, most=744)  # fmt: skip
+    yield Assumption("hours_per_month", "Operating hours", "hours per month", HOURS,
+                     "a twelfth of 8,760 hours; power under load at all of them", "", least=1, most=744)  # fmt: skip
     yield Assumption("utilisation", "Utilisation", "mean load over peak", terms.utilisation,
                      "mean over peak of the daily traffic of glmplan simulate", "", least=0.001, most=1,
                      style="share")  # fmt: skip
     for name, (title, least, most) in _TERMS.items():
         term = known[name]
         missing = "" if term.value is not None else f" ({term.note})"
-        unit = term.unit.replace("USD", terms.currency)
+        unit = _UNITS.get(name, term.unit.replace("USD", terms.currency)).format(terms.currency)
         yield Assumption(name, title, unit, getattr(terms, name), f"{term.what}; {term.source or _BUYER}{missing}",
                          term.date, term.low, term.high, least, most)  # fmt: skip
     yield Assumption("colocation", "Colocation", f"{terms.currency} per kW and month", terms.colocation,
-                     "nothing on one's own premises; glmplan sheet new --region takes a published price", "",
+                     "0 on own premises; glmplan sheet new --region takes a published price", "",
                      most=10_000)  # fmt: skip
 
 
 def _offers(load: Load, money: Money, model: str) -> Iterator[Assumption]:
     offer: Offer | None = None
-    words = "no price is published: enter one to compare"
+    source = "no published price: enter one to compare"
     try:
         offers = offers_of(model, money.prices, today=money.today)
         offer = cheapest_offer(offers, load.input, load.output, load.reuse * load.input)
-        words = f"{offer.seller}, the cheapest of {len(offers)} offers for this mix; {offer.source}"
-        words += " (older than 180 days)" if offer.stale else ""
+        source = f"{offer.seller}, the cheapest of {len(offers)} offers for this mix; {offer.source}"
+        source += " (older than 180 days)" if offer.stale else ""
     except GlmplanError:
         pass
-    for name, title in (("input", "prompt"), ("output", "answer"), ("cached", "prompt seen before")):
+    for name, title in (("input", "input"), ("output", "output"), ("cached", "cached input")):
         value = None if offer is None else getattr(offer, name)
-        yield Assumption(f"api_{name}", f"API, {title}", f"{money.terms.currency} per million tokens", value, words,
-                         "" if offer is None else offer.date, most=100_000)  # fmt: skip
+        yield Assumption(f"api_{name}", f"API price, {title}", f"{money.terms.currency} per million tokens", value,
+                         source, "" if offer is None else offer.date, most=100_000)  # fmt: skip
 
 
 def fixed_facts(options: tuple[Option, ...]) -> list[tuple[str, str, str]]:
-    """What the predictions of a workbook rest on and what a cell cannot change.
-
-    Returns: Title, value, and what to do to change it.
-    """
+    """Return title, value and way to change it of everything that no cell can change."""
     asked = options[0].planned.asked
     terms = options[0].planned.holding.terms
     drafted = "none"
     if terms.mtp:
         gain = options[0].planned.deployment.tokens_per_step
-        drafted = f"{terms.mtp} tokens a step, of which {gain:.2f} tokens come out"
+        drafted = f"{terms.mtp} speculative tokens, {gain:.2f} tokens per step"
     axes = options[0].cached[0].surface.axes
     return [
         ("Model", f"{asked.model.name}, {asked.checkpoint.name}", "a new workbook"),
         ("Engine", f"{asked.engine} {asked.runs_as or ''}".strip(), "a new workbook with --engine"),
-        ("Drafting and acceptance", drafted, "a new workbook with --mtp and --acceptance"),
-        ("Predicted users", f"{axes.users[0]} to {axes.users[-1]} on each machine", "a new workbook with more --users"),
-        ("Predicted prompts", f"{axes.inputs[0]:,} to {axes.inputs[-1]:,} tokens", "a new workbook with --input"),
-        ("Predicted answers", f"{axes.outputs[0]:,} to {axes.outputs[-1]:,} tokens", "a new workbook with --output"),
+        ("Speculative decoding", drafted, "a new workbook with --mtp and --acceptance"),
+        ("Calculated concurrency", f"{axes.users[0]} to {axes.users[-1]} per machine", "a new workbook with --users"),
+        ("Calculated input", f"{axes.inputs[0]:,} to {axes.inputs[-1]:,} tokens", "a new workbook with --input"),
+        ("Calculated output", f"{axes.outputs[0]:,} to {axes.outputs[-1]:,} tokens", "a new workbook with --output"),
     ]
 
 
@@ -211,24 +190,25 @@ def write_assumptions(book: Book, options: tuple[Option, ...], rows: dict[str, l
     """Fill the sheet of assumptions."""
     page = book["Assumptions"]
     page.put(0, 0, "Assumptions", "title")
-    page.put(1, 0, "Yellow cells may be changed; every figure of the workbook follows.", "note")
+    page.put(1, 0, "Yellow cells may be changed; the whole workbook is recalculated.", "note")
     page.row(3, HEADERS, "header")
     line = 4
-    for heading, found in rows.items():
+    for heading, assumptions in rows.items():
         page.row(line, [heading, *[None] * (len(HEADERS) - 1)], "heading")
-        for one in found:
+        for entry in assumptions:
             line += 1
-            page.put(line, 0, one.title)
-            page.put(line, 1, one.value, f"{one.style}*")
-            page.bounds[line, 1] = (one.least, one.most, f"{one.title}: {one.least:g} to {one.most:g} {one.unit}")
-            page.put(line, 2, one.unit, "wrap")
-            page.put(line, 3, one.low, one.style)
-            page.put(line, 4, one.high, one.style)
-            page.say(line, 5, one.source, "small")
-            page.say(line, 6, one.date, "small")
-            if len(one.source) > _LINE:
-                page.heights[line] = 13.0 * (1 + len(one.source) // _LINE)
-            book.name(one.name, page, line, 1)
+            least, most = entry.least, entry.most
+            page.put(line, 0, entry.title)
+            page.put(line, 1, entry.value, f"{entry.style}*")
+            page.bounds[line, 1] = (least, most, f"{entry.title}: {least:g} to {most:g} {entry.unit}")
+            page.put(line, 2, entry.unit, "wrap")
+            page.put(line, 3, entry.low, entry.style)
+            page.put(line, 4, entry.high, entry.style)
+            page.say(line, 5, entry.source, "small")
+            page.say(line, 6, entry.date, "small")
+            if len(entry.source) > _LINE:
+                page.heights[line] = 13.0 * (1 + len(entry.source) // _LINE)
+            book.name(entry.name, page, line, 1)
         line += 2
     page.row(line, ["Fixed in this file", *[None] * (len(HEADERS) - 1)], "heading")
     for title, value, how in fixed_facts(options):
@@ -240,14 +220,14 @@ def write_assumptions(book: Book, options: tuple[Option, ...], rows: dict[str, l
     page.freeze = (4, 0)
 
 
-# Where things stand in the workbook: columns of the sheets, so that formulas of one sheet find cells of another.
+# Addresses: columns of the sheets, so that formulas of one sheet find cells of another.
 
-#: the sheets in their order; the last holds what is predicted over the grid
+#: the sheets in their order
 SHEETS: tuple[str, ...] = (
     *("Summary", "Options", "Assumptions", "Results", "Memory per card"),
     *("Calculation", "Sensitivity", "Sources", "Surface"),
 )
-#: first row with an option on Options, Results and Calculation, from 0 [-]
+#: 0-based row of the first option on Options, Results and Calculation
 FIRST = 5
 
 _OPTIONS = (
@@ -283,12 +263,12 @@ _OF = {"Options": _OPTIONS, "Calculation": _CALCULATION, "Results": _RESULTS}
 
 
 def columns_of(sheet: str) -> tuple[str, ...]:
-    """Names of the columns of a sheet."""
+    """Return the names of the columns of a sheet."""
     return _OF[sheet]
 
 
 def cell(sheet: str, column: str, option: int) -> str:
-    """Address of a cell of an option.
+    """Return the address of a cell of an option.
 
     Examples
     --------
@@ -299,7 +279,7 @@ def cell(sheet: str, column: str, option: int) -> str:
 
 
 def span(sheet: str, column: str, count: int) -> str:
-    """Address of a column over all options.
+    """Return the address of a column over all options.
 
     Examples
     --------
@@ -310,143 +290,130 @@ def span(sheet: str, column: str, count: int) -> str:
 
 
 def blocks(options: tuple[Option, ...]) -> list[int]:
-    """Number of the first block of each option, from 1: a block is an option with its cache in one format."""
-    found, count = [], 1
-    for one in options:
-        found.append(count)
-        count += len(one.cached)
-    return found
+    """Return the 1-based number of the first block of each option; a block is an option with one KV cache format."""
+    numbers, count = [], 1
+    for option in options:
+        numbers.append(count)
+        count += len(option.cached)
+    return numbers
 
 
 class Grid:
-    """Addresses on the sheet of the surface.
+    """Addresses on the sheet Surface; the grids of all options have the same axes."""
 
-    Parameters
-    ----------
-    options : tuple of Option
-        The options, whose grids have the same axes.
-    """
-
-    #: rows of the axes, and of the first block of points, from 0 [-]
+    #: 0-based rows of the axes and of the first block of points
     AXES, POINTS = 4, 12
-    #: column of the first quantity of a point [-]
+    #: column of the first quantity of a point
     LEFT = 4
 
     def __init__(self, options: tuple[Option, ...]) -> None:
         self.axes = options[0].cached[0].surface.axes
-        self.blocks = sum(len(one.cached) for one in options)
+        self.blocks = sum(len(option.cached) for option in options)
         self.rows = len(self.axes.inputs) * len(self.axes.outputs)
         self.last = self.POINTS + self.blocks * self.rows - 1
-        #: first row of measured domains, and of the bands of intervals
+        #: first row of the calibrated domains, and of the interval bands
         self.domains = self.last + 4
         self.bands = self.domains + self.blocks + 3
 
     def axis(self, row: int, count: int) -> str:
-        """Range of one of the axes.
-
-        `row`: Which: 0 users, 1 prompts, 2 answers, 3 bands of users, 4 bands of prompts.
-        """
+        """Return the range of an axis: 0 users, 1 inputs, 2 outputs, 3 bands of users, 4 bands of inputs."""
         first = address(self.AXES + row, 1, "Surface")
         return f"{first}:{address(self.AXES + row, count)}"
 
     @property
     def users(self) -> str:
-        """Range of the points of users."""
+        """Return the range of the axis of users."""
         return self.axis(0, len(self.axes.users))
 
     @property
     def inputs(self) -> str:
-        """Range of the points of prompts."""
+        """Return the range of the axis of input lengths."""
         return self.axis(1, len(self.axes.inputs))
 
     @property
     def outputs(self) -> str:
-        """Range of the points of answers."""
+        """Return the range of the axis of output lengths."""
         return self.axis(2, len(self.axes.outputs))
 
     def quantity(self, kind: int, user: int) -> str:
-        """Range of a quantity over all points with one number of users.
-
-        `kind`: 0 whole request, 1 served, 2 first token at least, 3 further tokens at most, 4 and 5 what requests and
-          further tokens take at least.
-        """
+        """Return the range of a quantity over all points with one number of users; `kind` indexes `_QUANTITIES`."""
         column = self.LEFT + kind * len(self.axes.users) + user
         return f"{address(self.POINTS, column, 'Surface')}:{address(self.last, column)}"
 
     def domain(self, column: int) -> str:
-        """Range of an end of what was measured, over all blocks."""
+        """Return the range of a bound of the calibrated domain over all blocks."""
         first = address(self.domains, 1 + column, "Surface")
         return f"{first}:{address(self.domains + self.blocks - 1, 1 + column)}"
 
     def band(self, column: int, size: int) -> str:
-        """Range of an end of an interval, over all blocks and bands.
+        """Return the range of an interval bound over all blocks and bands.
 
-        `column`: 0 and 1 first token, 2 and 3 further tokens, 4 and 5 whole request.
+        `column`: 0 and 1 TTFT, 2 and 3 TPOT, 4 and 5 end-to-end.
         """
         first = address(self.bands, 3 + column, "Surface")
         return f"{first}:{address(self.bands + self.blocks * size - 1, 3 + column)}"
 
 
-# The sheets that hold what was predicted and what fits: the surface over the grid, and the memory of each card.
+# Surface and memory.
 
-#: rows of a block in the table of intervals: bands of users times bands of prompts [-]
+#: rows of a block in the table of intervals: bands of users times bands of prompts
 BAND_ROWS = (len(BANDS) + 1) * (len(PROMPTS) + 1)
-#: what stands for an end that is never reached
+#: an infinite bound
 _NEVER = 1e99
 _QUANTITIES = (
-    "a request of all [s]",
-    "served [s]",
-    "first token at least [s]",
-    "further tokens at most [s]",
-    "request at least [s]",
-    "further tokens at least [s]",
+    "time per request [s]",
+    "service time [s]",
+    "TTFT, lower bound [s]",
+    "decode, upper bound [s]",
+    "time per request, lower bound [s]",
+    "decode, lower bound [s]",
 )
 _MEMORY = (
     *("Option", "KV cache", "Stage", "Weights [GiB]", "Activations [GiB]", "CUDA graphs [GiB]", "Buffers [GiB]"),
-    *("Engine's reserve [GiB]", "Engine may use [GiB]", "Card has [GiB]", "Pool for the cache [GiB]"),
-    *("Pool, low end [GiB]", "Cache of a token [B]", "Cache of a request [B]", "Window [tokens]"),
-    *("Bytes of a token in it", "Second window [tokens]", "Bytes of a token in it"),
-    *("A request takes [GiB]", "Requests held", "Requests held, low end"),
+    *("Engine reserve [GiB]", "Usable by the engine [GiB]", "GPU memory [GiB]", "KV pool [GiB]"),
+    *("KV pool, lower bound [GiB]", "KV per token [B]", "State per request [B]", "Window [tokens]"),
+    *("Bytes per token in it", "Second window [tokens]", "Bytes per token in it"),
+    *("KV per request [GiB]", "Requests in the pool", "Requests in the pool, lower bound"),
 )
 
 
 def write_surface(book: Book, options: tuple[Option, ...], grid: Grid) -> None:
     """Fill the sheet of predicted times."""
     page, axes = book["Surface"], grid.axes
-    page.put(0, 0, "Predicted times over users, prompts and answers", "title")
-    page.put(1, 0, "Written when the workbook was made; between points stand straight lines, beyond them nothing. "
-                   "Further tokens take what is served less the first token at least, and at most what stands here.",
+    page.put(0, 0, "Predicted times over concurrency, input and output length", "title")
+    page.put(1, 0, "Fixed when the workbook was made; linear interpolation between the points, none outside. Decode "
+                   "time is service time less the lower bound of TTFT, and at most its upper bound.",
              "note")  # fmt: skip
     for row, (title, values) in enumerate(
-        (("Users of a machine", axes.users), ("Prompts [tokens]", axes.inputs), ("Answers [tokens]", axes.outputs),
-         ("Bands of users", (0.0, *BANDS)), ("Bands of prompts", (0.0, *PROMPTS)))
+        (("Users per machine", axes.users), ("Input [tokens]", axes.inputs), ("Output [tokens]", axes.outputs),
+         ("Bands of users", (0.0, *BANDS)), ("Bands of input", (0.0, *PROMPTS)))
     ):  # fmt: skip
         page.put(grid.AXES + row, 0, title)
         page.row(grid.AXES + row, values, "exact", column=1)
     head = grid.POINTS - 1
-    page.row(head, ("Option", "KV cache", "Prompt", "Answer"), "header")
-    for kind, words in enumerate(_QUANTITIES):
-        titles = [f"{words}, {counted_unit(users, 'users')}" for users in axes.users]
+    page.row(head, ("Option", "KV cache", "Input", "Output"), "header")
+    for kind, quantity in enumerate(_QUANTITIES):
+        titles = [f"{quantity}, {counted_unit(users, 'users')}" for users in axes.users]
         page.row(head, titles, "header", column=grid.LEFT + kind * len(axes.users))
     line, block = grid.POINTS, 0
     for number, option in enumerate(options):
-        for one in option.cached:
-            found = one.surface
+        for cached in option.cached:
+            times = cached.surface
             quantities = (
-                *(found.request, found.served, found.first_least, found.further_most),
-                *(found.least_request, found.least_further),
+                *(times.request, times.served, times.first_least, times.further_most),
+                *(times.least_request, times.least_further),
             )
             for i, prompt in enumerate(axes.inputs):
                 for o, answer in enumerate(axes.outputs):
-                    page.row(line, (number + 1, one.kv, prompt, answer), "text")
+                    page.row(line, (number + 1, cached.kv, prompt, answer), "text")
                     for kind, seconds in enumerate(quantities):
-                        times = [float(f"{value:.6g}") for value in seconds[i, o]]
-                        page.row(line, times, "exact", column=grid.LEFT + kind * len(axes.users))
+                        values = [float(f"{value:.6g}") for value in seconds[i, o]]
+                        page.row(line, values, "exact", column=grid.LEFT + kind * len(axes.users))
                     line += 1
-            _write_spreads(page, grid, block, number, one)
+            _write_spreads(page, grid, block, number, cached)
             block += 1
-    page.put(grid.domains - 1, 0, "Measured from and to: users, prompts, answers", "heading")
-    page.put(grid.bands - 1, 0, "Log of measured over predicted, ends of 90 %: first token, further, whole request",
+    page.put(grid.domains - 1, 0, "Calibrated domain, from and to: users, input, output", "heading")
+    page.put(grid.bands - 1, 0, "90 % interval of log(measured/predicted): TTFT, TPOT, end-to-end",
              "heading")  # fmt: skip
     page.widths |= {0: 20, 1: 12}
     page.freeze = (grid.POINTS, grid.LEFT)
@@ -468,18 +435,14 @@ def _write_spreads(page: Sheet, grid: Grid, block: int, number: int, one: Cached
 
 
 def write_memory(book: Book, options: tuple[Option, ...]) -> tuple[str, ...]:
-    """Fill the sheet of memory.
-
-    Returns: Ranges over all blocks: requests held and their low end, longest request and its low end, places in the
-      engine.
-    """
+    """Fill the sheet of memory; return its ranges for `_held` in their order."""
     page = book["Memory per card"]
     count = sum(len(one.cached) for one in options)
-    page.put(0, 0, "Memory of each card", "title")
-    page.put(1, 0, "The fullest card of each pipeline stage. Pool and low end follow the engine's own rule; what a "
-                   "request takes follows the lengths of the assumptions.", "note")  # fmt: skip
-    page.row(3, ("Option", "KV cache", "Machines' requests held", "Low end", "Longest request [tokens]", "Low end",
-                 "Places in the engine"), "header")  # fmt: skip
+    page.put(0, 0, "Memory per GPU", "title")
+    page.put(1, 0, "The fullest GPU of each pipeline stage. The pool follows the rule of the engine; KV per request "
+                   "follows the lengths of the assumptions.", "note")  # fmt: skip
+    page.row(3, ("Option", "KV cache", "Requests in the pool of a machine", "lower bound", "Longest request [tokens]",
+                 "lower bound", "Max running requests"), "header")  # fmt: skip
     first = 4 + count + 2
     page.row(first - 1, _MEMORY, "header")
     line, block = first, 4
@@ -530,32 +493,32 @@ def _write_stage(page: Sheet, line: int, what: tuple[str, Cached, int]) -> None:
         page.put(line, column, f"=IF({at['takes']}>0,INT({address(line, pool)}/{at['takes']}),1000000000)", "whole")
 
 
-# The sheet of calculation: where a load lies on the predicted surface, and what the surface says there.
+# Calculation: interpolation of the surface at the load, and the curve over users of each option.
 
-#: rows of the curve over users of an option [-]
+#: rows of the curve of an option
 _CURVE_ROWS = 23
 _TITLES = {
-    "name": "Option", "share": "Users of a machine", "format": "Cache format", "block": "Block of the surface",
-    "inside": "Lengths inside", "input_cell": "Prompts: cell", "input_part": "part", "output_cell": "Answers: cell",
-    "output_part": "part", "corner": "Row of the surface", "user_cell": "Users: cell", "user_part": "part",
-    "user_band": "Band of users", "prompt_band": "Band of prompts", "widen_lengths": "Wider by lengths",
-    "widen": "Wider in all", "held": "Requests held", "held_low": "low end", "longest": "Longest request",
-    "longest_low": "low end", "seats": "Places", "state": "Why no speed", "request": "Whole request [s]",
-    "further": "Further tokens [s]", "first": "First token [s]", "log_low": "Request, log low", "log_high": "log high",
-    "gap_low": "Token, log low", "gap_high": "log high", "wait_high": "First, log high",
-    "least_request": "Request at least [s]", "least_further": "Further at least [s]",
-    "served": "Served [s]", "first_least": "First at least [s]", "further_most": "Further at most [s]",
-    "safe_gap": "Users by tokens, mean", "safe_gap_high": "slow end", "safe_wait": "Users by first token, mean",
-    "safe_wait_high": "slow end", "most_users": "Most users looked at",
+    "name": "Option", "share": "Users per machine", "format": "Cache format", "block": "Block of Surface",
+    "inside": "Lengths in range", "input_cell": "Input: cell", "input_part": "fraction", "output_cell": "Output: cell",
+    "output_part": "fraction", "corner": "Row of Surface", "user_cell": "Users: cell", "user_part": "fraction",
+    "user_band": "Band of users", "prompt_band": "Band of input", "widen_lengths": "Extrapolation, lengths",
+    "widen": "Extrapolation, total", "held": "Requests in the pool", "held_low": "lower bound",
+    "longest": "Longest request", "longest_low": "lower bound", "seats": "Max running requests",
+    "state": "Reason without speed", "request": "Time per request [s]", "further": "Decode [s]", "first": "TTFT [s]",
+    "log_low": "Request, log lower", "log_high": "log upper", "gap_low": "TPOT, log lower", "gap_high": "log upper",
+    "wait_high": "TTFT, log upper", "least_request": "Request, lower bound [s]",
+    "least_further": "Decode, lower bound [s]", "served": "Service time [s]", "first_least": "TTFT, lower bound [s]",
+    "further_most": "Decode, upper bound [s]", "safe_gap": "Users by TPOT, expected", "safe_gap_high": "upper bound",
+    "safe_wait": "Users by TTFT, expected", "safe_wait_high": "upper bound", "most_users": "Max users calculated",
 }  # fmt: skip
 #: rows of a curve
 _CURVE = (
-    *("Users of a machine", "Whole request [s]", "Tokens after the first [s]", "First token [s]"),
-    *("Row of the interval", "Wider by", "A token [s]", "A token, slow end [s]", "First token, slow end [s]"),
-    *("A token in time", "at the slow end", "First token in time", "at the slow end"),
-    *("Users in the chart, a machine", "Cell", "Users in the chart", "Tokens/s in the chart"),
-    *("Whole request at least [s]", "Tokens after the first at least [s]"),
-    *("Served [s]", "First token at least [s]", "Tokens after the first at most [s]"),
+    *("Users per machine", "Time per request [s]", "Decode [s]", "TTFT [s]"),
+    *("Row of the interval", "Extrapolation", "TPOT [s]", "TPOT, upper bound [s]", "TTFT, upper bound [s]"),
+    *("TPOT met", "at the upper bound", "TTFT met", "at the upper bound"),
+    *("Chart: users per machine", "Chart: cell", "Chart: users", "Chart: tokens/s"),
+    *("Time per request, lower bound [s]", "Decode, lower bound [s]"),
+    *("Service time [s]", "TTFT, lower bound [s]", "Decode, upper bound [s]"),
 )
 
 
@@ -564,26 +527,23 @@ def _curve_top(option: int, count: int) -> int:
 
 
 def _curve_range(options: tuple[Option, ...], grid: Grid, option: int, row: int) -> str:
-    """Range of a row of the curve over users.
-
-    `option`, `row`: Number of the option and of the row, from 0.
-    """
+    """Return the range of a row of `_CURVE` of an option."""
     line = _curve_top(option, len(options)) + 1 + row
     return f"{address(line, 1, 'Calculation')}:{address(line, len(grid.axes.users))}"
 
 
 def _beyond(value: str, low: str, high: str) -> str:
-    """What an interval is wider by outside of what was measured: `glmplan.prediction.evidence` in words of a sheet."""
+    """Return the formula of interval widening by extrapolation; as in `glmplan.prediction.evidence`."""
     return f"IF(OR({value}<0.5*{low},{value}>2*{high}),0.15*ABS(LN({value}/MAX(IF({value}<{low},{low},{high}),1))),0)"
 
 
 def _further(served: str, first_least: str, further_most: str) -> str:
-    """Tokens after the first: `glmplan.present.sheets.option` in words of a sheet."""
+    """Return the formula of the decode time; as in `glmplan.present.sheets.option`."""
     return f"=MIN({served}-{first_least},{further_most})"
 
 
 def _of_a_server(users: str, option: Option) -> str:
-    """Users of one of the servers over which a machine's users are spread, by which intervals are wide."""
+    """Return the formula of users per replica, which decides the interval band."""
     servers = option.planned.holding.terms.replicas
     return users if servers == 1 else f"({users}/MIN({users},{servers}))"
 
@@ -592,24 +552,24 @@ def write_calculation(book: Book, options: tuple[Option, ...], grid: Grid, memor
     """Fill the sheet of calculation."""
     page = book["Calculation"]
     page.put(0, 0, "Calculation", "title")
-    page.put(1, 0, "Nothing to enter here. Each option has a row; below stands its curve over users.", "note")
+    page.put(1, 0, "No inputs. A row for each option, then its curve over users.", "note")
     names = columns_of("Calculation")
     page.row(FIRST - 1, [_TITLES[name] for name in names], "header")
     page.heights[FIRST - 1] = 46
     first_blocks = blocks(options)
     for number, option in enumerate(options):
-        found = _place(grid, number, option, first_blocks[number])
-        found |= _held(grid, number, memory) | _curve(page, options, grid, number)
-        found |= _speeds(grid, number, curve_of(options, grid, number))
+        formulas = _place(grid, number, option, first_blocks[number])
+        formulas |= _held(grid, number, memory) | _curve(page, options, grid, number)
+        formulas |= _speeds(grid, number, curve_of(options, grid, number))
         for name in names:
             style = "text" if name in ("name", "inside", "state") else "exact"
-            page.put(FIRST + number, names.index(name), found[name], style)
+            page.put(FIRST + number, names.index(name), formulas[name], style)
     page.widths |= {0: 30, **{column: 13 for column in range(1, len(names))}}
     page.freeze = (FIRST, 1)
 
 
 def curve_of(options: tuple[Option, ...], grid: Grid, option: int) -> list[str]:
-    """Ranges of all rows of the curve of an option."""
+    """Return the ranges of all rows of the curve of an option."""
     return [_curve_range(options, grid, option, row) for row in range(len(_CURVE))]
 
 
@@ -618,7 +578,7 @@ def _c(name: str, option: int) -> str:
 
 
 def _place(grid: Grid, n: int, option: Option, block: int) -> dict[str, str]:
-    """Where the load lies on the grid."""
+    """Return the formulas of the position of the load on the grid."""
     axes = grid.axes
     formats = "".join(
         f'IF({cell("Options", "cache", n)}="{one.kv}",{place},' for place, one in enumerate(option.cached, 1)
@@ -660,34 +620,34 @@ def _place(grid: Grid, n: int, option: Option, block: int) -> dict[str, str]:
 
 
 def _held(grid: Grid, n: int, memory: tuple[str, ...]) -> dict[str, str]:
-    """What fits, and in words why there is no speed."""
+    """Return the formulas of the KV pool, and of the reason why there is no speed."""
     axes = grid.axes
     block = _c("block", n)
     found = {name: f"=INDEX({where},{block})" for name, where in
              zip(("held", "held_low", "longest", "longest_low", "seats"), memory, strict=True)}  # fmt: skip
     outside = (
-        f'"outside of what was predicted: prompts of {axes.inputs[0]} to {axes.inputs[-1]} tokens, '
-        f'answers of {axes.outputs[0]} to {axes.outputs[-1]}"'
+        f'"outside the calculated range: input {axes.inputs[0]} to {axes.inputs[-1]} tokens, '
+        f'output {axes.outputs[0]} to {axes.outputs[-1]}"'
     )
-    many = f'"outside of what was predicted: at most {axes.users[-1]} users of a machine"'
+    many = f'"outside the calculated range: at most {axes.users[-1]} users per machine"'
     found["state"] = (
         f"=IF(NOT({_c('inside', n)}),{outside},IF({_c('share', n)}>{_c('most_users', n)},{many},"
-        f'IF({_c("share", n)}>{_c("held", n)},"the cache of a machine holds "&{_c("held", n)}&" requests at once",'
+        f'IF({_c("share", n)}>{_c("held", n)},"the KV pool of a machine holds "&{_c("held", n)}&" requests",'
         f'IF(context_tokens>{_c("longest", n)},"the longest request that fits has "&{_c("longest", n)}&" tokens",'
-        f'IF({_c("share", n)}>{_c("seats", n)},"the engine runs "&{_c("seats", n)}&" requests at once","")))))'
+        f'IF({_c("share", n)}>{_c("seats", n)},"the engine runs at most "&{_c("seats", n)}&" requests","")))))'
     )
     return found
 
 
 def _speeds(grid: Grid, n: int, curve: list[str]) -> dict[str, str]:
-    """Times at the users of the load, and the ends of their intervals."""
+    """Return the formulas of the times at the load, and of their interval bounds."""
     cell_, part = _c("user_cell", n), _c("user_part", n)
     found = {
         name: f"=(1-{part})*INDEX({curve[row]},{cell_})+{part}*INDEX({curve[row]},{cell_}+1)"
         for name, row in (("request", 1), ("least_request", 17), ("least_further", 18), ("served", 19),
                           ("first_least", 20), ("further_most", 21))
     }  # fmt: skip
-    # read first and compared then: the change between the two lies between points
+    # interpolated before the minimum is taken: the two terms may cross between points
     found["further"] = _further(*(_c(name, n) for name in ("served", "first_least", "further_most")))
     found["first"] = f"={_c('served', n)}-{_c('further', n)}"
     row = f"({_c('block', n)}-1)*{BAND_ROWS}+({_c('user_band', n)}-1)*{len(PROMPTS) + 1}+{_c('prompt_band', n)}"
@@ -699,12 +659,12 @@ def _speeds(grid: Grid, n: int, curve: list[str]) -> dict[str, str]:
 
 
 def _curve(page: Sheet, options: tuple[Option, ...], grid: Grid, n: int) -> dict[str, str]:
-    """The curve over users with the lengths of the load, and up to how many users limits hold."""
+    """Write the curve of an option; return the formulas of the largest concurrency that meets each limit."""
     top = _curve_top(n, len(options))
     page.put(top, 0, f"={cell('Options', 'name', n)}", "heading")
     for row, title in enumerate(_CURVE):
         page.put(top + 1 + row, 0, title)
-    curve = [one.partition("!")[2] for one in curve_of(options, grid, n)]
+    curve = [cells.partition("!")[2] for cells in curve_of(options, grid, n)]
     for place in range(len(grid.axes.users)):
         for row, formula in enumerate(_at_users(grid, (n, options[n]), top + 1, place, curve)):
             page.put(top + 1 + row, 1 + place, formula, "exact")
@@ -724,7 +684,7 @@ def _curve(page: Sheet, options: tuple[Option, ...], grid: Grid, n: int) -> dict
 
 
 def _at_users(grid: Grid, of: tuple[int, Option], first: int, place: int, curve: list[str]) -> list[str]:
-    """Formulas of one column of the curve."""
+    """Return the formulas of one column of the curve."""
     n, option = of
 
     def at(row: int, column: int = place) -> str:

@@ -1,4 +1,4 @@
-"""A plan as a workbook with live formulas."""
+"""Workbook of a plan with live formulas: summary, sources and assembly of all sheets."""
 
 from __future__ import annotations
 
@@ -36,56 +36,49 @@ from glmplan.units import Ratio, TokenCount, whole_number
 __all__ = ["Edition", "calibration_mark", "load_of_words", "plan_book", "workbook_of", "write_sources", "write_summary"]
 
 
-# The first sheet: the decision in one screen, and on its second page what it rests on.
-
 _WIDTHS = (32, 11, 11, 11, 10, 10, 10, 11, 12, 13, 14)
 _TABLE = (
     ("Option", "name", "wrap"),
     ("Fits", "fit", "text"),
-    ("Users the cache holds", "held", "whole"),
+    ("Users in the KV pool", "held", "whole"),
     ("Safe users", "safe", "whole"),
     ("Tokens/s", "rate", "whole"),
     ("90 % from", "rate_low", "whole"),
     ("to", "rate_high", "whole"),
-    ("Tokens/s of one user", "each", "one"),
-    ("{} a month", "month", "whole"),
-    ("{} for a million tokens", "per_million", "two"),
-    ("Paid back against the API, months", "paid_back", "one"),
+    ("Tokens/s per user", "each", "one"),
+    ("{} per month", "month", "whole"),
+    ("{} per million tokens", "per_million", "two"),
+    ("Payback against the API, months", "paid_back", "one"),
 )
 _HEAD = 8
-#: months of an option that does not carry the load, or has no price: larger than any real one
+#: sort keys of an option below the load, and of one without a price or speed: above any real cost
 _WORSE, _NEVER = 1e12, 1e15
 _KEYS = 30
 
 
 @dataclass(frozen=True, slots=True)
 class Edition:
-    """What made the workbook.
-
-    Attributes
-    ----------
-    title, version, calibration, date : str
-        Model and load, version of glmplan, its fits, day of the question.
-    currency : str
-        Of all money.
-    """
+    """Versions behind a workbook."""
 
     title: str
+    #: of glmplan
     version: str
+    #: `calibration_mark`
     calibration: str
+    #: day of the prices
     date: str
     currency: str
 
     @property
     def words(self) -> str:
-        """All of it in one line."""
-        return f"glmplan {self.version}, calibration {self.calibration}, prices and answers of {self.date}"
+        """Return versions and date as one line."""
+        return f"glmplan {self.version}, calibration {self.calibration}, prices of {self.date}"
 
 
 def write_summary(
     book: Book, options: tuple[Option, ...], rows: dict[str, list[Assumption]], edition: Edition, grid: Grid
 ) -> None:
-    """Fill the sheet of the decision."""
+    """Fill the sheet Summary."""
     page, count = book["Summary"], len(options)
     last = len(_TABLE) - 1
     page.say(0, 0, edition.title, "title")
@@ -105,8 +98,8 @@ def write_summary(
     keys = f"{address(_HEAD, _KEYS)}:{address(bottom, _KEYS)}"
     best = f"AND(ROW()-{_HEAD}=MATCH(MIN({keys}),{keys},0),MIN({keys})<{_NEVER:.0f})"
     page.rules.append(Rule((_HEAD, 0), (bottom, 0), f"={best}", "best"))
-    page.put(bottom + 1, 0, "Bold: the cheapest option that carries the load. Tokens/s are answer tokens of all users; "
-             "safe users keep the limits at the slow end of the interval.", "note")  # fmt: skip
+    page.put(bottom + 1, 0, "Bold: the cheapest option that serves the load. Tokens/s are output tokens of all users; "
+             "safe users meet the SLO at the upper bound of the 90 % interval.", "note")  # fmt: skip
     charts = bottom + 3
     _write_charts(page, options, grid, edition, charts)
     second = charts + 18
@@ -117,7 +110,7 @@ def write_summary(
 
 
 def _key(number: int) -> str:
-    """What options are ordered by: the month, after all that carry the load those that do not surely."""
+    """Return the sort key of an option: the month; options with fewer safe users than the load come last."""
     month, rate, safe = (cell("Results", name, number) for name in ("month", "rate", "safe"))
     known = f"AND(ISNUMBER({month}),ISNUMBER({rate}))"
     return f"IF({known},{month}+IF({safe}>=users,0,{_WORSE:.0f}),{_NEVER:.0f})"
@@ -131,28 +124,28 @@ def _decision(count: int, currency: str) -> list[str]:
         found = f"INDEX({span('Results', name, count)},{best})"
         return found if digits is None else f"ROUND({found},{digits})"
 
-    load = '" for "&users&" users with prompts of "&prompt_tokens&" and answers of "&answer_tokens&" tokens"'
+    load = '" for "&users&" users with "&prompt_tokens&" input and "&answer_tokens&" output tokens"'
     sure = f"MIN({keys})<{_WORSE:.0f}"
     first = (
-        f'IF(MIN({keys})>={_NEVER:.0f},"No option with a price carries this load"&{load}&": Results says why.",'
-        f'IF({sure},"Take "&{of("name")}&{load}&": it keeps the limits for "&{of("safe", 0)}&" users.",'
-        f'"No option surely keeps the limits"&{load}&". The cheapest that holds them is "&{of("name")}&", safe for "'
+        f'IF(MIN({keys})>={_NEVER:.0f},"No option with a price serves this load"&{load}&"; see Results.",'
+        f'IF({sure},"Recommended: "&{of("name")}&{load}&"; it meets the SLO up to "&{of("safe", 0)}&" users.",'
+        f'"No option meets the SLO safely"&{load}&". The cheapest that fits is "&{of("name")}&", safe for "'
         f'&{of("safe", 0)}&" users."))'
     )
     second = (
         f'IF(MIN({keys})>={_NEVER:.0f},"Change the number of machines or the KV cache on Options, or the load.",'
-        f'"It gives "&{of("rate", 0)}&" tokens/s in all (90 %: "&{of("rate_low", 0)}&" to "&{of("rate_high", 0)}'
-        f'&"), "&{of("each", 1)}&" for each user. It costs {currency} "&{of("month", 0)}&" a month: {currency} "'
-        f'&{of("per_million", 2)}&" for a million tokens ("&{of("per_million_low", 2)}&" to "'
+        f'"Throughput "&{of("rate", 0)}&" tokens/s (90 %: "&{of("rate_low", 0)}&" to "&{of("rate_high", 0)}'
+        f'&"), "&{of("each", 1)}&" per user. Cost {currency} "&{of("month", 0)}&" per month, {currency} "'
+        f'&{of("per_million", 2)}&" per million tokens ("&{of("per_million_low", 2)}&" to "'
         f'&{of("per_million_high", 2)}&").")'
     )
     api, month = of("api_month"), of("month")
     third = (
-        f'IF(MIN({keys})>={_NEVER:.0f},"",IF(ISNUMBER({api}),IF({api}<{month},"Paying for each token is cheaper: '
-        f'{currency} "&ROUND({api},0)&" a month for the same tokens. The machine pays from "'
-        f'&ROUND({of("break_even")},0)&" million tokens a month on.",'
-        f'"An API would take {currency} "&ROUND({api},0)&" a month for the same tokens."),'
-        '"No API price is entered: nothing to compare with."))'
+        f'IF(MIN({keys})>={_NEVER:.0f},"",IF(ISNUMBER({api}),IF({api}<{month},"The API is cheaper: '
+        f'{currency} "&ROUND({api},0)&" per month for the same tokens. The machine breaks even at "'
+        f'&ROUND({of("break_even")},0)&" million tokens per month.",'
+        f'"The API costs {currency} "&ROUND({api},0)&" per month for the same tokens."),'
+        '"No API price entered."))'
     )
     return [first, second, third]
 
@@ -164,13 +157,13 @@ def _write_charts(page: Sheet, options: tuple[Option, ...], grid: Grid, edition:
         curve = curve_of(options, grid, number)
         lines.append((cell("Options", "name", number), curve[15], curve[16]))
     page.charts.append(
-        Chart((row, 0), "line", "Answer tokens in a second over users, as far as the cache holds them", "users at once",
+        Chart((row, 0), "line", "Throughput over concurrency, up to the capacity of the KV pool", "concurrency",
               "tokens/s", tuple(lines), (560, 340))
     )  # fmt: skip
     names = f"{address(_HEAD, 0, page.name)}:{address(_HEAD + count - 1, 0)}"
     values = f"{address(_HEAD, 9, page.name)}:{address(_HEAD + count - 1, 9)}"
     page.charts.append(
-        Chart((row, 5), "column", f"{edition.currency} for a million tokens", "", edition.currency,
+        Chart((row, 5), "column", f"{edition.currency} per million tokens", "", edition.currency,
               ((address(_HEAD - 1, 9, page.name), names, values),), (500, 340))
     )  # fmt: skip
 
@@ -178,54 +171,50 @@ def _write_charts(page: Sheet, options: tuple[Option, ...], grid: Grid, edition:
 def _write_second(
     page: Sheet, row: int, rows: dict[str, list[Assumption]], edition: Edition, options: tuple[Option, ...]
 ) -> int:
-    """What the decision rests on: assumptions in force, evidence, and what is fixed; the last row."""
-    page.put(row, 0, "What this rests on", "title")
+    """Write the second page: current assumptions, fixed inputs and evidence. Return its last row."""
+    page.put(row, 0, "Assumptions and evidence", "title")
     page.say(row + 1, 0, edition.words, "note")
     line = left = row + 3
-    for heading, found in rows.items():
+    for heading, assumptions in rows.items():
         page.row(line, [heading, None, None], "heading")
-        for one in found:
+        for entry in assumptions:
             line += 1
-            page.put(line, 0, one.title)
-            page.put(line, 1, f'=IF(ISNUMBER({one.name}),{one.name},"not given")', one.style)
-            page.put(line, 2, one.unit)
+            page.put(line, 0, entry.title)
+            page.put(line, 1, f'=IF(ISNUMBER({entry.name}),{entry.name},"not given")', entry.style)
+            page.put(line, 2, entry.unit)
         line += 2
-    left = _write_right(page, left, "Predicted", [(f'"{title}"', value) for title, value, _ in fixed_facts(options)])
-    pairs = [(cell("Options", "name", number), f"{one.cached[0].surface.basis}; {one.planned.holding.terms.name}")
-             for number, one in enumerate(options)]  # fmt: skip
-    left = _write_right(page, left + 2, "What the speeds rest on, and the layout", pairs)
-    pairs = [('"Sensitivity"', "what moves the cost most"), ('"Memory per card"', "what fills each card"),
-             ('"Sources"', "every price and prediction with where it comes from"),
+    left = _write_right(page, left, "Fixed inputs", [(f'"{title}"', value) for title, value, _ in fixed_facts(options)])
+    pairs = [(cell("Options", "name", number), f"{option.cached[0].surface.basis}; {option.planned.holding.terms.name}")
+             for number, option in enumerate(options)]  # fmt: skip
+    left = _write_right(page, left + 2, "Evidence and layout", pairs)
+    pairs = [('"Sensitivity"', "effect of each assumption on the cost"),
+             ('"Memory per card"', "memory of each GPU by use"),
+             ('"Sources"', "source of every price and prediction"),
              ('"Before you sign"', "speeds are predictions with 90 % intervals: measure with glmplan validate, put the "
                                    "acceptance test of glmplan size into the contract")]  # fmt: skip
-    left = _write_right(page, left + 2, "Beside this page", pairs)
+    left = _write_right(page, left + 2, "Other sheets", pairs)
     return max(line, left)
 
 
-def _write_right(page: Sheet, row: int, heading: str, found: list[tuple[str, str]]) -> int:
-    """Pairs of a title, which is a formula, and words, on the right half of the page; the last row."""
+def _write_right(page: Sheet, row: int, heading: str, pairs: list[tuple[str, str]]) -> int:
+    """Write pairs of a title (a formula) and a text on the right half of the page; return the last row."""
     page.row(row, [heading, *[None] * 5], "heading", column=5)
-    for title, words in found:
+    for title, text in pairs:
         row += 1
         page.put(row, 5, f"={title}", "wrap")
-        page.say(row, 7, words, "wrap")
+        page.say(row, 7, text, "wrap")
         page.merged += [(row, 5, row, 6), (row, 7, row, 10)]
-        if len(words) > 55:
-            page.heights[row] = 15 * (1 + len(words) // 55)
+        if len(text) > 55:
+            page.heights[row] = 15 * (1 + len(text) // 55)
     return row
 
 
-# The sheet of sources: every price, default and prediction with where it comes from, and what to look at besides.
-
-_PRICES = ("Price of", "Amount", "Currency", "For", "Date", "Contains", "Source", "Term")
+_PRICES = ("Price of", "Amount", "Currency", "Unit", "Date", "Contains", "Source", "Term")
 _WIDTHS_SOURCES_PAGE = (22, 14, 12, 26, 12, 44, 70, 24)
 
 
 def write_sources(book: Book, options: tuple[Option, ...], edition: Edition, load: tuple[int, int, int]) -> None:
-    """Fill the sheet of sources.
-
-    `load`: Users [-], prompt and answer [token], for hazards and walls.
-    """
+    """Fill the sheet of sources; `load` (users, input, output) decides the hazards and limitations."""
     page = book["Sources"]
     page.put(0, 0, "Sources", "title")
     page.say(1, 0, edition.words, "note")
@@ -243,14 +232,14 @@ def write_sources(book: Book, options: tuple[Option, ...], edition: Edition, loa
             else:
                 page.put(line, column, value, "two")
     line += 2
-    page.row(line, ("Option", "Of what", "How grave", "What", "", "What happens", "What to do"), "header")
+    page.row(line, ("Option", "Kind", "Severity", "Warning", "", "Effect", "Remedy"), "header")
     for number, option in enumerate(options):
         for words in _warnings(option, load):
             line += 1
             page.put(line, 0, number + 1, "small")
             _say(page, line, words)
     line += 2
-    page.row(line, ("Option", "Model", "Weights", "Machine", "", "What the speed rests on", "Sources"), "header")
+    page.row(line, ("Option", "Model", "Weights", "Machine", "", "Evidence", "Sources"), "header")
     for number, option in enumerate(options):
         line += 1
         asked = option.planned.asked
@@ -263,13 +252,13 @@ def write_sources(book: Book, options: tuple[Option, ...], edition: Edition, loa
         )
         page.put(line, 0, number + 1, "small")
         _say(page, line, words)
-    page.say(line + 2, 0, "Defaults of a cost stand with their sources on Assumptions.", "note")
+    page.say(line + 2, 0, "Sources of cost defaults: sheet Assumptions.", "note")
     page.widths |= dict(enumerate(_WIDTHS_SOURCES_PAGE))
     page.freeze = (4, 0)
 
 
 def _say(page: Sheet, line: int, words: tuple[str, ...]) -> None:
-    """What a plan rests on or is warned of, in a row that is high enough for it."""
+    """Write texts into a row and set its height."""
     columns = (1, 2, 3, 5, 6)
     for column, text in zip(columns, words, strict=True):
         page.say(line, column, text, "small")
@@ -283,9 +272,10 @@ def _say(page: Sheet, line: int, words: tuple[str, ...]) -> None:
 def _prices(options: tuple[Option, ...]) -> Iterator[tuple[object, ...]]:
     for option in options:
         lines = option.purchase.lines if option.purchase is not None else ()
-        for quoted in (*(one.quotation for one in lines), option.rent):
-            for one in () if quoted is None else quoted.entries:
-                yield (one.part, one.price, one.currency, one.per, one.date, one.contains, one.source, one.term)
+        for price in (*(line.quotation for line in lines), option.rent):
+            for entry in () if price is None else price.entries:
+                yield (entry.part, entry.price, entry.currency, entry.per, entry.date, entry.contains, entry.source,
+                       entry.term)  # fmt: skip
 
 
 def _warnings(option: Option, load: tuple[int, int, int]) -> Iterator[tuple[str, ...]]:
@@ -299,8 +289,8 @@ def _warnings(option: Option, load: tuple[int, int, int]) -> Iterator[tuple[str,
     except GlmplanError as error:
         yield ("plan", "", str(error), "", "")
         return
-    for one in answer.warnings:
-        yield (one.kind, one.severity, one.title, one.effect, one.do)
+    for warning in answer.warnings:
+        yield (warning.kind, warning.severity, warning.title, warning.effect, warning.do)
 
 
 def load_of_words(
@@ -310,9 +300,9 @@ def load_of_words(
     context: TokenCount | None,
     **shares: Ratio,
 ) -> Load:
-    """Complete a load with what a plan takes when lengths are left out.
+    """Return a load, with the default lengths of a plan where they are left out.
 
-    `context`: Longest request that must fit; prompt and answer if left out.
+    `context`: Longest request that must fit; by default input plus output.
 
     Examples
     --------
@@ -326,7 +316,7 @@ def load_of_words(
 
 
 def calibration_mark() -> str:
-    """A short mark of the fits: the same fits give the same mark.
+    """Return a short hash of all calibration files.
 
     Examples
     --------
@@ -334,10 +324,10 @@ def calibration_mark() -> str:
     10
     """
     folder = data_folder("calibration") / "fits"
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in sorted(folder.rglob("*.toml")):
-        found.update(path.relative_to(folder).as_posix().encode() + b"\0" + read_bytes(path))
-    return found.hexdigest()[:10]
+        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + read_bytes(path))
+    return digest.hexdigest()[:10]
 
 
 def plan_book(
@@ -349,17 +339,14 @@ def plan_book(
     said: Mapping[str, Any] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Book:
-    """Plan options and write them into a workbook.
-
-    `progress`: Called with how many surfaces are done and how many there will be.
-    """
+    """Plan options and return their workbook; `progress` is called with surfaces done and total."""
     numbers = (load.users, load.input, load.output)
     options = options_of(model, wanted, money, load=numbers, said=said or {}, progress=progress)
     return workbook_of(options, load, money)
 
 
 def workbook_of(options: tuple[Option, ...], load: Load, money: Money) -> Book:
-    """Write planned options into a workbook."""
+    """Return the workbook of planned options."""
     asked = options[0].planned.asked
     book, grid = Book(SHEETS), Grid(options)
     rows = assumptions_of(load, money, asked.model.name)

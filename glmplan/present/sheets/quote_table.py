@@ -1,4 +1,4 @@
-"""Where the table of a quote stands: its header, in one row or two, and what each of its columns holds."""
+"""Detection of the table of a quote: header in one row or two, and role of each column."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 
-# What a cell of a quote says: a number, an amount of money, a machine.
+# Cells: numbers, amounts of money, machines.
 
 _SIGNS = {"$": "USD", "€": "EUR", "£": "GBP", "¥": "JPY", "us$": "USD", "chf": "CHF", "fr.": "CHF"}
 _CODES = (
@@ -60,7 +60,7 @@ _CODES = (
 )
 _DIGITS = re.compile(r"[-+]?\d[\d.,'’\s\u00a0\u202f]*")
 _TIMES = re.compile(r"(?<![\w.])(\d{1,3})\s*(?:[x×*]|pcs\.?|stk\.?|units? of)\s*(?=\D)", re.IGNORECASE)
-#: words that say nothing about which card it is
+#: words that do not identify a GPU
 _NOISE = frozenset(
     (
         *("nvidia", "amd", "intel", "geforce", "tesla", "quadro", "radeon", "instinct", "gpu", "gpus", "card", "cards"),
@@ -68,7 +68,7 @@ _NOISE = frozenset(
         *("hbm2e", "hbm3", "hbm3e"),
     )
 )
-#: cards of a machine that a bare number of cards is taken to stand in [-]
+#: GPUs per machine that are assumed for a number of GPUs without a machine
 _IN_ONE = 8
 
 
@@ -90,7 +90,7 @@ def currency_in(text: object) -> str:
 
 
 def number_in(value: object) -> float | None:
-    """A number as people write it, whichever signs part thousands and decimals.
+    """Return a number from text with any separators of thousands and decimals.
 
     Returns: The number; None if the text holds none, [unit of the cell].
 
@@ -126,7 +126,7 @@ def number_in(value: object) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A machine that a row names.
+    """A machine of a row.
 
     Attributes
     ----------
@@ -162,7 +162,7 @@ def _words(text: object) -> list[str]:
 
 
 def machine_in(text: object, part_number: object, count: Ratio | None, known: dict[str, str]) -> Named:
-    """The machine that a row of a quote offers.
+    """Return the machine that a row of a quote offers.
 
     Returns: The machine. A bare card makes one machine of up to eight; ``8x`` in the text, or a host, is a machine of
       its own, of which there are as many as the row says.
@@ -215,7 +215,7 @@ def _by_number_in(text: object) -> str | None:
 
 
 def _host_by_words(text: object) -> str | None:
-    """A host of which all words stand in the text; how many cards it holds may be left out."""
+    """Return a host all of whose words occur in the text; its number of GPUs may be missing."""
     words, found = set(_words(text)), {}
     for name in host_names():
         named = name.split("-")
@@ -253,16 +253,16 @@ def _telling() -> frozenset[str]:
     return frozenset(one for one in words if re.search(r"[a-z]", one) and re.search(r"\d", one) and "gb" not in one)
 
 
-#: what a column may hold
+#: roles of columns
 ROLES: tuple[str, ...] = ("hardware", "part_number", "count", "unit_price", "total_price", "delivery", "currency")
-#: rows among which the header is looked for [-]
+#: rows that are searched for the header
 LOOKED_AT = 60
 _IN_BRACKETS = re.compile(r"[\[(].*?[\])]")
 
 
 @dataclass(frozen=True)
 class Mapped:
-    """What the buyer says of a quote.
+    """Options of reading a quote.
 
     Attributes
     ----------
@@ -365,7 +365,7 @@ def read_mapping(path: str | None) -> Mapped:
 
 
 def _role(title: str) -> tuple[str, int]:
-    """What a column holds by the words over it, and how long the phrase is that says so."""
+    """Return the role of a column by its header, and the length of the matching phrase."""
     words = f" {plain_words(_IN_BRACKETS.sub(' ', title))} "
     best = ("", 0)
     for role, phrases in header_words().columns.items():
@@ -510,15 +510,15 @@ def _currency(row: Row, table: Table, mapped: Mapped, formats: Mapping[str, str]
     return table.currency or mapped.currency
 
 
-# A first look at a workbook that somebody else made: which sheet holds the quote, and what is special about it.
+# Scan of a foreign workbook: sheet with the quote, and features that editing would lose.
 
-#: columns that a sheet may have [-]
+#: largest number of columns
 _MOST_COLUMNS = 16384
 
 
 @dataclass(frozen=True)
 class Survey:
-    """What was found.
+    """Result of the scan.
 
     Attributes
     ----------
@@ -584,7 +584,7 @@ def surveyed(archive: zipfile.ZipFile, mapped: Mapped, progress: Callable[[int, 
 
 @dataclass
 class _Walk:
-    """What one pass over a sheet finds."""
+    """State of one pass over a sheet."""
 
     first: list[Row] = field(default_factory=list)
     last: int = 0

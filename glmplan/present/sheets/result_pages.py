@@ -1,4 +1,4 @@
-"""The sheets of options and of their results."""
+"""Sheets of options, results and sensitivity."""
 
 from __future__ import annotations
 
@@ -22,16 +22,12 @@ __all__ = [
 ]
 
 
-# The cost of a month in the language of a sheet; `glmplan.purchase.cost` has the same ones, a test compares.
-
-
 def cost_formulas(at: Mapping[str, str]) -> dict[str, str]:
-    """Formulas, without the equals sign, of what a month costs.
+    """Return the formulas of the monthly cost, without the equals sign; as in `glmplan.purchase.cost`.
 
-    - `at`: Where things stand: ``way``, ``machines``, ``accelerators``, ``hosts``, ``rest``, ``rating``, ``price``
-      and ``rent`` of the option, and every term by its name.
-    - Returns: ``kw``, ``purchase``, ``write_off``, ``power``, ``rent``, ``other`` and ``month``; what they need is
-      worked out inside of each, so that one alone can be entered anywhere.
+    - `at`: Address of each field of `option_cells` and of each term.
+    - Returns: ``kw``, ``purchase``, ``write_off``, ``power``, ``rent``, ``other`` and ``month``, each independent of
+      the others.
 
     Examples
     --------
@@ -66,13 +62,10 @@ def cost_formulas(at: Mapping[str, str]) -> dict[str, str]:
 
 
 def token_formulas(rate: str, at: Mapping[str, str]) -> dict[str, str]:
-    """Formulas, without the equals sign, of the tokens of a month and of what an API takes for them.
+    """Return the formulas of the tokens of a month and of their API cost, without the equals sign.
 
-    - `rate`: Where the answer tokens of a second stand.
-    - `at`: Where ``utilisation``, ``hours_per_month``, ``prompt_tokens``, ``answer_tokens``, ``reuse_share``,
-      ``api_input``, ``api_output`` and ``api_cached`` stand.
-    - Returns: ``outputs`` and ``tokens`` of a month in millions, ``api_month`` in money, ``api_price`` of a million
-      tokens.
+    - `rate`: Address of the output tokens per second.
+    - Returns: ``outputs`` and ``tokens`` of a month in millions, ``api_month``, and ``api_price`` of a million tokens.
     """
     outputs = f"{rate}*{at['utilisation']}*{at['hours_per_month']}*0.0036"
     ratio = f"{at['prompt_tokens']}/{at['answer_tokens']}"
@@ -87,48 +80,50 @@ def token_formulas(rate: str, at: Mapping[str, str]) -> dict[str, str]:
 
 
 _TITLES = {
-    "number": "#", "name": "Name", "machine": "Machine", "accelerators": "Cards in it", "weights": "Weights",
+    "number": "#", "name": "Name", "machine": "Machine", "accelerators": "GPUs per machine", "weights": "Weights",
     "engine": "Engine", "layout": "Layout", "machines": "Machines", "cache": "KV cache", "way": "Buy or rent",
-    "price": "Price of a machine [{}]", "price_low": "lowest published", "price_high": "highest published",
-    "rent": "Rent of a card [{}/h]", "rent_low": "lowest published", "rent_high": "highest published",
-    "rating": "Power limit of a card [W]", "hosts": "Hosts in it", "rest": "Host draws beside the cards (1 or 0)",
-    "evidence": "What the speed rests on", "prices_from": "Where prices come from", "note": "What is missing",
+    "price": "Price per machine [{}]", "price_low": "lowest published", "price_high": "highest published",
+    "rent": "Rent per GPU [{}/h]", "rent_low": "lowest published", "rent_high": "highest published",
+    "rating": "Power limit per GPU [W]", "hosts": "Hosts per machine", "rest": "Host power counted (1 or 0)",
+    "evidence": "Evidence", "prices_from": "Price sources", "note": "Missing",
 }  # fmt: skip
 _OPTION_WIDTHS = (4, 30, 26, 8, 12, 12, 14, 10, 10, 10, 13, 12, 12, 12, 10, 10, 11, 8, 12, 30, 44, 44)
 _RESULT_TITLES = {
     "name": ("Option", "", "wrap"),
     "fit": ("Fits", "", "text"),
-    "held": ("Users that the KV cache holds", "users", "whole"),
-    "held_low": ("at its low end", "users", "whole"),
-    "rate": ("Tokens in a second", "tok/s", "whole"),
+    "held": ("Users in the KV pool", "users", "whole"),
+    "held_low": ("lower bound", "users", "whole"),
+    "rate": ("Total throughput", "tok/s", "whole"),
     "rate_low": ("90 % from", "tok/s", "whole"),
     "rate_high": ("to", "tok/s", "whole"),
-    "each": ("For one user", "tok/s", "one"),
+    "each": ("Speed per user", "tok/s", "one"),
     "each_low": ("90 % from", "tok/s", "one"),
     "each_high": ("to", "tok/s", "one"),
-    "wait": ("First token, about", "s", "two"),
-    "gap": ("Between tokens", "ms", "one"),
+    "wait": ("Mean TTFT", "s", "two"),
+    "gap": ("Mean TPOT", "ms", "one"),
     "safe": ("Safe users", "users", "whole"),
-    "limit": ("which is limited by", "", "wrap"),
-    "kw": ("Draw at the wall", "kW", "two"),
+    "limit": ("limited by", "", "wrap"),
+    "kw": ("Power at the wall", "kW", "two"),
     "purchase": ("Purchase", "{}", "whole"),
-    "write_off": ("Write-off and capital", "{}/month", "whole"),
+    "write_off": ("Depreciation and capital", "{}/month", "whole"),
     "power": ("Power and colocation", "{}/month", "whole"),
     "rent": ("Rent", "{}/month", "whole"),
     "other": ("Support, licences, staff", "{}/month", "whole"),
-    "month": ("Month", "{}/month", "whole"),
-    "tokens": ("Tokens of a month", "million", "whole"),
-    "per_million": ("A million tokens", "{}", "two"),
-    "per_million_low": ("at the fast end", "{}", "two"),
-    "per_million_high": ("at the slow end", "{}", "two"),
-    "per_output": ("A million answer tokens, all costs", "{}", "two"),
-    "api_month": ("The same from an API", "{}/month", "whole"),
-    "break_even": ("Break-even", "million tokens a month", "whole"),
-    "paid_back": ("Purchase paid back against the API", "months", "one"),
-    "outgrown": ("Until growth reaches the safe users", "months", "one"),
-    "why": ("Why there is no speed", "", "small"),
+    "month": ("Total cost", "{}/month", "whole"),
+    "tokens": ("Tokens", "million per month", "whole"),
+    "per_million": ("Cost of a million tokens", "{}", "two"),
+    "per_million_low": ("at the fastest", "{}", "two"),
+    "per_million_high": ("at the slowest", "{}", "two"),
+    "per_output": ("All costs per million output tokens", "{}", "two"),
+    "api_month": ("API cost of the same tokens", "{}/month", "whole"),
+    "break_even": ("Break-even against the API", "million tokens per month", "whole"),
+    "paid_back": ("Payback time of the purchase against the API", "months", "one"),
+    "outgrown": ("Growth reaches the safe users after", "months", "one"),
+    "why": ("Reason without speed", "", "small"),
 }
-#: colours of what fits
+#: text of a cell whose load lies outside the grid of predictions
+_OUTSIDE = "outside the calculated range"
+#: verdict → style
 FIT_RULES = (("fits", "good"), ("tight", "fair"), ("does not fit", "bad"))
 _BY_NAME = (
     *("prompt_tokens", "answer_tokens", "reuse_share", "utilisation", "hours_per_month", "electricity", "pue"),
@@ -140,26 +135,26 @@ _OF_OPTION = ("way", "machines", "accelerators", "hosts", "rest", "rating", "pri
 
 
 def named_terms() -> dict[str, str]:
-    """Assumptions by their names, for `cost_formulas` and `token_formulas`."""
+    """Return the named cells of the assumptions, for `cost_formulas` and `token_formulas`."""
     return {name: name for name in _BY_NAME}
 
 
 def option_cells(option: int) -> dict[str, str]:
-    """Where the facts of an option stand, for `cost_formulas`."""
+    """Return the addresses of the fields of an option, for `cost_formulas`."""
     return {name: cell("Options", name, option) for name in _OF_OPTION}
 
 
-def _said(quoted: Quotation) -> str:
-    stale = ", older than 180 days" if quoted.stale else ""
-    return f"{' to '.join(dict.fromkeys(quoted.dates))}, {len(quoted.entries)} prices{stale}"
+def _price_source(price: Quotation) -> str:
+    stale = ", older than 180 days" if price.stale else ""
+    return f"{' to '.join(dict.fromkeys(price.dates))}, {len(price.entries)} prices{stale}"
 
 
 def write_options(book: Book, options: tuple[Option, ...], terms: Terms) -> None:
     """Fill the sheet of options."""
     page, names = book["Options"], columns_of("Options")
     page.put(0, 0, "Options", "title")
-    page.put(1, 0, "A row for each. Yellow cells may be changed: number of machines, format of the KV cache, buying or "
-                   "renting, prices, power limits.", "note")  # fmt: skip
+    page.put(1, 0, "Yellow cells may be changed: number of machines, format of the KV cache, buying or renting, "
+                   "prices, power limits.", "note")  # fmt: skip
     page.row(FIRST - 1, [_TITLES[name].format(terms.currency) for name in names], "header")
     page.heights[FIRST - 1] = 46
     for number, option in enumerate(options):
@@ -168,7 +163,7 @@ def write_options(book: Book, options: tuple[Option, ...], terms: Terms) -> None
             put = page.say if isinstance(value, str) else page.put
             put(FIRST + number, names.index(name), value, style)
         line = FIRST + number
-        page.choices[line, names.index("cache")] = [one.kv for one in option.cached]
+        page.choices[line, names.index("cache")] = [cached.kv for cached in option.cached]
         page.choices[line, names.index("way")] = ["buy", "rent"]
         page.bounds[line, names.index("machines")] = (1, 10_000, "Machines: 1 to 10,000")
         for name in ("price", "rent", "rating"):
@@ -191,13 +186,14 @@ def _option_row(number: int, option: Option) -> dict[str, tuple[object, str]]:
         None if not priced else end / share for end in ((bought.known, bought.low, bought.high) if bought else ())
     ]
     prices = prices or [None] * 3
-    said = [f"{line.name}: {_said(line.quotation)}" for line in (bought.lines if bought else ()) if line.quotation]
-    said += [f"rent {option.rent_term}: {_said(rent)}"] if rent is not None else []
-    whole = machine.accelerator.kind in ("soc", "system")
+    lines = bought.lines if bought else ()
+    sources = [f"{line.name}: {_price_source(line.quotation)}" for line in lines if line.quotation]
+    sources += [f"rent {option.rent_term}: {_price_source(rent)}"] if rent is not None else []
+    includes_host = machine.accelerator.kind in ("soc", "system")
     rents = (None,) * 3 if rent is None else (rent.value, rent.low, rent.high)
-    missing = "; ".join(one for one in (option.purchase_missing, option.rent_missing) if one)
+    missing = "; ".join(filter(None, (option.purchase_missing, option.rent_missing)))
     if machine.accelerator.tdp is None:
-        missing = "; ".join(filter(None, (missing, "the power of the card is not published: enter it")))
+        missing = "; ".join(filter(None, (missing, "the power of the GPU is not published: enter it")))
     return {
         "number": (number + 1, "text"),
         "name": (f"{option.wanted.machines} × {machine.text}", "text*"),
@@ -217,9 +213,9 @@ def _option_row(number: int, option: Option) -> dict[str, tuple[object, str]]:
         "rent_high": (rents[2], "two"),
         "rating": (machine.accelerator.tdp, "whole*"),
         "hosts": (machine.host.nodes, "whole"),
-        "rest": (0 if whole else 1, "whole"),
+        "rest": (0 if includes_host else 1, "whole"),
         "evidence": (option.cached[0].surface.basis, "small"),
-        "prices_from": ("; ".join(said), "small"),
+        "prices_from": ("; ".join(sources), "small"),
         "note": (missing, "small"),
     }
 
@@ -228,7 +224,7 @@ def write_results(book: Book, options: tuple[Option, ...], terms: Terms) -> None
     """Fill the sheet of results."""
     page, names = book["Results"], columns_of("Results")
     page.put(0, 0, "Results", "title")
-    page.put(1, 0, "At the users, lengths and prices of the other sheets. Nothing to enter here.", "note")
+    page.put(1, 0, "At the load and the prices of the other sheets. No inputs.", "note")
     page.row(FIRST - 2, [_RESULT_TITLES[name][0] for name in names], "header")
     page.row(FIRST - 1, [_RESULT_TITLES[name][1].format(terms.currency) for name in names], "header")
     page.heights[FIRST - 2] = 46
@@ -256,7 +252,7 @@ def _formulas(n: int) -> dict[str, str]:
     missing, none = '"no price"', '"no speed"'
     found = _speed_formulas(c, machines, share)
     found |= {
-        "kw": f'IF(ISNUMBER({at["rating"]}),{costs["kw"]},"not known")',
+        "kw": f'IF(ISNUMBER({at["rating"]}),{costs["kw"]},"unknown")',
         "purchase": f'IF({way}="buy",IF(ISNUMBER({at["price"]}),{costs["purchase"]},{missing}),0)',
     }
     found |= {name: f"IF({priced},{costs[name]},{missing})" for name in ("write_off", "power", "rent", "other")}
@@ -284,22 +280,22 @@ def _formulas(n: int) -> dict[str, str]:
 def _speed_formulas(c: object, machines: str, share: str) -> dict[str, str]:
     at: dict[str, str] = {name: c(name) for name in columns_of("Calculation")}  # type: ignore[operator]
     known = f'{at["state"]}=""'
-    word = f'IF(AND({at["inside"]},{share}<={at["most_users"]}),"does not fit","outside the surface")'
+    text = f'IF(AND({at["inside"]},{share}<={at["most_users"]}),"does not fit","{_OUTSIDE}")'
 
     def speed(formula: str) -> str:
-        return f"IF({known},{formula},{word})"
+        return f"IF({known},{formula},{text})"
 
     made = f"{machines}*{share}*answer_tokens"
     rate = f"{made}/{at['request']}"
     each = f"(answer_tokens-1)/{at['further']}"
     limits = {
-        "KV cache": at["held_low"], "places in the engine": at["seats"],
-        "tokens too slow": f"MIN({at['safe_gap']},{at['safe_gap_high']})",
-        "first token too late": f"MIN({at['safe_wait']},{at['safe_wait_high']})",
+        "KV pool": at["held_low"], "max running requests": at["seats"],
+        "TPOT": f"MIN({at['safe_gap']},{at['safe_gap_high']})",
+        "TTFT": f"MIN({at['safe_wait']},{at['safe_wait_high']})",
     }  # fmt: skip
     least = f"MIN({','.join(limits.values())})"
     words = "".join(f'IF({limit}<={least},"{name}",' for name, limit in limits.items()) + '""' + ")" * len(limits)
-    most = f'IF(AND({least}={at["most_users"]},{at["held_low"]}>{least}),"no more were looked at",{words})'
+    most = f'IF(AND({least}={at["most_users"]},{at["held_low"]}>{least}),"calculated range",{words})'
     full = f"OR({share}>{at['held']},context_tokens>{at['longest']},{share}>{at['seats']})"
     tight = f"OR({share}>{at['held_low']},context_tokens>{at['longest_low']})"
     return {
@@ -315,46 +311,42 @@ def _speed_formulas(c: object, machines: str, share: str) -> dict[str, str]:
         "each_high": speed(f"(answer_tokens-1)/MAX({at['further']}*EXP({at['gap_low']}),{at['least_further']})"),
         "wait": speed(at["first"]),
         "gap": speed(f"1000*{at['further']}/(answer_tokens-1)"),
-        "safe": f'IF({at["inside"]},IF(context_tokens>{at["longest_low"]},0,{machines}*{least}),"outside the surface")',
-        "limit": f'IF({at["inside"]},IF(context_tokens>{at["longest_low"]},"context that must fit",{most}),"–")',
+        "safe": f'IF({at["inside"]},IF(context_tokens>{at["longest_low"]},0,{machines}*{least}),"{_OUTSIDE}")',
+        "limit": f'IF({at["inside"]},IF(context_tokens>{at["longest_low"]},"longest request",{most}),"–")',
     }
 
 
-# The sheet of sensitivity: what a million tokens of one option costs when one assumption moves to its ends.
+# Sensitivity: cost of a million tokens of one option at both ends of each assumption.
 
-_HEADERS = ("What moves", "Low", "Now", "High", "A million tokens at low", "now", "at high", "Difference")
-#: assumptions that move although no source gives a range → factors of what they are
+_HEADERS = ("Assumption", "Low", "Now", "High", "Cost per million tokens at low", "now", "at high", "Difference")
+#: assumptions without a published range → factors of their value
 _FACTORS = {"electricity": (0.5, 2.0), "utilisation": (0.5, 1.5), "hours_per_month": (0.5, 1.0)}
 _TOP = 7
-#: how what moves is written
 _STYLES = {"rate": "one", "price": "whole", "rent": "two", "utilisation": "share"}
-#: column where the order of effects is worked out, with names and effects in that order beside it [-]
+#: column with the sort keys of the chart; sorted names and effects stand beside it
 _ORDER = 40
-#: title, name, low, now and high of something that moves
+#: title, name, low, now and high of an assumption
 _Move = tuple[str, str, object, str, object]
 
 
 def write_sensitivity(
     book: Book, options: tuple[Option, ...], rows: dict[str, list[Assumption]], currency: str
 ) -> None:
-    """Fill the sheet of sensitivity.
-
-    `rows`: Assumptions by heading: those with a range move to its ends.
-    """
+    """Fill the sheet of sensitivity; `rows` are the assumptions by heading."""
     page, count = book["Sensitivity"], len(options)
     page.put(0, 0, "Sensitivity", "title")
-    page.put(1, 0, "One assumption at a time moves to the ends that sources or the interval give it; all else stays. "
-                   "Low and high may be changed.", "note")  # fmt: skip
+    page.put(1, 0, "Each assumption at both ends of its range, all others unchanged. Low and high may be changed.",
+             "note")  # fmt: skip
     page.put(3, 0, "Number of the option")
     page.put(3, 1, 1, "whole*")
     page.bounds[3, 1] = (1, count, f"1 to {count}")
     page.put(3, 2, f"=INDEX({span('Results', 'name', count)},{address(3, 1)})")
-    page.put(4, 0, f"{currency} for a million tokens, prompts and answers", "note")
+    page.put(4, 0, f"{currency} per million tokens, input and output", "note")
     page.row(_TOP - 1, _HEADERS, "header")
     page.heights[_TOP - 1] = 32
     facts = [*option_cells(0), "rate", "rate_low", "rate_high", "price_low", "price_high", "rent_low", "rent_high"]
     left, here = 12, {}
-    page.put(_TOP - 3, left, "The option that was chosen", "heading")
+    page.put(_TOP - 3, left, "Chosen option", "heading")
     for place, name in enumerate(facts):
         sheet = "Results" if name.startswith("rate") and name != "rating" else "Options"
         page.put(_TOP - 2, left + place, name, "small")
@@ -363,7 +355,7 @@ def write_sensitivity(
         here[name] = address(_TOP - 1, left + place)
     moves = _moves(rows, here)
     _write_moves(page, moves, here)
-    # what moves the first option most stands at the top; the chart follows whatever is changed
+    # rows are sorted by their effect on the first option; the chart is sorted by formulas
     known = book.calculator()
     effects = [known.value(page.name, _TOP + number, 7) for number in range(len(moves))]
     order = sorted(range(len(moves)), key=lambda number: -effects[number] if _is_number(effects[number]) else 1.0)
@@ -377,7 +369,7 @@ def _is_number(value: object) -> bool:
 
 
 def _write_moves(page: Sheet, moves: list[_Move], here: dict[str, str]) -> None:
-    """A row for everything that moves, with what a million tokens then costs."""
+    """Write a row for each assumption, with the cost of a million tokens at its values."""
     for number, (title, name, low, now, high) in enumerate(moves):
         line = _TOP + number
         page.put(line, 0, title)
@@ -396,14 +388,14 @@ def _write_moves(page: Sheet, moves: list[_Move], here: dict[str, str]) -> None:
 
 
 def _write_chart(page: Sheet, count: int, currency: str) -> None:
-    """Bars in the order of their effect, which a column beside the page works out."""
+    """Write the chart, with bars sorted by effect."""
     last = _TOP + count - 1
     keys = f"{address(_TOP, _ORDER)}:{address(last, _ORDER)}"
     page.put(_TOP - 1, _ORDER + 2, f"={address(_TOP - 1, 7)}", "small")
     for number in range(count):
         line = _TOP + number
         moved = address(line, 7)
-        # rows that move as far as each other keep their order
+        # equal effects keep their order
         page.put(line, _ORDER, f"=IF(ISNUMBER({moved}),{moved},0)-{number + 1}*0.000000001", "exact")
         where = f"MATCH(LARGE({keys},{number + 1}),{keys},0)"
         page.put(line, _ORDER + 1, f"=INDEX({address(_TOP, 0)}:{address(last, 0)},{where})")
@@ -412,7 +404,7 @@ def _write_chart(page: Sheet, count: int, currency: str) -> None:
         f"{address(_TOP, _ORDER + column, page.name)}:{address(last, _ORDER + column)}" for column in (1, 2)
     )
     page.charts.append(
-        Chart((last + 2, 0), "bar", "How far a million tokens moves", "", currency,
+        Chart((last + 2, 0), "bar", "Effect on the cost of a million tokens", "", currency,
               ((address(_TOP - 1, _ORDER + 2, page.name), names, values),), (860, 60 + 24 * count))
     )  # fmt: skip
     page.last_printed = (last + 6 + round(1.2 * count), 7)
@@ -423,23 +415,23 @@ def _price(here: dict[str, str]) -> str:
 
 
 def _moves(rows: dict[str, list[Assumption]], here: dict[str, str]) -> list[_Move]:
-    """Title, name, low, now and high of everything that moves."""
-    found: list[_Move] = [
+    """Return the assumptions with a range, speed and prices first."""
+    moves: list[_Move] = [
         (
-            "Speed, within its 90 % interval",
+            "Throughput, 90 % interval",
             "rate",
             f"={here['rate_low']}",
             f"={here['rate']}",
             f"={here['rate_high']}",
         ),
-        ("Price of a machine", "price", f"={here['price_low']}", f"={here['price']}", f"={here['price_high']}"),
-        ("Rent of a card", "rent", f"={here['rent_low']}", f"={here['rent']}", f"={here['rent_high']}"),
+        ("Price per machine", "price", f"={here['price_low']}", f"={here['price']}", f"={here['price_high']}"),
+        ("Rent per GPU", "rent", f"={here['rent_low']}", f"={here['rent']}", f"={here['rent_high']}"),
     ]
-    for one in (one for some in rows.values() for one in some):
-        low, high = one.low, one.high
-        if (low is None or low == high) and one.name in _FACTORS and one.value:
-            low, high = (round(factor * one.value, 6) for factor in _FACTORS[one.name])
-            high = min(high, one.most)
-        if low is not None and high is not None and low < high and one.name in named_terms():
-            found.append((one.title, one.name, low, f"={one.name}", high))
-    return found
+    for entry in (entry for entries in rows.values() for entry in entries):
+        low, high, name = entry.low, entry.high, entry.name
+        if (low is None or low == high) and name in _FACTORS and entry.value:
+            low, high = (round(factor * entry.value, 6) for factor in _FACTORS[name])
+            high = min(high, entry.most)
+        if low is not None and high is not None and low < high and name in named_terms():
+            moves.append((entry.title, name, low, f"={name}", high))
+    return moves

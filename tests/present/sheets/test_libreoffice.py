@@ -118,4 +118,4 @@ def test_the_decision_prints_on_two_pages(content, office, tmp_path):
     )
     pages = [page for page in text.stdout.split("\f") if re.search(r"plan\.xlsx\s+Summary\s+page", page)]
     assert len(pages) == 2
-    assert "Tokens/s" in pages[0] and "What this rests on" in pages[1]
+    assert "Tokens/s" in pages[0] and "Assumptions and evidence" in pages[1]
