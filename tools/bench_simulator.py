@@ -26,7 +26,7 @@ from glmplan.simulation.engine.settings import EngineSettings, KvPool
 from glmplan.simulation.engine.step_table import StepTable
 from glmplan.simulation.safe_load import safe_load, speed_factors
 from glmplan.simulation.simulate import Service, simulate
-from glmplan.simulation.traffic.request import Acceptance
+from glmplan.simulation.traffic.drafting import Acceptance
 from glmplan.simulation.traffic.slo import parse_slo
 from glmplan.simulation.traffic.spec import Traffic, parse_traffic
 

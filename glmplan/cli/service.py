@@ -11,7 +11,7 @@ from glmplan.errors import SpecError
 if TYPE_CHECKING:
     from glmplan.cli.options import ServiceOptions, TargetOptions, TrafficOptions
     from glmplan.planner.service import Described
-    from glmplan.simulation.traffic.request import Acceptance
+    from glmplan.simulation.traffic.drafting import Acceptance
     from glmplan.simulation.traffic.spec import Traffic
 
 __all__ = ["described_services", "measured_step_time"]
@@ -131,7 +131,7 @@ def _with_own_step_time(options: ServiceOptions, scheduler: dict[str, Any], per_
 
 def _acceptance(drafted: int | None, mean: float | None) -> Acceptance | None:
     """Speculation as described by the number of drafted tokens and the acceptance length."""
-    from glmplan.simulation.traffic.request import Acceptance
+    from glmplan.simulation.traffic.drafting import Acceptance
 
     if not drafted:
         return None

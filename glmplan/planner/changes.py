@@ -23,7 +23,6 @@ from glmplan.planner.simulated import host_copies, shown_rate, steady_rate, traf
 from glmplan.planner.traffic_search import decides_plan, solve_under
 from glmplan.planner.users import Solution, danger_under, solve
 from glmplan.prediction.predict import predict_many
-from glmplan.simulation.traffic.spec import Traffic
 from glmplan.units import Ratio
 
 if TYPE_CHECKING:
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from glmplan.planner.users import Solution
     from glmplan.prediction.deployment import Deployment
     from glmplan.prediction.load import Load
+    from glmplan.simulation.traffic.spec import Traffic
 
 __all__ = [
     "Looked",

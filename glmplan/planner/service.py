@@ -33,7 +33,7 @@ from glmplan.simulation.load_search import Tries
 from glmplan.simulation.load_trial import SafeLoad, unit_of
 from glmplan.simulation.safe_load import Kept, check_search, kept_share, room_factors, safe_load, speed_factors
 from glmplan.simulation.simulate import FewRanks, Service
-from glmplan.simulation.traffic.request import Acceptance
+from glmplan.simulation.traffic.drafting import Acceptance
 from glmplan.simulation.traffic.slo import Target
 from glmplan.simulation.traffic.spec import Traffic
 from glmplan.units import Ratio, TokenCount

@@ -21,7 +21,6 @@ from glmplan.planner.question import Asked
 from glmplan.planner.ranking import Scored, deployment_of, predicted, shown_users, typical_users
 from glmplan.planner.users import facts_of, no_less
 from glmplan.prediction.predict import Figure
-from glmplan.simulation.engine.settings import TransferLink
 from glmplan.units import GIB, Ratio, TokensPerSecond
 
 if TYPE_CHECKING:
@@ -94,6 +93,8 @@ def copy_settings(asked: Asked, holding: Holding) -> dict[str, Any]:
     """
     if not asked.host_tokens:
         return {}
+    from glmplan.simulation.engine.settings import TransferLink
+
     return {"host_tokens": asked.host_tokens, "host_link": TransferLink(way_to_host(asked, holding).bandwidth)}
 
 

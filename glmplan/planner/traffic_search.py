@@ -16,12 +16,9 @@ from glmplan.planner.capacity import Holding
 from glmplan.planner.plan import LEAST_GAIN
 from glmplan.planner.question import Asked, Words, read_words
 from glmplan.planner.ranking import deployment_of, needless_stages, predicted, shown_users, typical_users
-from glmplan.planner.service import Described, chosen, inputs_of, service_of
 from glmplan.planner.simulated import traffic_run, way_to_host, why_no_copies
 from glmplan.planner.users import Solution, solve, usual_promise
 from glmplan.prediction.step_models import site_calibration
-from glmplan.simulation.engine.settings import TransferLink
-from glmplan.simulation.traffic.spec import Traffic
 from glmplan.units import TokenCount, counted_unit, whole_number
 
 if TYPE_CHECKING:
@@ -30,6 +27,7 @@ if TYPE_CHECKING:
     from glmplan.planner.plan import TrafficRun
     from glmplan.planner.question import Asked
     from glmplan.planner.ranking import Scored
+    from glmplan.planner.service import Described
     from glmplan.simulation.traffic.spec import Traffic
 
 __all__ = [
@@ -313,10 +311,13 @@ def described_under(
 
     Examples
     --------
+    >>> from glmplan.simulation.traffic.spec import Traffic
     >>> found, [traffic] = described_under(Words("llama-3.1-8b", "1xh100-sxm"), [Traffic(kind="closed", users=4)])
     >>> traffic.input, found.promise != ""
     (2048, True)
     """
+    from glmplan.planner.service import chosen, inputs_of, service_of
+
     asked = asked_under(words, kinds[0])
     arriving = [traffic_of(asked, one) for one in kinds]
     with site_calibration(asked.calibration):
@@ -348,6 +349,8 @@ def _with_way_to_host(
         raise SpecError(why, field="--host-tokens", value=scheduler["host_tokens"])
     if told is not None:
         return scheduler, f"; copies come back at {told.bandwidth / 1e9:,.1f} GB/s to a replica, as given"
+    from glmplan.simulation.engine.settings import TransferLink
+
     try:
         way = way_to_host(asked, best)
     except GlmplanError as error:

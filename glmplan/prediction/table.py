@@ -45,7 +45,7 @@ from glmplan.prediction.step_models import check_answerable, runs_on_accelerator
 from glmplan.simulation.engine.settings import EngineSettings, KvPool, scheduler_settings
 from glmplan.simulation.engine.step_table import StepTable
 from glmplan.simulation.simulate import Service, simulate
-from glmplan.simulation.traffic.request import Acceptance
+from glmplan.simulation.traffic.drafting import Acceptance
 from glmplan.simulation.traffic.spec import Traffic
 
 if TYPE_CHECKING:

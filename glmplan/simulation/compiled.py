@@ -23,18 +23,16 @@ MODULES = (
     "glmplan.simulation.closed_schedule",
     *(
         f"glmplan.simulation.engine.{name}"
-        for name in (
-            *("admission", "batch", "cluster", "engine", "host_tier", "in_order", "prefix_cache", "reference"),
-            *("slots", "step_clock"),
-        )
+        for name in ("admission", "cluster", "engine", "in_order", "prefix_cache", "reference", "step_clock")
     ),
     "glmplan.simulation.traffic.request",
 )
-#: modules whose types the compiled ones rely on
+#: modules whose types the compiled modules use
 _RELIED_ON = (
     "glmplan.simulation.engine.settings",
     "glmplan.simulation.engine.step_table",
-    "glmplan.simulation.traffic.request",
+    "glmplan.simulation.traffic.drafting",
+    "glmplan.units",
 )
 #: name of the library that holds the code of all of them
 GROUP = "glmplan_engine"

@@ -27,7 +27,7 @@ from glmplan.simulation.engine.settings import KvPool, TransferLink, scheduler_s
 from glmplan.simulation.engine.step_table import StepTable
 from glmplan.simulation.simulate import pieces
 from glmplan.simulation.simulate import Service
-from glmplan.simulation.traffic.request import Acceptance
+from glmplan.simulation.traffic.drafting import Acceptance
 from glmplan.simulation.traffic.spec import parse_traffic
 
 def shown(value):
@@ -141,5 +141,5 @@ def test_pure_python_can_be_asked_for(checkout):
 
 
 def test_an_unfinished_folder_is_not_used(checkout):
-    next((checkout / "glmplan/_compiled").rglob("batch*")).unlink()
+    next((checkout / "glmplan/_compiled").rglob("prefix_cache*")).unlink()
     assert loaded(checkout).stdout.strip() == str(checkout / "glmplan/simulation/engine/engine.py")

@@ -14,7 +14,7 @@ from glmplan.errors import SpecError
 from glmplan.simulation.engine.settings import EngineSettings, FirstTokens, KvPool, scheduler_settings
 from glmplan.simulation.engine.step_table import StepTable
 from glmplan.simulation.simulate import Service, pieces, simulate
-from glmplan.simulation.traffic.request import Acceptance
+from glmplan.simulation.traffic.drafting import Acceptance
 from glmplan.simulation.traffic.slo import parse_slo
 from glmplan.simulation.traffic.spec import Traffic, parse_traffic
 

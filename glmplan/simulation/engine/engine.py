@@ -24,7 +24,8 @@ from glmplan.simulation.engine.admission import (
     steps_with_blocks,
 )
 from glmplan.simulation.engine.settings import EngineSettings, KvPool
-from glmplan.simulation.engine.step_table import StepClock, StepTable, clock_of
+from glmplan.simulation.engine.step_clock import StepClock, clock_of
+from glmplan.simulation.engine.step_table import StepTable
 from glmplan.simulation.traffic.request import Request
 from glmplan.units import Seconds
 

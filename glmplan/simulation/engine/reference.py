@@ -22,7 +22,8 @@ from glmplan.simulation.engine.admission import (
 )
 from glmplan.simulation.engine.in_order import Slots
 from glmplan.simulation.engine.settings import EngineSettings, KvPool
-from glmplan.simulation.engine.step_table import StepTable, clock_of
+from glmplan.simulation.engine.step_clock import clock_of
+from glmplan.simulation.engine.step_table import StepTable
 from glmplan.simulation.traffic.request import Request
 from glmplan.units import Seconds
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from glmplan.catalog.engines.defaults import engine_defaults
 from glmplan.errors import SpecError
-from glmplan.simulation.traffic.request import Acceptance, check_whole
+from glmplan.simulation.traffic.drafting import Acceptance, check_whole
 from glmplan.units import Ratio
 
 __all__ = [

@@ -10,7 +10,8 @@ import numpy as np
 
 from glmplan.catalog.files import read_table
 from glmplan.errors import SpecError
-from glmplan.simulation.traffic.request import Acceptance, Request, apart
+from glmplan.simulation.traffic.drafting import Acceptance
+from glmplan.simulation.traffic.request import Request, apart
 from glmplan.simulation.traffic.spec import Traffic
 from glmplan.simulation.traffic.traces import conversation_form, read_conversations, read_trace
 from glmplan.units import Ratio, Seconds, finite_number

@@ -14,7 +14,8 @@ from glmplan.simulation.engine.prefix_cache import PrefixCache
 from glmplan.simulation.engine.settings import EngineSettings, KvPool, TransferLink, scheduler_settings
 from glmplan.simulation.engine.step_table import StepTable
 from glmplan.simulation.simulate import Service, simulate
-from glmplan.simulation.traffic.request import Acceptance, Request
+from glmplan.simulation.traffic.drafting import Acceptance
+from glmplan.simulation.traffic.request import Request
 from glmplan.simulation.traffic.spec import parse_traffic
 
 TABLE = StepTable.affine(base=0.01, per_request=1e-4, per_prefill_token=1e-4)

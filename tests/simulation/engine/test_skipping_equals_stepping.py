@@ -14,7 +14,8 @@ from glmplan.simulation.engine.engine import SkippingEngine
 from glmplan.simulation.engine.reference import SteppingEngine
 from glmplan.simulation.engine.settings import EngineSettings, KvPool, TransferLink, scheduler_settings
 from glmplan.simulation.engine.step_table import ShortSteps, StepTable
-from glmplan.simulation.traffic.request import Acceptance, Request
+from glmplan.simulation.traffic.drafting import Acceptance
+from glmplan.simulation.traffic.request import Request
 from glmplan.simulation.traffic.sources import request_source
 from glmplan.simulation.traffic.spec import Traffic
 

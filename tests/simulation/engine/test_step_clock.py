@@ -11,7 +11,8 @@ from glmplan.errors import SpecError
 from glmplan.planner.question import Words
 from glmplan.planner.service import serving_inputs
 from glmplan.simulation.engine.settings import EngineSettings, KvPool
-from glmplan.simulation.engine.step_table import ShortSteps, StepClock, StepTable
+from glmplan.simulation.engine.step_clock import StepClock
+from glmplan.simulation.engine.step_table import ShortSteps, StepTable
 from glmplan.simulation.simulate import Service, simulate
 from glmplan.simulation.traffic.spec import Traffic
 
