@@ -50,7 +50,8 @@ def command(
     from glmplan.errors import SpecError
     from glmplan.planner.service import safe_of, searched_traffic
     from glmplan.prediction.step_models import site_calibration
-    from glmplan.simulation.load_search import Tries, beside
+    from glmplan.simulation.forked_worker import forked_worker
+    from glmplan.simulation.load_search import Tries
     from glmplan.simulation.traffic.slo import parse_slo
 
     if search.plot is not None:
@@ -68,7 +69,7 @@ def command(
     def answer(kind: Traffic) -> SafeLoad:
         return safe_of(described, kind, targets, most=search.most, seed=search.seed, begun=begun)
 
-    with site_calibration(service.deployment.calibration), beside(answer, copied=len(kinds) > 1) as two:
+    with site_calibration(service.deployment.calibration), forked_worker(answer, copied=len(kinds) > 1) as two:
         if len(kinds) == 2:
             # users are counted, or found in few tries, while the search for the rate begins
             rate, users = two.both(kinds[1], kinds[0])

@@ -1,21 +1,16 @@
-"""The search for the largest load that keeps a promise: loads are tried until it is known where services break."""
+"""Search of the largest load that meets an SLO: loads are tried until the saturation of each service is known."""
 
 from __future__ import annotations
 
 import math
-import os
-import pickle
-import signal
-import sys
-import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from statistics import NormalDist
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
+from glmplan.simulation.forked_worker import forked_worker
 from glmplan.simulation.load_trial import (
     CRESTS,
     FULL,
@@ -53,12 +48,10 @@ __all__ = [
     "CLOSE",
     "DRAWS",
     "ENOUGH",
-    "Beside",
     "EdgeSearch",
     "LoadSearch",
     "LoadTries",
     "Tries",
-    "beside",
 ]
 
 
@@ -526,117 +519,6 @@ class LoadTries:
         return (math.ceil(load / replicas) + 1) * length <= pool
 
 
-# A second process that takes every other piece of work, where the machine has a core for it.
-
-Job = TypeVar("Job")
-Done = TypeVar("Done")
-
-
-class Beside(Generic[Job, Done]):
-    """A copy of this process that does the second of two jobs while this one does the first.
-
-    Parameters
-    ----------
-    work : callable
-        What is done with a job. The copy has all that this process had when it was made, and learns nothing of what
-        happens here since but by its jobs.
-    copied : bool, optional
-        Whether there is a copy; without, this process does both.
-
-    Notes
-    -----
-    Whatever goes wrong in the copy, this process does the job itself, so that errors are those of one process.
-    """
-
-    def __init__(self, work: Callable[[Job], Done], copied: bool = False) -> None:
-        self._work, self._copy = work, 0
-        if copied:
-            self._split()
-
-    def both(self, one: Job, other: Job) -> tuple[Done, Done]:
-        """Do two jobs.
-
-        `one`, `other`: The jobs; the other can be pickled, and so can what comes of it.
-        """
-        asked = self._ask(other)
-        first = self._work(one)
-        second = self._answer() if asked else None
-        return first, self._work(other) if second is None else second[0]
-
-    def close(self) -> None:
-        """End the copy."""
-        if self._copy:
-            self._to.close()
-            self._from.close()
-            with suppress(OSError):
-                os.waitpid(self._copy, 0)
-            self._copy = 0
-
-    def _split(self) -> None:
-        jobs, answers = os.pipe(), os.pipe()
-        with warnings.catch_warnings():
-            # other threads may hold locks for ever in a copy: those of numpy see to it themselves, and no others run
-            warnings.simplefilter("ignore", DeprecationWarning)
-            self._copy = os.fork()
-        if not self._copy:
-            os.close(jobs[1])
-            os.close(answers[0])
-            self._serve(jobs[0], answers[1])
-        os.close(jobs[0])
-        os.close(answers[1])
-        self._to, self._from = os.fdopen(jobs[1], "wb"), os.fdopen(answers[0], "rb")
-
-    def _serve(self, jobs: int, answers: int) -> None:
-        """What the copy does until nobody asks any more; it never returns."""
-        try:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever made it ends it
-            with os.fdopen(jobs, "rb") as asked, os.fdopen(answers, "wb") as told:
-                while True:
-                    pickle.dump((self._work(pickle.load(asked)),), told, pickle.HIGHEST_PROTOCOL)
-                    told.flush()
-        finally:
-            os._exit(0)  # without what this process does at its end, which the other will do
-
-    def _ask(self, job: Job) -> bool:
-        if not self._copy:
-            return False
-        try:
-            pickle.dump(job, self._to, pickle.HIGHEST_PROTOCOL)
-            self._to.flush()
-        except OSError:
-            self.close()
-            return False
-        return True
-
-    def _answer(self) -> tuple[Done] | None:
-        try:
-            found: tuple[Done] = pickle.load(self._from)
-        except (EOFError, OSError, pickle.UnpicklingError):
-            self.close()
-            return None
-        return found
-
-
-@contextmanager
-def beside(work: Callable[[Any], Any], *, copied: bool) -> Iterator[Beside[Any, Any]]:
-    """A second process for every other job, as long as the block lasts.
-
-    `copied`: Whether a process may be made; one is where the system can copy processes and has a second core.
-
-    Examples
-    --------
-    >>> with beside(lambda number: number * number, copied=True) as two:
-    ...     two.both(3, 4)
-    (9, 16)
-    """
-    able = sys.platform == "linux" and len(os.sched_getaffinity(0)) > 1
-    two = Beside[Any, Any](work, copied and able)
-    try:
-        yield two
-    finally:
-        two.close()
-
-
 class _Draws(NamedTuple):
     """Draws of the arrivals under which it is followed to where it breaks: a first, and pairs of others."""
 
@@ -794,7 +676,7 @@ class LoadSearch(LoadTries):
         plan, known, news = self._draws(first.breaks), 0, [*first.others, first.seen]
         # of hardly anybody a part of a user is a large share
         close = _OF_A_USER / max(usual * last.summary.get("e2e_mean_ms", 0.0) * 1e-3, _OF_A_USER)
-        with beside(_Follower(self, []), copied=self.known.copied) as two:
+        with forked_worker(_Follower(self, []), copied=self.known.copied) as two:
             while (draw := len(edges.logs)) < plan.most:
                 if draw >= plan.least and edges.error <= max(plan.error, close):
                     break

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from glmplan.simulation.load_search import Beside, beside
+from glmplan.simulation.forked_worker import ForkedWorker, forked_worker
 
 here = os.getpid()
 copies = pytest.mark.skipif(sys.platform != "linux", reason="processes are copied on Linux only")
@@ -20,7 +20,7 @@ def where(_):
 
 @copies
 def test_the_second_of_two_jobs_is_done_by_a_copy_that_is_gone_afterwards():
-    two = Beside(where, copied=True)
+    two = ForkedWorker(where, copied=True)
     first, second = two.both(1, 2)
     assert first == here != second
     assert two.both(1, 2) == (first, second)
@@ -30,13 +30,13 @@ def test_the_second_of_two_jobs_is_done_by_a_copy_that_is_gone_afterwards():
 
 
 def test_without_a_copy_one_process_does_both():
-    with beside(where, copied=False) as two:
+    with forked_worker(where, copied=False) as two:
         assert two.both(1, 2) == (here, here)
 
 
 @copies
 def test_a_copy_that_dies_is_not_missed():
-    two = Beside(where, copied=True)
+    two = ForkedWorker(where, copied=True)
     _, copy = two.both(1, 2)
     os.kill(copy, signal.SIGKILL)
     assert two.both(1, 2) == (here, here)
@@ -70,7 +70,7 @@ def test_a_copy_leaves_what_this_process_wrote_to_this_process(capfd):
     assert capfd.readouterr().out == "half a line"
 
 
-class Beside_closed(Beside):
+class Beside_closed(ForkedWorker):
     """A pair that is closed at the end of a block."""
 
     def __init__(self, work):
