@@ -637,6 +637,6 @@ def gain_words(answer: AnswerRecord, change: Change) -> str:
             words.append(f"{name} {number(after)} tok/s ({_share(after, before):+.0%})")
     held = _share(change.held, answer.holding.held_low)
     if abs(held) >= LEAST_GAIN and math.isfinite(change.held):
-        words.append(f"room for {change.held:,.0f} requests ({held:+.0%})")
+        words.append(f"KV pool for {change.held:,.0f} requests ({held:+.0%})")
     evidence = evidence_words(answer, change)
     return ", ".join(words) + f"; {evidence}" * bool(evidence)

@@ -152,7 +152,7 @@ def why_no_copies(asked: Asked, holding: Holding, way_told: bool = False) -> str
     if running is None or running.host_cache is None:
         return f"{asked.engine} is not known to keep any"
     if "mla" in model_features(asked.model) and not running.host_cache_latent:
-        return f"{asked.engine} keeps none of latent attention ({running.host_cache})"
+        return f"{asked.engine} does not support it for latent attention ({running.host_cache})"
     if holding.terms.mtp:
         return "with drafts beside them a race was reported"
     if way_told:

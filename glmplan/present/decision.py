@@ -132,12 +132,14 @@ def _speed(one: Considered) -> str:
     row, safe = row_at(record, 1), record["safe"]
     if not record["users"]:
         nearest = next((change for change in record["changes"] if change["verdict"] in ("fits", "tight")), None)
-        return "No speed can be given" + (f"; the nearest plan that works is {nearest['what']}." if nearest else ".")
+        return "No speed can be given" + (
+            f"; the nearest plan that works is {nearest['description']}." if nearest else "."
+        )
     words = []
     if row is not None and row["output_tokens_per_s_per_request"] is not None:
         words.append(f"one user gets {_span(row['output_tokens_per_s_per_request'])} tokens a second")
     if safe is not None:
-        why = safe["limits"][safe["limit"]]["why"]
+        why = safe["limits"][safe["limit"]]["reason"]
         limit = LIMITS.get(safe["limit"], safe["limit"])
         who = "user at once is" if safe["users"] == 1 else "users at once are"
         words.append(
@@ -225,7 +227,7 @@ def _machine(one: Considered) -> list[Block]:
         else f"It draws {one.kw:.1f} kW at the wall while it serves."
     )
     plan = one.record["plan"]
-    layout = f"Layout {plan['layout']}, KV cache {plan['kv'].upper()} ({plan['kv_why']}). " if plan else ""
+    layout = f"Layout {plan['layout']}, KV cache {plan['kv'].upper()} ({plan['kv_reason']}). " if plan else ""
     return [Text(layout + kw)]
 
 
@@ -290,7 +292,7 @@ def _option(one: Considered, load: int | None) -> list[str]:
 def _changes(one: Considered) -> list[Block]:
     rows = tuple(
         (
-            change["what"],
+            change["description"],
             change["verdict"].replace("_", " "),
             number(change["one_user_tokens_per_s"]) if change["one_user_tokens_per_s"] else "",
             number(change["total_tokens_per_s"]) if change["total_tokens_per_s"] else "",

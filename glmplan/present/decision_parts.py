@@ -12,6 +12,7 @@ import numpy as np
 
 from glmplan.catalog.files import read_json
 from glmplan.errors import GlmplanError, SpecError
+from glmplan.io.json_names import upgrade_fit
 from glmplan.io.machines.resolve import Machine, resolve_machine
 from glmplan.planner.launch import DEGREES, degrees_set, validate_command
 from glmplan.planner.text import number
@@ -149,10 +150,7 @@ def month_lines(way: Way) -> list[tuple[str, float]]:
 
 
 def is_plan(path: str) -> bool:
-    """Whether a word names a file with a plan, and not a model.
-
-    Returns: True for a file of JSON that names a schema.
-    """
+    """Return True if an argument names a JSON file with a schema, not a model."""
     file = Path(path)
     if file.suffix != ".json" or not file.is_file():
         return False
@@ -161,8 +159,8 @@ def is_plan(path: str) -> bool:
 
 
 def read_plan(path: str | Path) -> dict[str, Any]:
-    """Read what `glmplan fit --format json` wrote."""
-    content = read_json(path)
+    """Return a plan that `glmplan fit --format json` wrote, also one of the previous schema."""
+    content = upgrade_fit(read_json(path))
     found = content.get("schema") if isinstance(content, dict) else None
     if found != SCHEMA:
         raise SpecError(f"is no plan of glmplan fit --format json: its schema must be {SCHEMA}", file=path, value=found)
@@ -183,7 +181,7 @@ def risks(plans: Sequence[Considered]) -> list[Block]:
         told = sorted(
             one.record["warnings"], key=lambda w: _ORDER.index(w["severity"]) if w["severity"] in _ORDER else 99
         )
-        rows = tuple((w["title"], w["severity"], w["effect"] or w["applied"], w["do"], w["source"]) for w in told)
+        rows = tuple((w["title"], w["severity"], w["effect"] or w["applied"], w["action"], w["source"]) for w in told)
         if rows:
             heads = ("risk", "how bad", "what happens", "what to do", "source")
             blocks.append(Table(f"{one.name}: walls of the engine and hazards of the machine", heads, rows,
@@ -316,7 +314,7 @@ def checks(one: Considered, load: int | None) -> list[Block]:
         "all together, at least [token/s]",
     )
     blocks.append(Table("Beyond these the machine is not what was planned", heads, bounds))
-    printed = record["memory"]["printed_tokens"] if record["memory"] else None
+    printed = record["memory"]["engine_reported_tokens"] if record["memory"] else None
     if printed:
         ends = f"{printed['low']:,} to {printed['high']:,} tokens, {printed['value']:,} in the mean"
         blocks.append(Text(f"At its start the engine prints the size of its cache; expected are {ends}."))

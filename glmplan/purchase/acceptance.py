@@ -66,7 +66,7 @@ def acceptance_test(option: Option, found: Sized) -> str:
         "",
         "| users | measured | at most | expected (90 %) |",
         "|---|---|---|---|",
-        *(_threshold(one, each) for one in figures["promise"]),
+        *(_threshold(one, each) for one in figures["slo"]),
         "",
         "All of them hold on every machine at the last step, without an error, a preemption or a thermal slow-down in "
         "the report of `glmplan validate`. Twice in a row, each into a folder of its own; a third run decides where "

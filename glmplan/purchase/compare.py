@@ -100,7 +100,7 @@ class Side:
             "paid": self.paid,
             "usd_per_million_output_tokens": usd,
             "kw": self.kw,
-            "knowledge": self.prediction.knowledge,
+            "evidence_level": self.prediction.knowledge,
         }
 
 

@@ -60,10 +60,10 @@ def _warned(option: Any, found: Sized) -> dict[str, Any]:
     words = Words(found.asked.model, asked.machine.text, weights=asked.checkpoint.name, engine=asked.engine,
                   users=(users,), input=traffic.input, output=traffic.output, **said)  # fmt: skip
     answer = fit_answer(words, changes=False)
-    warned: dict[str, list[dict[str, str]]] = {"hazards": [], "walls": []}
+    warned: dict[str, list[dict[str, str]]] = {"hazards": [], "limitations": []}
     for one in answer.warnings:
-        warned["walls" if one.kind == "wall" else "hazards"].append(
-            {"severity": one.severity, "name": one.name, "title": one.title, "effect": one.effect, "do": one.do}
+        warned["limitations" if one.kind == "limitation" else "hazards"].append(
+            {"severity": one.severity, "name": one.name, "title": one.title, "effect": one.effect, "action": one.do}
         )
     return warned
 
@@ -101,7 +101,7 @@ def size_content(found: Sized) -> dict[str, Any]:
             "source": paid.offer.source,
         },
         "per_token_missing": found.per_token_missing,
-        "left_out": found.left_out,
+        "skipped": found.left_out,
         "no_price": list(found.no_price),
         "looked_at": found.looked_at,
         "notes": list(terms.notes),
@@ -139,10 +139,10 @@ def _short(row: dict[str, Any], unit: str) -> dict[str, Any]:
         "buy usd": row["usd_purchase"],
         "usd/month": row["usd_month"],
         "probability": surely(row["probability"]),
-        "breaks at": row[f"breaks_at_{_key(unit)}"] or f"over {row[f'carries_{_key(unit)}']:g}",
+        "breaks at": row[f"violated_at_{_key(unit)}"] or f"over {row[f'capacity_{_key(unit)}']:g}",
         "usd/M out": price,
         "kW": row["kw"],
-        "evidence": row["knowledge"],
+        "evidence": row["evidence_level"],
     }
 
 
@@ -165,9 +165,9 @@ def _first(row: dict[str, Any], unit: str) -> list[str]:
             f"{row['circuit']}; {row['joules_per_output_token']:.2f} J of the accelerators for a token of an answer"
         )
     if row["months_until_outgrown"] is not None:
-        after = "not outgrown for at least" if row["carries_at_least"] else "outgrown after"
+        after = "not outgrown for at least" if row["capacity_is_lower_bound"] else "outgrown after"
         lines.append(f"  {after} {row['months_until_outgrown']:.0f} months")
-    lines += [f"  {one['severity']}: {one['title']}" for one in (*row["hazards"], *row["walls"])[:6]]
+    lines += [f"  {one['severity']}: {one['title']}" for one in (*row["hazards"], *row["limitations"])[:6]]
     lines += [f"  price stale: {text}" for text in row["price_stale"]]
     lines += [f"  price missing: {row['price_missing']}"] if row["price_missing"] else []
     lines += [f"  delivery: {row['delivery']}"] if row["delivery"] else []
@@ -177,10 +177,10 @@ def _first(row: dict[str, Any], unit: str) -> list[str]:
 def _carried(row: dict[str, Any], unit: str) -> str:
     """What the machines carry; where nothing failed, a load from which on nothing is known."""
     more = "less" if row["headroom"] < 0 else "more"
-    carried = f"{counted_unit(row[f'carries_{_key(unit)}'], unit)}, {abs(row['headroom']):.0%} {more} than asked"
-    if row["carries_at_least"]:
+    carried = f"{counted_unit(row[f'capacity_{_key(unit)}'], unit)}, {abs(row['headroom']):.0%} {more} than asked"
+    if row["capacity_is_lower_bound"]:
         return f"carries at least {carried}; more was not looked at"
-    return f"carries {carried}; then breaks {row['breaks_first'] or 'the promise'}"
+    return f"carries {carried}; then breaks {row['limited_by'] or 'the promise'}"
 
 
 def _span(row: dict[str, Any], name: str) -> str:
@@ -193,7 +193,7 @@ def _span(row: dict[str, Any], name: str) -> str:
 def _cheaper(content: dict[str, Any]) -> list[str]:
     lines = []
     nothing = not any(row["role"] == "answer" for row in content["options"])
-    key = f"carries_{_key(content['unit'])}"
+    key = f"capacity_{_key(content['unit'])}"
     for row in content["options"]:
         if row["role"] != "next cheaper":
             continue
@@ -202,9 +202,9 @@ def _cheaper(content: dict[str, Any]) -> list[str]:
             f"{'nearest' if nothing else 'next cheaper'}: {row['machines']} × {row['machine']}, {row['weights']}, "
             f"{row['paid']}{bought}, {row['usd_month']:,.0f} USD a month: keeps the promise with probability "
             f"{surely(row['probability'])}, asked are {content['probability_wanted']:.2f}; "
-            f"it misses {row['breaks_first'] or 'it'} first"
+            f"it misses {row['limited_by'] or 'it'} first"
         )
-        lines += [f"  {_expected(one)}" for one in row["promise"] if one["expected_ms"] is not None]
+        lines += [f"  {_expected(one)}" for one in row["slo"] if one["expected_ms"] is not None]
         unit = "user" if content["unit"] == "users" and row[key] <= 1 else content["unit"]
         least = "not even one user" if unit == "user" else f"not even the smallest load of {unit}"
         sure = f"{row[key]:g} {unit}" if row[key] else least
@@ -253,7 +253,7 @@ def _per_token(content: dict[str, Any], rows: list[dict[str, Any]]) -> list[str]
 
 
 def _left_out(content: dict[str, Any]) -> list[str]:
-    rows = sorted((content["left_out"] or {}).items(), key=lambda one: -one[1])
+    rows = sorted((content["skipped"] or {}).items(), key=lambda one: -one[1])
     lines = [f"left out: {count} because {reason}" for reason, count in rows[:6]]
     unpriced = content["no_price"]
     if unpriced:

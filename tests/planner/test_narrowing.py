@@ -34,9 +34,9 @@ def test_an_answer_that_was_not_measured_here_names_the_run_that_narrows_it(mode
         assert len(lines) <= MOST_LINES
         (line,) = [one for one in lines if one.startswith("  measure  ")]
         assert line.split(None, 1)[1].startswith(narrowing_words(found)[:20])
-    record = json.loads(fit_json(answer))["narrowing"]
+    record = json.loads(fit_json(answer))["recommended_benchmark"]
     assert record["command"] == found.command and record["users"] == found.users
-    assert all(1.0 < one["factor_after"] <= one["factor"] for one in record["figures"])
+    assert all(1.0 < one["interval_factor_after"] <= one["interval_factor"] for one in record["metrics"])
     assert found.command.split()[2:3] == [answer.asked.model.name]
 
 
@@ -71,4 +71,4 @@ def test_a_configuration_that_the_site_measured_names_none_and_one_that_others_d
         answer = fit_answer(words)
     assert answer.knowledge == "site"
     assert answer.narrowing is None and "\n  measure  " not in first_screen(answer)
-    assert json.loads(fit_json(answer))["narrowing"] is None
+    assert json.loads(fit_json(answer))["recommended_benchmark"] is None
