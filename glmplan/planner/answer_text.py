@@ -262,10 +262,9 @@ def gpus_words(holding: Holding) -> str:
     ranks = stage_ranks(holding.terms, holding.stage)
     if len(ranks) == holding.terms.server:
         return "each GPU"
-    named = (
-        f"{ranks[0]}-{ranks[-1]}" if list(ranks) == list(range(ranks[0], ranks[-1] + 1)) else ", ".join(map(str, ranks))
-    )
-    return f"GPU {named if len(ranks) > 1 else ranks[0]} (pipeline stage {holding.stage}, 0-based)"
+    in_a_row = list(ranks) == list(range(ranks[0], ranks[-1] + 1)) and len(ranks) > 1
+    named = f"{ranks[0]}-{ranks[-1]}" if in_a_row else ", ".join(map(str, ranks))
+    return f"GPU {named} (pipeline stage {holding.stage}, 0-based)"
 
 
 # What a plan does under named traffic, in words.

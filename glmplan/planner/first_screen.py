@@ -23,6 +23,7 @@ from glmplan.planner.answer_text import (
     title_words,
 )
 from glmplan.planner.capacity import stage_ranks
+from glmplan.planner.evidence import EVIDENCE
 from glmplan.planner.plan import LEAST_GAIN, AnswerRecord, UserRow, Warn, best_changes, gain_words
 from glmplan.planner.ranking import Narrowing, narrowing_words, shown_users
 from glmplan.planner.text import LEAST_WIDTH, LIMITS, VERDICTS, WIDTH, count_of, number, span, time_span, wrapped
@@ -185,8 +186,8 @@ class _Screen:
         many = shown_users(answer.asked)
         if not answer.runs and (all_users := next((row for row in answer.users if row.users == many > 1), None)):
             running = f"; {all_users.running:,} running, the others wait" if all_users.running < all_users.users else ""
-            decode = f", {span(all_users.user_rate)} while decoding" if all_users.user_rate else ""
-            each = f"per user {number(all_users.each_rate.value)} tok/s incl. prompt and wait"
+            decode = f", decode {span(all_users.user_rate)}" if all_users.user_rate else ""
+            each = f"per user {number(all_users.each_rate.value)} incl. TTFT"
             text = f"{span(all_users.total_rate)} tok/s total; {each}{decode}{running}"
             yield from self._row(f"{many:,} users", text, self.room["users"])
         if answer.users:
@@ -199,7 +200,9 @@ class _Screen:
             text = f"{cards} × {watts:g} W = {cards * watts / 1e3:.3g} kW, accelerators only"
             yield from self._row("power", f"{text}; cost: glmplan compare", 1)
         if answer.basis and self.room["basis"]:
-            yield from self._row("evidence", f"{answer.evidence}; {answer.basis}", self.room["basis"])
+            plain = answer.evidence == EVIDENCE[0] and "measured" in answer.basis
+            text = answer.basis if plain else f"{answer.evidence}; {answer.basis}"
+            yield from self._row("evidence", text, self.room["basis"])
         elif answer.evidence:
             said = f"{answer.evidence}: this model on this accelerator with {answer.asked.engine}, in any layout"
             yield from self._row("evidence", said, 2)
@@ -289,7 +292,7 @@ class _Screen:
             yield from self._cut(f"{one.what}{ask}{numbers}", self.room["change"])
         if not shown and not works:
             more = f"; {rest} at a weaker level (--section changes)" if rest else ""
-            yield from self._cut(f"No change gains {LEAST_GAIN:.0%} at the same level of evidence{more}", 1, "")
+            yield from self._cut(f"No change gains {100 * LEAST_GAIN:.0f} % at the same level of evidence{more}", 1, "")
         elif rest:
             less = "" if works else " with a smaller gain or weaker evidence"
             yield from self._cut(f"{rest} more{less} (--section changes)", 1)

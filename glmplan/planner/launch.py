@@ -87,7 +87,7 @@ def with_recipe(
         added.append(_quoted(group))
     if recipe.env and own_part:
         variables = {one.partition("=")[0]: one for one in shlex.split(recipe.env)} | variables
-    notes += (f"extra flags from the recipe for {recipe.accelerator}: {recipe.source}",) if added else ()
+    notes += (f"extra flags ({recipe.accelerator} recipe): {recipe.source}",) if added else ()
     if unknown and file is not None:
         notes += (f"{file} of that recipe ({recipe.source}) also contains: {'; '.join(filed)}",)
     elif unknown:

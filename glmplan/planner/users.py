@@ -211,7 +211,7 @@ def safe_users(
     target = bounds.get("tpot", TARGET_TPOT)
     last = " (the largest number evaluated)" if bad.get("tpot") == int(counts[-1]) else ""
     words = {
-        "kv": f"lower bound of the requests of {asked.user_tokens:,} tokens that the KV pool holds: {bad['kv']:,}",
+        "kv": f"lower bound of the KV pool: {counted_unit(bad['kv'], 'requests')} of {asked.user_tokens:,} tokens",
         "tpot": f"in the pessimistic case {_stay(bad.get('tpot', 0))} above {1 / target:.3g} tok/s{last}",
         "queue": f"max_num_seqs and the TTFT limit allow {counted_unit(bad['queue'], 'users')} in the pessimistic case",
     }

@@ -475,7 +475,7 @@ def cache_choice(
     >>> from glmplan.catalog.entries.models import load_model
     >>> glm = load_model("glm-5.1")
     >>> cache_choice(glm.checkpoint("nvfp4"), "vllm")
-    ('fp8', 'the checkpoint says so')
+    ('fp8', 'stated by the checkpoint')
     >>> cache_choice(glm.checkpoint("fp8"), "vllm"), cache_choice(glm.checkpoint("fp8"), "trtllm")
     (('bf16', 'the default of vllm'), ('fp8', 'trtllm takes it with quantised weights'))
     >>> from glmplan.catalog.entries.accelerators import load_accelerator
@@ -490,7 +490,7 @@ def cache_choice(
                 return one.format, f"{engine} takes it for sparse attention on compute capability {silicon}"
     stated = checkpoint.kv_default
     if stated and (not formats or any(one.format == stated for one in formats)):
-        return stated, "the checkpoint says so"
+        return stated, "stated by the checkpoint"
     quantised = checkpoint.default != "bf16"
     brought = next((one.format for one in formats if one.quantised and quantised), None)
     if brought is not None:
