@@ -216,8 +216,8 @@ def chosen(asked: Asked, solution: Solution | None = None) -> Holding:
     if asked.mtp > best.terms.mtp:
         titles = (wall.title for wall in best.terms.walls if wall.instead.mtp == best.terms.mtp)
         raise SpecError(
-            f"{next(titles, f'{asked.engine} would use {best.terms.mtp} speculative tokens here')}; `glmplan fit` shows the "
-            "plan without, --mtp 0 simulates it",
+            f"{next(titles, f'{asked.engine} would use {best.terms.mtp} speculative tokens here')}; "
+            "`glmplan fit` shows the plan without, --mtp 0 simulates it",
             field="--mtp",
             value=asked.mtp,
         )

@@ -150,9 +150,9 @@ def why_no_copies(asked: Asked, holding: Holding, way_told: bool = False) -> str
     if kept:
         return f"{asked.engine} offloads {kept:.3g} GiB by default, included here"
     if running is None or running.host_cache is None:
-        return f"no source shows that {asked.engine} supports it"
+        return f"no source shows KV offload with {asked.engine}"
     if "mla" in model_features(asked.model) and not running.host_cache_latent:
-        return f"{asked.engine} does not support it for latent attention ({running.host_cache})"
+        return f"{asked.engine} has no KV offload for latent attention ({running.host_cache})"
     if holding.terms.mtp:
         return "a race condition with speculative decoding was reported"
     if way_told:

@@ -38,7 +38,7 @@ def test_only_servers_that_decode_hold_conversations(apart, together):
 
 
 def test_it_is_said_that_such_servers_were_not_measured_together_and_the_interval_is_wider(apart, together):
-    assert "not measured together" in apart.basis and "not measured together" not in together.basis
+    assert "never measured together" in apart.basis and "never measured together" not in together.basis
     assert apart.knowledge == APART != together.knowledge
     one, other = apart.one_user, together.one_user
     assert one.tpot.high / one.tpot.low > 1.1 * other.tpot.high / other.tpot.low

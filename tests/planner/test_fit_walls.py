@@ -176,7 +176,7 @@ def test_mlx_splits_matrices_alone_on_nvidia_cards(tp, pp, dp):
 
 @pytest.mark.parametrize("degrees", [{"dp": 3}, {"tp": 2, "pp": 3}, {"tp": 4, "ep": 4}])
 def test_degrees_that_mlx_has_not_are_refused(degrees):
-    with pytest.raises(SpecError, match="no data or expert parallelism"):
+    with pytest.raises(SpecError, match="neither data nor expert parallelism"):
         fit_answer(Words("glm-5.1-mlx-2.906bpw", "6xrtx-pro-6000-ws", **degrees), changes=False)
 
 

@@ -65,10 +65,10 @@ def test_the_command_tells_the_layout_and_is_one_that_validate_takes():
 def test_a_configuration_that_the_site_measured_names_none_and_one_that_others_did_names_one(tmp_path):
     words = Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", engine="vllm", engine_version="0.19.0", tp="2", pp="3")
     answer = fit_answer(words)
-    assert answer.knowledge == "configuration" and "\n  measure  " in first_screen(answer)
+    assert answer.knowledge == "configuration" and "\n  benchmark  " in first_screen(answer)
     rows = [run for run in load_measurements() if run.id in ("fr-001-c1", "fr-001-c8")]
     with site_calibration(write_site(calibrate_site(rows), tmp_path / "site.toml")):
         answer = fit_answer(words)
     assert answer.knowledge == "site"
-    assert answer.narrowing is None and "\n  measure  " not in first_screen(answer)
+    assert answer.narrowing is None and "\n  benchmark  " not in first_screen(answer)
     assert json.loads(fit_json(answer))["recommended_benchmark"] is None

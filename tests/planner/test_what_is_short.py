@@ -39,7 +39,7 @@ def test_headline_and_bars_agree(words):
 
 def test_a_plan_that_fits_has_no_card_that_is_short():
     text = fit_text(fit_answer(Words("llama-3.1-8b", "1xh100-sxm")))
-    assert "short" not in text.split("Users at once")[0]
+    assert "short" not in text.split("Users, each")[0]
 
 
 _SHARE = 0.9
