@@ -24,7 +24,7 @@ __all__ = ["EVIDENCE", "basis_words", "evidence_words"]
 EVIDENCE: tuple[str, ...] = (
     "measured",
     "measured on another accelerator",
-    "recipe only, no published measurement",
+    "recipe only, not measured",
     "no published run",
 )
 #: what follows of a longer shape in a key of the fit (`glmplan.costs.blocks.stack.model_shape`)

@@ -29,7 +29,7 @@ from glmplan.present.json_answers import fit_json
             "qwen3.8-2.4t-a95b-nvfp4",
             "8xb300-sxm",
             "vllm",
-            "recipe only, no published measurement (run by its publisher)",
+            "recipe only, not measured (run by its publisher)",
         ),
         ("muse-glimmer-30b", "2xl40s", "vllm", "no published run"),
     ],
@@ -186,8 +186,7 @@ PLUG_IN = "with the plug-in {}, whose kernels replace those of vllm there"
             "qwen3-32b",
             "8xtpu-v7x",
             "vllm",
-            "recipe only, no published measurement (run by its publisher) "
-            + PLUG_IN.format("tpu-inference or vllm-torchtpu"),
+            "recipe only, not measured (run by its publisher) " + PLUG_IN.format("tpu-inference or vllm-torchtpu"),
         ),
         ("deepseek-v3", "8xtpu-v7x", "vllm", "no published run " + PLUG_IN.format("tpu-inference or vllm-torchtpu")),
         ("llama-3.1-8b", "8xgaudi-3", "vllm", "no published run " + PLUG_IN.format("vllm-gaudi")),
@@ -227,7 +226,7 @@ def test_a_recipe_for_the_part_stands_though_another_program_serves_there(monkey
     monkeypatch.setattr("glmplan.planner.evidence.recipe_for", lambda asked, cards: recipe)
     said = evidence_words(read_words(Words("qwen3-32b", "8xtpu-v7x", engine="sglang")), 8)
     assert said.startswith(
-        "recipe only, no published measurement (run by its publisher) with SGLang-JAX, which replaces sglang there: "
+        "recipe only, not measured (run by its publisher) with SGLang-JAX, which replaces sglang there: "
     )
     # of another part it says nothing
     said = evidence_words(read_words(Words("qwen3-32b", "8xgaudi-3", engine="sglang")), 8)
