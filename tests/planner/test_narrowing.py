@@ -32,7 +32,7 @@ def test_an_answer_that_was_not_measured_here_names_the_run_that_narrows_it(mode
     for width in (60, 100, 140):
         lines = first_screen(answer, width).splitlines()
         assert len(lines) <= MOST_LINES
-        (line,) = [one for one in lines if one.startswith("  measure  ")]
+        (line,) = [one for one in lines if one.startswith("  benchmark  ")]
         assert line.split(None, 1)[1].startswith(narrowing_words(found)[:20])
     record = json.loads(fit_json(answer))["recommended_benchmark"]
     assert record["command"] == found.command and record["users"] == found.users

@@ -63,11 +63,11 @@ def test_a_simulated_row_is_what_simulate_says_of_the_same_plan():
 
 def test_named_traffic_is_answered_in_one_command_with_its_cache_hits(agents):
     plan = agents.runs[0]
-    assert "20 sessions at once" in agents.traffic and "120,000" in agents.traffic
+    assert "20 concurrent sessions" in agents.traffic and "120,000" in agents.traffic
     assert 0.0 <= plan.cached_low <= plan.cached <= 1.0
     screen = first_screen(agents)
     assert len(screen.splitlines()) <= MOST_LINES
-    assert "found in the cache" in screen and "whole answer" in screen
+    assert f"prefix-cache hit rate {agents.runs[0].cached:.0%}" in screen and "end-to-end" in screen
 
 
 def test_the_layout_of_conversations_is_the_one_that_serves_them_best(agents):
@@ -106,7 +106,7 @@ def test_a_larger_cache_and_copies_in_host_memory_are_simulated_where_the_cache_
     traffic = parse_traffic("sessions:16", start=20_000, turns=5, input=2000, output=500)
     runs = glmplan.fit("llama-3.1-8b", on="1xl40s", traffic=traffic).runs
     plan, *others = runs
-    larger, copies = (next(one for one in others if word in one.what) for word in ("twice as large", "host memory"))
+    larger, copies = (next(one for one in others if word in one.what) for word in ("twice the KV cache", "host memory"))
     for one in (larger, copies):
         assert one.cached > plan.cached and one.e2e.value < plan.e2e.value
     assert "--kv-offloading-size" in copies.what and "GB/s for each accelerator" in copies.what
@@ -191,7 +191,7 @@ def test_copies_come_back_over_the_links_of_the_machine_unless_a_bandwidth_is_gi
     found = described()
     each = host_transfer_rate(implied_host("l40s", 4), count=4)
     assert found.service.settings.host_link.bandwidth == pytest.approx(2 * each)  # both accelerators of a rank load
-    assert f"PCIe 4.0 x16 of 4xl40s, {each / 1e9:,.1f} GB/s for each accelerator" in found.basis
+    assert f"PCIe 4.0 x16 of 4xl40s, {each / 1e9:,.1f} GB/s per accelerator" in found.basis
     told = described(host_link=TransferLink(5e9))
     assert told.service.settings.host_link.bandwidth == 5e9
     assert "at 5.0 GB/s to a replica, as given" in told.basis
@@ -248,7 +248,7 @@ def test_fit_takes_traffic_as_the_others_do(capsys):
     with pytest.raises(SystemExit):
         main([*words, "--input", "1000", "--output", "100", "--format", "json"])
     found = json.loads(capsys.readouterr().out)
-    assert found["traffic"].startswith("4 sessions at once of 4 turns, from 8,000 tokens")
+    assert found["traffic"].startswith("4 concurrent sessions of 4 turns, 8,000 to ")
     assert found["runs"][0]["requests"] > 0
 
 
