@@ -71,7 +71,14 @@ def span(figure: Figure, scale: Ratio = 1.0) -> str:
 
 
 def time_span(figure: Figure) -> str:
-    """Return a time with its interval: seconds, or minutes above 60 s."""
+    """Return a time with its interval: seconds, or minutes above 60 s.
+
+    Examples
+    --------
+    >>> from glmplan.prediction.predict import Figure
+    >>> time_span(Figure(0.75, 0.2, 4.34)), time_span(Figure(360.4, 120.0, 600.0))
+    ('0.75 (0.20 to 4.34) s', '6.01 (2.00 to 10.0) min')
+    """
     return f"{span(figure)} s" if figure.value <= _MINUTE else f"{span(figure, 1.0 / _MINUTE)} min"
 
 

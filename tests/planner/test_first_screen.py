@@ -94,6 +94,14 @@ def test_the_screen_gives_the_numbers_of_the_answer(name):
         assert "one user" in text
 
 
+@pytest.mark.parametrize("name", ["pipeline stages", "many layouts", "one small card"])
+def test_the_memory_of_a_gpu_adds_up_to_its_capacity(name):
+    text = " ".join(first_screen(answer(name), 200).split())
+    parts = r"weights ([\d.]+) \+ other ([\d.]+) \+ KV cache ([\d.]+) of ([\d.]+) GiB; ([\d.]+) GiB unused"
+    weights, other, cache, capacity, unused = map(float, re.search(parts, text).groups())
+    assert weights + other + cache + unused == pytest.approx(capacity, abs=0.21)
+
+
 def test_a_plan_that_does_not_fit_says_what_is_short_and_the_nearest_plan_that_works():
     text = first_screen(answer("does not fit"), 100)
     assert text.splitlines()[2].startswith("DOES NOT FIT  ") and "GiB short" in text

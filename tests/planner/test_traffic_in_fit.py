@@ -109,7 +109,7 @@ def test_a_larger_cache_and_copies_in_host_memory_are_simulated_where_the_cache_
     larger, copies = (next(one for one in others if word in one.what) for word in ("twice the KV cache", "host memory"))
     for one in (larger, copies):
         assert one.cached > plan.cached and one.e2e.value < plan.e2e.value
-    assert "--kv-offloading-size" in copies.what and "GB/s for each accelerator" in copies.what
+    assert "--kv-offloading-size" in copies.what and "GB/s per accelerator" in copies.what
     # the line is one command: what it prints as a plan of its own is what it says as a change
     option, tokens = copies.ask.split()
     assert option == "--host-tokens"

@@ -12,7 +12,7 @@ import { picture, save } from "./export.js";
 const WORDS = { fits: "Fits", tight: "Fits, but tight", does_not_fit: "Does not fit", unknown: "Not known" };
 /** The verdict in words; a plan that is short by less than is uncertain of memory says so. */
 const wordsOf = (one) => WORDS[one.verdict] + (one.may_start ? ", but may start" : "");
-const LIMITS = { kv: "KV cache", tpot: "speed of each user", queue: "waiting", hazard: "a hazard" };
+const LIMITS = { kv: "KV pool", tpot: "decode speed", queue: "queueing", hazard: "hazard" };
 const MARKS = { fits: "✓", tight: "!", does_not_fit: "✕", unknown: "?" };
 
 let catalogue = null;
@@ -237,10 +237,10 @@ function start() {
 
 function basis() {
   at("basis").replaceChildren(
-    el("p", { text: answer.basis ? `${answer.evidence}: ${answer.basis}.` : `This model on this part with ${answer.question.engine}: ${answer.evidence}.` }),
+    el("p", { text: answer.basis ? `${answer.evidence}: ${answer.basis}.` : `${answer.evidence}: this model on this accelerator with ${answer.question.engine}.` }),
     answer.unknown.length ? el("p", { text: `Not known: ${answer.unknown.join("; ")}.` }) : "",
     answer.assumed.length ? el("details", { open: true }, el("summary", { text: "Assumed" }), el("ul", {}, answer.assumed.map((text) => el("li", { text })))) : "",
-    answer.skipped_layouts.length ? el("details", {}, el("summary", { text: "Layouts that were left out" }), el("ul", {}, answer.skipped_layouts.map((text) => el("li", { text })))) : "",
+    answer.skipped_layouts.length ? el("details", {}, el("summary", { text: "Layouts that were not evaluated" }), el("ul", {}, answer.skipped_layouts.map((text) => el("li", { text })))) : "",
   );
 }
 
