@@ -277,9 +277,7 @@ def _eager(question: Question, effects: Effects) -> list[_Condition]:
         lost = engines["vllm eager"] - engines["vllm"]
         slow, changed = d, _shifted(effects, dict(zip(COLUMNS[:5], lost[:5].tolist(), strict=True)))
     check = "look for `enforce_eager` or a batch above the largest captured graph in the engine's log"
-    return [
-        _Condition("eager", "steps were launched kernel by kernel, without graphs", check, slow, question.load, changed)
-    ]
+    return [_Condition("eager", "eager mode: no CUDA graphs", check, slow, question.load, changed)]
 
 
 def _fallback(question: Question, effects: Effects) -> list[_Condition]:
@@ -289,7 +287,7 @@ def _fallback(question: Question, effects: Effects) -> list[_Condition]:
         return []
     part = d.accelerator.model_copy(update={"peak": peaks})
     check = "look for Marlin, Triton or `dequant` among the kernels that the engine's log names"
-    what = "matrix kernels of the weights' format were missing: products ran in BF16 on unpacked weights"
+    what = "no matrix kernels for the weight format: BF16 products on dequantised weights"
     # a fallback reads the packed weights and unpacks them in the kernel: about twice the time for the same bytes
     slow = _shifted(effects, {"gemm_bytes_slowdown": np.log(2.0), "expert_bytes_slowdown": np.log(2.0)})
     return [_Condition("kernel fallback", what, check, replace(d, accelerator=part), question.load, changed)
@@ -314,7 +312,7 @@ def _waves(question: Question, effects: Effects) -> list[_Condition]:
     found = []
     for waves in (2, 3, 4):
         limit = max(int(np.ceil(load.concurrency / waves)), 1)
-        what = f"the server ran {limit} requests at once and the others waited"
+        what = f"the server ran {limit} requests, the others waited"
         found.append(_Condition("waves of requests", what, check, question.deployment,
                                 replace(load, max_requests=limit), effects))  # fmt: skip
     return found
@@ -337,7 +335,7 @@ def _acceptance(question: Question, effects: Effects) -> list[_Condition]:
                      replace(d, acceptance=max(one, 1.0))) for one in sorted(lengths)]  # fmt: skip
     if speculation.state != "unknown":
         return []
-    return [case("speculative decoding", f"{draft} tokens were drafted, which the run does not say",
+    return [case("speculative decoding", f"{draft} speculative tokens, not stated by the run",
                  replace(d, draft_tokens=draft)) for draft in (1, 3) if d.model.mtp is not None]  # fmt: skip
 
 
@@ -376,7 +374,7 @@ def _splits(question: Question, effects: Effects) -> list[_Condition]:
     idle = _PROCESSORS / (running * heads) if heads else 0.0
     if idle <= 1.5:
         return []
-    blocks = f"{running * heads:.0f} blocks for {_PROCESSORS:.0f} processors"
+    blocks = f"{running * heads:.0f} blocks for {_PROCESSORS:.0f} SMs"
     what = f"decode attention ran without splitting the keys: {blocks}"
     check = "`num_splits`, `--triton-attention-num-kv-splits` or the attention backend in the engine's log"
     changed = _shifted(effects, {"cache_slowdown": float(np.log(idle))})
