@@ -198,16 +198,14 @@ _NAMED = 6
 
 
 def layouts(asked: Asked) -> tuple[list[tuple[int, int, int, int, int]], list[str]]:
-    """Every layout that may be chosen.
-
-    `asked`: The question; degrees that were given stay as they are.
+    """Return the layouts to evaluate, and those that are skipped with the reason.
 
     Examples
     --------
     >>> from glmplan.planner.question import Words, read_words
     >>> found, left_out = layouts(read_words(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws")))
-    >>> (2, 3, 1, 1, 1) in found, (1, 6, 1, 1, 1) in found, left_out
-    (True, True, ['TP3, TP5, TP6: does not divide the 64 attention heads of glm-5.1'])
+    >>> (2, 3, 1, 1, 1) in found, (1, 6, 1, 1, 1) in found, left_out[0]
+    (True, True, 'TP3, TP5, TP6: does not divide the 64 attention heads of glm-5.1')
     """
     check_apart(asked)
     check_adapters(asked)
