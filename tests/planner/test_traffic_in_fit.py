@@ -115,7 +115,7 @@ def test_a_larger_cache_and_copies_in_host_memory_are_simulated_where_the_cache_
     assert option == "--host-tokens"
     own = glmplan.fit("llama-3.1-8b", on="1xl40s", traffic=traffic, host_tokens=int(tokens))
     assert (own.runs[0].e2e.value, own.runs[0].cached) == (copies.e2e.value, copies.cached)
-    assert f"copies of {int(tokens):,} tokens" in own.traffic
+    assert f"KV offload of {int(tokens):,} tokens" in own.traffic
     assert not any("host memory" in one.what for one in own.runs)
 
 
@@ -194,7 +194,7 @@ def test_copies_come_back_over_the_links_of_the_machine_unless_a_bandwidth_is_gi
     assert f"PCIe 4.0 x16 of 4xl40s, {each / 1e9:,.1f} GB/s per accelerator" in found.basis
     told = described(host_link=TransferLink(5e9))
     assert told.service.settings.host_link.bandwidth == 5e9
-    assert "at 5.0 GB/s to a replica, as given" in told.basis
+    assert "at 5.0 GB/s per replica, as given" in told.basis
     with pytest.raises(SpecError, match="one memory") as caught:
         described_under(
             Words("llama-3.1-8b", "dgx-spark", engine="vllm"), [parse_traffic("sessions:2")],
@@ -249,7 +249,7 @@ def test_fit_takes_traffic_as_the_others_do(capsys):
         main([*words, "--input", "1000", "--output", "100", "--format", "json"])
     found = json.loads(capsys.readouterr().out)
     assert found["traffic"].startswith("4 concurrent sessions of 4 turns, 8,000 to ")
-    assert found["runs"][0]["requests"] > 0
+    assert found["traffic_runs"][0]["requests"] > 0
 
 
 def test_the_shape_of_traffic_needs_traffic(capsys):
