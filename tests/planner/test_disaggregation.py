@@ -83,7 +83,7 @@ def test_a_first_token_waits_for_the_prompt_the_link_and_a_step():
         ({"disaggregated": "0:2"}, "at least 1"),
         ({"disaggregated": "1:1", "replicas": 3}, "2 servers of --disaggregated 1:1"),
         ({"disaggregated": "1:1", "engine": "llama.cpp"}, "no source shows"),
-        ({"disaggregated": "1:1", "engine_version": "0.11.0"}, "from 0.18.0 on"),
+        ({"disaggregated": "1:1", "engine_version": "0.11.0"}, "0.18.0 or newer"),
         ({"disaggregated": "8:8"}, "takes 16 accelerators"),
     ],
 )
