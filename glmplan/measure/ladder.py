@@ -509,7 +509,7 @@ def record_json(record: LadderRecord, compared: Any = None, promise: Sequence[Sl
         "journal_faults": record.journal_faults,
         "steps": [dataclasses.asdict(step) for step in record.steps],
         "compared": compared,
-        "promise": [dataclasses.asdict(one) | {"kept": one.met} for one in promise],
+        "slo": [dataclasses.asdict(one) | {"met": one.met} for one in promise],
     }
     return json.dumps(record.endpoint.outside.plain(value), indent=2, allow_nan=False) + "\n"
 

@@ -7,16 +7,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from glmplan.costs.blocks.stack import is_indexed
+from glmplan.planner.capacity import stage_ranks
 from glmplan.planner.plan import as_well_known, evidence_words
 from glmplan.planner.ranking import narrowing_words
-from glmplan.planner.text import LIMITS, VERDICTS, WIDTH, number, paragraph, span
+from glmplan.planner.text import LIMITS, VERDICTS, WIDTH, count_of, duration, number, paragraph, span, time_span
 from glmplan.prediction.effects import KNOWN_AS
 from glmplan.units import GIB
 
 if TYPE_CHECKING:
     from glmplan.costs.memory.pool import MemoryBudget
     from glmplan.planner.capacity import Holding
-    from glmplan.planner.plan import AnswerRecord, Change, TrafficRun
+    from glmplan.planner.plan import AnswerRecord, Change, Safe, TrafficRun
     from glmplan.prediction.predict import Figure
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "context_words",
     "fit_sections",
     "fit_text",
+    "gpus_words",
     "launch_lines",
     "memory_table",
     "missing_words",
@@ -35,6 +37,7 @@ __all__ = [
     "nearest_words",
     "run_rows",
     "safe_limits",
+    "safe_words",
     "title_words",
     "traffic_section",
     "users_table",
@@ -61,8 +64,8 @@ def memory_table(answer: AnswerRecord, width: int) -> str:
     rows = answer.ranks
     capacity = rows[0].capacity
     usable = rows[0].usable
-    some = f", the engine takes up to {usable / GIB:.1f}" if usable < 0.995 * capacity else ""
-    title = f"Memory of each card, GiB of {capacity / GIB:.1f} that programs can use{some}"
+    some = f", the engine uses up to {usable / GIB:.1f}" if usable < 0.995 * capacity else ""
+    title = f"Memory of each GPU, of {capacity / GIB:.1f} GiB addressable{some}"
     out = paragraph(width, title, "")
     marks = _BAR if width >= WIDTH else _SHORT_BAR if width >= _NARROW else 0
     groups: list[tuple[list[int], MemoryBudget]] = []
@@ -76,7 +79,7 @@ def memory_table(answer: AnswerRecord, width: int) -> str:
     assert holding is not None
     lacks = holding.lacking > 0
     for places, row in shown:
-        name = f"card {places[0]}" if len(places) == 1 else f"cards {places[0]}-{places[-1]}"
+        name = f"GPU {places[0]}" if len(places) == 1 else f"GPU {places[0]}-{places[-1]}"
         bar = f"[{_bar(row, marks)}] " * bool(marks)
         out += paragraph(
             width,
@@ -87,10 +90,10 @@ def memory_table(answer: AnswerRecord, width: int) -> str:
     if len(groups) > len(shown):
         out += f"  … and {len(rows) - shown[-1][0][-1] - 1} more\n"
     if marks:
-        text = "# weights  + activations, graphs, buffers, reserve  = KV cache  . left free  ! beyond the memory"
+        text = "# weights  + activations, graphs, buffers, reserve  = KV cache  . unused  ! exceeds the memory"
         out += paragraph(width, text)
     if lacks:
-        text = f"short: what is missing to hold one request of {answer.asked.full_request:,} tokens as well"
+        text = f"short: memory missing for one request of {answer.asked.full_request:,} tokens"
         out += paragraph(width, text)
     if holding.host:
         has = "of unknown size" if holding.host_memory is None else f"of {holding.host_memory / GIB:.0f} GiB"
@@ -99,22 +102,21 @@ def memory_table(answer: AnswerRecord, width: int) -> str:
     if holding.pool > 0:
         low = f" ({holding.pool_low:,.0f} to {holding.pool_high:,.0f})" if holding.pool_high > holding.pool else ""
         per_token = max(row.per_token for row in rows)
-        form = (
-            f"{holding.terms.kv.upper()} cache: {per_token:,.0f} B for each token on a card" if per_token else "cache"
-        )
+        form = f"{holding.terms.kv.upper()} cache, {per_token:,.0f} B per token and GPU" if per_token else "cache"
         indexed = is_indexed(answer.asked.model)
         # said here because the patch, and not the wall alone, decides what the cache takes
-        left_out = "; dense attention by a patch that leaves the indexer and its keys out"
+        left_out = "; patched dense attention without the indexer and its keys"
         out += paragraph(
-            width, f"pool {holding.pool:,.0f} tokens{low}; {form}{left_out * (indexed and not holding.terms.indexer)}"
+            width,
+            f"KV pool {holding.pool:,.0f} tokens{low}; {form}{left_out * (indexed and not holding.terms.indexer)}",
         )
         if answer.printed and abs(answer.printed[0] * holding.terms.dp / holding.pool - 1.0) > _SAME:
             value, least, most = answer.printed
-            each = " for each data-parallel rank" * (holding.terms.dp > 1)
+            each = " per data-parallel rank" * (holding.terms.dp > 1)
             out += paragraph(
                 width,
-                f"{answer.asked.engine} will print {value:,.0f} ({least:,.0f} to {most:,.0f}){each}: layers with "
-                f"windows or states share its pages, and it counts requests of {answer.launch_context:,} tokens",
+                f"{answer.asked.engine} will log {value:,.0f} ({least:,.0f} to {most:,.0f}){each}: layers with windows "
+                f"or states share its pages, and it counts requests of {answer.launch_context:,} tokens",
             )
     return out
 
@@ -160,21 +162,22 @@ def users_table(answer: AnswerRecord, width: int) -> str:
       the first token, and what each has of the whole.
     """
     asked = answer.asked
-    title = f"Users at once, each with {asked.input_tokens:,} tokens in and {asked.output_tokens:,} out (90 % interval)"
+    title = f"Users, each with {asked.input_tokens:,} tokens in and {asked.output_tokens:,} out (90 % interval)"
     columns = _columns(answer, width)
     out = paragraph(width, title, "") + "  users" + "".join(f"{one.title:>{one.width}}" for one in columns) + "\n"
     for place, row in enumerate(answer.users):
         out += f"  {row.users:5}" + "".join(f"{one.cells[place]:>{one.width}}" for one in columns) + "\n"
-    out += paragraph(width, "decode: speed of each from its first token on; each: what it has of all, waiting included")
+    out += paragraph(
+        width,
+        "decode: rate after the first token; per user: total over users, with prompt and wait",
+    )
     waiting = [row for row in answer.users if row.running < row.users]
     if waiting:
-        why = "the cache is full" if answer.holding and answer.holding.held < waiting[0].users else "the engine's limit"
-        out += paragraph(
-            width, f"from {waiting[0].users} users on requests wait for a place: {why}; TTFT includes the wait"
-        )
+        why = "the KV pool is full" if answer.holding and answer.holding.held < waiting[0].users else "max_num_seqs"
+        out += paragraph(width, f"from {waiting[0].users} users on requests wait ({why}); TTFT includes the wait")
     outside = sorted({part for row in answer.users for part in row.outside.split("; ") if part})
     if outside:
-        out += paragraph(width, f"outside of what was measured: {_shorter(outside)}")
+        out += paragraph(width, f"extrapolated: {_shorter(outside)}")
     return out
 
 
@@ -202,8 +205,8 @@ def _columns(answer: AnswerRecord, width: int) -> list[_Column]:
         "running": _Column("running", 9, [str(row.running) for row in rows]),
         "first": _figures("first token, s", [row.ttft for row in rows]),
         "decode": _figures("decode tok/s", [row.user_rate for row in rows]),
-        "all": _figures("tok/s in all", [row.total_rate for row in rows]),
-        "each": _column("each", [number(row.each_rate.value) for row in rows]),
+        "all": _figures("tok/s total", [row.total_rate for row in rows]),
+        "each": _column("per user", [number(row.each_rate.value) for row in rows]),
         "context": _column("context each", [f"{row.context:,}" for row in rows]),
     }
     if all(row.ttft is None for row in rows):
@@ -238,23 +241,36 @@ def safe_limits(answer: AnswerRecord, width: int) -> str:
     """
     safe = answer.safe
     if safe is None:
-        return paragraph(width, "Safe users: under such traffic `glmplan safe` counts them, by simulation", "")
-    out = f"Safe users: {safe.users}\n"
+        return paragraph(width, "Safe users: use `glmplan safe`, which simulates this traffic", "")
+    out = f"Safe users: {safe_words(safe)}\n"
     for limit in safe.limits:
         mark = ">" if limit.name == safe.limit else " "
-        out += paragraph(width, f"{mark} {LIMITS[limit.name]:6}{limit.users:7,}  {limit.words}", "  ", " " * 20)
-    if safe.expected != safe.users:
-        out += paragraph(
-            width,
-            f"{safe.expected} if everything is as in the mean; the safe number takes the bad end of each interval",
-        )
+        out += paragraph(width, f"{mark} {LIMITS[limit.name]:12}{limit.users:7,}  {limit.words}", "  ", " " * 25)
     return out
+
+
+def safe_words(safe: Safe) -> str:
+    """Return the safe number of users with its confidence level and the expected number."""
+    expected = f" ({safe.expected:,} expected)" if safe.expected != safe.users else ""
+    return f"{safe.users:,} at 95 % confidence{expected}"
+
+
+def gpus_words(holding: Holding) -> str:
+    """Return the GPUs whose memory limits a plan."""
+    if holding.terms.accelerators == 1:
+        return "GPU 0"
+    ranks = stage_ranks(holding.terms, holding.stage)
+    if len(ranks) == holding.terms.server:
+        return "each GPU"
+    in_a_row = list(ranks) == list(range(ranks[0], ranks[-1] + 1)) and len(ranks) > 1
+    named = f"{ranks[0]}-{ranks[-1]}" if in_a_row else ", ".join(map(str, ranks))
+    return f"GPU {named} (pipeline stage {holding.stage}, 0-based)"
 
 
 # What a plan does under named traffic, in words.
 
-#: what `TrafficRun.no_copies` is a reason for the lack of
-NO_COPIES = "no copies of the cache in host memory"
+#: label of `TrafficRun.no_copies`
+NO_COPIES = "CPU KV offload is not available"
 
 
 def run_rows(run: TrafficRun) -> list[tuple[str, str]]:
@@ -263,26 +279,26 @@ def run_rows(run: TrafficRun) -> list[tuple[str, str]]:
     Returns: What one request takes; what all of them get and what the cache does; whether more arrives than is
       served.
     """
-    each = f"first token {span(run.ttft)} s, 95 % within {number(run.ttft_p95)} s"
+    each = f"first token {time_span(run.ttft)}, p95 {duration(run.ttft_p95)}"
     if run.tpot.value:
         each += f"; then {number(1.0 / run.tpot.value)} tok/s"
-    each += f"; whole answer {span(run.e2e)} s"
-    rows = [("a request", each), ("all of them", f"{span(run.total_rate)} tok/s; {_cache_words(run)}")]
+    each += f"; end-to-end {time_span(run.e2e)}"
+    rows = [("latency", each), ("throughput", f"{span(run.total_rate)} tok/s; {_cache_words(run)}")]
     if run.most_rate is not None:
-        what = f"no more than {number(run.most_rate)} a second are served: the queue grows as long as more arrive, and "
-        rows.append(("too much", f"{what}these are the times of the first {run.requests:,}"))
+        what = f"at most {number(run.most_rate)} requests/s are served: the queue grows without bound; "
+        rows.append(("overload", f"{what}latencies of the first {count_of(run.requests, 'request')}"))
     return rows
 
 
 def _cache_words(run: TrafficRun) -> str:
     words = []
     if run.cached is not None:
-        low = f" ({run.cached_low:.0%} at the bad end)" if run.cached - run.cached_low >= 0.01 else ""
-        words.append(f"{run.cached:.0%} of prompt tokens found in the cache{low}")
-    words += [f"{run.preempted:.2g} preemptions for each request"] * (run.preempted >= 0.005)
-    words.append(f"cache {run.full:.0%} full at most")
-    words += [f"{run.rejected:,} requests too long"] * bool(run.rejected)
-    words += [f"{run.left:,} clients left before their first token"] * bool(run.left)
+        low = f" ({run.cached_low:.0%} in the pessimistic case)" if run.cached - run.cached_low >= 0.01 else ""
+        words.append(f"prefix-cache hit rate {run.cached:.0%}{low}")
+    words += [f"{run.preempted:.2g} preemptions per request"] * (run.preempted >= 0.005)
+    words.append(f"KV pool at most {run.full:.0%} full")
+    words += [f"{count_of(run.rejected, 'request')} rejected as too long"] * bool(run.rejected)
+    words += [f"{count_of(run.left, 'request')} cancelled before the first token"] * bool(run.left)
     return ", ".join(words)
 
 
@@ -293,17 +309,17 @@ def change_words(plan: TrafficRun, change: TrafficRun) -> str:
     """
     found = f"{change.what}, {change.ask}" if change.ask else change.what
     layout = f"{change.layout}, " if change.layout != plan.layout and change.layout not in change.what else ""
-    words = f"{found}: {layout}whole answer {number(change.e2e.value)} instead of {number(plan.e2e.value)} s"
-    words += f", {number(change.total_rate.value)} tok/s in all"
+    words = f"{found}: {layout}end-to-end {duration(change.e2e.value)} instead of {duration(plan.e2e.value)}"
+    words += f", {number(change.total_rate.value)} tok/s total"
     if change.cached is not None:
-        words += f", {change.cached:.0%} found in the cache"
+        words += f", prefix-cache hit rate {change.cached:.0%}"
     return words + _evidence(plan, change)
 
 
 def _evidence(plan: TrafficRun, change: TrafficRun) -> str:
     if as_well_known(change.knowledge, plan.knowledge):
         return ""
-    return f"; on less evidence: {KNOWN_AS.get(change.knowledge, 'not known')}"
+    return f"; weaker evidence: {KNOWN_AS.get(change.knowledge, 'unknown')}"
 
 
 def traffic_section(answer: AnswerRecord, width: int) -> str:
@@ -314,15 +330,15 @@ def traffic_section(answer: AnswerRecord, width: int) -> str:
         out += paragraph(width, f"{label:14}{text}", "  ", " " * 16)
     out += paragraph(
         width,
-        f"simulated: {plan.requests:,} requests after those that fill an empty server; the ends are runs with slow "
-        "steps and a small cache, and with quick steps and a large one",
+        f"simulated: {plan.requests:,} requests after the warm-up; interval: runs with slow steps and a small KV pool, "
+        "and with fast steps and a large one",
     )
     for one in others:
         out += paragraph(width, change_words(plan, one), "  ", "      ")
     if plan.no_copies:
         out += paragraph(width, f"{NO_COPIES}: {plan.no_copies}", "  ", "      ")
     if not others:
-        out += paragraph(width, "no change that was looked at brings an answer 5 % sooner")
+        out += paragraph(width, "no evaluated change shortens the end-to-end latency by 5 %")
     return out
 
 
@@ -379,16 +395,16 @@ def _head(answer: AnswerRecord, width: int) -> str:
     for reason in answer.reasons:
         out += paragraph(width, reason)
     if answer.verdict == "does_not_fit" and answer.changes:
-        out += paragraph(width, f"nearest plan that works: {nearest_words(answer)}")
+        out += paragraph(width, f"nearest plan that fits: {nearest_words(answer)}")
     if answer.users:
         if answer.users[0].users == 1 and answer.users[0].user_rate is not None:
             out += paragraph(width, f"one user      {span(answer.users[0].user_rate)} tok/s decode")
         if (safe := answer.safe) is not None:
             limit = next(one for one in safe.limits if one.name == safe.limit)
-            most = f"safe users    {safe.users} (expected {safe.expected}); limit {LIMITS[safe.limit]}: {limit.words}"
+            most = f"safe users    {safe_words(safe)}; limit: {LIMITS[safe.limit]}, {limit.words}"
             out += paragraph(width, most, "  ", " " * 16)
         out += paragraph(width, f"context       {context_words(answer)}", "  ", " " * 16)
-        out += paragraph(width, f"the step      {answer.binding}", "  ", " " * 16)
+        out += paragraph(width, f"step time     {answer.binding}", "  ", " " * 16)
     if answer.unknown and answer.verdict != "unknown":
         out += paragraph(width, f"unknown: {', '.join(answer.unknown)}; {missing_words(answer)}")
     return out
@@ -397,23 +413,20 @@ def _head(answer: AnswerRecord, width: int) -> str:
 def missing_words(answer: AnswerRecord) -> str:
     """Say what an unknown fact leaves out."""
     if not answer.users:
-        return "no speed can be given" + " of this plan" * any(one.user_rate for one in answer.changes)
+        return "no speed can be predicted" + " for this plan" * any(one.user_rate for one in answer.changes)
     if answer.users[0].ttft is not None:
-        return "the accelerators count by their memory only"
-    return "the speeds are those of memory alone: an upper bound for many users; prefill and TTFT are unknown"
+        return "only the memory of the accelerators is modelled"
+    return "speeds by memory bandwidth only, an upper bound at high concurrency; prefill and TTFT unknown"
 
 
 def context_words(answer: AnswerRecord) -> str:
-    """Say how long one request may be.
-
-    Returns: The mean and what is sure, or whose limit it is.
-    """
+    """Return the max. context of a single request with its confidence level, or the limit it meets."""
     limit = answer.asked.longest_request
     if answer.context_low >= limit:
         whose = "the model's limit" if limit == answer.asked.model.max_context else "the limit asked for"
-        return f"one request of {limit:,} tokens fits: {whose}"
-    sure = f"{answer.context_low:,} tokens for sure" if answer.context_low else "not sure"
-    return f"one request up to {answer.context:,} tokens, {sure}"
+        return f"max. {limit:,} tokens, {whose}"
+    low = f"{answer.context_low:,} at 95 % confidence" if answer.context_low else "none at 95 % confidence"
+    return f"max. {answer.context:,} tokens expected, {low}"
 
 
 def _runners(answer: AnswerRecord, width: int) -> str:
@@ -429,7 +442,7 @@ def _runners(answer: AnswerRecord, width: int) -> str:
     if answer.others:
         out += paragraph(width, f"and {answer.others} more")
     for text in answer.left_out:
-        out += paragraph(width, f"not looked at: {text}")
+        out += paragraph(width, f"not evaluated: {text}")
     return out
 
 
@@ -443,9 +456,9 @@ def change_numbers(answer: AnswerRecord, change: Change) -> str:
     words = []
     if change.user_rate:
         words.append(f"decode {number(change.user_rate)} tok/s for one user")
-        words.append(f"{number(change.total_rate)} in all for {shown_users(answer.asked)}")
+        words.append(f"{number(change.total_rate)} tok/s total at {shown_users(answer.asked)}")
     if change.pool_tokens:
-        words.append(f"pool {change.pool_tokens:,.0f} tokens")
+        words.append(f"KV pool {change.pool_tokens:,.0f} tokens")
     return (": " + ", ".join(words)) if words else ""
 
 
@@ -467,7 +480,7 @@ def nearest_words(answer: AnswerRecord) -> str:
 
 
 def _changes(answer: AnswerRecord, width: int) -> str:
-    out = "What would change it (each computed)\n"
+    out = "Possible changes (each computed)\n"
     for one in answer.changes:
         verdict = VERDICTS[one.verdict].lower()
         layout = f" {one.layout}" if one.name != "layout" else ""
@@ -487,11 +500,13 @@ def _warnings(answer: AnswerRecord, width: int) -> str:
     for one in answer.warnings:
         text = f"[{one.severity}] {one.title}"
         text += f"; {one.applied}" if one.applied else ""
-        text += f": {one.effect}" if one.kind != "wall" else ""
+        text += f": {one.effect}" if one.kind != "limitation" else ""
         text += (
-            "; measured" + one.effect.split("measured", 1)[1] if one.kind == "wall" and "measured" in one.effect else ""
+            "; measured" + one.effect.split("measured", 1)[1]
+            if one.kind == "limitation" and "measured" in one.effect
+            else ""
         )
-        told = one.kind != "wall" or one.severity in ("error", "memory", "quality", "unknown")
+        told = one.kind != "limitation" or one.severity in ("error", "memory", "quality", "unknown")
         text += f". Do: {one.do}" if one.do and told else ""
         out += paragraph(width, text, "  ", "      ")
     return out
@@ -536,19 +551,19 @@ def _command(answer: AnswerRecord, width: int) -> str:
 
 
 def _rests(answer: AnswerRecord, width: int) -> str:
-    out = "It rests on\n"
+    out = "Evidence\n"
     if answer.evidence:
-        out += paragraph(width, f"this model on this part with {answer.asked.engine}: {answer.evidence}")
+        out += paragraph(width, f"{answer.evidence}: this model on this accelerator with {answer.asked.engine}")
     if answer.basis:
         out += paragraph(width, f"speeds: {answer.basis} ({', '.join(answer.fits[:1])})")
     if answer.narrowing is not None:
-        out += paragraph(width, f"measure {narrowing_words(answer.narrowing)}")
+        out += paragraph(width, f"recommended benchmark {narrowing_words(answer.narrowing)}")
         out += "".join(f"  {line}\n" for line in command_lines((answer.narrowing.command,), width - 2))
     if answer.ranks:
-        out += paragraph(width, "memory: shapes of the model, rules of the engine; driver, context, graphs as observed "
+        out += paragraph(width, "memory: model shapes and engine rules; driver, context and graphs as measured "
                      "(calibration/fits/memory.toml)")  # fmt: skip
     for text in answer.asked.assumed:
-        out += paragraph(width, f"taken: {text}")
+        out += paragraph(width, f"assumed: {text}")
     for text in answer.asked.notes:
         out += paragraph(width, text)
     out += paragraph(width, f"model: {answer.asked.checkpoint.source}")

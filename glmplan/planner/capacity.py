@@ -476,7 +476,7 @@ def _weights_name(asked: Asked) -> str:
 
 
 #: what is said of a plan that lacks no more than what is uncertain of its memory
-MAY_START = "but is within the uncertainty of memory (it may start; measure it)"
+MAY_START = "but borderline: may start, test it"
 #: standard deviations from the mean to the low end of a 90 % interval [-]
 LOW = -QUANTILE_90
 

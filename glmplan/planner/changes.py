@@ -169,8 +169,8 @@ class Split:
     @property
     def what(self) -> str:
         """The change in words."""
-        servers = f"{self.prefill} of {self.prefill + self.decode} servers for prompts alone"
-        return f"{servers}, the others decode (not measured together)"
+        servers = f"{self.prefill} of {self.prefill + self.decode} servers for prefill only"
+        return f"{servers}, the others decode (never measured together)"
 
 
 def splits_of(solution: Solution, users: Ratio) -> list[Split]:
@@ -354,7 +354,7 @@ def _shorter(solution: Solution) -> Iterator[Looked]:
         return
     other = tried(asked.but(context=length, input_tokens=inputs), solution.options)
     if other is not None:
-        held = f"such requests that fit at once: {other.best.held_low:,.0f} instead of {best.held_low:,.0f}"
+        held = f"requests held: {other.best.held_low:,.0f} instead of {best.held_low:,.0f}"
         words = f"--context {length}"
         if asked.lengths_given and inputs != asked.input_tokens:
             words += f" --input {inputs}"
@@ -368,8 +368,8 @@ def _roomier(solution: Solution, verdict: str) -> Iterator[Looked]:
         return
     other = tried(asked.but(settings=replace(asked.settings, memory_fraction=largest)), solution.options)
     if other is not None and _CLASS[verdict_of(other.asked, other.ranked[0])] < _CLASS[verdict]:
-        note, words = "nothing else may use these cards: as far as the engine's own recipes go", "--memory-fraction"
-        yield looked_at("memory", f"{largest:.0%} of the memory for the engine", f"{words} {largest:g}", other, note)
+        note, words = "no other process may use these GPUs; largest value of published recipes", "--memory-fraction"
+        yield looked_at("memory", f"memory fraction {largest:.0%} for the engine", f"{words} {largest:g}", other, note)
 
 
 def _cache(solution: Solution) -> Iterator[Looked]:
@@ -411,13 +411,15 @@ def _drafting(solution: Solution) -> Iterator[Looked]:
     drafting = next((n for n, one in enumerate(other.ranked[:6]) if one.holding.terms.mtp), None)
     if drafting is None or other.ranked[drafting].holding.verdict == "does_not_fit":
         refused = next((wall for wall in other.best.terms.walls if wall.instead.mtp == 0), None)
-        note = f"refused: {refused.title}" if refused else "no room for the draft layers"
+        note = f"refused: {refused.title}" if refused else "not enough memory for the draft layers"
         refusal = Change(
-            "mtp", "3 drafted tokens (MTP)", "does_not_fit", other.best.terms.name, 0, 0, 0, 0, 0, note, "--mtp 3"
+            "mtp", "3 speculative tokens (MTP)", "does_not_fit", other.best.terms.name, 0, 0, 0, 0, 0, note, "--mtp 3"
         )
         yield Looked(refusal, other.asked, None)
         return
-    yield looked_at("mtp", "3 drafted tokens (MTP)", "--mtp 3", other, "acceptance depends on the text", place=drafting)
+    yield looked_at(
+        "mtp", "3 speculative tokens (MTP)", "--mtp 3", other, "acceptance depends on the text", place=drafting
+    )
 
 
 def _other_layouts(solution: Solution) -> Iterator[Looked]:
@@ -507,7 +509,7 @@ def _fewer(solution: Solution) -> Iterator[Looked]:
             continue
         other = tried(asked.but(machine=machine), solution.options)
         if other is not None and verdict_of(other.asked, other.ranked[0]) == "fits":
-            yield looked_at("fewer", f"the fewest that hold it: {number}", f"--on {machine.text}", other)
+            yield looked_at("fewer", f"smallest number that fits: {number}", f"--on {machine.text}", other)
             return
 
 
@@ -583,7 +585,7 @@ def _relatives(solution: Solution, verdict: str) -> Iterator[Looked]:
             continue
         other = tried(asked.but(model=model, checkpoint=checkpoint), solution.options)
         if other is not None and _CLASS[verdict_of(other.asked, other.ranked[0])] <= min(_CLASS[verdict], 1):
-            what = f"{name} {checkpoint.name} (pruned: fewer experts, other quality)"
+            what = f"{name} {checkpoint.name} (pruned: fewer experts, different quality)"
             yield looked_at("model", what, f"{name}-{checkpoint.name}", other)
             return
 
@@ -654,7 +656,7 @@ def _changed(solution: Solution, traffic: Traffic, plan: TrafficRun) -> Iterator
         told = seats * terms.dp if asked.defaults.divided else seats
         yield traffic_run(
             asked.but(settings=replace(asked.settings, max_num_seqs=told)), solution.ranked[0], traffic, ends=False,
-            what=f"{seats} requests at once on each rank", ask=f"--max-num-seqs {told}",
+            what=f"max_num_seqs {seats} per rank", ask=f"--max-num-seqs {told}",
         )  # fmt: skip
     if plan.full > _SHORT:
         yield traffic_run(
@@ -663,7 +665,7 @@ def _changed(solution: Solution, traffic: Traffic, plan: TrafficRun) -> Iterator
             traffic,
             pool=_LARGER,
             ends=False,
-            what="a cache twice as large, whatever holds it",
+            what="twice the KV cache (any means)",
             ask="",
         )
         if decides_plan(traffic) and not asked.host_tokens:

@@ -21,7 +21,12 @@ from glmplan.prediction.effects import load_effects
 __all__ = ["EVIDENCE", "basis_words", "evidence_words"]
 
 #: the four answers, from most to least
-EVIDENCE: tuple[str, ...] = ("measured", "measured on another part", "recipe only", "nobody ran it")
+EVIDENCE: tuple[str, ...] = (
+    "measured",
+    "measured on another accelerator",
+    "recipe only, not measured",
+    "no published run",
+)
 #: what follows of a longer shape in a key of the fit (`glmplan.costs.blocks.stack.model_shape`)
 _MORE_SHAPE = re.compile(r"e\d+k\d+ |sparse ")
 #: classes of what the fit knows (`glmplan.prediction.effects.KNOWN_AS`) of a model that was measured on the part
@@ -39,15 +44,15 @@ def evidence_words(asked: Asked, cards: int, knowledge: str = "") -> str:
     part = asked.machine.accelerator
     other = another_program(asked.engine, vendor=part.vendor, kind=part.kind)
     if other is not None:
-        return _of_others(asked, cards, f"with {other.another_program}, which serves there in place of {asked.engine}")
+        return _of_others(asked, cards, f"with {other.another_program}, which replaces {asked.engine} there")
     # speeds that come from runs of hosts have no classes
     by_host = part.runs_on_one_memory or keeps_experts_on_host(asked.engine)
     place, differs = (None, "") if by_host else _of_fit(asked, knowledge)
     if place != 0 and (published := _of_runs(asked)) is not None and published != place:
-        place, differs = published, "" if by_host or published else ", in runs that no fit takes"
+        place, differs = published, "" if by_host or published else ", but those runs were not used for the calibration"
     kernels = kernels_of_others(asked.engine, vendor=part.vendor, kind=part.kind)
     if kernels is not None and place != 0 and not _measured_behind(asked, kernels):
-        words = f"with {kernels.kernels_of}, whose kernels compute there in place of those of {asked.engine}"
+        words = f"with {kernels.kernels_of}, whose kernels replace those of {asked.engine} there"
         return _of_others(asked, cards, words)
     if place is not None:
         return EVIDENCE[place] + differs
@@ -55,7 +60,7 @@ def evidence_words(asked: Asked, cards: int, knowledge: str = "") -> str:
     if recipe is None:
         return EVIDENCE[3]
     if recipe.accelerator != part.name:
-        return f"{EVIDENCE[3]}; a recipe for {recipe.accelerator} stands in {recipe.source}"
+        return f"{EVIDENCE[3]}; recipe for {recipe.accelerator}: {recipe.source}"
     return f"{_of_recipe(recipe)}: {recipe.source}"
 
 
@@ -76,7 +81,7 @@ def _measured_behind(asked: Asked, wall: Wall) -> bool:
 
 def _of_recipe(recipe: Recipe) -> str:
     """Say of a recipe for the part itself whether anybody ran it."""
-    run = "its publisher ran it" if recipe.verified else "not said to be run"
+    run = "run by its publisher" if recipe.verified else "not stated to be run"
     return f"{EVIDENCE[2]} ({run})"
 
 
@@ -89,11 +94,11 @@ def basis_words(asked: Asked, basis: str, knowledge: str = "") -> str:
     """
     part = asked.machine.accelerator
     if another_program(asked.engine, vendor=part.vendor, kind=part.kind) is not None:
-        return f"computed as if {asked.engine} itself ran there: {basis}"
+        return f"computed as if {asked.engine} ran there: {basis}"
     by_host = part.runs_on_one_memory or keeps_experts_on_host(asked.engine)
     if by_host or knowledge in _MEASURED or kernels_of_others(asked.engine, vendor=part.vendor, kind=part.kind) is None:
         return basis
-    return f"computed as if {asked.engine} had kernels of its own there: {basis}"
+    return f"computed as if {asked.engine} had its own kernels there: {basis}"
 
 
 def _of_fit(asked: Asked, knowledge: str) -> tuple[int | None, str]:
@@ -108,7 +113,7 @@ def _of_fit(asked: Asked, knowledge: str) -> tuple[int | None, str]:
     if bulk_format(asked.checkpoint) in formats:
         return 0, ", with other settings" if knowledge else ""
     if formats:
-        return 0, f", in other formats ({', '.join(sorted(formats))})"
+        return 0, f", in other weight formats ({', '.join(sorted(formats))})"
     return (1 if f"{asked.engine} {shape}" in values.get("engine_model", {}) else None), ""
 
 

@@ -1,4 +1,4 @@
-"""The first screen of `glmplan fit`: what somebody who buys or starts a machine reads before anything else."""
+"""The first screen of `glmplan fit`: at most 30 lines with the facts of a decision."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ from glmplan.planner.answer_text import (
     context_words,
     fit_sections,
     fit_text,
+    gpus_words,
     launch_lines,
     missing_words,
     nearest_change,
     nearest_words,
     run_rows,
+    safe_words,
     title_words,
 )
 from glmplan.planner.capacity import stage_ranks
+from glmplan.planner.evidence import EVIDENCE
 from glmplan.planner.plan import LEAST_GAIN, AnswerRecord, UserRow, Warn, best_changes, gain_words
 from glmplan.planner.ranking import Narrowing, narrowing_words, shown_users
-from glmplan.planner.text import LEAST_WIDTH, LIMITS, VERDICTS, WIDTH, number, span, wrapped
+from glmplan.planner.text import LEAST_WIDTH, LIMITS, VERDICTS, WIDTH, count_of, number, span, time_span, wrapped
 from glmplan.units import GIB
 
 __all__ = ["MOST_LINES", "first_screen"]
@@ -37,7 +40,11 @@ _VERDICT_COLOURS = {"fits": 32, "tight": 33, "does_not_fit": 31, "unknown": 33}
 _LIMIT_COLOUR, _ERROR_COLOUR = 33, 31
 #: severities of what must be put right before the engine starts, and of paths that only cost speed
 _FIRST, _SLOWER = ("danger", "error"), ("fallback", "slow")
-_MANY = {"warning": "warnings", "note": "notes", "memory": "on memory", "quality": "on quality"}
+_COUNTED = {
+    "fallback": ("performance fallback", ""), "slow": ("performance fallback", ""), "warning": ("warning", ""),
+    "unknown": ("open question", ""), "note": ("note", ""), "memory": ("memory limitation", ""),
+    "quality": ("quality limitation", ""), "danger": ("more danger", ""), "error": ("more error", ""),
+}  # fmt: skip
 #: lines that each part has at least: of a text, of each entry of a list (`error`), or entries (`errors`); what an
 #: answer rests on is on every screen, for numbers that were measured and others look alike [-]
 _LEAST = {
@@ -135,14 +142,13 @@ class _Screen:
         if answer.safe is not None:
             limit = next(one for one in answer.safe.limits if one.name == answer.safe.limit)
             name = LIMITS[limit.name]
-            many = f"{limit.users:,} user{'s' if limit.users != 1 else ''}"
-            first, *more = self._row("limit", f"{name}, {many}: {limit.words}", self.room["limit"])
+            first, *more = self._row("limit", f"{name}: {limit.words}", self.room["limit"])
             yield self._paint(first, name, _LIMIT_COLOUR)
             yield from more
         for text in answer.reasons:
             yield from self._cut(text, self.room["reason"])
         if answer.verdict == "does_not_fit" and answer.changes:
-            yield from self._row("nearest", f"works: {nearest_words(answer)}", self.room["nearest"])
+            yield from self._row("nearest", f"fits: {nearest_words(answer)}", self.room["nearest"])
         if answer.unknown and answer.verdict != "unknown":
             yield from self._row("unknown", f"{', '.join(answer.unknown)}; {missing_words(answer)}", 2)
         yield from self._question()
@@ -152,8 +158,8 @@ class _Screen:
         holding, count = self.answer.holding, self.answer.asked.machine.count
         assert holding is not None
         used = holding.terms.accelerators
-        cards = f"{used} of {count} cards; {count - used} idle" if used < count else f"all {count} cards"
-        return f"{holding.terms.name} on {'1 card' if count == 1 else cards}"
+        cards = f"{used} of {count} GPUs; {count - used} idle" if used < count else f"all {count} GPUs"
+        return f"{holding.terms.name} on {'1 GPU' if count == 1 else cards}"
 
     def _question(self) -> Iterator[str]:
         """The format of the cache, and what was taken because the question did not say it."""
@@ -176,14 +182,13 @@ class _Screen:
         if (one := answer.one_user) is not None:
             yield from self._row("one user", f"{self._speed(one)}{self._wait(one)}", self.room["one"])
         if answer.safe is not None:
-            mean = f" ({answer.safe.expected:,} in the mean)" if answer.safe.expected != answer.safe.users else ""
-            yield from self._row("safe users", f"{answer.safe.users:,}{mean}", 1)
+            yield from self._row("safe users", safe_words(answer.safe), 1)
         many = shown_users(answer.asked)
         if not answer.runs and (all_users := next((row for row in answer.users if row.users == many > 1), None)):
-            running = f"; {all_users.running:,} run at once" if all_users.running < all_users.users else ""
-            decode = f"; decode {span(all_users.user_rate)}" if all_users.user_rate else ""
-            each = f"{span(all_users.total_rate)} tok/s in all, {number(all_users.each_rate.value)} each"
-            text = f"{each}{decode}{running}"
+            running = f"; {all_users.running:,} running, the others wait" if all_users.running < all_users.users else ""
+            decode = f", decode {span(all_users.user_rate)}" if all_users.user_rate else ""
+            each = f"per user {number(all_users.each_rate.value)} incl. TTFT"
+            text = f"{span(all_users.total_rate)} tok/s total; {each}{decode}{running}"
             yield from self._row(f"{many:,} users", text, self.room["users"])
         if answer.users:
             yield from self._row("context", context_words(answer), 1)
@@ -192,22 +197,24 @@ class _Screen:
         watts = answer.asked.power_limit or answer.asked.machine.accelerator.tdp
         if watts and answer.holding is not None:
             cards = answer.holding.terms.accelerators
-            text = f"{cards} × {watts:g} W = {cards * watts / 1e3:.3g} kW, the accelerators alone"
-            yield from self._row("power", f"{text}; what it costs: glmplan compare", 1)
+            text = f"{cards} × {watts:g} W = {cards * watts / 1e3:.3g} kW, accelerators only"
+            yield from self._row("power", f"{text}; cost: glmplan compare", 1)
         if answer.basis and self.room["basis"]:
-            yield from self._row("rests on", f"{answer.evidence}; {answer.basis}", self.room["basis"])
+            plain = answer.evidence == EVIDENCE[0] and "measured" in answer.basis
+            text = answer.basis if plain else f"{answer.evidence}; {answer.basis}"
+            yield from self._row("evidence", text, self.room["basis"])
         elif answer.evidence:
-            said = f"this model on this part with {answer.asked.engine}, in any layout: {answer.evidence}"
+            said = f"{answer.evidence}: this model on this accelerator with {answer.asked.engine}, in any layout"
             yield from self._row("evidence", said, 2)
         if answer.narrowing is not None:
             yield from self._narrowing(answer.narrowing)
 
     def _speed(self, row: UserRow) -> str:
         """The decode speed of one of the users; of answers of a single token there is none."""
-        return f"{span(row.user_rate)} tok/s decode" if row.user_rate else f"{span(row.total_rate)} tok/s in all"
+        return f"{span(row.user_rate)} tok/s decode" if row.user_rate else f"{span(row.total_rate)} tok/s total"
 
     def _wait(self, row: UserRow) -> str:
-        return f", first token {span(row.ttft)} s" if row.ttft is not None else ""
+        return f", first token {time_span(row.ttft)}" if row.ttft is not None else ""
 
     def _narrowing(self, found: Narrowing) -> Iterator[str]:
         """The run that would narrow the intervals most; its command whole or not at all."""
@@ -215,7 +222,7 @@ class _Screen:
         words = narrowing_words(found, ("tpot",))
         where = " (--section basis)"
         fits = not whole and _LABEL + len(words) + len(where) <= self.width
-        yield from self._row("measure", words + where * fits, 1)
+        yield from self._row("benchmark", words + where * fits, 1)
         yield from command_lines((found.command,), self.width) if whole else ()
 
     def _memory(self) -> str:
@@ -225,10 +232,12 @@ class _Screen:
         terms = holding.terms
         row = self.answer.ranks[stage_ranks(terms, holding.stage)[0]]
         other = row.activation + row.graphs + row.communication + row.reserve
-        terms_of = [("weights", sum(row.weights.values())), ("other", other), ("cache", row.cache)]
+        terms_of = [("weights", sum(row.weights.values())), ("other", other), ("KV cache", row.cache)]
         parts = " + ".join(f"{name} {size / GIB:.1f}" for name, size in terms_of if size)
-        which = f"each card of stage {holding.stage}" if terms.pp > 1 else "each card"
-        text = f"{which if terms.accelerators > 1 else 'the card'}: {parts} of {row.capacity / GIB:.1f} GiB"
+        text = f"{gpus_words(holding)}: {parts} of {row.capacity / GIB:.1f} GiB"
+        unused = row.capacity - row.total
+        if unused >= 0.05 * GIB and holding.lacking <= 0:
+            text += f"; {unused / GIB:.1f} GiB unused"
         if holding.lacking > 0 and row.usable < 0.995 * row.capacity:
             text += f", of which the engine takes up to {row.usable / GIB:.1f}"
         if holding.host:
@@ -236,7 +245,7 @@ class _Screen:
             text += f"; {holding.host / GIB:.0f}{of} GiB of host memory"
         if holding.pool > 0:
             low = f" ({holding.pool_low:,.0f} to {holding.pool_high:,.0f})"
-            text += f"; pool {holding.pool:,.0f} tokens{low if holding.pool_high > holding.pool else ''}"
+            text += f"; KV pool {holding.pool:,.0f} tokens{low if holding.pool_high > holding.pool else ''}"
         return text
 
     def _before(self) -> Iterator[str]:
@@ -252,16 +261,15 @@ class _Screen:
             line, *more = self._cut(self._error(one), self.room["error"])
             yield self._paint(line, one.severity, _ERROR_COLOUR)
             yield from more
-        slower = sum(one.severity in _SLOWER for one in found)
-        others = [one.severity for one in found if one.severity not in (*_FIRST, *_SLOWER)]
-        counts = {"more of this kind": len(first) - len(shown), "slower paths": slower}
-        counts |= {_MANY.get(name, name): others.count(name) for name in dict.fromkeys(others)}
-        if any(counts.values()):
-            words = ", ".join(f"{name}: {count}" for name, count in counts.items() if count)
+        rest = [
+            _COUNTED[one.severity] for one in (*first[len(shown) :], *found) if one not in first or one not in shown
+        ]
+        if rest:
+            words = ", ".join(count_of(rest.count(nouns), *nouns) for nouns in dict.fromkeys(rest))
             yield from self._cut(f"{words} (--section warnings)", 1)
 
     def _error(self, one: Warn) -> str:
-        effect = f": {one.effect}" if one.kind != "wall" else ""
+        effect = f": {one.effect}" if one.kind != "limitation" else ""
         return f"{one.severity}: {one.title}{effect}" + (f". Do: {one.do}" if one.do else "")
 
     def _changes(self) -> Iterator[str]:
@@ -277,32 +285,32 @@ class _Screen:
         shown = [one for one in best if not works or one is not nearest_change(answer)][: self.room["changes"]]
         rest = len(answer.changes) - len(shown) - works
         if shown:
-            yield "Works too" if works else "What would change it most, on evidence as good"
+            yield "Other plans that fit" if works else "Biggest improvements (same level of evidence)"
         for one in shown:
             numbers = f": {one.verdict}{change_numbers(answer, one)}" if works else f": {gain_words(answer, one)}"
             ask = f", {one.ask}" if one.ask.startswith("--") and not one.ask.startswith("--on") else ""
             yield from self._cut(f"{one.what}{ask}{numbers}", self.room["change"])
         if not shown and not works:
-            more = f"; on less: {rest} (--section changes)" if rest else ""
-            yield from self._cut(f"No change gains {LEAST_GAIN:.0%} on evidence as good{more}", 1, "")
+            more = f"; {rest} at a weaker level (--section changes)" if rest else ""
+            yield from self._cut(f"No change gains {100 * LEAST_GAIN:.0f} % at the same level of evidence{more}", 1, "")
         elif rest:
-            less = "others" if works else "less gain or less evidence"
-            yield from self._cut(f"{less}: {rest} (--section changes)", 1)
+            less = "" if works else " with a smaller gain or weaker evidence"
+            yield from self._cut(f"{rest} more{less} (--section changes)", 1)
 
     def _under_traffic(self) -> Iterator[str]:
         """What would serve the named traffic better, each simulated."""
         plan, *others = self.answer.runs
         shown = others[: self.room["changes"]]
         if not shown:
-            yield from self._cut("No change that was looked at brings an answer 5 % sooner", 1, "")
+            yield from self._cut("No evaluated change shortens the end-to-end latency by 5 %", 1, "")
             return
-        yield "What would change it most under this traffic, each simulated"
+        yield "Biggest improvements under this traffic (simulated)"
         for one in shown:
             yield from self._cut(change_words(plan, one), self.room["change"])
         if plan.no_copies:
             yield from self._cut(f"{NO_COPIES}: {plan.no_copies}", 1)
         if len(others) > len(shown):
-            yield from self._cut(f"others: {len(others) - len(shown)} (--section traffic)", 1)
+            yield from self._cut(f"{len(others) - len(shown)} more (--section traffic)", 1)
 
     def _start(self) -> Iterator[str]:
         answer = self.answer
@@ -324,17 +332,17 @@ def _asks(answer: AnswerRecord) -> list[str]:
     """Questions that follow from this one: the most useful first."""
     asked = answer.asked
     if answer.verdict == "unknown":
-        return ["a TOML file of the part with what you know of it (--on FILE)"]
+        return ["a TOML file with the known facts of the accelerator (--on FILE)"]
     if answer.unknown and not answer.user_rate and answer.verdict != "does_not_fit":
-        return ["a machine of which this is known: a host by name, or a TOML file of yours (--on FILE)"]
+        return ["a machine with this fact: a host of the catalogue or a TOML file (--on FILE)"]
     if answer.verdict == "does_not_fit":
         works = [one for one in best_changes(answer) if one.ask]
         other = "another machine (--on), other weights (--weights)"
         return [f"the same with {works[0].ask}" if works else other]
     own = ["--input", "--output"] * (not asked.lengths_given) + ["--users"] * (not asked.users_given)
     words = [f"your own {' and '.join([', '.join(own[:-1])] * (len(own) > 1) + own[-1:])}"] if own else []
-    # the same words, for what was typed is part of the question; these two are what the other command finds
+    # glmplan safe finds these two itself
     found = [f"--{name}" for name, given in (("users", asked.users_given), ("context", asked.context)) if given]
     instead = f" instead of {' and '.join(found)}" if found else ""
-    words.append(f"a promise: the same to glmplan safe, with --slo 'ttft p95 < 2 s'{instead}")
+    words.append(f"an SLO: the same options with glmplan safe --slo 'ttft p95 < 2 s'{instead}")
     return [*words, "the arithmetic: --explain"]

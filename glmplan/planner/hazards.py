@@ -182,7 +182,7 @@ def _display(host: Host, facts: PlanFacts) -> list[Hazard]:
         except GlmplanError:
             passes = 0.0
         busy = facts.host_transfer / passes if passes else 1.0
-        where = f"root complex {root}" if displays and root else "where the display adapter hangs is not known"
+        where = f"root complex {root}" if displays and root else "location of the display adapter unknown"
         numbers = (
             f"{len(near)} x {facts.host_transfer / 1e9:.1f} GB/s of {passes / 1e9:.1f} GB/s that each accelerator gets"
             f" ({min(busy, 1.0):.0%} busy), {where}"
@@ -203,11 +203,11 @@ def _memory(host: Host, facts: PlanFacts) -> list[Hazard]:
         return []
     if host.host_memory is None:
         return [
-            _hazard("host-memory-overcommit", f"{wanted / 1e9:.0f} GB are needed; the host's memory is not known",
+            _hazard("host-memory-overcommit", f"{wanted / 1e9:.0f} GB needed; host memory unknown",
                     "warning", certain=False)
         ]  # fmt: skip
     share = wanted / host.host_memory
-    numbers = f"{facts.pinned / 1e9:.0f} GB pinned, {wanted / 1e9:.0f} GB in all, of {host.host_memory / 1e9:.0f} GB"
+    numbers = f"{facts.pinned / 1e9:.0f} GB pinned, {wanted / 1e9:.0f} GB total, of {host.host_memory / 1e9:.0f} GB"
     if share > 1.0:
         return [_hazard("host-memory-overcommit", numbers)]
     tight = share > _share("host-memory-overcommit", "tight")
@@ -249,8 +249,8 @@ def _circuit(host: Host, facts: PlanFacts) -> list[Hazard]:
     if wall <= allowed * min(ratings.values()) or host.scale_up is not None:
         return []  # machines with a scale-up fabric stand where circuits are planned
     carries = [words for words, rating in ratings.items() if wall <= allowed * rating]
-    fits = f"the smallest ordinary circuit that carries it is {carries[0]}" if carries else "no single ordinary circuit"
-    return [_hazard("circuit", f"{numbers}; {fits}; the machine's own is not known", "note", certain=False)]
+    fits = f"smallest standard circuit: {carries[0]}" if carries else "no standard circuit is sufficient"
+    return [_hazard("circuit", f"{numbers}; {fits}; circuit of the machine unknown", "note", certain=False)]
 
 
 def _heat(host: Host, facts: PlanFacts) -> list[Hazard]:
@@ -262,7 +262,7 @@ def _heat(host: Host, facts: PlanFacts) -> list[Hazard]:
     crowded = len(facts.members) >= _share("thermal-stack", "cards") and limit > threshold
     if not (crowded and part.cooling == "open-fans"):
         return []
-    numbers = f"{len(facts.members)} {part.full_name} at {limit:.0f} W; spacing and air flow are not known"
+    numbers = f"{len(facts.members)} {part.full_name} at {limit:.0f} W; spacing and air flow unknown"
     return [_hazard("thermal-stack", numbers, certain=False)]
 
 
@@ -284,11 +284,11 @@ def _pool(host: Host, facts: PlanFacts) -> list[Hazard]:
     longest, held, beside = facts.longest_tokens, facts.longest_held, facts.beside
     if longest is None or held is None or beside is None:
         return []
-    numbers = f"longest request {longest:,.0f} tokens, a KV pool holds one of {held:,.0f} tokens"
+    numbers = f"longest request {longest:,.0f} tokens, KV pool {held:,.0f} tokens"
     if longest > held:
         return [_hazard("kv-pool-tight", numbers, "danger")]
     others = -(-facts.users // facts.pools) - 1
-    numbers += f"; beside the longest {others:,} others, {beside:,.1f} fit"
+    numbers += f"; beside it {beside:,.1f} of the {others:,} other requests fit"
     return [_hazard("kv-pool-tight", numbers)] if others > beside else []
 
 

@@ -87,11 +87,11 @@ def with_recipe(
         added.append(_quoted(group))
     if recipe.env and own_part:
         variables = {one.partition("=")[0]: one for one in shlex.split(recipe.env)} | variables
-    notes += (f"options beside the plan's: {recipe.source}, for {recipe.accelerator}",) if added else ()
+    notes += (f"extra flags ({recipe.accelerator} recipe): {recipe.source}",) if added else ()
     if unknown and file is not None:
-        notes += (f"{file} of that recipe ({recipe.source}) also holds: {'; '.join(filed)}",)
+        notes += (f"{file} of that recipe ({recipe.source}) also contains: {'; '.join(filed)}",)
     elif unknown:
-        notes += (f"left out, unknown to {asked.engine} {release}: {', '.join(unknown)}",)
+        notes += (f"omitted, unknown to {asked.engine} {release}: {', '.join(unknown)}",)
     return _started_with(variables, (*words, *added)), notes
 
 
@@ -152,8 +152,8 @@ def launch_command(asked: Asked, holding: Holding, context: TokenCount) -> tuple
     if terms.prefill:
         notes = (*kinds_of_servers(asked, terms), *notes)
     if terms.replicas > 1:
-        own = f"{terms.server} accelerators" if terms.server > 1 else "one accelerator"
-        notes = (f"start it {terms.replicas} times, each on {own} of its own, behind a router", *notes)
+        own = f"{terms.server} accelerators" if terms.server > 1 else "accelerator"
+        notes = (f"start {terms.replicas} servers behind a router, each on its own {own}", *notes)
     return words, notes
 
 
@@ -163,7 +163,7 @@ def _repository(asked: Asked) -> tuple[str, list[str]]:
     found = stored.repository or (asked.model.hugging_face if plain else None)
     if found:
         return found, []
-    return "PATH_TO_WEIGHTS", [f"no published files in {stored.name} are known of the model that was named: put yours"]
+    return "PATH_TO_WEIGHTS", [f"no published files in {stored.name} are known for this model: insert your path"]
 
 
 def _sparse_words(asked: Asked, sparse: bool) -> tuple[str, ...]:
@@ -221,7 +221,7 @@ def _vllm(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...]
     running = load_engine(asked.engine).running
     if running is not None and running.host_tables and any(kind.lookup for kind in asked.model.layers.values()):
         words.append(running.host_tables)
-        notes.append("the tables of n-grams lie in host memory")
+        notes.append("the n-gram tables are in host memory")
     if terms.mtp:
         head, own = asked.model.draft_head, asked.model.mtp
         method = (
@@ -274,12 +274,12 @@ def _trtllm(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ..
     extra += [f"kv_cache_config: {{dtype: {kv}}}" for kv in _cache_words(asked, terms.kv)]
     extra += ["cuda_graph_config: null"] * (not terms.graphs)
     if terms.mtp and asked.model.draft_head is not None:
-        notes.append(f"the command leaves the drafting by {asked.model.draft_head.repository} out: add it")
+        notes.append(f"the command omits speculative decoding with {asked.model.draft_head.repository}: add it")
     elif terms.mtp:
         extra.append(f"speculative_config: {{decoding_type: MTP, num_nextn_predict_layers: {terms.mtp}}}")
     if extra:
         words.append("--extra_llm_api_options options.yaml")
-        notes.append("options.yaml holds: " + "; ".join(extra))
+        notes.append("options.yaml contains: " + "; ".join(extra))
     return tuple(words), tuple(notes)
 
 
@@ -309,7 +309,7 @@ def _llama_cpp(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str,
     words += [f"--cache-type-k {kv} --cache-type-v {kv}" for kv in _cache_words(asked, terms.kv)]
     words += _told(asked, ("", "", "--ubatch-size", ""))
     words.append("--flash-attn on")
-    notes.append(f"-c is shared by the slots: {whole // max(slots, 1):,} tokens for each of {slots}")
+    notes.append(f"-c is shared by {slots} slots, {whole // max(slots, 1):,} tokens each")
     return tuple(words), tuple(notes)
 
 
@@ -322,7 +322,7 @@ def _ktransformers(asked: Asked, holding: Holding, context: int) -> tuple[tuple[
         # another method would compute converted experts, of other bytes than those that are planned
         return (), (f"no command: no --kt-method is known that reads experts in {stored} as they are stored",)
     more = (method, "--kt-weight-path PATH_TO_WEIGHTS", "--kt-num-gpu-experts 0")
-    told = "routed experts are computed on the processors from host memory; --kt-weight-path is the local folder of "
+    told = "routed experts are computed on the CPU from host memory; --kt-weight-path is the local folder of "
     return (*words, *more), (*notes, f"{told}the same files")
 
 
@@ -336,7 +336,7 @@ def _mlx(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...],
         words = ["mlx.launch --hostfile hosts.json --", *words]
         notes.append(f"hosts.json names the {ranks} machines: mlx.distributed_config writes it")
     words += ["--pipeline"] * (holding.terms.pp > 1)
-    return tuple(words), (*notes, "MLX reserves no pool: the cache grows with the requests")
+    return tuple(words), (*notes, "MLX reserves no KV pool: the cache grows with the requests")
 
 
 def launch_context(asked: Asked, best: Holding) -> TokenCount:

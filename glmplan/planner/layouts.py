@@ -47,16 +47,18 @@ def check_adapters(asked: Asked) -> None:
         return
     facts = adapters_of(asked.engine)
     if facts is None:
-        message = f"is not answered of {asked.engine}: how it keeps adapters was not read"
+        message = f"is not supported with {asked.engine}: its adapter memory is not modelled"
         raise SpecError(message, field="--lora", value=many)
     if asked.mtp:
         raise SpecError(
-            "is not answered with --mtp: no source shows adapters beside drafting", field="--lora", value=many
+            "is not supported with --mtp: no source shows them together",
+            field="--lora",
+            value=many,
         )
     if routed_blocks(asked.model):
         release, first = engine_release(asked.runs_as), engine_release(facts.experts_since)
         if first is None or (release is not None and release < first):
-            message = f"of a mixture of experts is shown of {asked.engine} from {facts.experts_since} on"
+            message = f"needs {asked.engine} {facts.experts_since} or newer for a mixture of experts"
             raise SpecError(message, field="--lora", value=many)
 
 
@@ -97,14 +99,14 @@ def check_apart(asked: Asked) -> None:
     facts = None if running is None else running.apart
     text = f"{asked.prefill}:{(asked.replicas or 0) - asked.prefill}"
     if facts is None:
-        message = f"is not known of {asked.engine}: no source shows it computing prompts on servers of their own"
+        message = f"is not supported with {asked.engine}: no source shows it with separate prefill servers"
         raise SpecError(message, field="--disaggregated", value=text)
     if experts_on_host(asked):
-        message = "is not known with weights in host memory"
+        message = "is not supported with weights in host memory"
         raise SpecError(message, field="--disaggregated", value=text)
     release, first = engine_release(asked.runs_as), engine_release(facts.since)
     if release is not None and first is not None and release < first:
-        message = f"is shown of {asked.engine} from {facts.since} on, not of {asked.runs_as}"
+        message = f"needs {asked.engine} {facts.since} or newer, not {asked.runs_as}"
         raise SpecError(message, field="--disaggregated", value=text)
 
 
@@ -149,7 +151,7 @@ def apart_basis(asked: Asked, basis: str) -> str:
 
     Returns: The same, and that servers for prompts and for decoding were not measured together.
     """
-    return f"{KNOWN_AS[APART]}; of each: {basis}" if asked.prefill else basis
+    return f"{KNOWN_AS[APART]}; each: {basis}" if asked.prefill else basis
 
 
 def not_together(
@@ -183,9 +185,9 @@ def kinds_of_servers(asked: Asked, terms: Terms) -> tuple[str, ...]:
     facts, link = running.apart, transfer_link(asked, terms)
     rate = f"{link.bandwidth / 1e9:,.0f} GB/s"
     return (
-        f"{terms.prefill} × for prompts: add {facts.prefill}",
-        f"{terms.decoding} × for decoding: add {facts.decode}",
-        f"before them: {facts.router}; keys and values go over at {rate}, one request after another",
+        f"{terms.prefill} prefill servers: add {facts.prefill}",
+        f"{terms.decoding} decode servers: add {facts.decode}",
+        f"router: {facts.router}; KV transfer at {rate}, one request at a time",
     )
 
 
@@ -196,16 +198,14 @@ _NAMED = 6
 
 
 def layouts(asked: Asked) -> tuple[list[tuple[int, int, int, int, int]], list[str]]:
-    """Every layout that may be chosen.
-
-    `asked`: The question; degrees that were given stay as they are.
+    """Return the layouts to evaluate, and those that are skipped with the reason.
 
     Examples
     --------
     >>> from glmplan.planner.question import Words, read_words
     >>> found, left_out = layouts(read_words(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws")))
-    >>> (2, 3, 1, 1, 1) in found, (1, 6, 1, 1, 1) in found, left_out
-    (True, True, ['TP3, TP5, TP6: does not divide the 64 attention heads of glm-5.1'])
+    >>> (2, 3, 1, 1, 1) in found, (1, 6, 1, 1, 1) in found, left_out[0]
+    (True, True, 'TP3, TP5, TP6: does not divide the 64 attention heads of glm-5.1')
     """
     check_apart(asked)
     check_adapters(asked)
@@ -246,7 +246,7 @@ def layouts(asked: Asked) -> tuple[list[tuple[int, int, int, int, int]], list[st
     if not found:
         said = " ".join(f"--{name} {getattr(asked, name)}" for name in DEGREES if getattr(asked, name))
         raise SpecError(
-            f"no layout of {count} accelerators is left: ep must be tp × dp, dcp must divide tp, "
+            f"no layout of {count} accelerators is valid: ep must be tp × dp, dcp must divide tp, "
             f"tp × pp × dp × replicas may not exceed {count}", field="layout", value=said,
         )  # fmt: skip
     found, split = _whole_blocks(asked, found)
@@ -264,7 +264,7 @@ def _check_one_split(asked: Asked, one_split: bool) -> None:
     if one_split and (dp > 1 or ep > 1 or (tp > 1 and pp > 1)):
         name = load_engine(asked.engine).full_name
         raise SpecError(
-            f"{name} has no data or expert parallelism and splits matrices or layers; give --tp or --pp alone",
+            f"{name} supports neither data nor expert parallelism; give --tp or --pp only",
             field="layout",
             value=f"tp {tp} × pp {pp} × dp {dp}, ep {ep}",
         )

@@ -238,16 +238,16 @@ def _unknown(asked: Asked, missing: tuple[str, ...]) -> FitAnswer:
 def _cards(best: Holding) -> str:
     ranks = stage_ranks(best.terms, best.stage)
     if best.terms.accelerators == 1:
-        return "the card"
+        return "the GPU"
     if len(ranks) == best.terms.server:
-        return "each card"
+        return "each GPU"
     shown = ", ".join(map(str, ranks[:8])) + (" …" if len(ranks) > 8 else "")
-    return f"each of cards {shown} (stage {best.stage})" if len(ranks) > 1 else f"card {shown} (stage {best.stage})"
+    return f"GPU {shown} (pipeline stage {best.stage})"
 
 
 def _perhaps(best: Holding) -> str:
     """What is said of a plan that lacks no more than what is uncertain."""
-    uncertain = f", within the uncertainty of {best.spread / GIB:.1f} GiB (it may start; measure it),"
+    uncertain = f", within the uncertainty of {best.spread / GIB:.1f} GiB (borderline: may start, test it),"
     return uncertain if best.may_start else ""
 
 
@@ -261,24 +261,22 @@ def _host_words(best: Holding) -> str:
 def _headline(solution: Solution, verdict: str) -> str:
     asked, best = solution.asked, solution.best
     idle = asked.machine.count - best.terms.accelerators
-    left = f"; {idle} of {asked.machine.count} accelerators stay idle" if idle else ""
+    left = f"; {idle} of {asked.machine.count} accelerators idle" if idle else ""
     if best.terms.blocked is not None:
         return f"does not run with {asked.engine}: {best.terms.blocked.title}"
     length = f"{asked.full_request:,} tokens"
     if best.host_short > 0:
         return f"does not fit: {_host_words(best)}"
     if verdict == "does_not_fit" and best.short <= 0:
-        lack = f"graphs and activations lack {best.over / GIB:.1f} GiB beside the pool on {_cards(best)}"
+        lack = f"{best.over / GIB:.1f} GiB short for graphs and activations on {_cards(best)}"
         lack += _perhaps(best)
-        return f"does not fit: {lack} in the best layout, {best.terms.name}; give the launch a smaller share of memory"
+        return f"does not fit: {lack} in the best layout, {best.terms.name}; lower --memory-fraction"
     if verdict == "does_not_fit":
         lack = f"{best.short / GIB:.1f} GiB short on {_cards(best)} for one request of {length}"
         return f"does not fit: {lack}{_perhaps(best)} in the best layout, {best.terms.name}"
     if verdict == "tight" and best.verdict == "tight":
         lack = f"{best.short_low / GIB:.1f} GiB short on {_cards(best)}"
-        return (
-            f"tight: one request of {length} fits in the mean, but is {lack} if the engine takes more than usual{left}"
-        )
+        return f"tight: one request of {length} fits as expected, but is {lack} in the pessimistic case{left}"
     if verdict == "tight" and (not asked.users_given or best.held_low >= asked.users[-1]):
         danger = danger_under(asked, best)
         assert danger is not None  # nothing else is left
@@ -286,15 +284,15 @@ def _headline(solution: Solution, verdict: str) -> str:
     if verdict == "tight":
         users = asked.users[-1]
         if best.held >= users:
-            few = f"only {best.held_low:,.0f} at the low end"
+            few = f"only {best.held_low:,.0f} in the pessimistic case"
             held = f"the {users} requests of {asked.user_tokens:,} tokens"
-            return f"tight: the cache holds {held} in the mean, but {few}{left}"
+            return f"tight: the KV pool is expected to hold {held}, but {few}{left}"
         said = f"holds {best.held:,.0f} of the {users} requests of {asked.user_tokens:,} tokens"
-        low = f" ({best.held_low:,.0f} at the low end)" if best.held_low < best.held else ""
-        return f"tight: the cache {said}{low}; the others wait{left}"
+        low = f" ({best.held_low:,.0f} in the pessimistic case)" if best.held_low < best.held else ""
+        return f"tight: the KV pool {said}{low}; the others wait{left}"
     spare = max(best.pool_bytes, 0.0) / GIB
     fullest = ", the fullest" if best.terms.pp > 1 else ""
-    return f"fits with {best.terms.name}: {spare:.1f} GiB for the cache on {_cards(best)}{fullest}{left}"
+    return f"fits with {best.terms.name}: {spare:.1f} GiB for the KV cache on {_cards(best)}{fullest}{left}"
 
 
 def _reasons(solution: Solution, verdict: str) -> tuple[str, ...]:
@@ -325,7 +323,7 @@ def _warnings(solution: Solution, rows: tuple[object, ...]) -> tuple[Warn, ...]:
     for wall in walls.values():
         found.append(
             Warn(
-                "wall",
+                "limitation",
                 wall.severity,
                 wall.id,
                 wall.title,
@@ -357,8 +355,8 @@ def _applied(wall: Wall, terms: Terms) -> str:
     words += ["dense attention"] * (say.attention == "dense")
     words += ["no CUDA graphs"] * (say.graphs is False)
     words += [f"{say.kv} cache"] * (say.kv is not None and terms.kv == say.kv)
-    words += [f"{say.mtp} drafted tokens"] * (say.mtp is not None and terms.mtp == say.mtp)
+    words += [f"{say.mtp} speculative tokens"] * (say.mtp is not None and terms.mtp == say.mtp)
     words += ["no expert parallelism"] * (say.ep is not None and terms.ep == say.ep)
     words += ["no decode context parallelism"] * (say.dcp is not None and terms.dcp == say.dcp)
-    words += [f"products in {say.compute}"] * (say.compute is not None)
+    words += [f"matrix products in {say.compute}"] * (say.compute is not None)
     return "planned with " + ", ".join(words) if words else ""

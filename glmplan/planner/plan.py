@@ -16,7 +16,7 @@ from glmplan.planner.text import number
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.effects import KNOWN_AS
 from glmplan.prediction.predict import Figure
-from glmplan.units import Ratio
+from glmplan.units import Ratio, counted_unit
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -628,7 +628,7 @@ def gain_words(answer: AnswerRecord, change: Change) -> str:
     assert answer.holding is not None
     words = [change.verdict] * (change.verdict != answer.verdict)
     if change.safe:
-        words.append(f"{change.safe:,} safe users instead of 0")
+        words.append(f"{counted_unit(change.safe, 'safe users')} instead of 0")
     words += [change.layout] * (change.layout != answer.holding.terms.name and change.name != "layout")
     pairs = [("one user", change.user_rate, answer.user_rate)]
     pairs += [(f"{users} users", change.total_rate, answer.total_rate)] * (users > 1)
@@ -637,6 +637,6 @@ def gain_words(answer: AnswerRecord, change: Change) -> str:
             words.append(f"{name} {number(after)} tok/s ({_share(after, before):+.0%})")
     held = _share(change.held, answer.holding.held_low)
     if abs(held) >= LEAST_GAIN and math.isfinite(change.held):
-        words.append(f"room for {change.held:,.0f} requests ({held:+.0%})")
+        words.append(f"KV pool for {change.held:,.0f} requests ({held:+.0%})")
     evidence = evidence_words(answer, change)
     return ", ".join(words) + f"; {evidence}" * bool(evidence)

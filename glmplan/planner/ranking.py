@@ -87,38 +87,38 @@ def why_not(
     """
     one, best = holdings[place], holdings[first]
     if one.terms.blocked is not None:
-        return f"does not run: {one.terms.blocked.title}"
+        return f"not supported: {one.terms.blocked.title}"
     if one.verdict == "does_not_fit":
         if one.host_short > 0:
-            return f"{one.host_short / GIB:.0f} GiB of host memory short"
-        perhaps = ", within the uncertainty" if one.may_start else ""
-        return f"{one.lacking / GIB:.1f} GiB short on each card of stage {one.stage}{perhaps}"
+            return f"{one.host_short / GIB:.0f} GiB of host memory missing"
+        perhaps = ", borderline" if one.may_start else ""
+        return f"{one.lacking / GIB:.1f} GiB short on each GPU of pipeline stage {one.stage}{perhaps}"
     if one.verdict == "tight" and best.verdict == "fits":
-        return "one full-length request fits only if the engine takes no more than its mean"
+        return "one full-length request fits in the expected case only"
     if place not in speeds or first not in speeds:
-        return "a smaller cache pool"
+        return "smaller KV pool"
     mine, other, users = speeds[place], speeds[first], usual_users(asked.machine)
     idle = asked.machine.count - one.terms.accelerators
     if idle > asked.machine.count - best.terms.accelerators:
-        return f"leaves {idle} of {asked.machine.count} accelerators idle"
+        return f"{idle} of {asked.machine.count} accelerators idle"
     if mine.alone < 0.98 * other.alone and mine.many < 0.98 * other.many:
-        return f"slower for one user ({mine.alone:.1f} tok/s) and for {users} ({mine.many:,.0f} in all)"
+        return f"slower for one user ({mine.alone:.1f} tok/s) and for {users} ({mine.many:,.0f} tok/s total)"
     if mine.alone_low < FLOOR * other.alone_low:
         if mine.alone > 0.9 * other.alone:
-            return f"less is measured: one user is sure of {mine.alone_low:.1f} tok/s against {other.alone_low:.1f}"
-        return f"one user gets {mine.alone:.1f} instead of {other.alone:.1f} tok/s"
+            return f"weaker evidence: single-user lower bound {mine.alone_low:.1f} vs. {other.alone_low:.1f} tok/s"
+        return f"slower for one user ({mine.alone:.1f} vs. {other.alone:.1f} tok/s)"
     if mine.many > other.many and mine.many_low < other.many_low:
         return (
-            f"perhaps {mine.many:,.0f} tok/s for {users} users, but less is measured: "
-            f"sure of {mine.many_low:,.0f} against {other.many_low:,.0f}"
+            f"{mine.many:,.0f} tok/s total expected at {users} users, but weaker evidence: "
+            f"lower bound {mine.many_low:,.0f} vs. {other.many_low:,.0f}"
         )
     if mine.many < 0.98 * other.many:
-        return f"{users} users get {mine.many:,.0f} instead of {other.many:,.0f} tok/s in all"
+        return f"lower throughput at {users} users ({mine.many:,.0f} vs. {other.many:,.0f} tok/s total)"
     if mine.alone < 0.98 * other.alone:
-        return f"no faster for {users} users; one user gets {mine.alone:.1f} instead of {other.alone:.1f} tok/s"
+        return f"same throughput at {users} users, slower for one ({mine.alone:.1f} vs. {other.alone:.1f} tok/s)"
     if {place, first} <= safe.keys() and safe[place] < safe[first]:
-        return f"about as fast; {safe[place]:,} instead of {counted_unit(safe[first], 'users')} are safe"
-    return "about as fast; more to set up or a smaller pool"
+        return f"similar speed; {safe[place]:,} vs. {counted_unit(safe[first], 'users')} safe"
+    return "similar speed; more parallelism or a smaller KV pool"
 
 
 #: layouts within this share of the largest throughput count as equal [-]
@@ -173,7 +173,7 @@ def prompts_timed(asked: Asked) -> bool:
 
 def untimed_words(asked: Asked) -> str:
     """Say that prompts cannot be timed, and why."""
-    return f"no matrix rate of {asked.machine.accelerator.full_name} is published: prompts cannot be timed"
+    return f"no matrix rate of {asked.machine.accelerator.full_name} is published: no prediction of prefill and TTFT"
 
 
 def _without_its_flop(asked: Asked, found: Prediction) -> Prediction:
@@ -424,7 +424,7 @@ def _needless_stages(asked: Asked, holdings: list[Holding], classes: list[int]) 
             continue
         same = (holdings[n].terms.accelerators for n in whole if classes[n] <= classes[place])
         if max(same, default=0) >= one.terms.accelerators:
-            found[place] = f"stages within one {scale_up.kind} domain gain nothing where it fits without"
+            found[place] = f"pipeline stages within one {scale_up.kind} domain gain nothing if it fits without them"
     return found
 
 
@@ -503,7 +503,7 @@ def _steps(value: float) -> int:
 
 # Which run of a plan would narrow its intervals most, where its own machine was not measured, and its command.
 
-_NAMES = {"tpot": "decode", "ttft": "first token"}
+_NAMES = {"tpot": "decode", "ttft": "TTFT"}
 
 
 class _Row(Protocol):
@@ -610,32 +610,20 @@ def narrowing_of(
 
 
 def narrowing_words(found: Narrowing, of: tuple[str, ...] = ("tpot", "ttft")) -> str:
-    """Say what a run would narrow.
-
-    Returns: Who is measured, and each figure before and after.
+    """Return the effect of a benchmark: its concurrency, and the uncertainty of each metric before and after.
 
     Examples
     --------
     >>> figures = (Narrowed(1, "tpot", 0.583, 0.129), Narrowed(1, "ttft", 1.28, 0.315), Narrowed(32, "tpot", 0.6, 0.2))
     >>> narrowing_words(Narrowing(1, figures, ""))
-    'one user to narrow decode of one from ±79 % to ±14 %, of 32 from ±82 % to ±22 %; first token of one from 3.6 times
-    to ±37 %'
+    'at 1 user: uncertainty of single-user decode from a factor 1.8 to 1.1, of decode at 32 users from 1.8 to 1.2, of
+    single-user TTFT from 3.6 to 1.4'
     """
     said = []
     for name in of:
         figures = (one for one in found.figures if one.figure == name)
-        words = [f"{_whose(one.users)} from {_wide(one.before)} to {_wide(one.after)}" for one in figures]
-        if words:
-            said.append(f"{_NAMES[name]} {', '.join(words)}")
-    who = f"{found.users:,} users" if found.users > 1 else "one user"
-    return f"{who} to narrow {'; '.join(said)}"
-
-
-def _whose(users: int) -> str:
-    return f"of {users:,}" if users > 1 else "of one"
-
-
-def _wide(half: float) -> str:
-    """Half a width in words."""
-    share = math.expm1(half)
-    return f"±{share:.0%}".replace("%", " %") if share < 1.0 else f"{math.exp(half):.1f} times"
+        for one in figures:
+            metric = f"{_NAMES[name]} at {one.users:,} users" if one.users > 1 else f"single-user {_NAMES[name]}"
+            factor = "" if said else "a factor "
+            said.append(f"of {metric} from {factor}{math.exp(one.before):.1f} to {math.exp(one.after):.1f}")
+    return f"at {counted_unit(found.users, 'users')}: uncertainty {', '.join(said)}"

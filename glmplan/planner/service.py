@@ -209,15 +209,15 @@ def chosen(asked: Asked, solution: Solution | None = None) -> Holding:
         raise DoesNotFit(f"{what} does not run with {asked.engine}: {best.terms.blocked.title}")
     if best.verdict == "does_not_fit":
         perhaps = f", {MAY_START}" if best.may_start else ""
-        raise DoesNotFit(f"{what} does not fit {asked.machine.text}{perhaps}: `glmplan fit` shows what is short")
+        raise DoesNotFit(f"{what} does not fit {asked.machine.text}{perhaps}: `glmplan fit` shows the shortfall")
     if solution.ranked[0].alone == 0.0:
         why = solution.ranked[0].unknown or f"the speed of {asked.machine.accelerator.name} is not published"
-        raise UnknownFact(f"{why}: nothing can be predicted")
+        raise UnknownFact(f"{why}: no prediction is possible")
     if asked.mtp > best.terms.mtp:
         titles = (wall.title for wall in best.terms.walls if wall.instead.mtp == best.terms.mtp)
         raise SpecError(
-            f"{next(titles, f'{asked.engine} would draft {best.terms.mtp} tokens here')}; `glmplan fit` shows the plan "
-            "without, --mtp 0 simulates it",
+            f"{next(titles, f'{asked.engine} would use {best.terms.mtp} speculative tokens here')}; "
+            "`glmplan fit` shows the plan without, --mtp 0 simulates it",
             field="--mtp",
             value=asked.mtp,
         )
@@ -227,7 +227,7 @@ def chosen(asked: Asked, solution: Solution | None = None) -> Holding:
 def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInputs:
     """Describe a layout that was planned to the simulator."""
     if not (prompts_timed(asked) and step_model_of(deployment).times_prompts):
-        raise UnknownFact(f"{untimed_words(asked)}, nor requests with prompts be simulated")
+        raise UnknownFact(f"{untimed_words(asked)}, no simulation of requests with prompts")
     servers, terms = best.terms.decoding, best.terms
     load = load_of(asked, deployment, best.pool, typical_users(asked), servers)
     found = predict(deployment, load)

@@ -82,7 +82,7 @@ def way_to_host(asked: Asked, holding: Holding) -> WayToHost:
     each = host_transfer_rate(host, members=members)
     card = host.slots[members[0]].link
     kind = f"PCIe {card.generation}.0 x{card.lanes}" if card is not None else "the links"
-    what = f"{kind} of {host.name}, {each / 1e9:,.1f} GB/s for each accelerator while all load"
+    what = f"{kind} of {host.name}, {each / 1e9:,.1f} GB/s per accelerator with all loading"
     return WayToHost(each, each * share, what)
 
 
@@ -101,10 +101,10 @@ def copy_settings(asked: Asked, holding: Holding) -> dict[str, Any]:
 def check_copies(asked: Asked, holding: Holding, traffic: Traffic | None) -> None:
     """Refuse copies of which nothing can be said."""
     if asked.host_bandwidth and traffic is None:
-        raise SpecError("is of traffic: give --traffic too", field="--host-bandwidth")
+        raise SpecError("needs --traffic", field="--host-bandwidth")
     if not asked.host_tokens:
         return
-    why = "is of traffic: give --traffic too" if traffic is None else why_no_copies(asked, holding)
+    why = "needs --traffic" if traffic is None else why_no_copies(asked, holding)
     if why:
         raise SpecError(why, field="--host-tokens", value=asked.host_tokens)
 
@@ -118,7 +118,7 @@ def copies_words(asked: Asked, holding: Holding) -> str:
     if not asked.host_tokens or running is None:
         return ""
     way = way_to_host(asked, holding)
-    return f"; copies of {asked.host_tokens:,} tokens of each rank in host memory ({running.host_cache}), {way.what}"
+    return f"; KV offload of {asked.host_tokens:,} tokens per rank to host memory ({running.host_cache}), {way.what}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,19 +149,19 @@ def why_no_copies(asked: Asked, holding: Holding, way_told: bool = False) -> str
     running = load_engine(asked.engine).running
     kept = asked.defaults.kept_bytes / GIB
     if kept:
-        return f"{asked.engine} keeps {kept:.3g} GiB of prompts there by itself, counted here"
+        return f"{asked.engine} offloads {kept:.3g} GiB by default, included here"
     if running is None or running.host_cache is None:
-        return f"{asked.engine} is not known to keep any"
+        return f"no source shows KV offload with {asked.engine}"
     if "mla" in model_features(asked.model) and not running.host_cache_latent:
-        return f"{asked.engine} keeps none of latent attention ({running.host_cache})"
+        return f"{asked.engine} has no KV offload for latent attention ({running.host_cache})"
     if holding.terms.mtp:
-        return "with drafts beside them a race was reported"
+        return "a race condition with speculative decoding was reported"
     if way_told:
         return ""
     try:
         way_to_host(asked, holding)
     except GlmplanError as error:
-        return f"the way there is not known: {error}"
+        return f"the link to host memory is unknown: {error}"
     return ""
 
 
@@ -195,10 +195,10 @@ def host_copies(asked: Asked, holding: Holding, traffic: Traffic) -> HostCopies 
     tokens = int(size / token / ranks)
     if tokens <= 0:
         return None
-    room = "" if host.host_memory is not None else ", whose size is not known"
+    room = "" if host.host_memory is not None else " (size unknown)"
     what = (
-        f"copies of the cache in {size / GIB:,.0f} GiB of host memory{room} ({running.host_cache}), "
-        f"back at {way.each / 1e9:,.0f} GB/s for each accelerator"
+        f"KV offload to {size / GIB:,.0f} GiB of host memory{room} ({running.host_cache}), "
+        f"{way.each / 1e9:,.0f} GB/s per accelerator"
     )
     return HostCopies(tokens, way.bandwidth, what)
 

@@ -1,4 +1,4 @@
-"""What pages of an answer are written with: widths, wrapped lines, numbers, and the words of verdicts and limits."""
+"""Format the text of answers: widths, wrapped lines, numbers, verdicts and limits."""
 
 from __future__ import annotations
 
@@ -6,36 +6,51 @@ from functools import lru_cache
 from textwrap import TextWrapper
 from typing import TYPE_CHECKING
 
-from glmplan.units import Ratio
+from glmplan.units import Ratio, Seconds, TokenCount
 
 if TYPE_CHECKING:
     from glmplan.prediction.predict import Figure
 
-__all__ = ["LEAST_WIDTH", "LIMITS", "VERDICTS", "WIDTH", "number", "paragraph", "span", "verdict_words", "wrapped"]
+__all__ = [
+    "LEAST_WIDTH",
+    "LIMITS",
+    "VERDICTS",
+    "WIDTH",
+    "count_of",
+    "duration",
+    "number",
+    "paragraph",
+    "span",
+    "time_span",
+    "verdict_words",
+    "wrapped",
+]
 
 #: columns of a page where nobody says how wide it is [-]
 WIDTH = 100
 #: columns below which no page is made [-]
 LEAST_WIDTH = 60
+#: seconds of a minute
+_MINUTE = 60.0
 VERDICTS = {"fits": "FITS", "tight": "TIGHT", "does_not_fit": "DOES NOT FIT", "unknown": "UNKNOWN"}
-LIMITS = {"kv": "KV", "tpot": "TPOT", "queue": "queue", "hazard": "hazard"}
+LIMITS = {"kv": "KV pool", "tpot": "decode speed", "queue": "queueing", "hazard": "hazard"}
 
 
 def verdict_words(verdict: str, may_start: bool) -> str:
-    """Write a verdict for a cell of a table.
+    """Return a verdict for a table cell.
 
-    `may_start`: Whether what is short is within the uncertainty of memory.
+    `may_start`: True if the shortfall is within the memory uncertainty.
 
     Examples
     --------
     >>> verdict_words("does_not_fit", True), verdict_words("tight", False)
-    ('does not fit, may start', 'tight')
+    ('does not fit, borderline', 'tight')
     """
-    return verdict.replace("_", " ") + ", may start" * may_start
+    return verdict.replace("_", " ") + ", borderline" * may_start
 
 
 def number(value: Ratio) -> str:
-    """Write a number with three significant digits, thousands apart.
+    """Return a number with three significant digits and thousands separators.
 
     Examples
     --------
@@ -49,9 +64,46 @@ def number(value: Ratio) -> str:
     return f"{value:.2f}" if value >= 0.1 else f"{value:.3g}"
 
 
-def span(figure: Figure) -> str:
-    """Write a figure with its interval."""
-    return f"{number(figure.value)} ({number(figure.low)} to {number(figure.high)})"
+def span(figure: Figure, scale: Ratio = 1.0) -> str:
+    """Return a value with its interval."""
+    value, low, high = (number(end * scale) for end in (figure.value, figure.low, figure.high))
+    return f"{value} ({low} to {high})"
+
+
+def time_span(figure: Figure) -> str:
+    """Return a time with its interval: seconds, or minutes above 60 s.
+
+    Examples
+    --------
+    >>> from glmplan.prediction.predict import Figure
+    >>> time_span(Figure(0.75, 0.2, 4.34)), time_span(Figure(360.4, 120.0, 600.0))
+    ('0.75 (0.20 to 4.34) s', '6.01 (2.00 to 10.0) min')
+    """
+    return f"{span(figure)} s" if figure.value <= _MINUTE else f"{span(figure, 1.0 / _MINUTE)} min"
+
+
+def duration(seconds: Seconds) -> str:
+    """Return a time in ms below 1 s, in s up to 60 s, in minutes above.
+
+    Examples
+    --------
+    >>> duration(0.0321), duration(2.5), duration(1606.7)
+    ('32.1 ms', '2.50 s', '26.8 min')
+    """
+    if seconds < 1.0:
+        return f"{number(seconds * 1e3)} ms"
+    return f"{number(seconds)} s" if seconds <= _MINUTE else f"{number(seconds / _MINUTE)} min"
+
+
+def count_of(count: TokenCount, noun: str, plural: str = "") -> str:
+    """Return a count with its noun.
+
+    Examples
+    --------
+    >>> count_of(1, "user"), count_of(1200, "user")
+    ('1 user', '1,200 users')
+    """
+    return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
 
 
 @lru_cache(maxsize=256)

@@ -263,28 +263,25 @@ def traffic_of(asked: Asked, spec: str | Traffic, **fields: Any) -> Traffic:
 
 
 def traffic_words(traffic: Traffic) -> str:
-    """Say what arrives.
-
-    Returns: Its kind, how many or how fast, and the mean request.
+    """Return the traffic in words: its kind, its load and the mean request.
 
     Examples
     --------
     >>> from glmplan.simulation.traffic.spec import parse_traffic
     >>> traffic_words(parse_traffic("sessions:20", start=60000, turns=12, input=4000, output=1000))
-    '20 sessions at once of 12 turns, from 60,000 tokens to 120,000; 4,000 new tokens and 1,000 answered in a turn'
+    '20 concurrent sessions of 12 turns, 60,000 to 120,000 tokens; per turn 4,000 tokens in and 1,000 out'
     """
     if traffic.kind == "trace":
         return f"the trace {traffic.file}" + f", {traffic.speed:g} times as fast" * (traffic.speed != 1.0)
     lengths = f"{traffic.input:,} tokens in and {traffic.output:,} out"
     if traffic.kind == "sessions":
-        many = f"{counted_unit(traffic.users, 'sessions')} at once" if traffic.users else f"{traffic.rate:g} sessions/s"
+        many = counted_unit(traffic.users, "concurrent sessions") if traffic.users else f"{traffic.rate:g} sessions/s"
         first = traffic.shared_prefix + traffic.start
         last = first + traffic.turns * (traffic.input + traffic.output)
-        turn = f"{traffic.input:,} new tokens and {traffic.output:,} answered in a turn"
-        return f"{many} of {traffic.turns} turns, from {first:,} tokens to {last:,}; {turn}"
+        return f"{many} of {traffic.turns} turns, {first:,} to {last:,} tokens; per turn {lengths}"
     many = counted_unit(traffic.users, "users") if traffic.users else f"{traffic.rate:g} requests/s ({traffic.kind})"
     if traffic.kind == "daily" and traffic.rate:
-        many += f", {traffic.rate * traffic.peak:.3g} in the busiest part of the day, which is simulated"
+        many += f", {traffic.rate * traffic.peak:.3g} at the daily peak, which is simulated"
     return f"{many}, {lengths}"
 
 
@@ -348,11 +345,11 @@ def _with_way_to_host(
     if why := why_no_copies(asked, best, way_told=True):
         raise SpecError(why, field="--host-tokens", value=scheduler["host_tokens"])
     if told is not None:
-        return scheduler, f"; copies come back at {told.bandwidth / 1e9:,.1f} GB/s to a replica, as given"
+        return scheduler, f"; KV offload at {told.bandwidth / 1e9:,.1f} GB/s per replica, as given"
     from glmplan.simulation.engine.settings import TransferLink
 
     try:
         way = way_to_host(asked, best)
     except GlmplanError as error:
         raise SpecError(f"is needed with --host-tokens, as in '50 GB/s': {error}", field="--host-bandwidth") from None
-    return {**scheduler, "host_link": TransferLink(way.bandwidth)}, f"; copies come back over {way.what}"
+    return {**scheduler, "host_link": TransferLink(way.bandwidth)}, f"; KV offload over {way.what}"

@@ -20,6 +20,7 @@ from glmplan.planner.layouts import layouts, servers_of
 from glmplan.planner.plan import Limit, Safe, UserRow, Warn
 from glmplan.planner.question import Asked
 from glmplan.planner.ranking import Scored, predicted, rank_layouts, seats_of, speed_known
+from glmplan.planner.text import duration
 from glmplan.prediction.deployment import cache_choice
 from glmplan.prediction.predict import Figure, Prediction
 from glmplan.units import QUANTILE_90, Ratio, TokenCount, counted_unit
@@ -67,12 +68,12 @@ TARGET_TTFT = 10.0
 #: users that are looked at first: enough for all but small models [-]
 LOOKED_AT = 512
 _WORDS = {
-    "launch": "launch and host overhead",
-    "weights": "reading weights",
-    "compute": "arithmetic",
-    "cache": "reading the cache",
-    "links": "links between cards",
-    "host": "experts on the processors",
+    "launch": "launch/CPU overhead",
+    "weights": "weight reads",
+    "compute": "matrix compute",
+    "cache": "KV cache reads",
+    "links": "communication between GPUs",
+    "host": "experts on the CPU",
 }
 
 
@@ -208,11 +209,11 @@ def safe_users(
     # where one user alone may wait long, three times as long is no promise: what fails in the mean is not safe
     bad = {name: min(limit, mean[name]) for name, limit in limits["high"].items()}
     target = bounds.get("tpot", TARGET_TPOT)
+    last = " (the largest number evaluated)" if bad.get("tpot") == int(counts[-1]) else ""
     words = {
-        "kv": f"requests of {asked.user_tokens:,} tokens that the low end of the cache pool holds",
-        "tpot": f"at {1 / target:.3g} tok/s for each user, slow end of the interval"
-        + (" (no more were looked at)" if bad.get("tpot") == int(counts[-1]) else ""),
-        "queue": "places in the engine, and the wait for the first token",
+        "kv": f"lower bound of the KV pool: {counted_unit(bad['kv'], 'requests')} of {asked.user_tokens:,} tokens",
+        "tpot": f"in the pessimistic case {_stay(bad.get('tpot', 0))} above {1 / target:.3g} tok/s{last}",
+        "queue": f"max_num_seqs and the TTFT limit allow {counted_unit(bad['queue'], 'users')} in the pessimistic case",
     }
     order = tuple(name for name in words if name in bad)
     binding = min(order, key=lambda name: bad[name])
@@ -223,6 +224,11 @@ def safe_users(
         limits=tuple(Limit(name, int(bad[name]), words[name]) for name in order),
         target_tpot=target,
     )
+
+
+def _stay(users: int) -> str:
+    """Return the number of users that keep a decode rate."""
+    return {0: "no user stays", 1: "only 1 user stays"}.get(users, f"{users:,} users stay")
 
 
 def usual_bounds(alone: Prediction) -> dict[str, float]:
@@ -290,11 +296,11 @@ def usual_promise(alone: Prediction) -> str:
 
 
 def binding_words(rows: tuple[UserRow, ...]) -> str:
-    """Say what binds the step for the fewest and the most users."""
+    """Return the largest components of the decode step at the lowest and the highest concurrency."""
     parts = []
     for row in (rows[0], rows[-1]) if len(rows) > 1 else rows:
         top = sorted(row.shares.items(), key=lambda one: -one[1])[:2]
-        text = " and ".join(f"{_WORDS.get(name, name)} {share:.0%}" for name, share in top)
+        text = ", ".join(f"{_WORDS.get(name, name)} {100 * share:.0f} %" for name, share in top)
         parts.append(f"{row.users} user{'s' if row.users > 1 else ''}: {text}")
     return "; ".join(parts)
 
@@ -537,7 +543,7 @@ class Counted:
             broken = "" if number <= users else self._breaks(one)
             points.append(LoadPoint(float(number), number <= users, summary, broken))
         if users < self.safe.users:
-            return SafeLoad(users, "users", "", f"nothing breaks up to {counted_unit(users, 'users')}", tuple(points))
+            return SafeLoad(users, "users", "", f"no limit reached up to {counted_unit(users, 'users')}", tuple(points))
         return SafeLoad(users, "users", *self.why(), tuple(points))
 
     def _breaks(self, one: Prediction) -> str:
@@ -557,21 +563,21 @@ class Counted:
         """
         safe, users = self.safe, self.safe.users
         limit = next(one for one in safe.limits if one.name == safe.limit)
-        more = f"beyond {users:,} user{'s' * (users != 1)}"
+        more = f"above {counted_unit(users, 'users')}"
         if safe.limit == "kv":
-            return _NAMES["kv"], f"{more} the low end of the cache pool does not hold a whole request of each"
+            return _NAMES["kv"], f"{more} the lower bound of the KV pool does not hold every request"
         if self._by_places:
-            return _NAMES["queue"], f"{more} requests wait for one of {limit.users} places (max_num_seqs)"
+            return _NAMES["queue"], f"{more} requests wait: max_num_seqs is {limit.users:,}"
         metric = "tpot" if safe.limit == "tpot" else "ttft"
         target = min((one for one in self.targets if one.metric == metric), key=lambda one: one.bound)
         figures = {number: one.figures[metric] for number, one in sorted(self.known.items()) if number > users}
         for number, one in figures.items():
             if one.value > self.in_mean[metric]:
-                return str(target), f"{more} {metric} mean is too long: {one.value * 1e3:,.0f} ms at {number:,}"
+                return str(target), f"{more} {metric} mean is too high: {duration(one.value)} at {number:,}"
             if one.high > self.bounds[metric]:
-                end = f"{one.high * 1e3:,.0f} ms at {number:,}"
-                return str(target), f"{more} {metric} mean is too long at the slow end of its interval: {end}"
-        return "", f"nothing breaks up to {users:,} user{'s' * (users != 1)}: no more were looked at"
+                end = f"{duration(one.high)} at {number:,}"
+                return str(target), f"{more} the upper bound of {metric} mean is too high: {end}"
+        return "", f"no limit reached up to {counted_unit(users, 'users')}, the largest number evaluated"
 
     def kept(self, users: int) -> Kept:
         """How surely so many users keep the promise.
@@ -616,7 +622,7 @@ class Counted:
 #: figures that are times of a request
 _TIMES = ("ttft", "tpot")
 #: limit of a plan → what breaks
-_NAMES = {"kv": "kv pool", "queue": "places", "tpot": "tpot"}
+_NAMES = {"kv": "kv pool", "queue": "max_num_seqs", "tpot": "tpot"}
 
 
 def _in_time(known: Mapping[int, Prediction], metric: str, users: int, bound: float) -> float:
@@ -689,17 +695,17 @@ def solve(asked: Asked, *, options: frozenset[str] = frozenset(), quick: bool = 
     found, left_out = layouts(asked)
     ranks = Ranks(asked, found)
     chosen = cache_choice(asked.checkpoint, asked.engine, model=asked.model, accelerator=asked.machine.accelerator)
-    preferred, kv_why = (asked.kv, "asked for") if asked.kv else chosen
+    preferred, kv_why = (asked.kv, "as given") if asked.kv else chosen
     ranked = _ranked(asked, obstacles, ranks, preferred, quick, sole)
     smaller = load_engine(asked.engine).small_cache(asked.machine.accelerator)
     saves = smaller and kv_format(smaller).bytes < kv_format(preferred).bytes
     if asked.kv is None and saves and ranked[0].holding.verdict != "fits":
         other = _ranked(asked, obstacles, ranks, smaller, quick, sole)
         if _is_better(other[0], ranked[0]):
-            ranked, kv_why, preferred = other, f"{preferred.upper()} does not hold what was asked", smaller
+            ranked, kv_why, preferred = other, f"{preferred.upper()} does not fit", smaller
     if (terms := ranked[0].holding.terms).kv != preferred:
-        forced = next((wall.title for wall in terms.walls if wall.instead.kv == terms.kv), "a limit of the engine")
-        kv_why = f"{preferred.upper()} does not run here: {forced}"
+        forced = next((wall.title for wall in terms.walls if wall.instead.kv == terms.kv), "an engine limitation")
+        kv_why = f"{preferred.upper()} is not supported here: {forced}"
     return Solution(asked, tuple(ranked), tuple(left_out), kv_why, options)
 
 

@@ -212,7 +212,7 @@ class Deployment:
     power_limit: float | None = None
 
     def __repr__(self) -> str:
-        form = f"{self.kv} cache" + f", {self.draft_tokens} drafted" * bool(self.draft_tokens)
+        form = f"{self.kv} cache" + f", {self.draft_tokens} speculative tokens" * bool(self.draft_tokens)
         return (
             f"<Deployment {self.model.name} {self.checkpoint.name} on {self.count} × {self.accelerator.name}, "
             f"TP{self.tp} PP{self.pp} DP{self.dp} EP{self.ep}, {self.engine}, {form}>"
@@ -420,27 +420,27 @@ def cache_choice(
     >>> from glmplan.catalog.entries.models import load_model
     >>> glm = load_model("glm-5.1")
     >>> cache_choice(glm.checkpoint("nvfp4"), "vllm")
-    ('fp8', 'the checkpoint says so')
+    ('fp8', 'stated by the checkpoint')
     >>> cache_choice(glm.checkpoint("fp8"), "vllm"), cache_choice(glm.checkpoint("fp8"), "trtllm")
-    (('bf16', 'the default of vllm'), ('fp8', 'trtllm takes it with quantised weights'))
+    (('bf16', 'the default of vllm'), ('fp8', 'trtllm uses it with quantised weights'))
     >>> from glmplan.catalog.entries.accelerators import load_accelerator
     >>> cache_choice(glm.checkpoint("fp8"), "sglang", model=glm, accelerator=load_accelerator("b200-sxm"))
-    ('fp8', 'sglang takes it for sparse attention on compute capability 10.0')
+    ('fp8', 'sglang requires it for sparse attention on compute capability 10.0')
     """
     formats = load_engine(engine).cache_formats if engine_known(engine) else ()
     silicon = (accelerator.compute_capability if accelerator is not None else None) or ""
     if silicon and model is not None and is_indexed(model):
         for one in formats:
             if any(fnmatchcase(silicon, pattern) for pattern in one.indexed_on):
-                return one.format, f"{engine} takes it for sparse attention on compute capability {silicon}"
+                return one.format, f"{engine} requires it for sparse attention on compute capability {silicon}"
     stated = checkpoint.kv_default
     if stated and (not formats or any(one.format == stated for one in formats)):
-        return stated, "the checkpoint says so"
+        return stated, "stated by the checkpoint"
     quantised = checkpoint.default != "bf16"
     brought = next((one.format for one in formats if one.quantised and quantised), None)
     if brought is not None:
-        return brought, f"{engine} takes it with quantised weights"
-    return (formats[0].format, f"the default of {engine}") if formats else ("bf16", "nothing says otherwise")
+        return brought, f"{engine} uses it with quantised weights"
+    return (formats[0].format, f"the default of {engine}") if formats else ("bf16", "no source names another")
 
 
 def default_kv(

@@ -86,19 +86,19 @@ KNOWLEDGE: tuple[str, ...] = ("configuration", "group", "pair", "format", "accel
 #: campaigns of the same case are no nearer than model and accelerator measured separately
 BY_OTHERS: dict[str, str] = {"configuration": "pair", "group": "pair"}
 KNOWN_AS: dict[str, str] = {
-    "site": "this site measured this configuration itself",
-    "configuration": "this model, part, engine and layout were measured",
-    "release": "this model, part, engine and layout were measured, with other releases of the engine",
-    "group": "this model was measured on this part and engine, in another layout",
-    "group_release": "this model was measured on this part and engine, in another layout and with other releases",
-    "pair": "the model and the part were each measured on this engine, the part with other models in this format",
-    "adapters": "this model was measured on this part and engine without low-rank adapters, with them not measured",
-    "apart": "prompts and decoding on servers of their own: not measured together",
-    "format": "the model and the part were each measured on this engine, not together, nor the part in this format",
-    "accelerator": "the part was measured on this engine, the model was not",
-    "model": "the model was measured on this engine, the part was not",
-    "engine": "the engine was measured, on other parts with other models",
-    "nothing": "uncalibrated: only the pooled prior of other engines",
+    "site": "measured at this site in this configuration",
+    "configuration": "same model, accelerator, engine and layout measured",
+    "release": "same model, accelerator, engine and layout measured; engine version extrapolated",
+    "group": "same model, accelerator and engine measured; layout extrapolated",
+    "group_release": "same model, accelerator and engine measured; layout and engine version extrapolated",
+    "pair": "model and accelerator measured separately on this engine, the accelerator in this weight format",
+    "adapters": "same model, accelerator and engine measured without LoRA adapters; adapters extrapolated",
+    "apart": "separate prefill and decode servers, never measured together",
+    "format": "model and accelerator measured separately on this engine, the accelerator never in this weight format",
+    "accelerator": "accelerator measured on this engine, model extrapolated",
+    "model": "model measured on this engine, accelerator extrapolated",
+    "engine": "engine measured with other accelerators and models",
+    "nothing": "uncalibrated: pooled prior of other engines",
 }
 
 

@@ -281,10 +281,10 @@ def evidence_unified_memory(deployment: Deployment, load: Load, *, fit: OffloadF
 
     fit = fit or load_offload_fit()
     low, high = fit.intervals["unified"]
-    outside = f"no matrix rate of {deployment.accelerator.full_name} is published: prompts are not timed"
+    outside = f"no matrix rate of {deployment.accelerator.full_name} is published: no prediction of prefill and TTFT"
     if load.phase == "serving":
-        outside += "; the rates are of decoding alone"
-    basis = "decoding by bytes, fitted to published runs on machines with one memory"
+        outside += "; rates of decoding only"
+    basis = "decode model by bytes read, fitted to published runs on unified-memory machines"
     return Evidence("engine", basis, outside, {"decode": _drafted(-high, -low, deployment.acceptance_deviation)})
 
 
@@ -339,7 +339,7 @@ def _outside(
     # ranges of other engines do not bound this one
     reasons += [] if knowledge in NEVER_THERE else farthest[1]
     if deployment.pp > 1 and load.bunched == 1.0 and load.concurrency > 1:
-        reasons.append("runs through pipeline stages were measured as bursts only, which stay in one micro-batch")
+        reasons.append("pipeline-parallel runs were measured as bursts in one micro-batch only")
         widen += _SPREAD_OVER_STAGES
     return widen, "; ".join(reasons)
 

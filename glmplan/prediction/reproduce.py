@@ -244,9 +244,7 @@ def _eager(case: RunCase, effects: Effects) -> list[_Condition]:
         lost = engines["vllm eager"] - engines["vllm"]
         slow, changed = d, _shifted(effects, dict(zip(COLUMNS[:5], lost[:5].tolist(), strict=True)))
     check = "look for `enforce_eager` or a batch above the largest captured graph in the engine's log"
-    return [
-        _Condition("eager", "steps were launched kernel by kernel, without graphs", check, slow, case.load, changed)
-    ]
+    return [_Condition("eager", "eager mode: no CUDA graphs", check, slow, case.load, changed)]
 
 
 def _fallback(case: RunCase, effects: Effects) -> list[_Condition]:
@@ -256,8 +254,8 @@ def _fallback(case: RunCase, effects: Effects) -> list[_Condition]:
         return []
     accelerator = d.accelerator.model_copy(update={"peak": peaks})
     check = "look for Marlin, Triton or `dequant` among the kernels that the engine's log names"
-    what = "matrix kernels of the weights' format were missing: products ran in BF16 on unpacked weights"
-    # a fallback reads packed weights and unpacks them in the kernel: about twice the time for the same bytes
+    what = "no matrix kernels for the weight format: BF16 products on dequantised weights"
+    # a fallback reads the packed weights and unpacks them in the kernel: about twice the time for the same bytes
     slow = _shifted(effects, {"gemm_bytes_slowdown": np.log(2.0), "expert_bytes_slowdown": np.log(2.0)})
     return [_Condition("kernel fallback", what, check, replace(d, accelerator=accelerator), case.load, changed)
             for changed in (effects, slow)]  # fmt: skip
@@ -281,7 +279,7 @@ def _waves(case: RunCase, effects: Effects) -> list[_Condition]:
     conditions = []
     for waves in (2, 3, 4):
         limit = max(int(np.ceil(load.concurrency / waves)), 1)
-        what = f"the server ran {limit} requests at once and the others waited"
+        what = f"the server ran {limit} requests, the others waited"
         conditions.append(_Condition("waves of requests", what, check, case.deployment,
                                 replace(load, max_requests=limit), effects))  # fmt: skip
     return conditions
@@ -304,7 +302,7 @@ def _acceptance(case: RunCase, effects: Effects) -> list[_Condition]:
                      replace(d, acceptance=max(one, 1.0))) for one in sorted(lengths)]  # fmt: skip
     if speculation.state != "unknown":
         return []
-    return [condition("speculative decoding", f"{draft} tokens were drafted, which the run does not say",
+    return [condition("speculative decoding", f"{draft} speculative tokens, not stated by the run",
                  replace(d, draft_tokens=draft)) for draft in (1, 3) if d.model.mtp is not None]  # fmt: skip
 
 
@@ -343,7 +341,7 @@ def _splits(case: RunCase, effects: Effects) -> list[_Condition]:
     idle = _PROCESSORS / (running * heads) if heads else 0.0
     if idle <= 1.5:
         return []
-    blocks = f"{running * heads:.0f} blocks for {_PROCESSORS:.0f} processors"
+    blocks = f"{running * heads:.0f} blocks for {_PROCESSORS:.0f} SMs"
     what = f"decode attention ran without splitting the keys: {blocks}"
     check = "`num_splits`, `--triton-attention-num-kv-splits` or the attention backend in the engine's log"
     changed = _shifted(effects, {"cache_slowdown": float(np.log(idle))})

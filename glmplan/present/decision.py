@@ -124,12 +124,14 @@ def _speed(one: ReportOption) -> str:
     row, safe = row_at(record, 1), record["safe"]
     if not record["users"]:
         nearest = next((change for change in record["changes"] if change["verdict"] in ("fits", "tight")), None)
-        return "No speed can be given" + (f"; the nearest plan that works is {nearest['what']}." if nearest else ".")
+        return "No speed can be given" + (
+            f"; the nearest plan that works is {nearest['description']}." if nearest else "."
+        )
     words = []
     if row is not None and row["output_tokens_per_s_per_request"] is not None:
         words.append(f"a single user gets {_span(row['output_tokens_per_s_per_request'])} tokens/s")
     if safe is not None:
-        why = safe["limits"][safe["limit"]]["why"]
+        why = safe["limits"][safe["limit"]]["reason"]
         limit = LIMITS.get(safe["limit"], safe["limit"])
         users = "user is" if safe["users"] == 1 else "users are"
         words.append(f"{safe['users']:,} {users} safe ({safe['expected']:,} expected), limited by {limit}: {why}")
@@ -208,7 +210,7 @@ def _machine(one: ReportOption) -> list[Block]:
         return [Text(f"{one.record['question']['on']} is not in this catalogue: its links and its price are unknown.")]
     kw = "Power at the wall: unknown." if one.kw is None else f"Power at the wall under load: {one.kw:.1f} kW."
     plan = one.record["plan"]
-    layout = f"Layout {plan['layout']}, KV cache {plan['kv'].upper()} ({plan['kv_why']}). " if plan else ""
+    layout = f"Layout {plan['layout']}, KV cache {plan['kv'].upper()} ({plan['kv_reason']}). " if plan else ""
     return [Text(layout + kw)]
 
 
@@ -273,7 +275,7 @@ def _option(one: ReportOption, load: int | None) -> list[str]:
 def _changes(one: ReportOption) -> list[Block]:
     rows = tuple(
         (
-            change["what"],
+            change["description"],
             change["verdict"].replace("_", " "),
             number(change["one_user_tokens_per_s"]) if change["one_user_tokens_per_s"] else "",
             number(change["total_tokens_per_s"]) if change["total_tokens_per_s"] else "",

@@ -12,6 +12,7 @@ import numpy as np
 
 from glmplan.catalog.files import read_json
 from glmplan.errors import GlmplanError, SpecError
+from glmplan.io.json_names import upgrade_fit
 from glmplan.io.machines.resolve import Machine, resolve_machine
 from glmplan.planner.launch import DEGREES, degrees_set, validate_command
 from glmplan.planner.text import number
@@ -119,7 +120,7 @@ def month_lines(way: Way) -> list[tuple[str, float]]:
 
 
 def is_plan(path: str) -> bool:
-    """Return True for a JSON file with a schema, which is a plan and not a model."""
+    """Return True if an argument names a JSON file with a schema, not a model."""
     file = Path(path)
     if file.suffix != ".json" or not file.is_file():
         return False
@@ -128,8 +129,8 @@ def is_plan(path: str) -> bool:
 
 
 def read_plan(path: str | Path) -> dict[str, Any]:
-    """Return the answer that `glmplan fit --format json` wrote."""
-    content = read_json(path)
+    """Return a plan that `glmplan fit --format json` wrote, also one of the previous schema."""
+    content = upgrade_fit(read_json(path))
     schema = content.get("schema") if isinstance(content, dict) else None
     if schema != SCHEMA:
         raise SpecError(f"is no plan of glmplan fit --format json: its schema must be {SCHEMA}", file=path,
@@ -153,7 +154,9 @@ def risks(plans: Sequence[ReportOption]) -> list[Block]:
 
     for plan in plans:
         warnings = sorted(plan.record["warnings"], key=rank)
-        rows = tuple((w["title"], w["severity"], w["effect"] or w["applied"], w["do"], w["source"]) for w in warnings)
+        rows = tuple(
+            (w["title"], w["severity"], w["effect"] or w["applied"], w["action"], w["source"]) for w in warnings
+        )
         if rows:
             heads = ("risk", "severity", "effect", "remedy", "source")
             title = f"{plan.name}: engine limitations and machine hazards"
@@ -279,7 +282,7 @@ def checks(one: ReportOption, load: int | None) -> list[Block]:
         "min total throughput [token/s]",
     )
     blocks.append(Table("Outside these bounds the machine is not as planned", heads, bounds))
-    printed = record["memory"]["printed_tokens"] if record["memory"] else None
+    printed = record["memory"]["engine_reported_tokens"] if record["memory"] else None
     if printed:
         span = f"{printed['value']:,} tokens ({printed['low']:,} to {printed['high']:,})"
         blocks.append(Text(f"Size of the KV pool that the engine prints at its start: expected {span}."))

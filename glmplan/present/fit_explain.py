@@ -1,4 +1,4 @@
-"""The arithmetic behind an answer of `glmplan fit`, step by step."""
+"""The arithmetic behind an answer of `glmplan fit`, and the answer as CSV and Markdown."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["CSV_COLUMNS", "fit_csv", "fit_explanation", "fit_markdown"]
 
 
-#: what a column of the work table is, for people
+#: title of each column of the work table
 _SLOT_WORDS = {
     "host": "engine steps",
     "layer": "layers",
@@ -81,8 +81,8 @@ def _weights(asked: Asked) -> str:
     size = checkpoint_bytes(asked.model, asked.checkpoint)
     draft = f", draft layers {count.mtp / 1e9:.2f} billion" if count.mtp else ""
     text = (
-        f"1. parameters: {count.total / 1e9:.2f} billion, of which {count.active / 1e9:.2f} work on a token and "
-        f"{count.routed / 1e9:.1f} are routed experts{draft}; stored as {asked.checkpoint.name}: {size / 1e9:,.1f} GB "
+        f"1. parameters: {count.total / 1e9:.2f} billion, {count.active / 1e9:.2f} active per token, "
+        f"{count.routed / 1e9:.1f} in routed experts{draft}; stored as {asked.checkpoint.name}: {size / 1e9:,.1f} GB "
         f"= {size / GIB:,.1f} GiB"
     )
     return _wrap(text)
@@ -103,12 +103,12 @@ def _cache(asked: Asked, holding: Holding) -> str:
     per_token = float(stage.per_token[holding.point])
     layers = float(stage.layers[holding.point])
     state = float(stage.state[holding.point])
-    text = f"3. cache ({holding.terms.kv}): {per_token:,.0f} B for each token on a rank of stage {holding.stage}"
+    text = f"3. cache ({holding.terms.kv}): {per_token:,.0f} B per token on a rank of stage {holding.stage}"
     text += f" ({layers:.0f} layers)" if per_token else ""
     for window, held in stage.windows:
         size, tokens = float(held[holding.point]), float(window[holding.point])
-        text += f", and {size:,.0f} B for each token of a window of {tokens:,.0f}"
-    text += f", and {state / 2**20:,.1f} MiB for each sequence" if state else ""
+        text += f", and {size:,.0f} B per token of a window of {tokens:,.0f}"
+    text += f", and {state / 2**20:,.1f} MiB per sequence" if state else ""
     need = float(stage.request_bytes(float(asked.full_request))[holding.point])
     return _wrap(text + f"; one request of {asked.full_request:,} tokens: {need / GIB:.2f} GiB")
 
@@ -148,8 +148,8 @@ def _step(deployment: Deployment, users: int, context: float) -> str:
     seconds = float(step.seconds[0])
     words = "user" if users == 1 else "users"
     out = _wrap(
-        f"5. a decode step of {users} {words} at {context:,.0f} tokens: {seconds * 1e3:.2f} ms, for "
-        f"{deployment.tokens_per_step:.2f} tokens each"
+        f"5. decode step of {users} {words} at {context:,.0f} tokens: {seconds * 1e3:.2f} ms for "
+        f"{deployment.tokens_per_step:.2f} tokens each; time factor: fitted over kernel benchmark, below 1 is faster"
     )
     out += f"     {'':32}{'work':>12}{'fitted':>18}{'ms':>9}{'share':>7}\n"
     for slots in COMPONENTS.values():
@@ -161,7 +161,7 @@ def _step(deployment: Deployment, users: int, context: float) -> str:
             fitted = float(np.exp(parameters[place]))
             counted = PARAMETERS[place].endswith("_seconds")
             left = f"{number(amount)}" if counted else f"{number(amount * 1e3)} ms"
-            right = f"× {number(fitted * 1e6)} µs" if counted else f"slow-down {number(fitted)}"
+            right = f"× {number(fitted * 1e6)} µs" if counted else f"time factor {number(fitted)}"
             word = _SLOT_WORDS.get(slot, slot.replace("_", " "))
             out += f"     {word:32}{left:>12}{right:>18}{share * seconds * 1e3:9.2f}{share:7.0%}\n"
     return out
@@ -172,7 +172,7 @@ def _costs(deployment: Deployment, users: int, context: float) -> str:
     one, model = np.ones(1), step_model_of(deployment)
     step = model.times(StepPoints(one * users, one * context, one * 0.0, one * 0.0))
     seconds, words = float(step.seconds[0]), "user" if users == 1 else "users"
-    out = _wrap(f"5. a decode step of {users} {words} at {context:,.0f} tokens: {seconds * 1e3:.2f} ms")
+    out = _wrap(f"5. decode step of {users} {words} at {context:,.0f} tokens: {seconds * 1e3:.2f} ms")
     for name, places in model.components.items():
         share = float(step.shares[0, list(places)].sum())
         if share >= 0.005:
@@ -182,11 +182,11 @@ def _costs(deployment: Deployment, users: int, context: float) -> str:
 
 def _interval(answer: FitAnswer) -> str:
     row = answer.users[0]
-    figure, what = (row.tpot, "decode times") if row.tpot is not None else (row.ttft, "first tokens")
+    figure, what = (row.tpot, "decode times") if row.tpot is not None else (row.ttft, "TTFT")
     assert figure is not None
     return _wrap(
-        f"6. interval: {answer.basis}; measured over predicted {what} of such cases lie between "
-        f"{figure.low / figure.value:.2f} and {figure.high / figure.value:.2f} in 90 of 100"
+        f"6. 90 % interval ({answer.basis}): measured over predicted {what} between "
+        f"{figure.low / figure.value:.2f} and {figure.high / figure.value:.2f}"
     )
 
 
@@ -260,7 +260,7 @@ def _section(answer: FitAnswer, name: str, lines: list[str]) -> list[str]:
     if not body and not name:
         return []
     head = [f"## {name}", ""] if name and not name.isupper() else [name] if name else []
-    if name.startswith("Users at once"):
+    if name.startswith("Users,"):
         return [*head, *_users(answer), ""]
     if name.startswith("Memory"):
         return [*head, *_memory(answer), ""]
@@ -278,7 +278,7 @@ def _section(answer: FitAnswer, name: str, lines: list[str]) -> list[str]:
 
 
 def _users(answer: FitAnswer) -> list[str]:
-    names = ("users", "running", "TTFT, s", "decode tok/s", "tok/s in all", "each", "context each")
+    names = ("users", "running", "TTFT, s", "decode tok/s", "tok/s total", "per user", "context each")
     rows = [f"| {' | '.join(names)} |", "|" + "--:|" * len(names)]
     for row in answer.users:
         first = _span(row.ttft) if row.ttft else "unknown"

@@ -1,4 +1,4 @@
-"""The answer of `glmplan fit` as JSON: a versioned schema, described in `docs/reference/fit-json.md`."""
+"""Answers as JSON. The schema of `glmplan fit` is versioned and described in `docs/reference/fit-json.md`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from glmplan.costs.memory.pool import weights_interval
 from glmplan.costs.memory.settings import load_memory_fit
+from glmplan.io.json_names import FIT_SCHEMA
 from glmplan.units import GIB, Ratio
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ __all__ = ["SCHEMA", "compare_record", "fit_json", "fit_record", "safe_record", 
 
 
 #: name and version of the schema; a field that goes or changes its meaning makes a new version
-SCHEMA = "glmplan.fit/1"
+SCHEMA = FIT_SCHEMA
 
 
 def fit_json(answer: FitAnswer) -> str:
@@ -40,6 +41,11 @@ def _rounded(value: float) -> float:
 def _count(value: float) -> int:
     """A number of tokens or requests; what has no end is as large as a double counts exactly."""
     return int(min(value, 2.0**53))
+
+
+def _tokens(ends: Sequence[float]) -> dict[str, int] | None:
+    """Return a number of tokens with its interval, None without one."""
+    return dict(zip(("value", "low", "high"), map(_count, ends), strict=True)) if ends else None
 
 
 def _figure(figure: Figure | None, factor: float = 1.0) -> dict[str, float] | None:
@@ -75,20 +81,20 @@ def fit_record(answer: FitAnswer) -> dict[str, Any]:
         },
         "users": [_user(row) for row in answer.users],
         "traffic": answer.traffic or None,
-        "runs": [_run(one) for one in answer.runs],
+        "traffic_runs": [_run(one) for one in answer.runs],
         "safe": _safe(answer),
-        "binding": answer.binding,
-        "runners_up": [_runner(one) for one in answer.runners],
-        "left_out": list(answer.left_out),
+        "bottleneck": answer.binding,
+        "alternative_layouts": [_runner(one) for one in answer.runners],
+        "skipped_layouts": list(answer.left_out),
         "changes": [_change(one) for one in answer.changes],
         "warnings": [_warning(one) for one in answer.warnings],
         "command": " ".join(answer.command),
         "command_notes": list(answer.command_notes),
         "assumed": list(asked.assumed),
         "basis": answer.basis,
-        "knowledge": answer.knowledge,
+        "evidence_level": answer.knowledge,
         "evidence": answer.evidence,
-        "narrowing": _narrowing(answer.narrowing),
+        "recommended_benchmark": _narrowing(answer.narrowing),
         "fits": list(answer.fits),
     }
 
@@ -99,13 +105,13 @@ def _narrowing(found: Narrowing | None) -> dict[str, Any] | None:
     figures = [
         {
             "users": one.users,
-            "figure": f"{one.figure}_mean_ms",
-            "factor": _rounded(math.exp(one.before)),
-            "factor_after": _rounded(math.exp(one.after)),
+            "metric": f"{one.figure}_mean_ms",
+            "interval_factor": _rounded(math.exp(one.before)),
+            "interval_factor_after": _rounded(math.exp(one.after)),
         }
         for one in found.figures
     ]
-    return {"users": found.users, "figures": figures, "command": found.command}
+    return {"users": found.users, "metrics": figures, "command": found.command}
 
 
 def _question(answer: FitAnswer) -> dict[str, Any]:
@@ -136,14 +142,14 @@ def _runner(one: RunnerUp) -> dict[str, Any]:
         "kv_pool_tokens": _count(one.pool_tokens),
         "one_user_tokens_per_s": _rounded(one.user_rate),
         "total_tokens_per_s": _rounded(one.total_rate),
-        "why": one.why,
+        "reason": one.why,
     }
 
 
 def _change(one: Change) -> dict[str, Any]:
     return {
         "name": one.name,
-        "what": one.what,
+        "description": one.what,
         "verdict": one.verdict,
         "layout": one.layout,
         "kv_pool_tokens": _count(one.pool_tokens),
@@ -152,8 +158,8 @@ def _change(one: Change) -> dict[str, Any]:
         "one_user_tokens_per_s": _rounded(one.user_rate),
         "total_tokens_per_s": _rounded(one.total_rate),
         "note": one.note,
-        "ask": one.ask,
-        "knowledge": one.knowledge,
+        "options": one.ask,
+        "evidence_level": one.knowledge,
     }
 
 
@@ -164,7 +170,7 @@ def _warning(one: Warn) -> dict[str, Any]:
         "name": one.name,
         "title": one.title,
         "effect": one.effect,
-        "do": one.do,
+        "action": one.do,
         "applied": one.applied,
         "source": one.source,
     }
@@ -186,7 +192,7 @@ def _plan(answer: FitAnswer) -> dict[str, Any] | None:
         "prefill_replicas": terms.prefill,
         "accelerators": terms.accelerators,
         "kv": terms.kv,
-        "kv_why": answer.kv_why,
+        "kv_reason": answer.kv_why,
         "cuda_graphs": terms.graphs,
         "mtp": terms.mtp,
         "sparse_attention": terms.sparse,
@@ -195,7 +201,7 @@ def _plan(answer: FitAnswer) -> dict[str, Any] | None:
         "max_num_seqs": answer.asked.defaults.places,
         "max_num_batched_tokens": answer.asked.defaults.budget,
         "attention_backend": answer.asked.settings.attention_backend or None,
-        "runs": terms.blocked is None,
+        "supported": terms.blocked is None,
     }
 
 
@@ -206,13 +212,9 @@ def _memory(answer: FitAnswer) -> dict[str, Any] | None:
     smaller, larger = weights_interval(holding.memory, load_memory_fit())
     return {
         "limiting_stage": holding.stage,
-        "kv_pool_tokens": {
-            "value": _count(holding.pool),
-            "low": _count(holding.pool_low),
-            "high": _count(holding.pool_high),
-        },
+        "kv_pool_tokens": _tokens((holding.pool, holding.pool_low, holding.pool_high)),
         "kv_pool_gib": _rounded(holding.pool_bytes / GIB),
-        "printed_tokens": dict(zip(("value", "low", "high"), map(_count, answer.printed), strict=False)) or None,
+        "engine_reported_tokens": _tokens(answer.printed),
         "requests_held": _count(holding.held),
         "requests_held_low": _count(holding.held_low),
         "short_gib": _rounded(max(holding.lacking, 0.0) / GIB),
@@ -252,7 +254,7 @@ def _user(row: UserRow) -> dict[str, Any]:
         "running": row.running,
         **{column: _figure(one) for column, one in row.figures().items()},
         "context_each_tokens": row.context,
-        "step_shares": {name: _rounded(share) for name, share in row.shares.items()},
+        "step_time_breakdown": {name: _rounded(share) for name, share in row.shares.items()},
         "out_of_domain": row.outside,
         "simulated": row.simulated,
         "preemptions_per_request": _rounded(row.preempted),
@@ -261,14 +263,14 @@ def _user(row: UserRow) -> dict[str, Any]:
 
 def _run(one: TrafficRun) -> dict[str, Any]:
     return {
-        "what": one.what,
-        "ask": one.ask,
+        "description": one.what,
+        "options": one.ask,
         "layout": one.layout,
         "kv": one.kv,
         "requests": one.requests,
         "rejected": one.rejected,
         "left": one.left,
-        "served_at_most_per_s": one.most_rate,
+        "max_served_per_s": one.most_rate,
         "ttft_mean_ms": _figure(one.ttft, 1e3),
         "ttft_p95_ms": _rounded(one.ttft_p95 * 1e3),
         "tpot_mean_ms": _figure(one.tpot, 1e3),
@@ -278,8 +280,8 @@ def _run(one: TrafficRun) -> dict[str, Any]:
         "cached_share_low": _rounded(one.cached_low),
         "preemptions_per_request": _rounded(one.preempted),
         "kv_occupancy_max": _rounded(one.full),
-        "knowledge": one.knowledge,
-        "no_copies": one.no_copies,
+        "evidence_level": one.knowledge,
+        "kv_offload_unavailable": one.no_copies,
     }
 
 
@@ -292,7 +294,7 @@ def _safe(answer: FitAnswer) -> dict[str, Any] | None:
         "expected": safe.expected,
         "limit": safe.limit,
         "target_tpot_ms": safe.target_tpot * 1e3,
-        "limits": {one.name: {"users": one.users, "why": one.words} for one in safe.limits},
+        "limits": {one.name: {"users": one.users, "reason": one.words} for one in safe.limits},
     }
 
 
@@ -320,9 +322,9 @@ def simulate_record(
         content["intervals"] = {name: [_clean(x) for x in pair] for name, pair in outcome.intervals.items()}
     if ranges:
         content["ranges"] = {name: [_clean(x) for x in pair] for name, pair in ranges.items()}
-    content |= {"rejected_because": outcome.rejected, "basis": basis, "interrupted": outcome.interrupted}
+    content |= {"rejected_by_reason": outcome.rejected, "basis": basis, "interrupted": outcome.interrupted}
     if targets:
-        content["slo"] = {str(t): bool(summary[t.name] <= t.bound * 1000) for t in targets}
+        content["slo_met"] = {str(t): bool(summary[t.name] <= t.bound * 1000) for t in targets}
     return content
 
 
@@ -332,7 +334,7 @@ def safe_row(answer: SafeLoad) -> dict[str, Any]:
     Returns: The load under a name that says its unit, what breaks first and why.
     """
     name = "safe_users" if answer.unit == "users" else f"safe_{answer.unit.replace('/', '_per_').replace(' ', '_')}"
-    return {name: answer.load, "breaks_first": answer.breaks_first, "reason": answer.reason}
+    return {name: answer.load, "limited_by": answer.breaks_first, "reason": answer.reason}
 
 
 def safe_record(found: Sequence[SafeLoad], slo: str, basis: str) -> dict[str, Any]:
@@ -345,13 +347,13 @@ def safe_record(found: Sequence[SafeLoad], slo: str, basis: str) -> dict[str, An
         row = safe_row(answer)
         name = next(iter(row))
         points = [
-            {"load": point.load, "safe": point.safe, "broken": point.broken}
+            {"load": point.load, "safe": point.safe, "violated": point.broken}
             | {k: v if math.isfinite(v) else None for k, v in point.summary.items()}
             for point in answer.points
         ]
         content[name] = row[name]
         content[name.removeprefix("safe_") + "_search"] = {
-            "breaks_first": answer.breaks_first,
+            "limited_by": answer.breaks_first,
             "reason": answer.reason,
             "points": points,
         }

@@ -62,7 +62,7 @@ def acceptance_test(option: Option, found: Sized) -> str:
         "",
         "| users | measured | at most | expected (90 %) |",
         "|---|---|---|---|",
-        *(_threshold(target, each) for target in figures["promise"]),
+        *(_threshold(target, each) for target in figures["slo"]),
         "",
         "All thresholds hold on every machine at the last step, without an error, a preemption or thermal throttling "
         "in the report of `glmplan validate`, in two consecutive runs, each into a folder of its own. If the two runs "

@@ -77,7 +77,7 @@ class Side:
             return predicted[name].value * factor if name in predicted else None
 
         unpriced = self.usd_month is None or rate is None
-        usd = None if unpriced else float(per_million(self.usd_month, rate, utilisation))  # type: ignore[arg-type]
+        usd = None if unpriced else float(per_million(self.usd_month, rate, utilisation))
         return {
             "layout": self.planned.holding.terms.name,
             "engine": self.planned.asked.engine,
@@ -90,7 +90,7 @@ class Side:
             "paid": self.paid,
             "usd_per_million_output_tokens": usd,
             "kw": self.kw,
-            "knowledge": self.prediction.knowledge,
+            "evidence_level": self.prediction.knowledge,
         }
 
 

@@ -58,10 +58,11 @@ def _warnings(option: Any, found: Sized) -> dict[str, Any]:
     words = Words(found.asked.model, asked.machine.text, weights=asked.checkpoint.name, engine=asked.engine,
                   users=(users,), input=traffic.input, output=traffic.output, **degrees)  # fmt: skip
     answer = fit_answer(words, changes=False)
-    warnings: dict[str, list[dict[str, str]]] = {"hazards": [], "walls": []}
+    warnings: dict[str, list[dict[str, str]]] = {"hazards": [], "limitations": []}
     for warning in answer.warnings:
-        fields = {name: getattr(warning, name) for name in ("severity", "name", "title", "effect", "do")}
-        warnings["walls" if warning.kind == "wall" else "hazards"].append(fields)
+        fields = {name: getattr(warning, name) for name in ("severity", "name", "title", "effect")}
+        kind = "limitations" if warning.kind == "limitation" else "hazards"
+        warnings[kind].append(fields | {"action": warning.do})
     return warnings
 
 
@@ -98,7 +99,7 @@ def size_content(found: Sized) -> dict[str, Any]:
             "source": paid.offer.source,
         },
         "per_token_missing": found.per_token_missing,
-        "left_out": found.left_out,
+        "skipped": found.left_out,
         "no_price": list(found.no_price),
         "looked_at": found.looked_at,
         "notes": list(terms.notes),
@@ -135,10 +136,10 @@ def _table_row(row: dict[str, Any], unit: str) -> dict[str, Any]:
         "price USD": row["usd_purchase"],
         "USD/month": row["usd_month"],
         "P(SLO met)": floored_probability(row["probability"]),
-        "fails at": row[f"breaks_at_{_key(unit)}"] or f"over {row[f'carries_{_key(unit)}']:g}",
+        "fails at": row[f"violated_at_{_key(unit)}"] or f"over {row[f'capacity_{_key(unit)}']:g}",
         "USD/M out": row["usd_per_million_output_tokens"],
         "kW": row["kw"],
-        "evidence": EVIDENCE_LABELS[row["knowledge"]],
+        "evidence": EVIDENCE_LABELS[row["evidence_level"]],
     }
 
 
@@ -162,9 +163,11 @@ def _first(row: dict[str, Any], unit: str) -> list[str]:
             f"machine: {row['circuit']}; {row['joules_per_output_token']:.2f} J of GPU energy per output token"
         )
     if row["months_until_outgrown"] is not None:
-        after = "sufficient for at least" if row["carries_at_least"] else "load growth reaches the capacity after"
+        after = (
+            "sufficient for at least" if row["capacity_is_lower_bound"] else "load growth reaches the capacity after"
+        )
         lines.append(f"  {after} {row['months_until_outgrown']:.0f} months")
-    lines += [f"  {issue['severity']}: {issue['title']}" for issue in (*row["hazards"], *row["walls"])[:6]]
+    lines += [f"  {issue['severity']}: {issue['title']}" for issue in (*row["hazards"], *row["limitations"])[:6]]
     lines += [f"  old price: {text}" for text in row["price_stale"]]
     lines += [f"  no price: {row['price_missing']}"] if row["price_missing"] else []
     lines += [f"  lead time: {row['delivery']}"] if row["delivery"] else []
@@ -173,11 +176,11 @@ def _first(row: dict[str, Any], unit: str) -> list[str]:
 
 def _capacity(row: dict[str, Any], unit: str) -> str:
     """Return the capacity with its headroom, and the limit that is exceeded first above it."""
-    load = counted_unit(row[f"carries_{_key(unit)}"], unit)
+    load = counted_unit(row[f"capacity_{_key(unit)}"], unit)
     spare = f"{abs(row['headroom']):.0%} {'below the load' if row['headroom'] < 0 else 'headroom'}"
-    if row["carries_at_least"]:
+    if row["capacity_is_lower_bound"]:
         return f"capacity at least {load} ({spare}); higher loads were not tested"
-    return f"capacity {load} ({spare}); {_limit(row['breaks_first'])} is exceeded first"
+    return f"capacity {load} ({spare}); {_limit(row['limited_by'])} is exceeded first"
 
 
 def _limit(broken: str) -> str:
@@ -202,7 +205,7 @@ def _cheaper(content: dict[str, Any]) -> list[str]:
     lines = []
     nothing = not any(row["role"] == "answer" for row in content["options"])
     wanted = content["probability_wanted"]
-    key = f"carries_{_key(content['unit'])}"
+    key = f"capacity_{_key(content['unit'])}"
     for row in content["options"]:
         if row["role"] != "next cheaper":
             continue
@@ -211,9 +214,9 @@ def _cheaper(content: dict[str, Any]) -> list[str]:
             f"{'nearest' if nothing else 'next cheaper'}: {servers_text(row['machines'], row['machine'])}, "
             f"{row['weights']}, {row['paid']}{price}, {row['usd_month']:,.0f} USD/month: meets the SLO with "
             f"probability {floored_probability(row['probability'])} instead of {wanted:.2f}; "
-            f"{_limit(row['breaks_first'])} is exceeded first"
+            f"{_limit(row['limited_by'])} is exceeded first"
         )
-        lines += [f"  {_expected(target)}" for target in row["promise"] if target["expected_ms"] is not None]
+        lines += [f"  {_expected(target)}" for target in row["slo"] if target["expected_ms"] is not None]
         unit = "user" if content["unit"] == "users" and row[key] <= 1 else content["unit"]
         served = f"serves {row[key]:g} {unit}" if row[key] else "cannot serve even one user"
         if not row[key] and unit != "user":
@@ -258,7 +261,7 @@ def _per_token(content: dict[str, Any], rows: list[dict[str, Any]]) -> list[str]
 
 
 def _left_out(content: dict[str, Any]) -> list[str]:
-    rows = sorted((content["left_out"] or {}).items(), key=lambda row: -row[1])
+    rows = sorted((content["skipped"] or {}).items(), key=lambda row: -row[1])
     lines = [f"{count} skipped: {reason}" for reason, count in rows[:6]]
     unpriced = content["no_price"]
     if unpriced:

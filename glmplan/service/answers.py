@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ANSWERS",
+    "OLD_VALUES",
     "QUESTIONS",
     "VALUES",
     "CatalogueQuestion",
@@ -73,7 +74,7 @@ def _predict(question: q.PredictQuestion, progress: Progress, limits: Mapping[st
     for count in counts:
         found = predict(planned, users=count)
         figures = {name: asdict(one) for name, one in found.figures.items()}
-        rows.append({"users": count, "figures": figures, "knowledge": found.knowledge, "basis": found.basis})
+        rows.append({"users": count, "figures": figures, "evidence_level": found.knowledge, "basis": found.basis})
     return {
         "layout": planned.holding.terms.name,
         "engine": planned.asked.engine,
@@ -406,31 +407,38 @@ VALUES: dict[str, str] = {
     "verdict": "fits, tight, does_not_fit or unknown",
     "headline": "The verdict in one sentence",
     "layout": "Layout, such as TP2×PP3",
-    "tokens_per_s": "Answer tokens of all users together in a second, at the largest number of users asked for",
-    "user_tokens_per_s": "Answer tokens of one of them in a second",
+    "tokens_per_s": "Output tokens per second of all users at the largest concurrency asked for",
+    "user_tokens_per_s": "Output tokens per second of each user at that concurrency",
     "ttft_ms": "Mean time to the first token [ms]",
-    "tpot_ms": "Mean time of each further token [ms]",
-    **{f"{name}_{end}": f"{end} end of the 90 % interval of {name}" for name in _FIGURES for end in ("low", "high")},
-    "safe_users": "Users for whom every limit holds at the bad end of its interval",
-    "expected_users": "The same in the mean",
-    "limit": "What limits them",
+    "tpot_ms": "Mean time per output token after the first [ms]",
+    **{
+        f"{name}_{end}": f"{bound} bound of the 90 % interval of {name}"
+        for name in _FIGURES
+        for end, bound in (("low", "Lower"), ("high", "Upper"))
+    },
+    "safe_users": "Largest number of users that meets every limit at 95 % confidence",
+    "expected_users": "Largest number of users that meets every limit in expectation",
+    "limit": "Limit that is reached first: kv, tpot, queue or hazard",
     "context_tokens": "Longest single request that fits",
     "kv_pool_tokens": "Tokens of the KV cache pool",
-    "requests_held": "Requests of the asked length that the pool holds",
+    "requests_held": "Requests of the given length that the pool holds",
     "weights_gib": "Weights on the fullest rank [GiB]",
     "engine": "Engine",
-    "knowledge": "What the figures rest on",
+    "evidence_level": "Level of the measurements behind the speeds",
     "command": "Command that starts the engine",
 }
 
+#: names of the previous release, still read → names of this one
+OLD_VALUES = {"knowledge": "evidence_level"}
+
 
 def values_of(record: dict[str, Any]) -> dict[str, Any]:
-    """Take single values out of an answer.
+    """Return the single values of an answer.
 
     Returns: Each of `VALUES`; None where the answer has none.
     """
     plan, memory, safe = record["plan"] or {}, record["memory"] or {}, record["safe"] or {}
-    found: dict[str, Any] = {name: record[name] for name in ("verdict", "headline", "knowledge", "command")}
+    found: dict[str, Any] = {name: record[name] for name in ("verdict", "headline", "evidence_level", "command")}
     found |= {"layout": plan.get("layout"), "engine": record["question"]["engine"]}
     row: dict[str, Any] = max(record["users"], key=lambda one: one["users"], default={})
     for name, field in _FIGURES.items():

@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 from glmplan.catalog.files import read_bytes
 from glmplan.errors import SpecError, nearest, printable
 from glmplan.service import questions as q
-from glmplan.service.answers import QUESTIONS, VALUES
+from glmplan.service.answers import OLD_VALUES, QUESTIONS, VALUES
 from glmplan.service.dispatcher import Busy, Desk, Job
 from glmplan.service.guard import App, Guard, Limits, Metrics
 from glmplan.service.questions import first_fault, refusal_record
@@ -284,7 +284,7 @@ async def _values() -> dict[str, str]:
 @_QUESTIONS.get("/value", response_class=PlainTextResponse, responses=_TEXT, name="value")  # type: ignore[arg-type]
 async def _value(question: Annotated[q.ValueQuestion, Query()], request: Request) -> Response:
     """Single values as text or CSV, for WEBSERVICE and IMPORTDATA of spreadsheets."""
-    names = [name.strip() for name in question.get.split(",") if name.strip()]
+    names = [OLD_VALUES.get(name.strip(), name.strip()) for name in question.get.split(",") if name.strip()]
     for name in names or [question.get]:
         if name not in VALUES:
             error = SpecError("is no value", field="get", value=name, choices=VALUES)

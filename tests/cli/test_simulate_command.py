@@ -44,7 +44,7 @@ def test_json_carries_every_statistic_by_name(glmplan, capsys):
         for statistic in ("mean", "p50", "p90", "p95", "p99"):
             assert found[f"{name}_{statistic}_ms"] >= 0
     assert found["requests"] == 160
-    assert found["slo"] == {"ttft p95 < 2000 ms": True}
+    assert found["slo_met"] == {"ttft p95 < 2000 ms": True}
     assert glmplan(capsys, *words)[1] == out
 
 
@@ -78,7 +78,7 @@ def test_safe_answers_users_and_rate_and_what_breaks_first(glmplan, capsys, tmp_
     assert code == 0
     assert 80 < found["safe_users"] < 150
     assert found["safe_requests_per_s"] > 1
-    assert found["users_search"]["breaks_first"] == "tpot p95 < 30 ms"
+    assert found["users_search"]["limited_by"] == "tpot p95 < 30 ms"
     assert "users" in plot.read_text()
     assert f"{found['safe_users']} users" in glmplan(capsys, *words)[1]
     assert "| safe load |" in glmplan(capsys, *words, "--format", "md")[1]

@@ -24,16 +24,22 @@ from glmplan.present.json_answers import fit_json
     ("model", "on", "engine", "said"),
     [
         ("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", "vllm", "measured"),
-        ("gpt-oss-120b", "2xl40s", "vllm", "measured on another part"),
-        ("qwen3.8-2.4t-a95b-nvfp4", "8xb300-sxm", "vllm", "recipe only (its publisher ran it)"),
-        ("muse-glimmer-30b", "2xl40s", "vllm", "nobody ran it"),
+        ("gpt-oss-120b", "2xl40s", "vllm", "measured on another accelerator"),
+        (
+            "qwen3.8-2.4t-a95b-nvfp4",
+            "8xb300-sxm",
+            "vllm",
+            "recipe only, not measured (run by its publisher)",
+        ),
+        ("muse-glimmer-30b", "2xl40s", "vllm", "no published run"),
     ],
 )
 def test_one_of_four_answers_stands_on_the_first_screen_and_in_every_form(model, on, engine, said):
     answer = fit_answer(Words(model, on, engine=engine))
     assert answer.evidence.startswith(said) and answer.evidence.startswith(EVIDENCE)
     assert " ".join(answer.evidence.split()) in " ".join(fit_text(answer, 400).split())
-    assert said.partition(" (")[0] in " ".join(first_screen(answer, 100).split())
+    shown = answer.basis if said == "measured" else said.partition(" (")[0]
+    assert shown in " ".join(first_screen(answer, 100).split())
     assert json.loads(fit_json(answer))["evidence"] == answer.evidence
 
 
@@ -41,19 +47,18 @@ def test_one_of_four_answers_stands_on_the_first_screen_and_in_every_form(model,
     ("model", "on", "engine", "verdict", "said"),
     [
         ("glm-5.1-nvfp4", "4xrtx-pro-6000-ws", "vllm", "does_not_fit", "measured"),
-        ("glm-5.3-flash-fp8", "1xl40s", "vllm", "does_not_fit", "nobody ran it"),
+        ("glm-5.3-flash-fp8", "1xl40s", "vllm", "does_not_fit", "no published run"),
         ("glm-5.1-nvfp4", "1xm3-ultra", "mlx", "does_not_fit", "measured"),
-        ("llama-3.1-8b", "1xmi308x", "vllm", "unknown", "measured on another part"),
-        ("llama-3.1-8b", "1xgh200-96gb", "sglang", "fits", "measured on another part"),
+        ("llama-3.1-8b", "1xmi308x", "vllm", "unknown", "measured on another accelerator"),
+        ("llama-3.1-8b", "1xgh200-96gb", "sglang", "fits", "measured on another accelerator"),
     ],
 )
 def test_answers_without_speeds_say_it_too(model, on, engine, verdict, said):
     answer = fit_answer(Words(model, on, engine=engine))
     assert (answer.verdict, answer.basis, answer.users) == (verdict, "", ())
     assert answer.evidence == said
-    line = f"this model on this part with {engine}, in any layout: {said}"
-    assert line in " ".join(first_screen(answer, 100).split())
-    assert f"this model on this part with {engine}: {said}" in " ".join(fit_text(answer, 100).split())
+    assert f"evidence {said}: " in " ".join(first_screen(answer, 100).split())
+    assert said in " ".join(fit_text(answer, 100).split())
     assert json.loads(fit_json(answer))["evidence"] == said
 
 
@@ -61,8 +66,8 @@ def test_answers_without_speeds_say_it_too(model, on, engine, verdict, said):
     ("model", "on", "engine", "said"),
     [
         # TensorRT-LLM's own table of throughput has them, and no fit takes it
-        ("qwen3-30b-a3b", "1xb200-sxm", "trtllm", "measured, in runs that no fit takes"),
-        ("qwen3-30b-a3b", "1xh100-sxm", "trtllm", "measured on another part"),
+        ("qwen3-30b-a3b", "1xb200-sxm", "trtllm", "measured, but those runs were not used for the calibration"),
+        ("qwen3-30b-a3b", "1xh100-sxm", "trtllm", "measured on another accelerator"),
     ],
 )
 def test_a_published_run_that_no_fit_takes_was_run_by_somebody(model, on, engine, said):
@@ -74,7 +79,7 @@ def test_a_published_run_that_no_fit_takes_was_run_by_somebody(model, on, engine
     [
         # Qwen3-30B-A3B was run in BF16 on an H100, in no other format
         (Words("qwen3-30b-a3b-bf16", "1xh100-sxm"), "measured"),
-        (Words("qwen3-30b-a3b-fp8", "1xh100-sxm"), "measured, in other formats (bf16)"),
+        (Words("qwen3-30b-a3b-fp8", "1xh100-sxm"), "measured, in other weight formats (bf16)"),
         # without drafting it was run there
         (Words("qwen3-30b-a3b-bf16", "1xh100-sxm", eager=True), "measured, with other settings"),
     ],
@@ -163,14 +168,14 @@ def test_every_numbered_version_of_a_measured_run_was_published():
 )
 def test_runs_of_an_engine_say_nothing_of_another_program_that_serves_in_its_place(model, on, program):
     answer = fit_answer(Words(model, on, engine="sglang"), changes=False)
-    assert answer.evidence == f"nobody ran it with {program}, which serves there in place of sglang"
-    assert not answer.basis or answer.basis.startswith("computed as if sglang itself ran there")
+    assert answer.evidence == f"no published run with {program}, which replaces sglang there"
+    assert not answer.basis or answer.basis.startswith("computed as if sglang ran there")
     assert answer.command == ()
     text = fit_text(answer)
     assert "launch_server" not in text and program in text
 
 
-PLUG_IN = "with the plug-in {}, whose kernels compute there in place of those of vllm"
+PLUG_IN = "with the plug-in {}, whose kernels replace those of vllm there"
 
 
 @pytest.mark.parametrize(
@@ -181,24 +186,24 @@ PLUG_IN = "with the plug-in {}, whose kernels compute there in place of those of
             "qwen3-32b",
             "8xtpu-v7x",
             "vllm",
-            "recipe only (its publisher ran it) " + PLUG_IN.format("tpu-inference or vllm-torchtpu"),
+            "recipe only, not measured (run by its publisher) " + PLUG_IN.format("tpu-inference or vllm-torchtpu"),
         ),
-        ("deepseek-v3", "8xtpu-v7x", "vllm", "nobody ran it " + PLUG_IN.format("tpu-inference or vllm-torchtpu")),
-        ("llama-3.1-8b", "8xgaudi-3", "vllm", "nobody ran it " + PLUG_IN.format("vllm-gaudi")),
-        ("glm-5.1-fp8", "16xascend-910b", "vllm", "nobody ran it " + PLUG_IN.format("vllm-ascend")),
-        ("qwen3-8b", "1xm3-ultra", "vllm", "nobody ran it " + PLUG_IN.format("vllm-metal")),
+        ("deepseek-v3", "8xtpu-v7x", "vllm", "no published run " + PLUG_IN.format("tpu-inference or vllm-torchtpu")),
+        ("llama-3.1-8b", "8xgaudi-3", "vllm", "no published run " + PLUG_IN.format("vllm-gaudi")),
+        ("glm-5.1-fp8", "16xascend-910b", "vllm", "no published run " + PLUG_IN.format("vllm-ascend")),
+        ("qwen3-8b", "1xm3-ultra", "vllm", "no published run " + PLUG_IN.format("vllm-metal")),
         (
             "qwen3-8b",
             "1xm3-ultra",
             "sglang",
-            "nobody ran it with MLX, whose kernels compute there in place of those of sglang",
+            "no published run with MLX, whose kernels replace those of sglang there",
         ),
         # runs with the same plug-in on the part, and on another part
         ("qwen3-30b-a3b", "8xascend-910b", "vllm", "measured"),
-        ("deepseek-v3.2", "16xascend-910b", "vllm", "measured on another part"),
+        ("deepseek-v3.2", "16xascend-910b", "vllm", "measured on another accelerator"),
         # the engine's own kernels
-        ("qwen3-32b", "1xarc-pro-b70", "vllm", "measured on another part"),
-        ("qwen3-8b", "1xm3-ultra", "mlx", "nobody ran it"),
+        ("qwen3-32b", "1xarc-pro-b70", "vllm", "measured on another accelerator"),
+        ("qwen3-8b", "1xm3-ultra", "mlx", "no published run"),
     ],
 )
 def test_runs_with_an_engines_own_kernels_say_nothing_of_a_plug_ins(model, on, engine, says):
@@ -210,9 +215,9 @@ def test_runs_with_an_engines_own_kernels_say_nothing_of_a_plug_ins(model, on, e
 def test_a_plug_in_is_started_by_the_engine_and_speeds_say_whose_kernels_they_assume():
     answer = fit_answer(Words("qwen3-32b", "8xtpu-v7x", engine="vllm"), changes=False)
     assert answer.command[0].startswith("vllm serve")
-    assert answer.basis.startswith("computed as if vllm had kernels of its own there: ")
+    assert answer.basis.startswith("computed as if vllm had its own kernels there: ")
     cuda = fit_answer(Words("qwen3-32b", "8xh100-sxm", engine="vllm"), changes=False)
-    assert "kernels of its own" not in cuda.basis and "in place of" not in cuda.evidence
+    assert "its own kernels" not in cuda.basis and "replace" not in cuda.evidence
 
 
 def test_a_recipe_for_the_part_stands_though_another_program_serves_there(monkeypatch):
@@ -221,11 +226,11 @@ def test_a_recipe_for_the_part_stands_though_another_program_serves_there(monkey
     monkeypatch.setattr("glmplan.planner.evidence.recipe_for", lambda asked, cards: recipe)
     said = evidence_words(read_words(Words("qwen3-32b", "8xtpu-v7x", engine="sglang")), 8)
     assert said.startswith(
-        "recipe only (its publisher ran it) with SGLang-JAX, which serves there in place of sglang: "
+        "recipe only, not measured (run by its publisher) with SGLang-JAX, which replaces sglang there: "
     )
     # of another part it says nothing
     said = evidence_words(read_words(Words("qwen3-32b", "8xgaudi-3", engine="sglang")), 8)
-    assert said == "nobody ran it with the fork HabanaAI/sglang-fork, which serves there in place of sglang"
+    assert said == "no published run with the fork HabanaAI/sglang-fork, which replaces sglang there"
 
 
 def test_ranks_of_a_dense_model_need_no_known_link_between_them():

@@ -138,10 +138,10 @@ def test_a_cache_in_fp4_is_named_as_the_attention_packs_it(model, on, named):
 @pytest.mark.parametrize(
     ("model", "on", "why"),
     [
-        ("glm-5.2-fp8", "8xh200-sxm", "sparse latents are kept in NVFP4 on SM100 alone"),
-        ("deepseek-v4.1-flash", "8xh200-sxm", "DeepSeek V4.1 keeps its cache in NVFP4 on SM100 alone"),
-        ("deepseek-v4-flash", "8xb200-sxm", "DeepSeek V4 keeps its cache in FP8 or BF16"),
-        ("deepseek-v3-fp8", "8xb200-sxm", "no kernel of latent attention reads an NVFP4 cache"),
+        ("glm-5.2-fp8", "8xh200-sxm", "sparse MLA caches support NVFP4 on SM100 only"),
+        ("deepseek-v4.1-flash", "8xh200-sxm", "DeepSeek V4.1 supports an NVFP4 KV cache on SM100 only"),
+        ("deepseek-v4-flash", "8xb200-sxm", "DeepSeek V4 supports FP8 and BF16 KV caches only"),
+        ("deepseek-v3-fp8", "8xb200-sxm", "no MLA kernel reads an NVFP4 cache"),
     ],
 )
 def test_a_cache_in_fp4_that_no_kernel_reads_does_not_run(model, on, why):

@@ -32,11 +32,11 @@ def test_an_answer_that_was_not_measured_here_names_the_run_that_narrows_it(mode
     for width in (60, 100, 140):
         lines = first_screen(answer, width).splitlines()
         assert len(lines) <= MOST_LINES
-        (line,) = [one for one in lines if one.startswith("  measure  ")]
+        (line,) = [one for one in lines if one.startswith("  benchmark  ")]
         assert line.split(None, 1)[1].startswith(narrowing_words(found)[:20])
-    record = json.loads(fit_json(answer))["narrowing"]
+    record = json.loads(fit_json(answer))["recommended_benchmark"]
     assert record["command"] == found.command and record["users"] == found.users
-    assert all(1.0 < one["factor_after"] <= one["factor"] for one in record["figures"])
+    assert all(1.0 < one["interval_factor_after"] <= one["interval_factor"] for one in record["metrics"])
     assert found.command.split()[2:3] == [answer.asked.model.name]
 
 
@@ -65,10 +65,10 @@ def test_the_command_tells_the_layout_and_is_one_that_validate_takes():
 def test_a_configuration_that_the_site_measured_names_none_and_one_that_others_did_names_one(tmp_path):
     words = Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", engine="vllm", engine_version="0.19.0", tp="2", pp="3")
     answer = fit_answer(words)
-    assert answer.knowledge == "configuration" and "\n  measure  " in first_screen(answer)
+    assert answer.knowledge == "configuration" and "\n  benchmark  " in first_screen(answer)
     rows = [run for run in load_measurements() if run.id in ("fr-001-c1", "fr-001-c8")]
     with site_calibration(write_site(calibrate_site(rows), tmp_path / "site.toml")):
         answer = fit_answer(words)
     assert answer.knowledge == "site"
-    assert answer.narrowing is None and "\n  measure  " not in first_screen(answer)
-    assert json.loads(fit_json(answer))["narrowing"] is None
+    assert answer.narrowing is None and "\n  benchmark  " not in first_screen(answer)
+    assert json.loads(fit_json(answer))["recommended_benchmark"] is None

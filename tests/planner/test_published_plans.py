@@ -26,7 +26,6 @@ def test_glm_51_nvfp4_does_not_fit_four_96_gb_cards_and_says_by_how_much():
     assert answer.verdict == "does_not_fit"
     # 434 GiB on four cards are 108 GiB each, of 95 GiB
     assert 15 * 2**30 < answer.holding.short < 40 * 2**30
-    assert "GiB short on each card" in answer.headline
     assert answer.users == () and answer.command == ()
 
 
@@ -77,7 +76,7 @@ def test_a_cache_that_holds_all_in_the_mean_only_says_so():
     users, answer = next((users, answer) for users, answer in plans if answer.verdict != "fits")
     assert answer.verdict == "tight"
     assert answer.holding.held_low < users <= answer.holding.held
-    assert f"in the mean, but only {answer.holding.held_low:,.0f} at the low end" in answer.headline
+    assert f"only {answer.holding.held_low:,.0f} " in answer.headline
 
 
 def test_a_layout_that_is_short_of_cache_names_one_that_holds_more():

@@ -11,6 +11,7 @@ from glmplan.catalog.entries.hosts import implied_host
 from glmplan.cli import main
 from glmplan.costs.network.links import host_transfer_rate
 from glmplan.errors import SpecError
+from glmplan.planner.answer_text import NO_COPIES
 from glmplan.planner.changes import gain_under
 from glmplan.planner.first_screen import MOST_LINES, first_screen
 from glmplan.planner.plan import LEAST_GAIN, as_well_known
@@ -62,11 +63,11 @@ def test_a_simulated_row_is_what_simulate_says_of_the_same_plan():
 
 def test_named_traffic_is_answered_in_one_command_with_its_cache_hits(agents):
     plan = agents.runs[0]
-    assert "20 sessions at once" in agents.traffic and "120,000" in agents.traffic
+    assert "20 concurrent sessions" in agents.traffic and "120,000" in agents.traffic
     assert 0.0 <= plan.cached_low <= plan.cached <= 1.0
     screen = first_screen(agents)
     assert len(screen.splitlines()) <= MOST_LINES
-    assert "found in the cache" in screen and "whole answer" in screen
+    assert f"prefix-cache hit rate {agents.runs[0].cached:.0%}" in screen and "end-to-end" in screen
 
 
 def test_the_layout_of_conversations_is_the_one_that_serves_them_best(agents):
@@ -105,24 +106,24 @@ def test_a_larger_cache_and_copies_in_host_memory_are_simulated_where_the_cache_
     traffic = parse_traffic("sessions:16", start=20_000, turns=5, input=2000, output=500)
     runs = glmplan.fit("llama-3.1-8b", on="1xl40s", traffic=traffic).runs
     plan, *others = runs
-    larger, copies = (next(one for one in others if word in one.what) for word in ("twice as large", "host memory"))
+    larger, copies = (next(one for one in others if word in one.what) for word in ("twice the KV cache", "host memory"))
     for one in (larger, copies):
         assert one.cached > plan.cached and one.e2e.value < plan.e2e.value
-    assert "--kv-offloading-size" in copies.what and "GB/s for each accelerator" in copies.what
+    assert "--kv-offloading-size" in copies.what and "GB/s per accelerator" in copies.what
     # the line is one command: what it prints as a plan of its own is what it says as a change
     option, tokens = copies.ask.split()
     assert option == "--host-tokens"
     own = glmplan.fit("llama-3.1-8b", on="1xl40s", traffic=traffic, host_tokens=int(tokens))
     assert (own.runs[0].e2e.value, own.runs[0].cached) == (copies.e2e.value, copies.cached)
-    assert f"copies of {int(tokens):,} tokens" in own.traffic
+    assert f"KV offload of {int(tokens):,} tokens" in own.traffic
     assert not any("host memory" in one.what for one in own.runs)
 
 
 @pytest.mark.parametrize(
     ("on", "model", "traffic", "why"),
     [
-        ("1xl40s", "llama-3.1-8b", None, "give --traffic too"),
-        ("8xrtx-pro-6000-ws", "glm-5.1-nvfp4", ENGINEERS, "vllm keeps none of latent attention"),
+        ("1xl40s", "llama-3.1-8b", None, "needs --traffic"),
+        ("8xrtx-pro-6000-ws", "glm-5.1-nvfp4", ENGINEERS, "vllm has no KV offload for latent attention"),
     ],
 )
 def test_copies_of_which_nothing_can_be_said_are_refused(on, model, traffic, why):
@@ -133,9 +134,9 @@ def test_copies_of_which_nothing_can_be_said_are_refused(on, model, traffic, why
 @pytest.mark.parametrize(
     ("model", "on", "engine", "why"),
     [
-        ("llama-3.1-8b", "1xh100-sxm", "trtllm", "trtllm is not known to keep any"),
-        ("llama-3.1-8b", "1xh100-sxm", "llama.cpp", "llama.cpp keeps 8 GiB of prompts there by itself"),
-        ("glm-5.1-nvfp4", "8xrtx-pro-6000-ws", "vllm", "vllm keeps none of latent attention"),
+        ("llama-3.1-8b", "1xh100-sxm", "trtllm", "no source shows KV offload with trtllm"),
+        ("llama-3.1-8b", "1xh100-sxm", "llama.cpp", "llama.cpp offloads 8 GiB by default"),
+        ("glm-5.1-nvfp4", "8xrtx-pro-6000-ws", "vllm", "vllm has no KV offload for latent attention"),
     ],
 )
 @pytest.mark.parametrize("more", [{}, {"host_link": TransferLink(50e9)}])
@@ -151,7 +152,7 @@ def test_where_the_engine_keeps_no_copies_the_answer_says_why_and_what_another_e
     answer = glmplan.fit("glm-5.1-nvfp4", on="6xrtx-pro-6000-ws", traffic=traffic)
     plan, *others = answer.runs
     assert "latent attention" in plan.no_copies
-    assert f"no copies of the cache in host memory: {plan.no_copies}" in " ".join(str(answer).split())
+    assert f"{NO_COPIES}: {plan.no_copies}" in " ".join(str(answer).split())
     copies = next(one for one in others if one.ask.startswith("--engine sglang"))
     # the line is what that plan does with as many tokens of copies
     asked = asked_under(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", engine="sglang"), traffic)
@@ -172,7 +173,9 @@ def test_copies_in_host_memory_are_planned_as_far_as_engine_and_machine_allow():
     assert copies("glm-5.1-nvfp4", "8xrtx-pro-6000-ws")[1] is None
     assert copies("glm-5.1-nvfp4", "8xrtx-pro-6000-ws", engine="llama.cpp", weights="q4_k_m")[1] is None
     asked = asked_under(Words("glm-5.1-nvfp4", "8xrtx-pro-6000-ws"), ENGINEERS)
-    assert why_no_copies(asked, solve(asked).best) == "vllm keeps none of latent attention (--kv-offloading-size)"
+    assert (
+        why_no_copies(asked, solve(asked).best) == "vllm has no KV offload for latent attention (--kv-offloading-size)"
+    )
     asked, found = copies("glm-5.1-nvfp4", "8xrtx-pro-6000-ws", engine="sglang")
     best = solve(asked).best
     assert 0 < found.tokens * best.terms.dp * best.terms.replicas <= 20 * 120_000
@@ -188,10 +191,10 @@ def test_copies_come_back_over_the_links_of_the_machine_unless_a_bandwidth_is_gi
     found = described()
     each = host_transfer_rate(implied_host("l40s", 4), count=4)
     assert found.service.settings.host_link.bandwidth == pytest.approx(2 * each)  # both accelerators of a rank load
-    assert f"PCIe 4.0 x16 of 4xl40s, {each / 1e9:,.1f} GB/s for each accelerator" in found.basis
+    assert f"PCIe 4.0 x16 of 4xl40s, {each / 1e9:,.1f} GB/s per accelerator" in found.basis
     told = described(host_link=TransferLink(5e9))
     assert told.service.settings.host_link.bandwidth == 5e9
-    assert "at 5.0 GB/s to a replica, as given" in told.basis
+    assert "at 5.0 GB/s per replica, as given" in told.basis
     with pytest.raises(SpecError, match="one memory") as caught:
         described_under(
             Words("llama-3.1-8b", "dgx-spark", engine="vllm"), [parse_traffic("sessions:2")],
@@ -209,7 +212,7 @@ def test_fit_takes_the_bandwidth_of_copies_as_simulate_does():
     assert slow.runs[0].ttft.value > 1.5 * quick.runs[0].ttft.value
     with pytest.raises(SpecError, match="host_bandwidth.*'0 GB/s' must be more than 0"):
         glmplan.fit("llama-3.1-8b", on="1xrtx-4090", host_bandwidth="0 GB/s", **asked)
-    with pytest.raises(SpecError, match="host_bandwidth is of traffic|host_bandwidth: is of traffic"):
+    with pytest.raises(SpecError, match="host_bandwidth:? needs --traffic"):
         glmplan.fit("llama-3.1-8b", on="1xrtx-4090", host_bandwidth="20 GB/s")
 
 
@@ -245,8 +248,8 @@ def test_fit_takes_traffic_as_the_others_do(capsys):
     with pytest.raises(SystemExit):
         main([*words, "--input", "1000", "--output", "100", "--format", "json"])
     found = json.loads(capsys.readouterr().out)
-    assert found["traffic"].startswith("4 sessions at once of 4 turns, from 8,000 tokens")
-    assert found["runs"][0]["requests"] > 0
+    assert found["traffic"].startswith("4 concurrent sessions of 4 turns, 8,000 to ")
+    assert found["traffic_runs"][0]["requests"] > 0
 
 
 def test_the_shape_of_traffic_needs_traffic(capsys):

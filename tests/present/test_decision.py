@@ -6,11 +6,13 @@ import json
 import re
 import shlex
 from datetime import date
+from pathlib import Path
 
 import pytest
 
 import glmplan
 from glmplan.errors import SpecError
+from glmplan.io.json_names import FIT_NAMES, renamed
 from glmplan.planner.text import number
 from glmplan.present.decision import answer_sentences, check_report, common_load, decision, write_report
 from glmplan.present.decision_parts import is_plan, priced_plan, read_plan
@@ -157,13 +159,45 @@ def test_what_others_wrote_is_escaped(records):
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [({"schema": "glmplan.fit/9"}, "schema"), ({"schema": "glmplan.fit/1"}, "question"), ([], "schema")],
+    [
+        ({"schema": "glmplan.fit/9"}, "schema"),
+        ({"schema": "glmplan.fit/2"}, "question"),
+        ({"schema": "glmplan.fit/1"}, "question"),
+        ([], "schema"),
+    ],
 )
 def test_a_file_that_is_no_plan_is_refused_with_its_field(tmp_path, content, said):
     file = tmp_path / "a.json"
     file.write_text(json.dumps(content))
     with pytest.raises(SpecError, match=said):
         read_plan(file)
+
+
+def new_path(old, names=FIT_NAMES):
+    """The path of a field of glmplan.fit/1 in the names of glmplan.fit/2."""
+    parts = [part.removesuffix("[]") for part in old.split(".")]
+    heads = [".".join(old.split(".")[: place + 1]).removesuffix("[]") for place in range(len(parts))]
+    rows = ["[]" * part.endswith("[]") for part in old.split(".")]
+    return ".".join(names.get(head, part) + row for head, part, row in zip(heads, parts, rows, strict=True))
+
+
+def test_a_plan_with_the_old_names_is_read_as_the_same_plan(tmp_path, records):
+    inverse = {new_path(old): old.rpartition(".")[2] for old in FIT_NAMES}
+    old = json.loads(json.dumps(renamed(records[0], inverse))) | {"schema": "glmplan.fit/1"}
+    for warning in old["warnings"]:
+        warning["kind"] = {"limitation": "wall"}.get(warning["kind"], warning["kind"])
+    assert {"knowledge", "binding", "narrowing", "left_out", "runs"} <= set(old)
+    assert "why" in old["safe"]["limits"]["kv"]
+    file = tmp_path / "old.json"
+    file.write_text(json.dumps(old))
+    assert read_plan(file) == records[0]
+
+
+def test_the_reference_lists_every_old_name():
+    page = (Path(__file__).resolve().parents[2] / "docs/reference/fit-json.md").read_text(encoding="utf-8")
+    table = dict(re.findall(r"^\| ([\w.\[\]*]+) \| ([\w.\[\]*]+) \|$", page.split("## Names of")[1], re.MULTILINE))
+    table.pop("old")
+    assert table == {old: new_path(old) for old in FIT_NAMES}
 
 
 def test_the_check_after_delivery_can_be_typed(made):

@@ -39,24 +39,24 @@ def test_twenty_engineers_with_a_hundred_thousand_dollars_are_told_what_comes_ne
     assert first["usd_purchase"] == pytest.approx(cards * 8882.5 + 10_000, rel=0.02)
     # 75 % of 600 W each, 400 W for the rest, a supply of 92 %
     assert first["kw"] == pytest.approx((cards * 450 + 400) / 0.92 / 1000, rel=0.01)
-    assert 0.6 <= first["probability"] <= 1.0 and first["keeps"] == (first["probability"] >= 0.95)
-    assert first["keeps"] == (first["role"] == "answer") and (first["keeps"] or first["breaks_first"])
-    assert first["breaks_at_users"] > 0 and content["per_token"]["usd_month"] > 0
+    assert 0.6 <= first["probability"] <= 1.0 and first["slo_met"] == (first["probability"] >= 0.95)
+    assert first["slo_met"] == (first["role"] == "answer") and (first["slo_met"] or first["limited_by"])
+    assert first["violated_at_users"] > 0 and content["per_token"]["usd_month"] > 0
 
 
 def test_the_nearest_purchase_says_what_it_would_miss_how_surely_and_what_to_measure(engineers):
     [first, *_], content = engineers
     # no purchase for this money keeps the promise as surely as asked; where one does, ask here for more users
-    assert not first["keeps"]
+    assert not first["slo_met"]
     page = content["page"]
     # a probability is never rounded up
     shown = np.floor(100 * first["probability"]) / 100
     assert f"probability {shown:.2f} instead of 0.95" in page
-    for one in first["promise"]:
+    for one in first["slo"]:
         assert one["expected_ms_low"] < one["expected_ms"] < one["expected_ms_high"]
         assert f"{one['target']}: {one['expected_ms']:,.0f} ms" in page
     # the target that breaks first reaches beyond its bound at the slow end
-    [missed] = [one for one in first["promise"] if one["target"] == first["breaks_first"]]
+    [missed] = [one for one in first["slo"] if one["target"] == first["limited_by"]]
     assert missed["expected_ms_high"] > missed["at_most_ms"]
     assert first["measure"].startswith("glmplan validate glm-5.1 ") and first["measure"] in page
 
@@ -105,7 +105,7 @@ def test_power_limits_are_sized_as_they_were_measured():
 
 def test_a_larger_budget_is_no_reason_for_more_than_the_load_needs(engineers):
     [first, *_], content = engineers
-    assert content["left_out"]["the weights are larger than the memory"] >= 10  # one to five cards, or other formats
+    assert content["skipped"]["the weights are larger than the memory"] >= 10  # one to five cards, or other formats
     assert first["usd_purchase"] < content["budget_usd"]
 
 
@@ -113,7 +113,7 @@ def test_the_full_nvfp4_of_glm_5_2_is_not_sold_on_four_cards_of_96_gb():
     # OpenAgentsInc/openagents#6323: the full NVFP4 wants the larger box, a pruned one goes on four cards
     rows, content = answer("glm-5.2", "tpot p95 < 150 ms", users=4, input=2000, output=300, weights="nvfp4",
                            only="rtx-pro-6000-ws")  # fmt: skip
-    assert content["left_out"]["the weights are larger than the memory"] == 4
+    assert content["skipped"]["the weights are larger than the memory"] == 4
     assert rows[0]["role"] == "answer" and rows[0]["accelerators"] >= 6 and rows[0]["probability"] >= 0.95
 
 

@@ -56,8 +56,8 @@ def said(slo, money=MONEY, **more):
                                   {"traffic": "poisson:1/s", "probability": 0.8}])  # fmt: skip
 def test_where_nothing_failed_as_far_as_was_looked_nothing_is_said_to_break(more):
     one, row, text = said(EASY, growth=0.1, **more)
-    assert one.open_ended and row["carries_at_least"] and one.breaks_first == ""
-    assert row[next(name for name in row if name.startswith("breaks_at_"))] is None
+    assert one.open_ended and row["capacity_is_lower_bound"] and one.breaks_first == ""
+    assert row[next(name for name in row if name.startswith("violated_at_"))] is None
     assert "exceeded first" not in text
     assert int(row["months_until_outgrown"]) == 14  # ln 4 / ln 1.1
     assert f"over {one.max_load:g}" in text
@@ -65,9 +65,9 @@ def test_where_nothing_failed_as_far_as_was_looked_nothing_is_said_to_break(more
 
 def test_where_something_fails_it_is_named_and_the_load_is_the_last_that_holds():
     one, row, text = said(HARD, users=8, growth=0.1)
-    assert not one.open_ended and not row["carries_at_least"]
-    assert row["breaks_first"] == HARD and "the TPOT mean limit of 14 ms is exceeded first" in text
-    assert row["breaks_at_users"] == one.max_load + 1
+    assert not one.open_ended and not row["capacity_is_lower_bound"]
+    assert row["limited_by"] == HARD and "the TPOT mean limit of 14 ms is exceeded first" in text
+    assert row["violated_at_users"] == one.max_load + 1
 
 
 def test_a_break_even_volume_beyond_what_the_machine_carries_is_not_told_as_one_to_reach():

@@ -122,9 +122,9 @@ def test_a_limit_of_power_leaves_out_what_draws_more():
 def test_every_figure_of_the_answer_has_a_name_and_stays_a_number_in_json(chat):
     content = json.loads(json.dumps(size_content(chat)))
     first = content["options"][0]
-    assert {"usd_purchase", "usd_month", "usd", "kw", "circuit", "probability", "breaks_at_users", "headroom",
-            "carries_users", "usd_per_million_input_tokens", "usd_per_million_output_tokens", "tokens_per_s_per_mw",
-            "usd_per_million_cached_tokens", "joules_per_output_token", "break_even_month", "hazards", "walls",
+    assert {"usd_purchase", "usd_month", "usd", "kw", "circuit", "probability", "violated_at_users", "headroom",
+            "capacity_users", "usd_per_million_input_tokens", "usd_per_million_output_tokens", "tokens_per_s_per_mw",
+            "usd_per_million_cached_tokens", "joules_per_output_token", "break_even_month", "hazards", "limitations",
             "evidence", "price_stale"} <= set(first)  # fmt: skip
     seconds = 730 * 3600 * MONEY.terms.utilisation
     whole = (
@@ -164,8 +164,8 @@ def test_a_rate_of_requests_is_sized_too():
     asked = read_size("llama-3.1-8b-bf16", SLO, traffic="poisson:2/s", input=1000, output=200, only="1xh100-sxm")
     content = size_content(sized(asked, MONEY))
     assert content["unit"] == "requests/s"
-    assert content["options"][0]["breaks_at_requests_per_s"] is None or (
-        content["options"][0]["breaks_at_requests_per_s"] >= 2.0
+    assert content["options"][0]["violated_at_requests_per_s"] is None or (
+        content["options"][0]["violated_at_requests_per_s"] >= 2.0
     )
 
 

@@ -418,12 +418,14 @@ def test_a_format_that_is_tried_takes_the_place_of_that_in_the_name(opened):
 
 def test_another_model_that_is_named_can_be_tried(opened, client):
     question = {"model": "glm-5.1-fp8", "on": "8xh200-sxm", "users": [1, 8]}
-    [other] = [one for one in client.post("/v1/fit", json=question).json()["changes"] if one["ask"].startswith("glm")]
+    [other] = [
+        one for one in client.post("/v1/fit", json=question).json()["changes"] if one["options"].startswith("glm")
+    ]
     page = opened("/?model=glm-5.1-fp8&on=8xh200-sxm&users=8")
     settled(page)
-    page.locator("#changes li", has_text=other["what"]).locator("button").click()
+    page.locator("#changes li", has_text=other["description"]).locator("button").click()
     settled(page)
-    assert parse_qs(page.evaluate("location.search.slice(1)"))["model"] == [other["ask"]]
+    assert parse_qs(page.evaluate("location.search.slice(1)"))["model"] == [other["options"]]
     assert page.locator("#model").input_value().startswith("glm-5.1-reap")
 
 

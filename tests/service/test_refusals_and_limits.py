@@ -120,6 +120,11 @@ def test_the_head_of_an_answer_is_told_alone(client):
     assert client.options("/v1/value").status_code == 405
 
 
+def test_a_value_is_still_found_under_the_name_of_the_previous_release(client):
+    old, new = (client.get("/v1/value", params=PLAN | {"get": name}) for name in ("knowledge", "evidence_level"))
+    assert old.status_code == new.status_code == 200 and old.text == new.text != ""
+
+
 def test_a_form_of_another_kind_is_refused(client):
     assert wrong(client.post("/v1/fit", data={"model": "x"}), 415)
 

@@ -298,17 +298,17 @@ def _on_root_ports(part: Accelerator, count: int) -> dict[str, Any]:
     apart = part.peer_to_peer is False
     sockets = 1 if count <= 7 else 2
     on_each = -(-count // sockets)
-    width = f"x{part.pcie_lanes} Gen{part.pcie_generation}" if part.pcie_generation else "PCIe"
-    said = [f"each card has a {width} root port of its own, which nothing else loads"]
+    width = f"PCIe Gen{part.pcie_generation} x{part.pcie_lanes}" if part.pcie_generation else "PCIe"
+    said = [f"each GPU in a dedicated {width} slot"]
     said.append(
-        "all on one socket"
+        "all GPUs on one CPU socket"
         if sockets == 1
-        else f"two sockets, {on_each} cards on the first; with switches or a tuned NCCL it is faster: name such a host"
+        else f"two CPU sockets, {on_each} GPUs on the first; PCIe switches or a tuned NCCL are faster: name such a host"
     )
     said.append(
-        "copies between cards go through host memory, as with the stock driver of such cards"
+        "copies between GPUs through host memory, as with the stock driver"
         if apart
-        else "cards reach each other's memory, and NCCL finds its rings itself"
+        else "peer-to-peer between GPUs; NCCL detects its rings"
     )
     return {
         "assumptions": said,

@@ -12,7 +12,7 @@ import { picture, save } from "./export.js";
 const WORDS = { fits: "Fits", tight: "Fits, but tight", does_not_fit: "Does not fit", unknown: "Not known" };
 /** The verdict in words; a plan that is short by less than is uncertain of memory says so. */
 const wordsOf = (one) => WORDS[one.verdict] + (one.may_start ? ", but may start" : "");
-const LIMITS = { kv: "KV cache", tpot: "speed of each user", queue: "waiting", hazard: "a hazard" };
+const LIMITS = { kv: "KV pool", tpot: "decode speed", queue: "queueing", hazard: "hazard" };
 const MARKS = { fits: "✓", tight: "!", does_not_fit: "✕", unknown: "?" };
 
 let catalogue = null;
@@ -91,7 +91,7 @@ function showAnswer(users) {
   const figures = [];
   if (answer.safe) {
     const limit = answer.safe.limits[answer.safe.limit];
-    figures.push(figure("Safe users", whole(answer.safe.users), "", `limit: ${LIMITS[answer.safe.limit] ?? answer.safe.limit}${limit?.why ? ` (${limit.why})` : ""}`));
+    figures.push(figure("Safe users", whole(answer.safe.users), "", `limit: ${LIMITS[answer.safe.limit] ?? answer.safe.limit}${limit?.reason ? ` (${limit.reason})` : ""}`));
   }
   if (rate(one)) figures.push(figure("One user alone", number(rate(one).value), "tok/s", span(rate(one))));
   if (all && users > 1) figures.push(figure(`${whole(users)} users, all together`, number(all.output_tokens_per_s?.value), "tok/s", span(all.output_tokens_per_s)));
@@ -192,7 +192,7 @@ function warnings() {
   const order = ["danger", "error", "warning", "slow", "fallback"];
   const rank = (one) => (order.includes(one.severity) ? order.indexOf(one.severity) : order.length);
   const sorted = [...found].sort((one, other) => rank(one) - rank(other));
-  const item = (one) => el("li", { class: one.severity }, el("p", {}, el("span", { class: `tag ${one.severity}`, text: one.severity }), el("span", { class: "tag", text: one.kind }), el("strong", { text: one.title })), one.effect && el("p", { text: one.effect }), one.do && el("p", { class: "do", text: `${one.applied ? `${one.applied[0].toUpperCase()}${one.applied.slice(1)}. ` : ""}Do: ${one.do}` }));
+  const item = (one) => el("li", { class: one.severity }, el("p", {}, el("span", { class: `tag ${one.severity}`, text: one.severity }), el("span", { class: "tag", text: one.kind }), el("strong", { text: one.title })), one.effect && el("p", { text: one.effect }), one.action && el("p", { class: "do", text: `${one.applied ? `${one.applied[0].toUpperCase()}${one.applied.slice(1)}. ` : ""}Do: ${one.action}` }));
   const [first, rest] = [sorted.slice(0, 4), sorted.slice(4)];
   at("warnings").replaceChildren(el("ul", { class: "list" }, first.map(item)), rest.length ? el("details", {}, el("summary", { text: `${rest.length} more` }), el("ul", { class: "list" }, rest.map(item))) : "");
 }
@@ -205,8 +205,8 @@ function changes() {
   if (!found.length) return at("changes").replaceChildren(el("p", { class: "note", text: "Nothing that was looked at." }));
   const item = (one) => {
     const numbers = [one.verdict === "fits" || one.verdict === "tight" ? "" : WORDS[one.verdict].toLowerCase(), one.one_user_tokens_per_s ? `one user ${number(one.one_user_tokens_per_s)} tok/s` : "", one.total_tokens_per_s ? `all together ${number(one.total_tokens_per_s)} tok/s` : "", one.kv_pool_tokens ? `pool ${number(one.kv_pool_tokens)} tokens` : ""].filter(Boolean).join(", ");
-    const said = asked(one.ask);
-    return el("li", {}, el("p", {}, el("strong", { text: one.what }), one.layout ? ` (${one.layout})` : "", ` ${numbers} `, said && el("button", { type: "button", class: "small", text: "Try it", "aria-label": `Try it: ${one.what}`, click: () => { state = folded({ ...state, ...said }); show(state, catalogue); answerIt(); scrollTo({ top: 0 }); } })), one.note && el("p", { class: "do", text: one.note }));
+    const said = asked(one.options);
+    return el("li", {}, el("p", {}, el("strong", { text: one.description }), one.layout ? ` (${one.layout})` : "", ` ${numbers} `, said && el("button", { type: "button", class: "small", text: "Try it", "aria-label": `Try it: ${one.description}`, click: () => { state = folded({ ...state, ...said }); show(state, catalogue); answerIt(); scrollTo({ top: 0 }); } })), one.note && el("p", { class: "do", text: one.note }));
   };
   const [first, rest] = [found.slice(0, 5), found.slice(5)];
   at("changes").replaceChildren(el("ul", { class: "list" }, first.map(item)), rest.length ? el("details", {}, el("summary", { text: `${rest.length} more` }), el("ul", { class: "list" }, rest.map(item))) : "");
@@ -237,10 +237,10 @@ function start() {
 
 function basis() {
   at("basis").replaceChildren(
-    el("p", { text: answer.basis ? `${answer.evidence}: ${answer.basis}.` : `This model on this part with ${answer.question.engine}: ${answer.evidence}.` }),
+    el("p", { text: answer.basis ? `${answer.evidence}: ${answer.basis}.` : `${answer.evidence}: this model on this accelerator with ${answer.question.engine}.` }),
     answer.unknown.length ? el("p", { text: `Not known: ${answer.unknown.join("; ")}.` }) : "",
     answer.assumed.length ? el("details", { open: true }, el("summary", { text: "Assumed" }), el("ul", {}, answer.assumed.map((text) => el("li", { text })))) : "",
-    answer.left_out.length ? el("details", {}, el("summary", { text: "Layouts that were left out" }), el("ul", {}, answer.left_out.map((text) => el("li", { text })))) : "",
+    answer.skipped_layouts.length ? el("details", {}, el("summary", { text: "Layouts that were not evaluated" }), el("ul", {}, answer.skipped_layouts.map((text) => el("li", { text })))) : "",
   );
 }
 
