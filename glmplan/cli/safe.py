@@ -32,7 +32,7 @@ class SearchOptions:
     form: o.Format = Form.text
 
 
-@o.with_options(without=("ramp",))
+@o.with_options()
 def command(
     target: o.TargetOptions,
     *,
@@ -41,7 +41,7 @@ def command(
         str | None,
         typer.Option(help="Kind of traffic, as in simulate, also without its number; users and Poisson by default."),
     ] = None,
-    shape: o.TrafficOptions,
+    shape: Annotated[o.Given, o.traffic("safe")],
     service: o.ServiceOptions,
     search: SearchOptions,
 ) -> None:
@@ -68,7 +68,7 @@ def command(
     def answer(kind: Traffic) -> SafeLoad:
         return safe_of(described, kind, targets, most=search.most, seed=search.seed, begun=begun)
 
-    with site_calibration(service.deployment.calibration), beside(answer, copied=len(kinds) > 1) as two:
+    with site_calibration(service.deployment.get("calibration")), beside(answer, copied=len(kinds) > 1) as two:
         if len(kinds) == 2:
             # users are counted, or found in few tries, while the search for the rate begins
             rate, users = two.both(kinds[1], kinds[0])

@@ -50,9 +50,9 @@ class RunOptions:
 
 @o.with_options()
 def command(
-    traffic: o.TrafficSpec,
+    traffic: o.TrafficKind,
     target: o.TargetOptions,
-    shape: o.TrafficOptions,
+    shape: Annotated[o.Given, o.traffic("simulate")],
     *,
     slo: o.OptionalSlo = None,
     service: o.ServiceOptions,

@@ -17,15 +17,18 @@ from glmplan.errors import SpecError
 from glmplan.io.machines.resolve import resolve_machine
 from glmplan.io.models.resolve import resolve_model
 from glmplan.planner.ask import Deployed
-from glmplan.planner.question import DEFAULT_INPUT, DEFAULT_OUTPUT, Words, named_cache, named_engine
+from glmplan.planner.question import DEFAULT_INPUT, DEFAULT_OUTPUT, named_cache, named_engine
 from glmplan.planner.ranking import deployment_of
 from glmplan.planner.service import kept_of
 from glmplan.planner.traffic_search import described_under, mean_request, read_traffic
+from glmplan.request.option import Option, options_of
+from glmplan.request.plan import PlanRequest
+from glmplan.request.traffic import TrafficSpec
 from glmplan.simulation.safe_load import outcome_range
 from glmplan.simulation.simulate import simulate
 from glmplan.simulation.traffic.slo import parse_slo
 from glmplan.simulation.traffic.spec import Traffic
-from glmplan.units import finite_number, read_watts, whole_number
+from glmplan.units import whole_number
 
 __all__ = [
     "MOST",
@@ -189,7 +192,7 @@ def _usual_requests(arriving: Traffic) -> int:
 def simulated(model: str, on: str, said: Mapping[str, Any], load: Arriving, how: Simulation) -> Simulated:
     """Plan for a load and simulate it.
 
-    - `said`: Further words of the question, as `glmplan.planner.question.Words` takes them.
+    - `said`: Further words of the question, as `PlanRequest` takes them.
     - Returns: The same plan and statistics as of `glmplan simulate` with the same words.
 
     Examples
@@ -199,7 +202,7 @@ def simulated(model: str, on: str, said: Mapping[str, Any], load: Arriving, how:
     >>> found.figures["probability"], found.figures["ttft_low"] < found.figures["ttft"] < found.figures["ttft_high"]
     (1.0, True)
     """
-    described, [arriving] = described_under(Words(model, on, **said), [how.traffic(load)])
+    described, [arriving] = described_under(PlanRequest(model, on, **said), [how.traffic(load)])
     targets = parse_slo(how.slo) if how.slo else ()
     requests = how.requests or _usual_requests(arriving)
     outcome = simulate(described.service, arriving, requests=requests, seed=how.seed, targets=targets)
@@ -233,19 +236,17 @@ MOST_SIMULATED = 20_000
 #: what a combination of the axes takes to plan, a load to write as steps, a point of both, and a load to be simulated:
 #: by these the time is told beforehand [s]
 _COMBINATION, _LOAD, _POINT, _SIMULATED = 0.05, 0.0003, 0.00001, 3.0
+_OPTIONS = options_of(PlanRequest)
+#: the axis of kinds of traffic
+_TRAFFIC = Option(help="")
 #: axes that decide which formula applies: each combination is planned
-STRUCTURE_AXES: tuple[str, ...] = (
-    "model", "on", "weights", "kv", "engine", "engine_version", "tp", "pp", "dp", "ep", "dcp", "mtp", "memory_fraction",
-    "max_num_seqs", "power_limit",
-)  # fmt: skip
+STRUCTURE_AXES: tuple[str, ...] = tuple(name for name, one in _OPTIONS.items() if one.axis and not one.point)
 #: axes that are numbers put into it
-POINT_AXES: tuple[str, ...] = ("context", "input", "output", "users")
-#: what is said of all loads that are simulated, beside the axis of their traffic
+POINT_AXES: tuple[str, ...] = tuple(name for name, one in _OPTIONS.items() if one.axis and one.point)
+#: options of all loads that are simulated, beside the axis of their traffic
 SIMULATION: tuple[str, ...] = (
-    "slo", "requests", "seed", "jitter", "input_cv", "output_cv", "lengths", "think", "ramp", "shared_prefix", "turns",
-    "tool_wait", "start",
+    "slo", "requests", "seed", *(name for name, one in options_of(TrafficSpec).items() if "sweep" in one.commands)
 )  # fmt: skip
-_WHOLE = ("tp", "pp", "dp", "ep", "dcp", "mtp", "max_num_seqs", *POINT_AXES)
 #: values that a range of an axis has at most, and one of machines, each of which is looked up [-]
 _VALUES, _MACHINES = 100_000, 4_096
 _RANGE = re.compile(r"(\d+)\.\.(\d+)(?:\*(\d+))?")
@@ -401,18 +402,19 @@ def _values(name: str, given: Any) -> tuple[Any, ...]:
 
 
 def _expanded(name: str, part: Any, field: str) -> list[Any]:
-    if name in _WHOLE:
+    option = _OPTIONS.get(name, _TRAFFIC)
+    if option.kind in ("whole", "counts"):
         match = _RANGE.fullmatch(part) if isinstance(part, str) else None
         if match is None:
-            return [whole_number(part, field, least=0 if name == "mtp" else 1)]
+            return [whole_number(part, field, least=option.least)]
         if match[3] is None:
-            return list(_range(match, part, field, 0 if name == "mtp" else 1, _VALUES))
+            return list(_range(match, part, field, option.least, _VALUES))
         ends, count = _range(match, part, field, 1), whole_number(match[3], field, most=_VALUES)
         return sorted(set(np.geomspace(ends[0], ends[-1], count).round().astype(int).tolist()))
-    if name == "memory_fraction":
-        return [finite_number(part, field)]
-    if name == "power_limit":
-        return [read_watts(f"{part} W" if isinstance(part, str) and part.replace(".", "").isdigit() else part, field)]
+    if option.kind == "power":
+        part = f"{part} W" if isinstance(part, str) and part.replace(".", "").isdigit() else part
+    if option.kind != "name":
+        return [option.read(part, field)]
     if not isinstance(part, str):
         raise SpecError("is no name", field=field, value=part)
     match = _COUNTS.fullmatch(part) if name == "on" else None
