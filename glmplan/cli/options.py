@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from datetime import date
 from functools import wraps
 from pathlib import Path
@@ -26,9 +26,6 @@ __all__ = [
     "Derived",
     "Given",
     "MoneyOptions",
-    "SchedulerOptions",
-    "ServiceOptions",
-    "TargetOptions",
     "day_of",
     "given",
     "plan",
@@ -53,60 +50,6 @@ TrafficKind = Annotated[
         "sessions:USERS, sessions:RATE/s, or a TOML file."
     ),
 ]
-KvTokens = Annotated[int | None, typer.Option(min=1, help="Room of the KV pool instead of the predicted one.")]
-BlockSize = Annotated[int | None, typer.Option(min=1, help="Tokens of a KV block.")]
-KvBytes = Annotated[
-    str | None, typer.Option("--kv-bytes-per-token", help="Bytes of a token in the KV cache, for the hand-over.")
-]
-StepTimeOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Step time of your own instead of a model's: 'base=12 ms,request=0.1 ms,context=13 ns,prompt=17 us'."
-    ),
-]
-
-ChunkedPrefill = Annotated[bool | None, typer.Option(help="Whether prompts are spread over steps.")]
-PrefixCaching = Annotated[
-    bool | None, typer.Option(help="Whether equal heads of prompts are found again; the engine's own by default.")
-]
-AsyncScheduling = Annotated[
-    bool | None, typer.Option(help="Whether a step is formed while the last one runs; the engine's own by default.")
-]
-ReserveFullIsl = Annotated[
-    bool | None, typer.Option(help="Whether a whole prompt must fit before it is begun; the engine's own by default.")
-]
-Conservativeness = Annotated[
-    float | None, typer.Option(help="Multiplies the room kept for answers under way (SGLang).")
-]
-PrefillMaxRequests = Annotated[int | None, typer.Option(min=1, help="Prompts that may share a step (SGLang).")]
-Order = Annotated[
-    str | None,
-    typer.Option(
-        "--order",
-        "--scheduling-policy",
-        help="Who is next: fcfs, lpm for the longest cached prefix, or priority for the share that --urgent names.",
-    ),
-]
-LongPrefill = Annotated[
-    int | None,
-    typer.Option(
-        "--long-prefill-token-threshold", min=0, help="Tokens of one prompt that a step takes at most (vLLM)."
-    ),
-]
-Admission = Annotated[
-    str | None, typer.Option(help="chunk, no-evict, max-utilization, estimate or slot; the engine's own by default.")
-]
-Routing = Annotated[
-    str | None,
-    typer.Option(help="round-robin, least-loaded, prefix-aware or affinity; over data-parallel ranks and replicas."),
-]
-PrefillReplicas = Annotated[
-    int | None, typer.Option(min=0, max=10_000, help="Replicas that only prefill and hand over.")
-]
-TransferBandwidth = Annotated[
-    str | None, typer.Option("--transfer", help="Bandwidth of the hand-over, such as '50 GB/s'.")
-]
-
 
 Prices = Annotated[
     list[str] | None,
@@ -204,44 +147,6 @@ def plan_axes() -> Derived:
     return Axes(PlanRequest, "sweep")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TargetOptions:
-    """What is served on what; not needed with a step time of one's own."""
-
-    model: Model = None
-    on: On = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SchedulerOptions:
-    """Fields of `EngineSettings` beside those that decide memory too."""
-
-    chunked_prefill: ChunkedPrefill = None
-    prefix_caching: PrefixCaching = None
-    admission: Admission = None
-    async_scheduling: AsyncScheduling = None
-    reserve_full_isl: ReserveFullIsl = None
-    schedule_conservativeness: Conservativeness = None
-    prefill_max_requests: PrefillMaxRequests = None
-    order: Order = None
-    long_prefill_token_threshold: LongPrefill = None
-    routing: Routing = None
-    prefill_replicas: PrefillReplicas = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ServiceOptions:
-    """A service to simulate: how it is deployed, its cache pool, its step time and its scheduler."""
-
-    deployment: Annotated[Given, plan("simulate")] = field(default_factory=dict)
-    kv_tokens: KvTokens = None
-    block_size: BlockSize = None
-    kv_bytes: KvBytes = None
-    step_time: StepTimeOption = None
-    scheduler: SchedulerOptions = SchedulerOptions()
-    transfer: TransferBandwidth = None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoneyOptions:
     """Prices and terms of a cost; `glmplan.cli.options` reads them."""
@@ -258,8 +163,8 @@ def given(options: Any) -> dict[str, Any]:
 
     Examples
     --------
-    >>> given(ServiceOptions(deployment={"tp": 4}, block_size=16))
-    {'tp': 4, 'block_size': 16}
+    >>> given(MoneyOptions(region="oslo"))
+    {'region': 'oslo'}
     """
     found: dict[str, Any] = {}
     for one in fields(options):

@@ -10,6 +10,7 @@ import typer
 
 from glmplan.cli import options as o
 from glmplan.cli.screen import Form, say
+from glmplan.cli.service import ServiceOptions, TargetOptions, described_services
 from glmplan.units import counted_unit
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class SearchOptions:
 
 @o.with_options()
 def command(
-    target: o.TargetOptions,
+    target: TargetOptions,
     *,
     slo: Annotated[str | None, typer.Option(help="Promise, such as 'ttft p95 < 2 s'; that of fit by default.")] = None,
     traffic: Annotated[
@@ -42,11 +43,10 @@ def command(
         typer.Option(help="Kind of traffic, as in simulate, also without its number; users and Poisson by default."),
     ] = None,
     shape: Annotated[o.Given, o.traffic("safe")],
-    service: o.ServiceOptions,
+    service: ServiceOptions,
     search: SearchOptions,
 ) -> None:
     """Find the most users and the highest request rate that keep a promise with 95 % probability."""
-    from glmplan.cli.service import described_services
     from glmplan.errors import SpecError
     from glmplan.planner.service import safe_of, searched_traffic
     from glmplan.prediction.step_models import site_calibration

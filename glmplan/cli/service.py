@@ -2,19 +2,113 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Any
 
-from glmplan.cli.options import given
+import typer
+
+from glmplan.cli import options as o
 from glmplan.errors import SpecError
 
 if TYPE_CHECKING:
-    from glmplan.cli.options import Given, ServiceOptions, TargetOptions
     from glmplan.planner.service import Described
     from glmplan.simulation.traffic.request import Acceptance
     from glmplan.simulation.traffic.spec import Traffic
 
-__all__ = ["described_services", "measured_step_time"]
+__all__ = ["SchedulerOptions", "ServiceOptions", "TargetOptions", "described_services", "measured_step_time"]
+
+KvTokens = Annotated[int | None, typer.Option(min=1, help="Room of the KV pool instead of the predicted one.")]
+BlockSize = Annotated[int | None, typer.Option(min=1, help="Tokens of a KV block.")]
+KvBytes = Annotated[
+    str | None, typer.Option("--kv-bytes-per-token", help="Bytes of a token in the KV cache, for the hand-over.")
+]
+StepTimeOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Step time of your own instead of a model's: 'base=12 ms,request=0.1 ms,context=13 ns,prompt=17 us'."
+    ),
+]
+
+ChunkedPrefill = Annotated[bool | None, typer.Option(help="Whether prompts are spread over steps.")]
+PrefixCaching = Annotated[
+    bool | None, typer.Option(help="Whether equal heads of prompts are found again; the engine's own by default.")
+]
+AsyncScheduling = Annotated[
+    bool | None, typer.Option(help="Whether a step is formed while the last one runs; the engine's own by default.")
+]
+ReserveFullIsl = Annotated[
+    bool | None, typer.Option(help="Whether a whole prompt must fit before it is begun; the engine's own by default.")
+]
+Conservativeness = Annotated[
+    float | None, typer.Option(help="Multiplies the room kept for answers under way (SGLang).")
+]
+PrefillMaxRequests = Annotated[int | None, typer.Option(min=1, help="Prompts that may share a step (SGLang).")]
+Order = Annotated[
+    str | None,
+    typer.Option(
+        "--order",
+        "--scheduling-policy",
+        help="Who is next: fcfs, lpm for the longest cached prefix, or priority for the share that --urgent names.",
+    ),
+]
+LongPrefill = Annotated[
+    int | None,
+    typer.Option(
+        "--long-prefill-token-threshold", min=0, help="Tokens of one prompt that a step takes at most (vLLM)."
+    ),
+]
+Admission = Annotated[
+    str | None, typer.Option(help="chunk, no-evict, max-utilization, estimate or slot; the engine's own by default.")
+]
+Routing = Annotated[
+    str | None,
+    typer.Option(help="round-robin, least-loaded, prefix-aware or affinity; over data-parallel ranks and replicas."),
+]
+PrefillReplicas = Annotated[
+    int | None, typer.Option(min=0, max=10_000, help="Replicas that only prefill and hand over.")
+]
+TransferBandwidth = Annotated[
+    str | None, typer.Option("--transfer", help="Bandwidth of the hand-over, such as '50 GB/s'.")
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TargetOptions:
+    """What is served on what; not needed with a step time of one's own."""
+
+    model: o.Model = None
+    on: o.On = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SchedulerOptions:
+    """Fields of `EngineSettings` beside those that decide memory too."""
+
+    chunked_prefill: ChunkedPrefill = None
+    prefix_caching: PrefixCaching = None
+    admission: Admission = None
+    async_scheduling: AsyncScheduling = None
+    reserve_full_isl: ReserveFullIsl = None
+    schedule_conservativeness: Conservativeness = None
+    prefill_max_requests: PrefillMaxRequests = None
+    order: Order = None
+    long_prefill_token_threshold: LongPrefill = None
+    routing: Routing = None
+    prefill_replicas: PrefillReplicas = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ServiceOptions:
+    """A service to simulate: how it is deployed, its cache pool, its step time and its scheduler."""
+
+    deployment: Annotated[o.Given, o.plan("simulate")] = field(default_factory=dict)
+    kv_tokens: KvTokens = None
+    block_size: BlockSize = None
+    kv_bytes: KvBytes = None
+    step_time: StepTimeOption = None
+    scheduler: SchedulerOptions = SchedulerOptions()
+    transfer: TransferBandwidth = None
+
 
 #: scheduler of a step time of one's own when no engine is named, which the answer says
 _SCHEDULER = "vllm"
@@ -62,7 +156,7 @@ def measured_step_time(text: str) -> dict[str, float]:
 
 
 def described_services(
-    target: TargetOptions, options: ServiceOptions, shape: Given, *specs: str, usual: bool = False
+    target: TargetOptions, options: ServiceOptions, shape: o.Given, *specs: str, usual: bool = False
 ) -> tuple[Described, list[Traffic]]:
     """Build the service to simulate, and the traffic that arrives at it.
 
@@ -77,7 +171,7 @@ def described_services(
     from glmplan.units import parse_quantity
 
     kinds = [parse_traffic(spec, **shape) for spec in specs]
-    scheduler = given(options.scheduler)
+    scheduler = o.given(options.scheduler)
     deployment = dict(options.deployment)
     scheduler |= {name: deployment.pop(name) for name in _SCHEDULED if name in deployment}
     host_bandwidth = deployment.pop("host_bandwidth", None)
@@ -148,7 +242,7 @@ def _acceptance(drafted: int | None, mean: float | None) -> Acceptance | None:
 def _predicted(
     model: str,
     on: str,
-    told: tuple[ServiceOptions, Given],
+    told: tuple[ServiceOptions, o.Given],
     scheduler: dict[str, Any],
     kinds: list[Traffic],
     usual: bool,

@@ -16,6 +16,7 @@ import typer
 
 from glmplan.cli import options as o
 from glmplan.cli.screen import Form, console, say
+from glmplan.cli.service import ServiceOptions, TargetOptions, described_services
 
 if TYPE_CHECKING:
     from glmplan.planner.service import Described
@@ -51,15 +52,14 @@ class RunOptions:
 @o.with_options()
 def command(
     traffic: o.TrafficKind,
-    target: o.TargetOptions,
+    target: TargetOptions,
     shape: Annotated[o.Given, o.traffic("simulate")],
     *,
     slo: o.OptionalSlo = None,
-    service: o.ServiceOptions,
+    service: ServiceOptions,
     run: RunOptions,
 ) -> None:
     """Simulate a service under traffic: times that users see, throughput, batch, KV cache."""
-    from glmplan.cli.service import described_services
     from glmplan.simulation.safe_load import outcome_range
     from glmplan.simulation.simulate import simulate
     from glmplan.simulation.traffic.slo import parse_slo
