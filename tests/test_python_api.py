@@ -17,8 +17,9 @@ import pytest
 import glmplan
 import glmplan.planner.ask
 from glmplan.planner import Words, fit_answer
-from glmplan.planner.question import Words as QuestionWords
 from glmplan.prediction.effects import COLUMNS, LEVELS, keys_of
+from glmplan.request.keywords import Question
+from glmplan.request.plan import PlanRequest
 
 ROOT = Path(__file__).resolve().parents[1]
 GUIDE = ROOT / "docs/guide/python.md"
@@ -118,8 +119,10 @@ def test_typed_and_written_values_ask_the_same_question():
 
 
 def test_a_question_takes_exactly_what_the_command_line_takes():
-    named = {field.name for field in dataclasses.fields(QuestionWords)} - {"model", "on"}
-    assert named == set(glmplan.planner.ask.Question.__annotations__)
+    named = set(PlanRequest.model_fields) - {"model", "on"}
+    assert named == set(Question.__annotations__)
+    for ask in (glmplan.fit, glmplan.deployment):
+        assert named <= set(inspect.signature(ask).parameters)
 
 
 @pytest.mark.parametrize(

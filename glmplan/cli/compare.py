@@ -22,9 +22,7 @@ def command(
     *,
     model: Annotated[str | None, typer.Option(help="Model of plans that name a machine alone.")] = None,
     users: o.UsersAtOnce = 1,
-    input: o.Input = None,
-    output: o.Output = None,
-    deployment: o.DeploymentOptions = o.DeploymentOptions(),
+    deployment: Annotated[o.Given, o.plan("compare")],
     money: o.MoneyOptions = o.MoneyOptions(),
     form: o.Format = Form.text,
 ) -> None:
@@ -39,9 +37,8 @@ def command(
         if not at and model is None:
             raise SpecError("names no machine and model as in MODEL@MACHINE, and --model is left out", value=plan)
         questions.append((named, machine) if at else (str(model), plan))
-    said = o.given(deployment) | {name: value for name, value in (("input", input), ("output", output)) if value}
     paid = read_money(money)
-    _show(compared(questions, paid, users=users, **said), paid.terms.utilisation, form)
+    _show(compared(questions, paid, users=users, **deployment), paid.terms.utilisation, form)
 
 
 def _show(found: Compared, utilisation: float, form: Form) -> None:
@@ -72,7 +69,7 @@ def _show(found: Compared, utilisation: float, form: Form) -> None:
         if found.rent_term is not None:
             say(f"rent term of all plans: {found.rent_term}")
         for row in rows:
-            if row[""] == "knowledge":
+            if row[""] == "evidence_level":
                 row |= {name: EVIDENCE_LABELS.get(value, value) for name, value in row.items()} | {"": "evidence"}
         say(table_text(rows))
     for side, why in zip(found.sides[1:], found.causes, strict=True):

@@ -11,47 +11,13 @@ import typer
 from glmplan.cli import options as o
 from glmplan.cli.screen import Form, Section, has_colours, painted, say, width
 from glmplan.errors import printable
+from glmplan.request.plan import PlanRequest
 
 if TYPE_CHECKING:
     from glmplan.planner import FitAnswer
     from glmplan.simulation.traffic.spec import Traffic
 
-__all__ = ["QuestionOptions", "ViewOptions", "command"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class QuestionOptions:
-    """Fields of `glmplan.planner.Words` beside model and machine, as typed: they are read and checked there."""
-
-    weights: Annotated[str | None, typer.Option(help="Checkpoint or format of the weights.")] = None
-    kv: o.Kv = None
-    engine: Annotated[str | None, typer.Option(help="vllm, sglang, trtllm, llama.cpp, ktransformers or mlx.")] = None
-    engine_version: o.EngineVersion = None
-    tp: Annotated[str | None, typer.Option(help="Tensor parallel degree.")] = None
-    pp: Annotated[str | None, typer.Option(help="Pipeline stages.")] = None
-    dp: Annotated[str | None, typer.Option(help="Attention data parallel degree.")] = None
-    ep: Annotated[str | None, typer.Option(help="Expert parallel degree.")] = None
-    dcp: Annotated[str | None, typer.Option(help="Decode context parallel degree.")] = None
-    replicas: Annotated[str | None, typer.Option(help="Servers of that layout behind a router.")] = None
-    disaggregated: o.Disaggregated = None
-    context: Annotated[str | None, typer.Option(help="Longest sequence that must fit, in tokens.")] = None
-    input: Annotated[str | None, typer.Option(help="Prompt of a request, in tokens.")] = None
-    output: Annotated[str | None, typer.Option(help="Answer of a request, in tokens.")] = None
-    users: Annotated[str | None, typer.Option(help="Numbers of users at once, as in 1,4,8.")] = None
-    mtp: Annotated[str | None, typer.Option(help="Drafted tokens for each step.")] = None
-    acceptance: Annotated[
-        str | None, typer.Option(help="Chance of a drafted token (up to 1), or tokens gained in a step (above 1).")
-    ] = None
-    eager: o.Eager = False
-    launch: o.LaunchOptions = o.LaunchOptions()
-    power_limit: o.PowerLimit = None
-    host_tokens: o.HostTokens = None
-    host_bandwidth: o.HostBandwidth = None
-    calibration: o.Calibration = None
-    recipe: Annotated[
-        str | None,
-        typer.Option(help="Campaign or collection of recipes whose launch settings the server has, as vllm-recipes."),
-    ] = None
+__all__ = ["ViewOptions", "command"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -67,14 +33,14 @@ class ViewOptions:
     explain: Annotated[bool, typer.Option("--explain", help="Show the arithmetic.")] = False
 
 
-@o.with_options(without=("urgent",))  # the order of the engine's queue is told to the simulator alone
+@o.with_options()
 def command(
     model: o.AnyModel,
     on: Annotated[str, typer.Option(help="NxACCELERATOR, a host name or a TOML file.")],
-    question: QuestionOptions,
+    question: Annotated[o.Given, o.plan("fit")],
     *,
     traffic: Annotated[str | None, typer.Option(help="What arrives, as in simulate: the plan is simulated.")] = None,
-    shape: o.ShapeOptions = o.ShapeOptions(),
+    shape: Annotated[o.Given, o.traffic("fit")],
     view: ViewOptions = ViewOptions(),
 ) -> None:
     """Say whether a model fits a machine, how fast it is for one and for many, what binds and what to change."""
@@ -82,14 +48,15 @@ def command(
 
     # nothing is freed in the half second that this takes; collecting costs a tenth of it
     gc.disable()
-    from glmplan.planner import Words, fit_answer
+    from glmplan.planner import fit_answer
     from glmplan.prediction.step_models import measured_elsewhere, site_calibration
 
     _check(view)
-    words = Words(model=model, on=on, **o.given(question))
+    words = PlanRequest(model, on, **question)
     answer = fit_answer(words, _traffic(traffic, question, shape))
-    with site_calibration(question.calibration):
-        elsewhere = measured_elsewhere(answer.deployment) if question.calibration and answer.deployment else ""
+    calibration = question.get("calibration")
+    with site_calibration(calibration):
+        elsewhere = measured_elsewhere(answer.deployment) if calibration and answer.deployment else ""
     if elsewhere:
         say(f"note: {elsewhere}", err=True)
     say(_written(answer, view), end="")
@@ -99,16 +66,15 @@ def command(
         say(fit_explanation(answer), end="")
 
 
-def _traffic(spec: str | None, question: QuestionOptions, shape: o.ShapeOptions) -> Traffic | None:
+def _traffic(spec: str | None, question: o.Given, shape: o.Given) -> Traffic | None:
     """What arrives; its lengths are those of the question."""
     from glmplan.errors import SpecError
     from glmplan.planner.traffic_search import read_traffic
 
-    said = o.given(shape)
     if spec is not None:
-        return read_traffic(spec, input=question.input, output=question.output, **said)
-    if said:
-        raise SpecError("is of traffic: give --traffic too", field="--" + next(iter(said)).replace("_", "-"))
+        return read_traffic(spec, input=question.get("input"), output=question.get("output"), **shape)
+    if shape:
+        raise SpecError("is of traffic: give --traffic too", field="--" + next(iter(shape)).replace("_", "-"))
     return None
 
 

@@ -1,9 +1,9 @@
-"""Options that commands have in common: each is declared once, in a record that a command takes as one argument."""
+"""Options that commands have in common: those of a request derive from it, the others stand in records here."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from datetime import date
 from functools import wraps
@@ -14,23 +14,24 @@ import typer
 
 from glmplan.cli.screen import Form
 from glmplan.errors import SpecError
+from glmplan.request.option import Option, OptionRecord, options_of, spelled
+from glmplan.request.plan import PlanRequest
+from glmplan.request.traffic import TrafficSpec
 
 if TYPE_CHECKING:
     from glmplan.purchase.money import Money
 
 __all__ = [
-    "DeploymentOptions",
-    "LaunchOptions",
-    "LayoutOptions",
+    "Axes",
+    "Derived",
+    "Given",
     "MoneyOptions",
-    "SchedulerOptions",
-    "ServiceOptions",
-    "ShapeOptions",
-    "TargetOptions",
-    "TrafficOptions",
     "day_of",
     "given",
+    "plan",
+    "plan_axes",
     "read_money",
+    "traffic",
     "with_options",
 ]
 
@@ -42,137 +43,13 @@ Model = Annotated[str | None, _MODEL]
 RequiredModel = Annotated[str, _MODEL]
 On = Annotated[str | None, _ON]
 RequiredOn = Annotated[str, _ON]
-TrafficSpec = Annotated[
+TrafficKind = Annotated[
     str,
     typer.Option(
         help="closed:USERS, poisson:RATE/s, gamma:RATE/s,cv=3, onoff:RATE/s,on=10,off=30, daily:RATE/s, trace:FILE, "
         "sessions:USERS, sessions:RATE/s, or a TOML file."
     ),
 ]
-Input = Annotated[int | None, typer.Option("--input", min=1, help="Nominal prompt length, in tokens.")]
-Output = Annotated[int | None, typer.Option("--output", min=1, help="Nominal answer length, in tokens.")]
-Jitter = Annotated[float | None, typer.Option(help="Lengths are uniform in 1 - jitter to 1 times nominal.")]
-InputCv = Annotated[float | None, typer.Option(help="Log-normal prompts with this coefficient of variation.")]
-OutputCv = Annotated[float | None, typer.Option(help="Log-normal answers with this coefficient of variation.")]
-Lengths = Annotated[str | None, typer.Option(help="CSV with input_tokens and output_tokens to draw from.")]
-Think = Annotated[str | None, typer.Option(help="Mean pause of a user, such as '2 s'.")]
-Ramp = Annotated[str | None, typer.Option(help="Time over which users start; all at once by default.")]
-SharedPrefix = Annotated[int | None, typer.Option(min=0, help="Tokens at the head of each prompt that are the same.")]
-Turns = Annotated[int | None, typer.Option(min=1, help="Mean turns of a session.")]
-ToolWait = Annotated[str | None, typer.Option(help="Mean pause between the turns of a session.")]
-Start = Annotated[int | None, typer.Option(min=0, help="Tokens of its own that a session begins with.")]
-Urgent = Annotated[
-    float | None, typer.Option(min=0, max=1, help="Share of requests that go first under --order priority.")
-]
-Patience = Annotated[
-    str | None, typer.Option(help="Time after which clients without a token yet leave, such as '30 s'.")
-]
-
-EngineName = Annotated[str | None, typer.Option(help="vllm, sglang, trtllm or llama.cpp.")]
-EngineVersion = Annotated[
-    str | None, typer.Option(help="Version of the engine; latest, the default of fit, is the newest known.")
-]
-Weights = Annotated[str | None, typer.Option(help="Format of the weights.")]
-Kv = Annotated[str | None, typer.Option(help="Format of the KV cache.")]
-Tp = Annotated[int | None, typer.Option(min=1, help="Tensor parallel degree.")]
-Pp = Annotated[int | None, typer.Option(min=1, help="Pipeline stages.")]
-Dp = Annotated[int | None, typer.Option(min=1, help="Attention data parallel degree.")]
-Ep = Annotated[int | None, typer.Option(min=1, help="Expert parallel degree.")]
-Dcp = Annotated[int | None, typer.Option(min=1, help="Decode context parallel degree.")]
-Context = Annotated[int | None, typer.Option(min=1, help="Longest sequence that must fit, in tokens.")]
-Eager = Annotated[bool, typer.Option("--eager", help="Without CUDA graphs.")]
-Calibration = Annotated[
-    Path | None, typer.Option(help="Calibration of your site, from `glmplan calibrate --from … --save`.")
-]
-Mtp = Annotated[int | None, typer.Option(min=0, help="Drafted tokens for each step; 0 for none.")]
-AcceptanceLength = Annotated[
-    float | None, typer.Option(help="Chance of a drafted token (up to 1), or tokens gained in a step (above 1).")
-]
-PowerLimit = Annotated[str | None, typer.Option(help="Power limit of each accelerator, such as 450W.")]
-MemoryFraction = Annotated[float | None, typer.Option(help="Share of the memory the engine may use.")]
-KvTokens = Annotated[int | None, typer.Option(min=1, help="Room of the KV pool instead of the predicted one.")]
-BlockSize = Annotated[int | None, typer.Option(min=1, help="Tokens of a KV block.")]
-KvBytes = Annotated[
-    str | None, typer.Option("--kv-bytes-per-token", help="Bytes of a token in the KV cache, for the hand-over.")
-]
-StepTimeOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Step time of your own instead of a model's: 'base=12 ms,request=0.1 ms,context=13 ns,prompt=17 us'."
-    ),
-]
-
-MaxNumSeqs = Annotated[
-    int | None, typer.Option(min=1, help="Requests that run at once on a data-parallel rank; slots in llama.cpp.")
-]
-MaxBatchedTokens = Annotated[
-    int | None,
-    typer.Option(
-        "--max-num-batched-tokens",
-        "--max-batched-tokens",
-        min=1,
-        help="Token budget of a step of a data-parallel rank (chunked_prefill_size, max_num_tokens, n_batch).",
-    ),
-]
-AttentionBackend = Annotated[str | None, typer.Option(help="Attention kernels, as the engine names them.")]
-Lora = Annotated[int | None, typer.Option(min=1, help="Low-rank adapters that lie on the accelerators at once.")]
-LoraRank = Annotated[int | None, typer.Option(min=1, help="Rank of the largest adapter; 16 where none is named.")]
-MaxModelLen = Annotated[int | None, typer.Option(min=1, help="Longest prompt and answer together.")]
-ChunkedPrefill = Annotated[bool | None, typer.Option(help="Whether prompts are spread over steps.")]
-PrefixCaching = Annotated[
-    bool | None, typer.Option(help="Whether equal heads of prompts are found again; the engine's own by default.")
-]
-AsyncScheduling = Annotated[
-    bool | None, typer.Option(help="Whether a step is formed while the last one runs; the engine's own by default.")
-]
-ReserveFullIsl = Annotated[
-    bool | None, typer.Option(help="Whether a whole prompt must fit before it is begun; the engine's own by default.")
-]
-Conservativeness = Annotated[
-    float | None, typer.Option(help="Multiplies the room kept for answers under way (SGLang).")
-]
-PrefillMaxRequests = Annotated[int | None, typer.Option(min=1, help="Prompts that may share a step (SGLang).")]
-HostTokens = Annotated[
-    int | None, typer.Option(min=0, help="Copies of cached tokens in host memory, for each replica (hicache, LMCache).")
-]
-HostBandwidth = Annotated[
-    str | None,
-    typer.Option(
-        help="Bandwidth over which they come back to a replica, instead of the machine's links, such as '50 GB/s'."
-    ),
-]
-Order = Annotated[
-    str | None,
-    typer.Option(
-        "--order",
-        "--scheduling-policy",
-        help="Who is next: fcfs, lpm for the longest cached prefix, or priority for the share that --urgent names.",
-    ),
-]
-LongPrefill = Annotated[
-    int | None,
-    typer.Option(
-        "--long-prefill-token-threshold", min=0, help="Tokens of one prompt that a step takes at most (vLLM)."
-    ),
-]
-Admission = Annotated[
-    str | None, typer.Option(help="chunk, no-evict, max-utilization, estimate or slot; the engine's own by default.")
-]
-Replicas = Annotated[int | None, typer.Option(min=1, max=10_000, help="Servers of the layout behind a router.")]
-Routing = Annotated[
-    str | None,
-    typer.Option(help="round-robin, least-loaded, prefix-aware or affinity; over data-parallel ranks and replicas."),
-]
-PrefillReplicas = Annotated[
-    int | None, typer.Option(min=0, max=10_000, help="Replicas that only prefill and hand over.")
-]
-Disaggregated = Annotated[
-    str | None, typer.Option(help="Servers of the layout for prompts and for decoding, as in 1:3, over the own links.")
-]
-TransferBandwidth = Annotated[
-    str | None, typer.Option("--transfer", help="Bandwidth of the hand-over, such as '50 GB/s'.")
-]
-
 
 Prices = Annotated[
     list[str] | None,
@@ -195,115 +72,79 @@ Seed = Annotated[int, typer.Option(help="Seed; the same seed gives the same byte
 Format = Annotated[Form, typer.Option("--format", help="What is printed.")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TargetOptions:
-    """What is served on what; not needed with a step time of one's own."""
+#: options that were given → their values
+Given = dict[str, Any]
 
-    model: Model = None
-    on: On = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ShapeOptions:
-    """Fields of `Traffic` beside its lengths."""
-
-    jitter: Jitter = None
-    input_cv: InputCv = None
-    output_cv: OutputCv = None
-    lengths: Lengths = None
-    think: Think = None
-    ramp: Ramp = None
-    shared_prefix: SharedPrefix = None
-    turns: Turns = None
-    tool_wait: ToolWait = None
-    start: Start = None
-    urgent: Urgent = None
-    patience: Patience = None
+#: click's name of a value of each kind
+_METAVARS = {"whole": "INTEGER", "number": "FLOAT"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TrafficOptions:
-    """Fields of `Traffic`."""
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """The options of a request that one command takes: they stand in its signature.
 
-    input: Input = None
-    output: Output = None
-    shape: ShapeOptions = ShapeOptions()
+    Attributes
+    ----------
+    record : type
+        The record that declares them.
+    command : str
+        The command; as `sweep` takes them, every option is a list of values.
+    """
 
+    record: type[OptionRecord]
+    command: str
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LayoutOptions:
-    """Version, formats and layout."""
+    def options(self) -> dict[str, Option]:
+        """Return the options, by name."""
+        return {name: one for name, one in options_of(self.record).items() if self.command in one.commands}
 
-    engine_version: EngineVersion = None
-    weights: Weights = None
-    kv: Kv = None
-    tp: Tp = None
-    pp: Pp = None
-    dp: Dp = None
-    ep: Ep = None
-    dcp: Dcp = None
+    def parameters(self) -> Iterator[tuple[str, Any, Any]]:
+        """Yield name, type and default of each."""
+        for name, one in self.options().items():
+            if one.kind == "flag":
+                yield name, Annotated[bool, typer.Option(spelled(name), help=one.help)], False
+            else:
+                option = typer.Option(*one.flags, help=one.help, metavar=_METAVARS.get(one.kind, "TEXT"))
+                yield name, Annotated[str | None, option], None
 
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LaunchOptions:
-    """Fields of `glmplan.prediction.deployment.Settings`: what the engine is told at its start."""
-
-    memory_fraction: MemoryFraction = None
-    max_num_seqs: MaxNumSeqs = None
-    max_num_batched_tokens: MaxBatchedTokens = None
-    max_model_len: MaxModelLen = None
-    attention_backend: AttentionBackend = None
-    lora: Lora = None
-    lora_rank: LoraRank = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class DeploymentOptions:
-    """Fields of `glmplan.planner.question.Words`."""
-
-    engine: EngineName = None
-    layout: LayoutOptions = LayoutOptions()
-    disaggregated: Disaggregated = None
-    context: Context = None
-    eager: Eager = False
-    mtp: Mtp = None
-    acceptance: AcceptanceLength = None
-    launch: LaunchOptions = LaunchOptions()
-    power_limit: PowerLimit = None
-    calibration: Calibration = None
+    def gathered(self, values: Mapping[str, Any]) -> Given:
+        """Return what was given, read as the options say."""
+        options = self.options()
+        said = {name: values[name] for name in options if values.get(name) not in (None, False)}
+        return {name: options[name].read(value, spelled(name)) for name, value in said.items()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SchedulerOptions:
-    """Fields of `EngineSettings` beside those that decide memory too."""
+@dataclass(frozen=True, slots=True)
+class Axes(Derived):
+    """The options of a request as axes of a sweep, each a list of values."""
 
-    chunked_prefill: ChunkedPrefill = None
-    prefix_caching: PrefixCaching = None
-    admission: Admission = None
-    async_scheduling: AsyncScheduling = None
-    reserve_full_isl: ReserveFullIsl = None
-    schedule_conservativeness: Conservativeness = None
-    prefill_max_requests: PrefillMaxRequests = None
-    order: Order = None
-    long_prefill_token_threshold: LongPrefill = None
-    host_tokens: HostTokens = None
-    replicas: Replicas = None
-    routing: Routing = None
-    prefill_replicas: PrefillReplicas = None
+    def options(self) -> dict[str, Option]:
+        """Return the options that are axes, by name."""
+        return {name: one for name, one in options_of(self.record).items() if one.axis}
+
+    def parameters(self) -> Iterator[tuple[str, Any, Any]]:
+        """Yield name, type and default of each."""
+        for name, one in self.options().items():
+            yield name, Annotated[list[str] | None, typer.Option(*one.flags, help=one.axis)], None
+
+    def gathered(self, values: Mapping[str, Any]) -> Given:
+        """Return what was given, as text."""
+        return {name: values[name] for name in self.options() if values.get(name)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ServiceOptions:
-    """A service to simulate: how it is deployed, its cache pool, its step time and its scheduler."""
+def plan(command: str) -> Derived:
+    """Return the options of a plan that a command takes."""
+    return Derived(PlanRequest, command)
 
-    deployment: DeploymentOptions = DeploymentOptions()
-    kv_tokens: KvTokens = None
-    block_size: BlockSize = None
-    kv_bytes: KvBytes = None
-    step_time: StepTimeOption = None
-    scheduler: SchedulerOptions = SchedulerOptions()
-    transfer: TransferBandwidth = None
-    host_bandwidth: HostBandwidth = None
+
+def traffic(command: str) -> Derived:
+    """Return the options of traffic that a command takes."""
+    return Derived(TrafficSpec, command)
+
+
+def plan_axes() -> Derived:
+    """Return the options of a plan as axes."""
+    return Axes(PlanRequest, "sweep")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,19 +159,18 @@ class MoneyOptions:
 
 
 def given(options: Any) -> dict[str, Any]:
-    """Options of a record, and of the records in it, that were given.
-
-    Returns: Field → value, without those that are None.
+    """Return the options of a record, and of the records in it, that were given.
 
     Examples
     --------
-    >>> given(TrafficOptions(shape=ShapeOptions(turns=4)))
-    {'turns': 4}
+    >>> given(MoneyOptions(region="oslo"))
+    {'region': 'oslo'}
     """
     found: dict[str, Any] = {}
-    for field in fields(options):
-        value = getattr(options, field.name)
-        found |= given(value) if is_dataclass(value) else {} if value is None else {field.name: value}
+    for one in fields(options):
+        value = getattr(options, one.name)
+        nested = given(value) if is_dataclass(value) else value if isinstance(value, dict) else {one.name: value}
+        found |= {name: item for name, item in nested.items() if item is not None}
     return found
 
 
@@ -356,10 +196,10 @@ def with_options(*, without: tuple[str, ...] = ()) -> Callable[[Callable[..., No
         hints = get_type_hints(function, include_extras=True)
         own = inspect.signature(function).parameters
         for name, parameter in own.items():
-            for field, hint, default in _spread(name, hints[name], parameter.default):
-                if field not in without:
+            for option, hint, default in _spread(name, hints[name], parameter.default):
+                if option not in without:
                     kind = inspect.Parameter.KEYWORD_ONLY
-                    parameters[field] = inspect.Parameter(field, kind, default=default, annotation=hint)
+                    parameters[option] = inspect.Parameter(option, kind, default=default, annotation=hint)
 
         @wraps(function)
         def command(**values: Any) -> None:
@@ -372,23 +212,36 @@ def with_options(*, without: tuple[str, ...] = ()) -> Callable[[Callable[..., No
     return decorate
 
 
+def _derived(hint: Any) -> Derived | None:
+    """Return the options of a request that a parameter stands for."""
+    return next((one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Derived)), None)
+
+
 def _spread(name: str, hint: Any, default: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Name, type and default of a parameter, or of every field below it where it is a record of options."""
+    """Yield name, type and default of a parameter, or of every option that it stands for."""
+    derived = _derived(hint)
+    if derived is not None:
+        yield from derived.parameters()
+        return
     if not is_dataclass(hint):
         yield name, hint, default
         return
     hints = get_type_hints(hint, include_extras=True)
-    for field in fields(hint):
-        default = inspect.Parameter.empty if field.default is MISSING else field.default
-        yield from _spread(field.name, hints[field.name], default)
+    for one in fields(hint):
+        default = inspect.Parameter.empty if one.default is MISSING else one.default
+        yield from _spread(one.name, hints[one.name], default)
 
 
 def _gather(name: str, hint: Any, values: dict[str, Any]) -> Any:
-    """The value of a parameter, or a record of what was given for its fields."""
+    """Return the value of a parameter, or what was given for the options that it stands for."""
+    derived = _derived(hint)
+    if derived is not None:
+        return derived.gathered(values)
     if not is_dataclass(hint):
         return values[name]
     hints = get_type_hints(hint, include_extras=True)
-    present = {field.name for field in fields(hint) if is_dataclass(hints[field.name]) or field.name in values}
+    whole = {one.name for one in fields(hint) if is_dataclass(hints[one.name]) or _derived(hints[one.name])}
+    present = {one.name for one in fields(hint) if one.name in whole or one.name in values}
     return hint(**{one: _gather(one, hints[one], values) for one in present})  # type: ignore[operator]
 
 

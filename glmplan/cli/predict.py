@@ -13,10 +13,12 @@ from glmplan.cli.screen import Form, say
 __all__ = ["command"]
 
 
+@o.with_options()
 def command(
     runs: Annotated[Path, typer.Option(help="Table of runs, CSV in the column form of calibration/measurements.")],
     out: Annotated[Path | None, typer.Option(help="File to write; printed if left out.")] = None,
-    calibration: o.Calibration = None,
+    *,
+    plan: Annotated[o.Given, o.plan("predict")],
     form: o.Format = Form.csv,
 ) -> None:
     """Predict every row of a table of runs.
@@ -30,7 +32,7 @@ def command(
     from glmplan.prediction.table import predict_runs, rows_as_frame
 
     table = read_table(runs)
-    with site_calibration(calibration), bar("predicting") as progress:
+    with site_calibration(plan.get("calibration")), bar("predicting") as progress:
         rows = predict_runs(table, progress=progress)
     text = frame_text(rows_as_frame(rows), form)
     if out is None:

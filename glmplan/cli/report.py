@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from glmplan.cli import options as o
-from glmplan.cli.fit import QuestionOptions
 from glmplan.cli.screen import say
+from glmplan.request.plan import PlanRequest
 
 if TYPE_CHECKING:
     from glmplan.planner import FitAnswer
@@ -29,7 +29,7 @@ def command(
         list[str] | None, typer.Option(help="Machine: NxACCELERATOR, a host name or a TOML file; repeatable.")
     ] = None,
     out: Annotated[Path, typer.Option(help="The report: .html, .pdf or .md.")],
-    question: QuestionOptions,
+    question: Annotated[o.Given, o.plan("report")],
     money: o.MoneyOptions = o.MoneyOptions(),
 ) -> None:
     """Write one file for a decision: question, answer, plots, options, risks, assumptions, sources, how sure."""
@@ -43,13 +43,12 @@ def command(
     paid = read_money(money)
     files = [one for one in subjects if is_plan(one)]
     models = [one for one in subjects if one not in files]
-    said = {name: value for name, value in o.given(question).items() if value is not False}
     if models and not on:
         raise SpecError("names no file with a plan, and a model needs --on", value=models[0])
-    if not models and (on or said):
+    if not models and (on or question):
         words = "is of a model: a plan has been asked already"
-        raise SpecError(words, field="--on" if on else "--" + next(iter(said)).replace("_", "-"))
-    answers, records = _answers(models, on or [], said)
+        raise SpecError(words, field="--on" if on else "--" + next(iter(question)).replace("_", "-"))
+    answers, records = _answers(models, on or [], question)
     records += [read_plan(file) for file in files]
     with understood(", ".join(files) or str(out), "plan"):
         causes = _causes(answers, paid, records) if not files else ()
@@ -62,10 +61,10 @@ def _answers(
     models: Sequence[str], machines: Sequence[str], said: Mapping[str, Any]
 ) -> tuple[list[FitAnswer], list[Mapping[str, Any]]]:
     """Every model on every machine, and the record of each."""
-    from glmplan.planner import Words, fit_answer
+    from glmplan.planner import fit_answer
     from glmplan.present.json_answers import fit_record
 
-    answers = [fit_answer(Words(model=model, on=on, **said)) for model in models for on in machines]
+    answers = [fit_answer(PlanRequest(model, on, **said)) for model in models for on in machines]
     return answers, [fit_record(answer) for answer in answers]
 
 

@@ -10,6 +10,7 @@ import typer
 
 from glmplan.cli import options as o
 from glmplan.cli.screen import Form, say
+from glmplan.cli.service import ServiceOptions, TargetOptions, described_services
 from glmplan.units import counted_unit
 
 if TYPE_CHECKING:
@@ -32,21 +33,20 @@ class SearchOptions:
     form: o.Format = Form.text
 
 
-@o.with_options(without=("ramp",))
+@o.with_options()
 def command(
-    target: o.TargetOptions,
+    target: TargetOptions,
     *,
     slo: Annotated[str | None, typer.Option(help="Promise, such as 'ttft p95 < 2 s'; that of fit by default.")] = None,
     traffic: Annotated[
         str | None,
         typer.Option(help="Kind of traffic, as in simulate, also without its number; users and Poisson by default."),
     ] = None,
-    shape: o.TrafficOptions,
-    service: o.ServiceOptions,
+    shape: Annotated[o.Given, o.traffic("safe")],
+    service: ServiceOptions,
     search: SearchOptions,
 ) -> None:
     """Find the most users and the highest request rate that keep a promise with 95 % probability."""
-    from glmplan.cli.service import described_services
     from glmplan.errors import SpecError
     from glmplan.planner.service import safe_of, searched_traffic
     from glmplan.prediction.step_models import site_calibration
@@ -69,7 +69,7 @@ def command(
     def answer(kind: Traffic) -> SafeLoad:
         return safe_of(described, kind, targets, most=search.most, seed=search.seed, begun=begun)
 
-    with site_calibration(service.deployment.calibration), forked_worker(answer, copied=len(kinds) > 1) as two:
+    with site_calibration(service.deployment.get("calibration")), forked_worker(answer, copied=len(kinds) > 1) as two:
         if len(kinds) == 2:
             # users are counted, or found in few tries, while the search for the rate begins
             rate, users = two.both(kinds[1], kinds[0])

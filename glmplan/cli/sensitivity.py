@@ -31,9 +31,7 @@ def command(
     on: o.RequiredOn,
     of: Annotated[str, typer.Option(help="Outcome.")] = "usd_per_million_output_tokens",
     users: Annotated[int, typer.Option(min=1, help="Users at once for whom it is asked.")] = 8,
-    input: o.Input = None,
-    output: o.Output = None,
-    deployment: o.DeploymentOptions = o.DeploymentOptions(),
+    deployment: Annotated[o.Given, o.plan("sensitivity")],
     money: o.MoneyOptions = o.MoneyOptions(),
     plot: Annotated[Path | None, typer.Option(help="The bars as a chart: .html, .png or .svg.")] = None,
     form: o.Format = Form.text,
@@ -49,8 +47,7 @@ def command(
         from glmplan.present.charts import check_chart
 
         check_chart(plot)
-    said = o.given(deployment) | {name: value for name, value in (("input", input), ("output", output)) if value}
-    planned = planned_for(model, on, users=(users,), **said)
+    planned = planned_for(model, on, users=(users,), **deployment)
     rest, moves = sensitivity(planned, read_money(money), users=users, outcome=of)
     unit = OUTCOMES[of]
     rows = [

@@ -19,7 +19,7 @@ app = typer.Typer(help="Plans as workbooks with live formulas, and figures in th
 
 
 @app.command()
-@o.with_options(without=("context", "power_limit"))
+@o.with_options()
 def new(
     path: Annotated[Path, typer.Argument(help="The workbook to write, such as plan.xlsx.")],
     *,
@@ -30,14 +30,12 @@ def new(
         typer.Option(help="More machines with commas, 2*MACHINE for two of one, or the JSON of glmplan size."),
     ] = None,
     users: o.UsersAtOnce = 8,
-    input: o.Input = None,
-    output: o.Output = None,
     longest: Annotated[
         int | None, typer.Option("--context", min=1, help="Longest request that must fit, in tokens.")
     ] = None,
     reuse: Annotated[float, typer.Option(min=0, max=1, help="Share of prompt tokens that an API bills as cached.")] = 0,
     growth: Annotated[float, typer.Option(help="Growth of the load in a month, such as 0.05.")] = 0,
-    deployment: o.DeploymentOptions = o.DeploymentOptions(),
+    deployment: Annotated[o.Given, o.plan("sheet new")],
     money: o.MoneyOptions = o.MoneyOptions(),
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Write over a file that is there.")] = False,
 ) -> None:
@@ -51,8 +49,9 @@ def new(
 
     writable(path, (".xlsx",), overwrite=overwrite)
     wanted = read_wanted(options, on, model)
+    said = dict(deployment)
+    input, output = said.pop("input", None), said.pop("output", None)
     load = load_of_words(users, input, output, longest, reuse=reuse, growth=growth)
-    said = {name: value for name, value in o.given(deployment).items() if value is not False}
     with bar("predicting") as progress:
         book = plan_book(model, wanted, load, read_money(money), said=said, progress=progress)
     write_atomically(path, book.content())
@@ -72,7 +71,7 @@ _RATES = Annotated[
 
 
 @app.command()
-@o.with_options(without=("power_limit",))
+@o.with_options()
 def fill(
     path: _QUOTE,
     *,
@@ -81,11 +80,9 @@ def fill(
         Path | None, typer.Option(help="Where the filled copy goes; QUOTE-filled beside it by default.")
     ] = None,
     users: o.UsersAtOnce = 8,
-    input: o.Input = None,
-    output: o.Output = None,
     mapping: _MAP = None,
     rate: _RATES = None,
-    deployment: o.DeploymentOptions = o.DeploymentOptions(),
+    deployment: Annotated[o.Given, o.plan("sheet fill")],
     money: o.MoneyOptions = o.MoneyOptions(),
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Write over a file that is there, also over the quote.")
@@ -97,7 +94,7 @@ def fill(
 
     target = out or path.with_name(f"{path.stem}-filled{path.suffix}")
     writable(target, ENDINGS, overwrite=overwrite)
-    quoted = _quoted(model, users, (mapping, rate), (deployment, money), input=input, output=output)
+    quoted = _quoted(model, users, (mapping, rate), (deployment, money))
     with bar("rows") as progress:
         report = filled(path, target, quoted, progress)
     _tell(report)
@@ -105,24 +102,22 @@ def fill(
 
 
 @app.command()
-@o.with_options(without=("power_limit",))
+@o.with_options()
 def check(
     path: _QUOTE,
     *,
     model: Annotated[str, typer.Option(help="Model: a catalogue name, or name-format.")],
     users: o.UsersAtOnce = 8,
-    input: o.Input = None,
-    output: o.Output = None,
     mapping: _MAP = None,
     rate: _RATES = None,
-    deployment: o.DeploymentOptions = o.DeploymentOptions(),
+    deployment: Annotated[o.Given, o.plan("sheet check")],
     money: o.MoneyOptions = o.MoneyOptions(),
 ) -> None:
     """Say what `fill` would read in a quote, and which rows it would not understand; nothing is written."""
     from glmplan.cli.screen import bar
     from glmplan.present.sheets.fill import checked
 
-    quoted = _quoted(model, users, (mapping, rate), (deployment, money), input=input, output=output)
+    quoted = _quoted(model, users, (mapping, rate), (deployment, money))
     with bar("rows") as progress:
         report = checked(path, quoted, progress)
     _tell(report)
@@ -132,8 +127,7 @@ def _quoted(
     model: str,
     users: int,
     quote: tuple[Path | None, list[str] | None],
-    asked: tuple[o.DeploymentOptions, o.MoneyOptions],
-    **lengths: int | None,
+    asked: tuple[o.Given, o.MoneyOptions],
 ) -> Quoted:
     from dataclasses import replace
 
@@ -151,9 +145,7 @@ def _quoted(
         if not equals or value is None or value <= 0:
             raise SpecError("is no rate such as EUR=1.09", field="--rate", value=word)
         worth[code.strip().upper()] = value
-    said = {name: value for name, value in o.given(asked[0]).items() if value is not False}
-    said |= {name: value for name, value in lengths.items() if value is not None}
-    return Quoted(model, users, read_money(asked[1]), replace(mapped, rates=worth), said)
+    return Quoted(model, users, read_money(asked[1]), replace(mapped, rates=worth), asked[0])
 
 
 def _tell(report: Filled) -> None:

@@ -16,6 +16,7 @@ import typer
 
 from glmplan.cli import options as o
 from glmplan.cli.screen import Form, console, say
+from glmplan.cli.service import ServiceOptions, TargetOptions, described_services
 
 if TYPE_CHECKING:
     from glmplan.planner.service import Described
@@ -50,16 +51,15 @@ class RunOptions:
 
 @o.with_options()
 def command(
-    traffic: o.TrafficSpec,
-    target: o.TargetOptions,
-    shape: o.TrafficOptions,
+    traffic: o.TrafficKind,
+    target: TargetOptions,
+    shape: Annotated[o.Given, o.traffic("simulate")],
     *,
     slo: o.OptionalSlo = None,
-    service: o.ServiceOptions,
+    service: ServiceOptions,
     run: RunOptions,
 ) -> None:
     """Simulate a service under traffic: times that users see, throughput, batch, KV cache."""
-    from glmplan.cli.service import described_services
     from glmplan.simulation.safe_load import outcome_range
     from glmplan.simulation.simulate import simulate
     from glmplan.simulation.traffic.slo import parse_slo

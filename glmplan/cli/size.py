@@ -49,7 +49,7 @@ class SpendOptions:
     growth: Annotated[float | None, typer.Option(help="Growth of the load per month, such as 0.05.")] = None
 
 
-@o.with_options(without=("ramp",))
+@o.with_options()
 def command(
     slo: o.Slo,
     *,
@@ -58,7 +58,7 @@ def command(
     traffic: Annotated[str | None, typer.Option(help="Kind of traffic, as in simulate, instead of users.")] = None,
     weights: Annotated[list[str] | None, typer.Option(help="Formats to try, with commas.")] = None,
     engine: Annotated[list[str] | None, typer.Option(help="Engines to try, with commas.")] = None,
-    shape: o.TrafficOptions = o.TrafficOptions(),
+    shape: Annotated[o.Given, o.traffic("size")],
     spend: SpendOptions = SpendOptions(),
     money: o.MoneyOptions = o.MoneyOptions(),
     answers: Annotated[int, typer.Option(min=1, help="Number of results.")] = 5,
@@ -86,7 +86,7 @@ def command(
     said = {name: value for name, value in said.items() if name not in ("buy", "rent")} | {"kind": ways}
     asked = read_size(
         model, slo, users=users, traffic=traffic, rent_term=money.rent_term,
-        **joined({"weights": weights, "engine": engine} | said), **o.given(shape),
+        **joined({"weights": weights, "engine": engine} | said), **shape,
     )  # fmt: skip
     if acceptance_test is not None:
         from glmplan.purchase.acceptance import check_ladder

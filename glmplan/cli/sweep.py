@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,38 +21,13 @@ if TYPE_CHECKING:
     from glmplan.purchase.money import Money
     from glmplan.purchase.sweep import Swept
 
-__all__ = ["AxisOptions", "OutputOptions", "SimulationOptions", "command"]
+__all__ = ["OutputOptions", "SimulationOptions", "command"]
 
 _LISTED = 20
 
 
 def _axis(words: str, *names: str) -> Any:
     return Annotated[list[str] | None, typer.Option(*names, help=words)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AxisOptions:
-    """Axes of a sweep, each as a list with commas; said again, an option adds to its list."""
-
-    model: _axis("Models.") = None  # type: ignore[valid-type]
-    on: _axis("Machines; 1..8xPART for one to eight.") = None  # type: ignore[valid-type]
-    weights: _axis("Formats of the weights.") = None  # type: ignore[valid-type]
-    kv: _axis("Formats of the KV cache.") = None  # type: ignore[valid-type]
-    engine: _axis("Engines.") = None  # type: ignore[valid-type]
-    engine_version: _axis("Versions of the engine.") = None  # type: ignore[valid-type]
-    tp: _axis("Tensor parallel degrees; the plan chooses where none is given.") = None  # type: ignore[valid-type]
-    pp: _axis("Pipeline stages.") = None  # type: ignore[valid-type]
-    dp: _axis("Attention data parallel degrees.") = None  # type: ignore[valid-type]
-    ep: _axis("Expert parallel degrees.") = None  # type: ignore[valid-type]
-    dcp: _axis("Decode context parallel degrees.") = None  # type: ignore[valid-type]
-    mtp: _axis("Drafted tokens for each step.") = None  # type: ignore[valid-type]
-    memory_fraction: _axis("Shares of the memory that the engine may use.") = None  # type: ignore[valid-type]
-    max_num_seqs: _axis("Requests that run at once.") = None  # type: ignore[valid-type]
-    power_limit: _axis("Power limits of an accelerator, such as 450W.") = None  # type: ignore[valid-type]
-    context: _axis("Lengths of prompt and answer together, in tokens.") = None  # type: ignore[valid-type]
-    input: _axis("Prompt lengths; 256..32768*20 for twenty in equal ratios.", "--input") = None  # type: ignore[valid-type]
-    output: _axis("Answer lengths.", "--output") = None  # type: ignore[valid-type]
-    users: _axis("Users at once; 1..64 for all of them.") = None  # type: ignore[valid-type]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +40,7 @@ class SimulationOptions:
         int | None, typer.Option(min=1, help="Requests of each simulated load; as of simulate by default.")
     ] = None
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of simulated loads; 0 by default.")] = None
-    shape: o.ShapeOptions = o.ShapeOptions()
+    shape: Annotated[o.Given, o.traffic("sweep")] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +64,7 @@ class OutputOptions:
 def command(
     file: Annotated[Path | None, typer.Argument(help="A TOML file with the axes as lists.")] = None,
     *,
-    axes: AxisOptions = AxisOptions(),
+    axes: Annotated[o.Given, o.plan_axes()],
     arriving: SimulationOptions = SimulationOptions(),
     money: o.MoneyOptions = o.MoneyOptions(),
     output: OutputOptions = OutputOptions(),
@@ -105,7 +80,7 @@ def command(
     from glmplan.purchase.frontier import check_objectives
     from glmplan.purchase.sweep import check_table
 
-    sweep = read_sweep(joined(o.given(axes) | o.given(arriving)), file=file, most=output.most)
+    sweep = read_sweep(joined(axes | o.given(arriving)), file=file, most=output.most)
     if sweep.simulation is not None and output.exact:
         raise SpecError("is about predicted loads: simulated ones are timed step by step", field="--exact")
     paid = read_money(money)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from glmplan.cli.options import Calibration, with_options
+from glmplan.cli.options import Given, plan, with_options
 from glmplan.cli.screen import console, say
 
 __all__ = ["ladder_bar", "show_ladder"]
@@ -159,7 +159,7 @@ class ReportOptions:
         typer.Option(help="Promise, such as 'ttft p95 < 2 s': exit with 1 when the last step does not keep it."),
     ] = None
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False
-    calibration: Calibration = None
+    site: Annotated[Given, plan("validate")] = field(default_factory=dict)
 
 
 @with_options()
@@ -188,7 +188,7 @@ def command(server: ServedOptions, asked: LadderOptions, client: ClientOptions, 
     record, journal, ended_by = _climb(endpoint, ladder, client, report)
     # what was measured is on the disk before anything is computed from it
     kept = report.out is None or _keep(report.out, {"record.json": record_json(record)})
-    with site_calibration(report.calibration):
+    with site_calibration(report.site.get("calibration")):
         compared, said, pool = _compared(record, known, report.calibrate_on)
     causes = likely_causes(
         record, compared, predicted_pool=pool, speculative=known.get("speculative", "none") != "none"

@@ -23,9 +23,7 @@ _COLUMNS = ("verdict", "severity", "id", "title", "effect", "cost", "fallback", 
 class UseOptions:
     """How the model is used."""
 
-    context: Annotated[int | None, typer.Option(min=1, help="Longest sequence, in tokens.")] = None
     users: Annotated[int | None, typer.Option(min=1, help="Requests in flight.")] = None
-    mtp: o.Mtp = None
     eager: Annotated[bool | None, typer.Option("--eager/--graphs", help="Without or with CUDA graphs.")] = None
     options: Annotated[
         list[str] | None, typer.Option("--with", help="Something switched on or patched, such as sm120-sparse-mla.")
@@ -46,7 +44,7 @@ def command(
     on: o.RequiredOn,
     *,
     engine: Annotated[str, typer.Option(help="vllm, sglang, trtllm, llama.cpp, ktransformers or mlx.")] = "vllm",
-    layout: o.LayoutOptions,
+    layout: Annotated[o.Given, o.plan("walls")],
     use: UseOptions,
     shown: ShownOptions,
 ) -> None:
@@ -57,7 +55,7 @@ def command(
     from glmplan.costs.blocks.stack import model_features
 
     engine = called_engine(engine) or engine
-    version = layout.engine_version
+    version = layout.get("engine_version")
     if version is not None:
         version = known_version(engine, version) or load_engine(engine).newest
     spec, named = _model(model)
@@ -67,10 +65,8 @@ def command(
         engine=engine,
         features=model_features(spec),
         options=frozenset(use.options or ()),
-        **{"weights": named} | o.given(layout) | {"engine_version": version},
-        context=use.context,
+        **{"weights": named} | layout | {"engine_version": version},
         users=use.users,
-        mtp=use.mtp,
         graphs=None if use.eager is None else not use.eager,
     )
     rows = [_row(wall, "stands") for wall in (*_split(model, on, engine, version, layout), *walls_for(plan))]
@@ -78,7 +74,7 @@ def command(
     say(_shown(rows, shown.form, f"{model} on {on}, {engine} {version or ''}".rstrip()), end="")
 
 
-def _split(model: str, on: str, engine: str, version: str | None, layout: o.LayoutOptions) -> list[Wall]:
+def _split(model: str, on: str, engine: str, version: str | None, layout: o.Given) -> list[Wall]:
     """Return the limitation that the degrees meet when their parts split quantisation blocks."""
     from glmplan.catalog.engines.limitations import load_engine
     from glmplan.catalog.entries.accelerators import load_accelerator
@@ -88,7 +84,7 @@ def _split(model: str, on: str, engine: str, version: str | None, layout: o.Layo
     from glmplan.planner.capacity import wall_of_split
 
     chosen = resolve_model(model)
-    tp, pp, dp, ep, dcp = (getattr(layout, name) or 1 for name in ("tp", "pp", "dp", "ep", "dcp"))
+    tp, pp, dp, ep, dcp = (layout.get(name, 1) for name in ("tp", "pp", "dp", "ep", "dcp"))
     part = load_accelerator(load_machine(on).accelerator)
     server = Server.on(part, engine, version or load_engine(engine).newest)
     found = split_block(chosen.model, chosen.checkpoint, server, (tp, dp, ep))

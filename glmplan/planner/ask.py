@@ -5,10 +5,10 @@ The command line reads its words and asks the same; values may be typed (``tp=2`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,7 +22,7 @@ from glmplan.costs.points import StepPoints
 from glmplan.errors import DoesNotFit, SpecError, UnknownFact
 from glmplan.planner.capacity import Holding, MemoryPlan
 from glmplan.planner.make_plan import FitAnswer, fit_answer
-from glmplan.planner.question import Asked, Words, read_words, users_at_once
+from glmplan.planner.question import Asked, read_words, users_at_once
 from glmplan.planner.ranking import deployment_of, predicted
 from glmplan.planner.service import Described, chosen, inputs_of, kept_of, safe_of, service_of
 from glmplan.planner.traffic_search import read_traffic, traffic_of
@@ -30,6 +30,10 @@ from glmplan.planner.users import usual_promise
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.predict import Prediction
 from glmplan.prediction.step_models import site_calibration, step_model_of
+from glmplan.request.derive import with_keywords
+from glmplan.request.keywords import Arrivals, Question
+from glmplan.request.plan import PlanRequest
+from glmplan.request.traffic import TrafficSpec
 from glmplan.simulation.engine.settings import EngineSettings
 from glmplan.simulation.load_trial import SafeLoad
 from glmplan.simulation.safe_load import Kept
@@ -101,66 +105,6 @@ class StepTimes:
         return table_text(dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
 
 
-class Question(TypedDict, total=False):
-    """What may be said of a plan beside model and machine; all of it optional, typed or as text.
-
-    The names and meanings are those of `glmplan fit --help`.
-    """
-
-    weights: str | None
-    kv: str | None
-    engine: str | None
-    engine_version: str | None
-    tp: int | str | None
-    pp: int | str | None
-    dp: int | str | None
-    ep: int | str | None
-    dcp: int | str | None
-    replicas: int | str | None
-    disaggregated: str | None
-    context: int | str | None
-    input: int | str | None
-    output: int | str | None
-    users: int | str | Sequence[int] | None
-    mtp: int | str | None
-    acceptance: float | str | None
-    eager: bool
-    memory_fraction: float | str | None
-    max_num_seqs: int | str | None
-    max_num_batched_tokens: int | str | None
-    max_model_len: int | str | None
-    attention_backend: str | None
-    lora: int | str | None
-    lora_rank: int | str | None
-    calibration: str | None
-    recipe: str | None
-    power_limit: float | str | None
-    host_tokens: int | str | None
-    host_bandwidth: float | str | None
-
-
-class Arrivals(TypedDict, total=False):
-    """What may be said of traffic beside its kind; fields of `glmplan.simulation.traffic.spec.Traffic`.
-
-    Lengths are those of the planned question unless they are given.
-    """
-
-    input: int
-    output: int
-    jitter: float
-    input_cv: float
-    output_cv: float
-    lengths: str
-    think: float | str
-    ramp: float | str
-    shared_prefix: int
-    turns: int
-    tool_wait: float | str
-    start: int
-    urgent: float
-    patience: float | str
-
-
 class Planned(Protocol):
     """What has been planned: a `FitAnswer` or a `Deployed`."""
 
@@ -206,9 +150,6 @@ class Deployed:
         return f"{self!r}\n{memory(self)}"
 
 
-_FIELDS = tuple(one.name for one in fields(Words)[2:])
-
-
 @contextmanager
 def _python_words() -> Iterator[None]:
     """Errors name the argument, as a program writes it, and not the option of the command line."""
@@ -227,13 +168,7 @@ def _plain(option: str | None) -> str | None:
     return option[2:].replace("-", "_") if option is not None and option.startswith("--") else option
 
 
-def _words(model: str, on: str, question: Mapping[str, Any]) -> Words:
-    for name in question:
-        if name not in _FIELDS:
-            raise SpecError("is not an argument of this question", field="argument", value=name, choices=_FIELDS)
-    return Words(model, on, **question)
-
-
+@with_keywords(PlanRequest, without=("model", "on"))
 def fit(model: str, on: str, *, traffic: str | Traffic | None = None, **question: Unpack[Question]) -> FitAnswer:
     """Say whether a model fits a machine, how fast it is, for how many users, what binds and what to change.
 
@@ -267,12 +202,13 @@ def fit(model: str, on: str, *, traffic: str | Traffic | None = None, **question
     ('fits', 'TP2×PP3')
     """
     with _python_words():
-        words = _words(model, on, question)
+        words = PlanRequest(model, on, **question)
         if traffic is not None and not isinstance(traffic, Traffic):
             traffic = read_traffic(given_text(traffic, "traffic"), input=words.input, output=words.output)
         return fit_answer(words, traffic)
 
 
+@with_keywords(PlanRequest, without=("model", "on"))
 def deployment(model: str, on: str, **question: Unpack[Question]) -> Deployed:
     """One layout of a model on a machine: the one that is asked for, or the best that fits.
 
@@ -306,7 +242,7 @@ def deployment(model: str, on: str, **question: Unpack[Question]) -> Deployed:
     (3, 'fits')
     """
     with _python_words():
-        asked = read_words(_words(model, on, question))
+        asked = read_words(PlanRequest(model, on, **question))
     with site_calibration(asked.calibration):
         best = chosen(asked)
         return Deployed(asked, best, deployment_of(asked, best.terms))
@@ -510,6 +446,7 @@ def _described(planned: Planned, traffic: Traffic, settings: Mapping[str, Any] |
     return described if settings else replace(described, plan=(planned.asked, holding))
 
 
+@with_keywords(TrafficSpec)
 def simulate(
     planned: Planned,
     traffic: str | Traffic,
@@ -572,6 +509,7 @@ def simulate(
         return simulate_service(service, arriving, requests=requests, seed=seed, targets=targets, keep=keep)
 
 
+@with_keywords(TrafficSpec)
 def safe(
     planned: Planned,
     slo: str = "",
@@ -629,6 +567,7 @@ def safe(
             return safe_of(described, arriving, targets, most=most, seed=seed)
 
 
+@with_keywords(TrafficSpec)
 def kept(
     planned: Planned,
     slo: str,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,16 +24,9 @@ from glmplan.io.runs.settings import Asked as Server
 from glmplan.io.runs.settings import Launched, launched, recipe_models
 from glmplan.prediction.deployment import Settings, heads_of
 from glmplan.prediction.step_models import check_limit
-from glmplan.units import (
-    BytesPerSecond,
-    TokenCount,
-    Watts,
-    finite_number,
-    given_text,
-    read_above_zero,
-    read_watts,
-    whole_number,
-)
+from glmplan.request.option import MOST_USERS
+from glmplan.request.plan import PlanRequest
+from glmplan.units import BytesPerSecond, TokenCount, Watts, whole_number
 
 if TYPE_CHECKING:
     from glmplan.io.machines.resolve import Machine
@@ -51,7 +43,6 @@ __all__ = [
     "adapters_of",
     "asked_users",
     "attention_asked",
-    "bandwidth_of_copies",
     "check_layout",
     "check_pieces",
     "engine_asked",
@@ -120,26 +111,9 @@ def servers_apart(text: str | None, degrees: dict[str, int | None]) -> int:
     return prefill
 
 
-def bandwidth_of_copies(given: object) -> BytesPerSecond:
-    """Read how fast copies of the cache come back from host memory.
-
-    - `given`: The bandwidth as typed, or in bytes per second.
-    - Returns: To each data-parallel rank; 0 where nothing was said.
-
-    Examples
-    --------
-    >>> bandwidth_of_copies("50 GB/s"), bandwidth_of_copies(None)
-    (50000000000.0, 0.0)
-    """
-    return 0.0 if given is None else read_above_zero(given, "--host-bandwidth", "bytes per second")
-
-
-def power_limit_asked(given: object, machine: Machine, assumed: list[str]) -> Watts | None:
-    """Read a power limit of each accelerator.
-
-    Returns: The limit; None where it is the rating.
-    """
-    part, limit = machine.accelerator, None if given is None else read_watts(given, "--power-limit")
+def power_limit_asked(limit: Watts | None, machine: Machine, assumed: list[str]) -> Watts | None:
+    """Return the power limit of each accelerator; None where it is the rating."""
+    part = machine.accelerator
     check_limit(part, limit)
     if limit is None or limit == part.tdp:
         if part.rated is not None:
@@ -180,13 +154,13 @@ def named_cache(text: str) -> str | None:
 _GGUF_ENGINE, MLX_ENGINE, DEFAULT_ENGINE = "llama.cpp", "mlx", "vllm"
 
 
-def engine_asked(given: object, checkpoint: Checkpoint, machine: Machine, assumed: list[str]) -> str:
+def engine_asked(given: str | None, checkpoint: Checkpoint, machine: Machine, assumed: list[str]) -> str:
     """The engine that serves, and why, where it is not named.
 
     `assumed`: Gets a line where the engine is chosen.
     """
     if given is not None:
-        return named_engine(given_text(given, "--engine"))
+        return named_engine(given)
     part = machine.accelerator
     if checkpoint.form == "mlx":
         engine, why = MLX_ENGINE, "the weights are in MLX form"
@@ -246,30 +220,11 @@ def _is_gguf(checkpoint: Checkpoint) -> bool:
 DEFAULT_USERS = (1, 4, 8, 16, 32, 64, 128)
 #: users for whom plans are compared: at least so many, and so many for each accelerator of larger machines [-]
 _USUAL_USERS, _USUAL_EACH = 32, 4
-#: users at once that a plan is asked for at most [-]
-_MOST_USERS = 4096
 
 
-def asked_users(given: object, machine: Machine) -> tuple[int, ...]:
-    """Read the numbers of users that a table is asked for.
-
-    `given`: Numbers as text with commas, a number, or some of them; None for the usual ones.
-
-    Examples
-    --------
-    >>> from glmplan.io.machines.resolve import resolve_machine
-    >>> asked_users("8,1", resolve_machine("8xh200-sxm"))
-    (1, 8)
-    """
-    if given is None:
-        return tuple(sorted({*DEFAULT_USERS, usual_users(machine)}))
-    if isinstance(given, str):
-        words: list[object] = [*given.split(",")] if given.strip() else []
-    else:
-        words = list(given) if isinstance(given, Iterable) and not isinstance(given, bytes | Mapping) else [given]
-    if not words:
-        raise SpecError("is empty; write numbers, as in 1,4,8", field="--users", value=given)
-    return tuple(sorted({users_at_once(word, "--users") for word in words}))
+def asked_users(given: tuple[int, ...] | None, machine: Machine) -> tuple[int, ...]:
+    """Return the concurrencies of a table: those of the request, or the usual ones of the machine."""
+    return tuple(sorted({*DEFAULT_USERS, usual_users(machine)})) if given is None else given
 
 
 def usual_users(machine: Machine) -> int:
@@ -296,7 +251,7 @@ def users_at_once(given: object, field: str) -> int:
     >>> users_at_once("8", "--users")
     8
     """
-    return whole_number(given, field, most=_MOST_USERS)
+    return whole_number(given, field, most=MOST_USERS)
 
 
 # Low-rank adapters (LoRA) as they are typed: which engines keep them, and of which rank.
@@ -307,7 +262,7 @@ _RANK = 16
 _MOST, _HIGHEST = 4096, 4096
 
 
-def with_adapters(settings: Settings, lora: object, rank: object, engine: str, assumed: list[str]) -> Settings:
+def with_adapters(settings: Settings, lora: int | None, rank: int | None, engine: str, assumed: list[str]) -> Settings:
     """Settings with the low-rank adapters of a question.
 
     - `lora`, `rank`: How many adapters lie on the accelerators at once, and the rank of the largest, as typed.
@@ -317,11 +272,11 @@ def with_adapters(settings: Settings, lora: object, rank: object, engine: str, a
         return settings
     if lora is None:
         raise SpecError("needs --lora with the number of adapters", field="--lora-rank", value=rank)
-    many = _bounded(whole_number(lora, "--lora"), "--lora", _MOST)
+    many = _bounded(lora, "--lora", _MOST)
     facts = adapters_of(engine)
     if facts is None:
         raise SpecError(f"is not answered of {engine}: how it keeps adapters was not read", field="--lora", value=many)
-    asked = _RANK if rank is None else _bounded(whole_number(rank, "--lora-rank"), "--lora-rank", _HIGHEST)
+    asked = _RANK if rank is None else _bounded(rank, "--lora-rank", _HIGHEST)
     if rank is None:
         assumed.append(f"adapters of rank {_RANK}")
     held = next((one for one in facts.ranks if one >= asked), None) if facts.ranks else asked
@@ -427,84 +382,20 @@ def check_layout(
 DEFAULT_INPUT, DEFAULT_OUTPUT = 2048, 512
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
-    """The question as it was typed, in words or in numbers; None is what was left out.
-
-    Attributes
-    ----------
-    model, on : str
-        Model and machine.
-    weights, kv, engine, engine_version : str or None
-        Formats and engine.
-    tp, pp, dp, ep, dcp, replicas : str or None
-        Layout, and servers of that layout.
-    disaggregated : str or None
-        Servers that compute prompts and servers that decode, as in ``1:3``.
-    context, input, output : str or None
-        Lengths.
-    users : str or None
-        Numbers of users, separated by commas.
-    mtp, acceptance : str or None
-        Drafting.
-    eager : bool
-        Without CUDA graphs.
-    memory_fraction, max_num_seqs, max_num_batched_tokens, max_model_len, attention_backend : str or None
-        What the engine is told, see `glmplan.prediction.deployment.Settings`.
-    lora, lora_rank : str or None
-        Low-rank adapters that lie on the accelerators at once, and the rank of the largest.
-    calibration : str, path or None
-        A site's calibration to apply.
-    recipe : str or None
-        Campaign or collection of recipes whose settings the server is launched with.
-    power_limit : str or None
-        Power limit of each accelerator.
-    host_tokens : str or None
-        Copies of cached tokens in host memory, of each data-parallel rank.
-    host_bandwidth : str or None
-        Bandwidth over which they come back to a rank, instead of the machine's links.
-    """
-
-    model: str
-    on: str
-    weights: str | None = None
-    kv: str | None = None
-    engine: str | None = None
-    engine_version: str | None = None
-    tp: int | str | None = None
-    pp: int | str | None = None
-    dp: int | str | None = None
-    ep: int | str | None = None
-    dcp: int | str | None = None
-    replicas: int | str | None = None
-    disaggregated: str | None = None
-    context: int | str | None = None
-    input: int | str | None = None
-    output: int | str | None = None
-    users: int | str | Sequence[int] | None = None
-    mtp: int | str | None = None
-    acceptance: float | str | None = None
-    eager: bool = False
-    memory_fraction: float | str | None = None
-    max_num_seqs: int | str | None = None
-    max_num_batched_tokens: int | str | None = None
-    max_model_len: int | str | None = None
-    attention_backend: str | None = None
-    lora: int | str | None = None
-    lora_rank: int | str | None = None
-    calibration: str | Path | None = None
-    recipe: str | None = None
-    power_limit: float | str | None = None
-    host_tokens: int | str | None = None
-    host_bandwidth: float | str | None = None
+#: the request by its older name
+Words = PlanRequest
 
 
 @dataclass(frozen=True, repr=False)
 class Asked:
-    """A question that can be answered: everything checked, None where the plan may choose.
+    """A request with what it leaves out chosen, except what the plan compares.
+
+    Options of the request that need no choice are read from it; `but` changes them there.
 
     Attributes
     ----------
+    request : PlanRequest
+        The request. Model, machine, engine, formats, users and drafting stand here as they were resolved.
     model, checkpoint : ModelSpec, Checkpoint
         What is served.
     machine : Machine
@@ -513,16 +404,10 @@ class Asked:
         Engine and its version; None for the newest that evidence covers.
     kv : str or None
         KV cache format.
-    tp, pp, dp, ep, dcp, replicas : int or None
-        Layout, and servers of that layout, [-]
-    host_tokens : int
-        Copies of cached tokens in host memory, of each data-parallel rank; only traffic sees them, [token]
-    host_bandwidth : float
-        Bandwidth over which they come back to a rank; 0 for that of the machine's links, [B/s]
+    replicas : int or None
+        Servers of the layout, [-]
     prefill : int
         Of the servers, how many only compute prompts and hand keys and values over (disaggregation), [-]
-    context : int or None
-        Longest sequence that must fit, [token]
     input_tokens, output_tokens : int
         A request, [token]
     users : tuple of int
@@ -539,27 +424,18 @@ class Asked:
         What was left out and is taken.
     notes : tuple of str
         What the files of the model say.
-    calibration : str or None
-        A site's calibration, which whoever predicts applies.
     cached_tokens : int
         Tokens of a prompt that the conversation held before, so that their keys are found again, [token]
-    power_limit : float or None
-        Power limit of each accelerator, [W]; None is its rating.
     """
 
+    request: PlanRequest
     model: ModelSpec
     checkpoint: Checkpoint
     machine: Machine
     engine: str
     engine_version: str | None
     kv: str | None
-    tp: int | None
-    pp: int | None
-    dp: int | None
-    ep: int | None
-    dcp: int | None
     replicas: int | None
-    context: int | None
     input_tokens: int
     output_tokens: int
     users: tuple[int, ...]
@@ -570,12 +446,8 @@ class Asked:
     settings: Settings
     assumed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    calibration: str | None = None
     cached_tokens: int = 0
-    power_limit: float | None = None
     prefill: int = 0
-    host_tokens: int = 0
-    host_bandwidth: float = 0.0
 
     def __repr__(self) -> str:
         lengths = f"{self.input_tokens:,} tokens in and {self.output_tokens:,} out"
@@ -583,6 +455,56 @@ class Asked:
             f"<Asked {self.model.name} {self.checkpoint.name} on {self.machine.text}, {self.engine}: {lengths}, "
             f"{len(self.users)} numbers of users>"
         )
+
+    @property
+    def tp(self) -> int | None:
+        """Tensor parallel degree that was asked for, [-]"""
+        return self.request.tp
+
+    @property
+    def pp(self) -> int | None:
+        """Pipeline stages that were asked for, [-]"""
+        return self.request.pp
+
+    @property
+    def dp(self) -> int | None:
+        """Data parallel degree that was asked for, [-]"""
+        return self.request.dp
+
+    @property
+    def ep(self) -> int | None:
+        """Expert parallel degree that was asked for, [-]"""
+        return self.request.ep
+
+    @property
+    def dcp(self) -> int | None:
+        """Decode context parallel degree that was asked for, [-]"""
+        return self.request.dcp
+
+    @property
+    def context(self) -> TokenCount | None:
+        """Longest sequence that must fit, [token]"""
+        return self.request.context
+
+    @property
+    def calibration(self) -> str | None:
+        """Calibration of a site, which each prediction applies."""
+        return self.request.calibration
+
+    @property
+    def power_limit(self) -> Watts | None:
+        """Power limit of each accelerator, [W]; None is its rating."""
+        return self.request.power_limit
+
+    @property
+    def host_tokens(self) -> TokenCount:
+        """Copies of cached tokens in host memory, of each data-parallel rank; only traffic uses them, [token]"""
+        return self.request.host_tokens or 0
+
+    @property
+    def host_bandwidth(self) -> BytesPerSecond:
+        """Bandwidth over which these copies come back to a rank; 0 for that of the machine's links, [B/s]"""
+        return self.request.host_bandwidth or 0.0
 
     @property
     def request_tokens(self) -> int:
@@ -630,23 +552,23 @@ class Asked:
         return engine_release(self.engine_version) if self.engine_version else None
 
     def but(self, **changes: object) -> Asked:
-        """The same question with something else."""
-        return replace(self, **changes)  # type: ignore[arg-type]
+        """Return the same question with other values, those of the request in its request."""
+        told = {name: value for name, value in changes.items() if name not in _RESOLVED}
+        own = {name: value for name, value in changes.items() if name in _RESOLVED}
+        if told:
+            if unknown := set(told) - _OF_REQUEST:
+                raise TypeError(f"Asked has no {', '.join(sorted(unknown))}")
+            own["request"] = self.request.model_copy(update=told)
+        return replace(self, **own)  # type: ignore[arg-type]
 
 
-def _whole(field: str, given: object, least: int = 1) -> int | None:
-    return None if given is None else whole_number(given, field, least=least)
+#: values that were resolved, and those that the request has as it was given
+_RESOLVED = frozenset(one.name for one in fields(Asked))
+_OF_REQUEST = frozenset(("tp", "pp", "dp", "ep", "dcp", "context", "calibration", "power_limit", "host_tokens",
+                         "host_bandwidth"))  # fmt: skip
 
 
-def _number(field: str, given: object) -> float | None:
-    return None if given is None else finite_number(given, field)
-
-
-def _text(field: str, given: object) -> str | None:
-    return None if given is None else given_text(given, field)
-
-
-def read_words(words: Words) -> Asked:
+def read_words(words: PlanRequest) -> Asked:
     """Read, check and complete a question.
 
     Examples
@@ -655,11 +577,11 @@ def read_words(words: Words) -> Asked:
     >>> asked.engine, asked.checkpoint.name, asked.users[-1]
     ('vllm', 'nvfp4', 128)
     """
-    choice = resolve_model(given_text(words.model, "model"))
-    weights = _text("--weights", words.weights)
+    choice = resolve_model(words.model)
+    weights = words.weights
     checkpoint = checkpoint_for(choice.model, weights) if weights else choice.checkpoint
-    machine = resolve_machine(given_text(words.on, "--on"))
-    assumed = other_name(str(words.model), choice.model.name)
+    machine = resolve_machine(words.on)
+    assumed = other_name(words.model, choice.model.name)
     default = not weights and not choice.stated
     if default:
         assumed.append(f"weights {checkpoint.name}: the model's default checkpoint")
@@ -667,10 +589,10 @@ def read_words(words: Words) -> Asked:
     if choice.exact_bytes is None:
         checkpoint = read_by(choice.model, checkpoint, engine)
         assumed += remarks_on(choice.model, checkpoint)
-    kv = _kv(_text("--kv", words.kv), engine)
-    degrees = {name: _whole(f"--{name}", getattr(words, name)) for name in DEGREES}
-    prefill = servers_apart(_text("--disaggregated", words.disaggregated), degrees)
-    context = _whole("--context", words.context)
+    kv = _kv(words.kv, engine)
+    degrees = {name: getattr(words, name) for name in DEGREES}
+    prefill = servers_apart(words.disaggregated, degrees)
+    context = words.context
     if context is not None and context > choice.model.max_context:
         message = f"is beyond the {choice.model.max_context:,} tokens that {choice.model.name} can read"
         raise SpecError(message, field="--context", value=context)
@@ -688,14 +610,14 @@ def read_words(words: Words) -> Asked:
     if words.users is None:
         assumed.append("users " + ", ".join(map(str, users)))
     asked = Asked(
+        request=words.model_copy(update={"power_limit": limit}),
         model=choice.model,
         checkpoint=files_of_namesake(choice.model, checkpoint, choice.repository),
         machine=machine,
         engine=engine,
         engine_version=version,
         kv=kv,
-        **degrees,  # type: ignore[arg-type]
-        context=context,
+        replicas=degrees["replicas"],
         input_tokens=inputs,
         output_tokens=outputs,
         users=users,
@@ -706,14 +628,10 @@ def read_words(words: Words) -> Asked:
         settings=settings,
         assumed=(*assumed, *machine.notes),
         notes=choice.notes,
-        calibration=_calibration(words.calibration),
-        power_limit=limit,
         prefill=prefill,
-        host_tokens=_whole("--host-tokens", words.host_tokens, least=0) or 0,
-        host_bandwidth=bandwidth_of_copies(words.host_bandwidth),
     )
     check_layout(asked.model, asked.machine, degrees, divided_experts=asked.divided_experts)
-    return asked if words.recipe is None else _by_recipe(asked, given_text(words.recipe, "--recipe"))
+    return asked if words.recipe is None else _by_recipe(asked, words.recipe)
 
 
 def _by_recipe(asked: Asked, recipe: str) -> Asked:
@@ -728,27 +646,14 @@ def _by_recipe(asked: Asked, recipe: str) -> Asked:
     return asked.but(settings=settings, kv=kv, assumed=(*asked.assumed, *said))
 
 
-def _version(given: object, engine: str, assumed: list[str]) -> str | None:
+def _version(given: str | None, engine: str, assumed: list[str]) -> str | None:
     try:
-        version = known_version(engine, _text("--engine-version", given))
+        version = known_version(engine, given)
     except SpecError as error:
         raise SpecError(error.message, field="--engine-version", value=given) from None
     if version is None and (newest := load_engine(engine).newest):
         assumed.append(f"{engine} {newest}: the newest release that evidence covers")
     return version
-
-
-def _flag(field: str, given: object) -> bool:
-    if not isinstance(given, bool):
-        raise SpecError("is neither True nor False", field=field, value=given)
-    return given
-
-
-def _calibration(given: object) -> str | None:
-    path = str(given) if isinstance(given, Path) else _text("--calibration", given)
-    if path is not None and not path.strip():
-        raise SpecError("is empty", field="--calibration", value=path)
-    return path
 
 
 def _kv(text: str | None, engine: str) -> str | None:
@@ -761,12 +666,12 @@ def _kv(text: str | None, engine: str) -> str | None:
         raise SpecError(error.message, field="--kv", value=text, choices=error.choices) from None
 
 
-def _settings(words: Words, engine: str, assumed: list[str]) -> Settings:
-    fraction = _number("--memory-fraction", words.memory_fraction)
+def _settings(words: PlanRequest, engine: str, assumed: list[str]) -> Settings:
+    fraction = words.memory_fraction
     if fraction is not None and not 0 < fraction <= 1:
         raise SpecError("must be above 0 and at most 1", field="--memory-fraction", value=words.memory_fraction)
-    sequences = _whole("--max-num-seqs", words.max_num_seqs)
-    budget = _whole("--max-num-batched-tokens", words.max_num_batched_tokens)
+    sequences = words.max_num_seqs
+    budget = words.max_num_batched_tokens
     if budget is not None and sequences is not None and budget < sequences:
         message = f"is below --max-num-seqs {sequences}: a step holds a token of each request"
         raise SpecError(message, field="--max-num-batched-tokens", value=budget)
@@ -777,19 +682,19 @@ def _settings(words: Words, engine: str, assumed: list[str]) -> Settings:
         memory_fraction=fraction,
         max_num_seqs=sequences,
         max_num_batched_tokens=budget,
-        max_model_len=_whole("--max-model-len", words.max_model_len),
+        max_model_len=words.max_model_len,
         attention_backend=backend,
-        graphs=not _flag("--eager", words.eager),
+        graphs=not words.eager,
     )
 
 
 def _lengths(
-    words: Words, context: int | None, longest: int | None, model: ModelSpec, assumed: list[str]
+    words: PlanRequest, context: int | None, longest: int | None, model: ModelSpec, assumed: list[str]
 ) -> tuple[int, int]:
     limit, where = (context, "--context") if context else (model.max_context, f"what {model.name} can read")
     if not context and longest is not None and longest < limit:
         limit, where = longest, "--max-model-len"
-    inputs, outputs = _whole("--input", words.input), _whole("--output", words.output)
+    inputs, outputs = words.input, words.output
     if outputs is None:
         outputs = min(DEFAULT_OUTPUT, max(limit // 4, 1))
         assumed.append(f"{outputs:,} output tokens")
@@ -805,15 +710,15 @@ def _lengths(
     return inputs, outputs
 
 
-def _drafting(words: Words, model: ModelSpec, assumed: list[str]) -> tuple[int, float | None]:
-    mtp = _whole("--mtp", words.mtp, 0) or 0
+def _drafting(words: PlanRequest, model: ModelSpec, assumed: list[str]) -> tuple[int, float | None]:
+    mtp = words.mtp or 0
     if mtp > (most := (model.mtp and model.mtp.block) or 16):
         raise SpecError(f"is more than {most} drafted tokens", field="--mtp", value=mtp)
     if mtp and model.draft_layers is None:
         raise SpecError(f"asks for MTP layers, which {model.name} has not; leave it out", field="--mtp", value=mtp)
     if mtp and model.draft_head is not None:
         assumed.append(f"drafts by the head {model.draft_head.repository}, a download of its own")
-    rate = _number("--acceptance", words.acceptance)
+    rate = words.acceptance
     if rate is None:
         if mtp:
             assumed.append("acceptance: the mean of published runs with as many drafted tokens")

@@ -206,13 +206,13 @@ def asked_under(words: Words, traffic: Traffic | None) -> Asked:
         return read_words(words)
     if words.users is None and traffic.users is not None:
         # the rows of a table that tell most: one user alone, and those that were named
-        return asked_under(replace(words, users=sorted({1, traffic.users})), traffic).but(users_given=False)
+        return asked_under(words.but(users=sorted({1, traffic.users})), traffic).but(users_given=False)
     if not (traffic.kind in ("trace", "sessions") or traffic.lengths):
         stated = {name: getattr(traffic, name) for name in ("input", "output") if name in traffic.model_fields_set}
-        return read_words(replace(words, **stated)).but(cached_tokens=traffic.shared_prefix)
+        return read_words(words.but(**stated)).but(cached_tokens=traffic.shared_prefix)
     inputs, outputs, before = mean_request(traffic)
     # a mean beyond what the model reads is cut: the simulator turns away what is longer
-    plain = read_words(replace(words, input=None, output=None))
+    plain = read_words(words.but(input=None, output=None))
     limit = min(plain.longest_request, plain.context or plain.longest_request)
     outputs = min(outputs, max(limit - 1, 1))
     inputs = min(inputs, limit - outputs)

@@ -17,15 +17,18 @@ from glmplan.errors import SpecError
 from glmplan.io.machines.resolve import resolve_machine
 from glmplan.io.models.resolve import resolve_model
 from glmplan.planner.ask import Deployed
-from glmplan.planner.question import DEFAULT_INPUT, DEFAULT_OUTPUT, Words, named_cache, named_engine
+from glmplan.planner.question import DEFAULT_INPUT, DEFAULT_OUTPUT, named_cache, named_engine
 from glmplan.planner.ranking import deployment_of
 from glmplan.planner.service import kept_of
 from glmplan.planner.traffic_search import described_under, mean_request, read_traffic
+from glmplan.request.option import Option, options_of
+from glmplan.request.plan import PlanRequest
+from glmplan.request.traffic import TrafficSpec
 from glmplan.simulation.safe_load import outcome_range
 from glmplan.simulation.simulate import simulate
 from glmplan.simulation.traffic.slo import parse_slo
 from glmplan.simulation.traffic.spec import Traffic
-from glmplan.units import TokenCount, TokensArray, finite_number, read_watts, whole_number
+from glmplan.units import TokenCount, TokensArray, whole_number
 
 __all__ = [
     "MOST",
@@ -158,7 +161,7 @@ def simulated(model: str, on: str, said: Mapping[str, Any], load: Arriving, how:
     >>> figures["probability"], figures["ttft_low"] < figures["ttft"] < figures["ttft_high"]
     (1.0, True)
     """
-    described, [arriving] = described_under(Words(model, on, **said), [how.traffic(load)])
+    described, [arriving] = described_under(PlanRequest(model, on, **said), [how.traffic(load)])
     targets = parse_slo(how.slo) if how.slo else ()
     requests = how.requests or _usual_requests(arriving)
     outcome = simulate(described.service, arriving, requests=requests, seed=how.seed, targets=targets)
@@ -189,20 +192,18 @@ MOST = 20_000_000
 MOST_SIMULATED = 20_000
 #: estimated time of a plan, a step histogram, a predicted point and a simulated load [s]
 _COMBINATION, _LOAD, _POINT, _SIMULATED = 0.05, 0.0003, 0.00001, 3.0
-#: axes of which each combination is planned
-STRUCTURE_AXES: tuple[str, ...] = (
-    "model", "on", "weights", "kv", "engine", "engine_version", "tp", "pp", "dp", "ep", "dcp", "mtp", "memory_fraction",
-    "max_num_seqs", "power_limit",
-)  # fmt: skip
-#: axes of the loads, which are predicted as arrays
-POINT_AXES: tuple[str, ...] = ("context", "input", "output", "users")
-#: settings of all simulated loads
+_OPTIONS = options_of(PlanRequest)
+#: the axis of kinds of traffic
+_TRAFFIC = Option(help="")
+#: axes that decide which formula applies: each combination is planned
+STRUCTURE_AXES: tuple[str, ...] = tuple(name for name, one in _OPTIONS.items() if one.axis and not one.point)
+#: axes that are numbers put into it
+POINT_AXES: tuple[str, ...] = tuple(name for name, one in _OPTIONS.items() if one.axis and one.point)
+#: options of all loads that are simulated, beside the axis of their traffic
 SIMULATION: tuple[str, ...] = (
-    "slo", "requests", "seed", "jitter", "input_cv", "output_cv", "lengths", "think", "ramp", "shared_prefix", "turns",
-    "tool_wait", "start",
+    "slo", "requests", "seed", *(name for name, one in options_of(TrafficSpec).items() if "sweep" in one.commands)
 )  # fmt: skip
-_WHOLE = ("tp", "pp", "dp", "ep", "dcp", "mtp", "max_num_seqs", *POINT_AXES)
-#: largest number of values of a range, and of a range of machines, each of which is looked up
+#: values that a range of an axis has at most, and one of machines, each of which is looked up [-]
 _VALUES, _MACHINES = 100_000, 4_096
 _RANGE = re.compile(r"(\d+)\.\.(\d+)(?:\*(\d+))?")
 #: a comma between kinds of traffic, not between the fields of one
@@ -352,18 +353,19 @@ def _values(name: str, given: Any) -> tuple[Any, ...]:
 
 
 def _expanded(name: str, part: Any, field: str) -> list[Any]:
-    if name in _WHOLE:
+    option = _OPTIONS.get(name, _TRAFFIC)
+    if option.kind in ("whole", "counts"):
         match = _RANGE.fullmatch(part) if isinstance(part, str) else None
         if match is None:
-            return [whole_number(part, field, least=0 if name == "mtp" else 1)]
+            return [whole_number(part, field, least=option.least)]
         if match[3] is None:
-            return list(_range(match, part, field, 0 if name == "mtp" else 1, _VALUES))
-        span, count = _range(match, part, field, 1), whole_number(match[3], field, most=_VALUES)
-        return sorted(set(np.geomspace(span[0], span[-1], count).round().astype(int).tolist()))
-    if name == "memory_fraction":
-        return [finite_number(part, field)]
-    if name == "power_limit":
-        return [read_watts(f"{part} W" if isinstance(part, str) and part.replace(".", "").isdigit() else part, field)]
+            return list(_range(match, part, field, option.least, _VALUES))
+        ends, count = _range(match, part, field, 1), whole_number(match[3], field, most=_VALUES)
+        return sorted(set(np.geomspace(ends[0], ends[-1], count).round().astype(int).tolist()))
+    if option.kind == "power":
+        part = f"{part} W" if isinstance(part, str) and part.replace(".", "").isdigit() else part
+    if option.kind != "name":
+        return [option.read(part, field)]
     if not isinstance(part, str):
         raise SpecError("is no name", field=field, value=part)
     match = _COUNTS.fullmatch(part) if name == "on" else None

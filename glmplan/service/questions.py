@@ -9,12 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from datetime import date
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model
 from pydantic_core import PydanticCustomError
 
 from glmplan.errors import DoesNotFit, GlmplanError, Infeasible, SpecError, nearest, printable
+from glmplan.request.option import Kind, Option, options_of
+from glmplan.request.plan import PlanRequest
+from glmplan.request.traffic import TrafficSpec
 
 __all__ = [
     "CompareQuestion",
@@ -92,43 +95,74 @@ Users = Annotated[list[Whole], Field(min_length=1, max_length=64)]
 Quantity = Amount | Annotated[str, Field(max_length=100)]
 
 
+_Axis = Annotated[list[Whole], Field(max_length=10_000)] | Whole | Text
+_Names = Annotated[list[Name], Field(max_length=1000)] | Text
+_Amounts = list[Amount] | Amount
+
+#: type of one value of each kind, and of several as an axis
+_VALUES: dict[Kind, Any] = {
+    "name": Name, "whole": Whole, "number": Amount, "flag": bool, "power": Quantity, "bandwidth": Quantity,
+    "time": Quantity,
+}  # fmt: skip
+_AXES: dict[Kind, Any] = {"name": _Names, "whole": _Axis, "counts": _Axis, "number": _Amounts, "power": _Names}
+
+
 class _Question(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class PlanQuestion(_Question):
-    """A model on a machine; what is left out is chosen, and the answer says how."""
+def _derived(title: str, options: Mapping[str, Option], required: Sequence[str] = ()) -> type[_Question]:
+    """Return a question with one field for each option."""
+    fields: dict[str, Any] = {}
+    for name, one in options.items():
+        examples = [one.example] if one.example else None
+        if name in required:
+            fields[name] = (_VALUES[one.kind], Field(description=one.help, examples=examples))
+        elif one.kind == "flag":
+            fields[name] = (bool, Field(False, description=one.help))
+        else:
+            fields[name] = (_VALUES[one.kind] | None, Field(None, description=one.help, examples=examples))
+    return create_model(title, __base__=_Question, **fields)
 
-    model: Name = Field(description="Catalogue name, or name-format.", examples=["glm-5.1-nvfp4"])
-    on: Name = Field(description="NxACCELERATOR or a host of the catalogue.", examples=["6xrtx-pro-6000-ws"])
-    weights: Name | None = Field(None, description="Checkpoint or format of the weights.")
-    kv: Name | None = Field(None, description="Format of the KV cache.")
-    engine: Name | None = Field(None, description="Engine; the plan says which it took.")
-    engine_version: Name | None = Field(None, description="Version of the engine; the newest known by default.")
-    tp: Whole | None = Field(None, description="Tensor parallel degree.")
-    pp: Whole | None = Field(None, description="Pipeline stages.")
-    dp: Whole | None = Field(None, description="Attention data parallel degree.")
-    ep: Whole | None = Field(None, description="Expert parallel degree.")
-    dcp: Whole | None = Field(None, description="Decode context parallel degree.")
-    replicas: Whole | None = Field(None, description="Servers of that layout behind a router.")
-    disaggregated: Name | None = Field(None, description="Servers for prompts and for decoding, as in 1:3.")
-    context: Whole | None = Field(None, description="Longest sequence that must fit, in tokens.")
-    input: Whole | None = Field(None, description="Prompt of a request, in tokens.")
-    output: Whole | None = Field(None, description="Answer of a request, in tokens.")
-    mtp: Whole | None = Field(None, description="Drafted tokens for each step.")
-    acceptance: Amount | None = Field(None, description="Chance of a drafted token, or tokens gained in a step.")
-    eager: bool = Field(False, description="Without CUDA graphs.")
-    memory_fraction: Amount | None = Field(None, description="Share of the memory that the engine may use.")
-    max_num_seqs: Whole | None = Field(None, description="Requests that run at once on a data-parallel rank.")
-    max_num_batched_tokens: Whole | None = Field(None, description="Token budget of a step.")
-    max_model_len: Whole | None = Field(None, description="Longest prompt and answer together.")
-    attention_backend: Name | None = Field(None, description="Attention kernels, as the engine names them.")
-    lora: Whole | None = Field(None, description="Low-rank adapters that lie on the accelerators at once.")
-    lora_rank: Whole | None = Field(None, description="Rank of the largest adapter.")
-    recipe: Name | None = Field(None, description="Campaign or recipe whose launch settings are taken.")
-    power_limit: Quantity | None = Field(None, description="Power limit of each accelerator, such as 450W.")
-    host_tokens: Whole | None = Field(None, description="Copies of cached tokens in host memory of each rank.")
-    host_bandwidth: Quantity | None = Field(None, description="Bandwidth over which they come back, such as 50 GB/s.")
+
+def _axes(options: Mapping[str, Option]) -> type[_Question]:
+    """Return a question with one field for each axis; model and machine are needed."""
+    fields: dict[str, Any] = {}
+    for name, one in options.items():
+        examples = [[one.example]] if one.example else None
+        needed = name in _SUBJECT
+        kind = _AXES[one.kind] if needed else _AXES[one.kind] | None
+        default = ... if needed else None
+        fields[name] = (kind, Field(default, description=one.axis, examples=examples))
+    loads = {name: one for name, one in options_of(TrafficSpec).items() if one.over_http and "sweep" in one.commands}
+    return create_model("_Axes", __base__=_derived("_Loads", loads), **fields)
+
+
+_SUBJECT = ("model", "on")
+_OPTIONS = {name: one for name, one in options_of(PlanRequest).items() if one.over_http}
+_ARRIVALS = {name: one for name, one in options_of(TrafficSpec).items() if one.over_http and name not in _OPTIONS}
+if TYPE_CHECKING:
+
+    class _Plan(_Question):
+        model: str
+        on: str
+        input: int | None
+        output: int | None
+        context: int | None
+        power_limit: float | str | None
+
+    class _Arrivals(_Question): ...
+
+    class _Axes(_Question): ...
+else:
+    # users stand in the questions that take them
+    _Plan = _derived("_Plan", {name: one for name, one in _OPTIONS.items() if name != "users"}, _SUBJECT)
+    _Arrivals = _derived("_Arrivals", _ARRIVALS)
+    _Axes = _axes({name: one for name, one in _OPTIONS.items() if one.axis})
+
+
+class PlanQuestion(_Plan):
+    """A model on a machine; what is left out is chosen, and the answer says how."""
 
     def words(self) -> dict[str, Any]:
         """What was said of the plan beside model and machine, as `glmplan.fit` takes it."""
@@ -136,19 +170,8 @@ class PlanQuestion(_Question):
         return self.model_dump(include=names, exclude_none=True)
 
 
-class _ArrivalsQuestion(PlanQuestion):
-    """What may be said of traffic beside its kind; fields of `glmplan.planner.ask.Arrivals`."""
-
-    jitter: Amount | None = Field(None, description="Lengths are uniform in 1 - jitter to 1 times nominal.")
-    input_cv: Amount | None = Field(None, description="Log-normal prompts with this coefficient of variation.")
-    output_cv: Amount | None = Field(None, description="Log-normal answers with this coefficient of variation.")
-    think: Quantity | None = Field(None, description="Mean pause of a user, such as '2 s'.")
-    patience: Quantity | None = Field(None, description="Time after which a client that has no token yet leaves.")
-    urgent: Amount | None = Field(None, description="Share of requests that go before the others, with order priority.")
-    shared_prefix: Whole | None = Field(None, description="Tokens at the head of each prompt that are the same.")
-    turns: Whole | None = Field(None, description="Mean turns of a session.")
-    tool_wait: Quantity | None = Field(None, description="Mean pause between the turns of a session.")
-    start: Whole | None = Field(None, description="Tokens of its own that a session begins with.")
+class _ArrivalsQuestion(_Arrivals, PlanQuestion):
+    """A plan and the traffic that arrives at it."""
 
     def arrivals(self) -> dict[str, Any]:
         """What was said of the traffic, with the lengths, as `glmplan.simulate` takes it."""
@@ -264,44 +287,13 @@ class SizeQuestion(MoneyQuestion):
     answers: Annotated[int, Field(ge=1, le=20)] = Field(5, description="Answers that are wanted.")
 
 
-_Axis = Annotated[list[Whole], Field(max_length=10_000)] | Whole | Text
-_Names = Annotated[list[Name], Field(max_length=1000)] | Text
-
-
-class SweepQuestion(MoneyQuestion):
+class SweepQuestion(_Axes, MoneyQuestion):
     """`glmplan sweep`: every combination as one table."""
 
-    model: _Names = Field(description="Models.", examples=[["glm-5.1-nvfp4"]])
-    on: _Names = Field(description="Machines; 1..8xPART for one to eight.", examples=["4..8xrtx-pro-6000-ws"])
-    weights: _Names | None = None
-    kv: _Names | None = None
-    engine: _Names | None = None
-    engine_version: _Names | None = None
-    tp: _Axis | None = None
-    pp: _Axis | None = None
-    dp: _Axis | None = None
-    ep: _Axis | None = None
-    dcp: _Axis | None = None
-    mtp: _Axis | None = None
-    memory_fraction: list[Amount] | Amount | None = None
-    max_num_seqs: _Axis | None = None
-    power_limit: _Names | None = None
-    context: _Axis | None = None
-    input: _Axis | None = None
-    output: _Axis | None = None
-    users: _Axis | None = None
     traffic: list[Arriving] | Arriving | None = Field(None, description="Kinds of traffic: all loads are simulated.")
     slo: Promise | None = Field(None, description="Promise of simulated loads: how surely it is kept.")
     requests: Whole | None = Field(None, description="Requests of each simulated load.")
     seed: Whole | None = Field(None, description="Seed of simulated loads.")
-    jitter: Amount | None = Field(None, description="Lengths are uniform in 1 - jitter to 1 times nominal.")
-    input_cv: Amount | None = Field(None, description="Log-normal prompts with this coefficient of variation.")
-    output_cv: Amount | None = Field(None, description="Log-normal answers with this coefficient of variation.")
-    think: Quantity | None = Field(None, description="Mean pause of a user, such as '2 s'.")
-    shared_prefix: Whole | None = Field(None, description="Tokens at the head of each prompt that are the same.")
-    turns: Whole | None = Field(None, description="Mean turns of a session.")
-    tool_wait: Quantity | None = Field(None, description="Mean pause between the turns of a session.")
-    start: Whole | None = Field(None, description="Tokens of its own that a session begins with.")
     exact: bool = Field(False, description="Time every step instead of reading tables of steps.")
 
 

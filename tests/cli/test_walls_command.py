@@ -78,7 +78,8 @@ def test_what_is_unknown_is_refused_with_the_nearest_choice(words, error, messag
 
 
 def test_a_negative_context_is_refused():
-    assert _run("glm-5.1", "--on", "8xb200-sxm", "--context", "-1").exit_code == 2
+    refused = _run("glm-5.1", "--on", "8xb200-sxm", "--context", "-1").exception
+    assert isinstance(refused, SpecError) and refused.field == "--context"
 
 
 def test_the_machine_says_what_it_implies():

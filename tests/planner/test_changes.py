@@ -39,12 +39,11 @@ def answers():
 
 def asked_for(words: Words, ask: str) -> Words:
     """The question with the words of a change put in."""
-    typed = {name: getattr(words, name) for name in Words.__slots__}
     if not ask.startswith("--"):
-        return Words(**typed | {"model": ask, "weights": None})
+        return words.but(model=ask, weights=None)
     options = shlex.split(ask)
     changed = {name[2:].replace("-", "_"): value for name, value in zip(options[::2], options[1::2], strict=True)}
-    return Words(**typed | changed)
+    return words.but(**changed)
 
 
 def test_each_change_is_what_running_its_words_prints(answers):

@@ -203,7 +203,7 @@ def test_what_a_change_asks_for_gives_its_layout_and_its_numbers(name):
         option, _, value = change.ask.partition(" ")
         if option not in ("--on", "--kv", "--mtp") or " " in value or change.verdict == "does_not_fit":
             continue
-        asked = fit_answer(replace(words, **{option.removeprefix("--"): value}))
+        asked = fit_answer(words.but(**{option.removeprefix("--"): value}))
         assert (asked.verdict, asked.holding.terms.name) == (change.verdict, change.layout)
         assert asked.user_rate == pytest.approx(change.user_rate)
         assert asked.total_rate == pytest.approx(change.total_rate)

@@ -65,10 +65,6 @@ def questions():
     return drawn()
 
 
-def but(words: Words, **changes: object) -> Words:
-    return Words(**{name: getattr(words, name) for name in Words.__slots__} | changes)
-
-
 def test_the_plan_is_the_same_for_all_rows_of_users_and_all_commands(questions):
     """Of `fit` with any users, and of `simulate` and `safe` whose traffic has any users or rate."""
     simulated = 0
@@ -76,10 +72,10 @@ def test_the_plan_is_the_same_for_all_rows_of_users_and_all_commands(questions):
         plan = solve(read_words(words))
         terms = plan.best.terms
         for users in ("16", "1,300"):
-            assert solve(read_words(but(words, users=users))).best.terms == terms, (words, users)
+            assert solve(read_words(words.but(users=users))).best.terms == terms, (words, users)
         for spec in ("closed:77", "poisson:3/s")[len(words.model) % 2 :][:1]:
             plain = parse_traffic(spec, input=words.input, output=words.output)
-            asked = asked_under(but(words, input=None, output=None), plain)
+            asked = asked_under(words.but(input=None, output=None), plain)
             assert solve(asked).best.terms == terms, (words, spec)
         if terms.blocked is None and plan.ranked[0].alone and plan.best.verdict != "does_not_fit":
             simulated += 1
@@ -93,7 +89,7 @@ def test_the_safe_number_is_the_same_for_all_rows_of_users(questions):
     for words in questions:
         numbers = set()
         for users in (None, "16", "1,5,33,64"):
-            asked = read_words(but(words, users=users))
+            asked = read_words(words.but(users=users))
             best, first = (found := solve(asked)).best, found.ranked[0]
             if best.terms.blocked is not None or not first.alone:
                 break

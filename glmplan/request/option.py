@@ -1,0 +1,198 @@
+"""One option of a request: its kind, help text, unit, flags and commands, and how a given value is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
+
+from glmplan.errors import SpecError
+from glmplan.units import finite_number, given_text, read_above_zero, read_watts, whole_number
+
+__all__ = [
+    "EVERY_COMMAND",
+    "MOST_USERS",
+    "PLANNED",
+    "PLANS",
+    "Kind",
+    "Option",
+    "OptionRecord",
+    "options_of",
+    "read_counts",
+    "spelled",
+]
+
+#: concurrency that a plan is asked for at most [-]
+MOST_USERS = 4096
+
+#: kinds of values: each has one reader here, one type in Python, one over HTTP and one way to be swept
+Kind = Literal["name", "whole", "number", "flag", "counts", "path", "power", "bandwidth", "time", "table"]
+
+#: commands that answer a whole request
+PLANS = frozenset({"fit", "report"})
+#: further commands that plan a deployment
+PLANNED = frozenset({"compare", "sensitivity", "sheet new", "sheet fill", "sheet check"})
+#: every command that plans, with those that simulate
+EVERY_COMMAND = PLANS | PLANNED | {"simulate"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """The declaration of one option.
+
+    Attributes
+    ----------
+    help : str
+        Sentence of the command line, of OpenAPI and of the reference.
+    kind : str
+        One of `Kind`.
+    unit : str
+        Unit of a plain number; empty where it has none.
+    least, most : int
+        Smallest and largest whole number.
+    choices : tuple of str
+        Values that are understood; empty where all are.
+    flags : tuple of str
+        Spellings on the command line; empty for the name with dashes.
+    commands : frozenset of str
+        Commands that take it.
+    axis : str
+        Help text as an axis of a sweep, where it takes several values; empty where it is no axis.
+    point : bool
+        Whether the axis varies the load of one deployment and not the deployment.
+    over_http : bool
+        Whether the service takes it: it never opens a file that a request names.
+    example : str
+        Value that OpenAPI shows.
+    """
+
+    help: str
+    kind: Kind = "name"
+    unit: str = ""
+    least: int = 1
+    most: int = 1 << 31
+    choices: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    commands: frozenset[str] = EVERY_COMMAND
+    axis: str = ""
+    point: bool = False
+    over_http: bool = True
+    example: str = ""
+
+    def read(self, given: object, field: str) -> Any:
+        """Return a given value in the type of the option; SpecError names the field.
+
+        Examples
+        --------
+        >>> Option(help="", kind="whole").read("8", "--tp"), Option(help="", kind="power").read("450W", "--power-limit")
+        (8, 450.0)
+        """
+        if self.kind == "whole":
+            return whole_number(given, field, least=self.least, most=self.most)
+        return _READERS[self.kind](given, field)
+
+
+def _read_flag(given: object, field: str) -> bool:
+    if not isinstance(given, bool):
+        raise SpecError("is neither True nor False", field=field, value=given)
+    return given
+
+
+def _read_path(given: object, field: str) -> str:
+    path = str(given) if isinstance(given, Path) else given_text(given, field)
+    if not path.strip():
+        raise SpecError("is empty", field=field, value=path)
+    return path
+
+
+def read_counts(given: object, field: str) -> tuple[int, ...]:
+    """Return several numbers of concurrent users, rising.
+
+    - `given`: Numbers as text with commas, a number, or several of them.
+
+    Examples
+    --------
+    >>> read_counts("8,1", "--users"), read_counts(4, "--users")
+    ((1, 8), (4,))
+    """
+    if isinstance(given, str):
+        counts: list[object] = [*given.split(",")] if given.strip() else []
+    else:
+        counts = list(given) if isinstance(given, Iterable) and not isinstance(given, bytes | Mapping) else [given]
+    if not counts:
+        raise SpecError("is empty; write numbers, as in 1,4,8", field=field, value=given)
+    return tuple(sorted({whole_number(count, field, most=MOST_USERS) for count in counts}))
+
+
+def _as_given(given: object, field: str) -> object:
+    """Return the value itself: the traffic model checks it together with the kind of traffic."""
+    return given
+
+
+_READERS: dict[Kind, Callable[[object, str], Any]] = {
+    "name": given_text,
+    "whole": whole_number,
+    "number": finite_number,
+    "flag": _read_flag,
+    "counts": read_counts,
+    "path": _read_path,
+    "power": read_watts,
+    "bandwidth": lambda given, field: read_above_zero(given, field, "bytes per second"),
+    "time": _as_given,
+    "table": given_text,
+}
+
+
+def spelled(name: str) -> str:
+    """Return the flag of an option.
+
+    Examples
+    --------
+    >>> spelled("max_num_seqs")
+    '--max-num-seqs'
+    """
+    return "--" + name.replace("_", "-")
+
+
+@cache
+def options_of(record: type[BaseModel]) -> Mapping[str, Option]:
+    """Return the options that a record declares, by name."""
+    return {
+        name: one for name, field in record.model_fields.items() for one in field.metadata if isinstance(one, Option)
+    }
+
+
+class OptionRecord(BaseModel):
+    """A record whose fields are options: a given value is read as its option says, None is left out."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    def __init__(self, **given: Any) -> None:
+        names = type(self).model_fields
+        for name in given:
+            if name not in names:
+                choices = [one for one in names if one not in ("model", "on")]
+                raise SpecError("is not an argument of this question", field="argument", value=name, choices=choices)
+        try:
+            super().__init__(**given)
+        except ValidationError as error:
+            cause = error.errors()[0].get("ctx", {}).get("error")
+            if isinstance(cause, SpecError):
+                raise cause from None
+            raise
+
+    @field_validator("*", mode="plain")
+    @classmethod
+    def _read(cls, given: object, info: ValidationInfo) -> Any:
+        name = str(info.field_name)
+        if given is None and cls.model_fields[name].default is None:
+            return None
+        return options_of(cls)[name].read(given, "model" if name == "model" else spelled(name))
+
+    def but(self, **changes: object) -> Self:
+        """Return the same request with other values."""
+        return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | changes)

@@ -1,0 +1,238 @@
+"""The request for a plan: each option once, from which every way to ask is derived.
+
+The command line, `glmplan.fit`, the questions of the service and the axes of a sweep take their options from
+`PlanRequest`: a field that is added here is one of all of them.
+"""
+
+# pydantic evaluates the annotations at import, so they stay code: as text each would be compiled first
+from typing import Annotated, Any
+
+from glmplan.request.option import EVERY_COMMAND, PLANNED, PLANS, Option, OptionRecord
+
+__all__ = ["PlanRequest"]
+
+_LAYOUT = EVERY_COMMAND | {"walls"}
+_LENGTH = PLANS | PLANNED
+_SERVED = PLANS | {"simulate"}
+
+
+class PlanRequest(OptionRecord):
+    """A model on a machine; what is left out is chosen, and the answer says how.
+
+    Examples
+    --------
+    >>> PlanRequest("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", tp="2", users="8,1").users
+    (1, 8)
+    """
+
+    model: Annotated[
+        str,
+        Option(help="Catalogue name, or name-format.", axis="Models.", commands=frozenset(), example="glm-5.1-nvfp4"),
+    ]
+    on: Annotated[
+        str,
+        Option(
+            help="NxACCELERATOR or a host of the catalogue.",
+            axis="Machines; 1..8xPART for one to eight.",
+            commands=frozenset(),
+            example="6xrtx-pro-6000-ws",
+        ),
+    ]
+    weights: Annotated[
+        str | None,
+        Option(help="Checkpoint or format of the weights.", axis="Formats of the weights.", commands=_LAYOUT),
+    ] = None
+    kv: Annotated[
+        str | None, Option(help="Format of the KV cache.", axis="Formats of the KV cache.", commands=_LAYOUT)
+    ] = None
+    engine: Annotated[
+        str | None, Option(help="vllm, sglang, trtllm, llama.cpp, ktransformers or mlx.", axis="Engines.")
+    ] = None
+    engine_version: Annotated[
+        str | None,
+        Option(
+            help="Version of the engine; latest, the default of fit, is the newest known.",
+            axis="Versions of the engine.",
+            commands=_LAYOUT,
+        ),
+    ] = None
+    tp: Annotated[
+        int | None,
+        Option(
+            kind="whole",
+            help="Tensor parallel degree.",
+            axis="Tensor parallel degrees; the plan chooses where none is given.",
+            commands=_LAYOUT,
+        ),
+    ] = None
+    pp: Annotated[
+        int | None, Option(kind="whole", help="Pipeline stages.", axis="Pipeline stages.", commands=_LAYOUT)
+    ] = None
+    dp: Annotated[
+        int | None,
+        Option(
+            kind="whole",
+            help="Attention data parallel degree.",
+            axis="Attention data parallel degrees.",
+            commands=_LAYOUT,
+        ),
+    ] = None
+    ep: Annotated[
+        int | None,
+        Option(kind="whole", help="Expert parallel degree.", axis="Expert parallel degrees.", commands=_LAYOUT),
+    ] = None
+    dcp: Annotated[
+        int | None,
+        Option(
+            kind="whole",
+            help="Decode context parallel degree.",
+            axis="Decode context parallel degrees.",
+            commands=_LAYOUT,
+        ),
+    ] = None
+    replicas: Annotated[
+        int | None,
+        Option(kind="whole", most=10_000, help="Servers of that layout behind a router.", commands=_SERVED),
+    ] = None
+    disaggregated: Annotated[
+        str | None, Option(help="Servers of the layout for prompts and for decoding, as in 1:3, over the own links.")
+    ] = None
+    context: Annotated[
+        int | None,
+        Option(
+            kind="whole",
+            unit="token",
+            help="Longest sequence that must fit, in tokens.",
+            axis="Lengths of prompt and answer together, in tokens.",
+            point=True,
+            commands=_LAYOUT - {"sheet new"},
+        ),
+    ] = None
+    input: Annotated[
+        int | None,
+        Option(
+            kind="whole",
+            unit="token",
+            help="Prompt of a request, in tokens.",
+            axis="Prompt lengths; 256..32768*20 for twenty in equal ratios.",
+            point=True,
+            flags=("--input",),
+            commands=_LENGTH,
+        ),
+    ] = None
+    output: Annotated[
+        int | None,
+        Option(
+            kind="whole",
+            unit="token",
+            help="Answer of a request, in tokens.",
+            axis="Answer lengths.",
+            point=True,
+            flags=("--output",),
+            commands=_LENGTH,
+        ),
+    ] = None
+    users: Annotated[
+        tuple[int, ...] | None,
+        Option(
+            kind="counts",
+            help="Numbers of users at once, as in 1,4,8.",
+            axis="Users at once; 1..64 for all of them.",
+            point=True,
+            commands=PLANS,
+        ),
+    ] = None
+    mtp: Annotated[
+        int | None,
+        Option(
+            kind="whole",
+            unit="token",
+            least=0,
+            help="Drafted tokens for each step; 0 for none.",
+            axis="Drafted tokens for each step.",
+            commands=_LAYOUT,
+        ),
+    ] = None
+    acceptance: Annotated[
+        float | None,
+        Option(kind="number", help="Chance of a drafted token (up to 1), or tokens gained in a step (above 1)."),
+    ] = None
+    eager: Annotated[bool, Option(kind="flag", help="Without CUDA graphs.")] = False
+    memory_fraction: Annotated[
+        float | None,
+        Option(
+            kind="number",
+            help="Share of the memory the engine may use.",
+            axis="Shares of the memory that the engine may use.",
+        ),
+    ] = None
+    max_num_seqs: Annotated[
+        int | None,
+        Option(
+            kind="whole",
+            help="Requests that run at once on a data-parallel rank; slots in llama.cpp.",
+            axis="Requests that run at once.",
+        ),
+    ] = None
+    max_num_batched_tokens: Annotated[
+        int | None,
+        Option(
+            kind="whole",
+            unit="token",
+            help="Token budget of a step of a data-parallel rank (chunked_prefill_size, max_num_tokens, n_batch).",
+            flags=("--max-num-batched-tokens", "--max-batched-tokens"),
+        ),
+    ] = None
+    max_model_len: Annotated[
+        int | None, Option(kind="whole", unit="token", help="Longest prompt and answer together.")
+    ] = None
+    attention_backend: Annotated[str | None, Option(help="Attention kernels, as the engine names them.")] = None
+    lora: Annotated[int | None, Option(kind="whole", help="LoRA adapters loaded at the same time.")] = None
+    lora_rank: Annotated[
+        int | None, Option(kind="whole", help="Rank of the largest adapter; 16 where none is named.")
+    ] = None
+    power_limit: Annotated[
+        float | None,
+        Option(
+            kind="power",
+            unit="W",
+            help="Power limit of each accelerator, such as 450W.",
+            axis="Power limits of an accelerator, such as 450W.",
+            commands=EVERY_COMMAND - {"sheet new", "sheet fill", "sheet check"},
+        ),
+    ] = None
+    host_tokens: Annotated[
+        int | None,
+        Option(
+            kind="whole",
+            unit="token",
+            least=0,
+            help="Copies of cached tokens in host memory, for each replica (hicache, LMCache).",
+            commands=_SERVED,
+        ),
+    ] = None
+    host_bandwidth: Annotated[
+        float | None,
+        Option(
+            kind="bandwidth",
+            unit="B/s",
+            help="Bandwidth over which they come back to a replica, instead of the machine's links, such as '50 GB/s'.",
+            commands=_SERVED,
+        ),
+    ] = None
+    calibration: Annotated[
+        str | None,
+        Option(
+            kind="path",
+            help="Calibration of your site, from `glmplan calibrate --from … --save`.",
+            commands=EVERY_COMMAND | {"predict", "validate"},
+            over_http=False,
+        ),
+    ] = None
+    recipe: Annotated[
+        str | None,
+        Option(help="Take launch settings from this recipe collection, such as vllm-recipes.", commands=PLANS),
+    ] = None
+
+    def __init__(self, model: object, on: object, **given: Any) -> None:
+        super().__init__(model=model, on=on, **given)
