@@ -93,7 +93,7 @@ class Acceptance:
             - 0.5
             + np.sqrt(variance * tokens / mean**3) * generator.standard_normal(len(tokens))
         )
-        steps = np.clip(limit, -(-tokens // sizes[-1]), tokens).astype(np.int64)
+        steps: np.ndarray = np.clip(limit, -(-tokens // sizes[-1]), tokens).astype(np.int64)
         short = np.flatnonzero((tokens <= 64) & (tokens > 0))
         if len(short):
             drawn = generator.choice(sizes, size=(len(short), int(tokens[short].max())), p=self.chances).cumsum(axis=1)
