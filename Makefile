@@ -29,7 +29,7 @@ export PYTHONUTF8 := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compile demo test check lowest mutate branches fuzz bounds docs site wheel pythons bench soak sheets-demo validate-demo validate-vllm clean
+.PHONY: help setup compile demo test lint check lowest mutate branches fuzz bounds docs site wheel pythons bench soak sheets-demo validate-demo validate-vllm clean
 
 help:  ## List what there is.
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 16
@@ -64,13 +64,15 @@ test: $(READY_DEV) compile  ## Run all tests and doctests; those of the engine a
 	$(RUN) -m pytest -n $(JOBS) --dist worksteal
 	test ! -d glmplan/_compiled || GLMPLAN_PURE=1 $(RUN) -m pytest -n $(JOBS) --dist worksteal $(PURE_TOO)
 
-check: $(READY_DEV)  ## Lint, types, generated pages fresh, measured memory beside computed, broken formulas noticed, known weaknesses.
+lint: $(READY_DEV)  ## Lint, types, generated pages fresh, measured memory beside computed.
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 	$(RUN) -m mypy tools
 	$(RUN) tools/docs.py --check
 	$(RUN) tools/check_memory.py
+
+check: lint  ## The same, and mutations of formulas, known vulnerabilities.
 	$(RUN) tools/mutate.py $(MUTATE)
 	@$(RUN) tools/audit.py
 

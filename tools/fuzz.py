@@ -163,12 +163,12 @@ def part_of_a_sweep() -> bytes:
     """What is kept of a sweep that was stopped."""
     import numpy as np
 
-    from glmplan.purchase.sweep import Block, Kept
+    from glmplan.purchase.sweep import Block, Checkpoints
 
     column = np.array([1.0, 2.0, float("nan")])
     block = Block(3, {"model": "a"}, {"layout": "TP1"}, np.array([0, 1, 2]), column, {"tpot_ms": column})
     with tempfile.TemporaryDirectory() as folder:
-        kept = Kept.__new__(Kept)
+        kept = Checkpoints.__new__(Checkpoints)
         kept.folder = Path(folder)
         kept.keep(block)
         return (Path(folder) / "00000003.npz").read_bytes()

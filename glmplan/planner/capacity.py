@@ -726,7 +726,7 @@ def _pool_for(found: _Pools, length: float) -> KvPool:
 @remembered(most=512)
 def _longest(found: _Pools, quantile: float) -> np.ndarray:
     """The longest request that each layout's pool holds alone [token], `quantile` deviations from the mean."""
-    return largest_context(found.memory, found.part, quantile=quantile, pools=found.of)
+    return np.asarray(largest_context(found.memory, found.part, quantile=quantile, pools=found.of))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

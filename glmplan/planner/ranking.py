@@ -619,7 +619,7 @@ def narrowing_words(found: Narrowing, of: tuple[str, ...] = ("tpot", "ttft")) ->
     'at 1 user: uncertainty of single-user decode from a factor 1.8 to 1.1, of decode at 32 users from 1.8 to 1.2, of
     single-user TTFT from 3.6 to 1.4'
     """
-    said = []
+    said: list[str] = []
     for name in of:
         figures = (one for one in found.figures if one.figure == name)
         for one in figures:

@@ -99,7 +99,7 @@ class _State:
     ) -> float:
         terms = terms or self.money.terms
         if self.way.purchase is None:
-            rent = float(self.way.month.rent) if self.way.month is not None else 0.0  # type: ignore[arg-type]
+            rent = float(self.way.month.rent) if self.way.month is not None else 0.0
             price = hourly if hourly is not None else rent / self.machine.count / HOURS
             return float(rented_month(price, self.machine.count, terms=terms).total)
         bought = (purchase or self.way.purchase).known
@@ -150,8 +150,8 @@ def _measured(state: _State, outcome: str) -> Iterator[Move]:
         what = "mean TTFT" if name == "ttft" else "step time"
         at_low, at_high = (state.outcome(outcome, end=end) for end in ("low", "high"))
         unit = "token/s" if name == "output_rate" else "s"
-        low, high = (f"{getattr(figure, end):.4g} {unit}" for end in ("low", "high"))
-        yield Move(what, at_low, at_high, low, high, ladder)
+        bounds = [f"{getattr(figure, end):.4g} {unit}" for end in ("low", "high")]
+        yield Move(what, at_low, at_high, *bounds, ladder)
 
 
 def _priced(state: _State, outcome: str) -> Iterator[Move]:

@@ -373,7 +373,7 @@ def _way(way: Way, money: Money, offer: Offer | None, inputs: float, outputs: fl
         "usd_month_low": way.low,
         "usd_month_high": way.high,
         "usd_purchase": way.purchase.value if way.purchase is not None else None,
-        "month_lines": {} if way.month is None else {name: float(one) for name, one in way.month.lines},  # type: ignore[arg-type]
+        "month_lines": {} if way.month is None else {name: float(one) for name, one in way.month.lines},
         "price_missing": way.missing,
         "price_stale": list(way.stale),
         "usd_per_million_output_tokens": None,
