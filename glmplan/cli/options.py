@@ -179,16 +179,6 @@ def with_options(*, without: tuple[str, ...] = ()) -> Callable[[Callable[..., No
 
     - `without`: Fields of records that this command has not.
     - Returns: A decorator for a function whose parameters can all be given by name.
-
-    Examples
-    --------
-    >>> @with_options(without=("on",))
-    ... def command(target: TargetOptions, *, seed: Seed = 0) -> None:
-    ...     print(target.model, seed)
-    >>> list(inspect.signature(command).parameters)
-    ['model', 'seed']
-    >>> command(model="glm-5.1", seed=3)
-    glm-5.1 3
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:

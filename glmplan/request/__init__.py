@@ -1,1 +1,1 @@
-"""What can be asked: every option of a request is declared here once, and each way to ask derives from it."""
+"""Options of a request: each is declared here once, and each way to ask derives from it."""

@@ -171,6 +171,11 @@ class OptionRecord(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
+    def __repr__(self) -> str:
+        """Return the given options only, in one line."""
+        given = ", ".join(f"{name}={value!r}" for name, value in self if value is not None)
+        return f"{type(self).__name__}({given})"
+
     def __init__(self, **given: Any) -> None:
         names = type(self).model_fields
         for name in given:

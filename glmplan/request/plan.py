@@ -148,8 +148,8 @@ class PlanRequest(OptionRecord):
             kind="whole",
             unit="token",
             least=0,
-            help="Drafted tokens for each step; 0 for none.",
-            axis="Drafted tokens for each step.",
+            help="Speculative tokens for each step; 0 for none.",
+            axis="Speculative tokens for each step.",
             commands=_LAYOUT,
         ),
     ] = None

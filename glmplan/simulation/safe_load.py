@@ -145,6 +145,7 @@ def safe_load(
     Examples
     --------
     >>> from glmplan.simulation.engine.settings import EngineSettings, KvPool
+    >>> from glmplan.simulation.engine.step_table import StepTable
     >>> from glmplan.simulation.traffic.slo import parse_slo
     >>> service = Service(StepTable.affine(base=0.01, per_request=0.001), KvPool(10**6), EngineSettings())
     >>> traffic = Traffic(kind="closed", users=1, input=16, output=64)
@@ -241,6 +242,7 @@ def kept_share(
     Examples
     --------
     >>> from glmplan.simulation.engine.settings import EngineSettings, KvPool
+    >>> from glmplan.simulation.engine.step_table import StepTable
     >>> from glmplan.simulation.traffic.slo import parse_slo
     >>> service = Service(StepTable.affine(base=0.01, per_request=0.001), KvPool(10**6), EngineSettings())
     >>> traffic = Traffic(kind="closed", users=10, input=16, output=64)
@@ -363,6 +365,7 @@ def outcome_range(
     Examples
     --------
     >>> from glmplan.simulation.engine.settings import EngineSettings, KvPool
+    >>> from glmplan.simulation.engine.step_table import StepTable
     >>> from glmplan.simulation.engine.step_table import StepTable
     >>> service = Service(StepTable.affine(base=0.01), KvPool(10**6), EngineSettings())
     >>> traffic = Traffic(kind="closed", users=4, input=16, output=64)

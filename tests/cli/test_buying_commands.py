@@ -129,7 +129,7 @@ def test_comparisons_and_sensitivities_are_printed_as_json(capsys):
         ((*SWEEP, "--plot", "a.gif"), ".svg"),
         ((*SWEEP, "--frontier", "speed"), "user_tokens_per_s"),
         ((*SWEEP, "--most", "3"), "makes 4 points"),
-        ((*SWEEP, "--slo", "ttft < 1 s"), "say which with --traffic"),
+        ((*SWEEP, "--slo", "ttft < 1 s"), "add --traffic"),
         ((*SWEEP[:5], "--traffic", "closed:1", "--exact", *DAY), "--exact"),
         ((*SWEEP, "--power-limit", "hot"), "--power-limit"),
         (("size", *ASKED, "--power-limit", "450"), "--power-limit"),

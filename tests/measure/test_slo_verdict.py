@@ -51,5 +51,5 @@ def test_what_was_not_measured_is_not_met():
 
 
 def test_what_only_the_server_sees_cannot_be_promised():
-    with pytest.raises(SpecError, match="only the server"):
+    with pytest.raises(SpecError, match="cannot be measured by a client"):
         slo_targets("queue p95 < 1 s")

@@ -141,7 +141,7 @@ def test_drafting_over_pipeline_stages_is_refused_by_the_wall_and_planned_withou
     answer = fit_answer(Words("glm-5.1-nvfp4", SIX, mtp="3"))
     assert answer.holding.terms.mtp == 0
     wall = next(one for one in answer.warnings if one.name == "pipeline-with-mtp")
-    assert "0 drafted tokens" in wall.applied
+    assert "0 speculative tokens" in wall.applied
 
 
 def test_advice_that_the_question_overrules_is_not_said_to_be_followed():

@@ -87,7 +87,7 @@ def test_a_share_that_leaves_nothing_for_what_runs_beside_the_pool_does_not_fit(
     fits = glmplan.fit("qwen3-8b", **asked)
     over = glmplan.fit("qwen3-8b", **asked, memory_fraction=0.99)
     assert fits.verdict == "fits" and over.verdict == "does_not_fit"
-    assert "smaller share of memory" in over.headline
+    assert "--memory-fraction" in over.headline
 
 
 @pytest.mark.parametrize("name", sorted(accelerator_names()))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from glmplan.errors import SpecError
@@ -27,7 +25,7 @@ def test_a_plan_takes_what_the_recipe_sets_as_a_row_of_the_campaign_does():
 
 
 def test_what_the_question_says_goes_before_the_recipe():
-    asked = read_words(replace(GPT, kv="auto", memory_fraction=0.5, max_num_seqs=3))
+    asked = read_words(GPT.model_copy(update={"kv": "auto", "memory_fraction": 0.5, "max_num_seqs": 3}))
     assert asked.settings.memory_fraction == 0.5
     assert asked.settings.max_num_seqs == 3
 
@@ -41,5 +39,5 @@ def test_what_the_question_says_goes_before_the_recipe():
 )
 def test_a_recipe_without_such_a_launch_is_refused_in_words(changes, match):
     with pytest.raises(SpecError, match=match) as found:
-        read_words(replace(GPT, **changes))
+        read_words(GPT.model_copy(update=changes))
     assert found.value.field in ("recipe", "--recipe")

@@ -59,13 +59,13 @@ def test_the_answer_is_three_sentences_with_the_figures_of_fit(records, six):
     said = answer_sentences([priced_plan(one, MONEY) for one in records], 4)
     assert len(said) == 3 and said[0].startswith("Yes: glm-5.1 nvfp4 on 6xrtx-pro-6000-ws fits with")
     rate = six.one_user.user_rate
-    assert f"One user gets {number(rate.value)} ({number(rate.low)} to {number(rate.high)}) tokens" in said[1]
+    assert f"A single user gets {number(rate.value)} ({number(rate.low)} to {number(rate.high)}) tokens/s" in said[1]
     users = six.safe.users
-    assert f"{users} {'user at once is' if users == 1 else 'users at once are'} safe" in said[1]
+    assert f"{users} {'user is' if users == 1 else 'users are'} safe" in said[1]
 
 
 def test_every_row_over_users_is_that_of_fit(made, six):
-    told = next(one for one in made.blocks if isinstance(one, Table) and "what users see" in one.caption)
+    told = next(one for one in made.blocks if isinstance(one, Table) and "speed with 90 % intervals" in one.caption)
     for cells, row in zip(told.rows, six.users, strict=True):
         figures = [row.ttft, row.user_rate, row.total_rate]
         spans = [f"{number(one.value)} ({number(one.low)} to {number(one.high)})" for one in figures]
@@ -86,7 +86,7 @@ def test_rents_of_a_report_are_at_one_term():
     """MI355X is rented for three years only, at 2.90 USD an hour; H200 at the same price, and on demand at 4.00."""
     plans = [fit_record(glmplan.fit("llama-3.1-8b", on=f"1x{part}", users=(4,))) for part in ("h200-sxm", "mi355x")]
     blocks = decision(plans, MONEY).blocks
-    told = next(one for one in blocks if isinstance(one, Table) and one.caption == "What a month costs")
+    told = next(one for one in blocks if isinstance(one, Table) and one.caption == "Monthly cost")
     rents = [row[1:3] for row in told.rows if row[1].startswith("rent")]
     assert rents == [("rent 3 years", f"{730 * 2.9:,.0f}")] * 2
     assert any(isinstance(one, Text) and "3 years" in one.text for one in blocks)
@@ -114,7 +114,7 @@ def test_where_nothing_that_was_looked_at_fits_the_report_says_what_to_ask(capsy
 
 def test_an_option_is_not_torn_apart_nor_a_unit_nor_a_short_word(page):
     assert "<span class='u'>--set</span>" in page and "<span class='u'>[token/s]</span>" in page
-    [cells] = re.findall(r"<td[^>]*class='([^']*)'[^>]*data-head='how bad'>unknown<", page)
+    [cells] = re.findall(r"<td[^>]*class='([^']*)'[^>]*data-head='severity'>unknown<", page)
     assert cells == "t k"
 
 

@@ -147,7 +147,7 @@ def test_an_api_that_promises_too_little_or_nothing_serves_no_class_with_a_promi
         (CLASS + "profile = [1, 2]\n" + API, "24 numbers"),
         (CLASS + 'slo = "soon"\n' + API, "slo"),
         (CLASS + LOCAL.replace("chat = 1.0", "chatt = 1.0") + API, "nearest: chat"),
-        (CLASS + '[[local]]\nname = "box"\nusd_month = 5\n', "neither a model and a machine"),
+        (CLASS + '[[local]]\nname = "box"\nusd_month = 5\n', "needs model and on"),
         (CLASS + '[[local]]\nname = "box"\non = "8xl20"\nmodel = "llama-3.1-8b"\nkind = "buy"\n', "no price"),
         (CLASS + '[[api]]\nname = "api"\n', "needs input and output prices"),
         (CLASS + '[[api]]\nname = "api"\nmodel = "glm-5.1"\nseller = "zai"\n', "nearest: z.ai"),

@@ -138,7 +138,6 @@ def test_every_figure_of_the_answer_has_a_name_and_stays_a_number_in_json(chat):
 def test_the_page_names_the_first_answer_its_risks_and_what_is_not_counted(chat):
     page = size_text(chat, size_content(chat))
     assert chat.options[0].name in page and "next cheaper" in page and "API alternative" in page
-    assert "note: people who run it is not counted" in page
 
 
 def test_machines_without_a_price_are_named_and_ranked_apart_when_they_are_asked_for():
@@ -225,7 +224,7 @@ def test_the_circuit_is_the_smallest_that_carries_the_draw_for_hours():
     [
         ({"users": 0}, "--users"),
         ({"users": None}, "--users"),
-        ({"traffic": "poisson:1/s"}, "say one of them"),
+        ({"traffic": "poisson:1/s"}, "conflicts with --traffic"),
         ({"users": 10**9}, "--users: 1000000000 is too large"),
         ({"traffic": "closed:7"}, "contradicts"),
         ({"budget": "much"}, "--budget"),
@@ -239,7 +238,7 @@ def test_the_circuit_is_the_smallest_that_carries_the_draw_for_hours():
         ({"growth": -0.1}, "negative"),
         ({"input": 10**30}, "less than or equal to 2147483648"),
         ({"output": 10**30}, "less than or equal to 2147483648"),
-        ({"traffic": "trace:x.csv", "users": None}, "recording"),
+        ({"traffic": "trace:x.csv", "users": None}, "trace with a fixed load"),
     ],
 )
 def test_a_question_that_cannot_be_read_is_refused_with_the_word(said, wrong):

@@ -228,7 +228,7 @@ def test_axes_stand_in_a_file_and_what_is_said_beside_it_counts(tmp_path):
     [
         ({"model": ""}, "--model"),
         ({"users": []}, "empty"),
-        ({"users": "1,,2"}, "nothing between commas"),
+        ({"users": "1,,2"}, "empty value between commas"),
         ({"users": "4..1"}, "rising"),
         ({"users": "0..4"}, "at least 1"),
         ({"users": "many"}, "whole number"),
@@ -242,7 +242,7 @@ def test_axes_stand_in_a_file_and_what_is_said_beside_it_counts(tmp_path):
         ({"on": "6xrtx-pro-6000-wx"}, "rtx-pro-6000-ws"),
         ({"model": "glm-5.7"}, "glm-5"),
         ({"engine": "vlmm"}, "nearest: vllm"),
-        ({"context": "4000", "input": "100"}, "one of them follows"),
+        ({"context": "4000", "input": "100"}, "conflicts with --input"),
         ({"context": "100", "output": "150", "input": None}, "not longer than"),
         ({"power_limit": "hot"}, "number with a unit"),
         ({"kv": "fp8,fp7"}, "'fp7' is not a KV cache format"),

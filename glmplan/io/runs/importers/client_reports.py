@@ -28,7 +28,15 @@ from glmplan.io.runs.importers.record import (
     row_identifier,
 )
 
-__all__ = ["IMPORTERS"]
+__all__ = [
+    "IMPORTERS",
+    "read_aiperf",
+    "read_csv_aiperf",
+    "read_csv_guidellm",
+    "read_guidellm",
+    "read_requests",
+    "recognise_csv_guidellm",
+]
 
 
 KIND_AIPERF = "aiperf"

@@ -21,7 +21,16 @@ from glmplan.io.runs.importers.record import (
     notes,
 )
 
-__all__ = ["IMPORTERS", "TABLE_IMPORTERS"]
+__all__ = [
+    "IMPORTERS",
+    "TABLE_IMPORTERS",
+    "read_csv_llama_bench",
+    "read_llama_batched_bench",
+    "read_llama_bench",
+    "read_markdown",
+    "read_table",
+    "recognise_csv_llama_bench",
+]
 
 
 KIND_LLAMA_BENCH = "llama-bench"

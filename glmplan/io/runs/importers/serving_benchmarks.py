@@ -32,7 +32,15 @@ from glmplan.io.runs.importers.record import (
     notes,
 )
 
-__all__ = ["IMPORTERS"]
+__all__ = [
+    "IMPORTERS",
+    "read_block",
+    "read_inference_perf",
+    "read_inferencex",
+    "read_mlperf",
+    "read_sglang_bench",
+    "read_vllm_bench",
+]
 
 
 KIND_VLLM_BENCH = "vllm bench serve"
