@@ -151,7 +151,7 @@ def _measured(state: _State, outcome: str) -> Iterator[Move]:
         at_low, at_high = (state.outcome(outcome, end=end) for end in ("low", "high"))
         unit = "token/s" if name == "output_rate" else "s"
         bounds = [f"{getattr(figure, end):.4g} {unit}" for end in ("low", "high")]
-        yield Move(what, at_low, at_high, *bounds, ladder)
+        yield Move(what, at_low, at_high, bounds[0], bounds[1], ladder)
 
 
 def _priced(state: _State, outcome: str) -> Iterator[Move]:

@@ -407,8 +407,8 @@ def write_surface(book: Book, options: tuple[Option, ...], grid: Grid) -> None:
                 for o, answer in enumerate(axes.outputs):
                     page.row(line, (number + 1, cached.kv, prompt, answer), "text")
                     for kind, seconds in enumerate(quantities):
-                        row = [float(f"{value:.6g}") for value in seconds[i, o]]
-                        page.row(line, row, "exact", column=grid.LEFT + kind * len(axes.users))
+                        cells = [float(f"{value:.6g}") for value in seconds[i, o]]
+                        page.row(line, cells, "exact", column=grid.LEFT + kind * len(axes.users))
                     line += 1
             _write_spreads(page, grid, block, number, cached)
             block += 1
