@@ -301,7 +301,7 @@ def _domains(
         return (tuple(own),)
     if levels[LEVELS.index("engine_accelerator")]:
         return ()
-    return _domains_of_others(fits_folder(), deployment.engine, deployment.accelerator.name, deployment.shape)
+    return _domains_of_others(fits_folder(), deployment.engine, deployment.rated[0].name, deployment.shape)
 
 
 @lru_cache(maxsize=256)

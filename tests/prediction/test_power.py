@@ -96,8 +96,6 @@ def test_a_card_that_is_another_under_a_power_limit_has_its_chip_and_memory_and_
 @pytest.mark.parametrize(("slower", "faster"), _SLOWER)
 def test_the_card_with_the_lower_power_limit_is_never_faster(slower, faster, model, weights, count, layout, engine):
     words = {"weights": weights, "engine": engine, **(layout or {"tp": count}), "pp": 1}
-    if engine == "trtllm" and slower.endswith("maxq"):
-        pytest.xfail("the 600 W card is widened as never measured on this engine, the card rated by it is not yet")
     try:
         low, high = (glmplan.deployment(model, f"{count}x{part}", **words) for part in (slower, faster))
     except GlmplanError:
