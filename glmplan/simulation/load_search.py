@@ -356,6 +356,8 @@ def _zero(low: Trial, high: Trial) -> float:
 DRAWS = 20
 #: stands for the service that 5 of 100 are slower than
 BORDER = DRAWS
+#: arrival samples over which the margin of that service is averaged [-]
+ARRIVAL_SAMPLES = 16
 #: requests that are judged where it is only looked for where to begin, and how near to the end that is [-]
 _ROUGH, _NEAR_ROUGH = 300, 0.1
 
@@ -628,6 +630,15 @@ class LoadSearch(LoadTries):
         """
         self._bound(service)
         return self._at(place, load)
+
+    def border_margin(self, service: Service, load: float) -> Ratio:
+        """Return the SLO margin of the service at the 95 % level, the mean over arrival samples.
+
+        `load`: The load, [-] or [1/s].
+        """
+        self._bound(service)
+        samples = 1 if self.recorded or self.alike and self.traffic.plain else ARRIVAL_SAMPLES
+        return float(np.mean([self._at(BORDER, load, sample).margin for sample in range(samples)]))
 
     def breaks(self, service: Service, load: float, place: int) -> bool:
         """Whether one of the services breaks the promise under a load: by how much is not looked at.

@@ -17,7 +17,7 @@ from statistics import NormalDist
 import numpy as np
 
 from glmplan.errors import SpecError
-from glmplan.simulation.load_search import BORDER, DRAWS, ENOUGH, LoadSearch, Tries
+from glmplan.simulation.load_search import DRAWS, ENOUGH, LoadSearch, Tries
 from glmplan.simulation.load_trial import LoadPoint, SafeLoad, judged_requests
 from glmplan.simulation.seeds import stream_seed
 from glmplan.simulation.simulate import Service, simulate
@@ -279,7 +279,7 @@ def kept_share(
     slowest = failures == 1 and margins[0][1] > 0 and len(margins) > 1 and least <= _SLOWEST
     followed = (search.alike or search.recorded) and not failures or slowest and traffic.kind != "sessions"
     if search.border is not None and followed:
-        margins.insert(1, (QUANTILE_90, search.trial(service, load, BORDER).margin))
+        margins.insert(1, (QUANTILE_90, search.border_margin(service, load)))
     if search.alike or search.recorded or followed:
         kept = _between_services(margins, kept)
     if kept < least - 1e-9:
