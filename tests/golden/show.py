@@ -39,8 +39,7 @@ class Golden:
     question : str
         Name of the question.
     kind : str
-        ``words`` of a command, ``rows`` of measured runs that `predict` answers, ``collective``, ``transfers`` or
-        ``placement``.
+        ``words`` of a command, ``rows`` of measured runs that `predict` answers, or another name of `_KINDS`.
     ask : tuple of str
         The words, the rows, or host and what is asked of its links.
     path : str
@@ -128,7 +127,9 @@ def arithmetic(text: str) -> float:
 @cache
 def answer(kind: str, ask: tuple[str, ...]) -> Any:
     """The answer to a question, asked once."""
-    return json.loads(_said([*ask, "--format", "json"])) if kind == "words" else _KINDS[kind](ask)
+    if kind != "words":
+        return _KINDS[kind](ask)
+    return json.loads(_said([*(word.replace("{here}", str(VALUES.parent)) for word in ask), "--format", "json"]))
 
 
 def _said(words: list[str]) -> str:
@@ -193,7 +194,7 @@ def _transfers(ask: tuple[str, ...]) -> dict[str, Any]:
         switches = tuple(switch.model_copy(update={"acs_redirect": True}) for switch in host.switches)
         host = host.model_copy(update={"switches": switches})
     pairs = [pair.split(">") for pair in text.split()]
-    flows = [(one if one == HOST else int(one), other if other == HOST else int(other)) for one, other in pairs]
+    flows = [(HOST if start == HOST else int(start), HOST if end == HOST else int(end)) for start, end in pairs]
     rates = flow_rates(host, flows, writes=how != "read")
     fullest = link_loads(host, flows, writes=how != "read")[0]
     return {
@@ -201,6 +202,15 @@ def _transfers(ask: tuple[str, ...]) -> dict[str, Any]:
         "slowest_gb_per_s": float(rates.min()) / 1e9,
         "fullest": {"flows": fullest.flows, "share": fullest.load / fullest.capacity},
     }
+
+
+def _host_transfers(ask: tuple[str, ...]) -> dict[str, float]:
+    """Return the rate of the slowest of simultaneous transfers between cards of a host, ``0 4``, and host memory."""
+    from glmplan.catalog.entries.hosts import load_host
+    from glmplan.costs.network.links import host_transfer_rate
+
+    host, cards = ask
+    return {"gb_per_s": host_transfer_rate(load_host(host), members=tuple(map(int, cards.split()))) / 1e9}
 
 
 def _placement(ask: tuple[str, ...]) -> dict[str, Any]:
@@ -224,6 +234,7 @@ _KINDS: dict[str, Callable[[tuple[str, ...]], Any]] = {
     "rows": _predicted,
     "collective": _collective,
     "transfers": _transfers,
+    "host_transfers": _host_transfers,
     "placement": _placement,
 }
 
