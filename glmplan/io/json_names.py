@@ -1,4 +1,4 @@
-"""Names of JSON fields: the old names of `glmplan.fit/1` and the names of `glmplan.fit/2` that replace them."""
+"""Names of JSON fields: those of `glmplan.fit/1` → `glmplan.fit/2`."""
 
 from __future__ import annotations
 
@@ -64,7 +64,9 @@ def renamed(value: Any, names: dict[str, str], path: str = "") -> Any:
 
 
 def upgrade_fit(record: Any) -> Any:
-    """Return a plan of `glmplan.fit/1` in the names of `glmplan.fit/2`, anything else unchanged.
+    """Return a plan of `glmplan.fit/1` in the names of `glmplan.fit/2`.
+
+    Anything else is unchanged.
 
     Examples
     --------

@@ -1,4 +1,7 @@
-"""Client: one streamed request to an OpenAI-compatible server, timed as by `vllm bench serve`."""
+"""Send one streamed request to an OpenAI-compatible server and time it.
+
+Times are as `vllm bench serve` defines them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Possible explanations of differences between measured and predicted metrics, ranked by evidence."""
+"""Explain differences between measured and predicted metrics.
+
+Explanations are ranked by evidence.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Guard of a load ladder: stop an overload before it does harm, with the reason, and watch the GPUs through NVML."""
+"""Stop an overload before it does harm, and watch GPUs through NVML.
+
+The guard states its reason.
+"""
 
 from __future__ import annotations
 

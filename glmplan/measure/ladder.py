@@ -1,4 +1,7 @@
-"""Ladder: load steps in sequence on one server, with guard, journal, record and SLO verdict."""
+"""Run load steps in sequence on one server.
+
+A run has a guard, a journal, a record and an SLO verdict.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Load generation: closed loop (fixed concurrency) or scheduled arrivals, one step at one level, with statistics."""
+"""Generate load: closed loop (fixed concurrency) or scheduled arrivals.
+
+One step is at one level, with statistics.
+"""
 
 from __future__ import annotations
 

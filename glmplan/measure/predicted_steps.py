@@ -1,4 +1,4 @@
-"""Ladder steps as cases: predictions, their comparison with measured metrics, and site calibration."""
+"""Predict load steps, compare them with measurements, calibrate a site."""
 
 from __future__ import annotations
 

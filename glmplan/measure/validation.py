@@ -1,4 +1,4 @@
-"""Options of `glmplan validate`: ladder steps and the deployment to predict."""
+"""Options of `glmplan validate`: load steps, deployment to predict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evidence of a case: its level, its text, and the width of the 90 % intervals of its metrics.
+"""Evidence of a case: level, text, and width of the 90 % intervals.
 
 Intervals come from errors on held-out runs. The evidence level gives the base interval; scatter of similar runs gives a
 factor on its width. Factors of a measured deployment depend on engine, accelerator, model, format and load. Others

@@ -1,6 +1,7 @@
-"""Turn rows of a table of runs into cases to predict: a deployment, its memory and its load.
+"""Turn rows of a table of runs into cases to predict.
 
-Values that a row leaves open take the engine's documented default, in prediction and calibration alike.
+A case has a deployment, its memory and its load. Values that a row leaves open take the engine's documented default, in
+prediction and calibration alike.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Loads: concurrency, lengths and scheduling of a measurement, and its metrics as weighted sums of step times.
+"""Loads, and their metrics as weighted sums of step times.
 
-Mean TTFT, TPOT, throughput and prefill rate of a benchmark are sums over the kinds of step that its protocol causes.
-`calibrate` fits the step time through these sums and `predict` evaluates the same ones.
+A load has the concurrency, lengths and scheduling of a measurement. Mean TTFT, TPOT, throughput and prefill rate of a
+benchmark are sums over the kinds of step that its protocol causes. `calibrate` fits the step time through these sums
+and `predict` evaluates the same ones.
 """
 
 from __future__ import annotations

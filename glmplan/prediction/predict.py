@@ -1,4 +1,7 @@
-"""Predictions with their intervals and evidence: metrics of a deployment under a load."""
+"""Predict metrics of a deployment under a load.
+
+Each has its interval and evidence.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Distribution of users over replicas, and the sum of the replicas' metrics.
+"""Distribute users over replicas, and add the replicas' metrics.
 
 Three users on two replicas are two on one and one on the other, not one and a half on each. Equal replicas are one part
 of the split. Rates add up; mean times of requests weigh each part by its completed requests.

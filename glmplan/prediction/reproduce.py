@@ -1,6 +1,7 @@
-"""Comparison of a measured run with its prediction, and conditions that could explain the difference.
+"""Compare a measured run with its prediction.
 
-One sign convention for all errors and one rule for the verdict.
+Conditions that could explain a difference are found here, too. One sign convention for all errors and one rule for the
+verdict.
 """
 
 from __future__ import annotations

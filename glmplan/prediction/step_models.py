@@ -1,7 +1,8 @@
-"""Step models of deployments: the choice of model, its parameters, power limits, and a site's own calibration.
+"""Choose the step model of a deployment, and its parameters.
 
-Deployments of the same structure are computed together in long arrays. `glmplan.prediction.predict` and
-`glmplan.calibrate.step.observations` read the same tables, so that prediction and fit agree.
+Power limits, and a site's own calibration, too. Deployments of the same structure are computed together in long arrays.
+`glmplan.prediction.predict` and `glmplan.calibrate.step.observations` read the same tables, so that prediction and fit
+agree.
 
 A power limit lowers all clocks but the memory's, so serving loses more than its arithmetic. Two quantities are measured
 on an accelerator: the matrix rate under a limit, and the decode rate under a limit at a concurrency. Without a

@@ -9,6 +9,7 @@ each folder that may only fall (`LEFT`): lower it with the change that rewrites 
 from __future__ import annotations
 
 import ast
+import inspect
 import io
 import re
 import sys
@@ -94,7 +95,7 @@ def prose(page: str) -> str:
 def texts(source: str) -> list[str]:
     """Return docstrings, comments and strings of three words or more of a module."""
     strings = [
-        node.value
+        inspect.cleandoc(node.value)
         for node in ast.walk(ast.parse(source))
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value.split()) > 2
     ]

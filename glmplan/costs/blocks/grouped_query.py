@@ -1,6 +1,7 @@
-"""Multi-head, multi-query and grouped-query attention, full or with a sliding window.
+"""Multi-head, multi-query and grouped-query attention.
 
-Ainslie et al., GQA, arXiv 2305.13245; sliding windows as in Mistral 7B, arXiv 2310.06825.
+Full or with a sliding window. Ainslie et al., GQA, arXiv 2305.13245; sliding windows as in Mistral 7B, arXiv
+2310.06825.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class GroupedQueryMixer(Mixer):
 
     @property
     def cache_values(self) -> int:
-        """Cached values of each token, all heads together; none with the cache of another layer."""
+        """Return the cached values of a token in all heads; 0 for shared caches."""
         return 0 if self.block.shared_kv else self.block.kv_heads * (self.block.head_dim + self.value_dim)
 
     def cut_problem(self, tp: int, model: str) -> str | None:
@@ -80,7 +81,7 @@ class GroupedQueryMixer(Mixer):
         return None
 
     def tensors(self, hidden: int) -> tuple[Tensor, ...]:
-        """Query, key, value and output projections with their biases and norms, and the indexer."""
+        """Return projections with biases and norms, and the indexer."""
         block = self.block
         q = block.heads * block.head_dim
         k = block.kv_heads * block.head_dim
@@ -128,16 +129,17 @@ class GroupedQueryMixer(Mixer):
         return tuple(result)
 
     def activation_values(self, tp: np.ndarray) -> np.ndarray:
-        """Queries and their results, keys and values."""
+        """Return queries, results, keys and values."""
         block, values = self.block, self.value_dim
         queries = block.heads / tp * (block.head_dim * (2 if block.gated else 1) + values)
         result: np.ndarray = queries + block.kv_heads / np.minimum(tp, block.kv_heads) * (block.head_dim + values)
         return result
 
     def cache(self, kv: str, layout: CacheLayout) -> LayerCache:
-        """Keys and values, with a window only of the last tokens, and keys of a block indexer.
+        """Return keys and values, and keys of a block indexer.
 
-        The index keys stay in BF16, one head for all (MiniMax-M3, llama.cpp pull request 24908).
+        A window keeps only the last tokens. The index keys stay in BF16, one head for all (MiniMax-M3, llama.cpp pull
+        request 24908).
         """
         block = self.block
         index = 2.0 * block.indexer.head_dim / block.indexer.pool if block.indexer is not None else 0.0
@@ -155,7 +157,9 @@ class GroupedQueryMixer(Mixer):
         return self.block.kv_heads / min(tp, self.block.kv_heads)
 
     def attended(self, context: TokensArray) -> TokensArray:
-        """Return the keys that one query reads: all, the window, or those that an indexer selects.
+        """Return the keys that one query reads.
+
+        All, the window, or those that an indexer selects.
 
         Examples
         --------
@@ -167,7 +171,7 @@ class GroupedQueryMixer(Mixer):
         return np.minimum(context, float(limit)) if limit else context
 
     def core(self, step: CoreStep) -> Core:
-        """Attention of decoding requests over the cache, and causal attention of prompts.
+        """Return decode attention over the cache and causal prompt attention.
 
         Not modelled: the scores of a block indexer.
         """

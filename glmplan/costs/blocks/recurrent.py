@@ -1,4 +1,4 @@
-"""Linear attention and state-space layers: a state of fixed size for each sequence.
+"""Linear attention and state-space layers with a state of fixed size.
 
 Gated DeltaNet, arXiv 2412.06464 (Qwen3-Next, Qwen3.5); Mamba-2, arXiv 2405.21060 (Nemotron-H);
 Kimi Delta Attention, arXiv 2510.26692.
@@ -86,14 +86,14 @@ class RecurrentMixer(Mixer):
                 assert_never(flavour)
 
     def activation_values(self, tp: np.ndarray) -> np.ndarray:
-        """Queries, keys, values and gates, before and after the convolution."""
+        """Return queries, keys, values and gates, before and after convolution."""
         block = self.block
         wide = 2 * block.key_heads * block.key_dim + 2 * block.value_heads * block.value_dim
         result: np.ndarray = 2.0 * wide / np.minimum(tp, block.value_heads)
         return result
 
     def cache(self, kv: str, layout: CacheLayout) -> LayerCache:
-        """The state, split by heads; no tokens."""
+        """Return the state, split by heads; no tokens."""
         return LayerCache(state=self.state_bytes(conv=layout.convolution), units=self.block.value_heads)
 
     def state_bytes(self, *, state: float = 4.0, conv: float = 2.0) -> float:
@@ -107,7 +107,7 @@ class RecurrentMixer(Mixer):
         return (self.state_bytes(conv=_WINDOW_BYTES) + drafted) / min(tp, self.block.value_heads)
 
     def core(self, step: CoreStep) -> Core:
-        """The update of the state, the convolution before it, and both over a prompt.
+        """Return the state update, the convolution and the work of a prompt.
 
         Kernels of the gated delta rule stand for Mamba-2, which has no table.
         """

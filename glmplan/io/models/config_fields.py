@@ -1,4 +1,7 @@
-"""Read fields of a foreign model config, with errors that name file, field and nearest field."""
+"""Read fields of a foreign model config.
+
+Errors name file, field and nearest field.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ class LayerStack:
 
 
 def spell_stack(names: list[str]) -> str:
-    """Return the short spelling of a list of layer names, the inverse of `expand_stack`.
+    """Return the short spelling of layer names, inverse of `expand_stack`.
 
     Examples
     --------
@@ -194,7 +197,7 @@ _PATTERNS = tuple(name for names in HARMLESS.values() for name in names if "*" i
 
 
 def is_harmless(name: str) -> bool:
-    """Return True if a field is known to change neither weights, nor cache, nor work.
+    """Return True if a field changes neither weights, nor cache, nor work.
 
     Examples
     --------
@@ -206,7 +209,9 @@ def is_harmless(name: str) -> bool:
 
 
 def may_be_a_shape(value: object) -> bool:
-    """Return True if a value may be a count or width: an integer of 2 or more, or one inside it.
+    """Return True if a value may be a count or width.
+
+    It is an integer of 2 or more, or contains one.
 
     Examples
     --------
@@ -342,14 +347,17 @@ class ConfigFields:
         return self.parts[-1]
 
     def blamed(self, message: str) -> SpecError:
-        """Return the error of contradictory values, at the last field with one that the message names."""
+        """Return the error of contradictory values.
+
+        It points at the last field that the message names.
+        """
         numbers = set(re.findall(r"\d+", message))
         named = [name for name in self.content if name in self.read and str(self.content[name]) in numbers]
         field = self.prefix + named[-1] if named else None
         return SpecError(message, file=self.file, field=field)
 
     def not_understood(self, architecture: str) -> list[str]:
-        """Return the names of unknown fields that are set; refuse one that may change a shape."""
+        """Return unknown fields that are set; refuse one that may be a shape."""
         result = []
         for name, value in self.content.items():
             if name in self.read or value in _UNSET or is_harmless(name):
@@ -418,7 +426,10 @@ def grouped_query(
 
 
 def _rotary_dim(fields: ConfigFields, head_dim: int) -> int | None:
-    """Return the values of a head that rotary positions rotate, where it is not the full head."""
+    """Return the values of a head that rotary positions rotate.
+
+    None: the full head.
+    """
     stated = fields.optional("rotary_dim")
     scaling = fields.part("rope_parameters").content if fields.raw("rope_parameters") else {}
     share = fields.raw("partial_rotary_factor") or scaling.get("partial_rotary_factor")
@@ -430,7 +441,9 @@ def _rotary_dim(fields: ConfigFields, head_dim: int) -> int | None:
 
 
 def sparse_layers(fields: ConfigFields, count: int) -> list[bool]:
-    """Return which layers hold experts: `moe_layer_freq`, `first_k_dense_replace`, `mlp_only_layers` and the like.
+    """Return the layers with experts.
+
+    `moe_layer_freq`, `first_k_dense_replace`, `mlp_only_layers` and similar fields decide.
 
     Examples
     --------
@@ -455,7 +468,9 @@ def sparse_layers(fields: ConfigFields, count: int) -> list[bool]:
 
 
 def layer_windows(fields: ConfigFields, count: int) -> list[int | None]:
-    """Return the sliding window of each layer from `layer_types` [token]; None for full attention.
+    """Return the sliding window of each layer from `layer_types` [token].
+
+    None: full attention.
 
     Examples
     --------

@@ -1,4 +1,7 @@
-"""Define the columns of a table of runs; reader, importers, checks and the page of columns use them."""
+"""Define the columns of a table of runs.
+
+Reader, importers, checks and the page of columns use them.
+"""
 
 from __future__ import annotations
 
@@ -105,10 +108,10 @@ INTERVAL_KINDS: dict[str, str] = {row.predicted: row.interval for row in _ROWS i
 
 
 def compared_figures(observed: Mapping[str, float], *, tokens_per_step: Tokens) -> Iterator[tuple[RunMetric, float]]:
-    """Yield the metrics of a run that a prediction can be compared with, in the unit of their columns.
+    """Yield the metrics of a run that a prediction can be compared with.
 
-    A gap between chunks is a time per token only where a chunk holds one token, and it adds nothing to a mean TPOT.
-    `tokens_per_step`: tokens that a request gains in a step.
+    Each in the unit of its column. A gap between chunks is a time per token only where a chunk holds one token, and it
+    adds nothing to a mean TPOT. `tokens_per_step`: tokens that a request gains in a step.
 
     Examples
     --------
@@ -178,7 +181,9 @@ class Column:
         return True if said in _YES else False if said in _NO else None
 
     def fault(self, text: str) -> str:
-        """Return the fault of a cell of a shipped table, stricter than the reader of other tables.
+        """Return the fault of a cell of a shipped table, or "".
+
+        The check is stricter than the reader of other tables.
 
         Examples
         --------
@@ -290,7 +295,9 @@ def _folded(name: str) -> str:
 
 
 def nearest_column(name: str, names: Iterable[str] | None = None) -> str:
-    """Return the most similar column: equal but for case, spaces and hyphens, or a near spelling; else "".
+    """Return the most similar column, or "".
+
+    Case, spaces and hyphens do not count; a near spelling does.
 
     Examples
     --------
@@ -306,7 +313,9 @@ def nearest_column(name: str, names: Iterable[str] | None = None) -> str:
 
 
 def ignored_columns(names: Iterable[str]) -> str:
-    """Return the unknown columns of a table as text, each with the nearest known name and its unit.
+    """Return the unknown columns of a table as text.
+
+    Each with the nearest known name and its unit.
 
     Examples
     --------
@@ -366,7 +375,7 @@ def _entries() -> tuple[dict[str, Any], ...]:
 
 
 def counted_label(length: Tokens, *, model: str, notes: str) -> tuple[float, bool]:
-    """Return a stated length in counted tokens, and True if it is still a label.
+    """Return a stated length in counted tokens; True if still a label.
 
     Some tools count four characters as a token; the notes of a row tell if its lengths are such labels.
 
