@@ -107,8 +107,9 @@ def texts(source: str) -> list[str]:
                 block = []
             block.append(token.string.lstrip("#: "))
             last = token.start[0]
-    # names in code spans stay: commands, options, fields
-    return [re.sub(r"`[^`]*`", "X", text) for text in (*strings, *comments, " ".join(block))]
+    # names in code stay: commands, options, fields, examples
+    return [re.sub(r"`[^`]*`|^ *(?:>>>|\.\.\.) .*$", "X", text, flags=re.MULTILINE)
+            for text in (*strings, *comments, " ".join(block))]  # fmt: skip
 
 
 def counted() -> dict[str, int]:
