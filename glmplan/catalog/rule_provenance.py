@@ -16,7 +16,7 @@ __all__ = ["FIELD", "gone", "out_of_view", "remaining_rules", "stands"]
 
 #: field of an entry
 FIELD = "in_view"
-_OUT: ContextVar[frozenset[str]] = ContextVar("groups that nobody has seen", default=frozenset())
+_OUT: ContextVar[frozenset[str]] = ContextVar("held-out groups", default=frozenset())
 _Entry = TypeVar("_Entry", bound=Mapping[str, Any])
 
 

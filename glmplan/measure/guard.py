@@ -70,7 +70,7 @@ class Guard:
         return not self.reason
 
     def step(self, throughput: TokensPerSecond) -> bool:
-        """Add the throughput of a step; return False to end the ladder."""
+        """Add the throughput of a step; return False to end the run."""
         if throughput < self.limits.falling * self._best:
             self._stop(
                 f"throughput falls: {throughput:.0f} tok/s after {self._best:.0f} tok/s at fewer users", fault=False

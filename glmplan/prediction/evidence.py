@@ -484,7 +484,7 @@ def _missed(deployment: Deployment, load: Load, fit: Effects) -> Mapping[str, fl
 
 
 def _slopes(deployment: Deployment, loads: Sequence[Load], fit: Effects) -> list[dict[str, np.ndarray]]:
-    """Return metric → derivative of its logarithm by column, for each load [-]"""
+    """Return the log derivative of each metric by column, for each load, [-]"""
     total, _ = fit.sum_of(keys_of(deployment))
     parameters = step_parameters(deployment, total)
     seen = [metrics_of(load) for load in loads]

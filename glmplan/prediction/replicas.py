@@ -30,7 +30,7 @@ class Split:
 def split_users(users: np.ndarray, replicas: int) -> Split:
     """Return the users of each load split evenly over replicas.
 
-    One part if they divide evenly, else two. Of fewer users only as many replicas serve any.
+    The result has one part if users divide evenly, else two. With fewer users than replicas, the others stay idle.
 
     Examples
     --------

@@ -153,7 +153,7 @@ def reproduce(run: Run) -> Reproduction:
                 Compared(one.column, value, predicted, verdict_of(float(relative_error(predicted.value, value))))
             )
     if not compared:
-        raise SpecError("has no figure that is predicted", field=run.id)
+        raise SpecError("has no metric that is predicted", field=run.id)
     off = any(one.verdict != "reproduced" for one in compared)
     deciding = [one for one in compared if one.column.startswith(("tpot", "output", "total"))] or compared
     worst = max(deciding, key=lambda one: abs(one.difference))

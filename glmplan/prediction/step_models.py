@@ -332,7 +332,7 @@ def step_parameters(deployment: Deployment, total: np.ndarray) -> np.ndarray:
     Notes
     -----
     A collective whose payload takes 1 / efficiency of the time on the wire cannot be faster by more than that
-    efficiency: effects learnt on undescribed machines are cut there. Not modelled: the group that carries most of the
+    efficiency: effects fitted on undescribed machines are cut there. Not modelled: the group that carries most of the
     payload; the best group gives the bound.
     """
     parameters = log_parameters(total[None, :])[0]

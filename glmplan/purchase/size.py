@@ -296,9 +296,9 @@ def machine_counts(asked: SizeQuestion) -> list[int]:
 
 #: largest load that is tested over that of the question [-]
 _BEYOND = 4
-#: users of one machine, over those of the question, for whom step times are tabulated at once [-]
+#: tabulated concurrency of one machine over that of the question [-]
 _LIKELY = 2
-#: users for whom the layout is chosen if the load is a rate [-]
+#: concurrency that decides the layout if the load is a rate [-]
 _TYPICAL = 32
 #: a machine whose predicted mean exceeds a target by this factor is skipped without a simulation [-]
 _SLACK = 1.1

@@ -76,7 +76,7 @@ class AttentionRule:
     splits: float = math.inf  # blocks in decode; infinite: as many as the accelerator has cores for
     verify_splits: float = math.inf  # the same for the verification of speculative tokens
     tile_rows: float = 0.0  # least rows that a verifying block computes; 0: included in the fits
-    #: the same with all heads and queries of one latent in a block, for a kernel without a table on this silicon; 0 for
+    #: the same with all heads and queries of one latent in a block, for a kernel without a table on this GPU; 0 for
     #: others
     latent_rows: float = 0.0
 
@@ -99,7 +99,7 @@ def _entries() -> tuple[dict[str, Any], ...]:
 def kernel_rule(engine: str, silicon: str, weights: WeightFormat, product: str, asked: str = "") -> KernelRule:
     """Return the kernel of a weight format, by default of the same name.
 
-    `asked`: kernels that the server was told to use.
+    `asked`: kernels given to the server by option.
 
     Examples
     --------

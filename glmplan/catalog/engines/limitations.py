@@ -344,7 +344,7 @@ def kernels_of_others(engine: str, *, vendor: str, kind: str) -> Wall | None:
 def _walls(conditions: Conditions, verdict: Verdict) -> tuple[Wall, ...]:
     unknown = conditions.options - OPTIONS.keys()
     if unknown:
-        raise SpecError("is not an option that walls know", field="options", value=min(unknown), choices=OPTIONS)
+        raise SpecError("is not an option of this check", field="options", value=min(unknown), choices=OPTIONS)
     every = (*load_engine(conditions.engine).walls, *load_engine("any").walls)
     result = [wall for wall in every if judge(wall, conditions) == verdict]
     return tuple(sorted(result, key=lambda wall: _SEVERITIES.index(wall.severity)))

@@ -1,7 +1,7 @@
 """Record of an accelerator's data sheet, each value with a source.
 
-Peaks, memory, links and power. No figure is an achieved one: measurements are in `measured`, and the share of a peak
-that an engine reaches is a fit in `calibration/fits`. An unpublished figure is `None`, and requesting it raises
+Peaks, memory, links and power. No value is an achieved one: measurements are in `measured`, and the share of a peak
+that an engine reaches is a fit in `calibration/fits`. An unpublished value is `None`, and requesting it raises
 `UnknownFact` with the names of the fields.
 """
 

@@ -83,7 +83,7 @@ class CacheLayout(Frozen):
     """Layout of an engine's cache."""
 
     packed_latent: bool  # True: FP8 latents of sparse attention are stored as ``fp8_ds_mla``
-    packed_rotary: int = 0  # rotary values for which the packed form has room in every model
+    packed_rotary: int = 0  # rotary values that the packed form stores in every model
     index_keys: bool  # True: keys of the sparse indexer are cached
     #: True: attending densely without sparse kernels drops the indexer's weights, its keys and the packed form
     dense_drops_indexer: bool = False

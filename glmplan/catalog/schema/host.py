@@ -1,6 +1,6 @@
 """Record of a machine: sockets, root complexes, switches, cards, power.
 
-Unknown facts are None. Quantities are data-sheet figures; achieved rates of links are fits.
+Unknown facts are None. Quantities are data-sheet values; achieved rates of links are fits.
 """
 
 from __future__ import annotations

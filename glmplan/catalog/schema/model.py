@@ -234,8 +234,9 @@ class CompressedAttention(Frozen):
 
     DeepSeek-V4. One vector of `head_dim` values is key and value of all heads. Each layer keeps those of the last
     `window` tokens; with a `ratio` above 0 also one for each `ratio` tokens, pooled by a compressor whose windows
-    overlap with the one before (`overlapping`) or not. An `indexer`, whose keys are pooled alike, keeps the `topk` best
-    of them; without one all are read. The output goes through `out_groups` projections of `out_rank` values each.
+    overlap with the one before (`overlapping`) or not. An `indexer`, whose keys are pooled the same way, keeps the
+    `topk` best of them; without one all are read. The output goes through `out_groups` projections of `out_rank`
+    values each.
 
     DeepSeek-V4.1 pools without positions inside a window (`positions` false), at ratio 1 without a gate, and reads in
     most layers the entries of an earlier one (`shared_kv`): those have no compressor and cache only their window.
@@ -302,7 +303,7 @@ class ExpertsFfn(Frozen):
     `busiest_fifth` is the share of the routed tokens that the busiest fifth of the experts receives; 0.2 is even. It
     was published for DeepSeek-V3 and R1 (0.3 to 0.4) and Qwen3-235B (0.65), on CNN Dailymail and OpenOrca
     (https://github.com/ai-dynamo/aiconfigurator docs/POWER_LAW_DISTRIBUTION.md at 39880852). Other models take the
-    value of those that were balanced alike in training (`balanced_by`): by a bias of the router (arXiv 2408.15664), or
+    value of models balanced the same way in training (`balanced_by`): by a bias of the router (arXiv 2408.15664), or
     by a loss over whole batches (arXiv 2501.11873); the rest takes the middle.
     """
 

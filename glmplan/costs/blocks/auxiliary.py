@@ -46,12 +46,12 @@ class HyperBlock:
 
     @property
     def streams(self) -> int:
-        """Residual streams."""
+        """Return the residual streams."""
         return 1 if self.record is None else self.record.streams
 
     @property
     def words(self) -> str:
-        """Number of streams and form of their mix; empty for one stream."""
+        """Return the number of streams and form of their mix; empty for one stream."""
         return "" if self.record is None else f"{self.record.streams} residual streams ({self.record.form})"
 
     def tensors(self, hidden: int) -> tuple[Tensor, ...]:
@@ -119,17 +119,17 @@ class LookupBlock:
 
     @property
     def table_values(self) -> int:
-        """Values of the table."""
+        """Return the values of the table."""
         return 0 if self.record is None else self.record.rows * self.record.width
 
     @property
     def read_values(self) -> int:
-        """Values of it that one token reads."""
+        """Return the values of the table that one token reads."""
         return 0 if self.record is None else self.record.reads * self.record.width
 
     @property
     def words(self) -> str:
-        """Size of the table and rows that a token reads; empty without one."""
+        """Return the size of the table and rows that a token reads; empty without one."""
         if self.record is None:
             return ""
         return f"n-gram table of {self.record.rows / 1e6:,.0f} M rows of {self.record.width}, {self.record.reads} read"

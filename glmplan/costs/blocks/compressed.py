@@ -15,7 +15,7 @@ by an indexer of their own or by that of an earlier layer. It was trained to kee
 for 16 values), 68 B an index key (one for 32), and 528 B a token of the window in FP8, which makes 890 B a token for
 the four layers that keep entries [4]_.
 
-No table of kernels holds such attention: its kernels take the rule of thumb of kernels that nobody measured.
+No table of kernels holds such attention: its kernels take the rule of thumb of unmeasured kernels.
 
 .. [1] huggingface/transformers, src/transformers/models/deepseek_v4/modular_deepseek_v4.py (tensors).
 .. [2] vllm-project/vllm, vllm/models/deepseek_v4/compressor.py (states, 132 B), vllm/v1/kv_cache_interface.py (584 B).
@@ -72,12 +72,12 @@ class CompressedMixer(Mixer):
 
     @property
     def name(self) -> str:
-        """``compressed``."""
+        """Return ``compressed``."""
         return self.block.kind
 
     @property
     def words(self) -> str:
-        """Heads, window, tokens of an entry, and selection."""
+        """Return the heads, window, tokens of an entry, and selection."""
         block = self.block
         many = f"one entry for {block.ratio} tokens" if block.ratio > 1 else "an entry for each token"
         pooled = f", {'reads ' if block.shared_kv else ''}{many}" if block.ratio else ""
@@ -94,12 +94,12 @@ class CompressedMixer(Mixer):
 
     @property
     def packed_fp8(self) -> bool:
-        """All its entries are packed."""
+        """Return True: all entries are packed."""
         return True
 
     @property
     def heads(self) -> int:
-        """Query heads."""
+        """Return the query heads."""
         return self.block.heads
 
     @property
@@ -112,7 +112,7 @@ class CompressedMixer(Mixer):
 
     @property
     def rotary_values(self) -> int:
-        """The last values of a head."""
+        """Return the number of rotary values, the last ones of a head."""
         return self.block.rope_dim
 
     @property
@@ -125,12 +125,12 @@ class CompressedMixer(Mixer):
 
     @property
     def entries_per_token(self) -> float:
-        """Compressed entries that each token adds."""
+        """Return the compressed entries that each token adds."""
         return 1.0 / self.block.ratio if self.block.ratio else 0.0
 
     @property
     def cache_values(self) -> float:
-        """Values that each token adds to the cache for good, index keys included."""
+        """Return the values that a token adds to the cache, with index keys."""
         if self.block.shared_kv:
             return 0.0
         index = self.block.indexer.head_dim if self._own_keys and self.block.indexer is not None else 0
@@ -138,7 +138,7 @@ class CompressedMixer(Mixer):
 
     @property
     def _own_keys(self) -> bool:
-        """True if the layer makes and caches index keys."""
+        """Return True if the layer makes and caches index keys."""
         index = self.block.indexer
         return index is not None and not index.shared_keys and not index.reads_from_previous
 
@@ -250,7 +250,7 @@ class CompressedMixer(Mixer):
         return index_key_bytes(self.block.indexer.head_dim) if self.block.indexer is not None else 0
 
     def state_bytes(self, *, state: float = 4.0, conv: float = 2.0) -> float:
-        """Key and score of each token of the windows that are not pooled yet."""
+        """Return key and score of each token not pooled yet."""
         block, index = self.block, self.block.indexer
         if block.shared_kv or (block.ratio <= 1 and not block.overlapping):
             return 0.0
@@ -259,7 +259,7 @@ class CompressedMixer(Mixer):
         return state * (overlap * block.ratio) * (2 * overlap * width)
 
     def decode_blocks(self, tp: int) -> float:
-        """One for all heads."""
+        """Return 1: all heads share it."""
         return 1.0
 
     def attended(self, context: TokensArray) -> np.ndarray:

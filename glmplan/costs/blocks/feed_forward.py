@@ -26,11 +26,11 @@ class FeedForward(Protocol):
 
     @property
     def words(self) -> str:
-        """Shape in a few words, for users."""
+        """Return the shape in a few words, for users."""
 
     @property
     def features(self) -> frozenset[str]:
-        """Features for engine limitations: ``moe`` or nothing."""
+        """Return features for engine limitations: ``moe`` or nothing."""
 
     @property
     def routed(self) -> ExpertsFfn | None:
@@ -97,17 +97,17 @@ class DenseBlock:
 
     @property
     def words(self) -> str:
-        """Inner width."""
+        """Return the inner width."""
         return f"dense {self.block.inner:,}"
 
     @property
     def features(self) -> frozenset[str]:
-        """None."""
+        """Return no features."""
         return frozenset()
 
     @property
     def routed(self) -> ExpertsFfn | None:
-        """None: every token visits all weights."""
+        """Return None: every token visits all weights."""
         return None
 
     def visiting(self, experts: int) -> Ffn:
@@ -119,7 +119,7 @@ class DenseBlock:
         return matrices("mlp", "dense", self.block, (self.block.inner, hidden))
 
     def activation_values(self, hidden: int, *, tp: np.ndarray, dp: np.ndarray, ep: np.ndarray) -> np.ndarray:
-        """Inner rows, split by tensor parallelism, and the output."""
+        """Return the inner rows, split by tensor parallelism, and the output."""
         return inner_rows(self.block.gated) * self.block.inner / tp + hidden
 
 
@@ -140,18 +140,18 @@ class ExpertsBlock:
 
     @property
     def words(self) -> str:
-        """Experts of a token, all experts, and their width."""
+        """Return the experts of a token, all experts, and their width."""
         shared = f", {self.block.shared} shared" if self.block.shared else ""
         return f"top-{self.block.topk} of {self.block.experts} experts of {self.block.inner:,}{shared}"
 
     @property
     def features(self) -> frozenset[str]:
-        """Mixture of experts."""
+        """Return `moe`."""
         return frozenset({"moe"})
 
     @property
     def routed(self) -> ExpertsFfn | None:
-        """The mixture itself."""
+        """Return the mixture of experts."""
         return self.block
 
     def visiting(self, experts: int) -> Ffn:
@@ -228,7 +228,7 @@ def distinct_experts(block: ExpertsFfn, tokens: TokensArray) -> np.ndarray:
     -----
     The sum over experts of 1 − (1 − p)^tokens, the coupon collector's formula; the p fall with the rank of an expert by
     a power law of which the busiest fifth receives `block.busiest_fifth`. Not modelled: tokens of one text that choose
-    alike, and experts that are busy together on one rank.
+    the same experts, and experts that are busy together on one rank.
 
     Examples
     --------

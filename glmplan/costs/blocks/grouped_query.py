@@ -39,33 +39,33 @@ class GroupedQueryMixer(Mixer):
 
     @property
     def name(self) -> str:
-        """``grouped_query``."""
+        """Return ``grouped_query``."""
         return self.block.kind
 
     @property
     def words(self) -> str:
-        """Heads, KV heads, width and window."""
+        """Return the heads, KV heads, width and window."""
         window = f", window {self.block.window:,}" if self.block.window else ""
         return f"{self.block.heads} heads on {self.block.kv_heads} of {self.block.head_dim}{window}"
 
     @property
     def features(self) -> frozenset[str]:
-        """Grouped queries, and the window if there is one."""
+        """Return `gqa`, and `window` for windowed attention."""
         return frozenset({"gqa", "window"} if self.block.window else {"gqa"})
 
     @property
     def heads(self) -> int:
-        """Query heads."""
+        """Return the query heads."""
         return self.block.heads
 
     @property
     def rotary_values(self) -> int:
-        """The full head unless the model says otherwise."""
+        """Return the rotary values; by default the full head."""
         return self.block.head_dim if self.block.rotary_dim is None else self.block.rotary_dim
 
     @property
     def value_dim(self) -> int:
-        """Width of a value."""
+        """Return the width of a value."""
         return self.block.v_head_dim or self.block.head_dim
 
     @property
@@ -74,7 +74,7 @@ class GroupedQueryMixer(Mixer):
         return 0 if self.block.shared_kv else self.block.kv_heads * (self.block.head_dim + self.value_dim)
 
     def cut_problem(self, tp: int, model: str) -> str | None:
-        """KV heads are assigned or repeated, full ones only."""
+        """Return why a degree splits KV heads, or None."""
         heads = self.block.kv_heads
         if heads % tp and tp % heads:
             return f"neither divides the {heads} KV heads of {model} nor is a multiple of them"
@@ -149,11 +149,11 @@ class GroupedQueryMixer(Mixer):
         return LayerCache(in_window=held, window=block.window, units=block.kv_heads)
 
     def page_token(self, *, tp: int, kv_bytes: float) -> float:
-        """Keys and values of a token, one head at least."""
+        """Return keys and values of a token, one head at least."""
         return 2.0 * max(self.block.kv_heads / tp, 1.0) * self.block.head_dim * kv_bytes
 
     def decode_blocks(self, tp: int) -> float:
-        """One for each KV head on the rank."""
+        """Return one for each KV head on the rank."""
         return self.block.kv_heads / min(tp, self.block.kv_heads)
 
     def attended(self, context: TokensArray) -> TokensArray:
@@ -194,7 +194,7 @@ class GroupedQueryMixer(Mixer):
         )
 
     def token_core(self, decode: np.ndarray, prompt: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Keys and values of the KV heads, multiplied with all query heads."""
+        """Return the attention of all query heads over the KV heads."""
         width = self.block.head_dim + self.value_dim
         seen, read = self.attended(decode), self.attended(prompt)
         flop = 2.0 * self.block.heads * width

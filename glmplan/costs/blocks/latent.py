@@ -65,12 +65,12 @@ class LatentMixer(Mixer):
 
     @property
     def name(self) -> str:
-        """``latent``."""
+        """Return ``latent``."""
         return self.block.kind
 
     @property
     def words(self) -> str:
-        """Widths of latent and rotary key, heads, and what is chosen."""
+        """Return the widths of latent and rotary key, heads, and what is chosen."""
         index, sparse = self.block.indexer, ""
         if index is not None:
             own = f", top-{index.topk:,} of an indexer"
@@ -86,17 +86,17 @@ class LatentMixer(Mixer):
 
     @property
     def indexed(self) -> bool:
-        """True with an indexer, also that of the layer before."""
+        """Return True with an indexer, also that of the layer before."""
         return self.block.indexer is not None
 
     @property
     def packed_fp8(self) -> bool:
-        """Latents of sparse attention are packed, ordinary ones are not."""
+        """Return True if latents are packed: those of sparse attention."""
         return self.indexed
 
     @property
     def heads(self) -> int:
-        """Attention heads."""
+        """Return the attention heads."""
         return self.block.heads
 
     @property
@@ -109,17 +109,17 @@ class LatentMixer(Mixer):
 
     @property
     def rotary_values(self) -> int:
-        """The key common to all heads."""
+        """Return the width of the key common to all heads."""
         return self.block.rope_dim
 
     @property
     def expanded_values(self) -> int:
-        """Keys and values of all heads, up-projected from one latent."""
+        """Return keys and values of all heads, up-projected from a latent."""
         return self.block.heads * (self.block.nope_dim + self.block.v_dim)
 
     @property
     def absorbed_values(self) -> int:
-        """Up-projection of keys and values."""
+        """Return the up-projection of keys and values."""
         return self.block.heads * (self.block.nope_dim + self.block.v_dim) * self.block.kv_rank
 
     @property
@@ -232,7 +232,7 @@ class LatentMixer(Mixer):
         return LayerCache(per_token=held)
 
     def decode_blocks(self, tp: int) -> float:
-        """One for all heads."""
+        """Return 1: all heads share it."""
         return 1.0
 
     def attended(self, context: TokensArray, *, sparse: bool) -> TokensArray:

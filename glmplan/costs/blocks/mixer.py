@@ -105,12 +105,12 @@ class Mixer:
 
     @property
     def name(self) -> str:
-        """Name of the kind, as in the record; empty for a layer without a mixer."""
+        """Return the name of the kind; empty for a layer without a mixer."""
         return ""
 
     @property
     def words(self) -> str:
-        """Shape in a few words, for users."""
+        """Return the shape in a few words, for users."""
         return ""
 
     @property
@@ -131,7 +131,7 @@ class Mixer:
 
     @property
     def packed_fp8(self) -> bool:
-        """True if engines with the layout ``fp8_ds_mla`` store its FP8 cache so."""
+        """Return True if an FP8 cache is stored as ``fp8_ds_mla``."""
         return False
 
     @property
@@ -146,7 +146,7 @@ class Mixer:
 
     @property
     def rotary_values(self) -> int:
-        """Values of a head that rotary positions rotate; 0 without positions."""
+        """Return the rotary values of a head; 0 without positions."""
         return 0
 
     @property

@@ -1,4 +1,4 @@
-"""Count FLOP, bytes and shape of kernels, for fits and predictions alike.
+"""Count FLOP, bytes and shape of kernels, for fits and predictions.
 
 The kernels are those that an engine launches. Arguments are numbers or arrays that broadcast; heads, experts and widths
 are those of one rank, `queries` the tokens verified for each request (1 + speculative), `prefix` the tokens already

@@ -103,8 +103,8 @@ def longest_held(stage: StageMemory, pool: np.ndarray, split: tuple[float, float
 def share_beside_expansion(stage: StageMemory, budget: BytesArray) -> np.ndarray | float:
     """Return the pool's share of a budget that expansions also need.
 
-    The room is for the tokens of the pool, at most those of a step [1]_; 1 where the engine reserves none. The budget
-    is negative where nothing is left.
+    Expansions cover the tokens of the pool, at most those of a step [1]_. The share is 1 if the engine reserves none.
+    The budget is negative where nothing is left.
 
     References
     ----------

@@ -1,6 +1,6 @@
 """Return the memory of every rank: weights, cache, state, activations.
 
-All tensor-parallel ranks of a pipeline stage are alike, so there is one `StageMemory` for each stage, for its fullest
+All tensor-parallel ranks of a pipeline stage are equal, so there is one `StageMemory` for each stage, for its fullest
 rank. Points are (n,) arrays; stages and layers are looped over.
 
 vLLM prints fewer tokens than the bytes of its pool would hold when layers of different kinds share its pages: layers

@@ -67,7 +67,7 @@ def places_from_pci(tree: PciTree, sockets_of: dict[int, int]) -> Places:
 
     Cards are ordered by address, as vendor tools number them. A root complex is a bus without a bridge above it. Below
     its root port, every upstream port is a switch; in a tree without port types every second bridge is one. Virtual
-    switches of one chip cannot be told from separate switches.
+    switches of one chip cannot be distinguished from separate switches.
 
     Examples
     --------

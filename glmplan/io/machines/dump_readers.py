@@ -693,7 +693,7 @@ def read_lspci_tree(text: str, file: str) -> PciTree:
             if not branch or not line.strip():
                 continue
             if branch.start() not in bus_at:
-                raise broken(file, number, "is a branch that hangs on nothing above it")
+                raise broken(file, number, "is a branch without a parent")
             place, position = bus_at[branch.start()], branch.end()
         _read_branch(line, position, place, bus_at, devices, file, number)
     if not devices:

@@ -61,7 +61,7 @@ class Machine:
 def resolve_machine(text: str) -> Machine:
     """Resolve ``NxACCELERATOR``, a host name, or a TOML file.
 
-    Of hosts with several kinds of accelerators the most frequent one counts.
+    The most frequent accelerator counts if a host has several kinds.
 
     Examples
     --------

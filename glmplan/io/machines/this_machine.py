@@ -420,7 +420,7 @@ def _source(rates: CpuRates) -> str:
 
 
 def _cpu_part(name: str, cpu: CpuFacts, numa: NumaFacts, rates: CpuRates) -> Accelerator:
-    """Return the CPU as an accelerator with measured figures."""
+    """Return the CPU as an accelerator with measured rates."""
     notes = ["memory bandwidth and matrix rate were measured here: no data sheet stands behind them"]
     notes.append("the BF16 rate is the FP32 rate of numpy's matrix product: no lower precision was measured")
     content = {

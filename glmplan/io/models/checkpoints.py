@@ -335,7 +335,7 @@ def of_repository(model: ModelSpec, found: Checkpoint, repository: str) -> Check
         smaller = max(1.0 - least / own, found.smaller)
         larger = max(least * (1.0 + float(spread["uniform_larger"])) / own - 1.0, found.larger)
     note = (
-        f"nobody described the files of {repository}: those of {found.repository} stand for them, so the weights "
+        f"the files of {repository} are not described: those of {found.repository} stand for them, so the weights "
         f"may be {smaller:.0%} smaller or {larger:.0%} larger"
     )
     told = {"repository": repository, "kv_default": None, "smaller": smaller, "larger": larger, "note": note}

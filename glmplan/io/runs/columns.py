@@ -85,7 +85,7 @@ _ROWS = (
               "throughput", answered=True),
     RunMetric("prefill_tokens_per_s", "tok/s", "prefill speed", "prompt tokens over the time to read them", 1.0, True,
               "prefill_rate", "prefill", "prefill", answered=True, heading="prefill tok/s"),
-    RunMetric("kv_pool_tokens", "token", "KV cache pool", "tokens that the cache has room for",
+    RunMetric("kv_pool_tokens", "token", "KV cache pool", "tokens that the cache can hold",
               answered=True, heading="KV tokens"),
     RunMetric("weights_gib_per_accelerator", "GiB", "weights", "weights that the fullest accelerator holds", GIB,
               answered=True, heading="GiB/card"),
@@ -140,7 +140,7 @@ class Column:
     kind: str  # ``text``, ``count`` (integer from 1), ``amount`` (number from 0) or ``flag`` (yes or no)
     words: str  # meaning
     unit: str = "-"  # of its cells; ``-``: none
-    field: str = ""  # field of `Run`, if its name differs; figures are in `Run.observed`
+    field: str = ""  # field of `Run`, if its name differs; metrics are in `Run.observed`
     choices: tuple[str, ...] = ()  # allowed cells; empty: any
     pattern: str = ""  # regular expression of its cells
     least: float = 0.0  # smallest cell of a shipped row, in the unit of the column
@@ -260,8 +260,8 @@ _ROWS_COLUMNS = (
     _amount("concurrency", "requests in flight in a closed loop", above=True, heading="users"),
     _count("running_limit", "requests that the server ran at once, all its data-parallel ranks together"),
     _amount("memory_fraction", "share of the memory that the engine was given", above=True),
-    _count("max_num_seqs", "requests that one data-parallel rank was told to run at once"),
-    _count("max_num_batched_tokens", "tokens that a step of one data-parallel rank was told to hold", "token"),
+    _count("max_num_seqs", "max. running requests of one data-parallel rank, as launched"),
+    _count("max_num_batched_tokens", "max. tokens per step of one data-parallel rank, as launched", "token"),
     _count("max_model_len", "longest request that the server accepted", "token"),
     _amount("request_rate_per_s", "mean arrivals of an open load; `inf` for all at once", "1/s", above=True,
             infinite=True),
@@ -277,7 +277,7 @@ _ROWS_COLUMNS = (
     _text("unit", "what `host_share` counts", field="cells"),
     _amount("uncertainty_pct", "half width of the error of reading that the source states", "%"),
     *(Column(one.column, "amount", one.words, one.unit, "observed", heading=one.heading) for one in FIGURES.values()),
-    _text("withheld", "figures that do not mean what their column says, each with the reason"),
+    _text("withheld", "metrics whose meaning differs from their column, each with the reason"),
     _text("unusable", "why the row is not used at all"),
     _text("notes", "anything else"),
 )  # fmt: skip

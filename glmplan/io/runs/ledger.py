@@ -182,7 +182,7 @@ _SAME_SHAPES = {"deepseek-r1": "deepseek-v3"}
 def repeats(runs: Iterable[Run]) -> dict[str, str]:
     """Return repeated run → first run.
 
-    Values and conditions are the same, so the run is no new evidence. Several figures count as the same within 0.2 %
+    Values and conditions are the same, so the run is no new evidence. Several values count as the same within 0.2 %
     (rounding), a single one only when equal. DeepSeek-R1 and -V3 have equal shapes and share runs. Keep a run and its
     repetitions in one fold of a cross-validation.
 

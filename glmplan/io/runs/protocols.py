@@ -146,7 +146,7 @@ _UNUSABLE = (
         "the accelerator is not stated",
     ),
     (re.compile(r"page heading says"), "page heading and server command name different models"),
-    (re.compile(r"before/after variant as quoted"), "values before and after a change are not told apart"),
+    (re.compile(r"before/after variant as quoted"), "values before and after a change are mixed"),
     (re.compile(r"open division"), "MLPerf open division: model or quality may differ"),
     (re.compile(r"overclocked"), "overclocked memory"),
 )
@@ -163,7 +163,7 @@ def unusable(row: Mapping[str, str]) -> str | None:
     if row.get("trust", "").upper() == "D":
         return "trust D: a claim"
     if row.get("accelerator", "") == "mixed":
-        return "several kinds of accelerator in one figure"
+        return "several kinds of accelerator in one value"
     text = f"{row.get('notes', '')} {row.get('speculative', '')} {row.get('scenario', '')}"
     for pattern, reason in _UNUSABLE:
         if pattern.search(text):
@@ -205,7 +205,7 @@ def withheld(row: Mapping[str, str], observed: Mapping[str, float], output: Toke
         out["weights_gib_per_accelerator"] = "total of the checkpoint in GB, not GiB on one accelerator"
     if "kind not stated" in notes:
         out["total_tokens_per_s"] = "the source does not say which tokens it counts"
-    if "reported" in notes and "incl prefill" in notes or "per-request figure includes the wait" in notes:
+    if "reported" in notes and "incl prefill" in notes or "includes the wait" in notes:
         out["output_tokens_per_s_per_request"] = "wall clock, prefill included"
     elif _is_share_of_total(row, observed):
         out["output_tokens_per_s_per_request"] = "the total over the users: prompts and waiting are included"

@@ -261,9 +261,9 @@ def launched(campaign: str, asked: Asked) -> Launched:
     """Return the settings of a campaign or recipe on a server.
 
     A recipe after a colon in `campaign` (``vllm-recipes: single_node_tp``) selects launches whose own recipe begins so.
-    Model, accelerator, engine, format and use of a draft must match. Of several launches the one in force on the day
-    counts, else the last before; then, as long as one is left, those of the same version, draft, layout, lengths and
-    concurrency. Settings that the rest agree about are set, others are open.
+    Model, accelerator, engine, format and use of a draft must match. The launch in force on the day counts, else the
+    last one before. Version, draft, layout, lengths and concurrency then select, each only if a launch matches.
+    Settings that the remaining launches agree on are set; others are open.
 
     Examples
     --------

@@ -172,7 +172,7 @@ def matches(text: str, pattern: str) -> list[tuple[int, re.Match[str]]]:
 
 
 def imported(source: Source, log: StartupLog) -> Imported:
-    """Return a log as `Imported`, with a problem for each missing main figure."""
+    """Return a log as `Imported`, with a problem for each missing main value."""
     from glmplan.io.runs.importers.record import Problem
 
     wanted = {"weights": "the memory the weights take", "kv_tokens": "the size of the KV pool in tokens"}
