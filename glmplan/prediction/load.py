@@ -163,7 +163,7 @@ class Load:
     def decoding(self) -> Load:
         """Return the decode part of this load, if prompts cannot be timed.
 
-        As many requests as the KV pool admits.
+        Its concurrency is the number of requests that the KV pool admits.
         """
         held = self.input_tokens + self.reserve * self.output_tokens + self.context
         places = int(self.pool_tokens // max(held, 1.0))

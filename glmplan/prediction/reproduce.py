@@ -71,7 +71,7 @@ def verdict_of(error: Ratio) -> str:
 
 #: log deviation between repetitions of a run, at least [-]
 _LEAST_DEVIATION = 0.05
-#: Student's degrees of freedom: a metric that is far off under every condition decides nothing
+#: Student's degrees of freedom: a metric with a large error under every condition has little weight
 _FREEDOM = 4.0
 #: log-likelihood gain of a named condition, at least: a fifth more likely [-]
 _LEAST_GAIN = float(np.log(1.2))

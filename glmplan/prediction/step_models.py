@@ -495,7 +495,7 @@ def site_calibration(path: str | Path | None) -> Iterator[None]:
     if path is None:
         yield
         return
-    load_site(path, "vllm")  # refuse a wrong file at once
+    load_site(path, "vllm")  # refuse an invalid file early
     by_engine: dict[str, Effects] = {}
 
     def effects(engine: str) -> Effects:

@@ -413,9 +413,9 @@ def _demand(kind: RequestClass, scale: Ratio) -> np.ndarray:
 
 
 def _unserved(portfolio: Portfolio) -> str:
-    """Return the class that nothing can serve, with the reason, else empty.
+    """Return a class that no machine and no API can serve, with the reason.
 
-    Neither a machine nor an API can.
+    The text is empty if all classes can be served.
     """
     for kind in portfolio.classes:
         by_api = any(kind.name in seller.per_request for seller in portfolio.sellers)

@@ -174,9 +174,9 @@ class StepHistograms:
         )  # fmt: skip
 
     def load(self, place: int) -> Load:
-        """Return one row as a load that never waits.
+        """Return one row as a load without waiting.
 
-        Neither for the KV pool nor for `max_num_seqs`.
+        KV pool and `max_num_seqs` do not limit it.
         """
         return _load(self.packing, self.users[place], self.inputs[place], self.outputs[place], self.servers[place])
 

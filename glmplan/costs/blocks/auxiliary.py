@@ -1,6 +1,6 @@
 """Hyper-connections, lookup tables and LoRA adapters.
 
-These blocks stand beside mixers and feed-forward blocks. Hyper-connections (arXiv 2409.19606; manifold-constrained,
+These blocks complement mixers and feed-forward blocks. Hyper-connections (arXiv 2409.19606; manifold-constrained,
 mHC, arXiv 2512.24880) are several residual streams: every block reads a mix of them and writes to all. They cost few
 weights and much traffic: a pass over the hidden states covers all streams. Shapes: transformers 5.23.0,
 `modeling_deepseek_v4.py` (manifold), `modeling_hy_v4.py` (plain), `modeling_qwen4_exp.py` (low rank).
@@ -88,7 +88,7 @@ class HyperBlock:
 
 
 def _low_rank(name: str, rank: int, wide: int, inject: int | None) -> tuple[Tensor, ...]:
-    down = rank + (inject or 0)  # the weights of what a block writes read the same streams
+    down = rank + (inject or 0)  # the weights of a block's output read the same streams
     return (
         Tensor(f"{name}.mix_down_inject", "streams", down, wide, shard="replicated"),
         Tensor(f"{name}.mix_up", "streams", wide, rank, shard="replicated"),

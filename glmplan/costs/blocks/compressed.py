@@ -89,7 +89,7 @@ class CompressedMixer(Mixer):
 
     @property
     def features(self) -> frozenset[str]:
-        """Return `csa`; a window beside it has no name of its own."""
+        """Return `csa`; an additional window has no name."""
         return frozenset({"csa"})
 
     @property
@@ -106,7 +106,7 @@ class CompressedMixer(Mixer):
     def extra_launches(self) -> float:
         """Return the launches of latent attention with an indexer.
 
-        No measurement of its own; that kernel path has fewer kernels.
+        This block was not measured; that kernel path has fewer kernels.
         """
         return 1.0
 

@@ -176,7 +176,7 @@ class Mixer:
     def cut_problem(self, tp: int, model: str) -> str | None:
         """Return why engines refuse a tensor-parallel degree, or None.
 
-        Apart from the number of heads.
+        The number of heads is checked elsewhere.
         """
         return None
 

@@ -420,10 +420,10 @@ def _printed(
 ) -> TokensArray:
     """Return the tokens that the engine prints.
 
-    The usable tokens where all layers are of one kind.
+    They are the usable tokens if all layers are of one kind.
     """
     settings = memory.settings
-    if memory.split is not None and (stage.windows or stage.state.any()):  # what its log calls max_total_num_tokens
+    if memory.split is not None and (stage.windows or stage.state.any()):  # the log prints it as max_total_num_tokens
         full, _ = split_pool(stage, pool, context, memory.split)
         return np.where(stage.per_token > 0, np.floor(full / (block := settings.block(memory.sparse))) * block, usable)
     paging = settings.rule.paging_of(settings.version) if settings.rule.paging else None

@@ -149,24 +149,24 @@ HARMLESS: Mapping[str, tuple[str, ...]] = {
         "attn_temperature_tuning", "moe_router_activation_func", "output_gate_type", "use_gemma_norm", "use_conv_bias",
         "latent_moe_use_norm", "use_qk_norm", "qk_norm_type", "mhc",
     ),
-    "how the experts of a token are chosen; how many it has stands elsewhere": (
+    "routing of tokens to experts; other fields give the number": (
         "n_group", "topk_group", "num_expert_group", "use_grouped_topk", "norm_topk_prob", "scoring_func",
         "score_func", "score_function", "topk_method", "moe_renormalize", "moe_router_dtype", "use_routing_bias",
     ),
-    "positions turn queries and keys, whatever their base": (
+    "parameters of rotary positions": (
         "rope_theta", "rope_local_base_freq", "rope_ratio", "rope_scaling", "rope_parameters", "rope_type",
         "rope_mode", "rope_interleave", "*_rope_theta", "rotary_*", "*partial_rotary_factor",
         "original_max_position_embeddings", "initial_context_length", "max_window_layers", "mrope_*", "use_mrope",
         "mla_use_nope", "*rope_interleave", "no_rope_*", "max_seq_len", "max_sequence_length", "model_max_length",
         "max_model_len",
     ),
-    "how an indexer scores; what it reads and chooses stands elsewhere": (
+    "scoring of an indexer; other fields give its reads and selections": (
         "index_kpool_always_select_tail", "index_kpool_compress", "index_share_for_mtp_iteration",
         "index_skip_topk_offset", "sparse_init_block", "sparse_local_block", "sparse_score_type",
         "sparse_disable_index_value", "use_sparse_attention", "engram_vocab_size", "engram_compressed_vocab_size",
         "engram_max_ngram_size",
     ),
-    "said a second time by a field that is read": (
+    "repeats a field that is read": (
         "head_dim", "qk_head_dim", "num_key_value_heads", "intermediate_size", "expand", "first_k_dense_replace",
         "full_attention_interval", "full_attn_layers", "kda_layers", "mlp_only_layers", "sliding_window",
         "sliding_window_size", "attention_chunk_size", "experts_per_token", "expert_dtype", "linear_conv_kernel_dim",

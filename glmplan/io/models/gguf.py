@@ -32,12 +32,12 @@ __all__ = ["HARMLESS_KEYS", "keys_read", "read_gguf", "read_gguf_model", "unread
 
 #: reason for which a key changes neither weights, nor cache, nor work → its names below the architecture; `*` is any
 HARMLESS_KEYS: Mapping[str, tuple[str, ...]] = {
-    "positions turn queries and keys, whatever their base": ("rope.*",),
+    "parameters of rotary positions": ("rope.*",),
     "a number inside an elementwise step": (
         "*_epsilon", "*_softcapping", "*_scale", "attention.scale", "attention.output_scale", "attention.clamp_kqv",
         "attention.max_alibi_bias", "attention.temperature_*", "swiglu_clamp_*", "ssm.dt_b_c_rms", "*_sparsity_scale",
     ),
-    "how the experts of a token are chosen; how many it has stands elsewhere": (
+    "routing of tokens to experts; other fields give the number": (
         "expert_group_count", "expert_group_used_count", "expert_weights_norm", "expert_gating_func",
     ),
     "which layers have indexers is seen by their tensors": (

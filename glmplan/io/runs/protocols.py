@@ -187,7 +187,7 @@ def _is_share_of_total(row: Mapping[str, str], observed: Mapping[str, float]) ->
 def withheld(row: Mapping[str, str], observed: Mapping[str, float], output: Tokens | None = None) -> dict[str, str]:
     """Return misleading metrics of a row, each with the reason.
 
-    They do not mean what their column says.
+    Their meaning differs from that of their column.
 
     Examples
     --------

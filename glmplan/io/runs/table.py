@@ -223,7 +223,7 @@ def run_from_row(row: Mapping[str, str]) -> Run:
     weights = _weights_of(row.get("weights", ""), model)
     labelled = "nvfp4" not in row.get("weights", "").lower() or protocol in ("inferencex", "vendor-sweep")
     if weights == "nvfp4" and accelerator.startswith("mi3") and labelled:
-        weights = "mxfp4"  # what a campaign labels FP4 is MXFP4 on AMD; who names NVFP4 himself means it
+        weights = "mxfp4"  # the label FP4 of a campaign means MXFP4 on AMD; an explicit NVFP4 in the cell stands
     if row.get("weights", "").startswith("Ollama default") and model.startswith("gpt-oss"):
         weights = "mxfp4"
     error = next((f"{name}: is empty" for name in _REQUIRED if name not in row), None)
