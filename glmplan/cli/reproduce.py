@@ -41,7 +41,7 @@ def command(
         say(json.dumps(_record(found), indent=2))
         return
     say(f"{found.run.id}: {found.verdict}")
-    say(f"rests on: {found.basis}" + (f"; assumed {', '.join(found.assumed)}" if found.assumed else ""))
+    say(f"evidence: {found.basis}" + (f"; assumed {', '.join(found.assumed)}" if found.assumed else ""))
     say("")
     for one in found.compared:
         figure = one.predicted

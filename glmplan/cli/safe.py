@@ -107,7 +107,7 @@ def _show(found: list[SafeLoad], form: Form, basis: str, slo: str) -> None:
         return
     bar = "| " if form is Form.md else ""
     if form is Form.md:
-        say("| safe load | what breaks first |\n|---|---|")
+        say("| safe load | limited by |\n|---|---|")
     for answer in found:
         middle, end = (" | ", " |") if form is Form.md else (": ", "")
         rate = f"{answer.load:.4g} {answer.unit}"

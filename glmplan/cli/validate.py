@@ -198,8 +198,8 @@ def command(server: ServedOptions, asked: LadderOptions, client: ClientOptions, 
     causes = likely_causes(
         record, compared, predicted_pool=pool, speculative=known.get("speculative", "none") != "none"
     )
-    promise = slo_verdicts(record, targets)
-    text = record_json(record, compared_json(compared, causes, pool), promise)
+    verdicts = slo_verdicts(record, targets)
+    text = record_json(record, compared_json(compared, causes, pool), verdicts)
     if report.out is not None:
         page = html_page(record, compared, causes, said)
         files = {"record.json": text, "runs.csv": record_csv(record, known), "report.html": endpoint.outside.blot(page)}
@@ -208,7 +208,7 @@ def command(server: ServedOptions, asked: LadderOptions, client: ClientOptions, 
         say(text, end="")
     else:
         show_ladder(record, compared, causes, said, report.out if kept else None)
-        for one in promise:
+        for one in verdicts:
             say(one.text)
     if report.out is not None and not kept:
         say(f"not every file of the run could be written to {report.out}: see above", err=True)
@@ -222,7 +222,7 @@ def command(server: ServedOptions, asked: LadderOptions, client: ClientOptions, 
         say("the run is incomplete: see the faults above" if record.steps else "nothing was measured", err=True)
     if record.faulty or not kept or journal.unwritten:
         raise typer.Exit(1)
-    if not all(one.met for one in promise):
+    if not all(one.met for one in verdicts):
         raise typer.Exit(1)
     if bound is not None and (not compared or worst(compared) > bound) or by_interval and not consistent(compared):
         raise typer.Exit(1)

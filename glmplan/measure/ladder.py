@@ -498,7 +498,7 @@ def record_csv(record: LadderRecord, facts: Mapping[str, Any] | None = None) -> 
     return table_csv(record_rows(record, facts))
 
 
-def record_json(record: LadderRecord, compared: Any = None, promise: Sequence[SloVerdict] = ()) -> str:
+def record_json(record: LadderRecord, compared: Any = None, verdicts: Sequence[SloVerdict] = ()) -> str:
     """Return record and SLO verdict as JSON, without key, NaN or infinity."""
     value = {
         "started": record.started,
@@ -511,7 +511,7 @@ def record_json(record: LadderRecord, compared: Any = None, promise: Sequence[Sl
         "journal_faults": record.journal_faults,
         "steps": [dataclasses.asdict(step) for step in record.steps],
         "compared": compared,
-        "slo": [dataclasses.asdict(one) | {"met": one.met} for one in promise],
+        "slo": [dataclasses.asdict(one) | {"met": one.met} for one in verdicts],
     }
     return json.dumps(record.endpoint.outside.plain(value), indent=2, allow_nan=False) + "\n"
 

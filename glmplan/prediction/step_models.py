@@ -522,7 +522,7 @@ def measured_elsewhere(deployment: Deployment) -> str:
     'which your calibration did not measure; nearest: none of sglang'
     """
     if not runs_on_accelerators(deployment):
-        return "this plan rests on bytes and rates of its host, which your calibration of an engine does not change"
+        return "this plan uses bytes and rates of its host, which your calibration of an engine does not change"
     key = keys_of(deployment)[LEVELS.index("configuration")]
     measured = sorted(load_effects(deployment.engine).site)
     if key in measured:
