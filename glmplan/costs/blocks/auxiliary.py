@@ -51,7 +51,7 @@ class HyperBlock:
 
     @property
     def words(self) -> str:
-        """Return the number of streams and form of their mix; empty for one stream."""
+        """Return number and mix of the streams as text; empty for one stream."""
         return "" if self.record is None else f"{self.record.streams} residual streams ({self.record.form})"
 
     def tensors(self, hidden: int) -> tuple[Tensor, ...]:
@@ -129,7 +129,7 @@ class LookupBlock:
 
     @property
     def words(self) -> str:
-        """Return the size of the table and rows that a token reads; empty without one."""
+        """Return size and rows per token of the table as text; empty without one."""
         if self.record is None:
             return ""
         return f"n-gram table of {self.record.rows / 1e6:,.0f} M rows of {self.record.width}, {self.record.reads} read"
