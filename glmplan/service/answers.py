@@ -171,7 +171,7 @@ def _safe(question: q.SafeQuestion, progress: Progress, limits: Mapping[str, Any
     kinds = [parse_traffic(spec, **question.arrivals()) for spec in specs]
     words = Words(question.model, question.on, **_without_lengths(question))
     described, arriving = described_under(words, kinds, usual=usual)
-    slo = question.slo or described.promise
+    slo = question.slo or described.slo
     targets, found = parse_slo(slo), []
     for number, kind in enumerate(arriving):
         progress(number, len(arriving))

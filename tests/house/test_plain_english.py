@@ -68,7 +68,6 @@ LEFT: dict[str, int] = {
     "costs": 185,
     "io": 127,
     "measure": 118,
-    "planner": 328,
     "prediction": 197,
     "present": 146,
     "purchase": 229,
@@ -106,8 +105,11 @@ def texts(source: str) -> list[str]:
                 block = []
             block.append(token.string.lstrip("#: "))
             last = token.start[0]
-    # names in code spans stay: commands, options, fields
-    return [re.sub(r"`[^`]*`", "X", text) for text in (*strings, *comments, " ".join(block))]
+    # names in code spans and examples stay: commands, options, fields
+    return [
+        re.sub(r"`[^`]*`|^ *(?:>>>|\.\.\.) .*", "X", text, flags=re.MULTILINE)
+        for text in (*strings, *comments, " ".join(block))
+    ]
 
 
 def counted() -> dict[str, int]:
