@@ -71,7 +71,6 @@ LEFT: dict[str, int] = {
     "prediction": 197,
     "present": 146,
     "purchase": 229,
-    "service": 77,
     "simulation": 270,
 }
 
