@@ -161,9 +161,14 @@ def users_table(answer: AnswerRecord, width: int) -> str:
     asked = answer.asked
     title = f"Users, each with {asked.input_tokens:,} tokens in and {asked.output_tokens:,} out (90 % interval)"
     columns = _columns(answer, width)
-    out = paragraph(width, title, "") + "  users" + "".join(f"{one.title:>{one.width}}" for one in columns) + "\n"
+    out = (
+        paragraph(width, title, "")
+        + "  users"
+        + "".join(f"{column.title:>{column.width}}" for column in columns)
+        + "\n"
+    )
     for place, row in enumerate(answer.users):
-        out += f"  {row.users:5}" + "".join(f"{one.cells[place]:>{one.width}}" for one in columns) + "\n"
+        out += f"  {row.users:5}" + "".join(f"{column.cells[place]:>{column.width}}" for column in columns) + "\n"
     out += paragraph(
         width,
         "decode: rate after the first token; per user: total over users, with prompt and wait",
@@ -216,8 +221,8 @@ def _columns(answer: AnswerRecord, width: int) -> list[_Column]:
 
 def _metrics(title: str, figures: Sequence[Figure | None]) -> _Column:
     """Return a column of metrics with their intervals."""
-    values = ["-" if one is None else number(one.value) for one in figures]
-    spans = ["" if one is None else _range(one) for one in figures]
+    values = ["-" if metric is None else number(metric.value) for metric in figures]
+    spans = ["" if metric is None else _range(metric) for metric in figures]
     value, interval = max(map(len, values)), max(map(len, spans))
     return _column(title, [f"{one:>{value}} {other:>{interval}}" for one, other in zip(values, spans, strict=True)])
 
@@ -323,8 +328,8 @@ def traffic_section(answer: AnswerRecord, width: int) -> str:
         f"simulated: {plan.requests:,} requests after the warm-up; interval: runs with slow steps and a small KV pool, "
         "and with fast steps and a large one",
     )
-    for one in others:
-        out += paragraph(width, change_words(plan, one), "  ", "      ")
+    for other in others:
+        out += paragraph(width, change_words(plan, other), "  ", "      ")
     if plan.no_copies:
         out += paragraph(width, f"{NO_COPIES}: {plan.no_copies}", "  ", "      ")
     if not others:
@@ -372,11 +377,13 @@ def title_words(answer: AnswerRecord) -> str:
 
 def _head(answer: AnswerRecord, width: int) -> str:
     out = paragraph(width, title_words(answer), "", "  ") + "\n"
-    said = answer.headline
+    headline = answer.headline
     word = VERDICTS[answer.verdict]
     for known in ("fits with ", "does not fit: ", "tight: "):
-        said = said.removeprefix(known)
-    out += paragraph(width, said if answer.verdict == "unknown" else f"{word}  {said}", "", " " * (len(word) + 2))
+        headline = headline.removeprefix(known)
+    out += paragraph(
+        width, headline if answer.verdict == "unknown" else f"{word}  {headline}", "", " " * (len(word) + 2)
+    )
     if answer.holding is not None:
         out += paragraph(width, f"KV cache      {answer.holding.terms.kv.upper()}: {answer.kv_why}", "  ", " " * 16)
     for reason in answer.reasons:
@@ -400,7 +407,7 @@ def _head(answer: AnswerRecord, width: int) -> str:
 def missing_words(answer: AnswerRecord) -> str:
     """Return the metrics that an unknown fact prevents."""
     if not answer.users:
-        return "no speed can be predicted" + " for this plan" * any(one.user_rate for one in answer.changes)
+        return "no speed can be predicted" + " for this plan" * any(change.user_rate for change in answer.changes)
     if answer.users[0].ttft is not None:
         return "only the memory of the accelerators is modelled"
     return "speeds by memory bandwidth only, an upper bound at high concurrency; prefill and TTFT unknown"
@@ -424,8 +431,8 @@ def _runners(answer: AnswerRecord, width: int) -> str:
         out += f"  {holding.terms.name:18} chosen\n"
     else:
         out += f"  {holding.terms.name:18} nearest\n"
-    for one in answer.runners:
-        out += paragraph(width, f"{one.layout:18} {one.why}", "  ", " " * 21)
+    for runner in answer.runners:
+        out += paragraph(width, f"{runner.layout:18} {runner.why}", "  ", " " * 21)
     if answer.others:
         out += paragraph(width, f"and {answer.others} more")
     for text in answer.left_out:
@@ -448,7 +455,7 @@ def change_numbers(answer: AnswerRecord, change: Change) -> str:
 
 def nearest_change(answer: AnswerRecord) -> Change:
     """Return the first change with which the model fits, else the first."""
-    return next((one for one in answer.changes if one.verdict == "fits"), answer.changes[0])
+    return next((change for change in answer.changes if change.verdict == "fits"), answer.changes[0])
 
 
 def nearest_words(answer: AnswerRecord) -> str:
@@ -459,14 +466,14 @@ def nearest_words(answer: AnswerRecord) -> str:
 
 def _changes(answer: AnswerRecord, width: int) -> str:
     out = "Possible changes (each computed)\n"
-    for one in answer.changes:
-        verdict = VERDICTS[one.verdict].lower()
-        layout = f" {one.layout}" if one.name != "layout" else ""
-        said = [text for text in (one.note, evidence_words(answer, one)) if text]
-        note = f" ({'; '.join(said)})" if said else ""
+    for change in answer.changes:
+        verdict = VERDICTS[change.verdict].lower()
+        layout = f" {change.layout}" if change.name != "layout" else ""
+        notes = [text for text in (change.note, evidence_words(answer, change)) if text]
+        note = f" ({'; '.join(notes)})" if notes else ""
         out += paragraph(
             width,
-            f"{one.what}: {verdict}{layout}{change_numbers(answer, one).replace(':', ',', 1)}{note}",
+            f"{change.what}: {verdict}{layout}{change_numbers(answer, change).replace(':', ',', 1)}{note}",
             "  ",
             "      ",
         )
@@ -475,17 +482,17 @@ def _changes(answer: AnswerRecord, width: int) -> str:
 
 def _warnings(answer: AnswerRecord, width: int) -> str:
     out = "Warnings\n"
-    for one in answer.warnings:
-        text = f"[{one.severity}] {one.title}"
-        text += f"; {one.applied}" if one.applied else ""
-        text += f": {one.effect}" if one.kind != "limitation" else ""
+    for warning in answer.warnings:
+        text = f"[{warning.severity}] {warning.title}"
+        text += f"; {warning.applied}" if warning.applied else ""
+        text += f": {warning.effect}" if warning.kind != "limitation" else ""
         text += (
-            "; measured" + one.effect.split("measured", 1)[1]
-            if one.kind == "limitation" and "measured" in one.effect
+            "; measured" + warning.effect.split("measured", 1)[1]
+            if warning.kind == "limitation" and "measured" in warning.effect
             else ""
         )
-        with_advice = one.kind != "limitation" or one.severity in ("error", "memory", "quality", "unknown")
-        text += f". Do: {one.do}" if one.do and with_advice else ""
+        with_advice = warning.kind != "limitation" or warning.severity in ("error", "memory", "quality", "unknown")
+        text += f". Do: {warning.do}" if warning.do and with_advice else ""
         out += paragraph(width, text, "  ", "      ")
     return out
 

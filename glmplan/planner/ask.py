@@ -432,7 +432,7 @@ def _promise(planned: Planned) -> str:
 
 def _described(planned: Planned, traffic: Traffic, settings: Mapping[str, Any] | None) -> Described:
     holding, found = _known(planned)
-    known = tuple(one.name for one in fields(EngineSettings))
+    known = tuple(field.name for field in fields(EngineSettings))
     if settings is not None and not isinstance(settings, Mapping):
         raise SpecError("is not a mapping from a setting to its value", field="settings", value=settings)
     for name in settings or ():
@@ -682,7 +682,7 @@ def models() -> Listing:
                 "layers": len(model.layer_names),
                 "kv_bytes_per_token_bf16": model_cache_bytes_per_token(model, "bf16"),
                 "max_context": model.max_context,
-                "checkpoints": [one.name for one in model.checkpoints],
+                "checkpoints": [checkpoint.name for checkpoint in model.checkpoints],
             }
         )
     return Listing("models", tuple(rows))

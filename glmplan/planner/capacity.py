@@ -651,7 +651,9 @@ class Ranks:
 
     def _on_host(self, holding: Holding) -> Holding:
         """Return the layout with its weights in host memory, per node."""
-        ranks = sum(row.host for row in holding.rows()) if any(one.host.any() for one in holding.memory.stages) else 0.0
+        ranks = (
+            sum(row.host for row in holding.rows()) if any(stage.host.any() for stage in holding.memory.stages) else 0.0
+        )
         if not ranks:
             return holding
         terms, host = holding.terms, self.asked.machine.host
@@ -812,7 +814,7 @@ def contexts_of(asked: Asked, holding: Holding, users: tuple[int, ...], *, quant
     grid = np.array(sorted({*np.geomspace(64, limit, 160).astype(int).tolist(), limit}), dtype=float)
     counts = requests_that_fit(alone.memory, holding.part, grid, quantile=quantile, pools=alone.of)
     found = []
-    for number in (-(-one // terms.decoding) for one in users):
+    for number in (-(-count // terms.decoding) for count in users):
         fits = np.flatnonzero(counts >= number)
         if not len(fits):
             found.append(0)

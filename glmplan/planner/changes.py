@@ -79,7 +79,7 @@ class Looked:
     asked: Asked
     scored: Scored | None
 
-    def told(self) -> Change:
+    def printed(self) -> Change:
         """Return the change with the total rate that `fit` prints for its plan.
 
         It is simulated if the KV pool does not hold the users.
@@ -201,9 +201,9 @@ def _candidates(solution: Solution) -> Iterator[tuple[Holding, int]]:
     """Return layouts that fit, each once, with the number of servers."""
     asked = solution.asked
     seen: set[tuple[int, ...]] = set()
-    for one in solution.ranked:
-        terms = one.holding.terms
-        if not one.alone or one.holding.verdict != "fits" or terms.layout in seen or terms.pp > 1:
+    for layout in solution.ranked:
+        terms = layout.holding.terms
+        if not layout.alone or layout.holding.verdict != "fits" or terms.layout in seen or terms.pp > 1:
             continue
         seen.add(terms.layout)
         domain = min(asked.machine.per_node, asked.machine.count)
@@ -211,7 +211,7 @@ def _candidates(solution: Solution) -> Iterator[tuple[Holding, int]]:
             continue  # GPUs would be idle, or a server would span two machines
         servers = asked.machine.count // terms.server
         if servers >= 2:
-            yield one.holding, servers
+            yield layout.holding, servers
         if len(seen) == _LAYOUTS:
             return
 
@@ -319,7 +319,7 @@ def _own_files(asked: Asked, engine: str) -> Checkpoint | None:
     running, part = load_engine(engine).running, asked.machine.accelerator
     if running is None or (running.reads == _APPLE_FILES) != (part.vendor == "Apple"):
         return None
-    fits = [one for one in asked.model.checkpoints if one.form == running.reads]
+    fits = [checkpoint for checkpoint in asked.model.checkpoints if checkpoint.form == running.reads]
     smaller = [one for one in fits if _bits(one) <= _bits(asked.checkpoint) + 0.1]
     return max(smaller, key=_bits) if smaller else min(fits, key=_bits, default=None)
 
@@ -331,7 +331,7 @@ _APPLE_FILES = MLX_ENGINE
 def _other_checkpoints(solution: Solution) -> Iterator[Looked]:
     """Return the nearest other checkpoint of the same file format that runs."""
     asked = solution.asked
-    others = [one for one in asked.model.checkpoints if one.name != asked.checkpoint.name]
+    others = [checkpoint for checkpoint in asked.model.checkpoints if checkpoint.name != asked.checkpoint.name]
     # another file of the same format would not run either
     same = [one for one in others if one.form == asked.checkpoint.form and _bits(one) != _bits(asked.checkpoint)]
     for one in sorted(same, key=lambda one: abs(_bits(one) - _bits(asked.checkpoint)))[:4]:
@@ -347,7 +347,7 @@ def _shorter(solution: Solution) -> Iterator[Looked]:
     if best.verdict == "fits":
         length = (asked.context or 0) // 2 // 1024 * 1024
     else:
-        longest = max((one.holding.context_low for one in solution.ranked[:8]), default=0.0)
+        longest = max((layout.holding.context_low for layout in solution.ranked[:8]), default=0.0)
         length = int(min(longest, asked.model.max_context)) // 1024 * 1024
     inputs = max(min(asked.input_tokens, length - asked.output_tokens), 1)
     if not 1024 <= length < asked.full_request or inputs + asked.output_tokens > length:
@@ -389,7 +389,7 @@ def _cache(solution: Solution) -> Iterator[Looked]:
 
 def _kernels(solution: Solution) -> Iterator[Looked]:
     """Return a build with sparse kernels if attention would be dense."""
-    dense = [one for one in solution.best.terms.limitations if one.instead.attention == "dense"]
+    dense = [limitation for limitation in solution.best.terms.limitations if limitation.instead.attention == "dense"]
     options = {option for one in dense for option in one.when.unless if option.endswith("sparse-mla")}
     if not options or solution.best.verdict == "does_not_fit":
         return
@@ -425,7 +425,7 @@ def _drafting(solution: Solution) -> Iterator[Looked]:
 def _other_layouts(solution: Solution) -> Iterator[Looked]:
     """Return layouts that hold all users, or are fastest for one or for many."""
     asked = solution.asked
-    staged = needless_stages(asked, [one.holding for one in solution.ranked])
+    staged = needless_stages(asked, [layout.holding for layout in solution.ranked])
     places = [
         n
         for n, one in enumerate(solution.ranked)
@@ -490,9 +490,11 @@ def _fewer(solution: Solution) -> Iterator[Looked]:
         return
     need = asked.users[-1] if asked.users_given else 0
     servers = [
-        one.holding.terms.server
-        for one in solution.ranked
-        if one.holding.verdict == "fits" and one.alone and one.holding.held_low >= need * one.holding.terms.replicas
+        layout.holding.terms.server
+        for layout in solution.ranked
+        if layout.holding.verdict == "fits"
+        and layout.alone
+        and layout.holding.held_low >= need * layout.holding.terms.replicas
     ]
     least = min(servers, default=used)
     # large machines were not searched at every number: try those below the smallest
@@ -557,7 +559,11 @@ def _smaller_checkpoints(solution: Solution, verdict: str) -> Iterator[Looked]:
     # only files that the engine reads without conversion
     running, plain = load_engine(asked.engine).running, asked.checkpoint.form
     form = running.reads if running is not None and plain == "safetensors" else plain
-    smaller = [one for one in asked.model.checkpoints if _bits(one) < 0.97 * mine and one.form == form]
+    smaller = [
+        checkpoint
+        for checkpoint in asked.model.checkpoints
+        if _bits(checkpoint) < 0.97 * mine and checkpoint.form == form
+    ]
     for one in sorted(smaller, key=_bits, reverse=True)[: 1 if verdict == "fits" else 4]:
         other = tried(asked.but(checkpoint=one), solution.options)
         if other is None or other.best.terms.blocked is not None:

@@ -132,10 +132,10 @@ class _Screen:
         yield from self._cut(title_words(answer), self.budget["title"], "", "  ")
         yield ""
         word = VERDICTS[answer.verdict]
-        said = answer.headline.partition(": ")[2] if answer.verdict != "fits" else self._where()
+        headline = answer.headline.partition(": ")[2] if answer.verdict != "fits" else self._where()
         blocked = answer.holding is not None and answer.holding.terms.blocked is not None
-        said = answer.headline if blocked else said
-        first, *more = self._cut(f"{word}  {said}", self.budget["verdict"], "", " " * (len(word) + 2))
+        headline = answer.headline if blocked else headline
+        first, *more = self._cut(f"{word}  {headline}", self.budget["verdict"], "", " " * (len(word) + 2))
         yield self._paint(first, word, _VERDICT_COLOURS[answer.verdict])
         yield from more
         if answer.safe is not None:
@@ -203,8 +203,8 @@ class _Screen:
             text = answer.basis if plain else f"{answer.evidence}; {answer.basis}"
             yield from self._row("evidence", text, self.budget["basis"])
         elif answer.evidence:
-            said = f"{answer.evidence}: this model on this accelerator with {answer.asked.engine}, in any layout"
-            yield from self._row("evidence", said, 2)
+            text = f"{answer.evidence}: this model on this accelerator with {answer.asked.engine}, in any layout"
+            yield from self._row("evidence", text, 2)
         if answer.narrowing is not None:
             yield from self._narrowing(answer.narrowing)
 

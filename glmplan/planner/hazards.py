@@ -272,8 +272,8 @@ def _retrain(host: Host, facts: PlanFacts) -> list[Hazard]:
     capability = part.compute_capability or ""
     if part.kind != "gpu" or not any(fnmatchcase(capability, pattern) for pattern in applies.compute_capability):
         return []
-    said = " ".join((host.title, host.note or "", host.source)).lower()
-    if not host.switches and not any(board in said for board in applies.boards):
+    description = " ".join((host.title, host.note or "", host.source)).lower()
+    if not host.switches and not any(board in description for board in applies.boards):
         return []
     return [
         _hazard("pcie-retrain", f"{len(host.switches)} switches, {len(facts.members)} {part.full_name}", certain=False)

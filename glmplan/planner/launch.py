@@ -60,7 +60,7 @@ def with_recipe(
     limitations = holding.terms.limitations
     asks = [
         option
-        for option in dict.fromkeys(option for one in limitations for option in one.told)
+        for option in dict.fromkeys(option for limitation in limitations for option in limitation.told)
         if option_name(option) not in _said(words) and _knows(names, option_name(option))
     ]
     words = (*words, *asks)
@@ -182,17 +182,17 @@ def _cache_words(asked: Asked, kv: str) -> tuple[str, ...]:
     return () if written is None else (written,)
 
 
-def _told(asked: Asked, names: tuple[str, str, str, str], ranks: int = 1) -> list[str]:
+def _set_options(asked: Asked, names: tuple[str, str, str, str], ranks: int = 1) -> list[str]:
     """Return options for memory, max_num_seqs, token budget and attention.
 
     Engines that count over all data-parallel ranks get the value times `ranks`.
     """
-    said = asked.settings
+    settings = asked.settings
     values = (
-        None if said.memory_fraction is None else f"{said.memory_fraction:g}",
-        None if said.max_num_seqs is None else said.max_num_seqs * ranks,
-        None if said.max_num_batched_tokens is None else said.max_num_batched_tokens * ranks,
-        said.attention_backend or None,
+        None if settings.memory_fraction is None else f"{settings.memory_fraction:g}",
+        None if settings.max_num_seqs is None else settings.max_num_seqs * ranks,
+        None if settings.max_num_batched_tokens is None else settings.max_num_batched_tokens * ranks,
+        settings.attention_backend or None,
     )
     return [f"{name} {value}" for name, value in zip(names, values, strict=True) if name and value is not None]
 
@@ -209,7 +209,7 @@ def _vllm(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...]
     asked_for = _sparse_words(asked, terms.sparse)
     words += asked_for or [f"--kv-cache-dtype {kv}" for kv in _cache_words(asked, terms.kv)]
     words += [f"--max-model-len {context}"] * (context < asked.model.max_context)
-    words += _told(
+    words += _set_options(
         asked, ("--gpu-memory-utilization", "--max-num-seqs", "--max-num-batched-tokens", "--attention-backend")
     )
     words += ["--enforce-eager"] * (not terms.graphs)
@@ -243,7 +243,7 @@ def _sglang(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ..
     words += _sparse_words(asked, terms.sparse)
     words += [f"--context-length {context}"] * (context < asked.model.max_context)
     names = ("--mem-fraction-static", "--max-running-requests", "--chunked-prefill-size", "--attention-backend")
-    words += _told(asked, names, ranks=terms.dp)
+    words += _set_options(asked, names, ranks=terms.dp)
     words += ["--disable-cuda-graph"] * (not terms.graphs)
     words += adapter_words(asked)
     if terms.mtp:
@@ -264,7 +264,7 @@ def _trtllm(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ..
     words += [f"--pp_size {terms.pp}"] * (terms.pp > 1)
     words += [f"--ep_size {terms.ep}"] * (terms.ep > 1)
     words += [f"--max_seq_len {context}"] * (context < asked.model.max_context)
-    words += _told(asked, ("--kv_cache_free_gpu_memory_fraction", "--max_batch_size", "--max_num_tokens", ""))
+    words += _set_options(asked, ("--kv_cache_free_gpu_memory_fraction", "--max_batch_size", "--max_num_tokens", ""))
     extra = [f"attn_backend: {asked.settings.attention_backend}"] * bool(asked.settings.attention_backend)
     extra += ["enable_attention_dp: true"] * (terms.dp > 1)
     extra += [f"kv_cache_config: {{dtype: {kv}}}" for kv in _cache_words(asked, terms.kv)]
@@ -306,7 +306,7 @@ def _llama_cpp(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str,
     words += [f"-c {whole // 256 * 256 or context}", f"--parallel {slots}"]
     words += ["--split-mode layer"] * (terms.pp > 1) + ["--split-mode row"] * (terms.tp > 1)
     words += [f"--cache-type-k {kv} --cache-type-v {kv}" for kv in _cache_words(asked, terms.kv)]
-    words += _told(asked, ("", "", "--ubatch-size", ""))
+    words += _set_options(asked, ("", "", "--ubatch-size", ""))
     words.append("--flash-attn on")
     notes.append(f"-c is shared by {slots} slots, {whole // max(slots, 1):,} tokens each")
     return tuple(words), tuple(notes)

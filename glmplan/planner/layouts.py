@@ -72,10 +72,10 @@ def layout_takes_adapters(asked: Asked, dp: int, ep: int) -> bool:
 
 def adapter_words(asked: Asked) -> Sequence[str]:
     """Return the launch options for LoRA adapters."""
-    said, facts = asked.settings, adapters_of(asked.engine)
-    if not said.adapters or facts is None:
+    settings, facts = asked.settings, adapters_of(asked.engine)
+    if not settings.adapters or facts is None:
         return ()
-    return (facts.told.format(adapters=said.adapters, rank=said.adapter_rank),)
+    return (facts.told.format(adapters=settings.adapters, rank=settings.adapter_rank),)
 
 
 #: evidence level (`glmplan.prediction.effects.KNOWN_AS`) of servers that were not measured together
@@ -230,10 +230,10 @@ def layouts(asked: Asked) -> tuple[list[tuple[int, int, int, int, int]], list[st
                     if tp % dcp == 0 and layout_takes_adapters(asked, dp, ep):
                         found.append((tp, pp, dp, ep, dcp))
     if not found:
-        said = " ".join(f"--{name} {getattr(asked, name)}" for name in DEGREES if getattr(asked, name))
+        requested = " ".join(f"--{name} {getattr(asked, name)}" for name in DEGREES if getattr(asked, name))
         raise SpecError(
             f"no layout of {count} accelerators is valid: ep must be tp × dp, dcp must divide tp, "
-            f"tp × pp × dp × replicas may not exceed {count}", field="layout", value=said,
+            f"tp × pp × dp × replicas may not exceed {count}", field="layout", value=requested,
         )  # fmt: skip
     found, split = _whole_blocks(asked, found)
     named = {problem: [f"TP{tp}" for tp in sizes] for problem, sizes in bad.items()} | split

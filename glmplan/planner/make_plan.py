@@ -108,18 +108,18 @@ def answer_of(asked: Asked, traffic: Traffic | None = None, *, changes: bool = T
         "kv_why": solution.kv_why,
         "context": int(min(best.context, limit)),
         "context_low": int(min(best.context_low, limit)),
-        "runners": tuple(_runner_up(one) for one in solution.ranked[1 : 1 + _LISTED]),
+        "runners": tuple(_runner_up(layout) for layout in solution.ranked[1 : 1 + _LISTED]),
         "others": max(len(solution.ranked) - 1 - _LISTED, 0),
         "left_out": solution.left_out,
     }
     if verdict == "does_not_fit" or "memory_bandwidth" in missing or first.alone == 0.0:
         told_of = evidence_words(asked, best.terms.accelerators)
         answer = FitAnswer(**common, evidence=told_of, warnings=_by_severity(_warnings(solution, ())))  # type: ignore[arg-type]
-        return _told(answer, changes_of(solution) if changes else ())
+        return _with_changes(answer, changes_of(solution) if changes else ())
     grid = grid_of(asked, best)
     found = predictions_of(asked, best, tuple(sorted({*grid, *asked.users})))
     rows = simulated_rows(asked, best, user_table(asked, best, found), traffic)
-    command, notes = launch_command(asked, best, told := launch_context(asked, best))
+    command, notes = launch_command(asked, best, context := launch_context(asked, best))
     known, deployment = found[asked.users[0]], deployment_of(asked, best.terms)
     safe, hazards = safe_number(asked, best, found={number: found[number] for number in grid})
     # under traffic each change is simulated, see `glmplan.planner.changes`
@@ -128,8 +128,8 @@ def answer_of(asked: Asked, traffic: Traffic | None = None, *, changes: bool = T
     answer = FitAnswer(
         **common,  # type: ignore[arg-type]
         deployment=deployment,
-        launch_context=told,
-        printed=best.printed(told) if best.memory.settings.rule.prints_pool else (),
+        launch_context=context,
+        printed=best.printed(context) if best.memory.settings.rule.prints_pool else (),
         users=rows,
         user_rate=first.alone,
         total_rate=many.total_rate.value,
@@ -148,7 +148,7 @@ def answer_of(asked: Asked, traffic: Traffic | None = None, *, changes: bool = T
         runs=_runs(solution, traffic) if traffic is not None and _ran(traffic, rows) else (),
         narrowing=narrowing_of(asked, best, deployment, known.knowledge, (alone, many)),
     )
-    return _told(answer, looked)
+    return _with_changes(answer, looked)
 
 
 def _one_and_many(
@@ -179,14 +179,14 @@ def _unknown_of(asked: Asked, missing: tuple[str, ...], first: Scored) -> tuple[
     return (*unknown, first.unknown) if first.unknown else unknown
 
 
-def _told(answer: FitAnswer, looked: tuple[Looked, ...]) -> FitAnswer:
+def _with_changes(answer: FitAnswer, looked: tuple[Looked, ...]) -> FitAnswer:
     """Return the answer with the changes worth showing, simulated if needed."""
     if answer.safe is not None and not answer.safe.users:
         looked = tuple(_counted(one) for one in looked)
     found = {id(one.change): one for one in looked}
     first = worth_telling(replace(answer, changes=tuple(one.change for one in looked)))
-    told = replace(answer, changes=tuple(found[id(one)].told() for one in first))
-    return replace(told, changes=worth_telling(told))
+    shown = replace(answer, changes=tuple(found[id(one)].printed() for one in first))
+    return replace(shown, changes=worth_telling(shown))
 
 
 def _counted(one: Looked) -> Looked:
@@ -286,9 +286,9 @@ def _headline(solution: Solution, verdict: str) -> str:
             few = f"only {best.held_low:,.0f} in the pessimistic case"
             held = f"the {users} requests of {asked.user_tokens:,} tokens"
             return f"tight: the KV pool is expected to hold {held}, but {few}{left}"
-        said = f"holds {best.held:,.0f} of the {users} requests of {asked.user_tokens:,} tokens"
+        held = f"holds {best.held:,.0f} of the {users} requests of {asked.user_tokens:,} tokens"
         low = f" ({best.held_low:,.0f} in the pessimistic case)" if best.held_low < best.held else ""
-        return f"tight: the KV pool {said}{low}; the others wait{left}"
+        return f"tight: the KV pool {held}{low}; the others wait{left}"
     spare = max(best.pool_bytes, 0.0) / GIB
     fullest = ", the fullest" if best.terms.pp > 1 else ""
     return f"fits with {best.terms.name}: {spare:.1f} GiB for the KV cache on {_cards(best)}{fullest}{left}"
@@ -314,22 +314,22 @@ def _reasons(solution: Solution, verdict: str) -> tuple[str, ...]:
 def _warnings(solution: Solution, rows: tuple[object, ...]) -> tuple[Warn, ...]:
     asked, best = solution.asked, solution.best
     found = []
-    limitations = {one.id: one for one in best.terms.limitations}
+    limitations = {limitation.id: limitation for limitation in best.terms.limitations}
     if rows:
         launched = asked.but(context=launch_context(asked, best))
         for one in Obstacles(launched, solution.options).standing(best.terms, users=asked.users[-1]):
             limitations.setdefault(one.id, one)
-    for one in limitations.values():
+    for limitation in limitations.values():
         found.append(
             Warn(
                 "limitation",
-                one.severity,
-                one.id,
-                one.title,
-                "; ".join([one.effect, *_costs(one)]),
-                one.do,
-                one.source,
-                _applied(one, best.terms),
+                limitation.severity,
+                limitation.id,
+                limitation.title,
+                "; ".join([limitation.effect, *_costs(limitation)]),
+                limitation.do,
+                limitation.source,
+                _applied(limitation, best.terms),
             )
         )
     # hazards come with the safe number; a plan without speeds has none
@@ -344,7 +344,9 @@ def _by_severity(found: tuple[Warn, ...]) -> tuple[Warn, ...]:
 
 def _costs(limitation: Wall) -> list[str]:
     """Return the measured cost of a limitation."""
-    return [f"measured: {one.what}: {one.behind_wall} instead of {one.free}" for one in limitation.measured if one.free]
+    return [
+        f"measured: {cost.what}: {cost.behind_wall} instead of {cost.free}" for cost in limitation.measured if cost.free
+    ]
 
 
 def _applied(limitation: Wall, terms: Terms) -> str:

@@ -456,7 +456,7 @@ class AnswerRecord:
                 "memory": lambda: memory_rows(self.ranks),
                 "layouts": self._layouts,
                 "changes": self._changes,
-                "warnings": lambda: [_plain(one) for one in self.warnings],
+                "warnings": lambda: [_plain(warning) for warning in self.warnings],
             },
         )
         return frame_of(rows())
@@ -464,34 +464,34 @@ class AnswerRecord:
     def _layouts(self) -> list[dict[str, Any]]:
         return [
             {
-                "layout": one.layout,
-                "accelerators": one.accelerators,
-                "verdict": one.verdict,
-                "kv_pool_tokens": one.pool_tokens,
-                "one_user_tokens_per_s": one.user_rate,
-                "total_tokens_per_s": one.total_rate,
-                "why": one.why,
+                "layout": runner.layout,
+                "accelerators": runner.accelerators,
+                "verdict": runner.verdict,
+                "kv_pool_tokens": runner.pool_tokens,
+                "one_user_tokens_per_s": runner.user_rate,
+                "total_tokens_per_s": runner.total_rate,
+                "why": runner.why,
             }
-            for one in self.runners
+            for runner in self.runners
         ]
 
     def _changes(self) -> list[dict[str, Any]]:
         return [
             {
-                "name": one.name,
-                "what": one.what,
-                "verdict": one.verdict,
-                "layout": one.layout,
-                "kv_pool_tokens": one.pool_tokens,
-                "kv_pool_tokens_low": one.pool_low,
-                "requests_held_low": one.held,
-                "one_user_tokens_per_s": one.user_rate,
-                "total_tokens_per_s": one.total_rate,
-                "note": one.note,
-                "ask": one.ask,
-                "knowledge": one.knowledge,
+                "name": change.name,
+                "what": change.what,
+                "verdict": change.verdict,
+                "layout": change.layout,
+                "kv_pool_tokens": change.pool_tokens,
+                "kv_pool_tokens_low": change.pool_low,
+                "requests_held_low": change.held,
+                "one_user_tokens_per_s": change.user_rate,
+                "total_tokens_per_s": change.total_rate,
+                "note": change.note,
+                "ask": change.ask,
+                "knowledge": change.knowledge,
             }
-            for one in self.changes
+            for change in self.changes
         ]
 
 
@@ -560,9 +560,9 @@ def best_changes(answer: AnswerRecord, most: int = 3) -> tuple[Change, ...]:
     fit, in the order of their computation.
     """
     if answer.verdict == "does_not_fit":
-        works = [one for one in answer.changes if one.verdict != "does_not_fit"]
+        works = [change for change in answer.changes if change.verdict != "does_not_fit"]
         return tuple(sorted(works, key=lambda one: _CLASS[one.verdict])[:most])
-    gains = [(gain_of(answer, one), one) for one in answer.changes]
+    gains = [(gain_of(answer, change), change) for change in answer.changes]
     found = [
         (gain, one)
         for gain, one in gains
@@ -578,12 +578,12 @@ def worth_telling(answer: AnswerRecord) -> tuple[Change, ...]:
     fit, in the order of their computation.
     """
     if answer.verdict == "does_not_fit":
-        return tuple(one for one in answer.changes if one.verdict != "does_not_fit")
+        return tuple(change for change in answer.changes if change.verdict != "does_not_fit")
     if answer.holding is None or not answer.user_rate:
         return answer.changes
-    gains = [(gain_of(answer, one), one) for one in answer.changes if one.name != "fewer"]
+    gains = [(gain_of(answer, change), change) for change in answer.changes if change.name != "fewer"]
     found = sorted((pair for pair in gains if pair[0] >= LEAST_GAIN), key=lambda pair: -pair[0])
-    return (*(one for _, one in found), *(one for one in answer.changes if one.name == "fewer"))
+    return (*(one for _, one in found), *(change for change in answer.changes if change.name == "fewer"))
 
 
 def evidence_words(answer: AnswerRecord, change: Change) -> str:

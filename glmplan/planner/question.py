@@ -100,7 +100,7 @@ def servers_apart(text: str | None, degrees: dict[str, int | None]) -> int:
     if len(parts) != 2:
         message = "must be prefill servers and decode servers, as in 1:3"
         raise SpecError(message, field="--disaggregated", value=text)
-    prefill, decode = (whole_number(one, "--disaggregated") for one in parts)
+    prefill, decode = (whole_number(part, "--disaggregated") for part in parts)
     if degrees["replicas"] not in (None, prefill + decode):
         message = f"is not the {prefill + decode} servers of --disaggregated {text}; leave it out"
         raise SpecError(message, field="--replicas", value=degrees["replicas"])
@@ -192,13 +192,13 @@ def attention_asked(given: str | None, engine: str, version: str | None) -> str:
     >>> attention_asked("flashinfer", "vllm", None), attention_asked(None, "vllm", None)
     ('FLASHINFER', '')
     """
-    said = (given or "").strip()
-    known = load_engine(engine).attention_names(version) if said else ()
-    found = [name for name in known if name.lower() == said.lower()]
+    name = (given or "").strip()
+    known = load_engine(engine).attention_names(version) if name else ()
+    found = [backend for backend in known if backend.lower() == name.lower()]
     if known and not found:
         message = f"is no attention backend of {load_engine(engine).full_name}"
-        raise SpecError(message, field="--attention-backend", value=said, choices=known)
-    return found[0] if found else said
+        raise SpecError(message, field="--attention-backend", value=name, choices=known)
+    return found[0] if found else name
 
 
 def _is_gguf(checkpoint: Checkpoint) -> bool:
@@ -631,8 +631,8 @@ def _by_recipe(asked: Asked, recipe: str) -> Asked:
     load = (asked.users[-1], asked.input_tokens, asked.output_tokens)
     names = (asked.engine, asked.model, asked.checkpoint, asked.machine.accelerator)
     server = launch_asked(names, degrees, load, asked.engine_version, asked.mtp)
-    settings, kv, said = recipe_settings(recipe, server, asked.settings, asked.kv)
-    return asked.but(settings=settings, kv=kv, assumed=(*asked.assumed, *said))
+    settings, kv, notes = recipe_settings(recipe, server, asked.settings, asked.kv)
+    return asked.but(settings=settings, kv=kv, assumed=(*asked.assumed, *notes))
 
 
 def _version(given: str | None, engine: str, assumed: list[str]) -> str | None:

@@ -178,8 +178,8 @@ def _without_its_flop(asked: Asked, found: Prediction) -> Prediction:
         return found
     # the cost of a power limit was not measured together with experts on the CPU
     counted = "its FLOP are left out" if part.rated is None else f"its FLOP are at the rates of {part.rated}, no limit"
-    said = f"no matrix rate of {part.full_name} is published: {counted}"
-    return replace(found, out_of_domain="; ".join(words for words in (found.out_of_domain, said) if words))
+    note = f"no matrix rate of {part.full_name} is published: {counted}"
+    return replace(found, out_of_domain="; ".join(words for words in (found.out_of_domain, note) if words))
 
 
 def speed_known(asked: Asked) -> bool:
@@ -399,7 +399,7 @@ def needless_stages(asked: Asked, holdings: list[Holding]) -> dict[int, str]:
 
     Stages within one scale-up domain are needless if a layout without them fits as well on as many accelerators.
     """
-    classes = [_BLOCKED if one.terms.blocked is not None else _CLASS[one.verdict] for one in holdings]
+    classes = [_BLOCKED if holding.terms.blocked is not None else _CLASS[holding.verdict] for holding in holdings]
     return _needless_stages(asked, holdings, classes)
 
 
@@ -424,7 +424,7 @@ def _contenders(asked: Asked, holdings: list[Holding]) -> list[Holding]:
 
     All layouts if the speed of one of these is unknown.
     """
-    classes = [_BLOCKED if one.terms.blocked is not None else _CLASS[one.verdict] for one in holdings]
+    classes = [_BLOCKED if holding.terms.blocked is not None else _CLASS[holding.verdict] for holding in holdings]
     staged = _needless_stages(asked, holdings, classes)
     first = [one for place, one in enumerate(holdings) if classes[place] == min(classes) and place not in staged]
     if min(classes) >= _UNKNOWN or not speed_known(asked):
@@ -612,11 +612,11 @@ def narrowing_words(found: Narrowing, of: tuple[str, ...] = ("tpot", "ttft")) ->
     'at 1 user: uncertainty of single-user decode from a factor 1.8 to 1.1, of decode at 32 users from 1.8 to 1.2, of
     single-user TTFT from 3.6 to 1.4'
     """
-    said: list[str] = []
+    texts: list[str] = []
     for name in of:
         figures = (one for one in found.figures if one.metric == name)
         for one in figures:
             metric = f"{_NAMES[name]} at {one.users:,} users" if one.users > 1 else f"single-user {_NAMES[name]}"
-            factor = "" if said else "a factor "
-            said.append(f"of {metric} from {factor}{math.exp(one.before):.1f} to {math.exp(one.after):.1f}")
-    return f"at {counted_unit(found.users, 'users')}: uncertainty {', '.join(said)}"
+            factor = "" if texts else "a factor "
+            texts.append(f"of {metric} from {factor}{math.exp(one.before):.1f} to {math.exp(one.after):.1f}")
+    return f"at {counted_unit(found.users, 'users')}: uncertainty {', '.join(texts)}"

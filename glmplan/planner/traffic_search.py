@@ -79,7 +79,7 @@ def solve_under(
     first = solution.ranked[0]
     if traffic is None or not decides_plan(traffic) or not first.alone or first.holding.terms.blocked is not None:
         return solution
-    staged = needless_stages(asked, [one.holding for one in solution.ranked])
+    staged = needless_stages(asked, [layout.holding for layout in solution.ranked])
     peers = [
         one
         for place, one in enumerate(solution.ranked)
@@ -103,7 +103,7 @@ def solve_under(
             seconds = known.e2e.value if known is not None else soon[place]
             how = "" if known is not None else "about "
             reasons[id(one)] = f"end-to-end latency {how}{seconds:,.0f} s instead of {found[best].e2e.value:,.0f} s"
-    rest = [one for one in solution.ranked if one is not peers[best]]
+    rest = [layout for layout in solution.ranked if layout is not peers[best]]
     ranked = [replace(one, why=reasons.get(id(one), one.why)) for one in (peers[best], *rest)]
     return replace(solution, ranked=tuple(ranked))
 
@@ -111,7 +111,7 @@ def solve_under(
 def _steady_answers(asked: Asked, peers: list[Scored], users: int) -> list[float]:
     """Return the end-to-end latency of each layout by steady-state sums, [s]."""
     seconds = []
-    for one in predicted(asked, [(one.holding, users) for one in peers]):
+    for one in predicted(asked, [(peer.holding, users) for peer in peers]):
         first, later = one.figures.get("ttft"), one.figures.get("tpot")
         each = later.value * (asked.output_tokens - 1) if later is not None else 0.0
         seconds.append((first.value if first is not None else 0.0) + each)
@@ -305,7 +305,7 @@ def described_under(
     from glmplan.planner.service import chosen, inputs_of, service_of
 
     asked = asked_under(words, kinds[0])
-    arriving = [traffic_of(asked, one) for one in kinds]
+    arriving = [traffic_of(asked, kind) for kind in kinds]
     with site_calibration(asked.calibration):
         named = arriving[0].at_load(typical_users(asked)) if usual else arriving[0]
         best = chosen(asked, solve_under(asked, named))

@@ -333,14 +333,14 @@ def hazard_warnings(hazards: tuple[Hazard, ...]) -> tuple[Warn, ...]:
     return tuple(
         Warn(
             "hazard",
-            one.severity,
-            one.id,
-            one.title + ("" if one.certain else " (cannot be ruled out)"),
-            f"{one.effect}: {one.numbers}",
-            one.change,
-            one.source,
+            hazard.severity,
+            hazard.id,
+            hazard.title + ("" if hazard.certain else " (cannot be ruled out)"),
+            f"{hazard.effect}: {hazard.numbers}",
+            hazard.change,
+            hazard.source,
         )
-        for one in hazards
+        for hazard in hazards
     )
 
 
@@ -440,9 +440,9 @@ def count_users(asked: Asked, holding: Holding, traffic: Traffic, targets: Seque
     """
     if traffic.kind != "closed" or not is_steady(traffic):
         return None
-    if any(one.statistic != "mean" or one.metric not in _TIMES for one in targets):
+    if any(target.statistic != "mean" or target.metric not in _TIMES for target in targets):
         return None
-    bounds = {one.metric: one.bound for one in targets}
+    bounds = {target.metric: target.bound for target in targets}
     if (traffic.input, traffic.output) != (asked.input_tokens, asked.output_tokens):
         asked = asked.but(input_tokens=traffic.input, output_tokens=traffic.output)
         terms = holding.terms
@@ -498,7 +498,7 @@ class Counted:
 
     @property
     def _by_places(self) -> bool:
-        queue = next(one.users for one in self.safe.limits if one.name == "queue")
+        queue = next(limit.users for limit in self.safe.limits if limit.name == "queue")
         return self.safe.limit == "queue" and queue >= places_of(self.asked, self.holding)
 
     def load(self, most: Ratio | None = None) -> SafeLoad:

@@ -207,8 +207,8 @@ def _size(question: q.SizeQuestion, progress: Progress, limits: Mapping[str, Any
     from glmplan.purchase.size_text import size_content
 
     other = {"model", "slo", "answers", *q.MoneyQuestion.model_fields}
-    said = question.model_dump(exclude=other, exclude_none=True)
-    asked = read_size(question.model, question.slo, rent_term=question.rent_term, **said)
+    options = question.model_dump(exclude=other, exclude_none=True)
+    asked = read_size(question.model, question.slo, rent_term=question.rent_term, **options)
     return size_content(sized(asked, money_of_question(question), answers=question.answers, progress=progress))
 
 
@@ -218,7 +218,7 @@ def _compare(question: q.CompareQuestion, progress: Progress, limits: Mapping[st
     from glmplan.purchase.compare import beside
 
     paid = money_of_question(question)
-    planned = [deployment(one.model, one.on, users=(question.users,), **one.words()) for one in question.plans]
+    planned = [deployment(plan.model, plan.on, users=(question.users,), **plan.words()) for plan in question.plans]
     return compare_record(beside(planned, paid, users=question.users), paid.terms.utilisation)
 
 
@@ -245,12 +245,12 @@ def _workbook(question: q.CostQuestion, progress: Progress, limits: Mapping[str,
     option = import_module("glmplan.present.sheets.option")
     if question.power_limit is not None:
         raise SpecError("is not supported in workbooks, whose cells compute with the rated power", field="power_limit")
-    said = {name: value for name, value in question.words().items() if name not in ("input", "output", "context")}
-    said = {name: value for name, value in said.items() if value is not False}
+    options = {name: value for name, value in question.words().items() if name not in ("input", "output", "context")}
+    options = {name: value for name, value in options.items() if value is not False}
     load = book.load_of_words(question.users, question.input, question.output, question.context, reuse=0, growth=0)
     wanted = option.read_wanted(None, question.on, question.model)
     found = book.plan_book(
-        question.model, wanted, load, money_of_question(question), said=said, progress=progress
+        question.model, wanted, load, money_of_question(question), said=options, progress=progress
     )  # fmt: skip
     return {"xlsx": base64.b64encode(found.content()).decode()}
 

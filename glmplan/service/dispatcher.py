@@ -170,11 +170,11 @@ class _Worker:
     async def started(cls, folder: str, limits: Limits) -> _Worker:
         paths = os.pathsep.join(os.path.abspath(path or ".") for path in sys.path)
         # one thread for linear algebra: the processes already use the cores
-        said = {"PYTHONPATH": paths, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("GLMPLAN_")}
+        own = {"PYTHONPATH": paths, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("GLMPLAN_")}
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "glmplan.service.worker", str(limits.memory), limits.calibration,
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, cwd=folder, env=kept | said,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, cwd=folder, env=inherited | own,
             start_new_session=True,
         )  # fmt: skip
         worker = cls(process, limits)

@@ -329,7 +329,7 @@ def first_fault(errors: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any],
     """
     first = errors[0]
     if first["type"] == "list_type":
-        same = (one for one in errors[1:] if one["loc"][: len(first["loc"]) - 1] == first["loc"][:-1])
+        same = (error for error in errors[1:] if error["loc"][: len(first["loc"]) - 1] == first["loc"][:-1])
         first = next(same, first)
     places = [part for part in first["loc"] if part not in ("body", "query", "path")]
     names = [str(one) for n, one in enumerate(places) if isinstance(one, int) or not n or not _is_type(one)]
@@ -373,7 +373,7 @@ def refusal_record(error: GlmplanError) -> dict[str, Any]:
             "file": None if option else file,
             "field": file if option else _plain(error.field),
             "value": value,
-            "nearest": close or [str(one) for one in error.choices[:40]],
+            "nearest": close or [str(choice) for choice in error.choices[:40]],
         }
     return {"error": found}
 

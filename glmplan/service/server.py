@@ -45,7 +45,9 @@ class TimedConnection(H11Protocol):
         self._idle = self.loop.time()
         self._late = self.loop.call_later(ARRIVAL, self._abort)
         if len(self.connections) >= CONNECTIONS:
-            waiting: list[Any] = [one for one in self.connections if getattr(one, "_idle", None) is not None]
+            waiting: list[Any] = [
+                connection for connection in self.connections if getattr(connection, "_idle", None) is not None
+            ]
             others = [one for one in waiting if one is not self and not one.transport.is_closing()]
             if others:
                 min(others, key=lambda one: one._idle).transport.abort()

@@ -85,9 +85,9 @@ def main() -> None:
     lines, out = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     # output that a library prints must not be read as an answer
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    said = dict(enumerate(sys.argv))
-    _bound(int(said.get(1, 1 << 62)))
-    with site_calibration(said.get(2) or None):
+    arguments = dict(enumerate(sys.argv))
+    _bound(int(arguments.get(1, 1 << 62)))
+    with site_calibration(arguments.get(2) or None):
         _answer_all(lines, out)
 
 
