@@ -251,7 +251,7 @@ def safe_limits(answer: AnswerRecord, width: int) -> str:
 
 
 def safe_words(safe: Safe) -> str:
-    """Return the safe number of users with its confidence level and the expected number."""
+    """Return the safe users at 95 % confidence and the expected number."""
     expected = f" ({safe.expected:,} expected)" if safe.expected != safe.users else ""
     return f"{safe.users:,} at 95 % confidence{expected}"
 

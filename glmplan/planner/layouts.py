@@ -108,8 +108,7 @@ def check_apart(asked: Asked) -> None:
 def transfer_link(asked: Asked, terms: Terms) -> TransferLink:
     """Return the link for the KV cache between prefill and decode servers.
 
-    Returns: Bandwidth of all ranks that hold a conversation together, each towards the rank in its place, and the
-      latency of one send.
+    Bandwidth is the sum over the ranks that hold a request, each to its peer rank; latency is that of one send.
 
     Notes
     -----

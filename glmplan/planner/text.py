@@ -1,4 +1,4 @@
-"""Format the text of answers: widths, wrapped lines, numbers, verdicts and limits."""
+"""Text of answers: widths, wrapped lines, numbers, verdicts, limits."""
 
 from __future__ import annotations
 

@@ -120,10 +120,7 @@ def grid_of(asked: Asked, holding: Holding, most: int = LOOKED_AT) -> tuple[int,
 
 
 def user_table(asked: Asked, holding: Holding, found: dict[int, Prediction]) -> tuple[UserRow, ...]:
-    """Make the table over users.
-
-    Returns: One row for each number that was asked for.
-    """
+    """Return the table over users: one row per requested concurrency."""
     contexts = contexts_of(asked, holding, asked.users)
     rows = []
     for number, context in zip(asked.users, contexts, strict=True):

@@ -155,7 +155,7 @@ def _simulate(question: q.SimulateQuestion, progress: Progress, limits: Mapping[
 
 
 def _without_lengths(question: q.PlanQuestion) -> dict[str, Any]:
-    """Return the options of a plan without the lengths, which are the traffic's."""
+    """Return the options of a plan without lengths, which traffic sets."""
     return {name: value for name, value in question.words().items() if name not in ("input", "output")}
 
 

@@ -206,13 +206,13 @@ _QUESTIONS = APIRouter(prefix="/v1", tags=["questions"])
 
 @_QUESTIONS.post("/fit", name="fit")
 async def _fit(question: q.FitQuestion, request: Request) -> Response:
-    """Plan a model on a machine: fit, speed, safe users, bottleneck and useful changes."""
+    """Plan a model on a machine: fit, speed, safe users, useful changes."""
     return await _answered(request, "fit", question)
 
 
 @_QUESTIONS.post("/predict", name="predict")
 async def _predict(question: q.PredictQuestion, request: Request) -> Response:
-    """Predict the metrics of a plan at each concurrency, with intervals; times in seconds."""
+    """Predict a plan at each concurrency, with intervals; times in seconds."""
     return await _answered(request, "predict", question)
 
 
@@ -230,19 +230,22 @@ async def _simulate(question: q.SimulateQuestion, request: Request) -> Response:
 
 @_QUESTIONS.post("/safe", name="safe")
 async def _safe(question: q.SafeQuestion, request: Request) -> Response:
-    """Find the most users and the highest rate that meet an SLO, and the target that is missed first."""
+    """Find the largest load that meets an SLO: users and request rate.
+
+    The answer names the target that is missed first.
+    """
     return await _answered(request, "safe", question)
 
 
 @_QUESTIONS.post("/sweep", name="sweep")
 async def _sweep(question: q.SweepQuestion, request: Request) -> Response:
-    """Predict every combination of models, machines, formats, layouts and loads as one table."""
+    """Predict combinations of models, machines, layouts and loads."""
     return await _answered(request, "sweep", question)
 
 
 @_QUESTIONS.post("/size", name="size")
 async def _size(question: q.SizeQuestion, request: Request) -> Response:
-    """Find machines to buy or rent for a model, a load and an SLO, by cost and probability."""
+    """Find machines to buy or rent for a model, a load and an SLO."""
     return await _answered(request, "size", question)
 
 
@@ -254,7 +257,7 @@ async def _compare(question: q.CompareQuestion, request: Request) -> Response:
 
 @_QUESTIONS.post("/cost", name="cost")
 async def _cost(question: q.CostQuestion, request: Request) -> Response:
-    """Return the costs of a plan, bought and rented, against an API, and the break-even."""
+    """Return the costs of a plan, bought and rented, against an API."""
     return await _answered(request, "cost", question)
 
 
@@ -284,7 +287,7 @@ async def _values() -> dict[str, str]:
 
 @_QUESTIONS.get("/value", response_class=PlainTextResponse, responses=_TEXT, name="value")  # type: ignore[arg-type]
 async def _value(question: Annotated[q.ValueQuestion, Query()], request: Request) -> Response:
-    """Return single values as text or CSV, for WEBSERVICE and IMPORTDATA of spreadsheets."""
+    """Return single values as text or CSV for spreadsheet functions."""
     names = [OLD_VALUES.get(name.strip(), name.strip()) for name in question.get.split(",") if name.strip()]
     for name in names or [question.get]:
         if name not in VALUES:

@@ -1,4 +1,4 @@
-"""Checks of every HTTP request (host, origin, token, size), limits, metrics, log.
+"""Checks of HTTP requests (host, origin, token, size), metrics, log.
 
 - A service on loopback answers only requests with a loopback name in the Host header. DNS rebinding, where another site
   resolves its own name to 127.0.0.1, is refused because its requests name the other host.

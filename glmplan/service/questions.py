@@ -126,7 +126,7 @@ def _derived(title: str, options: Mapping[str, Option], required: Sequence[str] 
 
 
 def _axes(options: Mapping[str, Option]) -> type[_Question]:
-    """Return a question with one field for each axis; model and machine are needed."""
+    """Return a question with a field per axis; model and machine required."""
     fields: dict[str, Any] = {}
     for name, one in options.items():
         examples = [[one.example]] if one.example else None
@@ -180,14 +180,14 @@ class _ArrivalsQuestion(_Arrivals, PlanQuestion):
 
 
 class FitQuestion(PlanQuestion):
-    """`glmplan fit`: fit, speed, safe users, bottleneck and useful changes of a plan."""
+    """`glmplan fit`: fit, speed, safe users and useful changes of a plan."""
 
     users: Users | Whole | None = Field(None, description="Concurrencies.", examples=[[1, 8, 32]])
     traffic: Arriving | None = Field(None, description="Traffic as in simulate: the plan is simulated.")
 
 
 class ValueQuestion(PlanQuestion):
-    """Single values of `glmplan fit`, for spreadsheet functions; all fields are in the address."""
+    """Single values of `glmplan fit` for spreadsheets, by address only."""
 
     get: Annotated[str, Field(min_length=1, max_length=400)] = Field(
         description="Names of values, separated by commas, see /v1/values.", examples=["tokens_per_s"]
@@ -226,7 +226,7 @@ class SimulateQuestion(_ArrivalsQuestion):
 
 
 class SafeQuestion(_ArrivalsQuestion):
-    """`glmplan safe`: the largest load that meets an SLO with 95 % probability."""
+    """`glmplan safe`: largest load that meets an SLO with 95 % probability."""
 
     slo: Slo | None = Field(None, description="SLO, such as 'ttft p95 < 2 s'; that of fit by default.")
     traffic: Arriving | None = Field(None, description="Kind of traffic; users and Poisson arrivals by default.")

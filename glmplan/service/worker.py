@@ -1,5 +1,6 @@
-"""Worker process: ``python -m glmplan.service.worker MEMORY [CALIBRATION]``.
+"""Worker process, one per concurrent answer.
 
+Called as ``python -m glmplan.service.worker MEMORY [CALIBRATION]``: address space in bytes, calibration file of a site.
 Input: a line of JSON per question, with its name, fields and limits. Output: lines of JSON with the progress, then one
 with status and length of the answer, then the answer. The dispatcher kills the process at the time limit, so a slow
 question does not block others and its memory is released.
