@@ -63,7 +63,7 @@ def command(
         check_chart(search.plot)
     specs, usual = searched_traffic(traffic)
     described, kinds = described_services(target, service, shape, *specs, usual=usual)
-    slo = slo or described.promise
+    slo = slo or described.slo
     if not slo:
         raise SpecError("is needed with --step-time", field="--slo")
     targets = parse_slo(slo)

@@ -216,11 +216,10 @@ def _list(best: pd.DataFrame, names: tuple[str, ...], varied: list[str]) -> None
     words = dict.fromkeys(("model", "on", *varied, "layout", "cache", "traffic", "users", "input_tokens"))
     shown = [name for name in words if name in best]
     rows = best.sort_values(list(names), ascending=False).head(_LISTED)
-    figures = ("tpot_mean_ms", "ttft_mean_ms", "tpot_p95_ms", "ttft_p95_ms", "probability", *names, "knowledge")
+    figures = ("tpot_mean_ms", "ttft_mean_ms", "tpot_p95_ms", "ttft_p95_ms", "probability", *names, "evidence")
     columns = [name for name in dict.fromkeys([*shown, *figures]) if name in best]
-    if "knowledge" in columns:
-        rows = rows.assign(evidence=[EVIDENCE_LABELS.get(level, level) for level in rows["knowledge"]])
-        columns[columns.index("knowledge")] = "evidence"
+    if "evidence" in columns:
+        rows = rows.assign(evidence=[EVIDENCE_LABELS.get(level, level) for level in rows["evidence"]])
     say(table_text({name: _plain(row[name]) for name in columns} for row in rows.to_dict("records")))
     if len(best) > _LISTED:
         say(f"… and {len(best) - _LISTED:,} more")

@@ -10,6 +10,7 @@ import typer
 
 from glmplan.cli import options as o
 from glmplan.cli.screen import Form, say
+from glmplan.io.json_names import LIMITATIONS_SCHEMA
 
 if TYPE_CHECKING:
     from glmplan.catalog.schema.engine import Wall
@@ -125,7 +126,8 @@ def _row(wall: Wall, verdict: str) -> dict[str, Any]:
 def _shown(rows: list[dict[str, Any]], form: Form, title: str) -> str:
     if form is Form.json:
         return (
-            json.dumps({"schema": "glmplan.walls/1", "plan": title, "walls": rows}, indent=2, ensure_ascii=False) + "\n"
+            json.dumps({"schema": LIMITATIONS_SCHEMA, "plan": title, "limitations": rows}, indent=2, ensure_ascii=False)
+            + "\n"
         )
     table = [[str(row.get(column, "")) for column in _COLUMNS] for row in rows]
     if form is Form.csv:

@@ -12,7 +12,7 @@ import numpy as np
 
 from glmplan.catalog.files import read_json
 from glmplan.errors import GlmplanError, SpecError
-from glmplan.io.json_names import upgrade_fit
+from glmplan.io.json_names import upgrade
 from glmplan.io.machines.resolve import Machine, resolve_machine
 from glmplan.planner.launch import DEGREES, degrees_set, validate_command
 from glmplan.planner.text import number
@@ -129,11 +129,8 @@ def is_plan(path: str) -> bool:
 
 
 def read_plan(path: str | Path) -> dict[str, Any]:
-    """Return a plan written by `glmplan fit --format json`.
-
-    The previous schema is read too.
-    """
-    content = upgrade_fit(read_json(path))
+    """Return a plan that `glmplan fit --format json` wrote, also one of the previous schema."""
+    content = upgrade(read_json(path))
     schema = content.get("schema") if isinstance(content, dict) else None
     if schema != SCHEMA:
         raise SpecError(f"is no plan of glmplan fit --format json: its schema must be {SCHEMA}", file=path,

@@ -105,7 +105,7 @@ def _narrowing(found: Narrowing | None) -> dict[str, Any] | None:
     figures = [
         {
             "users": one.users,
-            "metric": f"{one.figure}_mean_ms",
+            "metric": f"{one.metric}_mean_ms",
             "interval_factor": _rounded(math.exp(one.before)),
             "interval_factor_after": _rounded(math.exp(one.after)),
         }

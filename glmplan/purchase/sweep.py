@@ -28,6 +28,7 @@ from glmplan.costs.memory.ranks import rank_memory
 from glmplan.costs.points import Layout
 from glmplan.errors import GlmplanError, SpecError, UnknownFact
 from glmplan.extras import check_extra
+from glmplan.io.json_names import SWEEP_NAMES, renamed
 from glmplan.planner.ask import Deployed, deployment
 from glmplan.planner.ranking import load_of, prompts_timed, seats_of, untimed_words
 from glmplan.prediction.load import Load
@@ -552,7 +553,7 @@ def _block(context: _Context, number: int, said: dict[str, Any]) -> Block:
             return _infeasible(sweep, number, said, str(error))
         for name, values in columns.figures.items():
             figures[name][possible] = values
-        facts |= {"knowledge": columns.knowledge, "within": 0.0 if columns.exact else TOLERANCE}
+        facts |= {"evidence": columns.knowledge, "within": 0.0 if columns.exact else TOLERANCE}
     if context.money is not None:
         facts |= money_facts(plan.asked.machine, context.money, said["power_limit"])
     left_out = "" if prompts_timed(plan.asked) else f"{untimed_words(plan.asked)}, and rates are left out"
@@ -740,4 +741,5 @@ def read_part(path: str | Path) -> Block:
         columns = (held, *arrays.values())
         if not isinstance(said["number"], int) or any(column.shape != verdict.shape for column in columns):
             raise ValueError("its columns differ in length")
-        return Block(said["number"], said["said"], said["facts"], verdict, held, arrays, said["reason"])
+        facts = renamed(said["facts"], SWEEP_NAMES)
+        return Block(said["number"], said["said"], facts, verdict, held, arrays, said["reason"])
