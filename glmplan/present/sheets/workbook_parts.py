@@ -225,9 +225,10 @@ class _Reader:
         if self._in_cell > _MOST_OF_A_CELL:
             raise self._refused(_LONG_CELL)
         if self._in_row > _MOST_OF_A_ROW:
-            raise SpecError(
-                f"holds more than {_MOST_OF_A_ROW >> 20} MiB of text", field=f"row {self.row.number}", file=self.file
-            )
+            raise self._refused(f"holds more than {_MOST_OF_A_ROW >> 20} MiB of text")
+
+    def _refused(self, message: str) -> SpecError:
+        return SpecError(message, field=f"row {self.row.number}", file=self.file)
 
     def end(self, name: str) -> None:
         if name in ("v", "t"):
