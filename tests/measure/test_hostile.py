@@ -258,8 +258,8 @@ main(sys.argv[1:])
 
 def test_ctrl_c_does_not_wait_for_a_silent_name_server(tmp_path):
     words = ["validate", "llama-3.1-8b", "--url", "http://a.example:1/v1", "--on", "1xh100-sxm", "--users", "1"]
-    process = subprocess.Popen([sys.executable, "-c", SILENT, *words, "--out", str(tmp_path / "run")], cwd=Path(__file__).parents[2],
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+    command = [sys.executable, "-c", SILENT, *words, "--out", str(tmp_path / "run")]
+    process = subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     deadline = time.monotonic() + HANGS
     while not (tmp_path / "run" / "journal.jsonl").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
