@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import stat
-import tempfile
 import zipfile
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -396,23 +396,9 @@ def write_atomically(path: str | Path, content: str | bytes | Iterable[bytes]) -
     >>> file.read_text()
     'whole'
     """
-    path = Path(path)
     data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
-    parts = (data,) if isinstance(data, bytes) else data
-    temporary = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-        with os.fdopen(handle, "wb") as stream:
-            stream.writelines(parts)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException as error:
-        if temporary is not None and os.path.exists(temporary):
-            os.unlink(temporary)
-        if isinstance(error, OSError):
-            raise SpecError(f"cannot be written: {error.strerror}", file=path) from None
-        raise
+    with written_whole(path) as stream:
+        stream.writelines((data,) if isinstance(data, bytes) else data)
 
 
 # each alias list is one line, so that names are found without parsing every file
@@ -596,6 +582,7 @@ def written_whole(path: str | Path) -> Iterator[BinaryIO]:
 
     Examples
     --------
+    >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "a.txt"
     >>> with written_whole(file) as stream:
     ...     _ = stream.write(b"whole")
@@ -603,16 +590,16 @@ def written_whole(path: str | Path) -> Iterator[BinaryIO]:
     'whole'
     """
     path = Path(path)
-    temporary = None
+    temporary = path.parent / f".{path.name[:50]}.{secrets.token_hex(8)}.tmp"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        # the system applies the user's umask, which `tempfile` does not
+        handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
         with os.fdopen(handle, "w+b") as stream:
             yield stream
-        os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except OSError as error:
         raise SpecError(f"cannot be written: {error.strerror or error}", file=path) from None
     finally:
-        if temporary is not None and os.path.exists(temporary):
+        if os.path.lexists(temporary):
             os.unlink(temporary)

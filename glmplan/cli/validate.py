@@ -311,6 +311,7 @@ def _climb(endpoint: Any, ladder: Any, client: ClientOptions, report: ReportOpti
     import asyncio
     import signal
 
+    from glmplan.measure.background import DaemonThreads
     from glmplan.measure.client import Patience
     from glmplan.measure.guard import Limits
     from glmplan.measure.ladder import climb
@@ -322,6 +323,7 @@ def _climb(endpoint: Any, ladder: Any, client: ClientOptions, report: ReportOpti
     async def run() -> Any:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
+        loop.set_default_executor(DaemonThreads())
 
         def end(by: int) -> None:
             # the first signal stops the measurement and keeps the record; a second one ends the program
@@ -369,14 +371,17 @@ def _journal(endpoint: Any, report: ReportOptions) -> tuple[Any, list[dict[str, 
 
     out = report.out
     path = None if out is None else out / "journal.jsonl"
-    begun = path is not None and os.path.exists(path) and os.path.getsize(path) > 0
-    if report.resume and not begun:
+    if report.resume and (path is None or not os.path.exists(path)):
         raise SpecError("has no journal to go on with", field="--resume", value=str(out))
-    if begun and not report.resume:
-        raise SpecError("holds a run already; choose another folder or give --resume", field="--out", value=str(out))
-    # the journal locks the folder, so no other process writes to it
+    # it locks the folder, so no other run writes to the lines that are read
     journal = Journal(path, endpoint.outside)
-    return journal, Journal.read(path) if report.resume and path is not None else []
+    lines = Journal.read(path) if path is not None and path.is_file() else []
+    if not any(line["kind"] == "begin" for line in lines):
+        return journal, []  # killed before it measured: the run starts anew
+    if not report.resume:
+        journal.close()
+        raise SpecError("holds a run already; choose another folder or give --resume", field="--out", value=str(out))
+    return journal, lines
 
 
 def _keep(out: Path, files: dict[str, str]) -> bool:

@@ -1,4 +1,4 @@
-"""Names of JSON fields: old names that are still read, and their new names."""
+"""Map old names of JSON fields, which are still read, to new ones."""
 
 from __future__ import annotations
 

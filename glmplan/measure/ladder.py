@@ -291,9 +291,16 @@ def _result(level: float, measured: Measured, plan: LadderPlan) -> StepResult:
     figures["num_requests"] = tally.done
     figures["output_tokens_per_s"] = measured.output_rate
     figures["total_tokens_per_s"] = measured.output_rate + measured.input_rate
-    requested = plan.lengths.output_tokens * plan.lengths.shortest
-    if figures["output_tokens"] < 0.98 * requested:
-        step.notes.append("answers are shorter than asked: the server stops at the end token")
+    if tally.stopped > 0.02 * tally.done:
+        count = f"{tally.stopped} of {tally.done} answers"
+        step.notes.append(f"{count} are shorter than asked: the server stops at the end token")
+    if tally.hidden_tokens:
+        share = tally.hidden_tokens / tally.output_tokens
+        step.notes.append(
+            f"{share:.0%} of the output tokens are reasoning that is not streamed: TTFT includes it, TPOT does not"
+        )
+    if tally.other_model:
+        step.notes.append(f"the stream names the model {tally.other_model}, not the requested one")
     for how, count in tally.counted_by.items():
         if how != "usage":
             step.notes.append(f"{count} requests counted by {how}")

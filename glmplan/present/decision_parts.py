@@ -129,7 +129,7 @@ def is_plan(path: str) -> bool:
 
 
 def read_plan(path: str | Path) -> dict[str, Any]:
-    """Return a plan that `glmplan fit --format json` wrote, also one of the previous schema."""
+    """Return a plan of `glmplan fit --format json`, also of old schemas."""
     content = upgrade(read_json(path))
     schema = content.get("schema") if isinstance(content, dict) else None
     if schema != SCHEMA:

@@ -14,6 +14,7 @@ from glmplan.catalog.schema.validation import Frozen
 from glmplan.units import Bytes, BytesPerSecond, Watts
 
 __all__ = [
+    "MOST_SOCKETS",
     "PCIE_GIGATRANSFERS",
     "Applies",
     "Card",
@@ -37,6 +38,9 @@ __all__ = [
 ]
 
 
+#: largest counts of one machine that are read: x86 servers have up to 32 sockets, the largest rack in the catalogue 72
+#: accelerators, and no machine of more than 1,024 nodes is sold as one
+MOST_SOCKETS, MOST_CARDS, MOST_NODES = 64, 1024, 1024
 #: PCIe generation → gigatransfers per second on each lane
 PCIE_GIGATRANSFERS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
 
@@ -118,7 +122,7 @@ class Card(Frozen):
     """
 
     accelerator: str
-    count: PositiveInt = 1
+    count: int = Field(1, ge=1, le=MOST_CARDS)
     parent: str | None = None
     link: PcieLink | None = None
     address: str | None = None
@@ -212,13 +216,13 @@ class Host(Frozen):
     note: str | None = None
     assumptions: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
-    nodes: PositiveInt = 1
+    nodes: int = Field(1, ge=1, le=MOST_NODES)
     unified_memory: bool = False
-    sockets: tuple[Socket, ...] = ()
+    sockets: tuple[Socket, ...] = Field((), max_length=MOST_SOCKETS)
     socket_links: tuple[SocketLink, ...] = ()
     roots: tuple[RootComplex, ...] = ()
     switches: tuple[Switch, ...] = ()
-    cards: tuple[Card, ...] = Field(min_length=1)
+    cards: tuple[Card, ...] = Field(min_length=1, max_length=MOST_CARDS)
     devices: tuple[Device, ...] = ()
     scale_up: ScaleUp | None = None
     fabric: Fabric | None = None

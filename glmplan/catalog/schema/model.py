@@ -18,6 +18,7 @@ from glmplan.catalog.schema.validation import Frozen
 from glmplan.units import parse_quantity
 
 __all__ = [
+    "MOST_LAYERS",
     "Checkpoint",
     "CompressedAttention",
     "DenseFfn",
@@ -40,6 +41,10 @@ __all__ = [
     "TensorKey",
     "expand_stack",
 ]
+
+
+#: most layers of a model that are read: published models have up to 126 (Llama 3.1 405B)
+MOST_LAYERS = 10_000
 
 
 class HyperConnections(Frozen):
@@ -358,7 +363,7 @@ class LayerKind(Frozen):
 class MtpSpec(Frozen):
     """Multi-token-prediction layers of a checkpoint."""
 
-    layers: PositiveInt
+    layers: int = Field(ge=1, le=MOST_LAYERS)
     layer: str
     own_embedding: bool = False  # the files store a second embedding and head (DeepSeek-V3, GLM-4.5)
     own_head: bool = False  # the files store a head for each layer and no embedding (Step)
@@ -403,7 +408,10 @@ def expand_stack(stack: str) -> list[str]:
         elif token.startswith("*"):
             if not levels[-1]:
                 raise ValueError(f"nothing to repeat in the stack {stack!r}")
-            levels[-1][-1] = levels[-1][-1] * int(token[1:])
+            times = int(token[1:])
+            if len(levels[-1][-1]) * times > MOST_LAYERS:
+                raise ValueError(f"the stack {stack!r} has more than {MOST_LAYERS:,} layers")
+            levels[-1][-1] = levels[-1][-1] * times
         else:
             levels[-1].append([token])
     if len(levels) != 1:

@@ -52,6 +52,8 @@ def validated(kind: type[Record], content: Mapping[str, Any], file: str | Path |
     Traceback (most recent call last):
     glmplan.errors.SpecError: card.toml: lanes: Field required (and 1 more)
     """
+    if not isinstance(content, Mapping):
+        raise SpecError("is no table of fields", file=file, value=str(content), choices=list(kind.model_fields))
     try:
         return kind.model_validate(dict(content))
     except ValidationError as error:

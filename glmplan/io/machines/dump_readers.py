@@ -15,6 +15,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from glmplan.catalog.files import MOST_OF_A_FILE, read_log, understood
+from glmplan.catalog.schema.host import MOST_SOCKETS
 from glmplan.errors import SpecError
 from glmplan.units import Bytes, Hertz, Watts, parse_quantity
 
@@ -213,6 +214,8 @@ def read_lscpu(text: str, file: str) -> CpuFacts:
     if fields.get("Off-line CPU(s) list"):
         notes = (f"CPU {fields['Off-line CPU(s) list']} is off-line",)
     sockets = fields.get("Socket(s)", "1")
+    if sockets.isdigit() and not 1 <= int(sockets) <= MOST_SOCKETS:
+        raise SpecError(f"is not between 1 and {MOST_SOCKETS}", file=file, field="Socket(s)", value=sockets)
     cores = fields.get("Core(s) per socket") or fields.get("Core(s) per cluster") or ""
     return CpuFacts(
         fields.get("Model name"),

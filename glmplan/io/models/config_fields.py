@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from glmplan.catalog.schema.model import ExpertsFfn, GroupedQuery, LayerKind, MtpSpec
+from glmplan.catalog.schema.model import MOST_LAYERS, ExpertsFfn, GroupedQuery, LayerKind, MtpSpec
 from glmplan.errors import SpecError, UnknownArchitecture, nearest
 from glmplan.units import TokenCount
 
@@ -230,8 +230,6 @@ def may_be_a_shape(value: object) -> bool:
     return False
 
 
-#: most layers of a config: each becomes an entry, and a typing error must not fill the memory
-_MOST_LAYERS = 10_000
 #: values that count as absent
 _UNSET: tuple[object, ...] = (None, 0, False, [], {}, "")
 
@@ -277,7 +275,7 @@ class ConfigFields:
                 value = int(value)
             if isinstance(value, bool) or not isinstance(value, int):
                 raise SpecError("is not a whole number", file=self.file, field=self.prefix + name, value=value)
-            most = _MOST_LAYERS if name.endswith("_layers") else 10**9
+            most = MOST_LAYERS if name.endswith("_layers") else 10**9
             if not minimum <= value <= most:
                 raise SpecError(
                     f"is not between {minimum} and {most:,}", file=self.file, field=self.prefix + name, value=value

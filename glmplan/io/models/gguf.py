@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from glmplan.catalog.files import open_file, understood
-from glmplan.catalog.schema.model import Checkpoint, ModelSpec
+from glmplan.catalog.schema.model import MOST_LAYERS, Checkpoint, ModelSpec
 from glmplan.costs.blocks.stack import model_parameters
 from glmplan.errors import SpecError, UnknownArchitecture
 from glmplan.io.models.config_fields import may_be_a_shape
@@ -379,13 +379,17 @@ def _config(
                     "differs from layer to layer, which glmplan does not read from GGUF files",
                     file=path, field=f"{architecture}.{key}",
                 )  # fmt: skip
-            value = distinct.pop()
+            value = distinct.pop() if distinct else None
         if value:
             config[field] = value
     config.setdefault("vocab_size", metadata.get("tokenizer.ggml.tokens.length"))
     blocks = metadata.get(f"{architecture}.block_count")
     if not isinstance(blocks, int):
         raise SpecError("is missing", file=path, field=f"{architecture}.block_count")
+    if not 1 <= blocks <= MOST_LAYERS:
+        raise SpecError(
+            f"is not between 1 and {MOST_LAYERS:,}", file=path, field=f"{architecture}.block_count", value=blocks
+        )
     drafts = int(config.get("num_nextn_predict_layers") or 0)
     config["num_hidden_layers"] = blocks - drafts
     names = {tensor.name for tensor in tensors}

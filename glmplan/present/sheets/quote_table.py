@@ -348,6 +348,9 @@ def read_mapping(path: str | None) -> Mapped:
     for name in content:
         if name not in known:
             raise SpecError("is not a field of a mapping", file=path, value=name, choices=known)
+    for name in ("columns", "hardware", "rates"):
+        if not isinstance(content.get(name, {}), dict):
+            raise SpecError("is no table", file=path, field=name, value=str(content[name]))
     for name in content.get("columns", {}):
         if name not in ROLES:
             raise SpecError("is not what a column can hold", file=path, field="columns", value=name, choices=ROLES)

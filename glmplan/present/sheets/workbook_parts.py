@@ -23,8 +23,13 @@ __all__ = ["Row", "SheetPart", "edited", "parsed", "rows_of", "sheets_of", "stri
 
 _SPANS = re.compile(rb"""\s+spans=(?:"[^"]*"|'[^']*')""")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
-#: largest size of all shared strings [B]
-_MOST_OF_STRINGS = 512 * 2**20
+#: shared strings of a workbook together [characters]
+_MOST_OF_STRINGS = 64 * 2**20
+#: a cell, and the cells of one row together [characters]: the limit of spreadsheet programs, and 16,384 cells of 1,024
+_MOST_OF_A_CELL, _MOST_OF_A_ROW = 32_767, 16 * 2**20
+_MOST_OF_A_ROW_XML = 64 * 2**20
+#: one tag with its attributes [B]
+_MOST_OF_A_TAG = 2**20
 
 
 @lru_cache(maxsize=2000)
@@ -70,6 +75,26 @@ def _parser() -> Any:
     return made
 
 
+def _parse(made: Any, archive: zipfile.ZipFile, part: str) -> Iterator[bytes]:
+    """Parse a part in pieces of bounded size; yield each piece after it was parsed."""
+    read = 0
+    try:
+        for piece in part_pieces(archive, part):
+            if not read and piece[:2] in (b"\xff\xfe", b"\xfe\xff"):
+                raise SpecError("sheet is written in UTF-16: open it, and save it again", file=archive.filename)
+            made.Parse(piece, False)
+            read += len(piece)
+            if read - made.CurrentByteIndex > _MOST_OF_A_TAG + len(piece):
+                raise SpecError(
+                    f"holds a tag of more than {_MOST_OF_A_TAG >> 20} MiB", field=part, file=archive.filename
+                )
+            yield piece
+        made.Parse(b"", True)
+    except expat.ExpatError as error:
+        raise SpecError(f"is damaged inside ({part}: {error}): open it, and save it again",
+                        file=archive.filename) from None  # fmt: skip
+
+
 def parsed(archive: zipfile.ZipFile, part: str, wanted: Callable[[str, dict[str, str]], None]) -> None:
     """Call `wanted` with name and attributes of every element of a part.
 
@@ -77,13 +102,8 @@ def parsed(archive: zipfile.ZipFile, part: str, wanted: Callable[[str, dict[str,
     """
     made = _parser()
     made.StartElementHandler = lambda name, attributes: wanted(name.rpartition(":")[2], attributes)
-    try:
-        for piece in part_pieces(archive, part):
-            made.Parse(piece, False)
-        made.Parse(b"", True)
-    except expat.ExpatError as error:
-        raise SpecError(f"is damaged inside ({part}: {error}): open it, and save it again",
-                        file=archive.filename) from None  # fmt: skip
+    for _ in _parse(made, archive, part):
+        pass
 
 
 def sheets_of(archive: zipfile.ZipFile) -> list[SheetPart]:
@@ -118,6 +138,7 @@ def strings_of(archive: zipfile.ZipFile) -> list[str]:
         return []
     found: list[str] = []
     texts: list[str] = []
+    kept = [0]
     inside = {"t": False, "rPh": False}
     made = _parser()
 
@@ -132,15 +153,23 @@ def strings_of(archive: zipfile.ZipFile) -> list[str]:
         plain = name.rpartition(":")[2]
         if plain == "si":
             found.append("".join(texts))
+            kept[0] += len(found[-1])
+            texts.clear()
         elif plain in inside:
             inside[plain] = False
 
     made.StartElementHandler, made.EndElementHandler = start, end
     made.CharacterDataHandler = lambda text: texts.append(text) if inside["t"] and not inside["rPh"] else None
-    for piece in part_pieces(archive, name, most=_MOST_OF_STRINGS):
-        made.Parse(piece, False)
-    made.Parse(b"", True)
+    for _ in _parse(made, archive, name):
+        held = sum(map(len, texts))
+        if held > _MOST_OF_A_CELL:
+            raise SpecError(_LONG_CELL, field=name, file=archive.filename)
+        if kept[0] + held > _MOST_OF_STRINGS:
+            raise SpecError(f"holds more than {_MOST_OF_STRINGS >> 20} MiB of text", field=name, file=archive.filename)
     return found
+
+
+_LONG_CELL = f"holds a cell of more than {_MOST_OF_A_CELL:,} characters, the most that a spreadsheet program writes"
 
 
 Other = Callable[[str, dict[str, str]], None]
@@ -149,24 +178,25 @@ Other = Callable[[str, dict[str, str]], None]
 class _Reader:
     """Parser state that collects the rows of a sheet."""
 
-    def __init__(self, strings: list[str], other: Other | None = None) -> None:
-        self.strings, self.other = strings, other
+    def __init__(self, file: str | None, strings: list[str], other: Other | None = None) -> None:
+        self.file, self.strings, self.other = file, strings, other
         self.done: list[Row] = []
         self.row, self.last_row = Row(0), 0
         self._cell: tuple[int, str, bool] = (0, "n", False)
         self._texts: list[str] = []
+        self._in_cell = self._in_row = 0
         self._in_value = False
         self._next = 0
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
         if name == "row":
             number = int(attributes.get("r", self.last_row + 1))
-            self.row, self.last_row, self._next = Row(number), number, 0
+            self.row, self.last_row, self._next, self._in_row = Row(number), number, 0, 0
         elif name == "c":
             column = _column(attributes["r"].rstrip("0123456789")) if "r" in attributes else self._next
             self._next = column + 1
             self._cell = (column, attributes.get("t", "n"), False)
-            self._texts = []
+            self._texts, self._in_cell = [], 0
             if "s" in attributes:
                 self.row.styles[column] = attributes["s"]
         elif name == "f":
@@ -177,8 +207,18 @@ class _Reader:
             self.other(name, attributes)
 
     def text(self, text: str) -> None:
-        if self._in_value:
-            self._texts.append(text)
+        if not self._in_value:
+            return
+        self._texts.append(text)
+        self._in_cell += len(text)
+        self._in_row += len(text)
+        if self._in_cell > _MOST_OF_A_CELL:
+            raise self._refused(_LONG_CELL)
+        if self._in_row > _MOST_OF_A_ROW:
+            raise self._refused(f"holds more than {_MOST_OF_A_ROW >> 20} MiB of text")
+
+    def _refused(self, message: str) -> SpecError:
+        return SpecError(message, field=f"row {self.row.number}", file=self.file)
 
     def end(self, name: str) -> None:
         if name in ("v", "t"):
@@ -207,20 +247,14 @@ def rows_of(
 
     `other` is called with name and attributes of every element outside rows.
     """
-    reader, made = _Reader(strings, other), _parser()
+    reader, made = _Reader(archive.filename, strings, other), _parser()
     made.StartElementHandler = lambda name, attributes: reader.start(name.rpartition(":")[2], attributes)
     made.EndElementHandler = lambda name: reader.end(name.rpartition(":")[2])
     made.CharacterDataHandler = reader.text
-    try:
-        for piece in part_pieces(archive, part):
-            if piece[:2] in (b"\xff\xfe", b"\xfe\xff"):
-                raise SpecError("sheet is written in UTF-16: open it, and save it again", file=archive.filename)
-            made.Parse(piece, False)
-            yield from reader.done
-            reader.done.clear()
-        made.Parse(b"", True)
-    except expat.ExpatError as error:
-        raise SpecError(f"sheet is damaged ({error}): open it, and save it again", file=archive.filename) from None
+    for _ in _parse(made, archive, part):
+        yield from reader.done
+        reader.done.clear()
+    yield from reader.done
 
 
 def _cell_xml(prefix: str, place: str, value: Any, style: str | None) -> bytes:
@@ -246,7 +280,7 @@ def edited(
     `column` is the first new column, right of all others. `cells` returns the values of a row by new column from 0, and
     the style of the cells.
     """
-    splicer = _Splicer(strings, column, cells)
+    splicer = _Splicer(_Reader(archive.filename, strings), column, cells)
     for piece in part_pieces(archive, part):
         yield splicer.feed(piece)
     yield splicer.close()
@@ -256,9 +290,9 @@ class _Splicer:
     """Copier of XML that inserts cells before the ends of rows."""
 
     def __init__(
-        self, strings: list[str], column: int, cells: Callable[[Row], tuple[Mapping[int, Any], str | None]]
+        self, reader: _Reader, column: int, cells: Callable[[Row], tuple[Mapping[int, Any], str | None]]
     ) -> None:
-        self.reader, self.column, self.cells = _Reader(strings), column, cells
+        self.reader, self.column, self.cells = reader, column, cells
         self.made = _parser()
         self.made.StartElementHandler, self.made.EndElementHandler = self._start, self._end
         self.made.CharacterDataHandler = self.reader.text
@@ -266,8 +300,10 @@ class _Splicer:
         self.held, self.at, self.first, self.out = b"", 0, 0, bytearray()
 
     def feed(self, piece: bytes) -> bytes:
-        # bytes of an unfinished row are kept
+        # the bytes of an open row wait until its end
         self.held, self.at = self.held[self.at :] + piece, 0
+        if len(self.held) > _MOST_OF_A_ROW_XML:
+            raise SpecError(f"has a row of more than {_MOST_OF_A_ROW_XML >> 20} MiB", file=self.reader.file)
         self.made.Parse(piece, False)
         return self._taken()
 
