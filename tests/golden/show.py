@@ -186,6 +186,7 @@ def _transfers(ask: tuple[str, ...]) -> dict[str, Any]:
     A third word is ``read`` (receivers pull), ``write`` (senders push) or ``acs`` (writes that switches send up).
     """
     from glmplan.catalog.entries.hosts import load_host
+    from glmplan.costs.network.links import transfer_rate
     from glmplan.costs.network.topology import HOST, flow_rates, link_loads
 
     name, text, how = ask
@@ -197,7 +198,12 @@ def _transfers(ask: tuple[str, ...]) -> dict[str, Any]:
     flows = [(HOST if start == HOST else int(start), HOST if end == HOST else int(end)) for start, end in pairs]
     rates = flow_rates(host, flows, writes=how != "read")
     fullest = link_loads(host, flows, writes=how != "read")[0]
+    cards = [(int(start), int(end)) for start, end in flows if HOST not in (start, end)]
     return {
+        # what hand-overs between pipeline stages are computed with
+        "line_gb_per_s": transfer_rate(host, cards)[0] / 1e9
+        if cards and not (host.scale_up or host.nodes > 1)
+        else None,
         "gb_per_s": float(rates.sum()) / 1e9,
         "slowest_gb_per_s": float(rates.min()) / 1e9,
         "fullest": {"flows": fullest.flows, "share": fullest.load / fullest.capacity},
