@@ -14,6 +14,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.exceptions import HTTPException
 
@@ -154,7 +155,9 @@ def application(limits: Limits | None = None, token: str = "") -> App:
     app.include_router(_QUESTIONS)
     app.include_router(_JOBS)
     app.include_router(_SERVICE)
-    return Guard(app, limits or Limits(), metrics, token)
+    routes = (*_QUESTIONS.routes, *_JOBS.routes, *_SERVICE.routes)
+    posts = [route.path_regex for route in routes if isinstance(route, APIRoute) and "POST" in (route.methods or ())]
+    return Guard(app, limits or Limits(), metrics, token, lambda path: any(post.match(path) for post in posts))
 
 
 def _version() -> str:

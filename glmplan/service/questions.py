@@ -348,6 +348,10 @@ def _plain(option: object) -> str | None:
     return text[2:].replace("-", "_") if text.startswith("--") else text
 
 
+#: an option of the command line in a message
+_OPTION = re.compile(r"(?<![\w-])--([a-z][a-z-]+)")
+
+
 def refusal_record(error: GlmplanError) -> dict[str, Any]:
     """Return an error as a record with its kind and message.
 
@@ -359,7 +363,9 @@ def refusal_record(error: GlmplanError) -> dict[str, Any]:
     >>> refusal_record(wrong)["error"]["field"], refusal_record(wrong)["error"]["nearest"]
     ('kv', ['fp8'])
     """
-    found: dict[str, Any] = {"kind": type(error).__name__, "message": printable(error)}
+    # options of the command line are fields here
+    message = _OPTION.sub(lambda match: match[1].replace("-", "_"), printable(error))
+    found: dict[str, Any] = {"kind": type(error).__name__, "message": message}
     if isinstance(error, SpecError):
         value = None if error.value is None else printable(error.value)[:300]
         close = nearest(value, error.choices) if value is not None else []
