@@ -145,8 +145,9 @@ def split_of(asked: Asked, layout: tuple[int, int, int, int, int], mtp: int | No
 
     Examples
     --------
-    >>> from glmplan.planner.question import Words, read_words
-    >>> asked = read_words(Words("minimax-m2.7-fp8", "8xh200-sxm", engine="sglang"))
+    >>> from glmplan.planner.question import read_words
+    >>> from glmplan.request.plan import PlanRequest
+    >>> asked = read_words(PlanRequest("minimax-m2.7-fp8", "8xh200-sxm", engine="sglang"))
     >>> split_of(asked, (8, 1, 1, 1, 1)).loads, split_of(asked, (8, 1, 1, 8, 1)) is None
     (False, True)
     """

@@ -39,7 +39,6 @@ __all__ = [
     "DEGREES",
     "MLX_ENGINE",
     "Asked",
-    "Words",
     "adapters_of",
     "asked_users",
     "attention_asked",
@@ -382,10 +381,6 @@ def check_layout(
 DEFAULT_INPUT, DEFAULT_OUTPUT = 2048, 512
 
 
-#: the request by its older name
-Words = PlanRequest
-
-
 @dataclass(frozen=True, repr=False)
 class Asked:
     """A request with what it leaves out chosen, except what the plan compares.
@@ -573,7 +568,7 @@ def read_words(words: PlanRequest) -> Asked:
 
     Examples
     --------
-    >>> asked = read_words(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws"))
+    >>> asked = read_words(PlanRequest("glm-5.1-nvfp4", "6xrtx-pro-6000-ws"))
     >>> asked.engine, asked.checkpoint.name, asked.users[-1]
     ('vllm', 'nvfp4', 128)
     """

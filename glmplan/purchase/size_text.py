@@ -46,7 +46,7 @@ def _measure(option: Option, found: Sized) -> str:
 def _warnings(option: Any, found: Sized) -> dict[str, Any]:
     """Return hazards and engine limitations of one machine under its share of the load."""
     from glmplan.planner.make_plan import fit_answer
-    from glmplan.planner.question import Words
+    from glmplan.request.plan import PlanRequest
 
     asked = option.planned.asked
     traffic = found.asked.traffic
@@ -55,7 +55,7 @@ def _warnings(option: Any, found: Sized) -> dict[str, Any]:
     degrees = {name: getattr(terms, name) for name in ("tp", "pp", "dp", "ep", "dcp")}
     if terms.accelerators != asked.machine.count:
         degrees = {}
-    words = Words(found.asked.model, asked.machine.text, weights=asked.checkpoint.name, engine=asked.engine,
+    words = PlanRequest(found.asked.model, asked.machine.text, weights=asked.checkpoint.name, engine=asked.engine,
                   users=(users,), input=traffic.input, output=traffic.output, **degrees)  # fmt: skip
     answer = fit_answer(words, changes=False)
     warnings: dict[str, list[dict[str, str]]] = {"hazards": [], "limitations": []}

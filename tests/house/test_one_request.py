@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 
-from glmplan.request.keywords import stub
+from glmplan.request.keywords import keyword_hints_text
 from glmplan.request.plan import PlanRequest
 
 #: names of the request that another record may have
@@ -40,7 +40,7 @@ from glmplan.cli import compare, fit, simulate, sweep
 from glmplan.planner.ask import deployment
 from glmplan.planner.ask import fit as ask_fit
 from glmplan.purchase.axes import STRUCTURE_AXES, read_sweep
-from glmplan.request.keywords import Question, stub
+from glmplan.request.keywords import Question, keyword_hints_text
 from glmplan.service.questions import FitQuestion, SweepQuestion
 
 def helped(module):
@@ -54,7 +54,7 @@ print(json.dumps({
         "--dummy-depth" in helped(one) and "of the dummy" in helped(one) for one in (fit, compare, simulate, sweep)
     ],
     "signature": ["dummy_depth" in inspect.signature(one).parameters for one in (ask_fit, deployment)],
-    "keywords": ["dummy_depth" in Question.__annotations__, "dummy_depth: int | str | None" in stub()],
+    "keywords": ["dummy_depth" in Question.__annotations__, "dummy_depth: int | str | None" in keyword_hints_text()],
     "openapi": [
         one.model_json_schema()["properties"]["dummy_depth"]["description"] for one in (FitQuestion, SweepQuestion)
     ],
@@ -78,7 +78,7 @@ def test_an_option_of_the_request_alone_is_in_every_way_to_ask():
 
 
 def test_type_checkers_read_the_keyword_arguments_of_the_request(root):
-    assert (root / "glmplan/request/keywords.pyi").read_text(encoding="utf-8") == stub()
+    assert (root / "glmplan/request/keywords.pyi").read_text(encoding="utf-8") == keyword_hints_text()
 
 
 def fields_of(record):
