@@ -481,7 +481,11 @@ def test_an_answer_that_comes_while_a_button_is_pressed_does_not_take_the_click(
     page.locator("#add").click()
     settled(page)
     held = []
-    page.route("**/v1/compare", held.append)
+
+    def hold(route) -> None:
+        held.append(route)
+
+    page.route("**/v1/compare", hold)
     page.locator("#users").fill("4")
     page.locator("#users").dispatch_event("change")
     end = time.monotonic() + PATIENCE / 1000
