@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from glmplan.catalog.caching import remembered
-from glmplan.catalog.engines.limitations import OPTIONS, Conditions, conditions_of, host_options, judge, load_engine
+from glmplan.catalog.engines.limitations import OPTIONS, conditions_of, host_options, judge, load_engine
 from glmplan.catalog.tables import frame_of, table_text
 from glmplan.costs.blocks.stack import model_features
 from glmplan.costs.memory.pool import (
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from glmplan.catalog.schema.accelerator import Accelerator
-    from glmplan.catalog.schema.engine import Wall
+    from glmplan.catalog.schema.engine import Conditions, Wall
     from glmplan.catalog.schema.model import Checkpoint, ModelSpec
 
 __all__ = [

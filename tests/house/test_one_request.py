@@ -18,7 +18,6 @@ OTHER_THINGS = {
     "Deployment": "what is predicted: the layout in full, nothing left open",
     "Run": "a row of a table of measured runs; its names are the columns of the CSV",
     "StartupLog": "what an engine printed at its start",
-    "When": "the rule of a limitation, as the files of the catalogue write it",
 }
 
 DUMMY = """

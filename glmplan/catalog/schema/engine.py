@@ -7,10 +7,12 @@ All are facts of `hardware_db/engines` with a source. Entries hold from version 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
-from typing import Annotated, Literal
+from types import GenericAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, create_model, field_validator, model_validator
 
 from glmplan.catalog.formats import KV_FORMATS
 from glmplan.catalog.schema.accelerator import Accelerator, Precision
@@ -24,6 +26,7 @@ __all__ = [
     "AttentionBackends",
     "CacheFormat",
     "CacheLayout",
+    "Conditions",
     "Default",
     "Effect",
     "Engine",
@@ -224,8 +227,6 @@ class UnnamedVersion(Frozen):
 #: ``unknown``: no source says if it works
 Severity = Literal["error", "fallback", "slow", "quality", "memory", "unknown"]
 
-#: fields of `When` with a condition on a number
-_NUMBERS = ("tp", "pp", "dp", "ep", "dcp", "count", "mtp", "context", "users", "memory_fraction")
 _NUMBER_TEST = re.compile(r"(>=|<=|>|<|=)?\s*(\d+(?:\.\d+)?)|in\s+(\d+(?:\s*,\s*\d+)*)|not in\s+(\d+(?:\s*,\s*\d+)*)")
 
 
@@ -255,55 +256,109 @@ def number_test(text: str, number: Ratio) -> bool:
     )
 
 
-class When(Frozen):
+@dataclass(frozen=True, slots=True)
+class ConditionTest:
+    """How limitations test one condition of a plan."""
+
+    #: ``names``: patterns with `*`, one must match; ``number``: see `number_test`; ``all``: each must be present
+    kind: Literal["names", "number", "equal", "all"]
+    values: Any = str  # type of a value
+    key: str = ""  # field of the files if it is not called like the condition
+
+
+def _tested(kind: Literal["names", "number", "equal", "all"], values: Any = str, key: str = "") -> Any:
+    """Return a field of `Conditions` that limitations test."""
+    return field(default=None, metadata={"test": ConditionTest(kind, values, key)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """Known conditions of a plan; None: not stated. `When` tests them, with one field for each `ConditionTest` here."""
+
+    engine: str
+    engine_version: str | None = None
+    model: str | None = _tested("names", key="models")  # catalogue name
+    features: frozenset[str] | None = _tested("all")  # such as ``mla``, ``moe`` and ``mtp``
+    weights: str | None = _tested("names")
+    #: form of the weight files, as in `Checkpoint.form`
+    files: str | None = _tested("names", Literal["safetensors", "gguf", "mlx", "exl3"])
+    kv: str | None = _tested("names")
+    accelerator: str | None = _tested("names", key="accelerators")
+    same_chip: str | None = None  # accelerator of the catalogue with the same chip; `accelerators` may name it too
+    compute_capability: str | None = _tested("names")
+    vendor: str | None = _tested("names", key="vendors")  # known for accelerators described by a user, as `part_kind`
+    part_kind: str | None = _tested("names", key="kinds")
+    lacks: frozenset[str] | None = _tested("all", Precision)  # precisions without matrix hardware
+    count: int | None = _tested("number")
+    tp: int | None = _tested("number")
+    pp: int | None = _tested("number")
+    dp: int | None = _tested("number")
+    ep: int | None = _tested("number")
+    dcp: int | None = _tested("number")
+    link: str | None = _tested("equal", Literal["pcie", "nvlink"])  # between the accelerators of a group
+    graphs: bool | None = _tested("equal", bool)  # CUDA graphs are used
+    mtp: int | None = _tested("number")  # speculative tokens of a step
+    context: int | None = _tested("number")  # longest sequence [token]
+    users: int | None = _tested("number")  # requests in flight
+    memory_fraction: float | None = _tested("number")
+    options: frozenset[str] = frozenset()  # keys of `glmplan.catalog.engines.limitations.OPTIONS` that hold
+
+
+#: condition → its test
+TESTS: dict[str, ConditionTest] = {one.name: one.metadata["test"] for one in fields(Conditions) if one.metadata}
+
+
+class _When(Frozen):
     """Conditions of a limitation; all that are given must hold."""
 
-    models: tuple[str, ...] = ()
-    features: tuple[str, ...] = ()  # all must be present
-    without: tuple[str, ...] = ()  # none may be present
-    weights: tuple[str, ...] = ()
-    #: forms of weight files, as in `Checkpoint.form`
-    files: tuple[Literal["safetensors", "gguf", "mlx", "exl3"], ...] = ()
-    kv: tuple[str, ...] = ()
-    compute_capability: tuple[str, ...] = ()
-    #: conditions on a product: its name, or that of the accelerator with the same chip
-    accelerators: tuple[str, ...] = ()
-    vendors: tuple[str, ...] = ()  # this, `without_vendors` and `kinds` also hold for accelerators described by a user
+    without: tuple[str, ...] = ()  # features of which none may be present
     without_vendors: tuple[str, ...] = ()
-    kinds: tuple[str, ...] = ()
-    lacks: tuple[Precision, ...] = ()  # precisions that the hardware is known not to have
-    link: Literal["pcie", "nvlink"] | None = None
-    graphs: bool | None = None
-    tp: str | None = None
-    pp: str | None = None
-    dp: str | None = None
-    ep: str | None = None
-    dcp: str | None = None
-    count: str | None = None
-    mtp: str | None = None
-    context: str | None = None
-    users: str | None = None
-    memory_fraction: str | None = None
     options: tuple[str, ...] = ()  # all must be switched on
     unless: tuple[str, ...] = ()  # any of these options lifts the limitation
 
-    @field_validator(*_NUMBERS)
-    @classmethod
-    def _is_a_condition(cls, text: str | None) -> str | None:
-        if text is not None:
-            number_test(text, 0)
-        return text
-
     @cached_property
-    def numbers(self) -> tuple[tuple[str, str], ...]:
-        """Return field and condition of each condition on a number."""
-        return tuple((field, test) for field in _NUMBERS if (test := getattr(self, field)) is not None)
+    def tests(self) -> tuple[tuple[str, str, Any], ...]:
+        """Return condition, kind of test and test of each that is given, without those on options."""
+        every: list[tuple[str, str, Any]]
+        every = [(name, test.kind, getattr(self, test.key or name)) for name, test in TESTS.items()]
+        every += [("features", "none", self.without), ("vendor", "no names", self.without_vendors)]
+        return tuple(one for one in every if one[2] not in (None, ()))
 
     @model_validator(mode="after")
-    def _says_something(self) -> When:
+    def _says_something(self) -> Self:
         if not self.model_dump(exclude_defaults=True):
             raise SpecError("must hold at least one condition", field="when")
         return self
+
+
+def _number_test(text: str) -> str:
+    number_test(text, 0)
+    return text
+
+
+def _test_field(test: ConditionTest) -> tuple[Any, Any]:
+    """Return type and default of the field of `When` for a test."""
+    if test.kind == "number":
+        return Annotated[str, AfterValidator(_number_test)] | None, None
+    values = test.values
+    return (values | None, None) if test.kind == "equal" else (GenericAlias(tuple, (values, ...)), ())
+
+
+if TYPE_CHECKING:
+
+    class When(_When):
+        """As at run time; its further fields are those of `TESTS`."""
+
+        def __init__(self, **tests: Any) -> None: ...
+        def __getattr__(self, name: str) -> Any: ...
+else:
+    When = create_model(
+        "When",
+        __base__=_When,
+        __doc__=_When.__doc__,
+        __module__=__name__,
+        **{test.key or name: _test_field(test) for name, test in TESTS.items()},
+    )
 
 
 class Effect(Frozen):
