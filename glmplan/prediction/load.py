@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from glmplan.catalog.engines.defaults import EngineDefaults
+from glmplan.catalog.schema.engine import EngineDefaults
 from glmplan.costs.points import StepPoints
 from glmplan.simulation.closed_loop import ClosedLoop, StepMix, closed_loop_mix
 from glmplan.simulation.engine.settings import waiting_share

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import sparse
 
-from glmplan.catalog.engines.defaults import EngineDefaults
+from glmplan.catalog.schema.engine import EngineDefaults
 from glmplan.costs.points import StepPoints
 from glmplan.costs.step.model import FrontPoints, StepModel, StepTime
 from glmplan.io.runs.columns import INTERVAL_KINDS

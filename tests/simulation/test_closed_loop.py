@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glmplan.catalog.engines.defaults import EngineDefaults
+from glmplan.catalog.schema.engine import EngineDefaults
 from glmplan.simulation.closed_loop import ClosedLoop, closed_loop_mix
 from glmplan.simulation.engine.settings import EngineSettings, KvPool
 from glmplan.simulation.engine.step_table import StepTable

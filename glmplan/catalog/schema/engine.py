@@ -7,10 +7,11 @@ All are facts of `hardware_db/engines` with a source. Entries hold from version 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, field, fields
 from functools import cached_property, lru_cache
 from types import GenericAlias
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_type_hints
 
 from pydantic import AfterValidator, Field, create_model, field_validator, model_validator
 
@@ -18,7 +19,7 @@ from glmplan.catalog.formats import KV_FORMATS
 from glmplan.catalog.schema.accelerator import Accelerator, Precision
 from glmplan.catalog.schema.validation import Frozen
 from glmplan.errors import SpecError, UnknownFact
-from glmplan.units import Bytes, Ratio
+from glmplan.units import Bytes, Ratio, TokenCount
 
 __all__ = [
     "Adapters",
@@ -30,6 +31,7 @@ __all__ = [
     "Default",
     "Effect",
     "Engine",
+    "EngineDefaults",
     "Instead",
     "Published",
     "Release",
@@ -467,34 +469,104 @@ class Default(Frozen):
         return text
 
 
-class Scheduling(Frozen):
-    """Packing of requests into steps, and the settings behind it.
+def _setting(default: Any, key: str = "") -> Any:
+    """Return a field of `EngineDefaults` for which the files name the setting that has the value."""
+    return field(default=default, metadata={"setting": key})
 
-    Text fields name settings of `defaults` (of the engine `defaults_of`, where this one starts it); None: no such
-    feature.
+
+@dataclass(frozen=True, slots=True)
+class EngineDefaults:
+    """Packing of requests into steps by an engine; `Scheduling` is how the files state it, with the same fields."""
+
+    budget: TokenCount = field(metadata={"setting": "tokens_per_step"})  # of a step
+    prefill_first: bool = field(metadata={"stated": False})  # prompts run in steps of their own and decode waits
+    max_requests: int = field(metadata={"setting": "requests"})  # running at once
+    #: of the output, the part that must fit in the KV cache before a request is admitted
+    reserve: Annotated[Ratio, Field(gt=0, le=1)] = 0.5
+    whole_prompts: bool = False  # prompts are never split over steps
+    #: steps begun when the next prompt of a closed loop arrives, after the client's round trip
+    late: Annotated[int, Field(ge=0)] = 1
+    graph_tokens: TokenCount = _setting(0)  # most tokens of a pass with prompts from piecewise graphs
+    #: most requests at once that a launch may ask for; 0: no such setting
+    most_requests: Annotated[int, Field(ge=0)] = 0
+    #: nearest of the simulator, see `glmplan.simulation.engine.settings`
+    scheduler: Literal["vllm", "sglang", "trtllm", "llama.cpp"] = field(default="vllm", metadata={"stated": ...})
+    #: the same for the admission rule
+    admission: Literal["chunk", "no-evict", "max-utilization", "estimate", "slot"] = field(
+        default="chunk", metadata={"stated": ...}
+    )
+    prefix_caching: bool = _setting(False)  # blocks of earlier requests are reused
+    ahead: bool = _setting(False)  # a step is formed while the one before it runs
+    whole_prompt: bool = _setting(False)  # a full prompt must fit in the cache before its first chunk
+    routing: str = _setting("round-robin")  # choice of the data-parallel rank of a request
+    kept_mib: int = _setting(0, "kept_prompts")  # host memory for prompts that lost their slot [MiB]
+    divided: bool = False  # `budget` and a given request limit are those of all attention ranks together
+    #: factor on the admission reserve with several attention ranks
+    rank_conservativeness: Annotated[float, Field(gt=0)] = 1.0
+
+    @property
+    def places(self) -> int:
+        """Return the requests at once when the engine is launched for as many as are requested."""
+        return self.most_requests or self.max_requests
+
+    @property
+    def kept_bytes(self) -> Bytes:
+        """Return the host memory for the cache of prompts that lost their slot."""
+        return self.kept_mib * 2.0**20
+
+    @property
+    def steps_late(self) -> int:
+        """Return the steps missed by a prompt that follows the end of a step: one more with steps formed ahead."""
+        return self.late + self.ahead
+
+    def budget_of(self, ranks: int) -> TokenCount:
+        """Return the tokens of a step of data-parallel ranks."""
+        return max(self.budget // ranks, 1) * ranks if self.divided else self.budget * ranks
+
+
+class _Scheduling(Frozen):
+    """How an engine packs requests into steps: fields of `EngineDefaults`, as values or as names of settings.
+
+    Settings are those of `defaults`, of the engine `defaults_of` where this one starts it; None: no such feature.
     """
 
-    scheduler: Literal["vllm", "sglang", "trtllm", "llama.cpp"]
-    admission: Literal["chunk", "no-evict", "max-utilization", "estimate", "slot"]
-    tokens_per_step: str
-    requests: str
     block_tokens: str
-    graph_tokens: str | None = None
     defaults_of: str | None = None
-    prefill_first: bool = False  # True: prompts run in steps of their own
-    whole_prompts: bool = False  # True: prompts are never split over steps
-    #: share of the output that must fit in the cache before a request is admitted
-    reserve: float = Field(default=0.5, gt=0, le=1)
-    late: int = Field(default=1, ge=0)  # steps that have begun when the next prompt of a closed loop arrives
-    most_requests: int | None = Field(default=None, ge=1)  # most requests at once that a launch can ask for
-    prefix_caching: str | None = None  # prefix-cache hits
-    ahead: str | None = None  # a step is formed while the one before it runs
-    whole_prompt: str | None = None  # a whole prompt must fit before its first chunk is computed
-    routing: str | None = None  # choice of the data-parallel rank of a request
-    kept_prompts: str | None = None  # host memory for prompts that lost their slot [MiB]
-    divided: bool = False  # True: token budget and request limit are those of all attention ranks together
-    rank_conservativeness: float = Field(default=1.0, gt=0)  # factor on the admission reserve with several ranks
     source: str
+
+    def packing(self, default_of: Callable[[str], Any]) -> EngineDefaults:
+        """Return the packing; `default_of` returns the default of a setting."""
+        values = {}
+        for one in fields(EngineDefaults):
+            stated = getattr(self, one.metadata.get("setting") or one.name)
+            if "setting" not in one.metadata:
+                values[one.name] = stated
+            elif stated is not None:
+                values[one.name] = default_of(stated)
+        return EngineDefaults(**values)
+
+
+def _scheduling_fields() -> dict[str, tuple[Any, Any]]:
+    """Return type and default of each field of `Scheduling` that states one of `EngineDefaults`."""
+    types, stated = get_type_hints(EngineDefaults, include_extras=True), {}
+    for one in fields(EngineDefaults):
+        if "setting" not in one.metadata:
+            stated[one.name] = (types[one.name], one.metadata.get("stated", one.default))
+        else:
+            name = one.metadata["setting"] or one.name
+            stated[name] = (str, ...) if one.default is MISSING else (str | None, None)
+    return stated
+
+
+if TYPE_CHECKING:
+
+    class Scheduling(_Scheduling):
+        """As at run time, with the fields of `_scheduling_fields`."""
+
+else:
+    Scheduling = create_model(
+        "Scheduling", __base__=_Scheduling, __doc__=_Scheduling.__doc__, __module__=__name__, **_scheduling_fields()
+    )
 
 
 class Engine(Frozen):
