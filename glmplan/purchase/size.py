@@ -468,7 +468,7 @@ def _plan(search: _Search, candidate: Candidate, weights: str, engine: str | Non
     users = min(traffic.users or _TYPICAL, MOST_USERS)
     planned = deployment(
         asked.model, candidate.machine.text, weights=weights, engine=engine, input=traffic.input,
-        output=traffic.output, users=(users,), power_limit=candidate.limit,
+        output=traffic.output, users=(users,), power_limit=candidate.limit, **asked.given,
     )  # fmt: skip
     if planned.holding.terms.blocked is not None:
         search.left_out[f"does not run: {planned.holding.terms.blocked.title}"] += 1
