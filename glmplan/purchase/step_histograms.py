@@ -254,7 +254,7 @@ def _sizes(
 def _alike(packing: Load) -> bool:
     """Return True if only the batch settings decide the schedule, so that the batch simulation applies."""
     plain = Load(
-        "serving", packing.concurrency, packing.input_tokens, packing.output_tokens, budget=packing.budget,
+        packing.concurrency, packing.input_tokens, packing.output_tokens, budget=packing.budget,
         prefill_first=packing.prefill_first, whole_prompts=packing.whole_prompts, late=packing.late,
         tokens_per_step=packing.tokens_per_step, max_requests=packing.max_requests, reserve=packing.reserve,
         replicas=packing.replicas, ranks=packing.ranks,

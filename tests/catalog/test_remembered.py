@@ -93,8 +93,8 @@ def test_graphs_change_what_is_left_for_the_pool_and_not_what_ranks_hold():
 
 
 def test_the_arrays_of_a_load_cannot_be_changed_by_who_asked_for_them():
-    found = metrics_of(Load("serving", 8, 1000, 200))
-    assert found is metrics_of(Load("serving", 8, 1000, 200))
+    found = metrics_of(Load(8, 1000, 200, phase="serving"))
+    assert found is metrics_of(Load(8, 1000, 200, phase="serving"))
     with pytest.raises(ValueError):
         found.decode_requests[0] = 1.0
     with pytest.raises(ValueError):
