@@ -1,4 +1,4 @@
-"""The form of the page: one field for each option of a request that the service takes."""
+"""Write the form of the page: one field for each option of a plan."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _INPUTS = {
 
 
 def form_fields(heading: str) -> dict[str, str]:
-    """Return the fields under a heading of the form, by the name of the option.
+    """Return the fields under a heading of the form by option.
 
     Examples
     --------
@@ -41,5 +41,8 @@ def _field(name: str, one: Option) -> str:
 
 
 def with_fields(page: str) -> str:
-    """Return the page with the fields of each heading in the place of the comment that names it."""
+    """Return the page with fields in the place of comments.
+
+    A comment names the heading of its fields.
+    """
     return re.sub(r"<!-- ([A-Z][a-z ]+) -->", lambda heading: "\n".join(form_fields(heading[1]).values()), page)

@@ -1,4 +1,4 @@
-"""The record of a closed-loop run: its requests, and how the engine packs them into steps."""
+"""The record of a closed-loop run: requests and packing of steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ UNLIMITED_POOL = float(1 << 60)
 
 @dataclass(frozen=True, slots=True)
 class ClosedLoop:
-    """A closed-loop run: the requests, and how the engine packs them into steps.
+    """Describe a closed-loop run: requests and packing of steps.
 
     Attributes
     ----------
@@ -77,7 +77,7 @@ class ClosedLoop:
     tokens_per_step: float = 1.0
 
     def without_idle_limits(self) -> ClosedLoop:
-        """Return the run without limits of pool and requests that it never reaches.
+        """Return the run without limits that it never reaches.
 
         Runs that differ in nothing else are then equal, so that their schedule is made once.
 

@@ -1,4 +1,4 @@
-"""The schedule of a closed-loop run: which steps an engine makes, counted without a clock.
+"""The schedule of a closed-loop run, counted without a clock.
 
 `hatch_build.py` compiles this module.
 """

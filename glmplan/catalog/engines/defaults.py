@@ -1,7 +1,8 @@
-"""Return engine defaults by version and accelerator, and how an engine packs requests into steps.
+"""Return engine defaults, and how an engine packs requests into steps.
 
-Memory, step time, simulator, plans and calibration all use these; the facts are in `hardware_db/engines`. Rules with a
-formula, such as SGLang's memory fraction, are in `glmplan.catalog.engines.memory`.
+Defaults depend on version and accelerator. Memory, step time, simulator, plans and calibration all use these; the facts
+are in `hardware_db/engines`. Rules with a formula, such as SGLang's memory fraction, are in
+`glmplan.catalog.engines.memory`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ UNKNOWN_ENGINE = EngineDefaults(8192, False, 1024)
 
 
 def engine_known(engine: str) -> bool:
-    """Return True if a file of `hardware_db/engines` describes the engine; others occur in tables of runs.
+    """Return True if a file of `hardware_db/engines` describes the engine.
+
+    Tables of runs name other engines, too.
 
     Examples
     --------
@@ -137,7 +140,10 @@ def _holds(
     tp: int,
     model: tuple[bool, bool] = (False, False),
 ) -> bool:
-    """Return True if a default holds; `model`: sparse attention, recurrent layers."""
+    """Return True if a default holds.
+
+    `model` states sparse attention and recurrent layers.
+    """
     if version is None:
         if entry.until:
             return False

@@ -1,4 +1,4 @@
-"""Records of engine facts: how an engine runs, its defaults, limitations and versions.
+"""Records of engine facts: running, defaults, limitations and versions.
 
 All are facts of `hardware_db/engines` with a source. Entries hold from version `since` (included) until `until`
 (excluded). Names of models, accelerators and compute capabilities may be patterns with `*`.
@@ -60,7 +60,7 @@ class AttentionBackends(Frozen):
 
 
 class CacheFormat(Frozen):
-    """Format in which an engine can keep the KV cache; the first one of an engine is its default."""
+    """Format of the KV cache; the first one of an engine is its default."""
 
     format: str
     written: str | None = None  # value of the engine's option; None: no option needed
@@ -88,7 +88,7 @@ class CacheLayout(Frozen):
     """Layout of an engine's cache."""
 
     packed_latent: bool  # True: FP8 latents of sparse attention are stored as ``fp8_ds_mla``
-    packed_rotary: int = 0  # rotary values for which the packed form has room in every model
+    packed_rotary: int = 0  # rotary values that the packed form stores in every model
     index_keys: bool  # True: keys of the sparse indexer are cached
     #: True: attending densely without sparse kernels drops the indexer's weights, its keys and the packed form
     dense_drops_indexer: bool = False
@@ -99,12 +99,12 @@ class CacheLayout(Frozen):
     source: str
 
     def without_indexer(self) -> CacheLayout:
-        """Return the layout of a model without its indexer: that of ordinary latent attention."""
+        """Return a model's layout without indexer: ordinary latent attention."""
         return self.model_copy(update={"packed_latent": False, "index_keys": False, "plain_index_keys": False})
 
 
 class Apart(Frozen):
-    """Disaggregated serving: prompts on servers of their own, with a hand-over of the cache."""
+    """Disaggregated serving: prefill servers that hand over the cache."""
 
     since: str  # first release that a source shows
     prefill: str  # options of a prompt server besides its layout
@@ -144,7 +144,9 @@ class Running(Frozen):
 
 @lru_cache(maxsize=1024)
 def version_key(version: str) -> tuple[tuple[int, ...], int, int]:
-    """Return a key that orders versions: `0.5.10rc0` < `0.5.10` < `0.5.10.post1` < `0.5.11`.
+    """Return a key that orders versions.
+
+    `0.5.10rc0` < `0.5.10` < `0.5.10.post1` < `0.5.11`.
 
     Examples
     --------
@@ -176,7 +178,10 @@ _Version = Annotated[str, AfterValidator(_ordered)]
 
 
 class Release(Frozen):
-    """Release of an engine with evidence: a wheel that was read, a recipe, a start-up log, measured runs."""
+    """Release of an engine with evidence.
+
+    A wheel that was read, a recipe, a start-up log or measured runs.
+    """
 
     version: _Version
     date: str | None = Field(None, pattern=r"^20\d\d-\d\d(-\d\d)?$")
@@ -185,9 +190,9 @@ class Release(Frozen):
 
 
 class Published(Frozen):
-    """Published versions of an engine, or whole lines of them (`1.3`), without pre-releases.
+    """Published versions of an engine without pre-releases.
 
-    `source` says which list was read and when.
+    An entry may be a whole line (`1.3`). `source` says which list was read and when.
     """
 
     versions: tuple[str, ...] = Field(min_length=1)
@@ -202,10 +207,11 @@ class Published(Frozen):
         return versions
 
     def holds(self, version: str) -> bool:
-        """Return True if a version was published: listed, of a listed line, or built before or after a listed one.
+        """Return True if a version was published.
 
-        A candidate or daily build (`0.19.2rc1.dev5`) may belong to a version that was never released, so its line
-        decides. True for the beginning of a version too (`0.24`).
+        It is listed, of a listed line, or built before or after a listed version. A candidate or daily build
+        (`0.19.2rc1.dev5`) may belong to a version that was never released, so its line decides. True for the beginning
+        of a version too (`0.24`).
         """
         match = re.match(r"\s*[vV]?(\d+(?:\.\d+)*)(.*)", version)
         if match is None:
@@ -218,7 +224,7 @@ class Published(Frozen):
 
 
 class UnnamedVersion(Frozen):
-    """Version assumed for a server that was measured before a day without a stated version."""
+    """Version assumed for a server measured before a day, if none is stated."""
 
     before: str = Field(pattern=r"^20\d\d-\d\d(-\d\d)?$")
     version: _Version
@@ -275,7 +281,10 @@ def _tested(kind: Literal["names", "number", "equal", "all"], values: Any = str,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """Known conditions of a plan; None: not stated. `When` tests them, with one field for each `ConditionTest` here."""
+    """Hold the known conditions of a plan; None: not stated.
+
+    `When` has one field for each `ConditionTest` here.
+    """
 
     engine: str
     engine_version: str | None = None
@@ -320,7 +329,10 @@ class _When(Frozen):
 
     @cached_property
     def tests(self) -> tuple[tuple[str, str, Any], ...]:
-        """Return condition, kind of test and test of each that is given, without those on options."""
+        """Return condition, kind and value of each given test.
+
+        Tests of options are not among them.
+        """
         every: list[tuple[str, str, Any]]
         every = [(name, test.kind, getattr(self, test.key or name)) for name, test in TESTS.items()]
         every += [("features", "none", self.without), ("vendor", "no names", self.without_vendors)]
@@ -364,7 +376,7 @@ else:
 
 
 class Effect(Frozen):
-    """Measured cost of a limitation: the same quantity with and without it, with units."""
+    """Measured cost of a limitation: one quantity with it and without it."""
 
     what: str
     behind_wall: str
@@ -372,7 +384,7 @@ class Effect(Frozen):
 
 
 class Instead(Frozen):
-    """Behaviour of the engine under a limitation, in terms that a plan can be computed with.
+    """Behaviour under a limitation, in terms that a plan can compute.
 
     `indexer`: the sparse indexer is left out with its weights and cached keys; not set for an engine that attends
     densely and keeps it.
@@ -389,7 +401,7 @@ class Instead(Frozen):
 
 
 class Wall(Frozen):
-    """Limitation: something fails, or runs differently than expected, on some hardware in some versions."""
+    """Limitation: something fails or differs on some hardware and versions."""
 
     id: str
     #: number in the list of SM120 limitations from which the catalogue started
@@ -470,13 +482,16 @@ class Default(Frozen):
 
 
 def _setting(default: Any, key: str = "") -> Any:
-    """Return a field of `EngineDefaults` for which the files name the setting that has the value."""
+    """Return a field whose value is the default of a setting."""
     return field(default=default, metadata={"setting": key})
 
 
 @dataclass(frozen=True, slots=True)
 class EngineDefaults:
-    """Packing of requests into steps by an engine; `Scheduling` is how the files state it, with the same fields."""
+    """Hold how an engine packs requests into steps.
+
+    `Scheduling` has the same fields, as the files of engines state them.
+    """
 
     budget: TokenCount = field(metadata={"setting": "tokens_per_step"})  # of a step
     prefill_first: bool = field(metadata={"stated": False})  # prompts run in steps of their own and decode waits
@@ -506,7 +521,7 @@ class EngineDefaults:
 
     @property
     def places(self) -> int:
-        """Return the requests at once when the engine is launched for as many as are requested."""
+        """Return `max_num_seqs` of an engine launched for the requested load."""
         return self.most_requests or self.max_requests
 
     @property
@@ -516,7 +531,10 @@ class EngineDefaults:
 
     @property
     def steps_late(self) -> int:
-        """Return the steps missed by a prompt that follows the end of a step: one more with steps formed ahead."""
+        """Return the steps that a prompt misses which follows the end of a step.
+
+        Asynchronous scheduling adds one.
+        """
         return self.late + self.ahead
 
     def budget_of(self, ranks: int) -> TokenCount:
@@ -525,7 +543,7 @@ class EngineDefaults:
 
 
 class _Scheduling(Frozen):
-    """How an engine packs requests into steps: fields of `EngineDefaults`, as values or as names of settings.
+    """State the fields of `EngineDefaults` as values or as settings.
 
     Settings are those of `defaults`, of the engine `defaults_of` where this one starts it; None: no such feature.
     """
@@ -547,7 +565,7 @@ class _Scheduling(Frozen):
 
 
 def _scheduling_fields() -> dict[str, tuple[Any, Any]]:
-    """Return type and default of each field of `Scheduling` that states one of `EngineDefaults`."""
+    """Return type and default of the derived fields of `Scheduling`."""
     types, stated = get_type_hints(EngineDefaults, include_extras=True), {}
     for one in fields(EngineDefaults):
         if "setting" not in one.metadata:
@@ -570,7 +588,7 @@ else:
 
 
 class Engine(Frozen):
-    """Facts of an engine. The engine `any` holds limitations of several engines."""
+    """Facts of an engine; `any` holds limitations of several engines."""
 
     name: str
     full_name: str
@@ -627,7 +645,9 @@ class Engine(Frozen):
         return self
 
     def attention_names(self, version: str | None) -> tuple[str, ...]:
-        """Return the values of the attention backend option; empty where no source lists them.
+        """Return the values of the attention backend option.
+
+        Empty where no source lists them.
 
         Examples
         --------
@@ -672,7 +692,9 @@ class Engine(Frozen):
         raise SpecError(f"is not a format in which {self.full_name} keeps its KV cache", value=name, choices=known)
 
     def small_cache(self, part: Accelerator) -> str:
-        """Return the KV cache format of a plan that is short of memory; empty: none on this accelerator.
+        """Return the KV cache format of a plan that is short of memory.
+
+        Empty: none on this accelerator.
 
         Examples
         --------
