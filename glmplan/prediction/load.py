@@ -35,8 +35,9 @@ _RUN = tuple(one.name for one in fields(ClosedLoop))
 class Load(ClosedLoop):
     """Describe the load on a server during a measurement.
 
-    A closed-loop run, and the metrics that are taken of it. `concurrency` is that of each replica, a fraction if replicas differ by one (see
-    `glmplan.prediction.replicas.whole_loads`). With `requests` 0 their number follows from the concurrency.
+    A closed-loop run, and the metrics that are taken of it. `concurrency` is that of each replica, a fraction if
+    replicas differ by one (see `glmplan.prediction.replicas.whole_loads`). With `requests` 0 their number follows from
+    the concurrency.
 
     Attributes
     ----------
