@@ -6,14 +6,14 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from glmplan.catalog.engines.defaults import EngineDefaults, engine_defaults
+from glmplan.catalog.engines.defaults import engine_defaults
 from glmplan.catalog.engines.kernels import attention_assumed
 from glmplan.catalog.engines.limitations import called_engine, engine_names, load_engine
 from glmplan.catalog.engines.recipes import known_version
 from glmplan.catalog.entries.names import engine_release
 from glmplan.catalog.formats import KV_FORMATS
 from glmplan.catalog.schema.accelerator import Accelerator
-from glmplan.catalog.schema.engine import Adapters
+from glmplan.catalog.schema.engine import Adapters, EngineDefaults
 from glmplan.catalog.schema.model import Checkpoint, ModelSpec
 from glmplan.costs.blocks.stack import mixers_of, routed_blocks
 from glmplan.errors import SpecError
@@ -39,7 +39,6 @@ __all__ = [
     "DEGREES",
     "MLX_ENGINE",
     "Asked",
-    "Words",
     "adapters_of",
     "asked_users",
     "attention_asked",
@@ -365,10 +364,6 @@ def check_layout(
 DEFAULT_INPUT, DEFAULT_OUTPUT = 2048, 512
 
 
-#: the request by its older name
-Words = PlanRequest
-
-
 @dataclass(frozen=True, repr=False)
 class Asked:
     """A request with defaults chosen, except those that the plan compares.
@@ -559,7 +554,7 @@ def read_words(words: PlanRequest) -> Asked:
 
     Examples
     --------
-    >>> asked = read_words(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws"))
+    >>> asked = read_words(PlanRequest("glm-5.1-nvfp4", "6xrtx-pro-6000-ws"))
     >>> asked.engine, asked.checkpoint.name, asked.users[-1]
     ('vllm', 'nvfp4', 128)
     """

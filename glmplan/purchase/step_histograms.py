@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import sparse
 
-from glmplan.catalog.engines.defaults import EngineDefaults
+from glmplan.catalog.schema.engine import EngineDefaults
 from glmplan.costs.points import StepPoints
 from glmplan.costs.step.model import FrontPoints, StepModel, StepTime
 from glmplan.io.runs.columns import INTERVAL_KINDS
@@ -270,7 +270,7 @@ def _alike(packing: Load) -> bool:
     The batch simulation then applies.
     """
     plain = Load(
-        "serving", packing.concurrency, packing.input_tokens, packing.output_tokens, budget=packing.budget,
+        packing.concurrency, packing.input_tokens, packing.output_tokens, budget=packing.budget,
         prefill_first=packing.prefill_first, whole_prompts=packing.whole_prompts, late=packing.late,
         tokens_per_step=packing.tokens_per_step, max_requests=packing.max_requests, reserve=packing.reserve,
         replicas=packing.replicas, ranks=packing.ranks,

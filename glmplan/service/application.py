@@ -23,6 +23,7 @@ from glmplan.errors import SpecError, nearest, printable
 from glmplan.service import questions as q
 from glmplan.service.answers import OLD_VALUES, QUESTIONS, VALUES
 from glmplan.service.dispatcher import Busy, Dispatcher, Job
+from glmplan.service.form import with_fields
 from glmplan.service.guard import App, Guard, Limits, Metrics
 from glmplan.service.questions import first_fault, refusal_record
 
@@ -66,11 +67,9 @@ def page_assets() -> dict[str, Asset]:
     True
     """
     folder = Path(__file__).parent / "page"
-    return {
-        path.name: Asset(read_bytes(path), _KINDS[path.suffix])
-        for path in sorted(folder.iterdir())
-        if path.suffix in _KINDS
-    }
+    files = {path.name: read_bytes(path) for path in sorted(folder.iterdir()) if path.suffix in _KINDS}
+    files["index.html"] = with_fields(files["index.html"].decode()).encode()
+    return {name: Asset(content, _KINDS[Path(name).suffix]) for name, content in files.items()}
 
 
 class Wrong(BaseModel):

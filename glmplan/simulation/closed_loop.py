@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from glmplan.simulation.closed_schedule import ClosedLoop, closed_schedule
+from glmplan.simulation.closed_run import ClosedLoop
+from glmplan.simulation.closed_schedule import closed_schedule
 from glmplan.units import TokensArray
 
 __all__ = [
     "MOST_REQUESTS",
-    "ClosedLoop",
     "KnownRuns",
     "ManyMixes",
     "StepMix",
@@ -86,7 +86,7 @@ def closed_loop_mix(run: ClosedLoop) -> StepMix:
     """
     inputs, outputs = _lengths(run)
     if run.staggered:
-        users = min(run.concurrency, run.requests)
+        users = int(min(run.concurrency, run.requests))
         outputs[:users] = [-(-outputs[one] * (one + 1) // users) for one in range(users)]
     blocks, spans = closed_schedule(run, inputs, outputs)
     table = np.array(blocks, dtype=float)
@@ -96,7 +96,7 @@ def closed_loop_mix(run: ClosedLoop) -> StepMix:
 
 def _lengths(run: ClosedLoop) -> tuple[list[int], list[int]]:
     """Prompt and answer of each request [token]; drawn only where they are not all alike."""
-    nominal = max(run.input_tokens, 1), max(run.output_tokens, 1)
+    nominal = max(int(run.input_tokens), 1), max(int(run.output_tokens), 1)
     if run.shortest == 1.0:
         return [nominal[0]] * run.requests, [nominal[1]] * run.requests
     rng = np.random.default_rng(20260320)
@@ -196,7 +196,7 @@ def _median_gap(length: np.ndarray, tokens: np.ndarray) -> np.ndarray:
 
 def _counted(run: ClosedLoop, span: np.ndarray, blocks: int) -> tuple[np.ndarray, np.ndarray]:
     """Which requests count, and which blocks of steps."""
-    users, place = min(run.concurrency, run.requests), np.arange(blocks)
+    users, place = int(min(run.concurrency, run.requests)), np.arange(blocks)
     if not run.staggered or run.requests < 3 * users:
         return np.arange(len(span)), np.ones(blocks, dtype=bool)
     begin, stop = int(span[:users, 2].max()), int(span[-1, 0])

@@ -1,104 +1,18 @@
-"""A closed-loop run and its schedule: which steps an engine makes, counted without a clock.
+"""The schedule of a closed-loop run, counted without a clock.
 
 `hatch_build.py` compiles this module.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from typing import Final
 
-__all__ = ["ClosedLoop", "closed_schedule"]
+from glmplan.simulation.closed_run import ClosedLoop
 
-#: places and tokens of an engine without limits [-], [token]
-_NO_PLACES: Final = 1 << 30
-_NO_POOL: Final = 1 << 60
+__all__ = ["closed_schedule"]
+
 _MASK: Final = (1 << 32) - 1
-
-
-@dataclass(frozen=True, slots=True)
-class ClosedLoop:
-    """A closed-loop run: who sends what, and how the engine packs it into steps.
-
-    Attributes
-    ----------
-    concurrency : int
-        Requests in flight, [-]
-    input_tokens, output_tokens : int
-        Nominal lengths, [token]
-    requests : int
-        Requests in all, [-]
-    shortest : float
-        Lengths are uniform between this share of the nominal and the nominal, [-]
-    budget : int
-        Prompt tokens (and decoding ones where mixed) that a step may hold, [token]
-    prefill_first : bool
-        Prompts run in steps of their own and decoding waits (SGLang); otherwise they ride along (vLLM, TensorRT-LLM).
-    max_requests : int
-        Requests that may run at once, [-]
-    pool_tokens : int
-        KV cache, [token]
-    reserve : float
-        Share of the answer that must fit besides the prompt before a request is admitted: 1 where nothing may be
-        evicted (TensorRT-LLM), about half of it where requests in all phases share the pool (vLLM, SGLang), [-]
-    poll_interval : int
-        Steps between two looks at newly arrived requests (SGLang ``--scheduler-recv-interval``), [-]
-    late : int
-        Steps that have begun when the next prompt of a user arrives, because the engine goes on while the client reads
-        the end of the answer; two where steps are formed ahead; none while nothing runs. With 0 every prompt is seen at
-        the instant it is sent, as in the simulator without a front end, [-]
-    staggered : bool
-        The first answers are cut to shares of their length, so that users end one after another, and only what lies
-        between these and the last prompt counts: the steady state. Else all users start together and all counts.
-    tokens_per_step : float
-        Tokens a request gains in a step (acceptance length of speculative decoding), [token]
-    whole_prompts : bool
-        Prompts are never split over steps (TensorRT-LLM without ``enable_chunked_prefill``).
-    gather_steps : int
-        Steps that new requests wait for others while some decode, so that they prefill together (TensorRT-LLM
-        ``attention_dp_config.timeout_iters`` and ``batch_wait_timeout_iters``), [-]
-    gather_tokens : int
-        Prompt tokens, with one for each who decodes, at which the wait ends early (TensorRT-LLM
-        ``batch_wait_max_tokens_ratio`` of the budget), [token]
-    """
-
-    concurrency: int
-    input_tokens: int
-    output_tokens: int
-    requests: int
-    shortest: float = 1.0
-    budget: int = 8192
-    prefill_first: bool = False
-    max_requests: int = _NO_PLACES
-    pool_tokens: int = _NO_POOL
-    reserve: float = 0.5
-    poll_interval: int = 1
-    late: int = 0
-    staggered: bool = False
-    tokens_per_step: float = 1.0
-    whole_prompts: bool = False
-    gather_steps: int = 0
-    gather_tokens: int = 1 << 60
-
-    def without_idle_limits(self) -> ClosedLoop:
-        """The same run without a limit on the pool or on places that its requests never reach.
-
-        Runs that differ in nothing else are then equal, so that their schedule is made once.
-
-        Examples
-        --------
-        >>> run = ClosedLoop(concurrency=4, input_tokens=100, output_tokens=10, requests=16)
-        >>> roomy = ClosedLoop(4, 100, 10, 16, max_requests=64, pool_tokens=1000)
-        >>> tight = ClosedLoop(4, 100, 10, 16, max_requests=64, pool_tokens=400)
-        >>> roomy.without_idle_limits() == run, tight.without_idle_limits() == run
-        (True, False)
-        """
-        # one request more than there are: sums of fractions of tokens may be rounded up
-        most = (self.concurrency + 1) * (max(self.input_tokens, 1) + self.reserve * max(self.output_tokens, 1))
-        pool = _NO_POOL if self.pool_tokens >= most else self.pool_tokens
-        places = _NO_PLACES if self.max_requests >= self.concurrency else self.max_requests
-        return replace(self, pool_tokens=pool, max_requests=places)
 
 
 def closed_schedule(
@@ -131,7 +45,7 @@ def closed_schedule(
     sent_at, first_at, ended_at = [0] * count, [0] * count, [0] * count
     there = [0] * count  # round from which the engine can see each
     ends: list[int] = []  # decode step at which a request ends · 2³² + the request
-    alive = sent = min(run.concurrency, count)
+    alive = sent = int(min(run.concurrency, count))
     seen = admitted = first = 0  # requests that the engine has looked at, admitted, and computed the prompt of
     done = 0  # tokens of the next prompt that are computed
     clock = 0  # decode steps so far

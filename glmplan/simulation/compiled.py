@@ -29,6 +29,7 @@ MODULES = (
 )
 #: modules whose types the compiled modules use
 _RELIED_ON = (
+    "glmplan.simulation.closed_run",
     "glmplan.simulation.engine.settings",
     "glmplan.simulation.engine.step_table",
     "glmplan.simulation.traffic.drafting",

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glmplan.catalog.engines.defaults import EngineDefaults
-from glmplan.simulation.closed_loop import ClosedLoop, closed_loop_mix
+from glmplan.catalog.schema.engine import EngineDefaults
+from glmplan.simulation.closed_loop import closed_loop_mix
+from glmplan.simulation.closed_run import ClosedLoop
 from glmplan.simulation.engine.settings import EngineSettings, KvPool
 from glmplan.simulation.engine.step_table import StepTable
 from glmplan.simulation.simulate import Service, simulate

@@ -22,7 +22,8 @@ LIBRARY = compiled_folder(PACKAGE) / f"{GROUP}__mypyc{EXTENSION_SUFFIXES[0]}"
 DRAWN = """
 import random, sys
 import numpy as np
-from glmplan.simulation.closed_schedule import ClosedLoop, closed_schedule
+from glmplan.simulation.closed_schedule import closed_schedule
+from glmplan.simulation.closed_run import ClosedLoop
 from glmplan.simulation.engine.settings import KvPool, TransferLink, scheduler_settings
 from glmplan.simulation.engine.step_table import StepTable
 from glmplan.simulation.simulate import pieces

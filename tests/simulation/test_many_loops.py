@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from glmplan.simulation.closed_loop import ClosedLoop, KnownRuns, closed_loop_mix, many_mixes
+from glmplan.simulation.closed_loop import KnownRuns, closed_loop_mix, many_mixes
+from glmplan.simulation.closed_run import ClosedLoop
 
 #: users, prompt, answer: one token, one user, prompts over several steps, more users than a step holds
 RUNS = np.array([(1, 1, 1), (3, 40, 1), (1, 5000, 200), (7, 5000, 2), (90, 30, 60), (30, 700, 45), (120, 3, 90),

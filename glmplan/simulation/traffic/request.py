@@ -22,7 +22,7 @@ def apart(lag: Seconds) -> Seconds:
     """Time between two requests that are sent at the same instant.
 
     A front end hands requests over one after the other, so that an idle engine begins with the first alone, as in
-    `glmplan.simulation.closed_schedule.ClosedLoop.late`.
+    `glmplan.simulation.closed_run.ClosedLoop.late`.
 
     Examples
     --------

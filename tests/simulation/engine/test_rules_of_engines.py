@@ -10,8 +10,8 @@ import pytest
 
 from glmplan.catalog.engines.defaults import engine_defaults
 from glmplan.errors import SpecError
-from glmplan.planner.question import Words
 from glmplan.planner.service import serving_inputs
+from glmplan.request.plan import PlanRequest
 from glmplan.simulation.engine.cluster import Cluster
 from glmplan.simulation.engine.engine import SkippingEngine
 from glmplan.simulation.engine.reference import SteppingEngine
@@ -195,7 +195,7 @@ def test_a_session_stays_where_it_began_under_affinity():
 
 def _plan(engine, ranks, **words):
     return serving_inputs(
-        Words("deepseek-v3.1", "8xh200-sxm", engine=engine, tp=str(8 // ranks), dp=str(ranks), **words)
+        PlanRequest("deepseek-v3.1", "8xh200-sxm", engine=engine, tp=str(8 // ranks), dp=str(ranks), **words)
     )
 
 
