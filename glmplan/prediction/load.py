@@ -16,8 +16,7 @@ import numpy as np
 
 from glmplan.catalog.engines.defaults import EngineDefaults
 from glmplan.costs.points import StepPoints
-from glmplan.simulation.closed_loop import ClosedLoop, StepMix, closed_loop_mix
-from glmplan.simulation.engine.settings import waiting_share
+from glmplan.simulation.closed_loop import ClosedLoop, StepMix, closed_loop_mix, waiting_share
 from glmplan.units import Ratio, Tokens
 
 __all__ = ["ENDLESS", "TOGETHER", "Load", "LoadMetrics", "MetricWeights", "metrics_of", "user_load"]

@@ -10,6 +10,7 @@ import numpy as np
 
 from glmplan.catalog.engines.defaults import engine_defaults
 from glmplan.errors import SpecError
+from glmplan.simulation.closed_loop import waiting_share
 from glmplan.simulation.traffic.drafting import Acceptance, check_whole
 from glmplan.units import Ratio
 
@@ -22,7 +23,6 @@ __all__ = [
     "ServingInputs",
     "TransferLink",
     "scheduler_settings",
-    "waiting_share",
 ]
 
 
@@ -289,24 +289,6 @@ def scheduler_settings(scheduler: str, **changes: object) -> EngineSettings:
         each = 1 + acceptance.draft_tokens if isinstance(acceptance, Acceptance) else 1
         given["max_num_seqs"] = max(1, min(int(str(given["max_num_seqs"])), budget // each))
     return EngineSettings(scheduler=scheduler, **given)  # type: ignore[arg-type]
-
-
-# How much later first tokens come than the steps that make them: prompts that meet others wait longer.
-
-#: requests in flight from which a prompt always meets others [-]
-_CROWD = 16.0
-
-
-def waiting_share(concurrency: np.ndarray) -> np.ndarray:
-    """How far a prompt of a server waits for others: nothing alone, all that was learnt from `_CROWD` on.
-
-    Examples
-    --------
-    >>> waiting_share(np.array([1.0, 4.0, 64.0])).tolist()
-    [0.0, 0.5, 1.0]
-    """
-    result: np.ndarray = np.minimum(np.log2(np.maximum(concurrency, 1.0)) / np.log2(_CROWD), 1.0)
-    return result
 
 
 @dataclass(frozen=True, slots=True)
