@@ -11,7 +11,7 @@ import numpy as np
 
 from glmplan.catalog.tables import frame_of
 from glmplan.errors import SpecError
-from glmplan.simulation.simulate import LARGEST, Service, busy_ranks, simulate
+from glmplan.simulation.simulate import LARGEST, Service, SimulationOptions, busy_ranks, simulate
 from glmplan.simulation.traffic.slo import Target
 from glmplan.simulation.traffic.sources import CHUNK, dispersion, request_chunks
 from glmplan.simulation.traffic.spec import Traffic
@@ -470,7 +470,7 @@ def capacity(service: Service, traffic: Traffic) -> PerSecond:
         users = math.ceil(users / alike)
         saturated = saturated.model_copy(update={"users": users})
         service = replace(service, settings=replace(service.settings, replicas=1), few=None)
-    outcome = simulate(service, saturated, requests=6 * users, keep=True)
+    outcome = simulate(service, saturated, requests=6 * users, options=SimulationOptions(keep=True))
     if outcome.interrupted:
         raise KeyboardInterrupt  # a part of a run is no measure of it
     rows = outcome.requests
@@ -551,7 +551,7 @@ def try_load(
         return Trial(load, min(above, _FAR), OVERLOAD, {"requests": 0.0})
     watch = Misses(targets, count - warm, warm, late) if verdict and _tells(at) else None
     try:
-        outcome = simulate(service, at, requests=count, warmup=warm, seed=seed, watch=watch)
+        outcome = simulate(service, at, requests=count, warmup=warm, seed=seed, options=SimulationOptions(watch=watch))
     except Missed as missed:
         return Trial(load, UNFINISHED, str(missed.target), {"requests": 0.0})
     if outcome.interrupted:

@@ -41,6 +41,7 @@ __all__ = [
     "Outcome",
     "Served",
     "Service",
+    "SimulationOptions",
     "aside",
     "busy_ranks",
     "lateness",
@@ -242,10 +243,45 @@ def shifted(records: dict[str, np.ndarray], late: SecondsArray | Seconds) -> dic
 
 # One replication, piece by piece: what has finished is handed out from time to time.
 
-#: requests that are handed out at once, [-]
-FLUSH = 4096
+#: requests that are handed out together, and if they are watched, [-]
+FLUSH, _FEW = 4096, 32
 #: under which name of `rejected` those are counted whose clients left
 LEFT = "left"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SimulationOptions:
+    """Options of a simulation beside its traffic and number of requests.
+
+    Parameters
+    ----------
+    replications : int, optional
+        Independent repetitions for confidence intervals, [-]
+    targets : tuple of Target, optional
+        SLO that goodput is counted under.
+    records : path, optional
+        File for one record of each request of the first replication.
+    timeline : bool, optional
+        Keep every run of equal steps.
+    keep : bool, optional
+        Keep the record of each request of the last replication; about 100 bytes a request.
+    reference : bool, optional
+        Make every step instead of skipping; for tests.
+    progress : callable, optional
+        Called with the number of requests that have finished since the last call.
+    watch : callable, optional
+        Called with the records of a few requests as they finish, and the delay of their first tokens, [s]; an exception
+        that it raises ends the run.
+    """
+
+    replications: int = 1
+    targets: tuple[Target, ...] = ()
+    records: str | Path | None = None
+    timeline: bool = False
+    keep: bool = False
+    reference: bool = False
+    progress: Callable[[int], None] | None = None
+    watch: Callable[[dict[str, np.ndarray], np.ndarray | float], None] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -275,15 +311,12 @@ def pieces(
     requests: int,
     generator: np.random.Generator,
     rejected: dict[str, int],
-    *,
-    reference: bool = False,
-    flush: int = FLUSH,
+    options: SimulationOptions | None = None,
 ) -> Iterator[Served]:
     """Run one replication.
 
     - `service`: What serves, as the traffic finds it (`Service.under`).
     - `rejected`: Takes why requests cannot be served, and how many; those whose clients left under `LEFT`.
-    - `reference`: Whether to make every step instead of skipping.
     - Yields: What has finished since the last one, also before an interrupt is passed on.
 
     Examples
@@ -300,7 +333,9 @@ def pieces(
     if traffic.patience is not None:  # time of the front end that is counted aside passes for clients too
         waits = max(traffic.patience - (service.front_end - lag), lag + 1e-9)
         traffic = traffic.model_copy(update={"patience": waits})
-    engine = SteppingEngine if reference else SkippingEngine
+    options = options or SimulationOptions()
+    flush = FLUSH if options.watch is None else _FEW
+    engine = SteppingEngine if options.reference else SkippingEngine
     cluster = Cluster(service.table, service.pool, service.settings, engine)
     source = request_source(traffic, requests, generator, service.settings.acceptance, lag)
     finished, stream, more = RequestRows(), cluster.run(source.arrivals, source.after), True
@@ -408,9 +443,6 @@ MOST_REQUESTS = 200_000_000
 #: repetitions: a hundred narrow an interval to a tenth [-]
 MOST_REPLICATIONS = 10_000
 
-#: requests that are handed out at once while somebody watches [-]
-_FEW = 32
-
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Outcome:
@@ -475,52 +507,25 @@ class Outcome:
 
 
 def simulate(
-    service: Service,
-    traffic: Traffic,
-    *,
-    requests: int,
-    seed: int = 0,
-    replications: int = 1,
-    targets: tuple[Target, ...] = (),
-    warmup: int = 0,
-    records: str | Path | None = None,
-    timeline: bool = False,
-    keep: bool = False,
-    reference: bool = False,
-    progress: Callable[[int], None] | None = None,
-    watch: Callable[[dict[str, np.ndarray], np.ndarray | float], None] | None = None,
-) -> Outcome:
+    service: Service, traffic: Traffic, *, requests: int, seed: int = 0, warmup: int = 0,
+    options: SimulationOptions | None = None,
+) -> Outcome:  # fmt: skip
     """Simulate a service under traffic.
 
     Parameters
     ----------
     service : Service
-        What serves.
+        The service.
     traffic : Traffic
-        What arrives.
+        Its requests.
     requests : int
         Requests of each replication; a trace may hold fewer, [-]
     seed : int, optional
         Seed, [-]; the same seed gives the same bytes.
-    replications : int, optional
-        Independent repetitions for confidence intervals, [-]
-    targets : tuple of Target, optional
-        Promise that goodput is counted under.
     warmup : int, optional
         Requests at the start that are not counted, [-]
-    records : path, optional
-        File for one record of each request of the first replication.
-    timeline : bool, optional
-        Whether to keep every run of equal steps.
-    keep : bool, optional
-        Whether to keep the record of each request of the last replication; about 100 bytes a request.
-    reference : bool, optional
-        Whether to make every step instead of skipping; for tests.
-    progress : callable, optional
-        Called with the number of requests that have finished since the last call.
-    watch : callable, optional
-        Called with the records of a few requests as they finish, and what their first tokens come later by, [s]; what
-        it raises ends the run.
+    options : SimulationOptions, optional
+        Replications, SLO, and the data to keep.
 
     Returns
     -------
@@ -546,81 +551,106 @@ def simulate(
     >>> round(outcome.summary["tpot_mean_ms"], 6), round(outcome.summary["e2e_mean_ms"], 6)
     (10.0, 110.0)
     """
+    options = options or SimulationOptions()
     whole_number(requests, "--requests", most=LARGEST if traffic.kind == "trace" else MOST_REQUESTS)
-    whole_number(replications, "--replications", most=MOST_REPLICATIONS)
+    whole_number(options.replications, "--replications", most=MOST_REPLICATIONS)
     if traffic.patience is not None and service.settings.prefill_replicas:
         raise SpecError("is not simulated with prefill replicas", field="--patience", value=traffic.patience)
     whole_number(seed, "--seed", least=0, most=LARGEST)
     if whole_number(warmup, "--warmup", least=0) >= requests:
         raise SpecError("must be below the number of requests", field="--warmup", value=warmup)
     started = time.perf_counter()
-    service = service.under(traffic, busy_ranks(service, traffic))
-    settings = service.settings
-    summaries: list[dict[str, float]] = []
-    rejected: dict[str, int] = {}
-    interrupted = False
-    meter = _meter(service, targets, warmup)
-    kept: list[np.ndarray] = []
-    finished: list[dict[str, np.ndarray]] = []
-    writer = RecordWriter(records) if records is not None else None
+    run = _Run(service.under(traffic, busy_ranks(service, traffic)), traffic, warmup, options)
     try:
-        for child in np.random.SeedSequence(seed).spawn(replications):
-            meter, counts = _meter(service, targets, warmup), dict[str, int]()
-            kept.clear()
-            finished.clear()
-            try:
-                flush = _FEW if watch is not None else FLUSH
-                generator = np.random.default_rng(child)
-                for piece in pieces(service, traffic, requests, generator, counts, reference=reference, flush=flush):
-                    if service.front_end:
-                        piece.records["arrival"] = piece.records["arrival"] - service.front_end
-                    late = lateness(service, traffic, piece.records)
-                    if watch is not None:
-                        watch(piece.records, late)
-                    meter.records(piece.records, late)
-                    meter.segments(piece.segments)
-                    meter.stalls(piece.stalls)
-                    if writer is not None or keep:
-                        rows = shifted(piece.records, late)
-                    if writer is not None:
-                        writer.write(rows)
-                    if keep:
-                        finished.append(rows)
-                    if timeline:
-                        kept.append(piece.segments)
-                    if progress is not None:
-                        progress(len(piece.records["number"]))
-            except KeyboardInterrupt:
-                interrupted = True
-            if writer is not None:
-                writer.close()
-                writer = None
-            left = counts.pop(LEFT, 0) if traffic.patience is not None else None
-            for reason, count in counts.items():
-                rejected[reason] = rejected.get(reason, 0) + count
-            beside = aside(service, traffic, meter.counted)
-            summaries.append(meter.summary(sum(counts.values()), settings.prefix_caching, beside, left))
-            if interrupted:
+        for child in np.random.SeedSequence(seed).spawn(options.replications):
+            run.replicate(requests, np.random.default_rng(child))
+            if run.interrupted:
                 break
     finally:
-        if writer is not None:
-            writer.close()
-    means = {name: float(value) for name, value in summaries[0].items()}
-    if len(summaries) > 1:
-        means = {name: float(np.mean([s[name] for s in summaries])) for name in means}
-    for name in ("requests", "rejected", "preemptions", "left"):
-        if name in means and len(summaries) == 1:
-            means[name] = int(means[name])
-    return Outcome(
-        means,
-        _intervals(summaries),
-        rejected,
-        meter.times,
-        np.concatenate(kept, axis=1) if kept else None,
-        interrupted,
-        time.perf_counter() - started,
-        {name: np.concatenate([one[name] for one in finished]) for name in finished[0]} if finished else None,
-    )
+        run.close()
+    return run.outcome(time.perf_counter() - started)
+
+
+class _Run:
+    """Statistics of replications, and the records and runs of steps of the last one."""
+
+    def __init__(self, service: Service, traffic: Traffic, warmup: int, options: SimulationOptions) -> None:
+        self._service, self._traffic, self._warmup, self._options = service, traffic, warmup, options
+        self._summaries: list[dict[str, float]] = []
+        self._rejected: dict[str, int] = {}
+        self._segments: list[np.ndarray] = []
+        self._finished: list[dict[str, np.ndarray]] = []
+        self._meter = _meter(service, options.targets, warmup)
+        self._writer = RecordWriter(options.records) if options.records is not None else None
+        self.interrupted = False
+
+    def replicate(self, requests: int, generator: np.random.Generator) -> None:
+        """Run one replication; an interrupt ends it, and its statistics are of the requests until then."""
+        service, traffic, options = self._service, self._traffic, self._options
+        self._meter = _meter(service, options.targets, self._warmup)
+        self._segments.clear()
+        self._finished.clear()
+        rejected: dict[str, int] = {}
+        try:
+            for piece in pieces(service, traffic, requests, generator, rejected, options):
+                self._take(piece)
+        except KeyboardInterrupt:
+            self.interrupted = True
+        self.close()  # records are those of the first replication
+        left = rejected.pop(LEFT, 0) if traffic.patience is not None else None
+        for reason, count in rejected.items():
+            self._rejected[reason] = self._rejected.get(reason, 0) + count
+        counted_aside = aside(service, traffic, self._meter.counted)
+        caching = service.settings.prefix_caching
+        self._summaries.append(self._meter.summary(sum(rejected.values()), caching, counted_aside, left))
+
+    def _take(self, piece: Served) -> None:
+        """Count a piece of the run, and keep of it the data that the options ask for."""
+        service, options = self._service, self._options
+        if service.front_end:
+            piece.records["arrival"] = piece.records["arrival"] - service.front_end
+        late = lateness(service, self._traffic, piece.records)
+        if options.watch is not None:
+            options.watch(piece.records, late)
+        self._meter.records(piece.records, late)
+        self._meter.segments(piece.segments)
+        self._meter.stalls(piece.stalls)
+        if self._writer is not None or options.keep:
+            rows = shifted(piece.records, late)
+            if self._writer is not None:
+                self._writer.write(rows)
+            if options.keep:
+                self._finished.append(rows)
+        if options.timeline:
+            self._segments.append(piece.segments)
+        if options.progress is not None:
+            options.progress(len(piece.records["number"]))
+
+    def close(self) -> None:
+        """Close the file of records."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def outcome(self, wall_seconds: Seconds) -> Outcome:
+        """Return the means over the replications and the data of the last one."""
+        summaries, finished = self._summaries, self._finished
+        means = {name: float(value) for name, value in summaries[0].items()}
+        if len(summaries) > 1:
+            means = {name: float(np.mean([summary[name] for summary in summaries])) for name in means}
+        for name in ("requests", "rejected", "preemptions", "left"):
+            if name in means and len(summaries) == 1:
+                means[name] = int(means[name])
+        return Outcome(
+            means,
+            _intervals(summaries),
+            self._rejected,
+            self._meter.times,
+            np.concatenate(self._segments, axis=1) if self._segments else None,
+            self.interrupted,
+            wall_seconds,
+            {name: np.concatenate([rows[name] for rows in finished]) for name in finished[0]} if finished else None,
+        )
 
 
 def _meter(service: Service, targets: tuple[Target, ...], warmup: int) -> Meter:

@@ -10,7 +10,7 @@ import pytest
 from glmplan.simulation.engine.settings import EngineSettings, KvPool
 from glmplan.simulation.engine.step_table import StepTable
 from glmplan.simulation.load_trial import CRESTS, MEANS, POOL, Crowd, DrawnEdges, enough
-from glmplan.simulation.simulate import Service, simulate
+from glmplan.simulation.simulate import Service, SimulationOptions, simulate
 from glmplan.simulation.traffic.sources import CHUNK, arrival_times, dispersion
 from glmplan.simulation.traffic.spec import Traffic
 
@@ -29,7 +29,7 @@ def test_the_crowd_of_a_simulation_is_known_before_it_is_run(stream, engine):
     if engine == "full":
         traffic = traffic.model_copy(update={"shared_prefix": 8})
     service = Service(StepTable.affine(base=0.1), KvPool(10**6), settings)
-    outcome = simulate(service, traffic, requests=6000, seed=5, keep=True)
+    outcome = simulate(service, traffic, requests=6000, seed=5, options=SimulationOptions(keep=True))
     rows = outcome.requests
     order = np.argsort(rows["arrival"])
     arrival, output = rows["arrival"][order], rows["output_tokens"][order]
