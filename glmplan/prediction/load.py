@@ -447,7 +447,7 @@ def _serving(load: Load) -> LoadMetrics:
     )
     depth = load.context + (load.input_tokens if load.prefix_cached else 0.0)
     # at higher concurrency the front end overlaps with the other users' steps
-    wall = _then(mix.wall, requests / concurrency)
+    wall = _then(mix.counted, requests / concurrency)
     tpot, decoding, none = _then(mix.tpot, 0.0), mix.decode_requests > 0, np.zeros(len(wall))
     figures = {
         "ttft": MetricWeights(_then(mix.ttft, 1.0)),

@@ -281,7 +281,7 @@ def _together(
         nodes[name] = nodes[name] * times[first][mix.run]
     ends = np.searchsorted(mix.run, np.arange(len(first) + 1))
     weights = {}
-    for name, values in (("ttft", mix.ttft), ("tpot", mix.tpot), ("output_rate", mix.wall)):
+    for name, values in (("ttft", mix.ttft), ("tpot", mix.tpot), ("output_rate", mix.counted)):
         rows = sparse.csr_array((values, np.arange(len(values)), ends), shape=(len(first), len(values)))
         weights[name] = rows[places]
     fronts = {"ttft": np.ones(len(users)), "tpot": np.zeros(len(users)), "output_rate": requests / together}

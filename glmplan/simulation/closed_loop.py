@@ -1,8 +1,8 @@
-"""What a closed-loop benchmark makes an engine do, step by step, before anybody knows how long a step takes.
+"""Step histograms of closed-loop runs, counted before step times are known.
 
-With a fixed number of requests in flight the schedule depends on token counts only, not on times: whoever finishes is
-followed by the next prompt. So the schedule is run once, and mean TTFT, TPOT and throughput become weighted sums of the
-step time over a few kinds of step. The weights are exact; kinds of step that are nearly alike are merged.
+With a fixed number of requests in flight the schedule depends on token counts only, not on times: the next prompt
+follows a finished request. So the schedule is run once, and mean TTFT, TPOT and throughput become weighted sums of the
+step time over a few kinds of step. The weights are exact; kinds of step with nearly equal contents are merged.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False)
 class StepMix:
-    """Kinds of step of a run, with the weight of each in what is measured.
+    """Kinds of step of a run, with the weight of each in every metric.
 
     Attributes
     ----------
@@ -47,8 +47,8 @@ class StepMix:
         Steps of this kind for each output token after the first, mean over requests, [-]
     itl_median : (k,) array
         The same for the fifth of the tokens around the one with the median gap, [-]
-    wall : (k,) array
-        Steps of this kind in what counts, [-]
+    counted : (k,) array
+        Steps of this kind within the part of the run that counts, [-]
     output_tokens, input_tokens : float
         Tokens that are generated in them, and those of the prompts, [token]
     peak_requests : int
@@ -63,7 +63,7 @@ class StepMix:
     ttft_median: np.ndarray
     tpot: np.ndarray
     itl_median: np.ndarray
-    wall: np.ndarray
+    counted: np.ndarray
     output_tokens: float
     input_tokens: float
     peak_requests: int
@@ -97,7 +97,7 @@ def closed_loop_mix(run: ClosedLoop) -> StepMix:
 
 
 def _lengths(run: ClosedLoop) -> tuple[list[int], list[int]]:
-    """Prompt and answer of each request [token]; drawn only where they are not all alike."""
+    """Return the prompt and answer of each request [token]; random unless the run is uniform."""
     nominal = max(run.input_tokens, 1), max(run.output_tokens, 1)
     if run.shortest == 1.0:
         return [nominal[0]] * run.requests, [nominal[1]] * run.requests
@@ -157,7 +157,7 @@ def _merge(run: ClosedLoop, table: np.ndarray, span: np.ndarray, inputs: np.ndar
         ttft_median=summed(median),
         tpot=summed(tpot),
         itl_median=summed(_median_gap(rough / np.maximum(steps, 1.0), table[:, 0] * steps * inside)),
-        wall=summed(steps * inside),
+        counted=summed(steps * inside),
         output_tokens=tokens_out,
         input_tokens=tokens_in,
         peak_requests=int(table[:, 0].max()),
@@ -165,7 +165,7 @@ def _merge(run: ClosedLoop, table: np.ndarray, span: np.ndarray, inputs: np.ndar
 
 
 def group_of_steps(requests: np.ndarray, prompt: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """Steps of equal numbers are nearly alike: a third of an octave of requests, an octave of prompt tokens and keys.
+    """Return the group of each step: a third of an octave of requests, an octave of tokens.
 
     `requests`, `prompt`, `keys`: Decoding requests [-], prompt tokens and the keys that they see in the mean [token].
 
@@ -184,7 +184,7 @@ def group_of_steps(requests: np.ndarray, prompt: np.ndarray, keys: np.ndarray) -
 
 
 def _median_gap(length: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-    """Share of each block in the fifth of the tokens around the one with the median gap, by a rough step length."""
+    """Return the share of each block in the fifth of the tokens around the median gap."""
     order = np.argsort(length, kind="stable")
     passed = np.cumsum(tokens[order])
     if not len(passed) or passed[-1] <= 0:
@@ -197,7 +197,7 @@ def _median_gap(length: np.ndarray, tokens: np.ndarray) -> np.ndarray:
 
 
 def _counted(run: ClosedLoop, span: np.ndarray, blocks: int) -> tuple[np.ndarray, np.ndarray]:
-    """Which requests count, and which blocks of steps."""
+    """Return the requests that count, and a mask of the blocks that count."""
     users, place = min(run.concurrency, run.requests), np.arange(blocks)
     if not run.staggered or run.requests < 3 * users:
         return np.arange(len(span)), np.ones(blocks, dtype=bool)
@@ -225,8 +225,8 @@ class ManyMixes:
         Run of each kind of step, ascending, [-]
     decode_requests, decode_context, prefill_tokens, prefill_context : (k,) array
         What a step of the kind holds, as in `glmplan.simulation.closed_loop.StepMix`.
-    ttft, tpot, wall : (k,) array
-        Steps of the kind that each figure counts, as in `glmplan.simulation.closed_loop.StepMix`, [-]
+    ttft, tpot, counted : (k,) array
+        Steps of the kind that each metric counts, as in `glmplan.simulation.closed_loop.StepMix`, [-]
     """
 
     requests: np.ndarray
@@ -237,10 +237,10 @@ class ManyMixes:
     prefill_context: np.ndarray
     ttft: np.ndarray
     tpot: np.ndarray
-    wall: np.ndarray
+    counted: np.ndarray
 
     def of(self, runs: np.ndarray) -> ManyMixes:
-        """Some of the runs."""
+        """Return the kinds of step of some runs."""
         ends = np.searchsorted(self.run, np.arange(len(self.requests) + 1))
         sizes = np.diff(ends)[runs]
         first = np.cumsum(sizes) - sizes
@@ -249,14 +249,14 @@ class ManyMixes:
         return ManyMixes(self.requests[runs], **columns | {"run": np.repeat(np.arange(len(runs)), sizes)})
 
     def and_then(self, more: ManyMixes) -> ManyMixes:
-        """These runs, and others behind them."""
+        """Return these runs followed by others."""
         more = replace(more, run=more.run + len(self.requests))
         both = {one.name: np.concatenate([getattr(self, one.name), getattr(more, one.name)]) for one in fields(self)}
         return ManyMixes(**both)
 
 
 class KnownRuns:
-    """Runs that are counted once: data-parallel ranks and servers of a service make many that are alike.
+    """Cache of step histograms: data-parallel ranks and servers repeat many runs.
 
     Examples
     --------
@@ -288,7 +288,9 @@ class KnownRuns:
 
 
 def distinct_rows(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Different rows of columns, ascending by the first column, then the next: without comparing rows as wholes.
+    """Return the first place of each distinct row, and the row number of each place.
+
+    Rows ascend by the first column, then the next. Comparing whole rows would be slower.
 
     Examples
     --------
@@ -375,7 +377,7 @@ def waiting_share(concurrency: np.ndarray) -> np.ndarray:
 
 
 def _numbered(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Different codes, ascending, and the number of each: `np.unique` without sorting where codes are small."""
+    """Return the distinct codes and the number of each: `np.unique` without sorting small codes."""
     most = int(codes.max(initial=0)) + 1
     if most > max(_SPARSE * len(codes), _SMALL):
         found, place = np.unique(codes, return_inverse=True)

@@ -21,7 +21,7 @@ _MASK: Final = (1 << 32) - 1
 
 @dataclass(frozen=True, slots=True)
 class ClosedLoop:
-    """A closed-loop run: who sends what, and how the engine packs it into steps.
+    """A closed-loop run: its requests, and how the engine packs them into steps.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ class ClosedLoop:
     gather_tokens: int = 1 << 60
 
     def without_idle_limits(self) -> ClosedLoop:
-        """The same run without a limit on the pool or on places that its requests never reach.
+        """Return the run without limits on the pool or on requests that it never reaches.
 
         Runs that differ in nothing else are then equal, so that their schedule is made once.
 
@@ -146,7 +146,7 @@ def closed_schedule(run: ClosedLoop, inputs: list[int], outputs: list[int]) -> t
         idle = not decoding and seen == first
         waiting, answering = sent - first, decoding
         if seen < sent:
-            # an idle engine starts with whoever is there first; where prompts travel, the others find it busy
+            # an idle engine starts with the first prompt; if prompts arrive late, the others find it busy
             before, look = seen, rounds % poll_interval == 0
             if gathers:
                 look = rounds >= _gathered(run, inputs, there[seen:sent], seen, since, decoding)
@@ -246,7 +246,7 @@ def closed_schedule(run: ClosedLoop, inputs: list[int], outputs: list[int]) -> t
 
 
 def _gathered(run: ClosedLoop, inputs: list[int], there: list[int], seen: int, since: int, tokens: int) -> int:
-    """Round at which those who were sent and not seen have waited long enough, or are enough."""
+    """Return the round at which new requests have waited long enough or are enough."""
     last = since + run.gather_steps
     for place, at in enumerate(there, seen):
         tokens += inputs[place]

@@ -41,9 +41,9 @@ PURE = "GLMPLAN_PURE"
 
 
 def compiled_folder(package: Path) -> Path:
-    """Where the compiled form of these sources lies, if anybody has compiled them.
+    """Return the folder of the compiled form of these sources, which may not exist.
 
-    Returns: A folder below it; it changes with every change of the sources.
+    Its name changes with every change of the sources.
     """
     digest = hashlib.sha256()
     for name in (*MODULES, *_RELIED_ON):

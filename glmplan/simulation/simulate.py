@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 
-# What is simulated: the step times, the room and the settings of a server.
+# The simulated service: step times, KV pool and settings.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,21 +81,21 @@ class FewRanks:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Service:
-    """What is simulated: step times, room for keys and values, and the engine's settings.
+    """A simulated service: step times, KV pool and settings of the engine.
 
     Parameters
     ----------
     table : StepTable
         Time of a step.
     pool : KvPool
-        Room on each replica.
+        KV pool of each replica.
     settings : EngineSettings
         Scheduler, limits, replicas.
     front_end : float, optional
         Time between the arrival of a request and its arrival at the engine; see `glmplan.simulation.simulate.travel`,
         [s]
-    wake : float, optional
-        What a request waits longer for that finds nobody there; the engine's clock does not, [s]
+    cold_start : float, optional
+        Delay of a request that arrives at an idle engine; it does not advance the engine's clock, [s]
     first : FirstTokens, optional
         How much later first tokens come than their steps say.
     few : FewRanks, optional
@@ -109,7 +109,7 @@ class Service:
     pool: KvPool
     settings: EngineSettings
     front_end: float = 0.0
-    wake: float = 0.0
+    cold_start: float = 0.0
     first: FirstTokens = AS_STEPS_SAY
     few: FewRanks | None = None
     whole: Callable[[], StepTable] | None = None
@@ -134,11 +134,11 @@ class Service:
         return replace(self, table=self.table.scaled(factor), few=few, whole=whole)
 
     def with_room(self, room: Ratio, traffic: Traffic, *, least: Tokens = 0.0) -> Service:
-        """The same service with more or less room for keys and values.
+        """Return the service with a larger or smaller KV pool.
 
         - `least`: Tokens that it holds at least; a block in any case.
-        - Returns: With the other pool. Slots of equal context are told so that they hold a request: where there is
-          less room they are fewer, not shorter.
+        - Returns: The service with the other pool. A smaller pool has fewer slots of equal context, not
+          shorter ones.
         """
         pool, settings = self.pool, self.settings
         found = replace(pool, tokens=max(int(pool.tokens * room), int(least), pool.block_size))
@@ -168,7 +168,7 @@ class Service:
         return replace(self, table=self.whole(), whole=None)
 
 
-# What users see beside the clock of the engines: the time of the front end, engines that wake, late first tokens.
+# Latencies beside the clock of the engines: front end, cold start, late first tokens.
 
 #: of a time that is written as two others' difference [s]
 _AT_ONCE = 1e-9
@@ -179,9 +179,9 @@ def travel(front_end: Seconds, traffic: Traffic) -> Seconds:
 
     Notes
     -----
-    The front end takes its time before. Of users who send the next request as soon as they have the last answer this
-    time is counted aside, and the engine sees them during the step that follows the answer: so `closed_loop_mix`
-    counts, with which the times of steps and of the front end were learnt.
+    The time of the front end passes before. For closed-loop clients without think time it is counted aside, and the
+    engine sees their requests during the step that follows the answer: `closed_loop_mix` counts so, and the times of
+    steps and of the front end were fitted with it.
     """
     return apart(front_end) if _in_step(traffic) else front_end
 
@@ -189,43 +189,42 @@ def travel(front_end: Seconds, traffic: Traffic) -> Seconds:
 def aside(service: Service, traffic: Traffic, counted: int) -> Seconds:
     """Time of the front end that passed beside the clock, between the requests of a user."""
     front_end = service.front_end
-    beside = front_end - travel(front_end, traffic) + (service.wake if _alone(service, traffic) else 0.0)
+    beside = front_end - travel(front_end, traffic) + (service.cold_start if _alone(service, traffic) else 0.0)
     return beside * max(counted / (traffic.users or 1) - 1.0, 0.0)
 
 
 def lateness(service: Service, traffic: Traffic, records: dict[str, np.ndarray]) -> SecondsArray | Seconds:
-    """What first tokens come later by than the steps of the engine's clock say.
+    """Return the delay of first tokens after their steps on the engine's clock.
 
     - `records`: Columns of finished requests with the time of the front end in them, times in [s].
-    - Returns: Of each request; 0 where nothing was learnt.
+    - Returns: The delay of each request; 0 without a fitted effect.
 
     Notes
     -----
-    Who finds nobody there waits for the engine to wake. How much later first tokens come for so many in flight was
-    learnt from users who send the next request with the last answer, against the steps that `closed_loop_mix` counts
-    for users in step with each other; it holds for such users only. Of any other traffic the simulation knows who
-    comes when and what is in the way.
+    A request that arrives at an idle engine waits for its cold start. The factor on TTFT was fitted to closed-loop
+    clients without think time, against the steps that `closed_loop_mix` counts for clients in step with each other;
+    it holds for such clients only. For other traffic the simulation knows each arrival and the requests before it.
     """
     if not len(records["first"]):
         return 0.0
     if _in_step(traffic):
         waits, servers = records["first"] - records["arrival"], service.settings.replicas
         later: np.ndarray = (service.first.later(float(traffic.users or 1), servers) - 1.0) * waits
-        return later + service.wake if _alone(service, traffic) else later
-    if not service.wake:
+        return later + service.cold_start if _alone(service, traffic) else later
+    if not service.cold_start:
         return 0.0
     # a replica at work begins with a prompt as a step ends, an idle one as it comes
     idle = records["started"] - (records["arrival"] + service.front_end) <= _AT_ONCE
-    return np.where(idle, service.wake, 0.0)
+    return np.where(idle, service.cold_start, 0.0)
 
 
 def _in_step(traffic: Traffic) -> bool:
-    """Whether users send the next request with the last answer."""
+    """Return True for a closed loop without think time."""
     return traffic.kind == "closed" and not traffic.think
 
 
 def _alone(service: Service, traffic: Traffic) -> bool:
-    """Whether every user has a server of his own, as predictions count it."""
+    """Return True if every user has a server, as predictions count it."""
     servers = service.settings.replicas // service.first.ranks
     return _in_step(traffic) and (traffic.users or 1) <= max(servers, 1)
 
@@ -286,7 +285,7 @@ class SimulationOptions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Served:
-    """What came out of one piece of a run: columns of finished requests, and runs of equal steps.
+    """One piece of a run: columns of finished requests, and runs of equal steps.
 
     Parameters
     ----------
@@ -315,9 +314,9 @@ def pieces(
 ) -> Iterator[Served]:
     """Run one replication.
 
-    - `service`: What serves, as the traffic finds it (`Service.under`).
+    - `service`: The service, as the traffic finds it (`Service.under`).
     - `rejected`: Takes why requests cannot be served, and how many; those whose clients left under `LEFT`.
-    - Yields: What has finished since the last one, also before an interrupt is passed on.
+    - Yields: Requests that finished since the last piece, also before an interrupt is passed on.
 
     Examples
     --------
@@ -353,7 +352,7 @@ def pieces(
 
 
 def _served(cluster: Cluster, finished: RequestRows) -> Served:
-    """What has come together, taken out of the engines."""
+    """Return the finished requests and steps, and remove them from the engines."""
     rows: list[float] = []
     gaps: list[float] = []
     for engine in cluster.engines:
@@ -446,7 +445,7 @@ MOST_REPLICATIONS = 10_000
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Outcome:
-    """What a simulation found.
+    """Outcome of a simulation.
 
     Parameters
     ----------
@@ -455,7 +454,7 @@ class Outcome:
     intervals : dict
         95 % confidence interval of each statistic over the replications; empty with one.
     rejected : dict
-        Reasons for which requests were turned away, and how many.
+        Reasons for which requests were rejected, and how many.
     times : dict of Distribution
         Distributions of the last replication, [s]
     timeline : ndarray or None
@@ -463,7 +462,7 @@ class Outcome:
     requests : dict of ndarray or None
         Columns of the finished requests of the last replication, if they were kept; times in [s], lengths in [token]
     interrupted : bool
-        Whether the run was stopped before its end.
+        True if the run was stopped before its end.
     wall_seconds : float
         Time the simulation itself took, [s]
     """

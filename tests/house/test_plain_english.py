@@ -73,7 +73,6 @@ LEFT: dict[str, int] = {
     "present": 146,
     "purchase": 229,
     "service": 77,
-    "simulation": 270,
 }
 
 

@@ -19,7 +19,7 @@ PACKINGS = [
     {"budget": 8192, "whole_prompts": True, "late": 1},
     {"budget": 64, "late": 2},
 ]
-NAMES = ("decode_requests", "decode_context", "prefill_tokens", "prefill_context", "ttft", "tpot", "wall")
+NAMES = ("decode_requests", "decode_context", "prefill_tokens", "prefill_context", "ttft", "tpot", "counted")
 
 
 @pytest.mark.parametrize("packing", PACKINGS, ids=str)
@@ -58,15 +58,15 @@ def test_steps_and_waiting_are_those_of_an_independent_schedule(packing, counted
     mix = many_mixes(users, inputs, outputs, requests, **packing)
     waits = np.bincount(mix.run, weights=mix.ttft) * requests
     assert waits == pytest.approx(counted[0], rel=1e-12)
-    assert np.bincount(mix.run, weights=mix.wall) == pytest.approx(counted[1], rel=1e-12)
+    assert np.bincount(mix.run, weights=mix.counted) == pytest.approx(counted[1], rel=1e-12)
 
 
 def test_every_prompt_and_answer_token_is_counted_once():
     users, inputs, outputs = RUNS.T
     requests = np.maximum(4 * users, 8)
     found = many_mixes(users, inputs, outputs, requests, budget=512)
-    prompts = np.bincount(found.run, weights=found.prefill_tokens * found.wall)
-    answers = np.bincount(found.run, weights=found.decode_requests * found.wall)
+    prompts = np.bincount(found.run, weights=found.prefill_tokens * found.counted)
+    answers = np.bincount(found.run, weights=found.decode_requests * found.counted)
     assert prompts == pytest.approx(requests * inputs)
     # the first token of an answer comes out of the prompt
     assert answers == pytest.approx(requests * (outputs - 1))

@@ -352,11 +352,11 @@ def test_only_of_users_in_step_with_each_other_first_tokens_are_other_than_steps
 def test_who_finds_nobody_there_waits_for_the_engine_to_wake(kind, scheduler, reference):
     """Answers come as much later as their first tokens do, and nothing else changes."""
     settings = scheduler_settings(scheduler, async_scheduling=True, max_num_seqs=64)
-    asleep = Service(TABLE, KvPool(10**6), settings, front_end=0.02, wake=0.3)
+    asleep = Service(TABLE, KvPool(10**6), settings, front_end=0.02, cold_start=0.3)
     traffic = parse_traffic(kind, input=600, output=40)
     found, said = (
         simulate(one, traffic, requests=60, options=SimulationOptions(keep=True, reference=reference))
-        for one in (asleep, replace(asleep, wake=0.0))
+        for one in (asleep, replace(asleep, cold_start=0.0))
     )
     after, before = found.requests, said.requests
     later = after["first"] - before["first"]
@@ -374,8 +374,9 @@ def test_who_finds_nobody_there_waits_for_the_engine_to_wake(kind, scheduler, re
 
 def test_no_user_of_several_waits_for_a_server_to_wake_that_they_share():
     for users, wakes in ((1, True), (2, True), (3, False)):
-        service = replace(_service(replicas=2), wake=0.3)
+        service = replace(_service(replicas=2), cold_start=0.3)
         traffic = parse_traffic(f"closed:{users}", input=600, output=40)
-        slow, quick = (simulate(one, traffic, requests=12).summary for one in (service, replace(service, wake=0.0)))
+        both = service, replace(service, cold_start=0.0)
+        slow, quick = (simulate(one, traffic, requests=12).summary for one in both)
         added = slow["ttft_mean_ms"] - quick["ttft_mean_ms"]
         assert added == pytest.approx(300.0 if wakes else 0.0)

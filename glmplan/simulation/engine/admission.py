@@ -190,8 +190,8 @@ def by_longest_prefix(waiting: Iterable[Request], cache: PrefixCache, block_size
 def by_priority(waiting: Iterable[Request], queued: bool) -> list[Request]:
     """Put waiting requests into the order of their priority.
 
-    - `queued`: Whether those of the same priority stay as they were queued (SGLang); else they are in the order of
-      arrival, those that were preempted included (vLLM)
+    - `queued`: True if requests of the same priority stay in the order of the queue (SGLang); else they are in the
+      order of arrival, preempted ones included (vLLM)
     - Returns: The queue in the order in which it is admitted.
 
     References
@@ -210,7 +210,7 @@ def by_priority(waiting: Iterable[Request], queued: bool) -> list[Request]:
 
 
 def _rank(queued: bool) -> Callable[[Request], tuple[float, ...]]:
-    """What `by_priority` compares."""
+    """Return the sort key of `by_priority`."""
     if queued:
         return lambda request: (request.priority,)
     return lambda request: (request.priority, request.arrival, request.number)
@@ -263,11 +263,11 @@ class SharedEstimate:
         self.ratio = max(self.ratio - self._fall * steps, self._floor)
 
     def answer(self, left: int, growth: Tokens) -> Tokens:
-        """Tokens a request is reckoned to write."""
+        """Return the estimated output of a request."""
         return min(1 + left * growth, MOST_RECKONED)
 
     def outstanding(self, running: Iterable[Request], step: int, growth: Tokens) -> Tokens:
-        """Tokens that decoding requests are reckoned to write still."""
+        """Return the estimated remaining output of decoding requests."""
         return self.ratio * sum(min((r.left - step + r.joined) * growth, MOST_RECKONED) for r in running)
 
     def retracted(self, running: Iterable[Request], step: int) -> None:

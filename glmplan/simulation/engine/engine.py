@@ -70,7 +70,7 @@ class DecodingBatch:
     table : StepTable
         Time of a step.
     pool : KvPool
-        Room for keys and values.
+        KV pool.
     settings : EngineSettings
         Scheduler and limits.
     """
@@ -104,10 +104,10 @@ class DecodingBatch:
         self._running: dict[int, Request] = {}  # decoding requests by join number, in the order of admission
         self._total = 0.0  # sum of their contexts in the next step
         self._step = 0  # decode steps made
-        # sum of the steps after which decoding requests are done, and how many had more to write than is reckoned with
+        # sum of the steps after which decoding requests end, and those with more to write than the estimate covers
         self._ends = self._long = 0
         self._counts = [0] * self.period  # requests that need a block at steps of each residue
-        self._heap: list[int] = []  # last step · 2³² + join number; whoever left before is no longer in _running
+        self._heap: list[int] = []  # last step · 2³² + join number; requests that left before are no longer in _running
         self._joins = 0
         self._promises = settings.admission == "no-evict"
         self._promised = 0  # blocks that running requests will hold at their ends, under no-evict
@@ -276,8 +276,8 @@ class DecodingBatch:
         return cycles * len(self._running) + part
 
     def _outstanding(self, estimate: SharedEstimate) -> float:
-        """Tokens that decoding requests are reckoned to write still, as `SharedEstimate.outstanding` says."""
-        if self._long:  # some of whom may have more left than is reckoned with
+        """Return the estimated remaining output, as `SharedEstimate.outstanding` does."""
+        if self._long:  # some may have more left than the estimate covers
             return estimate.outstanding(self._running.values(), self._step, self.growth)
         return estimate.ratio * ((self._ends - len(self._running) * self._step) * self.growth)
 
@@ -422,7 +422,7 @@ class SkippingEngine(DecodingBatch):
     table : StepTable
         Time of a step.
     pool : KvPool
-        Room for keys and values.
+        KV pool.
     settings : EngineSettings
         Scheduler and limits.
     replica : int, optional
@@ -479,7 +479,7 @@ class SkippingEngine(DecodingBatch):
 
     @property
     def _may_be_next(self) -> bool:
-        """Whether a request that comes now has nobody before it and finds a place."""
+        """Return True if no request waits and one more may run."""
         return not self.waiting and self._busy < self._most
 
     def plan(self) -> Seconds:
@@ -697,7 +697,7 @@ class SkippingEngine(DecodingBatch):
         self.free -= need
 
     def _victim(self) -> Request:
-        """Whom to preempt: the request admitted last; in SGLang the one that has written least."""
+        """Return the request to preempt: the one admitted last; in SGLang the one with the least output."""
         if self._estimate is not None:
             return min(self._running.values(), key=lambda r: (generated(r, self._step), -r.input, r.token))
         partial, last = self._partial, next(reversed(self._running), 0)

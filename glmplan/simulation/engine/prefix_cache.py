@@ -1,4 +1,4 @@
-"""Blocks of earlier requests, kept until room is needed: least recently used content goes first, tail before head."""
+"""Blocks of earlier requests, kept until blocks are needed: least recently used content goes first, tail first."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["HostTier", "PrefixCache"]
 
 
 class HostTier:
-    """What was computed once and still lies in host memory; the least recently used content goes first, tail first.
+    """Cached blocks in host memory; the least recently used content goes first, tail first.
 
-    Content is written through: every full block that leaves a request has a copy here, so that what is thrown out of
+    Content is written through: every full block that leaves a request has a copy here, so that content evicted from
     the accelerators' pool is not lost.
 
     Parameters
@@ -51,7 +51,7 @@ class HostTier:
         `shares`: Name of each content and its blocks, in the order of the prompt.
         """
         kept = self._kept
-        for name, blocks in reversed(shares):  # the head is the last to be thrown out
+        for name, blocks in reversed(shares):  # the head is evicted last
             before = kept.get(name, 0)
             if blocks > before:
                 kept[name] = blocks
@@ -113,7 +113,7 @@ class PrefixCache:
     def __init__(self, block_size: int, tier: HostTier | None = None) -> None:
         self._block, self._tier = block_size, tier
         self._entries: dict[object, list[int]] = {}  # name → [blocks, of them held, holders]
-        self._idle: OrderedDict[object, None] = OrderedDict()  # content with blocks nobody holds, oldest use first
+        self._idle: OrderedDict[object, None] = OrderedDict()  # content whose blocks no request holds, oldest use first
         self._nameless: list[int] | None = None  # the entry that `keep` adds to, while it is the newest
         self.evictable = 0
         self.blocks = 0
@@ -180,7 +180,7 @@ class PrefixCache:
                 del self._entries[name]
 
     def keep(self, blocks: int) -> None:
-        """Keep content that nobody can ask for again; it only takes room until it is the oldest."""
+        """Keep content that no request can ask for again; it only takes blocks until it is the oldest."""
         newest = self._nameless
         if newest is None:
             newest = self._nameless = [0, 0, 0]

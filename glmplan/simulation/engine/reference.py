@@ -30,11 +30,11 @@ from glmplan.units import Seconds
 __all__ = ["SteppingEngine", "go_through"]
 
 
-# What runs is gone through in one order, request by request: part of the form that makes every step.
+# Running requests are visited in one order: part of the form that makes every step.
 
 
 def go_through(engine: Any) -> None:
-    """Blocks for all that runs, preempting while they are too few; those that wait are admitted only if nobody was.
+    """Allocate blocks for running requests; admit waiting ones if none was preempted.
 
     In llama.cpp they have got slots before, as many as there are, and prompts are gone through in the order of these.
 
@@ -53,7 +53,7 @@ def go_through(engine: Any) -> None:
     alone, threshold = len(engine.running) + len(engine.waiting) == 1, settings.long_prefill_token_threshold
     limit = threshold if threshold and not alone else 1 << 60
     if engine.slots is not None:
-        for request in engine.slots.seat(engine.waiting):
+        for request in engine.slots.assign(engine.waiting):
             engine.running.append(request)
             engine.held[request.number] = -(-request.done // size)
     while True:
@@ -91,7 +91,7 @@ class SteppingEngine:
     table : StepTable
         Time of a step.
     pool : KvPool
-        Room for keys and values.
+        KV pool.
     settings : EngineSettings
         Scheduler and limits.
     replica : int, optional
@@ -121,7 +121,7 @@ class SteppingEngine:
         self.loading = 0  # blocks that the step loads from host memory
         self.gone: list[Request] = []  # whose clients left while they were in a step
         self.urgent_first = settings.order == "priority"
-        # vLLM: what runs is gone through in one order, prompts that were begun and decoding requests alike
+        # vLLM: running requests are visited in one order, both prompts that were begun and decoding requests
         self.in_order = not settings.prefill_first and (self.urgent_first or settings.long_prefill_token_threshold > 0)
         self.slots = Slots.of(settings, pool) if settings.in_slots else None
 
@@ -273,7 +273,7 @@ class SteppingEngine:
                 self.cache.evict(blocks - free)
 
     def _wants(self, request: Request) -> int:
-        """Whether a decoding request needs one more block in the next step."""
+        """Return True if a decoding request needs one more block in the next step."""
         made = self.step - request.joined + 1
         return held_blocks(request.prompt, made, self.pool.block_size, self.period) - self.held[request.number]
 

@@ -52,7 +52,7 @@ class StepClock:
     Parameters
     ----------
     table : StepTable
-        What to read from.
+        Step times.
     microbatches : int, optional
         Pipeline stages; a step is split into as many equal micro-batches that follow each other through the stages, so
         the round takes as long as one of them, [-]
@@ -86,7 +86,7 @@ class StepClock:
         self._there: _PromptPiece = self._prompt_piece(1.0, 1.0)
 
     def context_piece(self, mean: Tokens) -> _Piece:
-        """Find the piece of the decode table that holds a mean context, for whoever reads many steps from one.
+        """Find the piece of the decode table that holds a mean context, to read many steps from it.
 
         Returns: Where it begins and ends, and its knot, [token]; seconds at the knot and for each further token of
           mean context, both by requests of a micro-batch, [s].

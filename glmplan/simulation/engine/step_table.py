@@ -5,9 +5,9 @@ The time of a mixed step is taken apart into three tables, exact wherever attent
     T(n, c, p, a) = D(n, c) + X(n, p) + A(p, a)
 
 with n decoding requests of mean context c, p prompt tokens that attend a keys each in the mean. D is kept at every
-integer n and is affine in c between knots, so a run of equal decode steps has a closed form. What only steps of few
-tokens hide ends at one number of them, which no knots can hold: D has it at every n, X is kept as if prompts left it
-hidden, and a step that they make too long pays it back.
+integer n and is affine in c between knots, so a run of equal decode steps has a closed form. Work that only steps of
+few tokens hide ends at one number of them, which no knots can hold: D has it at every n, X is kept as if prompts left
+it hidden, and a step that they make too long pays it back.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class ShortSteps:
         return self.seconds(**points)
 
     def hidden(self) -> Seconds:
-        """What each step of few tokens hides."""
+        """Return the time that each step of few tokens hides."""
         one = np.ones(1)
         point = {"decode_requests": 0 * one, "decode_context": one, "prefill_tokens": one, "prefill_context": one}
         return float(self.level(**point)[0] - self.seconds(**point)[0])

@@ -33,7 +33,7 @@ def apart(lag: Seconds) -> Seconds:
 
 
 class Request:
-    """What a request asks for and what has happened to it; engines write the second half.
+    """Lengths of a request, and its history, which engines write.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class Request:
     steps : int
         Steps after the first token that the answer takes; fewer than its tokens with speculation, [-]
     runs : tuple of tuple
-        What the prompt consists of, as (name of the content, tokens) in order; equal names are equal content.
+        Parts of the prompt, as (name of the content, tokens) in order; equal names are equal content.
     session, turn : int
         Which conversation, and where in it; -1 and 0 for single requests.
 

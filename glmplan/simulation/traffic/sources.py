@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 
-# Sample traffic: arrival times and lengths, chunk by chunk, so ten million requests need no more room than a few.
+# Sample traffic: arrival times and lengths, chunk by chunk, so ten million requests need no more memory than a few.
 
 #: requests that are drawn at once: how many decides how random numbers are spent [-]
 CHUNK = 16_384
@@ -273,7 +273,7 @@ def request_source(
         if traffic.users is None:
             return Source(_late(source.arrivals, lag), _late_after(source.after, lag) if source.after else None)
         began = list(_late(source.arrivals, lag, apart(lag)))
-        # users who send at once what answers the last: in order, as nobody pauses
+        # users who send at once what answers the last: in order, without pauses
         last = began[-1].arrival if began and traffic.kind == "closed" and not traffic.think else None
         return Source(iter(began), _late_after(source.after, lag, last) if source.after else None)
     if traffic.kind == "trace" and conversation_form(str(traffic.file)):
@@ -314,7 +314,7 @@ def _late(arrivals: Iterator[Request], lag: float, gap: float = 0.0) -> Iterator
 def _late_after(
     after: Callable[[Request, float], Request | None], lag: float, last: float | None = None
 ) -> Callable[[Request, float], Request | None]:
-    """What follows, after the front end; behind `last` and each other where those who follow come in order."""
+    """Return the following requests after the front end; behind `last` and each other if they come in order."""
 
     def later(request: Request, now: float) -> Request | None:
         nonlocal last

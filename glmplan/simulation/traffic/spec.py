@@ -1,4 +1,4 @@
-"""What arrives at a service: a traffic spec, from a flag such as `poisson:2.5/s` or from a small TOML file."""
+"""Requests that arrive at a service: a traffic spec, from a flag such as `poisson:2.5/s` or from a small TOML file."""
 
 from __future__ import annotations
 
@@ -147,14 +147,14 @@ class Traffic(BaseModel):
 
     @property
     def plain(self) -> bool:
-        """Whether requests have no content in common, and come in the order in which they are read."""
+        """Return True if requests share no content and arrive in the order in which they are read."""
         if self.urgent or self.patience is not None:
             return False
         return self.kind not in ("sessions", "trace") and not (self.think or self.shared_prefix or self.ramp)
 
     @property
     def unmarked(self) -> Traffic:
-        """The same traffic of clients that are all alike and wait for ever."""
+        """Return the same traffic of clients without priority that wait for ever."""
         return self.model_copy(update={"urgent": 0.0, "patience": None})
 
     @property

@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 
-# Lines of a trace file, and numbers in them; whatever is wrong is told with its line and what was expected.
+# Lines of a trace file, and numbers in them; an error names its line and the expected value.
 
 
 def json_rows(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
