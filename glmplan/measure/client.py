@@ -1,4 +1,7 @@
-"""Client: one streamed request to an OpenAI-compatible server, timed as by `vllm bench serve`."""
+"""Send one streamed request to an OpenAI-compatible server and time it.
+
+Times are as `vllm bench serve` defines them.
+"""
 
 from __future__ import annotations
 
@@ -392,7 +395,7 @@ class Patience:
     stall: Seconds = 60.0  # between two chunks
     throttle: Seconds = 30.0  # sum of all `Retry-After` waits of a request
     throttled: int = 3  # resends after 429 or 503
-    whole: Seconds = float("inf")  # complete answer; in a ladder the step limit applies
+    whole: Seconds = float("inf")  # complete answer; in a run of load steps the step limit applies
 
 
 class _Throttled(Exception):
@@ -505,7 +508,7 @@ class Client:
                     record.retries += 1
                     continue
             except Exception as error:
-                # any other failure is a named fault and does not end the ladder
+                # any other failure is a named fault and does not end the run
                 record.outcome, record.detail = Outcome.UNFORESEEN, self._said(error)
             if record.outcome is not Outcome.DONE:
                 record.e2e = max(self.clock() - record.start, record.e2e)

@@ -1,4 +1,7 @@
-"""Load generation: closed loop (fixed concurrency) or scheduled arrivals, one step at one level, with statistics."""
+"""Generate load: closed loop (fixed concurrency) or scheduled arrivals.
+
+One step is at one level, with statistics.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +41,8 @@ __all__ = [
 def transient_end(series: Sequence[float], *, batch: int = 5) -> int:
     """Return the index at which the transient of a series ends, by MSER-5.
 
-    Of all truncations up to half of the series, take the one with the smallest standard error of the remaining mean,
-    over means of `batch` neighbours. Observations are equidistant.
+    The result is the truncation, up to half of the series, with the smallest standard error of the remaining mean over
+    means of `batch` neighbours. Observations are equidistant.
 
     References
     ----------

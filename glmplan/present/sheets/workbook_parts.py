@@ -1,8 +1,7 @@
-"""The parts of a workbook that somebody else made: its sheets read row by row, and cells put into them without a change
-to anything else.
+"""Read foreign workbooks, and insert cells without other changes.
 
-The XML of the edited sheet is copied byte by byte; new cells go in before the end of their row, as text or numbers and
-never as a formula. All other parts are copied whole.
+The XML of the edited sheet is copied byte by byte; new cells are inserted before the end of their row, as text or
+numbers and never as a formula. All other parts are copied unchanged.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ __all__ = ["Row", "SheetPart", "edited", "parsed", "rows_of", "sheets_of", "stri
 
 _SPANS = re.compile(rb"""\s+spans=(?:"[^"]*"|'[^']*')""")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
-#: strings that cells share: what they may hold in all [B]
+#: largest size of all shared strings [B]
 _MOST_OF_STRINGS = 512 * 2**20
 
 
@@ -35,13 +34,7 @@ def _column(letters: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SheetPart:
-    """A sheet.
-
-    Attributes
-    ----------
-    name, part : str
-        Its name, and its part in the archive.
-    """
+    """Name of a sheet, and its part in the archive."""
 
     name: str
     part: str
@@ -49,14 +42,14 @@ class SheetPart:
 
 @dataclass(slots=True)
 class Row:
-    """A row of a sheet.
+    """Row of a sheet.
 
     Attributes
     ----------
     number : int
-        From 1, [-]
+        Number from 1, [-]
     cells : dict of int to object
-        Column from 0 → number or text; None for a formula whose value was not saved, [unit of the cell]
+        Column from 0 → number or text; None for a formula without a saved value.
     styles : dict of int to str
         Column → number of its style.
     """
@@ -78,9 +71,9 @@ def _parser() -> Any:
 
 
 def parsed(archive: zipfile.ZipFile, part: str, wanted: Callable[[str, dict[str, str]], None]) -> None:
-    """Call back for every element of a part.
+    """Call `wanted` with name and attributes of every element of a part.
 
-    `wanted`: Takes the name of the element without its prefix, and its attributes.
+    Names have no prefix.
     """
     made = _parser()
     made.StartElementHandler = lambda name, attributes: wanted(name.rpartition(":")[2], attributes)
@@ -94,10 +87,7 @@ def parsed(archive: zipfile.ZipFile, part: str, wanted: Callable[[str, dict[str,
 
 
 def sheets_of(archive: zipfile.ZipFile) -> list[SheetPart]:
-    """Sheets of a workbook, in their order.
-
-    Returns: Sheets with cells; charts on their own are left out.
-    """
+    """Return the sheets of a workbook in order, without chart sheets."""
     if "xl/workbook.xml" not in archive.namelist():
         raise SpecError("is no workbook: it has no xl/workbook.xml", file=archive.filename)
     targets: dict[str, str] = {}
@@ -122,7 +112,7 @@ def sheets_of(archive: zipfile.ZipFile) -> list[SheetPart]:
 
 
 def strings_of(archive: zipfile.ZipFile) -> list[str]:
-    """Strings that cells share."""
+    """Return the shared strings of a workbook."""
     name = "xl/sharedStrings.xml"
     if name not in archive.namelist():
         return []
@@ -157,7 +147,7 @@ Other = Callable[[str, dict[str, str]], None]
 
 
 class _Reader:
-    """Rows of a sheet as its XML comes in."""
+    """Parser state that collects the rows of a sheet."""
 
     def __init__(self, strings: list[str], other: Other | None = None) -> None:
         self.strings, self.other = strings, other
@@ -213,9 +203,9 @@ class _Reader:
 def rows_of(
     archive: zipfile.ZipFile, part: str, strings: list[str], other: Callable[[str, dict[str, str]], None] | None = None
 ) -> Iterator[Row]:
-    """Rows of a sheet, one after another.
+    """Yield the rows of a sheet.
 
-    `other`: Takes name and attributes of every element that is no part of a row.
+    `other` is called with name and attributes of every element outside rows.
     """
     reader, made = _Reader(strings, other), _parser()
     made.StartElementHandler = lambda name, attributes: reader.start(name.rpartition(":")[2], attributes)
@@ -251,10 +241,10 @@ def edited(
     column: int,
     cells: Callable[[Row], tuple[Mapping[int, Any], str | None]],
 ) -> Iterator[bytes]:
-    """The XML of a sheet with more cells in it.
+    """Yield the XML of a sheet with new cells.
 
-    - `column`: First of the new columns, right of all others.
-    - `cells`: Row → number of the new column from 0 → value, and the style of its cells.
+    `column` is the first new column, right of all others. `cells` returns the values of a row by new column from 0, and
+    the style of the cells.
     """
     splicer = _Splicer(strings, column, cells)
     for piece in part_pieces(archive, part):
@@ -263,7 +253,7 @@ def edited(
 
 
 class _Splicer:
-    """Copies XML byte by byte and puts cells before the ends of rows."""
+    """Copier of XML that inserts cells before the ends of rows."""
 
     def __init__(
         self, strings: list[str], column: int, cells: Callable[[Row], tuple[Mapping[int, Any], str | None]]
@@ -272,11 +262,11 @@ class _Splicer:
         self.made = _parser()
         self.made.StartElementHandler, self.made.EndElementHandler = self._start, self._end
         self.made.CharacterDataHandler = self.reader.text
-        #: bytes that were not copied yet, the first of them that counts, and its place in the file
+        #: bytes not copied yet, the first relevant one, and its offset in the file
         self.held, self.at, self.first, self.out = b"", 0, 0, bytearray()
 
     def feed(self, piece: bytes) -> bytes:
-        # what belongs to a row that is open waits
+        # bytes of an unfinished row are kept
         self.held, self.at = self.held[self.at :] + piece, 0
         self.made.Parse(piece, False)
         return self._taken()
@@ -293,7 +283,7 @@ class _Splicer:
         return found
 
     def _upto(self, index: int) -> bytes:
-        """Bytes up to a place of the file, which are then no longer held."""
+        """Return the bytes up to an offset of the file, and drop them."""
         end = self.at + index - self.first
         found, self.at, self.first = self.held[self.at : end], end, index
         return found

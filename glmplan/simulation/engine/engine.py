@@ -162,7 +162,7 @@ class DecodingBatch:
 
         Notes
         -----
-        What was computed stays in the prefix cache. Not modelled: the work for it in a step that was formed ahead.
+        Computed blocks stay in the prefix cache. Not modelled: the work for it in a step that was formed ahead.
         """
         if request in self.waiting:
             self.waiting.remove(request)
