@@ -147,7 +147,8 @@ def loading_seconds(blocks: int, pool: KvPool, settings: EngineSettings) -> Seco
 def by_longest_prefix(waiting: Iterable[Request], cache: PrefixCache, block_size: TokenCount) -> list[Request]:
     """Put waiting requests into SGLang's order `lpm`: the longest cached prefix first.
 
-    Among requests with a common prefix that is not cached yet the first goes before, the others go last, to find it later.
+    Among requests with a common prefix that is not cached yet the first goes before; the others go last, to find it
+    later.
 
     - `waiting`: The queue, at most 128 of which are sorted; a longer one stays as it is.
     - Returns: The queue in the order in which it is admitted.
