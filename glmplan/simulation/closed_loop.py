@@ -1,4 +1,6 @@
-"""Step histograms of closed-loop runs, counted before step times are known.
+"""Step histograms of closed-loop runs.
+
+They are counted before step times are known.
 
 With a fixed number of requests in flight the schedule depends on token counts only, not on times: the next prompt
 follows a finished request. So the schedule is run once, and mean TTFT, TPOT and throughput become weighted sums of the
@@ -97,7 +99,7 @@ def closed_loop_mix(run: ClosedLoop) -> StepMix:
 
 
 def _lengths(run: ClosedLoop) -> tuple[list[int], list[int]]:
-    """Return the prompt and answer of each request [token]; random unless the run is uniform."""
+    """Return the prompt and answer of each request; random unless uniform."""
     nominal = max(run.input_tokens, 1), max(run.output_tokens, 1)
     if run.shortest == 1.0:
         return [nominal[0]] * run.requests, [nominal[1]] * run.requests
@@ -165,7 +167,9 @@ def _merge(run: ClosedLoop, table: np.ndarray, span: np.ndarray, inputs: np.ndar
 
 
 def group_of_steps(requests: np.ndarray, prompt: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """Return the group of each step: a third of an octave of requests, an octave of tokens.
+    """Return the group of each step.
+
+    A group is a third of an octave of requests and an octave of tokens and keys.
 
     `requests`, `prompt`, `keys`: Decoding requests [-], prompt tokens and the keys that they see in the mean [token].
 
@@ -184,7 +188,7 @@ def group_of_steps(requests: np.ndarray, prompt: np.ndarray, keys: np.ndarray) -
 
 
 def _median_gap(length: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-    """Return the share of each block in the fifth of the tokens around the median gap."""
+    """Return the share of each block in the middle fifth of the tokens by gap."""
     order = np.argsort(length, kind="stable")
     passed = np.cumsum(tokens[order])
     if not len(passed) or passed[-1] <= 0:
@@ -256,7 +260,9 @@ class ManyMixes:
 
 
 class KnownRuns:
-    """Cache of step histograms: data-parallel ranks and servers repeat many runs.
+    """Cache of step histograms.
+
+    Data-parallel ranks and servers of a service repeat many runs.
 
     Examples
     --------
@@ -288,7 +294,7 @@ class KnownRuns:
 
 
 def distinct_rows(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first place of each distinct row, and the row number of each place.
+    """Return the first place of each distinct row, and each row's number.
 
     Rows ascend by the first column, then the next. Comparing whole rows would be slower.
 
@@ -332,7 +338,7 @@ def many_mixes(
 
 
 def _merged(runs: np.ndarray, first: int, stop: int, settings: dict[str, Any]) -> tuple[np.ndarray, ...]:
-    """Return the kinds of step of successive runs, with the mean content and the weights of each kind."""
+    """Return the kinds of step of successive runs, with contents and weights."""
     blocks, begin = array("d"), [0]
     for users, prompt, answer, requests in runs[first:stop].tolist():
         run = ClosedLoop(users, prompt, answer, requests, **settings)
@@ -363,7 +369,7 @@ _BUSY = 16.0
 
 
 def waiting_share(concurrency: np.ndarray) -> np.ndarray:
-    """Return the share of the fitted effect on TTFT that holds at a concurrency.
+    """Return the share of the fitted effect on TTFT at a concurrency.
 
     The factor on TTFT is fitted to busy servers: a prompt that waits for no other one does not need it.
 
@@ -377,7 +383,10 @@ def waiting_share(concurrency: np.ndarray) -> np.ndarray:
 
 
 def _numbered(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct codes and the number of each: `np.unique` without sorting small codes."""
+    """Return the distinct codes and the number of each.
+
+    It is `np.unique` without sorting small codes.
+    """
     most = int(codes.max(initial=0)) + 1
     if most > max(_SPARSE * len(codes), _SMALL):
         found, place = np.unique(codes, return_inverse=True)

@@ -1,4 +1,4 @@
-"""A closed-loop run and its schedule: which steps an engine makes, counted without a clock.
+"""A closed-loop run and its schedule, counted without a clock.
 
 `hatch_build.py` compiles this module.
 """
@@ -21,7 +21,7 @@ _MASK: Final = (1 << 32) - 1
 
 @dataclass(frozen=True, slots=True)
 class ClosedLoop:
-    """A closed-loop run: its requests, and how the engine packs them into steps.
+    """A closed-loop run: its requests and the settings of the engine.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ class ClosedLoop:
     gather_tokens: int = 1 << 60
 
     def without_idle_limits(self) -> ClosedLoop:
-        """Return the run without limits on the pool or on requests that it never reaches.
+        """Return the run without limits that it never reaches.
 
         Runs that differ in nothing else are then equal, so that their schedule is made once.
 
@@ -104,7 +104,7 @@ class ClosedLoop:
 
 
 def closed_schedule(run: ClosedLoop, inputs: list[int], outputs: list[int]) -> tuple[list[float], list[list[int]]]:
-    """Return the blocks of equal steps of a closed loop, and those of each request.
+    """Return the blocks of equal steps of a closed loop and of its requests.
 
     Requests are sent, seen, admitted and prefilled in one order, so that counts say which of them are where.
 
@@ -246,7 +246,7 @@ def closed_schedule(run: ClosedLoop, inputs: list[int], outputs: list[int]) -> t
 
 
 def _gathered(run: ClosedLoop, inputs: list[int], there: list[int], seen: int, since: int, tokens: int) -> int:
-    """Return the round at which new requests have waited long enough or are enough."""
+    """Return the round at which new requests have waited long enough."""
     last = since + run.gather_steps
     for place, at in enumerate(there, seen):
         tokens += inputs[place]

@@ -1,4 +1,6 @@
-"""The event engine as machine code, where it was compiled from the sources that lie here; else pure Python.
+"""The event engine as machine code, if it was compiled from these sources.
+
+Otherwise it runs as pure Python.
 
 `hatch_build.py` compiles `MODULES` with mypyc into a folder that is named after a digest of the sources. A folder of
 other sources is never used, so an edited module runs as it reads. Both forms give the same answers to the last digit.
@@ -41,7 +43,7 @@ PURE = "GLMPLAN_PURE"
 
 
 def compiled_folder(package: Path) -> Path:
-    """Return the folder of the compiled form of these sources, which may not exist.
+    """Return the folder of the compiled form of the sources; it may be absent.
 
     Its name changes with every change of the sources.
     """
@@ -66,7 +68,10 @@ class _CompiledFirst(MetaPathFinder):
 
 
 def prefer_compiled() -> None:
-    """Let imports find the compiled form of the engine, unless `PURE` is set or there is none of these sources."""
+    """Let imports find the compiled form of the engine, if there is one.
+
+    The environment variable `PURE` asks for pure Python.
+    """
     if os.environ.get(PURE):
         return
     try:

@@ -1,4 +1,7 @@
-"""Search of the largest load that meets an SLO: loads are tried until the saturation of each service is known."""
+"""Search of the largest load that meets an SLO.
+
+Loads are tried until the saturation of each service is known.
+"""
 
 from __future__ import annotations
 
@@ -178,13 +181,13 @@ class EdgeSearch:
                 stride = min(stride * stride, 8.0)
 
     def _narrow(self, high: Trial) -> float:
-        """How wide a bracket may be: a user where one is asked for exactly, else a share of the load."""
+        """Return the width of the bracket: one user, else a share of the load."""
         if not self.whole:
             return self.close * high.load
         return max(1.0, self.close * high.load) if self.near > _NEAR else 1.0
 
     def _told(self, one: Trial, aim: tuple[str, float]) -> bool:
-        """Return True if the last load is so near to the end that a line from it is exact enough."""
+        """Return True if the last load is so near that its line is exact enough."""
         if self.whole and self.near <= _NEAR:
             return False  # it lies between two users who are both tried
         nearest = all(abs(one.margin) <= abs(other.margin) for other in self.seen)
@@ -229,7 +232,7 @@ class EdgeSearch:
         return (low.load + min(last, high.load)) / 2
 
     def slopes(self) -> dict[str, float]:
-        """Return the slope of each target over the load near its end, as far as it is known.
+        """Return the known slope of each target over the load near its end.
 
         Returns: Slope of the line through the logarithms of a target over its bound at the two loads nearest to the
           end; of preemptions, of which there are many times more at a little more load, and of waits, through all
@@ -245,7 +248,10 @@ class EdgeSearch:
         return found
 
     def _aim(self) -> tuple[str, float] | None:
-        """Which target breaks first as lines say, and where; None without a line for the one that comes nearest."""
+        """Return the target that the slopes say is missed first, and its load.
+
+        It is None without a slope for the nearest target.
+        """
         smooth = [one for one in self.seen if _tells(one, one.nearest)]
         one = min(smooth, key=lambda one: abs(one.margin), default=None)
         slopes, aims = self.slopes(), list[tuple[float, str]]()
@@ -260,7 +266,9 @@ class EdgeSearch:
         return name, aim
 
     def _by_capacity(self, one: Trial, stride: float) -> float | None:
-        """Return the load at which the SLO is just met by one trial; None if that trial is too far.
+        """Return the load at which one trial says that the SLO is just met.
+
+        It is None if that trial is too far.
 
         Times of a queue grow like one over what is left of its capacity.
         """
@@ -302,7 +310,10 @@ class EdgeSearch:
 
 
 def _tells(one: Trial, name: str) -> bool:
-    """Return True if a target says something of nearby loads: clients leave at once, overload has no length."""
+    """Return True if a target says something of nearby loads.
+
+    Clients leave at once, and overload has no length.
+    """
     margin = one.margins.get(name, -math.inf)
     if name == THRASH:
         return _POOL_TOLD[0] < margin < _POOL_TOLD[1]
@@ -311,14 +322,14 @@ def _tells(one: Trial, name: str) -> bool:
 
 
 def _slope(told: list[Trial], name: str) -> float:
-    """Slope of the line through the nearest to the end and the next that is not so near to it that chance decides."""
+    """Return the slope of the line through two trials far enough apart."""
     one = told[0]
     other = next((two for two in told[1:] if abs(two.load - one.load) > _APART * one.load), None)
     return 0.0 if other is None else (other.margins[name] - one.margins[name]) / (other.load - one.load)
 
 
 def _steepness(draws: list[list[Trial]], name: str) -> float:
-    """Slope of what scatters: of lines through all that tell, one beside the other for each draw of the arrivals."""
+    """Return the pooled slope of lines, one for each arrival sample."""
     across = along = most = 0.0
     bends = name.startswith(BENDING)
     for seen in draws:
@@ -363,7 +374,7 @@ _ROUGH, _NEAR_ROUGH = 300, 0.1
 
 @dataclass
 class Tries:
-    """Cache of trials of the same services, traffic, SLO and seed, shared by searches.
+    """Cache of trials of the same services, traffic, SLO and seed.
 
     Attributes
     ----------
@@ -434,7 +445,7 @@ class LoadTries:
         return self.traffic.users is not None
 
     def _bound(self, service: Service) -> None:
-        """Find loads beyond which nothing is left to be seen: what is served at most, or the places in the engine."""
+        """Limit the load by throughput or by the concurrency of the engine."""
         rates = self.traffic.kind in OPEN or (self.traffic.kind == "sessions" and not self._whole)
         if rates:
             self.served = capacity(service, self.traffic)
@@ -488,11 +499,14 @@ class LoadTries:
         return float(self._service(which).table.decode[row, column] / middle.decode[row, column])
 
     def _edge(self, which: int, guess: float) -> float:
-        """The load at which one service breaks, between the last that is kept and the first that is not; 0 if none."""
+        """Return the saturation load of one service, or 0.
+
+        It lies between the last load that is met and the first that is not.
+        """
         return self._follow(which).find(guess)
 
     def _follow(self, which: int, draw: int = 0, *, rough: bool = False) -> EdgeSearch:
-        """A search for the load at which one service breaks under one draw of the arrivals."""
+        """Search of the saturation load of one service under one arrival sample."""
         full = math.inf if self._whole else self.served / self._speed(which)
         if rough:
             judged = _ROUGH * self.settled // SETTLED
@@ -520,7 +534,10 @@ class LoadTries:
 
 
 class _Draws(NamedTuple):
-    """Draws of the arrivals under which it is followed to where it breaks: a first, and pairs of others."""
+    """Number of arrival samples under which a service is followed.
+
+    There is a first one, and pairs of others.
+    """
 
     least: int
     most: int
@@ -544,7 +561,7 @@ class _Draw(NamedTuple):
 
 
 class _Drawn(NamedTuple):
-    """Where the service breaks under a draw, what breaks, by how much it rises, and what was tried."""
+    """Saturation load of a service under a sample, its cause, and the trials."""
 
     draw: int
     end: float
@@ -630,7 +647,7 @@ class LoadSearch(LoadTries):
         return self._at(place, load)
 
     def border_margin(self, service: Service, load: float) -> Ratio:
-        """Return the SLO margin of the service at the 95 % level, the mean over arrival samples.
+        """Return the SLO margin at the 95 % level, the mean over arrival samples.
 
         `load`: The load, [-] or [1/s].
         """
@@ -639,7 +656,7 @@ class LoadSearch(LoadTries):
         return float(np.mean([self._at(BORDER, load, sample).margin for sample in range(samples)]))
 
     def breaks(self, service: Service, load: float, place: int) -> bool:
-        """Return True if a service misses the SLO under a load; the amount is not computed.
+        """Return True if a service misses the SLO under a load.
 
         `load`: The load, [-] or [1/s].
         """
@@ -655,11 +672,11 @@ class LoadSearch(LoadTries):
 
     @property
     def recorded(self) -> bool:
-        """Return True where the service at the 95 % level of step times is judged once, under recorded arrivals."""
+        """Return True if recorded arrivals are judged once at the 95 % step time."""
         return self.traffic.kind == "trace" and self.border is not None
 
     def _of_the_border(self, start: float) -> float:
-        """The load that 5 of 100 services of different speed and arrivals do not bear.
+        """Return the load that 5 of 100 services cannot serve within the SLO.
 
         It is the one at which the service breaks that 5 of 100 are slower than, in the mean over arrivals; and a little
         below, because by chance of their arrivals slightly quicker ones break there too.
@@ -717,7 +734,10 @@ class LoadSearch(LoadTries):
         return found
 
     def drawn(self, job: _Draw, others: list[list[Trial]]) -> _Drawn:
-        """Follow the service that 5 of 100 are slower than to where it breaks under one draw of the arrivals."""
+        """Follow the service at the 95 % level to its saturation load.
+
+        It is under one arrival sample.
+        """
         search = self._follow(BORDER, job.draw)
         search.others, search.rise, search.near = others, job.rise, job.near
         search.close, search.stride = _CLOSE, _STRIDE
@@ -737,7 +757,7 @@ class LoadSearch(LoadTries):
         return PERCENTILES if any(str(one) == name and one.statistic != "mean" for one in self.targets) else MEANS
 
     def _draws(self, name: str) -> _Draws:
-        """Under how many draws of the arrivals a service is followed of which this target breaks."""
+        """Return the number of arrival samples for a service that misses a target."""
         if self.settled > SETTLED:
             return _OF_BURSTS
         if name.startswith(BENDING):
@@ -745,7 +765,10 @@ class LoadSearch(LoadTries):
         return {FULL: _OF_MEANS, MEANS: _OF_MEANS, PERCENTILES: _OF_PERCENTILES, POOL: _OF_POOLS}[self._breaks(name)]
 
     def _in_flight(self, load: float, tried: Trial, breaks: Breaks, **draws: int) -> InFlight | None:
-        """How many are there at once under a load, if they stay as long as in a trial; None without a stream."""
+        """Return the numbers in flight under a load; None without a stream.
+
+        Requests stay as long as in a trial.
+        """
         service = self._service(BORDER)
         room = service.pool.tokens * (service.settings.replicas - service.settings.prefill_replicas)
         stay = tried.summary.get("e2e_mean_ms", 0.0) * 1e-3
@@ -758,7 +781,7 @@ class LoadSearch(LoadTries):
         return edges
 
     def _slope(self, load: float, name: str, rise: dict[str, float]) -> float:
-        """How the logarithm of the load at which a service breaks falls with its place in the spread of speeds, [-]
+        """Return the slope of the log saturation load over the rank of speed, [-]
 
         A service that is slower in everything does at a lower load what a quicker one does, only later. How many are
         preempted does not scale with the times of a service.
@@ -795,7 +818,9 @@ class LoadSearch(LoadTries):
         return True
 
     def _counted(self, guess: float) -> float:
-        """The load that 95 of 100 services bear: bracketed from a guess on by the slow ones, then all are counted.
+        """Return the load that 95 of 100 services meet.
+
+        It is bracketed by the slow ones, then all are counted.
 
         A larger load may do better than a smaller one by chance: it is looked at some below the answer too.
         """
@@ -850,5 +875,5 @@ class LoadSearch(LoadTries):
 
 
 def _place(which: int) -> float:
-    """Where one of the equal parts of a spread lies in standard deviations, the slowest first."""
+    """Return the place of an equal part of a spread in standard deviations."""
     return NormalDist().inv_cdf(1 - (which + 0.5) / DRAWS)

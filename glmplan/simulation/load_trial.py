@@ -1,4 +1,4 @@
-"""One trial of a load: the SLO margin of a simulated service, and the largest load that it can serve."""
+"""One trial of a load: the SLO margin of a simulated service."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ _NEARLY = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Breaks:
-    """Cause of a missed SLO, and prior weights of the numbers in flight on its load.
+    """Cause of a missed SLO, and prior weights of the numbers in flight.
 
     Parameters
     ----------
@@ -100,7 +100,9 @@ _SURE, _AS_MANY = 0.15, 3.0
 
 @dataclass(slots=True)
 class InFlight:
-    """How many requests of an open stream are there when one arrives, if each stays as long as its answer is long.
+    """Numbers in flight at arrivals of an open stream.
+
+    Each request stays as long as its answer is long.
 
     Parameters
     ----------
@@ -157,7 +159,9 @@ class InFlight:
         self.spread = np.cov((np.array(found) - self.usual) / self.rise, rowvar=False)
 
     def foreseen(self, seed: int) -> np.ndarray:
-        """How many there will be in a simulation, before it is run: the same arrivals are drawn.
+        """Return the numbers in flight of a simulation before it is run.
+
+        The same arrivals are sampled.
 
         Returns: Logarithms of the mean and the high number over `rate` times `stay`, as Little's law has it, and of the
            use of the pool when a request ends; 0 without a pool.
@@ -165,7 +169,7 @@ class InFlight:
         return self._of(np.random.default_rng(np.random.SeedSequence(seed).spawn(1)[0]))
 
     def over(self, seed: int) -> np.ndarray:
-        """Return the excess of the numbers in flight of a simulation over the usual ones.
+        """Return the excess of the numbers in flight over the usual ones.
 
         Returns: Excess of `foreseen` over the usual numbers, as logarithms of the load at which so much is usual.
         """
@@ -184,7 +188,7 @@ class InFlight:
         came, gone = _sums(arrivals), _sums(left)
 
         def spent(at: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.ndarray:
-            """Return the time that all requests have spent until then, after so many arrivals and ends."""
+            """Return the time that all requests have spent until then."""
             result: np.ndarray = (at * first - came[first]) - (at * last - gone[last])
             return result
 
@@ -214,7 +218,9 @@ def _sums(values: np.ndarray) -> np.ndarray:
 
 @dataclass(slots=True)
 class DrawnEdges:
-    """Loads at which a service breaks under some draws of the arrivals, and their mean with less chance in it.
+    """Saturation loads under arrival samples, and their mean.
+
+    Control variates take a part of the chance out.
 
     Parameters
     ----------
@@ -291,7 +297,7 @@ class DrawnEdges:
 
     @property
     def _variance(self) -> float:
-        """Return the residual variance of the logarithms after the control variates."""
+        """Return the residual variance after the control variates."""
         left = np.array(self.logs) - np.array(self.there) @ self._weights
         free = max(len(left) - 1 - self._fitted, 0.0)
         return float((_AS_MANY * self.breaks.left**2 + np.sum((left - left.mean()) ** 2)) / (_AS_MANY + free))
@@ -443,7 +449,7 @@ def places(service: Service) -> int:
 
 
 def capacity(service: Service, traffic: Traffic) -> PerSecond:
-    """Requests, or sessions, that the service can finish in a second when as many wait as it can take.
+    """Return the throughput limit in requests or sessions per second.
 
     Returns: The rate, [1/s]; 0 if no request fits. For a day, the mean rate at which its busiest part is just
         finished.
@@ -482,7 +488,9 @@ def capacity(service: Service, traffic: Traffic) -> PerSecond:
 
 
 def exceeded(service: Service, traffic: Traffic, summary: Mapping[str, float]) -> PerSecond | None:
-    """Return the throughput limit if more arrives: then times grow with the length of a run.
+    """Return the throughput limit if more arrives, else None.
+
+    Times then grow with the length of a run.
 
     - `summary`: Statistics of the simulation, [ms] and [s] as their names say.
     - Returns: Requests, or sessions; None where it bears what arrives.
@@ -565,7 +573,7 @@ def try_load(
 
 
 def judged_requests(at: Traffic, settled: int = SETTLED) -> tuple[int, int]:
-    """Return the number of first requests that are not judged, and of all requests of a trial.
+    """Return the number of requests not judged, and of all of a trial.
 
     Returns: Warm-up and whole. A trace is replayed whole and has no warm-up, since its requests came as recorded;
       only the burst of users who begin recorded conversations together is left out. A stream that begins in a burst
@@ -587,7 +595,7 @@ def judged_requests(at: Traffic, settled: int = SETTLED) -> tuple[int, int]:
 
 
 def enough(traffic: Traffic, rate: PerSecond) -> int:
-    """Requests of an open stream that are judged: more under bursts, of which a run is to hold many.
+    """Return the judged requests of an open stream: more under bursts.
 
     Returns: Those of a Poisson stream times the square root of the index of dispersion, up to what is drawn at once.
       For means of a run to scatter no more than under a Poisson stream it would take as many times more as the index
@@ -623,12 +631,12 @@ def in_flight(
 
 
 def _tells(at: Traffic) -> bool:
-    """Return True if the delay of first tokens is known at once: the number in flight is constant."""
+    """Return True if the number in flight, and so the delay, is constant."""
     return at.kind == "closed" and not at.think and at.patience is None
 
 
 def _margin(summary: dict[str, float], targets: tuple[Target, ...]) -> tuple[float, str, dict[str, float]]:
-    """Logarithm of the worst statistic over its bound, which one it is, and that of all."""
+    """Return the log of the worst statistic over its bound, its name, and all."""
     if not summary["requests"]:
         return _FAR, "requests do not fit", {}
     margins = {}
@@ -716,7 +724,7 @@ class SafeLoad:
     points: tuple[LoadPoint, ...]
 
     def to_frame(self) -> pd.DataFrame:
-        """One row for each load that was looked at, with its statistics in the units of their names."""
+        """Return one row for each tried load, with statistics."""
         return frame_of(
             {"load": one.load, "safe": one.safe, "broken": one.broken, **one.summary} for one in self.points
         )

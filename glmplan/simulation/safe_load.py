@@ -1,4 +1,6 @@
-"""The largest load that meets an SLO, over the randomness of arrivals and the prediction interval.
+"""The largest load that meets an SLO at 95 % confidence.
+
+It is over the randomness of arrivals and the prediction interval.
 
 A load is safe if 95 of 100 services keep every target. Services differ in their arrivals and in their speed, which is
 spread over the prediction's own interval. For requests without a past the service that 5 of 100 are slower than is
@@ -80,7 +82,7 @@ def room_factors(low: Ratio, high: Ratio, count: int = DRAWS, coverage: Ratio = 
 
 
 def _variants(service: Service, traffic: Traffic, factors: Sequence[float], rooms: Sequence[float]) -> list[Service]:
-    """Services from the slowest with the smallest pool to the fastest with the largest."""
+    """Return services from the slowest and smallest to the fastest."""
     found = [service.scaled(factor) if factor != 1 else service for factor in sorted(factors, reverse=True)]
     if not rooms:
         return found
@@ -90,7 +92,7 @@ def _variants(service: Service, traffic: Traffic, factors: Sequence[float], room
 def _border(
     service: Service, traffic: Traffic, factors: Sequence[float], rooms: Sequence[float], late: Sequence[float]
 ) -> tuple[Service, float]:
-    """The service that 5 of 100 are slower than, and how much later its first tokens come than its steps say.
+    """Return the service at the 95 % level and the factor on its TTFT.
 
     It lies between the two slowest of twenty, in the middle of which are 2.5 and 7.5 of 100.
     """
@@ -223,7 +225,7 @@ def kept_share(
     known: Tries | None = None,
     named: bool = True,
 ) -> Kept:
-    """Return the probability that a load meets the SLO, over arrivals and step times.
+    """Return the probability that a load meets the SLO.
 
     - `factors`: Step times relative to the prediction, as `speed_factors` makes them.
     - `least`: Probability below which it does not matter how low it is: the rest is not simulated, and counts as
@@ -287,12 +289,14 @@ def kept_share(
 
 
 def _place(which: int, count: int) -> float:
-    """Where the middle of one of the equal parts of a spread lies in standard deviations, the slowest first."""
+    """Return the middle of an equal part of a spread in standard deviations."""
     return NormalDist().inv_cdf(1 - (which + 0.5) / count)
 
 
 def _between_services(margins: Sequence[tuple[float, float]], kept: float) -> float:
-    """Share of the services that keep an SLO where their speed decides, from place and margin of the slowest ones:
+    """Return the share of services that meet an SLO if speed decides.
+
+    It follows from place and margin of the slowest ones:
     between the last that fails and the first that does not, or beyond the two slowest where none fails.
     """
     fails = next((place for place, (_, margin) in enumerate(margins) if margin <= 0), len(margins))
@@ -305,7 +309,7 @@ def _between_services(margins: Sequence[tuple[float, float]], kept: float) -> fl
 
 
 def _late(factors: Sequence[float], waits: Sequence[float]) -> tuple[float, ...]:
-    """How much later first tokens come than steps alone say, of services from the slowest to the fastest."""
+    """Return the factors on TTFT of services, slowest first."""
     pairs = sorted(zip(factors, waits, strict=True), reverse=True) if waits else []
     return tuple(wait / factor for factor, wait in pairs)
 

@@ -57,7 +57,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FewRanks:
-    """Step times of a server some of whose data-parallel ranks have no requests.
+    """Step times of a server with idle data-parallel ranks.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ class FewRanks:
     table: Callable[[float], StepTable]
 
     def at(self, busy: Ratio) -> StepTable:
-        """Return the step times of a number of ranks that may be a mean: linear between whole numbers.
+        """Return the step times of a mean number of ranks by interpolation.
 
         Returns: Time of a step of one of these.
         """
@@ -187,14 +187,14 @@ def travel(front_end: Seconds, traffic: Traffic) -> Seconds:
 
 
 def aside(service: Service, traffic: Traffic, counted: int) -> Seconds:
-    """Time of the front end that passed beside the clock, between the requests of a user."""
+    """Return the front-end time between the requests of a user."""
     front_end = service.front_end
     beside = front_end - travel(front_end, traffic) + (service.cold_start if _alone(service, traffic) else 0.0)
     return beside * max(counted / (traffic.users or 1) - 1.0, 0.0)
 
 
 def lateness(service: Service, traffic: Traffic, records: dict[str, np.ndarray]) -> SecondsArray | Seconds:
-    """Return the delay of first tokens after their steps on the engine's clock.
+    """Return the delay of first tokens after their steps on the clock.
 
     - `records`: Columns of finished requests with the time of the front end in them, times in [s].
     - Returns: The delay of each request; 0 without a fitted effect.
@@ -285,7 +285,7 @@ class SimulationOptions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Served:
-    """One piece of a run: columns of finished requests, and runs of equal steps.
+    """One piece of a run: finished requests, and runs of equal steps.
 
     Parameters
     ----------
@@ -352,7 +352,7 @@ def pieces(
 
 
 def _served(cluster: Cluster, finished: RequestRows) -> Served:
-    """Return the finished requests and steps, and remove them from the engines."""
+    """Return the finished requests and steps, removed from the engines."""
     rows: list[float] = []
     gaps: list[float] = []
     for engine in cluster.engines:
@@ -375,7 +375,7 @@ _CLOSE, _ROUNDS = 0.02, 8
 
 
 def busy_ranks(service: Service, traffic: Traffic) -> Ratio:
-    """Return the number of data-parallel ranks of a server that have work while a request is served.
+    """Return the mean number of ranks at work while a request is served.
 
     - `service`: The service; of one without data-parallel ranks the number is infinite.
     - Returns: At least 1, the rank of the request itself.
@@ -415,7 +415,7 @@ def busy_ranks(service: Service, traffic: Traffic) -> Ratio:
 
 
 def _seen(service: Service, traffic: Traffic, ranks: int, servers: float) -> float:
-    """Return the ranks at work around a request in the mean, with the step times of a service, [-]"""
+    """Return the mean number of ranks at work around a request, [-]"""
     warm = traffic.users or 0
     count = warm + (_RECORDED if traffic.kind == "trace" else _SYNTHETIC)
     found = [one.records for one in pieces(service, traffic, count, np.random.default_rng(0), {})]
@@ -477,7 +477,7 @@ class Outcome:
     requests: dict[str, np.ndarray] | None = None
 
     def to_frame(self, table: str = "summary") -> pd.DataFrame:
-        """A table of the outcome: ``summary`` (one row a statistic), or ``requests`` where they were kept.
+        """Return a table of the outcome: ``summary`` or kept ``requests``.
 
         Returns: Statistics with their intervals, or one row a request; units stand in the names.
         """
@@ -571,7 +571,7 @@ def simulate(
 
 
 class _Run:
-    """Statistics of replications, and the records and runs of steps of the last one."""
+    """Statistics of replications, and the records of the last one."""
 
     def __init__(self, service: Service, traffic: Traffic, warmup: int, options: SimulationOptions) -> None:
         self._service, self._traffic, self._warmup, self._options = service, traffic, warmup, options
@@ -584,7 +584,7 @@ class _Run:
         self.interrupted = False
 
     def replicate(self, requests: int, generator: np.random.Generator) -> None:
-        """Run one replication; an interrupt ends it, and its statistics are of the requests until then."""
+        """Run one replication; an interrupt ends it early."""
         service, traffic, options = self._service, self._traffic, self._options
         self._meter = _meter(service, options.targets, self._warmup)
         self._segments.clear()
@@ -604,7 +604,7 @@ class _Run:
         self._summaries.append(self._meter.summary(sum(rejected.values()), caching, counted_aside, left))
 
     def _take(self, piece: Served) -> None:
-        """Count a piece of the run, and keep of it the data that the options ask for."""
+        """Count a piece of the run, and keep the data of the options."""
         service, options = self._service, self._options
         if service.front_end:
             piece.records["arrival"] = piece.records["arrival"] - service.front_end

@@ -1,4 +1,4 @@
-"""Statistics gathered while a simulation runs, in memory that does not grow with its length."""
+"""Statistics gathered during a simulation, in constant memory."""
 
 from __future__ import annotations
 
@@ -225,7 +225,9 @@ class Meter:
             itl.add(np.zeros(len(made)), made * (self._accepted - 1))
 
     def stalls(self, columns: np.ndarray) -> None:
-        """Count gaps between tokens that are longer than a step: prompts of others ran between, or a preemption did.
+        """Count gaps between tokens that are longer than a step.
+
+        Prompts of other requests ran between, or a preemption did.
 
         `columns`: Length [s], and how many; a negative number takes back what runs of equal steps have counted, [-].
         """
@@ -341,7 +343,7 @@ def record_columns(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 class RequestRows:
-    """Records of finished requests as flat rows of numbers, so that the requests themselves need not be kept.
+    """Records of finished requests as flat rows of numbers.
 
     Examples
     --------
@@ -380,7 +382,9 @@ class RequestRows:
 
 
 class RecordWriter:
-    """A file of records that grows piece by piece and appears under its name when closed, also after an interrupt.
+    """A file of records that appears under its name when closed.
+
+    So it does after an interrupt.
 
     Parameters
     ----------

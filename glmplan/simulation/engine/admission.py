@@ -1,4 +1,7 @@
-"""Rules that both forms of the simulator share: how a request grows, and SGLang's estimate of answers to come."""
+"""Rules that both forms of the simulator share.
+
+They are the growth of a request and SGLang's estimate of outstanding output.
+"""
 
 from __future__ import annotations
 
@@ -145,7 +148,7 @@ def loading_seconds(blocks: int, pool: KvPool, settings: EngineSettings) -> Seco
 
 
 def by_longest_prefix(waiting: Iterable[Request], cache: PrefixCache, block_size: TokenCount) -> list[Request]:
-    """Put waiting requests into SGLang's order `lpm`: the longest cached prefix first.
+    """Sort waiting requests by SGLang's `lpm`: longest cached prefix first.
 
     Among requests with a common prefix that is not cached yet the first goes before; the others go last, to find it
     later.
@@ -218,7 +221,7 @@ def _rank(queued: bool) -> Callable[[Request], tuple[float, ...]]:
 
 
 def in_order_again(waiting: deque[Request], last: Request | None, queued: bool) -> deque[Request]:
-    """Put a queue back into the order of `by_priority` after some have come to its end.
+    """Restore the order of `by_priority` after requests joined the end.
 
     `last`: The request up to which it is in order; None if nothing is known.
 
@@ -241,7 +244,9 @@ def in_order_again(waiting: deque[Request], last: Request | None, queued: bool) 
 
 
 class SharedEstimate:
-    """SGLang's reckoning of tokens that running requests may still write: a ratio that decays while nothing goes wrong.
+    """SGLang's estimate of outstanding output.
+
+    It is a ratio that decays while nothing is retracted.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Replicas, routing and the hand-over from prefill to decode: one clock over all of them."""
+"""Replicas, routing and hand-over from prefill to decode on one clock."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Cluster:
         return chain.from_iterable(self._together(source, after))
 
     def _meeting(self, source: Iterator[Request]) -> Iterator[list[Request]]:
-        """Yield finished requests of replicas that meet only at arrivals, which no end decides."""
+        """Yield finished requests of replicas that meet only at arrivals."""
         engines, planned = self.engines, [False] * len(self.engines)
         for request in chain(source, (None,)):
             until = request.arrival if request is not None else _NEVER
@@ -255,7 +255,7 @@ class Cluster:
             heappush(events, (max(follow.arrival, now), self._number, follow))
 
     def _watch(self, request: Request, events: list[tuple[float, int, Request]]) -> None:
-        """Note when the client of a request that was submitted closes its connection."""
+        """Note when the client of a submitted request disconnects."""
         if request.leaves < math.inf:
             self._number += 1
             heappush(events, (request.leaves, self._number, request))
@@ -298,7 +298,7 @@ class Cluster:
         return min(among, key=lambda engine: engine.load).replica
 
     def _hand_over(self, request: Request, now: float, events: list[tuple[float, int, Request]]) -> None:
-        """Send keys and values of a prefilled request to the decode side; transfers follow each other on the link."""
+        """Send the KV cache of a prefilled request to decode; transfers queue."""
         link = self.settings.link
         if link is not None:
             busy = request.input * self.pool.bytes_per_token / link.bandwidth

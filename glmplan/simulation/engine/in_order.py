@@ -1,4 +1,6 @@
-"""Replicas with another order than first come, first served: priorities, several prompts side by side, slots.
+"""Replicas with another order than first come, first served.
+
+These are priorities, several prompts side by side, and slots.
 
 Both try admission at every step while a request waits and one more may run, since a later request may go before.
 """
@@ -31,7 +33,7 @@ _WORTH = 0.25
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """Tokens whose keys and values are there; what follows the last of its runs belongs to it.
+    """Computed tokens; tokens after the last of the runs belong to it.
 
     `runs`: names of contents, and their tokens; `tokens`: how many in all [token]
     """
@@ -54,7 +56,9 @@ class _Content:
 
 
 class Slots:
-    """Slots of one server; prompts are computed in the order of the slots, not of arrival.
+    """Slots of one server.
+
+    Prompts are computed in the order of the slots, not of arrival.
 
     Parameters
     ----------
@@ -113,7 +117,7 @@ class Slots:
         return cls(settings.max_num_seqs, settings.prefix_caching, kept)
 
     def assign(self, waiting: deque[Request]) -> list[Request]:
-        """Give slots to those who wait, as long as there are any, and what these hold of their prompts.
+        """Give free slots to waiting requests, with the content that fits.
 
         `waiting`: The queue, in order; requests that get a slot are taken out.
         """
@@ -157,7 +161,7 @@ class Slots:
         self._kept.append(content)
 
     def _restored(self, held: _Content, wanted: _Content) -> _Content:
-        """Return kept content that fits a prompt better and loses less of it, else that of the slot."""
+        """Return kept content that fits a prompt better than that of the slot."""
         best, common = held, held.common(wanted)
         share = common / held.tokens if held.tokens else -1.0
         for one in self._kept:
@@ -207,7 +211,10 @@ def engine_of(settings: EngineSettings) -> type[SkippingEngine]:
 
 
 class _ByPriority(SkippingEngine):
-    """Base of both engines with priorities: it keeps the queue in order at the cost of new requests."""
+    """Base of both engines with priorities: it keeps the queue in order.
+
+    New requests pay for it.
+    """
 
     def __init__(self, table: StepTable, pool: KvPool, settings: EngineSettings, replica: int = 0) -> None:
         super().__init__(table, pool, settings, replica)
@@ -221,7 +228,9 @@ class _ByPriority(SkippingEngine):
 
 
 class UrgentFirstEngine(_ByPriority):
-    """SGLang with `--enable-priority-scheduling`: the queue is sorted, and tried anew before every step.
+    """SGLang with `--enable-priority-scheduling`.
+
+    The queue is sorted, and tried anew before every step.
 
     References
     ----------
@@ -246,7 +255,7 @@ class UrgentFirstEngine(_ByPriority):
 
 
 class InOrderEngine(_ByPriority):
-    """vLLM with `--scheduling-policy priority` or `--long-prefill-token-threshold`.
+    """vLLM with priorities or `--long-prefill-token-threshold`.
 
     Running requests are visited before waiting ones: decoding requests, and every prompt that was begun with at most as
     many tokens as the threshold allows. While blocks are too few the request admitted last is preempted, or the least
@@ -318,7 +327,10 @@ class InOrderEngine(_ByPriority):
         return -(-(request.done + take) // self._size) - (-(-request.done // self._size))
 
     def _make_room(self) -> tuple[list[tuple[Request, int]], int]:
-        """Preempt until blocks suffice for what runs; prompts that go on with their tokens, and the budget left."""
+        """Preempt until blocks suffice.
+
+        It returns the prompts that go on with their tokens, and the budget left.
+        """
         while True:
             need = self._counts[self._step % self.period] if self._running else 0
             budget = self._budget - len(self._running) * self._each
@@ -368,7 +380,9 @@ class InOrderEngine(_ByPriority):
 
 
 class SlotsEngine(InOrderEngine):
-    """llama.cpp: a request gets a slot while one is free; prompts are computed in the order of the slots.
+    """llama.cpp: a request gets a slot while one is free.
+
+    Prompts are computed in the order of the slots.
 
     So a prompt that was begun waits for a later one in a slot before its own.
 

@@ -1,4 +1,7 @@
-"""Blocks of earlier requests, kept until blocks are needed: least recently used content goes first, tail first."""
+"""Blocks of earlier requests, kept until blocks are needed.
+
+The least recently used content goes first, its tail first.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,9 @@ __all__ = ["HostTier", "PrefixCache"]
 
 
 class HostTier:
-    """Cached blocks in host memory; the least recently used content goes first, tail first.
+    """Cached blocks in host memory.
+
+    The least recently used content goes first, its tail first.
 
     Content is written through: every full block that leaves a request has a copy here, so that content evicted from
     the accelerators' pool is not lost.
@@ -119,7 +124,9 @@ class PrefixCache:
         self.blocks = 0
 
     def match(self, request: Request) -> tuple[int, list[tuple[object, int]]]:
-        """Blocks at the head of a prompt that are cached; its last token is always computed.
+        """Return the cached blocks at the head of a prompt.
+
+        The last token of a prompt is always computed.
 
         Returns: Blocks found, and (name of the content, blocks of it) for each part.
         """
@@ -180,7 +187,7 @@ class PrefixCache:
                 del self._entries[name]
 
     def keep(self, blocks: int) -> None:
-        """Keep content that no request can ask for again; it only takes blocks until it is the oldest."""
+        """Keep content that no request can ask for again, until it is the oldest."""
         newest = self._nameless
         if newest is None:
             newest = self._nameless = [0, 0, 0]
@@ -191,7 +198,9 @@ class PrefixCache:
         self.evictable += blocks
 
     def publish(self, request: Request) -> None:
-        """Offer the head of a computed prompt to others while the request still runs; its last run stays private.
+        """Share the head of a computed prompt while the request still runs.
+
+        Its last run stays private.
 
         `request`: A request whose prompt has just been computed.
         """
@@ -257,7 +266,10 @@ class PrefixCache:
             del self._entries[name]
 
     def _shares(self, request: Request, tokens: int) -> list[tuple[object, int]]:
-        """Whole blocks of each run among the first tokens; what follows the prompt belongs to the last run."""
+        """Return the whole blocks of each run among the first tokens.
+
+        Tokens after the prompt belong to the last run.
+        """
         runs, block = request.runs, self._block
         if len(runs) < 2:
             return [(runs[0][0] if runs else ("request", request.number), tokens // block)]

@@ -1,4 +1,6 @@
-"""The same replica, one step after another: slow, and plain enough to be read against the engines' own code.
+"""The same replica, one step after another.
+
+It is slow, and plain enough to be read against the code of the engines.
 
 It holds every request's blocks and context as numbers of its own and touches each of them at each step. The skipping
 form is tested against it.
@@ -34,7 +36,7 @@ __all__ = ["SteppingEngine", "go_through"]
 
 
 def go_through(engine: Any) -> None:
-    """Allocate blocks for running requests; admit waiting ones if none was preempted.
+    """Allocate blocks for running requests; admit if none was preempted.
 
     In llama.cpp they have got slots before, as many as there are, and prompts are gone through in the order of these.
 
@@ -147,7 +149,7 @@ class SteppingEngine:
         self.waiting.append(request)
 
     def cancel(self, request: Request, now: Seconds) -> None:
-        """Drop a request whose client closed its connection: at once if it waits, else when the step has ended.
+        """Drop a request whose client left: at once, or after its step.
 
         `request`: A request that was submitted and has not finished.
         """
@@ -278,7 +280,7 @@ class SteppingEngine:
         return held_blocks(request.prompt, made, self.pool.block_size, self.period) - self.held[request.number]
 
     def _decode(self) -> bool:
-        """Give each decoding request its block; preempt while there are too few. Says whether it had to."""
+        """Give each decoding request its block; return True if one was preempted."""
         preempted = False
         while sum(self._wants(r) for r in self.running if r.joined >= 0) > self._available():
             self._preempt(self._victim())
@@ -328,7 +330,10 @@ class SteppingEngine:
         request.base = 0
 
     def _go_on(self, budget: int) -> int | None:
-        """Compute more of a started prompt; what is left of the budget, or None if blocks are too few."""
+        """Compute more of a started prompt; return the budget left.
+
+        It is None if blocks are too few.
+        """
         for request in [r for r in self.running if r.joined < 0]:
             take = min(request.prompt - request.done, budget)
             need = -(-(request.done + take) // self.pool.block_size) - self.held[request.number]
@@ -343,7 +348,7 @@ class SteppingEngine:
         return budget
 
     def _prefill(self, budget: int) -> None:
-        """Gather prompt tokens: the rest of a started prompt, then waiting requests in order."""
+        """Gather prompt tokens: a started prompt, then waiting requests in order."""
         left = self._go_on(budget)
         if left is not None:
             self._admit(left, 1 << 60)
@@ -403,7 +408,7 @@ class SteppingEngine:
             budget -= take
 
     def _admit_ready(self) -> None:
-        """Let requests whose keys and values were computed elsewhere decode at once."""
+        """Let requests decode whose KV cache was computed elsewhere."""
         while self.waiting and self.waiting[0].kv_ready and len(self.running) < self.settings.max_num_seqs:
             request = self.waiting[0]
             need = -(-request.prompt // self.pool.block_size)

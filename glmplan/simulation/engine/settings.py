@@ -1,4 +1,4 @@
-"""Settings of an engine at its start: scheduler, limits, KV pool, speculation, transfer link."""
+"""Settings of an engine: scheduler, limits, KV pool, speculation, link."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class KvPool:
 
 @dataclass(frozen=True, slots=True)
 class TransferLink:
-    """The link that carries keys and values from prefill to decode replicas; transfers queue on it one behind another.
+    """The link between prefill and decode replicas; transfers queue on it.
 
     Parameters
     ----------
@@ -228,7 +228,7 @@ class EngineSettings:
             raise SpecError("must be a number above 0", field="schedule_conservativeness", value=value)
 
     def _check_order(self) -> None:
-        """Refuse orders that the scheduler does not know, or that are not followed."""
+        """Reject orders that the scheduler does not know, or does not follow."""
         check_whole(self.long_prefill_token_threshold, "long_prefill_token_threshold", 0)
         told = {
             "order": (self.order if self.order == "priority" else "", ("vllm", "sglang")),
@@ -242,7 +242,7 @@ class EngineSettings:
 
     @property
     def first_ratio(self) -> float:
-        """SGLang: the share of outstanding output that admission starts with, conservativeness included, [-]"""
+        """Return SGLang's initial share of outstanding output."""
         return min(self.new_token_ratio * self.schedule_conservativeness, 1.0)
 
     @property
@@ -252,7 +252,7 @@ class EngineSettings:
 
     @property
     def in_slots(self) -> bool:
-        """Return True if prompts are computed in the order of slots, which keep their content."""
+        """Return True if prompts are computed in the order of slots."""
         return (
             self.admission == "slot"
             and self.chunked_prefill
@@ -261,7 +261,7 @@ class EngineSettings:
 
 
 def scheduler_settings(scheduler: str, **changes: object) -> EngineSettings:
-    """Settings that an engine starts with on a data-centre part, changed where asked.
+    """Return the default settings of an engine on a data-centre GPU, changed.
 
     Examples
     --------

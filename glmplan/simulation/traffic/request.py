@@ -122,7 +122,7 @@ class Request:
         self.joined = self.token = -1
 
     def restart(self) -> None:
-        """Forget what an engine holds for it: before the first engine, and when handed to the next."""
+        """Reset the state that an engine keeps, before the next engine."""
         self.prompt = self.input  # tokens to prefill now: the prompt, after a preemption also what was generated
         self.left = self.steps  # decode steps after the next first token
         self.done = 0  # prompt tokens already in the cache

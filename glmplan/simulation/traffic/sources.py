@@ -1,4 +1,4 @@
-"""From a traffic spec to a stream of requests and to what follows each of them."""
+"""Streams of requests and their followers from a traffic spec."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def arrival_times(traffic: Traffic, generator: np.random.Generator) -> Callable[
 
 
 def dispersion(traffic: Traffic) -> Ratio:
-    """Index of dispersion of an open stream: variance over mean of how many arrive in a long time.
+    """Return the index of dispersion of arrivals: variance over mean.
 
     References
     ----------
@@ -314,7 +314,10 @@ def _late(arrivals: Iterator[Request], lag: float, gap: float = 0.0) -> Iterator
 def _late_after(
     after: Callable[[Request, float], Request | None], lag: float, last: float | None = None
 ) -> Callable[[Request, float], Request | None]:
-    """Return the following requests after the front end; behind `last` and each other if they come in order."""
+    """Return the following requests after the front end, in order.
+
+    They stay behind `last` and each other.
+    """
 
     def later(request: Request, now: float) -> Request | None:
         nonlocal last
@@ -329,7 +332,7 @@ def _late_after(
 
 
 def _marked(traffic: Traffic, source: Source, lag: float) -> Source:
-    """The stream with what distinguishes its requests: who is urgent, and when clients lose patience."""
+    """Return the stream with priorities and patience of its requests."""
 
     def mark(request: Request) -> Request:
         who = request.session if request.session >= 0 else request.number
@@ -399,7 +402,7 @@ def _replayed(
 def _conversations(
     traffic: Traffic, count: int, generator: np.random.Generator, acceptance: Acceptance | None
 ) -> Source:
-    """Recorded conversations: a turn begins when the answer before has ended and its pause is over."""
+    """Recorded conversations: a turn follows an answer and a pause."""
     recorded = read_conversations(str(traffic.file), traffic.output)
     waiting = iter(enumerate(recorded))
     issued = 0
@@ -444,7 +447,7 @@ def _conversations(
 
 
 def _sessions(traffic: Traffic, count: int, generator: np.random.Generator, acceptance: Acceptance | None) -> Source:
-    """Agents: each turn sends the whole conversation so far and some new tokens, then waits for a tool."""
+    """Agents: each turn sends the whole conversation and some new tokens."""
     lengths = draw_lengths(traffic)
     waits = _exponentials(traffic.tool_wait, generator)
     system = traffic.shared_prefix
