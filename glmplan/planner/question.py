@@ -20,8 +20,6 @@ from glmplan.errors import SpecError
 from glmplan.io.machines.resolve import Machine, resolve_machine
 from glmplan.io.models.checkpoints import checkpoint_for, files_of_namesake, read_by, remarks_on
 from glmplan.io.models.resolve import resolve_model
-from glmplan.io.runs.settings import Asked as Server
-from glmplan.io.runs.settings import Launched, launched, recipe_models
 from glmplan.prediction.deployment import Settings, heads_of
 from glmplan.prediction.step_models import check_limit
 from glmplan.request.option import MOST_USERS
@@ -29,7 +27,8 @@ from glmplan.request.plan import PlanRequest
 from glmplan.units import BytesPerSecond, TokenCount, Watts, whole_number
 
 if TYPE_CHECKING:
-    from glmplan.io.machines.resolve import Machine
+    from glmplan.io.runs.settings import Asked as Server
+    from glmplan.io.runs.settings import Launched
 
 __all__ = [
     "DEFAULT_ENGINE",
@@ -749,6 +748,8 @@ def launch_asked(
     >>> launch_asked(names, degrees, (64, 1024, 1024), None, 0).weights
     'mxfp4'
     """
+    from glmplan.io.runs.settings import Asked as Server
+
     engine, model, stored, part = names
     users, inputs, outputs = map(float, load)
     return Server(
@@ -776,12 +777,15 @@ def recipe_settings(
 
     Examples
     --------
+    >>> from glmplan.io.runs.settings import Asked as Server
     >>> server = Server("vllm", "gpt-oss-120b", "mxfp4", accelerator="b200-sxm", concurrency=64, input_tokens=1024,
     ...                 output_tokens=1024)
     >>> found, kv, words = recipe_settings("inferencex", server, Settings(), None)
     >>> kv, found.memory_fraction
     ('fp8', 0.9)
     """
+    from glmplan.io.runs.settings import launched, recipe_models
+
     found = launched(recipe, server)
     if not found.source:
         held = recipe_models(recipe, server.engine, server.accelerator)

@@ -167,7 +167,7 @@ def service_of(
         whole = cache(lambda: StepTable.tabulate(inputs.step_seconds, **sizes))
     table = StepTable.tabulate(inputs.step_seconds, **sizes, rows=users)
     return Described(
-        Service(table, pool, settings, inputs.front_end, inputs.wake, inputs.first, few, whole),
+        Service(table, pool, settings, inputs.front_end, inputs.cold_start, inputs.first, few, whole),
         inputs.low,
         inputs.high,
         inputs.basis,
@@ -265,7 +265,7 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
         ),
         settings=settings,
         front_end=front_end_seconds(deployment, asked.input_tokens),
-        wake=wake_seconds(deployment),
+        cold_start=wake_seconds(deployment),
         low=low,
         high=high,
         first=FirstTokens(found.first_scale, ranks),

@@ -17,9 +17,8 @@ import numpy as np
 
 from glmplan.catalog.schema.engine import EngineDefaults
 from glmplan.costs.points import StepPoints
-from glmplan.simulation.closed_loop import StepMix, closed_loop_mix
+from glmplan.simulation.closed_loop import StepMix, closed_loop_mix, waiting_share
 from glmplan.simulation.closed_run import UNLIMITED_POOL, ClosedLoop
-from glmplan.simulation.engine.settings import waiting_share
 from glmplan.units import Ratio, Tokens
 
 __all__ = ["ENDLESS", "TOGETHER", "Load", "LoadMetrics", "MetricWeights", "metrics_of", "user_load"]
@@ -403,7 +402,7 @@ def _serving(load: Load) -> LoadMetrics:
     mix: StepMix = closed_loop_mix(run.without_idle_limits())
     depth = load.context + (load.input_tokens if load.prefix_cached else 0.0)
     # at higher concurrency the front end overlaps with the other users' steps
-    wall = _then(mix.wall, requests / concurrency)
+    wall = _then(mix.counted, requests / concurrency)
     tpot, decoding, none = _then(mix.tpot, 0.0), mix.decode_requests > 0, np.zeros(len(wall))
     figures = {
         "ttft": MetricWeights(_then(mix.ttft, 1.0)),

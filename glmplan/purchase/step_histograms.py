@@ -24,8 +24,7 @@ from glmplan.prediction.load import Load, LoadMetrics, metrics_of, user_load
 from glmplan.prediction.predict import Prediction, predict_many, wake_seconds
 from glmplan.prediction.replicas import added, split_users
 from glmplan.prediction.step_models import least_of, may_hide, runs_on_accelerators, step_model_of, without_hiding
-from glmplan.simulation.closed_loop import MOST_REQUESTS, KnownRuns, distinct_rows
-from glmplan.simulation.engine.settings import waiting_share
+from glmplan.simulation.closed_loop import MOST_REQUESTS, KnownRuns, distinct_rows, waiting_share
 from glmplan.units import Ratio, SecondsArray, Tokens, TokensArray
 
 __all__ = [
@@ -301,7 +300,7 @@ def _together(
         nodes[name] = nodes[name] * times[first][mix.run]
     ends = np.searchsorted(mix.run, np.arange(len(first) + 1))
     weights = {}
-    for name, values in (("ttft", mix.ttft), ("tpot", mix.tpot), ("output_rate", mix.wall)):
+    for name, values in (("ttft", mix.ttft), ("tpot", mix.tpot), ("output_rate", mix.counted)):
         rows = sparse.csr_array((values, np.arange(len(values)), ends), shape=(len(first), len(values)))
         weights[name] = rows[places]
     fronts = {"ttft": np.ones(len(users)), "tpot": np.zeros(len(users)), "output_rate": requests / together}

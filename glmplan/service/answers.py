@@ -114,7 +114,7 @@ def _simulate(question: q.SimulateQuestion, progress: Progress, limits: Mapping[
     from glmplan.present.json_answers import simulate_record
     from glmplan.request.plan import PlanRequest
     from glmplan.simulation.safe_load import outcome_range
-    from glmplan.simulation.simulate import simulate
+    from glmplan.simulation.simulate import SimulationOptions, simulate
     from glmplan.simulation.traffic.slo import parse_slo
     from glmplan.simulation.traffic.spec import parse_traffic
 
@@ -140,10 +140,8 @@ def _simulate(question: q.SimulateQuestion, progress: Progress, limits: Mapping[
         arriving,
         requests=requests,
         seed=question.seed,
-        replications=question.replications,
-        targets=targets,
         warmup=question.warmup,
-        progress=finished,
+        options=SimulationOptions(replications=question.replications, targets=targets, progress=finished),
     )
     ranges = {}
     if question.ranges and outcome.summary["requests"]:

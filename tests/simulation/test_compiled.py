@@ -77,7 +77,7 @@ for number in range(120):
     )
     inputs, outputs = ([draw.randint(1, most) for _ in range(90)] for most in (run.input_tokens, run.output_tokens))
     blocks, spans = closed_schedule(run, inputs, outputs)
-    print(number, [tuple(map(shown, block)) for block in blocks], spans)
+    print(number, [shown(number) for number in blocks], spans)
 import glmplan.simulation.engine.engine
 print(glmplan.simulation.engine.engine.__file__, file=sys.stderr)
 """
