@@ -1,4 +1,4 @@
-"""Statistics gathered while a simulation runs, in room that does not grow with its length."""
+"""Statistics gathered during a simulation, in constant memory."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Distribution:
     Parameters
     ----------
     exact : bool, optional
-        Whether to keep values one by one while they are few.
+        Keep values one by one while they are few.
 
     Examples
     --------
@@ -118,9 +118,9 @@ class Meter:
     Parameters
     ----------
     targets : tuple of Target
-        The promise that goodput is counted under.
+        SLO that goodput is counted under.
     kv_tokens : int
-        Room of all pools together, [token]
+        Capacity of all pools together, [token]
     block_size : int
         Tokens of a block, [token]
     engines : int, optional
@@ -154,8 +154,8 @@ class Meter:
         """Count finished requests.
 
         - `columns`: Columns of the records, times in [s].
-        - `late`: What users see first tokens come later by than the records say, and so whole answers; rates are
-          those of the records.
+        - `late`: Delay of first tokens, and so of whole answers, after the times of the records; rates are those of the
+            records.
         """
         if self._warmup:
             counted = columns["number"] >= self._warmup
@@ -225,7 +225,9 @@ class Meter:
             itl.add(np.zeros(len(made)), made * (self._accepted - 1))
 
     def stalls(self, columns: np.ndarray) -> None:
-        """Count gaps between tokens that are longer than a step: prompts of others ran between, or a preemption did.
+        """Count gaps between tokens that are longer than a step.
+
+        Prompts of other requests ran between, or a preemption did.
 
         `columns`: Length [s], and how many; a negative number takes back what runs of equal steps have counted, [-].
         """
@@ -242,7 +244,7 @@ class Meter:
     ) -> dict[str, float]:
         """All statistics by name.
 
-        - `found`: Whether to report the share of prompt tokens found in the prefix cache.
+        - `found`: True to report the share of prompt tokens found in the prefix cache.
         - `aside`: Time that passed beside the clock of the records.
         - `left`: Requests whose clients left before their first token; goodput is a share of them too.
         - Returns: Statistics; times in ms, as the names say.
@@ -341,7 +343,7 @@ def record_columns(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 class RequestRows:
-    """Records of finished requests as flat rows of numbers, so that the requests themselves need not be kept.
+    """Records of finished requests as flat rows of numbers.
 
     Examples
     --------
@@ -380,7 +382,9 @@ class RequestRows:
 
 
 class RecordWriter:
-    """A file of records that grows piece by piece and appears under its name when closed, also after an interrupt.
+    """A file of records that appears under its name when closed.
+
+    So it does after an interrupt.
 
     Parameters
     ----------
@@ -461,7 +465,7 @@ class RecordWriter:
         os.replace(self._temporary, self._path)
 
 
-# What a simulation found, as text: times that users see, throughput, batch and cache.
+# The outcome of a simulation as text: latencies, throughput, batch and cache.
 
 _STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 _INTERVALS = ("ttft_mean_ms", "tpot_mean_ms", "output_tokens_per_s")
@@ -489,8 +493,8 @@ def outcome_text(
     """Write what a simulation found.
 
     - `summary`: Statistics by name, as `Outcome` has them [ms] and [-].
-    - `rejected`: Reasons for which requests were turned away, and how many.
-    - `targets`: The promise, each of which is said to be kept or broken.
+    - `rejected`: Reasons for which requests were rejected, and how many.
+    - `targets`: The SLO; each target is reported as met or missed.
     - `ranges`: 90 % ranges over the interval of the step time and over seeds.
     """
     rows = [
@@ -505,7 +509,7 @@ def outcome_text(
         lines = [f"{row[0]:<6}" + "".join(f"{cell:>13}" for cell in row[1:]) for row in (head, *rows)]
     lines += ["", *_load(summary)]
     lines += _left(summary)
-    lines += [f"{count} requests turned away: {reason}" for reason, count in rejected.items()]
+    lines += [f"{count} requests rejected: {reason}" for reason, count in rejected.items()]
     lines += _promise(summary, targets)
     for name in _INTERVALS:
         if name in intervals:
@@ -539,7 +543,7 @@ def _load(summary: Mapping[str, float]) -> list[str]:
 
 
 def _left(summary: Mapping[str, float]) -> list[str]:
-    """What is said of urgent requests, and of clients that left."""
+    """Return the text of urgent requests, and of clients that left."""
     lines = [
         f"urgent requests: {name} {summary[f'urgent_{name}_mean_ms']:,.1f} ms mean, "
         f"{summary[f'urgent_{name}_p95_ms']:,.1f} p95"
@@ -548,7 +552,7 @@ def _left(summary: Mapping[str, float]) -> list[str]:
     ]
     if "left" in summary:
         lines.append(
-            f"{summary['left']:.0f} clients left before their first token: they are not in the figures above, but in "
+            f"{summary['left']:.0f} clients left before their first token: they are not in the metrics above, but in "
             "the share of goodput"
         )
     return lines

@@ -168,13 +168,14 @@ def _collective(ask: tuple[str, ...]) -> dict[str, float]:
     from glmplan.costs.network.collectives import all_reduce_time
     from glmplan.costs.network.links import link_for_group
     from glmplan.costs.step.work import all_reduce_seconds
-    from glmplan.planner import Words, read_words, solve
+    from glmplan.planner import read_words, solve
     from glmplan.planner.ranking import deployment_of
+    from glmplan.request.plan import PlanRequest
 
     host, ranks, message = ask
     bytes_, count = float(message), int(ranks)
     alone = all_reduce_time(message_bytes=bytes_, ranks=count, link=link_for_group(load_machine(host), count))
-    asked = read_words(Words("llama-3.1-70b-fp8", host, tp=ranks, pp="1", dp="1"))
+    asked = read_words(PlanRequest("llama-3.1-70b-fp8", host, tp=ranks, pp="1", dp="1"))
     structure = deployment_of(asked, solve(asked).best.terms).structure
     latency, payload = all_reduce_seconds(structure, structure.link.tensor, bytes_, float(count))
     return {"network_us": 1e6 * float(alone), "step_us": 1e6 * float(latency + payload)}
