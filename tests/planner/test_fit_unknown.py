@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from glmplan.planner import Words, fit_answer
-from glmplan.planner.answer_text import fit_text
+from glmplan.present.answer_text import fit_text
 from glmplan.present.json_answers import fit_record
 
 

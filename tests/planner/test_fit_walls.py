@@ -6,7 +6,7 @@ import pytest
 
 from glmplan.errors import SpecError
 from glmplan.planner import Words, fit_answer
-from glmplan.planner.answer_text import fit_text
+from glmplan.present.answer_text import fit_text
 
 
 def test_an_engine_that_never_runs_the_model_on_the_silicon_does_not_fit_and_another_is_named():
