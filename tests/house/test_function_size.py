@@ -49,7 +49,6 @@ WIDE = {
     "safe_load": "what may be asked of a search, by name",
     "try_load": "what may be asked of a search, by name",
     "traffic_run": "what is otherwise than in the plan, by name",
-    "outcome_text": "what a page of figures may hold, by name",
     "pieces": "what `simulate` was asked",
     "climb": "what may be asked of a ladder, by name",
     "Loader.__init__": "what the steps of a ladder share, by name",
