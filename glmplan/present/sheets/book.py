@@ -321,7 +321,7 @@ class Book:
         self.names[name] = (sheet.name, row, column)
 
     def calculator(self) -> Calculator:
-        """Return the evaluator of all cells."""
+        """Return the values of all cells."""
         sheets = self.sheets.values()
         return Calculator(
             {one.name: one.cells for one in sheets}, {one.name: one.literal for one in sheets}, self.names
