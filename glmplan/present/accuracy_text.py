@@ -1,4 +1,7 @@
-"""Accuracy on held-out runs as page, text, CSV and JSON, and changes between two fits."""
+"""Write the accuracy on held-out runs as page, text, CSV and JSON.
+
+Also changes of predictions between two fits.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text of a comparison: metrics side by side and the cause of each difference."""
+"""Text of a comparison: metrics, and the cause of each difference."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SIGNIFICANT = 0.9
 
 
 def differences(compared: Compared) -> list[tuple[str, tuple[str, ...]]]:
-    """Return each plan but the first by name with its differences from the first."""
+    """Return the differences of each other plan from the first."""
     first, *others = compared.sides
     return [(other.name, causes_of(first, other)) for other in others]
 
@@ -46,7 +46,7 @@ def compare_rows(plans: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def compare_text(compared: Compared, plans: list[dict[str, Any]]) -> str:
-    """Return the metrics as columns of text; `plans` are those of `compare_record`."""
+    """Return the metrics as text; `plans` are those of `compare_record`."""
     lines = [f"concurrency: {counted_unit(compared.users, 'users')}"]
     if compared.rent_term is not None:
         lines.append(f"rent term of all plans: {compared.rent_term}")
@@ -66,7 +66,10 @@ def causes_text(compared: Compared) -> str:
 
 
 def causes_of(first: Side, other: Side) -> tuple[str, ...]:
-    """Return the differences of two plans as text: decode step, KV pool, TTFT, price and evidence."""
+    """Return the differences of two plans as text.
+
+    Decode step, KV pool, TTFT, price and evidence.
+    """
     return (*_step_causes(first, other), *_queue(first, other), *_price(first, other), *_evidence(first, other))
 
 
@@ -114,7 +117,10 @@ def _price(first: Side, other: Side) -> list[str]:
 
 
 def _evidence(first: Side, other: Side) -> list[str]:
-    """Return differences of the evidence, and a note if the predicted difference is not significant."""
+    """Return differences of evidence, and a note if not significant.
+
+    The note is about the predicted difference.
+    """
     one, two = first.prediction, other.prediction
     lines = [f"{untimed_words(side.planned.asked)}, and rates are left out"
              for side in (first, other) if not prompts_timed(side.planned.asked)]  # fmt: skip
@@ -133,7 +139,10 @@ def _evidence(first: Side, other: Side) -> list[str]:
 
 
 def _against_the_sheet(first: Side, other: Side) -> list[str]:
-    """Return metrics in which the accelerator with the better data sheet is predicted slower, with the evidence."""
+    """Return metrics in which the better data sheet is predicted slower.
+
+    The evidence is added.
+    """
     layouts = {(side.planned.holding.terms.name, side.planned.asked.engine) for side in (first, other)}
     lines = []
     for weak, strong in ((first, other), (other, first)):
@@ -153,7 +162,10 @@ def _against_the_sheet(first: Side, other: Side) -> list[str]:
 
 
 def _slower(weak: Side, strong: Side, name: str) -> str:
-    """Return how the accelerator with the better data sheet is slower, by 5 % or beyond an interval; else empty."""
+    """Return how the better data sheet is slower, else empty.
+
+    The difference is 5 % or more, or beyond an interval.
+    """
     was, becomes = (side.prediction.figures.get(name) for side in (weak, strong))
     if was is None or becomes is None:
         return ""
@@ -165,7 +177,7 @@ def _slower(weak: Side, strong: Side, name: str) -> str:
 
 
 def _difference(one: Figure, other: Figure) -> tuple[float, Ratio]:
-    """Return the logarithm of the ratio of two metrics, and the probability that its sign is right."""
+    """Return the log ratio of two metrics, and the probability of its sign."""
     apart = math.log(other.value / one.value)
     widths = [math.log(figure.high / figure.low) / (2 * QUANTILE_90) for figure in (one, other)]
     spread = math.hypot(*widths)

@@ -1,4 +1,4 @@
-"""Text of `glmplan walls`: limitations that apply to a plan, and those that may."""
+"""Text of `glmplan walls`: limitations that apply, and those that may."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _cells(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
 
 
 def limitations_text(rows: Sequence[dict[str, Any]], title: str) -> str:
-    """Return the limitations that apply and those that may, each with its effect and source."""
+    """Return the limitations as text, each with effect and source."""
     out = f"{title}\n"
     headings = {"stands": "Stands in the way", "possible": "Possible: depends on what was not said, or on the version"}
     for verdict, heading in headings.items():

@@ -1,4 +1,4 @@
-"""Text of `glmplan hybrid`: the mix of machines and APIs, and the value of one more machine."""
+"""Text of `glmplan hybrid`: machines and APIs, value of one more machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def mix_rows(mix: Mix) -> list[dict[str, Any]]:
 
 
 def mix_text(read: Portfolio, mix: Mix) -> str:
-    """Return cost, shares, refused APIs, and capacity and load of the machines."""
+    """Return cost, shares, refused APIs, capacity and load of machines."""
     saved = one_more(read, mix)
     owned = ", ".join(f"{count} × {name}" for name, count in mix.machines.items() if count) or "no machine"
     api = sum(mix.usd_api.values())

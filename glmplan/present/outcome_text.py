@@ -1,4 +1,4 @@
-"""Text of a simulated outcome: latencies, throughput, batch, KV pool and the SLO."""
+"""Text of a simulation: latencies, throughput, batch, KV pool and SLO."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def outcome_text(
         lines = [f"{row[0]:<6}" + "".join(f"{cell:>13}" for cell in row[1:]) for row in (head, *rows)]
     lines += ["", *_load(summary)]
     lines += _apart(summary)
-    lines += [f"{count} requests turned away: {reason}" for reason, count in outcome.rejected.items()]
+    lines += [f"{count} requests rejected: {reason}" for reason, count in outcome.rejected.items()]
     lines += _slo_lines(summary, targets)
     for name in _INTERVALS:
         if name in outcome.intervals:
@@ -94,7 +94,7 @@ def _apart(summary: Mapping[str, float]) -> list[str]:
     ]
     if "left" in summary:
         lines.append(
-            f"{summary['left']:.0f} clients left before their first token: they are not in the figures above, but in "
+            f"{summary['left']:.0f} clients left before their first token: they are not in the metrics above, but in "
             "the share of goodput"
         )
     return lines

@@ -1,4 +1,4 @@
-"""Tables of `glmplan sensitivity`: the outcome at both ends of each assumption."""
+"""Tables of `glmplan sensitivity`: the outcome at each assumption's ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text of `glmplan sweep`: the Pareto-optimal points and the reasons of infeasible ones."""
+"""Text of `glmplan sweep`: Pareto-optimal points, infeasible points."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LISTED = 20
 def sweep_text(
     columns: Mapping[str, Any], found: Swept, best: np.ndarray, objectives: tuple[str, ...], notes: Iterable[str]
 ) -> str:
-    """Return counts, the points of the Pareto front `best`, the commonest reasons and notes on prices."""
+    """Return counts, the Pareto front `best`, reasons and notes on prices."""
     works = found.possible
     labels = ", ".join(OBJECTIVE_LABELS.get(name, name) for name in objectives)
     lines = [f"{len(works):,} points, {int(works.sum()):,} feasible; {int(best.sum()):,} Pareto-optimal ({labels})"]
@@ -38,11 +38,10 @@ def _front(best: pd.DataFrame, objectives: tuple[str, ...], varied: list[str]) -
     names = dict.fromkeys(("model", "on", *varied, "layout", "cache", "traffic", "users", "input_tokens"))
     shown = [name for name in names if name in best]
     rows = best.sort_values(list(objectives), ascending=False).head(_LISTED)
-    metrics = ("tpot_mean_ms", "ttft_mean_ms", "tpot_p95_ms", "ttft_p95_ms", "probability", *objectives, "knowledge")
+    metrics = ("tpot_mean_ms", "ttft_mean_ms", "tpot_p95_ms", "ttft_p95_ms", "probability", *objectives, "evidence")
     columns = [name for name in dict.fromkeys([*shown, *metrics]) if name in best]
-    if "knowledge" in columns:
-        rows = rows.assign(evidence=[EVIDENCE_LABELS.get(level, level) for level in rows["knowledge"]])
-        columns[columns.index("knowledge")] = "evidence"
+    if "evidence" in columns:
+        rows = rows.assign(evidence=[EVIDENCE_LABELS.get(level, level) for level in rows["evidence"]])
     text = table_text({name: _plain(row[name]) for name in columns} for row in rows.to_dict("records"))
     return text + f"\n… and {len(best) - _LISTED:,} more" * (len(best) > _LISTED)
 

@@ -38,7 +38,7 @@ def markdown_table(heads: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def markdown_rows(rows: Sequence[Mapping[str, Any]], cell: Callable[[Any], str] = digits) -> str:
-    """Return records as a Markdown table; the names of the first record are its head."""
+    """Return records as a Markdown table, with the first one's names."""
     names = list(rows[0]) if rows else []
     return markdown_table(names, ([cell(row[name]) for name in names] for row in rows))
 

@@ -1,4 +1,4 @@
-"""Comparison of plans: predictions and costs side by side."""
+"""Compare plans: predictions and costs side by side."""
 
 from __future__ import annotations
 
@@ -104,9 +104,9 @@ def side_of(planned: Deployed, users: int, money: Money) -> Side:
 
 
 def nowhere_slower(part: Accelerator, than: Accelerator) -> bool:
-    """Return True if memory bandwidth, matrix rates and scale-up link of a part are at least those of another.
+    """Return True if no data-sheet rate of a part is below another's.
 
-    A value that is not published for the part counts as smaller.
+    Memory bandwidth, matrix rates and scale-up link. A value that is not published for the part counts as smaller.
 
     Examples
     --------
@@ -140,7 +140,10 @@ def compared(questions: Sequence[tuple[str, str]], money: Money, *, users: int =
 
 
 def beside(planned: Sequence[Deployed], money: Money, *, users: int) -> Compared:
-    """Compare plans; all rents are at one term, by default one that is offered for every machine."""
+    """Compare plans with all rents at one term.
+
+    The default is a term that is offered for every machine.
+    """
     money = money.at_one_term(plan.asked.machine for plan in planned)
     sides = tuple(side_of(plan, users, money) for plan in planned)
     return Compared(sides, users, money.rent_term)

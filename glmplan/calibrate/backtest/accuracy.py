@@ -1,4 +1,7 @@
-"""Accuracy on held-out runs by metric, way of leaving out and group, beside its goals."""
+"""Accuracy on held-out runs, beside its goals.
+
+Errors are grouped by metric, way of leaving out and group.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Find entries of a folder with one TOML file each, by name, alias or path. Nothing is ever substituted."""
+"""Find entries of a folder by name, alias or path.
+
+Each is a TOML file. Nothing is ever substituted.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,7 @@ class Catalog(Generic[Entry]):
         return aliases
 
     def find(self, name: str | Path) -> Entry | None:
-        """Return the entry of a name, an alias or a TOML file; None for other names."""
+        """Return the entry of a name, an alias or a TOML file, else None."""
         if str(name).endswith(".toml"):
             return self.read(Path(name))
         stem = plain_name(str(name))
