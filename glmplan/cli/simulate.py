@@ -62,7 +62,7 @@ def command(
     The answer has latencies, throughput, batch size and KV cache usage.
     """
     from glmplan.simulation.safe_load import outcome_range
-    from glmplan.simulation.simulate import simulate
+    from glmplan.simulation.simulate import SimulationOptions, simulate
     from glmplan.simulation.traffic.slo import parse_slo
 
     if run.plot is not None:
@@ -83,12 +83,14 @@ def command(
             arriving,
             requests=requests,
             seed=run.seed,
-            replications=run.replications,
-            targets=targets,
             warmup=run.warmup,
-            records=run.records,
-            timeline=run.plot is not None,
-            progress=progress,
+            options=SimulationOptions(
+                replications=run.replications,
+                targets=targets,
+                records=run.records,
+                timeline=run.plot is not None,
+                progress=progress,
+            ),
         )
         if run.ranges and not outcome.interrupted and outcome.summary["requests"]:
             ranges = outcome_range(

@@ -43,9 +43,6 @@ class SpendOptions:
     probability: Annotated[
         float | None, typer.Option(help="Required probability of meeting the SLO; 0.95 by default.")
     ] = None
-    power_limit: Annotated[
-        str | None, typer.Option(help="Power limits of each accelerator to try, such as 450W, with commas.")
-    ] = None
     growth: Annotated[float | None, typer.Option(help="Growth of the load per month, such as 0.05.")] = None
 
 
@@ -56,8 +53,7 @@ def command(
     model: Annotated[str, typer.Option(help="Model of the catalogue; with a format only that one is tried.")],
     users: Annotated[int | None, typer.Option(min=1, help="Concurrent users.")] = None,
     traffic: Annotated[str | None, typer.Option(help="Kind of traffic, as in simulate, instead of users.")] = None,
-    weights: Annotated[list[str] | None, typer.Option(help="Formats to try, with commas.")] = None,
-    engine: Annotated[list[str] | None, typer.Option(help="Engines to try, with commas.")] = None,
+    deployment: Annotated[o.Given, o.plan("size")],
     shape: Annotated[o.Given, o.traffic("size")],
     spend: SpendOptions = SpendOptions(),
     money: o.MoneyOptions = o.MoneyOptions(),
@@ -86,7 +82,7 @@ def command(
     said = {name: value for name, value in said.items() if name not in ("buy", "rent")} | {"kind": ways}
     asked = read_size(
         model, slo, users=users, traffic=traffic, rent_term=money.rent_term,
-        **joined({"weights": weights, "engine": engine} | said), **shape,
+        **joined(said), **deployment, **shape,
     )  # fmt: skip
     if acceptance_test is not None:
         from glmplan.present.acceptance import check_ladder

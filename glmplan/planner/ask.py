@@ -37,7 +37,7 @@ from glmplan.request.traffic import TrafficSpec
 from glmplan.simulation.engine.settings import EngineSettings
 from glmplan.simulation.load_trial import SafeLoad
 from glmplan.simulation.safe_load import Kept
-from glmplan.simulation.simulate import LARGEST, Outcome
+from glmplan.simulation.simulate import LARGEST, Outcome, SimulationOptions
 from glmplan.simulation.simulate import simulate as simulate_service
 from glmplan.simulation.traffic.slo import parse_slo
 from glmplan.simulation.traffic.spec import Traffic
@@ -501,7 +501,8 @@ def simulate(
         targets = parse_slo(slo) if slo != "" else ()
         if requests is None:
             requests = LARGEST if arriving.kind == "trace" else 1000
-        return simulate_service(described.service, arriving, requests=requests, seed=seed, targets=targets, keep=keep)
+        options = SimulationOptions(targets=targets, keep=keep)
+        return simulate_service(described.service, arriving, requests=requests, seed=seed, options=options)
 
 
 @with_keywords(TrafficSpec)

@@ -649,8 +649,9 @@ def solve(asked: Asked, *, options: frozenset[str] = frozenset(), quick: bool = 
 
     Examples
     --------
-    >>> from glmplan.planner.question import Words, read_words
-    >>> solve(read_words(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws"))).best.terms.name
+    >>> from glmplan.planner.question import read_words
+    >>> from glmplan.request.plan import PlanRequest
+    >>> solve(read_words(PlanRequest("glm-5.1-nvfp4", "6xrtx-pro-6000-ws"))).best.terms.name
     'TP2×PP3'
     """
     obstacles = Obstacles(asked, options)

@@ -69,8 +69,9 @@ def first_screen(answer: AnswerRecord, width: int = WIDTH, *, colour: bool = Fal
 
     Examples
     --------
-    >>> from glmplan.planner import Words, fit_answer
-    >>> lines = first_screen(fit_answer(Words("llama-3.1-8b", "1xh100-sxm"))).splitlines()
+    >>> from glmplan.planner import fit_answer
+    >>> from glmplan.request.plan import PlanRequest
+    >>> lines = first_screen(fit_answer(PlanRequest("llama-3.1-8b", "1xh100-sxm"))).splitlines()
     >>> lines[2].split()[0], len(lines) <= 30
     ('FITS', True)
     """

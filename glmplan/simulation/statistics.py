@@ -1,4 +1,4 @@
-"""Statistics gathered while a simulation runs, in room that does not grow with its length."""
+"""Statistics gathered during a simulation, in constant memory."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Distribution:
     Parameters
     ----------
     exact : bool, optional
-        Whether to keep values one by one while they are few.
+        Keep values one by one while they are few.
 
     Examples
     --------
@@ -116,9 +116,9 @@ class Meter:
     Parameters
     ----------
     targets : tuple of Target
-        The promise that goodput is counted under.
+        SLO that goodput is counted under.
     kv_tokens : int
-        Room of all pools together, [token]
+        Capacity of all pools together, [token]
     block_size : int
         Tokens of a block, [token]
     engines : int, optional
@@ -152,8 +152,8 @@ class Meter:
         """Count finished requests.
 
         - `columns`: Columns of the records, times in [s].
-        - `late`: What users see first tokens come later by than the records say, and so whole answers; rates are
-          those of the records.
+        - `late`: Delay of first tokens, and so of whole answers, after the times of the records; rates are those of the
+            records.
         """
         if self._warmup:
             counted = columns["number"] >= self._warmup
@@ -223,7 +223,9 @@ class Meter:
             itl.add(np.zeros(len(made)), made * (self._accepted - 1))
 
     def stalls(self, columns: np.ndarray) -> None:
-        """Count gaps between tokens that are longer than a step: prompts of others ran between, or a preemption did.
+        """Count gaps between tokens that are longer than a step.
+
+        Prompts of other requests ran between, or a preemption did.
 
         `columns`: Length [s], and how many; a negative number takes back what runs of equal steps have counted, [-].
         """
@@ -240,7 +242,7 @@ class Meter:
     ) -> dict[str, float]:
         """All statistics by name.
 
-        - `found`: Whether to report the share of prompt tokens found in the prefix cache.
+        - `found`: True to report the share of prompt tokens found in the prefix cache.
         - `aside`: Time that passed beside the clock of the records.
         - `left`: Requests whose clients left before their first token; goodput is a share of them too.
         - Returns: Statistics; times in ms, as the names say.
@@ -339,7 +341,7 @@ def record_columns(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 class RequestRows:
-    """Records of finished requests as flat rows of numbers, so that the requests themselves need not be kept.
+    """Records of finished requests as flat rows of numbers.
 
     Examples
     --------
@@ -378,7 +380,9 @@ class RequestRows:
 
 
 class RecordWriter:
-    """A file of records that grows piece by piece and appears under its name when closed, also after an interrupt.
+    """A file of records that appears under its name when closed.
+
+    So it does after an interrupt.
 
     Parameters
     ----------
