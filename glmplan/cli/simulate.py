@@ -186,7 +186,7 @@ def _show(
     basis: str,
     ranges: dict[str, tuple[float, float]],
 ) -> None:
-    from glmplan.simulation.statistics import outcome_text
+    from glmplan.present.outcome_text import outcome_text
 
     summary = outcome.summary
     if form is Form.json:
@@ -203,15 +203,7 @@ def _show(
         say(table.getvalue(), end="")
         return
     say(
-        outcome_text(
-            summary,
-            intervals=outcome.intervals,
-            rejected=outcome.rejected,
-            targets=targets,
-            basis=basis,
-            markdown=form is Form.md,
-            ranges=ranges,
-        ),
+        outcome_text(outcome, targets=targets, basis=basis, markdown=form is Form.md, ranges=ranges),
         end="",
     )
     if outcome.interrupted:

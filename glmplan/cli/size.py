@@ -85,7 +85,7 @@ def command(
         **joined(said), **deployment, **shape,
     )  # fmt: skip
     if acceptance_test is not None:
-        from glmplan.purchase.acceptance import check_ladder
+        from glmplan.present.acceptance import check_ladder
 
         check_ladder(asked.traffic)
     paid = read_money(money)
@@ -98,7 +98,7 @@ def command(
 
 def _contract(found: Sized, path: Path) -> None:
     from glmplan.catalog.files import write_atomically
-    from glmplan.purchase.acceptance import acceptance_test
+    from glmplan.present.acceptance import acceptance_test
 
     if not found.options:
         say("no acceptance test: no machine meets the SLO", err=True)
@@ -108,7 +108,7 @@ def _contract(found: Sized, path: Path) -> None:
 
 
 def _show(found: Sized, form: Form) -> None:
-    from glmplan.purchase.size_text import size_content, size_text
+    from glmplan.present.size_text import size_content, size_text
 
     content = size_content(found)
     if form is Form.json:
@@ -117,20 +117,12 @@ def _show(found: Sized, form: Form) -> None:
     if form is Form.text:
         say(size_text(found, content))
         return
-    from glmplan.catalog.tables import frame_of
+    from glmplan.present.tables import csv_table, markdown_rows
 
     plain = [
         {name: value for name, value in row.items() if not isinstance(value, dict | list)} for row in content["options"]
     ]
     if form is Form.csv:
-        say(frame_of(plain).to_csv(index=False, float_format="%.6g"), end="")
-        return
-    names = list(plain[0]) if plain else []
-    say("| " + " | ".join(names) + " |\n" + "|---" * len(names) + "|")
-    for row in plain:
-        say("| " + " | ".join(_cell(row[name]) for name in names) + " |")
-
-
-def _cell(value: object) -> str:
-    """Return a value of a Markdown table with six digits, as in CSV."""
-    return "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+        say(csv_table(plain), end="")
+    else:
+        say(markdown_rows(plain))

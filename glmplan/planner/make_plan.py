@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from glmplan.catalog.engines.limitations import engines_on
-from glmplan.planner.answer_text import fit_text
 from glmplan.planner.capacity import Holding, Obstacles, Terms, stage_ranks
 from glmplan.planner.changes import Looked, changes_of, verdict_of
 from glmplan.planner.evidence import basis_words, evidence_words
@@ -60,6 +59,8 @@ class FitAnswer(AnswerRecord):
         )
 
     def __str__(self) -> str:
+        from glmplan import fit_text  # `present` is above this package
+
         return fit_text(self)
 
 

@@ -20,10 +20,9 @@ from glmplan.planner.layouts import layouts, servers_of
 from glmplan.planner.plan import Limit, Safe, UserRow, Warn
 from glmplan.planner.question import Asked
 from glmplan.planner.ranking import Scored, predicted, rank_layouts, seats_of, speed_known
-from glmplan.planner.text import duration
 from glmplan.prediction.deployment import cache_choice
 from glmplan.prediction.predict import Figure, Prediction
-from glmplan.units import QUANTILE_90, Ratio, TokenCount, counted_unit
+from glmplan.units import QUANTILE_90, Ratio, TokenCount, counted_unit, duration
 
 if TYPE_CHECKING:
     from glmplan.simulation.load_trial import SafeLoad

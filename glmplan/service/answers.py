@@ -200,9 +200,9 @@ def _sweep(question: q.SweepQuestion, progress: Progress, limits: Mapping[str, A
 
 
 def _size(question: q.SizeQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
+    from glmplan.present.size_text import size_content
     from glmplan.purchase.size import sized
     from glmplan.purchase.size_question import read_size
-    from glmplan.purchase.size_text import size_content
 
     other = {"model", "slo", "answers", *q.MoneyQuestion.model_fields}
     options = question.model_dump(exclude=other, exclude_none=True)

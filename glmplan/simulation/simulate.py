@@ -20,7 +20,7 @@ from glmplan.simulation.engine.engine import SkippingEngine
 from glmplan.simulation.engine.reference import SteppingEngine
 from glmplan.simulation.engine.settings import AS_STEPS_SAY, EngineSettings, FirstTokens, KvPool
 from glmplan.simulation.engine.step_table import StepTable
-from glmplan.simulation.statistics import Distribution, Meter, RecordWriter, RequestRows, outcome_text, record_columns
+from glmplan.simulation.statistics import Distribution, Meter, RecordWriter, RequestRows, record_columns
 from glmplan.simulation.traffic.request import apart
 from glmplan.simulation.traffic.slo import Target
 from glmplan.simulation.traffic.sources import request_source
@@ -502,7 +502,9 @@ class Outcome:
         )
 
     def __str__(self) -> str:
-        return outcome_text(self.summary, intervals=self.intervals, rejected=self.rejected)
+        from glmplan import outcome_text  # `present` is above this package
+
+        return outcome_text(self)
 
 
 def simulate(

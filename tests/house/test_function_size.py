@@ -45,7 +45,6 @@ WIDE = {
     "safe_load": "what may be asked of a search, by name",
     "try_load": "what may be asked of a search, by name",
     "traffic_run": "what is otherwise than in the plan, by name",
-    "outcome_text": "what a page of figures may hold, by name",
     "climb": "what may be asked of a ladder, by name",
     "Loader.__init__": "what the steps of a ladder share, by name",
     "Request.__init__": "fields of a request, written out because a dataclass is slower",

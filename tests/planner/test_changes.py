@@ -8,11 +8,11 @@ import pytest
 
 from glmplan.errors import GlmplanError
 from glmplan.planner import fit_answer
-from glmplan.planner.answer_text import fit_text
-from glmplan.planner.first_screen import first_screen
 from glmplan.planner.plan import LEAST_GAIN, evidence_words, gain_of
 from glmplan.planner.question import read_words
 from glmplan.planner.users import solve
+from glmplan.present.answer_text import fit_text
+from glmplan.present.first_screen import first_screen
 from glmplan.request.plan import PlanRequest
 
 #: questions whose answers have changes of many kinds: by users, by cache, of another engine, of fewer and of more cards

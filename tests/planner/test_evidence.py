@@ -12,11 +12,11 @@ from glmplan.catalog.engines.recipes import known_version
 from glmplan.errors import GlmplanError
 from glmplan.io.runs.ledger import load_measurements
 from glmplan.planner import fit_answer
-from glmplan.planner.answer_text import fit_text
 from glmplan.planner.evidence import EVIDENCE, evidence_words
-from glmplan.planner.first_screen import first_screen
 from glmplan.planner.launch import recipe_for
 from glmplan.planner.question import read_words
+from glmplan.present.answer_text import fit_text
+from glmplan.present.first_screen import first_screen
 from glmplan.present.json_answers import fit_json
 from glmplan.request.plan import PlanRequest
 

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from glmplan.planner import fit_answer
-from glmplan.planner.answer_text import fit_text
 from glmplan.planner.capacity import MEMORY_COLUMNS
-from glmplan.planner.text import WIDTH, number
+from glmplan.present.answer_text import fit_text
 from glmplan.present.fit_explain import CSV_COLUMNS, fit_csv, fit_explanation, fit_markdown
 from glmplan.present.json_answers import SCHEMA, fit_json
+from glmplan.present.text import WIDTH
 from glmplan.request.plan import PlanRequest
 from glmplan.simulation.traffic.spec import parse_traffic
+from glmplan.units import number
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/reference/fit-json.md"
 QUESTIONS = {

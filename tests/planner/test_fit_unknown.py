@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from glmplan.planner import fit_answer
-from glmplan.planner.answer_text import fit_text, missing_words
+from glmplan.present.answer_text import fit_text, missing_words
 from glmplan.present.json_answers import fit_record
 from glmplan.request.plan import PlanRequest
 

@@ -6,7 +6,7 @@ import pytest
 
 from glmplan.errors import SpecError
 from glmplan.planner import fit_answer
-from glmplan.planner.answer_text import fit_text
+from glmplan.present.answer_text import fit_text
 from glmplan.request.plan import PlanRequest
 
 

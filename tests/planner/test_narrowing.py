@@ -10,10 +10,10 @@ import pytest
 from glmplan.calibrate.step.own_site import calibrate_site, write_site
 from glmplan.io.runs.ledger import load_measurements
 from glmplan.planner import fit_answer
-from glmplan.planner.first_screen import MOST_LINES, first_screen
 from glmplan.planner.ranking import load_of, narrowing_words
 from glmplan.prediction.evidence import narrowed
 from glmplan.prediction.step_models import site_calibration
+from glmplan.present.first_screen import MOST_LINES, first_screen
 from glmplan.present.json_answers import fit_json
 from glmplan.request.plan import PlanRequest
 

@@ -20,9 +20,10 @@ from glmplan.catalog.entries.models import load_model, model_names
 from glmplan.costs.blocks.stack import checkpoint_bytes, model_parameters
 from glmplan.errors import GlmplanError
 from glmplan.planner import fit_answer
-from glmplan.planner.answer_text import fit_sections, users_table
 from glmplan.planner.ask import deployment
-from glmplan.purchase.compare import causes_of, side_of
+from glmplan.present.answer_text import fit_sections, users_table
+from glmplan.present.compare_text import causes_of
+from glmplan.purchase.compare import side_of
 from glmplan.purchase.money import money_of
 from glmplan.request.plan import PlanRequest
 

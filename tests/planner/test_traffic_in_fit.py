@@ -11,13 +11,13 @@ from glmplan.catalog.entries.hosts import implied_host
 from glmplan.cli import main
 from glmplan.costs.network.links import host_transfer_rate
 from glmplan.errors import SpecError
-from glmplan.planner.answer_text import NO_COPIES
 from glmplan.planner.changes import gain_under
-from glmplan.planner.first_screen import MOST_LINES, first_screen
 from glmplan.planner.plan import LEAST_GAIN, as_well_known
 from glmplan.planner.simulated import beyond_steady, host_copies, traffic_run, why_no_copies
 from glmplan.planner.traffic_search import asked_under, described_under, solve_under, traffic_of
 from glmplan.planner.users import solve
+from glmplan.present.answer_text import NO_COPIES
+from glmplan.present.first_screen import MOST_LINES, first_screen
 from glmplan.request.plan import PlanRequest
 from glmplan.simulation.engine.settings import TransferLink
 from glmplan.simulation.traffic.spec import parse_traffic

@@ -9,9 +9,9 @@ import pytest
 import glmplan
 from glmplan.errors import DoesNotFit
 from glmplan.planner import fit_answer
-from glmplan.planner.answer_text import fit_text
 from glmplan.planner.capacity import MAY_START
-from glmplan.planner.first_screen import first_screen
+from glmplan.present.answer_text import fit_text
+from glmplan.present.first_screen import first_screen
 from glmplan.present.json_answers import fit_record
 from glmplan.request.plan import PlanRequest
 

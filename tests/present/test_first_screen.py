@@ -9,10 +9,10 @@ from functools import cache
 import pytest
 
 from glmplan.planner import fit_answer
-from glmplan.planner.answer_text import SECTIONS, fit_sections, fit_text
-from glmplan.planner.first_screen import MOST_LINES, first_screen
 from glmplan.planner.plan import LEAST_GAIN, best_changes, gain_of
-from glmplan.planner.text import LIMITS, WIDTH
+from glmplan.present.answer_text import SECTIONS, fit_sections, fit_text
+from glmplan.present.first_screen import MOST_LINES, first_screen
+from glmplan.present.text import LIMITS, WIDTH
 from glmplan.request.plan import PlanRequest
 
 QUESTIONS = {
