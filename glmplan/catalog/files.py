@@ -50,6 +50,7 @@ __all__ = [
     "read_table",
     "read_text",
     "read_toml",
+    "temporary_beside",
     "text_lines",
     "toml_key",
     "toml_pairs",
@@ -570,6 +571,16 @@ def put_part(archive: zipfile.ZipFile, part: zipfile.ZipInfo, pieces: Iterable[b
             stream.write(piece)
 
 
+def temporary_beside(path: Path) -> tuple[int, Path]:
+    """Create an empty file in the folder of a file; return its handle and path.
+
+    The system applies the user's umask, which `tempfile` does not. Raises `OSError`.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.parent / f".{path.name[:50]}.{secrets.token_hex(8)}.tmp"
+    return os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666), temporary
+
+
 @contextmanager
 def written_whole(path: str | Path) -> Iterator[BinaryIO]:
     """Yield a stream whose file replaces the old one when it is complete.
@@ -586,16 +597,14 @@ def written_whole(path: str | Path) -> Iterator[BinaryIO]:
     'whole'
     """
     path = Path(path)
-    temporary = path.parent / f".{path.name[:50]}.{secrets.token_hex(8)}.tmp"
+    temporary = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # the system applies the user's umask, which `tempfile` does not
-        handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        handle, temporary = temporary_beside(path)
         with os.fdopen(handle, "w+b") as stream:
             yield stream
         os.replace(temporary, path)
     except OSError as error:
         raise SpecError(f"cannot be written: {error.strerror or error}", file=path) from None
     finally:
-        if os.path.lexists(temporary):
+        if temporary is not None and os.path.lexists(temporary):
             os.unlink(temporary)

@@ -10,7 +10,7 @@ from glmplan.errors import SpecError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["chosen_table", "frame_of", "frame_of_columns", "table_text"]
+__all__ = ["chosen_table", "csv_of", "frame_of", "frame_of_columns", "safe_cell", "table_text"]
 
 
 def frame_of(rows: Iterable[Mapping[str, Any]], columns: Iterable[str] | None = None) -> pd.DataFrame:
@@ -39,6 +39,40 @@ def frame_of_columns(columns: Mapping[str, Any]) -> pd.DataFrame:
     import pandas as pd
 
     return pd.DataFrame(dict(columns))
+
+
+#: first characters of a cell that spreadsheet programs read as a formula
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def safe_cell(value: Any) -> Any:
+    """Return a cell that no spreadsheet program reads as a formula.
+
+    A name from a file may begin like one; numbers stay as they are.
+
+    Examples
+    --------
+    >>> safe_cell("=1+1"), safe_cell("-2.5"), safe_cell("h100-sxm"), safe_cell(-2.5)
+    ("'=1+1", '-2.5', 'h100-sxm', -2.5)
+    """
+    if not isinstance(value, str) or not value.startswith(_FORMULA):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value
+
+
+def csv_of(frame: pd.DataFrame) -> str:
+    """Return a frame as CSV: six digits, no cell that is a formula.
+
+    Examples
+    --------
+    >>> csv_of(frame_of([{"id": "@a", "share": 2 / 3}]))
+    "id,share\\n'@a,0.666667\\n"
+    """
+    return str(frame.map(safe_cell).to_csv(index=False, float_format="%.6g", lineterminator="\n"))
 
 
 def chosen_table(name: str, tables: Mapping[str, Any]) -> Any:

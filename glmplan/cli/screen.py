@@ -189,7 +189,9 @@ def frame_text(frame: pd.DataFrame, form: Form) -> str:
         from glmplan.present.tables import digits, markdown_table
 
         return markdown_table(list(frame.columns), (map(digits, row) for row in frame.itertuples(index=False))) + "\n"
-    return str(frame.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
+    from glmplan.catalog.tables import csv_of
+
+    return csv_of(frame)
 
 
 # Options that are lists: with commas, or repeated.

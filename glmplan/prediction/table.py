@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from glmplan.catalog.engines.defaults import block_tokens, engine_known
 from glmplan.catalog.engines.kernels import attention_assumed
-from glmplan.catalog.tables import frame_of
+from glmplan.catalog.tables import csv_of, frame_of
 from glmplan.errors import GlmplanError
 from glmplan.io.runs.columns import ANSWERS
 from glmplan.io.runs.ledger import known_names
@@ -441,5 +441,4 @@ def rows_as_csv(rows: Iterable[RowPrediction]) -> str:
     >>> text.splitlines()[1].startswith("a,,,,10,8,12")
     True
     """
-    result: str = rows_as_frame(rows).to_csv(index=False, float_format="%.6g", lineterminator="\n")
-    return result
+    return csv_of(rows_as_frame(rows))

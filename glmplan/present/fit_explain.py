@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from glmplan.catalog.tables import safe_cell
 from glmplan.costs.blocks.stack import checkpoint_bytes, model_parameters
 from glmplan.costs.memory.pool import stage_pools
 from glmplan.costs.points import StepPoints
@@ -238,7 +239,8 @@ def fit_csv(answer: FitAnswer) -> str:
     table = csv.DictWriter(text, CSV_COLUMNS, restval="", lineterminator="\n")
     table.writeheader()
     for row in [*(user_rows(answer.users) or [{}]), *memory_rows(answer.ranks)]:
-        table.writerow(common | {name: _cell(value) for name, value in row.items()})
+        cells = common | {name: _cell(value) for name, value in row.items()}
+        table.writerow({name: safe_cell(value) for name, value in cells.items()})
     return text.getvalue()
 
 

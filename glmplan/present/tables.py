@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from glmplan.catalog.tables import frame_of
+from glmplan.catalog.tables import csv_of, frame_of
 
 __all__ = ["csv_table", "digits", "markdown_rows", "markdown_table"]
 
@@ -51,4 +51,4 @@ def csv_table(rows: Iterable[Mapping[str, Any]]) -> str:
     >>> csv_table([{"users": 1, "ttft_s": 2 / 3}])
     'users,ttft_s\\n1,0.666667\\n'
     """
-    return str(frame_of(rows).to_csv(index=False, float_format="%.6g", lineterminator="\n"))
+    return csv_of(frame_of(rows))

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from glmplan.catalog.files import parse_json, read_bytes, read_text, understood, write_atomically
-from glmplan.catalog.tables import frame_of_columns
+from glmplan.catalog.tables import frame_of_columns, safe_cell
 from glmplan.costs.memory.pool import requests_that_fit
 from glmplan.costs.memory.ranks import rank_memory
 from glmplan.costs.points import Layout
@@ -268,7 +268,7 @@ def _line(values: Iterable[Any]) -> str:
     """Return values as a line of CSV."""
     stream = io.StringIO()
     # an extra empty field: csv.writer quotes a single empty one
-    csv.writer(stream, lineterminator="\n").writerow([*values, ""])
+    csv.writer(stream, lineterminator="\n").writerow([*map(safe_cell, values), ""])
     return stream.getvalue()[:-2]
 
 

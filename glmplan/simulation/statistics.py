@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from glmplan.catalog.files import temporary_beside
 from glmplan.errors import SpecError
 from glmplan.extras import check_extra
 from glmplan.simulation.traffic.request import Request
@@ -412,11 +412,9 @@ class RecordWriter:
         if self._path.suffix == ".parquet":
             check_extra("pyarrow", field="--records")
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}.", suffix=".tmp")
+            handle, self._temporary = temporary_beside(self._path)
         except OSError as error:
             raise SpecError(f"cannot be written: {error.strerror}", file=path, field="--records") from None
-        self._temporary = Path(name)
         self._stream = os.fdopen(handle, "wb")
         if self._path.suffix == ".csv":
             self._stream.write((",".join(COLUMNS) + "\n").encode())
@@ -459,5 +457,4 @@ class RecordWriter:
                 self.write(request_columns([]))
             self._parquet.close()
         self._stream.close()
-        os.chmod(self._temporary, 0o644)
         os.replace(self._temporary, self._path)

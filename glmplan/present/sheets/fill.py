@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from glmplan.catalog.files import archive_of, part_pieces, put_part, text_lines, written_whole
+from glmplan.catalog.tables import safe_cell
 from glmplan.errors import GlmplanError, SpecError
 from glmplan.io.machines.resolve import resolve_machine
 from glmplan.planner.ask import fit, predict
@@ -411,7 +412,7 @@ def _written(value: Any, delimiter: str) -> str:
     if value is None:
         return ""
     if isinstance(value, str):
-        return f"'{value}" if value[:1] in ("=", "+", "-", "@") else value
+        return str(safe_cell(value))
     # files with semicolons between cells use decimal commas
     return f"{value:.6g}".replace(".", "," if delimiter == ";" else ".")
 

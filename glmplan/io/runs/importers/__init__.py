@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from glmplan.catalog.files import read_log, understood
+from glmplan.catalog.tables import safe_cell
 from glmplan.errors import SpecError
 from glmplan.io.runs.columns import COLUMNS, ignored_columns, nearest_column
 from glmplan.io.runs.importers import client_reports, llama_bench, serving_benchmarks, startup_logs
@@ -133,5 +134,5 @@ def table_csv(rows: Iterable[Mapping[str, Any]]) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, used, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: safe_cell(value) for name, value in row.items()} for row in rows)
     return out.getvalue()
