@@ -23,10 +23,12 @@ __all__ = [
     "PoolTerms",
     "budget_rows",
     "graph_estimate",
+    "keys_share",
     "kv_pool",
     "largest_context",
     "launch_kinds",
     "longest_held",
+    "printed_of_bytes",
     "requests_held",
     "requests_that_fit",
     "share_beside_expansion",
@@ -424,6 +426,29 @@ def _printed(
         dcp=np.asarray(memory.layout.dcp, dtype=float),
     )
     return printed_tokens(pool, stage.kinds, paging, launch)
+
+
+def keys_share(memory: RankMemory, stage: StageMemory) -> Ratio:
+    """Return the share of keys and values in a pool that is split from the states of recurrent layers; 1 elsewhere."""
+    return 1.0 / (1.0 + memory.split[0]) if memory.split is not None and stage.state.any() else 1.0
+
+
+def printed_of_bytes(memory: RankMemory, stage: StageMemory, size: Bytes, context: Tokens) -> Tokens:
+    """Return the tokens that the engine prints for a pool of this size on a stage of the first layout.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.models import load_model
+    >>> from glmplan.costs.memory.ranks import rank_memory
+    >>> from glmplan.costs.points import Layout
+    >>> llama = load_model("llama-3.1-8b")
+    >>> held = rank_memory(llama, llama.checkpoint("bf16"), layout=Layout(), kv="bf16")
+    >>> printed_of_bytes(held, held.stages[0], 2.0**30, 8192.0)
+    8192.0
+    """
+    pool, length = np.full_like(stage.per_token, size), np.full_like(stage.per_token, context)
+    usable = _tokens(memory, stage, pool, length)
+    return float(_printed(memory, stage, pool, length, usable)[0])
 
 
 def kv_pool(
