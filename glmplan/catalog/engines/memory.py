@@ -362,6 +362,10 @@ class Paging:
     batches: float  # steps in flight whose tokens a window layer holds besides its window
     states: float  # blocks of a recurrent layer for each request, without speculative tokens
     source: str
+    #: blocks of layers whose caches differ in page size, see `glmplan.costs.memory.pages`: equally many slots of every
+    #: size, as many as a group needs of each (a request counted by its bytes or by its pages), or the largest group
+    packing: Literal["tuples", "slots by bytes", "slots", "widest group"] = "tuples"
+    null_block: bool = False  # True: the check of ``max_model_len`` leaves out the block that the pool never gives out
     since: str | None = None
     until: str | None = None
 
@@ -376,6 +380,8 @@ class PoolSplit:
     models: tuple[str, ...]  # models whose window layers have a pool of their own; in others all layers keep all tokens
     source: str
     shared: tuple[str, ...] = ()  # models whose layers share one pool all the same
+    compressed: Ratio = 0.1  # tokens of the windows of compressed attention over tokens of the pool
+    late_states_each: bool = False  # True: compressors of many tokens keep states of every request that may run
     since: str | None = None
     until: str | None = None
 

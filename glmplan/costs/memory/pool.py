@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from glmplan.catalog.engines.memory import static_fraction, tower_factor
-from glmplan.costs.memory.ranks import PagedLaunch, RankMemory, StageMemory, printed_tokens, shares_pages
+from glmplan.catalog.engines.memory import Paging, static_fraction, tower_factor
+from glmplan.costs.memory.pages import block_tokens, longest_request, plans_of, request_blocks
+from glmplan.costs.memory.ranks import PagedLaunch, PoolShares, RankMemory, StageMemory, printed_tokens, shares_pages
 from glmplan.costs.memory.settings import MemoryFit, PartMemory, Spread, load_memory_fit
 from glmplan.units import GIB, QUANTILE_90, Bytes, BytesArray, Ratio, Tokens, TokensArray
 
@@ -38,19 +39,27 @@ __all__ = [
 ]
 
 
+#: tokens of a window page, for which SGLang keeps one ring of a compressor's states
+_STATE_PAGE = 128.0
+
+
 def split_pool(
-    stage: StageMemory, pool: BytesArray, context: TokensArray, split: tuple[float, float, float]
+    stage: StageMemory, pool: BytesArray, context: TokensArray, split: PoolShares
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return tokens of the full-attention layers, and requests that the others hold.
 
     The requests are infinite where neither windows nor states limit them. SGLang gives states a fixed share of the pool
-    and window layers a fixed share of the tokens of the others [1]_. Not modelled: states kept of each speculative
-    token.
+    and window layers a fixed share of the tokens of the others [1]_. In compressed attention every token of a window
+    holds its share of the states of compressors, and the draft layer widens every token by that of a layer; from 0.5.15
+    on compressors of 128 tokens keep a ring for every request that may run [2]_. Not modelled: states kept of each
+    speculative token; the ring buffers of 0.5.23.
 
     References
     ----------
     .. [1] sgl-project/sglang, python/sglang/srt/model_executor/pool_configurator.py (HybridSWAPoolConfigurator),
        model_runner_kv_cache_mixin.py (handle_max_mamba_cache).
+    .. [2] The same, DSV4PoolConfigurator, and arg_groups/deepseek_v4_hook.py, packages of 0.5.12 to 0.5.15: 1,868,800
+       tokens of DeepSeek-V4-Pro in 41.1 GiB of each of four GB300 are 23.6 kB each, this gives 23.7.
 
     Examples
     --------
@@ -66,16 +75,21 @@ def split_pool(
     >>> round(float(full[0]) * 12 * 2048 * 1.8), int(requests[0] / full[0] * 128 * 10)
     (10000000000, 8)
     """
-    states, states_each, windows = split
+    windows = split.windows
     room = np.maximum(pool, 0.0)
     limit = np.full_like(room, np.inf)
     cache = room
-    if stage.state.any():
-        cache = room / (1.0 + states)
-        budget = room - cache
-        each = np.where(stage.state > 0, stage.state, 1.0) * states_each
-        limit = np.where(stage.state > 0, np.floor(budget / each), np.inf)
     in_windows = sum((held for _, held in stage.windows), np.zeros_like(stage.per_token))
+    if split.state_tokens:
+        drafting = split.state_tokens * _STATE_PAGE
+        cache = np.maximum(room - stage.late_state * drafting * split.requests, 0.0) * split.drafted
+        scoped = np.asarray(split.requests) > 0
+        in_windows = in_windows + split.state_tokens * (stage.state - stage.late_state * scoped)
+    elif stage.state.any():
+        cache = room / (1.0 + split.states)
+        budget = room - cache
+        each = np.where(stage.state > 0, stage.state, 1.0) * split.states_each
+        limit = np.where(stage.state > 0, np.floor(budget / each), np.inf)
     token = stage.per_token + windows * in_windows
     full = np.where(token > 0, cache / np.where(token > 0, token, 1.0), np.inf)
     if windows < 1.0:
@@ -84,16 +98,14 @@ def split_pool(
     return full, limit
 
 
-def requests_held(
-    stage: StageMemory, pool: np.ndarray, context: np.ndarray, split: tuple[float, float, float]
-) -> np.ndarray:
+def requests_held(stage: StageMemory, pool: np.ndarray, context: np.ndarray, split: PoolShares) -> np.ndarray:
     """Return the whole requests that a split pool holds."""
     full, requests = split_pool(stage, pool, context, split)
     result: np.ndarray = np.floor(np.minimum(full / context, requests))
     return result
 
 
-def longest_held(stage: StageMemory, pool: np.ndarray, split: tuple[float, float, float]) -> TokensArray:
+def longest_held(stage: StageMemory, pool: np.ndarray, split: PoolShares) -> TokensArray:
     """Return the longest request of a split pool.
 
     Infinite where no layer keeps all tokens, 0 where the other layers do not hold one request.
@@ -393,6 +405,10 @@ def _stage_pool(memory: RankMemory, stage: StageMemory, part: PartMemory, launch
 def _tokens(memory: RankMemory, stage: StageMemory, pool: np.ndarray, context: np.ndarray) -> np.ndarray:
     """Return the tokens of a pool on one data-parallel rank in requests of a context, whole blocks."""
     block = memory.settings.block(memory.sparse)
+    paging = _paging(memory, stage)
+    if paging is not None:  # a decoding request has the tokens of the steps in flight besides its windows
+        held = block_tokens(plans_of(stage.pages, paging), pool, context + 0.0 * pool, _decoded(memory, stage, paging))
+        return np.floor(held / block) * block
     growing_only = not stage.windows and not stage.state.any()
     if memory.split is not None and not growing_only:
         full, requests = split_pool(stage, pool, context, memory.split)
@@ -406,6 +422,50 @@ def _tokens(memory: RankMemory, stage: StageMemory, pool: np.ndarray, context: n
     return np.where(size > 0, blocks * wide, np.inf)
 
 
+def _paging(memory: RankMemory, stage: StageMemory) -> Paging | None:
+    """Return the paging of an engine that keeps the caches of a stage in pages of several sizes, or None."""
+    return memory.settings.rule.paging_of(memory.settings.version) if stage.pages else None
+
+
+def _decoded(memory: RankMemory, stage: StageMemory, paging: Paging) -> TokensArray:
+    """Return the tokens in flight of a request that decodes: one and the drafts of each step."""
+    return np.full_like(stage.per_token, paging.batches * (1.0 + memory.settings.drafted(memory.draft)))
+
+
+def _in_flight(memory: RankMemory, stage: StageMemory, paging: Paging) -> TokensArray:
+    """Return the tokens in flight that a start counts: a whole step for each batch."""
+    return paging.batches * memory.budget + np.zeros_like(stage.per_token)
+
+
+def _longest_paged(memory: RankMemory, stage: StageMemory, paging: Paging, pool: BytesArray) -> TokensArray:
+    """Return the largest ``max_model_len`` with which an engine starts on a stage of several page sizes."""
+    plans, flight = plans_of(stage.pages, paging), _in_flight(memory, stage, paging)
+    result = []
+    for plan, size, tokens in zip(plans, np.maximum(pool, 0.0).tolist(), flight.tolist(), strict=True):
+        left = size - (plan.block if plan is not None and paging.null_block else 0.0)
+        result.append(np.inf if plan is None else longest_request(plan, max(left, 0.0), tokens))
+    return np.array(result)
+
+
+def _requests_paged(
+    memory: RankMemory, stage: StageMemory, paging: Paging, pool: BytesArray, context: TokensArray
+) -> np.ndarray:
+    """Return the decoding requests of a context that a stage of several page sizes holds."""
+    plans, flight = plans_of(stage.pages, paging), _decoded(memory, stage, paging)
+    starts = _longest_paged(memory, stage, paging, pool) >= context
+    counts = [
+        np.inf if plan is None else size // plan.block // request_blocks(plan, length, tokens)
+        for plan, size, length, tokens in zip(
+            plans,
+            np.maximum(pool, 0.0).tolist(),
+            (context + np.zeros_like(pool)).tolist(),
+            flight.tolist(),
+            strict=True,
+        )
+    ]
+    return np.where(starts, np.array(counts), 0.0)
+
+
 def _printed(
     memory: RankMemory, stage: StageMemory, pool: np.ndarray, context: np.ndarray, usable: np.ndarray
 ) -> TokensArray:
@@ -415,6 +475,10 @@ def _printed(
         full, _ = split_pool(stage, pool, context, memory.split)
         return np.where(stage.per_token > 0, np.floor(full / (block := settings.block(memory.sparse))) * block, usable)
     paging = settings.rule.paging_of(settings.version) if settings.rule.paging else None
+    if paging is not None and stage.pages:
+        longest = (context if settings.longest is None else np.asarray(settings.longest, dtype=float)) + 0.0 * pool
+        held = block_tokens(plans_of(stage.pages, paging), pool, longest, _in_flight(memory, stage, paging))
+        return np.floor(held)
     if paging is None or not shares_pages(stage.kinds):
         return usable
     zero = np.zeros_like(pool)
@@ -430,7 +494,7 @@ def _printed(
 
 def keys_share(memory: RankMemory, stage: StageMemory) -> Ratio:
     """Return the share of keys and values in a pool that is split from the states of recurrent layers; 1 elsewhere."""
-    return 1.0 / (1.0 + memory.split[0]) if memory.split is not None and stage.state.any() else 1.0
+    return 1.0 / (1.0 + memory.split.states) if memory.split is not None and stage.state.any() else 1.0
 
 
 def printed_of_bytes(memory: RankMemory, stage: StageMemory, size: Bytes, context: Tokens) -> Tokens:
@@ -533,6 +597,10 @@ def requests_that_fit(
     least = np.full_like(np.asarray(memory.layout.tp, dtype=float), np.inf)
     for stage, terms in zip(memory.stages, pools or stage_pools(memory, part, fit), strict=True):
         pool = np.maximum(terms.pool + quantile * terms.deviation(quantile), 0.0)
+        if (paging := _paging(memory, stage)) is not None:
+            count = _requests_paged(memory, stage, paging, pool, whole)
+            least = np.minimum(least, np.where(stage.held, count, np.inf))
+            continue
         size = stage.request_bytes(whole)
         count = np.where(size > 0, np.floor(pool / np.where(size > 0, size, 1.0)), np.inf)
         if memory.split is not None and (stage.windows or stage.state.any()):
@@ -558,6 +626,9 @@ def largest_context(
     least = np.full_like(wide + np.asarray(memory.layout.tp, dtype=float), np.inf)
     for stage, terms in zip(memory.stages, pools or stage_pools(memory, part, fit), strict=True):
         left = terms.pool + quantile * terms.deviation(quantile)
+        if (paging := _paging(memory, stage)) is not None:
+            least = np.minimum(least, np.where(stage.held, _longest_paged(memory, stage, paging, left), np.inf))
+            continue
         if memory.split is not None and (stage.windows or stage.state.any()):
             full = longest_held(stage, left, memory.split)
             least = np.minimum(least, np.where(stage.held, full, np.inf))
@@ -674,7 +745,7 @@ def budget_rows(
 
 def _each(memory: RankMemory, stage: StageMemory) -> BytesArray:
     """Return the cache of a token, with its share of a separate pool of window layers."""
-    windows = 0.0 if memory.split is None else memory.split[2]
+    windows = 0.0 if memory.split is None else memory.split.windows
     return stage.per_token + windows * sum((held for _, held in stage.windows), np.zeros_like(stage.per_token))
 
 
