@@ -204,7 +204,7 @@ class LatentMixer(Mixer):
         """The latent, packed or as values, and the index key; every rank keeps all of it."""
         block = self.block
         held = self.absorbed_widths[0] * kv_format(kv).bytes
-        if self.packed_fp8 and layout.packed_latent and kv.lower() == "fp8":
+        if self.packed_fp8 and layout.packed_latent and not layout.plain_latent and kv.lower() == "fp8":
             held = block.kv_rank + 4.0 * -(-block.kv_rank // 128) + 2.0 * max(block.rope_dim, layout.packed_rotary)
         if self.packed_fp8 and layout.packed_latent and kv.lower() == "nvfp4":  # rotary values in FP8, without a scale
             held = block.kv_rank * kv_format(kv).bytes + 1.0 * block.rope_dim

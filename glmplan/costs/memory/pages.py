@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +31,8 @@ from glmplan.catalog.engines.memory import Paging
 from glmplan.costs.blocks.mixer import CachePage
 from glmplan.units import Bytes, BytesArray, Tokens, TokensArray
 
-__all__ = ["BlockPlan", "PageGroup", "PagedLayers", "block_plan", "block_tokens", "longest_request", "plans_of",
+__all__ = ["BlockPlan", "PageGroup", "PagedLayers", "block_plan", "block_requests", "block_tokens",
+           "longest_request", "longest_requests", "plans_of",
            "request_blocks"]  # fmt: skip
 
 
@@ -213,15 +215,41 @@ def plans_of(layers: Sequence[PagedLayers], paging: Paging) -> list[BlockPlan | 
     return [block_plan(tuple(zip(column.tolist(), pages, strict=True)), paging.packing) for column in counts.T]
 
 
+def _together(plans: Sequence[BlockPlan | None], *columns: np.ndarray | float) -> list[tuple[Any, ...]]:
+    """Return the rows of plans and columns, of which one with a single entry stands for all."""
+    boxes = np.empty(len(plans), dtype=object)
+    boxes[:] = plans
+    return list(zip(*(item.tolist() for item in np.broadcast_arrays(boxes, *columns)), strict=True))
+
+
 def block_tokens(
     plans: Sequence[BlockPlan | None], pool: BytesArray, longest: TokensArray, in_flight: TokensArray
 ) -> TokensArray:
     """Return the tokens of a pool in requests of this length: blocks / blocks of a request x length."""
-    result = []
-    for plan, size, length, flight in zip(plans, pool.tolist(), longest.tolist(), in_flight.tolist(), strict=True):
-        if plan is None:
-            result.append(np.inf)
-            continue
-        blocks = max(size, 0.0) // plan.block
-        result.append(float(blocks / request_blocks(plan, length, flight) * length))
+    result = [
+        np.inf if plan is None else max(size, 0.0) // plan.block / request_blocks(plan, length, flight) * length
+        for plan, size, length, flight in _together(plans, pool, longest, in_flight)
+    ]
+    return np.array(result)
+
+
+def block_requests(
+    plans: Sequence[BlockPlan | None], pool: BytesArray, longest: TokensArray, in_flight: TokensArray
+) -> np.ndarray:
+    """Return the whole requests of this length that a pool holds."""
+    result = [
+        np.inf if plan is None else max(size, 0.0) // plan.block // request_blocks(plan, length, flight)
+        for plan, size, length, flight in _together(plans, pool, longest, in_flight)
+    ]
+    return np.array(result)
+
+
+def longest_requests(
+    plans: Sequence[BlockPlan | None], pool: BytesArray, in_flight: TokensArray, *, null_block: bool
+) -> TokensArray:
+    """Return the largest ``max_model_len`` of each layout; `null_block`: a block of the pool is never given out."""
+    result = [
+        np.inf if plan is None else longest_request(plan, max(size - null_block * plan.block, 0.0), flight)
+        for plan, size, flight in _together(plans, pool, in_flight)
+    ]
     return np.array(result)

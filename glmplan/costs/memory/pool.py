@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from glmplan.catalog.engines.memory import Paging, static_fraction, tower_factor
-from glmplan.costs.memory.pages import block_tokens, longest_request, plans_of, request_blocks
+from glmplan.costs.memory.pages import block_requests, block_tokens, longest_requests, plans_of
 from glmplan.costs.memory.ranks import PagedLaunch, PoolShares, RankMemory, StageMemory, printed_tokens, shares_pages
 from glmplan.costs.memory.settings import MemoryFit, PartMemory, Spread, load_memory_fit
 from glmplan.units import GIB, QUANTILE_90, Bytes, BytesArray, Ratio, Tokens, TokensArray
@@ -407,7 +407,7 @@ def _tokens(memory: RankMemory, stage: StageMemory, pool: np.ndarray, context: n
     block = memory.settings.block(memory.sparse)
     paging = _paging(memory, stage)
     if paging is not None:  # a decoding request has the tokens of the steps in flight besides its windows
-        held = block_tokens(plans_of(stage.pages, paging), pool, context + 0.0 * pool, _decoded(memory, stage, paging))
+        held = block_tokens(plans_of(stage.pages, paging), pool, context, _decoded(memory, stage, paging))
         return np.floor(held / block) * block
     growing_only = not stage.windows and not stage.state.any()
     if memory.split is not None and not growing_only:
@@ -440,30 +440,15 @@ def _in_flight(memory: RankMemory, stage: StageMemory, paging: Paging) -> Tokens
 def _longest_paged(memory: RankMemory, stage: StageMemory, paging: Paging, pool: BytesArray) -> TokensArray:
     """Return the largest ``max_model_len`` with which an engine starts on a stage of several page sizes."""
     plans, flight = plans_of(stage.pages, paging), _in_flight(memory, stage, paging)
-    result = []
-    for plan, size, tokens in zip(plans, np.maximum(pool, 0.0).tolist(), flight.tolist(), strict=True):
-        left = size - (plan.block if plan is not None and paging.null_block else 0.0)
-        result.append(np.inf if plan is None else longest_request(plan, max(left, 0.0), tokens))
-    return np.array(result)
+    return longest_requests(plans, pool, flight, null_block=paging.null_block)
 
 
 def _requests_paged(
     memory: RankMemory, stage: StageMemory, paging: Paging, pool: BytesArray, context: TokensArray
 ) -> np.ndarray:
     """Return the decoding requests of a context that a stage of several page sizes holds."""
-    plans, flight = plans_of(stage.pages, paging), _decoded(memory, stage, paging)
-    starts = _longest_paged(memory, stage, paging, pool) >= context
-    counts = [
-        np.inf if plan is None else size // plan.block // request_blocks(plan, length, tokens)
-        for plan, size, length, tokens in zip(
-            plans,
-            np.maximum(pool, 0.0).tolist(),
-            (context + np.zeros_like(pool)).tolist(),
-            flight.tolist(),
-            strict=True,
-        )
-    ]
-    return np.where(starts, np.array(counts), 0.0)
+    count = block_requests(plans_of(stage.pages, paging), pool, context, _decoded(memory, stage, paging))
+    return np.where(_longest_paged(memory, stage, paging, pool) >= context, count, 0.0)
 
 
 def _printed(
