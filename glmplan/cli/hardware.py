@@ -128,9 +128,9 @@ def import_dumps(
 ) -> None:
     """Put dumps of one machine together into a host: what they say, what was assumed, what stays unknown."""
     from glmplan.io.machines.dump_merge import host_from_dumps
-    from glmplan.io.machines.dump_readers import read_dump
+    from glmplan.io.machines.dump_readers import read_dumps
 
-    dumps = [read_dump(file) for file in files]
+    dumps = [dump for file in files for dump in read_dumps(file)]
     for dump in dumps:
         say(f"{dump.file}: {dump.tool}", err=True)
     if accelerator is not None:

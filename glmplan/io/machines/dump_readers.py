@@ -34,6 +34,7 @@ __all__ = [
     "device_kind",
     "read_dmidecode",
     "read_dump",
+    "read_dumps",
     "read_lscpu",
     "read_lspci",
     "read_lspci_tree",
@@ -800,6 +801,14 @@ _READERS: list[tuple[str, re.Pattern[str], Callable[[str, str], Any]]] = [
 ]
 
 
+#: commands whose output says the most, by maker
+_COMMANDS = (
+    "nvidia-smi -q -x > gpu.xml; nvidia-smi topo -m > topo.txt; lscpu > lscpu.txt; numactl -H > numa.txt; "
+    "sudo lspci -vvv > pci.txt (AMD: amd-smi static, rocm-smi --showtopo; Intel: xpu-smi discovery; "
+    "Ascend: npu-smi info)"
+)
+
+
 def read_dump(file: str | Path) -> Dump:
     """Read a dump of any known machine tool, text or gzip; colour escapes are removed.
 
@@ -812,13 +821,58 @@ def read_dump(file: str | Path) -> Dump:
     'numactl -H'
     """
     path = Path(file)
+    return _read_text(path, _text_of(path))
+
+
+def read_dumps(file: str | Path) -> list[Dump]:
+    """Read a file that may hold several dumps: the report of vLLM's `collect_env` has GPUs, paths and processors.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "env.txt"
+    >>> _ = file.write_text("PyTorch version: 2.9\nGPU models and configuration:\nGPU 0: NVIDIA L4\n\nCPU:\n"
+    ...                     "Architecture: x86_64\nCPU(s): 4\n")
+    >>> [dump.tool for dump in read_dumps(file)]
+    ['collect_env', 'lscpu']
+    """
+    path = Path(file)
+    text = _text_of(path)
+    models = re.search(r"GPU models and configuration: ?\n?((?:GPU \d+: .+\n)+)", text)
+    if models is None:
+        return [_read_text(path, text)]
+    gpus = [GpuFacts(int(index), name) for index, name in re.findall(r"GPU (\d+): (.+?)\s*$", models[1], re.M)]
+    result = [Dump(str(path), "collect_env", gpus)]
+    parts = (
+        (r"^CPU:\n((?:.+\n)+)", "lscpu", read_lscpu),
+        (r"^GPU Topology:\n((?:.+\n)+)", "nvidia-smi topo -m", read_topo),
+    )
+    for head, tool, reader in parts:
+        block = re.search(head, text + "\n", re.M)
+        if block is not None:
+            with understood(path, f"dump of {tool}"):
+                result.append(Dump(str(path), tool, reader(block[1], str(path))))
+    return result
+
+
+def _text_of(path: Path) -> str:
+    """Return the text of a dump without colour escapes."""
     text = _ESCAPES.sub("", read_log(path, most=MOST_OF_A_FILE)).replace("\r\n", "\n")
     if not text.strip():
         raise SpecError("is empty", file=path)
     if re.match(r"\s*pid, process_name", text):
         raise SpecError("lists processes (--query-compute-apps), which says nothing of the machine", file=path)
-    for tool, sign, reader in _READERS:
+    return text
+
+
+def _read_text(path: Path, text: str) -> Dump:
+    """Return the dump that a text is, by its content."""
+    from glmplan.io.machines.table_readers import TABLES
+
+    readers = [*TABLES, *_READERS]
+    for tool, sign, reader in readers:
         if sign.search(text):
             with understood(path, f"dump of {tool}"):
                 return Dump(str(path), tool, reader(text, str(path)))
-    raise SpecError(f"is none of the dumps that can be read: {', '.join(tool for tool, _, _ in _READERS)}", file=path)
+    tools = ", ".join(tool for tool, _, _ in readers)
+    raise SpecError(f"is none of the dumps that can be read: {tools}. Run: {_COMMANDS}", file=path)

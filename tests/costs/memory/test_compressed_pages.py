@@ -93,7 +93,7 @@ def test_short_requests_use_more_blocks_than_their_tokens_say():
     part = PartMemory(96 * GIB, 95 * GIB, 0.0, "pcie")
     short, long = (kv_pool(memory, part, context=one, pools=terms(20 * GIB)) for one in (2048.0, 131072.0))
     assert short.tokens[0] < 0.4 * long.tokens[0]
-    # 8 blocks of 256 tokens, twice 3 for windows of 128, 3 and 18 for what is not pooled, over a block of the first group
+    # 8 blocks of 256 tokens beside twice 3 for windows of 128, and 3 and 18 for what is not pooled
     assert short.printed[0] == long.printed[0]
 
 
