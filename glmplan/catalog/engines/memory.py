@@ -467,11 +467,26 @@ class MemoryRule:
     indexer: tuple[IndexerTrial, ...] = ()
     split: tuple[PoolSplit, ...] = ()  # empty: kinds of layers share the pool
     expansion: tuple[ExpansionReserve, ...] = ()
+    latent_since: str | None = None  # first version that caches latents; None: all do
+    expanded_latent: int = 0  # values of a head of which older versions cache key and value
 
     @property
     def prints_pool(self) -> bool:
         """Return True if the engine measures a pool and prints its tokens; others take a slot count."""
         return self.pool != "rest"
+
+    def caches_latents(self, version: str | None) -> bool:
+        """Return True if a version caches latents; before, it caches keys and values of every head.
+
+        Examples
+        --------
+        >>> [load_memory_rule("vllm").caches_latents(one) for one in ("0.5.4", "0.7.1", None)]
+        [False, True, True]
+        """
+        from glmplan.catalog.schema.engine import version_key
+
+        first = self.latent_since
+        return first is None or version is None or version_key(version) >= version_key(first)
 
     def profiling_of(
         self, version: str | None, *, dense: bool, model: str = "", quantised: bool = True

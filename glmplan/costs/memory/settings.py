@@ -76,6 +76,8 @@ class MemorySettings:
         silicon = _silicon(self.accelerator) if self.accelerator else None
         if silicon and any(fnmatchcase(silicon, each) for each in result.plain_latent_on):
             result = result.model_copy(update={"plain_latent": True})
+        if self.engine in memory_engines() and not self.rule.caches_latents(self.version):
+            result = result.model_copy(update={"expanded_latent": self.rule.expanded_latent})
         if not self.indexer:
             return result.without_indexer()
         buffer = self.rule.step_of(self.version) if self.engine in memory_engines() else None

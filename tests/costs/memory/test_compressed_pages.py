@@ -121,3 +121,9 @@ def test_latents_in_fp8_are_plain_values_in_sglang_on_amd():
     assert printed_of_bytes(memory, memory.stages[0], 37.74 * GIB, 202752.0) == pytest.approx(733_696, rel=1e-3)
     nvidia = ranks("glm-5.1", 2, engine="sglang", version="0.5.12", accelerator="h200-sxm")
     assert nvidia.stages[0].per_token[0] == 78 * (656 + 132)
+
+
+@pytest.mark.parametrize(("version", "each"), [("0.5.4", 61 * 16 * 2 * 256 * 2), ("0.7.1", 61 * 576 * 2)])
+def test_old_vllm_caches_keys_and_values_of_every_head(version, each):
+    memory = ranks("deepseek-v3", 8, kv="bf16", version=version)
+    assert memory.stages[0].per_token[0] == each
