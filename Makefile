@@ -85,8 +85,9 @@ branches: $(READY_DEV)  ## List branches of formulas that no reviewed value take
 mutate: $(READY_DEV)  ## Break one formula at a time and see whether the tests near it notice.
 	@$(RUN) tools/mutate.py
 
-fuzz: $(READY_DEV)  ## Give 10,000 broken files to the readers; each must be refused in words, in bounded time and memory.
+fuzz: $(READY_DEV)  ## Give 10,000 broken files to the readers and 2,000 wrong values to commands: refused at once, in words.
 	@$(RUN) tools/fuzz.py
+	@$(RUN) tools/fuzz_commands.py
 
 bounds: $(READY_DEV)  ## Draw 1,000 plans at random; none may break a bound of physics.
 	GLMPLAN_PLANS=1000 $(RUN) -m pytest tests/planner/test_physical_bounds.py

@@ -1,7 +1,7 @@
 """Plan and simulate the serving of large language models.
 
-The names below are what a program or a notebook needs to ask a question; everything else is reached through its
-module. Each is imported when it is first used, so that `import glmplan` costs nothing.
+The names below suffice for programs and notebooks; other names are in their modules. Each name is imported on first
+use, so `import glmplan` is cheap.
 
 Examples
 --------

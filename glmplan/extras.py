@@ -1,4 +1,4 @@
-"""Optional packages of extras: test for them, or report the missing extra in one line."""
+"""Import optional packages of extras, or report the missing extra."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ def check_extra(module: str, *, field: str | None = None) -> None:
 
 
 def wanted(module: str, *, field: str | None = None) -> ModuleType:
-    """Import a package of an extra; raise `SpecError` if it or one of its system libraries is missing.
+    """Return a package of an extra; raise `SpecError` if it is missing.
+
+    A missing system library of the package is reported too.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Read and write quantities with their units, and name units in annotations.
+"""Read and write quantities with units, and name units in annotations.
 
 Inside glmplan every quantity is a float in base units (B, B/s, FLOP, FLOP/s, s, W, J, USD, Hz). In files and options it
 is text with its unit. GB is 10⁹ bytes and GiB is 2³⁰ bytes: they differ by 7 %, so text without its unit is refused.
@@ -147,7 +147,9 @@ def parse_quantity(text: object, dimension: str, *, signed: bool = False) -> flo
 
 
 def counted_unit(count: float, unit: str) -> str:
-    """Return a number with its unit, the singular for one; a rate such as ``requests/s`` stays as it is.
+    """Return a number with its unit, in the singular for one.
+
+    A rate such as ``requests/s`` is unchanged.
 
     Examples
     --------
@@ -216,7 +218,10 @@ def given_text(value: object, field: str) -> str:
 
 
 def _is_odd(value: object) -> bool:
-    """Return True if a text has digits of another script, which Python accepts, or is too long for a number."""
+    """Return True if a text has digits of another script or is too long.
+
+    Python accepts such digits.
+    """
     return isinstance(value, str) and (not value.isascii() or len(value) > _LONGEST)
 
 
@@ -226,7 +231,7 @@ def _not(what: str, value: object, field: str) -> SpecError:
 
 
 def _nearest_units(unit: str, units: dict[str, tuple[int, float]]) -> list[str]:
-    """Return the units that differ only in letter case, else the most similar, else all."""
+    """Return units that differ in letter case, else similar ones, else all."""
     import difflib
 
     same = [known for known in units if known.lower() == unit.lower()]
@@ -234,7 +239,7 @@ def _nearest_units(unit: str, units: dict[str, tuple[int, float]]) -> list[str]:
 
 
 def read_above_zero(given: object, field: str, dimension: str) -> float:
-    """Return a quantity above zero, from text with its unit or a number in the base unit.
+    """Return a quantity above zero from text, or a number in the base unit.
 
     Examples
     --------
@@ -265,7 +270,7 @@ def read_watts(given: object, field: str) -> float:
 
 
 def format_quantity(value: float, dimension: str, digits: int | None = None, *, unit: str | None = None) -> str:
-    """Return a quantity with a unit that reads well, by default the one with the shortest number.
+    """Return a quantity with a unit; by default that of the shortest number.
 
     `digits` defaults to as many as needed to read back exactly this value.
 
@@ -313,7 +318,9 @@ def _rounded(value: float, digits: int) -> str:
 
 
 class Quantity:
-    """Pydantic annotation of a quantity: text with a unit is read, a float in base units is kept.
+    """Pydantic annotation of a quantity.
+
+    Text with a unit is read, a float in base units is kept.
 
     In JSON mode the value is written back as text with its unit, so that a record survives a round trip. `positive`
     refuses zero.
@@ -340,7 +347,7 @@ class Quantity:
         """
         value = parse_quantity(text, self.dimension)
         if self.positive and value == 0:
-            raise SpecError("must be more than zero; leave an unknown figure out", value=text)
+            raise SpecError("must be more than zero; omit an unknown value", value=text)
         return value
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
@@ -371,7 +378,7 @@ Watts = Annotated[float, Quantity("watts")]
 
 
 class Unit:
-    """Unit of a number in an annotation, for readers and checks; nothing is converted."""
+    """Unit of a number in an annotation; nothing is converted."""
 
     __slots__ = ("name",)
 

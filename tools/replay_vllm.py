@@ -393,7 +393,7 @@ def held(folder: Path) -> dict[str, list[Held]]:
         ends = outcome_range(service, arriving, ours, interval=(described.low, described.high), requests=count)
         names = {one: f"{one}_mean_ms" for one in ("ttft", "tpot", "e2e")}
         found[trace] = [Held(f"{one} [ms]", real[one], ours[at], *ends[at]) for one, at in names.items()]
-    low, high = (factor * service.pool.tokens for factor in described.room)
+    low, high = (factor * service.pool.tokens for factor in described.pool)
     found["pool"] = [Held("tokens", about["pool_tokens"], service.pool.tokens, low, high)]
     return found
 

@@ -1,16 +1,17 @@
-"""Read and write files: reads within limits, errors with file, place and remedy, atomic writes.
+"""Read and write files within limits.
 
-All input is foreign. Files read here are regular and bounded in size (also unpacked), text is UTF-8, JSON has bounded
-depth and numbers of bounded length; everything else is a `SpecError`. `tests/house` checks that no other module opens
-files for reading. The catalogue lies inside the installed package, or in the checkout.
+Errors name file, place and remedy; writes are atomic. All input is foreign. Files read here are regular and bounded in
+size (also unpacked), text is UTF-8, JSON has bounded depth and numbers of bounded length; everything else is a
+`SpecError`. `tests/house` checks that no other module opens files for reading. The catalogue lies inside the installed
+package, or in the checkout.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import secrets
 import stat
-import tempfile
 import zipfile
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -113,7 +114,9 @@ def understood(file: str | Path, what: str = "file") -> Iterator[None]:
 
 @contextmanager
 def open_file(path: str | Path) -> Iterator[tuple[BinaryIO, int]]:
-    """Open a regular file, yield it with its size [B]; never wait for a pipe or a device.
+    """Open a regular file, yield it with its size [B].
+
+    A pipe or a device is refused, never waited for.
 
     Examples
     --------
@@ -220,7 +223,10 @@ def read_text(path: str | Path, *, most: ByteCount = MOST_OF_A_FILE) -> str:
 
 
 def _plain_digits(text: str) -> str:
-    """Remove digits of other scripts: Python accepts them, the programs that wrote these files do not use them."""
+    """Remove digits of other scripts.
+
+    Python accepts them; the programs that wrote these files do not use them.
+    """
     return text if text.isascii() else _OTHER_DIGITS.sub("\ufffd", text)
 
 
@@ -271,7 +277,9 @@ def read_table(path: str | Path, *, most: ByteCount = MOST_OF_RUNS) -> list[list
 
 
 def read_rows(path: str | Path, *, most: ByteCount = MOST_OF_RUNS) -> list[dict[str, str]]:
-    """Return the non-empty rows of a CSV by the names of its header; missing cells are empty.
+    """Return the non-empty rows of a CSV by the names of its header.
+
+    Missing cells are empty.
 
     Examples
     --------
@@ -388,23 +396,9 @@ def write_atomically(path: str | Path, content: str | bytes | Iterable[bytes]) -
     >>> file.read_text()
     'whole'
     """
-    path = Path(path)
     data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
-    parts = (data,) if isinstance(data, bytes) else data
-    temporary = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-        with os.fdopen(handle, "wb") as stream:
-            stream.writelines(parts)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException as error:
-        if temporary is not None and os.path.exists(temporary):
-            os.unlink(temporary)
-        if isinstance(error, OSError):
-            raise SpecError(f"cannot be written: {error.strerror}", file=path) from None
-        raise
+    with written_whole(path) as stream:
+        stream.writelines((data,) if isinstance(data, bytes) else data)
 
 
 # each alias list is one line, so that names are found without parsing every file
@@ -414,7 +408,9 @@ _FITS: ContextVar[Path | None] = ContextVar("folder of the fits", default=None)
 
 
 def data_folder(name: str) -> Path:
-    """Return a data folder: `glmplan/_data/<name>` in an installed wheel, else `<checkout>/<name>`.
+    """Return a data folder of the wheel, else of the checkout.
+
+    `glmplan/_data/<name>` or `<checkout>/<name>`.
 
     Examples
     --------
@@ -436,7 +432,7 @@ def _folder(name: str) -> Path:
 
 
 def fits_folder() -> Path:
-    """Return the folder of the fits to measured runs: that of `fits_in`, else the shipped one."""
+    """Return the folder of the fits: that of `fits_in`, else the shipped one."""
     return _FITS.get() or _shipped_fits()
 
 
@@ -447,7 +443,7 @@ def _shipped_fits() -> Path:
 
 @contextmanager
 def fits_in(folder: Path) -> Iterator[None]:
-    """Read the fits in another folder, for example those without the held-out groups.
+    """Read the fits in another folder, such as those without held-out groups.
 
     Readers cache earlier fits: `glmplan.calibrate.step.crossvalidate` clears their caches.
     """
@@ -460,7 +456,7 @@ def fits_in(folder: Path) -> Iterator[None]:
 
 @lru_cache(maxsize=4096)
 def plain_name(name: str) -> str:
-    """Return a name as the catalogue compares it: lower case, words joined by `-`.
+    """Return a name as the catalogue compares it: lower case, joined by `-`.
 
     Examples
     --------
@@ -580,10 +576,13 @@ def put_part(archive: zipfile.ZipFile, part: zipfile.ZipInfo, pieces: Iterable[b
 
 @contextmanager
 def written_whole(path: str | Path) -> Iterator[BinaryIO]:
-    """Yield a stream whose file takes its place when all is written; an error leaves nothing.
+    """Yield a stream whose file replaces the old one when it is complete.
+
+    An error leaves nothing.
 
     Examples
     --------
+    >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "a.txt"
     >>> with written_whole(file) as stream:
     ...     _ = stream.write(b"whole")
@@ -591,16 +590,16 @@ def written_whole(path: str | Path) -> Iterator[BinaryIO]:
     'whole'
     """
     path = Path(path)
-    temporary = None
+    temporary = path.parent / f".{path.name[:50]}.{secrets.token_hex(8)}.tmp"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        # the system applies the user's umask, which `tempfile` does not
+        handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
         with os.fdopen(handle, "w+b") as stream:
             yield stream
-        os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except OSError as error:
         raise SpecError(f"cannot be written: {error.strerror or error}", file=path) from None
     finally:
-        if temporary is not None and os.path.exists(temporary):
+        if os.path.lexists(temporary):
             os.unlink(temporary)

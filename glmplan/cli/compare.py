@@ -1,4 +1,4 @@
-"""`glmplan compare`: plans side by side, and what makes them differ."""
+"""Define `glmplan compare`: plans side by side, with causes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ def command(
     money: o.MoneyOptions = o.MoneyOptions(),
     form: o.Format = Form.text,
 ) -> None:
-    """Compare plans with the first one: speed, memory, power, cost, and the cause of each difference."""
+    """Compare plans with the first one.
+
+    The table has speed, memory, power and cost. Each difference is attributed to its causes.
+    """
     from glmplan.cli.options import read_money
     from glmplan.errors import SpecError
     from glmplan.purchase.compare import compared

@@ -1,4 +1,4 @@
-"""`glmplan hybrid`: the cheapest mix of machines and APIs."""
+"""Define `glmplan hybrid`: the cheapest mix of machines and APIs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ def command(
     money: o.MoneyOptions = o.MoneyOptions(),
     form: o.Format = Form.text,
 ) -> None:
-    """Find the cheapest mix of machines and APIs that serves all classes, and the value of one more machine."""
+    """Find the cheapest mix of machines and APIs for request classes.
+
+    The answer includes the value of one more machine.
+    """
     from glmplan.cli.options import read_money
     from glmplan.purchase.hybrid import best_mix, break_even_scale, one_more, portfolio_of_offered, read_portfolio
 

@@ -1,4 +1,4 @@
-"""`glmplan sensitivity`: what moves an answer."""
+"""Define `glmplan sensitivity`: effects of assumptions on a result."""
 
 from __future__ import annotations
 
@@ -30,13 +30,16 @@ def command(
     *,
     on: o.RequiredOn,
     of: Annotated[str, typer.Option(help="Outcome.")] = "usd_per_million_output_tokens",
-    users: Annotated[int, typer.Option(min=1, help="Users at once for whom it is asked.")] = 8,
+    users: Annotated[int, typer.Option(min=1, help="Concurrency.")] = 8,
     deployment: Annotated[o.Given, o.plan("sensitivity")],
     money: o.MoneyOptions = o.MoneyOptions(),
-    plot: Annotated[Path | None, typer.Option(help="The bars as a chart: .html, .png or .svg.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Tornado chart: .html, .png or .svg.")] = None,
     form: o.Format = Form.text,
 ) -> None:
-    """Rank assumptions by their effect on an outcome: the first is the one to measure or ask for."""
+    """Rank assumptions by their effect on an outcome.
+
+    The first assumption is the one to measure or to ask for.
+    """
     from glmplan.catalog.tables import table_text
     from glmplan.cli.options import read_money
     from glmplan.planner.ask import deployment as planned_for

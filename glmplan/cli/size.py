@@ -1,4 +1,4 @@
-"""`glmplan size`: the cheapest machines to buy or rent."""
+"""Define `glmplan size`: the cheapest machines to buy or rent."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class SpendOptions:
         str | None, typer.Option(help="Budget, such as 120k: for the purchase, or for the rent until the horizon.")
     ] = None
     power: Annotated[str | None, typer.Option(help="Limit of the power at the wall, such as 3.6kW.")] = None
-    kind: Annotated[Ways, typer.Option(help="Whether to buy or to rent.")] = Ways.any
+    kind: Annotated[Ways, typer.Option(help="Way to pay: buy, rent or any.")] = Ways.any
     buy: Annotated[bool, typer.Option("--buy", help="The same as --kind buy.")] = False
     rent: Annotated[bool, typer.Option("--rent", help="The same as --kind rent.")] = False
     only: Annotated[list[str] | None, typer.Option(help="Accelerators and machines to try, with commas.")] = None
@@ -63,13 +63,13 @@ def command(
     money: o.MoneyOptions = o.MoneyOptions(),
     answers: Annotated[int, typer.Option(min=1, help="Number of results.")] = 5,
     acceptance_test: Annotated[
-        Path | None, typer.Option(help="Write the acceptance test for the contract of the first answer.")
+        Path | None, typer.Option(help="Write the acceptance test of the first answer, for the contract.")
     ] = None,
     form: o.Format = Form.text,
 ) -> None:
-    """Find the cheapest machines to buy or rent for a model, a load and an SLO.
+    """Find the cheapest machines to buy or rent for a model and an SLO.
 
-    The probability is over arrivals and over the interval of the step time. Paying for each token is an answer too.
+    The probability covers arrivals and the interval of the step time. APIs paid per token are included.
     """
     from glmplan.cli.options import read_money
     from glmplan.cli.screen import bar
@@ -79,7 +79,7 @@ def command(
 
     said = o.given(spend)
     if spend.buy and spend.rent:
-        raise SpecError("is said beside --rent: --kind any looks at both", field="--buy")
+        raise SpecError("is given with --rent: --kind any searches both", field="--buy")
     ways = "buy" if spend.buy else "rent" if spend.rent else spend.kind.value
     if spend.kind is not Ways.any and ways != spend.kind.value:
         raise SpecError(f"contradicts --{ways}", field="--kind", value=spend.kind.value)
@@ -105,7 +105,7 @@ def _contract(found: Sized, path: Path) -> None:
     from glmplan.purchase.acceptance import acceptance_test
 
     if not found.options:
-        say("no acceptance test: nothing keeps the promise", err=True)
+        say("no acceptance test: no machine meets the SLO", err=True)
         return
     write_atomically(path, acceptance_test(found.options[0], found))
     say(f"acceptance test: {path}", err=True)

@@ -1,4 +1,4 @@
-"""`glmplan walls`: what an engine cannot do with a model on a machine."""
+"""Define `glmplan walls`: limitations of an engine for a deployment."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 
 from glmplan.cli import options as o
 from glmplan.cli.screen import Form, say
+from glmplan.io.json_names import LIMITATIONS_SCHEMA
 
 if TYPE_CHECKING:
     from glmplan.catalog.schema.engine import Wall
@@ -21,20 +22,22 @@ _COLUMNS = ("verdict", "severity", "id", "title", "effect", "cost", "fallback", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UseOptions:
-    """How the model is used."""
+    """Concurrency and switches of the deployment."""
 
-    users: Annotated[int | None, typer.Option(min=1, help="Requests in flight.")] = None
+    users: Annotated[int | None, typer.Option(min=1, help="Concurrency.")] = None
     eager: Annotated[bool | None, typer.Option("--eager/--graphs", help="Without or with CUDA graphs.")] = None
     options: Annotated[
-        list[str] | None, typer.Option("--with", help="Something switched on or patched, such as sm120-sparse-mla.")
+        list[str] | None, typer.Option("--with", help="Enabled option or patch, such as sm120-sparse-mla.")
     ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownOptions:
-    """What is shown."""
+    """Output of the list."""
 
-    certain: Annotated[bool, typer.Option("--certain", help="Leave out what depends on things not said.")] = False
+    certain: Annotated[
+        bool, typer.Option("--certain", help="Leave out limitations that depend on options not given.")
+    ] = False
     form: o.Format = Form.text
 
 
@@ -48,7 +51,10 @@ def command(
     use: UseOptions,
     shown: ShownOptions,
 ) -> None:
-    """List what an engine cannot do with a model on a machine, what it does instead, and what to do."""
+    """List limitations of an engine for a model on a machine.
+
+    Each has its effect, the fallback of the engine and a workaround.
+    """
     from glmplan.catalog.engines.limitations import called_engine, conditions_of, load_engine, possible_walls, walls_for
     from glmplan.catalog.engines.recipes import known_version
     from glmplan.catalog.entries.hosts import load_machine
@@ -75,7 +81,7 @@ def command(
 
 
 def _split(model: str, on: str, engine: str, version: str | None, layout: o.Given) -> list[Wall]:
-    """Return the limitation that the degrees meet when their parts split quantisation blocks."""
+    """Return the limitation of degrees that split quantisation blocks."""
     from glmplan.catalog.engines.limitations import load_engine
     from glmplan.catalog.entries.accelerators import load_accelerator
     from glmplan.catalog.entries.hosts import load_machine
@@ -95,7 +101,7 @@ def _split(model: str, on: str, engine: str, version: str | None, layout: o.Give
 
 
 def _model(text: str) -> tuple[Any, str | None]:
-    """Read MODEL: a catalogue name, or a name and a weight format joined by `-`."""
+    """Return model and weight format of MODEL, such as ``glm-5.1-nvfp4``."""
     from glmplan.catalog.entries.models import load_model
     from glmplan.catalog.formats import WEIGHT_FORMATS
     from glmplan.errors import UnknownName
@@ -120,7 +126,8 @@ def _row(wall: Wall, verdict: str) -> dict[str, Any]:
 def _shown(rows: list[dict[str, Any]], form: Form, title: str) -> str:
     if form is Form.json:
         return (
-            json.dumps({"schema": "glmplan.walls/1", "plan": title, "walls": rows}, indent=2, ensure_ascii=False) + "\n"
+            json.dumps({"schema": LIMITATIONS_SCHEMA, "plan": title, "limitations": rows}, indent=2, ensure_ascii=False)
+            + "\n"
         )
     table = [[str(row.get(column, "")) for column in _COLUMNS] for row in rows]
     if form is Form.csv:

@@ -1,4 +1,7 @@
-"""Arguments of the cost functions: records of numbers or arrays with one entry for each point."""
+"""Arguments of the cost functions, with one entry for each point.
+
+Fields are numbers or arrays.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ class Layout:
 
     @property
     def expert_ranks(self) -> np.ndarray | int:
-        """Return the ranks that together hold the experts of a pipeline stage, tp × dp."""
+        """Return the ranks that hold a stage's experts together, tp × dp."""
         return self.tp * self.dp
 
 

@@ -1,6 +1,6 @@
-"""Plans: from a question in words to the best layout, its memory, speed, safe users and what would change them.
+"""Plan a request: best layout, memory, speed, safe users, changes.
 
-Each name is imported when it is first used: a service that is only simulated needs no page of `fit`.
+Each name is imported on first use: a service that is only simulated does not need the page of `fit`.
 """
 
 from __future__ import annotations

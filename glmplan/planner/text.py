@@ -1,4 +1,4 @@
-"""Format the text of answers: widths, wrapped lines, numbers, verdicts and limits."""
+"""Text of answers: widths, wrapped lines, numbers, verdicts, limits."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ __all__ = [
     "wrapped",
 ]
 
-#: columns of a page where nobody says how wide it is [-]
+#: default width of a page [-]
 WIDTH = 100
-#: columns below which no page is made [-]
+#: minimum width of a page [-]
 LEAST_WIDTH = 60
 #: seconds of a minute
 _MINUTE = 60.0
@@ -108,9 +108,9 @@ def count_of(count: TokenCount, noun: str, plural: str = "") -> str:
 
 @lru_cache(maxsize=256)
 def wrapped(text: str, width: int, first: str = "  ", later: str = "    ") -> tuple[str, ...]:
-    """Wrap a text.
+    """Return the wrapped lines of a text.
 
-    `first`, `later`: What the first line begins with, and each further one.
+    `first` and `later` are the indents of the first line and of each further line.
 
     Examples
     --------
@@ -124,8 +124,8 @@ def wrapped(text: str, width: int, first: str = "  ", later: str = "    ") -> tu
 
 
 def paragraph(width: int, text: str, first: str = "  ", later: str = "    ") -> str:
-    """Wrap a text into lines with an end each.
+    """Return a wrapped text, each line with its newline.
 
-    `first`, `later`: What the first line begins with, and each further one.
+    `first` and `later` are the indents of the first line and of each further line.
     """
     return "\n".join(wrapped(text, width, first, later)) + "\n"

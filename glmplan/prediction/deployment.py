@@ -1,4 +1,7 @@
-"""Deployments: model, accelerators, engine and launch settings; all that decides memory and step time but the load."""
+"""Deployments: all that decides memory and step time but the load.
+
+Model, accelerators, engine and launch settings.
+"""
 
 from __future__ import annotations
 

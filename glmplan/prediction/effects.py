@@ -1,8 +1,8 @@
-"""Effects of a deployment on the step-time parameters, from all engines down to one release of one configuration.
+"""Effects of a deployment on the step-time parameters.
 
-A log parameter is the sum of one effect per measured level. A level without measurements adds only its spread, which
-widens the interval of unmeasured deployments. A site's calibration starts from the spreads of `site_spread` and the
-noise `SITE_NOISE`.
+They reach from all engines to one release of one configuration. A log parameter is the sum of one effect per measured
+level. A level without measurements adds only its spread, which widens the interval of unmeasured deployments. A site's
+calibration starts from the spreads of `site_spread` and the noise `SITE_NOISE`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Turn rows of a table of runs into cases to predict: a deployment, its memory and its load.
+"""Turn rows of a table of runs into cases to predict.
 
-Values that a row leaves open take the engine's documented default, in prediction and calibration alike.
+A case has a deployment, its memory and its load. Values that a row leaves open take the engine's documented default,
+both in prediction and in calibration.
 """
 
 from __future__ import annotations
@@ -376,7 +377,7 @@ def _resolve_speculation(run: Run, model: ModelSpec, checkpoint: Checkpoint, ass
     draft = speculation.draft_tokens or 0 if speculation.state == "yes" else 0
     if speculation.state == "yes" and not draft:
         draft = 3
-        assumed.append("3 drafted tokens")
+        assumed.append("3 draft tokens")
     verify = (speculation.verify_tokens or draft + 1) - 1 if draft else 0
     both_ways = session is not None and speculation.state == "unknown"
     return _Drafts(speculation, draft, max(verify, draft), both_ways)

@@ -1,7 +1,8 @@
-"""Loads: concurrency, lengths and scheduling of a measurement, and its metrics as weighted sums of step times.
+"""Loads, and their metrics as weighted sums of step times.
 
-Mean TTFT, TPOT, throughput and prefill rate of a benchmark are sums over the kinds of step that its protocol causes.
-`calibrate` fits the step time through these sums and `predict` evaluates the same ones.
+A load has the concurrency, lengths and scheduling of a measurement. Mean TTFT, TPOT, throughput and prefill rate of a
+benchmark are sums over the kinds of step that its protocol causes. `calibrate` fits the step time through these sums
+and `predict` evaluates the same ones.
 """
 
 from __future__ import annotations
@@ -162,7 +163,7 @@ class Load:
     def decoding(self) -> Load:
         """Return the decode part of this load, if prompts cannot be timed.
 
-        As many requests as the KV pool admits.
+        Its concurrency is the number of requests that the KV pool admits.
         """
         held = self.input_tokens + self.reserve * self.output_tokens + self.context
         places = int(self.pool_tokens // max(held, 1.0))

@@ -1,4 +1,7 @@
-"""Predictions with their intervals and evidence: metrics of a deployment under a load."""
+"""Predict metrics of a deployment under a load.
+
+Each has its interval and evidence.
+"""
 
 from __future__ import annotations
 
@@ -164,7 +167,7 @@ class Prediction:
         return f"<Prediction {text}; {self.basis}>"
 
     def __str__(self) -> str:
-        lines = [table_text(self._rows()), f"it rests on: {self.basis}"]
+        lines = [table_text(self._rows()), f"evidence: {self.basis}"]
         return "\n".join([*lines, *([f"outside: {self.out_of_domain}"] if self.out_of_domain else [])])
 
 

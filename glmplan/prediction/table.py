@@ -395,7 +395,7 @@ def _answer(run: Run, prediction: Prediction, first: Prediction | None, case: Ru
     basis = prediction.basis + (f"; assumed {', '.join(assumed)}" if assumed else "")
     outside = prediction.out_of_domain
     if memory is not None and memory.pool_tokens <= 0:
-        outside = _joined("the weights leave no room for a KV cache", outside)
+        outside = _joined("the weights leave no memory for a KV cache", outside)
     return RowPrediction(run.id, figures, basis, outside, "")
 
 

@@ -1,4 +1,6 @@
-"""Report for a decision: question, answer, options, risks, assumptions, evidence and acceptance check.
+"""Write a decision report.
+
+The report has question, answer, options, risks, assumptions, evidence and acceptance check.
 
 Its numbers are those of `glmplan fit --format json`; costs are those of `glmplan.purchase`.
 """
@@ -78,7 +80,7 @@ def decision(
 
 
 def common_load(plans: Sequence[ReportOption]) -> int | None:
-    """Return the concurrency at which plans are compared; None if they have none in common.
+    """Return the concurrency that all plans have; None without one.
 
     It is the largest common one that is safe for the first plan, else the smallest.
     """
@@ -108,7 +110,7 @@ def _question(plans: Sequence[ReportOption]) -> str:
 
 
 def answer_sentences(plans: Sequence[ReportOption], load: int | None) -> list[str]:
-    """Return three sentences: verdict, speed, and cost at a concurrency `load`."""
+    """Return verdict, speed, and cost at a concurrency `load`, as sentences."""
     first = plans[0]
     record = first.record
     headline = record["headline"][:1].lower() + record["headline"][1:]

@@ -1,4 +1,7 @@
-"""Axes of a sweep: parsing, limits on the number of points, and simulation of one load."""
+"""Axes of a sweep: parsing, limits, and simulation of one load.
+
+The number of points is limited.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,10 @@ _FILES = ("file", "lengths")
 
 
 class Arriving(NamedTuple):
-    """A load of a simulated sweep; `traffic` is the text that `glmplan simulate --traffic` takes."""
+    """Load of a simulated sweep.
+
+    `traffic` is the text that `glmplan simulate --traffic` takes.
+    """
 
     traffic: str
     input: TokenCount
@@ -122,7 +128,9 @@ class Simulated:
 def arrivals_of(
     kinds: tuple[str, ...], users: tuple[int, ...] | None, lengths: list[tuple[int, int]]
 ) -> list[Arriving]:
-    """Return every load of a simulated sweep; `users` complete kinds of traffic without a number.
+    """Return every load of a simulated sweep.
+
+    `users` complete kinds of traffic without a number.
 
     Examples
     --------
@@ -151,7 +159,9 @@ def _usual_requests(arriving: Traffic) -> int:
 
 
 def simulated(model: str, on: str, said: Mapping[str, Any], load: Arriving, how: Simulation) -> Simulated:
-    """Plan for a load and simulate it, with the results of `glmplan simulate` for the same options.
+    """Plan for a load and simulate it as `glmplan simulate` does.
+
+    Results are the same for the same options.
 
     Examples
     --------
@@ -314,7 +324,10 @@ def _simulation(content: Mapping[str, Any]) -> Simulation | None:
 
 
 def _arriving(values: Mapping[str, tuple[Any, ...]], simulation: Simulation) -> list[Arriving]:
-    """Return the simulated loads; a trace has the mean lengths of its requests."""
+    """Return the simulated loads.
+
+    A trace has the mean lengths of its requests.
+    """
     lengths = {name: values[name] for name in values if name != "users"}
     _, inputs, outputs = _loads(lengths)
     pairs = list(dict.fromkeys(zip(inputs.tolist(), outputs.tolist(), strict=True)))
@@ -386,7 +399,10 @@ def _range(match: re.Match[str], part: str, field: str, least: int, most: int | 
 
 
 def _check(axes: dict[str, tuple[Any, ...]]) -> None:
-    """Raise for unknown names. Infeasible combinations of known names are results of the sweep."""
+    """Raise for unknown names.
+
+    Infeasible combinations of known names are results of the sweep.
+    """
     for model in axes["model"]:
         resolve_model(model)
     for machine in axes["on"]:

@@ -1,4 +1,4 @@
-"""Comparison of plans: metrics side by side and the cause of each difference."""
+"""Compare plans: metrics side by side, and the cause of each difference."""
 
 from __future__ import annotations
 
@@ -125,7 +125,10 @@ def side_of(planned: Deployed, users: int, money: Money) -> Side:
 
 
 def causes_of(first: Side, other: Side) -> tuple[str, ...]:
-    """Return the differences of two plans as text: decode step, KV pool, TTFT, price and evidence."""
+    """Return the differences of two plans as text.
+
+    Decode step, KV pool, TTFT, price and evidence.
+    """
     return (*_step_causes(first, other), *_queue(first, other), *_price(first, other), *_evidence(first, other))
 
 
@@ -173,7 +176,10 @@ def _price(first: Side, other: Side) -> list[str]:
 
 
 def _evidence(first: Side, other: Side) -> list[str]:
-    """Return differences of the evidence, and a note if the predicted difference is not significant."""
+    """Return differences of evidence, and a note if not significant.
+
+    The note is about the predicted difference.
+    """
     one, two = first.prediction, other.prediction
     lines = [f"{untimed_words(side.planned.asked)}, and rates are left out"
              for side in (first, other) if not prompts_timed(side.planned.asked)]  # fmt: skip
@@ -192,7 +198,10 @@ def _evidence(first: Side, other: Side) -> list[str]:
 
 
 def _against_the_sheet(first: Side, other: Side) -> list[str]:
-    """Return metrics in which the accelerator with the better data sheet is predicted slower, with the evidence."""
+    """Return metrics in which the better data sheet is predicted slower.
+
+    The evidence is added.
+    """
     layouts = {(side.planned.holding.terms.name, side.planned.asked.engine) for side in (first, other)}
     lines = []
     for weak, strong in ((first, other), (other, first)):
@@ -212,7 +221,10 @@ def _against_the_sheet(first: Side, other: Side) -> list[str]:
 
 
 def _slower(weak: Side, strong: Side, name: str) -> str:
-    """Return how the accelerator with the better data sheet is slower, by 5 % or beyond an interval; else empty."""
+    """Return how the better data sheet is slower, else empty.
+
+    The difference is 5 % or more, or beyond an interval.
+    """
     was, becomes = (side.prediction.figures.get(name) for side in (weak, strong))
     if was is None or becomes is None:
         return ""
@@ -224,9 +236,9 @@ def _slower(weak: Side, strong: Side, name: str) -> str:
 
 
 def nowhere_slower(part: Accelerator, than: Accelerator) -> bool:
-    """Return True if memory bandwidth, matrix rates and scale-up link of a part are at least those of another.
+    """Return True if no data-sheet rate of a part is below another's.
 
-    A value that is not published for the part counts as smaller.
+    Memory bandwidth, matrix rates and scale-up link. A value that is not published for the part counts as smaller.
 
     Examples
     --------
@@ -241,7 +253,7 @@ def nowhere_slower(part: Accelerator, than: Accelerator) -> bool:
 
 
 def _difference(one: Figure, other: Figure) -> tuple[float, Ratio]:
-    """Return the logarithm of the ratio of two metrics, and the probability that its sign is right."""
+    """Return the log ratio of two metrics, and the probability of its sign."""
     apart = math.log(other.value / one.value)
     widths = [math.log(figure.high / figure.low) / (2 * QUANTILE_90) for figure in (one, other)]
     spread = math.hypot(*widths)
@@ -268,7 +280,10 @@ def compared(questions: Sequence[tuple[str, str]], money: Money, *, users: int =
 
 
 def beside(planned: Sequence[Deployed], money: Money, *, users: int) -> Compared:
-    """Compare plans; all rents are at one term, by default one that is offered for every machine."""
+    """Compare plans with all rents at one term.
+
+    The default is a term that is offered for every machine.
+    """
     money = money.at_one_term(plan.asked.machine for plan in planned)
     sides = tuple(side_of(plan, users, money) for plan in planned)
     return Compared(sides, users, tuple(causes_of(sides[0], other) for other in sides[1:]), money.rent_term)

@@ -1,4 +1,4 @@
-"""The question of `size`: model, load, SLO, and limits of budget and power."""
+"""Question of `size`: model, load, SLO, limits of budget and power."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class SizeQuestion:
 
 
 def read_amount(given: object, field: str) -> Usd:
-    """Return an amount of money from a number, or text such as ``120k`` or ``1.5M``.
+    """Return an amount of money from a number or text such as ``120k``.
 
     Examples
     --------
@@ -152,7 +152,10 @@ def _list(given: str | Sequence[str] | None, field: str) -> tuple[str, ...]:
 
 
 def _formats(model: ModelSpec) -> tuple[str, ...]:
-    """Return one checkpoint of each format, without GGUF files, which are tried only if named."""
+    """Return one checkpoint of each format.
+
+    GGUF files are tried only if named.
+    """
     formats: dict[str, str] = {}
     for checkpoint in model.checkpoints:
         if checkpoint.file_bits_per_weight is None:

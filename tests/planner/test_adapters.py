@@ -61,7 +61,7 @@ def test_experts_with_adapters_are_not_dealt_where_the_engine_has_none_of_such()
     ("words", "said"),
     [
         ({"lora_rank": 16}, "needs --lora"),
-        ({"lora": 4, "lora_rank": 600}, "more than vllm has buffers for"),
+        ({"lora": 4, "lora_rank": 600}, "above the largest adapter rank of vllm"),
         ({"lora": 4, "engine": "llama.cpp", "weights": "q4_k_m"}, "was not read|not modelled"),
         ({"lora": 10**9}, "more than 4,096"),
     ],

@@ -226,4 +226,4 @@ def test_the_power_is_that_of_the_cards_in_use_at_their_rating_or_limit():
 
 def test_a_name_that_stands_for_another_model_says_so():
     text = " ".join(first_screen(fit_answer(Words("llama-3.3-70b", "4xh100-sxm")), 120).split())
-    assert "llama-3.3-70b: planned as llama-3.1-70b, whose shape it has" in text
+    assert "llama-3.3-70b: planned as llama-3.1-70b, which has the same shape" in text

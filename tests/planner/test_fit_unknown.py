@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from glmplan.planner import Words, fit_answer
-from glmplan.planner.answer_text import fit_text
+from glmplan.planner.answer_text import fit_text, missing_words
 from glmplan.present.json_answers import fit_record
 
 
@@ -22,13 +22,25 @@ def test_a_part_without_matrix_rates_gives_decode_figures_only():
     assert answer.asked.engine == "mlx"
     assert answer.unknown == ("matrix rate",)
     assert all(row.ttft is None and row.tpot.value > 0 for row in answer.users)
+    users = fit_record(answer)["users"]
+    assert users and all(row["ttft_mean_ms"] is None and "TTFT" in row["out_of_domain"] for row in users)
+    assert "TTFT unknown" in missing_words(answer) and "first token, s" not in fit_text(answer)
+
+
+def without_a_speed(answer):
+    """Check that record and text have memory, but no speed."""
+    record = fit_record(answer)
+    assert record["memory"]["kv_pool_tokens"]["value"] > 0 and record["unknown"] == list(answer.unknown)
+    assert record["users"] == [] and record["safe"] is None and not answer.user_rate and not answer.total_rate
+    assert missing_words(answer).startswith("no speed")
+    assert missing_words(answer) in " ".join(fit_text(answer).split())
 
 
 def test_a_part_without_bandwidth_still_says_what_fits():
     answer = fit_answer(Words("llama-3.1-8b", "rtx-pro-6000d"))
     assert answer.verdict == "fits"
     assert answer.users == () and "memory_bandwidth" in answer.unknown
-    assert fit_text(answer)
+    without_a_speed(answer)
 
 
 def test_experts_computed_by_processors_of_unknown_rates_have_no_invented_speed():
@@ -83,4 +95,4 @@ def test_a_layout_over_nodes_of_unknown_network_fits_without_a_speed():
     assert answer.verdict == "fits" and answer.holding.terms.name == "TP8×PP2"
     assert answer.users == ()
     assert "network between nodes" in answer.unknown[0]
-    assert fit_text(answer)
+    without_a_speed(answer)

@@ -170,6 +170,7 @@ def test_deepseek_v4_1_on_sm100_is_planned_with_the_cache_that_its_server_takes(
 def test_a_model_of_the_same_shapes_is_started_itself_not_the_one_that_is_described(named, engine, begins):
     answer = fit_answer(Words(named, "8xh200-sxm", engine=engine), changes=False)
     assert begins in answer.command
+    assert any("insert your path" in note for note in answer.command_notes) == ("PATH" in begins)
 
 
 def test_a_gguf_of_a_model_of_the_same_shapes_is_made_of_its_own_weights():

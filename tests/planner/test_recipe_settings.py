@@ -34,7 +34,7 @@ def test_what_the_question_says_goes_before_the_recipe():
     ("changes", "match"),
     [
         ({"recipe": "nobodys"}, "is no campaign or recipe"),
-        ({"on": "1xl40s"}, "holds no launch of gpt-oss-120b in mxfp4"),
+        ({"on": "1xl40s"}, "has no launch of gpt-oss-120b in mxfp4"),
     ],
 )
 def test_a_recipe_without_such_a_launch_is_refused_in_words(changes, match):

@@ -110,8 +110,8 @@ def test_a_plan_tells_its_deployment_what_it_was_told():
     [
         ({"max_num_seqs": 0}, "--max-num-seqs: 0 must be at least 1"),
         ({"max_num_seqs": 64, "max_num_batched_tokens": 32}, "--max-num-batched-tokens: 32 is below --max-num-seqs 64"),
-        ({"max_model_len": 4096, "context": 8192}, "--context: 8192 is beyond --max-model-len 4,096"),
-        ({"max_model_len": 2048, "input": 2048, "output": 128}, "beyond --max-model-len"),
+        ({"max_model_len": 4096, "context": 8192}, "--context: 8192 exceeds --max-model-len 4,096"),
+        ({"max_model_len": 2048, "input": 2048, "output": 128}, "above --max-model-len"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(words, message):

@@ -12,7 +12,7 @@ import pytest
 
 import glmplan
 from glmplan.errors import SpecError
-from glmplan.io.json_names import FIT_NAMES, renamed
+from glmplan.io.json_names import FIT_NAMES, LIMITATIONS_NAMES, SWEEP_NAMES, renamed
 from glmplan.planner.text import number
 from glmplan.present.decision import answer_sentences, check_report, common_load, decision, write_report
 from glmplan.present.decision_parts import is_plan, priced_plan, read_plan
@@ -195,9 +195,12 @@ def test_a_plan_with_the_old_names_is_read_as_the_same_plan(tmp_path, records):
 
 def test_the_reference_lists_every_old_name():
     page = (Path(__file__).resolve().parents[2] / "docs/reference/fit-json.md").read_text(encoding="utf-8")
-    table = dict(re.findall(r"^\| ([\w.\[\]*]+) \| ([\w.\[\]*]+) \|$", page.split("## Names of")[1], re.MULTILINE))
-    table.pop("old")
+    renames = page.split("## Names of")[1]
+    table = dict(re.findall(r"^\| `([\w.\[\]*]+)` \| `([\w.\[\]*]+)` \|$", renames, re.MULTILINE))
     assert table == {old: new_path(old) for old in FIT_NAMES}
+    later = renames.split("After 1.0.0")[1]
+    others = dict(re.findall(r"^\| `.+ \| `(\w+)` \| `(\w+)` \|$", later, re.MULTILINE))
+    assert others == SWEEP_NAMES | LIMITATIONS_NAMES
 
 
 def test_the_check_after_delivery_can_be_typed(made):

@@ -62,7 +62,7 @@ def share_kept(planned, users, slo):
     def keeps(part):
         place = NormalDist().inv_cdf(1 - (part + 0.5) / PARTS)
         slower, later = spread(described.low, described.high, place), spread(*described.first, place)
-        low, high = described.room
+        low, high = described.pool
         room = 1 - place / END * ((1 - low) if place > 0 else (high - 1))
         service = described.service.scaled(slower).with_room(room, traffic)
         # every user sends one request that is not judged

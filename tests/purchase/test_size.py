@@ -136,8 +136,11 @@ def test_every_figure_of_the_answer_has_a_name_and_stays_a_number_in_json(chat):
 
 
 def test_the_page_names_the_first_answer_its_risks_and_what_is_not_counted(chat):
-    page = size_text(chat, size_content(chat))
+    content = size_content(chat)
+    page = size_text(chat, content)
     assert chat.options[0].name in page and "next cheaper" in page and "API alternative" in page
+    assert any("not counted; set --term staff_per_month=" in note for note in content["notes"])
+    assert all(f"note: {note}" in page for note in content["notes"])
 
 
 def test_machines_without_a_price_are_named_and_ranked_apart_when_they_are_asked_for():

@@ -1,4 +1,7 @@
-"""Accuracy on held-out runs by metric, way of leaving out and group, beside its goals; as page, text, CSV and JSON."""
+"""Accuracy on held-out runs, beside its goals.
+
+Errors are grouped by metric, way of leaving out and group, as page, text, CSV and JSON.
+"""
 
 from __future__ import annotations
 

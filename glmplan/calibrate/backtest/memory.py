@@ -1,4 +1,4 @@
-"""Errors of predicted start-up memory: for each log, and summarised with one vote per source or per setting.
+"""Errors of predicted start-up memory, by log and by source or setting.
 
 `start-up-logs.csv` is what the memory terms are fitted to, and its logs vote by source. `start-up-logs-later.csv` was
 collected later, holds many launches of few settings, and is part of no fit: its logs vote by setting, and the settings

@@ -1,4 +1,4 @@
-"""Measured kernel times of the installed `aisimulate` package, as work and seconds.
+"""Return kernel times of the package `aisimulate` as work and seconds.
 
 Only kernel tables are read (`systems/data/<part>/<family>/<engine>/<version>/<kernel>_perf.parquet`), nothing
 end-to-end. They were checked against physics; left out are:

@@ -1,7 +1,8 @@
-"""Return engine defaults by version and accelerator, and how an engine packs requests into steps.
+"""Return engine defaults, and how an engine packs requests into steps.
 
-Memory, step time, simulator, plans and calibration all use these; the facts are in `hardware_db/engines`. Rules with a
-formula, such as SGLang's memory fraction, are in `glmplan.catalog.engines.memory`.
+Defaults depend on version and accelerator. Memory, step time, simulator, plans and calibration all use these; the facts
+are in `hardware_db/engines`. Rules with a formula, such as SGLang's memory fraction, are in
+`glmplan.catalog.engines.memory`.
 """
 
 from __future__ import annotations
@@ -56,12 +57,15 @@ class EngineDefaults:
 
     @property
     def places(self) -> int:
-        """Return the requests at once when the engine is launched for as many as are requested."""
+        """Return `max_num_seqs` of an engine launched for the requested load."""
         return self.most_requests or self.max_requests
 
     @property
     def steps_late(self) -> int:
-        """Return the steps missed by a prompt that follows the end of a step: one more with steps formed ahead."""
+        """Return the steps that a prompt misses which follows the end of a step.
+
+        Asynchronous scheduling adds one.
+        """
         return self.late + self.ahead
 
     def budget_of(self, ranks: int) -> TokenCount:
@@ -75,7 +79,9 @@ UNKNOWN_ENGINE = EngineDefaults(8192, False, 1024)
 
 
 def engine_known(engine: str) -> bool:
-    """Return True if a file of `hardware_db/engines` describes the engine; others occur in tables of runs.
+    """Return True if a file of `hardware_db/engines` describes the engine.
+
+    Tables of runs name other engines, too.
 
     Examples
     --------
@@ -199,7 +205,10 @@ def _holds(
     tp: int,
     model: tuple[bool, bool] = (False, False),
 ) -> bool:
-    """Return True if a default holds; `model`: sparse attention, recurrent layers."""
+    """Return True if a default holds.
+
+    `model` states sparse attention and recurrent layers.
+    """
     from glmplan.catalog.schema.engine import number_test, version_key
 
     if version is None:

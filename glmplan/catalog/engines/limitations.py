@@ -186,7 +186,7 @@ def load_engine(name: str) -> Engine:
 
 
 def _by_version(wall: Wall, version: str | None) -> Verdict:
-    """Return the verdict by version; a version that cannot be ordered counts as not stated."""
+    """Return the verdict by version; an unordered version is not stated."""
     from glmplan.catalog.schema.engine import version_key
 
     try:
@@ -272,9 +272,10 @@ def _by_when(when: When, given: Conditions) -> Verdict:
 
 
 def judge(wall: Wall, conditions: Conditions) -> Verdict:
-    """Return the verdict of a limitation (of the plan's engine, or of `any`) on a plan.
+    """Return the verdict of a limitation on a plan.
 
-    `possible` when something not stated decides, or the version is newer than the last report.
+    The limitation is of the plan's engine, or of `any`. `possible` when something not stated decides, or the version is
+    newer than the last report.
 
     Examples
     --------
@@ -289,9 +290,10 @@ def judge(wall: Wall, conditions: Conditions) -> Verdict:
 
 
 def another_program(engine: str, *, vendor: str, kind: str) -> Wall | None:
-    """Return the limitation by which a program of another name serves on a kind of accelerator, or None.
+    """Return the limitation that names another program for an accelerator.
 
-    None where the engine serves there itself, perhaps with kernels of others (`kernels_of_others`).
+    None: the engine serves this kind of accelerator itself. None where the engine serves there itself, perhaps with
+    kernels of others (`kernels_of_others`).
 
     Examples
     --------
@@ -323,7 +325,9 @@ def engines_on(*, vendor: str, kind: str) -> tuple[str, ...]:
 
 
 def kernels_of_others(engine: str, *, vendor: str, kind: str) -> Wall | None:
-    """Return the limitation by which an engine computes with foreign kernels, or None.
+    """Return the limitation by which an engine computes with foreign kernels.
+
+    None: it uses kernels of its own.
 
     Examples
     --------
@@ -340,7 +344,7 @@ def kernels_of_others(engine: str, *, vendor: str, kind: str) -> Wall | None:
 def _walls(conditions: Conditions, verdict: Verdict) -> tuple[Wall, ...]:
     unknown = conditions.options - OPTIONS.keys()
     if unknown:
-        raise SpecError("is not an option that walls know", field="options", value=min(unknown), choices=OPTIONS)
+        raise SpecError("is not an option of this check", field="options", value=min(unknown), choices=OPTIONS)
     every = (*load_engine(conditions.engine).walls, *load_engine("any").walls)
     result = [wall for wall in every if judge(wall, conditions) == verdict]
     return tuple(sorted(result, key=lambda wall: _SEVERITIES.index(wall.severity)))
@@ -379,7 +383,7 @@ def _apart(engine: str) -> tuple[Wall, ...]:
 
 
 def wall_apart(conditions: Conditions) -> str:
-    """Return the id of the limitation under which runs are fitted separately, or "".
+    """Return the id of the limitation with fits of its own, else "".
 
     Empty also for an engine that is unknown or without version.
 

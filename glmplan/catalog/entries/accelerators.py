@@ -1,4 +1,7 @@
-"""Load an accelerator of `hardware_db/accelerators` by name, alias or file. Nothing is ever substituted."""
+"""Load an accelerator of `hardware_db/accelerators`.
+
+The text is a name, alias or file. Nothing is ever substituted.
+"""
 
 from __future__ import annotations
 
@@ -57,9 +60,10 @@ def accelerator_aliases() -> dict[str, str]:
 
 @cache
 def printed_names() -> dict[str, str]:
-    """Return names as vendors' tools print them, also with the vendor first → name of the catalogue.
+    """Return names as vendors' tools print them → name of the catalogue.
 
-    Names printed for several accelerators are left out, and so are names and aliases of the catalogue.
+    Each name also with the vendor before it. Names printed for several accelerators are left out, and so are names and
+    aliases of the catalogue.
 
     Examples
     --------
@@ -80,7 +84,7 @@ def printed_names() -> dict[str, str]:
 
 @cache
 def refused_accelerators() -> dict[str, str]:
-    """Return names of published tables that stand for no accelerator that can be computed → reason.
+    """Return names of published tables that cannot be computed → reason.
 
     Examples
     --------
@@ -149,7 +153,7 @@ def _read(file: Path) -> Accelerator:
 
 
 def nearest_accelerators(name: str, count: int = 5) -> list[str]:
-    """Return the accelerators whose names or aliases are most similar, in a fixed order.
+    """Return the accelerators with the most similar names or aliases.
 
     Names that begin with it come first. A vendor before the name is ignored.
 
@@ -177,7 +181,7 @@ def _unknown(text: str, stem: str) -> UnknownName:
 
 
 def split_count(text: str) -> tuple[int, str]:
-    """Return count and name of `6xrtx-pro-6000-ws`; the count is 1 if none is written.
+    """Return count and name of `6xrtx-pro-6000-ws`; the count defaults to 1.
 
     Examples
     --------

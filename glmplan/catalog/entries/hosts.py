@@ -1,4 +1,7 @@
-"""Load a machine of `hardware_db/hosts` by name, alias or file, or the one implied by `6xrtx-pro-6000-ws`."""
+"""Load a machine of `hardware_db/hosts`, or an implied one.
+
+The text is a name, alias or file, or a count such as `6xrtx-pro-6000-ws`.
+"""
 
 from __future__ import annotations
 
@@ -121,7 +124,7 @@ def _host(content: dict[str, Any], file: Path | None = None) -> Host:
 
 
 def load_machine(text: str | Path) -> Host:
-    """Load the machine that a user names: a host, a TOML file, or a number of accelerators.
+    """Load a machine from a host name, a file or a count of accelerators.
 
     Parameters
     ----------
@@ -174,7 +177,7 @@ def load_machine(text: str | Path) -> Host:
 
 
 def _of_file(name: str) -> Host:
-    """Return the machine of a host file, or of one or more accelerators that a file describes."""
+    """Return the machine of a host file or of an accelerator file."""
     count, file = (1, name) if os.path.exists(name) else split_count(name)
     if "cards" not in read_toml(file):
         return implied_host(load_accelerator(file), count, file=file)
@@ -184,7 +187,7 @@ def _of_file(name: str) -> Host:
 
 
 def _not_found(name: str, part: str, count: int) -> UnknownName:
-    """Return the error of an unknown machine, with the nearest names as they would be typed."""
+    """Return the error of an unknown machine, with the nearest names."""
     plain = plain_name(part)
     if count > 1 and plain in (*host_names(), *host_aliases()):
         host = load_host(part)
@@ -208,9 +211,9 @@ def _not_found(name: str, part: str, count: int) -> UnknownName:
 
 
 def implied_host(accelerator: Accelerator | str, count: int, *, file: str = "") -> Host:
-    """Return the generic machine for a number of accelerators; `assumptions` lists all that is assumed.
+    """Return the generic machine for a number of accelerators.
 
-    `file` describes an accelerator that the catalogue does not have.
+    `assumptions` lists everything that is assumed. `file` describes an accelerator that the catalogue does not have.
 
     Notes
     -----
@@ -295,7 +298,7 @@ def _with_scale_up(part: Accelerator, count: int) -> dict[str, Any]:
 
 
 def _on_root_ports(part: Accelerator, count: int) -> dict[str, Any]:
-    """Return the description of a machine with each card on a root port of its own."""
+    """Return a machine with each card on a root port of its own."""
     apart = part.peer_to_peer is False
     sockets = 1 if count <= 7 else 2
     on_each = -(-count // sockets)

@@ -1,4 +1,4 @@
-"""Records of engine facts: how an engine runs, its defaults, limitations and versions.
+"""Records of engine facts: running, defaults, limitations and versions.
 
 All are facts of `hardware_db/engines` with a source. Entries hold from version `since` (included) until `until`
 (excluded). Names of models, accelerators and compute capabilities may be patterns with `*`.
@@ -55,7 +55,7 @@ class AttentionBackends(Frozen):
 
 
 class CacheFormat(Frozen):
-    """Format in which an engine can keep the KV cache; the first one of an engine is its default."""
+    """Format of the KV cache; the first one of an engine is its default."""
 
     format: str
     written: str | None = None  # value of the engine's option; None: no option needed
@@ -83,7 +83,7 @@ class CacheLayout(Frozen):
     """Layout of an engine's cache."""
 
     packed_latent: bool  # True: FP8 latents of sparse attention are stored as ``fp8_ds_mla``
-    packed_rotary: int = 0  # rotary values for which the packed form has room in every model
+    packed_rotary: int = 0  # rotary values that the packed form stores in every model
     index_keys: bool  # True: keys of the sparse indexer are cached
     #: True: attending densely without sparse kernels drops the indexer's weights, its keys and the packed form
     dense_drops_indexer: bool = False
@@ -97,12 +97,12 @@ class CacheLayout(Frozen):
     source: str
 
     def without_indexer(self) -> CacheLayout:
-        """Return the layout of a model without its indexer: that of ordinary latent attention."""
+        """Return a model's layout without indexer: ordinary latent attention."""
         return self.model_copy(update={"packed_latent": False, "index_keys": False, "plain_index_keys": False})
 
 
 class Apart(Frozen):
-    """Disaggregated serving: prompts on servers of their own, with a hand-over of the cache."""
+    """Disaggregated serving: prefill servers that hand over the cache."""
 
     since: str  # first release that a source shows
     prefill: str  # options of a prompt server besides its layout
@@ -142,7 +142,9 @@ class Running(Frozen):
 
 @lru_cache(maxsize=1024)
 def version_key(version: str) -> tuple[tuple[int, ...], int, int]:
-    """Return a key that orders versions: `0.5.10rc0` < `0.5.10` < `0.5.10.post1` < `0.5.11`.
+    """Return a key that orders versions.
+
+    `0.5.10rc0` < `0.5.10` < `0.5.10.post1` < `0.5.11`.
 
     Examples
     --------
@@ -174,7 +176,10 @@ _Version = Annotated[str, AfterValidator(_ordered)]
 
 
 class Release(Frozen):
-    """Release of an engine with evidence: a wheel that was read, a recipe, a start-up log, measured runs."""
+    """Release of an engine with evidence.
+
+    A wheel that was read, a recipe, a start-up log or measured runs.
+    """
 
     version: _Version
     date: str | None = Field(None, pattern=r"^20\d\d-\d\d(-\d\d)?$")
@@ -183,9 +188,9 @@ class Release(Frozen):
 
 
 class Published(Frozen):
-    """Published versions of an engine, or whole lines of them (`1.3`), without pre-releases.
+    """Published versions of an engine without pre-releases.
 
-    `source` says which list was read and when.
+    An entry may be a whole line (`1.3`). `source` says which list was read and when.
     """
 
     versions: tuple[str, ...] = Field(min_length=1)
@@ -200,10 +205,11 @@ class Published(Frozen):
         return versions
 
     def holds(self, version: str) -> bool:
-        """Return True if a version was published: listed, of a listed line, or built before or after a listed one.
+        """Return True if a version was published.
 
-        A candidate or daily build (`0.19.2rc1.dev5`) may belong to a version that was never released, so its line
-        decides. True for the beginning of a version too (`0.24`).
+        It is listed, of a listed line, or built before or after a listed version. A candidate or daily build
+        (`0.19.2rc1.dev5`) may belong to a version that was never released, so its line decides. True for the beginning
+        of a version too (`0.24`).
         """
         match = re.match(r"\s*[vV]?(\d+(?:\.\d+)*)(.*)", version)
         if match is None:
@@ -216,7 +222,7 @@ class Published(Frozen):
 
 
 class UnnamedVersion(Frozen):
-    """Version assumed for a server that was measured before a day without a stated version."""
+    """Version assumed for a server measured before a day, if none is stated."""
 
     before: str = Field(pattern=r"^20\d\d-\d\d(-\d\d)?$")
     version: _Version
@@ -310,7 +316,7 @@ class When(Frozen):
 
 
 class Effect(Frozen):
-    """Measured cost of a limitation: the same quantity with and without it, with units."""
+    """Measured cost of a limitation: one quantity with it and without it."""
 
     what: str
     behind_wall: str
@@ -318,7 +324,7 @@ class Effect(Frozen):
 
 
 class Instead(Frozen):
-    """Behaviour of the engine under a limitation, in terms that a plan can be computed with.
+    """Behaviour under a limitation, in terms that a plan can compute.
 
     `indexer`: the sparse indexer is left out with its weights and cached keys; not set for an engine that attends
     densely and keeps it.
@@ -335,7 +341,7 @@ class Instead(Frozen):
 
 
 class Wall(Frozen):
-    """Limitation: something fails, or runs differently than expected, on some hardware in some versions."""
+    """Limitation: something fails or differs on some hardware and versions."""
 
     id: str
     #: number in the list of SM120 limitations from which the catalogue started
@@ -446,7 +452,7 @@ class Scheduling(Frozen):
 
 
 class Engine(Frozen):
-    """Facts of an engine. The engine `any` holds limitations of several engines."""
+    """Facts of an engine; `any` holds limitations of several engines."""
 
     name: str
     full_name: str
@@ -503,7 +509,9 @@ class Engine(Frozen):
         return self
 
     def attention_names(self, version: str | None) -> tuple[str, ...]:
-        """Return the values of the attention backend option; empty where no source lists them.
+        """Return the values of the attention backend option.
+
+        Empty where no source lists them.
 
         Examples
         --------
@@ -548,7 +556,9 @@ class Engine(Frozen):
         raise SpecError(f"is not a format in which {self.full_name} keeps its KV cache", value=name, choices=known)
 
     def small_cache(self, part: Accelerator) -> str:
-        """Return the KV cache format of a plan that is short of memory; empty: none on this accelerator.
+        """Return the KV cache format of a plan that is short of memory.
+
+        Empty: none on this accelerator.
 
         Examples
         --------

@@ -1,10 +1,11 @@
-"""Count FLOP, bytes and shape of the kernels that an engine launches, for fits and predictions alike.
+"""Count FLOP, bytes and shape of kernels, for fits and predictions.
 
-Arguments are numbers or arrays that broadcast; heads, experts and widths are those of one rank, `queries` the tokens
-verified for each request (1 + speculative), `prefix` the tokens already cached. `weight_bytes` and `kv_bytes` are
-stored bytes for each value with scales; `activation_bytes` is the size of a value as it enters the product (2 for BF16,
-1 for FP8, 0.5625 for NVFP4). Values between kernels are BF16. One CUDA block computes about 128 × 128 of an output;
-`rows/128 + 1` counts such tiles without steps, so that more tokens are never faster.
+The kernels are those that an engine launches. Arguments are numbers or arrays that broadcast; heads, experts and widths
+are those of one rank, `queries` the tokens verified for each request (1 + speculative), `prefix` the tokens already
+cached. `weight_bytes` and `kv_bytes` are stored bytes for each value with scales; `activation_bytes` is the size of a
+value as it enters the product (2 for BF16, 1 for FP8, 0.5625 for NVFP4). Values between kernels are BF16. One CUDA
+block computes about 128 × 128 of an output; `rows/128 + 1` counts such tiles without steps, so that more tokens are
+never faster.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ _KEYS = 64.0  # keys of one turn of a block
 
 
 def gemm_work(m: Array, n: Array, k: Array, *, weight_bytes: Bytes, activation_bytes: Bytes = _BF16) -> KernelWork:
-    """Return the work of ``(m, k) × (k, n)``; below 2 activation bytes a quantising pass is added.
+    """Return the work of ``(m, k) × (k, n)``.
+
+    Below 2 activation bytes a quantising pass is added.
 
     Examples
     --------
@@ -61,7 +64,7 @@ def gemm_work(m: Array, n: Array, k: Array, *, weight_bytes: Bytes, activation_b
 
 
 def touched_experts(tokens: Array, experts: Array, top_k: Array) -> Array:
-    """Return the expected number of different experts of a batch: ``E·(1 − (1 − k/E)^m)``.
+    """Return the expected experts of a batch: ``E·(1 − (1 − k/E)^m)``.
 
     Each token chooses at random. Real routers are less even, so fewer experts are touched and the fullest one has more
     tokens.
@@ -87,11 +90,12 @@ def expert_work(
     activation_bytes: Bytes = _BF16,
     matrices: Array = 3.0,
 ) -> KernelWork:
-    """Return the work of one rank's routed experts: permute, gate and up, activation, down, un-permute.
+    """Return the work of one rank's routed experts.
 
-    `slots`: pairs whose rows pass through memory: the rank's own, or `tokens · top_k` in kernels that carry the pairs
-    of other ranks along (`KernelFit.carries_all`). `touched`: different experts of this rank that have a token; `rows`
-    of the result is tokens for each of them. `matrices`: 3 with a gate, 2 without.
+    Permute, gate and up, activation, down, un-permute. `slots`: pairs whose rows pass through memory: the rank's own,
+    or `tokens · top_k` in kernels that carry the pairs of other ranks along (`KernelFit.carries_all`). `touched`:
+    different experts of this rank that have a token; `rows` of the result is tokens for each of them. `matrices`: 3
+    with a gate, 2 without.
 
     Examples
     --------
@@ -161,7 +165,7 @@ def attention_prefill_work(
     value_dim: Array | None = None,
     kv_bytes: Bytes = _BF16,
 ) -> KernelWork:
-    """Return the work of causal attention of new tokens over themselves and a prefix.
+    """Return the causal attention of new tokens over a prefix and themselves.
 
     Examples
     --------
@@ -191,7 +195,7 @@ def latent_decode_work(
     queries: Array = 1.0,
     splits: Ratio = math.inf,
 ) -> KernelWork:
-    """Return the work of absorbed MLA decode attention: all heads share one latent.
+    """Return the work of absorbed MLA decode: all heads share one latent.
 
     `context`: tokens read for each request (2048 at most with DSA). `latent`, `rope`: width of the latent and of the
     rotary key. `splits` as in `attention_decode_work`, for a group of heads.
@@ -215,14 +219,17 @@ def latent_decode_work(
 
 
 def _alone(context: Array, splits: float) -> Array:
-    """Return the keys that one block reads serially, 0 with as many blocks as cores."""
+    """Return the keys that one block reads serially.
+
+    0 with as many blocks as cores.
+    """
     return context / np.maximum(np.minimum(splits, context / _KEYS), 1.0) if np.isfinite(splits) else 0.0
 
 
 def latent_prefill_work(
     batch: Array, tokens: Array, *, heads: Array, prefix: Array = 0.0, key_dim: Ratio = 192.0, value_dim: Ratio = 128.0
 ) -> KernelWork:
-    """Return the work of MLA prefill attention, keys and values expanded for each head.
+    """Return the work of MLA prefill with keys and values of each head.
 
     Examples
     --------
@@ -248,13 +255,13 @@ def sparse_latent_work(
     top_k: Ratio = 2048.0,
     pair_flop: FlopArray = 2.0 * (2 * 512 + 64),
 ) -> KernelWork:
-    """Return the work of a DSA attention block: projections, indexer, selection, attention.
+    """Return the work of a DSA attention block.
 
-    `projection_weights`: of all projections, indexer included. `indexer`: 1 for a layer that runs the indexer, 0 for
-    one that reuses its selection. `top_k`: tokens selected; infinite for plain MLA. `pair_flop`: operations of one head
-    for a pair of query and key: absorbed by default; expanded keys and values of a dense prefill need ``2·(key +
-    value)``. Cache reads are `side_bytes` because they follow the projections. Not modelled: dense kernels of some
-    engines below `top_k` tokens.
+    Projections, indexer, selection, attention. `projection_weights`: of all projections, indexer included. `indexer`: 1
+    for a layer that runs the indexer, 0 for one that reuses its selection. `top_k`: tokens selected; infinite for plain
+    MLA. `pair_flop`: operations of one head for a pair of query and key: absorbed by default; expanded keys and values
+    of a dense prefill need ``2·(key + value)``. Cache reads are `side_bytes` because they follow the projections. Not
+    modelled: dense kernels of some engines below `top_k` tokens.
 
     Examples
     --------
@@ -289,9 +296,10 @@ def recurrent_decode_work(
     value_dim: Array = 128.0,
     queries: Array = 1.0,
 ) -> KernelWork:
-    """Return the work of one step of the gated delta rule: every request's FP32 state is read and written.
+    """Return the work of one step of the gated delta rule.
 
-    With several `queries` the state after each of them is kept until it is known how many are accepted [1]_.
+    Every request's FP32 state is read and written. With several `queries` the state after each of them is kept until it
+    is known how many are accepted [1]_.
 
     References
     ----------
@@ -369,7 +377,7 @@ def mixing_work(tokens: Array, *, streams: Array, hidden: Array, part: str) -> K
 
 
 def exchange_work(tokens: Array, *, ranks: Array, hidden: Array, top_k: Array, value_bytes: Bytes) -> KernelWork:
-    """Return the work of sending tokens to the ranks of their experts, or back.
+    """Return the work of sending tokens to their experts' ranks, or back.
 
     Bytes that leave the rank; give the link's rate as the peak bandwidth. A token goes once to each rank that has one
     of its experts: ``n·(1 − (1 − 1/n)^k)`` ranks, itself among them.

@@ -1,6 +1,6 @@
-"""Compute the memory of every rank: weights, cache of a token, state of a sequence, activations.
+"""Return the memory of every rank: weights, cache, state, activations.
 
-All tensor-parallel ranks of a pipeline stage are alike, so there is one `StageMemory` for each stage, for its fullest
+All tensor-parallel ranks of a pipeline stage are equal, so there is one `StageMemory` for each stage, for its fullest
 rank. Points are (n,) arrays; stages and layers are looped over.
 
 vLLM prints fewer tokens than the bytes of its pool would hold when layers of different kinds share its pages: layers
@@ -84,7 +84,9 @@ class PagedLaunch:
 
 
 def shares_pages(kinds: tuple[CachedLayers, ...]) -> bool:
-    """Return True if the pool is printed by groups of layers: some have a window or a state.
+    """Return True if groups of layers share pages.
+
+    Some layers have a window or a state; the pool is printed by groups.
 
     Examples
     --------
@@ -226,7 +228,10 @@ class RankMemory:
 
     @property
     def by_length(self) -> bool:
-        """Return True if the tokens of a pool depend on the length of requests, by windows or states."""
+        """Return True if request lengths change the tokens of a pool.
+
+        Windows and states do so.
+        """
         return any(stage.windows or stage.state.any() or shares_pages(stage.kinds) for stage in self.stages)
 
     @property
@@ -364,7 +369,7 @@ def _pool_shares(
 
 
 def _within(part: Segment, edges: np.ndarray, stage: int) -> int:
-    """Return the layers of a segment on a stage; draft layers are on the last one."""
+    """Return a segment's layers on a stage; draft layers are on the last."""
     if stage >= len(edges) - 1:
         return 0
     last = stage == len(edges) - 2
@@ -380,7 +385,10 @@ def _apart(
     settings: MemorySettings,
     stages: list[StageMemory],
 ) -> tuple[float, float]:
-    """Return the shares by which weights may be smaller or larger: of the files, and by padding without a source."""
+    """Return the shares by which weights may be smaller or larger.
+
+    The files decide, and padding without a source.
+    """
     smaller, larger = padding_apart(model, parts, degrees.tp * degrees.dp / degrees.ep, settings)
     held = ((stage.weights.get("routed_experts", 0.0), np.maximum(stage.weight_bytes, 1.0)) for stage in stages)
     share = max(float(np.max(experts / every)) for experts, every in held) if smaller or larger else 0.0
@@ -413,7 +421,10 @@ def _layer(
 def _passing(
     model: ModelSpec, part: Segment, run: ProfilingRun | None, settings: MemorySettings, step: PassStep
 ) -> tuple[np.ndarray, np.ndarray | float]:
-    """Return the memory of a pass at one layer, and the kept buffers of its experts and indexer."""
+    """Return the memory of one layer's pass, and the kept buffers.
+
+    Its experts and its indexer keep buffers.
+    """
     widest = pass_bytes(model, part.kind, run, settings, step)
     buffers = expert_workspace_bytes(part, model.hidden, settings=settings, step=step)
     if np.any(buffers):
@@ -500,7 +511,10 @@ def _stage(
 def _expanded(
     parts: tuple[Segment, ...], counts: np.ndarray, degrees: Degrees, kv: str, settings: MemorySettings
 ) -> np.ndarray | float:
-    """Return the bytes of a token reserved for expanded latents of the widest densely attending layer."""
+    """Return the bytes of a token reserved for expanded latents.
+
+    The widest layer that attends densely decides.
+    """
     reserve = settings.rule.expansion_of(settings.version, kv) if settings.rule.expansion else None
     if reserve is None:
         return 0.0
@@ -515,7 +529,10 @@ def _expanded(
 
 
 def _kept_tokens(window: int, settings: MemorySettings, memory: float | None) -> np.ndarray:
-    """Return the tokens that a window layer keeps of a long request: a step more where slots are fixed at start."""
+    """Return the tokens that a window layer keeps of a long request.
+
+    A step more where slots are fixed at the start.
+    """
     buffer = settings.rule.step_of(settings.version)
     if buffer is None:
         return np.asarray(float(window))

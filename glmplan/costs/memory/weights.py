@@ -1,6 +1,7 @@
-"""Compute the weights of one rank as an engine holds them: padded, widened, in allocator blocks.
+"""Return the weights of one rank as an engine holds them.
 
-Layers, vocabulary and rotary tables. The facts of each engine are in `glmplan.catalog.engines.memory`.
+Padded, widened, in blocks of the allocator. Layers, vocabulary and rotary tables. The facts of each engine are in
+`glmplan.catalog.engines.memory`.
 """
 
 from __future__ import annotations
@@ -83,9 +84,10 @@ _FUSED = (
 
 
 def rounding_bytes(held: Sequence[HeldTensor], loading: Loading) -> BytesArray | Bytes:
-    """Return the allocator overhead of a layer's tensors; 0 for engines that log the bytes of the files.
+    """Return the allocator overhead of a layer's tensors.
 
-    Projections of the same input are one parameter; quantised values and their scales are two.
+    0 for engines that log the bytes of the files. Projections of the same input are one parameter; quantised values and
+    their scales are two.
     """
     if loading.allocator == "files":
         return 0.0
@@ -104,7 +106,7 @@ def rounding_bytes(held: Sequence[HeldTensor], loading: Loading) -> BytesArray |
 
 
 def expert_padding(tensor: Tensor, kernel: ExpertKernel | None, ranks: np.ndarray) -> np.ndarray | float:
-    """Return the factor by which its kernel's padding enlarges a tensor of routed experts.
+    """Return the padding factor of a kernel on a routed expert tensor.
 
     Examples
     --------
@@ -129,7 +131,7 @@ def expert_padding(tensor: Tensor, kernel: ExpertKernel | None, ranks: np.ndarra
 
 
 def rotary_table_bytes(widths: Sequence[int], context: TokenCount, loading: Loading, *, multimodal: bool) -> Bytes:
-    """Return the cosine and sine tables of rotary positions; equal layers share one.
+    """Return the rotary tables; equal layers share one.
 
     `widths`: values of a head that the positions rotate, one for each table.
 
@@ -146,7 +148,10 @@ def rotary_table_bytes(widths: Sequence[int], context: TokenCount, loading: Load
 
 
 def kept_format(loading: Loading, model: str, tensor: Tensor, stored: WeightFormat) -> WeightFormat:
-    """Return the format in which an engine keeps a tensor: the wider of engine's and files' format."""
+    """Return the format in which an engine keeps a tensor.
+
+    The wider of the engine's and the files' format.
+    """
     kept = loading.kept(model, tensor.tensor_class)
     return stored if kept is None or not tensor.matmul else max(kept, stored, key=lambda one: one.bits)
 
@@ -169,7 +174,7 @@ class Degrees:
 def layer_weights(
     model: str, part: Segment, degrees: Degrees, settings: MemorySettings, offloaded: Ratio
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Return the weights of one layer on a rank by class, and those in host memory [B].
+    """Return a layer's weights on a rank by class, and on the host [B].
 
     Some engines keep tensors of a `model` wider. `offloaded`: share of the routed experts in host memory.
 
@@ -207,7 +212,7 @@ def layer_weights(
 def _held_tensors(
     model: str, part: Segment, degrees: Degrees, settings: MemorySettings, offloaded: float
 ) -> tuple[list[HeldTensor], np.ndarray]:
-    """Return every tensor of one layer as a rank's accelerator keeps it, and the bytes in host memory."""
+    """Return a layer's tensors on an accelerator, and host bytes."""
     loading = settings.rule.loading
     kernels: dict[str, ExpertKernel | None] = {}
     shares: dict[tuple[object, ...], np.ndarray] = {}
@@ -243,7 +248,7 @@ def add_vocabulary(
     settings: MemorySettings,
     ends: tuple[bool, np.ndarray],
 ) -> None:
-    """Add embedding, output head and last norm of a stage to its `weights` by class.
+    """Add embedding, output head and last norm of a stage to its `weights`.
 
     `ends`: the stage is the first; for each layout, it is the last.
     """
@@ -278,7 +283,7 @@ def add_rotary(
     counts: np.ndarray,
     rule: MemoryRule,
 ) -> None:
-    """Add rotary tables to `weights`: one on every stage that has a layer of their width.
+    """Add rotary tables to `weights`, one for each width on a stage.
 
     Examples
     --------
@@ -304,7 +309,7 @@ def add_rotary(
 def padding_apart(
     model: str, parts: Iterable[Segment], cut: np.ndarray, settings: MemorySettings
 ) -> tuple[float, float]:
-    """Return the shares by which routed experts may be smaller or larger than computed.
+    """Return the shares by which routed experts may be smaller or larger.
 
     Down to the bytes of the files, up to the widest padding that a source states for the format or a second copy of the
     scales that some builds keep; 0 where the kernel is known. The widest padding of a matrix counts for all.

@@ -1,4 +1,4 @@
-"""Compute the work of one engine step: its kernels, with their times on the accelerator.
+"""Return the work of one engine step: its kernels and their times.
 
 Kernel times come from the fits of single kernels (`glmplan.costs.kernels.utilisation`), split into fixed, byte and FLOP
 time. `glmplan.costs.step.model` adds costs outside the kernel tables: launches, hosts, small kernels, engines.
@@ -57,9 +57,10 @@ _Times = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 def over_links(structure: StepWork, group: str, seconds: Callable[..., _Times], *sizes: ArrayLike) -> _Times:
-    """Return latency and payload time [s] of a collective whose points cross the links of their own layouts.
+    """Return a collective's latency and payload time over own links [s].
 
-    `seconds` is a function of this module that takes the structure, a link and `sizes`, numbers or (n,) arrays.
+    Each point crosses the links of its layout. `seconds` is a function of this module that takes the structure, a link
+    and `sizes`, numbers or (n,) arrays.
     """
     classes = structure.link.classes(group)
     if len(classes) == 1:
@@ -72,11 +73,11 @@ def over_links(structure: StepWork, group: str, seconds: Callable[..., _Times], 
 
 
 def all_reduce_seconds(structure: StepWork, link: LinkClass, message: BytesArray, ranks: ArrayLike) -> _Times:
-    """Return latency and payload time of one all-reduce [s]; 0 for a group of one.
+    """Return latency and payload time of an all-reduce [s].
 
-    Over PCIe and between machines the constants of the network apply, which several machines measured
-    (`glmplan.costs.network`); inside a scale-up domain the collective of the accelerator's kernel table. Not modelled:
-    contention with other groups.
+    0 for a group of one. Over PCIe and between machines the constants of the network apply, which several machines
+    measured (`glmplan.costs.network`); inside a scale-up domain the collective of the accelerator's kernel table. Not
+    modelled: contention with other groups.
 
     Examples
     --------
@@ -99,9 +100,11 @@ def all_reduce_seconds(structure: StepWork, link: LinkClass, message: BytesArray
 
 
 def all_gather_seconds(structure: StepWork, link: LinkClass, gathered: BytesArray, ranks: ArrayLike) -> _Times:
-    """Return latency and payload time of one all-gather, or of a reduce-scatter, its mirror image [s].
+    """Return latency and payload time of an all-gather [s].
 
-    Where only all-reduces were measured, a gather has the latency of one of them and half of its payload.
+    A reduce-scatter, its mirror image, takes as long. Where only all-reduces were measured, a gather has the latency of
+    one of
+    them and half of its payload.
     """
     bytes_, count = np.asarray(gathered, dtype=np.float64), np.asarray(ranks, dtype=np.float64)
     if not _tabled(link, count):
@@ -113,11 +116,12 @@ def all_gather_seconds(structure: StepWork, link: LinkClass, gathered: BytesArra
 
 
 def hand_over_seconds(structure: StepWork, link: LinkClass, message: BytesArray, stages: ArrayLike) -> _Times:
-    """Return latency and payload time of all hand-overs of a micro-batch between stages [s].
+    """Return latency and payload time of all hand-overs [s].
 
-    One after the other, each as slow as the slowest; 0 for one stage. `message`: hidden states from a rank to its
-    successor. Inside a scale-up domain a hand-over has the latency of a collective of two ranks and the rate of the
-    link. Not modelled: sends that other micro-batches hide.
+    A micro-batch crosses every border of stages. One after the other, each as slow as the slowest; 0 for one stage.
+    `message`:
+    hidden states from a rank to its successor. Inside a scale-up domain a hand-over has the latency of a collective of
+    two ranks and the rate of the link. Not modelled: sends that other micro-batches hide.
     """
     bytes_, count = np.asarray(message, dtype=np.float64), np.asarray(stages, dtype=np.float64)
     if not _tabled(link, count):
@@ -129,7 +133,7 @@ def hand_over_seconds(structure: StepWork, link: LinkClass, message: BytesArray,
 def context_exchange_seconds(
     structure: StepWork, link: LinkClass, tokens: ArrayLike, query: ArrayLike, out: ArrayLike, ranks: ArrayLike
 ) -> _Times:
-    """Return latency and payload time of the exchange of one layer between DCP ranks [s].
+    """Return latency and payload time of a layer's DCP exchange [s].
 
     Three collectives: all-gathers of queries and of the sums of their weights, and a reduce-scatter of the attention
     output [1]_. `query`, `out`: values of a token's queries and attention output, heads of all ranks.
@@ -166,7 +170,7 @@ def context_exchange_seconds(
 
 
 def _tabled(link: LinkClass, ranks: NDArray[np.float64]) -> bool:
-    """Return True if the accelerator's kernel table has the collectives of a link."""
+    """Return True if the kernel table has the collectives of a link."""
     if link.basis == ALONE and (ranks > 1.0).any():
         raise ValueError("the link of a group of one was given for a group of several")
     return link.kind in _TABLED
@@ -178,7 +182,7 @@ def _over_network(
     ranks: NDArray[np.float64],
     link: LinkClass,
 ) -> _Times:
-    """Return latency of a collective by the network's constants, and the time that its payload adds."""
+    """Return a collective's latency and added payload time on a network."""
     latency = time(message_bytes=0.0, ranks=ranks, link=link)
     return latency, time(message_bytes=message, ranks=ranks, link=link) - latency
 
@@ -186,10 +190,11 @@ def _over_network(
 def add_attention(
     layer: dict[str, np.ndarray], structure: StepWork, kind: LayerKind, step: Tokens, degrees: Degrees
 ) -> None:
-    """Add the work of a layer's mixer: attention over keys and values or latents, or a recurrence.
+    """Add the work of a layer's mixer.
 
-    `layer` is changed in place. The mixer says which kernels there are (`glmplan.costs.blocks.mixer.Mixer.core`); here
-    they get the accelerator's fits and the engine's way to run them: padded tiles, packed heads, prefixes read once.
+    Attention over keys and values or latents, or a recurrence. `layer` is changed in place. The mixer says which
+    kernels there are (`glmplan.costs.blocks.mixer.Mixer.core`); here they get the accelerator's fits and the engine's
+    way to run them: padded tiles, packed heads, prefixes read once.
     """
     part = structure.part
     rate, bandwidth = part.rate("bf16"), part.bandwidth
@@ -256,7 +261,10 @@ def _padded(
     step: Tokens,
     readers: np.ndarray | float,
 ) -> tuple[KernelWork, KernelParams]:
-    """Return verification by blocks that compute a full tile of rows for one head, at one core's rate."""
+    """Return verification by blocks that compute a full tile of rows.
+
+    Each block serves one head at one core's rate.
+    """
     rows, part = structure.attention.tile_rows, structure.part
     if not rows or not part.multiprocessors:
         return work, params
@@ -276,9 +284,9 @@ def _padded(
 
 
 def _packed(work: KernelWork, params: KernelParams, structure: StepWork) -> tuple[KernelWork, KernelParams]:
-    """Return heads and queries of one latent in blocks of full height, which multiply as the prompt kernel.
+    """Return heads and queries of one latent in blocks of full height.
 
-    A second block finds the latents in the cache.
+    They multiply as the prompt kernel does. A second block finds the latents in the cache.
     """
     height = structure.attention.latent_rows
     rows = np.ceil(work.rows / height) * height
@@ -287,7 +295,10 @@ def _packed(work: KernelWork, params: KernelParams, structure: StepWork) -> tupl
 
 
 def _shared_once(work: KernelWork, params: KernelParams, step: Tokens) -> KernelWork:
-    """Return work whose common keys come from memory once; further reads hit the cache as far as they fit."""
+    """Return work whose common keys come from memory once.
+
+    Further reads hit the cache as far as they fit.
+    """
     if not step.shared.any():
         return work
     requests, share = np.maximum(step.requests, 1.0), step.shared / np.maximum(step.context, 1.0)
@@ -295,7 +306,10 @@ def _shared_once(work: KernelWork, params: KernelParams, step: Tokens) -> Kernel
 
 
 def _no_negative_bytes(work: KernelWork) -> KernelWork:
-    """Return the work with cache bytes of at least 0: short prompts in one chunk see fewer keys than a long one."""
+    """Return the work with cache bytes of at least 0.
+
+    Short prompts in one chunk see fewer keys than a long one.
+    """
     return replace(work, bytes=np.maximum(work.bytes, 0.0))
 
 
@@ -307,7 +321,10 @@ def _add_exchange(
     query: np.ndarray,
     out: np.ndarray,
 ) -> None:
-    """Add the gather of queries and the scatter of results between ranks that hold parts of a context."""
+    """Add the gather of queries and the scatter of results.
+
+    The ranks hold parts of a context.
+    """
     latency, payload = over_links(structure, "context", context_exchange_seconds, step.decode, query, out, dcp)
     layer["collective"] = layer["collective"] + np.minimum(step.requests, 1.0) * latency
     layer["collective_bytes"] = layer["collective_bytes"] + payload
@@ -349,7 +366,9 @@ KERNELS: frozenset[str] = frozenset(
 
 
 def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dict[str, np.ndarray]:
-    """Return an array for each of `SLOTS`: kernel times and counts of each step on its busiest accelerator.
+    """Return an array for each of `SLOTS`, on the busiest accelerator.
+
+    Kernel times and counts of each step.
 
     [s] or [-]; those of `KERNELS` are (lanes, n) where the structure evaluates several sets of parameters at once.
 
@@ -505,7 +524,7 @@ def _add_products(
     tokens: np.ndarray,
     degrees: Degrees,
 ) -> None:
-    """Add products of every token, one line of an array for each product of a format."""
+    """Add products of every token, one array line for each product."""
     part, (tokens, degrees, places) = structure.part, _different(tokens, degrees)
     active, some = np.minimum(tokens, 1.0), np.maximum(tokens, 1e-9)
     # lines of products come first, then sets of kernel parameters where there are several, then points
@@ -534,7 +553,7 @@ def _add_products(
 def _different(
     tokens: np.ndarray, degrees: Degrees
 ) -> tuple[np.ndarray, Degrees, np.ndarray | slice[None, None, None]]:
-    """Return tokens and degrees without consecutive repetitions, and the index of each point among them.
+    """Return tokens and degrees without repetitions, and point indices.
 
     Only attention depends on the context: in a grid of contexts the rest of a step repeats many times in a row.
     """
@@ -586,9 +605,10 @@ def _add_experts(
 
 
 def _add_adapters(total: dict[str, np.ndarray], structure: StepWork, step: Tokens, degrees: Degrees) -> None:
-    """Add the factors of LoRA adapters: all that requests may name are read, each token uses one.
+    """Add the factors of LoRA adapters.
 
-    Without measurement: two launches a matrix with the time of small products, bytes and FLOP at the full rates.
+    All that requests may name are read, each token uses one. Without measurement: two launches a matrix with the time
+    of small products, bytes and FLOP at the full rates.
     """
     part, rank = structure.part, float(structure.adapter_rank)
     tokens = step.decode + step.prompt

@@ -1,4 +1,4 @@
-"""Resolve the text of a machine to its accelerators, their number and the links between them."""
+"""Resolve the text of a machine: accelerators, their number and links."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Machine:
 
     @property
     def per_node(self) -> int:
-        """Return the accelerators that reach each other without a network between machines."""
+        """Return the accelerators that share a node."""
         scale_up = self.host.scale_up
         domain = scale_up.domain if scale_up is not None and scale_up.topology != "bridge" else 0
         return max(self.host.accelerators_per_node, domain)
@@ -61,7 +61,7 @@ class Machine:
 def resolve_machine(text: str) -> Machine:
     """Resolve ``NxACCELERATOR``, a host name, or a TOML file.
 
-    Of hosts with several kinds of accelerators the most frequent one counts.
+    The most frequent accelerator counts if a host has several kinds.
 
     Examples
     --------
@@ -89,9 +89,9 @@ def resolve_machine(text: str) -> Machine:
 
 
 def record_toml(record: BaseModel, *, leave_out: tuple[str, ...] = ("name",)) -> str:
-    """Return a host or accelerator as TOML in the form of `hardware_db/`, without defaults.
+    """Return a host or accelerator as TOML in the form of `hardware_db/`.
 
-    The catalogue reads it back to an equal record. The name of an entry is the name of its file.
+    Defaults are left out. The catalogue reads it back to an equal record. The name of an entry is the name of its file.
 
     Examples
     --------

@@ -39,7 +39,9 @@ class ModelChoice:
 
 
 def resolve_model(text: str) -> ModelChoice:
-    """Resolve a catalogue name, ``name-format``, a `config.json`, a folder, or a `.gguf` file.
+    """Resolve a model from a name, config, folder or `.gguf` file.
+
+    A name may carry a format, as in ``name-format``.
 
     Examples
     --------
@@ -65,14 +67,20 @@ def resolve_model(text: str) -> ModelChoice:
 
 
 def _is_path(text: str) -> bool:
-    """Return True for a path; a folder with the name of a model counts only when written as a path."""
+    """Return True for a path.
+
+    A folder with the name of a model counts only when written as a path.
+    """
     return (
         "/" in text or "\\" in text or text in (".", "..") or model_key(text) not in {*model_names(), *model_aliases()}
     )
 
 
 def _named_in_full(key: str) -> ModelChoice | None:
-    """Return the choice of a name with a checkpoint, found without reading every model for its aliases."""
+    """Return the choice of a name with a checkpoint, without aliases.
+
+    Aliases would need every model to be read.
+    """
     for cut in (index for index in range(len(key) - 1, 0, -1) if key[index] in "-:@"):
         if key[:cut] in model_names():
             model = load_model(key[:cut])
@@ -83,7 +91,10 @@ def _named_in_full(key: str) -> ModelChoice | None:
 
 
 def _from_repository(text: str) -> ModelChoice:
-    """Return the choice of a name with owner: that repository, or the name's meaning without unknown facts."""
+    """Return the choice of a name with owner: that repository.
+
+    A repository that is unknown is read as a name, without unknown facts.
+    """
     name = model_repositories().get(text.lower())
     if name is not None:
         model = load_model(name)
@@ -135,7 +146,7 @@ def _from_catalogue(key: str, text: str) -> ModelChoice:
 
 
 def _not_in_catalogue(text: str, key: str, begins: str = "") -> UnknownName:
-    """Return the error of an unknown model, with the nearest entries of the catalogue."""
+    """Return the error of an unknown model, with the nearest entries."""
     aliases = model_aliases()
     result = [begins] * bool(begins) + nearest(key, [*model_names(), *aliases])
     close = list(dict.fromkeys(aliases.get(item, item) for item in result))[:5]
@@ -192,7 +203,9 @@ def _with_exact_bytes(model: ModelSpec, checkpoint: Checkpoint, path: Path) -> M
 
 
 def model_toml(model: ModelSpec) -> str:
-    """Return a model as TOML in the form of `model_specs/`, without defaults; it reads back equal.
+    """Return a model as TOML in the form of `model_specs/`.
+
+    Defaults are left out; it reads back equal.
 
     Examples
     --------
@@ -224,7 +237,7 @@ def model_toml(model: ModelSpec) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return records as dicts without defaults; `kind`, which tells records apart, stays."""
+    """Return records as dicts without defaults, with their `kind`."""
     if isinstance(value, BaseModel):
         result = {}
         for name, field in type(value).model_fields.items():

@@ -1,4 +1,4 @@
-"""Workbook model: cells, names, formats and charts, written with a computed value beside each formula."""
+"""Write workbooks with formulas and their computed values."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def place_of(name: str) -> tuple[int, int]:
 
 
 def address(row: int, column: int, sheet: str = "", *, fixed: bool = True) -> str:
-    """Return the address of a cell; without `sheet`, within the sheet of the formula.
+    """Return the address of a cell; within its own sheet without `sheet`.
 
     Examples
     --------
@@ -187,7 +187,7 @@ def _tokens(formula: str) -> tuple[tuple[str, str], ...]:
 
 
 def functions_in(formula: str) -> set[str]:
-    """Names of the functions of a formula.
+    """Return the names of the functions of a formula.
 
     Examples
     --------
@@ -286,7 +286,7 @@ _SIGNS: dict[str, Callable[[float, float], float]] = {
 
 
 def _shown(value: Value) -> str:
-    """Return a value as the operator & joins it."""
+    """Return a value as text, as the operator & does."""
     if isinstance(value, bool):
         return "TRUE" if value else "FALSE"
     if value is None:
@@ -295,7 +295,7 @@ def _shown(value: Value) -> str:
 
 
 class Calculator:
-    """Compute the cells of a workbook; each once.
+    """Evaluator of workbook cells, each computed once.
 
     Parameters
     ----------
@@ -317,17 +317,14 @@ class Calculator:
         self._known: dict[tuple[str, int, int], Value] = {}
 
     def value(self, sheet: str, row: int, column: int) -> Value:
-        """Value of a cell; None if it is empty.
-
-        Returns: [unit of the cell].
-        """
+        """Return the value of a cell; None if it is empty."""
         key = (sheet, row, column)
         if key not in self._known:
             held = self._cells[sheet].get((row, column))
             if isinstance(held, str) and held.startswith("="):
                 try:
                     held = self._of(_tree(held), sheet)
-                    held = 0.0 if held is None else held  # what a formula finds in an empty cell is 0
+                    held = 0.0 if held is None else held  # an empty cell is 0 in a formula
                 except (ArithmeticError, ValueError) as error:
                     raise SpecError(f"cannot be computed ({error})", field=address(row, column, sheet),
                                     value=held) from error  # fmt: skip
@@ -388,7 +385,7 @@ STYLES: dict[str, dict[str, Any]] = {
         "border_color": "#B4C6E7",
     },
     "decision": {"bold": True, "font_size": 12, "text_wrap": True, "valign": "vcenter", "bg_color": "#EEF3FA"},
-    # _) leaves a little room at the right, so that a unit in the next cell stands apart; words instead of a number too
+    # _) leaves a small margin at the right, before a unit in the next cell
     "whole": {"num_format": "#,##0_)", "valign": "top", "align": "right"},
     "one": {"num_format": "#,##0.0_)", "valign": "top", "align": "right"},
     "two": {"num_format": "#,##0.00_)", "valign": "top", "align": "right"},
@@ -413,9 +410,9 @@ class Rule:
     first, last : tuple of int
         Row and column from 0 of the corners of the range, [-]
     formula : str
-        When it holds, written for the first cell.
+        Condition, written for the first cell.
     style : str
-        What it then looks like.
+        Style if the condition holds.
     """
 
     first: tuple[int, int]
@@ -435,7 +432,7 @@ class Chart:
     kind : str
         ``line`` over numbers, ``column`` over names, or ``bar`` over names with the first at the top.
     title, x, y : str
-        What it shows, and its axes.
+        Titles of the chart and of its axes.
     series : tuple of (str, str, str)
         Address of the name, of the categories and of the values.
     size : tuple of int
@@ -453,7 +450,7 @@ class Chart:
 
 @dataclass
 class Sheet:
-    """One sheet; it is filled cell by cell and then written.
+    """Sheet of a workbook, filled cell by cell.
 
     Attributes
     ----------
@@ -464,18 +461,18 @@ class Sheet:
     styles : dict
         (row, column) → name of a style, with ``*`` where it may be changed.
     literal : set
-        Cells whose text comes from outside and is never a formula.
+        Cells with foreign text, which is never a formula.
     choices, bounds, notes, widths, heights, merged, rules, charts : collections
         Lists of choices, least and most with a word, comments, widths of columns, heights of rows, merged ranges,
         colours and charts.
     breaks : list of int
         Rows before which a page ends, [-]
     freeze : tuple of int
-        Rows and columns that stay in view, [-]
+        Frozen rows and columns, [-]
     landscape : bool
-        How it is printed.
+        True for landscape print.
     last_printed : tuple of int or None
-        Corner of what is printed; all of it by default.
+        Corner of the print range; the whole sheet by default.
     scale : int
         Size in print; as wide as a page by default, [%]
     """
@@ -499,27 +496,25 @@ class Sheet:
     scale: int = 0
 
     def put(self, row: int, column: int, value: Any, style: str = "text") -> str:
-        """Fill a cell with a number, a formula of ours, or a text of ours.
+        """Fill a cell and return its address with the sheet.
 
-        - `value`: What it holds; text that begins with ``=`` is a formula.
-        - `style`: Name of a style; ``*`` behind it marks what a buyer may change.
-        - Returns: The address of the cell with its sheet.
+        Text that begins with ``=`` is a formula. A style that ends in ``*`` marks an input cell.
         """
         self.cells[row, column] = value
         self.styles[row, column] = style
         return address(row, column, self.name)
 
     def say(self, row: int, column: int, text: object, style: str = "text") -> str:
-        """Fill a cell with words from outside, which never become a formula.
+        """Fill a cell with foreign text and return its address.
 
-        Returns: The address of the cell with its sheet.
+        The text never becomes a formula.
         """
         if text is not None:
             self.literal.add((row, column))
         return self.put(row, column, None if text is None else str(text), style)
 
     def row(self, row: int, values: Sequence[Any], style: str = "text", *, column: int = 0) -> None:
-        """Fill cells beside each other."""
+        """Fill adjacent cells of a row."""
         for place, value in enumerate(values):
             self.put(row, column + place, value, style)
 

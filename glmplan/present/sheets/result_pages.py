@@ -1,4 +1,4 @@
-"""Sheets of options, results and sensitivity."""
+"""Fill the sheets of options, results and sensitivity."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ __all__ = [
 
 
 def cost_formulas(at: Mapping[str, str]) -> dict[str, str]:
-    """Return the formulas of the monthly cost, without the equals sign; as in `glmplan.purchase.cost`.
+    """Return the formulas of the monthly cost, without the equals sign.
+
+    They are those of `glmplan.purchase.cost`.
 
     - `at`: Address of each field of `option_cells` and of each term.
     - Returns: ``kw``, ``purchase``, ``write_off``, ``power``, ``rent``, ``other`` and ``month``, each independent of
@@ -62,7 +64,9 @@ def cost_formulas(at: Mapping[str, str]) -> dict[str, str]:
 
 
 def token_formulas(rate: str, at: Mapping[str, str]) -> dict[str, str]:
-    """Return the formulas of the tokens of a month and of their API cost, without the equals sign.
+    """Return the formulas of monthly tokens and of their API cost.
+
+    The equals sign is left out.
 
     - `rate`: Address of the output tokens per second.
     - Returns: ``outputs`` and ``tokens`` of a month in millions, ``api_month``, and ``api_price`` of a million tokens.
@@ -135,7 +139,7 @@ _OF_OPTION = ("way", "machines", "accelerators", "hosts", "rest", "rating", "pri
 
 
 def named_terms() -> dict[str, str]:
-    """Return the named cells of the assumptions, for `cost_formulas` and `token_formulas`."""
+    """Return the named cells of the assumptions, for the formulas."""
     return {name: name for name in _BY_NAME}
 
 
@@ -369,7 +373,7 @@ def _is_number(value: object) -> bool:
 
 
 def _write_moves(page: Sheet, moves: list[_Move], here: dict[str, str]) -> None:
-    """Write a row for each assumption, with the cost of a million tokens at its values."""
+    """Write a row for each assumption, with the cost at its bounds."""
     for number, (title, name, low, now, high) in enumerate(moves):
         line = _TOP + number
         page.put(line, 0, title)

@@ -205,6 +205,7 @@ def _mooncake(file: Path) -> Iterator[_Row]:
             at, hashes = row["timestamp"], row.get("hash_ids", [])
             inputs, outputs = row["input_length"], row["output_length"]
             names = [("block", name) for name in hashes]
+            hash(tuple(names))
         except (KeyError, TypeError) as error:
             expected = '{"timestamp": ..., "input_length": ..., "output_length": ..., "hash_ids": [...]}'
             why = f"it has no {error.args[0]}" if isinstance(error, KeyError) else "its fields are not of that kind"

@@ -213,12 +213,12 @@ def test_a_row_and_the_json_of_a_plan_widen_weights_that_nobody_publishes():
 def test_a_repository_is_that_very_one_and_its_publisher_counts():
     assert resolve_model("lukealonso/GLM-5.1-NVFP4").checkpoint.name == "nvfp4-lukealonso"
     assert resolve_model("nvidia/GLM-5.1-NVFP4").checkpoint.kv_default == "fp8"
-    # files of a publisher that nobody described: no cache format of another publisher, and a range of sizes
+    # undescribed files of a publisher: no cache format of another publisher, and a range of sizes
     other = resolve_model("RedHatAI/gemma-4-26B-A4B-it-NVFP4").checkpoint
     own = resolve_model("nvidia/Gemma-4-26B-A4B-NVFP4").checkpoint
     assert other.repository == "RedHatAI/gemma-4-26B-A4B-it-NVFP4"
     assert (other.kv_default, own.kv_default) == (None, "fp8")
-    assert other.smaller > own.smaller == 0.0 and "nobody described" in str(other.note)
+    assert other.smaller > own.smaller == 0.0 and "not described" in str(other.note)
     # 15.88 GiB loaded: https://github.com/sostrowsk/dgx-spark-local-llm @4b548646 gemma4-nvfp4.log
     held = checkpoint_bytes(load_model("gemma-4-26b-a4b"), other) / 2**30
     assert held * (1 - other.smaller) < 15.88 < held
