@@ -15,6 +15,7 @@ from glmplan.catalog.schema.engine import CacheLayout
 from glmplan.costs.blocks.tensor import Tensor
 from glmplan.costs.kernels.utilisation import Degrees, KernelWork, Tokens
 from glmplan.units import Bytes, BytesArray, FlopArray, Ratio, TokenCount, TokensArray
+from glmplan.units import Tokens as Length
 
 __all__ = [
     "CachePage",
@@ -54,7 +55,7 @@ class CachePage:
     size: int  # with padding [B]
     window: TokenCount = 0
 
-    def pages(self, longest: Tokens, in_flight: Tokens) -> int:
+    def pages(self, longest: Length, in_flight: Length) -> int:
         """Return the pages of a request of this length with so many tokens in the steps in flight.
 
         Examples

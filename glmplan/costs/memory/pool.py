@@ -48,11 +48,11 @@ def split_pool(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return tokens in full-attention layers, and requests in the others.
 
-    The requests are infinite where neither windows nor states limit them. SGLang gives states a fixed share of the pool
-    and window layers a fixed share of the tokens of the others [1]_. In compressed attention every token of a window
-    holds its share of the states of compressors, and the draft layer widens every token by that of a layer; from 0.5.15
-    on compressors of 128 tokens keep a ring for every request that may run [2]_. Not modelled: states kept of each
-    speculative token; the ring buffers of 0.5.23.
+    The requests are infinite where neither windows nor states limit them. SGLang gives states a fixed share of the
+    pool and window layers a fixed share of the tokens of the others [1]_. In compressed attention every token of a
+    window holds its share of the states of compressors, and the draft layer widens every token by that of a layer;
+    from 0.5.15 on compressors of 128 tokens keep a ring for every request that may run [2]_. When it drafts, recurrent
+    layers keep a state of each drafted token of every request that may run. Not modelled: the ring buffers of 0.5.23.
 
     References
     ----------
@@ -76,7 +76,7 @@ def split_pool(
     (10000000000, 8)
     """
     windows = split.windows
-    room = np.maximum(pool, 0.0)
+    room = np.maximum(pool - stage.state * split.kept, 0.0)
     limit = np.full_like(room, np.inf)
     cache = room
     in_windows = sum((held for _, held in stage.windows), np.zeros_like(stage.per_token))
@@ -419,7 +419,8 @@ def _tokens(memory: RankMemory, stage: StageMemory, pool: np.ndarray, context: n
     paging = _paging(memory, stage)
     if paging is not None:  # a decoding request has the tokens of the steps in flight besides its windows
         held = block_tokens(plans_of(stage.pages, paging), pool, context, _decoded(memory, stage, paging))
-        return np.floor(held / block) * block
+        blocks_held: np.ndarray = np.floor(held / block) * block
+        return blocks_held
     growing_only = not stage.windows and not stage.state.any()
     if memory.split is not None and not growing_only:
         full, requests = split_pool(stage, pool, context, memory.split)

@@ -152,6 +152,8 @@ def printed_tokens(
 
 #: tokens of the window page for which SGLang keeps one ring of a compressor's states
 _STATE_WINDOW = 128.0
+#: requests that SGLang runs at most when it drafts and ``max_running_requests`` is not given
+_DRAFTING_REQUESTS = 48.0
 #: hidden state and residual of a token, in 16 bit, for each value of the hidden size [B]
 _STATES = 4.0
 
@@ -204,6 +206,7 @@ class PoolShares:
     requests: np.ndarray | float = 0.0  # requests with states of their own for late compressors; 0: as other states
     #: tokens of the pool over those without a draft layer, for which every token is widened
     drafted: Ratio = 1.0
+    kept: np.ndarray | float = 0.0  # states of drafted tokens that are kept for all requests that may run
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -355,7 +358,9 @@ def _pool_shares(
 ) -> PoolShares:
     """Return the shares of a model's pool: of compressed attention by its own rule, of others by that of the engine."""
     if not any(np.any(stage.late_state) for stage in stages):
-        return PoolShares(split.states, split.states_each, split.window_tokens(model.name))
+        running = _DRAFTING_REQUESTS if settings.max_requests is None else settings.max_requests
+        kept = running * (1.0 + settings.drafted(drafts)) if drafts else 0.0
+        return PoolShares(split.states, split.states_each, split.window_tokens(model.name), kept=kept)
     layers = len(model.layer_names)
     requests = settings.requests(memory) + 2.0 if split.late_states_each else 0.0
     return PoolShares(
