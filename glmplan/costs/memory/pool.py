@@ -244,8 +244,9 @@ def launch_kinds(part: PartMemory, *, several: bool, indexed: bool) -> tuple[str
     Models with an indexer run over PCIe from community images, either sparsely with their own kernels and arenas or
     densely with the indexer patched out; all logs are of the first. Communicators hold buffers on the accelerators
     where these reach each other over PCIe, otherwise in host memory. On compute capability 10 attention, experts and
-    all-reduce run on FlashInfer kernels with workspaces of their own. Where host and accelerator share one memory, free
-    memory changes with the use of the host, and so does every difference that the engine computes from it.
+    all-reduce run on FlashInfer kernels with workspaces of their own. ROCm has libraries of its own, of which no log is
+    part of the fit. Where host and accelerator share one memory, free memory changes with the use of the host, and so
+    does every difference that the engine computes from it.
 
     Examples
     --------
@@ -256,6 +257,7 @@ def launch_kinds(part: PartMemory, *, several: bool, indexed: bool) -> tuple[str
     flashinfer = part.link == "nvlink" and part.capability.startswith("10.")
     if not several:
         own = "single-10" if flashinfer else "single-unified" if part.link == "unified" else "single"
+        own = "single-rocm" if part.capability.startswith("gfx") and part.link != "unified" else own
         return tuple(dict.fromkeys((own, "single")))
     link = part.link
     if link == "unified":

@@ -57,6 +57,24 @@ def test_the_engine_prints_the_tokens_of_the_bytes_that_it_logs(seen, cache):
     assert found.median <= 0.001
 
 
+#: kind of cache → median and 90th percentile of the errors over settings of stock engines [-]
+GOALS = {"weights": (0.005, 0.02), "tokens": (0.03, 0.12)}
+
+
+@pytest.mark.parametrize("quantity", GOALS)
+def test_errors_of_settings_that_no_fit_has_seen_are_within_the_goals(seen, quantity):
+    found, (median, p90) = seen.score(quantity, vote="setting", caches=("plain",)), GOALS[quantity]
+    assert found.sources >= 14
+    assert found.median <= median and found.p90 <= p90
+
+
+def test_files_of_amd_keep_attention_in_16_bit(seen):
+    """amd/Kimi-K2.5-MXFP4 and amd/MiniMax-M2.5-MXFP4 quantise experts and dense layers alone."""
+    found = [one for one in seen.errors if one.quantity == "weights" and one.setting.split("|")[2:4][1] == "mxfp4"]
+    seen_models = {one.setting.split("|")[2] for one in found if abs(one.relative) < 0.005}
+    assert seen_models >= {"kimi-k2.5", "minimax-m2.5"}
+
+
 def test_parts_of_amd_hold_gibibytes(seen):
     """vLLM on an MI355X took 214.51 GiB of weights and 56.86 GiB of cache at 0.95: no 288 GB."""
     found = [one for one in seen.errors if one.quantity == "pool" and "minimax-m2.5|fp8|mi355x|tp1" in one.setting]
