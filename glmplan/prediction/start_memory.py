@@ -209,11 +209,8 @@ def predict_start(
     def tokens(settings: MemorySettings) -> tuple[float, float, float]:
         told = kv_pool(_ranks(log, model, checkpoint, part, settings, kv), seen, context=longest, fit=fit)
         bounds = float(told.printed[0]), float(told.printed_low[0]), float(told.printed_high[0])
-        return (
-            bounds
-            if requested is None
-            else (min(requested, bounds[0]), min(requested, bounds[1]), min(requested, bounds[2]))
-        )
+        most = np.inf if requested is None else requested
+        return min(most, bounds[0]), min(most, bounds[1]), min(most, bounds[2])
 
     captured = float(terms.graphs[0])
     sure = QUANTILE_90 * float(terms.graphs_sd[0])

@@ -157,7 +157,7 @@ def kind_of_start(start: LoggedStart, part: Accelerator | None) -> str:
 
 
 def later_starts() -> list[LoggedStart]:
-    """Return the start-up logs that were collected after the fit of the memory terms.
+    """Return the start-up logs that no fit of memory terms has seen.
 
     Examples
     --------
@@ -168,7 +168,7 @@ def later_starts() -> list[LoggedStart]:
 
 
 def setting_of(start: LoggedStart) -> str:
-    """Return the setting of a launch, which has one vote however often it was launched.
+    """Return the setting of a launch, which has one vote.
 
     Examples
     --------
@@ -202,7 +202,7 @@ def is_held_out_setting(setting: str) -> bool:
 
 
 def cache_of_model(model: ModelSpec) -> str:
-    """Return the kind of cache of a model: plain, windowed, hybrid (recurrent states) or compressed.
+    """Return the cache of a model: plain, windowed, hybrid or compressed.
 
     Examples
     --------

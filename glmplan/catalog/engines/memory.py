@@ -485,7 +485,7 @@ class MemoryRule:
         return self.pool != "rest"
 
     def caches_latents(self, version: str | None) -> bool:
-        """Return True if a version caches latents; before, it caches keys and values of every head.
+        """Return True if a version caches latents, not keys and values.
 
         Examples
         --------

@@ -262,7 +262,7 @@ class CompressedMixer(Mixer):
         )
 
     def pages(self, kv: str, layout: CacheLayout, *, draft_tokens: TokenCount) -> tuple[CachePage, ...]:
-        """Return the pages of window, entries, index keys and tokens not pooled yet, as vLLM makes them [1]_.
+        """Return the pages of the caches of a layer, as vLLM makes them [1]_.
 
         V4.1 keeps what is not pooled in a ring of one block a request. Not modelled: its records for compute capability
         10 where the cache is FP8 (528 B), and padding for sparse logits.

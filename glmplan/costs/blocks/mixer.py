@@ -56,7 +56,9 @@ class CachePage:
     window: TokenCount = 0
 
     def pages(self, longest: Length, in_flight: Length) -> int:
-        """Return the pages of a request of this length with so many tokens in the steps in flight.
+        """Return the pages of a request of this length.
+
+        `in_flight`: tokens of the request in the steps that are not done yet.
 
         Examples
         --------
@@ -229,7 +231,7 @@ class Mixer:
         return LayerCache()
 
     def pages(self, kv: str, layout: CacheLayout, *, draft_tokens: TokenCount) -> tuple[CachePage, ...]:
-        """Return the pages of a layer whose caches differ in page size; () where one page holds all of it."""
+        """Return the pages of a layer whose caches differ in size; else ()."""
         return ()
 
     def state_bytes(self, *, state: Bytes = 4.0, conv: Bytes = 2.0) -> Bytes:
@@ -249,7 +251,7 @@ class Mixer:
 
     @property
     def state_is_late(self) -> bool:
-        """Return True if the state is what a compressor of many tokens has not pooled yet."""
+        """Return True for the state of a compressor of many tokens."""
         return False
 
     def page_token(self, *, tp: int, kv_bytes: Bytes) -> Bytes:

@@ -1,4 +1,4 @@
-"""Compute the blocks of vLLM's pool where caches of one layer differ in page size (compressed attention).
+"""Compute the blocks of vLLM's pool for layers with several page sizes.
 
 A layer of DeepSeek-V4 has up to five caches: a window, compressed entries, index keys, and the tokens that two
 compressors have not pooled yet. vLLM puts caches that need the same tokens into one group, splits groups so that they
@@ -38,7 +38,7 @@ __all__ = ["BlockPlan", "PageGroup", "PagedLayers", "block_plan", "block_request
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PagedLayers:
-    """Layers of one stage that share a page; `count` has an entry for each layout."""
+    """Layers of one stage that share a page, for each layout."""
 
     count: np.ndarray
     page: CachePage
@@ -46,7 +46,7 @@ class PagedLayers:
 
 @dataclass(frozen=True, slots=True)
 class PageGroup:
-    """Layers that share a block table: `layers` of each page, and the page that decides their blocks."""
+    """Layers that share a block table, and the page that decides its blocks."""
 
     page: CachePage
     layers: tuple[tuple[int, int], ...]  # page size [B], layers
@@ -69,7 +69,10 @@ class BlockPlan:
 
 
 def _smallest_padding(values: Sequence[int], least: int) -> int:
-    """Return the divisor from `least` on that pads `values` least; of equals the largest (`_approximate_gcd`)."""
+    """Return the divisor from `least` on that pads `values` least.
+
+    The largest of equals (`_approximate_gcd`).
+    """
     best = min(
         range(max(least, 1), max(*values, least, 1) + 1),
         key=lambda one: (sum(-value % one for value in values), -one),
@@ -83,7 +86,7 @@ def _split(count: int, groups: int) -> list[int]:
 
 
 def _buckets(layers: tuple[tuple[int, CachePage], ...]) -> list[tuple[CachePage, dict[int, int]]]:
-    """Return caches that need the same tokens, with the layers of each page size; full caches first."""
+    """Return caches that need the same tokens, full caches first."""
     result: dict[tuple[str, int, int], tuple[CachePage, dict[int, int]]] = {}
     for count, page in sorted(layers, key=lambda one: one[1].kind != "full"):
         if count:
@@ -94,7 +97,7 @@ def _buckets(layers: tuple[tuple[int, CachePage], ...]) -> list[tuple[CachePage,
 
 
 def _slots(layers: tuple[tuple[int, CachePage], ...], packing: str) -> BlockPlan:
-    """Return the blocks of vLLM before 0.29: slots for the page sizes of the groups."""
+    """Return the blocks of vLLM before 0.29: slots for page sizes."""
     buckets = _buckets(layers)
     sizes = sorted(buckets[0][1])
     repeats = [max(counts.values()) for _, counts in buckets]
@@ -148,7 +151,7 @@ def _packed(layers: tuple[tuple[int, CachePage], ...]) -> BlockPlan:
 
 @lru_cache(maxsize=512)
 def block_plan(layers: tuple[tuple[int, CachePage], ...], packing: str) -> BlockPlan | None:
-    """Return the blocks of the caches of a stage by a release's packing; None without layers.
+    """Return the blocks of a stage by a release's packing, or None.
 
     Examples
     --------
@@ -181,7 +184,9 @@ def request_blocks(plan: BlockPlan, longest: Tokens, in_flight: Tokens) -> int:
 
 
 def longest_request(plan: BlockPlan, pool: Bytes, in_flight: Tokens) -> Tokens:
-    """Return the largest ``max_model_len`` with which the engine starts, in whole blocks; 0: it does not start.
+    """Return the largest ``max_model_len`` with which the engine starts.
+
+    In whole blocks; 0: it does not start.
 
     Examples
     --------
@@ -216,7 +221,7 @@ def plans_of(layers: Sequence[PagedLayers], paging: Paging) -> list[BlockPlan | 
 
 
 def _together(plans: Sequence[BlockPlan | None], *columns: np.ndarray | float) -> list[tuple[Any, ...]]:
-    """Return the rows of plans and columns, of which one with a single entry stands for all."""
+    """Return rows of plans and columns, broadcast against each other."""
     boxes = np.empty(len(plans), dtype=object)
     boxes[:] = plans
     return list(zip(*(item.tolist() for item in np.broadcast_arrays(boxes, *columns)), strict=True))
@@ -225,7 +230,10 @@ def _together(plans: Sequence[BlockPlan | None], *columns: np.ndarray | float) -
 def block_tokens(
     plans: Sequence[BlockPlan | None], pool: BytesArray, longest: TokensArray, in_flight: TokensArray
 ) -> TokensArray:
-    """Return the tokens of a pool in requests of this length: blocks / blocks of a request x length."""
+    """Return the tokens of a pool in requests of this length.
+
+    Blocks of the pool / blocks of a request x length.
+    """
     result = [
         np.inf if plan is None else max(size, 0.0) // plan.block / request_blocks(plan, length, flight) * length
         for plan, size, length, flight in _together(plans, pool, longest, in_flight)
@@ -247,7 +255,10 @@ def block_requests(
 def longest_requests(
     plans: Sequence[BlockPlan | None], pool: BytesArray, in_flight: TokensArray, *, null_block: bool
 ) -> TokensArray:
-    """Return the largest ``max_model_len`` of each layout; `null_block`: a block of the pool is never given out."""
+    """Return the largest ``max_model_len`` of each layout.
+
+    `null_block`: a block of the pool is never given out.
+    """
     result = [
         np.inf if plan is None else longest_request(plan, max(size - null_block * plan.block, 0.0), flight)
         for plan, size, flight in _together(plans, pool, in_flight)

@@ -437,22 +437,22 @@ def _tokens(memory: RankMemory, stage: StageMemory, pool: np.ndarray, context: n
 
 
 def _paging(memory: RankMemory, stage: StageMemory) -> Paging | None:
-    """Return the paging of an engine that keeps the caches of a stage in pages of several sizes, or None."""
+    """Return the paging of a stage with pages of several sizes, or None."""
     return memory.settings.rule.paging_of(memory.settings.version) if stage.pages else None
 
 
 def _decoded(memory: RankMemory, stage: StageMemory, paging: Paging) -> TokensArray:
-    """Return the tokens in flight of a request that decodes: one and the drafts of each step."""
+    """Return the tokens in flight of a decoding request, with its drafts."""
     return np.full_like(stage.per_token, paging.batches * (1.0 + memory.settings.drafted(memory.draft)))
 
 
 def _in_flight(memory: RankMemory, stage: StageMemory, paging: Paging) -> TokensArray:
-    """Return the tokens in flight that a start counts: a whole step for each batch."""
+    """Return the tokens in flight that a start counts: whole steps."""
     return paging.batches * memory.budget + np.zeros_like(stage.per_token)
 
 
 def _longest_paged(memory: RankMemory, stage: StageMemory, paging: Paging, pool: BytesArray) -> TokensArray:
-    """Return the largest ``max_model_len`` with which an engine starts on a stage of several page sizes."""
+    """Return the largest ``max_model_len`` of a stage of several page sizes."""
     plans, flight = plans_of(stage.pages, paging), _in_flight(memory, stage, paging)
     return longest_requests(plans, pool, flight, null_block=paging.null_block)
 
@@ -460,7 +460,7 @@ def _longest_paged(memory: RankMemory, stage: StageMemory, paging: Paging, pool:
 def _requests_paged(
     memory: RankMemory, stage: StageMemory, paging: Paging, pool: BytesArray, context: TokensArray
 ) -> np.ndarray:
-    """Return the decoding requests of a context that a stage of several page sizes holds."""
+    """Return the decoding requests on a stage of several page sizes."""
     count = block_requests(plans_of(stage.pages, paging), pool, context, _decoded(memory, stage, paging))
     return np.where(_longest_paged(memory, stage, paging, pool) >= context, count, 0.0)
 
@@ -495,12 +495,17 @@ def _printed(
 
 
 def keys_share(memory: RankMemory, stage: StageMemory) -> Ratio:
-    """Return the share of keys and values in a pool that is split from the states of recurrent layers; 1 elsewhere."""
+    """Return the share of keys and values in a pool.
+
+    Below 1 where states of recurrent layers have a pool of their own.
+    """
     return 1.0 / (1.0 + memory.split.states) if memory.split is not None and stage.state.any() else 1.0
 
 
 def printed_of_bytes(memory: RankMemory, stage: StageMemory, size: Bytes, context: Tokens) -> Tokens:
-    """Return the tokens that the engine prints for a pool of this size on a stage of the first layout.
+    """Return the tokens that the engine prints for a pool of this size.
+
+    On a stage of the first layout.
 
     Examples
     --------

@@ -206,7 +206,7 @@ class PoolShares:
     requests: np.ndarray | float = 0.0  # requests with states of their own for late compressors; 0: as other states
     #: tokens of the pool over those without a draft layer, for which every token is widened
     drafted: Ratio = 1.0
-    kept: np.ndarray | float = 0.0  # states of drafted tokens that are kept for all requests that may run
+    kept: np.ndarray | float = 0.0  # states of speculative tokens that are kept for all requests that may run
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -356,7 +356,7 @@ def _pool_shares(
     memory: float | None,
     drafts: bool,
 ) -> PoolShares:
-    """Return the shares of a model's pool: of compressed attention by its own rule, of others by that of the engine."""
+    """Return the shares of the kinds of layers in a model's pool."""
     if not any(np.any(stage.late_state) for stage in stages):
         running = _DRAFTING_REQUESTS if settings.max_requests is None else settings.max_requests
         kept = running * (1.0 + settings.drafted(drafts)) if drafts else 0.0
@@ -548,7 +548,7 @@ def _kept_tokens(window: int, settings: MemorySettings, memory: float | None) ->
 def _pages(
     parts: tuple[Segment, ...], counts: np.ndarray, kv: str, settings: MemorySettings
 ) -> tuple[PagedLayers, ...]:
-    """Return the caches of a stage by page where those of one layer differ in page size."""
+    """Return the caches of a stage by page, where a layer has several."""
     drafted = int(settings.drafted(any(part.name == "mtp" for part in parts)))
     result: dict[CachePage, np.ndarray] = {}
     for number, part in enumerate(parts):

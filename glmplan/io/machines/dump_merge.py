@@ -297,7 +297,7 @@ def _sockets(dumps: Sequence[Dump], nodes: set[int]) -> tuple[list[dict[str, Any
 
 
 def _near_nodes(numa: NumaFacts, known: list[int]) -> list[list[int]] | None:
-    """Return the NUMA nodes of each socket by their distances; None where no two of them are near."""
+    """Return the NUMA nodes of each socket by distance; None: none are near."""
     pairs = {(one, other) for (one, other), apart in numa.distances.items() if one != other and apart < _OTHER_SOCKET}
     place = {node: index for index, node in enumerate(known)}
     together = {(place[one], place[other]) for one, other in pairs if one in place and other in place}
@@ -410,19 +410,24 @@ def host_from_dumps(dumps: Sequence[Dump], *, name: str, accelerator: str | None
         ],
         "cards": cards,
     }
-    conditions: dict[str, Any] = {}
     if places:
         content |= {"roots": places.roots, "switches": places.switches, "devices": places.devices}
-        if places.redirect is not None:
-            conditions["acs_redirect"] = places.redirect
-    access = next((peers.direct for _, peers in _of(dumps, PeerAccess)), None)
-    if access is not None:
-        conditions["p2p"] = "direct" if access else "missing"
-    if conditions:
+    if conditions := _conditions(dumps, places):
         content["conditions"] = conditions | {"source": source}
     if scale_up:
         content["scale_up"] = scale_up
     return validated(Host, {key: value for key, value in content.items() if value is not None})
+
+
+def _conditions(dumps: Sequence[Dump], places: Places | None) -> dict[str, Any]:
+    """Return the conditions of a machine that its dumps tell."""
+    result: dict[str, Any] = {}
+    if places and places.redirect is not None:
+        result["acs_redirect"] = places.redirect
+    access = next((peers.direct for _, peers in _of(dumps, PeerAccess)), None)
+    if access is not None:
+        result["p2p"] = "direct" if access else "missing"
+    return result
 
 
 def _unified(part: str) -> bool:
@@ -437,7 +442,7 @@ def _unified(part: str) -> bool:
 
 
 def _power_limits(gpus: list[GpuFacts], part: str) -> list[str]:
-    """Return a note for a power limit below the accelerator's own, which a host does not hold."""
+    """Return a note for a power limit below that of the data sheet."""
     limits = [gpu.power_limit for gpu in gpus if gpu.power_limit]
     try:
         own = load_accelerator(part).tdp

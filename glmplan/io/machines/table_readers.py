@@ -1,4 +1,4 @@
-"""Read the short tables that vendor tools print: names, memory and power limits of accelerators, and peer access.
+"""Read the short tables of vendor tools: names, memory, peer access.
 
 They say less than the dumps of `glmplan.io.machines.dump_readers`: no links, no places. Names of AMD accelerators in
 the short table of `rocm-smi` are PCI device numbers, which the list of PCI identifiers names [1]_.
@@ -16,7 +16,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from glmplan.errors import SpecError
-from glmplan.io.machines.dump_readers import GpuFacts, broken, bus_address
+from glmplan.io.machines.dump_readers import (
+    GpuFacts,
+    broken,
+    bus_address,
+)
 
 __all__ = [
     "TABLES",
@@ -43,7 +47,7 @@ _PEER = {"OK": True, "CNS": False, "GNS": False, "TNS": False, "NS": False, "DR"
 
 @dataclass(frozen=True, slots=True)
 class PeerAccess:
-    """Peer-to-peer access of GPUs: `direct` None where the tool does not know it."""
+    """Peer-to-peer access of GPUs; `direct` None: the tool does not know."""
 
     count: int
     direct: bool | None
@@ -65,7 +69,7 @@ memory_clock=None, power_limit=None, driver=None)]
 
 
 def read_smi_table(text: str, file: str) -> list[GpuFacts]:
-    """Read the table of `nvidia-smi` without options: name, address, memory, power limit.
+    """Read the table of `nvidia-smi` without options.
 
     Names that the table cuts off end in `...` and are left out.
 
@@ -134,7 +138,7 @@ def read_product_names(text: str, file: str) -> list[GpuFacts]:
 
 
 def read_concise_rocm(text: str, file: str) -> list[GpuFacts]:
-    """Read the table of `rocm-smi` without options: PCI device number and power limit.
+    """Read the table of `rocm-smi` without options.
 
     Examples
     --------
@@ -204,7 +208,7 @@ def read_xpu_discovery(text: str, file: str) -> list[GpuFacts]:
 
 
 def read_npu_info(text: str, file: str) -> list[GpuFacts]:
-    """Read `npu-smi info`: name and HBM of each Ascend chip; `MB` of this tool are MiB.
+    """Read `npu-smi info`: name and HBM of each chip, in MiB.
 
     Examples
     --------
@@ -229,7 +233,7 @@ def read_npu_info(text: str, file: str) -> list[GpuFacts]:
 
 
 def _blocks(text: str, head: str) -> Iterator[tuple[int, str]]:
-    """Yield the number and the text of every block that begins with a line like `head`."""
+    """Yield number and text of every block that begins with `head`."""
     marks = list(re.finditer(head, text, re.M))
     for mark, after in zip(marks, [*(one.start() for one in marks[1:]), len(text)], strict=True):
         yield int(mark[1]), text[mark.start() : after]

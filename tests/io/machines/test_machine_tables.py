@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from glmplan.errors import SpecError
+from glmplan.io.machines.dump_kinds import read_dump, read_dumps
 from glmplan.io.machines.dump_merge import host_from_dumps
-from glmplan.io.machines.dump_readers import read_dump, read_dumps
 
 SMI = """\
 | NVIDIA-SMI 575.57.08              Driver Version: 575.57.08      CUDA Version: 12.9     |
