@@ -14,6 +14,7 @@ __all__ = ["EXTRAS", "at_hand", "check_extra", "wanted"]
 EXTRAS: dict[str, str] = {
     "distributed": "cluster",
     "fastapi": "serve",
+    "ironcalc": "sheets",
     "openpyxl": "sheets",
     "pyarrow": "parquet",
     "pynvml": "gpu",

@@ -19,6 +19,7 @@ from glmplan.errors import SpecError
 __all__ = [
     "DIMENSIONS",
     "GIB",
+    "MINUTE",
     "QUANTILE_90",
     "Bits",
     "ByteCount",
@@ -52,9 +53,11 @@ __all__ = [
     "Watts",
     "WattsArray",
     "counted_unit",
+    "duration",
     "finite_number",
     "format_quantity",
     "given_text",
+    "number",
     "parse_quantity",
     "read_above_zero",
     "read_watts",
@@ -63,6 +66,8 @@ __all__ = [
 
 #: bytes in a GiB
 GIB = 2.0**30
+#: seconds of a minute
+MINUTE = 60.0
 #: standard normal quantile of a 90 % interval: half of its width in standard deviations
 QUANTILE_90 = 1.6448536269514722
 
@@ -158,6 +163,34 @@ def counted_unit(count: float, unit: str) -> str:
     """
     number = f"{count:.0f}" if float(count).is_integer() else f"{count:g}"
     return f"{number} {unit.removesuffix('s') if count == 1 and '/' not in unit else unit}"
+
+
+def number(value: Ratio) -> str:
+    """Return a number with three significant digits and thousands separators.
+
+    Examples
+    --------
+    >>> number(0.02871), number(27.08), number(1234.5)
+    ('0.0287', '27.1', '1,234')
+    """
+    if value >= 100:
+        return f"{value:,.0f}"
+    if value >= 10:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if value >= 0.1 else f"{value:.3g}"
+
+
+def duration(seconds: Seconds) -> str:
+    """Return a time in ms below 1 s, in s up to 60 s, in minutes above.
+
+    Examples
+    --------
+    >>> duration(0.0321), duration(2.5), duration(1606.7)
+    ('32.1 ms', '2.50 s', '26.8 min')
+    """
+    if seconds < 1.0:
+        return f"{number(seconds * 1e3)} ms"
+    return f"{number(seconds)} s" if seconds <= MINUTE else f"{number(seconds / MINUTE)} min"
 
 
 def whole_number(value: object, field: str, *, least: int = 1, most: int = 1 << 31) -> int:

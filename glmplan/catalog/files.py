@@ -8,19 +8,18 @@ package, or in the checkout.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import secrets
 import stat
 import zipfile
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
-
-import rtoml
 
 from glmplan.errors import GlmplanError, SpecError
 from glmplan.units import GIB, ByteCount
@@ -32,12 +31,10 @@ __all__ = [
     "MOST_OF_A_FILE",
     "MOST_OF_A_PART",
     "MOST_OF_RUNS",
-    "aliases_in",
     "archive_of",
     "data_folder",
     "fits_folder",
     "fits_in",
-    "names_in",
     "open_file",
     "parse_json",
     "part_bytes",
@@ -54,6 +51,9 @@ __all__ = [
     "read_text",
     "read_toml",
     "text_lines",
+    "toml_key",
+    "toml_pairs",
+    "toml_value",
     "understood",
     "write_atomically",
     "written_whole",
@@ -309,7 +309,6 @@ def parse_json(text: str | bytes, *, file: str | Path | None = None, field: str 
     Traceback (most recent call last):
     glmplan.errors.SpecError: a.json: is not JSON that can be read: it is nested deeper than 64 levels
     """
-    import json
 
     def bad(why: str) -> SpecError:
         return SpecError(f"is not JSON that can be read: {why}", file=file, field=field)
@@ -349,6 +348,33 @@ def _number_of_bounded_length(digits: str) -> int:
 def read_json(path: str | Path, *, most: ByteCount = MOST_OF_A_FILE) -> Any:
     """Read a file of JSON."""
     return parse_json(read_text(path, most=most), file=path)
+
+
+def toml_key(name: str) -> str:
+    """Return a key of a TOML file, in quotes if it needs them."""
+    return name if name.replace("_", "").replace("-", "").isalnum() and name.isascii() else json.dumps(name)
+
+
+def toml_value(value: Any) -> str:
+    """Return a value of a TOML file in one line.
+
+    Examples
+    --------
+    >>> toml_value({"peer": True, "rates": [1.5, 2], "a b": "c"})
+    '{ peer = true, rates = [1.5, 2], "a b" = "c" }'
+    """
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict):
+        return "{ " + ", ".join(toml_pairs(value)) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(toml_value, value)) + "]"
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+
+
+def toml_pairs(entry: Mapping[str, Any]) -> list[str]:
+    """Return the lines of a table of a TOML file."""
+    return [f"{toml_key(key)} = {toml_value(value)}" for key, value in entry.items()]
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
@@ -401,8 +427,6 @@ def write_atomically(path: str | Path, content: str | bytes | Iterable[bytes]) -
         stream.writelines((data,) if isinstance(data, bytes) else data)
 
 
-# each alias list is one line, so that names are found without parsing every file
-_ALIASES = re.compile(rb"^aliases = (\[.*\])$", re.MULTILINE)
 _FOLDERS = ("calibration", "hardware_db", "model_specs")
 _FITS: ContextVar[Path | None] = ContextVar("folder of the fits", default=None)
 
@@ -464,34 +488,6 @@ def plain_name(name: str) -> str:
     'rtx-pro-6000-ws'
     """
     return re.sub(r"[\s_]+", "-", name.strip().lower())
-
-
-def names_in(folder: Path) -> tuple[str, ...]:
-    """Return the names of the TOML files of a folder, sorted.
-
-    Examples
-    --------
-    >>> "hgx-b200-8" in names_in(data_folder("hardware_db") / "hosts")
-    True
-    """
-    return tuple(sorted(file.stem for file in folder.glob("*.toml")))
-
-
-def aliases_in(folder: Path) -> dict[str, str]:
-    """Return alias → name of a folder with one TOML file for each entry.
-
-    Examples
-    --------
-    >>> aliases_in(data_folder("hardware_db") / "hosts")["dgx-h100"]
-    'hgx-h100-8'
-    """
-    aliases: dict[str, str] = {}
-    for name in names_in(folder):
-        match = _ALIASES.search(read_bytes(folder / f"{name}.toml"))
-        if match:
-            line = f"aliases = {match[1].decode()}"
-            aliases.update({plain_name(alias): name for alias in rtoml.loads(line)["aliases"]})
-    return aliases
 
 
 #: most unpacked bytes of one member of an archive: a sheet of a million rows has some hundred MB

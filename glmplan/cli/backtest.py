@@ -37,26 +37,27 @@ def command(
         _holdout(page)
         return
     if against is not None:
-        from glmplan.calibrate.backtest.fit_diff import moved, moved_table, moved_text
+        from glmplan.calibrate.backtest.fit_diff import moved
         from glmplan.cli.screen import bar
+        from glmplan.present.accuracy_text import moved_table, moved_text
 
         with bar("predicting with both fits") as progress:
             moves = moved(against, fit, progress=progress)
         say(moved_text(moves) if form is Form.text else moved_table(moves, form), end="")
         return
-    from glmplan.calibrate.backtest.accuracy import (
-        accuracy,
+    from glmplan.calibrate.backtest.accuracy import accuracy
+    from glmplan.calibrate.step.crossvalidate import FILE as BEYOND
+    from glmplan.calibrate.step.crossvalidate import read_beyond
+    from glmplan.calibrate.step.write import FILE_LEFT_OUT as FILE
+    from glmplan.calibrate.step.write import left_out_of, read_constants, read_left_out
+    from glmplan.catalog.files import data_folder
+    from glmplan.present.accuracy_text import (
         accuracy_csv,
         accuracy_json,
         accuracy_page,
         accuracy_text,
         write_accuracy_page,
     )
-    from glmplan.calibrate.step.crossvalidate import FILE as BEYOND
-    from glmplan.calibrate.step.crossvalidate import read_beyond
-    from glmplan.calibrate.step.write import FILE_LEFT_OUT as FILE
-    from glmplan.calibrate.step.write import left_out_of, read_constants, read_left_out
-    from glmplan.catalog.files import data_folder
 
     if refit:
         from glmplan.calibrate.step.observations import build_design

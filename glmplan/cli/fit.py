@@ -90,12 +90,12 @@ def _written(answer: FitAnswer, view: ViewOptions) -> str:
         from glmplan.present.fit_explain import fit_csv, fit_markdown
 
         return fit_csv(answer) if view.form is Form.csv else fit_markdown(answer)
-    from glmplan.planner.answer_text import fit_sections, fit_text
+    from glmplan.present.answer_text import fit_sections, fit_text
 
     if view.full:
         return fit_text(answer, width())
     if not view.section:
-        from glmplan.planner.first_screen import first_screen
+        from glmplan.present.first_screen import first_screen
 
         text = first_screen(answer, width())
         # colours only if no text from a file contains an escape sequence

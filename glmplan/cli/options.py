@@ -104,7 +104,9 @@ class Derived:
     def parameters(self) -> Iterator[tuple[str, Any, Any]]:
         """Yield name, type and default of each."""
         for name, one in self.options().items():
-            if one.kind == "flag":
+            if self._tried(one):
+                yield name, Annotated[list[str] | None, typer.Option(*one.flags, help=one.tries)], None
+            elif one.kind == "flag":
                 yield name, Annotated[bool, typer.Option(spelled(name), help=one.help)], False
             else:
                 option = typer.Option(*one.flags, help=one.help, metavar=_METAVARS.get(one.kind, "TEXT"))
@@ -113,8 +115,15 @@ class Derived:
     def gathered(self, values: Mapping[str, Any]) -> Given:
         """Return the given options with parsed values."""
         options = self.options()
-        said = {name: values[name] for name in options if values.get(name) not in (None, False)}
-        return {name: options[name].read(value, spelled(name)) for name, value in said.items()}
+        said = {name: values[name] for name in options if values.get(name) not in (None, False, [])}
+        return {
+            name: ",".join(value) if self._tried(options[name]) else options[name].read(value, spelled(name))
+            for name, value in said.items()
+        }
+
+    def _tried(self, one: Option) -> bool:
+        """Return True if the command tries several values of an option."""
+        return self.command == "size" and bool(one.tries)
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,9 +77,10 @@ def _causes(
     Plans that cannot be served are skipped.
     """
     from glmplan.planner.ask import Deployed
+    from glmplan.present.compare_text import causes_of
     from glmplan.present.decision import common_load
     from glmplan.present.decision_parts import at_one_term, priced_plan
-    from glmplan.purchase.compare import causes_of, side_of
+    from glmplan.purchase.compare import side_of
 
     money = at_one_term(records, money)
     load = common_load([priced_plan(record, money) for record in records])

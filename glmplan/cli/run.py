@@ -68,16 +68,17 @@ class _Command(TyperCommand):
     def __init__(self, *words: Any, **settings: Any) -> None:
         super().__init__(*words, **settings)
         for one in self.params:
-            if not one.required and one.callback is None:
-                several = one.multiple or one.nargs == -1
-                one.process_value = partial(_converted, one.process_value, several)  # type: ignore[method-assign]
+            if one.callback is None:
+                one.process_value = partial(_converted, one, one.process_value)  # type: ignore[method-assign]
 
 
-def _converted(convert: Callable[[Any, Any], Any], several: bool, context: Any, value: Any) -> Any:
-    """Return the value of an option, or click's empty value."""
-    if value is None:
+def _converted(option: Any, convert: Callable[[Any, Any], Any], context: Any, value: Any) -> Any:
+    """Return an option's value; texts and defaults need no validator."""
+    several = option.multiple or option.nargs == -1
+    if value is None and not option.required:
         return () if several else None
-    return convert(context, value)
+    text = option.type_descriptor.annotation is str and isinstance(value, str)
+    return value if text or (value is not None and value is option.default) else convert(context, value)
 
 
 def _unused() -> None:

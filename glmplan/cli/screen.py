@@ -186,17 +186,10 @@ def frame_text(frame: pd.DataFrame, form: Form) -> str:
     if form is Form.json:
         return str(frame.to_json(orient="records", double_precision=6, indent=1)) + "\n"
     if form is Form.md:
-        lines = ["| " + " | ".join(frame.columns) + " |", "|---" * len(frame.columns) + "|"]
-        for row in frame.itertuples(index=False):
-            lines.append("| " + " | ".join(_cell(value) for value in row) + " |")
-        return "\n".join(lines) + "\n"
+        from glmplan.present.tables import digits, markdown_table
+
+        return markdown_table(list(frame.columns), (map(digits, row) for row in frame.itertuples(index=False))) + "\n"
     return str(frame.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
-
-
-def _cell(value: object) -> str:
-    if value is None or value != value:
-        return ""
-    return f"{value:.6g}" if isinstance(value, float) else str(value).replace("|", "\\|")
 
 
 # Options that are lists: with commas, or repeated.

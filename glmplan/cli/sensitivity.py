@@ -13,16 +13,6 @@ from glmplan.cli.screen import Form, say
 
 __all__ = ["command"]
 
-#: field of the JSON → title of the column
-_LABELS = {
-    "what": "assumption",
-    "low": "result at low",
-    "high": "result at high",
-    "from": "low value",
-    "to": "high value",
-    "know it by": "how to find out",
-}
-
 
 @o.with_options()
 def command(
@@ -40,9 +30,10 @@ def command(
 
     The first assumption is the one to measure or to ask for.
     """
-    from glmplan.catalog.tables import table_text
     from glmplan.cli.options import read_money
     from glmplan.planner.ask import deployment as planned_for
+    from glmplan.present.sensitivity_text import four_digits, sensitivity_markdown, sensitivity_text
+    from glmplan.present.tables import csv_table
     from glmplan.purchase.sensitivity import OUTCOMES, sensitivity
     from glmplan.units import counted_unit
 
@@ -64,7 +55,6 @@ def command(
         }
         for one in moves
     ]
-    table = [{label: row[name] for name, label in _LABELS.items()} for row in rows]
     if plot is not None:
         from glmplan.present.charts import tornado_chart, write_chart
 
@@ -73,23 +63,9 @@ def command(
     if form is Form.json:
         say(json.dumps({"outcome": of, "unit": unit, "value": rest, "moves": rows}, indent=2))
     elif form is Form.csv:
-        from glmplan.catalog.tables import frame_of
-
-        say(frame_of(rows).to_csv(index=False, float_format="%.6g"), end="")
+        say(csv_table(rows), end="")
     elif form is Form.md:
-        say("| " + " | ".join(_LABELS.values()) + " |\n" + "|---" * len(_LABELS) + "|")
-        for row in table:
-            say(
-                "| "
-                + " | ".join(_digits(value) if isinstance(value, float) else str(value) for value in row.values())
-                + " |"
-            )
+        say(sensitivity_markdown(rows))
     else:
-        load = counted_unit(users, "users")
-        say(f"{of} of {planned.asked.model.name} on {planned.asked.machine.text}, {load}: {_digits(rest)} {unit}")
-        say(table_text(table) if table else "no assumption with a known range changes it")
-
-
-def _digits(value: float) -> str:
-    """Four digits, and all before the point."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+        title = f"{of} of {planned.asked.model.name} on {planned.asked.machine.text}, {counted_unit(users, 'users')}"
+        say(sensitivity_text(rows, f"{title}: {four_digits(rest)} {unit}"))

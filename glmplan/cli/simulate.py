@@ -62,7 +62,7 @@ def command(
     The answer has latencies, throughput, batch size and KV cache usage.
     """
     from glmplan.simulation.safe_load import outcome_range
-    from glmplan.simulation.simulate import simulate
+    from glmplan.simulation.simulate import SimulationOptions, simulate
     from glmplan.simulation.traffic.slo import parse_slo
 
     if run.plot is not None:
@@ -83,12 +83,14 @@ def command(
             arriving,
             requests=requests,
             seed=run.seed,
-            replications=run.replications,
-            targets=targets,
             warmup=run.warmup,
-            records=run.records,
-            timeline=run.plot is not None,
-            progress=progress,
+            options=SimulationOptions(
+                replications=run.replications,
+                targets=targets,
+                records=run.records,
+                timeline=run.plot is not None,
+                progress=progress,
+            ),
         )
         if run.ranges and not outcome.interrupted and outcome.summary["requests"]:
             ranges = outcome_range(
@@ -184,7 +186,7 @@ def _show(
     basis: str,
     ranges: dict[str, tuple[float, float]],
 ) -> None:
-    from glmplan.simulation.statistics import outcome_text
+    from glmplan.present.outcome_text import outcome_text
 
     summary = outcome.summary
     if form is Form.json:
@@ -201,15 +203,7 @@ def _show(
         say(table.getvalue(), end="")
         return
     say(
-        outcome_text(
-            summary,
-            intervals=outcome.intervals,
-            rejected=outcome.rejected,
-            targets=targets,
-            basis=basis,
-            markdown=form is Form.md,
-            ranges=ranges,
-        ),
+        outcome_text(outcome, targets=targets, basis=basis, markdown=form is Form.md, ranges=ranges),
         end="",
     )
     if outcome.interrupted:

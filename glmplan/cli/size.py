@@ -43,9 +43,6 @@ class SpendOptions:
     probability: Annotated[
         float | None, typer.Option(help="Required probability of meeting the SLO; 0.95 by default.")
     ] = None
-    power_limit: Annotated[
-        str | None, typer.Option(help="Power limits of each accelerator to try, such as 450W, with commas.")
-    ] = None
     growth: Annotated[float | None, typer.Option(help="Growth of the load per month, such as 0.05.")] = None
 
 
@@ -56,8 +53,7 @@ def command(
     model: Annotated[str, typer.Option(help="Model of the catalogue; with a format only that one is tried.")],
     users: Annotated[int | None, typer.Option(min=1, help="Concurrent users.")] = None,
     traffic: Annotated[str | None, typer.Option(help="Kind of traffic, as in simulate, instead of users.")] = None,
-    weights: Annotated[list[str] | None, typer.Option(help="Formats to try, with commas.")] = None,
-    engine: Annotated[list[str] | None, typer.Option(help="Engines to try, with commas.")] = None,
+    deployment: Annotated[o.Given, o.plan("size")],
     shape: Annotated[o.Given, o.traffic("size")],
     spend: SpendOptions = SpendOptions(),
     money: o.MoneyOptions = o.MoneyOptions(),
@@ -86,10 +82,10 @@ def command(
     said = {name: value for name, value in said.items() if name not in ("buy", "rent")} | {"kind": ways}
     asked = read_size(
         model, slo, users=users, traffic=traffic, rent_term=money.rent_term,
-        **joined({"weights": weights, "engine": engine} | said), **shape,
+        **joined(said), **deployment, **shape,
     )  # fmt: skip
     if acceptance_test is not None:
-        from glmplan.purchase.acceptance import check_ladder
+        from glmplan.present.acceptance import check_ladder
 
         check_ladder(asked.traffic)
     paid = read_money(money)
@@ -102,7 +98,7 @@ def command(
 
 def _contract(found: Sized, path: Path) -> None:
     from glmplan.catalog.files import write_atomically
-    from glmplan.purchase.acceptance import acceptance_test
+    from glmplan.present.acceptance import acceptance_test
 
     if not found.options:
         say("no acceptance test: no machine meets the SLO", err=True)
@@ -112,7 +108,7 @@ def _contract(found: Sized, path: Path) -> None:
 
 
 def _show(found: Sized, form: Form) -> None:
-    from glmplan.purchase.size_text import size_content, size_text
+    from glmplan.present.size_text import size_content, size_text
 
     content = size_content(found)
     if form is Form.json:
@@ -121,20 +117,12 @@ def _show(found: Sized, form: Form) -> None:
     if form is Form.text:
         say(size_text(found, content))
         return
-    from glmplan.catalog.tables import frame_of
+    from glmplan.present.tables import csv_table, markdown_rows
 
     plain = [
         {name: value for name, value in row.items() if not isinstance(value, dict | list)} for row in content["options"]
     ]
     if form is Form.csv:
-        say(frame_of(plain).to_csv(index=False, float_format="%.6g"), end="")
-        return
-    names = list(plain[0]) if plain else []
-    say("| " + " | ".join(names) + " |\n" + "|---" * len(names) + "|")
-    for row in plain:
-        say("| " + " | ".join(_cell(row[name]) for name in names) + " |")
-
-
-def _cell(value: object) -> str:
-    """Return a value of a Markdown table with six digits, as in CSV."""
-    return "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+        say(csv_table(plain), end="")
+    else:
+        say(markdown_rows(plain))

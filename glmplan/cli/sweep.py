@@ -15,15 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import numpy as np
-    import pandas as pd
 
     from glmplan.purchase.axes import Sweep
     from glmplan.purchase.money import Money
     from glmplan.purchase.sweep import Swept
 
 __all__ = ["OutputOptions", "SimulationOptions", "command"]
-
-_LISTED = 20
 
 
 def _axis(words: str, *names: str) -> Any:
@@ -161,7 +158,7 @@ def _run(sweep: Sweep, paid: Money, output: OutputOptions, **hooks: Any) -> Swep
 def _show(columns: Mapping[str, Any], found: Swept, paid: Money, output: OutputOptions) -> None:
     import numpy as np
 
-    from glmplan.catalog.tables import frame_of_columns
+    from glmplan.present.sweep_text import sweep_text
     from glmplan.purchase.frontier import OBJECTIVE_LABELS, OBJECTIVES, frontier
     from glmplan.purchase.sweep import rows_of
 
@@ -180,16 +177,7 @@ def _show(columns: Mapping[str, Any], found: Swept, paid: Money, output: OutputO
     if output.form is not Form.text:
         say(frame_text(found.to_frame(), output.form), end="")
         return
-    works = found.possible
-    say(f"{len(works):,} points, {int(works.sum()):,} feasible; {int(best.sum()):,} Pareto-optimal "
-          f"({labels})")  # fmt: skip
-    varied = [name for name, values in found.sweep.axes.items() if len(values) > 1]
-    _list(frame_of_columns({name: rows_of(column, best) for name, column in columns.items()}), names, varied)
-    wrong = frame_of_columns({"reason": rows_of(columns["reason"], ~works)})["reason"].value_counts()
-    for reason, count in list(wrong.items())[:_LISTED]:
-        say(f"  {count:,} infeasible: {reason}")
-    for note in paid.terms.notes:
-        say(f"note: {note}")
+    say(sweep_text(columns, found, best, names, paid.terms.notes))
     if output.out is not None:
         say(f"all points: {output.out}")
 
@@ -207,23 +195,3 @@ def _usual(measures: Mapping[str, np.ndarray]) -> tuple[str, ...]:
     # NaN differs from itself
     money = ("usd_month",) if known is not None and (known == known).any() else ()
     return ("user_tokens_per_s", "output_tokens_per_s", *money)
-
-
-def _list(best: pd.DataFrame, names: tuple[str, ...], varied: list[str]) -> None:
-    from glmplan.catalog.tables import table_text
-    from glmplan.purchase.evidence import EVIDENCE_LABELS
-
-    words = dict.fromkeys(("model", "on", *varied, "layout", "cache", "traffic", "users", "input_tokens"))
-    shown = [name for name in words if name in best]
-    rows = best.sort_values(list(names), ascending=False).head(_LISTED)
-    figures = ("tpot_mean_ms", "ttft_mean_ms", "tpot_p95_ms", "ttft_p95_ms", "probability", *names, "evidence")
-    columns = [name for name in dict.fromkeys([*shown, *figures]) if name in best]
-    if "evidence" in columns:
-        rows = rows.assign(evidence=[EVIDENCE_LABELS.get(level, level) for level in rows["evidence"]])
-    say(table_text({name: _plain(row[name]) for name in columns} for row in rows.to_dict("records")))
-    if len(best) > _LISTED:
-        say(f"… and {len(best) - _LISTED:,} more")
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") else value

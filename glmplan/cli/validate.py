@@ -38,7 +38,7 @@ def show_ladder(record: Any, compared: Any, causes: Any, said: str, out: Path | 
     from rich.table import Table
 
     from glmplan.io.runs.columns import FIGURES
-    from glmplan.measure.validation_page import standing
+    from glmplan.present.validation_page import standing
 
     screen = console()
     facts = record.facts
@@ -178,8 +178,8 @@ def command(server: ServedOptions, asked: LadderOptions, client: ClientOptions, 
     from glmplan.measure.ladder import record_csv, record_json, slo_targets, slo_verdicts
     from glmplan.measure.predicted_steps import consistent, worst
     from glmplan.measure.validation import deployment_facts, ignored_in_plan, parse_share
-    from glmplan.measure.validation_page import compared_json, html_page
     from glmplan.prediction.step_models import site_calibration
+    from glmplan.present.validation_page import compared_json, html_page
 
     endpoint = Endpoint(server.url, server.served or "", client.chat, verify=not client.insecure)
     by_interval = report.fail_over == "interval"

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ShownOptions", "UseOptions", "command"]
 
-_COLUMNS = ("verdict", "severity", "id", "title", "effect", "cost", "fallback", "do", "since", "until", "source")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UseOptions:
@@ -77,7 +75,7 @@ def command(
     )
     rows = [_row(wall, "stands") for wall in (*_split(model, on, engine, version, layout), *walls_for(plan))]
     rows += [] if shown.certain else [_row(wall, "possible") for wall in possible_walls(plan)]
-    say(_shown(rows, shown.form, f"{model} on {on}, {engine} {version or ''}".rstrip()), end="")
+    _show(rows, shown.form, f"{model} on {on}, {engine} {version or ''}".rstrip())
 
 
 def _split(model: str, on: str, engine: str, version: str | None, layout: o.Given) -> list[Wall]:
@@ -123,49 +121,13 @@ def _row(wall: Wall, verdict: str) -> dict[str, Any]:
     return {"verdict": verdict, **row, "cost": "; ".join(costs)}
 
 
-def _shown(rows: list[dict[str, Any]], form: Form, title: str) -> str:
+def _show(rows: list[dict[str, Any]], form: Form, title: str) -> None:
+    from glmplan.present.limitations_text import limitations_csv, limitations_markdown, limitations_text
+
     if form is Form.json:
-        return (
-            json.dumps({"schema": LIMITATIONS_SCHEMA, "plan": title, "limitations": rows}, indent=2, ensure_ascii=False)
-            + "\n"
-        )
-    table = [[str(row.get(column, "")) for column in _COLUMNS] for row in rows]
-    if form is Form.csv:
-        import csv
-        import io
-
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows([_COLUMNS, *table])
-        return text.getvalue()
-    if form is Form.md:
-        cells = [_COLUMNS, ["---"] * len(_COLUMNS), *[[cell.replace("|", "\\|") for cell in line] for line in table]]
-        return "".join(f"| {' | '.join(line)} |\n" for line in cells)
-    return _text(rows, title)
-
-
-def _text(rows: list[dict[str, Any]], title: str) -> str:
-    from textwrap import TextWrapper
-
-    head = TextWrapper(100, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
-    body = TextWrapper(100, initial_indent="    ", subsequent_indent="      ", break_on_hyphens=False)
-
-    def paragraph(word: str, text: object) -> str:
-        return body.fill(f"{word}: {text}") + "\n"
-
-    out = f"{title}\n"
-    headings = {"stands": "Stands in the way", "possible": "Possible: depends on what was not said, or on the version"}
-    for verdict, heading in headings.items():
-        chosen = [row for row in rows if row["verdict"] == verdict]
-        if not chosen:
-            out += "\nNothing known stands in the way.\n" if verdict == "stands" else ""
-            continue
-        out += f"\n{heading} ({len(chosen)})\n"
-        for row in chosen:
-            out += head.fill(f"[{row['severity']}] {row['title']}") + "\n"
-            out += paragraph("what happens", row["effect"])
-            if verdict == "stands":
-                for word, column in (("measured", "cost"), ("instead", "fallback"), ("fixed by", "fixed_by")):
-                    out += paragraph(word, row[column]) if row.get(column) else ""
-            out += paragraph("do", row["do"])
-            out += paragraph("source", row["source"])
-    return out
+        content = {"schema": LIMITATIONS_SCHEMA, "plan": title, "limitations": rows}
+        say(json.dumps(content, indent=2, ensure_ascii=False))
+    elif form is Form.csv:
+        say(limitations_csv(rows), end="")
+    else:
+        say(limitations_markdown(rows) if form is Form.md else limitations_text(rows, title), end="")

@@ -292,8 +292,8 @@ def _result(level: float, measured: Measured, plan: LadderPlan) -> StepResult:
     figures["output_tokens_per_s"] = measured.output_rate
     figures["total_tokens_per_s"] = measured.output_rate + measured.input_rate
     if tally.stopped > 0.02 * tally.done:
-        count = f"{tally.stopped} of {tally.done} answers"
-        step.notes.append(f"{count} are shorter than asked: the server stops at the end token")
+        stopped = f"{tally.stopped} of {tally.done} answers"
+        step.notes.append(f"{stopped} are shorter than asked: the server stops at the end token")
     if tally.hidden_tokens:
         share = tally.hidden_tokens / tally.output_tokens
         step.notes.append(

@@ -37,7 +37,7 @@ from glmplan.request.traffic import TrafficSpec
 from glmplan.simulation.engine.settings import EngineSettings
 from glmplan.simulation.load_trial import SafeLoad
 from glmplan.simulation.safe_load import Kept
-from glmplan.simulation.simulate import LARGEST, Outcome
+from glmplan.simulation.simulate import LARGEST, Outcome, SimulationOptions
 from glmplan.simulation.simulate import simulate as simulate_service
 from glmplan.simulation.traffic.slo import parse_slo
 from glmplan.simulation.traffic.spec import Traffic
@@ -413,16 +413,6 @@ def predict(planned: Planned, users: int = 1) -> Prediction:
         return predicted(planned.asked, [(holding, count)])[0]
 
 
-def _arriving(planned: Planned, traffic: str | Traffic, arrivals: Mapping[str, Any]) -> Traffic:
-    if isinstance(traffic, Traffic):
-        return traffic
-    _holding(planned)
-    for name in arrivals:
-        if name not in Arrivals.__annotations__:
-            raise SpecError("is not an argument", field="argument", value=name, choices=Arrivals.__annotations__)
-    return traffic_of(planned.asked, given_text(traffic, "traffic"), **arrivals)
-
-
 def _promise(planned: Planned) -> str:
     """Return the default SLO of a plan, as `fit` uses it."""
     holding, _ = _known(planned)
@@ -430,7 +420,16 @@ def _promise(planned: Planned) -> str:
         return usual_promise(predicted(planned.asked, [(holding, 1)])[0])
 
 
-def _described(planned: Planned, traffic: Traffic, settings: Mapping[str, Any] | None) -> Described:
+def _described(
+    planned: Planned, traffic: str | Traffic, arrivals: Mapping[str, Any], settings: Mapping[str, Any] | None
+) -> tuple[Described, Traffic]:
+    """Return the service that is simulated, and its traffic."""
+    if not isinstance(traffic, Traffic):
+        _holding(planned)
+        for name in arrivals:
+            if name not in Arrivals.__annotations__:
+                raise SpecError("is not an argument", field="argument", value=name, choices=Arrivals.__annotations__)
+        traffic = traffic_of(planned.asked, given_text(traffic, "traffic"), **arrivals)
     holding, found = _known(planned)
     known = tuple(field.name for field in fields(EngineSettings))
     if settings is not None and not isinstance(settings, Mapping):
@@ -440,7 +439,7 @@ def _described(planned: Planned, traffic: Traffic, settings: Mapping[str, Any] |
             raise SpecError("is not an engine setting", field="settings", value=name, choices=known)
     with site_calibration(planned.asked.calibration):
         described = service_of(inputs_of(planned.asked, holding, found), traffic, scheduler=settings)
-    return described if settings else replace(described, plan=(planned.asked, holding))
+    return described if settings else replace(described, plan=(planned.asked, holding)), traffic
 
 
 @with_keywords(TrafficSpec)
@@ -498,12 +497,12 @@ def simulate(
     (50, True)
     """
     with _python_words():
-        arriving = _arriving(planned, traffic, arrivals)
-        service = _described(planned, arriving, settings).service
+        described, arriving = _described(planned, traffic, arrivals, settings)
         targets = parse_slo(slo) if slo != "" else ()
         if requests is None:
             requests = LARGEST if arriving.kind == "trace" else 1000
-        return simulate_service(service, arriving, requests=requests, seed=seed, targets=targets, keep=keep)
+        options = SimulationOptions(targets=targets, keep=keep)
+        return simulate_service(described.service, arriving, requests=requests, seed=seed, options=options)
 
 
 @with_keywords(TrafficSpec)
@@ -558,8 +557,7 @@ def safe(
     4
     """
     with _python_words():
-        arriving = _arriving(planned, traffic, arrivals)
-        described = _described(planned, arriving, settings)
+        described, arriving = _described(planned, traffic, arrivals, settings)
         targets = parse_slo(slo or _promise(planned))
         with site_calibration(planned.asked.calibration):
             return safe_of(described, arriving, targets, most=most, seed=seed)
@@ -616,8 +614,7 @@ def kept(
     1.0
     """
     with _python_words():
-        arriving = _arriving(planned, traffic, arrivals)
-        described = _described(planned, arriving, settings)
+        described, arriving = _described(planned, traffic, arrivals, settings)
         with site_calibration(planned.asked.calibration):
             return kept_of(described, arriving, parse_slo(slo), seed=seed, least=least)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from glmplan.catalog.caching import remembered
-from glmplan.catalog.engines.limitations import OPTIONS, Conditions, conditions_of, host_options, judge, load_engine
+from glmplan.catalog.engines.limitations import OPTIONS, conditions_of, host_options, judge, load_engine
 from glmplan.catalog.tables import frame_of, table_text
 from glmplan.costs.blocks.stack import model_features
 from glmplan.costs.memory.pool import (
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from glmplan.catalog.schema.accelerator import Accelerator
-    from glmplan.catalog.schema.engine import Wall
+    from glmplan.catalog.schema.engine import Conditions, Wall
     from glmplan.catalog.schema.model import Checkpoint, ModelSpec
 
 __all__ = [
@@ -137,8 +137,9 @@ def split_of(asked: Asked, layout: tuple[int, int, int, int, int], mtp: int | No
 
     Examples
     --------
-    >>> from glmplan.planner.question import Words, read_words
-    >>> asked = read_words(Words("minimax-m2.7-fp8", "8xh200-sxm", engine="sglang"))
+    >>> from glmplan.planner.question import read_words
+    >>> from glmplan.request.plan import PlanRequest
+    >>> asked = read_words(PlanRequest("minimax-m2.7-fp8", "8xh200-sxm", engine="sglang"))
     >>> split_of(asked, (8, 1, 1, 1, 1)).loads, split_of(asked, (8, 1, 1, 8, 1)) is None
     (False, True)
     """

@@ -187,8 +187,9 @@ def layouts(asked: Asked) -> tuple[list[tuple[int, int, int, int, int]], list[st
 
     Examples
     --------
-    >>> from glmplan.planner.question import Words, read_words
-    >>> found, left_out = layouts(read_words(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws")))
+    >>> from glmplan.planner.question import read_words
+    >>> from glmplan.request.plan import PlanRequest
+    >>> found, left_out = layouts(read_words(PlanRequest("glm-5.1-nvfp4", "6xrtx-pro-6000-ws")))
     >>> (2, 3, 1, 1, 1) in found, (1, 6, 1, 1, 1) in found, left_out[0]
     (True, True, 'TP3, TP5, TP6: does not divide the 64 attention heads of glm-5.1')
     """
@@ -280,10 +281,11 @@ def servers_of(asked: Asked, layout: tuple[int, int, int, int, int]) -> int:
 
     Examples
     --------
-    >>> from glmplan.planner.question import Words, read_words
-    >>> servers_of(read_words(Words("glm-5.1-fp8", "16xh200-sxm")), (4, 1, 2, 1, 1))
+    >>> from glmplan.planner.question import read_words
+    >>> from glmplan.request.plan import PlanRequest
+    >>> servers_of(read_words(PlanRequest("glm-5.1-fp8", "16xh200-sxm")), (4, 1, 2, 1, 1))
     2
-    >>> servers_of(read_words(Words("llama-3.1-8b", "8xh200-sxm")), (4, 1, 1, 1, 1))
+    >>> servers_of(read_words(PlanRequest("llama-3.1-8b", "8xh200-sxm")), (4, 1, 1, 1, 1))
     1
     """
     if asked.replicas:

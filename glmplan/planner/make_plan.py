@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from glmplan.catalog.engines.limitations import engines_on
-from glmplan.planner.answer_text import fit_text
 from glmplan.planner.capacity import Holding, Obstacles, Terms, stage_ranks
 from glmplan.planner.changes import Looked, changes_of, verdict_of
 from glmplan.planner.evidence import basis_words, evidence_words
@@ -14,7 +13,7 @@ from glmplan.planner.hazards import hazard_rules
 from glmplan.planner.launch import launch_command, launch_context
 from glmplan.planner.layouts import apart_basis, known_apart
 from glmplan.planner.plan import AnswerRecord, RunnerUp, TrafficRun, UserRow, Warn, worth_telling
-from glmplan.planner.question import Asked, Words, read_words
+from glmplan.planner.question import Asked, read_words
 from glmplan.planner.ranking import Scored, deployment_of, matrix_rate_known, narrowing_of, shown_users, speed_known
 from glmplan.planner.simulated import check_copies, copies_words, simulated_rows
 from glmplan.planner.traffic_search import asked_under, solve_under, traffic_of, traffic_words
@@ -32,6 +31,7 @@ from glmplan.planner.users import (
     user_table,
 )
 from glmplan.prediction.step_models import runs_on_accelerators, site_calibration
+from glmplan.request.plan import PlanRequest
 from glmplan.units import GIB
 
 if TYPE_CHECKING:
@@ -59,6 +59,8 @@ class FitAnswer(AnswerRecord):
         )
 
     def __str__(self) -> str:
+        from glmplan import fit_text  # `present` is above this package
+
         return fit_text(self)
 
 
@@ -67,7 +69,7 @@ _LISTED = 5
 _SEVERITIES = ("danger", "error", "warning", "memory", "unknown", "quality", "fallback", "slow", "note")
 
 
-def fit_answer(words: Words, traffic: Traffic | None = None, *, changes: bool = True) -> FitAnswer:
+def fit_answer(words: PlanRequest, traffic: Traffic | None = None, *, changes: bool = True) -> FitAnswer:
     """Answer a request: fit, speed, safe users, limits and useful changes.
 
     "does not fit" and "unknown" are answers too. With `traffic` the plan is made for its mean request and simulated
@@ -75,10 +77,10 @@ def fit_answer(words: Words, traffic: Traffic | None = None, *, changes: bool = 
 
     Examples
     --------
-    >>> answer = fit_answer(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws"))
+    >>> answer = fit_answer(PlanRequest("glm-5.1-nvfp4", "6xrtx-pro-6000-ws"))
     >>> answer.verdict, answer.holding.terms.name
     ('fits', 'TP2×PP3')
-    >>> fit_answer(Words("glm-5.1-nvfp4", "4xrtx-pro-6000-ws")).verdict
+    >>> fit_answer(PlanRequest("glm-5.1-nvfp4", "4xrtx-pro-6000-ws")).verdict
     'does_not_fit'
     """
     asked = asked_under(words, traffic) if traffic is not None else read_words(words)

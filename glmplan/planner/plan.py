@@ -12,11 +12,10 @@ from glmplan.io.runs.columns import FIGURES
 from glmplan.planner.capacity import Holding, memory_rows
 from glmplan.planner.question import Asked
 from glmplan.planner.ranking import Narrowing, shown_users
-from glmplan.planner.text import number
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.effects import KNOWN_AS
 from glmplan.prediction.predict import Figure
-from glmplan.units import Ratio, counted_unit
+from glmplan.units import Ratio, counted_unit, number
 
 if TYPE_CHECKING:
     import pandas as pd

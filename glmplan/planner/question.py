@@ -6,22 +6,20 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from glmplan.catalog.engines.defaults import EngineDefaults, engine_defaults
+from glmplan.catalog.engines.defaults import engine_defaults
 from glmplan.catalog.engines.kernels import attention_assumed
 from glmplan.catalog.engines.limitations import called_engine, engine_names, load_engine
 from glmplan.catalog.engines.recipes import known_version
 from glmplan.catalog.entries.names import engine_release
 from glmplan.catalog.formats import KV_FORMATS
 from glmplan.catalog.schema.accelerator import Accelerator
-from glmplan.catalog.schema.engine import Adapters
+from glmplan.catalog.schema.engine import Adapters, EngineDefaults
 from glmplan.catalog.schema.model import Checkpoint, ModelSpec
 from glmplan.costs.blocks.stack import mixers_of, routed_blocks
 from glmplan.errors import SpecError
 from glmplan.io.machines.resolve import Machine, resolve_machine
 from glmplan.io.models.checkpoints import checkpoint_for, files_of_namesake, read_by, remarks_on
 from glmplan.io.models.resolve import resolve_model
-from glmplan.io.runs.settings import Asked as Server
-from glmplan.io.runs.settings import Launched, launched, recipe_models
 from glmplan.prediction.deployment import Settings, heads_of
 from glmplan.prediction.step_models import check_limit
 from glmplan.request.option import MOST_USERS
@@ -29,7 +27,8 @@ from glmplan.request.plan import PlanRequest
 from glmplan.units import BytesPerSecond, TokenCount, Watts, whole_number
 
 if TYPE_CHECKING:
-    from glmplan.io.machines.resolve import Machine
+    from glmplan.io.runs.settings import Asked as Server
+    from glmplan.io.runs.settings import Launched
 
 __all__ = [
     "DEFAULT_ENGINE",
@@ -39,7 +38,6 @@ __all__ = [
     "DEGREES",
     "MLX_ENGINE",
     "Asked",
-    "Words",
     "adapters_of",
     "asked_users",
     "attention_asked",
@@ -365,10 +363,6 @@ def check_layout(
 DEFAULT_INPUT, DEFAULT_OUTPUT = 2048, 512
 
 
-#: the request by its older name
-Words = PlanRequest
-
-
 @dataclass(frozen=True, repr=False)
 class Asked:
     """A request with defaults chosen, except those that the plan compares.
@@ -559,7 +553,7 @@ def read_words(words: PlanRequest) -> Asked:
 
     Examples
     --------
-    >>> asked = read_words(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws"))
+    >>> asked = read_words(PlanRequest("glm-5.1-nvfp4", "6xrtx-pro-6000-ws"))
     >>> asked.engine, asked.checkpoint.name, asked.users[-1]
     ('vllm', 'nvfp4', 128)
     """
@@ -754,6 +748,8 @@ def launch_asked(
     >>> launch_asked(names, degrees, (64, 1024, 1024), None, 0).weights
     'mxfp4'
     """
+    from glmplan.io.runs.settings import Asked as Server
+
     engine, model, stored, part = names
     users, inputs, outputs = map(float, load)
     return Server(
@@ -781,12 +777,15 @@ def recipe_settings(
 
     Examples
     --------
+    >>> from glmplan.io.runs.settings import Asked as Server
     >>> server = Server("vllm", "gpt-oss-120b", "mxfp4", accelerator="b200-sxm", concurrency=64, input_tokens=1024,
     ...                 output_tokens=1024)
     >>> found, kv, words = recipe_settings("inferencex", server, Settings(), None)
     >>> kv, found.memory_fraction
     ('fp8', 0.9)
     """
+    from glmplan.io.runs.settings import launched, recipe_models
+
     found = launched(recipe, server)
     if not found.source:
         held = recipe_models(recipe, server.engine, server.accelerator)

@@ -568,8 +568,9 @@ def narrowing_of(
 
     Examples
     --------
-    >>> from glmplan.planner import Words, fit_answer
-    >>> found = fit_answer(Words("gpt-oss-120b", "1xrtx-pro-6000-ws")).narrowing
+    >>> from glmplan.planner import fit_answer
+    >>> from glmplan.request.plan import PlanRequest
+    >>> found = fit_answer(PlanRequest("gpt-oss-120b", "1xrtx-pro-6000-ws")).narrowing
     >>> found.figures[0].after < 0.5 * found.figures[0].before
     True
     """

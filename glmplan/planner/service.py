@@ -14,7 +14,7 @@ from glmplan.costs.blocks.stack import mixers_of
 from glmplan.errors import DoesNotFit, SpecError, UnknownFact
 from glmplan.planner.capacity import MAY_START, Holding
 from glmplan.planner.layouts import apart_basis, not_together, transfer_link
-from glmplan.planner.question import Asked, Words, read_words
+from glmplan.planner.question import Asked, read_words
 from glmplan.planner.ranking import (
     deployment_of,
     load_of,
@@ -27,6 +27,7 @@ from glmplan.planner.users import Solution, count_users, danger_of, solve
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.predict import front_end_seconds, predict, step_seconds, wake_seconds
 from glmplan.prediction.step_models import site_calibration, step_model_of
+from glmplan.request.plan import PlanRequest
 from glmplan.simulation.engine.settings import FirstTokens, KvPool, ServingInputs, scheduler_settings
 from glmplan.simulation.engine.step_table import ShortSteps, StepTable
 from glmplan.simulation.load_search import Tries
@@ -166,7 +167,7 @@ def service_of(
         whole = cache(lambda: StepTable.tabulate(inputs.step_seconds, **sizes))
     table = StepTable.tabulate(inputs.step_seconds, **sizes, rows=users)
     return Described(
-        Service(table, pool, settings, inputs.front_end, inputs.wake, inputs.first, few, whole),
+        Service(table, pool, settings, inputs.front_end, inputs.cold_start, inputs.first, few, whole),
         inputs.low,
         inputs.high,
         inputs.basis,
@@ -175,7 +176,7 @@ def service_of(
     )
 
 
-def serving_inputs(question: Words | Asked) -> ServingInputs:
+def serving_inputs(question: PlanRequest | Asked) -> ServingInputs:
     """Plan a deployment as `fit` and return the inputs of the simulator.
 
     The best layout that fits, as one engine per data-parallel rank. The step time of a rank is that of all ranks with
@@ -183,7 +184,7 @@ def serving_inputs(question: Words | Asked) -> ServingInputs:
 
     Examples
     --------
-    >>> inputs = serving_inputs(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws"))
+    >>> inputs = serving_inputs(PlanRequest("glm-5.1-nvfp4", "6xrtx-pro-6000-ws"))
     >>> inputs.settings.scheduler, inputs.low < 1 < inputs.high
     ('vllm', True)
     """
@@ -264,7 +265,7 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
         ),
         settings=settings,
         front_end=front_end_seconds(deployment, asked.input_tokens),
-        wake=wake_seconds(deployment),
+        cold_start=wake_seconds(deployment),
         low=low,
         high=high,
         first=FirstTokens(found.first_scale, ranks),

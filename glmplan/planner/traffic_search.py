@@ -14,11 +14,12 @@ import numpy as np
 from glmplan.errors import GlmplanError, SpecError
 from glmplan.planner.capacity import Holding
 from glmplan.planner.plan import LEAST_GAIN
-from glmplan.planner.question import Asked, Words, read_words
+from glmplan.planner.question import Asked, read_words
 from glmplan.planner.ranking import deployment_of, needless_stages, predicted, shown_users, typical_users
 from glmplan.planner.simulated import traffic_run, way_to_host, why_no_copies
 from glmplan.planner.users import Solution, solve, usual_promise
 from glmplan.prediction.step_models import site_calibration
+from glmplan.request.plan import PlanRequest
 from glmplan.units import TokenCount, counted_unit, whole_number
 
 if TYPE_CHECKING:
@@ -184,14 +185,14 @@ def _of_trace(path: str, answer: int, changed: float) -> tuple[int, int]:
     return max(round(float(inputs)), 1), max(round(float(outputs)), 1)
 
 
-def asked_under(words: Words, traffic: Traffic | None) -> Asked:
+def asked_under(words: PlanRequest, traffic: Traffic | None) -> Asked:
     """Read a request under traffic: the plan is made for its mean request.
 
     Lengths of the traffic override those of the request.
 
     Examples
     --------
-    >>> words = Words("llama-3.1-8b", "1xh100-sxm", input=1024)
+    >>> words = PlanRequest("llama-3.1-8b", "1xh100-sxm", input=1024)
     >>> from glmplan.simulation.traffic.spec import parse_traffic
     >>> asked = asked_under(words, parse_traffic("sessions:4", input=1000, output=250, turns=5))
     >>> asked.input_tokens, asked.cached_tokens
@@ -280,7 +281,7 @@ def traffic_words(traffic: Traffic) -> str:
 
 
 def described_under(
-    words: Words,
+    words: PlanRequest,
     kinds: Sequence[Traffic],
     *,
     usual: bool = False,
@@ -298,7 +299,7 @@ def described_under(
     Examples
     --------
     >>> from glmplan.simulation.traffic.spec import Traffic
-    >>> found, [traffic] = described_under(Words("llama-3.1-8b", "1xh100-sxm"), [Traffic(kind="closed", users=4)])
+    >>> found, [traffic] = described_under(PlanRequest("llama-3.1-8b", "1xh100-sxm"), [Traffic(kind="closed", users=4)])
     >>> traffic.input, found.slo != ""
     (2048, True)
     """

@@ -20,10 +20,9 @@ from glmplan.planner.layouts import layouts, servers_of
 from glmplan.planner.plan import Limit, Safe, UserRow, Warn
 from glmplan.planner.question import Asked
 from glmplan.planner.ranking import Scored, predicted, rank_layouts, seats_of, speed_known
-from glmplan.planner.text import duration
 from glmplan.prediction.deployment import cache_choice
 from glmplan.prediction.predict import Figure, Prediction
-from glmplan.units import QUANTILE_90, Ratio, TokenCount, counted_unit
+from glmplan.units import QUANTILE_90, Ratio, TokenCount, counted_unit, duration
 
 if TYPE_CHECKING:
     from glmplan.simulation.load_trial import SafeLoad
@@ -650,8 +649,9 @@ def solve(asked: Asked, *, options: frozenset[str] = frozenset(), quick: bool = 
 
     Examples
     --------
-    >>> from glmplan.planner.question import Words, read_words
-    >>> solve(read_words(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws"))).best.terms.name
+    >>> from glmplan.planner.question import read_words
+    >>> from glmplan.request.plan import PlanRequest
+    >>> solve(read_words(PlanRequest("glm-5.1-nvfp4", "6xrtx-pro-6000-ws"))).best.terms.name
     'TP2×PP3'
     """
     obstacles = Obstacles(asked, options)

@@ -17,8 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-from glmplan.catalog.engines.limitations import Conditions, wall_apart
+from glmplan.catalog.engines.limitations import wall_apart
 from glmplan.catalog.files import fits_folder, read_toml
+from glmplan.catalog.schema.engine import Conditions
 from glmplan.costs.blocks.stack import is_indexed, model_features, routed_blocks
 from glmplan.costs.step.model import PARAMETERS
 from glmplan.errors import SpecError

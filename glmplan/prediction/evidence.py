@@ -385,7 +385,7 @@ def evidence_of_points(
     bounds = {kind: (np.empty(len(bands)), np.empty(len(bands))) for kind in kinds}
     for band in np.unique(bands):
         here = np.flatnonzero(bands == band)
-        load = Load("serving", float(concurrency[here[0]]), float(inputs[here[0]]), 1.0)
+        load = Load(float(concurrency[here[0]]), float(inputs[here[0]]), 1.0, phase="serving")
         features = features_of(deployment, load)
         for kind in kinds:
             low, high = interval_of(fit, of, kind, features)

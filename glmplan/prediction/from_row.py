@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from glmplan.catalog.engines.defaults import EngineDefaults, engine_known
+from glmplan.catalog.engines.defaults import engine_known
 from glmplan.catalog.engines.kernels import IMAGE, expert_path
 from glmplan.catalog.engines.limitations import engine_names, load_engine
 from glmplan.catalog.entries.accelerators import load_accelerator
@@ -21,6 +21,7 @@ from glmplan.catalog.entries.models import load_model
 from glmplan.catalog.entries.names import own_images, refusal
 from glmplan.catalog.formats import KV_FORMATS
 from glmplan.catalog.schema.accelerator import Accelerator
+from glmplan.catalog.schema.engine import EngineDefaults
 from glmplan.catalog.schema.host import Host
 from glmplan.catalog.schema.model import Checkpoint, ModelSpec
 from glmplan.costs.blocks.stack import computed_again, routed_blocks

@@ -30,7 +30,6 @@ from glmplan.prediction.step_models import (
     step_parameters,
     without_hiding,
 )
-from glmplan.simulation.engine.step_table import ShortSteps
 from glmplan.units import Ratio, Seconds, Tokens
 
 if TYPE_CHECKING:
@@ -185,6 +184,8 @@ def step_seconds(
     found, hiding = _timed(model, factor, busy_ranks), without_hiding(model)
     if hiding is None:
         return found
+    from glmplan.simulation.engine.step_table import ShortSteps
+
     level, tokens = hiding
     return ShortSteps(found, _timed(level, factor, busy_ranks), tokens, 1 + deployment.draft_tokens)
 

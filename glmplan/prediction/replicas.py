@@ -54,7 +54,7 @@ def whole_loads(load: Load) -> tuple[Load, ...]:
 
     Examples
     --------
-    >>> [(one.concurrency, one.replicas) for one in whole_loads(Load("serving", 1.5, 100, 10, replicas=2))]
+    >>> [(one.concurrency, one.replicas) for one in whole_loads(Load(1.5, 100, 10, replicas=2, phase="serving"))]
     [(2.0, 1), (1.0, 1)]
     """
     users = load.concurrency * load.replicas

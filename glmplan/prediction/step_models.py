@@ -517,8 +517,9 @@ def measured_elsewhere(deployment: Deployment) -> str:
 
     Examples
     --------
-    >>> from glmplan.planner import Words, fit_answer
-    >>> measured_elsewhere(fit_answer(Words("glm-5.1", "dgx-b300-8", engine="sglang")).deployment).split(", ")[1]
+    >>> from glmplan.planner import fit_answer
+    >>> from glmplan.request.plan import PlanRequest
+    >>> measured_elsewhere(fit_answer(PlanRequest("glm-5.1", "dgx-b300-8", engine="sglang")).deployment).split(", ")[1]
     'which your calibration did not measure; nearest: none of sglang'
     """
     if not runs_on_accelerators(deployment):

@@ -184,7 +184,7 @@ def _service(case: RunCase) -> Service:
         max_prefill=settings.max_num_batched_tokens,
     )
     pool = KvPool(tokens, block_tokens(described, sparse=d.sparse and d.indexer))
-    return Service(table, pool, settings, front_end_seconds(d, load.input_tokens), wake=wake_seconds(d))
+    return Service(table, pool, settings, front_end_seconds(d, load.input_tokens), cold_start=wake_seconds(d))
 
 
 #: metrics that exist without a running server

@@ -15,7 +15,6 @@ from typing import Any
 from glmplan.catalog.files import write_atomically
 from glmplan.errors import SpecError
 from glmplan.extras import check_extra, wanted
-from glmplan.planner.text import LIMITS, number, verdict_words
 from glmplan.planner.users import TARGET_TPOT
 from glmplan.present.decision_parts import (
     ReportOption,
@@ -34,7 +33,9 @@ from glmplan.present.decision_parts import (
     users_drawing,
 )
 from glmplan.present.page import Block, Code, Document, Drawing, Heading, Points, Table, Text, html_of, markdown_of
+from glmplan.present.text import LIMITS, verdict_words
 from glmplan.purchase.money import Money
+from glmplan.units import number
 
 __all__ = ["FORMS", "answer_sentences", "check_report", "common_load", "decision", "write_report"]
 

@@ -15,14 +15,13 @@ from glmplan.errors import GlmplanError, SpecError
 from glmplan.io.json_names import upgrade
 from glmplan.io.machines.resolve import Machine, resolve_machine
 from glmplan.planner.launch import DEGREES, degrees_set, validate_command
-from glmplan.planner.text import number
 from glmplan.present.charts import band, chart_svg, log_axis, named_bars, rows_chart
 from glmplan.present.host_drawing import draw_svg
 from glmplan.present.json_answers import SCHEMA
 from glmplan.present.page import Block, Code, Drawing, Heading, Points, Table, Text, light
 from glmplan.purchase.cost import per_million
 from glmplan.purchase.money import Money, Way, watts_of, ways_of
-from glmplan.units import Ratio, Usd
+from glmplan.units import Ratio, Usd, number
 
 __all__ = [
     "ReportOption",

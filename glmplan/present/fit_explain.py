@@ -14,14 +14,14 @@ from glmplan.costs.memory.pool import stage_pools
 from glmplan.costs.points import StepPoints
 from glmplan.costs.step.model import COMPONENTS, PARAMETERS, step_time
 from glmplan.costs.step.work import SLOTS, step_work
-from glmplan.planner.answer_text import fit_text
 from glmplan.planner.capacity import MEMORY_COLUMNS, Holding, memory_rows
 from glmplan.planner.plan import USER_FIGURES, user_rows
 from glmplan.planner.question import Asked
-from glmplan.planner.text import WIDTH, number
 from glmplan.prediction.effects import keys_of, load_effects
 from glmplan.prediction.step_models import runs_on_accelerators, step_model_of, step_parameters
-from glmplan.units import GIB
+from glmplan.present.answer_text import fit_text
+from glmplan.present.text import WIDTH
+from glmplan.units import GIB, number
 
 if TYPE_CHECKING:
     from glmplan.planner.make_plan import FitAnswer

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from glmplan.costs.memory.pool import weights_interval
 from glmplan.costs.memory.settings import load_memory_fit
 from glmplan.io.json_names import FIT_SCHEMA
+from glmplan.present.compare_text import differences
 from glmplan.units import GIB, Ratio
 
 if TYPE_CHECKING:
@@ -360,5 +361,5 @@ def compare_record(found: Compared, utilisation: Ratio) -> dict[str, Any]:
     `utilisation` is the mean load over the peak load, for the cost of a token.
     """
     sides = [{"plan": side.name, **side.figures(utilisation)} for side in found.sides]
-    causes = {side.name: list(why) for side, why in zip(found.sides[1:], found.causes, strict=True)}
+    causes = {name: list(lines) for name, lines in differences(found)}
     return {"users": found.users, "rent_term": found.rent_term, "plans": sides, "causes": causes}

@@ -106,14 +106,16 @@ def css_variables() -> str:
     return f":root{{{sides[0]}}}\n@media screen and (prefers-color-scheme:dark){{:root{{{sides[1]}}}}}"
 
 
-#: columns of numbers that fit the screen of a phone
-_FIGURES = 5
+#: letters in a line of a table on a screen of 390 px, and letters of the narrowest column with its padding (`_STYLE`)
+_LINE, _COLUMN = 47, 8
 #: width from which a drawing may exceed the screen of a phone and scrolls [px]
 _NARROW = 460.0
 #: width from which a drawing is printed on a landscape page [px]
 _WIDE = 960.0
 #: longest word that a text column does not break, and longest such option of a command [-]
 _WHOLE, _OPTION = 16, 40
+#: a cell that is a number alone
+_NUMBER = re.compile(r"[\d.,]+")
 #: a unit, which is not broken; an interval after its value, which moves below it in narrow columns
 _UNIT, _KEPT = re.compile(r"\[[^\]]*\]"), r"<span class='u'>\g<0></span>"
 _SPAN, _APART = re.compile(r"(?<=\S )\([^()]*\)$"), r"<span class='i'>\g<0></span>"
@@ -237,28 +239,31 @@ def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *, 
     >>> table("t", ["a", "b"], [["1 < 2", "3"]]).count("scope=")
     3
     """
-    begins = set(left)
-    # on a narrow screen a row of texts becomes a list of cells with heads; for screen readers it stays a table
-    words = (len(begins) > 1 and len(heads) > 2) or len(heads) > _FIGURES
-    head_of = [f" data-head='{escape(name)}'" if words and name else "" for name in heads]
-    named = head_of[0] if 0 not in begins else ""  # a number needs its head
-    role = {one: f" role='{one}'" if words else "" for one in ("table", "row", "columnheader", "rowheader", "cell")}
-    rows = list(rows)
+    begins, rows = set(left), list(rows)
     longest = [max((len(word) for row in rows for word in row[at].split()), default=0) for at in range(len(heads))]
-    style = [
-        f" class='{'t k' if longest[column] <= _WHOLE else 't'}'" if column in begins else ""
-        for column in range(len(heads))
+    widths = [
+        max(_COLUMN, 1 + max(longest[at], *map(len, heads[at].split() or [""])))
+        if at not in begins or longest[at] <= _WHOLE
+        else _COLUMN
+        for at in range(len(heads))
     ]
+    # on a narrow screen a row of texts becomes a list of cells with heads; for screen readers it stays a table
+    words = (len(begins) > 1 and len(heads) > 2) or sum(widths) > _LINE
+    role = {one: f" role='{one}'" if words else "" for one in ("table", "row", "columnheader", "rowheader", "cell")}
+    style = [f" class='{'t k' if longest[at] <= _WHOLE else 't'}'" if at in begins else "" for at in range(len(heads))]
+    head_of = [f" data-head='{escape(name)}'" if words and name else "" for name in heads]
+    # a number needs its head
+    named = head_of[0] if 0 not in begins or all(_NUMBER.fullmatch(row[0]) for row in rows) else ""
     head = "".join(
-        f"<th scope='col'{role['columnheader']}{style[column]}>{_UNIT.sub(_KEPT, escape(name))}</th>"
-        for column, name in enumerate(heads)
+        f"<th scope='col'{role['columnheader']}{look}>{_UNIT.sub(_KEPT, escape(name))}</th>"
+        for name, look in zip(heads, style, strict=True)
     )
     lines = []
     for first, *rest in rows:
         cells = "".join(
-            f"<td{role['cell']}{style[column]}{head_of[column]}>"
-            f"{escape(cell) if column in begins else _SPAN.sub(_APART, escape(cell))}</td>"
-            for column, cell in enumerate(rest, 1)
+            f"<td{role['cell']}{style[at]}{head_of[at]}>"
+            f"{escape(cell) if at in begins else _SPAN.sub(_APART, escape(cell))}</td>"
+            for at, cell in enumerate(rest, 1)
         )
         lines.append(
             f"<tr{role['row']}><th scope='row'{role['rowheader']}{style[0]}{named}>{escape(first)}</th>{cells}</tr>"

@@ -259,7 +259,7 @@ def crashed_system() -> SeedSystem:
     # the memory of this host is unknown: only its links count, which all streamed weights cross
     side = HostSide(float("inf"), link=cards * host_transfer_rate(host, count=cards))
     deployment = replace(deployment, offload=Offload(Placement(share, mode="stream"), side))
-    found = predict(deployment, Load("decode", users, 0.0, 0.0, context=512.0)).figures["output_rate"]
+    found = predict(deployment, Load(users, 0.0, 0.0, context=512.0, phase="decode")).figures["output_rate"]
     one, steps = np.ones(1), step_model_of(deployment)
     assert isinstance(steps, HostedSteps)
     points = StepPoints(one * users, one * 512.0, one * 0.0, one * 0.0)

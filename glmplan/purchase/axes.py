@@ -28,7 +28,7 @@ from glmplan.request.option import Option, options_of
 from glmplan.request.plan import PlanRequest
 from glmplan.request.traffic import TrafficSpec
 from glmplan.simulation.safe_load import outcome_range
-from glmplan.simulation.simulate import simulate
+from glmplan.simulation.simulate import SimulationOptions, simulate
 from glmplan.simulation.traffic.slo import parse_slo
 from glmplan.simulation.traffic.spec import Traffic
 from glmplan.units import TokenCount, TokensArray, whole_number
@@ -174,7 +174,9 @@ def simulated(model: str, on: str, said: Mapping[str, Any], load: Arriving, how:
     described, [arriving] = described_under(PlanRequest(model, on, **said), [how.traffic(load)])
     targets = parse_slo(how.slo) if how.slo else ()
     requests = how.requests or _usual_requests(arriving)
-    outcome = simulate(described.service, arriving, requests=requests, seed=how.seed, targets=targets)
+    outcome = simulate(
+        described.service, arriving, requests=requests, seed=how.seed, options=SimulationOptions(targets=targets)
+    )
     if outcome.interrupted:
         raise KeyboardInterrupt
     summary = outcome.summary

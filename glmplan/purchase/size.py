@@ -18,7 +18,7 @@ from heapq import heappop, heappush
 from glmplan.catalog.entries.accelerators import accelerator_names, load_accelerator
 from glmplan.catalog.entries.hosts import host_names
 from glmplan.costs.blocks.stack import checkpoint_bytes
-from glmplan.errors import GlmplanError
+from glmplan.errors import GlmplanError, SpecError
 from glmplan.io.machines.resolve import Machine, resolve_machine
 from glmplan.io.models.checkpoints import checkpoint_for
 from glmplan.planner.ask import Deployed, deployment, kept, predict
@@ -335,6 +335,8 @@ class _Search:
     #: result of `machine_counts`
     numbers: list[int]
     looked_at: int = 0
+    #: plans that an option of the question makes impossible
+    refused: list[SpecError] = field(default_factory=list)
     #: weights of each format
     sizes: dict[str, Bytes] = field(default_factory=dict)
     #: id of a plan → (plan, service); the reference to the plan keeps its id from being reused
@@ -404,6 +406,8 @@ def sized(
             units = []
         elif _test_next(search, unit, counts):
             heappush(units, (counts.least, order, counts, unit))
+    if search.refused and len(search.refused) == search.looked_at:
+        raise search.refused[0]
     options = _ranked(search)[:answers]
     unpriced = sorted(search.unpriced, key=lambda option: (option.accelerators, option.name))[:answers]
     answer = Sized(asked, money, tuple(options), tuple(unpriced), cheaper=_cheaper(search, options),
@@ -480,6 +484,7 @@ def _planned(search: _Search, candidate: Candidate) -> Iterator[_Unit]:
                 unit = _plan(search, candidate, weights, engine)
             except GlmplanError as error:
                 search.left_out[_short(str(error))] += 1
+                search.refused += [error] if asked.given and isinstance(error, SpecError) else []
                 continue
             if unit is not None:
                 yield unit
@@ -497,7 +502,7 @@ def _plan(search: _Search, candidate: Candidate, weights: str, engine: str | Non
     users = min(traffic.users or _TYPICAL, MOST_USERS)
     planned = deployment(
         asked.model, candidate.machine.text, weights=weights, engine=engine, input=traffic.input,
-        output=traffic.output, users=(users,), power_limit=candidate.limit,
+        output=traffic.output, users=(users,), power_limit=candidate.limit, **asked.given,
     )  # fmt: skip
     if planned.holding.terms.blocked is not None:
         search.left_out[f"does not run: {planned.holding.terms.blocked.title}"] += 1

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import sparse
 
-from glmplan.catalog.engines.defaults import EngineDefaults
+from glmplan.catalog.schema.engine import EngineDefaults
 from glmplan.costs.points import StepPoints
 from glmplan.costs.step.model import FrontPoints, StepModel, StepTime
 from glmplan.io.runs.columns import INTERVAL_KINDS
@@ -24,8 +24,7 @@ from glmplan.prediction.load import Load, LoadMetrics, metrics_of, user_load
 from glmplan.prediction.predict import Prediction, predict_many, wake_seconds
 from glmplan.prediction.replicas import added, split_users
 from glmplan.prediction.step_models import least_of, may_hide, runs_on_accelerators, step_model_of, without_hiding
-from glmplan.simulation.closed_loop import MOST_REQUESTS, KnownRuns, distinct_rows
-from glmplan.simulation.engine.settings import waiting_share
+from glmplan.simulation.closed_loop import MOST_REQUESTS, KnownRuns, distinct_rows, waiting_share
 from glmplan.units import Ratio, SecondsArray, Tokens, TokensArray
 
 __all__ = [
@@ -270,7 +269,7 @@ def _alike(packing: Load) -> bool:
     The batch simulation then applies.
     """
     plain = Load(
-        "serving", packing.concurrency, packing.input_tokens, packing.output_tokens, budget=packing.budget,
+        packing.concurrency, packing.input_tokens, packing.output_tokens, budget=packing.budget,
         prefill_first=packing.prefill_first, whole_prompts=packing.whole_prompts, late=packing.late,
         tokens_per_step=packing.tokens_per_step, max_requests=packing.max_requests, reserve=packing.reserve,
         replicas=packing.replicas, ranks=packing.ranks,
@@ -301,7 +300,7 @@ def _together(
         nodes[name] = nodes[name] * times[first][mix.run]
     ends = np.searchsorted(mix.run, np.arange(len(first) + 1))
     weights = {}
-    for name, values in (("ttft", mix.ttft), ("tpot", mix.tpot), ("output_rate", mix.wall)):
+    for name, values in (("ttft", mix.ttft), ("tpot", mix.tpot), ("output_rate", mix.counted)):
         rows = sparse.csr_array((values, np.arange(len(values)), ends), shape=(len(first), len(values)))
         weights[name] = rows[places]
     fronts = {"ttft": np.ones(len(users)), "tpot": np.zeros(len(users)), "output_rate": requests / together}

@@ -110,16 +110,16 @@ def _number(cell: str) -> str | float | None:
 
 
 def _simulate(question: q.SimulateQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
-    from glmplan.planner.question import Words
     from glmplan.planner.traffic_search import described_under
     from glmplan.present.json_answers import simulate_record
+    from glmplan.request.plan import PlanRequest
     from glmplan.simulation.safe_load import outcome_range
-    from glmplan.simulation.simulate import simulate
+    from glmplan.simulation.simulate import SimulationOptions, simulate
     from glmplan.simulation.traffic.slo import parse_slo
     from glmplan.simulation.traffic.spec import parse_traffic
 
     targets = parse_slo(question.slo) if question.slo else ()
-    words = Words(question.model, question.on, **_without_lengths(question))
+    words = PlanRequest(question.model, question.on, **_without_lengths(question))
     kind = parse_traffic(question.traffic, **question.arrivals())
     described, [arriving] = described_under(words, [kind])
     requests = question.requests
@@ -140,10 +140,8 @@ def _simulate(question: q.SimulateQuestion, progress: Progress, limits: Mapping[
         arriving,
         requests=requests,
         seed=question.seed,
-        replications=question.replications,
-        targets=targets,
         warmup=question.warmup,
-        progress=finished,
+        options=SimulationOptions(replications=question.replications, targets=targets, progress=finished),
     )
     ranges = {}
     if question.ranges and outcome.summary["requests"]:
@@ -160,16 +158,16 @@ def _without_lengths(question: q.PlanQuestion) -> dict[str, Any]:
 
 
 def _safe(question: q.SafeQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
-    from glmplan.planner.question import Words
     from glmplan.planner.service import safe_of, searched_traffic
     from glmplan.planner.traffic_search import described_under
     from glmplan.present.json_answers import safe_record
+    from glmplan.request.plan import PlanRequest
     from glmplan.simulation.traffic.slo import parse_slo
     from glmplan.simulation.traffic.spec import parse_traffic
 
     specs, usual = searched_traffic(question.traffic)
     kinds = [parse_traffic(spec, **question.arrivals()) for spec in specs]
-    words = Words(question.model, question.on, **_without_lengths(question))
+    words = PlanRequest(question.model, question.on, **_without_lengths(question))
     described, arriving = described_under(words, kinds, usual=usual)
     slo = question.slo or described.slo
     targets, found = parse_slo(slo), []
@@ -202,9 +200,9 @@ def _sweep(question: q.SweepQuestion, progress: Progress, limits: Mapping[str, A
 
 
 def _size(question: q.SizeQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
+    from glmplan.present.size_text import size_content
     from glmplan.purchase.size import sized
     from glmplan.purchase.size_question import read_size
-    from glmplan.purchase.size_text import size_content
 
     other = {"model", "slo", "answers", *q.MoneyQuestion.model_fields}
     options = question.model_dump(exclude=other, exclude_none=True)

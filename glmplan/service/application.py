@@ -14,6 +14,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.exceptions import HTTPException
 
@@ -22,6 +23,7 @@ from glmplan.errors import SpecError, nearest, printable
 from glmplan.service import questions as q
 from glmplan.service.answers import OLD_VALUES, QUESTIONS, VALUES
 from glmplan.service.dispatcher import Busy, Dispatcher, Job
+from glmplan.service.form import with_fields
 from glmplan.service.guard import App, Guard, Limits, Metrics
 from glmplan.service.questions import first_fault, refusal_record
 
@@ -65,11 +67,9 @@ def page_assets() -> dict[str, Asset]:
     True
     """
     folder = Path(__file__).parent / "page"
-    return {
-        path.name: Asset(read_bytes(path), _KINDS[path.suffix])
-        for path in sorted(folder.iterdir())
-        if path.suffix in _KINDS
-    }
+    files = {path.name: read_bytes(path) for path in sorted(folder.iterdir()) if path.suffix in _KINDS}
+    files["index.html"] = with_fields(files["index.html"].decode()).encode()
+    return {name: Asset(content, _KINDS[Path(name).suffix]) for name, content in files.items()}
 
 
 class Wrong(BaseModel):
@@ -154,7 +154,9 @@ def application(limits: Limits | None = None, token: str = "") -> App:
     app.include_router(_QUESTIONS)
     app.include_router(_JOBS)
     app.include_router(_SERVICE)
-    return Guard(app, limits or Limits(), metrics, token)
+    routes = (*_QUESTIONS.routes, *_JOBS.routes, *_SERVICE.routes)
+    posts = [route.path_regex for route in routes if isinstance(route, APIRoute) and "POST" in (route.methods or ())]
+    return Guard(app, limits or Limits(), metrics, token, lambda path: any(post.match(path) for post in posts))
 
 
 def _version() -> str:

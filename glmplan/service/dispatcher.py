@@ -87,14 +87,21 @@ class WorkerPool:
         return worker
 
     async def ask(
-        self, ask: str, question: dict[str, Any], seconds: Seconds, report: Callable[[int, int], None] | None = None
+        self,
+        ask: str,
+        question: dict[str, Any],
+        seconds: Seconds,
+        report: Callable[[int, int], None] | None = None,
+        *,
+        accepted: bool = False,
     ) -> tuple[int, bytes]:
         """Return the HTTP status and the answer of a question.
 
         - `seconds`: Time limit of the computation, without waiting for a process.
         - `report`: Called with the finished and the total work; with 0 of 0 when the computation starts.
+        - `accepted`: The question waits however many others do.
         """
-        if self.waiting >= self.limits.waiting:
+        if not accepted and self.waiting >= self.limits.waiting:
             raise Busy
         self.waiting += 1
         try:
@@ -275,9 +282,10 @@ class Jobs:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def begin(self, ask: str, question: dict[str, Any]) -> Job:
-        """Start a job and return it."""
+        """Start a job and return it; `Busy` when too many jobs wait, or when answers fill all places."""
         self._forget()
-        if len(self._jobs) >= self._limits.jobs:
+        waiting = max(self._pool.waiting, sum(job.state == "waiting" for job in self._jobs.values()))
+        if len(self._jobs) >= self._limits.jobs or waiting >= self._limits.waiting:
             raise Busy
         job = Job(secrets.token_urlsafe(16), ask)
         self._jobs[job.name] = job
@@ -285,11 +293,12 @@ class Jobs:
         return job
 
     def _forget(self) -> None:
-        """Delete expired jobs; at the maximum of jobs, also the oldest ended one."""
+        """Delete expired jobs; at the maximum of jobs, also the oldest ended one without an answer."""
         now = time.monotonic()
         over = sorted((job for job in self._jobs.values() if job.over), key=lambda job: job.ended)
         for job in over:
-            if now - job.ended > self._limits.kept_seconds or len(self._jobs) >= self._limits.jobs:
+            full = len(self._jobs) >= self._limits.jobs and job.state != "done"
+            if full or now - job.ended > self._limits.kept_seconds:
                 del self._jobs[job.name]
 
     async def _run(self, job: Job, question: dict[str, Any]) -> None:
@@ -297,15 +306,14 @@ class Jobs:
             job.state, job.done, job.total = "running", done, total
 
         try:
-            status, job.answer = await self._pool.ask(job.ask, question, self._limits.job_seconds, report)
+            seconds = self._limits.job_seconds
+            status, job.answer = await self._pool.ask(job.ask, question, seconds, report, accepted=True)
             job.state = {200: "done", 422: "refused"}.get(status, "failed")
         except TooLong:
             job.state, job.answer = (
                 "failed",
                 _error("Job", f"stopped after the time limit of {self._limits.job_seconds:g} s"),
             )
-        except Busy:
-            job.state, job.answer = "failed", _error("Job", "too many questions are waiting")
         except Lost:
             job.state, job.answer = (
                 "failed",

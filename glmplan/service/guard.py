@@ -151,6 +151,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _LOG = logging.getLogger("glmplan.service.requests")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT")
 #: routes without a token: the page, which has no answers, and the health check
 _OPEN = ("/", "/health", "/favicon.ico")
 #: security headers of every response: no foreign content, no frames, no sniffing
@@ -212,10 +213,20 @@ class Guard:
         Counters of requests.
     token : str
         Required token; empty on loopback, where the Host header is checked instead.
+    takes_posts : callable, optional
+        Whether a path accepts POST; others are answered by the application (405).
     """
 
-    def __init__(self, app: App, limits: Limits, metrics: Metrics, token: str = "") -> None:
+    def __init__(
+        self,
+        app: App,
+        limits: Limits,
+        metrics: Metrics,
+        token: str = "",
+        takes_posts: Callable[[str], bool] = lambda path: True,
+    ) -> None:
         self._app, self._limits, self._metrics, self._token = app, limits, metrics, token
+        self._takes_posts = takes_posts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request to the application, or refuse it."""
@@ -249,8 +260,10 @@ class Guard:
             self._metrics.running -= 1
             seconds = time.perf_counter() - started
             route = getattr(scope.get("route"), "path", "other")
-            self._metrics.add(scope["method"], route, status[0], seconds)
-            entry = {"event": "request", "method": scope["method"], "route": route, "status": status[0]}
+            # a client may invent methods without end
+            method = scope["method"] if scope["method"] in _METHODS else "other"
+            self._metrics.add(method, route, status[0], seconds)
+            entry = {"event": "request", "method": method, "route": route, "status": status[0]}
             _LOG.info(json.dumps(entry | {"ms": round(1000 * seconds, 1)}))
 
     async def _checked(self, scope: Scope, receive: Receive) -> Receive:
@@ -260,10 +273,13 @@ class Guard:
         self._check_origin(scope, headers)
         if self._token and not scope["path"].startswith("/page/") and scope["path"] not in _OPEN:
             self._check_token(scope, headers)
+        if "transfer-encoding" in headers and "content-length" in headers:
+            # the length of such a body is ambiguous (RFC 9112, 6.1): nothing more is read from this connection
+            raise _Refused(400, "the request has both Content-Length and Transfer-Encoding")
         if scope["method"] in ("GET", "HEAD"):
             return receive
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-        if scope["method"] == "POST" and kind != "application/json":
+        if scope["method"] == "POST" and kind != "application/json" and self._takes_posts(scope["path"]):
             raise _Refused(415, "send JSON, with content-type: application/json")
         return await self._body(headers, receive)
 
@@ -319,6 +335,8 @@ class Guard:
 async def _refuse(send: Send, refused: _Refused) -> None:
     body = json.dumps({"error": {"kind": "Refused", "message": refused.text}}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if refused.status == 400:
+        headers.append((b"connection", b"close"))
     if refused.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     await send({"type": "http.response.start", "status": refused.status, "headers": headers})

@@ -138,6 +138,15 @@ def _axes(options: Mapping[str, Option]) -> type[_Question]:
     return create_model("_Axes", __base__=_derived("_Loads", loads), **fields)
 
 
+def _sized() -> type[_Question]:
+    """Return a question with one field for each option of `size`."""
+    loads = options_of(TrafficSpec).items()
+    options = {name: one for name, one in (*_OPTIONS.items(), *loads) if one.over_http and "size" in one.commands}
+    tried = {name: (Text | None, Field(None, description=one.tries)) for name, one in options.items() if one.tries}
+    base, fields = _derived("_OfSize", options), dict[str, Any](tried)
+    return create_model("_Sized", __base__=base, **fields)
+
+
 _SUBJECT = ("model", "on")
 _OPTIONS = {name: one for name, one in options_of(PlanRequest).items() if one.over_http}
 _ARRIVALS = {name: one for name, one in options_of(TrafficSpec).items() if one.over_http and name not in _OPTIONS}
@@ -154,11 +163,14 @@ if TYPE_CHECKING:
     class _Arrivals(_Question): ...
 
     class _Axes(_Question): ...
+
+    class _Sized(_Question): ...
 else:
     # questions with users declare them
     _Plan = _derived("_Plan", {name: one for name, one in _OPTIONS.items() if name != "users"}, _SUBJECT)
     _Arrivals = _derived("_Arrivals", _ARRIVALS)
     _Axes = _axes({name: one for name, one in _OPTIONS.items() if one.axis})
+    _Sized = _sized()
 
 
 class PlanQuestion(_Plan):
@@ -265,17 +277,13 @@ class CompareQuestion(MoneyQuestion):
     users: Whole = Field(1, description="Concurrent users.")
 
 
-class SizeQuestion(MoneyQuestion):
+class SizeQuestion(_Sized, MoneyQuestion):
     """`glmplan size`: machines to buy or rent for a model, a load and an SLO."""
 
     model: Name = Field(description="Catalogue name; a format in the name excludes others.", examples=["glm-5.1-nvfp4"])
     slo: Slo = Field(description="SLO.", examples=["ttft p95 < 2 s, tpot p95 < 50 ms"])
     users: Whole | None = Field(None, description="Concurrent users.")
     traffic: Arriving | None = Field(None, description="Kind of traffic instead of users.")
-    weights: Text | None = Field(None, description="Weight formats to consider, separated by commas.")
-    engine: Text | None = Field(None, description="Engines to consider, separated by commas.")
-    input: Whole | None = Field(None, description="Prompt of a request, in tokens.")
-    output: Whole | None = Field(None, description="Answer of a request, in tokens.")
     budget: Quantity | None = Field(None, description="Maximum cost, such as 120k.")
     power: Quantity | None = Field(None, description="Maximum power at the outlet, such as 3.6kW.")
     kind: Literal["buy", "rent", "any"] = Field("any", description="Buy, rent or both.")
@@ -283,7 +291,6 @@ class SizeQuestion(MoneyQuestion):
     machines: Whole | None = Field(None, description="Maximum number of machines.")
     probability: Amount | None = Field(None, description="Probability with which the SLO is met.")
     growth: Amount | None = Field(None, description="Growth of the load per month.")
-    power_limit: Text | None = Field(None, description="Power limits of each accelerator, separated by commas.")
     answers: Annotated[int, Field(ge=1, le=20)] = Field(5, description="Number of answers.")
 
 
@@ -348,6 +355,10 @@ def _plain(option: object) -> str | None:
     return text[2:].replace("-", "_") if text.startswith("--") else text
 
 
+#: an option of the command line in a message
+_OPTION = re.compile(r"(?<![\w-])--([a-z][a-z-]+)")
+
+
 def refusal_record(error: GlmplanError) -> dict[str, Any]:
     """Return an error as a record with its kind and message.
 
@@ -359,7 +370,9 @@ def refusal_record(error: GlmplanError) -> dict[str, Any]:
     >>> refusal_record(wrong)["error"]["field"], refusal_record(wrong)["error"]["nearest"]
     ('kv', ['fp8'])
     """
-    found: dict[str, Any] = {"kind": type(error).__name__, "message": printable(error)}
+    # options of the command line are fields here
+    message = _OPTION.sub(lambda match: match[1].replace("-", "_"), printable(error))
+    found: dict[str, Any] = {"kind": type(error).__name__, "message": message}
     if isinstance(error, SpecError):
         value = None if error.value is None else printable(error.value)[:300]
         close = nearest(value, error.choices) if value is not None else []

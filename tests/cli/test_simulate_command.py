@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from glmplan.planner.text import number
+from glmplan.units import number
 
 #: what hangs takes longer, on however busy a machine [s]
 HANGS = 300

@@ -13,13 +13,13 @@ import pytest
 import glmplan
 from glmplan.errors import SpecError
 from glmplan.io.json_names import FIT_NAMES, LIMITATIONS_NAMES, SWEEP_NAMES, renamed
-from glmplan.planner.text import number
 from glmplan.present.decision import answer_sentences, check_report, common_load, decision, write_report
 from glmplan.present.decision_parts import is_plan, priced_plan, read_plan
 from glmplan.present.json_answers import fit_json, fit_record
 from glmplan.present.page import Document, Drawing, Table, Text, html_of, markdown_of
 from glmplan.purchase.cost import per_million
 from glmplan.purchase.money import money_of
+from glmplan.units import number
 
 MONEY = money_of(["rtx-pro-6000-ws=9000", "h100-sxm=25000"], today=date(2026, 11, 22))
 HEADINGS = ("Question", "Answer", "Speed", "Memory", "Machine", "Cost", "Options", "Risks", "Assumptions and sources",

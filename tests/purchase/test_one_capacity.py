@@ -13,11 +13,11 @@ import pytest
 import glmplan
 from glmplan.planner.ask import kept
 from glmplan.planner.service import inputs_of, service_of
+from glmplan.present.size_text import size_content
 from glmplan.purchase.money import money_of
 from glmplan.purchase.size import sized
 from glmplan.purchase.size_answer import share_of
 from glmplan.purchase.size_question import read_size
-from glmplan.purchase.size_text import size_content
 from glmplan.simulation.simulate import simulate
 from glmplan.simulation.traffic.slo import parse_slo
 from glmplan.simulation.traffic.spec import Traffic

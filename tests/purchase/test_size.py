@@ -11,12 +11,12 @@ import pytest
 
 import glmplan
 from glmplan.errors import SpecError
-from glmplan.purchase.acceptance import acceptance_test
+from glmplan.present.acceptance import acceptance_test
+from glmplan.present.size_text import size_content, size_text
 from glmplan.purchase.money import money_of
 from glmplan.purchase.size import sized, slo_attainment
 from glmplan.purchase.size_answer import circuit_for, flow_of, month_tokens
 from glmplan.purchase.size_question import read_amount, read_size
-from glmplan.purchase.size_text import size_content, size_text
 from glmplan.simulation.safe_load import kept_share, speed_factors
 from glmplan.simulation.simulate import Service
 from glmplan.simulation.traffic.slo import parse_slo
@@ -100,6 +100,23 @@ def test_a_promise_of_whole_answers_is_judged_for_the_nearest_machines_too_and_t
     found = sized(asked, MONEY)
     assert not found.options and found.cheaper.attainment.probability == 0
     assert "e2e p95 < 100 ms:" in size_text(found, size_content(found))
+
+
+def test_an_option_of_a_plan_holds_for_every_machine():
+    asked = read_size("llama-3.1-8b-bf16", TPOT, users=4, input=1000, output=200, only="1xl40s,1xh100-sxm",
+                      kv="fp8", mtp=0, max_num_seqs="8")  # fmt: skip
+    assert dict(asked.given) == {"kv": "fp8", "mtp": 0, "max_num_seqs": 8}
+    found = sized(asked, MONEY)
+    assert {one.planned.holding.terms.kv for one in found.options} == {"fp8"}
+    assert {one.planned.deployment.defaults.max_requests for one in found.options} == {8}
+    assert size_content(found)["given"] == {"kv": "fp8", "mtp": 0, "max_num_seqs": 8}
+
+
+@pytest.mark.parametrize(("name", "value"), [("kv", "fp9"), ("memory_fraction", 3), ("calibration", "nowhere.toml")])
+def test_an_option_that_no_machine_takes_is_refused(name, value):
+    asked = read_size("llama-3.1-8b-bf16", TPOT, users=4, only="1xl40s,1xh100-sxm", **{name: value})
+    with pytest.raises(SpecError, match=name.replace("calibration", "nowhere")):
+        sized(asked, MONEY)
 
 
 def test_machines_that_fail_wait_until_one_more_is_the_cheapest_and_the_answers_stay_those_of_every_number():

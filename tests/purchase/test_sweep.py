@@ -109,7 +109,7 @@ def test_intervals_of_many_loads_are_those_of_each_alone():
     loads = list(product((1, 3, 60, 3000), (10, 1000, 180_000), (5, 900, 30_000)))
     many = evidence_of_points(deployed, *np.array(loads, dtype=float).T, fit=fit)
     for place, load in enumerate(loads):
-        one = Load("serving", *map(float, load))
+        one = Load(*map(float, load), phase="serving")
         alone = evidence_from_fit(deployed, one, keys, levels, float(total[TTFT_SCALE]), fit)
         assert (many.knowledge, many.ttft_scale) == (alone.knowledge, alone.ttft_scale)
         for kind, (low, high) in alone.ends.items():

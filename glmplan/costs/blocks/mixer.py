@@ -13,7 +13,8 @@ import numpy as np
 
 from glmplan.catalog.schema.engine import CacheLayout
 from glmplan.costs.blocks.tensor import Tensor
-from glmplan.costs.kernels.utilisation import Degrees, KernelWork, Tokens
+from glmplan.costs.kernels.utilisation import KernelWork, Tokens
+from glmplan.costs.points import Layout
 from glmplan.units import Bytes, BytesArray, FlopArray, Ratio, TokenCount, TokensArray
 from glmplan.units import Tokens as Length
 
@@ -82,7 +83,7 @@ class CoreStep:
     """
 
     tokens: Tokens
-    degrees: Degrees
+    degrees: Layout
     requests: np.ndarray  # decoding, never 0
     verify: TokensArray  # of each of them
     prompt: TokensArray  # never 0
@@ -281,15 +282,14 @@ class Mixer:
         return np.stack([zero, zero]), zero, zero
 
 
-def heads_on_rank(heads: int, degrees: Degrees) -> np.ndarray:
+def heads_on_rank(heads: int, degrees: Layout) -> np.ndarray:
     """Return the heads of each rank.
 
     Fewer heads than ranks are held several times.
 
     Examples
     --------
-    >>> one = np.ones(2)
-    >>> heads_on_rank(8, Degrees(np.array([4.0, 16.0]), one, one, one, one, one))
+    >>> heads_on_rank(8, Layout(tp=np.array([4.0, 16.0])))
     array([2., 1.])
     """
     result: np.ndarray = heads / np.minimum(degrees.tp, heads)

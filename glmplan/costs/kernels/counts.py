@@ -11,7 +11,7 @@ never faster.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from glmplan.costs.kernels.utilisation import KernelWork
 from glmplan.units import Bytes, BytesArray, FlopArray, Ratio
 
 __all__ = [
+    "Indexer",
+    "LatentBlock",
     "attention_decode_work",
     "attention_prefill_work",
     "convolution_work",
@@ -241,45 +243,59 @@ def latent_prefill_work(
     )
 
 
+class LatentBlock(NamedTuple):
+    """Shapes of a whole MLA or DSA block.
+
+    `projection_weights`: of all projections, indexer included. `pair_flop`: operations of one head for a pair of query
+    and key: absorbed by default; expanded keys and values of a dense prefill need ``2·(key + value)``.
+    """
+
+    heads: Array
+    projection_weights: Array
+    weight_bytes: BytesArray
+    kv_token_bytes: BytesArray
+    pair_flop: FlopArray = 2.0 * (2 * 512 + 64)
+
+
+class Indexer(NamedTuple):
+    """Selection of the keys of a DSA block.
+
+    `runs`: 1 for a layer that runs the indexer, 0 for one that reuses its selection. `top_k`: tokens selected; infinite
+    for plain MLA.
+    """
+
+    runs: Array = 1.0
+    heads: Array = 32.0
+    top_k: Ratio = 2048.0
+
+
+_GLM_INDEXER = Indexer()
+
+
 def sparse_latent_work(
-    batch: Array,
-    tokens: Array,
-    *,
-    prefix: Array,
-    heads: Array,
-    projection_weights: Array,
-    weight_bytes: BytesArray,
-    kv_token_bytes: BytesArray,
-    indexer: Array = 1.0,
-    index_heads: Array = 32.0,
-    top_k: Ratio = 2048.0,
-    pair_flop: FlopArray = 2.0 * (2 * 512 + 64),
+    batch: Array, tokens: Array, *, prefix: Array, block: LatentBlock, indexer: Indexer = _GLM_INDEXER
 ) -> KernelWork:
     """Return the work of a DSA attention block.
 
-    Projections, indexer, selection, attention. `projection_weights`: of all projections, indexer included. `indexer`: 1
-    for a layer that runs the indexer, 0 for one that reuses its selection. `top_k`: tokens selected; infinite for plain
-    MLA. `pair_flop`: operations of one head for a pair of query and key: absorbed by default; expanded keys and values
-    of a dense prefill need ``2·(key + value)``. Cache reads are `side_bytes` because they follow the projections. Not
+    Projections, indexer, selection, attention. Cache reads are `side_bytes` because they follow the projections. Not
     modelled: dense kernels of some engines below `top_k` tokens.
 
     Examples
     --------
-    >>> work = sparse_latent_work(1.0, 1.0, prefix=8191.0, heads=8.0, projection_weights=3e7, weight_bytes=1.0,
-    ...                           kv_token_bytes=656.0)
-    >>> float(work.side_bytes)
+    >>> block = LatentBlock(heads=8.0, projection_weights=3e7, weight_bytes=1.0, kv_token_bytes=656.0)
+    >>> float(sparse_latent_work(1.0, 1.0, prefix=8191.0, block=block).side_bytes)
     2424832.0
     """
     length = prefix + (tokens + 1) / 2
-    selected = np.minimum(length, top_k)
+    selected = np.minimum(length, indexer.top_k)
     queries = batch * tokens
-    attention = queries * selected * heads * pair_flop
-    scores = 2.0 * queries * length * index_heads * 128.0 * indexer
+    attention = queries * selected * block.heads * block.pair_flop
+    scores = 2.0 * queries * length * indexer.heads * 128.0 * indexer.runs
     return KernelWork(
-        flop=2.0 * queries * projection_weights + attention + scores,
-        bytes=projection_weights * weight_bytes + queries * heads * 2048.0,
+        flop=2.0 * queries * block.projection_weights + attention + scores,
+        bytes=block.projection_weights * block.weight_bytes + queries * block.heads * 2048.0,
         rows=queries,
-        side_bytes=queries * selected * kv_token_bytes + batch * (prefix + tokens) * 132.0 * indexer,
+        side_bytes=queries * selected * block.kv_token_bytes + batch * (prefix + tokens) * 132.0 * indexer.runs,
     )
 
 

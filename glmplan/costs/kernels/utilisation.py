@@ -23,7 +23,6 @@ from glmplan.units import BytesArray, BytesPerSecondArray, FlopPerSecondArray, R
 
 __all__ = [
     "CollectiveParams",
-    "Degrees",
     "KernelFit",
     "KernelParams",
     "KernelWork",
@@ -389,18 +388,6 @@ def find_kernel_fit(
         by_engine = [f for f in alike if f.release == last]
     by_family = [f for f in priors if f.engine == f"cc{family}"]
     return next(iter(by_engine + own + by_family + [f for f in priors if f.engine == "*"]), None)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Degrees:
-    """Degrees of parallelism; `expert_ranks`: ranks that share the experts."""
-
-    tp: np.ndarray
-    pp: np.ndarray
-    dp: np.ndarray
-    ep: np.ndarray
-    expert_ranks: np.ndarray
-    dcp: np.ndarray
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -40,7 +40,7 @@ from glmplan.costs.memory.activations import (
 )
 from glmplan.costs.memory.pages import PagedLayers
 from glmplan.costs.memory.settings import MemorySettings
-from glmplan.costs.memory.weights import Degrees, add_rotary, add_vocabulary, layer_weights, padding_apart
+from glmplan.costs.memory.weights import add_rotary, add_vocabulary, layer_weights, padding_apart
 from glmplan.costs.points import Layout
 from glmplan.units import Bytes, BytesArray, Ratio, TokenCount, Tokens, TokensArray
 
@@ -300,10 +300,9 @@ def rank_memory(
     """
     settings = settings or MemorySettings()
     rule = settings.rule
-    names = ("tp", "pp", "dp", "ep", "dcp")
-    every = np.broadcast_arrays(*(np.asarray(getattr(layout, name), dtype=float) for name in names))
-    degrees = Degrees(*(np.atleast_1d(item) for item in every))
-    depths, where = np.unique(degrees.pp.astype(int), return_inverse=True)
+    every = np.broadcast_arrays(*(np.asarray(item, dtype=float) for item in layout.degrees))
+    degrees = Layout(*(np.atleast_1d(item) for item in every))
+    depths, where = np.unique(np.asarray(degrees.pp, dtype=int), return_inverse=True)
     bounds = [np.cumsum((0, *pipeline_layers(len(model.layer_names), int(depth), rule.pipeline))) for depth in depths]
     deepest = int(depths[-1])
     parts = segments(model, checkpoint, mtp=mtp)
@@ -325,7 +324,7 @@ def rank_memory(
     for index in range(deepest):
         counts = np.array([[_within(part, edges, index) for part in parts] for edges in bounds])[where]
         stages.append(_stage(model, checkpoint, index, counts, held, degrees, kv, settings, memory, trial))
-    named = Layout(*(item.astype(int) for item in (degrees.tp, degrees.pp, degrees.dp, degrees.ep, degrees.dcp)))
+    named = Layout(*(np.asarray(item, dtype=int) for item in degrees.degrees))
     sparse = settings.layout.index_keys and is_indexed(model)
     experts = max((t.copies for part in parts for t in part.tensors if t.shard == "experts"), default=0)
     drafts = mtp and model.draft_layers is not None
@@ -386,7 +385,7 @@ def _apart(
     model: str,
     checkpoint: Checkpoint,
     parts: tuple[Segment, ...],
-    degrees: Degrees,
+    degrees: Layout,
     settings: MemorySettings,
     stages: list[StageMemory],
 ) -> tuple[float, float]:
@@ -394,7 +393,7 @@ def _apart(
 
     The files decide, and padding without a source.
     """
-    smaller, larger = padding_apart(model, parts, degrees.tp * degrees.dp / degrees.ep, settings)
+    smaller, larger = padding_apart(model, parts, degrees.expert_ranks / degrees.ep, settings)
     held = ((stage.weights.get("routed_experts", 0.0), np.maximum(stage.weight_bytes, 1.0)) for stage in stages)
     share = max(float(np.max(experts / every)) for experts, every in held) if smaller or larger else 0.0
     return float(np.hypot(checkpoint.smaller, share * smaller)), float(np.hypot(checkpoint.larger, share * larger))
@@ -403,7 +402,7 @@ def _apart(
 def _layer(
     part: Segment,
     kv: str,
-    degrees: Degrees,
+    degrees: Layout,
     settings: MemorySettings,
     *,
     weights: tuple[dict[str, np.ndarray], np.ndarray],
@@ -464,7 +463,7 @@ def _stage(
     index: int,
     counts: np.ndarray,
     held: list[_Layer],
-    degrees: Degrees,
+    degrees: Layout,
     kv: str,
     settings: MemorySettings,
     memory: float | None,
@@ -514,7 +513,7 @@ def _stage(
 
 
 def _expanded(
-    parts: tuple[Segment, ...], counts: np.ndarray, degrees: Degrees, kv: str, settings: MemorySettings
+    parts: tuple[Segment, ...], counts: np.ndarray, degrees: Layout, kv: str, settings: MemorySettings
 ) -> np.ndarray | float:
     """Return the bytes of a token reserved for expanded latents.
 
@@ -523,7 +522,7 @@ def _expanded(
     reserve = settings.rule.expansion_of(settings.version, kv) if settings.rule.expansion else None
     if reserve is None:
         return 0.0
-    widest = np.zeros_like(degrees.tp)
+    widest: np.ndarray = np.zeros_like(degrees.tp)
     for part, count in zip(parts, counts.T, strict=True):
         mixer = mixer_of(part.kind)
         if mixer.expanded_values and not (mixer.indexed and settings.indexer):
@@ -558,7 +557,7 @@ def _pages(
 
 
 def _kinds(
-    parts: tuple[Segment, ...], counts: np.ndarray, degrees: Degrees, kv: str, settings: MemorySettings
+    parts: tuple[Segment, ...], counts: np.ndarray, degrees: Layout, kv: str, settings: MemorySettings
 ) -> tuple[CachedLayers, ...]:
     """Return the layers of a stage by their cache on a rank."""
     drafted = int(settings.drafted(any(part.name == "mtp" for part in parts)))

@@ -19,10 +19,10 @@ from glmplan.costs.blocks.kinds import mixer_of
 from glmplan.costs.blocks.stack import Segment, tensor_format, vocabulary_tensors
 from glmplan.costs.blocks.tensor import Tensor
 from glmplan.costs.memory.settings import MemorySettings
+from glmplan.costs.points import Layout
 from glmplan.units import Bytes, BytesArray, Ratio, TokenCount
 
 __all__ = [
-    "Degrees",
     "HeldTensor",
     "add_rotary",
     "add_vocabulary",
@@ -156,23 +156,8 @@ def kept_format(loading: Loading, model: str, tensor: Tensor, stored: WeightForm
     return stored if kept is None or not tensor.matmul else max(kept, stored, key=lambda one: one.bits)
 
 
-@dataclass(frozen=True, eq=False)
-class Degrees:
-    """Parallel degrees of some layouts, as float arrays."""
-
-    tp: np.ndarray
-    pp: np.ndarray
-    dp: np.ndarray
-    ep: np.ndarray
-    dcp: np.ndarray
-
-    def share(self, tensor: Tensor) -> np.ndarray:
-        """Return the share of a tensor on the fullest rank."""
-        return tensor.share(tp=self.tp, ep=self.ep, expert_ranks=self.tp * self.dp)
-
-
 def layer_weights(
-    model: str, part: Segment, degrees: Degrees, settings: MemorySettings, offloaded: Ratio
+    model: str, part: Segment, degrees: Layout, settings: MemorySettings, offloaded: Ratio
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Return a layer's weights on a rank by class, and on the host [B].
 
@@ -184,7 +169,7 @@ def layer_weights(
     >>> from glmplan.costs.blocks.stack import segments
     >>> llama, one = load_model("llama-3.1-8b"), np.array([1.0, 2.0])
     >>> layer = segments(llama, llama.checkpoint("bf16"))[0]
-    >>> held, _ = layer_weights(llama.name, layer, Degrees(one, *[np.ones(2)] * 4), MemorySettings(), 0.0)
+    >>> held, _ = layer_weights(llama.name, layer, Layout(tp=one), MemorySettings(), 0.0)
     >>> (sum(held.values()) / 2**20).round().tolist()
     [416.0, 208.0]
     """
@@ -204,13 +189,13 @@ def layer_weights(
         name = "mtp" if draft else "rounding"
         result[name] = result.get(name, zero) + more
     if settings.adapters and not draft:
-        factors = adapter_factors(part.tensors, tp=degrees.tp, ep=degrees.ep, expert_ranks=degrees.tp * degrees.dp)
+        factors = adapter_factors(part.tensors, tp=degrees.tp, ep=degrees.ep, expert_ranks=degrees.expert_ranks)
         result["adapters"] = settings.adapters * settings.adapter_rank * ADAPTER_BYTES * factors.values
     return result, host
 
 
 def _held_tensors(
-    model: str, part: Segment, degrees: Degrees, settings: MemorySettings, offloaded: float
+    model: str, part: Segment, degrees: Layout, settings: MemorySettings, offloaded: float
 ) -> tuple[list[HeldTensor], np.ndarray]:
     """Return a layer's tensors on an accelerator, and host bytes."""
     loading = settings.rule.loading
@@ -223,7 +208,7 @@ def _held_tensors(
             continue
         key = (tensor.shard, tensor.units, tensor.copies if tensor.shard == "experts" else 1)
         if key not in shares:
-            shares[key] = degrees.share(tensor)
+            shares[key] = tensor.share(tp=degrees.tp, ep=degrees.ep, expert_ranks=degrees.expert_ranks)
         form = kept_format(loading, model, tensor, stored)
         size = tensor.parameters * form.bytes * shares[key]
         if tensor.name == TABLE and settings.tables_on_host:
@@ -232,7 +217,7 @@ def _held_tensors(
         if tensor.tensor_class == "routed_experts":
             if form.name not in kernels:
                 kernels[form.name] = settings.expert_kernel(form.name, model)
-            size = size * expert_padding(tensor, kernels[form.name], degrees.tp * degrees.dp / degrees.ep)
+            size = size * expert_padding(tensor, kernels[form.name], degrees.expert_ranks / degrees.ep)
             size = size * (1.0 + settings.copied_scales(form.name) / form.bits)
             host = host + offloaded * size
             size = (1.0 - offloaded) * size
@@ -244,7 +229,7 @@ def add_vocabulary(
     weights: dict[str, np.ndarray],
     model: ModelSpec,
     checkpoint: Checkpoint,
-    degrees: Degrees,
+    degrees: Layout,
     settings: MemorySettings,
     ends: tuple[bool, np.ndarray],
 ) -> None:

@@ -103,12 +103,12 @@ def step_time(work: Mapping[str, np.ndarray] | np.ndarray, log_parameters: np.nd
     >>> float(step_time(work, np.full(20, np.log(2e-3))).seconds[0])
     0.002
     """
-    table = (
-        work if isinstance(work, np.ndarray) else np.stack([np.asarray(work[slot], float) for slot in SLOTS], axis=1)
-    )
-    scaled = table * np.exp(log_parameters)
-    seconds = scaled.sum(axis=1)
-    return StepTime(seconds, scaled / np.maximum(seconds, 1e-300)[:, None])
+    return step_times(_table(work) * np.exp(log_parameters))
+
+
+def _table(work: Mapping[str, np.ndarray] | np.ndarray) -> np.ndarray:
+    """Return the work as an array with a column for each slot."""
+    return work if isinstance(work, np.ndarray) else np.stack([np.asarray(work[slot], float) for slot in SLOTS], axis=1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -243,9 +243,8 @@ class GpuSteps:
         work = step_work(self.structure, layout=self.layout, points=points)
         if front is None:
             return step_time(work, self.log_parameters)
-        table = np.stack([work[slot] for slot in SLOTS], axis=1)
         launches = prompt_launches(self.structure, replayed=front.pass_tokens <= self.graph_tokens)
-        return step_time(front_work(table, front, launches), self.log_parameters)
+        return step_time(front_work(_table(work), front, launches), self.log_parameters)
 
 
 #: kernel times that the data sheet bounds
@@ -269,12 +268,6 @@ class Perfect(StepWork):
         """Return parameters of a kernel at its best."""
         return _PERFECT
 
-    @classmethod
-    def of(cls, given: StepWork) -> Perfect:
-        """Return the same structure with such kernels."""
-        # products depend on model and formats alone, so they are not made again
-        return given.shared_with(cls(**{field.name: getattr(given, field.name) for field in fields(StepWork)}))
-
 
 class _WithBound(StepWork):
     """Work with fitted kernels, and data-sheet kernels in a second lane.
@@ -287,11 +280,6 @@ class _WithBound(StepWork):
     def kernel(self, kernel: str, form: str | KernelRule) -> KernelParams:
         """Return both sets of parameters of a kernel, each a (2, 1) array."""
         return _with_bound(super().kernel(kernel, form))
-
-    @classmethod
-    def of(cls, given: StepWork) -> _WithBound:
-        """Return the same structure with such kernels."""
-        return given.shared_with(cls(**{field.name: getattr(given, field.name) for field in fields(StepWork)}))
 
 
 @remembered(most=1024)

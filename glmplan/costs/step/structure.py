@@ -7,7 +7,7 @@ single kernels: their form is read from the engine.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from typing import ClassVar, TypeVar
 
@@ -336,6 +336,11 @@ class StepWork:
     def with_links(self, link: LayoutLinks | LinksByPoint) -> StepWork:
         """Return the same work over other links."""
         return self.shared_with(replace(self, link=link))
+
+    @classmethod
+    def of(cls: type[Work], given: StepWork) -> Work:
+        """Return the same work in this class, which may run other kernels."""
+        return given.shared_with(cls(**{field.name: getattr(given, field.name) for field in fields(StepWork)}))
 
     def shared_with(self, other: Work) -> Work:
         """Pass cached results on to another work of equal model and formats."""

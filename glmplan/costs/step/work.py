@@ -8,7 +8,7 @@ Structure (model, formats, accelerator) is looped over; points are arrays.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -22,7 +22,6 @@ from glmplan.costs.blocks.kinds import mixer_of, routed_of, streams_of
 from glmplan.costs.blocks.mixer import CoreKernel, CoreStep
 from glmplan.costs.kernels.counts import expert_work, gemm_work, mixing_work
 from glmplan.costs.kernels.utilisation import (
-    Degrees,
     KernelParams,
     KernelWork,
     Tokens,
@@ -188,7 +187,7 @@ def _over_network(
 
 
 def add_attention(
-    layer: dict[str, np.ndarray], structure: StepWork, kind: LayerKind, step: Tokens, degrees: Degrees
+    layer: dict[str, np.ndarray], structure: StepWork, kind: LayerKind, step: Tokens, degrees: Layout
 ) -> None:
     """Add the work of a layer's mixer.
 
@@ -217,7 +216,7 @@ def add_attention(
             family=part.family,
         )
     )
-    if core.exchange is not None and structure.counts_links and (degrees.dcp > 1.0).any():
+    if core.exchange is not None and structure.counts_links and np.any(degrees.dcp > 1.0):
         _add_exchange(layer, structure, step, degrees.dcp, *core.exchange)
     for item in core.decode:
         work, params = _as_run(item, structure, step, verify if drafted else None)
@@ -421,7 +420,7 @@ def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dic
     requests = np.maximum(replica / pp, np.minimum(replica, 1.0))
     prompt = prefill / (ranks * pp)
     verify = 1.0 + structure.draft_tokens
-    degrees = Degrees(tp, pp, dp, ep, tp * dp, dcp + zero)
+    degrees = Layout(tp, pp, dp, ep, dcp + zero)
     context = np.asarray(points.decode_context, dtype=float) + zero
     shared = np.minimum(np.asarray(points.decode_shared, dtype=float) + zero, context)
     if structure.cells:
@@ -464,7 +463,7 @@ def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dic
 
 
 def _add_layers(
-    total: dict[str, np.ndarray], structure: StepWork, layers: Layers, step: Tokens, degrees: Degrees
+    total: dict[str, np.ndarray], structure: StepWork, layers: Layers, step: Tokens, degrees: Layout
 ) -> None:
     part, hidden = structure.part, structure.model.hidden
     tokens = step.decode + step.prompt
@@ -522,7 +521,7 @@ def _add_products(
     structure: StepWork,
     groups: tuple[Products, ...],
     tokens: np.ndarray,
-    degrees: Degrees,
+    degrees: Layout,
 ) -> None:
     """Add products of every token, one array line for each product."""
     part, (tokens, degrees, places) = structure.part, _different(tokens, degrees)
@@ -550,16 +549,14 @@ def _add_products(
             total[slot] += (active * (counts * seconds).sum(axis=0))[..., places]
 
 
-def _different(
-    tokens: np.ndarray, degrees: Degrees
-) -> tuple[np.ndarray, Degrees, np.ndarray | slice[None, None, None]]:
+def _different(tokens: np.ndarray, degrees: Layout) -> tuple[np.ndarray, Layout, np.ndarray | slice[None, None, None]]:
     """Return tokens and degrees without repetitions, and point indices.
 
     Only attention depends on the context: in a grid of contexts the rest of a step repeats many times in a row.
     """
     if len(tokens) < _MANY:
         return tokens, degrees, slice(None)
-    seen = (tokens, *(getattr(degrees, field.name) for field in fields(Degrees)))
+    seen = (tokens, *degrees.degrees)
     new = np.zeros(max(len(tokens) - 1, 0), dtype=bool)
     for one in seen:
         new |= one[1:] != one[:-1]
@@ -567,7 +564,7 @@ def _different(
         return tokens, degrees, slice(None)
     places = np.concatenate([[0], np.cumsum(new)])
     first = np.concatenate([[0], np.flatnonzero(new) + 1])
-    return tokens[first], Degrees(*(item[first] for item in seen[1:])), places
+    return tokens[first], Layout(*(item[first] for item in degrees.degrees)), places
 
 
 def _add_experts(
@@ -575,7 +572,7 @@ def _add_experts(
     structure: StepWork,
     run: tuple[Product, ExpertsFfn, int],
     everywhere: np.ndarray,
-    degrees: Degrees,
+    degrees: Layout,
 ) -> None:
     part, (product, routed, count) = structure.part, run
     everywhere, degrees, places = _different(everywhere, degrees)
@@ -604,7 +601,7 @@ def _add_experts(
         total[slot] += grouped[slot][..., places]
 
 
-def _add_adapters(total: dict[str, np.ndarray], structure: StepWork, step: Tokens, degrees: Degrees) -> None:
+def _add_adapters(total: dict[str, np.ndarray], structure: StepWork, step: Tokens, degrees: Layout) -> None:
     """Add the factors of LoRA adapters.
 
     All that requests may name are read, each token uses one. Without measurement: two launches a matrix with the time

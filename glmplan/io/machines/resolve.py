@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 
 from glmplan.catalog.entries.accelerators import load_accelerator
 from glmplan.catalog.entries.hosts import implied_host, load_machine
+from glmplan.catalog.files import toml_pairs
 from glmplan.costs.network.links import LayoutLinks, links_of_layout
 from glmplan.errors import SpecError
 
@@ -106,25 +106,10 @@ def record_toml(record: BaseModel, *, leave_out: tuple[str, ...] = ("name",)) ->
         if key in leave_out:
             continue
         if isinstance(value, dict):
-            tables += ["", f"[{key}]", *_pairs(value)]
+            tables += ["", f"[{key}]", *toml_pairs(value)]
         elif isinstance(value, list) and value and isinstance(value[0], dict):
             for entry in value:
-                tables += ["", f"[[{key}]]", *_pairs(entry)]
+                tables += ["", f"[[{key}]]", *toml_pairs(entry)]
         else:
-            lines.append(f"{key} = {_value(value)}")
+            lines += toml_pairs({key: value})
     return "\n".join([*lines, *tables]) + "\n"
-
-
-def _pairs(entry: dict[str, Any]) -> list[str]:
-    return [f"{json.dumps(key) if '.' in key else key} = {_value(value)}" for key, value in entry.items()]
-
-
-def _value(value: Any) -> str:
-    """Return a TOML value."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{key} = {_value(inner)}" for key, inner in value.items()) + " }"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_value, value)) + "]"
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from glmplan.catalog.entries.models import (
     model_repositories,
 )
 from glmplan.catalog.entries.names import model_name, refusal
+from glmplan.catalog.files import toml_key, toml_pairs, toml_value
 from glmplan.catalog.schema.model import Checkpoint, ModelSpec
 from glmplan.errors import SpecError, UnknownName, nearest
 from glmplan.io.models.checkpoints import COMMON_FORMATS, checkpoint_for, of_repository
@@ -217,22 +217,20 @@ def model_toml(model: ModelSpec) -> str:
     last = ("extra_parameters", "extra_replicated", *tower, "tower_output", "extra_note", "source")
     tables = ("layers", "mtp", "published", "checkpoints", "disagreements", *last)
     content = _plain(model)
-    lines = [f"{key} = {_value(value)}" for key, value in content.items() if key not in tables]
-    for key in last:
-        if key in content:
-            lines.append(f"{key} = {_value(content[key])}")
+    lines = toml_pairs({key: value for key, value in content.items() if key not in tables})
+    lines += toml_pairs({key: content[key] for key in last if key in content})
     if "disagreements" in content:
-        lines += ["disagreements = [", *(f"    {_value(text)}," for text in content["disagreements"]), "]"]
+        lines += ["disagreements = [", *(f"    {toml_value(text)}," for text in content["disagreements"]), "]"]
     for name, kind in content["layers"].items():
-        lines += ["", f"[layers.{_key(name)}]", *(f"{key} = {_value(value)}" for key, value in kind.items())]
+        lines += ["", f"[layers.{toml_key(name)}]", *toml_pairs(kind)]
     for key in ("mtp", "published"):
         if key in content:
-            lines += ["", f"[{key}]", *(f"{inner} = {_value(value)}" for inner, value in content[key].items())]
+            lines += ["", f"[{key}]", *toml_pairs(content[key])]
     for checkpoint in content.get("checkpoints", ()):
-        lines += ["", "[[checkpoints]]"]
-        lines += [f"{key} = {_value(value)}" for key, value in checkpoint.items() if key != "exceptions"]
-        for exception in checkpoint.get("exceptions", ()):
-            lines += ["[[checkpoints.exceptions]]", *(f"{key} = {_value(value)}" for key, value in exception.items())]
+        exceptions = checkpoint.pop("exceptions", ())
+        lines += ["", "[[checkpoints]]", *toml_pairs(checkpoint)]
+        for exception in exceptions:
+            lines += ["[[checkpoints.exceptions]]", *toml_pairs(exception)]
     return "\n".join(lines) + "\n"
 
 
@@ -251,19 +249,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [_plain(inner) for inner in value]
     return value
-
-
-def _key(name: str) -> str:
-    return name if name.replace("_", "").replace("-", "").isalnum() and name.isascii() else json.dumps(name)
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{_key(name)} = {_value(inner)}" for name, inner in value.items()) + " }"
-    if isinstance(value, list):
-        return "[" + ", ".join(_value(inner) for inner in value) + "]"
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
-    return repr(value)

@@ -17,7 +17,6 @@ from glmplan.errors import GlmplanError, SpecError
 from glmplan.io.machines.resolve import resolve_machine
 from glmplan.planner.ask import fit, predict
 from glmplan.planner.make_plan import FitAnswer
-from glmplan.planner.text import verdict_words
 from glmplan.prediction.predict import Prediction
 from glmplan.present.sheets.quote_table import (
     LOOKED_AT,
@@ -32,6 +31,7 @@ from glmplan.present.sheets.quote_table import (
     surveyed,
 )
 from glmplan.present.sheets.workbook_parts import Row, edited, rows_of
+from glmplan.present.text import verdict_words
 from glmplan.purchase.cost import owned_month, per_million
 from glmplan.purchase.money import Money, watts_of
 

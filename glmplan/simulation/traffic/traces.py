@@ -1,4 +1,4 @@
-"""Replay recorded traffic: our own columns, and the published forms of the Azure, BurstGPT and Mooncake traces.
+"""Replay recorded traffic: own columns, Azure, BurstGPT and Mooncake.
 
 References
 ----------
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 
-# Lines of a trace file, and numbers in them; whatever is wrong is told with its line and what was expected.
+# Lines of a trace file, and numbers in them; an error names its line and the expected value.
 
 
 def json_rows(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -315,7 +315,7 @@ def conversation_form(path: str | Path) -> str:
 
 
 def _of_no_form(file: Path, line: int, first: dict[str, Any]) -> SpecError:
-    """Say what an entry has, and what it should have: that of the form whose name is nearest, else of all."""
+    """Return the columns of an entry and those of the nearest form."""
     near = next((key for own in first for key in get_close_matches(str(own), _FORMS_CONVERSATIONS, 1)), None)
     mooncake = ("Mooncake", "{" + ", ".join(f'"{name}": ...' for name in _MOONCAKE) + "}")
     forms = [_FORMS_CONVERSATIONS[near]] if near else [*_FORMS_CONVERSATIONS.values(), mooncake]

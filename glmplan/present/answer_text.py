@@ -10,9 +10,9 @@ from glmplan.costs.blocks.stack import is_indexed
 from glmplan.planner.capacity import stage_ranks
 from glmplan.planner.plan import as_well_known, evidence_words
 from glmplan.planner.ranking import narrowing_words
-from glmplan.planner.text import LIMITS, VERDICTS, WIDTH, count_of, duration, number, paragraph, span, time_span
 from glmplan.prediction.effects import KNOWN_AS
-from glmplan.units import GIB
+from glmplan.present.text import LIMITS, VERDICTS, WIDTH, count_of, paragraph, span, time_span
+from glmplan.units import GIB, duration, number
 
 if TYPE_CHECKING:
     from glmplan.costs.memory.pool import MemoryBudget

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from glmplan.planner.answer_text import (
+from glmplan.planner.capacity import stage_ranks
+from glmplan.planner.evidence import EVIDENCE
+from glmplan.planner.plan import LEAST_GAIN, AnswerRecord, UserRow, Warn, best_changes, gain_words
+from glmplan.planner.ranking import Narrowing, narrowing_words, shown_users
+from glmplan.present.answer_text import (
     NO_COPIES,
     change_numbers,
     change_words,
@@ -22,12 +26,8 @@ from glmplan.planner.answer_text import (
     safe_words,
     title_words,
 )
-from glmplan.planner.capacity import stage_ranks
-from glmplan.planner.evidence import EVIDENCE
-from glmplan.planner.plan import LEAST_GAIN, AnswerRecord, UserRow, Warn, best_changes, gain_words
-from glmplan.planner.ranking import Narrowing, narrowing_words, shown_users
-from glmplan.planner.text import LEAST_WIDTH, LIMITS, VERDICTS, WIDTH, count_of, number, span, time_span, wrapped
-from glmplan.units import GIB
+from glmplan.present.text import LEAST_WIDTH, LIMITS, VERDICTS, WIDTH, count_of, span, time_span, wrapped
+from glmplan.units import GIB, number
 
 __all__ = ["MOST_LINES", "first_screen"]
 
@@ -69,8 +69,9 @@ def first_screen(answer: AnswerRecord, width: int = WIDTH, *, colour: bool = Fal
 
     Examples
     --------
-    >>> from glmplan.planner import Words, fit_answer
-    >>> lines = first_screen(fit_answer(Words("llama-3.1-8b", "1xh100-sxm"))).splitlines()
+    >>> from glmplan.planner import fit_answer
+    >>> from glmplan.request.plan import PlanRequest
+    >>> lines = first_screen(fit_answer(PlanRequest("llama-3.1-8b", "1xh100-sxm"))).splitlines()
     >>> lines[2].split()[0], len(lines) <= 30
     ('FITS', True)
     """

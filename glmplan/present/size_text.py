@@ -49,7 +49,7 @@ def _measure(option: Option, found: Sized) -> str:
 def _warnings(option: Any, found: Sized) -> dict[str, Any]:
     """Return hazards and limitations of a machine under its load share."""
     from glmplan.planner.make_plan import fit_answer
-    from glmplan.planner.question import Words
+    from glmplan.request.plan import PlanRequest
 
     asked = option.planned.asked
     traffic = found.asked.traffic
@@ -58,8 +58,9 @@ def _warnings(option: Any, found: Sized) -> dict[str, Any]:
     degrees = {name: getattr(terms, name) for name in ("tp", "pp", "dp", "ep", "dcp")}
     if terms.accelerators != asked.machine.count:
         degrees = {}
-    words = Words(found.asked.model, asked.machine.text, weights=asked.checkpoint.name, engine=asked.engine,
-                  users=(users,), input=traffic.input, output=traffic.output, **degrees)  # fmt: skip
+    words = PlanRequest(found.asked.model, asked.machine.text, weights=asked.checkpoint.name, engine=asked.engine,
+                  users=(users,), input=traffic.input, output=traffic.output,
+                  **degrees, **found.asked.given)  # fmt: skip
     answer = fit_answer(words, changes=False)
     warnings: dict[str, list[dict[str, str]]] = {"hazards": [], "limitations": []}
     for warning in answer.warnings:
@@ -80,6 +81,7 @@ def size_content(found: Sized) -> dict[str, Any]:
         "slo": asked.slo,
         "input_tokens": asked.traffic.input,
         "output_tokens": asked.traffic.output,
+        "given": dict(asked.given),
         "budget_usd": asked.budget,
         "power_limit_kw": None if asked.power is None else asked.power / 1000,
         "probability_wanted": asked.probability,
@@ -113,7 +115,8 @@ def size_text(found: Sized, content: dict[str, Any]) -> str:
     """Return the answer as lines of text."""
     asked = found.asked
     load = f"{counted_unit(asked.load, asked.unit)} of {asked.traffic.input:,} + {asked.traffic.output:,} tokens"
-    lines = [f"{asked.spec.name} for {load}; SLO {asked.slo} at {asked.probability:.0%} confidence"]
+    given = "".join(f"; {name.replace('_', ' ')} {value}" for name, value in asked.given.items())
+    lines = [f"{asked.spec.name} for {load}; SLO {asked.slo} at {asked.probability:.0%} confidence{given}"]
     rows = [row for row in content["options"] if row["role"] != "next cheaper"]
     if rows:
         lines += ["", table_text(_table_row(row, asked.unit) for row in rows), "", *_first(rows[0], asked.unit)]
