@@ -192,7 +192,8 @@ def _memory_of(
     except GlmplanError:
         return None
     # every running server holds at least one request
-    return MemoryAnswer(weights, apart, value, max(low, min(length, value)), high, logged)
+    printed_low = max(logged[1], min(length, logged[0]))
+    return MemoryAnswer(weights, apart, value, max(low, min(length, value)), high, (logged[0], printed_low, logged[2]))
 
 
 @lru_cache(maxsize=1024)
@@ -544,9 +545,14 @@ def memory_of(case: RunCase) -> MemoryAnswer | None:
     memory = run_memory(case.run, case.deployment, request_tokens(load))
     if memory is None or load.replicas == 1:
         return memory
-    pool = (load.replicas * one for one in (memory.pool_tokens, memory.pool_low, memory.pool_high))
-    value, low, high = (load.replicas * one for one in memory.printed)
-    return MemoryAnswer(memory.weights_gib, memory.weights_apart, *pool, (value, low, high))
+    times, (value, low, high) = load.replicas, memory.printed
+    return replace(
+        memory,
+        pool_tokens=times * memory.pool_tokens,
+        pool_low=times * memory.pool_low,
+        pool_high=times * memory.pool_high,
+        printed=(times * value, times * low, times * high),
+    )
 
 
 def _counted(length: float | None, run: Run, campaign: CampaignSettings) -> float | None:
