@@ -128,10 +128,10 @@ def import_dumps(
 
     Assumptions and unknown facts go to the error stream.
     """
+    from glmplan.io.machines.dump_kinds import read_dumps
     from glmplan.io.machines.dump_merge import host_from_dumps
-    from glmplan.io.machines.dump_readers import read_dump
 
-    dumps = [read_dump(file) for file in files]
+    dumps = [dump for file in files for dump in read_dumps(file)]
     for dump in dumps:
         say(f"{dump.file}: {dump.tool}", err=True)
     if accelerator is not None:

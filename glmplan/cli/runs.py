@@ -53,6 +53,7 @@ def import_runs(
     from glmplan.errors import SpecError
     from glmplan.io.runs.columns import column_value
     from glmplan.io.runs.importers import import_file, table_csv
+    from glmplan.io.runs.importers.startup_logs import with_facts
 
     known: dict[str, Any] = dict(column_value(pair) for pair in facts or [])
     known |= {name: said for name, said in (("model", model), ("engine", engine)) if said is not None}
@@ -70,7 +71,7 @@ def import_runs(
             say(f"warning: {file}: {problem}", err=True)
         rows += found.rows
         if found.logged is not None:
-            logs.append((file, found.logged))
+            logs.append((file, with_facts(found.logged, known)))
     comparisons = [(file, _beside(log, model, on)) for file, log in logs]
     if on is not None:
         from glmplan.measure.memory_comparison import parts_of

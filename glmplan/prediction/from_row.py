@@ -25,7 +25,7 @@ from glmplan.catalog.schema.engine import EngineDefaults
 from glmplan.catalog.schema.host import Host
 from glmplan.catalog.schema.model import Checkpoint, ModelSpec
 from glmplan.costs.blocks.stack import computed_again, routed_blocks
-from glmplan.costs.memory import kv_pool, part_memory
+from glmplan.costs.memory import KvPool, kv_pool, part_memory
 from glmplan.costs.memory.pool import weights_interval
 from glmplan.costs.memory.ranks import RankMemory, rank_memory
 from glmplan.costs.memory.settings import MemorySettings, load_memory_fit
@@ -75,7 +75,9 @@ STAND_IN = "vllm"
 class MemoryAnswer:
     """Memory of a deployment; weights are those of the fullest accelerator.
 
-    The pool is the KV cache of all replicas with its 90 % interval; 0 if the weights leave no memory.
+    The pool is the KV cache of all replicas in requests of the row's lengths, with its 90 % interval; 0 if the weights
+    leave no memory. `printed` is what the engine processes print for it, added up: another number where layers with
+    windows, states or compressed entries share pages.
     """
 
     weights_gib: float
@@ -83,6 +85,7 @@ class MemoryAnswer:
     pool_tokens: Tokens
     pool_low: Tokens
     pool_high: Tokens
+    printed: tuple[Tokens, Tokens, Tokens]  # value and 90 % interval
 
 
 @lru_cache(maxsize=512)
@@ -167,19 +170,30 @@ def _memory_of(
 ) -> MemoryAnswer | None:
     accelerator = load_accelerator(key.accelerator)
 
+    def pool_of(told: MemorySettings) -> KvPool:
+        return kv_pool(_ranks_of(key, told), part_memory(accelerator), context=length)
+
     def tokens(told: MemorySettings) -> tuple[float, float, float]:
-        pool = kv_pool(_ranks_of(key, told), part_memory(accelerator), context=length)
+        pool = pool_of(told)
         value, low, high = (max(float(one[0]), 0.0) for one in (pool.tokens, pool.tokens_low, pool.tokens_high))
+        return value, low, high
+
+    def printed(told: MemorySettings) -> tuple[float, float, float]:
+        pool = pool_of(told)
+        logs = (pool.printed, pool.printed_low, pool.printed_high)  # each data-parallel rank has a log of its own
+        value, low, high = (max(float(one[0]), 0.0) * float(key.layout.dp) for one in logs)
         return value, low, high
 
     try:
         value, low, high = spanned(tokens, settings, unstated)
         ranks = _ranks_of(key, settings)
+        logged = spanned(printed, settings, unstated) if ranks.by_length else (value, low, high)
         weights, apart = float(ranks.weights[0]) / GIB, weights_interval(ranks, load_memory_fit())
     except GlmplanError:
         return None
     # every running server holds at least one request
-    return MemoryAnswer(weights, apart, value, max(low, min(length, value)), high)
+    printed_low = max(logged[1], min(length, logged[0]))
+    return MemoryAnswer(weights, apart, value, max(low, min(length, value)), high, (logged[0], printed_low, logged[2]))
 
 
 @lru_cache(maxsize=1024)
@@ -531,8 +545,14 @@ def memory_of(case: RunCase) -> MemoryAnswer | None:
     memory = run_memory(case.run, case.deployment, request_tokens(load))
     if memory is None or load.replicas == 1:
         return memory
-    pool = (load.replicas * one for one in (memory.pool_tokens, memory.pool_low, memory.pool_high))
-    return MemoryAnswer(memory.weights_gib, memory.weights_apart, *pool)
+    times, (value, low, high) = load.replicas, memory.printed
+    return replace(
+        memory,
+        pool_tokens=times * memory.pool_tokens,
+        pool_low=times * memory.pool_low,
+        pool_high=times * memory.pool_high,
+        printed=(times * value, times * low, times * high),
+    )
 
 
 def _counted(length: float | None, run: Run, campaign: CampaignSettings) -> float | None:

@@ -14,7 +14,14 @@ from glmplan.catalog.entries.names import kv_name
 from glmplan.catalog.schema.accelerator import Accelerator
 from glmplan.catalog.schema.model import Checkpoint, ModelSpec
 from glmplan.costs.memory import MemorySettings, RankMemory, kv_pool, part_memory, rank_memory
-from glmplan.costs.memory.pool import PoolTerms, graph_estimate, stage_pools, weights_interval
+from glmplan.costs.memory.pool import (
+    PoolTerms,
+    graph_estimate,
+    keys_share,
+    printed_of_bytes,
+    stage_pools,
+    weights_interval,
+)  # fmt: skip
 from glmplan.costs.memory.ranks import StageMemory
 from glmplan.costs.memory.settings import MemoryFit, PartMemory, load_memory_fit
 from glmplan.costs.points import Layout
@@ -48,9 +55,10 @@ class StartMemory:
     kv: str  # cache format
     weights: Span  # of the fullest rank as logged before the pool [B]
     activations: Bytes  # peak of the profiling run
-    pool: Span | None = None  # KV pool of the rank with least memory [B]
+    pool: Span | None = None  # keys and values on the rank with least memory, without a split pool's states [B]
     graphs: Span | None = None  # captured CUDA graphs [B]
     tokens: Span | None = None  # logged cache size [token]
+    tokens_of_pool: Tokens | None = None  # cache size that the engine logs for the logged bytes of its pool
     estimate: Span | None = None  # expected graph memory before capture, subtracted from the pool or not [B]
     parts: dict[str, float] = field(
         default_factory=dict
@@ -185,26 +193,24 @@ def predict_start(
     longest = log.max_context or float(model.max_context)
     requested = log.cells if rule.pool == "rest" else None
     pool = kv_pool(held, seen, context=longest, fit=fit)
-    terms = stage_pools(held, seen, fit)[int(pool.stage[0])]
+    stage = held.stages[int(pool.stage[0])]
+    terms, keys = stage_pools(held, seen, fit)[stage.index], keys_share(held, stage)
 
     def sizes(settings: MemorySettings) -> tuple[float, float, float]:
         told = kv_pool(_ranks(log, model, checkpoint, part, settings, kv), seen, context=longest, fit=fit)
-        value = float(told.bytes[0])
-        low, high = (QUANTILE_90 * float(terms.deviation(side)[0]) for side in (-1.0, 1.0))
+        value = keys * float(told.bytes[0])
+        low, high = (keys * QUANTILE_90 * float(terms.deviation(side)[0]) for side in (-1.0, 1.0))
         bounds = value, value - low, value + high
         if requested is None:
             return bounds
-        made = _made(held.stages[int(pool.stage[0])], requested, longest)
+        made = _made(stage, requested, longest)
         return min(made, bounds[0]), min(made, bounds[1]), min(made, bounds[2])
 
     def tokens(settings: MemorySettings) -> tuple[float, float, float]:
         told = kv_pool(_ranks(log, model, checkpoint, part, settings, kv), seen, context=longest, fit=fit)
         bounds = float(told.printed[0]), float(told.printed_low[0]), float(told.printed_high[0])
-        return (
-            bounds
-            if requested is None
-            else (min(requested, bounds[0]), min(requested, bounds[1]), min(requested, bounds[2]))
-        )
+        most = np.inf if requested is None else requested
+        return min(most, bounds[0]), min(most, bounds[1]), min(most, bounds[2])
 
     captured = float(terms.graphs[0])
     sure = QUANTILE_90 * float(terms.graphs_sd[0])
@@ -215,6 +221,7 @@ def predict_start(
         pool=Span(*spanned(sizes, held.settings, unstated)),
         graphs=Span(captured, max(captured - sure, 0.0), captured + sure),
         tokens=Span(*spanned(tokens, held.settings, unstated)),
+        tokens_of_pool=None if log.kv_pool is None else printed_of_bytes(held, stage, log.kv_pool / keys, longest),
         estimate=_estimate(held, seen, fit) if graphs else None,
         parts=_parts(terms, weights.value, peak, float(pool.bytes[0]), rule.pool),
         left=float(terms.share[0]),

@@ -188,7 +188,7 @@ def _service(case: RunCase) -> Service:
 
 
 #: metrics that exist without a running server
-_OF_MEMORY = frozenset({"weights_gib_per_accelerator", "kv_pool_tokens"})
+_OF_MEMORY = frozenset({"weights_gib_per_accelerator", "kv_pool_tokens", "kv_pool_tokens_usable"})
 #: all columns in order; each metric also as `_low` and `_high` (90 % interval)
 COLUMNS: tuple[str, ...] = (
     "id",
@@ -389,7 +389,8 @@ def _answer(run: Run, prediction: Prediction, first: Prediction | None, case: Ru
         weights, (less, more) = memory.weights_gib, memory.weights_apart
         figures["weights_gib_per_accelerator"] = Figure(weights, weights * (1 - less), weights * (1 + more))
         if memory.pool_tokens > 0:
-            figures["kv_pool_tokens"] = Figure(memory.pool_tokens, memory.pool_low, memory.pool_high)
+            figures["kv_pool_tokens"] = Figure(*memory.printed)
+            figures["kv_pool_tokens_usable"] = Figure(memory.pool_tokens, memory.pool_low, memory.pool_high)
     assumed = (*case.assumed, *_backend(case)) if case is not None else ()
     basis = prediction.basis + (f"; assumed {', '.join(assumed)}" if assumed else "")
     outside = prediction.out_of_domain

@@ -120,3 +120,30 @@ def test_predictions_come_as_csv_json_and_markdown(capsys, tmp_path):
     # what cannot be answered is an empty cell and a reason in every form
     assert lines[1]["tpot_mean_ms"] == "" and records[1]["tpot_mean_ms"] is None and marked[3][4] == ""
     assert "nobody" in lines[1]["error"] and lines[1]["error"] == records[1]["error"]
+
+
+ARGUMENTS = """(APIServer pid=1) INFO 08-04 09:11:02 [api_utils.py:339]  version 0.25.0
+(APIServer pid=1) INFO 08-04 09:11:02 [api_utils.py:273] non-default args: \
+{'model_tag': 'deepseek-ai/DeepSeek-V4-Flash', 'model': 'deepseek-ai/DeepSeek-V4-Flash', 'max_model_len': 912128, \
+'tensor_parallel_size': 2, 'gpu_memory_utilization': 0.95, 'kv_cache_dtype': 'fp8', \
+'speculative_config': {'method': 'mtp', 'num_speculative_tokens': 1}}
+(EngineCore pid=120) INFO 08-04 09:15:17 [gpu_worker.py:460] Available KV cache memory: 7.01 GiB
+(EngineCore pid=120) INFO 08-04 09:15:17 [kv_cache_utils.py:2146] GPU KV cache size: 1,009,661 tokens
+"""
+
+
+def predicted_pool(capsys, file, *words):
+    code, out, _ = run(capsys, file, "--on", "2xh20-96gb", "--format", "json", *words)
+    [memory] = json.loads(out)["memory"]
+    assert code == 0
+    return next(line["predicted"] for line in memory["lines"] if (line["what"], line["unit"]) == ("KV pool", "token"))
+
+
+def test_a_log_whose_model_stands_in_its_arguments_alone_is_predicted(capsys, tmp_path):
+    """https://github.com/vllm-project/vllm/issues/51041, and the two steps in flight from release 0.26 on."""
+    file = tmp_path / "vllm.log"
+    file.write_text(ARGUMENTS)
+    of_log = predicted_pool(capsys, file)
+    assert predicted_pool(capsys, file, "--set", "engine_version=0.25.0") == of_log
+    assert predicted_pool(capsys, file, "--set", "engine_version=0.26.0") < 0.98 * of_log
+    assert predicted_pool(capsys, file, "--set", "memory_fraction=0.9") < 0.6 * of_log

@@ -232,7 +232,7 @@ def test_the_plan_and_the_row_of_a_table_give_the_same_figures_and_intervals(que
 
 def test_the_plan_and_the_row_hold_the_same_pool_of_the_cache(questions):
     for one in (each for each in questions if not each.apart):
-        pool = one.row.figures["kv_pool_tokens"]
+        pool = one.row.figures["kv_pool_tokens_usable"]
         assert pool.value == pytest.approx(one.holding.pool, rel=SAME), str(one)
         # a row does not tell how its server was launched, so its interval spans what is usual; the plan launches itself
         # and holds a request at least

@@ -294,8 +294,9 @@ def memory_errors(runs: Iterable[Run]) -> dict[str, Score]:
         if gib:
             weights.append(float(np.log(memory.weights_gib / gib)))
         if pool and memory.pool_tokens > 0:
-            width = float(np.log(max(memory.pool_high, 1.0) / max(memory.pool_low, 1.0)))
-            pools.append((float(np.log(memory.pool_tokens / pool)), memory.pool_low <= pool <= memory.pool_high, width))
+            value, low, high = memory.printed
+            width = float(np.log(max(high, 1.0) / max(low, 1.0)))
+            pools.append((float(np.log(max(value, 1.0) / pool)), low <= pool <= high, width))
     scores = {}
     if pools:
         ratio, inside, spread = (np.array(column) for column in zip(*pools, strict=True))

@@ -1,19 +1,27 @@
-"""Errors of predicted start-up memory, by log and by source.
+"""Errors of predicted start-up memory, by log and by source or setting.
 
-Each source has one vote.
+`start-up-logs.csv` is what the memory terms are fitted to, and its logs vote by source. `start-up-logs-later.csv` was
+collected later, holds many launches of few settings, and is part of no fit: its logs vote by setting, and the settings
+that `held-out.toml` names by their hash are left out of development.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
+from typing import Literal
 
 import numpy as np
 
 from glmplan.calibrate.memory import left_out_sources, observations
 from glmplan.catalog.entries.accelerators import load_accelerator
 from glmplan.catalog.entries.names import own_images
+from glmplan.catalog.files import data_folder, read_toml
 from glmplan.catalog.schema.accelerator import Accelerator
+from glmplan.catalog.schema.model import ModelSpec
+from glmplan.costs.blocks.kinds import mixer_of
 from glmplan.costs.memory.settings import MemoryFit, load_memory_fit
 from glmplan.errors import GlmplanError
 from glmplan.io.runs.importers.startup_logs import LoggedStart, start_up_logs
@@ -22,7 +30,8 @@ from glmplan.prediction.reproduce import relative_error
 from glmplan.prediction.start_memory import Span, predict_start
 from glmplan.units import GIB
 
-__all__ = ["LoggedError", "MemoryScore", "StartScores", "kind_of_start", "score_starts"]
+__all__ = ["LoggedError", "MemoryScore", "StartScores", "cache_of_model", "is_held_out_setting", "kind_of_start",
+           "later_starts", "score_starts", "setting_of"]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +41,13 @@ class LoggedError:
     id: str
     origin: str  # repository or thread
     kind: str  # see `kind_of_start`
-    quantity: str  # weights, pool, tokens or graphs
+    quantity: str  # weights, pool, tokens, graphs, or tokens_of_pool: printed for the logged bytes of the pool
     logged: float
     predicted: float
     low: float
     high: float
+    setting: str = ""  # see `setting_of`
+    cache: str = ""  # see `cache_of_model`
 
     @property
     def inside(self) -> bool:
@@ -56,21 +67,23 @@ class LoggedError:
 
 @dataclass(frozen=True, slots=True)
 class MemoryScore:
-    """Errors of one quantity, one vote per source.
+    """Errors of one quantity, one vote per source or setting.
 
     Relative errors [-] for weights and tokens, [GiB] for pool and graphs.
     """
 
     logs: int
-    sources: int
-    median: float  # quantiles of the sources' median absolute errors
+    sources: int  # or settings: the votes
+    median: float  # quantiles of the median absolute errors of the votes
     p90: float
-    coverage: float  # mean over sources of the share inside the 90 % interval
-    width: float  # median over sources of the half-width
+    coverage: float  # mean over votes of the share inside the 90 % interval
+    width: float  # median over votes of the half-width
 
 
+#: reason for which only the printed tokens of the logged bytes are compared
+POOL_IS_SET = "the size of the pool is set"
 #: quantities with relative errors; the others are in [GiB]
-_RELATIVE = ("weights", "tokens")
+_RELATIVE = ("weights", "tokens", "tokens_of_pool")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +93,31 @@ class StartScores:
     errors: tuple[LoggedError, ...]
     not_scored: dict[str, str]  # log → reason
 
-    def score(self, quantity: str, kinds: Iterable[str] = ("stock",), without: str = "") -> MemoryScore:
-        """Return the summary of one quantity, one vote per source.
+    def score(
+        self,
+        quantity: str,
+        kinds: Iterable[str] = ("stock",),
+        without: str = "",
+        *,
+        vote: Literal["origin", "setting"] = "origin",
+        caches: Iterable[str] = (),
+    ) -> MemoryScore:
+        """Return the summary of one quantity, one vote per source or per setting.
+
+        `caches`: only models with these caches, see `cache_of_model`; empty: all.
 
         Examples
         --------
         >>> score_starts().score("weights").sources > 5
         True
         """
-        wanted = set(kinds)
+        wanted, of_cache = set(kinds), set(caches)
         chosen: dict[str, list[LoggedError]] = {}
         for one in self.errors:
-            if one.quantity == quantity and one.kind in wanted and one.origin != without:
-                chosen.setdefault(one.origin, []).append(one)
+            if one.quantity != quantity or one.kind not in wanted or one.origin == without:
+                continue
+            if not of_cache or one.cache in of_cache:
+                chosen.setdefault(getattr(one, vote), []).append(one)
         if not chosen:
             return MemoryScore(0, 0, *[float("nan")] * 4)
         share = quantity in _RELATIVE
@@ -131,6 +156,68 @@ def kind_of_start(start: LoggedStart, part: Accelerator | None) -> str:
     return "image" if "/" in version and not version.startswith(own_images()) else "stock"
 
 
+def later_starts() -> list[LoggedStart]:
+    """Return the start-up logs that no fit of memory terms has seen.
+
+    Examples
+    --------
+    >>> len(later_starts())
+    159
+    """
+    return start_up_logs(data_folder("calibration") / "memory" / "start-up-logs-later.csv")
+
+
+def setting_of(start: LoggedStart) -> str:
+    """Return the setting of a launch, which has one vote.
+
+    Examples
+    --------
+    >>> setting_of(later_starts()[0])
+    'vllm|0.21.0|kimi-k2.5|mxfp4|mi355x|tp4 pp1 dp1 ep1 dcp1|fp8'
+    """
+    log = start.log
+    model = start.model or (log.model or "").rsplit("/", 1)[-1].lower()
+    layout = " ".join(f"{name}{getattr(log, name) or 1}" for name in ("tp", "pp", "dp", "ep", "dcp"))
+    parts = (log.engine, log.version, model, start.weights, start.accelerator, layout, log.kv_cache or "auto")
+    return "|".join(part or "" for part in parts)
+
+
+@cache
+def _held_rule() -> tuple[str, int, int]:
+    content = read_toml(data_folder("calibration") / "memory" / "held-out.toml")
+    return content["salt"], content["of"], content["remainder"]
+
+
+def is_held_out_setting(setting: str) -> bool:
+    """Return True if a setting is held out of development, by its hash.
+
+    Examples
+    --------
+    >>> sum(is_held_out_setting(one) for one in {setting_of(start) for start in later_starts()})
+    6
+    """
+    salt, of, remainder = _held_rule()
+    digest = hashlib.sha256(f"{salt}|{setting}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") % of == remainder
+
+
+def cache_of_model(model: ModelSpec) -> str:
+    """Return the cache of a model: plain, windowed, hybrid or compressed.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.models import load_model
+    >>> [cache_of_model(load_model(name)) for name in ("kimi-k2.5", "gpt-oss-20b", "qwen3.5-9b", "deepseek-v4-flash")]
+    ['plain', 'windowed', 'hybrid', 'compressed']
+    """
+    mixers = [mixer_of(model.layers[name]) for name, _ in model.runs]
+    if any(mixer.name == "compressed" for mixer in mixers):
+        return "compressed"
+    if any(mixer.state_bytes() for mixer in mixers):
+        return "hybrid"
+    return "windowed" if any(mixer.features & {"window"} for mixer in mixers) else "plain"
+
+
 def score_starts(starts: Iterable[LoggedStart] | None = None, *, left_out: bool = False) -> StartScores:
     """Return the predicted memory of logged starts with the logged values.
 
@@ -150,7 +237,7 @@ def score_starts(starts: Iterable[LoggedStart] | None = None, *, left_out: bool 
         rows = [row for row in observations() if row.used]
         fits = left_out_sources(start_up_logs(), rows, load_memory_fit())
     for start in logs:
-        if start.not_scored or start.model is None:
+        if start.model is None or (start.not_scored and start.not_scored != POOL_IS_SET):
             left[start.id] = start.not_scored or f"{start.log.model} is not in the catalogue"
             continue
         try:
@@ -168,17 +255,18 @@ def _errors(start: LoggedStart, fit: MemoryFit | None) -> list[LoggedError]:
     prediction = predict_start(
         log, model, checkpoint, accelerator, graphs=start.graphs, unstated=start.unstated, fit=fit
     )
-    kind = kind_of_start(start, accelerator)
+    of_pool = Span(*[prediction.tokens_of_pool] * 3) if prediction.tokens_of_pool else None
     pairs: tuple[tuple[str, float | None, Span | None, float], ...] = (
         ("weights", log.weights, prediction.weights, GIB),
         ("pool", log.kv_pool, prediction.pool, GIB),
         ("tokens", log.kv_tokens, prediction.tokens, 1.0),
+        ("tokens_of_pool", log.kv_tokens, of_pool, 1.0),
         ("graphs", log.graphs, prediction.graphs, GIB),
     )
+    about = start.id, start.origin, kind_of_start(start, accelerator)
+    setting, kind = setting_of(start), cache_of_model(model)
     return [
-        LoggedError(
-            start.id, start.origin, kind, name, logged / unit, span.value / unit, span.low / unit, span.high / unit
-        )
+        LoggedError(*about, name, logged / unit, span.value / unit, span.low / unit, span.high / unit, setting, kind)
         for name, logged, span, unit in pairs
-        if logged is not None and span is not None
+        if logged is not None and span is not None and (not start.not_scored or name == "tokens_of_pool")
     ]

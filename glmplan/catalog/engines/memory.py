@@ -365,6 +365,10 @@ class Paging:
     batches: float  # steps in flight whose tokens a window layer holds besides its window
     states: float  # blocks of a recurrent layer for each request, without speculative tokens
     source: str
+    #: blocks of layers whose caches differ in page size, see `glmplan.costs.memory.pages`: equally many slots of every
+    #: size, as many as a group needs of each (a request counted by its bytes or by its pages), or the largest group
+    packing: Literal["tuples", "slots by bytes", "slots", "widest group"] = "tuples"
+    null_block: bool = False  # True: the check of ``max_model_len`` leaves out the block that the pool never gives out
     since: str | None = None
     until: str | None = None
 
@@ -379,6 +383,8 @@ class PoolSplit:
     models: tuple[str, ...]  # models whose window layers have a pool of their own; in others all layers keep all tokens
     source: str
     shared: tuple[str, ...] = ()  # models whose layers share one pool all the same
+    compressed: Ratio = 0.1  # tokens of the windows of compressed attention over tokens of the pool
+    late_states_each: bool = False  # True: compressors of many tokens keep states of every request that may run
     since: str | None = None
     until: str | None = None
 
@@ -467,6 +473,8 @@ class MemoryRule:
     indexer: tuple[IndexerTrial, ...] = ()
     split: tuple[PoolSplit, ...] = ()  # empty: kinds of layers share the pool
     expansion: tuple[ExpansionReserve, ...] = ()
+    latent_since: str | None = None  # first version that caches latents; None: all do
+    expanded_latent: int = 0  # values of a head of which older versions cache key and value
 
     @property
     def prints_pool(self) -> bool:
@@ -475,6 +483,19 @@ class MemoryRule:
         Other engines take a number of slots.
         """
         return self.pool != "rest"
+
+    def caches_latents(self, version: str | None) -> bool:
+        """Return True if a version caches latents, not keys and values.
+
+        Examples
+        --------
+        >>> [load_memory_rule("vllm").caches_latents(one) for one in ("0.5.4", "0.7.1", None)]
+        [False, True, True]
+        """
+        from glmplan.catalog.schema.engine import version_key
+
+        first = self.latent_since
+        return first is None or version is None or version_key(version) >= version_key(first)
 
     def profiling_of(
         self, version: str | None, *, dense: bool, model: str = "", quantised: bool = True

@@ -188,7 +188,8 @@ def _not_found(name: str, part: str, count: int) -> UnknownName:
         # with a count, an accelerator was meant
         close = [f"{count}x{item}" if count > 1 else item for item in parts]
         hint = f"nearest: {', '.join(close)}" if close else "see `glmplan hardware list`"
-        return UnknownName(f"is not a known accelerator; {hint}", value=part)
+        own = f"or enter its data sheet in a file (docs/guide/hardware.md): --on {count}x./{plain or 'part'}.toml"
+        return UnknownName(f"is not a known accelerator; {hint}; {own}", value=part)
     hosts = nearest(plain, [*host_names(), *host_aliases()])
     begun = [item for item in parts if item.startswith(f"{plain}-")]
     close = list(dict.fromkeys([*begun, *(host_aliases().get(item, item) for item in hosts), *parts]))[:5]

@@ -97,6 +97,9 @@ class CacheLayout(Frozen):
     united_pages: bool = False
     convolution: float = 2.0  # bytes of a value of the convolution windows in a recurrent state
     plain_index_keys: bool = False  # True: index keys of latent attention are in the format of the cache
+    expanded_latent: int = 0  # values of a head for which keys and values are cached instead of latents; 0: latents
+    plain_latent: bool = False  # True: FP8 latents of sparse attention are plain values, as `plain_latent_on` says
+    plain_latent_on: tuple[str, ...] = ()  # compute capabilities on which FP8 latents are not packed
     source: str
 
     def without_indexer(self) -> CacheLayout:

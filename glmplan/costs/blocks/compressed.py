@@ -35,17 +35,35 @@ from glmplan.catalog.formats import kv_format
 from glmplan.catalog.schema.engine import CacheLayout
 from glmplan.catalog.schema.model import CompressedAttention
 from glmplan.costs.blocks.latent import index_key_bytes
-from glmplan.costs.blocks.mixer import Core, CoreKernel, CoreStep, IndexScan, LayerCache, Mixer, heads_on_rank
+from glmplan.costs.blocks.mixer import (
+    CachePage,
+    Core,
+    CoreKernel,
+    CoreStep,
+    IndexScan,
+    LayerCache,
+    Mixer,
+    PageKind,
+    heads_on_rank,
+)
 from glmplan.costs.blocks.tensor import Tensor
 from glmplan.costs.kernels.counts import attention_prefill_work, latent_decode_work
-from glmplan.units import TokensArray
+from glmplan.units import TokenCount, TokensArray
 
 __all__ = ["CompressedMixer"]
 
 #: values that share a scale of one byte in the packed form, and bytes that scales are padded to
 _SCALED, _PADDED = 64, 8
+#: tokens of a page of entries; alignment of a packed page and of another [B]
+_ENTRY_BLOCK, _PACKED_PAGE, _PLAIN_PAGE = 256, 576, 512
+#: tokens of a page of the window, by whether positions are added to what is pooled (V4) or not (V4.1)
+_WINDOW_BLOCK = {True: 64, False: 32}
+#: tokens of a page of what is not pooled yet, by the tokens of an entry
+_STATE_BLOCK = {4: 4, 128: 8}
 #: with entries in FP4: bytes of an index key's value with its share of a scale for 32, and of a value in the window [B]
 _FP4_INDEX, _FP4_WINDOW = 4.25 / 8, 1.0 + 1 / 32
+#: of a key or score that is not pooled yet [B]
+_STATE_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,16 +251,73 @@ class CompressedMixer(Mixer):
         entry = block.head_dim * kv_format(kv).bytes
         if layout.packed_latent and kv.lower() == "fp8":
             entry = self.packed_bytes
-        index = block.indexer.head_dim * _FP4_INDEX if narrow and block.indexer is not None else self._index_bytes
         held = 0.0 if block.shared_kv else entry
-        if layout.index_keys and self._own_keys:
-            held += index
+        if layout.index_keys:
+            held += self._own_key_bytes(kv)
         return LayerCache(
             per_token=held * self.entries_per_token,
             in_window=block.head_dim * _FP4_WINDOW if narrow else entry,
             window=block.window,
             state=self.state_bytes(),
         )
+
+    def pages(self, kv: str, layout: CacheLayout, *, draft_tokens: TokenCount) -> tuple[CachePage, ...]:
+        """Return the pages of the caches of a layer, as vLLM makes them [1]_.
+
+        V4.1 keeps what is not pooled in a ring of one block a request. Not modelled: its records for compute capability
+        10 where the cache is FP8 (528 B), and padding for sparse logits.
+
+        References
+        ----------
+        .. [1] vllm-project/vllm, vllm/models/deepseek_v4/attention.py and compressor.py,
+           vllm/v1/attention/backends/mla/sparse_swa.py (0.21.0 to 0.33.0), vllm/models/deepseek_v41 (0.33.0).
+
+        Examples
+        --------
+        >>> from glmplan.catalog.entries.models import load_model
+        >>> from glmplan.costs.blocks.kinds import mixer_of
+        >>> from glmplan.costs.blocks.stack import cache_layout
+        >>> csa = mixer_of(load_model("deepseek-v4-flash").layers["csa"])
+        >>> [(page.block, page.size) for page in csa.pages("fp8", cache_layout("vllm"), draft_tokens=0)]
+        [(64, 37440), (256, 37440), (256, 8640), (4, 32832), (4, 8640)]
+        """
+        block, cache = self.block, self.cache(kv, layout)
+        narrow = kv.lower() == "nvfp4"
+        packed = narrow or (layout.packed_latent and kv.lower() == "fp8")
+        whole = _PACKED_PAGE if packed and not narrow else _PLAIN_PAGE
+
+        def page(kind: PageKind, tokens: int, values: float, window: int = 0) -> CachePage:
+            return CachePage(kind, tokens, int(-(-values // whole) * whole), window)
+
+        small = _WINDOW_BLOCK[block.positions]
+        result = [page("window", small, small * cache.in_window, block.window)]
+        if not block.ratio or block.shared_kv:
+            return tuple(result)
+        entries, index = _ENTRY_BLOCK // block.ratio, self._own_key_bytes(kv) if layout.index_keys else 0.0
+        result.append(page("full", _ENTRY_BLOCK, entries * (cache.per_token * block.ratio - index)))
+        if index:
+            result.append(page("full", _ENTRY_BLOCK, entries * index))
+        if block.ratio == 1:
+            return tuple(result)
+        overlap = 2 if block.overlapping else 1
+        widths = [block.head_dim]
+        if block.indexer is not None and self._own_keys and not block.indexer.from_latent:
+            widths.append(block.indexer.head_dim)
+        for width in widths:
+            each = 2 * overlap * width * _STATE_BYTES
+            if block.positions:
+                tokens = _STATE_BLOCK[block.ratio]
+                result.append(page("window", tokens, tokens * each, overlap * block.ratio))
+            else:
+                tokens = max(8, 1 << (draft_tokens + 1).bit_length())
+                result.append(CachePage("ring", tokens, int(tokens * each)))
+        return tuple(result)
+
+    def _own_key_bytes(self, kv: str) -> float:
+        """One index key that the layer caches, [B]; 0 where it caches none."""
+        if not self._own_keys or self.block.indexer is None:
+            return 0.0
+        return self.block.indexer.head_dim * _FP4_INDEX if kv.lower() == "nvfp4" else float(self._index_bytes)
 
     @property
     def _index_bytes(self) -> int:
@@ -257,6 +332,11 @@ class CompressedMixer(Mixer):
         overlap = 2 if block.overlapping else 1
         width = block.head_dim + (index.head_dim if index is not None and not index.from_latent else 0)
         return state * (overlap * block.ratio) * (2 * overlap * width)
+
+    @property
+    def state_is_late(self) -> bool:
+        """Windows of the compressor that do not overlap are long (HCA)."""
+        return bool(self.state_bytes()) and not self.block.overlapping
 
     def decode_blocks(self, tp: int) -> float:
         """Return 1: all heads share it."""

@@ -219,8 +219,11 @@ class LatentMixer(Mixer):
     def cache(self, kv: str, layout: CacheLayout) -> LayerCache:
         """Return the cached latent and index key; every rank keeps all of it."""
         block = self.block
+        if layout.expanded_latent:  # key and value of every head, both padded to one width
+            each = 2.0 * layout.expanded_latent * kv_format(kv).bytes
+            return LayerCache(per_token=block.heads * each, units=block.heads)
         held = self.absorbed_widths[0] * kv_format(kv).bytes
-        if self.packed_fp8 and layout.packed_latent and kv.lower() == "fp8":
+        if self.packed_fp8 and layout.packed_latent and not layout.plain_latent and kv.lower() == "fp8":
             held = block.kv_rank + 4.0 * -(-block.kv_rank // 128) + 2.0 * max(block.rope_dim, layout.packed_rotary)
         if self.packed_fp8 and layout.packed_latent and kv.lower() == "nvfp4":  # rotary values in FP8, without a scale
             held = block.kv_rank * kv_format(kv).bytes + 1.0 * block.rope_dim

@@ -6,6 +6,7 @@ Each kind has a file of its own; `glmplan.costs.blocks.kinds` maps records to ki
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 from typing import Any, Literal
 
 import numpy as np
@@ -15,8 +16,10 @@ from glmplan.costs.blocks.tensor import Tensor
 from glmplan.costs.kernels.utilisation import KernelWork, Tokens
 from glmplan.costs.points import Layout
 from glmplan.units import Bytes, BytesArray, FlopArray, Ratio, TokenCount, TokensArray
+from glmplan.units import Tokens as Length
 
 __all__ = [
+    "CachePage",
     "Core",
     "CoreKernel",
     "CoreStep",
@@ -38,6 +41,38 @@ class LayerCache:
     window: TokenCount | None = None  # tokens after which `in_window` stops growing
     state: Bytes = 0.0  # of each sequence, whatever its length
     units: int = 1  # heads by which it can be split; 1: every TP rank holds all of it
+
+
+#: kind of a cache: it keeps every token, the last tokens, or one block of a request
+PageKind = Literal["full", "window", "ring"]
+
+
+@dataclass(frozen=True, slots=True)
+class CachePage:
+    """Page of one cache of a layer on a rank."""
+
+    kind: PageKind
+    block: TokenCount  # tokens of a page
+    size: int  # with padding [B]
+    window: TokenCount = 0
+
+    def pages(self, longest: Length, in_flight: Length) -> int:
+        """Return the pages of a request of this length.
+
+        `in_flight`: tokens of the request in the steps that are not done yet.
+
+        Examples
+        --------
+        The window of DeepSeek-V4, and the tokens that its compressor of four has not pooled, in a step of 8,192 tokens:
+
+        >>> [one.pages(1e6, 8192) for one in (CachePage("window", 64, 37440, 128), CachePage("window", 4, 37440, 8))]
+        [131, 2051]
+        """
+        if self.kind == "ring":
+            return 1
+        if self.kind == "full":
+            return ceil(longest / self.block)
+        return ceil(min(self.window - 1 + in_flight, longest) / self.block) + 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -196,6 +231,10 @@ class Mixer:
         """
         return LayerCache()
 
+    def pages(self, kv: str, layout: CacheLayout, *, draft_tokens: TokenCount) -> tuple[CachePage, ...]:
+        """Return the pages of a layer whose caches differ in size; else ()."""
+        return ()
+
     def state_bytes(self, *, state: Bytes = 4.0, conv: Bytes = 2.0) -> Bytes:
         """Return the state of a sequence of any length; 0 with tokens only.
 
@@ -210,6 +249,11 @@ class Mixer:
         The windows of `draft_tokens` speculative tokens are kept too.
         """
         return 0.0
+
+    @property
+    def state_is_late(self) -> bool:
+        """Return True for the state of a compressor of many tokens."""
+        return False
 
     def page_token(self, *, tp: int, kv_bytes: Bytes) -> Bytes:
         """Return a token's bytes in a page that grows for another layer's state.

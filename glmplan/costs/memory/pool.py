@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from glmplan.catalog.engines.memory import static_fraction, tower_factor
-from glmplan.costs.memory.ranks import PagedLaunch, RankMemory, StageMemory, printed_tokens, shares_pages
+from glmplan.catalog.engines.memory import Paging, static_fraction, tower_factor
+from glmplan.costs.memory.pages import block_requests, block_tokens, longest_requests, plans_of
+from glmplan.costs.memory.ranks import PagedLaunch, PoolShares, RankMemory, StageMemory, printed_tokens, shares_pages
 from glmplan.costs.memory.settings import MemoryFit, PartMemory, Spread, load_memory_fit
 from glmplan.units import GIB, QUANTILE_90, Bytes, BytesArray, Ratio, Tokens, TokensArray
 
@@ -23,10 +24,12 @@ __all__ = [
     "PoolTerms",
     "budget_rows",
     "graph_estimate",
+    "keys_share",
     "kv_pool",
     "largest_context",
     "launch_kinds",
     "longest_held",
+    "printed_of_bytes",
     "requests_held",
     "requests_that_fit",
     "share_beside_expansion",
@@ -36,19 +39,27 @@ __all__ = [
 ]
 
 
+#: tokens of a window page, for which SGLang keeps one ring of a compressor's states
+_STATE_PAGE = 128.0
+
+
 def split_pool(
-    stage: StageMemory, pool: BytesArray, context: TokensArray, split: tuple[float, float, float]
+    stage: StageMemory, pool: BytesArray, context: TokensArray, split: PoolShares
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return tokens in full-attention layers, and requests in the others.
 
-    The requests are infinite where neither windows nor states limit them. SGLang gives states a fixed share of the pool
-    and window layers a fixed share of the tokens of the others [1]_. Not modelled: states kept of each speculative
-    token.
+    The requests are infinite where neither windows nor states limit them. SGLang gives states a fixed share of the
+    pool and window layers a fixed share of the tokens of the others [1]_. In compressed attention every token of a
+    window holds its share of the states of compressors, and the draft layer widens every token by that of a layer;
+    from 0.5.15 on compressors of 128 tokens keep a ring for every request that may run [2]_. When it drafts, recurrent
+    layers keep a state of each drafted token of every request that may run. Not modelled: the ring buffers of 0.5.23.
 
     References
     ----------
     .. [1] sgl-project/sglang, python/sglang/srt/model_executor/pool_configurator.py (HybridSWAPoolConfigurator),
        model_runner_kv_cache_mixin.py (handle_max_mamba_cache).
+    .. [2] The same, DSV4PoolConfigurator, and arg_groups/deepseek_v4_hook.py, packages of 0.5.12 to 0.5.15: 1,868,800
+       tokens of DeepSeek-V4-Pro in 41.1 GiB of each of four GB300 are 23.6 kB each, this gives 23.7.
 
     Examples
     --------
@@ -64,16 +75,21 @@ def split_pool(
     >>> round(float(full[0]) * 12 * 2048 * 1.8), int(requests[0] / full[0] * 128 * 10)
     (10000000000, 8)
     """
-    states, states_each, windows = split
-    room = np.maximum(pool, 0.0)
+    windows = split.windows
+    room = np.maximum(pool - stage.state * split.kept, 0.0)
     limit = np.full_like(room, np.inf)
     cache = room
-    if stage.state.any():
-        cache = room / (1.0 + states)
-        budget = room - cache
-        each = np.where(stage.state > 0, stage.state, 1.0) * states_each
-        limit = np.where(stage.state > 0, np.floor(budget / each), np.inf)
     in_windows = sum((held for _, held in stage.windows), np.zeros_like(stage.per_token))
+    if split.state_tokens:
+        drafting = split.state_tokens * _STATE_PAGE
+        cache = np.maximum(room - stage.late_state * drafting * split.requests, 0.0) * split.drafted
+        scoped = np.asarray(split.requests) > 0
+        in_windows = in_windows + split.state_tokens * (stage.state - stage.late_state * scoped)
+    elif stage.state.any():
+        cache = room / (1.0 + split.states)
+        budget = room - cache
+        each = np.where(stage.state > 0, stage.state, 1.0) * split.states_each
+        limit = np.where(stage.state > 0, np.floor(budget / each), np.inf)
     token = stage.per_token + windows * in_windows
     full = np.where(token > 0, cache / np.where(token > 0, token, 1.0), np.inf)
     if windows < 1.0:
@@ -82,16 +98,14 @@ def split_pool(
     return full, limit
 
 
-def requests_held(
-    stage: StageMemory, pool: np.ndarray, context: np.ndarray, split: tuple[float, float, float]
-) -> np.ndarray:
+def requests_held(stage: StageMemory, pool: np.ndarray, context: np.ndarray, split: PoolShares) -> np.ndarray:
     """Return the whole requests that a split pool holds."""
     full, requests = split_pool(stage, pool, context, split)
     result: np.ndarray = np.floor(np.minimum(full / context, requests))
     return result
 
 
-def longest_held(stage: StageMemory, pool: np.ndarray, split: tuple[float, float, float]) -> TokensArray:
+def longest_held(stage: StageMemory, pool: np.ndarray, split: PoolShares) -> TokensArray:
     """Return the longest request of a split pool.
 
     Infinite where no layer keeps all tokens, 0 where the other layers do not hold one request.
@@ -230,8 +244,9 @@ def launch_kinds(part: PartMemory, *, several: bool, indexed: bool) -> tuple[str
     Models with an indexer run over PCIe from community images, either sparsely with their own kernels and arenas or
     densely with the indexer patched out; all logs are of the first. Communicators hold buffers on the accelerators
     where these reach each other over PCIe, otherwise in host memory. On compute capability 10 attention, experts and
-    all-reduce run on FlashInfer kernels with workspaces of their own. Where host and accelerator share one memory, free
-    memory changes with the use of the host, and so does every difference that the engine computes from it.
+    all-reduce run on FlashInfer kernels with workspaces of their own. ROCm has libraries of its own, of which no log is
+    part of the fit. Where host and accelerator share one memory, free memory changes with the use of the host, and so
+    does every difference that the engine computes from it.
 
     Examples
     --------
@@ -242,6 +257,7 @@ def launch_kinds(part: PartMemory, *, several: bool, indexed: bool) -> tuple[str
     flashinfer = part.link == "nvlink" and part.capability.startswith("10.")
     if not several:
         own = "single-10" if flashinfer else "single-unified" if part.link == "unified" else "single"
+        own = "single-rocm" if part.capability.startswith("gfx") and part.link != "unified" else own
         return tuple(dict.fromkeys((own, "single")))
     link = part.link
     if link == "unified":
@@ -402,6 +418,11 @@ def _tokens(memory: RankMemory, stage: StageMemory, pool: np.ndarray, context: n
     On one data-parallel rank.
     """
     block = memory.settings.block(memory.sparse)
+    paging = _paging(memory, stage)
+    if paging is not None:  # a decoding request has the tokens of the steps in flight besides its windows
+        held = block_tokens(plans_of(stage.pages, paging), pool, context, _decoded(memory, stage, paging))
+        blocks_held: np.ndarray = np.floor(held / block) * block
+        return blocks_held
     growing_only = not stage.windows and not stage.state.any()
     if memory.split is not None and not growing_only:
         full, requests = split_pool(stage, pool, context, memory.split)
@@ -413,6 +434,35 @@ def _tokens(memory: RankMemory, stage: StageMemory, pool: np.ndarray, context: n
     size = each * wide
     blocks = np.floor(np.maximum(pool, 0.0) / np.where(size > 0, size, 1.0))
     return np.where(size > 0, blocks * wide, np.inf)
+
+
+def _paging(memory: RankMemory, stage: StageMemory) -> Paging | None:
+    """Return the paging of a stage with pages of several sizes, or None."""
+    return memory.settings.rule.paging_of(memory.settings.version) if stage.pages else None
+
+
+def _decoded(memory: RankMemory, stage: StageMemory, paging: Paging) -> TokensArray:
+    """Return the tokens in flight of a decoding request, with its drafts."""
+    return np.full_like(stage.per_token, paging.batches * (1.0 + memory.settings.drafted(memory.draft)))
+
+
+def _in_flight(memory: RankMemory, stage: StageMemory, paging: Paging) -> TokensArray:
+    """Return the tokens in flight that a start counts: whole steps."""
+    return paging.batches * memory.budget + np.zeros_like(stage.per_token)
+
+
+def _longest_paged(memory: RankMemory, stage: StageMemory, paging: Paging, pool: BytesArray) -> TokensArray:
+    """Return the largest ``max_model_len`` of a stage of several page sizes."""
+    plans, flight = plans_of(stage.pages, paging), _in_flight(memory, stage, paging)
+    return longest_requests(plans, pool, flight, null_block=paging.null_block)
+
+
+def _requests_paged(
+    memory: RankMemory, stage: StageMemory, paging: Paging, pool: BytesArray, context: TokensArray
+) -> np.ndarray:
+    """Return the decoding requests on a stage of several page sizes."""
+    count = block_requests(plans_of(stage.pages, paging), pool, context, _decoded(memory, stage, paging))
+    return np.where(_longest_paged(memory, stage, paging, pool) >= context, count, 0.0)
 
 
 def _printed(
@@ -427,6 +477,10 @@ def _printed(
         full, _ = split_pool(stage, pool, context, memory.split)
         return np.where(stage.per_token > 0, np.floor(full / (block := settings.block(memory.sparse))) * block, usable)
     paging = settings.rule.paging_of(settings.version) if settings.rule.paging else None
+    if paging is not None and stage.pages:
+        longest = (context if settings.longest is None else np.asarray(settings.longest, dtype=float)) + 0.0 * pool
+        held = block_tokens(plans_of(stage.pages, paging), pool, longest, _in_flight(memory, stage, paging))
+        return np.floor(held)
     if paging is None or not shares_pages(stage.kinds):
         return usable
     zero = np.zeros_like(pool)
@@ -438,6 +492,34 @@ def _printed(
         dcp=np.asarray(memory.layout.dcp, dtype=float),
     )
     return printed_tokens(pool, stage.kinds, paging, launch)
+
+
+def keys_share(memory: RankMemory, stage: StageMemory) -> Ratio:
+    """Return the share of keys and values in a pool.
+
+    Below 1 where states of recurrent layers have a pool of their own.
+    """
+    return 1.0 / (1.0 + memory.split.states) if memory.split is not None and stage.state.any() else 1.0
+
+
+def printed_of_bytes(memory: RankMemory, stage: StageMemory, size: Bytes, context: Tokens) -> Tokens:
+    """Return the tokens that the engine prints for a pool of this size.
+
+    On a stage of the first layout.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.models import load_model
+    >>> from glmplan.costs.memory.ranks import rank_memory
+    >>> from glmplan.costs.points import Layout
+    >>> llama = load_model("llama-3.1-8b")
+    >>> held = rank_memory(llama, llama.checkpoint("bf16"), layout=Layout(), kv="bf16")
+    >>> printed_of_bytes(held, held.stages[0], 2.0**30, 8192.0)
+    8192.0
+    """
+    pool, length = np.full_like(stage.per_token, size), np.full_like(stage.per_token, context)
+    usable = _tokens(memory, stage, pool, length)
+    return float(_printed(memory, stage, pool, length, usable)[0])
 
 
 def kv_pool(
@@ -522,6 +604,10 @@ def requests_that_fit(
     least = np.full_like(np.asarray(memory.layout.tp, dtype=float), np.inf)
     for stage, terms in zip(memory.stages, pools or stage_pools(memory, part, fit), strict=True):
         pool = np.maximum(terms.pool + quantile * terms.deviation(quantile), 0.0)
+        if (paging := _paging(memory, stage)) is not None:
+            count = _requests_paged(memory, stage, paging, pool, whole)
+            least = np.minimum(least, np.where(stage.held, count, np.inf))
+            continue
         size = stage.request_bytes(whole)
         count = np.where(size > 0, np.floor(pool / np.where(size > 0, size, 1.0)), np.inf)
         if memory.split is not None and (stage.windows or stage.state.any()):
@@ -547,6 +633,9 @@ def largest_context(
     least = np.full_like(wide + np.asarray(memory.layout.tp, dtype=float), np.inf)
     for stage, terms in zip(memory.stages, pools or stage_pools(memory, part, fit), strict=True):
         left = terms.pool + quantile * terms.deviation(quantile)
+        if (paging := _paging(memory, stage)) is not None:
+            least = np.minimum(least, np.where(stage.held, _longest_paged(memory, stage, paging, left), np.inf))
+            continue
         if memory.split is not None and (stage.windows or stage.state.any()):
             full = longest_held(stage, left, memory.split)
             least = np.minimum(least, np.where(stage.held, full, np.inf))
@@ -663,7 +752,7 @@ def budget_rows(
 
 def _each(memory: RankMemory, stage: StageMemory) -> BytesArray:
     """Return a token's cache with its share of a separate window pool."""
-    windows = 0.0 if memory.split is None else memory.split[2]
+    windows = 0.0 if memory.split is None else memory.split.windows
     return stage.per_token + windows * sum((held for _, held in stage.windows), np.zeros_like(stage.per_token))
 
 

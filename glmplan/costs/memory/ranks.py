@@ -21,10 +21,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from glmplan.catalog.engines.memory import Paging, ProfilingRun, pipeline_layers
+from glmplan.catalog.engines.memory import Paging, PoolSplit, ProfilingRun, pipeline_layers
 from glmplan.catalog.formats import weight_format
 from glmplan.catalog.schema.model import Checkpoint, ModelSpec
 from glmplan.costs.blocks.kinds import mixer_of
+from glmplan.costs.blocks.mixer import CachePage
 from glmplan.costs.blocks.stack import Segment, is_indexed, segments
 from glmplan.costs.memory.activations import (
     PassStep,
@@ -37,12 +38,22 @@ from glmplan.costs.memory.activations import (
     stage_peak,
     trial_run,
 )
+from glmplan.costs.memory.pages import PagedLayers
 from glmplan.costs.memory.settings import MemorySettings
 from glmplan.costs.memory.weights import add_rotary, add_vocabulary, layer_weights, padding_apart
 from glmplan.costs.points import Layout
 from glmplan.units import Bytes, BytesArray, Ratio, TokenCount, Tokens, TokensArray
 
-__all__ = ["CachedLayers", "PagedLaunch", "RankMemory", "StageMemory", "printed_tokens", "rank_memory", "shares_pages"]
+__all__ = [
+    "CachedLayers",
+    "PagedLaunch",
+    "PoolShares",
+    "RankMemory",
+    "StageMemory",
+    "printed_tokens",
+    "rank_memory",
+    "shares_pages",
+]
 
 
 #: a kind with up to so many times the fewest layers makes one group with it; older versions took 1.25
@@ -139,6 +150,10 @@ def printed_tokens(
     return result
 
 
+#: tokens of the window page for which SGLang keeps one ring of a compressor's states
+_STATE_WINDOW = 128.0
+#: requests that SGLang runs at most when it drafts and ``max_running_requests`` is not given
+_DRAFTING_REQUESTS = 48.0
 #: hidden state and residual of a token, in 16 bit, for each value of the hidden size [B]
 _STATES = 4.0
 
@@ -159,8 +174,10 @@ class StageMemory:
     state: BytesArray  # cache of each sequence, whatever its length
     activation: BytesArray  # peak of activations and logits
     kinds: tuple[CachedLayers, ...] = ()  # layers by cache; empty where one of them has a cache that no page holds
+    pages: tuple[PagedLayers, ...] = ()  # caches by page, where those of one layer differ in page size
     expanded: np.ndarray | float = 0.0  # bytes of a token that the engine reserves for expanded latents, else 0 [B]
     expanded_tokens: np.ndarray | float = 0.0  # most tokens that one step may expand, else 0 [token]
+    late_state: np.ndarray | float = 0.0  # of `state`: what compressors of many tokens have not pooled yet [B]
 
     @property
     def weight_bytes(self) -> BytesArray:
@@ -175,6 +192,21 @@ class StageMemory:
             total = total + held * np.minimum(tokens, window)
         result: np.ndarray = total
         return result
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PoolShares:
+    """Shares of a pool that the kinds of layers have, in SGLang."""
+
+    states: Ratio  # memory of recurrent states over memory of keys and values
+    states_each: float  # states that a request may take
+    windows: Ratio  # tokens of window layers over tokens of the others
+    #: states of compressors that a token of a window holds, over those of a request; 0: no compressed attention
+    state_tokens: Ratio = 0.0
+    requests: np.ndarray | float = 0.0  # requests with states of their own for late compressors; 0: as other states
+    #: tokens of the pool over those without a draft layer, for which every token is widened
+    drafted: Ratio = 1.0
+    kept: np.ndarray | float = 0.0  # states of speculative tokens that are kept for all requests that may run
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -195,8 +227,7 @@ class RankMemory:
     indexed: bool = False  # True: the model has an indexer, cached or left out
     #: layers and width of the vision tower as the config names them; None without a tower
     tower: tuple[int | None, int | None] | None = None
-    #: of a split pool: memory of states over keys and values, states of a request, window tokens over others
-    split: tuple[float, float, float] | None = None
+    split: PoolShares | None = None  # of an engine whose kinds of layers have pools of their own
 
     @property
     def by_length(self) -> bool:
@@ -312,7 +343,32 @@ def rank_memory(
         trial is None or trial.estimates_graphs,
         is_indexed(model),
         (model.tower_layers, model.tower_width) if model.extra_parameters else None,
-        None if split is None else (split.states, split.states_each, split.window_tokens(model.name)),
+        None if split is None else _pool_shares(split, model, stages, settings, memory, drafts),
+    )
+
+
+def _pool_shares(
+    split: PoolSplit,
+    model: ModelSpec,
+    stages: list[StageMemory],
+    settings: MemorySettings,
+    memory: float | None,
+    drafts: bool,
+) -> PoolShares:
+    """Return the shares of the kinds of layers in a model's pool."""
+    if not any(np.any(stage.late_state) for stage in stages):
+        running = _DRAFTING_REQUESTS if settings.max_requests is None else settings.max_requests
+        kept = running * (1.0 + settings.drafted(drafts)) if drafts else 0.0
+        return PoolShares(split.states, split.states_each, split.window_tokens(model.name), kept=kept)
+    layers = len(model.layer_names)
+    requests = settings.requests(memory) + 2.0 if split.late_states_each else 0.0
+    return PoolShares(
+        0.0,
+        0.0,
+        split.compressed,
+        (2.0 if drafts else 1.0) / _STATE_WINDOW,
+        requests,
+        layers / (layers + 1.0) if drafts else 1.0,
     )
 
 
@@ -417,7 +473,7 @@ def _stage(
     zero = np.zeros_like(degrees.tp)
     exists, last = degrees.pp > index, degrees.pp == index + 1
     weights: dict[str, np.ndarray] = {}
-    host, per_token, state, activation, kept = zero, zero, zero, zero, zero
+    host, per_token, state, late, activation, kept = zero, zero, zero, zero, zero, zero
     windows: dict[int, np.ndarray] = {}
     for one, count in zip(held, counts.T, strict=True):
         for name, size in one.weights.items():
@@ -427,6 +483,7 @@ def _stage(
         if one.window is not None:
             windows[one.window] = windows.get(one.window, zero) + count * one.in_window
         state = state + count * one.state
+        late = late + count * one.state * mixer_of(one.part.kind).state_is_late
         activation = np.maximum(activation, np.where(count > 0, one.activation, 0.0))
         kept = np.maximum(kept, np.where(count > 0, one.buffers, 0.0))
     add_vocabulary(weights, model, checkpoint, degrees, settings, (index == 0, last))
@@ -443,8 +500,11 @@ def _stage(
     if buffer is not None and buffer.draft_states:
         state = state * (1.0 + settings.drafted("mtp" in weights))
     kinds = _kinds(parts, counts, degrees, kv, settings) if ordered or state.any() else ()
+    pages = _pages(parts, counts, kv, settings) if ordered and settings.rule.paging else ()
     layers = counts.sum(axis=1)
-    result = StageMemory(index, exists, layers, weights, host, per_token, ordered, state, activation, kinds)
+    result = StageMemory(
+        index, exists, layers, weights, host, per_token, ordered, state, activation, kinds, pages, late_state=late
+    )
     expanded = _expanded(parts, counts, degrees, kv, settings)
     if not np.any(expanded):
         return result
@@ -482,6 +542,18 @@ def _kept_tokens(window: int, settings: MemorySettings, memory: float | None) ->
         return np.asarray(float(window))
     multiple = buffer.window_multiple
     return np.ceil((window + settings.budget(memory)) / multiple) * multiple
+
+
+def _pages(
+    parts: tuple[Segment, ...], counts: np.ndarray, kv: str, settings: MemorySettings
+) -> tuple[PagedLayers, ...]:
+    """Return the caches of a stage by page, where a layer has several."""
+    drafted = int(settings.drafted(any(part.name == "mtp" for part in parts)))
+    result: dict[CachePage, np.ndarray] = {}
+    for number, part in enumerate(parts):
+        for page in mixer_of(part.kind).pages(kv, settings.layout, draft_tokens=drafted):
+            result[page] = result.get(page, np.zeros(len(counts))) + counts[:, number]
+    return tuple(PagedLayers(count, page) for page, count in result.items())
 
 
 def _kinds(

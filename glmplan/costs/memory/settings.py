@@ -6,6 +6,7 @@ The memory of an accelerator is here, too.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +76,11 @@ class MemorySettings:
     def layout(self) -> CacheLayout:
         """Return the cache layout of the engine."""
         result = cache_layout(self.engine)
+        silicon = _silicon(self.accelerator) if self.accelerator else None
+        if silicon and any(fnmatchcase(silicon, each) for each in result.plain_latent_on):
+            result = result.model_copy(update={"plain_latent": True})
+        if self.engine in memory_engines() and not self.rule.caches_latents(self.version):
+            result = result.model_copy(update={"expanded_latent": self.rule.expanded_latent})
         if not self.indexer:
             return result.without_indexer()
         buffer = self.rule.step_of(self.version) if self.engine in memory_engines() else None

@@ -181,7 +181,7 @@ def layer_weights(
         name = "mtp" if draft else item.tensor.tensor_class
         result[name] = result.get(name, zero) + item.size
     rule, mixer = settings.rule, mixer_of(part.kind)
-    if rule.absorbed_copy and mixer.absorbed_values:
+    if rule.absorbed_copy and mixer.absorbed_values and rule.caches_latents(settings.version):
         copies = mixer.absorbed_values * weight_format("bf16").bytes
         result["absorbed"] = copies / np.minimum(degrees.tp, mixer.heads)
     more = rounding_bytes(held, rule.loading)

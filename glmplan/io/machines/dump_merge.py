@@ -13,6 +13,14 @@ from glmplan.catalog.schema.host import Host
 from glmplan.catalog.schema.validation import validated
 from glmplan.errors import SpecError, UnknownName
 from glmplan.io.machines.dump_readers import CpuFacts, Dump, GpuFacts, Memory, NumaFacts, PciDevice, PciTree, Relations
+from glmplan.io.machines.table_readers import PeerAccess
+
+#: bandwidth of one NVLink in one direction by compute capability [B/s]: 14.0625 GB/s on cards of Ampere (GA102), 50 on
+#: Blackwell, else 25 (whitepapers of NVIDIA: Volta, Turing, A100, GA102, H100, Blackwell)
+_NVLINK = {"7.0": 25e9, "7.5": 25e9, "8.0": 25e9, "8.6": 14.0625e9, "9.0": 25e9, "10.0": 50e9, "10.3": 50e9}
+#: distance from which NUMA nodes are on other sockets: a remote node is 20 by default (ACPI specification, SLIT), nodes
+#: of one socket are nearer (11 or 12 on EPYC and Xeon)
+_OTHER_SOCKET = 20
 
 __all__ = ["Places", "accelerator_of", "host_from_dumps", "places_from_pci", "places_from_relations"]
 
@@ -255,11 +263,16 @@ def _sockets(dumps: Sequence[Dump], nodes: set[int]) -> tuple[list[dict[str, Any
     with_cpus = {node for node, has in (numa.with_cpus.items() if numa else ()) if has}
     known = sorted(with_cpus or set(cpu.numa if cpu else ()) or nodes or {0})
     assumed = []
-    count = cpu.sockets if cpu else len(known)
-    if cpu is None and len(known) > 1:
+    near = _near_nodes(numa, known) if cpu is None and numa is not None else None
+    count = cpu.sockets if cpu else len(near or known)
+    if near is not None:
+        assumed.append("NUMA nodes less than 20 apart are on one socket")
+    elif cpu is None and len(known) > 1:
         assumed.append("each NUMA node is a socket")
     share = max(len(known) // count, 1)
     socket_of = {node: min(position // share, count - 1) for position, node in enumerate(known)}
+    if near is not None:
+        socket_of = {node: index for index, group in enumerate(near) for node in group}
     sockets: list[dict[str, Any]] = []
     for index in range(count):
         mine = [node for node, socket in socket_of.items() if socket == index]
@@ -283,6 +296,16 @@ def _sockets(dumps: Sequence[Dump], nodes: set[int]) -> tuple[list[dict[str, Any
     return sockets, socket_of, assumed
 
 
+def _near_nodes(numa: NumaFacts, known: list[int]) -> list[list[int]] | None:
+    """Return the NUMA nodes of each socket by distance; None: none are near."""
+    pairs = {(one, other) for (one, other), apart in numa.distances.items() if one != other and apart < _OTHER_SOCKET}
+    place = {node: index for index, node in enumerate(known)}
+    together = {(place[one], place[other]) for one, other in pairs if one in place and other in place}
+    if not together:
+        return None
+    return [[known[index] for index in group] for group in _groups(len(known), together)]
+
+
 def _scale_up(relations: Relations | None, part: str | None, source: str) -> tuple[dict[str, Any] | None, list[str]]:
     """Return the scale-up network that the pairs show, and its unknown facts."""
     if relations is None:
@@ -293,11 +316,19 @@ def _scale_up(relations: Relations | None, part: str | None, source: str) -> tup
     mesh = any(relations.cells[pair] == "XGMI" for pair in linked)
     everyone = len(linked) == relations.count * (relations.count - 1)
     try:
-        rate = load_accelerator(part).scaleup_bandwidth if part else None
+        known = load_accelerator(part) if part else None
     except UnknownName:
-        rate = None
+        known = None
+    rate = known.scaleup_bandwidth if known is not None and known.link_kind != "pcie" else None
+    links = {int(relations.cells[pair][2:]) for pair in linked if relations.cells[pair].startswith("NV")}
+    if rate is None and known is not None and links:
+        each = _NVLINK.get(known.compute_capability or "")
+        rate = each * min(links) if each is not None else None
     if rate is None:
         return None, ["rate of the scale-up links"]
+    pairs = {(one, one ^ 1) for one in range(relations.count)}
+    if not everyone and linked != pairs:
+        return None, ["scale-up links that do not join neighbours in pairs"]
     topology = "mesh" if mesh else "switch" if everyone and relations.count > 2 else "bridge"
     domain = relations.count if everyone else 2
     kind = "xgmi" if mesh else "nvlink"
@@ -341,6 +372,7 @@ def host_from_dumps(dumps: Sequence[Dump], *, name: str, accelerator: str | None
         len(gpus)
         or (len(places.cards) if places else 0)
         or (relations.count if relations else 0)
+        or max((peers.count for _, peers in _of(dumps, PeerAccess)), default=0)
         or int(accelerator is not None)
     )
     _agree(dumps, count)
@@ -350,6 +382,7 @@ def host_from_dumps(dumps: Sequence[Dump], *, name: str, accelerator: str | None
     part = cards[0]["accelerator"]
     unified = _unified(part)
     assumed += _assumed_links(cards, places)
+    assumed += _power_limits(gpus, part)
     if all("link" in card for card in cards):
         unknown = [item for item in unknown if item != "PCIe generation and lanes"]
     source = "; ".join(f"{dump.tool} ({dump.file.rsplit('/', 1)[-1]})" for dump in dumps)
@@ -379,11 +412,22 @@ def host_from_dumps(dumps: Sequence[Dump], *, name: str, accelerator: str | None
     }
     if places:
         content |= {"roots": places.roots, "switches": places.switches, "devices": places.devices}
-        if places.redirect is not None:
-            content["conditions"] = {"acs_redirect": places.redirect, "source": source}
+    if conditions := _conditions(dumps, places):
+        content["conditions"] = conditions | {"source": source}
     if scale_up:
         content["scale_up"] = scale_up
     return validated(Host, {key: value for key, value in content.items() if value is not None})
+
+
+def _conditions(dumps: Sequence[Dump], places: Places | None) -> dict[str, Any]:
+    """Return the conditions of a machine that its dumps tell."""
+    result: dict[str, Any] = {}
+    if places and places.redirect is not None:
+        result["acs_redirect"] = places.redirect
+    access = next((peers.direct for _, peers in _of(dumps, PeerAccess)), None)
+    if access is not None:
+        result["p2p"] = "direct" if access else "missing"
+    return result
 
 
 def _unified(part: str) -> bool:
@@ -395,6 +439,19 @@ def _unified(part: str) -> bool:
         return load_accelerator(part).unified_memory
     except UnknownName:
         return False
+
+
+def _power_limits(gpus: list[GpuFacts], part: str) -> list[str]:
+    """Return a note for a power limit below that of the data sheet."""
+    limits = [gpu.power_limit for gpu in gpus if gpu.power_limit]
+    try:
+        own = load_accelerator(part).tdp
+    except UnknownName:
+        own = None
+    if not limits or own is None or min(limits) >= own:
+        return []
+    least = f"{min(limits):g} W"
+    return [f"the power limit of {least} (of {own:g} W) is no part of a host: plan with --power-limit '{least}'"]
 
 
 def _assumed_links(cards: list[dict[str, Any]], places: Places | None) -> list[str]:
@@ -429,7 +486,7 @@ def _agree(dumps: Sequence[Dump], count: int) -> None:
         raise SpecError(
             "list no accelerator: say what computes with --accelerator", file=", ".join(dump.file for dump in dumps)
         )
-    for dump, relations in _of(dumps, Relations):
+    for dump, relations in (*_of(dumps, Relations), *_of(dumps, PeerAccess)):
         if relations.count != count:
             raise SpecError(f"describes {relations.count} accelerators, the other dumps {count}", file=dump.file)
     for dump, tree in _of(dumps, PciTree):

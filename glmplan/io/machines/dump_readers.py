@@ -8,13 +8,11 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from glmplan.catalog.files import MOST_OF_A_FILE, read_log, understood
 from glmplan.catalog.schema.host import MOST_SOCKETS
 from glmplan.errors import SpecError
 from glmplan.units import Bytes, Hertz, Watts, parse_quantity
@@ -34,7 +32,6 @@ __all__ = [
     "bus_address",
     "device_kind",
     "read_dmidecode",
-    "read_dump",
     "read_lscpu",
     "read_lspci",
     "read_lspci_tree",
@@ -797,9 +794,6 @@ def read_showmeminfo(text: str, file: str) -> list[GpuFacts]:
     return [GpuFacts(int(index), memory=float(total)) for index, total in result]
 
 
-_ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-
-
 @dataclass(frozen=True, slots=True)
 class Dump:
     """Content of a dump, with the tool that printed it."""
@@ -807,53 +801,3 @@ class Dump:
     file: str
     tool: str
     content: Any
-
-
-#: tool → (pattern of its output, reader)
-_READERS: list[tuple[str, re.Pattern[str], Callable[[str, str], Any]]] = [
-    ("nvidia-smi -q -x", re.compile(r"<nvidia_smi_log"), read_query_xml),
-    ("nvidia-smi -q", re.compile(r"NVSMI LOG|^GPU [0-9a-fA-F]{8}:[0-9a-fA-F]{2}:", re.M), read_query_text),
-    ("rocm-smi --showmeminfo", re.compile(r"VRAM Total Memory \(B\)"), read_showmeminfo),
-    ("rocm-smi --showtopo", re.compile(r"(Link Type|Weight|Hops) between two GPUs"), read_showtopo),
-    ("nvidia-smi topo -m", re.compile(r"^\s*GPU0\s*(GPU1|NIC0|CPU Affinity|$)", re.M), read_topo),
-    ("lscpu", re.compile(r'^Architecture:|"lscpu"\s*:|^CPU\(s\):', re.M), read_lscpu),
-    ("numactl -H", re.compile(r"^available: \d+ nodes?|^node 0 (cpus|size):", re.M), read_numactl),
-    ("dmidecode", re.compile(r"^Memory Device$|^Handle 0x[0-9A-F]{4}, DMI type", re.M), read_dmidecode),
-    (
-        "lspci -vvv",
-        re.compile(r"^(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] .*\n(?:\t.*\n)*?\t", re.M),
-        read_lspci,
-    ),
-    ("lspci -tv", re.compile(r"[+\\-]-\[[0-9a-f]{4}:[0-9a-f]{2}\]-"), read_lspci_tree),
-    (
-        "nvidia-smi --query-gpu",
-        re.compile(r"\A\s*(?:[a-z_.]+(?: \[[^\]]*\])?,\s*)*(?:name|gpu_name|memory\.total)\b"),
-        read_query_csv,
-    ),
-]
-
-
-def read_dump(file: str | Path) -> Dump:
-    """Read a dump of any known machine tool, text or gzip.
-
-    Colour escapes are removed.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> file = Path(tempfile.mkdtemp()) / "numactl.txt"
-    >>> _ = file.write_text("available: 1 nodes (0)\\nnode 0 cpus: 0 1\\nnode 0 size: 1024 MB\\n")
-    >>> read_dump(file).tool
-    'numactl -H'
-    """
-    path = Path(file)
-    text = _ESCAPES.sub("", read_log(path, most=MOST_OF_A_FILE)).replace("\r\n", "\n")
-    if not text.strip():
-        raise SpecError("is empty", file=path)
-    if re.match(r"\s*pid, process_name", text):
-        raise SpecError("lists processes (--query-compute-apps), which says nothing of the machine", file=path)
-    for tool, sign, reader in _READERS:
-        if sign.search(text):
-            with understood(path, f"dump of {tool}"):
-                return Dump(str(path), tool, reader(text, str(path)))
-    raise SpecError(f"is none of the dumps that can be read: {', '.join(tool for tool, _, _ in _READERS)}", file=path)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from glmplan.catalog.entries.hosts import load_host
 from glmplan.costs.network.links import link_for_group
 from glmplan.errors import SpecError
+from glmplan.io.machines.dump_kinds import read_dump
 from glmplan.io.machines.dump_merge import host_from_dumps
-from glmplan.io.machines.dump_readers import read_dump
 from glmplan.io.machines.resolve import record_toml
 
 SAMPLES = Path(__file__).parents[4] / "shared" / "samples" / "machines"

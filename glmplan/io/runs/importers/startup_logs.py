@@ -7,12 +7,14 @@ engine reports.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from glmplan.catalog.files import data_folder, read_rows
 from glmplan.errors import SpecError
+from glmplan.io.runs.columns import COLUMNS
 from glmplan.io.runs.importers.record import Imported, Importer, Source, by_text, notes, row_identifier
 from glmplan.units import GIB, Bytes, Ratio, Tokens
 
@@ -29,6 +31,7 @@ __all__ = [
     "read_vllm_log",
     "start_up_logs",
     "weights_of_method",
+    "with_facts",
 ]
 
 
@@ -185,6 +188,42 @@ def imported(source: Source, log: StartupLog) -> Imported:
     return Imported("", [row] if len(missing) < len(wanted) else [], missing, log)
 
 
+#: column of a run → field of `StartupLog`
+_FACTS = {
+    "engine_version": "version",
+    "weights": "quantization",
+    "memory_fraction": "memory_utilization",
+    "max_num_seqs": "max_sequences",
+    "max_num_batched_tokens": "max_batched_tokens",
+    "max_model_len": "max_context",
+    **{name: name for name in ("tp", "pp", "dp", "ep", "dcp", "kv_cache", "moe_backend", "attention_backend",
+                               "speculative")},
+}  # fmt: skip
+
+
+def with_facts(log: StartupLog, facts: Mapping[str, Any]) -> StartupLog:
+    """Return a log with settings that a reader knows beside it, which go before the logged ones.
+
+    Examples
+    --------
+    >>> found = with_facts(StartupLog("vllm", version="0.19.0"), {"engine_version": "0.21.0", "concurrency": 8})
+    >>> found.version
+    '0.21.0'
+    """
+    return replace(log, **{_FACTS[name]: _read(name, value) for name, value in facts.items() if name in _FACTS})
+
+
+def _read(name: str, value: Any) -> Any:
+    column = COLUMNS[name]
+    if column.kind == "text" or not isinstance(value, str):
+        return value
+    try:
+        number = column.number(value)
+    except ValueError as error:
+        raise SpecError(str(error), field=name) from error
+    return int(number) if column.kind == "count" else number
+
+
 @dataclass(frozen=True, slots=True)
 class LoggedStart:
     """One engine start of `calibration/memory/start-up-logs.csv`."""
@@ -305,14 +344,17 @@ _WORDS = (
     ("version", r"LLM engine \(v([^)]+)\)"),
     ("version", r"API server version:? (\S+)"),
     ("version", r"█ +version (\S+)"),
+    ("version", r"\] +version (\d\S*)"),
     ("model", r"with config: model='([^']+)'"),
     ("model", r"█ +model +(\S+)"),
+    ("model", r"non-default args: \{.*?'model(?:_tag)?': '([^']+)'"),
     ("quantization", r"[( ]quantization=(?!None)'?([\w-]+)"),
     ("kv_cache", r"Using DeepSeek's (\w+) KV cache format"),
     ("kv_cache", r"kv_cache_dtype['\"]?[=:] ?'?(\w+)"),
     ("attention_backend", r"Using (?:AttentionBackendEnum\.)?(\w+) (?:attention )?backend(?: out of|\.| on)"),
     ("attention_backend", r"Using (Flash ?\w*|Triton\w*|FlashMLA|XFormers) (?:attention )?backend"),
     ("moe_backend", r"Using '?([\w ]+?)'? \w+ MoE backend"),
+    ("speculative", r"'speculative_config': \{[^}]*'method': '(\w+)'"),
     ("speculative", r"speculative_config=(?!None)(?:SpeculativeConfig\()?(?:method='?(\w+))"),
 )
 _SETTINGS = (

@@ -1,0 +1,67 @@
+"""A plan that fits breaks no rule of its engine: drawn at random over models, files, parts, engines and layouts."""
+
+from __future__ import annotations
+
+import random
+import re
+
+import pytest
+
+import glmplan
+from glmplan.catalog.entries.accelerators import accelerator_names, load_accelerator
+from glmplan.catalog.entries.models import load_model, model_names
+from glmplan.costs.memory.shards import Server, split_block
+from glmplan.errors import GlmplanError
+
+ENGINES = ("vllm", "sglang", "trtllm", "llama.cpp", "ktransformers")
+PLANS = 14
+
+
+def drawn(engine: str, number: int):
+    """Questions of one engine, the same at every run."""
+    chance = random.Random(f"rules {engine}")
+    models, parts = sorted(model_names()), sorted(accelerator_names())
+    for _ in range(number):
+        model = load_model(chance.choice(models))
+        options: dict[str, object] = {}
+        if chance.random() < 0.6:
+            options["tp"] = chance.choice((1, 2, 4, 8))
+            if chance.random() < 0.4:
+                options["ep"] = chance.choice((1, 2, 4, 8))
+        if chance.random() < 0.3:
+            options["mtp"] = 1
+        if chance.random() < 0.2:
+            options["kv"] = chance.choice(("fp8", "bf16"))
+        cards = chance.choice((1, 2, 4, 8, 8))
+        yield model, chance.choice(model.checkpoints).name, f"{cards}x{chance.choice(parts)}", options
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_plan_that_fits_loads_and_is_in_no_danger(engine):
+    for model, weights, machine, options in drawn(engine, PLANS):
+        try:
+            answer = glmplan.fit(model.name, weights=weights, on=machine, engine=engine, users=(1,), **options)
+        except GlmplanError:
+            continue
+        if answer.verdict != "fits":
+            continue
+        told = (model.name, weights, machine, options, answer.holding.terms.name)
+        terms = answer.holding.terms
+        server = Server.on(load_accelerator(machine.partition("x")[2]), engine, None)
+        split = split_block(
+            model, model.checkpoint(weights), server, (terms.tp, terms.dp, terms.ep), mtp="mtp" in options
+        )
+        assert split is None or split.loads, told
+        assert not [one.title for one in answer.warnings if one.severity == "danger"], told
+        # an error whose way around the plan has taken is told all the same
+        errors = [one for one in terms.limitations if one.severity == "error"]
+        assert not [one.title for one in errors if not one.instead.model_dump(exclude_none=True)], told
+        assert terms.accelerators <= int(machine.partition("x")[0]), told
+        longest = re.search(r"--(?:max-model-len|context-length|max_seq_len) (\d+)", str(answer.command))
+        assert longest is None or int(longest[1]) <= answer.holding.context, told
+
+
+def test_drafting_is_dropped_where_a_layout_has_stages():
+    answer = glmplan.fit("glm-4.6", weights="q4_k_xl", on="4xrtx-pro-5000-72gb", engine="vllm", tp=1, mtp=1, users=(1,))
+    assert answer.holding.terms.pp > 1 and answer.holding.terms.mtp == 0
+    assert "speculative" not in str(answer.command)
