@@ -53,6 +53,7 @@ __all__ = [
     "alternatives_of",
     "checkpoint_of",
     "contradicted_by",
+    "drafting_unstated",
     "files_of",
     "memory_of",
     "model_of",
@@ -264,6 +265,20 @@ def question_of(run: Run) -> RunCase:
     return _resolve(run)
 
 
+def drafting_unstated(case: RunCase) -> bool:
+    """Return True if the model can draft and nothing tells if it did.
+
+    Examples
+    --------
+    >>> cells = {"engine": "trtllm", "weights": "nvfp4", "tp": 8, "concurrency": 8.0, "protocol": "vendor-sweep"}
+    >>> unsaid, told = (Run("a", model, "b200-sxm", **cells) for model in ("deepseek-r1", "llama-3.1-8b"))
+    >>> drafting_unstated(question_of(unsaid)), drafting_unstated(question_of(told))
+    (True, False)
+    """
+    model = case.deployment.model
+    return case.speculation.state == "unknown" and bool(model.mtp or model.draft_head)
+
+
 def alternatives_of(case: RunCase) -> tuple[RunCase, ...]:
     """Return the case under every other launch that fits the row.
 
@@ -420,7 +435,7 @@ def _resolve_deployment(
         link=_links(run, host) if divided else _links(run, host, tp=tp, pp=pp, dp=dp, dcp=dcp),
         draft_method=drafts.speculation.method or "",
         draft_depth=drafts.draft_tokens,
-        text="" if run.protocol == _NO_CAMPAIGN else run.protocol,
+        text="" if run.protocol == _NO_PROTOCOL else run.protocol,
     )
 
 
@@ -438,9 +453,9 @@ def _assumed_settings(run: Run, deployment: Deployment, campaign: CampaignSettin
     return assumed
 
 
-#: protocol of rows without a campaign: plans are predicted for the same load, and the deviation of one unnamed campaign
+#: protocol of rows that name none: plans are predicted for the same load, and the deviation of one unnamed protocol
 #: does not carry over to the next
-_NO_CAMPAIGN = "closed-loop"
+_NO_PROTOCOL = "closed-loop"
 
 
 def _expert_kernels(run: Run, engine: str, model: ModelSpec, tokens: float) -> str:

@@ -28,6 +28,7 @@ from glmplan.catalog.files import write_atomically
 from glmplan.costs.step.model import PARAMETERS, step_time
 from glmplan.errors import GlmplanError
 from glmplan.prediction.effects import COLUMNS, FRONT, LEVELS, REFERENCES, SCALE, TTFT_SCALE, log_parameters
+from glmplan.prediction.from_row import drafting_unstated
 from glmplan.units import Ratio
 
 __all__ = [
@@ -540,16 +541,20 @@ def evaluate(design: Design, effects: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def guesses_load(design: Design) -> np.ndarray:
-    """Return True for serving runs of unstated lengths or concurrency.
+    """Return True for runs whose table does not state what their steps held.
 
-    Their table says little about a step time.
+    Serving runs of unstated lengths or concurrency, and runs of a model that can draft where nothing tells if it did:
+    steps of both differ 1.4 to 2.3 times (`calibration/sources.toml`). Such a table says little about a step time.
     """
     endings = ("in flight", "input tokens", "output tokens")
     open_ = [
         # a burst of short prompts is nearly all decoding: its lengths matter little
-        case.load.phase == "serving"
-        and case.run.protocol != "burst"
-        and any(text.endswith(endings) for text in case.assumed)
+        drafting_unstated(case)
+        or (
+            case.load.phase == "serving"
+            and case.run.protocol != "burst"
+            and any(text.endswith(endings) for text in case.assumed)
+        )
         for case in design.cases
     ]
     result: np.ndarray = np.array(open_)[design.observation_run]
