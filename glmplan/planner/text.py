@@ -18,6 +18,7 @@ __all__ = [
     "WIDTH",
     "count_of",
     "duration",
+    "halves",
     "number",
     "paragraph",
     "span",
@@ -68,6 +69,19 @@ def span(figure: Figure, scale: Ratio = 1.0) -> str:
     """Return a value with its interval."""
     value, low, high = (number(end * scale) for end in (figure.value, figure.low, figure.high))
     return f"{value} ({low} to {high})"
+
+
+def halves(figure: Figure, scale: Ratio = 1.0) -> str:
+    """Return the 50 % and the 90 % interval of a value.
+
+    Examples
+    --------
+    >>> from glmplan.prediction.predict import Figure
+    >>> halves(Figure(10.0, 5.0, 20.0))
+    '7.53 to 13.3 (50 %), 5.00 to 20.0 (90 %)'
+    """
+    low, high = (number(end * scale) for end in figure.inner)
+    return f"{low} to {high} (50 %), {number(figure.low * scale)} to {number(figure.high * scale)} (90 %)"
 
 
 def time_span(figure: Figure) -> str:

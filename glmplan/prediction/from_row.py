@@ -42,6 +42,7 @@ from glmplan.io.runs.settings import (
     launched_drafts,
     other_settings,
 )
+from glmplan.prediction.assumptions import ASSUMPTIONS, assumed_kinds
 from glmplan.prediction.deployment import Deployment, Settings, deploy, offload_of, runs_sparse, spanned
 from glmplan.prediction.load import ENDLESS, Load, user_load
 from glmplan.units import GIB, Bits, Ratio, Tokens
@@ -140,7 +141,8 @@ def run_memory(run: Run, deployment: Deployment, length: Tokens) -> MemoryAnswer
     )
     files = (d.model.name, run.weights, run.weights_bits, run.checkpoint)
     key = _MemoryKey(files, d.accelerator.name, d.layout, d.kv, d.draft_tokens > 0)
-    return _memory_of(key, settings, d.settings.unstated, float(np.ceil(length)))
+    # a request of a start-up row has no length: it holds at least one token
+    return _memory_of(key, settings, d.settings.unstated, max(float(np.ceil(length)), 1.0))
 
 
 class _MemoryKey(NamedTuple):
@@ -327,9 +329,20 @@ def _resolve(run: Run, settings: CampaignSettings | None = None) -> RunCase:
     deployment = _resolve_server(run, whole, host, campaign, assumed) if divided else whole
     load = _resolve_load(run, deployment, assumed, campaign, replicas=total // deployment.count)
     contradicted = contradicted_by(run, campaign)
-    return RunCase(
+    case = RunCase(
         run, deployment, load, tuple(assumed), campaign, drafts.speculation, drafts.both_ways, contradicted, key
     )
+    return replace(case, deployment=replace(deployment, assumed=_kinds_of(case)))
+
+
+def _kinds_of(case: RunCase) -> tuple[str, ...]:
+    """Return the kinds of settings that a row leaves open, each once.
+
+    An unstated acceptance length is none of them: it has a width of its own.
+    """
+    kinds = assumed_kinds(case.assumed, phase=case.load.phase)
+    unstated = drafting_unstated(case) or case.run_both_ways
+    return tuple(kind for kind in ASSUMPTIONS if kind in kinds or (unstated and kind == "drafting"))
 
 
 def _resolve_engine(run: Run, assumed: list[str]) -> str:

@@ -30,6 +30,7 @@ from glmplan.calibrate.backtest.scores import (
     signed,
     table_of,
 )
+from glmplan.calibrate.backtest.sharpness import SHARPNESS, SHARPNESS_HEAD, Sharpness, sharpness_cells
 from glmplan.calibrate.step.crossvalidate import LATER, MODES, Beyond
 from glmplan.calibrate.step.observations import asked_of, reasons_impossible
 from glmplan.calibrate.step.write import Constants, LeftOut
@@ -120,6 +121,7 @@ class Accuracy:
     later: tuple[LaterScore, ...] = ()  # runs after the last training day
     refused: tuple[tuple[str, str, Score], ...] = ()  # reason, metric and errors of runs that no fit uses
     constants: tuple[Constants, ...] = ()  # of the engines, with covariance
+    sharpness: tuple[Sharpness, ...] = ()  # scores of whole distributions
 
 
 def accuracy(
@@ -156,7 +158,7 @@ def accuracy(
     return Accuracy(
         table=table, overall=overall, groups=_groups(table), goals=goals, memory=memory_errors(rows), site=site,
         unused=unused, impossible=impossible, by_group=by_group, classes=classes, later=later,
-        refused=refused_scores(beyond), constants=constants,
+        refused=refused_scores(beyond), constants=constants, sharpness=table.sharpness(),
     )  # fmt: skip
 
 
@@ -416,6 +418,8 @@ def accuracy_page(found: Accuracy, plots: Sequence[str] = ()) -> str:
     for plot in plots:
         title, _, file = plot.partition("|")
         lines += [f"![{title}]({file})", ""]
+    if found.sharpness:
+        lines += [*SHARPNESS, *_markdown(SHARPNESS_HEAD, sharpness_cells(found.sharpness), 3)]
     lines += [*_once_lines(found), *_later_lines(found), *_group_lines(found), *_constant_lines(found)]
     lines += _unscored_lines(found)
     return "\n".join(lines)

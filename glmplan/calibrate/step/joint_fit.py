@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from glmplan.calibrate.step.observations import Design
-from glmplan.catalog.files import write_atomically
+from glmplan.catalog.files import read_toml, write_atomically
 from glmplan.costs.step.model import PARAMETERS, step_time
 from glmplan.errors import GlmplanError
 from glmplan.prediction.effects import COLUMNS, FRONT, LEVELS, REFERENCES, SCALE, TTFT_SCALE, log_parameters
@@ -54,6 +54,7 @@ __all__ = [
     "normal_equations",
     "prior_deviation",
     "prior_mean",
+    "read_spreads",
     "solve",
     "solve_with_noise",
     "spread_of_effects",
@@ -466,6 +467,18 @@ def write_spreads(spreads: Spreads, file: str | Path, *, head: Iterable[str] = (
     path = Path(file)
     write_atomically(path, "\n".join([*lines, ""]))
     return path
+
+
+def read_spreads(file: str | Path) -> Spreads:
+    """Return the spreads of a file, without their errors."""
+    content = read_toml(Path(file))
+    values = [content[factor.kind][factor.name][0] for factor in FACTORS]
+    return Spreads(
+        np.log(values),
+        noise={name: float(pair[0]) for name, pair in content["noise"].items()},
+        guessed_load=float(content["guessed_load"]),
+        factor={name: float(pair[0]) for name, pair in content["shared"].items()},
+    )
 
 
 #: start of the search and value of an unmeasured engine: latencies in seconds, slow-downs as ratios
