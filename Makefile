@@ -14,7 +14,7 @@ READY_SITE := $(VENV)/.ready-site
 PEERS := .peers
 # tests that run a second time with the engine as pure Python
 PURE_TOO := tests/simulation/engine tests/simulation/test_simulate.py tests/simulation/test_closed_loop.py glmplan/simulation
-# which formulas `make check` breaks: all, or those near changed files first and the others while there is time
+# options of tools/mutate.py in `make check`: none breaks all formulas; CI has a time limit
 MUTATE ?=
 NPM := npm install --silent --no-fund --no-audit --prefix $(PEERS)
 # what reads the page as a screen reader does; without npm the tests of the page that need it are skipped
@@ -29,7 +29,7 @@ export PYTHONUTF8 := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compile demo test lint check lowest mutate branches fuzz bounds docs site wheel pythons bench soak sheets-demo validate-demo validate-vllm clean
+.PHONY: help setup compile demo test lint check audit lowest mutate branches fuzz bounds docs site wheel pythons bench soak sheets-demo validate-demo validate-vllm clean
 
 help:  ## List what there is.
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 16
@@ -72,9 +72,12 @@ lint: $(READY_DEV)  ## Lint, types, generated pages fresh, measured memory besid
 	$(RUN) tools/docs.py --check
 	$(RUN) tools/check_memory.py
 
-check: lint  ## The same, and mutations of formulas, known vulnerabilities.
+check: lint compile  ## The same, and mutations of formulas, known vulnerabilities.
 	$(RUN) tools/mutate.py $(MUTATE)
 	@$(RUN) tools/audit.py
+
+audit: $(READY_DEV)  ## Look installed packages up in the list of known vulnerabilities; fails if one has any.
+	@$(RUN) tools/audit.py --fail
 
 lowest:  ## Run the main commands with the lowest version of every dependency, in .venv-lowest.
 	@$(PYTHON) tools/lowest.py
@@ -85,8 +88,9 @@ branches: $(READY_DEV)  ## List branches of formulas that no reviewed value take
 mutate: $(READY_DEV)  ## Break one formula at a time and see whether the tests near it notice.
 	@$(RUN) tools/mutate.py
 
-fuzz: $(READY_DEV)  ## Give 10,000 broken files to the readers; each must be refused in words, in bounded time and memory.
+fuzz: $(READY_DEV)  ## Give 10,000 broken files to the readers and 2,000 wrong values to commands: refused at once, in words.
 	@$(RUN) tools/fuzz.py
+	@$(RUN) tools/fuzz_commands.py
 
 bounds: $(READY_DEV)  ## Draw 1,000 plans at random; none may break a bound of physics.
 	GLMPLAN_PLANS=1000 $(RUN) -m pytest tests/planner/test_physical_bounds.py

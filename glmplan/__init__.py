@@ -1,7 +1,7 @@
 """Plan and simulate the serving of large language models.
 
-The names below are what a program or a notebook needs to ask a question; everything else is reached through its
-module. Each is imported when it is first used, so that `import glmplan` costs nothing.
+The names below suffice for programs and notebooks; other names are in their modules. Each name is imported on first
+use, so `import glmplan` is cheap.
 
 Examples
 --------
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from glmplan.prediction.load import Load
     from glmplan.prediction.predict import Figure, Prediction
     from glmplan.prediction.table import predict_table
+    from glmplan.present.answer_text import fit_text as fit_text
+    from glmplan.present.outcome_text import outcome_text as outcome_text
     from glmplan.simulation.safe_load import Kept, SafeLoad
     from glmplan.simulation.simulate import Outcome
 
@@ -98,6 +100,9 @@ _PLACES = {
     "glmplan.prediction.load": ("Load",),
     "glmplan.prediction.predict": ("Figure", "Prediction"),
     "glmplan.prediction.table": ("predict_table",),
+    # text of the records above them: `print(answer)`
+    "glmplan.present.answer_text": ("fit_text",),
+    "glmplan.present.outcome_text": ("outcome_text",),
     "glmplan.simulation.safe_load": ("Kept", "SafeLoad"),
     "glmplan.simulation.simulate": ("Outcome",),
 }  # fmt: skip

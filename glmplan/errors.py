@@ -9,7 +9,7 @@
     │   └── NoServer         no usable server at an address
     └── Infeasible           an answer, not a mistake: nothing satisfies the request (exit code 0)
         ├── DoesNotFit       memory is short on some rank
-        └── UnknownFact      a needed figure is not published; nothing is invented
+        └── UnknownFact      a needed value is not published; nothing is invented
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LONGEST = 300
 
 
 def nearest(name: str, choices: Iterable[str], count: int = 5, *, alike: float = 0.45) -> list[str]:
-    """Return the choices most similar to a name, best first; empty when none is.
+    """Return the choices most similar to a name, best first.
 
     `alike`: least share of common letters, as `difflib` counts it.
 
@@ -82,7 +82,10 @@ def _written(found: re.Match[str]) -> str:
 
 
 def _shown(value: object) -> str:
-    """Return a value as Python writes it, cut where it is long: a wrong value may be a whole file."""
+    """Return a value as Python writes it, cut if long.
+
+    A wrong value may be a whole file.
+    """
     try:
         text = repr(value)
     except ValueError:  # a number of more digits than Python writes
@@ -137,7 +140,10 @@ class NoServer(SpecError):
 
 
 class Infeasible(GlmplanError):
-    """Nothing satisfies the request; an expected outcome that callers turn into an answer."""
+    """Nothing satisfies the request.
+
+    This is an expected outcome, which callers turn into an answer.
+    """
 
 
 class DoesNotFit(Infeasible):
@@ -145,4 +151,4 @@ class DoesNotFit(Infeasible):
 
 
 class UnknownFact(Infeasible):
-    """A needed figure of an accelerator is not published."""
+    """A needed value of an accelerator is not published."""

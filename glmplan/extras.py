@@ -1,4 +1,4 @@
-"""Optional packages of extras: test for them, or report the missing extra in one line."""
+"""Import optional packages of extras, or report the missing extra."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ __all__ = ["EXTRAS", "at_hand", "check_extra", "wanted"]
 EXTRAS: dict[str, str] = {
     "distributed": "cluster",
     "fastapi": "serve",
+    "ironcalc": "sheets",
     "openpyxl": "sheets",
     "pyarrow": "parquet",
     "pynvml": "gpu",
@@ -48,7 +49,9 @@ def check_extra(module: str, *, field: str | None = None) -> None:
 
 
 def wanted(module: str, *, field: str | None = None) -> ModuleType:
-    """Import a package of an extra; raise `SpecError` if it or one of its system libraries is missing.
+    """Return a package of an extra; raise `SpecError` if it is missing.
+
+    A missing system library of the package is reported too.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Read and write quantities with their units, and name units in annotations.
+"""Read and write quantities with units, and name units in annotations.
 
 Inside glmplan every quantity is a float in base units (B, B/s, FLOP, FLOP/s, s, W, J, USD, Hz). In files and options it
 is text with its unit. GB is 10⁹ bytes and GiB is 2³⁰ bytes: they differ by 7 %, so text without its unit is refused.
@@ -19,6 +19,7 @@ from glmplan.errors import SpecError
 __all__ = [
     "DIMENSIONS",
     "GIB",
+    "MINUTE",
     "QUANTILE_90",
     "Bits",
     "ByteCount",
@@ -52,9 +53,11 @@ __all__ = [
     "Watts",
     "WattsArray",
     "counted_unit",
+    "duration",
     "finite_number",
     "format_quantity",
     "given_text",
+    "number",
     "parse_quantity",
     "read_above_zero",
     "read_watts",
@@ -63,6 +66,8 @@ __all__ = [
 
 #: bytes in a GiB
 GIB = 2.0**30
+#: seconds of a minute
+MINUTE = 60.0
 #: standard normal quantile of a 90 % interval: half of its width in standard deviations
 QUANTILE_90 = 1.6448536269514722
 
@@ -147,7 +152,9 @@ def parse_quantity(text: object, dimension: str, *, signed: bool = False) -> flo
 
 
 def counted_unit(count: float, unit: str) -> str:
-    """Return a number with its unit, the singular for one; a rate such as ``requests/s`` stays as it is.
+    """Return a number with its unit, in the singular for one.
+
+    A rate such as ``requests/s`` is unchanged.
 
     Examples
     --------
@@ -156,6 +163,34 @@ def counted_unit(count: float, unit: str) -> str:
     """
     number = f"{count:.0f}" if float(count).is_integer() else f"{count:g}"
     return f"{number} {unit.removesuffix('s') if count == 1 and '/' not in unit else unit}"
+
+
+def number(value: Ratio) -> str:
+    """Return a number with three significant digits and thousands separators.
+
+    Examples
+    --------
+    >>> number(0.02871), number(27.08), number(1234.5)
+    ('0.0287', '27.1', '1,234')
+    """
+    if value >= 100:
+        return f"{value:,.0f}"
+    if value >= 10:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if value >= 0.1 else f"{value:.3g}"
+
+
+def duration(seconds: Seconds) -> str:
+    """Return a time in ms below 1 s, in s up to 60 s, in minutes above.
+
+    Examples
+    --------
+    >>> duration(0.0321), duration(2.5), duration(1606.7)
+    ('32.1 ms', '2.50 s', '26.8 min')
+    """
+    if seconds < 1.0:
+        return f"{number(seconds * 1e3)} ms"
+    return f"{number(seconds)} s" if seconds <= MINUTE else f"{number(seconds / MINUTE)} min"
 
 
 def whole_number(value: object, field: str, *, least: int = 1, most: int = 1 << 31) -> int:
@@ -216,7 +251,10 @@ def given_text(value: object, field: str) -> str:
 
 
 def _is_odd(value: object) -> bool:
-    """Return True if a text has digits of another script, which Python accepts, or is too long for a number."""
+    """Return True if a text has digits of another script or is too long.
+
+    Python accepts such digits.
+    """
     return isinstance(value, str) and (not value.isascii() or len(value) > _LONGEST)
 
 
@@ -226,7 +264,7 @@ def _not(what: str, value: object, field: str) -> SpecError:
 
 
 def _nearest_units(unit: str, units: dict[str, tuple[int, float]]) -> list[str]:
-    """Return the units that differ only in letter case, else the most similar, else all."""
+    """Return units that differ in letter case, else similar ones, else all."""
     import difflib
 
     same = [known for known in units if known.lower() == unit.lower()]
@@ -234,7 +272,7 @@ def _nearest_units(unit: str, units: dict[str, tuple[int, float]]) -> list[str]:
 
 
 def read_above_zero(given: object, field: str, dimension: str) -> float:
-    """Return a quantity above zero, from text with its unit or a number in the base unit.
+    """Return a quantity above zero from text, or a number in the base unit.
 
     Examples
     --------
@@ -265,7 +303,7 @@ def read_watts(given: object, field: str) -> float:
 
 
 def format_quantity(value: float, dimension: str, digits: int | None = None, *, unit: str | None = None) -> str:
-    """Return a quantity with a unit that reads well, by default the one with the shortest number.
+    """Return a quantity with a unit; by default that of the shortest number.
 
     `digits` defaults to as many as needed to read back exactly this value.
 
@@ -313,7 +351,9 @@ def _rounded(value: float, digits: int) -> str:
 
 
 class Quantity:
-    """Pydantic annotation of a quantity: text with a unit is read, a float in base units is kept.
+    """Pydantic annotation of a quantity.
+
+    Text with a unit is read, a float in base units is kept.
 
     In JSON mode the value is written back as text with its unit, so that a record survives a round trip. `positive`
     refuses zero.
@@ -340,7 +380,7 @@ class Quantity:
         """
         value = parse_quantity(text, self.dimension)
         if self.positive and value == 0:
-            raise SpecError("must be more than zero; leave an unknown figure out", value=text)
+            raise SpecError("must be more than zero; omit an unknown value", value=text)
         return value
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
@@ -371,7 +411,7 @@ Watts = Annotated[float, Quantity("watts")]
 
 
 class Unit:
-    """Unit of a number in an annotation, for readers and checks; nothing is converted."""
+    """Unit of a number in an annotation; nothing is converted."""
 
     __slots__ = ("name",)
 

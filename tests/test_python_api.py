@@ -16,7 +16,7 @@ import pytest
 
 import glmplan
 import glmplan.planner.ask
-from glmplan.planner import Words, fit_answer
+from glmplan.planner import fit_answer
 from glmplan.prediction.effects import COLUMNS, LEVELS, keys_of
 from glmplan.request.keywords import Question
 from glmplan.request.plan import PlanRequest
@@ -111,7 +111,7 @@ def test_every_record_is_told_in_one_line_of_what_it_is(served):
 def test_typed_and_written_values_ask_the_same_question():
     typed = glmplan.fit("llama-3.1-8b", on="2xh100-sxm", tp=2, users=(1, 8), context=8192, memory_fraction=0.85)
     written = fit_answer(
-        Words("llama-3.1-8b", "2xh100-sxm", tp="2", users="1,8", context="8192", memory_fraction="0.85")
+        PlanRequest("llama-3.1-8b", "2xh100-sxm", tp="2", users="1,8", context="8192", memory_fraction="0.85")
     )
     assert typed.users == written.users
     assert typed.holding.pool == written.holding.pool

@@ -101,10 +101,10 @@ def predictions_per_second() -> None:
     alone = median_seconds(one_by_one, 3) / ALONE
     users, context = table["decode_requests"], table["decode_context"]
     decoding: list[tuple[Deployment, Load, str | None]] = [
-        (deployment, Load("decode", users[n], context[n], 200.0), None) for n in range(RUNS)
+        (deployment, Load(users[n], context[n], 200.0, phase="decode"), None) for n in range(RUNS)
     ]
     serving: list[tuple[Deployment, Load, str | None]] = [
-        (deployment, Load("serving", users[n] % 64 + 1, context[n] / 20, 200.0), None) for n in range(ALONE)
+        (deployment, Load(users[n] % 64 + 1, context[n] / 20, 200.0, phase="serving"), None) for n in range(ALONE)
     ]
     decode = median_seconds(lambda: predict_many(decoding), 3) / RUNS
     # every benchmark run is another one, so that nothing is remembered

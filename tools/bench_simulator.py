@@ -25,7 +25,7 @@ from glmplan.simulation.engine import engine
 from glmplan.simulation.engine.settings import EngineSettings, KvPool
 from glmplan.simulation.engine.step_table import StepTable
 from glmplan.simulation.safe_load import safe_load, speed_factors
-from glmplan.simulation.simulate import Service, simulate
+from glmplan.simulation.simulate import Service, SimulationOptions, simulate
 from glmplan.simulation.traffic.drafting import Acceptance
 from glmplan.simulation.traffic.slo import parse_slo
 from glmplan.simulation.traffic.spec import Traffic, parse_traffic
@@ -138,7 +138,12 @@ def main(words: list[str]) -> int:
     spread = Traffic(kind="closed", users=USERS, input=INPUT, output=OUTPUT, jitter=0.2)
     few = max(256, count // 20)
     found: list[tuple[str, float | str]] = []
-    found.append(("step by step", rate(lambda: simulate(PLAIN, fixed, requests=few, reference=True), few, 1)))
+    found.append(
+        (
+            "step by step",
+            rate(lambda: simulate(PLAIN, fixed, requests=few, options=SimulationOptions(reference=True)), few, 1),
+        )
+    )
     form = "pure Python" if str(engine.__file__).endswith(".py") else "compiled"
     for name, traffic in (("fixed lengths", fixed), ("lengths 0.8 to 1.0", spread)):
         run = rate(lambda traffic=traffic: simulate(PLAIN, traffic, requests=count), count)  # type: ignore[misc]
@@ -146,7 +151,12 @@ def main(words: list[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / ("r.parquet" if importlib.util.find_spec("pyarrow") else "r.csv")
         for name, traffic in (("fixed lengths", fixed), ("lengths 0.8 to 1.0", spread)):
-            run = rate(lambda traffic=traffic: simulate(FULL, traffic, requests=count, records=path), count)  # type: ignore[misc]
+            run = rate(
+                lambda traffic=traffic: simulate(
+                    FULL, traffic, requests=count, options=SimulationOptions(records=path)
+                ),
+                count,
+            )  # type: ignore[misc]
             found.append((f"prefix cache, preemption, speculation, records, {name}", run))
     found.append(("inference-lab (npm, WASM)", inference_lab(options.node_modules, few)))
     found.append(("aisimulate", aisimulate()))

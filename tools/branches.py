@@ -2,8 +2,8 @@
 
 The golden questions run on the package with every `if`, conditional expression, filter and
 `case` of glmplan/costs and glmplan/prediction counted. A branch that none of them takes could be wrong without a
-reviewed value noticing. Left out are branches that only raise, which refuse a question and make no value, and functions
-named `words`, which make text.
+reviewed value noticing. Left out are branches that only raise or assert that they are never taken, which make no value,
+and functions that make text: `words`, `__repr__`, `__str__`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ ROOT = Path(__file__).resolve().parents[1]
 #: folders of formulas
 PACKAGES = ("glmplan.costs", "glmplan.prediction")
 _YES, _NO = "_branch_test_", "not "
+#: functions that make text
+_TEXT = ("words", "__repr__", "__str__")
 
 
 @dataclass(frozen=True, order=True)
@@ -49,7 +51,10 @@ class Seen:
 
 
 def _only_raises(body: Sequence[ast.stmt]) -> bool:
-    return bool(body) and isinstance(body[-1], ast.Raise)
+    if not body:
+        return False
+    never = isinstance(body[-1], ast.Expr) and ast.unparse(body[-1]).startswith("assert_never(")
+    return never or isinstance(body[-1], ast.Raise)
 
 
 class Counting(ast.NodeTransformer):
@@ -82,7 +87,7 @@ class Counting(ast.NodeTransformer):
     def _counted(self, test: ast.expr, yes: bool = True, no: bool = True) -> ast.expr:
         text = ast.unparse(test)
         test = self.visit(test)
-        if text == "TYPE_CHECKING" or self.functions[-1:] == ["words"]:
+        if text == "TYPE_CHECKING" or (self.functions and self.functions[-1] in _TEXT):
             return test
         self.branches.append((
             self._branch(test.lineno, text) if yes else None,

@@ -3,7 +3,8 @@
 python tools/check_install.py            builds sdist and wheel, installs the wheel with the running Python
 python tools/check_install.py --pythons  the same with every supported Python of PATH and pyenv
 
-The wheel is built from the sdist, so that both are complete. `pip` resolves the dependencies as for any user.
+The wheel is built from the sdist, so that both are complete. `pip` resolves the dependencies as for any user. A wheel
+with the compiled engine is tried with the Python that built it only; GLMPLAN_PURE=1 builds one for all of them.
 """
 
 from __future__ import annotations
@@ -79,6 +80,12 @@ def find(python: str) -> str | None:
     return None
 
 
+def installs(wheel: Path, python: str) -> bool:
+    """Return whether an interpreter takes the wheel: a compiled one is for the Python that built it."""
+    own = (f"python{sys.version_info.major}.{sys.version_info.minor}", sys.executable)
+    return wheel.name.endswith("-none-any.whl") or python in own
+
+
 def main(arguments: list[str]) -> int:
     """Check the running Python, or every supported one that is installed."""
     wanted = pythons() if "--pythons" in arguments else [sys.executable]
@@ -87,7 +94,11 @@ def main(arguments: list[str]) -> int:
         wheel = build(folder)
         print(f"built: {wheel.name}, from the sdist")
         for python in wanted:
-            name, found = Path(python).name, find(python)
+            name = Path(python).name
+            if not installs(wheel, python):
+                print(f"{name}: the wheel is compiled for another Python")
+                continue
+            found = find(python)
             print(f"{name}: {check(found, wheel, folder / name) if found else 'not installed'}")
     return 0
 

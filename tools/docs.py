@@ -32,7 +32,7 @@ from glmplan.costs.blocks.stack import model_parameters
 from glmplan.io.runs.columns import columns_table
 from glmplan.present.model_page import published_total
 from glmplan.present.seed_systems import seed_systems_page
-from glmplan.request.keywords import stub
+from glmplan.request.keywords import keyword_hints_text
 from glmplan.units import GIB
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -212,7 +212,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/reference/python.md": python_page,
     "docs/offload-accuracy.md": offload_page,
     "docs/seed-systems.md": seed_systems_page,
-    "glmplan/request/keywords.pyi": stub,
+    "glmplan/request/keywords.pyi": keyword_hints_text,
     "README.md": readme_page,
 }
 #: pages with computed times: the last digits depend on the CPU

@@ -1,11 +1,12 @@
 """Break one formula at a time and see whether the tests near it notice: `make mutate`.
 
-python tools/mutate.py [WORD ...] [--jobs N] [--changed REVISION] [--minutes N]
+python tools/mutate.py [WORD ...] [--jobs N] [--changed [REVISION]] [--minutes N]
 python tools/mutate.py --branches [WORD ...]
 
-With `--changed` only formulas run whose file or tests differ from a revision of Git; with `--minutes` those come first,
-the others follow while there is time, and the rest is said to be left out. `--branches` breaks nothing: it lists
-branches of formulas that no reviewed value takes (tools/branches.py).
+With `--changed` only formulas run whose file or tests differ from a revision of Git, by default from where the branch
+left main, on main itself from the commit before. With `--minutes` those come first, the others follow while there
+is time, and the rest is reported as left out. `--branches` breaks nothing: it lists branches of formulas that no
+reviewed value takes (tools/branches.py).
 
 The formulas and the tests near them stand in tools/mutations.toml; words choose those whose name holds one. The
 package is copied for every mutant, the checkout is never touched. Exits with 1 if a mutant survives, if a text is not
@@ -24,9 +25,11 @@ import tempfile
 import time
 import tomllib
 import zlib
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,6 +37,8 @@ ROOT = Path(__file__).resolve().parents[1]
 _READ = ("hardware_db", "model_specs", "calibration", "docs", "pyproject.toml")
 #: exit codes of pytest: all passed, and a test failed; others (no test, no import) say nothing of a formula
 _PASSED, _FAILED = 0, 1
+#: a test failed on the mutant; none did; one fails on the formulas as they are
+_CAUGHT, _SURVIVED, _UNFIT = "caught", "SURVIVED", "UNFIT"
 #: longer than the slowest nearest tests by far: a mutant may run for ever [s]
 _PATIENCE = 900.0
 
@@ -146,6 +151,16 @@ def changed_since(revision: str) -> set[str] | None:
     return None if said is None else set(said.splitlines())
 
 
+def base() -> str:
+    """Return the commit where this branch left main; on main itself the commit before (of a merge: main before it)."""
+    head = (_git("rev-parse", "HEAD") or "").strip()
+    for main_branch in ("origin/HEAD", "origin/main", "main"):
+        common = (_git("merge-base", main_branch, "HEAD") or "").strip()
+        if common and common != head:
+            return common
+    return "HEAD~1"
+
+
 def in_order(chosen: list[Mutation], changed: set[str] | None) -> tuple[list[Mutation], list[Mutation]]:
     """Return the mutations near changed files, all if the files are unknown, and the others.
 
@@ -171,7 +186,9 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("words", nargs="*", help="parts of names; all if left out")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--changed", metavar="REVISION", help="only formulas near files that differ from it")
+    parser.add_argument(
+        "--changed", metavar="REVISION", nargs="?", const="", help="only formulas near files that differ from it"
+    )
     parser.add_argument("--minutes", type=float, help="begin no other mutant after that time")
     parser.add_argument("--branches", action="store_true", help="list branches of formulas without a reviewed value")
     options = parser.parse_args(arguments)
@@ -190,37 +207,52 @@ def main(arguments: list[str]) -> int:
     if not chosen:
         print("no mutation has such a name", file=sys.stderr)
         return 1
-    near, rest = in_order(chosen, changed_since(options.changed) if options.changed else None)
+    revision = base() if options.changed == "" else options.changed
+    near, rest = in_order(chosen, changed_since(revision) if revision else None)
     chosen = near + rest if options.minutes is not None else near
+    if revision:
+        print(f"{len(near)} formulas of the list are near files that differ from {revision}", flush=True)
     if not chosen:
-        print(f"no formula of the list is near a file that differs from {options.changed}")
         return 0
     return judged(chosen, options.jobs, options.minutes)
 
 
 def judged(chosen: list[Mutation], jobs: int, minutes: float | None = None) -> int:
-    """Judge mutants in parallel, the first ones first, and print each; 1 if one survives."""
+    """Judge mutants in parallel, the first ones first, and print each; 1 if one survives or its tests fail without it.
+
+    Tests run unbroken before the first of their mutants, so that a time limit is not spent on tests of mutants that are
+    left out.
+    """
     end = math.inf if minutes is None else time.monotonic() + 60.0 * minutes
-    if said := unbroken(chosen):
-        print(f"fails before anything is broken: {said}", file=sys.stderr)
-        return 1
-    survivors = left_out = 0
+    unfit: dict[tuple[str, ...], str] = {}
+    looking: defaultdict[tuple[str, ...], Lock] = defaultdict(Lock)
+
+    def outcome(one: Mutation) -> tuple[str, str] | None:
+        if time.monotonic() >= end:
+            return None
+        with looking[one.tests]:
+            if one.tests not in unfit:
+                unfit[one.tests] = unbroken([one])
+        if unfit[one.tests]:
+            return _UNFIT, unfit[one.tests]
+        caught, said = judge(one)
+        return _CAUGHT if caught else _SURVIVED, said
+
+    bad = left_out = 0
     with ThreadPoolExecutor(max_workers=max(jobs, 1)) as pool:
-        running = {pool.submit(lambda one: judge(one) if time.monotonic() < end else None, one): one for one in chosen}
+        running = {pool.submit(outcome, one): one for one in chosen}
         try:
             for number, done in enumerate(as_completed(running), start=1):
                 if (result := done.result()) is None:
                     left_out += 1
                     continue
-                caught, said = result
-                survivors += not caught
-                word = "caught  " if caught else "SURVIVED"
-                print(f"{number:3}/{len(chosen)}  {word}  {running[done].name}: {said}", flush=True)
+                bad += result[0] != _CAUGHT
+                print(f"{number:3}/{len(chosen)}  {result[0]:8}  {running[done].name}: {result[1]}", flush=True)
         finally:
             pool.shutdown(cancel_futures=True)
     tried = len(chosen) - left_out
-    print(f"{tried - survivors} of {tried} caught" + (f", {left_out} left out for time" if left_out else ""))
-    return 1 if survivors else 0
+    print(f"{tried - bad} of {tried} caught" + (f", {left_out} left out for time" if left_out else ""))
+    return 1 if bad else 0
 
 
 if __name__ == "__main__":

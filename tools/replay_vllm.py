@@ -39,8 +39,8 @@ from glmplan.catalog.entries.models import load_model
 from glmplan.catalog.files import write_atomically
 from glmplan.catalog.schema.model import expand_stack
 from glmplan.measure.client import Client, Endpoint, Outcome, RequestRecord
-from glmplan.planner.question import Words
 from glmplan.planner.traffic_search import described_under
+from glmplan.request.plan import PlanRequest
 from glmplan.simulation.safe_load import outcome_range
 from glmplan.simulation.simulate import simulate
 from glmplan.simulation.traffic.spec import parse_traffic
@@ -383,7 +383,7 @@ def held(folder: Path) -> dict[str, list[Held]]:
     about = json.loads((folder / "about.json").read_text())
     on = f"1x{printed_names()[about['part'].split(',')[0].lower().replace(' ', '-')]}"
     name, version = about["engine"].split()
-    words = Words(about["model"], on, engine=name, engine_version=version, weights="bf16")
+    words = PlanRequest(about["model"], on, engine=name, engine_version=version, weights="bf16")
     found: dict[str, list[Held]] = {}
     for trace in (one for one in TRACES if (folder / f"{Path(one).stem}.csv").exists()):
         real = measured(folder / f"{Path(trace).stem}.csv")
@@ -393,7 +393,7 @@ def held(folder: Path) -> dict[str, list[Held]]:
         ends = outcome_range(service, arriving, ours, interval=(described.low, described.high), requests=count)
         names = {one: f"{one}_mean_ms" for one in ("ttft", "tpot", "e2e")}
         found[trace] = [Held(f"{one} [ms]", real[one], ours[at], *ends[at]) for one, at in names.items()]
-    low, high = (factor * service.pool.tokens for factor in described.room)
+    low, high = (factor * service.pool.tokens for factor in described.pool)
     found["pool"] = [Held("tokens", about["pool_tokens"], service.pool.tokens, low, high)]
     return found
 

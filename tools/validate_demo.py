@@ -18,7 +18,7 @@ from llama_server import llama_server
 from random_gguf import Shape, write
 
 from glmplan.measure.predicted_steps import Compared, consistent
-from glmplan.measure.validation_page import standing
+from glmplan.present.validation_page import standing
 
 #: of 26 M weights for every eight layers
 SHAPES = {

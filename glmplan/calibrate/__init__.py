@@ -1,1 +1,4 @@
-"""Fits: from measurements that ship, or that one site made, to the constants that the formulas need."""
+"""Fit the constants of the formulas to measurements.
+
+The measurements ship, or one site made them.
+"""

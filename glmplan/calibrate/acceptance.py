@@ -1,4 +1,4 @@
-"""Fit of the acceptance probability of draft tokens to cited acceptance lengths."""
+"""Fit the acceptance of draft tokens to cited acceptance lengths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Refit of all constants from the shipped measurements: `glmplan calibrate`."""
+"""Refit all constants from shipped measurements: `glmplan calibrate`."""
 
 from __future__ import annotations
 

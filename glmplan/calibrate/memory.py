@@ -1,8 +1,8 @@
-"""Fit of the memory terms: driver, context, CUDA graphs, engine remainder, and the interval of the weights.
+"""Fit the memory terms, and the interval of the weights.
 
-Single log lines (`calibration/memory/engine-logs.csv`, one row each with its source) give driver, context, graphs and
-remainder: the mean of the observations, with their standard deviation, never below a floor for what one launch cannot
-show.
+Driver, context, CUDA graphs and engine remainder. Single log lines (`calibration/memory/engine-logs.csv`, one row each
+with its source) give driver, context, graphs and remainder: the mean of the observations, with their standard
+deviation, never below a floor for what one launch cannot show.
 
 The interval of the weights is logged over computed weights, one vote per source. Computed weights
 (`glmplan.costs.memory.weights`) hold every tensor with padding and rounding; the rest is what loaders and conversions

@@ -1,8 +1,8 @@
-"""Fit of the offload constants and of unified-memory decoding to published runs, with errors on held-out machines.
+"""Fit the constants of offloading and unified memory.
 
-Observations are rows of `calibration/measurements` with experts in host memory and reports in
-`calibration/offload/reports.csv`; machines are in `calibration/offload/systems.toml`. Unified-memory machines are Strix
-Halo, DGX Spark and Apple.
+Published runs are the observations; errors are those on held-out machines. Observations are rows of
+`calibration/measurements` with experts in host memory and reports in `calibration/offload/reports.csv`; machines are in
+`calibration/offload/systems.toml`. Unified-memory machines are Strix Halo, DGX Spark and Apple.
 """
 
 from __future__ import annotations

@@ -1,1 +1,4 @@
-"""Published facts as published: one reader for each data folder, nothing computed."""
+"""Read published facts as published, one reader for each data folder.
+
+Nothing is computed here.
+"""

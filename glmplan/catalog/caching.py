@@ -1,4 +1,7 @@
-"""Cache results by the identity of records, which cannot change but are too deep to hash each time."""
+"""Cache results by the identity of records.
+
+Records cannot change, but they are too deep to hash for each call.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,10 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def remembered(*, records: int = 1, most: int = 64) -> Callable[[_Function], _Function]:
-    """Return a decorator that caches a function by its first arguments' identity and the others' values.
+    """Return a decorator that caches by identity of the first arguments.
 
-    `records`: number of first arguments that are records. Arguments are positional, errors are not cached,
-    `cache_clear` clears.
+    The values of the other arguments complete the key. `records`: number of first arguments that are records. Arguments
+    are positional, errors are not cached, `cache_clear` clears.
 
     Examples
     --------

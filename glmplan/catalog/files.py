@@ -1,25 +1,25 @@
-"""Read and write files: reads within limits, errors with file, place and remedy, atomic writes.
+"""Read and write files within limits.
 
-All input is foreign. Files read here are regular and bounded in size (also unpacked), text is UTF-8, JSON has bounded
-depth and numbers of bounded length; everything else is a `SpecError`. `tests/house` checks that no other module opens
-files for reading. The catalogue lies inside the installed package, or in the checkout.
+Errors name file, place and remedy; writes are atomic. All input is foreign. Files read here are regular and bounded in
+size (also unpacked), text is UTF-8, JSON has bounded depth and numbers of bounded length; everything else is a
+`SpecError`. `tests/house` checks that no other module opens files for reading. The catalogue lies inside the installed
+package, or in the checkout.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import secrets
 import stat
-import tempfile
 import zipfile
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
-
-import rtoml
 
 from glmplan.errors import GlmplanError, SpecError
 from glmplan.units import GIB, ByteCount
@@ -31,12 +31,10 @@ __all__ = [
     "MOST_OF_A_FILE",
     "MOST_OF_A_PART",
     "MOST_OF_RUNS",
-    "aliases_in",
     "archive_of",
     "data_folder",
     "fits_folder",
     "fits_in",
-    "names_in",
     "open_file",
     "parse_json",
     "part_bytes",
@@ -53,6 +51,9 @@ __all__ = [
     "read_text",
     "read_toml",
     "text_lines",
+    "toml_key",
+    "toml_pairs",
+    "toml_value",
     "understood",
     "write_atomically",
     "written_whole",
@@ -113,7 +114,9 @@ def understood(file: str | Path, what: str = "file") -> Iterator[None]:
 
 @contextmanager
 def open_file(path: str | Path) -> Iterator[tuple[BinaryIO, int]]:
-    """Open a regular file, yield it with its size [B]; never wait for a pipe or a device.
+    """Open a regular file, yield it with its size [B].
+
+    A pipe or a device is refused, never waited for.
 
     Examples
     --------
@@ -220,7 +223,10 @@ def read_text(path: str | Path, *, most: ByteCount = MOST_OF_A_FILE) -> str:
 
 
 def _plain_digits(text: str) -> str:
-    """Remove digits of other scripts: Python accepts them, the programs that wrote these files do not use them."""
+    """Remove digits of other scripts.
+
+    Python accepts them; the programs that wrote these files do not use them.
+    """
     return text if text.isascii() else _OTHER_DIGITS.sub("\ufffd", text)
 
 
@@ -271,7 +277,9 @@ def read_table(path: str | Path, *, most: ByteCount = MOST_OF_RUNS) -> list[list
 
 
 def read_rows(path: str | Path, *, most: ByteCount = MOST_OF_RUNS) -> list[dict[str, str]]:
-    """Return the non-empty rows of a CSV by the names of its header; missing cells are empty.
+    """Return the non-empty rows of a CSV by the names of its header.
+
+    Missing cells are empty.
 
     Examples
     --------
@@ -301,7 +309,6 @@ def parse_json(text: str | bytes, *, file: str | Path | None = None, field: str 
     Traceback (most recent call last):
     glmplan.errors.SpecError: a.json: is not JSON that can be read: it is nested deeper than 64 levels
     """
-    import json
 
     def bad(why: str) -> SpecError:
         return SpecError(f"is not JSON that can be read: {why}", file=file, field=field)
@@ -341,6 +348,33 @@ def _number_of_bounded_length(digits: str) -> int:
 def read_json(path: str | Path, *, most: ByteCount = MOST_OF_A_FILE) -> Any:
     """Read a file of JSON."""
     return parse_json(read_text(path, most=most), file=path)
+
+
+def toml_key(name: str) -> str:
+    """Return a key of a TOML file, in quotes if it needs them."""
+    return name if name.replace("_", "").replace("-", "").isalnum() and name.isascii() else json.dumps(name)
+
+
+def toml_value(value: Any) -> str:
+    """Return a value of a TOML file in one line.
+
+    Examples
+    --------
+    >>> toml_value({"peer": True, "rates": [1.5, 2], "a b": "c"})
+    '{ peer = true, rates = [1.5, 2], "a b" = "c" }'
+    """
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict):
+        return "{ " + ", ".join(toml_pairs(value)) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(toml_value, value)) + "]"
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+
+
+def toml_pairs(entry: Mapping[str, Any]) -> list[str]:
+    """Return the lines of a table of a TOML file."""
+    return [f"{toml_key(key)} = {toml_value(value)}" for key, value in entry.items()]
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
@@ -388,33 +422,19 @@ def write_atomically(path: str | Path, content: str | bytes | Iterable[bytes]) -
     >>> file.read_text()
     'whole'
     """
-    path = Path(path)
     data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
-    parts = (data,) if isinstance(data, bytes) else data
-    temporary = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-        with os.fdopen(handle, "wb") as stream:
-            stream.writelines(parts)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException as error:
-        if temporary is not None and os.path.exists(temporary):
-            os.unlink(temporary)
-        if isinstance(error, OSError):
-            raise SpecError(f"cannot be written: {error.strerror}", file=path) from None
-        raise
+    with written_whole(path) as stream:
+        stream.writelines((data,) if isinstance(data, bytes) else data)
 
 
-# each alias list is one line, so that names are found without parsing every file
-_ALIASES = re.compile(rb"^aliases = (\[.*\])$", re.MULTILINE)
 _FOLDERS = ("calibration", "hardware_db", "model_specs")
 _FITS: ContextVar[Path | None] = ContextVar("folder of the fits", default=None)
 
 
 def data_folder(name: str) -> Path:
-    """Return a data folder: `glmplan/_data/<name>` in an installed wheel, else `<checkout>/<name>`.
+    """Return a data folder of the wheel, else of the checkout.
+
+    `glmplan/_data/<name>` or `<checkout>/<name>`.
 
     Examples
     --------
@@ -436,7 +456,7 @@ def _folder(name: str) -> Path:
 
 
 def fits_folder() -> Path:
-    """Return the folder of the fits to measured runs: that of `fits_in`, else the shipped one."""
+    """Return the folder of the fits: that of `fits_in`, else the shipped one."""
     return _FITS.get() or _shipped_fits()
 
 
@@ -447,7 +467,7 @@ def _shipped_fits() -> Path:
 
 @contextmanager
 def fits_in(folder: Path) -> Iterator[None]:
-    """Read the fits in another folder, for example those without the held-out groups.
+    """Read the fits in another folder, such as those without held-out groups.
 
     Readers cache earlier fits: `glmplan.calibrate.step.crossvalidate` clears their caches.
     """
@@ -460,7 +480,7 @@ def fits_in(folder: Path) -> Iterator[None]:
 
 @lru_cache(maxsize=4096)
 def plain_name(name: str) -> str:
-    """Return a name as the catalogue compares it: lower case, words joined by `-`.
+    """Return a name as the catalogue compares it: lower case, joined by `-`.
 
     Examples
     --------
@@ -468,34 +488,6 @@ def plain_name(name: str) -> str:
     'rtx-pro-6000-ws'
     """
     return re.sub(r"[\s_]+", "-", name.strip().lower())
-
-
-def names_in(folder: Path) -> tuple[str, ...]:
-    """Return the names of the TOML files of a folder, sorted.
-
-    Examples
-    --------
-    >>> "hgx-b200-8" in names_in(data_folder("hardware_db") / "hosts")
-    True
-    """
-    return tuple(sorted(file.stem for file in folder.glob("*.toml")))
-
-
-def aliases_in(folder: Path) -> dict[str, str]:
-    """Return alias → name of a folder with one TOML file for each entry.
-
-    Examples
-    --------
-    >>> aliases_in(data_folder("hardware_db") / "hosts")["dgx-h100"]
-    'hgx-h100-8'
-    """
-    aliases: dict[str, str] = {}
-    for name in names_in(folder):
-        match = _ALIASES.search(read_bytes(folder / f"{name}.toml"))
-        if match:
-            line = f"aliases = {match[1].decode()}"
-            aliases.update({plain_name(alias): name for alias in rtoml.loads(line)["aliases"]})
-    return aliases
 
 
 #: most unpacked bytes of one member of an archive: a sheet of a million rows has some hundred MB
@@ -580,10 +572,13 @@ def put_part(archive: zipfile.ZipFile, part: zipfile.ZipInfo, pieces: Iterable[b
 
 @contextmanager
 def written_whole(path: str | Path) -> Iterator[BinaryIO]:
-    """Yield a stream whose file takes its place when all is written; an error leaves nothing.
+    """Yield a stream whose file replaces the old one when it is complete.
+
+    An error leaves nothing.
 
     Examples
     --------
+    >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "a.txt"
     >>> with written_whole(file) as stream:
     ...     _ = stream.write(b"whole")
@@ -591,16 +586,16 @@ def written_whole(path: str | Path) -> Iterator[BinaryIO]:
     'whole'
     """
     path = Path(path)
-    temporary = None
+    temporary = path.parent / f".{path.name[:50]}.{secrets.token_hex(8)}.tmp"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        # the system applies the user's umask, which `tempfile` does not
+        handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
         with os.fdopen(handle, "w+b") as stream:
             yield stream
-        os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except OSError as error:
         raise SpecError(f"cannot be written: {error.strerror or error}", file=path) from None
     finally:
-        if temporary is not None and os.path.exists(temporary):
+        if os.path.lexists(temporary):
             os.unlink(temporary)

@@ -1,4 +1,6 @@
-"""Number formats of weights and of the KV cache: bits per value with scales, and compute precision.
+"""Number formats of weights and of the KV cache.
+
+Bits per value with scales, and compute precision.
 
 The bits are arithmetic on the published block layouts, not measurements:
 
@@ -106,7 +108,7 @@ KV_FORMATS: dict[str, KvFormat] = {
 
 
 def weight_format(name: str) -> WeightFormat:
-    """Return a weight format by name; `bpw:3.65` is a mixture with that many bits for each weight.
+    """Return a weight format; `bpw:3.65` has that many bits per weight.
 
     Examples
     --------

@@ -16,12 +16,14 @@ __all__ = ["FIELD", "gone", "out_of_view", "remaining_rules", "stands"]
 
 #: field of an entry
 FIELD = "in_view"
-_OUT: ContextVar[frozenset[str]] = ContextVar("groups that nobody has seen", default=frozenset())
+_OUT: ContextVar[frozenset[str]] = ContextVar("held-out groups", default=frozenset())
 _Entry = TypeVar("_Entry", bound=Mapping[str, Any])
 
 
 def gone(names: Sequence[str], groups: frozenset[str]) -> bool:
-    """Return True if all groups that motivated a rule are excluded; a rule without groups stays.
+    """Return True if all groups that motivated a rule are excluded.
+
+    A rule without groups stays.
 
     Examples
     --------
@@ -45,7 +47,7 @@ def remaining_rules(entries: Sequence[_Entry]) -> tuple[_Entry, ...]:
 
 
 def stands(names: Sequence[str]) -> bool:
-    """Return True unless `out_of_view` excludes all groups that motivated a rule.
+    """Return True unless all groups that motivated a rule are excluded.
 
     Examples
     --------

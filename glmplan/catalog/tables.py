@@ -55,7 +55,9 @@ def chosen_table(name: str, tables: Mapping[str, Any]) -> Any:
 
 
 def table_text(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return rows in text columns, numbers right-aligned, three significant digits; empty without rows.
+    """Return rows as text columns; empty without rows.
+
+    Numbers are right-aligned with three significant digits.
 
     Examples
     --------

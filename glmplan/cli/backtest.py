@@ -1,4 +1,4 @@
-"""`glmplan backtest`: how right the predictions are, on runs that the fit has not seen."""
+"""Define `glmplan backtest`: prediction errors on held-out runs."""
 
 from __future__ import annotations
 
@@ -27,36 +27,37 @@ def command(
         typer.Option("--holdout", help="Fit without the held-out groups, score them, add to docs/accuracy-holdout.md."),
     ] = False,
 ) -> None:
-    """Score predictions of left-out runs, print the report and write docs/accuracy.md with its plots.
+    """Print prediction errors of held-out runs and write docs/accuracy.md.
 
-    Errors are those that `glmplan calibrate` stored, made by fits that had not seen the run: rows left out at random,
-    whole groups (engine, part, model shape, format), whole models and whole accelerators. `--holdout` takes as long as
-    `glmplan calibrate` and is meant to be run a few times in a release: who looks often is no longer blind.
+    Errors come from the cross-validation of `glmplan calibrate`: rows left out at random, whole groups (engine,
+    accelerator, model shape, format), whole models and whole accelerators. `--holdout` takes as long as
+    `glmplan calibrate`. Run it a few times per release: each look weakens the held-out test.
     """
     if holdout:
         _holdout(page)
         return
     if against is not None:
-        from glmplan.calibrate.backtest.fit_diff import moved, moved_table, moved_text
+        from glmplan.calibrate.backtest.fit_diff import moved
         from glmplan.cli.screen import bar
+        from glmplan.present.accuracy_text import moved_table, moved_text
 
         with bar("predicting with both fits") as progress:
             moves = moved(against, fit, progress=progress)
         say(moved_text(moves) if form is Form.text else moved_table(moves, form), end="")
         return
-    from glmplan.calibrate.backtest.accuracy import (
-        accuracy,
+    from glmplan.calibrate.backtest.accuracy import accuracy
+    from glmplan.calibrate.step.crossvalidate import FILE as BEYOND
+    from glmplan.calibrate.step.crossvalidate import read_beyond
+    from glmplan.calibrate.step.write import FILE_LEFT_OUT as FILE
+    from glmplan.calibrate.step.write import left_out_of, read_constants, read_left_out
+    from glmplan.catalog.files import data_folder
+    from glmplan.present.accuracy_text import (
         accuracy_csv,
         accuracy_json,
         accuracy_page,
         accuracy_text,
         write_accuracy_page,
     )
-    from glmplan.calibrate.step.crossvalidate import FILE as BEYOND
-    from glmplan.calibrate.step.crossvalidate import read_beyond
-    from glmplan.calibrate.step.write import FILE_LEFT_OUT as FILE
-    from glmplan.calibrate.step.write import left_out_of, read_constants, read_left_out
-    from glmplan.catalog.files import data_folder
 
     if refit:
         from glmplan.calibrate.step.observations import build_design
@@ -84,7 +85,7 @@ def command(
 
 
 def _holdout(page: Path | None) -> None:
-    """Fit without the held-out groups, score them, and add what was found to the page."""
+    """Fit without the held-out groups and add their errors to the page."""
     import datetime
     import tempfile
 
@@ -112,7 +113,7 @@ def _holdout(page: Path | None) -> None:
 
 
 def _commit(root: Path) -> str:
-    """The commit of the checkout, with a mark where files differ from it; empty outside of one."""
+    """Return the commit of the checkout, marked if files differ."""
     import subprocess
 
     asked = ["git", "-C", str(root), "describe", "--always", "--dirty=, with changes", "--exclude=*"]

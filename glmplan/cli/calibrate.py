@@ -1,4 +1,4 @@
-"""`glmplan calibrate`: refit everything to the shipped measurements, or update the fit with a site's own runs."""
+"""Define `glmplan calibrate`: refit all, or update the fit of a site."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["command", "run"]
 
 
 class What(StrEnum):
-    """What is fitted again."""
+    """Scope of a refit."""
 
     everything = "everything"
     kernels = "kernels"
@@ -38,7 +38,7 @@ def command(
     save: Annotated[Path | None, typer.Option(help="File for the calibration of your site, with --from.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the fits; calibration/fits by default.")] = None,
     accelerator: Annotated[
-        list[str] | None, typer.Option(help="With kernels: fit only this part; may be repeated.")
+        list[str] | None, typer.Option(help="With kernels: fit only this accelerator; repeatable.")
     ] = None,
     page: Annotated[Path | None, typer.Option(help="With kernels: file for the page of errors.")] = None,
     wheel: Annotated[
@@ -53,12 +53,11 @@ def command(
         typer.Option("--without-holdout", help="For development: leave the groups of calibration/holdout.toml out."),
     ] = False,
 ) -> None:
-    """Refit everything to the measurements that ship, or update the fit with your own runs.
+    """Refit to the shipped measurements, or update the fit with your runs.
 
-    With `--from` nothing that ships is changed: `--save` writes the calibration of your site, which `--calibration`
-    of other commands applies. What ships is fitted to all runs; `--without-holdout` is for work on glmplan itself,
-    whose scores must not see the held-out groups before `glmplan backtest --holdout`. The same input gives the same
-    files, byte for byte, on one kind of processor.
+    `--from` leaves the shipped fits unchanged: `--save` writes the calibration of your site, which `--calibration` of
+    other commands applies. The shipped fits use all runs. `--without-holdout` is for development: it keeps the held-out
+    groups for `glmplan backtest --holdout`. The same input gives the same files, byte for byte, on one kind of CPU.
     """
     if runs is not None:
         _site(runs, save)
@@ -86,7 +85,7 @@ def command(
 
 
 def _site(runs: Path, save: Path | None) -> None:
-    """Update the fit with a site's runs and say what that changed."""
+    """Update the fit with a site's runs and print the change."""
     import numpy as np
 
     from glmplan.calibrate.step.own_site import calibrate_site, write_site
@@ -108,13 +107,11 @@ def _site(runs: Path, save: Path | None) -> None:
 def run(
     accelerators: Sequence[str] = (), out: Path | None = None, page: Path | None = None, *, wheel: Path | None = None
 ) -> tuple[list[Path], list[str]]:
-    """Fit the kernels and write the fits and the page of their errors.
+    """Fit the kernels; return the files written, and the changes.
 
-    - `accelerators`: Parts to fit again; all, with the priors and the page, by default.
-    - `page`: The page; `docs/kernels.md` beside the calibration folder by default, or beside the fits where `out`
-      names another folder. Only written when all parts are fitted.
-    - `wheel`: Wheel with the tables; the installed package by default.
-    - `list of str`: What changed against the fits that stood in `calibration/fits/kernels`.
+    Without `accelerators` all are fitted, and the priors and the page are written too. `page` is by default
+    `docs/kernels.md` beside the calibration folder, or `kernels.md` in `out`. `wheel` holds the kernel tables; the
+    installed package by default.
     """
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -129,7 +126,7 @@ def run(
     from glmplan.catalog.files import data_folder, write_atomically
     from glmplan.costs.kernels.utilisation import kernel_fits
 
-    # before the bar: a bar that ends at once leaves an empty line above the error
+    # before the progress bar: a bar that ends at once leaves an empty line above the error
     tables = nullcontext((package_root(), None)) if wheel is None else tables_of_wheel(wheel)
     calibration = data_folder("calibration")
     shipped = calibration / "fits" / "kernels"

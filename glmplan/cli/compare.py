@@ -1,4 +1,4 @@
-"""`glmplan compare`: plans side by side, and what makes them differ."""
+"""Define `glmplan compare`: plans side by side, with causes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ def command(
     money: o.MoneyOptions = o.MoneyOptions(),
     form: o.Format = Form.text,
 ) -> None:
-    """Compare plans with the first one: speed, memory, power, cost, and the cause of each difference."""
+    """Compare plans with the first one.
+
+    The table has speed, memory, power and cost. Each difference is attributed to its causes.
+    """
     from glmplan.cli.options import read_money
     from glmplan.errors import SpecError
     from glmplan.purchase.compare import compared
@@ -42,37 +45,20 @@ def command(
 
 
 def _show(found: Compared, utilisation: float, form: Form) -> None:
+    from glmplan.present.compare_text import causes_text, compare_rows, compare_text
     from glmplan.present.json_answers import compare_record
+    from glmplan.present.tables import csv_table, markdown_rows
 
     content = compare_record(found, utilisation)
-    sides = content["plans"]
+    plans = content["plans"]
     if form is Form.json:
         say(json.dumps(content, indent=2))
-        return
-    if form is Form.csv:
-        from glmplan.catalog.tables import frame_of
-
-        say(frame_of(sides).to_csv(index=False, float_format="%.6g"), end="")
-        return
-    rows = [{"": name, **{side["plan"]: side[name] for side in sides}} for name in sides[0] if name != "plan"]
-    if form is Form.md:
-        names = list(rows[0])
-        say("| " + " | ".join(names) + " |\n" + "|---" * len(names) + "|")
-        for row in rows:
-            say("| " + " | ".join("" if row[name] is None else str(row[name]) for name in names) + " |")
+    elif form is Form.csv:
+        say(csv_table(plans), end="")
     else:
-        from glmplan.catalog.tables import table_text
-        from glmplan.purchase.evidence import EVIDENCE_LABELS
-        from glmplan.units import counted_unit
+        say(markdown_rows(compare_rows(plans), _cell) if form is Form.md else compare_text(found, plans))
+        say(causes_text(found))
 
-        say(f"concurrency: {counted_unit(found.users, 'users')}")
-        if found.rent_term is not None:
-            say(f"rent term of all plans: {found.rent_term}")
-        for row in rows:
-            if row[""] == "evidence_level":
-                row |= {name: EVIDENCE_LABELS.get(value, value) for name, value in row.items()} | {"": "evidence"}
-        say(table_text(rows))
-    for side, why in zip(found.sides[1:], found.causes, strict=True):
-        say(f"\n{side.name} compared with {found.sides[0].name}:")
-        for line in why:
-            say(f"  {line}")
+
+def _cell(value: object) -> str:
+    return "" if value is None else str(value)

@@ -1,4 +1,4 @@
-"""`glmplan fit`: does a model fit a machine, how fast, for how many users, what binds, what to change."""
+"""Define `glmplan fit`: plan a model on a machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["ViewOptions", "command"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ViewOptions:
-    """What of the answer is shown, and how."""
+    """Format and sections of the answer."""
 
     form: o.Format = Form.text
     full: Annotated[bool, typer.Option("--full", help="The whole page instead of the first screen.")] = False
@@ -39,14 +39,17 @@ def command(
     on: Annotated[str, typer.Option(help="NxACCELERATOR, a host name or a TOML file.")],
     question: Annotated[o.Given, o.plan("fit")],
     *,
-    traffic: Annotated[str | None, typer.Option(help="What arrives, as in simulate: the plan is simulated.")] = None,
+    traffic: Annotated[str | None, typer.Option(help="Traffic, as in simulate: the plan is simulated.")] = None,
     shape: Annotated[o.Given, o.traffic("fit")],
     view: ViewOptions = ViewOptions(),
 ) -> None:
-    """Say whether a model fits a machine, how fast it is for one and for many, what binds and what to change."""
+    """Plan a model on a machine.
+
+    The answer has the memory, the speed by concurrency, the limiting resource and possible improvements.
+    """
     import gc
 
-    # nothing is freed in the half second that this takes; collecting costs a tenth of it
+    # a plan allocates much and frees nothing; garbage collection would cost a tenth of its time
     gc.disable()
     from glmplan.planner import fit_answer
     from glmplan.prediction.step_models import measured_elsewhere, site_calibration
@@ -67,7 +70,7 @@ def command(
 
 
 def _traffic(spec: str | None, question: o.Given, shape: o.Given) -> Traffic | None:
-    """What arrives; its lengths are those of the question."""
+    """Return the traffic with the lengths of the question, or None."""
     from glmplan.errors import SpecError
     from glmplan.planner.traffic_search import read_traffic
 
@@ -87,15 +90,15 @@ def _written(answer: FitAnswer, view: ViewOptions) -> str:
         from glmplan.present.fit_explain import fit_csv, fit_markdown
 
         return fit_csv(answer) if view.form is Form.csv else fit_markdown(answer)
-    from glmplan.planner.answer_text import fit_sections, fit_text
+    from glmplan.present.answer_text import fit_sections, fit_text
 
     if view.full:
         return fit_text(answer, width())
     if not view.section:
-        from glmplan.planner.first_screen import first_screen
+        from glmplan.present.first_screen import first_screen
 
         text = first_screen(answer, width())
-        # colours only where nothing out of a file could pass for one
+        # colours only if no text from a file contains an escape sequence
         if has_colours(sys.stdout) and text == printable(text):
             return painted(first_screen(answer, width(), colour=True))
         return text
@@ -106,7 +109,7 @@ def _written(answer: FitAnswer, view: ViewOptions) -> str:
 
 
 def _check(view: ViewOptions) -> None:
-    """Refuse words that cannot both be meant, before anything is computed."""
+    """Reject contradictory options before the computation starts."""
     from glmplan.errors import SpecError
 
     for name, given in (("--full", view.full), ("--section", bool(view.section))):

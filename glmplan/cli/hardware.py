@@ -1,4 +1,4 @@
-"""`glmplan hardware`: list, show, check, import, probe and draw accelerators and hosts."""
+"""Define `glmplan hardware`: accelerators and hosts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ app = typer.Typer(help="List, show, check, import, probe and draw hardware.", no
 
 
 class Form(StrEnum):
-    """How hardware is shown."""
+    """Output format of a record."""
 
     text = "text"
     json = "json"
@@ -25,7 +25,7 @@ class Form(StrEnum):
 
 
 class Kind(StrEnum):
-    """Which half of the catalogue."""
+    """Kind of catalogue entries."""
 
     all = "all"
     accelerators = "accelerators"
@@ -33,7 +33,7 @@ class Kind(StrEnum):
 
 
 class Picture(StrEnum):
-    """How a host is drawn."""
+    """Format of a drawing."""
 
     text = "text"
     svg = "svg"
@@ -47,8 +47,8 @@ def _group() -> None:
 
 @app.command("list")
 def list_hardware(
-    kind: Annotated[Kind, typer.Argument(help="What to list.")] = Kind.all,
-    form: Annotated[Form, typer.Option("--format", help="What is printed.")] = Form.text,
+    kind: Annotated[Kind, typer.Argument(help="Kind of entries to list.")] = Kind.all,
+    form: Annotated[Form, typer.Option("--format", help="Output format.")] = Form.text,
 ) -> None:
     """List accelerators and hosts of the catalogue."""
     from glmplan.present.hardware_page import accelerator_rows, host_rows, list_text
@@ -64,9 +64,9 @@ def list_hardware(
 @app.command("show")
 def show_hardware(
     name: Annotated[str, typer.Argument(help="An accelerator, a host, NxACCELERATOR or a TOML file.")],
-    form: Annotated[Form, typer.Option("--format", help="What is printed.")] = Form.text,
+    form: Annotated[Form, typer.Option("--format", help="Output format.")] = Form.text,
 ) -> None:
-    """Show an accelerator or a host: figures, sources, contradictions, what is unknown."""
+    """Show the values, sources, contradictions and unknowns of a record."""
     from glmplan.io.machines.resolve import record_toml
     from glmplan.present.hardware_page import record_text, resolve_hardware
 
@@ -81,11 +81,11 @@ def show_hardware(
 
 @app.command("prices")
 def list_prices(
-    name: Annotated[str, typer.Argument(help="A part, a machine, a model, electricity or colocation.")],
+    name: Annotated[str, typer.Argument(help="An accelerator, a machine, a model, electricity or colocation.")],
     form: o.Format = forms.Form.text,
     today: o.Today = None,
 ) -> None:
-    """List all published prices of a part, a machine or a model side by side, with what each contains."""
+    """List published prices side by side, with the contents of each."""
     from glmplan.cli.options import day_of
     from glmplan.present.hardware_page import price_list_text, price_rows, prices_of
 
@@ -120,13 +120,14 @@ def check_file(
 def import_dumps(
     files: Annotated[list[Path], typer.Argument(help="Dumps of one machine: nvidia-smi, lspci, lscpu, numactl, …")],
     name: Annotated[str, typer.Option(help="Name of the host.")] = "imported",
-    accelerator: Annotated[
-        str | None, typer.Option(help="What the accelerators are, where no dump names them.")
-    ] = None,
+    accelerator: Annotated[str | None, typer.Option(help="Accelerator of the host, if no dump names it.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the host here as TOML.")] = None,
-    form: Annotated[Form, typer.Option("--format", help="What is printed when nothing is written.")] = Form.toml,
+    form: Annotated[Form, typer.Option("--format", help="Output format without --out.")] = Form.toml,
 ) -> None:
-    """Put dumps of one machine together into a host: what they say, what was assumed, what stays unknown."""
+    """Merge dumps of one machine into a host.
+
+    Assumptions and unknown facts go to the error stream.
+    """
     from glmplan.io.machines.dump_merge import host_from_dumps
     from glmplan.io.machines.dump_readers import read_dump
 
@@ -142,7 +143,7 @@ def import_dumps(
 
 
 def _hand_over(record: Any, out: Path | None, form: Form) -> None:
-    """Write a record, or print it in the form asked for."""
+    """Write a record to a file, or print it in the given format."""
     from glmplan.catalog.files import write_atomically
     from glmplan.io.machines.resolve import record_toml
     from glmplan.present.hardware_page import record_text
@@ -167,9 +168,9 @@ def probe(
     name: Annotated[str, typer.Option(help="Name of the host.")] = "this-machine",
     out: Annotated[Path | None, typer.Option(help="Write the host here as TOML, and its CPU beside it.")] = None,
     seconds: Annotated[float, typer.Option(min=0.01, help="Time for each measurement of a CPU.")] = 1.0,
-    form: Annotated[Form, typer.Option("--format", help="What is printed when nothing is written.")] = Form.toml,
+    form: Annotated[Form, typer.Option("--format", help="Output format without --out.")] = Form.toml,
 ) -> None:
-    """Describe this machine, and measure its CPU where there is no accelerator."""
+    """Describe this machine; measure its CPU if it has no accelerator."""
     from glmplan.catalog.files import write_atomically
     from glmplan.io.machines.resolve import record_toml
     from glmplan.io.machines.this_machine import probe_machine
@@ -192,11 +193,14 @@ def draw(
     tp: Annotated[int, typer.Option(min=0, help="Draw a plan with this tensor-parallel size.")] = 0,
     pp: Annotated[int, typer.Option(min=1, help="Pipeline stages of the plan.")] = 1,
     form: Annotated[
-        Picture | None, typer.Option("--format", help="What is made; by the ending of --out, else text.")
+        Picture | None, typer.Option("--format", help="Format of the drawing; by the ending of --out, else text.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write the drawing here.")] = None,
 ) -> None:
-    """Draw a host: its links, and the placement, transfers and loads of a plan on it."""
+    """Draw a host and its links, and optionally a plan on it.
+
+    A plan adds its placement, transfers and link loads.
+    """
     from glmplan.catalog.entries.hosts import load_machine
     from glmplan.catalog.files import write_atomically
     from glmplan.costs.network.topology import place

@@ -1,4 +1,4 @@
-"""`glmplan models`: list, show, check and import models."""
+"""Define `glmplan models`: list, show, check and import models."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ app = typer.Typer(help="List, show, check and import models.", no_args_is_help=T
 
 
 class Form(StrEnum):
-    """How models are shown."""
+    """Output format of a model."""
 
     text = "text"
     json = "json"
@@ -32,7 +32,7 @@ def _group() -> None:
 
 @app.command("list")
 def list_models(
-    form: Annotated[Form, typer.Option("--format", help="What is printed.")] = Form.text,
+    form: Annotated[Form, typer.Option("--format", help="Output format.")] = Form.text,
 ) -> None:
     """List the models of the catalogue."""
     from glmplan.planner.ask import models
@@ -54,9 +54,9 @@ def list_models(
 @app.command("show")
 def show_model(
     name: AnyModel,
-    form: Annotated[Form, typer.Option("--format", help="What is printed.")] = Form.text,
+    form: Annotated[Form, typer.Option("--format", help="Output format.")] = Form.text,
 ) -> None:
-    """Show parameters, cache and checkpoints of a model, with published figures beside the computed ones."""
+    """Show parameters, cache and checkpoints, computed and published."""
     from glmplan.io.models.resolve import model_toml, resolve_model
     from glmplan.present.model_page import model_facts, model_text
 
@@ -73,11 +73,11 @@ def show_model(
 def check_file(
     file: Annotated[Path, typer.Argument(help="A model file in TOML, or a config.json, folder or .gguf file.")],
 ) -> None:
-    """Check a model file: fields, layers, checkpoints; computed totals against published ones."""
+    """Check fields, layers, checkpoints and totals of a model file."""
     from glmplan.io.models.resolve import resolve_model
     from glmplan.present.model_page import disagreements_of
 
-    # a bare name is a file here, never a model of the catalogue
+    # a bare name is a file here, not a catalogue name
     choice = resolve_model(str(file if file.is_absolute() else Path.cwd() / file))
     for line in disagreements_of(choice):
         say(f"note: {line}")
@@ -89,9 +89,9 @@ def import_model(
     path: Annotated[Path, typer.Argument(help="config.json, a folder with one, or a .gguf file.")],
     name: Annotated[str | None, typer.Option(help="Name of the model; from the file by default.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the model here as TOML.")] = None,
-    form: Annotated[Form, typer.Option("--format", help="What is printed when nothing is written.")] = Form.toml,
+    form: Annotated[Form, typer.Option("--format", help="Output format without --out.")] = Form.toml,
 ) -> None:
-    """Import a model from Hugging Face or GGUF files, or say why it cannot be computed."""
+    """Import a model from Hugging Face or GGUF files."""
     from dataclasses import replace
 
     from glmplan.catalog.files import write_atomically

@@ -1,4 +1,7 @@
-"""Options that commands have in common: those of a request derive from it, the others stand in records here."""
+"""Define options shared by commands.
+
+Options of a request are derived from its record; other shared options are records of this module.
+"""
 
 from __future__ import annotations
 
@@ -60,16 +63,16 @@ Prices = Annotated[
     ),
 ]
 CostTerms = Annotated[list[str] | None, typer.Option("--term", help="Term of the cost, as in pue=1.2; repeatable.")]
-Region = Annotated[str | None, typer.Option(help="Place whose colocation is paid; none by default.")]
-Today = Annotated[str | None, typer.Option(help="Day of the question as YYYY-MM-DD; the day it is by default.")]
+Region = Annotated[str | None, typer.Option(help="Region of the colocation price; none by default.")]
+Today = Annotated[str | None, typer.Option(help="Day of the question as YYYY-MM-DD; today by default.")]
 
-_PROMISE = typer.Option(help="Promise, such as 'ttft p95 < 2 s, tpot p95 < 50 ms'.")
-Slo = Annotated[str, _PROMISE]
-OptionalSlo = Annotated[str | None, _PROMISE]
-UsersAtOnce = Annotated[int, typer.Option("--users", min=1, help="Users at once.")]
+_SLO = typer.Option(help="SLO, such as 'ttft p95 < 2 s, tpot p95 < 50 ms'.")
+Slo = Annotated[str, _SLO]
+OptionalSlo = Annotated[str | None, _SLO]
+UsersAtOnce = Annotated[int, typer.Option("--users", min=1, help="Concurrency.")]
 Charts = Annotated[Path | None, typer.Option("--plot", help="Charts: .html, .png or .svg.")]
 Seed = Annotated[int, typer.Option(help="Seed; the same seed gives the same bytes.")]
-Format = Annotated[Form, typer.Option("--format", help="What is printed.")]
+Format = Annotated[Form, typer.Option("--format", help="Output format.")]
 
 
 #: options that were given → their values
@@ -81,14 +84,14 @@ _METAVARS = {"whole": "INTEGER", "number": "FLOAT"}
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """The options of a request that one command takes: they stand in its signature.
+    """Options of a request in the signature of one command.
 
     Attributes
     ----------
     record : type
-        The record that declares them.
+        Record that declares the options.
     command : str
-        The command; as `sweep` takes them, every option is a list of values.
+        Name of the command; for `sweep` each option is a list of values.
     """
 
     record: type[OptionRecord]
@@ -101,22 +104,31 @@ class Derived:
     def parameters(self) -> Iterator[tuple[str, Any, Any]]:
         """Yield name, type and default of each."""
         for name, one in self.options().items():
-            if one.kind == "flag":
+            if self._tried(one):
+                yield name, Annotated[list[str] | None, typer.Option(*one.flags, help=one.tries)], None
+            elif one.kind == "flag":
                 yield name, Annotated[bool, typer.Option(spelled(name), help=one.help)], False
             else:
                 option = typer.Option(*one.flags, help=one.help, metavar=_METAVARS.get(one.kind, "TEXT"))
                 yield name, Annotated[str | None, option], None
 
     def gathered(self, values: Mapping[str, Any]) -> Given:
-        """Return what was given, read as the options say."""
+        """Return the given options with parsed values."""
         options = self.options()
-        said = {name: values[name] for name in options if values.get(name) not in (None, False)}
-        return {name: options[name].read(value, spelled(name)) for name, value in said.items()}
+        said = {name: values[name] for name in options if values.get(name) not in (None, False, [])}
+        return {
+            name: ",".join(value) if self._tried(options[name]) else options[name].read(value, spelled(name))
+            for name, value in said.items()
+        }
+
+    def _tried(self, one: Option) -> bool:
+        """Return True if the command tries several values of an option."""
+        return self.command == "size" and bool(one.tries)
 
 
 @dataclass(frozen=True, slots=True)
 class Axes(Derived):
-    """The options of a request as axes of a sweep, each a list of values."""
+    """Options of a request as axes of a sweep, each a list of values."""
 
     def options(self) -> dict[str, Option]:
         """Return the options that are axes, by name."""
@@ -128,7 +140,7 @@ class Axes(Derived):
             yield name, Annotated[list[str] | None, typer.Option(*one.flags, help=one.axis)], None
 
     def gathered(self, values: Mapping[str, Any]) -> Given:
-        """Return what was given, as text."""
+        """Return the given options as text."""
         return {name: values[name] for name in self.options() if values.get(name)}
 
 
@@ -149,7 +161,7 @@ def plan_axes() -> Derived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoneyOptions:
-    """Prices and terms of a cost; `glmplan.cli.options` reads them."""
+    """Prices and terms of a cost, as given."""
 
     price: Prices = None
     term: CostTerms = None
@@ -159,7 +171,7 @@ class MoneyOptions:
 
 
 def given(options: Any) -> dict[str, Any]:
-    """Return the options of a record, and of the records in it, that were given.
+    """Return the given options of a record and of its nested records.
 
     Examples
     --------
@@ -175,10 +187,10 @@ def given(options: Any) -> dict[str, Any]:
 
 
 def with_options(*, without: tuple[str, ...] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Let a command take records of options: their fields stand in its signature, where the record stands.
+    """Return a decorator that expands option records in a signature.
 
-    - `without`: Fields of records that this command has not.
-    - Returns: A decorator for a function whose parameters can all be given by name.
+    Each field of a record becomes a parameter in place of the record, except the fields named in `without`. All
+    parameters of the decorated function can be given by name.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
@@ -208,7 +220,7 @@ def _derived(hint: Any) -> Derived | None:
 
 
 def _spread(name: str, hint: Any, default: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yield name, type and default of a parameter, or of every option that it stands for."""
+    """Yield name, type and default of a parameter or of its options."""
     derived = _derived(hint)
     if derived is not None:
         yield from derived.parameters()
@@ -223,7 +235,7 @@ def _spread(name: str, hint: Any, default: Any) -> Iterator[tuple[str, Any, Any]
 
 
 def _gather(name: str, hint: Any, values: dict[str, Any]) -> Any:
-    """Return the value of a parameter, or what was given for the options that it stands for."""
+    """Return the value of a parameter, or the given values of its options."""
     derived = _derived(hint)
     if derived is not None:
         return derived.gathered(values)
@@ -235,11 +247,11 @@ def _gather(name: str, hint: Any, values: dict[str, Any]) -> Any:
     return hint(**{one: _gather(one, hints[one], values) for one in present})  # type: ignore[operator]
 
 
-# Prices and terms that a command is given.
+# Prices and terms of a command.
 
 
 def day_of(text: str | None) -> date:
-    """The day of a question."""
+    """Return the day of a question; today by default."""
     if text is None:
         return date.today()
     try:
@@ -249,7 +261,7 @@ def day_of(text: str | None) -> date:
 
 
 def read_money(options: MoneyOptions) -> Money:
-    """Read prices and terms."""
+    """Return the prices and terms of a command."""
     from glmplan.purchase.money import money_of
 
     return money_of(

@@ -1,4 +1,4 @@
-"""`glmplan predict`: predict every row of a table of runs."""
+"""Define `glmplan predict`: predict every row of a table of runs."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ def command(
 ) -> None:
     """Predict every row of a table of runs.
 
-    One row comes out for each `id`: TTFT, TPOT, throughput, prefill speed, KV pool and weights, each with the 90 %
-    interval, then what it rests on, what is outside of the measured, and why a row could not be answered.
+    The output has one row per `id`: TTFT, TPOT, throughput, prefill speed, KV pool and weights, each with its 90 %
+    interval. Further columns give the evidence, conditions outside the calibrated domain, and the error of a row
+    without a prediction.
     """
     from glmplan.catalog.files import write_atomically
     from glmplan.cli.screen import bar, frame_text, read_table

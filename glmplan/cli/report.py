@@ -1,4 +1,4 @@
-"""`glmplan report`: one file for a decision."""
+"""Define `glmplan report`: one file for a decision."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ __all__ = ["command"]
 
 @o.with_options()
 def command(
-    subjects: Annotated[
-        list[str], typer.Argument(help="A model, asked with --on; or plans that fit --format json wrote.")
-    ],
+    subjects: Annotated[list[str], typer.Argument(help="A model, with --on; or plans written by fit --format json.")],
     *,
     on: Annotated[
         list[str] | None, typer.Option(help="Machine: NxACCELERATOR, a host name or a TOML file; repeatable.")
@@ -32,7 +30,10 @@ def command(
     question: Annotated[o.Given, o.plan("report")],
     money: o.MoneyOptions = o.MoneyOptions(),
 ) -> None:
-    """Write one file for a decision: question, answer, plots, options, risks, assumptions, sources, how sure."""
+    """Write a decision report to one file.
+
+    The report has question, answer, plots, options, risks, assumptions, sources and evidence level.
+    """
     from glmplan.catalog.files import understood
     from glmplan.cli.options import read_money
     from glmplan.errors import SpecError
@@ -60,7 +61,7 @@ def command(
 def _answers(
     models: Sequence[str], machines: Sequence[str], said: Mapping[str, Any]
 ) -> tuple[list[FitAnswer], list[Mapping[str, Any]]]:
-    """Every model on every machine, and the record of each."""
+    """Return the answer of every model on every machine, and its record."""
     from glmplan.planner import fit_answer
     from glmplan.present.json_answers import fit_record
 
@@ -71,11 +72,15 @@ def _answers(
 def _causes(
     answers: Sequence[FitAnswer], money: Money, records: Sequence[Mapping[str, Any]]
 ) -> list[tuple[str, tuple[str, ...]]]:
-    """What makes the plans differ from the first, where both can be served."""
+    """Return the causes of each difference to the first plan.
+
+    Plans that cannot be served are skipped.
+    """
     from glmplan.planner.ask import Deployed
+    from glmplan.present.compare_text import causes_of
     from glmplan.present.decision import common_load
     from glmplan.present.decision_parts import at_one_term, priced_plan
-    from glmplan.purchase.compare import causes_of, side_of
+    from glmplan.purchase.compare import side_of
 
     money = at_one_term(records, money)
     load = common_load([priced_plan(record, money) for record in records])

@@ -1,4 +1,4 @@
-"""`glmplan reproduce`: is a measured run what is predicted, and what could explain the difference."""
+"""Define `glmplan reproduce`: compare a run with its prediction."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ def command(
     calibration: Annotated[Path | None, typer.Option(help="Calibration of your site, from `calibrate --from`.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Compare a measured run with its prediction: reproduced (within 10 %), different (over 20 %), or in between.
+    """Compare a measured run with its prediction and explain differences.
 
-    A difference is positive where the prediction is too high. Then come the conditions that could explain the
-    difference, the likeliest first: each is predicted again and scored by how much likelier it makes the figures.
+    The run is reproduced (within 10 %), different (over 20 %), or in between. A difference is positive if the
+    prediction is too high. Conditions that could explain the difference follow, the likeliest first. Each is predicted
+    and scored by its likelihood ratio.
     """
     from glmplan.prediction.reproduce import reproduce
     from glmplan.prediction.step_models import site_calibration
@@ -40,7 +41,7 @@ def command(
         say(json.dumps(_record(found), indent=2))
         return
     say(f"{found.run.id}: {found.verdict}")
-    say(f"rests on: {found.basis}" + (f"; assumed {', '.join(found.assumed)}" if found.assumed else ""))
+    say(f"evidence: {found.basis}" + (f"; assumed {', '.join(found.assumed)}" if found.assumed else ""))
     say("")
     for one in found.compared:
         figure = one.predicted
@@ -50,9 +51,9 @@ def command(
         )
     if not found.explanations:
         if found.verdict != "reproduced":
-            say("\nno single condition explains the figures better")
+            say("\nno single condition explains the measurement better")
         return
-    say("\ncould explain it, likeliest first (gain: how many times likelier the figures are):")
+    say("\npossible causes, likeliest first (gain: likelihood ratio of the measured values):")
     import math
 
     for place, explanation in enumerate(found.explanations, 1):

@@ -1,4 +1,7 @@
-"""Build the command line from its table, run one command, and turn every error into one clear message and exit code."""
+"""Build the command line, run one command and report its errors.
+
+Each error becomes one message and an exit code.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +21,17 @@ from glmplan.errors import GlmplanError, Infeasible
 
 __all__ = ["application", "run"]
 
-#: digits of other scripts, which Python would count with
+#: digits of other scripts, which Python accepts in numbers
 _ODD_DIGITS = re.compile(r"(?![0-9])\d")
-_HELP = "Plan and simulate the serving of large language models: what fits, how fast, for how many users, what breaks."
+_HELP = "Plan and simulate the serving of large language models: memory, speed, concurrency, SLO attainment, cost."
 
 
 def application(
     commands: Mapping[str, tuple[str, str]], load: Callable[[str], ModuleType], only: str | None = None
 ) -> typer.Typer:
-    """Make the typer application; commands that are not asked for are listed but not imported.
+    """Return the typer application with one command imported.
 
-    `only`: The one command to import; None imports all (for the reference).
+    Other commands are listed only. `only` None imports all commands (for the reference).
     """
     app = typer.Typer(
         help=_HELP,
@@ -36,7 +39,7 @@ def application(
         add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
-        # groups and commands below take these over
+        # inherited by groups and commands
         context_settings={"help_option_names": ["-h", "--help"]},
     )
 
@@ -57,25 +60,29 @@ def application(
 
 
 class _Command(TyperCommand):
-    """A command that converts only what was given: typer builds a validator for each of forty options otherwise."""
+    """Command that converts given options only.
+
+    typer otherwise builds a validator for each of forty options.
+    """
 
     def __init__(self, *words: Any, **settings: Any) -> None:
         super().__init__(*words, **settings)
         for one in self.params:
-            if not one.required and one.callback is None:
-                several = one.multiple or one.nargs == -1
-                one.process_value = partial(_converted, one.process_value, several)  # type: ignore[method-assign]
+            if one.callback is None:
+                one.process_value = partial(_converted, one, one.process_value)  # type: ignore[method-assign]
 
 
-def _converted(convert: Callable[[Any, Any], Any], several: bool, context: Any, value: Any) -> Any:
-    """What an option says; nothing where nobody gave it and it has no default, as click has it."""
-    if value is None:
+def _converted(option: Any, convert: Callable[[Any, Any], Any], context: Any, value: Any) -> Any:
+    """Return an option's value; texts and defaults need no validator."""
+    several = option.multiple or option.nargs == -1
+    if value is None and not option.required:
         return () if several else None
-    return convert(context, value)
+    text = option.type_descriptor.annotation is str and isinstance(value, str)
+    return value if text or (value is not None and value is option.default) else convert(context, value)
 
 
 def _unused() -> None:
-    raise AssertionError("a command was run without its module")  # the one asked for is always imported
+    raise AssertionError("a command was run without its module")  # the requested command is always imported
 
 
 def run(arguments: list[str], commands: Mapping[str, tuple[str, str]], load: Callable[[str], ModuleType]) -> None:
@@ -92,7 +99,7 @@ def run(arguments: list[str], commands: Mapping[str, tuple[str, str]], load: Cal
         raise SystemExit(0)
     asked = next((word for word in arguments if not word.startswith("-")), "")
     if asked in commands and arguments[0] == asked:
-        # the others are there to be listed, or to be the nearest to a wrong word
+        # other commands are needed only for the list and for suggestions after a wrong name
         commands = {asked: commands[asked]}
     app = application(commands, load, only=asked)
     try:
@@ -107,6 +114,6 @@ def run(arguments: list[str], commands: Mapping[str, tuple[str, str]], load: Cal
         print("glmplan: interrupted", file=sys.stderr)
         raise SystemExit(130) from None
     except BrokenPipeError:
-        # the reader has gone (`| head`): say nothing and let the interpreter close quietly
+        # the pipe is closed (`| head`): print nothing and let the interpreter exit quietly
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(0) from None

@@ -1,4 +1,4 @@
-"""`glmplan runs`: measured runs out of other tools' files."""
+"""Define `glmplan runs`: import measured runs from other tools."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WIDTH = 100
 
 
 class Form(StrEnum):
-    """How the runs are shown."""
+    """Output format of runs."""
 
     table = "table"
     json = "json"
@@ -38,17 +38,17 @@ def _group() -> None:
 @app.command("import")
 def import_runs(
     files: Annotated[list[Path], typer.Argument(help="Results or logs; their kind is recognised by content.")],
-    model: Annotated[str | None, typer.Option(help="The model, where the file does not name it.")] = None,
+    model: Annotated[str | None, typer.Option(help="The model, if the file does not name it.")] = None,
     on: Annotated[str | None, typer.Option(help="The accelerator or host it ran on.")] = None,
     engine: Annotated[str | None, typer.Option(help="The engine that answered.")] = None,
     campaign: Annotated[str | None, typer.Option(help="Name of the campaign; the file's name by default.")] = None,
     facts: Annotated[
-        list[str] | None, typer.Option("--set", help="More that you know, as column=value: --set tp=8.")
+        list[str] | None, typer.Option("--set", help="Further known values, as column=value: --set tp=8.")
     ] = None,
-    form: Annotated[Form, typer.Option("--format", help="What is printed.")] = Form.table,
+    form: Annotated[Form, typer.Option("--format", help="Output format.")] = Form.table,
     out: Annotated[Path | None, typer.Option(help="Write the runs to this CSV, for predict --runs.")] = None,
 ) -> None:
-    """Turn other tools' results and engines' startup logs into measured runs."""
+    """Import results of other tools and startup logs as measured runs."""
     from glmplan.catalog.files import write_atomically
     from glmplan.errors import SpecError
     from glmplan.io.runs.columns import column_value

@@ -1,4 +1,4 @@
-"""`glmplan safe`: the largest load that keeps a promise."""
+"""Define `glmplan safe`: the largest load that meets an SLO."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 __all__ = ["SearchOptions", "command"]
 
-#: loads that a chart shows the times at [-]
+#: loads on the curve of a chart [-]
 _CURVE = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOptions:
-    """How far is searched, and what is written."""
+    """Limits of the search, and output."""
 
-    most: Annotated[float | None, typer.Option(help="Largest load to look at.")] = None
+    most: Annotated[float | None, typer.Option(help="Largest load to test.")] = None
     seed: o.Seed = 0
     plot: o.Charts = None
     form: o.Format = Form.text
@@ -37,7 +37,7 @@ class SearchOptions:
 def command(
     target: TargetOptions,
     *,
-    slo: Annotated[str | None, typer.Option(help="Promise, such as 'ttft p95 < 2 s'; that of fit by default.")] = None,
+    slo: Annotated[str | None, typer.Option(help="SLO, such as 'ttft p95 < 2 s'; that of fit by default.")] = None,
     traffic: Annotated[
         str | None,
         typer.Option(help="Kind of traffic, as in simulate, also without its number; users and Poisson by default."),
@@ -46,7 +46,10 @@ def command(
     service: ServiceOptions,
     search: SearchOptions,
 ) -> None:
-    """Find the most users and the highest request rate that keep a promise with 95 % probability."""
+    """Find the largest load that meets an SLO with 95 % probability.
+
+    The load is a number of users and a request rate, or the kind given by --traffic.
+    """
     from glmplan.errors import SpecError
     from glmplan.planner.service import safe_of, searched_traffic
     from glmplan.prediction.step_models import site_calibration
@@ -60,7 +63,7 @@ def command(
         check_chart(search.plot)
     specs, usual = searched_traffic(traffic)
     described, kinds = described_services(target, service, shape, *specs, usual=usual)
-    slo = slo or described.promise
+    slo = slo or described.slo
     if not slo:
         raise SpecError("is needed with --step-time", field="--slo")
     targets = parse_slo(slo)
@@ -71,7 +74,7 @@ def command(
 
     with site_calibration(service.deployment.get("calibration")), forked_worker(answer, copied=len(kinds) > 1) as two:
         if len(kinds) == 2:
-            # users are counted, or found in few tries, while the search for the rate begins
+            # the search for users takes few trials and runs beside that for the rate
             rate, users = two.both(kinds[1], kinds[0])
             found = [users, rate]
         else:
@@ -104,7 +107,7 @@ def _show(found: list[SafeLoad], form: Form, basis: str, slo: str) -> None:
         return
     bar = "| " if form is Form.md else ""
     if form is Form.md:
-        say("| safe load | what breaks first |\n|---|---|")
+        say("| safe load | limited by |\n|---|---|")
     for answer in found:
         middle, end = (" | ", " |") if form is Form.md else (": ", "")
         rate = f"{answer.load:.4g} {answer.unit}"

@@ -1,4 +1,4 @@
-"""The terminal that an answer is shown on: how wide it is, and whether it shows colours."""
+"""Write answers to the terminal: width, colours, tables, progress."""
 
 from __future__ import annotations
 
@@ -38,22 +38,19 @@ __all__ = [
 ]
 
 
-#: columns where no terminal says how many, and columns below which no page is made [-]
+#: default columns without a terminal, and smallest width of a page [-]
 _WIDTH, _LEAST = 100, 60
 
 
 def width() -> int:
-    """Columns to write for.
-
-    Returns: Those of the terminal, but 60 at least; 100 where the output is a file or a pipe.
-    """
+    """Return the columns of the terminal, at least 60; 100 for a file or pipe."""
     return max(shutil.get_terminal_size((_WIDTH, 24)).columns, _LEAST) if sys.stdout.isatty() else _WIDTH
 
 
 def has_colours(stream: TextIO) -> bool:
-    """Whether a stream is a terminal that shows colours, and nobody asked for none.
+    """Return True if a stream is a terminal that shows colours.
 
-    Returns: False for files and pipes, where `NO_COLOR` is set, and on a terminal that calls itself dumb.
+    The result is False for files, pipes and dumb terminals, and if `NO_COLOR` is set [1]_.
 
     References
     ----------
@@ -63,60 +60,57 @@ def has_colours(stream: TextIO) -> bool:
 
 
 def error_words(message: object) -> str:
-    """Write an error as one line for the error stream.
-
-    Returns: The name of the program, red on a terminal, and the message.
-    """
+    """Return an error as one line, with the program name in red."""
     name = "\033[1;31mglmplan:\033[0m" if has_colours(sys.stderr) else "glmplan:"
     return f"{name} {printable(message)}"
 
 
 class _Painted(str):
-    """A text whose escape sequences are our own."""
+    """Text whose escape sequences were written by glmplan."""
 
 
 def painted(text: str) -> str:
-    """Mark a text as one whose escape sequences were written by glmplan, so that `say` lets them pass.
+    """Return a text whose escape sequences `say` prints.
 
-    `text`: The text; nothing from outside in it may hold a control character.
+    Parts of the text from files or servers must not contain control characters.
     """
     return _Painted(text)
 
 
 def speak_any_language() -> None:
-    """Let the output streams take every letter: one that their encoding lacks is written as in Python."""
+    """Let the output streams escape letters that their encoding lacks."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def say(text: object = "", *, err: bool = False, end: str = "\n") -> None:
-    """Write a text to the terminal, where it is shown and does nothing else.
+    """Print a text with escaped control characters.
 
-    `text`: Anything, also words of a server or of a file.
+    The text may come from a server or a file.
     """
     print(text if isinstance(text, _Painted) else printable(text), file=sys.stderr if err else sys.stdout, end=end)
 
 
 def console(*, stderr: bool = False, columns: int | None = None) -> Console:
-    """Return a console of rich that takes no text for markup, emoji or an escape sequence."""
+    """Return a rich console without markup, emoji and escape sequences."""
     from rich.console import Console
     from rich.text import Text
 
     class Plain(Console):
         def render_str(self, text: str, **styles: Any) -> Text:
-            """Take a text as it is, whatever a caller or a default asks for."""
+            """Return the plain text; options of the caller are ignored."""
             kept = {name: styles[name] for name in ("style", "justify", "overflow") if styles.get(name)}
             return Text(printable(text), **kept)
 
     return Plain(stderr=stderr, highlight=False, markup=False, emoji=False, width=columns)
 
 
-# Forms that commands print their answers in.
+# Output formats of commands.
 
 
 class Form(StrEnum):
-    """How an answer is shown."""
+    """Output format of an answer."""
 
     text = "text"
     json = "json"
@@ -125,7 +119,10 @@ class Form(StrEnum):
 
 
 class Section(StrEnum):
-    """Parts of the page of `glmplan fit`, in their order; `tests/cli` holds them against the page's own."""
+    """Sections of the page of `glmplan fit`, in order.
+
+    A test in `tests/cli` compares them with the sections of the page.
+    """
 
     memory = "memory"
     traffic = "traffic"
@@ -137,15 +134,12 @@ class Section(StrEnum):
     basis = "basis"
 
 
-# A progress bar on standard error that stays away when nobody looks.
+# A progress bar on standard error, shown only on a terminal.
 
 
 @contextmanager
 def bar(title: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar while something runs.
-
-    Yields: To be called with how much is done, and of how much.
-    """
+    """Show a progress bar; yield a function of the work done and in total."""
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return
@@ -158,10 +152,9 @@ def bar(title: str) -> Iterator[Callable[[int, int], None]]:
 
 @contextmanager
 def steps(title: str) -> Iterator[Callable[[str, int, int], None]]:
-    """Show what is being done and how far it is, for work of several parts.
+    """Show the progress of work in several parts, named `title` at first.
 
-    - `title`: What is being done, until the first part says so.
-    - Yields: To be called with the name of the part, how much of it is done, and of how much.
+    Yield a function of the name of a part, its work done and its work in total.
     """
     if not sys.stderr.isatty():
         yield lambda part, done, total: None
@@ -174,11 +167,11 @@ def steps(title: str) -> Iterator[Callable[[str, int, int], None]]:
         yield lambda part, done, total: progress.update(task, description=part, completed=done, total=total)
 
 
-# Tables of runs that a command is given, and tables that it prints.
+# Tables of runs as input, and printed tables.
 
 
 def read_table(path: Path) -> Runs:
-    """Read a table of runs and say on the error stream what of it is ignored or taken for granted."""
+    """Return a table of runs; print its warnings on the error stream."""
     from glmplan.io.runs.ledger import with_known_names
     from glmplan.io.runs.table import read_runs
 
@@ -189,34 +182,23 @@ def read_table(path: Path) -> Runs:
 
 
 def frame_text(frame: pd.DataFrame, form: Form) -> str:
-    """A table in one of the forms of `--format`.
-
-    Returns: Text that ends with a line break; figures have six digits.
-    """
+    """Return a table in a format of `--format`; numbers have six digits."""
     if form is Form.json:
         return str(frame.to_json(orient="records", double_precision=6, indent=1)) + "\n"
     if form is Form.md:
-        lines = ["| " + " | ".join(frame.columns) + " |", "|---" * len(frame.columns) + "|"]
-        for row in frame.itertuples(index=False):
-            lines.append("| " + " | ".join(_cell(value) for value in row) + " |")
-        return "\n".join(lines) + "\n"
+        from glmplan.present.tables import digits, markdown_table
+
+        return markdown_table(list(frame.columns), (map(digits, row) for row in frame.itertuples(index=False))) + "\n"
     return str(frame.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
 
 
-def _cell(value: object) -> str:
-    if value is None or value != value:
-        return ""
-    return f"{value:.6g}" if isinstance(value, float) else str(value).replace("|", "\\|")
-
-
-# Options that are lists: with commas, and said again.
+# Options that are lists: with commas, or repeated.
 
 
 def joined(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Lists of what was said once or several times, as one text with commas.
+    """Return options with repeated values joined by commas.
 
-    - `said`: Option → what was said; a sequence where it may be said again.
-    - Returns: The same with texts; without options that were not said.
+    Options without a value are left out.
 
     Examples
     --------

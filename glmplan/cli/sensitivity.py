@@ -1,4 +1,4 @@
-"""`glmplan sensitivity`: what moves an answer."""
+"""Define `glmplan sensitivity`: effects of assumptions on a result."""
 
 from __future__ import annotations
 
@@ -13,16 +13,6 @@ from glmplan.cli.screen import Form, say
 
 __all__ = ["command"]
 
-#: field of the JSON → title of the column
-_LABELS = {
-    "what": "assumption",
-    "low": "result at low",
-    "high": "result at high",
-    "from": "low value",
-    "to": "high value",
-    "know it by": "how to find out",
-}
-
 
 @o.with_options()
 def command(
@@ -30,16 +20,20 @@ def command(
     *,
     on: o.RequiredOn,
     of: Annotated[str, typer.Option(help="Outcome.")] = "usd_per_million_output_tokens",
-    users: Annotated[int, typer.Option(min=1, help="Users at once for whom it is asked.")] = 8,
+    users: Annotated[int, typer.Option(min=1, help="Concurrency.")] = 8,
     deployment: Annotated[o.Given, o.plan("sensitivity")],
     money: o.MoneyOptions = o.MoneyOptions(),
-    plot: Annotated[Path | None, typer.Option(help="The bars as a chart: .html, .png or .svg.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Tornado chart: .html, .png or .svg.")] = None,
     form: o.Format = Form.text,
 ) -> None:
-    """Rank assumptions by their effect on an outcome: the first is the one to measure or ask for."""
-    from glmplan.catalog.tables import table_text
+    """Rank assumptions by their effect on an outcome.
+
+    The first assumption is the one to measure or to ask for.
+    """
     from glmplan.cli.options import read_money
     from glmplan.planner.ask import deployment as planned_for
+    from glmplan.present.sensitivity_text import four_digits, sensitivity_markdown, sensitivity_text
+    from glmplan.present.tables import csv_table
     from glmplan.purchase.sensitivity import OUTCOMES, sensitivity
     from glmplan.units import counted_unit
 
@@ -61,7 +55,6 @@ def command(
         }
         for one in moves
     ]
-    table = [{label: row[name] for name, label in _LABELS.items()} for row in rows]
     if plot is not None:
         from glmplan.present.charts import tornado_chart, write_chart
 
@@ -70,23 +63,9 @@ def command(
     if form is Form.json:
         say(json.dumps({"outcome": of, "unit": unit, "value": rest, "moves": rows}, indent=2))
     elif form is Form.csv:
-        from glmplan.catalog.tables import frame_of
-
-        say(frame_of(rows).to_csv(index=False, float_format="%.6g"), end="")
+        say(csv_table(rows), end="")
     elif form is Form.md:
-        say("| " + " | ".join(_LABELS.values()) + " |\n" + "|---" * len(_LABELS) + "|")
-        for row in table:
-            say(
-                "| "
-                + " | ".join(_digits(value) if isinstance(value, float) else str(value) for value in row.values())
-                + " |"
-            )
+        say(sensitivity_markdown(rows))
     else:
-        load = counted_unit(users, "users")
-        say(f"{of} of {planned.asked.model.name} on {planned.asked.machine.text}, {load}: {_digits(rest)} {unit}")
-        say(table_text(table) if table else "no assumption with a known range changes it")
-
-
-def _digits(value: float) -> str:
-    """Four digits, and all before the point."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+        title = f"{of} of {planned.asked.model.name} on {planned.asked.machine.text}, {counted_unit(users, 'users')}"
+        say(sensitivity_text(rows, f"{title}: {four_digits(rest)} {unit}"))

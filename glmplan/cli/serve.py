@@ -1,4 +1,4 @@
-"""`glmplan serve`: the same questions over HTTP, and a page."""
+"""Define `glmplan serve`: the commands over HTTP, and a web page."""
 
 from __future__ import annotations
 
@@ -12,27 +12,25 @@ from glmplan.cli.screen import say
 
 __all__ = ["command"]
 
-#: where a token may stand, so that it is in no list of processes and no history
+#: environment variable of the token; an option would show it in process lists and shell history
 _VARIABLE = "GLMPLAN_SERVE_TOKEN"
 
 
 def command(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 for any that is free.")] = 8000,
-    host: Annotated[
-        str, typer.Option(help="Address to bind; from elsewhere than loopback a token is needed.")
-    ] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to bind; any but loopback needs a token.")] = "127.0.0.1",
     token_file: Annotated[
-        Path | None, typer.Option(help=f"File with the token; else {_VARIABLE}, else one is made and shown.")
+        Path | None, typer.Option(help=f"File with the token; else {_VARIABLE}, else a generated token is printed.")
     ] = None,
     calibration: Annotated[
         Path | None, typer.Option(help="Calibration of your site, from `calibrate --from`, for every answer.")
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes that answer at once.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No line for each request.")] = False,
+    workers: Annotated[int | None, typer.Option(min=1, help="Number of worker processes.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Do not log requests.")] = False,
 ) -> None:
-    """Serve a page and JSON on this machine: fit, predict, simulate, safe, sweep, size and compare.
+    """Serve fit, predict, simulate, safe, sweep, size and compare over HTTP.
 
-    Ctrl-C ends it when the answers under way are given.
+    The server offers a web page and JSON. Ctrl-C stops it after the running requests.
     """
     import signal
     from dataclasses import replace
@@ -55,7 +53,7 @@ def command(
     if calibration is not None:
         from glmplan.prediction.step_models import site_calibration
 
-        with site_calibration(calibration):  # a wrong file is told before anything starts
+        with site_calibration(calibration):  # an invalid file is reported before the server starts
             limits = replace(limits, calibration=str(calibration.resolve()))
     taken = bound(host, port)
     name = f"[{host}]" if ":" in host else host
@@ -64,7 +62,7 @@ def command(
         say(f"glmplan answers on http://{name}:{taken.getsockname()[1]}/{shown} (Ctrl-C ends it)", err=True)
 
     _log(quiet)
-    # uvicorn hands the signal that ended it on when it has stopped: then all is done
+    # uvicorn raises the signal again after its shutdown: no work is left then
     for one in (signal.SIGINT, signal.SIGTERM):
         signal.signal(one, lambda number, frame: None)
     server(host, limits=limits, token=token, ready=ready).run(sockets=[taken])

@@ -1,4 +1,4 @@
-"""What `simulate` and `safe` share: from words on the command line to the service and traffic that are simulated."""
+"""Build service and traffic of `simulate` and `safe` from options."""
 
 from __future__ import annotations
 
@@ -17,64 +17,57 @@ if TYPE_CHECKING:
 
 __all__ = ["SchedulerOptions", "ServiceOptions", "TargetOptions", "described_services", "measured_step_time"]
 
-KvTokens = Annotated[int | None, typer.Option(min=1, help="Room of the KV pool instead of the predicted one.")]
+KvTokens = Annotated[int | None, typer.Option(min=1, help="KV pool [token] instead of the predicted one.")]
 BlockSize = Annotated[int | None, typer.Option(min=1, help="Tokens of a KV block.")]
-KvBytes = Annotated[
-    str | None, typer.Option("--kv-bytes-per-token", help="Bytes of a token in the KV cache, for the hand-over.")
-]
+KvBytes = Annotated[str | None, typer.Option("--kv-bytes-per-token", help="KV cache bytes per token, for transfers.")]
 StepTimeOption = Annotated[
     str | None,
     typer.Option(
-        help="Step time of your own instead of a model's: 'base=12 ms,request=0.1 ms,context=13 ns,prompt=17 us'."
+        help="Measured step time instead of a predicted one: 'base=12 ms,request=0.1 ms,context=13 ns,prompt=17 us'."
     ),
 ]
 
-ChunkedPrefill = Annotated[bool | None, typer.Option(help="Whether prompts are spread over steps.")]
-PrefixCaching = Annotated[
-    bool | None, typer.Option(help="Whether equal heads of prompts are found again; the engine's own by default.")
-]
+ChunkedPrefill = Annotated[bool | None, typer.Option(help="Chunked prefill; the engine's default if not given.")]
+PrefixCaching = Annotated[bool | None, typer.Option(help="Prefix caching; the engine's default if not given.")]
 AsyncScheduling = Annotated[
-    bool | None, typer.Option(help="Whether a step is formed while the last one runs; the engine's own by default.")
+    bool | None, typer.Option(help="Schedule a step while the last one runs; the engine's default if not given.")
 ]
 ReserveFullIsl = Annotated[
-    bool | None, typer.Option(help="Whether a whole prompt must fit before it is begun; the engine's own by default.")
+    bool | None, typer.Option(help="Admit a prompt only if all of it fits; the engine's default if not given.")
 ]
 Conservativeness = Annotated[
-    float | None, typer.Option(help="Multiplies the room kept for answers under way (SGLang).")
+    float | None, typer.Option(help="Factor on the KV tokens reserved for running requests (SGLang).")
 ]
-PrefillMaxRequests = Annotated[int | None, typer.Option(min=1, help="Prompts that may share a step (SGLang).")]
+PrefillMaxRequests = Annotated[int | None, typer.Option(min=1, help="Max. prompts per step (SGLang).")]
 Order = Annotated[
     str | None,
     typer.Option(
         "--order",
         "--scheduling-policy",
-        help="Who is next: fcfs, lpm for the longest cached prefix, or priority for the share that --urgent names.",
+        help="Queue order: fcfs, lpm (longest cached prefix first), or priority (the share of --urgent first).",
     ),
 ]
 LongPrefill = Annotated[
     int | None,
-    typer.Option(
-        "--long-prefill-token-threshold", min=0, help="Tokens of one prompt that a step takes at most (vLLM)."
-    ),
+    typer.Option("--long-prefill-token-threshold", min=0, help="Max. tokens of one prompt per step (vLLM)."),
 ]
 Admission = Annotated[
-    str | None, typer.Option(help="chunk, no-evict, max-utilization, estimate or slot; the engine's own by default.")
+    str | None,
+    typer.Option(help="chunk, no-evict, max-utilization, estimate or slot; the engine's default if not given."),
 ]
 Routing = Annotated[
     str | None,
     typer.Option(help="round-robin, least-loaded, prefix-aware or affinity; over data-parallel ranks and replicas."),
 ]
-PrefillReplicas = Annotated[
-    int | None, typer.Option(min=0, max=10_000, help="Replicas that only prefill and hand over.")
-]
+PrefillReplicas = Annotated[int | None, typer.Option(min=0, max=10_000, help="Prefill-only replicas.")]
 TransferBandwidth = Annotated[
-    str | None, typer.Option("--transfer", help="Bandwidth of the hand-over, such as '50 GB/s'.")
+    str | None, typer.Option("--transfer", help="Bandwidth of KV transfers, such as '50 GB/s'.")
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TargetOptions:
-    """What is served on what; not needed with a step time of one's own."""
+    """Model and machine; not needed with --step-time."""
 
     model: o.Model = None
     on: o.On = None
@@ -82,7 +75,7 @@ class TargetOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SchedulerOptions:
-    """Fields of `EngineSettings` beside those that decide memory too."""
+    """Fields of `EngineSettings` without effect on memory."""
 
     chunked_prefill: ChunkedPrefill = None
     prefix_caching: PrefixCaching = None
@@ -99,7 +92,7 @@ class SchedulerOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ServiceOptions:
-    """A service to simulate: how it is deployed, its cache pool, its step time and its scheduler."""
+    """Service to simulate: deployment, KV pool, step time and scheduler."""
 
     deployment: Annotated[o.Given, o.plan("simulate")] = field(default_factory=dict)
     kv_tokens: KvTokens = None
@@ -110,11 +103,11 @@ class ServiceOptions:
     transfer: TransferBandwidth = None
 
 
-#: scheduler of a step time of one's own when no engine is named, which the answer says
+#: default scheduler with --step-time; the answer names it
 _SCHEDULER = "vllm"
-#: options of a plan that the scheduler of the simulator takes here
+#: options of a plan that are scheduler settings here
 _SCHEDULED = ("host_tokens", "replicas")
-#: what a launch is told that decides steps as well as memory
+#: launch settings that affect both steps and memory
 _STEPS = ("max_num_seqs", "max_num_batched_tokens", "max_model_len")
 _STEP_PARTS = {
     "base": "base",
@@ -126,11 +119,10 @@ _STEP_PARTS = {
 
 
 def measured_step_time(text: str) -> dict[str, float]:
-    """Read a step time of the user's own.
+    """Return a measured step time as arguments of `StepTable.affine`, [s].
 
-    - `text`: Parts separated by commas: `base` for each step, `request` for each decoding request, `context` for each
-      token of its context, `prompt` for each prompt token, `pair` for each pair of a prompt token and a key.
-    - Returns: Arguments of `StepTable.affine`, [s].
+    Parts are separated by commas: `base` per step, `request` per decoding request, `context` per token of its context,
+    `prompt` per prompt token, `pair` per pair of a prompt token and a key.
 
     Examples
     --------
@@ -158,13 +150,10 @@ def measured_step_time(text: str) -> dict[str, float]:
 def described_services(
     target: TargetOptions, options: ServiceOptions, shape: o.Given, *specs: str, usual: bool = False
 ) -> tuple[Described, list[Traffic]]:
-    """Build the service to simulate, and the traffic that arrives at it.
+    """Return the service to simulate, and the traffic of each spec.
 
-    - `target`: Model and machine; not needed with a step time of one's own.
-    - `*specs`: Kinds of traffic, as `parse_traffic` takes them; the first decides the plan.
-    - `usual`: Whether the number in the first is none that was named: the plan is then that of as many as are usual
-      on the machine.
-    - `list of Traffic`: One for each spec; lengths that it leaves open are those of the question.
+    The first spec decides the plan. With `usual` its number is a default, and the plan is that of the usual concurrency
+    of the machine. Lengths that a spec leaves open are those of the question.
     """
     from glmplan.simulation.engine.settings import TransferLink
     from glmplan.simulation.traffic.spec import parse_traffic
@@ -195,7 +184,7 @@ def described_services(
 
 
 def _with_own_step_time(options: ServiceOptions, scheduler: dict[str, Any], per_token: float | None) -> Described:
-    """The service of somebody who knows the step time."""
+    """Return the service with a measured step time."""
     from glmplan.planner.service import Described
     from glmplan.simulation.engine.settings import KvPool, scheduler_settings
     from glmplan.simulation.engine.step_table import StepTable
@@ -229,7 +218,7 @@ def _with_own_step_time(options: ServiceOptions, scheduler: dict[str, Any], per_
 
 
 def _acceptance(drafted: int | None, mean: float | None) -> Acceptance | None:
-    """Speculation as described by the number of drafted tokens and the acceptance length."""
+    """Return the acceptance of speculation; None without draft tokens."""
     from glmplan.simulation.traffic.drafting import Acceptance
 
     if not drafted:
@@ -247,7 +236,7 @@ def _predicted(
     kinds: list[Traffic],
     usual: bool,
 ) -> tuple[Described, list[Traffic]]:
-    """The service as `fit` plans and glmplan predicts it."""
+    """Return the service of a plan, with predicted step times."""
     from glmplan.planner.traffic_search import described_under
     from glmplan.request.plan import PlanRequest
 

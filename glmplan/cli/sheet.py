@@ -1,4 +1,4 @@
-"""`glmplan sheet`: plans as workbooks, and figures in the columns of quote sheets."""
+"""Define `glmplan sheet`: plan workbooks, and predictions in quotes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Plans as workbooks with live formulas, and figures in the columns of quote sheets.")
+app = typer.Typer(help="Write plans as workbooks with live formulas, and predictions into quote sheets.")
 
 
 @app.command()
@@ -31,15 +31,18 @@ def new(
     ] = None,
     users: o.UsersAtOnce = 8,
     longest: Annotated[
-        int | None, typer.Option("--context", min=1, help="Longest request that must fit, in tokens.")
+        int | None, typer.Option("--context", min=1, help="Longest request that must fit [token].")
     ] = None,
     reuse: Annotated[float, typer.Option(min=0, max=1, help="Share of prompt tokens that an API bills as cached.")] = 0,
-    growth: Annotated[float, typer.Option(help="Growth of the load in a month, such as 0.05.")] = 0,
+    growth: Annotated[float, typer.Option(help="Growth of the load per month, such as 0.05.")] = 0,
     deployment: Annotated[o.Given, o.plan("sheet new")],
     money: o.MoneyOptions = o.MoneyOptions(),
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Write over a file that is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Overwrite an existing file.")] = False,
 ) -> None:
-    """Write a plan as a workbook: what a buyer changes in it recalculates what fits, how fast, and what it costs."""
+    """Write a plan as a workbook.
+
+    Changed inputs recalculate memory, speed and cost.
+    """
     from glmplan.catalog.files import write_atomically
     from glmplan.cli.options import read_money
     from glmplan.cli.screen import bar
@@ -63,11 +66,9 @@ def new(
 
 _QUOTE = Annotated[Path, typer.Argument(help="A quote: .xlsx, .xlsm, .csv or .tsv.")]
 _MAP = Annotated[
-    Path | None, typer.Option("--map", help="TOML that says which sheet, row and columns, and what names mean.")
+    Path | None, typer.Option("--map", help="TOML with the sheet, the rows and columns, and aliases of names.")
 ]
-_RATES = Annotated[
-    list[str] | None, typer.Option("--rate", help="What a currency is worth, such as EUR=1.09. Repeat it for more.")
-]
+_RATES = Annotated[list[str] | None, typer.Option("--rate", help="Exchange rate to USD, such as EUR=1.09; repeatable.")]
 
 
 @app.command()
@@ -77,18 +78,19 @@ def fill(
     *,
     model: Annotated[str, typer.Option(help="Model: a catalogue name, or name-format.")],
     out: Annotated[
-        Path | None, typer.Option(help="Where the filled copy goes; QUOTE-filled beside it by default.")
+        Path | None, typer.Option(help="File of the filled copy; QUOTE-filled beside the quote by default.")
     ] = None,
     users: o.UsersAtOnce = 8,
     mapping: _MAP = None,
     rate: _RATES = None,
     deployment: Annotated[o.Given, o.plan("sheet fill")],
     money: o.MoneyOptions = o.MoneyOptions(),
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Write over a file that is there, also over the quote.")
-    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Overwrite an existing file, also the quote.")] = False,
 ) -> None:
-    """Put fit, speed, safe users, cost, power and hazards into new columns of a quote; nothing else changes."""
+    """Add predictions to a quote in new columns.
+
+    The columns have fit, speed, safe users, cost, power and hazards. Other cells are unchanged.
+    """
     from glmplan.cli.screen import bar
     from glmplan.present.sheets.fill import ENDINGS, filled, writable
 
@@ -113,7 +115,7 @@ def check(
     deployment: Annotated[o.Given, o.plan("sheet check")],
     money: o.MoneyOptions = o.MoneyOptions(),
 ) -> None:
-    """Say what `fill` would read in a quote, and which rows it would not understand; nothing is written."""
+    """Report the rows that `fill` would read in a quote, without writing."""
     from glmplan.cli.screen import bar
     from glmplan.present.sheets.fill import checked
 

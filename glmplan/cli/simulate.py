@@ -1,4 +1,4 @@
-"""`glmplan simulate`: what users of a service see under traffic."""
+"""Define `glmplan simulate`: a service under traffic."""
 
 from __future__ import annotations
 
@@ -27,25 +27,23 @@ if TYPE_CHECKING:
 __all__ = ["RunOptions", "command"]
 
 _WHOLE_TRACE = 1 << 40
-#: time after which a run shows how far it is [s]
+#: time after which a run shows its progress [s]
 _PATIENCE = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """How much is simulated, and what is written."""
+    """Size of the simulation, and output."""
 
     requests: Annotated[
-        int | None, typer.Option(help="Requests; 10 for each user of a closed loop, a whole trace, 1000 otherwise.")
+        int | None, typer.Option(help="Requests; by default 10 per user of a closed loop, a whole trace, else 1000.")
     ] = None
-    warmup: Annotated[int, typer.Option(help="Requests at the start that are not counted.")] = 0
+    warmup: Annotated[int, typer.Option(help="Uncounted requests at the start.")] = 0
     replications: Annotated[int, typer.Option(help="Repetitions for confidence intervals.")] = 1
     seed: o.Seed = 0
-    records: Annotated[Path | None, typer.Option(help="One record of each request, .csv or .parquet.")] = None
+    records: Annotated[Path | None, typer.Option(help="Write a record per request, .csv or .parquet.")] = None
     plot: o.Charts = None
-    ranges: Annotated[
-        bool, typer.Option(help="Whether the interval of the step time and other seeds are simulated too.")
-    ] = True
+    ranges: Annotated[bool, typer.Option(help="Also simulate other seeds and the bounds of the step time.")] = True
     form: o.Format = Form.text
 
 
@@ -59,9 +57,12 @@ def command(
     service: ServiceOptions,
     run: RunOptions,
 ) -> None:
-    """Simulate a service under traffic: times that users see, throughput, batch, KV cache."""
+    """Simulate a service under traffic.
+
+    The answer has latencies, throughput, batch size and KV cache usage.
+    """
     from glmplan.simulation.safe_load import outcome_range
-    from glmplan.simulation.simulate import simulate
+    from glmplan.simulation.simulate import SimulationOptions, simulate
     from glmplan.simulation.traffic.slo import parse_slo
 
     if run.plot is not None:
@@ -82,12 +83,14 @@ def command(
             arriving,
             requests=requests,
             seed=run.seed,
-            replications=run.replications,
-            targets=targets,
             warmup=run.warmup,
-            records=run.records,
-            timeline=run.plot is not None,
-            progress=progress,
+            options=SimulationOptions(
+                replications=run.replications,
+                targets=targets,
+                records=run.records,
+                timeline=run.plot is not None,
+                progress=progress,
+            ),
         )
         if run.ranges and not outcome.interrupted and outcome.summary["requests"]:
             ranges = outcome_range(
@@ -108,7 +111,10 @@ def command(
 
 
 def _notes(described: Described, arriving: Traffic, outcome: Outcome) -> None:
-    """Say beside the figures what they hang on: the hour of a day, or the length of a run with a queue that grows."""
+    """Print the conditions of the result.
+
+    Daily traffic depends on the hour; a growing queue depends on the length of the run.
+    """
     from glmplan.simulation.load_trial import exceeded
 
     hours = outcome.summary.get("duration_s", 0.0) / 3600.0
@@ -124,7 +130,7 @@ def _notes(described: Described, arriving: Traffic, outcome: Outcome) -> None:
 
 
 class _Progress:
-    """A bar on standard error for runs that last; silent where nobody looks."""
+    """Progress bar of long runs on standard error; only on a terminal."""
 
     def __init__(self, total: int | None) -> None:
         self._total, self._done = total, 0
@@ -180,7 +186,7 @@ def _show(
     basis: str,
     ranges: dict[str, tuple[float, float]],
 ) -> None:
-    from glmplan.simulation.statistics import outcome_text
+    from glmplan.present.outcome_text import outcome_text
 
     summary = outcome.summary
     if form is Form.json:
@@ -197,15 +203,7 @@ def _show(
         say(table.getvalue(), end="")
         return
     say(
-        outcome_text(
-            summary,
-            intervals=outcome.intervals,
-            rejected=outcome.rejected,
-            targets=targets,
-            basis=basis,
-            markdown=form is Form.md,
-            ranges=ranges,
-        ),
+        outcome_text(outcome, targets=targets, basis=basis, markdown=form is Form.md, ranges=ranges),
         end="",
     )
     if outcome.interrupted:

@@ -1,4 +1,4 @@
-"""`glmplan size`: the cheapest machines to buy or rent."""
+"""Define `glmplan size`: the cheapest machines to buy or rent."""
 
 from __future__ import annotations
 
@@ -35,16 +35,13 @@ class SpendOptions:
         str | None, typer.Option(help="Budget, such as 120k: for the purchase, or for the rent until the horizon.")
     ] = None
     power: Annotated[str | None, typer.Option(help="Limit of the power at the wall, such as 3.6kW.")] = None
-    kind: Annotated[Ways, typer.Option(help="Whether to buy or to rent.")] = Ways.any
+    kind: Annotated[Ways, typer.Option(help="Way to pay: buy, rent or any.")] = Ways.any
     buy: Annotated[bool, typer.Option("--buy", help="The same as --kind buy.")] = False
     rent: Annotated[bool, typer.Option("--rent", help="The same as --kind rent.")] = False
     only: Annotated[list[str] | None, typer.Option(help="Accelerators and machines to try, with commas.")] = None
     machines: Annotated[int | None, typer.Option(min=1, help="Largest number of machines; 8 by default.")] = None
     probability: Annotated[
         float | None, typer.Option(help="Required probability of meeting the SLO; 0.95 by default.")
-    ] = None
-    power_limit: Annotated[
-        str | None, typer.Option(help="Power limits of each accelerator to try, such as 450W, with commas.")
     ] = None
     growth: Annotated[float | None, typer.Option(help="Growth of the load per month, such as 0.05.")] = None
 
@@ -56,20 +53,19 @@ def command(
     model: Annotated[str, typer.Option(help="Model of the catalogue; with a format only that one is tried.")],
     users: Annotated[int | None, typer.Option(min=1, help="Concurrent users.")] = None,
     traffic: Annotated[str | None, typer.Option(help="Kind of traffic, as in simulate, instead of users.")] = None,
-    weights: Annotated[list[str] | None, typer.Option(help="Formats to try, with commas.")] = None,
-    engine: Annotated[list[str] | None, typer.Option(help="Engines to try, with commas.")] = None,
+    deployment: Annotated[o.Given, o.plan("size")],
     shape: Annotated[o.Given, o.traffic("size")],
     spend: SpendOptions = SpendOptions(),
     money: o.MoneyOptions = o.MoneyOptions(),
     answers: Annotated[int, typer.Option(min=1, help="Number of results.")] = 5,
     acceptance_test: Annotated[
-        Path | None, typer.Option(help="Write the acceptance test for the contract of the first answer.")
+        Path | None, typer.Option(help="Write the acceptance test of the first answer, for the contract.")
     ] = None,
     form: o.Format = Form.text,
 ) -> None:
-    """Find the cheapest machines to buy or rent for a model, a load and an SLO.
+    """Find the cheapest machines to buy or rent for a model and an SLO.
 
-    The probability is over arrivals and over the interval of the step time. Paying for each token is an answer too.
+    The probability covers arrivals and the interval of the step time. APIs paid per token are included.
     """
     from glmplan.cli.options import read_money
     from glmplan.cli.screen import bar
@@ -79,17 +75,17 @@ def command(
 
     said = o.given(spend)
     if spend.buy and spend.rent:
-        raise SpecError("is said beside --rent: --kind any looks at both", field="--buy")
+        raise SpecError("is given with --rent: --kind any searches both", field="--buy")
     ways = "buy" if spend.buy else "rent" if spend.rent else spend.kind.value
     if spend.kind is not Ways.any and ways != spend.kind.value:
         raise SpecError(f"contradicts --{ways}", field="--kind", value=spend.kind.value)
     said = {name: value for name, value in said.items() if name not in ("buy", "rent")} | {"kind": ways}
     asked = read_size(
         model, slo, users=users, traffic=traffic, rent_term=money.rent_term,
-        **joined({"weights": weights, "engine": engine} | said), **shape,
+        **joined(said), **deployment, **shape,
     )  # fmt: skip
     if acceptance_test is not None:
-        from glmplan.purchase.acceptance import check_ladder
+        from glmplan.present.acceptance import check_ladder
 
         check_ladder(asked.traffic)
     paid = read_money(money)
@@ -102,17 +98,17 @@ def command(
 
 def _contract(found: Sized, path: Path) -> None:
     from glmplan.catalog.files import write_atomically
-    from glmplan.purchase.acceptance import acceptance_test
+    from glmplan.present.acceptance import acceptance_test
 
     if not found.options:
-        say("no acceptance test: nothing keeps the promise", err=True)
+        say("no acceptance test: no machine meets the SLO", err=True)
         return
     write_atomically(path, acceptance_test(found.options[0], found))
     say(f"acceptance test: {path}", err=True)
 
 
 def _show(found: Sized, form: Form) -> None:
-    from glmplan.purchase.size_text import size_content, size_text
+    from glmplan.present.size_text import size_content, size_text
 
     content = size_content(found)
     if form is Form.json:
@@ -121,20 +117,12 @@ def _show(found: Sized, form: Form) -> None:
     if form is Form.text:
         say(size_text(found, content))
         return
-    from glmplan.catalog.tables import frame_of
+    from glmplan.present.tables import csv_table, markdown_rows
 
     plain = [
         {name: value for name, value in row.items() if not isinstance(value, dict | list)} for row in content["options"]
     ]
     if form is Form.csv:
-        say(frame_of(plain).to_csv(index=False, float_format="%.6g"), end="")
-        return
-    names = list(plain[0]) if plain else []
-    say("| " + " | ".join(names) + " |\n" + "|---" * len(names) + "|")
-    for row in plain:
-        say("| " + " | ".join(_cell(row[name]) for name in names) + " |")
-
-
-def _cell(value: object) -> str:
-    """Return a value of a Markdown table with six digits, as in CSV."""
-    return "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+        say(csv_table(plain), end="")
+    else:
+        say(markdown_rows(plain))

@@ -1,4 +1,4 @@
-"""`glmplan sweep`: every combination as one table."""
+"""Define `glmplan sweep`: all combinations as one table."""
 
 from __future__ import annotations
 
@@ -15,15 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import numpy as np
-    import pandas as pd
 
     from glmplan.purchase.axes import Sweep
     from glmplan.purchase.money import Money
     from glmplan.purchase.sweep import Swept
 
 __all__ = ["OutputOptions", "SimulationOptions", "command"]
-
-_LISTED = 20
 
 
 def _axis(words: str, *names: str) -> Any:
@@ -32,12 +29,12 @@ def _axis(words: str, *names: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationOptions:
-    """Loads that are simulated instead of predicted."""
+    """Simulated loads instead of predicted ones."""
 
-    traffic: _axis("Kinds of traffic, as in simulate: all loads are simulated, as of simulate.") = None  # type: ignore[valid-type]
+    traffic: _axis("Kinds of traffic, as in simulate: all loads are simulated.") = None  # type: ignore[valid-type]
     slo: o.OptionalSlo = None
     requests: Annotated[
-        int | None, typer.Option(min=1, help="Requests of each simulated load; as of simulate by default.")
+        int | None, typer.Option(min=1, help="Requests of each simulated load; as in simulate by default.")
     ] = None
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of simulated loads; 0 by default.")] = None
     shape: Annotated[o.Given, o.traffic("sweep")] = field(default_factory=dict)
@@ -45,14 +42,16 @@ class SimulationOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputOptions:
-    """What is written."""
+    """Output of a sweep."""
 
     out: Annotated[Path | None, typer.Option(help="Table to write: .csv, .parquet or .json.")] = None
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where a sweep to the same file was stopped.")] = False
-    frontier: _axis("Columns of which nothing may be beaten, with commas.") = None  # type: ignore[valid-type]
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a stopped sweep to the same file.")] = False
+    frontier: _axis("Objectives of the Pareto frontier, with commas.") = None  # type: ignore[valid-type]
     plot: Annotated[Path | None, typer.Option(help="Chart of the frontier: .html, .png or .svg.")] = None
-    exact: Annotated[bool, typer.Option("--exact", help="Time every step instead of reading tables of steps.")] = False
-    most: Annotated[int | None, typer.Option(min=1, help="Points that are allowed.")] = None
+    exact: Annotated[bool, typer.Option("--exact", help="Compute every step instead of interpolating step tables.")] = (
+        False
+    )
+    most: Annotated[int | None, typer.Option(min=1, help="Largest number of points.")] = None
     cluster: Annotated[
         str | None, typer.Option(help="Dask cluster that computes: local, local:WORKERS or tcp://HOST:PORT.")
     ] = None
@@ -69,10 +68,10 @@ def command(
     money: o.MoneyOptions = o.MoneyOptions(),
     output: OutputOptions = OutputOptions(),
 ) -> None:
-    """Predict every combination, with intervals and costs; what does not work is kept with its reason.
+    """Predict all combinations, with intervals and costs.
 
-    Options that are lists take commas, and add up where they are said again. Ctrl-C keeps what is done beside the file
-    of --out; --resume goes on from there.
+    Infeasible points keep their reason. List options take commas and may be repeated. Ctrl-C keeps finished points
+    beside the file of --out; --resume continues.
     """
     from glmplan.cli.options import read_money
     from glmplan.errors import SpecError
@@ -159,7 +158,7 @@ def _run(sweep: Sweep, paid: Money, output: OutputOptions, **hooks: Any) -> Swep
 def _show(columns: Mapping[str, Any], found: Swept, paid: Money, output: OutputOptions) -> None:
     import numpy as np
 
-    from glmplan.catalog.tables import frame_of_columns
+    from glmplan.present.sweep_text import sweep_text
     from glmplan.purchase.frontier import OBJECTIVE_LABELS, OBJECTIVES, frontier
     from glmplan.purchase.sweep import rows_of
 
@@ -178,16 +177,7 @@ def _show(columns: Mapping[str, Any], found: Swept, paid: Money, output: OutputO
     if output.form is not Form.text:
         say(frame_text(found.to_frame(), output.form), end="")
         return
-    works = found.possible
-    say(f"{len(works):,} points, {int(works.sum()):,} feasible; {int(best.sum()):,} Pareto-optimal "
-          f"({labels})")  # fmt: skip
-    varied = [name for name, values in found.sweep.axes.items() if len(values) > 1]
-    _list(frame_of_columns({name: rows_of(column, best) for name, column in columns.items()}), names, varied)
-    wrong = frame_of_columns({"reason": rows_of(columns["reason"], ~works)})["reason"].value_counts()
-    for reason, count in list(wrong.items())[:_LISTED]:
-        say(f"  {count:,} infeasible: {reason}")
-    for note in paid.terms.notes:
-        say(f"note: {note}")
+    say(sweep_text(columns, found, best, names, paid.terms.notes))
     if output.out is not None:
         say(f"all points: {output.out}")
 
@@ -197,29 +187,11 @@ def _objectives(words: list[str]) -> tuple[str, ...]:
 
 
 def _usual(measures: Mapping[str, np.ndarray]) -> tuple[str, ...]:
-    """Return the default objectives: speed per user, total throughput, and monthly cost if any is known."""
+    """Return the default objectives of the Pareto frontier.
+
+    They are speed per user, total throughput, and monthly cost if any is known.
+    """
     known = measures.get("usd_month")
     # NaN differs from itself
     money = ("usd_month",) if known is not None and (known == known).any() else ()
     return ("user_tokens_per_s", "output_tokens_per_s", *money)
-
-
-def _list(best: pd.DataFrame, names: tuple[str, ...], varied: list[str]) -> None:
-    from glmplan.catalog.tables import table_text
-    from glmplan.purchase.evidence import EVIDENCE_LABELS
-
-    words = dict.fromkeys(("model", "on", *varied, "layout", "cache", "traffic", "users", "input_tokens"))
-    shown = [name for name in words if name in best]
-    rows = best.sort_values(list(names), ascending=False).head(_LISTED)
-    figures = ("tpot_mean_ms", "ttft_mean_ms", "tpot_p95_ms", "ttft_p95_ms", "probability", *names, "knowledge")
-    columns = [name for name in dict.fromkeys([*shown, *figures]) if name in best]
-    if "knowledge" in columns:
-        rows = rows.assign(evidence=[EVIDENCE_LABELS.get(level, level) for level in rows["knowledge"]])
-        columns[columns.index("knowledge")] = "evidence"
-    say(table_text({name: _plain(row[name]) for name in columns} for row in rows.to_dict("records")))
-    if len(best) > _LISTED:
-        say(f"… and {len(best) - _LISTED:,} more")
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") else value

@@ -1,4 +1,4 @@
-"""`glmplan validate`: measure a live server step by step and compare it with the prediction."""
+"""Define `glmplan validate`: compare a live server with predictions."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from glmplan.cli.screen import console, say
 __all__ = ["ladder_bar", "show_ladder"]
 
 
-# A ladder on the terminal: the bar while it is climbed, and the tables after it.
+# Terminal output of a run: progress bar, then tables.
 
 
 def ladder_bar(*, hidden: bool) -> Any:
-    """A bar of the ladder on standard error; what a server says is shown as it stands."""
+    """Return the progress bar of the load steps, on standard error.
+
+    Texts of the server are shown without markup.
+    """
     from rich.progress import BarColumn, Progress, TextColumn
 
     columns = (
@@ -31,11 +34,11 @@ def ladder_bar(*, hidden: bool) -> Any:
 
 
 def show_ladder(record: Any, compared: Any, causes: Any, said: str, out: Path | None) -> None:
-    """Print what was measured, what was predicted, and the likely causes of a difference."""
+    """Print measurements, predictions and likely causes of differences."""
     from rich.table import Table
 
     from glmplan.io.runs.columns import FIGURES
-    from glmplan.measure.validation_page import standing
+    from glmplan.present.validation_page import standing
 
     screen = console()
     facts = record.facts
@@ -76,9 +79,9 @@ def show_ladder(record: Any, compared: Any, causes: Any, said: str, out: Path | 
         screen.print(f"record, table, report and journal are in {out}")
 
 
-#: steps of the ladder when none are given
+#: default concurrencies of the load steps
 _USERS = "1,2,4,8"
-#: longest prompt and answer that a live server is asked for [token], and longest time of anything [s]
+#: longest prompt and answer of a live server [token], and longest time limit [s]
 _MOST_TOKENS, _DAY = 10_000_000, 86_400.0
 #: requests a second that one client can offer [1/s]
 _MOST_RATE = 10_000
@@ -86,7 +89,7 @@ _MOST_RATE = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedOptions:
-    """The server, and what is known of it."""
+    """Server and known facts of its deployment."""
 
     model: Annotated[str | None, typer.Argument(help="The model to predict, as in `fit`.")] = None
     url: Annotated[str, typer.Option(help="Base address of the server: http://host:8000/v1")] = ""
@@ -100,13 +103,13 @@ class ServedOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LadderOptions:
-    """What is asked of the server, step by step."""
+    """Load steps of a run."""
 
-    users: Annotated[str, typer.Option(help="Steps of the ladder: 1,2,4 or 1-64 (doubling).")] = _USERS
+    users: Annotated[str, typer.Option(help="Concurrency of the load steps: 1,2,4 or 1-64 (doubling).")] = _USERS
     traffic: Annotated[
         str | None, typer.Option(help="Traffic as in `simulate`: closed:8, poisson:2/s, trace:FILE.")
     ] = None
-    rates: Annotated[str | None, typer.Option(help="Steps of an open loop, in requests a second: 0.5,1,2.")] = None
+    rates: Annotated[str | None, typer.Option(help="Request rates of an open loop [1/s]: 0.5,1,2.")] = None
     input: Annotated[int, typer.Option("--input", min=1, max=_MOST_TOKENS, help="Length of the prompts [token].")] = (
         1024
     )
@@ -114,7 +117,9 @@ class LadderOptions:
         256
     )
     jitter: Annotated[float, typer.Option(min=0, max=0.99, help="Lengths from 1 - jitter to 1 times these.")] = 0.0
-    shared_prefix: Annotated[int, typer.Option(min=0, max=_MOST_TOKENS, help="Tokens that all prompts begin with.")] = 0
+    shared_prefix: Annotated[
+        int, typer.Option(min=0, max=_MOST_TOKENS, help="Tokens of a prefix shared by all prompts.")
+    ] = 0
     seconds: Annotated[
         float, typer.Option("--seconds-per-step", min=0.5, max=_DAY, help="Counted time of a step [s].")
     ] = 20.0
@@ -126,10 +131,10 @@ class LadderOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
-    """How the client asks, and when it stops."""
+    """Requests of the client, and its stop conditions."""
 
     chat: Annotated[bool, typer.Option(help="Chat completions instead of completions.")] = False
-    tokenizer: Annotated[str | None, typer.Option(help="Local tokenizer, where the server has none.")] = None
+    tokenizer: Annotated[str | None, typer.Option(help="Local tokenizer, if the server has none.")] = None
     max_ttft: Annotated[float, typer.Option(min=0, help="Stop when the median TTFT is above this [s].")] = 60.0
     max_errors: Annotated[float, typer.Option(min=0, max=1, help="Stop at this share of failed requests.")] = 0.2
     falling: Annotated[
@@ -143,20 +148,20 @@ class ClientOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportOptions:
-    """What is kept and printed, and what the exit code says."""
+    """Files, printed output and exit code."""
 
     out: Annotated[Path | None, typer.Option(help="Folder of the record, the report and the journal.")] = None
-    resume: Annotated[bool, typer.Option(help="Go on with the run in the folder.")] = False
+    resume: Annotated[bool, typer.Option(help="Continue the run in the folder.")] = False
     calibrate_on: Annotated[
         str | None, typer.Option(help="Steps to calibrate on: 1,4; the others are then predicted.")
     ] = None
     fail_over: Annotated[
         str | None,
-        typer.Option(help="Exit with 1 when a figure differs by more: 20%; or `interval`: by more than chance allows."),
+        typer.Option(help="Exit with 1 if a metric differs by more: 20%; or `interval`: by more than chance allows."),
     ] = None
     slo: Annotated[
         str | None,
-        typer.Option(help="Promise, such as 'ttft p95 < 2 s': exit with 1 when the last step does not keep it."),
+        typer.Option(help="SLO, such as 'ttft p95 < 2 s': exit with 1 if the last step misses it."),
     ] = None
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False
     site: Annotated[Given, plan("validate")] = field(default_factory=dict)
@@ -164,7 +169,7 @@ class ReportOptions:
 
 @with_options()
 def command(server: ServedOptions, asked: LadderOptions, client: ClientOptions, report: ReportOptions) -> None:
-    """Measure a live OpenAI-compatible server and compare it with the prediction, step by step.
+    """Measure a live OpenAI-compatible server and compare predictions.
 
     The API key is taken from GLMPLAN_API_KEY or OPENAI_API_KEY and never written anywhere.
     """
@@ -173,8 +178,8 @@ def command(server: ServedOptions, asked: LadderOptions, client: ClientOptions, 
     from glmplan.measure.ladder import record_csv, record_json, slo_targets, slo_verdicts
     from glmplan.measure.predicted_steps import consistent, worst
     from glmplan.measure.validation import deployment_facts, ignored_in_plan, parse_share
-    from glmplan.measure.validation_page import compared_json, html_page
     from glmplan.prediction.step_models import site_calibration
+    from glmplan.present.validation_page import compared_json, html_page
 
     endpoint = Endpoint(server.url, server.served or "", client.chat, verify=not client.insecure)
     by_interval = report.fail_over == "interval"
@@ -186,15 +191,15 @@ def command(server: ServedOptions, asked: LadderOptions, client: ClientOptions, 
     if ignored:
         say(f"warning: {server.plan}: ignored, as no column of a run has this name: {ignored}", err=True)
     record, journal, ended_by = _climb(endpoint, ladder, client, report)
-    # what was measured is on the disk before anything is computed from it
+    # measurements are on disk before any computation
     kept = report.out is None or _keep(report.out, {"record.json": record_json(record)})
     with site_calibration(report.site.get("calibration")):
         compared, said, pool = _compared(record, known, report.calibrate_on)
     causes = likely_causes(
         record, compared, predicted_pool=pool, speculative=known.get("speculative", "none") != "none"
     )
-    promise = slo_verdicts(record, targets)
-    text = record_json(record, compared_json(compared, causes, pool), promise)
+    verdicts = slo_verdicts(record, targets)
+    text = record_json(record, compared_json(compared, causes, pool), verdicts)
     if report.out is not None:
         page = html_page(record, compared, causes, said)
         files = {"record.json": text, "runs.csv": record_csv(record, known), "report.html": endpoint.outside.blot(page)}
@@ -203,7 +208,7 @@ def command(server: ServedOptions, asked: LadderOptions, client: ClientOptions, 
         say(text, end="")
     else:
         show_ladder(record, compared, causes, said, report.out if kept else None)
-        for one in promise:
+        for one in verdicts:
             say(one.text)
     if report.out is not None and not kept:
         say(f"not every file of the run could be written to {report.out}: see above", err=True)
@@ -214,17 +219,17 @@ def command(server: ServedOptions, asked: LadderOptions, client: ClientOptions, 
     if ended_by:
         raise typer.Exit(128 + ended_by)
     if record.faulty:
-        say("the ladder is not whole: see the faults above" if record.steps else "nothing was measured", err=True)
+        say("the run is incomplete: see the faults above" if record.steps else "nothing was measured", err=True)
     if record.faulty or not kept or journal.unwritten:
         raise typer.Exit(1)
-    if not all(one.met for one in promise):
+    if not all(one.met for one in verdicts):
         raise typer.Exit(1)
     if bound is not None and (not compared or worst(compared) > bound) or by_interval and not consistent(compared):
         raise typer.Exit(1)
 
 
 def _ladder(asked: LadderOptions, seed: int) -> Any:
-    """The steps to climb."""
+    """Return the load steps of a run."""
     from glmplan.measure.validation import ladder_plan, parse_users
     from glmplan.simulation.traffic.spec import parse_traffic
 
@@ -246,7 +251,7 @@ def _ladder(asked: LadderOptions, seed: int) -> Any:
 
 
 def _compared(record: Any, known: dict[str, Any], calibrate_on: str | None) -> tuple[Any, str, Any]:
-    """Measured beside predicted figures, what the prediction rests on, and the predicted pool."""
+    """Return measured and predicted metrics, evidence and KV pool."""
     from glmplan.errors import GlmplanError
     from glmplan.measure.predicted_steps import compare
     from glmplan.measure.validation import parse_users
@@ -276,7 +281,9 @@ def _predicted(record: Any, known: dict[str, Any], calibrate_on: tuple[int, ...]
         told = [case for case in cases if case.level in calibrate_on and case.level in measured]
         if not told:
             levels = [f"{level:g}" for level in measured]
-            raise SpecError("is no step of this ladder", field="--calibrate-on", value=calibrate_on[0], choices=levels)
+            raise SpecError(
+                "is no load step of this run", field="--calibrate-on", value=calibrate_on[0], choices=levels
+            )
         site = fit_site(told, [measured[case.level] for case in told])
         cases = [case for case in cases if case not in told]
     pool = predicted_pool(cases[0], record.facts) if cases else None
@@ -304,6 +311,7 @@ def _climb(endpoint: Any, ladder: Any, client: ClientOptions, report: ReportOpti
     import asyncio
     import signal
 
+    from glmplan.measure.background import DaemonThreads
     from glmplan.measure.client import Patience
     from glmplan.measure.guard import Limits
     from glmplan.measure.ladder import climb
@@ -315,9 +323,10 @@ def _climb(endpoint: Any, ladder: Any, client: ClientOptions, report: ReportOpti
     async def run() -> Any:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
+        loop.set_default_executor(DaemonThreads())
 
         def end(by: int) -> None:
-            # the first signal ends the measuring and keeps the record; a second one ends the program
+            # the first signal stops the measurement and keeps the record; a second one ends the program
             nonlocal ended_by
             ended_by = by
             stop.set()
@@ -356,24 +365,27 @@ def _climb(endpoint: Any, ladder: Any, client: ClientOptions, report: ReportOpti
 
 
 def _journal(endpoint: Any, report: ReportOptions) -> tuple[Any, list[dict[str, Any]]]:
-    """The journal of a run, locked, and the lines of the run to go on with."""
+    """Return the locked journal, and the lines of the run to resume."""
     from glmplan.errors import SpecError
     from glmplan.measure.journal import Journal
 
     out = report.out
     path = None if out is None else out / "journal.jsonl"
-    begun = path is not None and os.path.exists(path) and os.path.getsize(path) > 0
-    if report.resume and not begun:
+    if report.resume and (path is None or not os.path.exists(path)):
         raise SpecError("has no journal to go on with", field="--resume", value=str(out))
-    if begun and not report.resume:
-        raise SpecError("holds a run already; choose another folder or give --resume", field="--out", value=str(out))
-    # it locks the folder, so nobody writes to what is read here
+    # it locks the folder, so no other run writes to the lines that are read
     journal = Journal(path, endpoint.outside)
-    return journal, Journal.read(path) if report.resume and path is not None else []
+    lines = Journal.read(path) if path is not None and path.is_file() else []
+    if not any(line["kind"] == "begin" for line in lines):
+        return journal, []  # killed before it measured: the run starts anew
+    if not report.resume:
+        journal.close()
+        raise SpecError("holds a run already; choose another folder or give --resume", field="--out", value=str(out))
+    return journal, lines
 
 
 def _keep(out: Path, files: dict[str, str]) -> bool:
-    """Write files; whether all of them could be written."""
+    """Write files; return True if all could be written."""
     from glmplan.catalog.files import write_atomically
     from glmplan.errors import SpecError
 
@@ -385,6 +397,6 @@ def _keep(out: Path, files: dict[str, str]) -> bool:
             whole = False
             say(f"warning: {error}", err=True)
             if name == "runs.csv":
-                # what was measured must not be lost because a disk is full
+                # a full disk must not lose measurements
                 say(content, err=True)
     return whole

@@ -1,4 +1,4 @@
-"""`glmplan walls`: what an engine cannot do with a model on a machine."""
+"""Define `glmplan walls`: limitations of an engine for a deployment."""
 
 from __future__ import annotations
 
@@ -10,31 +10,32 @@ import typer
 
 from glmplan.cli import options as o
 from glmplan.cli.screen import Form, say
+from glmplan.io.json_names import LIMITATIONS_SCHEMA
 
 if TYPE_CHECKING:
     from glmplan.catalog.schema.engine import Wall
 
 __all__ = ["ShownOptions", "UseOptions", "command"]
 
-_COLUMNS = ("verdict", "severity", "id", "title", "effect", "cost", "fallback", "do", "since", "until", "source")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UseOptions:
-    """How the model is used."""
+    """Concurrency and switches of the deployment."""
 
-    users: Annotated[int | None, typer.Option(min=1, help="Requests in flight.")] = None
+    users: Annotated[int | None, typer.Option(min=1, help="Concurrency.")] = None
     eager: Annotated[bool | None, typer.Option("--eager/--graphs", help="Without or with CUDA graphs.")] = None
     options: Annotated[
-        list[str] | None, typer.Option("--with", help="Something switched on or patched, such as sm120-sparse-mla.")
+        list[str] | None, typer.Option("--with", help="Enabled option or patch, such as sm120-sparse-mla.")
     ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownOptions:
-    """What is shown."""
+    """Output of the list."""
 
-    certain: Annotated[bool, typer.Option("--certain", help="Leave out what depends on things not said.")] = False
+    certain: Annotated[
+        bool, typer.Option("--certain", help="Leave out limitations that depend on options not given.")
+    ] = False
     form: o.Format = Form.text
 
 
@@ -48,7 +49,10 @@ def command(
     use: UseOptions,
     shown: ShownOptions,
 ) -> None:
-    """List what an engine cannot do with a model on a machine, what it does instead, and what to do."""
+    """List limitations of an engine for a model on a machine.
+
+    Each has its effect, the fallback of the engine and a workaround.
+    """
     from glmplan.catalog.engines.limitations import called_engine, conditions_of, load_engine, possible_walls, walls_for
     from glmplan.catalog.engines.recipes import known_version
     from glmplan.catalog.entries.hosts import load_machine
@@ -71,11 +75,11 @@ def command(
     )
     rows = [_row(wall, "stands") for wall in (*_split(model, on, engine, version, layout), *walls_for(plan))]
     rows += [] if shown.certain else [_row(wall, "possible") for wall in possible_walls(plan)]
-    say(_shown(rows, shown.form, f"{model} on {on}, {engine} {version or ''}".rstrip()), end="")
+    _show(rows, shown.form, f"{model} on {on}, {engine} {version or ''}".rstrip())
 
 
 def _split(model: str, on: str, engine: str, version: str | None, layout: o.Given) -> list[Wall]:
-    """Return the limitation that the degrees meet when their parts split quantisation blocks."""
+    """Return the limitation of degrees that split quantisation blocks."""
     from glmplan.catalog.engines.limitations import load_engine
     from glmplan.catalog.entries.accelerators import load_accelerator
     from glmplan.catalog.entries.hosts import load_machine
@@ -95,7 +99,7 @@ def _split(model: str, on: str, engine: str, version: str | None, layout: o.Give
 
 
 def _model(text: str) -> tuple[Any, str | None]:
-    """Read MODEL: a catalogue name, or a name and a weight format joined by `-`."""
+    """Return model and weight format of MODEL, such as ``glm-5.1-nvfp4``."""
     from glmplan.catalog.entries.models import load_model
     from glmplan.catalog.formats import WEIGHT_FORMATS
     from glmplan.errors import UnknownName
@@ -117,48 +121,13 @@ def _row(wall: Wall, verdict: str) -> dict[str, Any]:
     return {"verdict": verdict, **row, "cost": "; ".join(costs)}
 
 
-def _shown(rows: list[dict[str, Any]], form: Form, title: str) -> str:
+def _show(rows: list[dict[str, Any]], form: Form, title: str) -> None:
+    from glmplan.present.limitations_text import limitations_csv, limitations_markdown, limitations_text
+
     if form is Form.json:
-        return (
-            json.dumps({"schema": "glmplan.walls/1", "plan": title, "walls": rows}, indent=2, ensure_ascii=False) + "\n"
-        )
-    table = [[str(row.get(column, "")) for column in _COLUMNS] for row in rows]
-    if form is Form.csv:
-        import csv
-        import io
-
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows([_COLUMNS, *table])
-        return text.getvalue()
-    if form is Form.md:
-        cells = [_COLUMNS, ["---"] * len(_COLUMNS), *[[cell.replace("|", "\\|") for cell in line] for line in table]]
-        return "".join(f"| {' | '.join(line)} |\n" for line in cells)
-    return _text(rows, title)
-
-
-def _text(rows: list[dict[str, Any]], title: str) -> str:
-    from textwrap import TextWrapper
-
-    head = TextWrapper(100, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
-    body = TextWrapper(100, initial_indent="    ", subsequent_indent="      ", break_on_hyphens=False)
-
-    def paragraph(word: str, text: object) -> str:
-        return body.fill(f"{word}: {text}") + "\n"
-
-    out = f"{title}\n"
-    headings = {"stands": "Stands in the way", "possible": "Possible: depends on what was not said, or on the version"}
-    for verdict, heading in headings.items():
-        chosen = [row for row in rows if row["verdict"] == verdict]
-        if not chosen:
-            out += "\nNothing known stands in the way.\n" if verdict == "stands" else ""
-            continue
-        out += f"\n{heading} ({len(chosen)})\n"
-        for row in chosen:
-            out += head.fill(f"[{row['severity']}] {row['title']}") + "\n"
-            out += paragraph("what happens", row["effect"])
-            if verdict == "stands":
-                for word, column in (("measured", "cost"), ("instead", "fallback"), ("fixed by", "fixed_by")):
-                    out += paragraph(word, row[column]) if row.get(column) else ""
-            out += paragraph("do", row["do"])
-            out += paragraph("source", row["source"])
-    return out
+        content = {"schema": LIMITATIONS_SCHEMA, "plan": title, "limitations": rows}
+        say(json.dumps(content, indent=2, ensure_ascii=False))
+    elif form is Form.csv:
+        say(limitations_csv(rows), end="")
+    else:
+        say(limitations_markdown(rows) if form is Form.md else limitations_text(rows, title), end="")

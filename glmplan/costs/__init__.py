@@ -1,1 +1,4 @@
-"""Bytes, FLOP and seconds as formulas over arrays; the packages mirror `docs/physics`."""
+"""Bytes, FLOP and seconds as formulas over arrays.
+
+The packages mirror `docs/physics`.
+"""

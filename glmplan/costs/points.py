@@ -1,32 +1,43 @@
-"""Arguments of the cost functions: records of numbers or arrays with one entry for each point."""
+"""Arguments of the cost functions, with one entry for each point.
+
+Fields are numbers or arrays.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 __all__ = ["Layout", "StepPoints"]
+
+Degree = Any  # a number, or an array with one for each layout; arrays broadcast
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Parallel degrees of a model."""
 
-    tp: np.ndarray | int = 1  # of attention, dense blocks and vocabulary
-    pp: np.ndarray | int = 1
-    dp: np.ndarray | int = 1  # attention ranks with requests and KV cache of their own
-    ep: np.ndarray | int = 1  # at most tp × dp
-    dcp: np.ndarray | int = 1  # ranks of a TP group that share one KV cache
+    tp: Degree = 1  # of attention, dense blocks and vocabulary
+    pp: Degree = 1
+    dp: Degree = 1  # attention ranks with requests and KV cache of their own
+    ep: Degree = 1  # at most tp × dp
+    dcp: Degree = 1  # ranks of a TP group that share one KV cache
 
     @property
-    def accelerators(self) -> np.ndarray | int:
+    def degrees(self) -> tuple[Degree, ...]:
+        """Return all degrees in the order of the fields."""
+        return self.tp, self.pp, self.dp, self.ep, self.dcp
+
+    @property
+    def accelerators(self) -> Degree:
         """Return tp × pp × dp."""
         return self.tp * self.pp * self.dp
 
     @property
-    def expert_ranks(self) -> np.ndarray | int:
-        """Return the ranks that together hold the experts of a pipeline stage, tp × dp."""
+    def expert_ranks(self) -> Degree:
+        """Return the ranks that hold a stage's experts together, tp × dp."""
         return self.tp * self.dp
 
 

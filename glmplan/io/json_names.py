@@ -1,15 +1,24 @@
-"""Names of JSON fields: the old names of `glmplan.fit/1` and the names of `glmplan.fit/2` that replace them."""
+"""Map old names of JSON fields, which are still read, to new ones."""
 
 from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["FIT_NAMES", "FIT_SCHEMA", "LIMITATION", "renamed", "upgrade_fit"]
+__all__ = [
+    "FIT_NAMES",
+    "FIT_SCHEMA",
+    "LIMITATION",
+    "LIMITATIONS_NAMES",
+    "LIMITATIONS_SCHEMA",
+    "SWEEP_NAMES",
+    "renamed",
+    "upgrade",
+]
 
 #: name and version of the schema of `glmplan fit --format json`
 FIT_SCHEMA = "glmplan.fit/2"
-#: the schema whose plans are still read; its support ends with the release after this one
-_OLD_SCHEMA = "glmplan.fit/1"
+#: name and version of the schema of `glmplan walls --format json`
+LIMITATIONS_SCHEMA = "glmplan.walls/2"
 #: `warnings[].kind` of an engine limitation
 LIMITATION = "limitation"
 #: old path → new name of its last field; `[]` marks the rows of a list, `*` any name
@@ -40,6 +49,15 @@ FIT_NAMES: dict[str, str] = {
     "changes[].knowledge": "evidence_level",
     "warnings[].do": "action",
 }
+#: the same for `glmplan walls --format json`
+LIMITATIONS_NAMES: dict[str, str] = {"walls": "limitations"}
+#: the same for the columns of `glmplan sweep` in a checkpoint
+SWEEP_NAMES: dict[str, str] = {"knowledge": "evidence"}
+#: schema that is still read, up to the release after this one → its new version and names
+_OLD_SCHEMAS: dict[str, tuple[str, dict[str, str]]] = {
+    "glmplan.fit/1": (FIT_SCHEMA, FIT_NAMES),
+    "glmplan.walls/1": (LIMITATIONS_SCHEMA, LIMITATIONS_NAMES),
+}
 
 
 def renamed(value: Any, names: dict[str, str], path: str = "") -> Any:
@@ -63,17 +81,22 @@ def renamed(value: Any, names: dict[str, str], path: str = "") -> Any:
     return record
 
 
-def upgrade_fit(record: Any) -> Any:
-    """Return a plan of `glmplan.fit/1` in the names of `glmplan.fit/2`, anything else unchanged.
+def upgrade(record: Any) -> Any:
+    """Return a record of an old schema with the names of the new one.
+
+    Records of other schemas are returned unchanged.
 
     Examples
     --------
-    >>> upgrade_fit({"schema": "glmplan.fit/1", "knowledge": "group"})
+    >>> upgrade({"schema": "glmplan.fit/1", "knowledge": "group"})
     {'schema': 'glmplan.fit/2', 'evidence_level': 'group'}
+    >>> upgrade({"schema": "glmplan.walls/1", "walls": []})
+    {'schema': 'glmplan.walls/2', 'limitations': []}
     """
-    if not isinstance(record, dict) or record.get("schema") != _OLD_SCHEMA:
+    if not isinstance(record, dict) or record.get("schema") not in _OLD_SCHEMAS:
         return record
-    upgraded: dict[str, Any] = renamed(record, FIT_NAMES) | {"schema": FIT_SCHEMA}
+    schema, names = _OLD_SCHEMAS[record["schema"]]
+    upgraded: dict[str, Any] = renamed(record, names) | {"schema": schema}
     for warning in upgraded.get("warnings") or ():
         if isinstance(warning, dict) and warning.get("kind") == "wall":
             warning["kind"] = LIMITATION

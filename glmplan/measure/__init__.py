@@ -1,1 +1,4 @@
-"""Measuring: a live client for serving engines, and importers for other tools' results."""
+"""Measure servers with a live client.
+
+Importers of other tools' results are in `glmplan.io`.
+"""

@@ -1,4 +1,7 @@
-"""Client: one streamed request to an OpenAI-compatible server, timed as by `vllm bench serve`."""
+"""Send one streamed request to an OpenAI-compatible server and time it.
+
+Times are as `vllm bench serve` defines them.
+"""
 
 from __future__ import annotations
 
@@ -103,8 +106,12 @@ class Endpoint:
         return body | {"prompt": prompt}
 
 
+#: fields of a chat chunk that hold reasoning
+_REASONING = ("reasoning_content", "reasoning")
 #: a line, or the lines of one event [B]
 _LONGEST = 4 * 2**20
+#: byte order mark, which may begin a stream
+_BOM = b"\xef\xbb\xbf"
 #: protocol lines without data
 _FIELDS = (b":", b"event:", b"id:", b"retry:")
 #: characters of an error that are read
@@ -132,7 +139,7 @@ class EventParser:
     ([b'one'], [b'two'])
     """
 
-    __slots__ = ("_data", "_held", "_rest", "_waiting")
+    __slots__ = ("_begun", "_cr", "_data", "_held", "_rest", "_waiting")
 
     def __init__(self) -> None:
         # parts of an unfinished line, joined once instead of with every byte
@@ -140,9 +147,17 @@ class EventParser:
         self._waiting = 0
         self._data: list[bytes] = []
         self._held = 0
+        self._begun = self._cr = False
 
     def feed(self, received: bytes) -> Iterator[bytes]:
         """Yield the data of every event that the received bytes complete."""
+        if self._cr and received.startswith(b"\n"):  # the second half of a line's end
+            received, self._cr = received[1:], False
+        if b"\r" in received:  # a line ends with LF, CR LF or CR
+            self._cr = received.endswith(b"\r")
+            received = received.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        elif received:
+            self._cr = False
         lines = received.split(b"\n")
         if len(lines) > 1:
             lines[0] = b"".join([*self._rest, lines[0]])
@@ -150,7 +165,8 @@ class EventParser:
         self._rest.append(lines.pop())
         self._waiting += len(self._rest[-1])
         for line in lines:
-            line = line.rstrip(b"\r")
+            if not self._begun:
+                self._begun, line = True, line.removeprefix(_BOM)
             if line.startswith(b"data:"):
                 self._data.append(line[6:] if line[5:6] == b" " else line[5:])
                 self._held += len(line)
@@ -166,7 +182,7 @@ class EventParser:
 
     def rest(self) -> list[bytes]:
         """Return the data of a last event that no blank line closed."""
-        line = b"".join(self._rest).rstrip(b"\r")
+        line = b"".join(self._rest)
         if line.startswith(b"data:"):
             self._data.append(line[5:].lstrip(b" "))
         elif line and not line.startswith(_FIELDS):
@@ -183,6 +199,10 @@ class Chunk:
     prompt_tokens: TokenCount | None = None  # counts are from `usage`
     completion_tokens: TokenCount | None = None
     cached_tokens: TokenCount | None = None
+    reasoning_tokens: TokenCount | None = None
+    reasons: bool = False  # the text is reasoning
+    stopped: bool = False  # the server ended the answer before the requested length
+    model: str = ""  # as the server names it
     error: str = ""  # error inside the stream
 
 
@@ -218,8 +238,16 @@ def read_chunk(data: bytes) -> Chunk:
         raise MalformedStream("expected a choice", data)
     finished = choice.get("finish_reason") is not None
     usage = value.get("usage")
-    prompt, answer, cached = _usage(usage if isinstance(usage, dict) else {})
-    return Chunk(_has_token(choice, finished), finished, prompt, answer, cached)
+    model = value.get("model")
+    delta = choice.get("delta")
+    return Chunk(
+        _has_token(choice, finished),
+        finished,
+        *_usage(usage if isinstance(usage, dict) else {}),
+        reasons=isinstance(delta, dict) and any(map(delta.get, _REASONING)),
+        stopped=choice.get("finish_reason") in ("stop", "tool_calls", "content_filter"),
+        model=model if isinstance(model, str) else "",
+    )
 
 
 def _has_token(choice: dict[str, Any], finished: bool) -> bool:
@@ -229,13 +257,20 @@ def _has_token(choice: dict[str, Any], finished: bool) -> bool:
     delta = choice.get("delta")
     if not isinstance(delta, dict):
         return False
-    return any(delta.get(name) for name in ("content", "reasoning_content", "reasoning", "tool_calls", "refusal"))
+    return any(delta.get(name) for name in ("content", *_REASONING, "tool_calls", "refusal"))
 
 
-def _usage(usage: dict[str, Any]) -> tuple[int | None, int | None, int | None]:
-    details = usage.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, dict) else None
-    return _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")), _count(cached)
+def _usage(usage: dict[str, Any]) -> tuple[int | None, int | None, int | None, int | None]:
+    """Return the tokens of prompt and answer, and those of them from the prefix cache and of reasoning."""
+
+    def detail(name: str, of: str) -> Any:
+        details = usage.get(f"{of}_tokens_details")
+        return details.get(name) if isinstance(details, dict) else None
+
+    counts = (usage.get("prompt_tokens"), usage.get("completion_tokens"))
+    more = (detail("cached_tokens", "prompt"), detail("reasoning_tokens", "completion"))
+    prompt, answer, cached, reasoning = map(_count, (*counts, *more))
+    return prompt, answer, cached, reasoning
 
 
 def _count(value: Any) -> int | None:
@@ -282,6 +317,10 @@ class RequestRecord:
     chunks: int = 0  # with tokens
     counted_by: str = "usage"  # `usage`, `chunks` or `chunks, usage is wrong`
     cached_tokens: TokenCount = 0  # prompt tokens from the prefix cache
+    hidden_tokens: TokenCount = 0  # reasoning among the output tokens that was generated before the stream began
+    stopped: bool = False  # the server ended the answer before the requested length
+    reasoned: bool = False  # reasoning was streamed
+    other_model: str = ""  # name in the stream, where it differs from the requested one
     retries: int = 0  # resent before the first byte
     throttled: int = 0  # answers 429 or 503
     late: Seconds = 0.0  # sent later than scheduled (open loop)
@@ -297,8 +336,9 @@ class RequestRecord:
 
     @property
     def tpot(self) -> float | None:
-        """Return (e2e - ttft) / (output_tokens - 1); None for one token [s]"""
-        return (self.e2e - self.ttft) / (self.output_tokens - 1) if self.output_tokens > 1 else None
+        """Return (e2e - ttft) / (streamed tokens - 1); None for one token [s]"""
+        streamed = self.output_tokens - self.hidden_tokens
+        return (self.e2e - self.ttft) / (streamed - 1) if streamed > 1 else None
 
 
 #: tokens that a chat template may add to the prompt [token]
@@ -329,6 +369,9 @@ def count_tokens(record: RequestRecord, usage: Chunk | None, asked: TokenCount) 
         record.output_tokens, record.counted_by = record.chunks, "chunks, usage is wrong"
     else:
         record.output_tokens = usage.completion_tokens
+        hidden = usage.reasoning_tokens or 0
+        if not record.reasoned and 0 < hidden <= record.output_tokens - record.chunks:
+            record.hidden_tokens = hidden
     if record.chunks > asked + 1:
         record.doubt = f"{record.chunks} chunks with text for {asked} tokens"
     prompt, cached = (usage.prompt_tokens or 0, usage.cached_tokens or 0) if usage is not None else (0, 0)
@@ -392,7 +435,7 @@ class Patience:
     stall: Seconds = 60.0  # between two chunks
     throttle: Seconds = 30.0  # sum of all `Retry-After` waits of a request
     throttled: int = 3  # resends after 429 or 503
-    whole: Seconds = float("inf")  # complete answer; in a ladder the step limit applies
+    whole: Seconds = float("inf")  # complete answer; in a run of load steps the step limit applies
 
 
 class _Throttled(Exception):
@@ -505,7 +548,7 @@ class Client:
                     record.retries += 1
                     continue
             except Exception as error:
-                # any other failure is a named fault and does not end the ladder
+                # any other failure is a named fault and does not end the run
                 record.outcome, record.detail = Outcome.UNFORESEEN, self._said(error)
             if record.outcome is not Outcome.DONE:
                 record.e2e = max(self.clock() - record.start, record.e2e)
@@ -578,6 +621,10 @@ class Client:
                 if chunk.error:
                     record.outcome, record.detail = Outcome.FAILED, self.outside.clean(chunk.error)
                     return
+                record.reasoned = record.reasoned or chunk.reasons
+                record.stopped = record.stopped or chunk.stopped
+                if chunk.model not in ("", self.endpoint.model):
+                    record.other_model = self.outside.clean(chunk.model, 80)
                 if chunk.has_token:
                     # limit between chunks, not bytes: a trickle of bytes must not keep a stream alive
                     watch.reschedule(loop.time() + self.patience.stall)
@@ -595,6 +642,7 @@ class Client:
                 finished = finished or chunk.finished
             record.e2e = last - record.start
         count_tokens(record, usage, asked)
+        record.stopped = record.stopped and record.output_tokens < asked
         if not record.chunks:
             # an answer with empty text throughout: tokens may exist, but no first token was seen
             record.outcome, record.detail = Outcome.EMPTY, "the answer carried no token"
@@ -630,14 +678,15 @@ class Client:
             if len(body) > _REFUSAL:
                 break
         if response.status_code in (429, 503):
-            raise _Throttled(response.status_code, _retry_after(response.headers.get("retry-after")))
+            wait = _retry_after(response.headers.get("retry-after"), response.headers.get("date"))
+            raise _Throttled(response.status_code, wait)
         rejected = 300 <= response.status_code < 500
         record.outcome = Outcome.REJECTED if rejected else Outcome.FAILED
         record.detail = self.outside.clean(f"HTTP {response.status_code} {body[:_REFUSAL].decode(errors='replace')}")
 
 
-def _retry_after(header: str | None) -> float:
-    """Return the seconds of a `Retry-After` number or date; 1 if unreadable."""
+def _retry_after(header: str | None, sent: str | None = None) -> float:
+    """Return the seconds of a `Retry-After` number, or date after the server's own; 1 if unreadable."""
     if header is None:
         return 1.0
     try:
@@ -646,7 +695,7 @@ def _retry_after(header: str | None) -> float:
         from email.utils import parsedate_to_datetime
 
         try:
-            wait = parsedate_to_datetime(header).timestamp() - time.time()
+            wait = (parsedate_to_datetime(header) - parsedate_to_datetime(sent or "")).total_seconds()
         except (ValueError, TypeError, OverflowError, IndexError, OSError):
             return 1.0
     return max(wait, 0.0)

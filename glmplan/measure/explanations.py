@@ -1,4 +1,7 @@
-"""Possible explanations of differences between measured and predicted metrics, ranked by evidence."""
+"""Explain differences between measured and predicted metrics.
+
+Explanations are ranked by evidence.
+"""
 
 from __future__ import annotations
 
@@ -173,7 +176,7 @@ def _from_shape(compared: Sequence[Compared]) -> list[Cause]:
                 0.5 + min(abs(tpot[0].difference), 0.5),
                 f"every step of the engine is {slow} than predicted",
                 f"TPOT differs by {tpot[0].difference:+.0%} already at {tpot[0].level:g}",
-                "calibrate with two steps of this ladder (calibrate --from); check graphs, backends and weight format",
+                "calibrate with two steps of this run (calibrate --from); check graphs, backends and weight format",
             )
         )
     if len(tpot) > 1 and abs(tpot[-1].difference - tpot[0].difference) > 0.15:

@@ -1,4 +1,7 @@
-"""Guard of a load ladder: stop an overload before it does harm, with the reason, and watch the GPUs through NVML."""
+"""Stop an overload before it does harm, and watch GPUs through NVML.
+
+The guard states its reason.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,7 @@ class Guard:
         return not self.reason
 
     def step(self, throughput: TokensPerSecond) -> bool:
-        """Add the throughput of a step; return False to end the ladder."""
+        """Add the throughput of a step; return False to end the run."""
         if throughput < self.limits.falling * self._best:
             self._stop(
                 f"throughput falls: {throughput:.0f} tok/s after {self._best:.0f} tok/s at fewer users", fault=False

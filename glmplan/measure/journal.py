@@ -1,4 +1,4 @@
-"""Journal of a run: one JSON line per event, so that a crash loses nothing."""
+"""Write one JSON line for each event, so that a crash loses nothing."""
 
 from __future__ import annotations
 

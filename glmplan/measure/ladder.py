@@ -1,4 +1,7 @@
-"""Ladder: load steps in sequence on one server, with guard, journal, record and SLO verdict."""
+"""Run load steps in sequence on one server.
+
+A run has a guard, a journal, a record and an SLO verdict.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ _AT_ONCE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class LadderPlan:
-    """Load steps of a ladder."""
+    """Load steps of a run: concurrency or request rates, in order."""
 
     lengths: Lengths
     users: tuple[int, ...] = ()  # closed loop: concurrency of each step
@@ -98,7 +101,7 @@ class StepResult:
 
 @dataclass(slots=True)
 class LadderRecord:
-    """Results of a ladder; steps in ascending order."""
+    """Results of the load steps of a run, in ascending order."""
 
     endpoint: Endpoint
     plan: LadderPlan
@@ -154,11 +157,10 @@ async def climb(
     earlier: Sequence[dict[str, Any]] = (),
     look: Callable[[float, Running], None] = lambda level, running: None,
 ) -> LadderRecord:
-    """Run a ladder against a server and return the record.
+    """Run load steps against a server and return the record.
 
     Set `stop` to end early with the results so far; `earlier` are journal lines of a run to resume; `look` gets the
-    level
-    and its live values.
+    level and its live values.
     """
     guard, cards = Guard(limits), CardWatch()
     record = LadderRecord(endpoint, plan, started=time.strftime("%Y-%m-%d %H:%M:%S"))
@@ -237,7 +239,7 @@ async def _meet(
     plan = record.plan
     record.facts = await read_server(client)
     client.endpoint = endpoint = named_endpoint(record.endpoint, record.facts)
-    # a first answer without end must not block; in the ladder the step limit applies
+    # a first answer without end must not block; load steps have a limit of their own
     calm, client.patience = client.patience, _first_answers(client.patience)
     record.endpoint = await suited_endpoint(client)
     if not record.endpoint.ignore_eos:
@@ -289,9 +291,16 @@ def _result(level: float, measured: Measured, plan: LadderPlan) -> StepResult:
     figures["num_requests"] = tally.done
     figures["output_tokens_per_s"] = measured.output_rate
     figures["total_tokens_per_s"] = measured.output_rate + measured.input_rate
-    requested = plan.lengths.output_tokens * plan.lengths.shortest
-    if figures["output_tokens"] < 0.98 * requested:
-        step.notes.append("answers are shorter than asked: the server stops at the end token")
+    if tally.stopped > 0.02 * tally.done:
+        stopped = f"{tally.stopped} of {tally.done} answers"
+        step.notes.append(f"{stopped} are shorter than asked: the server stops at the end token")
+    if tally.hidden_tokens:
+        share = tally.hidden_tokens / tally.output_tokens
+        step.notes.append(
+            f"{share:.0%} of the output tokens are reasoning that is not streamed: TTFT includes it, TPOT does not"
+        )
+    if tally.other_model:
+        step.notes.append(f"the stream names the model {tally.other_model}, not the requested one")
     for how, count in tally.counted_by.items():
         if how != "usage":
             step.notes.append(f"{count} requests counted by {how}")
@@ -428,7 +437,7 @@ def slo_targets(slo: str) -> tuple[Target, ...]:
 
 
 def slo_verdicts(record: LadderRecord, targets: Sequence[Target]) -> tuple[SloVerdict, ...]:
-    """Return the verdict on each SLO target at the last step of a ladder.
+    """Return the verdict on each SLO target at the last load step.
 
     A step that was not reached, was cut short, had faults or is unusable meets no target.
     """
@@ -496,7 +505,7 @@ def record_csv(record: LadderRecord, facts: Mapping[str, Any] | None = None) -> 
     return table_csv(record_rows(record, facts))
 
 
-def record_json(record: LadderRecord, compared: Any = None, promise: Sequence[SloVerdict] = ()) -> str:
+def record_json(record: LadderRecord, compared: Any = None, verdicts: Sequence[SloVerdict] = ()) -> str:
     """Return record and SLO verdict as JSON, without key, NaN or infinity."""
     value = {
         "started": record.started,
@@ -509,7 +518,7 @@ def record_json(record: LadderRecord, compared: Any = None, promise: Sequence[Sl
         "journal_faults": record.journal_faults,
         "steps": [dataclasses.asdict(step) for step in record.steps],
         "compared": compared,
-        "slo": [dataclasses.asdict(one) | {"met": one.met} for one in promise],
+        "slo": [dataclasses.asdict(one) | {"met": one.met} for one in verdicts],
     }
     return json.dumps(record.endpoint.outside.plain(value), indent=2, allow_nan=False) + "\n"
 

@@ -1,4 +1,7 @@
-"""Load generation: closed loop (fixed concurrency) or scheduled arrivals, one step at one level, with statistics."""
+"""Generate load: closed loop (fixed concurrency) or scheduled arrivals.
+
+One step is at one level, with statistics.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +41,8 @@ __all__ = [
 def transient_end(series: Sequence[float], *, batch: int = 5) -> int:
     """Return the index at which the transient of a series ends, by MSER-5.
 
-    Of all truncations up to half of the series, take the one with the smallest standard error of the remaining mean,
-    over means of `batch` neighbours. Observations are equidistant.
+    The result is the truncation, up to half of the series, with the smallest standard error of the remaining mean over
+    means of `batch` neighbours. Observations are equidistant.
 
     References
     ----------
@@ -154,6 +157,8 @@ class Tally:
         self.retries = self.throttled = self.doubtful = 0
         self.doubt = ""
         self.input_tokens = self.output_tokens = self.cached_tokens = self.chunks = 0
+        self.hidden_tokens = self.stopped = 0
+        self.other_model = ""
         self._ttft, self._tpot, self._e2e, self._late = array("d"), array("d"), array("d"), array("d")
         self._gaps = np.zeros(_BINS, dtype=np.int64)
         self._gap_sum, self._gap_count = 0.0, 0
@@ -183,6 +188,9 @@ class Tally:
         self.output_tokens += record.output_tokens
         self.cached_tokens += record.cached_tokens
         self.chunks += record.chunks
+        self.hidden_tokens += record.hidden_tokens
+        self.stopped += record.stopped
+        self.other_model = self.other_model or record.other_model
         self._ttft.append(record.ttft)
         self._e2e.append(record.e2e)
         self._late.append(record.late)
@@ -591,7 +599,7 @@ class Loader:
             "out": record.output_tokens,
             "outcome": str(record.outcome),
         }
-        for name in ("retries", "throttled", "cached_tokens", "detail", "doubt"):
+        for name in ("retries", "throttled", "cached_tokens", "hidden_tokens", "detail", "doubt"):
             if getattr(record, name):
                 values[name] = getattr(record, name)
         if record.counted_by != "usage":

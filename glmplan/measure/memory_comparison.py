@@ -1,4 +1,4 @@
-"""Comparison of predicted memory with an engine's start-up log, line by line."""
+"""Compare predicted memory with a start-up log, line by line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ladder steps as cases: predictions, their comparison with measured metrics, and site calibration."""
+"""Predict load steps, compare them with measurements, calibrate a site."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One step of a ladder to predict."""
+    """A load step to predict."""
 
     level: float  # users [-] or rate [1/s]
     deployment: Deployment
@@ -96,7 +96,7 @@ def _deployment_of_names(facts: Mapping[str, Any], plan: LadderPlan) -> tuple[De
     from glmplan.prediction.from_row import question_of
 
     request = {key: f"{value:g}" if isinstance(value, float) else str(value) for key, value in facts.items()}
-    # the ladder fixes the lengths
+    # the load steps fix the lengths
     lengths = {"input_tokens": f"{plan.lengths.input_tokens}", "output_tokens": f"{plan.lengths.output_tokens}"}
     ladder = {"id": "ladder", "phase": "serving", "protocol": "closed-loop", "concurrency": "1", **lengths}
     run = run_from_row(ladder | request)
@@ -111,7 +111,7 @@ def ladder_cases(
     served: ServerFacts,
     measured: Mapping[float, Mapping[str, float]] | None = None,
 ) -> tuple[list[Case], list[str]]:
-    """Return the steps of a ladder as cases, and the assumptions.
+    """Return the load steps as cases, and the assumptions.
 
     `facts` are columns of a run that name the deployment; `model` may be a file (config.json, .gguf), `accelerator` a
     TOML file or `this-machine`. KV pool and batch limit are those reported by the server, lengths those `measured`
@@ -179,7 +179,7 @@ def predicted_pool(case: Case, served: ServerFacts) -> tuple[float, float, float
     return float(pool.tokens[0]), float(pool.tokens_low[0]), float(pool.tokens_high[0])
 
 
-#: compared metrics of a ladder
+#: compared metrics of a load step
 METRICS = ("ttft_mean_ms", "tpot_mean_ms", "output_tokens_per_s")
 #: expected share of misses of a 90 % interval; significance level of more misses [-]
 _MISSED, _BY_CHANCE = 0.1, 0.05

@@ -1,4 +1,4 @@
-"""Redaction of external text: secrets are removed first, then the text is cut.
+"""Redact external text: remove secrets first, then cut the text.
 
 Server output passes `Outside.clean` on entry; all records pass `Outside.plain` on exit. Guarantees and tests:
 `SECURITY.md`.

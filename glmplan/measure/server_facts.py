@@ -1,4 +1,7 @@
-"""Facts that a server reports: `/metrics`, `/get_server_info`, `/v1/models` (vLLM, SGLang), `/props` (llama.cpp)."""
+"""Read facts that a server reports.
+
+`/metrics`, `/get_server_info`, `/v1/models` (vLLM, SGLang), `/props` (llama.cpp).
+"""
 
 from __future__ import annotations
 

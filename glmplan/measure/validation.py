@@ -1,4 +1,4 @@
-"""Options of `glmplan validate`: ladder steps and the deployment to predict."""
+"""Options of `glmplan validate`: load steps, deployment to predict."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_USERS, _MOST_PLANNED = 10_000, 10_000_000
 
 
 def parse_users(text: str) -> tuple[int, ...]:
-    """Return the levels of a ladder, from `1,2,4` or doubling from `1-64`.
+    """Return the load levels, from `1,2,4` or doubling from `1-64`.
 
     Examples
     --------
@@ -57,7 +57,7 @@ def ladder_plan(
     longest: Seconds = 300.0,
     seed: int = 0,
 ) -> LadderPlan:
-    """Return the ladder steps of a traffic spec, as understood by `simulate`.
+    """Return the load steps of a traffic spec, as understood by `simulate`.
 
     `levels` are users [-], rates [1/s] or trace speeds [-] (default: that of the spec); `seconds` is the counted time
     of a closed step or the length of an open one, `requests` a count instead.

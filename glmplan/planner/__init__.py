@@ -1,6 +1,6 @@
-"""Plans: from a question in words to the best layout, its memory, speed, safe users and what would change them.
+"""Plan a request: best layout, memory, speed, safe users, changes.
 
-Each name is imported when it is first used: a service that is only simulated needs no page of `fit`.
+Each name is imported on first use: a service that is only simulated does not need the page of `fit`.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from glmplan.planner.make_plan import FitAnswer, answer_of, fit_answer
-    from glmplan.planner.question import Asked, Words, read_words
+    from glmplan.planner.question import Asked, read_words
     from glmplan.planner.users import Solution, solve
 
-__all__ = ["Asked", "FitAnswer", "Solution", "Words", "answer_of", "fit_answer", "read_words", "solve"]
+__all__ = ["Asked", "FitAnswer", "Solution", "answer_of", "fit_answer", "read_words", "solve"]
 
 _MODULE = {"FitAnswer": "make_plan", "answer_of": "make_plan", "fit_answer": "make_plan"}
-_MODULE |= dict.fromkeys(("Asked", "Words", "read_words"), "question") | dict.fromkeys(("Solution", "solve"), "users")
+_MODULE |= dict.fromkeys(("Asked", "read_words"), "question") | dict.fromkeys(("Solution", "solve"), "users")
 
 
 def __getattr__(name: str) -> object:

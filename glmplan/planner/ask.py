@@ -1,6 +1,6 @@
-"""The questions that a program asks: plan, deployment, memory, step time, prediction, simulation, safe load.
+"""Python API: plan, deployment, memory, step time, prediction, simulation.
 
-The command line reads its words and asks the same; values may be typed (``tp=2``) or written (``tp="2"``).
+The command line uses the same functions; values may be typed (``tp=2``) or text (``tp="2"``).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from glmplan.request.traffic import TrafficSpec
 from glmplan.simulation.engine.settings import EngineSettings
 from glmplan.simulation.load_trial import SafeLoad
 from glmplan.simulation.safe_load import Kept
-from glmplan.simulation.simulate import LARGEST, Outcome
+from glmplan.simulation.simulate import LARGEST, Outcome, SimulationOptions
 from glmplan.simulation.simulate import simulate as simulate_service
 from glmplan.simulation.traffic.slo import parse_slo
 from glmplan.simulation.traffic.spec import Traffic
@@ -66,9 +66,6 @@ __all__ = [
 ]
 
 
-# Step times of a planned deployment as one record: seconds and what they are made of.
-
-
 @dataclass(frozen=True, repr=False, eq=False)
 class StepTimes:
     """Times of engine steps.
@@ -91,7 +88,7 @@ class StepTimes:
         }
 
     def to_frame(self) -> pd.DataFrame:
-        """One row for each step: its milliseconds and the share of each component."""
+        """Return one row per step: its milliseconds and component shares."""
         return frame_of_columns(self._columns())
 
     def __repr__(self) -> str:
@@ -106,11 +103,11 @@ class StepTimes:
 
 
 class Planned(Protocol):
-    """What has been planned: a `FitAnswer` or a `Deployed`."""
+    """A planned model: a `FitAnswer` or a `Deployed`."""
 
     @property
     def asked(self) -> Asked:
-        """The question, read and completed."""
+        """The request, read and completed."""
 
     @property
     def holding(self) -> Holding | None:
@@ -118,21 +115,21 @@ class Planned(Protocol):
 
     @property
     def deployment(self) -> Deployment | None:
-        """What is predicted."""
+        """The deployment that is predicted."""
 
 
 @dataclass(frozen=True, repr=False)
 class Deployed:
-    """A model on a machine in one layout, with what the layout holds.
+    """A model on a machine in one layout, with its memory.
 
     Attributes
     ----------
     asked : Asked
-        The question, read and completed.
+        The request, read and completed.
     holding : Holding
         The layout and its memory.
     deployment : Deployment
-        What is predicted.
+        The deployment that is predicted.
     """
 
     asked: Asked
@@ -152,7 +149,7 @@ class Deployed:
 
 @contextmanager
 def _python_words() -> Iterator[None]:
-    """Errors name the argument, as a program writes it, and not the option of the command line."""
+    """Make errors name the Python argument instead of the command-line option."""
     try:
         yield
     except SpecError as error:
@@ -170,7 +167,7 @@ def _plain(option: str | None) -> str | None:
 
 @with_keywords(PlanRequest, without=("model", "on"))
 def fit(model: str, on: str, *, traffic: str | Traffic | None = None, **question: Unpack[Question]) -> FitAnswer:
-    """Say whether a model fits a machine, how fast it is, for how many users, what binds and what to change.
+    """Say if a model fits a machine, its speed, safe users and limits.
 
     Parameters
     ----------
@@ -179,16 +176,16 @@ def fit(model: str, on: str, *, traffic: str | Traffic | None = None, **question
     on : str
         ``NxACCELERATOR``, a host name or a TOML file.
     traffic : str or Traffic, optional
-        What arrives, as `simulate` takes it: the plan is made for its mean request and simulated under it
-        (``.runs``, with what would serve it better).
+        Traffic as in `simulate`: the plan is made for its mean request and simulated under it (``.runs``, with
+        changes that would serve it better).
     **question
-        Anything of `Question`: engine and what it is told, layout, lengths [token], users, drafting, calibration.
+        Fields of `Question`: engine and its options, layout, lengths [token], users, draft tokens, calibration.
 
     Returns
     -------
     FitAnswer
-        The answer; also "does not fit" and "unknown" are answers. ``print`` shows all of it, ``.to_frame("users")``
-        and its other tables are frames.
+        The answer; "does not fit" and "unknown" are answers too. ``print`` shows all of it, ``.to_frame("users")``
+        returns one of its tables.
 
     Raises
     ------
@@ -210,7 +207,7 @@ def fit(model: str, on: str, *, traffic: str | Traffic | None = None, **question
 
 @with_keywords(PlanRequest, without=("model", "on"))
 def deployment(model: str, on: str, **question: Unpack[Question]) -> Deployed:
-    """One layout of a model on a machine: the one that is asked for, or the best that fits.
+    """Plan one layout of a model on a machine: as requested, or the best.
 
     Parameters
     ----------
@@ -219,19 +216,19 @@ def deployment(model: str, on: str, **question: Unpack[Question]) -> Deployed:
     on : str
         As in `fit`.
     **question
-        Anything of `Question`.
+        Fields of `Question`.
 
     Returns
     -------
     Deployed
-        What `memory`, `step_time`, `predict`, `simulate` and `safe` take.
+        Argument of `memory`, `step_time`, `predict`, `simulate` and `safe`.
 
     Raises
     ------
     SpecError
         If an argument is wrong.
     DoesNotFit
-        If no layout holds one request of the asked length.
+        If no layout holds one request of the requested length.
     UnknownFact
         If a speed of the machine is not published.
 
@@ -249,7 +246,7 @@ def deployment(model: str, on: str, **question: Unpack[Question]) -> Deployed:
 
 
 def _holding(planned: Planned) -> Holding:
-    """The layout of what was planned; whatever else is given is no plan."""
+    """Return the layout of a plan; raise if there is none."""
     if not isinstance(planned, Deployed | FitAnswer):
         raise SpecError(f"a {type(planned).__name__} is not what `deployment` or `fit` returns", field="planned")
     if planned.holding is None:
@@ -258,7 +255,7 @@ def _holding(planned: Planned) -> Holding:
 
 
 def _known(planned: Planned) -> tuple[Holding, Deployment]:
-    """A layout that can be asked for times: it fits, and its speeds are known."""
+    """Return a layout that fits with its deployment; raise if it has no times."""
     holding = _holding(planned)
     if holding.verdict == "does_not_fit":
         raise DoesNotFit("the plan does not fit: its answer says what is short")
@@ -268,7 +265,7 @@ def _known(planned: Planned) -> tuple[Holding, Deployment]:
 
 
 def memory(planned: Planned) -> MemoryPlan:
-    """The memory of every rank, and the pool of the KV cache.
+    """Return the memory of every rank and the KV pool.
 
     Parameters
     ----------
@@ -283,7 +280,7 @@ def memory(planned: Planned) -> MemoryPlan:
     Raises
     ------
     UnknownFact
-        If nothing was planned.
+        If the plan has no layout or no speed.
 
     Examples
     --------
@@ -309,7 +306,7 @@ def step_time(
     prefill_tokens: ArrayLike = 0.0,
     prefill_context: ArrayLike = 0.0,
 ) -> StepTimes:
-    """The time of engine steps, and what it is made of.
+    """Return the time of engine steps and its components.
 
     Parameters
     ----------
@@ -334,9 +331,9 @@ def step_time(
     SpecError
         If an amount is negative, not finite, or of another length than the others.
     UnknownFact
-        If nothing was planned.
+        If the plan has no layout or no speed.
     DoesNotFit
-        If what was planned does not fit.
+        If the plan does not fit.
 
     Examples
     --------
@@ -360,7 +357,7 @@ def step_time(
 
 
 def _columns(**amounts: ArrayLike) -> tuple[np.ndarray, ...]:
-    """Amounts of steps as columns of one length; SpecError names the one that is none."""
+    """Return amounts as arrays of one length; raise SpecError otherwise."""
     read = {}
     for name, given in amounts.items():
         try:
@@ -380,34 +377,34 @@ def _columns(**amounts: ArrayLike) -> tuple[np.ndarray, ...]:
 
 
 def predict(planned: Planned, users: int = 1) -> Prediction:
-    """Predict a deployment under a number of users, each sending the next request when the last is answered.
+    """Predict a deployment for a number of users in a closed loop.
 
     Parameters
     ----------
     planned : Planned
-        A `Deployed`, or the answer of `fit`; lengths are those of its question.
+        A `Deployed`, or the answer of `fit`; lengths are those of its request.
     users : int, optional
-        Users at once, [-]
+        Concurrent users, each sending its next request after the last answer, [-]
 
     Returns
     -------
     Prediction
-        TTFT, TPOT [s] and rates [token/s], each with its 90 % interval, and what they rest on.
+        TTFT, TPOT [s] and rates [token/s], each with its 90 % interval, and their evidence level.
 
     Raises
     ------
     SpecError
-        If there is no user.
+        If `users` is below 1.
     UnknownFact
-        If nothing was planned.
+        If the plan has no layout or no speed.
     DoesNotFit
-        If what was planned does not fit.
+        If the plan does not fit.
 
     Examples
     --------
     >>> d = deployment("llama-3.1-8b", on="1xh100-sxm", input=1024, output=256)
-    >>> figure = predict(d, users=8).figures["tpot"]
-    >>> figure.low < figure.value < figure.high
+    >>> tpot = predict(d, users=8).figures["tpot"]
+    >>> tpot.low < tpot.value < tpot.high
     True
     """
     count = users_at_once(users, "users")
@@ -416,34 +413,33 @@ def predict(planned: Planned, users: int = 1) -> Prediction:
         return predicted(planned.asked, [(holding, count)])[0]
 
 
-def _arriving(planned: Planned, traffic: str | Traffic, arrivals: Mapping[str, Any]) -> Traffic:
-    if isinstance(traffic, Traffic):
-        return traffic
-    _holding(planned)
-    for name in arrivals:
-        if name not in Arrivals.__annotations__:
-            raise SpecError("is not an argument", field="argument", value=name, choices=Arrivals.__annotations__)
-    return traffic_of(planned.asked, given_text(traffic, "traffic"), **arrivals)
-
-
 def _promise(planned: Planned) -> str:
-    """What `fit` holds for usable."""
+    """Return the default SLO of a plan, as `fit` uses it."""
     holding, _ = _known(planned)
     with site_calibration(planned.asked.calibration):
         return usual_promise(predicted(planned.asked, [(holding, 1)])[0])
 
 
-def _described(planned: Planned, traffic: Traffic, settings: Mapping[str, Any] | None) -> Described:
+def _described(
+    planned: Planned, traffic: str | Traffic, arrivals: Mapping[str, Any], settings: Mapping[str, Any] | None
+) -> tuple[Described, Traffic]:
+    """Return the service that is simulated, and its traffic."""
+    if not isinstance(traffic, Traffic):
+        _holding(planned)
+        for name in arrivals:
+            if name not in Arrivals.__annotations__:
+                raise SpecError("is not an argument", field="argument", value=name, choices=Arrivals.__annotations__)
+        traffic = traffic_of(planned.asked, given_text(traffic, "traffic"), **arrivals)
     holding, found = _known(planned)
-    known = tuple(one.name for one in fields(EngineSettings))
+    known = tuple(field.name for field in fields(EngineSettings))
     if settings is not None and not isinstance(settings, Mapping):
         raise SpecError("is not a mapping from a setting to its value", field="settings", value=settings)
     for name in settings or ():
         if name not in known:
-            raise SpecError("is no setting of an engine", field="settings", value=name, choices=known)
+            raise SpecError("is not an engine setting", field="settings", value=name, choices=known)
     with site_calibration(planned.asked.calibration):
         described = service_of(inputs_of(planned.asked, holding, found), traffic, scheduler=settings)
-    return described if settings else replace(described, plan=(planned.asked, holding))
+    return described if settings else replace(described, plan=(planned.asked, holding)), traffic
 
 
 @with_keywords(TrafficSpec)
@@ -458,7 +454,7 @@ def simulate(
     settings: Mapping[str, Any] | None = None,
     **arrivals: Unpack[Arrivals],
 ) -> Outcome:
-    """Simulate a deployment under traffic: times that users see, throughput, batch, KV cache.
+    """Simulate a deployment under traffic: latencies, throughput, KV cache.
 
     Parameters
     ----------
@@ -469,15 +465,15 @@ def simulate(
     requests : int, optional
         Requests to simulate; 1000 by default, and every request of a trace, [-]
     slo : str, optional
-        Promise under which goodput is counted, such as ``ttft p95 < 2 s``.
+        SLO for goodput, such as ``ttft p95 < 2 s``.
     seed : int, optional
         Seed, [-]; the same seed gives the same answer.
     keep : bool, optional
-        Whether to keep a record of each request for ``.to_frame("requests")``.
+        Keep a record of each request for ``.to_frame("requests")``.
     settings : mapping, optional
         Fields of `glmplan.simulation.engine.settings.EngineSettings` instead of the engine's own.
     **arrivals
-        Anything of `Arrivals`: lengths [token], pauses [s], sessions [-].
+        Fields of `Arrivals`: lengths [token], pauses [s], sessions [-].
 
     Returns
     -------
@@ -487,11 +483,11 @@ def simulate(
     Raises
     ------
     SpecError
-        If the traffic, the promise or an argument is wrong.
+        If the traffic, the SLO or an argument is wrong.
     UnknownFact
-        If nothing was planned.
+        If the plan has no layout or no speed.
     DoesNotFit
-        If what was planned does not fit.
+        If the plan does not fit.
 
     Examples
     --------
@@ -501,12 +497,12 @@ def simulate(
     (50, True)
     """
     with _python_words():
-        arriving = _arriving(planned, traffic, arrivals)
-        service = _described(planned, arriving, settings).service
+        described, arriving = _described(planned, traffic, arrivals, settings)
         targets = parse_slo(slo) if slo != "" else ()
         if requests is None:
             requests = LARGEST if arriving.kind == "trace" else 1000
-        return simulate_service(service, arriving, requests=requests, seed=seed, targets=targets, keep=keep)
+        options = SimulationOptions(targets=targets, keep=keep)
+        return simulate_service(described.service, arriving, requests=requests, seed=seed, options=options)
 
 
 @with_keywords(TrafficSpec)
@@ -520,18 +516,18 @@ def safe(
     settings: Mapping[str, Any] | None = None,
     **arrivals: Unpack[Arrivals],
 ) -> SafeLoad:
-    """The largest load that keeps a promise with 95 % probability, over arrivals and the interval of the step time.
+    """Return the largest load that meets the SLO with 95 % probability.
 
     Parameters
     ----------
     planned : Planned
         A `Deployed`, or the answer of `fit`.
     slo : str, optional
-        The promise, such as ``ttft p95 < 2 s, tpot p95 < 50 ms``; that of `fit` by default.
+        SLO such as ``ttft p95 < 2 s, tpot p95 < 50 ms``; that of `fit` by default.
     traffic : str or Traffic, optional
-        Kind of load: users of a closed loop by default, ``poisson:1/s`` for a rate.
+        Kind of load: closed-loop users by default, ``poisson:1/s`` for a rate.
     most : float, optional
-        Largest load to look at, [-] or [1/s]
+        Largest load to try, [-] or [1/s]
     seed : int, optional
         Seed, [-]
     settings : mapping, optional
@@ -542,16 +538,17 @@ def safe(
     Returns
     -------
     SafeLoad
-        The load, what breaks first and why, and every load that was looked at.
+        The load, the target that is missed first, and every load that was tried. Probabilities cover arrival samples
+        and the interval of the step time.
 
     Raises
     ------
     SpecError
-        If the promise, the traffic or an argument is wrong.
+        If the SLO, the traffic or an argument is wrong.
     UnknownFact
-        If nothing was planned.
+        If the plan has no layout or no speed.
     DoesNotFit
-        If what was planned does not fit.
+        If the plan does not fit.
 
     Examples
     --------
@@ -560,8 +557,7 @@ def safe(
     4
     """
     with _python_words():
-        arriving = _arriving(planned, traffic, arrivals)
-        described = _described(planned, arriving, settings)
+        described, arriving = _described(planned, traffic, arrivals, settings)
         targets = parse_slo(slo or _promise(planned))
         with site_calibration(planned.asked.calibration):
             return safe_of(described, arriving, targets, most=most, seed=seed)
@@ -578,20 +574,20 @@ def kept(
     settings: Mapping[str, Any] | None = None,
     **arrivals: Unpack[Arrivals],
 ) -> Kept:
-    """The probability that a deployment keeps a promise, over arrivals and the interval of the step time.
+    """Return the probability that a deployment meets the SLO.
 
     Parameters
     ----------
     planned : Planned
         A `Deployed`, or the answer of `fit`.
     slo : str
-        The promise, such as ``ttft p95 < 2 s, tpot p95 < 50 ms``.
+        SLO such as ``ttft p95 < 2 s, tpot p95 < 50 ms``.
     traffic : str or Traffic
         As in `simulate`.
     seed : int, optional
         Seed, [-]
     least : float, optional
-        Probability below which it does not matter how low it is: the search ends there, [-]
+        The search ends at probabilities below this value, [-]
     settings : mapping, optional
         As in `simulate`.
     **arrivals
@@ -600,16 +596,16 @@ def kept(
     Returns
     -------
     Kept
-        Probability, and what breaks first.
+        Probability over arrival samples and the interval of the step time, and the target that is missed first.
 
     Raises
     ------
     SpecError
-        If the promise, the traffic or an argument is wrong.
+        If the SLO, the traffic or an argument is wrong.
     UnknownFact
-        If nothing was planned.
+        If the plan has no layout or no speed.
     DoesNotFit
-        If what was planned does not fit.
+        If the plan does not fit.
 
     Examples
     --------
@@ -618,13 +614,9 @@ def kept(
     1.0
     """
     with _python_words():
-        arriving = _arriving(planned, traffic, arrivals)
-        described = _described(planned, arriving, settings)
+        described, arriving = _described(planned, traffic, arrivals, settings)
         with site_calibration(planned.asked.calibration):
             return kept_of(described, arriving, parse_slo(slo), seed=seed, least=least)
-
-
-# What there is: models and hardware of the catalogue as tables.
 
 
 @dataclass(frozen=True, repr=False)
@@ -634,7 +626,7 @@ class Listing:
     Attributes
     ----------
     title : str
-        What is listed.
+        Kind of the entries.
     rows : tuple of dict
         Column → value; every row has a ``name``.
     """
@@ -652,7 +644,7 @@ class Listing:
         return any(row["name"] == name for row in self.rows)
 
     def to_frame(self) -> pd.DataFrame:
-        """One row for each entry."""
+        """Return one row per entry."""
         return frame_of(self.rows)
 
     def __repr__(self) -> str:
@@ -663,7 +655,7 @@ class Listing:
 
 
 def models() -> Listing:
-    """Models of the catalogue.
+    """Return the models of the catalogue.
 
     Returns
     -------
@@ -687,14 +679,14 @@ def models() -> Listing:
                 "layers": len(model.layer_names),
                 "kv_bytes_per_token_bf16": model_cache_bytes_per_token(model, "bf16"),
                 "max_context": model.max_context,
-                "checkpoints": [one.name for one in model.checkpoints],
+                "checkpoints": [checkpoint.name for checkpoint in model.checkpoints],
             }
         )
     return Listing("models", tuple(rows))
 
 
 def hardware() -> Listing:
-    """Accelerators and hosts of the catalogue.
+    """Return the accelerators and hosts of the catalogue.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Memory of many layouts at once: the cache pool of each, what it holds, and by how much it falls short."""
+"""Memory of many layouts: KV pool, requests held, bytes short."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from glmplan.catalog.caching import remembered
-from glmplan.catalog.engines.limitations import OPTIONS, Conditions, conditions_of, host_options, judge, load_engine
+from glmplan.catalog.engines.limitations import OPTIONS, conditions_of, host_options, judge, load_engine
 from glmplan.catalog.tables import frame_of, table_text
 from glmplan.costs.blocks.stack import model_features
 from glmplan.costs.memory.pool import (
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from glmplan.catalog.schema.accelerator import Accelerator
-    from glmplan.catalog.schema.engine import Wall
+    from glmplan.catalog.schema.engine import Conditions, Wall
     from glmplan.catalog.schema.model import Checkpoint, ModelSpec
 
 __all__ = [
@@ -60,8 +60,6 @@ __all__ = [
 ]
 
 
-# The memory of every rank of a plan as one record.
-
 #: columns of a rank's memory beside its label, in order
 MEMORY_COLUMNS: tuple[str, ...] = (
     "weights_gib", "weights_by_class_gib", "activation_gib", "graphs_gib", "graph_estimate_gib", "communication_gib",
@@ -71,10 +69,7 @@ MEMORY_COLUMNS: tuple[str, ...] = (
 
 
 def memory_rows(ranks: tuple[MemoryBudget, ...]) -> list[dict[str, Any]]:
-    """One row for each rank, every term of its memory, in the units that their names say.
-
-    Returns: Column → value, [GiB] and [B].
-    """
+    """Return one row per rank: every memory term, [GiB] and [B]."""
     return [
         {
             "rank": rank.label,
@@ -99,7 +94,7 @@ def memory_rows(ranks: tuple[MemoryBudget, ...]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, repr=False)
 class MemoryPlan:
-    """What every rank holds.
+    """Memory of every rank of a plan.
 
     Attributes
     ----------
@@ -118,7 +113,7 @@ class MemoryPlan:
     pool_high: float
 
     def to_frame(self) -> pd.DataFrame:
-        """One row for each rank, GiB and bytes as the names of the columns say."""
+        """Return one row per rank; the column names carry the units."""
         return frame_of(memory_rows(self.ranks))
 
     def __repr__(self) -> str:
@@ -131,22 +126,20 @@ class MemoryPlan:
         return f"{self!r}\n{table_text(memory_rows(self.ranks))}"
 
 
-# Layouts whose tensor-parallel parts split quantisation blocks, as limitations of the engine.
-
 #: what follows from a split block, with the sentence and severity that `Wall` holds
 _STOPS, _SLOWER = "split-quantisation-block", "refined-quantisation-block"
 
 
 def split_of(asked: Asked, layout: tuple[int, int, int, int, int], mtp: int | None = None) -> SplitBlock | None:
-    """Return the tensor of which a layout splits quantisation blocks.
+    """Return the tensor whose quantisation blocks a layout splits, or None.
 
-    - `mtp`: Drafted tokens; those of the question by default.
-    - Returns: None where the engine loads every part without loss.
+    None if the engine loads every piece without loss. `mtp` are draft tokens, by default those of the request.
 
     Examples
     --------
-    >>> from glmplan.planner.question import Words, read_words
-    >>> asked = read_words(Words("minimax-m2.7-fp8", "8xh200-sxm", engine="sglang"))
+    >>> from glmplan.planner.question import read_words
+    >>> from glmplan.request.plan import PlanRequest
+    >>> asked = read_words(PlanRequest("minimax-m2.7-fp8", "8xh200-sxm", engine="sglang"))
     >>> split_of(asked, (8, 1, 1, 1, 1)).loads, split_of(asked, (8, 1, 1, 8, 1)) is None
     (False, True)
     """
@@ -158,9 +151,9 @@ def split_of(asked: Asked, layout: tuple[int, int, int, int, int], mtp: int | No
 
 
 def split_wall(asked: Asked, layout: tuple[int, int, int, int, int], mtp: int | None = None) -> Wall | None:
-    """Return the limitation that a layout meets when its parts split quantisation blocks.
+    """Return the limitation that a layout meets if it splits blocks.
 
-    Returns: Of severity ``error`` where the engine does not start, ``slow`` where it loads the parts in another way.
+    Severity ``error`` if the engine does not start, ``slow`` if it loads the pieces in another way.
     """
     found = split_of(asked, layout, mtp)
     return None if found is None else wall_of_split(found, asked.engine, layout, _nearest(asked, layout))
@@ -185,7 +178,10 @@ def wall_of_split(found: SplitBlock, engine: str, layout: tuple[int, int, int, i
 
 
 def _nearest(asked: Asked, layout: tuple[int, int, int, int, int]) -> str:
-    """Return the options of the nearest layouts that hold whole blocks: by expert parallelism, and by another TP."""
+    """Return the options of the nearest layouts that keep blocks whole.
+
+    One candidate uses expert parallelism, the other another tensor-parallel degree.
+    """
     tp, pp, dp, ep, dcp = layout
     experts, most = experts_of(asked.model), max(asked.machine.count // (pp * dp), 1)
 
@@ -204,22 +200,20 @@ def _nearest(asked: Asked, layout: tuple[int, int, int, int, int]) -> str:
     return f"take {' or '.join(named)}" if named else "take a checkpoint in another format"
 
 
-# Engine walls before a layout: what the engine does instead, and whether anything lifts the wall.
-
-#: a wall of these kinds changes what runs; others are advice, followed where nothing else was asked
+#: limitations of these severities change the settings; others are advice, which an explicit option overrides
 _FORCED = ("error", "fallback")
 #: options that follow from the machine and the layout, see `glmplan.catalog.engines.limitations.host_options`
 _FROM_HOST = frozenset({"dual-socket", "pcie-switch", "display-on-the-fabric", "force-p2p", "nccl-xml"})
-#: judgements of one question that are kept [-]
+#: judgements of one request that are cached [-]
 _REMEMBERED = 10_000
-#: numbers of a layout and of its load that walls may ask for
+#: numbers of a layout and of its load that a limitation may depend on
 _OF_LAYOUT = ("tp", "pp", "dp", "ep", "dcp", "count", "mtp", "users")
 _SEVERITIES = ("error", "unknown", "fallback", "quality", "memory", "slow")
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a layout runs with once the walls have had their say.
+    """Settings of a layout after the engine limitations were applied.
 
     Attributes
     ----------
@@ -228,21 +222,21 @@ class Terms:
     kv : str
         KV cache format.
     graphs : bool
-        Whether steps run from captured CUDA graphs.
+        True if steps run from captured CUDA graphs.
     mtp : int
-        Drafted tokens, [-]
+        Draft tokens, [-]
     sparse : bool
-        Whether sparse attention runs.
+        True if sparse attention runs.
     indexer : bool
-        Whether its indexer is loaded and its keys are cached; engines that attend densely may keep it or not.
-    walls : tuple of Wall
-        Walls that stand, the hardest first.
-    blocked : Wall or None
-        A wall that nothing lifts.
+        True if the indexer is loaded and its keys are cached; engines that attend densely may keep it or not.
+    limitations : tuple of `Wall`
+        Limitations that apply, the most severe first.
+    blocked : `Wall` or None
+        A limitation without a workaround.
     replicas : int
         Servers of this layout, each with its own accelerators, behind a router, [-]
     prefill : int
-        How many of them only compute prompts and hand keys and values over, [-]
+        Servers among them that only compute prompts and transfer the KV cache, [-]
     """
 
     tp: int
@@ -255,14 +249,14 @@ class Terms:
     mtp: int
     sparse: bool
     indexer: bool = True
-    walls: tuple[Wall, ...] = ()
+    limitations: tuple[Wall, ...] = ()
     blocked: Wall | None = None
     replicas: int = 1
     prefill: int = 0
 
     @property
     def decoding(self) -> int:
-        """Servers that decode: all, or those that the ones for prompts hand over to, [-]"""
+        """Servers that decode: all servers except those for prefill only, [-]"""
         return self.replicas - self.prefill
 
     @property
@@ -289,9 +283,7 @@ class Terms:
 
 
 def layout_name(tp: int, pp: int, dp: int = 1, ep: int = 1, dcp: int = 1, replicas: int = 1) -> str:
-    """Write a layout: TP and PP always, the others where they are more than one.
-
-    Returns: As in ``TP2×PP3``, and of several servers ``2 × TP2×PP3``.
+    """Return a layout as text: TP and PP always, other degrees above 1.
 
     Examples
     --------
@@ -305,7 +297,7 @@ def layout_name(tp: int, pp: int, dp: int = 1, ep: int = 1, dcp: int = 1, replic
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Sorted:
-    """Walls by what decides them: those that stand whatever the layout, those that a layout decides, and how."""
+    """Limitations that apply to every layout, and those a layout decides."""
 
     always: tuple[Wall, ...]
     sometimes: tuple[tuple[Wall, Callable[[Conditions], object]], ...]
@@ -314,17 +306,20 @@ class _Sorted:
 
 @lru_cache(maxsize=256)
 def _sorted(base: Conditions, options: frozenset[str]) -> _Sorted:
-    """The walls before all layouts of one question, and of others on the same machine with the same words."""
+    """Return the limitations of an engine for all layouts of one request.
+
+    Cached: other requests with the same machine and options reuse it.
+    """
     every = (*load_engine(base.engine).walls, *load_engine("any").walls)
     loose = replace(base, count=None, options=options)
-    # what the model, the part and the version already decide need not be asked again for every layout
+    # limitations that model, accelerator and version already exclude are dropped for all layouts
     alive = [(wall, _varying(wall)) for wall in every if judge(wall, loose) != "absent"]
     always = tuple(wall for wall, asks in alive if not asks and judge(wall, base) == "stands")
     return _Sorted(always, tuple((wall, attrgetter(*asks)) for wall, asks in alive if asks), {})
 
 
 class Obstacles:
-    """The walls of one engine before one model on one machine, sorted once for all layouts.
+    """Limitations of one engine for one model on one machine, sorted once.
 
     Parameters
     ----------
@@ -355,7 +350,7 @@ class Obstacles:
         self.known: dict[Conditions, tuple[Wall, ...]] = {}
 
     def conditions(self, terms: Terms, *, users: int = 1) -> Conditions:
-        """The conditions of a layout."""
+        """Return the conditions of a layout."""
         return replace(
             self.base,
             options=self.options | host_options(self.asked.machine.host, terms.tp),
@@ -372,7 +367,7 @@ class Obstacles:
         )
 
     def standing(self, terms: Terms, *, users: int = 1) -> tuple[Wall, ...]:
-        """Walls that stand before a layout."""
+        """Return the limitations that apply to a layout."""
         given = self.conditions(terms, users=users)
         if given not in self.known:
             found, judged = list(self.sorted.always), self.sorted.judged
@@ -388,10 +383,10 @@ class Obstacles:
         return self.known[given]
 
     def settle(self, terms: Terms, *, mtp_given: bool = True, ep_given: bool = False) -> Terms:
-        """Apply what the engine does instead, until nothing changes.
+        """Apply the engine's fallbacks until nothing changes; return the result.
 
-        - `mtp_given`, `ep_given`: Whether they were asked for; advice does not overrule what was asked.
-        - Returns: What runs, with the walls met on the way.
+        A recommendation does not override an explicit choice of draft tokens (`mtp_given`) or expert parallelism
+        (`ep_given`).
         """
         met: dict[str, Wall] = {}
         for _ in range(4):
@@ -407,15 +402,18 @@ class Obstacles:
             met[split.id] = split
             blocked = blocked or (split if split.severity == "error" else None)
         ordered = sorted(met.values(), key=lambda wall: _SEVERITIES.index(wall.severity))
-        return replace(terms, walls=tuple(ordered), blocked=blocked)
+        return replace(terms, limitations=tuple(ordered), blocked=blocked)
 
     def _needs_whole_experts(self, terms: Terms) -> bool:
-        """Return True if expert parallelism is what keeps quantisation blocks whole: advice does not undo it."""
+        """Return True if only expert parallelism keeps quantisation blocks whole.
+
+        The recommendation to drop expert parallelism is then ignored.
+        """
         whole = split_of(self.asked, terms.layout, terms.mtp) is None
         return terms.ep > 1 and whole and split_of(self.asked, replace(terms, ep=1).layout, terms.mtp) is not None
 
     def wanted(self, layout: tuple[int, int, int, int, int], kv: str, replicas: int = 1) -> Terms:
-        """What a layout would run with if there were no walls."""
+        """Return the settings of a layout without any limitation."""
         asked = self.asked
         patched = "sparse" if "sm120-sparse-mla" in self.options else ""
         backend = f"{asked.settings.attention_backend} {patched}"
@@ -451,7 +449,7 @@ def _instead(wall: Wall, terms: Terms, mtp_given: bool, ep_given: bool) -> Terms
 
 
 def _varying(wall: Wall) -> tuple[str, ...]:
-    """Fields of the conditions that a wall asks for and that differ between the layouts of one question."""
+    """Return the condition fields of a limitation that depend on the layout."""
     when = wall.when
     found = [field for field in (*_OF_LAYOUT, "kv", "graphs") if getattr(when, field) not in (None, ())]
     if when.options or set(when.unless) & _FROM_HOST:
@@ -460,10 +458,13 @@ def _varying(wall: Wall) -> tuple[str, ...]:
 
 
 def _final(wall: Wall) -> bool:
-    """Whether the engine never runs the model on the silicon, or never reads its files: nothing lifts the wall."""
+    """Return True if a limitation has no workaround.
+
+    Such an engine never runs the model on this compute capability, or never reads its files.
+    """
     when = wall.when
-    silicon = bool(when.compute_capability or when.accelerators)
-    of_model = bool(when.models or when.features or when.weights) and silicon or bool(when.files)
+    accelerator = bool(when.compute_capability or when.accelerators)
+    of_model = bool(when.models or when.features or when.weights) and accelerator or bool(when.files)
     # an engine without a backend for a vendor's parts runs no model on them
     of_model = of_model or bool(when.vendors or when.without_vendors or when.kinds)
     lifted = bool(when.unless or when.options or wall.until or wall.fixed_by)
@@ -475,7 +476,7 @@ def _weights_name(asked: Asked) -> str:
     return checkpoint.name if checkpoint.file_bits_per_weight is not None else checkpoint.bulk
 
 
-#: what is said of a plan that lacks no more than what is uncertain of its memory
+#: verdict of a plan whose missing memory is within the uncertainty
 MAY_START = "but borderline: may start, test it"
 #: standard deviations from the mean to the low end of a 90 % interval [-]
 LOW = -QUANTILE_90
@@ -483,41 +484,38 @@ LOW = -QUANTILE_90
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Holding:
-    """What one layout holds.
+    """Memory of one layout: KV pool, requests held, bytes short.
 
     Attributes
     ----------
     terms : Terms
-        The layout and what runs on it.
+        The layout and its settings.
     memory : RankMemory
         Ranks of several layouts.
     point : int
-        Which of them is this one, [-]
+        Index of this layout among them, [-]
     part : PartMemory
-        The accelerator's memory.
+        Memory of the accelerator.
     pool, pool_low, pool_high : float
-        Tokens of the cache pool in requests of the asked length and their 90 % interval, all servers together, [token]
+        Tokens of the KV pool in requests of the requested length, with the 90 % interval, sum of all servers, [token]
     pool_bytes : float
-        Pool of the rank that limits; negative when weights alone are too much, [B]
+        Pool of the limiting rank; negative if the weights alone exceed the memory, [B]
     stage : int
-        Pipeline stage that limits, [-]
+        Limiting pipeline stage, [-]
     context, context_low : float
-        Longest request that the pool holds alone, mean and low end; the model's limit is not applied, [token]
+        Longest single request that the pool holds, mean and lower bound, without the limit of the model, [token]
     held, held_low : float
-        Requests of the asked length that the pool holds, mean and low end, all servers that decode, [-]
-    short : float
-        What one full-length request lacks on the rank that limits; 0 or less when it fits, [B]
-    short_low : float
-        The same at the low end of the pool, [B]
-    short_high : float
-        The same at the high end of the pool, [B]
+        Requests of the requested length that the pool holds, mean and lower bound, all decoding servers, [-]
+    short, short_low, short_high : float
+        Bytes missing on the limiting rank for one full-length request (0 or less if it fits): mean, and at the lower
+        and upper bound of the pool, [B]
     over, over_low : float
-        By how much the fullest rank with its pool and what runs beside it holds more than its memory, as where a
-        launch is told too large a share, mean and low end; 0 or less where it does not, [B]
+        Bytes by which pool, graphs and activations of the fullest rank exceed its memory, as with too large a
+        ``--memory-fraction``: mean and lower bound; 0 or less if they fit, [B]
     host : float
-        Weights that all servers keep in the memory of a node of the host, [B]
+        Weights that all servers keep in the memory of a host node, [B]
     host_memory : float or None
-        Memory of that node; None where it is not known, [B]
+        Memory of that node; None if unknown, [B]
     """
 
     terms: Terms
@@ -546,44 +544,44 @@ class Holding:
 
     @property
     def lacking(self) -> float:
-        """What the rank that limits lacks, for one full-length request or for what runs beside the pool, [B]"""
+        """Missing bytes on the limiting rank, for a request or the pool, [B]"""
         return max(self.short, self.over)
 
     @property
     def host_short(self) -> float:
-        """What the weights in host memory lack on a node; 0 where they fit or its memory is not known, [B]"""
+        """Missing host memory for weights; 0 if enough or unknown, [B]"""
         return 0.0 if self.host_memory is None else max(self.host - self.host_memory, 0.0)
 
     @property
     def spread(self) -> float:
-        """By how much less it may lack: from the mean to the favourable end of the 90 % interval, [B]"""
+        """Missing bytes in the mean minus those in the favourable case, [B]"""
         return self.lacking - max(self.short_high, self.over_low)
 
     @property
     def may_start(self) -> bool:
-        """Whether it does not fit in the mean, but would at the favourable end of the 90 % interval."""
+        """True if only the favourable end of the 90 % interval fits."""
         favourable = max(self.short_high, self.over_low)
         return self.terms.blocked is None and not self.host_short and self.lacking > 0 >= favourable
 
     @property
     def verdict(self) -> str:
-        """``fits``, ``tight`` (one full-length request fits only at the mean) or ``does_not_fit``.
+        """``fits``, ``tight`` or ``does_not_fit``, for all memories.
 
-        Memory of the accelerators and of the host.
+        ``tight``: one full-length request fits in the mean, not at the lower bound.
         """
         if self.lacking > 0 or self.host_short > 0:
             return "does_not_fit"
         return "tight" if self.short_low > 0 else "fits"
 
     def beside(self, longest: TokenCount) -> Ratio:
-        """Requests of the asked length that one KV pool holds beside a longer request.
+        """Return how many requests one KV pool holds beside a longer request.
 
-        Returns: At the mean; 0 where the pool does not hold the longer request.
+        Requests have the requested length; 0 if the pool does not hold the longer request.
 
         Notes
         -----
         Requests of two lengths have no common number of tokens where windows, states or compressed caches make a token
-        of a short request dearer: the share of the pool that the longer request takes is one of bytes.
+        of a short request more expensive: the share of the pool that the longer request takes is a share of bytes.
         """
         if longest > self.context:
             return 0.0
@@ -598,9 +596,9 @@ class Holding:
         return each * (1.0 - float(np.max(taken[pool > 0] / pool[pool > 0], initial=0.0)))
 
     def printed(self, longest: TokenCount) -> tuple[float, float, float]:
-        """Tokens that the engine prints as the size of its cache when it starts.
+        """Return the KV cache size that the engine prints at startup, [token].
 
-        Returns: Of one data-parallel rank, and the 90 % interval, [token].
+        The value of one data-parallel rank, with its 90 % interval.
         """
         memory = replace(self.memory, settings=replace(self.memory.settings, longest=float(longest)))
         found = kv_pool(memory, self.part, context=float(longest))
@@ -609,12 +607,12 @@ class Holding:
         return value, low, high
 
     def rows(self) -> list[MemoryBudget]:
-        """Memory of every rank."""
+        """Return the memory of every rank."""
         return budget_rows(self.memory, self.part, point=self.point)
 
 
 class Ranks:
-    """Memory of all layouts of a question, computed once for each cache format, drafting and use of graphs.
+    """Memory of all layouts of a request, cached by KV format and settings.
 
     Parameters
     ----------
@@ -637,10 +635,7 @@ class Ranks:
         self._held: dict[tuple[str, bool, bool, bool], _Arrays] = {}
 
     def hold(self, terms: Terms) -> Holding:
-        """What one layout holds.
-
-        `terms`: The layout; its cache format and graphs may differ from what was wanted.
-        """
+        """Return the memory of one layout with its settled settings."""
         layout = terms.layout
         if layout not in self.found:
             self.found.append(layout)
@@ -656,8 +651,10 @@ class Ranks:
         return self._on_host(self._held[key].at(self.found.index(layout), terms))
 
     def _on_host(self, holding: Holding) -> Holding:
-        """The same with what its servers keep in host memory, spread over the nodes that they use."""
-        ranks = sum(row.host for row in holding.rows()) if any(one.host.any() for one in holding.memory.stages) else 0.0
+        """Return the layout with its weights in host memory, per node."""
+        ranks = (
+            sum(row.host for row in holding.rows()) if any(stage.host.any() for stage in holding.memory.stages) else 0.0
+        )
         if not ranks:
             return holding
         terms, host = holding.terms, self.asked.machine.host
@@ -666,10 +663,7 @@ class Ranks:
 
 
 def settings_of(asked: Asked, terms: Terms) -> MemorySettings:
-    """Settings of a launch that decide memory.
-
-    `terms`: What the layout runs with: whether graphs are captured and an indexer is kept.
-    """
+    """Return the launch settings of a layout that affect memory."""
     return replace(asked.settings, graphs=terms.graphs).memory(
         engine=asked.engine,
         version=asked.engine_version,
@@ -680,7 +674,7 @@ def settings_of(asked: Asked, terms: Terms) -> MemorySettings:
 
 
 def _ranks(asked: Asked, found: list[tuple[int, int, int, int, int]], terms: Terms) -> RankMemory:
-    # graphs lie beside what ranks hold: whether any are captured changes nothing here
+    # CUDA graphs are counted apart from the ranks: capturing them changes nothing here
     settings = replace(settings_of(asked, terms), graphs=False)
     form, memory = (terms.kv, terms.mtp > 0), asked.machine.accelerator.memory
     return _held_by_ranks(asked.model, asked.checkpoint, tuple(found), form, settings, memory)
@@ -695,7 +689,7 @@ def _held_by_ranks(
     settings: MemorySettings,
     memory: float | None,
 ) -> RankMemory:
-    """Memory of layouts: questions that differ in their lengths, and changes of a plan, have it in common."""
+    """Return the memory of layouts, cached for requests of other lengths."""
     columns = zip(("tp", "pp", "dp", "ep", "dcp"), np.array(found).T, strict=True)
     layout, (kv, mtp) = Layout(**dict(columns)), form
     return rank_memory(model, checkpoint, layout=layout, kv=kv, settings=settings, mtp=mtp, memory=memory)
@@ -703,14 +697,14 @@ def _held_by_ranks(
 
 @remembered(records=2)
 def _pools(held: RankMemory, accelerator: Accelerator, settings: MemorySettings) -> _Pools:
-    """What the settings of a launch leave for the cache of every stage, whatever the requests."""
+    """Return the KV pool of every stage, independent of the requests."""
     memory, part = replace(held, settings=settings), part_memory(accelerator)
     return _Pools(memory, part, stage_pools(memory, part))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Pools:
-    """Memory of all layouts under the settings of a launch, and the pool of each stage."""
+    """Memory of all layouts under the launch settings, and stage pools."""
 
     memory: RankMemory
     part: PartMemory
@@ -719,13 +713,13 @@ class _Pools:
 
 @remembered(most=256)
 def _pool_for(found: _Pools, length: float) -> KvPool:
-    """The pool in requests of a length [token]; any length where it does not matter."""
+    """Return the pool for requests of a length [token]."""
     return kv_pool(found.memory, found.part, context=length, pools=found.of)
 
 
 @remembered(most=512)
 def _longest(found: _Pools, quantile: float) -> np.ndarray:
-    """The longest request that each layout's pool holds alone [token], `quantile` deviations from the mean."""
+    """Return each layout's longest single request [token] at a quantile."""
     return np.asarray(largest_context(found.memory, found.part, quantile=quantile, pools=found.of))
 
 
@@ -745,7 +739,7 @@ class _Arrays:
     short_high: np.ndarray
 
     def at(self, place: int, terms: Terms) -> Holding:
-        # servers for prompts alone hold no conversation
+        # servers for prefill only keep no KV cache
         pool, servers = self.pool, terms.decoding
         return Holding(
             terms=terms,
@@ -778,7 +772,7 @@ def _arrays(asked: Asked, found: _Pools) -> _Arrays:
     need = np.max([np.where(stage.held, stage.request_bytes(full), 0.0) for stage in memory.stages], axis=0)
     short = _short(need, pool.bytes, longest, asked.full_request)
     short_high = short
-    if (short > 0).any():  # only then anybody asks for the favourable end
+    if (short > 0).any():  # the favourable end matters only if something is short
         longest_high = _longest(found, -LOW)
         most = np.min(
             [
@@ -803,26 +797,25 @@ def _arrays(asked: Asked, found: _Pools) -> _Arrays:
 
 
 def _short(need: np.ndarray, pool: np.ndarray, longest: np.ndarray, length: int) -> np.ndarray:
-    """Bytes that a request lacks: positive exactly when it is longer than the longest that fits."""
+    """Return the missing bytes of a request, positive if and only if too long."""
     lacking = np.maximum(need - pool, 1.0)
     result: np.ndarray = np.where(longest >= length, np.minimum(need - pool, 0.0), lacking)
     return result
 
 
 def contexts_of(asked: Asked, holding: Holding, users: tuple[int, ...], *, quantile: Ratio = 0.0) -> list[int]:
-    """Longest request that each of some numbers of users may have at once; the model's limit applies.
+    """Return the longest request at each concurrency, [token].
 
-    - `users`: Numbers of users, spread evenly over the servers.
-    - Returns: Tokens, 0 when not even the shortest fits, [token].
+    Users are spread evenly over the servers; the limit of the model applies; 0 if no request fits.
     """
     terms = holding.terms
     alone = _pools(_ranks(asked, [terms.layout], terms), asked.machine.accelerator, settings_of(asked, terms))
     limit = asked.longest_request
-    # a set, because `np.unique` imports the masked arrays of numpy, which takes longer than the rest of this function
+    # a set: `np.unique` imports masked arrays, which takes longer than the rest of this function
     grid = np.array(sorted({*np.geomspace(64, limit, 160).astype(int).tolist(), limit}), dtype=float)
     counts = requests_that_fit(alone.memory, holding.part, grid, quantile=quantile, pools=alone.of)
     found = []
-    for number in (-(-one // terms.decoding) for one in users):
+    for number in (-(-count // terms.decoding) for count in users):
         fits = np.flatnonzero(counts >= number)
         if not len(fits):
             found.append(0)
@@ -839,18 +832,14 @@ def contexts_of(asked: Asked, holding: Holding, users: tuple[int, ...], *, quant
 
 
 def stage_ranks(terms: Terms, stage: int) -> tuple[int, ...]:
-    """Numbers of the accelerators that hold a pipeline stage.
+    """Return the accelerators that hold a pipeline stage.
 
-    Returns: Ranks of a server as engines count them: tensor-parallel ranks are neighbours, then stages, then
-      attention in data parallel.
+    Ranks are numbered as by engines: tensor-parallel ranks first, then stages, then data-parallel replicas.
     """
     first = [(replica * terms.pp + stage) * terms.tp for replica in range(terms.dp)]
     return tuple(rank for begin in first for rank in range(begin, begin + terms.tp))
 
 
-# Plans whose routed experts are computed on the processors of the host.
-
-
 def experts_on_host(asked: Asked) -> bool:
-    """Whether the engine keeps routed experts in host memory."""
+    """Return True if the engine keeps routed experts in host memory."""
     return keeps_experts_on_host(asked.engine)

@@ -1,4 +1,4 @@
-"""What would change the answer: each change is computed with the same search, and given with its numbers."""
+"""Changes of a plan, each computed with the same search."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ __all__ = [
 ]
 
 
-# A change that was looked at: the plan of a changed question, with its figures.
-
-
 def verdict_of(asked: Asked, first: Scored) -> str:
-    """Verdict of a plan: one full-length request, every user if a number of users was asked for, and no danger."""
+    """Return the verdict of a plan, with requested users and dangers.
+
+    It fits if one full-length request fits, the pool holds every user that was requested, and no hazard is a danger.
+    """
     holding = first.holding
     if holding.terms.blocked is not None:
         return "does_not_fit"
@@ -63,34 +63,36 @@ def verdict_of(asked: Asked, first: Scored) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """A change that was looked at, with the plan that it comes to.
+    """An evaluated change and its plan.
 
     Attributes
     ----------
     change : Change
-        Its figures; the rate of many users is that of steady sums.
+        Its effect; the total rate is that of steady-state sums.
     asked : Asked
-        The question with it.
+        The request with the change.
     scored : Scored or None
-        Its best layout; None where it is refused.
+        Its best layout; None if the request is refused.
     """
 
     change: Change
     asked: Asked
     scored: Scored | None
 
-    def told(self) -> Change:
-        """The change with what running its plan prints: where the cache does not hold the users, simulated."""
+    def printed(self) -> Change:
+        """Return the change with the total rate that `fit` prints for its plan.
+
+        It is simulated if the KV pool does not hold the users.
+        """
         if self.scored is None or not self.scored.alone:
             return self.change
         return replace(self.change, total_rate=shown_rate(self.asked, self.scored, self.change.total_rate))
 
 
 def looked_at(name: str, what: str, ask: str, solution: Solution, note: str = "", place: int = 0) -> Looked:
-    """The change that the plan of a question is, in words.
+    """Return the plan of a changed request as an evaluated change.
 
-    - `name`, `what`, `ask`: Kind of change, the change in words, and the words that ask for it.
-    - `place`: Which of its layouts, the best by default.
+    `place` is the index of the layout, by default the best.
     """
     asked, one = solution.asked, solution.ranked[place]
     holding = one.holding
@@ -112,10 +114,9 @@ def looked_at(name: str, what: str, ask: str, solution: Solution, note: str = ""
 
 
 def tried(asked: Asked, options: frozenset[str] = frozenset(), *, sole: bool = True) -> Solution | None:
-    """Plan a changed question.
+    """Plan a changed request; None if it is refused or its network is unknown.
 
-    - `sole`: Whether only its best layout matters, as in `glmplan.planner.users.solve`.
-    - Returns: None where it is refused, or its network is not known.
+    `sole`: only the best layout matters, as in `glmplan.planner.users.solve`.
     """
     try:
         found = solve(asked, options=options, quick=True, sole=sole)
@@ -126,24 +127,22 @@ def tried(asked: Asked, options: frozenset[str] = frozenset(), *, sole: bool = T
     return found
 
 
-# Servers of their own for prompts, where that serves a question better: which numbers of them are worth trying.
-
-#: layouts that are looked at, the best of the plan first; splits that are tried, those that may gain the most [-]
+#: layouts that are considered for disaggregated prefill, the best first; splits that are tried [-]
 _LAYOUTS, _TRIED = 8, 2
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Servers of one layout, some for prompts and some for decoding.
+    """Servers of one layout, some for prefill and some for decoding.
 
     Attributes
     ----------
     holding : Holding
         The layout of each server.
     prefill, decode : int
-        Servers of each kind, [-]
+        Servers for prefill and for decoding, [-]
     answer : float
-        How soon a whole answer may come at best: decoding beside no prompt, waiting left out, [s]
+        Lower bound of the end-to-end latency: no prefill beside decoding, no waiting, [s]
     """
 
     holding: Holding
@@ -152,7 +151,7 @@ class Split:
     answer: float
 
     def asked(self, asked: Asked) -> Asked:
-        """The question with these servers."""
+        """Return the request with these servers."""
         terms = self.holding.terms
         degrees = {name: getattr(terms, name) for name in ("tp", "pp", "dp")}
         more = {name: getattr(terms, name) if getattr(terms, name) > 1 else None for name in ("ep", "dcp")}
@@ -160,7 +159,7 @@ class Split:
 
     @property
     def ask(self) -> str:
-        """The words that ask for it."""
+        """Options that request these servers."""
         terms = self.holding.terms
         words = [f"--tp {terms.tp} --pp {terms.pp} --dp {terms.dp}"]
         words += [f"--{name} {getattr(terms, name)}" for name in ("ep", "dcp") if getattr(terms, name) > 1]
@@ -168,23 +167,22 @@ class Split:
 
     @property
     def what(self) -> str:
-        """The change in words."""
+        """The change as text."""
         servers = f"{self.prefill} of {self.prefill + self.decode} servers for prefill only"
         return f"{servers}, the others decode (never measured together)"
 
 
 def splits_of(solution: Solution, users: Ratio) -> list[Split]:
-    """Numbers of servers for prompts and for decoding that may serve better, the soonest answers first.
+    """Return useful numbers of prefill and decode servers, fastest first.
 
-    Returns: Few; empty where the engine has no such servers, prompts and decoding have them already, or a machine has
-      room for one server only.
+    Empty if the engine has no disaggregated prefill, the layout is fixed, or the machine holds one server only.
 
     Notes
     -----
-    Of each layout that fits as many servers as fill the machine are taken. Prompts get the share of the servers that
-    they have of the time of a request: that of one prompt beside that of its further tokens in a step with as many
-    others as the server has, both of the function that times every step. Servers of both kinds have the same layout,
-    without pipeline stages: of those no source that was read says how they are handed over.
+    Each layout that fits has as many servers as fill the machine. The prefill share of the servers is the prefill share
+    of the time of a request: one prompt against its further tokens in a step with as many other requests as the server
+    has. Both use the function that times every step. All servers have the same layout, without pipeline stages: no
+    source says how their KV cache is transferred.
     """
     asked = solution.asked
     running = load_engine(asked.engine).running
@@ -200,26 +198,26 @@ def splits_of(solution: Solution, users: Ratio) -> list[Split]:
 
 
 def _candidates(solution: Solution) -> Iterator[tuple[Holding, int]]:
-    """Layouts that fit, each once, with the servers that fill the machine."""
+    """Return layouts that fit, each once, with the number of servers."""
     asked = solution.asked
     seen: set[tuple[int, ...]] = set()
-    for one in solution.ranked:
-        terms = one.holding.terms
-        if not one.alone or one.holding.verdict != "fits" or terms.layout in seen or terms.pp > 1:
+    for layout in solution.ranked:
+        terms = layout.holding.terms
+        if not layout.alone or layout.holding.verdict != "fits" or terms.layout in seen or terms.pp > 1:
             continue
         seen.add(terms.layout)
         domain = min(asked.machine.per_node, asked.machine.count)
         if terms.server > domain or domain % terms.server or asked.machine.count % domain:
-            continue  # cards would stay idle, or a server span two machines
+            continue  # GPUs would be idle, or a server would span two machines
         servers = asked.machine.count // terms.server
         if servers >= 2:
-            yield one.holding, servers
+            yield layout.holding, servers
         if len(seen) == _LAYOUTS:
             return
 
 
 def _splits(asked: Asked, candidates: list[tuple[Holding, int]], users: float) -> list[Split]:
-    """How many of the servers of each layout are for prompts, and what that may come to."""
+    """Return the prefill servers of each layout and the estimated latency."""
 
     def decoding(place: int, servers: int) -> tuple[Deployment, Load, None]:
         each = max(round(users / servers), 1)
@@ -250,18 +248,17 @@ def _splits(asked: Asked, candidates: list[tuple[Holding, int]], users: float) -
 
 
 _CLASS = {"fits": 0, "tight": 1, "does_not_fit": 2}
-#: most machines that are looked at when more accelerators are needed, or fewer
+#: maximum number of machine sizes that are tried [-]
 _TRIALS = 10
 #: smallest gain that is worth another layout [-]
 _LEAST = 0.05
 
 
 def changes_of(solution: Solution, *, engines: bool = False) -> tuple[Looked, ...]:
-    """Compute what would change the answer.
+    """Return the changes of a plan, each once, the nearest first.
 
-    - `engines`: Whether other engines are looked at too; they are where the plan does not fit, or rests on no run of
-      its own part and model.
-    - Returns: Changes in the order of their use: nearest first; each once.
+    Other engines are included with `engines`, and if the plan does not fit or its model was not measured on its
+    accelerator.
     """
     asked, first = solution.asked, solution.ranked[0]
     verdict = verdict_of(asked, first)
@@ -285,7 +282,7 @@ _MEASURED = ("site", "configuration", "release", "group", "group_release")
 
 
 def _once(found: Iterable[Looked]) -> tuple[Looked, ...]:
-    """Changes of which no two ask for the same."""
+    """Return the changes without duplicates of their options."""
     seen: dict[str, Looked] = {}
     for one in found:
         seen.setdefault(one.change.ask or one.change.what, one)
@@ -293,7 +290,7 @@ def _once(found: Iterable[Looked]) -> tuple[Looked, ...]:
 
 
 def _engines(solution: Solution) -> Iterator[Looked]:
-    """Other engines: those that read the same files, and those with files of their own in the catalogue."""
+    """Return other engines that read the same files or have own checkpoints."""
     asked, kept = solution.asked, solution.asked.checkpoint
     mine = load_engine(asked.engine).running
     free = all(getattr(asked, name) is None for name in ("kv", "dcp")) and not asked.settings.attention_backend
@@ -315,24 +312,27 @@ def _engines(solution: Solution) -> Iterator[Looked]:
 
 
 def _own_files(asked: Asked, engine: str) -> Checkpoint | None:
-    """A checkpoint in files of an engine's own: the largest that is no larger than the plan's, else the least."""
+    """Return the largest checkpoint for an engine not above the plan's size.
+
+    The smallest one if all are larger.
+    """
     running, part = load_engine(engine).running, asked.machine.accelerator
     if running is None or (running.reads == _APPLE_FILES) != (part.vendor == "Apple"):
         return None
-    fits = [one for one in asked.model.checkpoints if one.form == running.reads]
+    fits = [checkpoint for checkpoint in asked.model.checkpoints if checkpoint.form == running.reads]
     smaller = [one for one in fits if _bits(one) <= _bits(asked.checkpoint) + 0.1]
     return max(smaller, key=_bits) if smaller else min(fits, key=_bits, default=None)
 
 
-#: files of the engine that runs on Apple silicon alone, which are called as it is
+#: file format that only the engine for Apple GPUs reads; both have one name
 _APPLE_FILES = MLX_ENGINE
 
 
 def _other_checkpoints(solution: Solution) -> Iterator[Looked]:
-    """Another checkpoint in the same files, where the engine does not run the one asked for: the nearest in size."""
+    """Return the nearest other checkpoint of the same file format that runs."""
     asked = solution.asked
-    others = [one for one in asked.model.checkpoints if one.name != asked.checkpoint.name]
-    # a file of the same format from somebody else would not run either
+    others = [checkpoint for checkpoint in asked.model.checkpoints if checkpoint.name != asked.checkpoint.name]
+    # another file of the same format would not run either
     same = [one for one in others if one.form == asked.checkpoint.form and _bits(one) != _bits(asked.checkpoint)]
     for one in sorted(same, key=lambda one: abs(_bits(one) - _bits(asked.checkpoint)))[:4]:
         other = tried(asked.but(checkpoint=one), solution.options)
@@ -342,12 +342,12 @@ def _other_checkpoints(solution: Solution) -> Iterator[Looked]:
 
 
 def _shorter(solution: Solution) -> Iterator[Looked]:
-    """A shorter context: the longest that is sure where the asked one is not, else half of it."""
+    """Return a shorter context: the longest guaranteed one, else half of it."""
     asked, best = solution.asked, solution.best
     if best.verdict == "fits":
         length = (asked.context or 0) // 2 // 1024 * 1024
     else:
-        longest = max((one.holding.context_low for one in solution.ranked[:8]), default=0.0)
+        longest = max((layout.holding.context_low for layout in solution.ranked[:8]), default=0.0)
         length = int(min(longest, asked.model.max_context)) // 1024 * 1024
     inputs = max(min(asked.input_tokens, length - asked.output_tokens), 1)
     if not 1024 <= length < asked.full_request or inputs + asked.output_tokens > length:
@@ -362,7 +362,7 @@ def _shorter(solution: Solution) -> Iterator[Looked]:
 
 
 def _roomier(solution: Solution, verdict: str) -> Iterator[Looked]:
-    """The largest share of the memory that published launches give the engine, where its default does not do."""
+    """Return the largest published memory fraction if the default fails."""
     asked, largest = solution.asked, load_memory_rule(solution.asked.engine).largest_fraction
     if verdict == "fits" or not largest or asked.settings.memory_fraction is not None:
         return
@@ -388,14 +388,14 @@ def _cache(solution: Solution) -> Iterator[Looked]:
 
 
 def _kernels(solution: Solution) -> Iterator[Looked]:
-    """A build with sparse kernels, where a wall makes the model attend densely."""
-    walls = [wall for wall in solution.best.terms.walls if wall.instead.attention == "dense"]
-    options = {option for wall in walls for option in wall.when.unless if option.endswith("sparse-mla")}
+    """Return a build with sparse kernels if attention would be dense."""
+    dense = [limitation for limitation in solution.best.terms.limitations if limitation.instead.attention == "dense"]
+    options = {option for one in dense for option in one.when.unless if option.endswith("sparse-mla")}
     if not options or solution.best.verdict == "does_not_fit":
         return
     other = tried(solution.asked, frozenset(options))
     if other is not None:
-        note = walls[0].fixed_by or ""
+        note = dense[0].fixed_by or ""
         yield looked_at("kernels", "a community build with sparse attention kernels", "", other, note)
 
 
@@ -410,7 +410,7 @@ def _drafting(solution: Solution) -> Iterator[Looked]:
         return
     drafting = next((n for n, one in enumerate(other.ranked[:6]) if one.holding.terms.mtp), None)
     if drafting is None or other.ranked[drafting].holding.verdict == "does_not_fit":
-        refused = next((wall for wall in other.best.terms.walls if wall.instead.mtp == 0), None)
+        refused = next((wall for wall in other.best.terms.limitations if wall.instead.mtp == 0), None)
         note = f"refused: {refused.title}" if refused else "not enough memory for the draft layers"
         refusal = Change(
             "mtp", "3 speculative tokens (MTP)", "does_not_fit", other.best.terms.name, 0, 0, 0, 0, 0, note, "--mtp 3"
@@ -423,9 +423,9 @@ def _drafting(solution: Solution) -> Iterator[Looked]:
 
 
 def _other_layouts(solution: Solution) -> Iterator[Looked]:
-    """The layout that holds all users, where the chosen one does not; the one fastest for one user, and for many."""
+    """Return layouts that hold all users, or are fastest for one or for many."""
     asked = solution.asked
-    staged = needless_stages(asked, [one.holding for one in solution.ranked])
+    staged = needless_stages(asked, [layout.holding for layout in solution.ranked])
     places = [
         n
         for n, one in enumerate(solution.ranked)
@@ -441,14 +441,14 @@ def _other_layouts(solution: Solution) -> Iterator[Looked]:
     for place in dict.fromkeys(wanted):
         one, terms = ranked[place], ranked[place].holding.terms
         more = max(one.alone / max(ranked[0].alone, 1e-9), one.many / max(ranked[0].many, 1e-9))
-        # a layout that is not needed for its cache must be worth its words
+        # a layout that is not needed for its KV pool must gain something
         if (place != wanted[0] or len(wanted) < 3) and more < 1.0 + _LEAST:
             continue
         yield looked_at("layout", f"{terms.name} instead", degrees_words(asked, terms), solution, place=place)
 
 
 def _apart(solution: Solution) -> Iterator[Looked]:
-    """Servers for prompts alone, where the users of the answer may have their answers sooner."""
+    """Return disaggregated prefill if it raises the total throughput."""
     asked, first = solution.asked, solution.ranked[0]
     users = shown_users(asked)
     if not first.alone or users < 2 or solution.best.verdict == "does_not_fit":
@@ -471,10 +471,7 @@ def _apart(solution: Solution) -> Iterator[Looked]:
 
 
 def degrees_words(asked: Asked, terms: Terms) -> str:
-    """Write the options that ask for a layout.
-
-    Returns: The options; empty for a part of a machine that was named.
-    """
+    """Return the options that request a layout; empty for a part of a host."""
     machine = asked.machine
     words = [f"--on {terms.accelerators}x{machine.part}"] * (terms.accelerators != machine.count)
     if words and machine.named:
@@ -487,18 +484,20 @@ def degrees_words(asked: Asked, terms: Terms) -> str:
 
 
 def _fewer(solution: Solution) -> Iterator[Looked]:
-    """The smallest number of accelerators that holds what was asked."""
+    """Return the smallest number of accelerators that fits the request."""
     asked, used = solution.asked, solution.best.terms.accelerators
     if experts_on_host(asked) or any(getattr(asked, name) for name in ("tp", "pp", "dp", "ep", "dcp", "replicas")):
         return
     need = asked.users[-1] if asked.users_given else 0
     servers = [
-        one.holding.terms.server
-        for one in solution.ranked
-        if one.holding.verdict == "fits" and one.alone and one.holding.held_low >= need * one.holding.terms.replicas
+        layout.holding.terms.server
+        for layout in solution.ranked
+        if layout.holding.verdict == "fits"
+        and layout.alone
+        and layout.holding.held_low >= need * layout.holding.terms.replicas
     ]
     least = min(servers, default=used)
-    # of many accelerators not every number was looked at: those below the least that was
+    # large machines were not searched at every number: try those below the smallest
     trials = [*range(max(least // 2 + 1, least - _TRIALS), least), least] if asked.machine.count > 16 else [least]
     for number in trials:
         if number >= used:
@@ -514,10 +513,10 @@ def _fewer(solution: Solution) -> Iterator[Looked]:
 
 
 def _more(solution: Solution, verdict: str) -> Iterator[Looked]:
-    """One accelerator more, and the smallest number that fits."""
+    """Return one more accelerator, and the smallest number that fits."""
     asked = solution.asked
     if experts_on_host(asked):
-        return  # the host stays what it is
+        return  # the host stays the same
     degrees = any((asked.tp, asked.pp, asked.dp))
     if degrees:
         asked = asked.but(tp=None, pp=None, dp=None, ep=None)
@@ -539,7 +538,7 @@ def _more(solution: Solution, verdict: str) -> Iterator[Looked]:
             if number == count + 1 and verdict != "fits" and _CLASS[after] >= _CLASS[verdict]:
                 continue
             name = machine.accelerator.name
-            # with degrees typed too, they would have to go: no words to add say that
+            # explicit degrees would have to be removed, which no added option says
             yield looked_at("accelerators", f"{number} × {name}", f"--on {machine.text}" * (not degrees), other)
         if after == "fits":
             return
@@ -554,13 +553,17 @@ def _bits(checkpoint: Checkpoint) -> float:
 
 
 def _smaller_checkpoints(solution: Solution, verdict: str) -> Iterator[Looked]:
-    """The largest smaller checkpoint of the same model that fits, or that is faster where the one asked for fits."""
+    """Return the largest smaller checkpoint that fits or is faster."""
     asked = solution.asked
     mine = _bits(asked.checkpoint)
-    # of files that the engine reads as they are: where plain ones were asked for, its own form
+    # only files that the engine reads without conversion
     running, plain = load_engine(asked.engine).running, asked.checkpoint.form
     form = running.reads if running is not None and plain == "safetensors" else plain
-    smaller = [one for one in asked.model.checkpoints if _bits(one) < 0.97 * mine and one.form == form]
+    smaller = [
+        checkpoint
+        for checkpoint in asked.model.checkpoints
+        if _bits(checkpoint) < 0.97 * mine and checkpoint.form == form
+    ]
     for one in sorted(smaller, key=_bits, reverse=True)[: 1 if verdict == "fits" else 4]:
         other = tried(asked.but(checkpoint=one), solution.options)
         if other is None or other.best.terms.blocked is not None:
@@ -572,7 +575,7 @@ def _smaller_checkpoints(solution: Solution, verdict: str) -> Iterator[Looked]:
 
 
 def _relatives(solution: Solution, verdict: str) -> Iterator[Looked]:
-    """The largest pruned version of the same model in the catalogue that fits."""
+    """Return the largest pruned version of the model that fits."""
     asked = solution.asked
     names = [name for name in model_names() if name.startswith(f"{asked.model.name}-reap")]
     for name in sorted(names, key=_experts_kept, reverse=True):
@@ -595,35 +598,30 @@ def _experts_kept(name: str) -> int:
     return int(last) if last.isdigit() else 0
 
 
-# A plan under named traffic, and what would change it: each change is planned and simulated as the plan is.
-#
-# Another layout is no change: the plan is the layout that serves the traffic best.
+# Under traffic another layout is no change: the plan already is the layout that serves the traffic best.
 
-#: preemptions for each request from which fewer requests at once are looked at [-]
+#: preemptions per request from which a lower max_num_seqs is tried [-]
 _THRASH = 0.01
-#: share of the cache in use from which it is short [-]
+#: KV pool usage from which the pool counts as short [-]
 _SHORT = 0.5
 #: changes that are listed [-]
 _LISTED = 5
-#: how many times larger a cache stands for "a larger pool" [-]
+#: factor of "a larger KV pool" [-]
 _LARGER = 2.0
 
 
 def gain_under(plan: TrafficRun, change: TrafficRun) -> Ratio:
-    """How much better traffic is served with a change.
-
-    Returns: Share by which a whole answer comes sooner in the mean; below zero where it comes later.
-    """
+    """Return the relative gain in mean end-to-end latency; negative if slower."""
     if change.rejected > plan.rejected or change.left > plan.left or not change.e2e.value:
         return -1.0
     return plan.e2e.value / change.e2e.value - 1.0
 
 
 def runs_under(solution: Solution, traffic: Traffic) -> tuple[TrafficRun, ...]:
-    """Simulate a plan under traffic, then everything that may serve it better.
+    """Simulate a plan under traffic and the changes that may serve it better.
 
-    Returns: The plan, then the changes that gain `LEAST_GAIN` at least, those on evidence as good before the others
-      and of each the largest gain first; empty where nothing can be simulated.
+    The plan comes first, then changes with a gain of `LEAST_GAIN` or more: those of the same evidence level first, each
+    group by gain. Empty if nothing can be simulated.
     """
     asked = solution.asked
     try:
@@ -633,7 +631,7 @@ def runs_under(solution: Solution, traffic: Traffic) -> tuple[TrafficRun, ...]:
     found = [one for one in _changed(solution, traffic, plan) if gain_under(plan, one) >= LEAST_GAIN]
     if plan.full > _SHORT and not asked.host_tokens and decides_plan(traffic):
         plan = replace(plan, no_copies=why_no_copies(asked, solution.best))
-    # on evidence as good as the plan's before those on less
+    # the same evidence level first
     found.sort(key=lambda one: (not as_well_known(one.knowledge, plan.knowledge), -gain_under(plan, one)))
     return (plan, *found[:_LISTED])
 
@@ -652,11 +650,11 @@ def _changed(solution: Solution, traffic: Traffic, plan: TrafficRun) -> Iterator
             )  # fmt: skip
     if plan.preempted > _THRASH:
         ranks = terms.dp * terms.replicas
-        seats = max(int(best.held * asked.user_tokens / asked.request_tokens / ranks), 1)
-        told = seats * terms.dp if asked.defaults.divided else seats
+        running = max(int(best.held * asked.user_tokens / asked.request_tokens / ranks), 1)
+        option = running * terms.dp if asked.defaults.divided else running
         yield traffic_run(
-            asked.but(settings=replace(asked.settings, max_num_seqs=told)), solution.ranked[0], traffic, ends=False,
-            what=f"max_num_seqs {seats} per rank", ask=f"--max-num-seqs {told}",
+            asked.but(settings=replace(asked.settings, max_num_seqs=option)), solution.ranked[0], traffic, ends=False,
+            what=f"max_num_seqs {running} per rank", ask=f"--max-num-seqs {option}",
         )  # fmt: skip
     if plan.full > _SHORT:
         yield traffic_run(
@@ -672,7 +670,7 @@ def _changed(solution: Solution, traffic: Traffic, plan: TrafficRun) -> Iterator
             yield from _with_copies(solution, traffic)
     yield from _apart_traffic_changes(solution, traffic, plan)
     if asked.prefill:
-        return  # twice the cards may be two machines with other links between them
+        return  # twice the GPUs may be two machines with another link
     try:
         machine = asked.machine.with_count(2 * asked.machine.count)
     except GlmplanError:
@@ -684,7 +682,7 @@ def _changed(solution: Solution, traffic: Traffic, plan: TrafficRun) -> Iterator
 
 
 def _with_copies(solution: Solution, traffic: Traffic) -> Iterator[TrafficRun]:
-    """The plan with copies of its cache in host memory; where its engine keeps none, that of an engine that does."""
+    """Return the plan with KV offload, with another engine if needed."""
     asked = solution.asked
     engines: tuple[str, ...] = (asked.engine,)
     if why_no_copies(asked, solution.best):
@@ -705,13 +703,16 @@ def _with_copies(solution: Solution, traffic: Traffic) -> Iterator[TrafficRun]:
 
 
 def _may_copy(engine: str, asked: Asked) -> bool:
-    """Whether an engine reads the same files and keeps copies in host memory."""
+    """Return True if an engine reads the same files and has KV offload."""
     mine, other = load_engine(asked.engine).running, load_engine(engine).running
     return mine is not None and other is not None and other.reads == mine.reads and other.host_cache is not None
 
 
 def _apart_traffic_changes(solution: Solution, traffic: Traffic, plan: TrafficRun) -> Iterator[TrafficRun]:
-    """The best of the numbers of servers for prompts alone, of as many requests at once as the plan has (Little)."""
+    """Return the best disaggregated layout under traffic.
+
+    The number of requests in flight is that of the plan by Little's law.
+    """
     asked = solution.asked
     users = plan.total_rate.value / asked.output_tokens * plan.e2e.value
     found = []

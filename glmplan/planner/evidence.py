@@ -1,4 +1,4 @@
-"""Whether a model was ever served on a part by an engine: measured, measured elsewhere, in a recipe, or by nobody."""
+"""Evidence that an engine serves a model on an accelerator."""
 
 from __future__ import annotations
 
@@ -20,32 +20,31 @@ from glmplan.prediction.effects import load_effects
 
 __all__ = ["EVIDENCE", "basis_words", "evidence_words"]
 
-#: the four answers, from most to least
+#: the four levels, the best first
 EVIDENCE: tuple[str, ...] = (
     "measured",
     "measured on another accelerator",
     "recipe only, not measured",
     "no published run",
 )
-#: what follows of a longer shape in a key of the fit (`glmplan.costs.blocks.stack.model_shape`)
+#: continuation of a longer shape in a key of the fit (`glmplan.costs.blocks.stack.model_shape`)
 _MORE_SHAPE = re.compile(r"e\d+k\d+ |sparse ")
-#: classes of what the fit knows (`glmplan.prediction.effects.KNOWN_AS`) of a model that was measured on the part
+#: evidence levels (`glmplan.prediction.effects.KNOWN_AS`) of a model that was measured on the accelerator
 _MEASURED = frozenset({"site", "configuration", "release", "group", "group_release", "adapters"})
 
 
 def evidence_words(asked: Asked, cards: int, knowledge: str = "") -> str:
-    """Say what is known of a model on a part with an engine, whatever the layout and whether it fits.
+    """Return the evidence of model, accelerator and engine as text.
 
-    - `knowledge`: Class of what the fit of the step time knows; empty where no speed was computed.
-    - Returns: One of `EVIDENCE`, with what differs from the question; of a recipe where it stands. Runs of the engine
-      say nothing of a program of another name that serves on the part in its place, nor of kernels that are not the
-      engine's own.
+    It begins with one of `EVIDENCE`, followed by differences from the request, or the source of a recipe. Layout and
+    memory do not matter. Runs of the engine do not count if another program or other kernels replace it on the
+    accelerator. `knowledge` is the evidence level of the step time; empty if no speed was computed.
     """
     part = asked.machine.accelerator
     other = another_program(asked.engine, vendor=part.vendor, kind=part.kind)
     if other is not None:
         return _of_others(asked, cards, f"with {other.another_program}, which replaces {asked.engine} there")
-    # speeds that come from runs of hosts have no classes
+    # speeds from runs of hosts have no evidence level
     by_host = part.runs_on_one_memory or keeps_experts_on_host(asked.engine)
     place, differs = (None, "") if by_host else _of_fit(asked, knowledge)
     if place != 0 and (published := _of_runs(asked)) is not None and published != place:
@@ -65,7 +64,7 @@ def evidence_words(asked: Asked, cards: int, knowledge: str = "") -> str:
 
 
 def _of_others(asked: Asked, cards: int, words: str) -> str:
-    """Say what is known where a program or kernels of others serve, of which the engine's runs say nothing."""
+    """Return the evidence if another program or other kernels serve."""
     recipe = recipe_for(asked, cards)
     if recipe is None or recipe.accelerator != asked.machine.accelerator.name:
         return f"{EVIDENCE[3]} {words}"
@@ -73,24 +72,23 @@ def _of_others(asked: Asked, cards: int, words: str) -> str:
 
 
 def _measured_behind(asked: Asked, wall: Wall) -> bool:
-    """Whether runs of the model are known on some part on which the same kernels compute."""
+    """Return True if the model was measured with the same foreign kernels."""
     named = _parts_measured().get((asked.engine, asked.model.name), set()) & set(accelerator_names())
     parts = (load_accelerator(name) for name in named)
     return any(kernels_of_others(asked.engine, vendor=part.vendor, kind=part.kind) == wall for part in parts)
 
 
 def _of_recipe(recipe: Recipe) -> str:
-    """Say of a recipe for the part itself whether anybody ran it."""
+    """Return the evidence of a recipe for the accelerator itself."""
     run = "run by its publisher" if recipe.verified else "not stated to be run"
     return f"{EVIDENCE[2]} ({run})"
 
 
 def basis_words(asked: Asked, basis: str, knowledge: str = "") -> str:
-    """Say what speeds rest on, and if they are those of an engine where another program or other kernels serve.
+    """Return the basis of speeds, with a remark on replaced engines.
 
-    - `knowledge`: Its class; empty where no fit of step times was asked.
-    - Returns: The same, or the same as of a machine on which the engine itself ran, or computed with kernels of its
-      own.
+    The remark says that another program or other kernels serve in place of the engine. `knowledge` is the evidence
+    level; empty without a calibrated step time.
     """
     part = asked.machine.accelerator
     if another_program(asked.engine, vendor=part.vendor, kind=part.kind) is not None:
@@ -102,7 +100,7 @@ def basis_words(asked: Asked, basis: str, knowledge: str = "") -> str:
 
 
 def _of_fit(asked: Asked, knowledge: str) -> tuple[int | None, str]:
-    """Place in `EVIDENCE` by the runs that the fit took, in any format, drafting or not, and what differs of them."""
+    """Return the index in `EVIDENCE` by calibration runs, and differences."""
     if knowledge in _MEASURED:
         return 0, ""
     values, shape = load_effects(asked.engine).values, model_shape(asked.model)
@@ -118,7 +116,7 @@ def _of_fit(asked: Asked, knowledge: str) -> tuple[int | None, str]:
 
 
 def _of_runs(asked: Asked) -> int | None:
-    """Place in `EVIDENCE` by the published runs themselves, None where they have not the model."""
+    """Return the index in `EVIDENCE` by published runs, or None."""
     parts = _parts_measured().get((asked.engine, asked.model.name))
     if parts is None:
         return None
@@ -127,7 +125,7 @@ def _of_runs(asked: Asked) -> int | None:
 
 @cache
 def _parts_measured() -> dict[tuple[str, str], set[str]]:
-    """Parts that have runs of a model, by engine and model."""
+    """Return the accelerators with runs, by engine and model."""
     found: dict[tuple[str, str], set[str]] = {}
     for file in sorted((data_folder("calibration") / "measurements").glob("*.csv")):
         rows = csv.reader(io.StringIO(read_text(file, most=MOST_OF_RUNS)))

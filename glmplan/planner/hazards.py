@@ -1,6 +1,6 @@
-"""What would break the machine or the service under a plan: rules of `hardware_db/hazards` applied to a host.
+"""Hazards of a plan: rules of `hardware_db/hazards` applied to a host.
 
-A plan may call itself safe only where `is_safe` says so.
+A plan is called safe only if `is_safe` returns True.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ORDER = ("danger", "warning", "note")
 
 @dataclass(frozen=True, slots=True)
 class PlanFacts:
-    """What a plan does to the machine; None is not known.
+    """Facts of a plan that hazards depend on; None is unknown.
 
     Attributes
     ----------
@@ -39,17 +39,17 @@ class PlanFacts:
     host_transfer : float
         Sustained transfer between host memory and each of them while serving, [B/s]; 0 without streaming
     pinned, host_used : float
-        Page-locked host memory, and other memory that the plan needs there, [B]
+        Page-locked host memory, and other host memory of the plan, [B]
     power_limit : float or None
-        Power limit of each accelerator; None takes its rating, [W]
+        Power limit of each accelerator; None for its rating, [W]
     rest_power : float or None
-        What the rest of the machine draws, [W]
+        Power of the rest of the machine, [W]
     users : int
-        Users at once, [-]
+        Concurrent users, [-]
     longest_tokens, longest_held : float or None
-        Longest request with its answer that the engine accepts, and the longest that one KV pool holds alone, [token]
+        Longest request that the engine accepts, and the longest that one KV pool holds, [token]
     beside : float or None
-        Requests of the asked length that one KV pool holds beside the longest that the engine accepts, [-]
+        Requests of the requested length that one KV pool holds beside the longest that the engine accepts, [-]
     pools : int
         KV pools among which the users are spread: data-parallel ranks of all servers, [-]
     """
@@ -70,7 +70,7 @@ class PlanFacts:
 
 @dataclass(frozen=True, slots=True)
 class Hazard:
-    """A hazard that stands, or that cannot be ruled out.
+    """A hazard that applies, or that cannot be ruled out.
 
     Attributes
     ----------
@@ -79,15 +79,15 @@ class Hazard:
     severity : str
         ``danger``, ``warning`` or ``note``.
     title, effect : str
-        What it is and what would happen.
+        Summary and consequence.
     numbers : str
-        What was computed, with units.
+        Computed values with units.
     case, source : str
-        The case that taught it and where it is from.
+        The incident behind the rule, and its source.
     change : str
-        What to change.
+        Advice.
     certain : bool
-        False where something unknown decides.
+        False if an unknown fact decides.
     """
 
     id: str
@@ -136,9 +136,9 @@ def _hazard(
 
 
 def machine_power(host: Host, facts: PlanFacts) -> tuple[float, str] | None:
-    """Power of a machine whose planned accelerators work at their limit.
+    """Return the power of a machine at the limit of its planned accelerators.
 
-    Returns: Draw behind the supplies, [W], and the sum in words; None when no rating is known.
+    Power behind the supplies, [W], and the sum as text; None if no rating is known.
 
     Examples
     --------
@@ -158,7 +158,7 @@ def machine_power(host: Host, facts: PlanFacts) -> tuple[float, str] | None:
 
 
 def _top(host: Host, parent: str | None) -> str | None:
-    """Root complex above a switch, a card or a device."""
+    """Return the root complex above a switch, a card or a device."""
     parents = {switch.name: switch.parent for switch in host.switches}
     while parent in parents:
         parent = parents[parent]
@@ -171,7 +171,7 @@ def _display(host: Host, facts: PlanFacts) -> list[Hazard]:
     displays = [device for device in host.devices if device.kind == "display"]
     roots = {_top(host, device.parent): device.name for device in displays}
     found = []
-    for root in {None: "an unknown place"} if not displays else roots:
+    for root in {None: "an unknown location"} if not displays else roots:
         near = tuple(
             m for m in facts.members if not displays or root is None or _top(host, host.slots[m].parent) == root
         )
@@ -236,19 +236,19 @@ def _circuit(host: Host, facts: PlanFacts) -> list[Hazard]:
     drawn = machine_power(host, facts)
     if drawn is None or load_accelerator(host.accelerator).kind in ("soc", "system"):
         return []
-    wall = drawn[0] / _share("circuit", "efficiency")
+    outlet = drawn[0] / _share("circuit", "efficiency")
     allowed = _share("circuit", "continuous")
-    numbers = f"{drawn[1]} = {drawn[0]:.0f} W, {wall:.0f} W at the wall"
+    numbers = f"{drawn[1]} = {drawn[0]:.0f} W, {outlet:.0f} W at the outlet"
     if host.power is not None and host.power.circuit is not None:
-        share = wall / host.power.circuit
+        share = outlet / host.power.circuit
         if share <= allowed:
             return []
         numbers += f", {share:.0%} of a circuit of {host.power.circuit:.0f} W"
         return [_hazard("circuit", numbers, "danger" if share > 1.0 else "warning")]
     ratings = hazard_rules()["circuit"].ratings
-    if wall <= allowed * min(ratings.values()) or host.scale_up is not None:
-        return []  # machines with a scale-up fabric stand where circuits are planned
-    carries = [words for words, rating in ratings.items() if wall <= allowed * rating]
+    if outlet <= allowed * min(ratings.values()) or host.scale_up is not None:
+        return []  # machines with a scale-up fabric are in data centres with planned circuits
+    carries = [words for words, rating in ratings.items() if outlet <= allowed * rating]
     fits = f"smallest standard circuit: {carries[0]}" if carries else "no standard circuit is sufficient"
     return [_hazard("circuit", f"{numbers}; {fits}; circuit of the machine unknown", "note", certain=False)]
 
@@ -269,11 +269,11 @@ def _heat(host: Host, facts: PlanFacts) -> list[Hazard]:
 def _retrain(host: Host, facts: PlanFacts) -> list[Hazard]:
     part = load_accelerator(host.accelerator)
     applies = hazard_rules()["pcie-retrain"].applies
-    silicon = part.compute_capability or ""
-    if part.kind != "gpu" or not any(fnmatchcase(silicon, pattern) for pattern in applies.compute_capability):
+    capability = part.compute_capability or ""
+    if part.kind != "gpu" or not any(fnmatchcase(capability, pattern) for pattern in applies.compute_capability):
         return []
-    said = " ".join((host.title, host.note or "", host.source)).lower()
-    if not host.switches and not any(board in said for board in applies.boards):
+    description = " ".join((host.title, host.note or "", host.source)).lower()
+    if not host.switches and not any(board in description for board in applies.boards):
         return []
     return [
         _hazard("pcie-retrain", f"{len(host.switches)} switches, {len(facts.members)} {part.full_name}", certain=False)
@@ -313,18 +313,16 @@ _RULES: tuple[Callable[[Host, PlanFacts], list[Hazard]], ...] = (
 
 
 def hazards_for(host: Host, facts: PlanFacts) -> tuple[Hazard, ...]:
-    """Find what would break the machine or the service.
-
-    Returns: The worst first; empty where nothing is known to be wrong.
+    """Return the hazards of a plan on a host, the worst first.
 
     Notes
     -----
-    What a host description leaves open is not taken as harmless: such hazards have `certain` false. Not modelled:
-    failures of single parts, firmware, what else runs on the machine.
+    Unknown facts of a host do not count as harmless: such hazards have `certain` false. Not modelled:
+    failures of single components, firmware, other programs on the machine.
 
     Examples
     --------
-    Experts streamed to four cards of a machine whose display hangs on the same root complex:
+    Experts streamed to four cards of a machine whose display adapter shares their root complex:
 
     >>> from glmplan.catalog.entries.hosts import load_host
     >>> facts = PlanFacts(members=(0, 1, 3, 4), tp=4, host_transfer=30e9, pinned=160e9)
@@ -336,9 +334,7 @@ def hazards_for(host: Host, facts: PlanFacts) -> tuple[Hazard, ...]:
 
 
 def is_safe(hazards: tuple[Hazard, ...]) -> bool:
-    """Say whether a plan may be called safe.
-
-    Returns: False as soon as one is a danger.
+    """Return True if no hazard of a plan is a danger.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The command that starts an engine with a plan: flags as the engines document them, nothing that was not decided."""
+"""Launch command of an engine for a plan, and its benchmark command."""
 
 from __future__ import annotations
 
@@ -41,9 +41,6 @@ __all__ = [
 ]
 
 
-# What a launch command takes from walls and from the recipe for its model, part and release.
-
-
 def recipe_for(asked: Asked, cards: int) -> Recipe | None:
     """Return the recipe nearest to a plan."""
     return best_recipe(
@@ -55,20 +52,19 @@ def recipe_for(asked: Asked, cards: int) -> Recipe | None:
 def with_recipe(
     asked: Asked, holding: Holding, words: tuple[str, ...], notes: tuple[str, ...]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Add what the recipe for the model says beside what the plan decides.
+    """Add limitation options and recipe flags to a launch command.
 
-    - `words`, `notes`: The command of the plan, and what to know about it.
-    - Returns: Both with what the recipe adds. Options that the release does not know are left out and named.
+    Returns command and notes. Options that the release does not know are left out and named.
     """
     release, names = known_flags(asked.engine, asked.runs_as) or ("", frozenset())
-    walls = holding.terms.walls
+    limitations = holding.terms.limitations
     asks = [
         option
-        for option in dict.fromkeys(option for wall in walls for option in wall.told)
+        for option in dict.fromkeys(option for limitation in limitations for option in limitation.told)
         if option_name(option) not in _said(words) and _knows(names, option_name(option))
     ]
     words = (*words, *asks)
-    variables = {one.partition("=")[0]: one for wall in walls for one in wall.environment}
+    variables = {one.partition("=")[0]: one for wall in limitations for one in wall.environment}
     recipe = recipe_for(asked, holding.terms.accelerators)
     if recipe is None:
         return _started_with(variables, words), notes
@@ -100,28 +96,28 @@ def _said(words: tuple[str, ...]) -> set[str]:
 
 
 def _knows(names: frozenset[str], name: str) -> bool:
-    """Whether a release knows an option; one whose options nobody listed is taken to."""
+    """Return True if a release knows an option, or if its options are unknown."""
     plain = name.partition(".")[0]
     return not names or bool({plain, plain.replace("--no-", "--", 1)} & names)
 
 
 def _started_with(variables: dict[str, str], words: tuple[str, ...]) -> tuple[str, ...]:
-    """The command with the variables of its environment before the program, as a shell takes them."""
+    """Return the command after its environment variables, in shell syntax."""
     quoted = (f"{name}={shlex.quote(one.partition('=')[2])}" for name, one in variables.items())
     return (*quoted, *words)
 
 
 def _quoted(group: str) -> str:
-    """The value of an option as a shell needs it."""
+    """Return an option with its value in shell syntax."""
     name, _, value = group.partition(" ")
     return f"{name} {value if not value or value.startswith(chr(39)) else shlex.quote(value)}".rstrip()
 
 
 def launch_command(asked: Asked, holding: Holding, context: TokenCount) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Write the command that starts the engine with a plan.
+    """Return the launch command of a plan and notes on it.
 
-    `tuple of str`: Groups of words, one flag with its value each, the program first; variables of its environment,
-      where it needs any, stand before the program. None where a program of another name serves on the part.
+    One text per flag with its value, the program first, after any environment variables. Empty if another program
+    replaces the engine on the accelerator.
 
     References
     ----------
@@ -167,7 +163,7 @@ def _repository(asked: Asked) -> tuple[str, list[str]]:
 
 
 def _sparse_words(asked: Asked, sparse: bool) -> tuple[str, ...]:
-    """What sparse attention has to be asked for with on silicon for which the release brings kernels of its own."""
+    """Return the options for sparse attention on GPUs with separate kernels."""
     part = asked.machine.accelerator
     runs = sparse and is_indexed(asked.model) and part.compute_capability not in sparse_capabilities()
     rotary = "nope-dsa" not in model_features(asked.model)
@@ -175,7 +171,7 @@ def _sparse_words(asked: Asked, sparse: bool) -> tuple[str, ...]:
 
 
 def _cache_words(asked: Asked, kv: str) -> tuple[str, ...]:
-    """How the engine's own option names the format of the cache; none where nothing need be said."""
+    """Return the engine's name of the KV format; empty for its default."""
     found = load_engine(asked.engine).cache_format(kv)
     packs = found.packed is not None and any(one.packed_fp8 for one in mixers_of(asked.model))
     written = found.packed if packs else found.written
@@ -186,17 +182,17 @@ def _cache_words(asked: Asked, kv: str) -> tuple[str, ...]:
     return () if written is None else (written,)
 
 
-def _told(asked: Asked, names: tuple[str, str, str, str], ranks: int = 1) -> list[str]:
-    """What the engine is told of memory, requests, tokens of a step and attention, by the names of its options.
+def _set_options(asked: Asked, names: tuple[str, str, str, str], ranks: int = 1) -> list[str]:
+    """Return options for memory, max_num_seqs, token budget and attention.
 
-    Engines that count over all data-parallel ranks are told for as many `ranks`.
+    Engines that count over all data-parallel ranks get the value times `ranks`.
     """
-    said = asked.settings
+    settings = asked.settings
     values = (
-        None if said.memory_fraction is None else f"{said.memory_fraction:g}",
-        None if said.max_num_seqs is None else said.max_num_seqs * ranks,
-        None if said.max_num_batched_tokens is None else said.max_num_batched_tokens * ranks,
-        said.attention_backend or None,
+        None if settings.memory_fraction is None else f"{settings.memory_fraction:g}",
+        None if settings.max_num_seqs is None else settings.max_num_seqs * ranks,
+        None if settings.max_num_batched_tokens is None else settings.max_num_batched_tokens * ranks,
+        settings.attention_backend or None,
     )
     return [f"{name} {value}" for name, value in zip(names, values, strict=True) if name and value is not None]
 
@@ -213,7 +209,7 @@ def _vllm(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...]
     asked_for = _sparse_words(asked, terms.sparse)
     words += asked_for or [f"--kv-cache-dtype {kv}" for kv in _cache_words(asked, terms.kv)]
     words += [f"--max-model-len {context}"] * (context < asked.model.max_context)
-    words += _told(
+    words += _set_options(
         asked, ("--gpu-memory-utilization", "--max-num-seqs", "--max-num-batched-tokens", "--attention-backend")
     )
     words += ["--enforce-eager"] * (not terms.graphs)
@@ -247,7 +243,7 @@ def _sglang(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ..
     words += _sparse_words(asked, terms.sparse)
     words += [f"--context-length {context}"] * (context < asked.model.max_context)
     names = ("--mem-fraction-static", "--max-running-requests", "--chunked-prefill-size", "--attention-backend")
-    words += _told(asked, names, ranks=terms.dp)
+    words += _set_options(asked, names, ranks=terms.dp)
     words += ["--disable-cuda-graph"] * (not terms.graphs)
     words += adapter_words(asked)
     if terms.mtp:
@@ -268,7 +264,7 @@ def _trtllm(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ..
     words += [f"--pp_size {terms.pp}"] * (terms.pp > 1)
     words += [f"--ep_size {terms.ep}"] * (terms.ep > 1)
     words += [f"--max_seq_len {context}"] * (context < asked.model.max_context)
-    words += _told(asked, ("--kv_cache_free_gpu_memory_fraction", "--max_batch_size", "--max_num_tokens", ""))
+    words += _set_options(asked, ("--kv_cache_free_gpu_memory_fraction", "--max_batch_size", "--max_num_tokens", ""))
     extra = [f"attn_backend: {asked.settings.attention_backend}"] * bool(asked.settings.attention_backend)
     extra += ["enable_attention_dp: true"] * (terms.dp > 1)
     extra += [f"kv_cache_config: {{dtype: {kv}}}" for kv in _cache_words(asked, terms.kv)]
@@ -284,7 +280,10 @@ def _trtllm(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ..
 
 
 def _quant(name: str, repository: str) -> str:
-    """What a GGUF file of a repository is asked for by: unsloth writes UD before its own mixtures, which end in XL."""
+    """Return the quantisation tag of a GGUF file in a repository.
+
+    unsloth prefixes its own mixtures, which end in XL, with UD.
+    """
     quant = name.upper().removesuffix("-GGUF").removesuffix("-MTP")
     own = repository.startswith("unsloth/") and quant.endswith("_XL") and not quant.startswith("UD-")
     return f"UD-{quant}" if own else quant
@@ -307,7 +306,7 @@ def _llama_cpp(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str,
     words += [f"-c {whole // 256 * 256 or context}", f"--parallel {slots}"]
     words += ["--split-mode layer"] * (terms.pp > 1) + ["--split-mode row"] * (terms.tp > 1)
     words += [f"--cache-type-k {kv} --cache-type-v {kv}" for kv in _cache_words(asked, terms.kv)]
-    words += _told(asked, ("", "", "--ubatch-size", ""))
+    words += _set_options(asked, ("", "", "--ubatch-size", ""))
     words.append("--flash-attn on")
     notes.append(f"-c is shared by {slots} slots, {whole // max(slots, 1):,} tokens each")
     return tuple(words), tuple(notes)
@@ -319,11 +318,11 @@ def _ktransformers(asked: Asked, holding: Holding, context: int) -> tuple[tuple[
     stored = asked.checkpoint.bulk
     method = running.host_experts.get(stored) if running is not None else None
     if method is None:
-        # another method would compute converted experts, of other bytes than those that are planned
+        # another method would use converted experts, with other sizes than planned
         return (), (f"no command: no --kt-method is known that reads experts in {stored} as they are stored",)
     more = (method, "--kt-weight-path PATH_TO_WEIGHTS", "--kt-num-gpu-experts 0")
-    told = "routed experts are computed on the CPU from host memory; --kt-weight-path is the local folder of "
-    return (*words, *more), (*notes, f"{told}the same files")
+    note = "routed experts run on the CPU from host memory; --kt-weight-path is the local folder of the same files"
+    return (*words, *more), (*notes, note)
 
 
 def _mlx(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -340,26 +339,25 @@ def _mlx(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...],
 
 
 def launch_context(asked: Asked, best: Holding) -> TokenCount:
-    """Longest sequence that the engine is told: what was asked, else what the low end of the pool holds."""
-    told = asked.settings.max_model_len or asked.context
-    if told is not None:
-        return told
-    sure = int(min(best.context_low, asked.model.max_context))
-    if sure >= asked.model.max_context:
+    """Return the longest sequence of the launch command.
+
+    As requested, else the lower bound of the KV pool.
+    """
+    explicit = asked.settings.max_model_len or asked.context
+    if explicit is not None:
+        return explicit
+    lower_bound = int(min(best.context_low, asked.model.max_context))
+    if lower_bound >= asked.model.max_context:
         return asked.model.max_context
-    return max(sure // 1024 * 1024, asked.request_tokens)
+    return max(lower_bound // 1024 * 1024, asked.request_tokens)
 
 
-# The `glmplan validate` command that measures a plan: one writer for plans, purchases and reports.
-
-#: degrees of a layout that a measured run is told
+#: degrees of a layout that a benchmark command states
 DEGREES = ("tp", "pp", "dp", "ep", "dcp")
 
 
 def degrees_set(degrees: Mapping[str, int]) -> dict[str, int]:
-    """The degrees of a layout that a measured run has to be told.
-
-    Returns: Those that are not 1, and the tensor-parallel degree.
+    """Return the degrees that a benchmark command states: TP, others above 1.
 
     Examples
     --------
@@ -370,16 +368,16 @@ def degrees_set(degrees: Mapping[str, int]) -> dict[str, int]:
 
 
 def degrees_of(terms: Terms) -> dict[str, int]:
-    """The same of a planned layout."""
+    """Return the stated degrees of a planned layout."""
     return degrees_set({name: getattr(terms, name) for name in DEGREES})
 
 
 def validate_command(
     model: str, on: str, facts: Mapping[str, object], *, users: Iterable[int], lengths: tuple[int, int], more: str = ""
 ) -> str:
-    """Write the command that measures a delivered machine.
+    """Return the `glmplan validate` command for a delivered machine.
 
-    - `facts`: Columns of a run that say what is served.
+    - `facts`: Columns of a run that describe the deployment.
     - `lengths`: Prompt and answer, [token].
 
     Examples
@@ -388,9 +386,9 @@ def validate_command(
     'glmplan validate m --url http://MACHINE:8000/v1 --on 2xh100-sxm --set tp=2 --users 1,8 --input 2048 --output 512
     --out acceptance'
     """
-    told = " ".join(shlex.join(["--set", f"{name}={value}"]) for name, value in facts.items())
+    columns = " ".join(shlex.join(["--set", f"{name}={value}"]) for name, value in facts.items())
     steps = ",".join(map(str, users))
     return (
-        f"glmplan validate {shlex.quote(model)} --url http://MACHINE:8000/v1 --on {shlex.quote(on)} {told} "
+        f"glmplan validate {shlex.quote(model)} --url http://MACHINE:8000/v1 --on {shlex.quote(on)} {columns} "
         f"--users {steps} --input {lengths[0]} --output {lengths[1]} {more + ' ' if more else ''}--out acceptance"
     )

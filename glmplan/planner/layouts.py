@@ -1,4 +1,4 @@
-"""Which layouts a plan looks at, and why others are left out."""
+"""Layouts to evaluate, and why others are skipped."""
 
 from __future__ import annotations
 
@@ -37,11 +37,8 @@ __all__ = [
 ]
 
 
-# Low-rank adapters (LoRA) of a plan: in which releases and layouts, and what the engine is told of them.
-
-
 def check_adapters(asked: Asked) -> None:
-    """Refuse adapters where a release has none of the model's matrices, and beside drafting."""
+    """Refuse LoRA adapters with an old release or with draft tokens."""
     many = asked.settings.adapters
     if not many:
         return
@@ -63,9 +60,9 @@ def check_adapters(asked: Asked) -> None:
 
 
 def layout_takes_adapters(asked: Asked, dp: int, ep: int) -> bool:
-    """Whether a layout goes with the adapters of a question.
+    """Return True if a layout supports the LoRA adapters of a request.
 
-    Returns: False where experts are dealt over ranks and the engine has no adapters of such.
+    Some engines have no adapters for experts in expert or data parallelism.
     """
     if not asked.settings.adapters or not routed_blocks(asked.model):
         return True
@@ -74,25 +71,23 @@ def layout_takes_adapters(asked: Asked, dp: int, ep: int) -> bool:
 
 
 def adapter_words(asked: Asked) -> Sequence[str]:
-    """What an engine is told of adapters when it starts."""
-    said, facts = asked.settings, adapters_of(asked.engine)
-    if not said.adapters or facts is None:
+    """Return the launch options for LoRA adapters."""
+    settings, facts = asked.settings, adapters_of(asked.engine)
+    if not settings.adapters or facts is None:
         return ()
-    return (facts.told.format(adapters=said.adapters, rank=said.adapter_rank),)
+    return (facts.told.format(adapters=settings.adapters, rank=settings.adapter_rank),)
 
 
-# Prompts and decoding on servers of their own: who can, over which link, and how sure that is.
-
-#: class of what is known, of `glmplan.prediction.effects.KNOWN_AS`, of servers that were not measured together
+#: evidence level (`glmplan.prediction.effects.KNOWN_AS`) of servers that were not measured together
 APART = "apart"
-#: the class whose interval such servers have at least: one wider than that of the newest release
+#: evidence level whose interval is their minimum: wider than that of the newest release
 _AS_SURE_AS = "format"
-#: classes of what was measured as it is asked, which servers apart never were
+#: evidence levels of a measured deployment, which disaggregated servers never have
 _TOGETHER = ("site", "configuration", "release", "group", "group_release", "pair")
 
 
 def check_apart(asked: Asked) -> None:
-    """Refuse servers for prompts alone where no source shows the engine serving so."""
+    """Refuse disaggregated prefill if no source shows it with the engine."""
     if not asked.prefill:
         return
     running = load_engine(asked.engine).running
@@ -111,16 +106,15 @@ def check_apart(asked: Asked) -> None:
 
 
 def transfer_link(asked: Asked, terms: Terms) -> TransferLink:
-    """The link over which keys and values go from a server for prompts to one that decodes.
+    """Return the link for the KV cache between prefill and decode servers.
 
-    Returns: Bandwidth of all ranks that hold a conversation together, each towards the rank in its place, and the
-      latency of one send.
+    Bandwidth is the sum over the ranks that hold a request, each to its peer rank; latency is that of one send.
 
     Notes
     -----
-    The two servers are the first and the last of the machine, which are the farthest apart. Transfers of all servers
-    follow each other on this one link: no two pairs are counted to send side by side, so that the link is rather too
-    slow than too fast. Not modelled: layers that are sent while later ones are computed.
+    The link between the first and the last server of the machine, which are the farthest apart. Transfers of all
+    servers are serialised on this link, which is conservative. Not modelled: sending layers while later ones are
+    computed.
     """
     from glmplan.costs.network.links import link_of_transfers
     from glmplan.simulation.engine.settings import TransferLink
@@ -138,30 +132,25 @@ def transfer_link(asked: Asked, terms: Terms) -> TransferLink:
 
 
 def known_apart(asked: Asked, knowledge: str) -> str:
-    """Class of what is known of a plan.
+    """Return the evidence level of a plan.
 
-    - `knowledge`: Class of what is known of one of its servers, of `glmplan.prediction.effects.KNOWN_AS`.
-    - Returns: The same; of servers for prompts and for decoding `APART` where each alone is known as well or better.
+    `knowledge` is the level of a single server. Disaggregated servers have level `APART` at best.
     """
     return APART if asked.prefill and knowledge in _TOGETHER else knowledge
 
 
 def apart_basis(asked: Asked, basis: str) -> str:
-    """What times rest on, in words.
-
-    Returns: The same, and that servers for prompts and for decoding were not measured together.
-    """
+    """Return the evidence as text, with a remark on disaggregation."""
     return f"{KNOWN_AS[APART]}; each: {basis}" if asked.prefill else basis
 
 
 def not_together(
     asked: Asked, deployment: Deployment, load: Load, kind: str, ends: tuple[float, float]
 ) -> tuple[float, float]:
-    """The interval of a time of servers that were never measured together.
+    """Return the interval of a time of disaggregated servers.
 
-    - `ends`: 90 % interval of such a time relative to its prediction, of one server that does both.
-    - Returns: At least as wide as that of a model and a part that were not measured together, nor the part in this
-      format.
+    At least as wide as for a model and an accelerator that were never measured together, nor the accelerator in this
+    format. `ends` is the 90 % interval of one server relative to its prediction.
     """
     if not asked.prefill:
         return ends
@@ -174,11 +163,7 @@ def not_together(
 
 
 def kinds_of_servers(asked: Asked, terms: Terms) -> tuple[str, ...]:
-    """What to know about the launch of servers for prompts and for decoding.
-
-    Returns: How many of each kind, what each is told beside the command, what stands before them; empty where every
-      server does both.
-    """
+    """Return launch notes for prefill servers, decode servers and router."""
     running = load_engine(asked.engine).running
     if not terms.prefill or running is None or running.apart is None:
         return ()
@@ -191,19 +176,20 @@ def kinds_of_servers(asked: Asked, terms: Terms) -> tuple[str, ...]:
     )
 
 
-#: beyond this many accelerators only servers on all, on one domain or on a power of two of them are looked at [-]
+#: above this many accelerators only servers on all, on one domain or on a power of two of them are evaluated [-]
 _MANY = 16
-#: layouts that one line of what was left out names [-]
+#: layouts that one line of skipped layouts names [-]
 _NAMED = 6
 
 
 def layouts(asked: Asked) -> tuple[list[tuple[int, int, int, int, int]], list[str]]:
-    """Return the layouts to evaluate, and those that are skipped with the reason.
+    """Return the layouts to evaluate, and reasons for the skipped ones.
 
     Examples
     --------
-    >>> from glmplan.planner.question import Words, read_words
-    >>> found, left_out = layouts(read_words(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws")))
+    >>> from glmplan.planner.question import read_words
+    >>> from glmplan.request.plan import PlanRequest
+    >>> found, left_out = layouts(read_words(PlanRequest("glm-5.1-nvfp4", "6xrtx-pro-6000-ws")))
     >>> (2, 3, 1, 1, 1) in found, (1, 6, 1, 1, 1) in found, left_out[0]
     (True, True, 'TP3, TP5, TP6: does not divide the 64 attention heads of glm-5.1')
     """
@@ -244,10 +230,10 @@ def layouts(asked: Asked) -> tuple[list[tuple[int, int, int, int, int]], list[st
                     if tp % dcp == 0 and layout_takes_adapters(asked, dp, ep):
                         found.append((tp, pp, dp, ep, dcp))
     if not found:
-        said = " ".join(f"--{name} {getattr(asked, name)}" for name in DEGREES if getattr(asked, name))
+        requested = " ".join(f"--{name} {getattr(asked, name)}" for name in DEGREES if getattr(asked, name))
         raise SpecError(
             f"no layout of {count} accelerators is valid: ep must be tp × dp, dcp must divide tp, "
-            f"tp × pp × dp × replicas may not exceed {count}", field="layout", value=said,
+            f"tp × pp × dp × replicas may not exceed {count}", field="layout", value=requested,
         )  # fmt: skip
     found, split = _whole_blocks(asked, found)
     named = {problem: [f"TP{tp}" for tp in sizes] for problem, sizes in bad.items()} | split
@@ -259,7 +245,7 @@ def layouts(asked: Asked) -> tuple[list[tuple[int, int, int, int, int]], list[st
 
 
 def _check_one_split(asked: Asked, one_split: bool) -> None:
-    """Refuse degrees of an engine that splits matrices or layers and nothing else."""
+    """Refuse degrees that an engine with one kind of split does not have."""
     tp, pp, dp, ep = (getattr(asked, name) or 1 for name in ("tp", "pp", "dp", "ep"))
     if one_split and (dp > 1 or ep > 1 or (tp > 1 and pp > 1)):
         name = load_engine(asked.engine).full_name
@@ -273,9 +259,9 @@ def _check_one_split(asked: Asked, one_split: bool) -> None:
 def _whole_blocks(
     asked: Asked, found: list[tuple[int, int, int, int, int]]
 ) -> tuple[list[tuple[int, int, int, int, int]], dict[str, list[str]]]:
-    """Return the layouts that split no quantisation block, else those that load all the same, else all.
+    """Return the layouts that split no quantisation block, and the others.
 
-    Also return the names of the others by what they split. Where none loads, the answer names what prevents it.
+    If all split blocks: those that load nevertheless, else all, so that the answer names the reason.
     """
     splits = {layout: split_of(asked, layout) for layout in found}
     grades = {layout: 0 if one is None else 1 if one.loads else 2 for layout, one in splits.items()}
@@ -288,18 +274,18 @@ def _whole_blocks(
 
 
 def servers_of(asked: Asked, layout: tuple[int, int, int, int, int]) -> int:
-    """How many servers of a layout share the machine, each on accelerators of its own.
+    """Return how many servers of a layout the machine has.
 
-    - `asked`: The question; a number of replicas that was given stays as it is.
-    - Returns: As many as fill it, none across two machines that fits into one; 1 where the engine has the same in one
-      server (attention in data parallel of a dense model) or computes experts on the host.
+    As many as fill it, none across two machines if it fits into one. 1 if the engine has the same in one server
+    (data-parallel attention of a dense model) or computes experts on the host. Explicit replicas are kept.
 
     Examples
     --------
-    >>> from glmplan.planner.question import Words, read_words
-    >>> servers_of(read_words(Words("glm-5.1-fp8", "16xh200-sxm")), (4, 1, 2, 1, 1))
+    >>> from glmplan.planner.question import read_words
+    >>> from glmplan.request.plan import PlanRequest
+    >>> servers_of(read_words(PlanRequest("glm-5.1-fp8", "16xh200-sxm")), (4, 1, 2, 1, 1))
     2
-    >>> servers_of(read_words(Words("llama-3.1-8b", "8xh200-sxm")), (4, 1, 1, 1, 1))
+    >>> servers_of(read_words(PlanRequest("llama-3.1-8b", "8xh200-sxm")), (4, 1, 1, 1, 1))
     1
     """
     if asked.replicas:

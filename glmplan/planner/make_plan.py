@@ -1,4 +1,4 @@
-"""From the words of a question to the whole answer."""
+"""Answer a request: plan, speed, safe users, warnings and changes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from glmplan.catalog.engines.limitations import engines_on
-from glmplan.planner.answer_text import fit_text
 from glmplan.planner.capacity import Holding, Obstacles, Terms, stage_ranks
 from glmplan.planner.changes import Looked, changes_of, verdict_of
 from glmplan.planner.evidence import basis_words, evidence_words
@@ -14,7 +13,7 @@ from glmplan.planner.hazards import hazard_rules
 from glmplan.planner.launch import launch_command, launch_context
 from glmplan.planner.layouts import apart_basis, known_apart
 from glmplan.planner.plan import AnswerRecord, RunnerUp, TrafficRun, UserRow, Warn, worth_telling
-from glmplan.planner.question import Asked, Words, read_words
+from glmplan.planner.question import Asked, read_words
 from glmplan.planner.ranking import Scored, deployment_of, matrix_rate_known, narrowing_of, shown_users, speed_known
 from glmplan.planner.simulated import check_copies, copies_words, simulated_rows
 from glmplan.planner.traffic_search import asked_under, solve_under, traffic_of, traffic_words
@@ -32,6 +31,7 @@ from glmplan.planner.users import (
     user_table,
 )
 from glmplan.prediction.step_models import runs_on_accelerators, site_calibration
+from glmplan.request.plan import PlanRequest
 from glmplan.units import GIB
 
 if TYPE_CHECKING:
@@ -43,12 +43,9 @@ if TYPE_CHECKING:
 __all__ = ["FitAnswer", "answer_of", "fit_answer"]
 
 
-# The answer to a question: its record, in one line and as a page.
-
-
 @dataclass(frozen=True, repr=False)
 class FitAnswer(AnswerRecord):
-    """The whole answer of `fit`; its fields are those of `glmplan.planner.plan.AnswerRecord`.
+    """Answer of `fit`; its fields are those of `AnswerRecord`.
 
     ``repr`` is one line, ``print`` shows the page of `glmplan fit --full`, ``to_frame`` gives its tables.
     """
@@ -62,6 +59,8 @@ class FitAnswer(AnswerRecord):
         )
 
     def __str__(self) -> str:
+        from glmplan import fit_text  # `present` is above this package
+
         return fit_text(self)
 
 
@@ -70,19 +69,18 @@ _LISTED = 5
 _SEVERITIES = ("danger", "error", "warning", "memory", "unknown", "quality", "fallback", "slow", "note")
 
 
-def fit_answer(words: Words, traffic: Traffic | None = None, *, changes: bool = True) -> FitAnswer:
-    """Answer a question: will it run, how fast, for how many, what binds, what to change.
+def fit_answer(words: PlanRequest, traffic: Traffic | None = None, *, changes: bool = True) -> FitAnswer:
+    """Answer a request: fit, speed, safe users, limits and useful changes.
 
-    - `traffic`: What arrives: the plan is made for its mean request and simulated under it.
-    - `changes`: Whether it is looked at what a change of the plan would gain.
-    - Returns: The answer; also "does not fit" and "unknown" are answers.
+    "does not fit" and "unknown" are answers too. With `traffic` the plan is made for its mean request and simulated
+    under it; without `changes` no change of the plan is evaluated.
 
     Examples
     --------
-    >>> answer = fit_answer(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws"))
+    >>> answer = fit_answer(PlanRequest("glm-5.1-nvfp4", "6xrtx-pro-6000-ws"))
     >>> answer.verdict, answer.holding.terms.name
     ('fits', 'TP2×PP3')
-    >>> fit_answer(Words("glm-5.1-nvfp4", "4xrtx-pro-6000-ws")).verdict
+    >>> fit_answer(PlanRequest("glm-5.1-nvfp4", "4xrtx-pro-6000-ws")).verdict
     'does_not_fit'
     """
     asked = asked_under(words, traffic) if traffic is not None else read_words(words)
@@ -91,7 +89,7 @@ def fit_answer(words: Words, traffic: Traffic | None = None, *, changes: bool = 
 
 
 def answer_of(asked: Asked, traffic: Traffic | None = None, *, changes: bool = True) -> FitAnswer:
-    """Answer a question that has been read."""
+    """Answer a request that has been read."""
     part = asked.machine.accelerator
     missing = tuple(name for name in ("memory", "memory_bandwidth") if part.figure(name) is None)
     if "memory" in missing:
@@ -112,33 +110,33 @@ def answer_of(asked: Asked, traffic: Traffic | None = None, *, changes: bool = T
         "kv_why": solution.kv_why,
         "context": int(min(best.context, limit)),
         "context_low": int(min(best.context_low, limit)),
-        "runners": tuple(_runner_up(one) for one in solution.ranked[1 : 1 + _LISTED]),
+        "runners": tuple(_runner_up(layout) for layout in solution.ranked[1 : 1 + _LISTED]),
         "others": max(len(solution.ranked) - 1 - _LISTED, 0),
         "left_out": solution.left_out,
     }
     if verdict == "does_not_fit" or "memory_bandwidth" in missing or first.alone == 0.0:
         told_of = evidence_words(asked, best.terms.accelerators)
         answer = FitAnswer(**common, evidence=told_of, warnings=_by_severity(_warnings(solution, ())))  # type: ignore[arg-type]
-        return _told(answer, changes_of(solution) if changes else ())
+        return _with_changes(answer, changes_of(solution) if changes else ())
     grid = grid_of(asked, best)
     found = predictions_of(asked, best, tuple(sorted({*grid, *asked.users})))
     rows = simulated_rows(asked, best, user_table(asked, best, found), traffic)
-    command, notes = launch_command(asked, best, told := launch_context(asked, best))
+    command, notes = launch_command(asked, best, context := launch_context(asked, best))
     known, deployment = found[asked.users[0]], deployment_of(asked, best.terms)
     safe, hazards = safe_number(asked, best, found={number: found[number] for number in grid})
-    # under named traffic each change is simulated, see `glmplan.planner.changes`
+    # under traffic each change is simulated, see `glmplan.planner.changes`
     looked = () if _ran(traffic, rows) or not changes else changes_of(solution, engines=not safe.users)
     alone, many = _one_and_many(asked, best, found, rows)
     answer = FitAnswer(
         **common,  # type: ignore[arg-type]
         deployment=deployment,
-        launch_context=told,
-        printed=best.printed(told) if best.memory.settings.rule.prints_pool else (),
+        launch_context=context,
+        printed=best.printed(context) if best.memory.settings.rule.prints_pool else (),
         users=rows,
         user_rate=first.alone,
         total_rate=many.total_rate.value,
         one_user=alone,
-        # sums know no servers for prompts alone
+        # steady-state sums do not cover disaggregated prefill
         safe=safe if (traffic is None or is_steady(traffic)) and not asked.prefill else None,
         binding=binding_words(rows),
         warnings=_by_severity((*hazard_warnings(hazards), *_warnings(solution, rows))),
@@ -152,20 +150,20 @@ def answer_of(asked: Asked, traffic: Traffic | None = None, *, changes: bool = T
         runs=_runs(solution, traffic) if traffic is not None and _ran(traffic, rows) else (),
         narrowing=narrowing_of(asked, best, deployment, known.knowledge, (alone, many)),
     )
-    return _told(answer, looked)
+    return _with_changes(answer, looked)
 
 
 def _one_and_many(
     asked: Asked, best: Holding, found: dict[int, Prediction], rows: tuple[UserRow, ...]
 ) -> tuple[UserRow, UserRow]:
-    """The rows of one user, also where the table has none, and of the typical number."""
+    """Return the rows of one user and of the reference concurrency."""
     one = asked.but(users=(1,))
     alone = rows[0] if rows[0].users == 1 else simulated_rows(one, best, user_table(one, best, found))[0]
     return alone, next(row for row in rows if row.users == shown_users(asked))
 
 
 def _ran(traffic: Traffic | None, rows: tuple[UserRow, ...]) -> bool:
-    """Whether the plan was simulated under traffic."""
+    """Return True if the plan was simulated under traffic."""
     return traffic is not None and rows[0].ttft is not None
 
 
@@ -176,25 +174,25 @@ def _runs(solution: Solution, traffic: Traffic) -> tuple[TrafficRun, ...]:
 
 
 def _unknown_of(asked: Asked, missing: tuple[str, ...], first: Scored) -> tuple[str, ...]:
-    """What nobody publishes and the answer would need."""
+    """Return the unpublished facts that the answer would need."""
     unknown = (*missing, *(() if matrix_rate_known(asked) else ("matrix rate",)))
     if not speed_known(asked) and not missing:
         unknown = ("memory bandwidth of the host",)
     return (*unknown, first.unknown) if first.unknown else unknown
 
 
-def _told(answer: FitAnswer, looked: tuple[Looked, ...]) -> FitAnswer:
-    """The answer with the changes that are worth their words, each with what running its plan prints."""
+def _with_changes(answer: FitAnswer, looked: tuple[Looked, ...]) -> FitAnswer:
+    """Return the answer with the changes worth showing, simulated if needed."""
     if answer.safe is not None and not answer.safe.users:
         looked = tuple(_counted(one) for one in looked)
     found = {id(one.change): one for one in looked}
     first = worth_telling(replace(answer, changes=tuple(one.change for one in looked)))
-    told = replace(answer, changes=tuple(found[id(one)].told() for one in first))
-    return replace(told, changes=worth_telling(told))
+    shown = replace(answer, changes=tuple(found[id(one)].printed() for one in first))
+    return replace(shown, changes=worth_telling(shown))
 
 
 def _counted(one: Looked) -> Looked:
-    """A change with the users who are safe with it."""
+    """Return a change with its safe users."""
     if one.scored is None or not one.scored.alone or one.change.verdict == "does_not_fit" or one.asked.prefill:
         return one
     safe, _ = safe_number(one.asked, one.scored.holding)
@@ -212,7 +210,10 @@ def _fit_file(deployment: Deployment) -> str:
 
 
 def _unknown(asked: Asked, missing: tuple[str, ...]) -> FitAnswer:
-    """The answer for a part whose memory nobody published: what is known, and what published speeds would imply."""
+    """Return the answer for an accelerator of unpublished memory.
+
+    Published speeds may imply a range, which the reasons name.
+    """
     part = asked.machine.accelerator
     words = ", ".join(name.replace("memory_bandwidth", "bandwidth") for name in missing)
     reasons = []
@@ -246,13 +247,13 @@ def _cards(best: Holding) -> str:
 
 
 def _perhaps(best: Holding) -> str:
-    """What is said of a plan that lacks no more than what is uncertain."""
+    """Return the addition to a verdict within the uncertainty of memory."""
     uncertain = f", within the uncertainty of {best.spread / GIB:.1f} GiB (borderline: may start, test it),"
     return uncertain if best.may_start else ""
 
 
 def _host_words(best: Holding) -> str:
-    """What the memory of the host lacks."""
+    """Return the size of the host weights and the missing memory."""
     assert best.host_memory is not None
     sizes = f"{best.host / GIB:.0f} GiB of weights in {best.host_memory / GIB:.0f} GiB of host memory"
     return f"{sizes}, {best.host_short / GIB:.0f} GiB short"
@@ -287,9 +288,9 @@ def _headline(solution: Solution, verdict: str) -> str:
             few = f"only {best.held_low:,.0f} in the pessimistic case"
             held = f"the {users} requests of {asked.user_tokens:,} tokens"
             return f"tight: the KV pool is expected to hold {held}, but {few}{left}"
-        said = f"holds {best.held:,.0f} of the {users} requests of {asked.user_tokens:,} tokens"
+        held = f"holds {best.held:,.0f} of the {users} requests of {asked.user_tokens:,} tokens"
         low = f" ({best.held_low:,.0f} in the pessimistic case)" if best.held_low < best.held else ""
-        return f"tight: the KV pool {said}{low}; the others wait{left}"
+        return f"tight: the KV pool {held}{low}; the others wait{left}"
     spare = max(best.pool_bytes, 0.0) / GIB
     fullest = ", the fullest" if best.terms.pp > 1 else ""
     return f"fits with {best.terms.name}: {spare:.1f} GiB for the KV cache on {_cards(best)}{fullest}{left}"
@@ -315,25 +316,25 @@ def _reasons(solution: Solution, verdict: str) -> tuple[str, ...]:
 def _warnings(solution: Solution, rows: tuple[object, ...]) -> tuple[Warn, ...]:
     asked, best = solution.asked, solution.best
     found = []
-    walls = {wall.id: wall for wall in best.terms.walls}
+    limitations = {limitation.id: limitation for limitation in best.terms.limitations}
     if rows:
-        told = asked.but(context=launch_context(asked, best))
-        for wall in Obstacles(told, solution.options).standing(best.terms, users=asked.users[-1]):
-            walls.setdefault(wall.id, wall)
-    for wall in walls.values():
+        launched = asked.but(context=launch_context(asked, best))
+        for one in Obstacles(launched, solution.options).standing(best.terms, users=asked.users[-1]):
+            limitations.setdefault(one.id, one)
+    for limitation in limitations.values():
         found.append(
             Warn(
                 "limitation",
-                wall.severity,
-                wall.id,
-                wall.title,
-                "; ".join([wall.effect, *_costs(wall)]),
-                wall.do,
-                wall.source,
-                _applied(wall, best.terms),
+                limitation.severity,
+                limitation.id,
+                limitation.title,
+                "; ".join([limitation.effect, *_costs(limitation)]),
+                limitation.do,
+                limitation.source,
+                _applied(limitation, best.terms),
             )
         )
-    # a plan without speeds has no safe number, which tells its hazards otherwise
+    # hazards come with the safe number; a plan without speeds has none
     unsafe = best.host_short > 0 and not rows
     hazards = hazards_of(asked, best, users=1, longest=launch_context(asked, best)) if unsafe else ()
     return (*hazard_warnings(hazards), *found, *model_warnings(asked.model))
@@ -343,14 +344,19 @@ def _by_severity(found: tuple[Warn, ...]) -> tuple[Warn, ...]:
     return tuple(sorted(found, key=lambda one: _SEVERITIES.index(one.severity)))
 
 
-def _costs(wall: Wall) -> list[str]:
-    """What was measured behind the wall and without it."""
-    return [f"measured: {one.what}: {one.behind_wall} instead of {one.free}" for one in wall.measured if one.free]
+def _costs(limitation: Wall) -> list[str]:
+    """Return the measured cost of a limitation."""
+    return [
+        f"measured: {cost.what}: {cost.behind_wall} instead of {cost.free}" for cost in limitation.measured if cost.free
+    ]
 
 
-def _applied(wall: Wall, terms: Terms) -> str:
-    """What the plan does about a wall; advice that the question overrules is not done."""
-    say = wall.instead
+def _applied(limitation: Wall, terms: Terms) -> str:
+    """Return the consequence of a limitation in the plan, if any.
+
+    A recommendation that the request overrides has none.
+    """
+    say = limitation.instead
     words = []
     words += ["dense attention"] * (say.attention == "dense")
     words += ["no CUDA graphs"] * (say.graphs is False)

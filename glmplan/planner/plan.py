@@ -1,4 +1,4 @@
-"""The answer to a question, as records of numbers in base units; the reports turn it into text, JSON or tables."""
+"""Answer records in base units, which reports turn into text and tables."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from glmplan.io.runs.columns import FIGURES
 from glmplan.planner.capacity import Holding, memory_rows
 from glmplan.planner.question import Asked
 from glmplan.planner.ranking import Narrowing, shown_users
-from glmplan.planner.text import number
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.effects import KNOWN_AS
 from glmplan.prediction.predict import Figure
-from glmplan.units import Ratio, counted_unit
+from glmplan.units import Ratio, counted_unit, number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,34 +42,34 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, repr=False)
 class UserRow:
-    """What users see when a number of them work at once.
+    """Predicted metrics at one concurrency.
 
     Attributes
     ----------
     users : int
-        Users, each sending the next request when the last is answered, [-]
+        Concurrent users, each sending its next request after the last answer, [-]
     running : int
-        Requests that run at once; the others wait, [-]
-    ttft : Figure or None
-        Time to the first token, waiting included, [s]; None when no matrix rate of the part is published
-    tpot : Figure or None
-        Time for each further token, [s]; None of answers of a single token
-    user_rate : Figure or None
-        Decode speed of one user: tokens per second after the first token, 1/TPOT, [token/s]; None as above
-    total_rate : Figure
-        Tokens per second of all users together, [token/s]
-    each_rate : Figure
-        What each user has of them, prompts and waiting included: `total_rate` over `users`, [token/s]
+        Running requests; the others wait, [-]
+    ttft : `Figure` or None
+        TTFT with waiting, [s]; None if no matrix rate of the accelerator is published
+    tpot : `Figure` or None
+        TPOT, [s]; None for answers of a single token
+    user_rate : `Figure` or None
+        Decode speed of one user, 1/TPOT, [token/s]; None as above
+    total_rate : `Figure`
+        Total throughput, [token/s]
+    each_rate : `Figure`
+        Throughput per user with prompts and waiting: `total_rate` / `users`, [token/s]
     context : int
-        Longest request that each may have at once, mean pool, [token]
+        Longest request that every user may have at the same time, mean pool, [token]
     outside : str
-        What lies outside of what was measured; empty if nothing.
+        Extrapolations beyond the measured range; empty if none.
     shares : dict of str to float
         Shares of the decode step by component, [-]
     simulated : bool
-        Whether the simulator answers, because the cache does not hold so many requests.
+        True if the simulator ran, because the pool does not hold so many requests.
     preempted : float
-        Preemptions for each request, of a simulated row, [-]
+        Preemptions per request in a simulated row, [-]
     """
 
     users: int
@@ -91,16 +90,13 @@ class UserRow:
 
     @property
     def each_rate(self) -> Figure:
-        """What each user has of the tokens of all, prompts and waiting included, [token/s]"""
+        """Throughput per user, prompts and waiting included, [token/s]"""
         return self.total_rate.scaled(1.0 / self.users)
 
     def figures(self) -> dict[str, Figure | None]:
-        """Return the figures as tables write them.
-
-        Returns: Column of `USER_FIGURES` → figure in the unit of the column; None for what is not known.
-        """
+        """Return the metrics by column of `USER_FIGURES`, in the column's unit."""
         found = {column: getattr(self, name) for column, name in USER_FIGURES.items()}
-        # what each has of the whole is no column of measured runs, whose tables have the whole
+        # measured runs have no column for the throughput per user
         factors = {name: FIGURES[name].factor if name in FIGURES else 1.0 for name in found}
         return {name: one and one.scaled(1.0 / factors[name]) for name, one in found.items()}
 
@@ -126,7 +122,7 @@ class Limit:
     users : int
         Users that it allows, [-]
     words : str
-        What it is.
+        The limit as text.
     """
 
     name: str
@@ -136,20 +132,20 @@ class Limit:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Safe:
-    """Number of users that are safe.
+    """Safe number of users and its limits.
 
     Attributes
     ----------
     users : int
-        Users for whom every limit holds at the bad end of its 90 % interval, [-]
+        Users within every limit at the pessimistic bound of its 90 % interval, [-]
     expected : int
-        The same in the mean, [-]
+        Users within every limit in the mean, [-]
     limit : str
-        Name of the limit that binds first.
+        Name of the smallest limit.
     limits : tuple of Limit
-        Every limit at the bad end.
+        Every limit at its pessimistic bound.
     target_tpot : float
-        Longest time for a token that counts as usable, [s]
+        Longest usable TPOT, [s]
     """
 
     users: int
@@ -175,11 +171,11 @@ class RunnerUp:
     verdict : str
         ``fits``, ``tight`` or ``does_not_fit``.
     pool_tokens : float
-        Cache pool, [token]
+        KV pool, [token]
     user_rate, total_rate : float
-        Tokens per second of one user, and of the typical number together, [token/s]; 0 when not computed
+        Single-user rate, and total rate at the reference concurrency, [token/s]; 0 if not computed
     why : str
-        Why it lost.
+        Reason why it was not chosen.
     """
 
     layout: str
@@ -196,7 +192,7 @@ class RunnerUp:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Change:
-    """What would be with something else; computed, not guessed.
+    """A change of the plan and its computed effect.
 
     Attributes
     ----------
@@ -204,26 +200,25 @@ class Change:
         ``kv``, ``accelerators``, ``fewer``, ``checkpoint``, ``model``, ``context``, ``mtp``, ``kernels``, ``layout`` or
         ``engine``.
     what : str
-        The change in words.
+        The change as text.
     verdict : str
-        Verdict with it.
+        Verdict with the change.
     layout : str
-        The best layout with it.
+        Best layout with the change.
     pool_tokens, pool_low : float
-        Cache pool and its low end, [token]
+        KV pool and its lower bound, [token]
     held : float
-        Requests of the asked length that the pool holds at the low end, [-]
+        Requests of the requested length that the pool holds at its lower bound, [-]
     user_rate, total_rate : float
-        Tokens per second of one user, and of the typical number together, [token/s]; 0 when not computed
+        Single-user rate, and total rate at the reference concurrency, [token/s]; 0 if not computed
     note : str
-        What else to know.
+        A remark.
     ask : str
-        The words that ask for it: options to put in the question, or the model to name instead; empty where the
-        question has no words for it.
+        Options that request the change, or the model to name instead; empty if there are none.
     knowledge : str
-        Class of what its speeds rest on; empty when they are not computed.
+        Evidence level of its speeds; empty if not computed.
     safe : int or None
-        Users who are safe with it, where nobody is with the plan; None where that was not counted, [-]
+        Safe users with the change if the plan has none; None if not counted, [-]
     """
 
     name: str
@@ -246,37 +241,36 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class TrafficRun:
-    """What a plan, or a change of it, does under named traffic, by the simulator.
+    """Simulated metrics of a plan, or of a change of it, under traffic.
 
     Attributes
     ----------
     what, ask : str
-        What is otherwise than in the plan, and the words that ask for it; empty for the plan itself.
+        The change and the options that request it; empty for the plan itself.
     layout, kv : str
-        Layout and format of the cache.
+        Layout and KV cache format.
     requests, rejected, left : int
-        Requests that were counted, that were turned away, and whose clients left before their first token, [-]
-    ttft, tpot, e2e : Figure
-        Means with their ends, [s]
+        Requests that were counted, rejected, and cancelled by the client before the first token, [-]
+    ttft, tpot, e2e : `Figure`
+        Means with their bounds, [s]
     ttft_p95 : float
         [s]
-    total_rate : Figure
-        Tokens per second of all together, [token/s]
+    total_rate : `Figure`
+        Total throughput, [token/s]
     cached : float or None
-        Share of the prompt tokens that were found in the cache; None where nothing is kept, [-]
+        Prefix-cache hit rate of prompt tokens; None without prefix caching, [-]
     cached_low : float
-        The smaller of the shares at both ends, [-]
+        The smaller hit rate of both bounds, [-]
     preempted : float
-        Preemptions for each request, [-]
+        Preemptions per request, [-]
     full : float
-        Largest share of the cache in use, [-]
+        Largest KV pool usage, [-]
     knowledge : str
-        Class of what its step times rest on.
+        Evidence level of its step times.
     no_copies : str
-        Of the plan, where its cache is short: why no copies in host memory are among the changes; else empty.
+        Reason why KV offload is not among the changes of a plan short of cache; else empty.
     most_rate : float or None
-        Requests, or sessions, that are served in a second at most, where more arrive: then its times grow as long as
-        they come; else None, [1/s]
+        Maximum service rate (requests or sessions) if more arrive and latencies grow without limit; else None, [1/s]
     """
 
     what: str
@@ -302,27 +296,27 @@ class TrafficRun:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Warn:
-    """Something to know before buying or starting.
+    """A limitation, hazard or gap to know before buying or starting.
 
     Attributes
     ----------
     kind : str
-        ``wall``, ``hazard``, or ``model``: what was left out of account of it.
+        ``limitation``, ``hazard``, or ``model`` for something that is not modelled.
     severity : str
-        Of a wall ``error``, ``fallback``, ``quality``, ``memory`` or ``slow``; of a hazard ``danger``, ``warning`` or
-        ``note``.
+        ``error``, ``fallback``, ``quality``, ``memory`` or ``slow`` for a limitation; ``danger``, ``warning`` or
+        ``note`` for a hazard.
     name : str
         Identifier.
     title : str
-        What it is.
+        Summary.
     effect : str
-        What happens.
+        Consequence.
     do : str
-        What to do.
+        Advice.
     source : str
-        Where it is from.
+        Source.
     applied : str
-        How the prediction takes it into account; empty if it does not.
+        How the prediction includes it; empty if it does not.
     """
 
     kind: str
@@ -345,70 +339,68 @@ class AnswerRecord:
     Attributes
     ----------
     asked : Asked
-        The question.
+        The request.
     verdict : str
-        ``fits``, ``tight``, ``does_not_fit``, or ``unknown`` when the memory of the part is not published.
+        ``fits``, ``tight``, ``does_not_fit``, or ``unknown`` if the memory of the accelerator is not published.
     headline : str
         The verdict in one sentence.
     reasons : tuple of str
-        What it rests on, in words.
+        Its reasons.
     unknown : tuple of str
-        Facts of the part that nobody published.
+        Unpublished facts of the accelerator.
     deployment : Deployment or None
-        The chosen layout; None when nothing is known or nothing can be predicted.
+        The chosen layout; None if nothing can be predicted.
     holding : Holding or None
         Its memory.
     ranks : tuple of MemoryBudget
         Memory of every rank.
     kv_why : str
-        Why the cache has its format: asked for, said by the checkpoint, the engine's default, the only one that fits.
+        Reason for the KV cache format: requested, set by the checkpoint, engine default, the only one that fits.
     printed : tuple of float
-        Tokens that the engine prints as the size of its cache, of one data-parallel rank, with the 90 % interval; empty
-        when there is nothing to start or the engine measures no pool, [token]
+        KV cache size that the engine prints at startup for one data-parallel rank, with the 90 % interval; empty if the
+        engine prints none, [token]
     context, context_low : int
-        Longest request alone, mean and low end, the model's limit applied, [token]
+        Longest single request, mean and lower bound, within the limit of the model, [token]
     launch_context : int
-        Longest sequence that the engine is told, [token]
+        Longest sequence in the launch command, [token]
     users : tuple of UserRow
-        The table over users.
+        Metrics at each concurrency.
     user_rate, total_rate : float
-        Tokens per second of one user, and of the typical number together, which changes are compared with, [token/s];
-        0 when not computed
+        Single-user rate, and total rate at the reference concurrency, [token/s]; 0 if not computed
     one_user : UserRow or None
-        The row of one user, also where the table has none; None when no speed is known.
+        The single-user row, even if the table has none; None if no speed is known.
     safe : Safe or None
-        Safe number of users; None when no speed is known.
+        Safe number of users; None if no speed is known.
     binding : str
-        What binds the step for one user and for many.
+        Largest components of the step at the lowest and the highest concurrency.
     runners : tuple of RunnerUp
-        Layouts that lost, the best first.
+        Layouts that were not chosen, the best first.
     left_out : tuple of str
-        Layouts that were not looked at.
+        Layouts that were not evaluated.
     others : int
-        Layouts that lost and are not in `runners`, [-]
+        Further layouts that are not in `runners`, [-]
     changes : tuple of Change
-        What would change the answer.
+        Changes of the plan with their effect.
     warnings : tuple of Warn
-        Walls, hazards, and what is outside of the measured.
+        Limitations, hazards and gaps.
     command : tuple of str
-        Words of the command that starts the engine; empty when there is nothing to start.
+        Launch command; empty if nothing can be started.
     command_notes : tuple of str
-        What to know about it.
+        Remarks on the command.
     basis : str
-        What the speeds rest on.
+        Evidence of the speeds.
     knowledge : str
-        Class of what was measured.
+        Evidence level.
     evidence : str
-        Whether the model was served on the part by the engine; begins with one of `glmplan.planner.evidence.EVIDENCE`.
+        Evidence of model, accelerator and engine together; begins with one of `glmplan.planner.evidence.EVIDENCE`.
     fits : tuple of str
-        Files of fits that were used.
+        Calibration files that were used.
     traffic : str
-        Named traffic in words; empty where none was named.
+        The traffic as text; empty if none was named.
     runs : tuple of TrafficRun
-        The plan under named traffic, then what would change it most; empty where none was named or nothing can be
-        simulated.
+        The plan under the traffic, then its best changes; empty without traffic or if nothing can be simulated.
     narrowing : Narrowing or None
-        The run that would narrow the intervals most; None where the configuration was measured or nothing can be.
+        The benchmark that would shrink the intervals most; None if the configuration was measured or none would.
     """
 
     asked: Asked
@@ -447,14 +439,14 @@ class AnswerRecord:
 
     @property
     def may_start(self) -> bool:
-        """Whether it does not fit in the mean, but would at the favourable end of the interval of memory."""
+        """True if only the favourable end of the interval of memory fits."""
         return self.verdict == "does_not_fit" and self.holding is not None and self.holding.may_start
 
     def to_frame(self, table: str = "users") -> pd.DataFrame:
-        """A table of the answer: ``users``, ``memory``, ``layouts``, ``changes`` or ``warnings``.
+        """Return a table of the answer, with units in the column names.
 
-        Returns: One row for each number of users, rank, layout, change or warning; units stand in the names of
-          columns.
+        ``users``, ``memory``, ``layouts``, ``changes`` or ``warnings``: one row per concurrency, rank, layout, change
+        or warning.
         """
         rows = chosen_table(
             table,
@@ -463,7 +455,7 @@ class AnswerRecord:
                 "memory": lambda: memory_rows(self.ranks),
                 "layouts": self._layouts,
                 "changes": self._changes,
-                "warnings": lambda: [_plain(one) for one in self.warnings],
+                "warnings": lambda: [_plain(warning) for warning in self.warnings],
             },
         )
         return frame_of(rows())
@@ -471,34 +463,34 @@ class AnswerRecord:
     def _layouts(self) -> list[dict[str, Any]]:
         return [
             {
-                "layout": one.layout,
-                "accelerators": one.accelerators,
-                "verdict": one.verdict,
-                "kv_pool_tokens": one.pool_tokens,
-                "one_user_tokens_per_s": one.user_rate,
-                "total_tokens_per_s": one.total_rate,
-                "why": one.why,
+                "layout": runner.layout,
+                "accelerators": runner.accelerators,
+                "verdict": runner.verdict,
+                "kv_pool_tokens": runner.pool_tokens,
+                "one_user_tokens_per_s": runner.user_rate,
+                "total_tokens_per_s": runner.total_rate,
+                "why": runner.why,
             }
-            for one in self.runners
+            for runner in self.runners
         ]
 
     def _changes(self) -> list[dict[str, Any]]:
         return [
             {
-                "name": one.name,
-                "what": one.what,
-                "verdict": one.verdict,
-                "layout": one.layout,
-                "kv_pool_tokens": one.pool_tokens,
-                "kv_pool_tokens_low": one.pool_low,
-                "requests_held_low": one.held,
-                "one_user_tokens_per_s": one.user_rate,
-                "total_tokens_per_s": one.total_rate,
-                "note": one.note,
-                "ask": one.ask,
-                "knowledge": one.knowledge,
+                "name": change.name,
+                "what": change.what,
+                "verdict": change.verdict,
+                "layout": change.layout,
+                "kv_pool_tokens": change.pool_tokens,
+                "kv_pool_tokens_low": change.pool_low,
+                "requests_held_low": change.held,
+                "one_user_tokens_per_s": change.user_rate,
+                "total_tokens_per_s": change.total_rate,
+                "note": change.note,
+                "ask": change.ask,
+                "knowledge": change.knowledge,
             }
-            for one in self.changes
+            for change in self.changes
         ]
 
 
@@ -507,9 +499,9 @@ def _plain(one: Warn) -> dict[str, Any]:
 
 
 def user_rows(users: tuple[UserRow, ...]) -> list[dict[str, Any]]:
-    """The table over users in the units that its names say.
+    """Return the metrics at each concurrency as rows, [ms] and [token/s].
 
-    Returns: Column → value: users and requests [-], times [ms], rates [token/s], each figure with its interval.
+    Every metric has three columns: value, lower and upper bound.
     """
     rows = []
     for one in users:
@@ -523,24 +515,17 @@ def user_rows(users: tuple[UserRow, ...]) -> list[dict[str, Any]]:
     return rows
 
 
-# Which changes of a plan gain the most, on evidence that can be compared.
-
-if TYPE_CHECKING:
-    pass
-
-
-#: smallest gain that is worth a change of the plan: less is within what a repeated run differs by [-]
+#: smallest gain that is worth a change of the plan: repeated runs differ by less [-]
 LEAST_GAIN = 0.05
 _CLASS = {"fits": 0, "tight": 1, "does_not_fit": 2}
 
 
 def gain_of(answer: AnswerRecord, change: Change) -> Ratio:
-    """How much better a plan gets by a change.
+    """Return the relative gain of a change.
 
-    Returns: Infinite where the verdict gets better, or where users are safe and none was; else the share by which the
-      requests grow that the cache surely holds, where the cache limits the users; else the share by which one user or
-      all of the typical number get faster, whichever grows more. Below zero where the verdict gets worse, or where
-      one of the two loses as much as the other gains.
+    Infinite if the verdict improves or users become safe. If the KV pool limits the users: the gain in requests that it
+    holds at its lower bound. Else the larger gain of single-user and total rate. Negative if the verdict gets worse, or
+    if one rate loses as much as the other gains.
     """
     if _CLASS[change.verdict] != _CLASS[answer.verdict]:
         return math.inf if _CLASS[change.verdict] < _CLASS[answer.verdict] else -1.0
@@ -558,28 +543,25 @@ def _share(after: float, before: float) -> float:
 
 
 def as_well_known(change: str, plan: str) -> bool:
-    """Whether the speeds of a change rest on as much as those of the plan.
+    """Return True if a change has at least the evidence level of the plan.
 
-    - `change`, `plan`: Classes of what is known, of `glmplan.prediction.effects.KNOWN_AS`, which writes them from
-      most to least.
-    - Returns: Whether they are of the same class, or the change's of a better one.
+    Levels are those of `glmplan.prediction.effects.KNOWN_AS`, the best first.
     """
     order = list(KNOWN_AS)
     return change == plan or (change in order and plan in order and order.index(change) <= order.index(plan))
 
 
 def best_changes(answer: AnswerRecord, most: int = 3) -> tuple[Change, ...]:
-    """Choose the changes that gain the most.
+    """Return the changes with the largest gain.
 
-    Returns: The largest gain first, none under `LEAST_GAIN`, and only those whose speeds rest on evidence of the same
-      class as those of the plan, or of a better one; a better verdict rests on memory and needs none, and where
-      nobody is safe a change with which somebody is says on what it rests. Where the plan does not fit, the changes
-      that do, in the order in which they were computed: nearest first.
+    Only gains of `LEAST_GAIN` or more at the same evidence level as the plan, or a better one. A better verdict depends
+    on memory and needs no evidence, nor does a change that makes users safe. If the plan does not fit: the changes that
+    fit, in the order of their computation.
     """
     if answer.verdict == "does_not_fit":
-        works = [one for one in answer.changes if one.verdict != "does_not_fit"]
+        works = [change for change in answer.changes if change.verdict != "does_not_fit"]
         return tuple(sorted(works, key=lambda one: _CLASS[one.verdict])[:most])
-    gains = [(gain_of(answer, one), one) for one in answer.changes]
+    gains = [(gain_of(answer, change), change) for change in answer.changes]
     found = [
         (gain, one)
         for gain, one in gains
@@ -589,40 +571,33 @@ def best_changes(answer: AnswerRecord, most: int = 3) -> tuple[Change, ...]:
 
 
 def worth_telling(answer: AnswerRecord) -> tuple[Change, ...]:
-    """The changes of a plan that are worth their words, the largest gain first.
+    """Return the changes worth showing, the largest gain first.
 
-    - `answer`: The plan as asked, with all changes that were computed.
-    - Returns: Those that gain `LEAST_GAIN` at least, the largest gain first; fewer accelerators, which save, after
-      them. Where the plan does not fit, the changes with which it does, in the order in which they were computed.
+    Gains of `LEAST_GAIN` or more, then fewer accelerators, which save money. If the plan does not fit: the changes that
+    fit, in the order of their computation.
     """
     if answer.verdict == "does_not_fit":
-        return tuple(one for one in answer.changes if one.verdict != "does_not_fit")
+        return tuple(change for change in answer.changes if change.verdict != "does_not_fit")
     if answer.holding is None or not answer.user_rate:
         return answer.changes
-    gains = [(gain_of(answer, one), one) for one in answer.changes if one.name != "fewer"]
+    gains = [(gain_of(answer, change), change) for change in answer.changes if change.name != "fewer"]
     found = sorted((pair for pair in gains if pair[0] >= LEAST_GAIN), key=lambda pair: -pair[0])
-    return (*(one for _, one in found), *(one for one in answer.changes if one.name == "fewer"))
+    return (*(one for _, one in found), *(change for change in answer.changes if change.name == "fewer"))
 
 
 def evidence_words(answer: AnswerRecord, change: Change) -> str:
-    """Say what the speeds of a change rest on, where that is something else than for the plan.
-
-    Returns: The class of what was measured; empty where it is the plan's.
-    """
+    """Return the evidence of a change if its level differs from the plan's."""
     if not change.knowledge or change.knowledge == answer.knowledge:
         return ""
     return KNOWN_AS.get(change.knowledge, "")
 
 
 def gain_words(answer: AnswerRecord, change: Change) -> str:
-    """Say what a change gains and what it costs.
-
-    Returns: Verdict and layout where they are others, speeds with the change and shares against the plan as asked,
-      then the cache.
+    """Return the effect of a change: verdict, layout, rates, KV pool.
 
     Notes
     -----
-    Shares are of means. Requests are those of the asked length that the low end of the cache pool holds.
+    Shares are of means. Requests are those of the requested length that the lower bound of the KV pool holds.
     """
     users = shown_users(answer.asked)
     assert answer.holding is not None

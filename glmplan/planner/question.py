@@ -1,4 +1,4 @@
-"""What was asked of a plan: the words of the command, read, checked and completed with the engine's defaults."""
+"""Read a plan request: check it and complete it with engine defaults."""
 
 from __future__ import annotations
 
@@ -6,22 +6,20 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from glmplan.catalog.engines.defaults import EngineDefaults, engine_defaults
+from glmplan.catalog.engines.defaults import engine_defaults
 from glmplan.catalog.engines.kernels import attention_assumed
 from glmplan.catalog.engines.limitations import called_engine, engine_names, load_engine
 from glmplan.catalog.engines.recipes import known_version
 from glmplan.catalog.entries.names import engine_release
 from glmplan.catalog.formats import KV_FORMATS
 from glmplan.catalog.schema.accelerator import Accelerator
-from glmplan.catalog.schema.engine import Adapters
+from glmplan.catalog.schema.engine import Adapters, EngineDefaults
 from glmplan.catalog.schema.model import Checkpoint, ModelSpec
 from glmplan.costs.blocks.stack import mixers_of, routed_blocks
 from glmplan.errors import SpecError
 from glmplan.io.machines.resolve import Machine, resolve_machine
 from glmplan.io.models.checkpoints import checkpoint_for, files_of_namesake, read_by, remarks_on
 from glmplan.io.models.resolve import resolve_model
-from glmplan.io.runs.settings import Asked as Server
-from glmplan.io.runs.settings import Launched, launched, recipe_models
 from glmplan.prediction.deployment import Settings, heads_of
 from glmplan.prediction.step_models import check_limit
 from glmplan.request.option import MOST_USERS
@@ -29,7 +27,8 @@ from glmplan.request.plan import PlanRequest
 from glmplan.units import BytesPerSecond, TokenCount, Watts, whole_number
 
 if TYPE_CHECKING:
-    from glmplan.io.machines.resolve import Machine
+    from glmplan.io.runs.settings import Asked as Server
+    from glmplan.io.runs.settings import Launched
 
 __all__ = [
     "DEFAULT_ENGINE",
@@ -39,7 +38,6 @@ __all__ = [
     "DEGREES",
     "MLX_ENGINE",
     "Asked",
-    "Words",
     "adapters_of",
     "asked_users",
     "attention_asked",
@@ -62,34 +60,31 @@ __all__ = [
 ]
 
 
-# Parts of a question that are read by themselves: names, servers for prompts, limits of power and of steps.
-
-#: pieces that a prompt is read in at most: a million tokens in steps of 2,048 [-]
+#: maximum chunks of a prompt: a million tokens in steps of 2,048 [-]
 _PIECES = 512
 _KV_WORDS = {"auto": None, "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "fp16": "f16", "bfloat16": "bf16", "f8": "fp8"}
 
 
 def other_name(typed: str, name: str) -> list[str]:
-    """Say that a name stands for a model of another name.
+    """Return a note if a name stands for a model of another name.
 
-    - `name`: Name of the model that it was resolved to.
-    - Returns: That the plan has its shape; empty where the name says so, and of files.
+    `name` is the resolved model. Empty if both agree, and for files.
 
     Examples
     --------
     >>> other_name("llama-3.3-70b", "llama-3.1-70b"), other_name("llama-3.1-70b-fp8", "llama-3.1-70b")
-    (['llama-3.3-70b: planned as llama-3.1-70b, whose shape it has'], [])
+    (['llama-3.3-70b: planned as llama-3.1-70b, which has the same shape'], [])
     """
     last = typed.strip().rstrip("/").rpartition("/")[2]
     if last.lower().startswith(name) or Path(typed).suffix in (".json", ".gguf", ".toml", ".safetensors"):
         return []
-    return [] if Path(typed).is_dir() else [f"{last}: planned as {name}, whose shape it has"]
+    return [] if Path(typed).is_dir() else [f"{last}: planned as {name}, which has the same shape"]
 
 
 def servers_apart(text: str | None, degrees: dict[str, int | None]) -> int:
-    """Read how many servers compute prompts and how many decode.
+    """Read the numbers of prefill and decode servers; return the former.
 
-    `degrees`: Degrees as typed; of servers together it takes the sum.
+    `degrees` as typed; the sum is stored as its replicas.
 
     Examples
     --------
@@ -101,9 +96,9 @@ def servers_apart(text: str | None, degrees: dict[str, int | None]) -> int:
         return 0
     parts = text.split(":")
     if len(parts) != 2:
-        message = "must be servers for prompts and servers that decode, as in 1:3"
+        message = "must be prefill servers and decode servers, as in 1:3"
         raise SpecError(message, field="--disaggregated", value=text)
-    prefill, decode = (whole_number(one, "--disaggregated") for one in parts)
+    prefill, decode = (whole_number(part, "--disaggregated") for part in parts)
     if degrees["replicas"] not in (None, prefill + decode):
         message = f"is not the {prefill + decode} servers of --disaggregated {text}; leave it out"
         raise SpecError(message, field="--replicas", value=degrees["replicas"])
@@ -117,23 +112,21 @@ def power_limit_asked(limit: Watts | None, machine: Machine, assumed: list[str])
     check_limit(part, limit)
     if limit is None or limit == part.tdp:
         if part.rated is not None:
-            assumed.append(f"{part.name} is as fast as {part.rated} was measured to be under {part.tdp:g} W")
+            assumed.append(f"{part.name}: speed of {part.rated}, as measured with a power limit of {part.tdp:g} W")
         return None
-    assumed.append(f"each {part.name} limited to {limit:g} W: as slow as it was measured to be under that limit")
+    assumed.append(f"power limit of each {part.name} {limit:g} W: speed as measured with that limit")
     return limit
 
 
 def check_pieces(budget: TokenCount | None, inputs: TokenCount) -> None:
-    """Refuse steps so short that a prompt is read in more pieces than any engine makes of one."""
+    """Refuse a step budget that splits a prompt into too many chunks."""
     if budget is not None and budget * _PIECES < inputs:
         message = f"makes {-(-inputs // budget):,} steps of a prompt of {inputs:,} tokens: at least"
         raise SpecError(f"{message} {-(-inputs // _PIECES)}", field="--max-num-batched-tokens", value=budget)
 
 
 def named_cache(text: str) -> str | None:
-    """The cache format that a word means.
-
-    Returns: One of `glmplan.catalog.formats.KV_FORMATS`; None where the engine chooses.
+    """Return the KV cache format of a name; None if the engine chooses.
 
     Examples
     --------
@@ -147,17 +140,14 @@ def named_cache(text: str) -> str | None:
     return key
 
 
-# The engine of a plan: the one that is named, or the one that files and part ask for.
-
-#: engines that a plan takes when none is named, which the answer says: for GGUF files and processors, for MLX files and
-#: Apple silicon, and for all else the one with most measurements
+#: default engines: for GGUF files and CPUs, for MLX files and Apple GPUs, and otherwise the one with most measurements
 _GGUF_ENGINE, MLX_ENGINE, DEFAULT_ENGINE = "llama.cpp", "mlx", "vllm"
 
 
 def engine_asked(given: str | None, checkpoint: Checkpoint, machine: Machine, assumed: list[str]) -> str:
-    """The engine that serves, and why, where it is not named.
+    """Return the engine: the given one, else the usual one with its reason.
 
-    `assumed`: Gets a line where the engine is chosen.
+    The reason is added to `assumed`.
     """
     if given is not None:
         return named_engine(given)
@@ -167,9 +157,9 @@ def engine_asked(given: str | None, checkpoint: Checkpoint, machine: Machine, as
     elif checkpoint.form == "gguf" or _is_gguf(checkpoint):
         engine, why = _GGUF_ENGINE, "the weights are a GGUF file"
     elif part.vendor == "Apple":
-        engine, why = MLX_ENGINE, "the part is Apple silicon"
+        engine, why = MLX_ENGINE, "the usual engine on Apple GPUs"
     elif part.kind == "cpu-socket":
-        engine, why = _GGUF_ENGINE, "the part is a processor"
+        engine, why = _GGUF_ENGINE, "the usual engine on a CPU"
     else:
         engine, why = DEFAULT_ENGINE, "the engine with most measurements"
     assumed.append(f"engine {engine}: {why}")
@@ -177,7 +167,7 @@ def engine_asked(given: str | None, checkpoint: Checkpoint, machine: Machine, as
 
 
 def named_engine(text: str) -> str:
-    """The engine that a name means, however it is spelled.
+    """Return the engine of a name in any spelling.
 
     Examples
     --------
@@ -191,22 +181,22 @@ def named_engine(text: str) -> str:
 
 
 def attention_asked(given: str | None, engine: str, version: str | None) -> str:
-    """The attention backend as the engine spells it.
+    """Return the attention backend in the engine's spelling.
 
-    Returns: Empty where none is named; as typed where no source lists the engine's.
+    Empty if none is given; as typed if no source lists the backends of the engine.
 
     Examples
     --------
     >>> attention_asked("flashinfer", "vllm", None), attention_asked(None, "vllm", None)
     ('FLASHINFER', '')
     """
-    said = (given or "").strip()
-    known = load_engine(engine).attention_names(version) if said else ()
-    found = [name for name in known if name.lower() == said.lower()]
+    name = (given or "").strip()
+    known = load_engine(engine).attention_names(version) if name else ()
+    found = [backend for backend in known if backend.lower() == name.lower()]
     if known and not found:
         message = f"is no attention backend of {load_engine(engine).full_name}"
-        raise SpecError(message, field="--attention-backend", value=said, choices=known)
-    return found[0] if found else said
+        raise SpecError(message, field="--attention-backend", value=name, choices=known)
+    return found[0] if found else name
 
 
 def _is_gguf(checkpoint: Checkpoint) -> bool:
@@ -214,23 +204,22 @@ def _is_gguf(checkpoint: Checkpoint) -> bool:
     return any(name.startswith(("q2", "q3", "q4", "q5", "q6", "q8", "iq", "tq")) for name in names)
 
 
-# Users that a plan is asked for, and those for whom plans are compared.
-
-#: users of the table when none are given [-]
+#: concurrencies of the table if none are given [-]
 DEFAULT_USERS = (1, 4, 8, 16, 32, 64, 128)
-#: users for whom plans are compared: at least so many, and so many for each accelerator of larger machines [-]
+#: reference concurrency: at least so many users, and so many per accelerator of larger machines [-]
 _USUAL_USERS, _USUAL_EACH = 32, 4
 
 
 def asked_users(given: tuple[int, ...] | None, machine: Machine) -> tuple[int, ...]:
-    """Return the concurrencies of a table: those of the request, or the usual ones of the machine."""
+    """Return the concurrencies of a table: as requested, else the usual ones."""
     return tuple(sorted({*DEFAULT_USERS, usual_users(machine)})) if given is None else given
 
 
 def usual_users(machine: Machine) -> int:
-    """Users for whom layouts of a machine are compared, whichever rows of a table are asked for.
+    """Return the reference concurrency of a machine for comparing layouts.
 
-    Returns: 32, and on machines of 16 accelerators or more the power of two at or below four for each of them.
+    32, and on machines of 16 accelerators or more the power of two at or below four per accelerator. It does not depend
+    on the rows of a table.
 
     Examples
     --------
@@ -242,9 +231,7 @@ def usual_users(machine: Machine) -> int:
 
 
 def users_at_once(given: object, field: str) -> int:
-    """Read a number of users.
-
-    `field`: What it is called where it was given.
+    """Read a number of concurrent users; `field` names it in errors.
 
     Examples
     --------
@@ -254,19 +241,16 @@ def users_at_once(given: object, field: str) -> int:
     return whole_number(given, field, most=MOST_USERS)
 
 
-# Low-rank adapters (LoRA) as they are typed: which engines keep them, and of which rank.
-
-#: rank of adapters when none is named, which the answer says: the default of vLLM's --max-lora-rank [-]
+#: rank of LoRA adapters if none is given: the default of vLLM's --max-lora-rank [-]
 _RANK = 16
-#: adapters and ranks that are answered at most [-]
+#: maximum number and rank of adapters [-]
 _MOST, _HIGHEST = 4096, 4096
 
 
 def with_adapters(settings: Settings, lora: int | None, rank: int | None, engine: str, assumed: list[str]) -> Settings:
-    """Settings with the low-rank adapters of a question.
+    """Return settings with the LoRA adapters of a request.
 
-    - `lora`, `rank`: How many adapters lie on the accelerators at once, and the rank of the largest, as typed.
-    - Returns: The same without adapters; else with the rank that the engine has buffers for.
+    The rank becomes that of the engine's buffers. Unchanged without adapters.
     """
     if lora is None and rank is None:
         return settings
@@ -275,17 +259,19 @@ def with_adapters(settings: Settings, lora: int | None, rank: int | None, engine
     many = _bounded(lora, "--lora", _MOST)
     facts = adapters_of(engine)
     if facts is None:
-        raise SpecError(f"is not answered of {engine}: how it keeps adapters was not read", field="--lora", value=many)
+        raise SpecError(
+            f"is not supported with {engine}: its adapter memory is not modelled", field="--lora", value=many
+        )
     asked = _RANK if rank is None else _bounded(rank, "--lora-rank", _HIGHEST)
     if rank is None:
-        assumed.append(f"adapters of rank {_RANK}")
+        assumed.append(f"LoRA adapters of rank {_RANK}")
     held = next((one for one in facts.ranks if one >= asked), None) if facts.ranks else asked
     if held is None:
-        message = f"is more than {engine} has buffers for: at most {facts.ranks[-1]}"
+        message = f"is above the largest adapter rank of {engine}: {facts.ranks[-1]}"
         raise SpecError(message, field="--lora-rank", value=asked)
     if held != asked:
-        assumed.append(f"buffers of rank {held}: {engine} has none of {asked}")
-    assumed.append("adapters of every matrix but embedding and head; no run with adapters was measured")
+        assumed.append(f"LoRA buffers of rank {held}: {engine} has no buffers of rank {asked}")
+    assumed.append("LoRA adapters on every matrix except embedding and head; no run with adapters was measured")
     return replace(settings, adapters=many, adapter_rank=held)
 
 
@@ -296,19 +282,17 @@ def _bounded(number: int, field: str, most: int) -> int:
 
 
 def adapters_of(engine: str) -> Adapters | None:
-    """How an engine keeps low-rank adapters."""
+    """Return how an engine keeps LoRA adapters."""
     running = load_engine(engine).running
     return None if running is None else running.adapters
 
 
-# Parallel degrees that engines accept: what divides what, and how many accelerators there are.
-
-#: degrees of a layout, and how many servers of it share the machine
+#: degrees of a layout, and the number of its servers on the machine
 DEGREES = ("tp", "pp", "dp", "ep", "dcp", "replicas")
 
 
 def heads_problem(model: ModelSpec, tp: int) -> str | None:
-    """Why engines do not split the heads of a model over a tensor-parallel degree.
+    """Return why engines do not split a model over a TP degree, or None.
 
     Examples
     --------
@@ -325,20 +309,17 @@ def heads_problem(model: ModelSpec, tp: int) -> str | None:
 
 
 def experts_of(model: ModelSpec) -> int:
-    """Routed experts of a layer.
-
-    Returns: The most that any layer has; 0 for dense models.
-    """
+    """Return the largest number of routed experts of a layer; 0 if dense."""
     return max((block.experts for block in routed_blocks(model)), default=0)
 
 
 def check_layout(
     model: ModelSpec, machine: Machine, given: dict[str, int | None], *, divided_experts: bool = False
 ) -> None:
-    """Refuse degrees that cannot be.
+    """Refuse invalid parallel degrees.
 
-    - `given`: `DEGREES` as asked for; None is left to the plan.
-    - `divided_experts`: Whether the engine may deal the experts over a divisor of the ranks.
+    - `given`: `DEGREES` of the request; None is chosen by the plan.
+    - `divided_experts`: The engine accepts a divisor of the ranks as expert parallelism.
     """
     count = machine.count
     tp, pp, dp, ep, dcp, replicas = (given[name] or 1 for name in DEGREES)
@@ -367,7 +348,7 @@ def check_layout(
         )
     experts = experts_of(model)
     if ep > 1 and not experts:
-        raise SpecError(f"asks to deal experts, which {model.name} has not", field="--ep", value=ep)
+        raise SpecError(f"needs routed experts, which {model.name} does not have", field="--ep", value=ep)
     fixed = given["tp"] and given["dp"]
     uneven = tp * dp % ep if divided_experts else ep != tp * dp
     if ep > 1 and (ep > min(count, experts) or (fixed and uneven)):
@@ -378,54 +359,50 @@ def check_layout(
         raise SpecError(f"must divide --tp {tp}" if given["tp"] else "must divide TP", field="--dcp", value=dcp)
 
 
-#: request that is taken when no lengths are given: a chat turn with some history [token]
+#: default request: a chat turn with some history [token]
 DEFAULT_INPUT, DEFAULT_OUTPUT = 2048, 512
-
-
-#: the request by its older name
-Words = PlanRequest
 
 
 @dataclass(frozen=True, repr=False)
 class Asked:
-    """A request with what it leaves out chosen, except what the plan compares.
+    """A request with defaults chosen, except those that the plan compares.
 
     Options of the request that need no choice are read from it; `but` changes them there.
 
     Attributes
     ----------
     request : PlanRequest
-        The request. Model, machine, engine, formats, users and drafting stand here as they were resolved.
+        The request, with model, machine, engine, formats, users and draft tokens as they were resolved.
     model, checkpoint : ModelSpec, Checkpoint
-        What is served.
+        Model and weights.
     machine : Machine
-        On what.
+        Machine.
     engine, engine_version : str, str or None
-        Engine and its version; None for the newest that evidence covers.
+        Engine and its version; None for the newest with evidence.
     kv : str or None
         KV cache format.
     replicas : int or None
         Servers of the layout, [-]
     prefill : int
-        Of the servers, how many only compute prompts and hand keys and values over (disaggregation), [-]
+        Servers for prefill only (disaggregation), [-]
     input_tokens, output_tokens : int
-        A request, [token]
+        Prompt and answer of a request, [token]
     users : tuple of int
-        Users of the table, rising, [-]
+        Concurrencies of the table, rising, [-]
     users_given, lengths_given : bool
-        Whether users and lengths were asked for.
+        True if users and lengths were given.
     mtp : int
-        Tokens drafted for each step, [-]
+        Draft tokens per step, [-]
     acceptance : float or None
-        Tokens that a step gains, [-]
+        Mean tokens gained per step, [-]
     settings : Settings
-        What the engine is told; what it is not told takes the default of the engine, as the command does.
+        Explicit engine options; others have the default of the engine.
     assumed : tuple of str
-        What was left out and is taken.
+        Defaults that were taken, as text.
     notes : tuple of str
-        What the files of the model say.
+        Remarks on the model files.
     cached_tokens : int
-        Tokens of a prompt that the conversation held before, so that their keys are found again, [token]
+        Prompt tokens found in the prefix cache, [token]
     """
 
     request: PlanRequest
@@ -458,27 +435,27 @@ class Asked:
 
     @property
     def tp(self) -> int | None:
-        """Tensor parallel degree that was asked for, [-]"""
+        """Requested tensor-parallel degree, [-]"""
         return self.request.tp
 
     @property
     def pp(self) -> int | None:
-        """Pipeline stages that were asked for, [-]"""
+        """Requested pipeline stages, [-]"""
         return self.request.pp
 
     @property
     def dp(self) -> int | None:
-        """Data parallel degree that was asked for, [-]"""
+        """Requested data-parallel degree, [-]"""
         return self.request.dp
 
     @property
     def ep(self) -> int | None:
-        """Expert parallel degree that was asked for, [-]"""
+        """Requested expert-parallel degree, [-]"""
         return self.request.ep
 
     @property
     def dcp(self) -> int | None:
-        """Decode context parallel degree that was asked for, [-]"""
+        """Requested decode context parallel degree, [-]"""
         return self.request.dcp
 
     @property
@@ -488,7 +465,7 @@ class Asked:
 
     @property
     def calibration(self) -> str | None:
-        """Calibration of a site, which each prediction applies."""
+        """Calibration of a site, applied to each prediction."""
         return self.request.calibration
 
     @property
@@ -498,12 +475,12 @@ class Asked:
 
     @property
     def host_tokens(self) -> TokenCount:
-        """Copies of cached tokens in host memory, of each data-parallel rank; only traffic uses them, [token]"""
+        """KV offload to host memory per data-parallel rank, for traffic, [token]"""
         return self.request.host_tokens or 0
 
     @property
     def host_bandwidth(self) -> BytesPerSecond:
-        """Bandwidth over which these copies come back to a rank; 0 for that of the machine's links, [B/s]"""
+        """Bandwidth of KV offload per rank; 0 for the links of the host, [B/s]"""
         return self.request.host_bandwidth or 0.0
 
     @property
@@ -513,7 +490,7 @@ class Asked:
 
     @property
     def full_request(self) -> int:
-        """Longest request that the plan must hold: an engine does not start whose longest one does not fit, [token]"""
+        """Longest request; the engine does not start if it does not fit, [token]"""
         return self.context or self.settings.max_model_len or self.request_tokens
 
     @property
@@ -523,57 +500,60 @@ class Asked:
 
     @property
     def user_tokens(self) -> int:
-        """Tokens of a user who is counted: the stated request, or the stated context without lengths, [token]"""
+        """Tokens that count per user, [token]
+
+        The length of a request; without lengths the requested context.
+        """
         return self.context if self.context and not self.lengths_given else self.request_tokens
 
     @property
     def divided_experts(self) -> bool:
-        """Whether the engine may deal the experts over a divisor of the ranks."""
+        """True if the engine accepts a divisor of the ranks for experts."""
         running = load_engine(self.engine).running
         return running is not None and running.divided_experts
 
     @property
     def defaults(self) -> EngineDefaults:
-        """How the engine packs steps with what it is told."""
+        """Scheduler defaults of the engine with the explicit options."""
         part = self.machine.accelerator
         found = engine_defaults(self.engine, version=self.engine_version, accelerator=part.name, memory=part.memory)
         return self.settings.packing(found)
 
     @property
     def runs_as(self) -> str | None:
-        """Version whose walls and options hold: the one that was named, else the newest that evidence covers."""
+        """Engine version for limitations and options: given, else the newest."""
         return self.engine_version or load_engine(self.engine).newest
 
     @property
     def release(self) -> tuple[int, ...] | None:
-        """Engine version that was named, as numbers; speeds of no release in particular where none was."""
+        """Given engine version as numbers; None for speeds of no release."""
         from glmplan.catalog.entries.names import engine_release
 
         return engine_release(self.engine_version) if self.engine_version else None
 
     def but(self, **changes: object) -> Asked:
-        """Return the same question with other values, those of the request in its request."""
-        told = {name: value for name, value in changes.items() if name not in _RESOLVED}
+        """Return the same request with other values."""
+        options = {name: value for name, value in changes.items() if name not in _RESOLVED}
         own = {name: value for name, value in changes.items() if name in _RESOLVED}
-        if told:
-            if unknown := set(told) - _OF_REQUEST:
+        if options:
+            if unknown := set(options) - _OF_REQUEST:
                 raise TypeError(f"Asked has no {', '.join(sorted(unknown))}")
-            own["request"] = self.request.model_copy(update=told)
+            own["request"] = self.request.model_copy(update=options)
         return replace(self, **own)  # type: ignore[arg-type]
 
 
-#: values that were resolved, and those that the request has as it was given
+#: fields of `Asked`, and those that it reads from its request
 _RESOLVED = frozenset(one.name for one in fields(Asked))
 _OF_REQUEST = frozenset(("tp", "pp", "dp", "ep", "dcp", "context", "calibration", "power_limit", "host_tokens",
                          "host_bandwidth"))  # fmt: skip
 
 
 def read_words(words: PlanRequest) -> Asked:
-    """Read, check and complete a question.
+    """Read, check and complete a request.
 
     Examples
     --------
-    >>> asked = read_words(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws"))
+    >>> asked = read_words(PlanRequest("glm-5.1-nvfp4", "6xrtx-pro-6000-ws"))
     >>> asked.engine, asked.checkpoint.name, asked.users[-1]
     ('vllm', 'nvfp4', 128)
     """
@@ -594,13 +574,13 @@ def read_words(words: PlanRequest) -> Asked:
     prefill = servers_apart(words.disaggregated, degrees)
     context = words.context
     if context is not None and context > choice.model.max_context:
-        message = f"is beyond the {choice.model.max_context:,} tokens that {choice.model.name} can read"
+        message = f"exceeds the context limit of {choice.model.name}, {choice.model.max_context:,} tokens"
         raise SpecError(message, field="--context", value=context)
     settings = _settings(words, engine, assumed)
     settings = with_adapters(settings, words.lora, words.lora_rank, engine, assumed)
     longest = settings.max_model_len
     if longest is not None and context is not None and context > longest:
-        raise SpecError(f"is beyond --max-model-len {longest:,}", field="--context", value=context)
+        raise SpecError(f"exceeds --max-model-len {longest:,}", field="--context", value=context)
     inputs, outputs = _lengths(words, context, longest, choice.model, assumed)
     check_pieces(settings.max_num_batched_tokens, inputs)
     mtp, acceptance = _drafting(words, choice.model, assumed)
@@ -635,15 +615,18 @@ def read_words(words: PlanRequest) -> Asked:
 
 
 def _by_recipe(asked: Asked, recipe: str) -> Asked:
-    """The question with the settings of a recipe; degrees that it leaves open are those of one server on all parts."""
+    """Return the request with the settings of a recipe.
+
+    Open degrees become those of one server on all accelerators.
+    """
     degrees = {name: getattr(asked, name) or 1 for name in ("pp", "dp", "ep")}
     others = degrees["pp"] * degrees["dp"] * (asked.replicas or 1)
     degrees["tp"] = asked.tp or max(asked.machine.count // others, 1)
     load = (asked.users[-1], asked.input_tokens, asked.output_tokens)
     names = (asked.engine, asked.model, asked.checkpoint, asked.machine.accelerator)
     server = launch_asked(names, degrees, load, asked.engine_version, asked.mtp)
-    settings, kv, said = recipe_settings(recipe, server, asked.settings, asked.kv)
-    return asked.but(settings=settings, kv=kv, assumed=(*asked.assumed, *said))
+    settings, kv, notes = recipe_settings(recipe, server, asked.settings, asked.kv)
+    return asked.but(settings=settings, kv=kv, assumed=(*asked.assumed, *notes))
 
 
 def _version(given: str | None, engine: str, assumed: list[str]) -> str | None:
@@ -652,7 +635,7 @@ def _version(given: str | None, engine: str, assumed: list[str]) -> str | None:
     except SpecError as error:
         raise SpecError(error.message, field="--engine-version", value=given) from None
     if version is None and (newest := load_engine(engine).newest):
-        assumed.append(f"{engine} {newest}: the newest release that evidence covers")
+        assumed.append(f"{engine} {newest}: the newest release with evidence")
     return version
 
 
@@ -673,7 +656,7 @@ def _settings(words: PlanRequest, engine: str, assumed: list[str]) -> Settings:
     sequences = words.max_num_seqs
     budget = words.max_num_batched_tokens
     if budget is not None and sequences is not None and budget < sequences:
-        message = f"is below --max-num-seqs {sequences}: a step holds a token of each request"
+        message = f"is below --max-num-seqs {sequences}: a step has at least one token of each request"
         raise SpecError(message, field="--max-num-batched-tokens", value=budget)
     backend = attention_asked(words.attention_backend, engine, words.engine_version)
     if backend and (words_of := attention_assumed(engine, backend)):
@@ -691,7 +674,7 @@ def _settings(words: PlanRequest, engine: str, assumed: list[str]) -> Settings:
 def _lengths(
     words: PlanRequest, context: int | None, longest: int | None, model: ModelSpec, assumed: list[str]
 ) -> tuple[int, int]:
-    limit, where = (context, "--context") if context else (model.max_context, f"what {model.name} can read")
+    limit, where = (context, "--context") if context else (model.max_context, f"the context limit of {model.name}")
     if not context and longest is not None and longest < limit:
         limit, where = longest, "--max-model-len"
     inputs, outputs = words.input, words.output
@@ -703,7 +686,7 @@ def _lengths(
         assumed.append(f"{inputs:,} input tokens")
     if inputs + outputs > limit > 1:
         raise SpecError(
-            f"with --output {outputs} makes {inputs + outputs:,} tokens, beyond {where} ({limit:,})",
+            f"with --output {outputs} makes {inputs + outputs:,} tokens, above {where} ({limit:,})",
             field="--input",
             value=inputs,
         )
@@ -713,50 +696,48 @@ def _lengths(
 def _drafting(words: PlanRequest, model: ModelSpec, assumed: list[str]) -> tuple[int, float | None]:
     mtp = words.mtp or 0
     if mtp > (most := (model.mtp and model.mtp.block) or 16):
-        raise SpecError(f"is more than {most} drafted tokens", field="--mtp", value=mtp)
+        raise SpecError(f"is above the maximum of {most} draft tokens", field="--mtp", value=mtp)
     if mtp and model.draft_layers is None:
-        raise SpecError(f"asks for MTP layers, which {model.name} has not; leave it out", field="--mtp", value=mtp)
+        raise SpecError(f"needs MTP layers, which {model.name} does not have", field="--mtp", value=mtp)
     if mtp and model.draft_head is not None:
-        assumed.append(f"drafts by the head {model.draft_head.repository}, a download of its own")
+        assumed.append(f"draft head {model.draft_head.repository}, a separate download")
     rate = words.acceptance
     if rate is None:
         if mtp:
-            assumed.append("acceptance: the mean of published runs with as many drafted tokens")
+            assumed.append("acceptance: mean of published runs with as many draft tokens")
         return mtp, None
     if not mtp:
-        raise SpecError("needs --mtp with the number of drafted tokens", field="--acceptance", value=words.acceptance)
+        raise SpecError("needs --mtp with the number of draft tokens", field="--acceptance", value=words.acceptance)
     if not 0 <= rate <= mtp + 1:
         raise SpecError(
-            f"must be a probability up to 1, or tokens gained in a step up to {mtp + 1}",
+            f"must be a probability up to 1, or tokens gained per step up to {mtp + 1}",
             field="--acceptance",
             value=words.acceptance,
         )
-    # a probability is that of each drafted token when all before it were accepted
+    # a probability is that of each draft token if all before it were accepted
     return mtp, float(sum(rate**number for number in range(mtp + 1))) if rate <= 1 else rate
 
 
-# What a named recipe or campaign set at its start, told to a plan.
-
-#: settings of a launch → what a plan is told by, and how the answer names it
-_TOLD = {
+#: setting of a recorded launch → field of the settings, and printed option
+_FROM_RECIPE = {
     "fraction": ("memory_fraction", "--memory-fraction"),
     "running_limit": ("max_num_seqs", "--max-num-seqs"),
     "budget": ("max_num_batched_tokens", "--max-num-batched-tokens"),
     "attention_backend": ("attention_backend", "--attention-backend"),
-    "expert_kernels": ("expert_kernels", "experts' kernels"),
+    "expert_kernels": ("expert_kernels", "expert kernels"),
 }
-#: value of a setting that says nothing
-_SILENT = (None, "", 0, False)
+#: values of an unset setting
+_UNSET = (None, "", 0, False)
 
 
 def launch_asked(
     names: tuple[str, ModelSpec, Checkpoint, Accelerator], degrees: dict[str, int], load: tuple[float, float, float],
     version: str | None, draft_tokens: TokenCount,
 ) -> Server:  # fmt: skip
-    """Return the server of a plan as launches are looked up by it.
+    """Return the server of a plan as the key for recorded launches.
 
-    - `names`: Engine, model, how its weights are stored, part.
-    - `load`: Requests in flight [-], prompt and answer [token].
+    - `names`: Engine, model, checkpoint, accelerator.
+    - `load`: Concurrency [-], prompt and answer [token].
 
     Examples
     --------
@@ -767,6 +748,8 @@ def launch_asked(
     >>> launch_asked(names, degrees, (64, 1024, 1024), None, 0).weights
     'mxfp4'
     """
+    from glmplan.io.runs.settings import Asked as Server
+
     engine, model, stored, part = names
     users, inputs, outputs = map(float, load)
     return Server(
@@ -781,53 +764,54 @@ def launch_asked(
 def recipe_settings(
     recipe: str, server: Server, settings: Settings, kv: str | None
 ) -> tuple[Settings, str | None, tuple[str, ...]]:
-    """Take the settings of a recipe where the question does not say otherwise.
+    """Return settings, KV format and notes with a recipe applied.
 
-    - `recipe`: A campaign or collection of recipes, as a row names it: ``vllm-recipes`` or ``vllm-recipes:
-      single_node_tp``.
-    - `server`: The server that is planned, as launches are looked up.
-    - `settings`: What the question tells the engine, which goes before the recipe.
-    - `kv`: Format of the cache that was asked for.
-    - Returns: The settings, the format of the cache, and what was taken and what the recipe leaves open, in words.
+    Explicit options of the request override the recipe.
+
+    - `recipe`: A benchmark campaign or collection of recipes: ``vllm-recipes`` or ``vllm-recipes: single_node_tp``.
+    - `server`: Key of the launch, see `launch_asked`.
 
     Notes
     -----
-    Not modelled: a recipe whose settings differ between the layouts that a plan compares; how it polls and gathers.
+    Not modelled: a recipe whose settings differ between the layouts that a plan compares; its polling options.
 
     Examples
     --------
+    >>> from glmplan.io.runs.settings import Asked as Server
     >>> server = Server("vllm", "gpt-oss-120b", "mxfp4", accelerator="b200-sxm", concurrency=64, input_tokens=1024,
     ...                 output_tokens=1024)
     >>> found, kv, words = recipe_settings("inferencex", server, Settings(), None)
     >>> kv, found.memory_fraction
     ('fp8', 0.9)
     """
+    from glmplan.io.runs.settings import launched, recipe_models
+
     found = launched(recipe, server)
     if not found.source:
         held = recipe_models(recipe, server.engine, server.accelerator)
         what = f"{server.model} in {server.weights} by {server.engine} on {server.accelerator}"
-        raise SpecError(f"holds no launch of {what}", field="--recipe", value=recipe, choices=held)
-    told: dict[str, Any] = {}
-    said: list[str] = []
-    for name, (field, option) in _TOLD.items():
+        raise SpecError(f"has no launch of {what}", field="--recipe", value=recipe, choices=held)
+    fields_set: dict[str, Any] = {}
+    options: list[str] = []
+    for name, (field, option) in _FROM_RECIPE.items():
         value = found.values.get(name)
-        if value in _SILENT or getattr(settings, field) not in _SILENT:
+        if value in _UNSET or getattr(settings, field) not in _UNSET:
             continue
-        # a limit is that of all ranks together, as of rows
-        told[field] = -(-value // server.dp) if name == "running_limit" else value
-        said.append(f"{option} {told[field]}")
-    taken = found.values.get("kv") if kv is None else None
-    said += [f"--kv {taken}"] if taken else []
+        # recorded limits are sums over all ranks
+        fields_set[field] = -(-value // server.dp) if name == "running_limit" else value
+        options.append(f"{option} {fields_set[field]}")
+    recipe_kv = found.values.get("kv") if kv is None else None
+    options += [f"--kv {recipe_kv}"] if recipe_kv else []
     if found.values.get("graphs") is False and settings.graphs:
-        told["graphs"] = False
-        said.append("--eager")
-    return replace(settings, **told), taken or kv, tuple(_words(recipe, found, said))
+        fields_set["graphs"] = False
+        options.append("--eager")
+    return replace(settings, **fields_set), recipe_kv or kv, tuple(_words(recipe, found, options))
 
 
-def _words(recipe: str, found: Launched, said: list[str]) -> list[str]:
-    """What the answer says of the recipe."""
-    lines = [f"recipe {recipe}: {', '.join(said) or 'the defaults of the engine'} ({found.source})"]
-    open_ = [_TOLD[name][1] for name in _TOLD if name in found.open] + ["--kv"] * ("kv" in found.open)
-    if open_:
-        lines.append(f"recipe {recipe} leaves open: {', '.join(open_)}; the defaults of the engine are taken")
+def _words(recipe: str, found: Launched, options: list[str]) -> list[str]:
+    """Return what a recipe sets and what it leaves open, as text."""
+    lines = [f"recipe {recipe}: {', '.join(options) or 'engine defaults'} ({found.source})"]
+    unset = [_FROM_RECIPE[name][1] for name in _FROM_RECIPE if name in found.open] + ["--kv"] * ("kv" in found.open)
+    if unset:
+        lines.append(f"not set by recipe {recipe}: {', '.join(unset)}; engine defaults apply")
     return lines

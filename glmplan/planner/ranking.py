@@ -1,4 +1,4 @@
-"""Speed of layouts under the asked load, and which layout is the best of those that fit."""
+"""Speed of layouts under the requested load, and the best that fits."""
 
 from __future__ import annotations
 
@@ -53,9 +53,7 @@ __all__ = [
 ]
 
 
-# How fast a layout is, and in words why it was not the one to choose.
-
-#: a layout that gives one user less than this share of the best layout's speed is not chosen for its throughput [-]
+#: share of the best single-user speed below which a layout is not chosen for its throughput [-]
 FLOOR = 0.7
 
 
@@ -66,11 +64,11 @@ class Speed:
     Attributes
     ----------
     alone, many : float
-        Tokens per second of one user, and of the typical number of users together, [token/s]
+        Single-user rate, and total rate at the reference concurrency, [token/s]
     alone_low, many_low : float
-        Low ends of both, times the share of the cards in use, [token/s]
+        Lower bounds of both, times the share of accelerators in use, [token/s]
     knowledge : str
-        Class of what they rest on.
+        Evidence level.
     """
 
     alone: float = 0.0
@@ -83,10 +81,10 @@ class Speed:
 def why_not(
     asked: Asked, holdings: list[Holding], speeds: dict[int, Speed], safe: dict[int, int], place: int, first: int
 ) -> str:
-    """Say why a layout was not chosen.
+    """Return why a layout was not chosen.
 
-    - `speeds`: Speeds of those that have any, by their places.
-    - `safe`: Safe users of those that are alike in all else, by their places.
+    - `speeds`: Speeds by index of the layout.
+    - `safe`: Safe users of layouts that are equal otherwise, by index.
     """
     one, best = holdings[place], holdings[first]
     if one.terms.blocked is not None:
@@ -126,7 +124,7 @@ def why_not(
 
 #: layouts within this share of the largest throughput count as equal [-]
 NEAR = 0.9
-#: stands for a matrix rate that nobody published: products then take no time [FLOP/s]
+#: stands for an unpublished matrix rate: matrix products then take no time [FLOP/s]
 _NO_LIMIT = 1e30
 
 
@@ -139,14 +137,14 @@ class Scored:
     holding : Holding
         The layout and its memory.
     alone, many : float
-        Tokens per second of one user, and of all of the typical number of users together; 0 when it does not fit or
-        the speed is unknown, [token/s]
+        Single-user rate, and total rate at the reference concurrency; 0 if it does not fit or the speed is unknown,
+        [token/s]
     why : str
         Why it was not chosen; empty for the chosen one.
     unknown : str
-        The fact without which its speed cannot be given; empty where there is none.
+        The fact that is missing for its speed; empty if none is.
     knowledge : str
-        Class of what its speeds rest on; empty when they are not computed.
+        Evidence level of its speeds; empty if not computed.
     """
 
     holding: Holding
@@ -158,43 +156,39 @@ class Scored:
 
 
 def matrix_rate_known(asked: Asked) -> bool:
-    """Whether any matrix rate of the part is published, or how it is as another part under a power limit.
+    """Return True if a matrix rate of the accelerator is published or derived.
 
-    Returns: Without one only decoding can be answered, from the bandwidth.
+    Without one only decoding is predicted, from the bandwidth. It may be derived from a card with another power limit.
     """
     part = asked.machine.accelerator
     return bool(part.peak) or part.rated is not None
 
 
 def prompts_timed(asked: Asked) -> bool:
-    """Whether prompts can be timed: by the part, or by the processors that compute its experts.
-
-    Returns: False where no matrix rate of either is published.
-    """
+    """Return True if prompts can be timed, on the accelerator or the CPU."""
     return matrix_rate_known(asked) or experts_on_host(asked)
 
 
 def untimed_words(asked: Asked) -> str:
-    """Say that prompts cannot be timed, and why."""
+    """Return the reason why prompts cannot be timed."""
     return f"no matrix rate of {asked.machine.accelerator.full_name} is published: no prediction of prefill and TTFT"
 
 
 def _without_its_flop(asked: Asked, found: Prediction) -> Prediction:
-    """A prediction that says how the arithmetic of a part counts whose matrix rate nobody published."""
+    """Return a prediction with a remark on an unpublished matrix rate."""
     part = asked.machine.accelerator
     if part.peak or (part.rated is not None and not experts_on_host(asked)):
         return found
-    # what a power limit costs was not measured beside experts on processors
+    # the cost of a power limit was not measured together with experts on the CPU
     counted = "its FLOP are left out" if part.rated is None else f"its FLOP are at the rates of {part.rated}, no limit"
-    said = f"no matrix rate of {part.full_name} is published: {counted}"
-    return replace(found, out_of_domain="; ".join(words for words in (found.out_of_domain, said) if words))
+    note = f"no matrix rate of {part.full_name} is published: {counted}"
+    return replace(found, out_of_domain="; ".join(words for words in (found.out_of_domain, note) if words))
 
 
 def speed_known(asked: Asked) -> bool:
-    """Whether any speed can be computed.
+    """Return True if a speed can be computed.
 
-    Returns: False when the bandwidth of the part is not published, or the routed experts are computed on processors
-      of which the rates are not known.
+    Needs the bandwidth of the accelerator, and of host memory if experts run on the CPU.
     """
     if asked.machine.accelerator.memory_bandwidth is None:
         return False
@@ -204,9 +198,9 @@ def speed_known(asked: Asked) -> bool:
 def predicted(
     asked: Asked, cases: list[tuple[Holding, int]], *, known: Mapping[int, Deployment] | None = None
 ) -> list[Prediction]:
-    """Predict layouts under numbers of users.
+    """Predict layouts at given concurrencies.
 
-    `known`: Deployments that were made already, by the id of their layout.
+    `known`: Deployments that exist already, by the id of their layout.
     """
     deployments = dict(known or {})
     rows: list[tuple[Deployment, Load, None]] = []
@@ -222,7 +216,7 @@ def predicted(
 
 
 def _once(rows: list[tuple[Deployment, Load, None]]) -> list[Prediction]:
-    """Predict each case once: a plan and its changes ask for some several times."""
+    """Predict each case once and cache it: changes of a plan repeat cases."""
     if not rows or not all(runs_on_accelerators(deployment) for deployment, _, _ in rows):
         return predict_many(rows)
     fits = {engine: load_effects(engine) for engine in {deployment.engine for deployment, _, _ in rows}}
@@ -235,22 +229,19 @@ def _once(rows: list[tuple[Deployment, Load, None]]) -> list[Prediction]:
 
 @remembered(records=2, most=512)
 def _place(deployment: Deployment, fit: Effects, load: Load) -> list[Prediction]:
-    """Where the prediction of a case stands once it is made."""
+    """Return the cache slot (list of 0 or 1 predictions) of a case."""
     return []
 
 
 def _decoding_only(found: Prediction) -> Prediction:
-    """A prediction without what a matrix rate would be needed for."""
+    """Return a prediction without the metrics that need a matrix rate."""
     figures = {name: figure for name, figure in found.figures.items() if name in ("tpot", "output_rate")}
     return replace(found, figures=figures)
 
 
 @remembered(records=2, most=512)
 def deployment_of(asked: Asked, terms: Terms) -> Deployment:
-    """The deployment that a layout means.
-
-    Returns: What is predicted: one server of the layout.
-    """
+    """Return the deployment of a layout: one server."""
     part = asked.machine.accelerator
     if not prompts_timed(asked) and not part.runs_on_one_memory:
         part = part.model_copy(update={"peak": {"bf16": _NO_LIMIT}})
@@ -282,7 +273,10 @@ def unstated_of(asked: Asked) -> tuple[str, ...]:
 
 
 def _links(asked: Asked, terms: Terms) -> LayoutLinks:
-    """Links that the groups of a layout cross; data-parallel ranks of a dense model exchange nothing over theirs."""
+    """Return the links that the groups of a layout use.
+
+    Data-parallel ranks of a dense model exchange nothing, so their link may be unknown.
+    """
     machine = asked.machine
     try:
         return machine.links(tp=terms.tp, pp=terms.pp, dp=terms.dp, dcp=terms.dcp)
@@ -293,16 +287,14 @@ def _links(asked: Asked, terms: Terms) -> LayoutLinks:
 
 
 def load_of(asked: Asked, deployment: Deployment, pool: Tokens, users: int, replicas: int = 1) -> Load:
-    """The load that a number of users make.
+    """Return the mean load of a server at a concurrency.
 
-    - `users`: Users, each sending the next request when the last is answered.
-    - Returns: The mean load of a server, whose rates are those of all; without a matrix rate of the part only its
-      decoding.
+    Closed loop: each user sends the next request after the last answer. Without a matrix rate only decoding counts.
     """
     busy, packing, cached = min(replicas, users), deployment.defaults, asked.cached_tokens
     places = seats_of(asked, deployment.dp)
     if cached:
-        # what was in the conversation before takes its place in the pool, and none of the prompt's time
+        # cached tokens take KV pool, but no prefill time
         each = asked.input_tokens + packing.reserve * asked.output_tokens
         places = max(min(places, int(pool / replicas // each)), 1)
     load = user_load(
@@ -321,24 +313,24 @@ def load_of(asked: Asked, deployment: Deployment, pool: Tokens, users: int, repl
 
 
 def seats_of(asked: Asked, ranks: int) -> int:
-    """Requests that a server runs at once, by what the engine is told.
+    """Return the running requests that a server allows on all ranks.
 
-    Returns: Of all ranks: as many times its own default, and what it is told once or as many times, as it reads it.
+    The engine default counts per rank; an explicit max_num_seqs counts as the engine reads it.
     """
-    told = asked.settings.max_num_seqs is not None
+    explicit = asked.settings.max_num_seqs is not None
     places = asked.defaults.places
-    return max(places // ranks, 1) * ranks if told and asked.defaults.divided else places * ranks
+    return max(places // ranks, 1) * ranks if explicit and asked.defaults.divided else places * ranks
 
 
 def typical_users(asked: Asked) -> int:
-    """Users for whom the throughput of layouts is compared: of the machine, not of the rows that were asked for."""
+    """Return the reference concurrency of a machine for comparing layouts."""
     return usual_users(asked.machine)
 
 
 def shown_users(asked: Asked) -> int:
-    """Users whose throughput an answer and its changes tell.
+    """Return the concurrency whose throughput an answer and its changes show.
 
-    Returns: The most that were asked for or named as traffic; those for whom layouts are compared if none were.
+    The largest of the request or traffic, else the reference concurrency of the machine.
     """
     usual = typical_users(asked)
     return usual if usual in asked.users and not asked.users_given else asked.users[-1]
@@ -347,22 +339,21 @@ def shown_users(asked: Asked) -> int:
 def rank_layouts(
     asked: Asked, holdings: list[Holding], *, sole: bool = False, safe: Callable[[Holding], int] | None = None
 ) -> list[Scored]:
-    """Order layouts, the best first, and say why each of the others lost.
+    """Order layouts, the best first, with the reason against each other one.
 
-    - `sole`: Leave out layouts that cannot be the chosen one, where that is certain before their speed is known.
-    - `safe`: How many users of a layout are safe; asked only of those that are alike in all else.
+    - `sole`: Leave out layouts that cannot be chosen, if that is certain before their speed is known.
+    - `safe`: Safe users of a layout; computed only for layouts that are equal otherwise.
 
     Notes
     -----
-    Layouts that hold one full-length request even at the low end of their pool come before those that do so in the
-    mean, these before those that would but whose speed no known fact gives (of these groups within one machine come
-    first, then fewer stages), and these before those that do not. Speeds are compared at the low end of their
-    intervals, so that a layout that was measured beats one that is only thought to be a little faster, and they count
-    by the share of the accelerators in use. Pipeline stages inside one scale-up domain (NVLink, Infinity Fabric) come
-    after layouts without stages that use as many accelerators [1]_. A layout is a candidate if one user gets at least
-    70 % of the best such speed; of the candidates within 10 % of the largest throughput at the typical number of users,
-    the one that is fastest for one user is chosen, in steps of 5 %; of those alike the one with the most safe users,
-    then the fewest stages and degrees.
+    Layouts that hold one full-length request at the lower bound of their pool come first, then those that
+    do so in the mean, then those that fit with unknown speed (within one machine first, then fewer stages), then the
+    others. Speeds are compared at the lower bound of their intervals, times the share of accelerators in use, so a
+    measured layout precedes one that is predicted to be slightly faster. Pipeline stages within one scale-up domain
+    (NVLink, Infinity Fabric) come after layouts without stages on as many accelerators [1]_. A layout is a candidate if
+    its single-user speed is at least 70 % of the best. Among candidates within 10 % of the largest throughput at the
+    reference concurrency the fastest for a single user is chosen, in steps of 5 %; then the one with the most safe
+    users, then the fewest stages and degrees.
 
     References
     ----------
@@ -386,8 +377,8 @@ def rank_layouts(
 
     # among equals in throughput: steps of 5 % for one user, then of safe users
     steps = {place: _steps(speeds[place].alone_low) for place in near}
-    alike = [place for place, step in steps.items() if step == max(steps.values())]
-    users = {place: safe(holdings[place]) for place in alike} if safe is not None and len(alike) > 1 else {}
+    fastest = [place for place, step in steps.items() if step == max(steps.values())]
+    users = {place: safe(holdings[place]) for place in fastest} if safe is not None and len(fastest) > 1 else {}
 
     def key(place: int) -> tuple[float, ...]:
         one, terms = holdings[place], holdings[place].terms
@@ -416,16 +407,16 @@ def rank_layouts(
 
 
 def needless_stages(asked: Asked, holdings: list[Holding]) -> dict[int, str]:
-    """Layouts with stages inside one scale-up domain where one without fits as well on as many accelerators.
+    """Return layouts with needless pipeline stages, by index with the reason.
 
-    Returns: Place of each such layout, and why it is none to take.
+    Stages within one scale-up domain are needless if a layout without them fits as well on as many accelerators.
     """
-    classes = [_BLOCKED if one.terms.blocked is not None else _CLASS[one.verdict] for one in holdings]
+    classes = [_BLOCKED if holding.terms.blocked is not None else _CLASS[holding.verdict] for holding in holdings]
     return _needless_stages(asked, holdings, classes)
 
 
 def _needless_stages(asked: Asked, holdings: list[Holding], classes: list[int]) -> dict[int, str]:
-    """As `needless_stages` says, by the classes of the layouts."""
+    """Return needless stages as `needless_stages`, for known classes."""
     scale_up = asked.machine.host.scale_up
     if scale_up is None or scale_up.topology == "bridge" or asked.pp:
         return {}
@@ -441,8 +432,11 @@ def _needless_stages(asked: Asked, holdings: list[Holding], classes: list[int]) 
 
 
 def _contenders(asked: Asked, holdings: list[Holding]) -> list[Holding]:
-    """Layouts of the best class without needless stages, the others where the speed of one of these is unknown."""
-    classes = [_BLOCKED if one.terms.blocked is not None else _CLASS[one.verdict] for one in holdings]
+    """Return layouts of the best class without needless stages.
+
+    All layouts if the speed of one of these is unknown.
+    """
+    classes = [_BLOCKED if holding.terms.blocked is not None else _CLASS[holding.verdict] for holding in holdings]
     staged = _needless_stages(asked, holdings, classes)
     first = [one for place, one in enumerate(holdings) if classes[place] == min(classes) and place not in staged]
     if min(classes) >= _UNKNOWN or not speed_known(asked):
@@ -458,15 +452,15 @@ def _contenders(asked: Asked, holdings: list[Holding]) -> list[Holding]:
 #: layouts that fit come before those that do not, and those of unknown speed between them
 _CLASS = {"fits": 0, "tight": 1, "does_not_fit": 3}
 _UNKNOWN, _BLOCKED = 2, 4
-#: layouts whose users are predicted before it is known which is the best: another call takes as long [-]
+#: up to so many layouts are predicted at the shown concurrency at once: a second call would take as long [-]
 _FEW = 4
 
 
 def _speeds(asked: Asked, holdings: list[Holding], shown: int | None = None) -> tuple[dict[int, Speed], dict[int, str]]:
-    """Speeds of layouts, and why some are unknown; predictions for other users are remembered (`_once`).
+    """Return speeds of layouts, and why some are unknown.
 
-    Who looks at the best layout alone names the users that are shown: one without a rival is compared with none, and
-    is predicted for these instead.
+    Predictions at other concurrencies are cached (`_once`). With `shown`, a layout without a rival is predicted at that
+    concurrency instead: nothing has to be compared.
     """
     unknown: dict[int, str] = {}
     deployments: dict[int, Deployment] = {}
@@ -484,36 +478,35 @@ def _speeds(asked: Asked, holdings: list[Holding], shown: int | None = None) -> 
     fewer: dict[int, tuple[Holding, int]] = {}
     for place in owners:
         one = holdings[place]
-        # users whom the cache does not hold wait: more than it holds gain nothing
+        # requests beyond the KV pool wait and add no throughput
         held, sure = (max(min(typical_users(asked), int(many)), 1) for many in (one.held, one.held_low))
         if shown is not None and len(owners) == 1:
             held = sure = shown
         cases += [(one, 1), (one, held)]
         if sure < held:
             fewer[place] = (one, sure)
-    # one of these few is the best, whose users are told next
-    told = [(holdings[place], shown) for place in owners] if shown is not None and 1 < len(owners) <= _FEW else []
-    found = predicted(asked, [*cases, *fewer.values(), *told], known=deployments)
-    # the low end of a throughput is that of the users whom the cache surely holds
-    surely = dict(zip(fewer, found[len(cases) :], strict=False))
+    # one of these few will be chosen, and its answer needs the shown concurrency
+    next_cases = [(holdings[place], shown) for place in owners] if shown is not None and 1 < len(owners) <= _FEW else []
+    found = predicted(asked, [*cases, *fewer.values(), *next_cases], known=deployments)
+    # the lower bound of a throughput is that of the users within the lower bound of the pool
+    at_lower_bound = dict(zip(fewer, found[len(cases) :], strict=False))
     speeds = {}
     for number, place in enumerate(owners):
         alone, rate = found[2 * number].figures, found[2 * number + 1].figures["output_rate"]
-        # answers of a single token have no further one: what is waited for is the first
+        # answers of a single token have no TPOT: compare TTFT
         token = alone["tpot"] if "tpot" in alone else alone["ttft"]
         used = holdings[place].terms.accelerators / asked.machine.count
         known = known_apart(asked, found[2 * number + 1].knowledge)
-        low = surely[place].figures["output_rate"].low if place in surely else rate.low
+        lower = at_lower_bound.get(place)
+        low = rate.low if lower is None else lower.figures["output_rate"].low
         speeds[place] = Speed(1.0 / token.value, used / token.high, rate.value, used * low, known)
     return speeds, unknown
 
 
 def _steps(value: float) -> int:
-    """In steps of 5 %, [-]"""
+    """Return a value in steps of 5 %, [-]"""
     return round(math.log(max(value, 1e-9)) / math.log(1.05))
 
-
-# Which run of a plan would narrow its intervals most, where its own machine was not measured, and its command.
 
 _NAMES = {"tpot": "decode", "ttft": "TTFT"}
 
@@ -536,36 +529,36 @@ class _Row(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Narrowed:
-    """How far one figure is narrowed.
+    """Interval width of one metric before and after a benchmark.
 
     Attributes
     ----------
     users : int
-        Users at once of whom it is, [-]
-    figure : str
+        Concurrency of the metric, [-]
+    metric : str
         ``ttft`` or ``tpot``.
     before, after : float
-        Half the width of the logarithm of its 90 % interval, today and after the run, [-]
+        Half the width of the logarithm of its 90 % interval, [-]
     """
 
     users: int
-    figure: str
+    metric: str
     before: float
     after: float
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Narrowing:
-    """The run that would narrow the intervals of a plan most.
+    """The benchmark that would shrink the intervals of a plan most.
 
     Attributes
     ----------
     users : int
-        Users at once that are measured, [-]
-    figures : tuple of Narrowed
-        What it does to the figures of one user, then of the typical number.
+        Measured concurrency, [-]
+    `figures` : tuple of Narrowed
+        Effect on the metrics of one user, then of the reference concurrency.
     command : str
-        The `glmplan validate` command that makes it.
+        The `glmplan validate` command.
     """
 
     users: int
@@ -579,16 +572,17 @@ class Narrowing:
 def narrowing_of(
     asked: Asked, holding: Holding, deployment: Deployment, knowledge: str, rows: tuple[_Row, ...]
 ) -> Narrowing | None:
-    """Find the number of users whose run leaves least open of the figures of a plan.
+    """Return the benchmark that shrinks the intervals of a plan most.
 
-    - `rows`: Numbers of users with their figures of today; these numbers are also what may be measured.
-    - Returns: The run after which the variances of the logarithms of all these figures add up to the least; None
-      where the site measured it, where a run moves nothing, or where no figure would be narrower.
+    - `rows`: Metrics by concurrency; these concurrencies are also the candidates for the benchmark.
+    - Returns: The benchmark with the smallest sum of variances of the logarithms of all metrics; None if the site
+      measured the plan or no interval would shrink.
 
     Examples
     --------
-    >>> from glmplan.planner import Words, fit_answer
-    >>> found = fit_answer(Words("gpt-oss-120b", "1xrtx-pro-6000-ws")).narrowing
+    >>> from glmplan.planner import fit_answer
+    >>> from glmplan.request.plan import PlanRequest
+    >>> found = fit_answer(PlanRequest("gpt-oss-120b", "1xrtx-pro-6000-ws")).narrowing
     >>> found.figures[0].after < 0.5 * found.figures[0].before
     True
     """
@@ -622,7 +616,7 @@ def narrowing_of(
 
 
 def narrowing_words(found: Narrowing, of: tuple[str, ...] = ("tpot", "ttft")) -> str:
-    """Return the effect of a benchmark: its concurrency, and the uncertainty of each metric before and after.
+    """Return the concurrency of a benchmark and the uncertainty it removes.
 
     Examples
     --------
@@ -631,11 +625,11 @@ def narrowing_words(found: Narrowing, of: tuple[str, ...] = ("tpot", "ttft")) ->
     'at 1 user: uncertainty of single-user decode from a factor 1.8 to 1.1, of decode at 32 users from 1.8 to 1.2, of
     single-user TTFT from 3.6 to 1.4'
     """
-    said: list[str] = []
+    texts: list[str] = []
     for name in of:
-        figures = (one for one in found.figures if one.figure == name)
+        figures = (one for one in found.figures if one.metric == name)
         for one in figures:
             metric = f"{_NAMES[name]} at {one.users:,} users" if one.users > 1 else f"single-user {_NAMES[name]}"
-            factor = "" if said else "a factor "
-            said.append(f"of {metric} from {factor}{math.exp(one.before):.1f} to {math.exp(one.after):.1f}")
-    return f"at {counted_unit(found.users, 'users')}: uncertainty {', '.join(said)}"
+            factor = "" if texts else "a factor "
+            texts.append(f"of {metric} from {factor}{math.exp(one.before):.1f} to {math.exp(one.after):.1f}")
+    return f"at {counted_unit(found.users, 'users')}: uncertainty {', '.join(texts)}"

@@ -14,7 +14,7 @@ from glmplan.costs.blocks.stack import mixers_of
 from glmplan.errors import DoesNotFit, SpecError, UnknownFact
 from glmplan.planner.capacity import MAY_START, Holding
 from glmplan.planner.layouts import apart_basis, not_together, transfer_link
-from glmplan.planner.question import Asked, Words, read_words
+from glmplan.planner.question import Asked, read_words
 from glmplan.planner.ranking import (
     deployment_of,
     load_of,
@@ -27,6 +27,7 @@ from glmplan.planner.users import Solution, count_users, danger_of, solve
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.predict import front_end_seconds, predict, step_seconds, wake_seconds
 from glmplan.prediction.step_models import site_calibration, step_model_of
+from glmplan.request.plan import PlanRequest
 from glmplan.simulation.engine.settings import FirstTokens, KvPool, ServingInputs, scheduler_settings
 from glmplan.simulation.engine.step_table import ShortSteps, StepTable
 from glmplan.simulation.load_search import Tries
@@ -61,7 +62,7 @@ _LONGEST_RECORDED = 262_144
 
 
 class Draws(TypedDict):
-    """What is not known of a machine, as `glmplan.simulation.safe_load.safe_load` takes it, [-]"""
+    """Uncertainty of a machine as `safe_load` takes it, [-]"""
 
     factors: Sequence[float]
     waits: Sequence[float]
@@ -70,26 +71,26 @@ class Draws(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A service, and how sure its step times are.
+    """A service and the uncertainty of its step times.
 
     Parameters
     ----------
     service : Service
-        What is simulated.
+        The simulated service.
     low, high : float
         90 % interval of the step time relative to its prediction, [-]
     basis : str
-        What the step time rests on.
+        Evidence of the step time.
     first : tuple of float
-        90 % interval of the time to the first token relative to its prediction, [-]
-    room : tuple of float
-        90 % interval of the pool relative to its prediction, [-]
-    promise : str
-        What `fit` holds for usable; empty for a step time of one's own.
+        90 % interval of TTFT relative to its prediction, [-]
+    pool : tuple of float
+        90 % interval of the KV pool relative to its prediction, [-]
+    slo : str
+        Default SLO of `fit`; empty for a custom step time.
     plan : tuple, optional
-        Question and layout, where the service is what `fit` plans and nothing was told to the simulator alone.
+        Request and layout if the service is exactly the plan of `fit`, without options of the simulator.
     tries : dict, optional
-        What was simulated of it: traffic of any load, promise and seed → what `glmplan.simulation.safe_load` tried.
+        Trials so far, by traffic at any load, SLO and seed.
     """
 
     service: Service
@@ -97,24 +98,24 @@ class Described:
     high: float
     basis: str
     first: tuple[float, float] = (1.0, 1.0)
-    room: tuple[float, float] = (1.0, 1.0)
-    promise: str = ""
+    pool: tuple[float, float] = (1.0, 1.0)
+    slo: str = ""
     plan: tuple[Asked, Holding] | None = None
     tries: dict[tuple[Any, ...], Tries] = field(default_factory=dict, compare=False)
 
     def known(self, traffic: Traffic, targets: Sequence[Target], seed: int) -> Tries:
-        """What was tried of traffic that differs in its load alone.
+        """Return the trials of traffic that differs in its load only.
 
-        Returns: To be given to `safe_load` and `kept_share`, which add to it.
+        `safe_load` and `kept_share` add to them.
         """
         return self.tries.setdefault((traffic.at_load(1.0), tuple(targets), seed), Tries())
 
     def draws(self) -> Draws:
-        """What is not known of the machine, in equal parts from the worst to the best."""
+        """Return the uncertainty as equally probable machines, the worst first."""
         return {
             "factors": speed_factors(self.low, self.high),
             "waits": speed_factors(*self.first),
-            "rooms": room_factors(*self.room),
+            "rooms": room_factors(*self.pool),
         }
 
 
@@ -127,16 +128,16 @@ def service_of(
     scheduler: Mapping[str, Any] | None = None,
     users: int | None = None,
 ) -> Described:
-    """Tabulate the step time of a planned deployment and apply what was said of its engine.
+    """Tabulate the step time of a planned deployment for the simulator.
 
-    - `traffic`: What arrives; bounds the contexts for which step times are tabulated.
-    - `kv_tokens`, `block_size`: Room for keys and values, and tokens of a block, instead of the predicted ones.
+    - `traffic`: Bounds the contexts of the table.
+    - `kv_tokens`, `block_size`: KV pool and tokens per block, instead of the predicted ones.
     - `scheduler`: Fields of `EngineSettings` instead of the engine's own.
-    - `users`: Users for whom steps are timed; those of more are timed when more come.
+    - `users`: Concurrency up to which steps are tabulated first; higher ones follow if needed.
     """
     settings, pool = inputs.settings, inputs.pool
     changes = dict(scheduler or {})
-    ranks = inputs.ranks  # copies that are asked for are copies of all data-parallel ranks
+    ranks = inputs.ranks  # a requested replica contains all data-parallel ranks
     changes |= {name: changes[name] * ranks for name in ("replicas", "prefill_replicas") if name in changes}
     budget = changes.get("max_num_batched_tokens")
     if budget is not None and "max_num_seqs" not in changes:
@@ -166,7 +167,7 @@ def service_of(
         whole = cache(lambda: StepTable.tabulate(inputs.step_seconds, **sizes))
     table = StepTable.tabulate(inputs.step_seconds, **sizes, rows=users)
     return Described(
-        Service(table, pool, settings, inputs.front_end, inputs.wake, inputs.first, few, whole),
+        Service(table, pool, settings, inputs.front_end, inputs.cold_start, inputs.first, few, whole),
         inputs.low,
         inputs.high,
         inputs.basis,
@@ -175,20 +176,15 @@ def service_of(
     )
 
 
-# From a question to what the simulator needs: step time, cache pool, engine settings and how sure the step time is.
+def serving_inputs(question: PlanRequest | Asked) -> ServingInputs:
+    """Plan a deployment as `fit` and return the inputs of the simulator.
 
-
-def serving_inputs(question: Words | Asked) -> ServingInputs:
-    """Plan a deployment as `fit` does and describe it to the simulator.
-
-    - `question`: The question as typed, or as it was read.
-    - Returns: The best layout that fits, as one engine for each data-parallel rank: the step time of a rank is that
-      of all of them with as much to do each, or of as many as there are users where these are fewer, and spreads
-      requests over stages.
+    The best layout that fits, as one engine per data-parallel rank. The step time of a rank is that of all ranks with
+    equal load, or of as many ranks as there are users if these are fewer; requests are spread over pipeline stages.
 
     Examples
     --------
-    >>> inputs = serving_inputs(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws"))
+    >>> inputs = serving_inputs(PlanRequest("glm-5.1-nvfp4", "6xrtx-pro-6000-ws"))
     >>> inputs.settings.scheduler, inputs.low < 1 < inputs.high
     ('vllm', True)
     """
@@ -199,7 +195,7 @@ def serving_inputs(question: Words | Asked) -> ServingInputs:
 
 
 def chosen(asked: Asked, solution: Solution | None = None) -> Holding:
-    """Choose the layout of a question as `fit` does, where it can be asked for times.
+    """Return the layout that `fit` chooses; raise if it has no step times.
 
     `solution`: Its layouts, as `glmplan.planner.traffic_search.solve_under` ranks them for traffic.
     """
@@ -214,7 +210,7 @@ def chosen(asked: Asked, solution: Solution | None = None) -> Holding:
         why = solution.ranked[0].unknown or f"the speed of {asked.machine.accelerator.name} is not published"
         raise UnknownFact(f"{why}: no prediction is possible")
     if asked.mtp > best.terms.mtp:
-        titles = (wall.title for wall in best.terms.walls if wall.instead.mtp == best.terms.mtp)
+        titles = (wall.title for wall in best.terms.limitations if wall.instead.mtp == best.terms.mtp)
         raise SpecError(
             f"{next(titles, f'{asked.engine} would use {best.terms.mtp} speculative tokens here')}; "
             "`glmplan fit` shows the plan without, --mtp 0 simulates it",
@@ -225,13 +221,13 @@ def chosen(asked: Asked, solution: Solution | None = None) -> Holding:
 
 
 def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInputs:
-    """Describe a layout that was planned to the simulator."""
+    """Return the inputs of the simulator for a planned layout."""
     if not (prompts_timed(asked) and step_model_of(deployment).times_prompts):
         raise UnknownFact(f"{untimed_words(asked)}, no simulation of requests with prompts")
     servers, terms = best.terms.decoding, best.terms
     load = load_of(asked, deployment, best.pool, typical_users(asked), servers)
     found = predict(deployment, load)
-    # how sure a step is: of answers of a single token their only one, the first, says it
+    # interval of a step: answers of a single token have TTFT only
     first = found.figures["ttft"]
     figure = found.figures.get("tpot", first)
     defaults, ranks = asked.defaults, deployment.dp
@@ -239,7 +235,7 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
     drafted = deployment.draft_tokens
     budget, places = defaults.budget_of(ranks) // ranks, seats_of(asked, ranks) // ranks
     if defaults.admission == "slot" and asked.settings.max_num_seqs is None:
-        # it is told as many slots as hold a request, which share the pool
+        # the launch command sets as many slots as hold a request; they share the pool
         places = min(places, max(int(best.held / (servers * ranks)), 1))
     settings = scheduler_settings(
         defaults.scheduler,
@@ -261,7 +257,7 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
     return ServingInputs(
         step_seconds=_of_rank(step_seconds(deployment), ranks),
         step_of_few=lambda busy: _of_rank(step_seconds(deployment, busy_ranks=busy), busy),
-        # every rank hands over its own part, copies of a latent included
+        # every rank transfers its own part, copies of a latent included
         pool=KvPool(
             int(pool),
             block_tokens(asked.engine, sparse=best.memory.sparse),
@@ -269,7 +265,7 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
         ),
         settings=settings,
         front_end=front_end_seconds(deployment, asked.input_tokens),
-        wake=wake_seconds(deployment),
+        cold_start=wake_seconds(deployment),
         low=low,
         high=high,
         first=FirstTokens(found.first_scale, ranks),
@@ -283,7 +279,7 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
 
 
 def _reuses(asked: Asked) -> bool:
-    """Whether the engine finds blocks of this model again when nothing is told."""
+    """Return True if the engine caches prefixes of this model by default."""
     part = asked.machine.accelerator
     recurrent = any(one.state_page(tp=1, draft_tokens=0) for one in mixers_of(asked.model))
     found = engine_defaults(
@@ -293,10 +289,10 @@ def _reuses(asked: Asked) -> bool:
 
 
 def _of_rank(together: Callable[..., np.ndarray], ranks: float) -> Callable[..., np.ndarray]:
-    """Time of the step of one of so many data-parallel ranks that have as much to do each."""
+    """Return the step time of one of several equally loaded ranks."""
     if ranks == 1:
         return together
-    if isinstance(together, ShortSteps):  # what is short is said of the tokens of a rank
+    if isinstance(together, ShortSteps):  # short steps are defined by the tokens of a rank
         return replace(together, seconds=_of_rank(together.seconds, ranks), level=_of_rank(together.level, ranks))
 
     def alone(
@@ -316,19 +312,15 @@ def _of_rank(together: Callable[..., np.ndarray], ranks: float) -> Callable[...,
     return alone
 
 
-# The largest safe load of a plan, and how surely it keeps a promise: counted where sums suffice, else simulated.
-
-#: what a kind of traffic begins with whose number is searched
+#: start value of a search, by kind of traffic
 _BEGINNINGS = {"closed": "1", "sessions": "1"} | dict.fromkeys(("poisson", "gamma", "onoff", "daily"), "1/s")
 
 
 def searched_traffic(spec: str | None) -> tuple[list[str], bool]:
-    """Read the traffic of which the largest load is asked for.
+    """Return the traffic of a load search, and True if its number is open.
 
-    - `spec`: As in `glmplan.simulation.traffic.spec.parse_traffic`, also without its number; None is users and
-      Poisson.
-    - `list of str`: One for each answer, with a number to begin with.
-    - `bool`: Whether the number is not told, so that the plan is that of as many users as are usual.
+    - `spec`: As in `glmplan.simulation.traffic.spec.parse_traffic`, also without its number; None is users and Poisson.
+    - Returns: A start value per search; an open number means a plan for the reference concurrency.
 
     Examples
     --------
@@ -352,13 +344,13 @@ def safe_of(
     seed: int = 0,
     begun: Tries | None = None,
 ) -> SafeLoad:
-    """Find the largest load that keeps a promise with 95 % probability.
+    """Return the largest load that meets the SLO with 95 % probability.
 
-    - `traffic`: What arrives; its number of users, rate or speed is what is varied.
-    - `most`: Largest load to look at, [-] or [1/s].
-    - `begun`: Where to begin, and whether a copy of this process may help.
-    - Returns: The load, and what breaks first. Under an SLO of means alone the users of a closed loop are those that
-      `fit` says.
+    Under an SLO of means the users of a closed loop are the safe users of `fit`.
+
+    - `traffic`: Its number of users, rate or speed is varied.
+    - `most`: Largest load to try, [-] or [1/s].
+    - `begun`: Start value, and permission to fork a worker.
     """
     service, targets = described.service, tuple(targets)
     check_search(targets, most, seed)
@@ -391,11 +383,12 @@ def kept_of(
     least: Ratio = 0.0,
     named: bool = True,
 ) -> Kept:
-    """Find the probability that a load keeps a promise.
+    """Return the probability that a load meets the SLO.
 
-    - `least`: Probability below which it does not matter how low it is.
-    - `named`: Whether the target that breaks is needed where the probability is below `least`.
-    - Returns: 95 % or more for as many users as `safe_of` finds.
+    95 % or more for the users that `safe_of` returns.
+
+    - `least`: The search ends at probabilities below this value.
+    - `named`: Find the missed target even then.
     """
     targets = tuple(targets)
     if described.plan is not None and targets:

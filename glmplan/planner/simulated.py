@@ -1,7 +1,6 @@
-"""What a plan does where steady sums do not reach: users that the cache does not hold, and traffic that was named.
+"""Simulate a plan beyond steady-state sums: a full KV pool, named traffic.
 
-The simulator runs the plan itself, for a bounded number of requests, three times: as predicted, and at both ends of
-what is not known of it.
+A bounded number of requests is simulated three times: as predicted, and at both bounds of the uncertainty.
 """
 
 from __future__ import annotations
@@ -46,24 +45,22 @@ __all__ = [
 ]
 
 
-# Copies of the cache in host memory for a plan: how many tokens find room there, and how fast they come back.
-
-#: caches that copies are as large as, where the traffic does not say how much it needs [-]
+#: size of the KV offload relative to the KV pool, if the traffic does not determine it [-]
 _LARGER = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class WayToHost:
-    """The links over which copies come back from host memory.
+    """The link for KV offload to host memory.
 
     Attributes
     ----------
     each : float
-        What each accelerator reaches while all others do the same, [B/s]
+        Rate of each accelerator while all others transfer too, [B/s]
     bandwidth : float
-        What all accelerators of a data-parallel rank reach together, [B/s]
+        Rate of all accelerators of a data-parallel rank together, [B/s]
     what : str
-        Which links these are, in words.
+        The link as text.
     """
 
     each: float
@@ -72,7 +69,7 @@ class WayToHost:
 
 
 def way_to_host(asked: Asked, holding: Holding) -> WayToHost:
-    """The links between the accelerators of a plan and the memory of their host."""
+    """Return the link between the accelerators of a plan and host memory."""
     host, terms = asked.machine.host, holding.terms
     share = terms.accelerators / (terms.dp * terms.replicas)
     if asked.host_bandwidth:
@@ -87,10 +84,7 @@ def way_to_host(asked: Asked, holding: Holding) -> WayToHost:
 
 
 def copy_settings(asked: Asked, holding: Holding) -> dict[str, Any]:
-    """What the simulator is told of copies that were asked for.
-
-    Returns: Fields of `glmplan.simulation.engine.settings.EngineSettings`; empty where none were asked for.
-    """
+    """Return the `EngineSettings` fields for KV offload; empty without."""
     if not asked.host_tokens:
         return {}
     from glmplan.simulation.engine.settings import TransferLink
@@ -99,7 +93,7 @@ def copy_settings(asked: Asked, holding: Holding) -> dict[str, Any]:
 
 
 def check_copies(asked: Asked, holding: Holding, traffic: Traffic | None) -> None:
-    """Refuse copies of which nothing can be said."""
+    """Refuse KV offload without traffic or support."""
     if asked.host_bandwidth and traffic is None:
         raise SpecError("needs --traffic", field="--host-bandwidth")
     if not asked.host_tokens:
@@ -110,10 +104,7 @@ def check_copies(asked: Asked, holding: Holding, traffic: Traffic | None) -> Non
 
 
 def copies_words(asked: Asked, holding: Holding) -> str:
-    """Copies that were asked for, to be said behind what arrives.
-
-    Returns: How many, with which option of the engine and over which links; empty where none were asked for.
-    """
+    """Return the requested KV offload as text, or an empty text."""
     running = load_engine(asked.engine).running
     if not asked.host_tokens or running is None:
         return ""
@@ -123,16 +114,16 @@ def copies_words(asked: Asked, holding: Holding) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HostCopies:
-    """Copies of cached tokens in host memory.
+    """KV offload to host memory.
 
     Attributes
     ----------
     tokens : int
-        Of each data-parallel rank, [token]
+        Tokens per data-parallel rank, [token]
     bandwidth : float
-        At which they come back to all accelerators of a rank together, [B/s]
+        Transfer rate of all accelerators of a rank together, [B/s]
     what : str
-        The change in words.
+        The change as text.
     """
 
     tokens: int
@@ -141,10 +132,9 @@ class HostCopies:
 
 
 def why_no_copies(asked: Asked, holding: Holding, way_told: bool = False) -> str:
-    """Say why a plan keeps no copies of its cache in host memory.
+    """Return why a plan has no KV offload; empty if it is possible.
 
-    - `way_told`: Whether the bandwidth over which copies come back was given, so that the links need not be known.
-    - Returns: The reason; empty where copies can be kept.
+    `way_told`: The bandwidth is given, so the links need not be known.
     """
     running = load_engine(asked.engine).running
     kept = asked.defaults.kept_bytes / GIB
@@ -166,16 +156,15 @@ def why_no_copies(asked: Asked, holding: Holding, way_told: bool = False) -> str
 
 
 def host_copies(asked: Asked, holding: Holding, traffic: Traffic) -> HostCopies | None:
-    """Plan copies of the cache in the memory of the host.
+    """Return the KV offload of a plan for traffic, or None.
 
-    - `traffic`: What arrives: conversations need room for all of them at their mean length.
-    - Returns: None where the engine keeps none of such a cache, where drafts are made beside (a race was reported),
-      and where the way to host memory is not known.
+    None if the engine has no offload for this cache, with speculative decoding (a race condition was reported), or if
+    the link to host memory is unknown.
 
     Notes
     -----
-    Copies are as large as what all conversations need, and no larger than host memory where that is known. Every
-    accelerator loads its own part while all others do, at what the links between it and the memory then leave it.
+    The offload holds all sessions at their mean length, within host memory if its size is known. Every
+    accelerator loads its own part while all others do, at the rate that the shared links allow.
     """
     running, terms = load_engine(asked.engine).running, holding.terms
     if running is None or holding.pool <= 0 or why_no_copies(asked, holding):
@@ -195,41 +184,41 @@ def host_copies(asked: Asked, holding: Holding, traffic: Traffic) -> HostCopies 
     tokens = int(size / token / ranks)
     if tokens <= 0:
         return None
-    room = "" if host.host_memory is not None else " (size unknown)"
+    size_note = "" if host.host_memory is not None else " (size unknown)"
     what = (
-        f"KV offload to {size / GIB:,.0f} GiB of host memory{room} ({running.host_cache}), "
+        f"KV offload to {size / GIB:,.0f} GiB of host memory{size_note} ({running.host_cache}), "
         f"{way.each / 1e9:,.0f} GB/s per accelerator"
     )
     return HostCopies(tokens, way.bandwidth, what)
 
 
-#: requests of a simulated row for each user, as many as a steady prediction counts, and at most [-]
+#: simulated requests of a row: per user, as many as a steady-state prediction counts, and at most [-]
 _EACH, _MOST = 4, 1200
-#: requests of named traffic: for each user and at most; of rates; a trace is replayed whole [-]
+#: simulated requests of named traffic: per user; for rates; a trace is replayed in full [-]
 _EACH_TURN, _OPEN = 16, 600
-#: share of the requests that fill an empty server and are not counted [-]
+#: share of the requests for warm-up, which are not counted [-]
 _WARM = 0.2
 
 
 def beyond_steady(asked: Asked, holding: Holding, users: int) -> bool:
-    """Whether so many users need more of the cache than there is: requests wait, are preempted and start again.
+    """Return True if the KV pool does not hold so many users.
 
-    Returns: Steady sums count waiting, but no preemption: there the simulator answers. It does for any number where
-      prompts have servers of their own.
+    Steady-state sums count waiting but no preemption, so the simulator is needed. Disaggregated prefill always needs
+    it.
     """
     return bool(asked.prefill) or users > max(holding.held * asked.user_tokens / asked.request_tokens, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """Summaries of the plan as predicted, at its slow end with the smallest pool, and at its quick end."""
+    """Simulated summaries: predicted, pessimistic and optimistic case."""
 
     middle: Mapping[str, float]
     slow: Mapping[str, float]
     quick: Mapping[str, float]
 
     def figure(self, name: str, scale: float = 1e-3) -> Figure:
-        """A statistic with the ends that it had, [s] or [token/s]"""
+        """Return a statistic with its bounds, [s] or [token/s]."""
         values = [one[name] * scale for one in (self.middle, self.slow, self.quick) if math.isfinite(one[name])]
         value = values[0] if values else 0.0
         return Figure(value, min(values, default=0.0), max(values, default=0.0))
@@ -238,18 +227,21 @@ class _Runs:
 def _runs(
     described: Described, traffic: Traffic, requests: int, warm: int, least: float, *, ends: bool = True
 ) -> _Runs:
-    """Simulate a plan, and both its ends where they are wanted; a pool holds at least `least` tokens, [token]"""
-    # imported where it is needed: most answers are steady sums
+    """Simulate a plan, and both bounds if requested.
+
+    The KV pool holds at least `least` tokens, [token].
+    """
+    # a local import: most answers need no simulator
     from glmplan.simulation.simulate import simulate
 
     found = []
-    slow = (described.high, described.first[1], described.room[0])
-    quick = (described.low, described.first[0], described.room[1])
-    for step, first, room in ((1.0, 1.0, 1.0), slow, quick)[: 3 if ends else 1]:
-        service = described.service.scaled(step).with_room(room, traffic, least=least)
+    slow = (described.high, described.first[1], described.pool[0])
+    quick = (described.low, described.first[0], described.pool[1])
+    for step, first, pool in ((1.0, 1.0, 1.0), slow, quick)[: 3 if ends else 1]:
+        service = described.service.scaled(step).with_room(pool, traffic, least=least)
         outcome = simulate(service, traffic, requests=requests, warmup=warm)
         if outcome.interrupted:
-            raise KeyboardInterrupt  # a part of a run is none
+            raise KeyboardInterrupt  # partial runs are not used
         summary = dict(outcome.summary)
         for name in summary:
             if name.startswith("ttft_"):
@@ -259,9 +251,9 @@ def _runs(
 
 
 def steady_rate(asked: Asked, one: Scored) -> TokensPerSecond:
-    """Throughput of a layout by steady sums, for the users that an answer tells of.
+    """Return the throughput of a layout by steady-state sums.
 
-    Returns: Of all `glmplan.planner.ranking.shown_users` together; 0 when no speed was computed.
+    At the concurrency that the answer shows, `glmplan.planner.ranking.shown_users`; 0 if no speed was computed.
     """
     users = shown_users(asked)
     if not one.alone or (users == typical_users(asked) and users <= one.holding.held):
@@ -270,7 +262,10 @@ def steady_rate(asked: Asked, one: Scored) -> TokensPerSecond:
 
 
 def shown_rate(asked: Asked, one: Scored, steady: TokensPerSecond) -> TokensPerSecond:
-    """Throughput of a layout as a table over users has it: simulated where the cache does not hold them."""
+    """Return the throughput of a layout as in the table over users.
+
+    It is simulated if the KV pool does not hold the users.
+    """
     users, holding = shown_users(asked), one.holding
     if not one.alone or not beyond_steady(asked, holding, users):
         return steady
@@ -283,7 +278,10 @@ def shown_rate(asked: Asked, one: Scored, steady: TokensPerSecond) -> TokensPerS
 
 
 def _closed(asked: Asked, holding: Holding, traffic: Traffic | None = None) -> tuple[Described, Traffic, float]:
-    """A plan as the simulator sees it, users who send what was asked, and the least room for one of them."""
+    """Return the simulated plan, its traffic and the smallest useful pool.
+
+    The users of a closed loop send requests of the requested lengths, unless the traffic is sessions.
+    """
     from glmplan.planner.service import inputs_of, service_of
     from glmplan.simulation.traffic.spec import Traffic
 
@@ -297,7 +295,10 @@ def _closed(asked: Asked, holding: Holding, traffic: Traffic | None = None) -> t
 
 
 def _seated(asked: Asked, holding: Holding, users: int) -> Asked:
-    """The question with the slots that the launch command tells an engine whose slots share its context evenly."""
+    """Return the request with the number of slots of the launch command.
+
+    Only for engines whose slots share the context evenly (llama.cpp).
+    """
     if asked.settings.max_num_seqs is not None or asked.defaults.admission != "slot":
         return asked
     slots = int(max(min(users, holding.held), 1))
@@ -307,15 +308,14 @@ def _seated(asked: Asked, holding: Holding, users: int) -> Asked:
 def simulated_rows(
     asked: Asked, holding: Holding, rows: tuple[UserRow, ...], traffic: Traffic | None = None
 ) -> tuple[UserRow, ...]:
-    """Replace the rows that steady sums do not reach by what the simulator finds.
+    """Return the table over users, simulated beyond steady-state sums.
 
-    - `traffic`: Named traffic; of sessions the rows are of so many sessions at once.
-    - Returns: The table; rows that were simulated say so.
+    `traffic`: Named traffic; with sessions each row is a number of concurrent sessions.
 
     Notes
     -----
-    All users start together, and all requests count, as in the steady rows. The ends of the intervals are runs with
-    slow steps and the smallest pool, and with quick steps and the largest.
+    All users start together, and all requests count, as in the steady-state rows. The bounds of the intervals are runs
+    with slow steps and the smallest pool, and with fast steps and the largest.
     """
     if not any(row.ttft is not None and beyond_steady(asked, holding, row.users) for row in rows):
         return rows
@@ -325,7 +325,7 @@ def simulated_rows(
         if row.ttft is not None and beyond_steady(asked, holding, row.users):
             row = _simulated(row, _runs(described, closed.at_load(row.users), _requests(row.users), 0, least))
         if row.ttft is not None:
-            # the ends of simulated rows are other runs than those of steady sums: nobody is served sooner for them
+            # bounds of simulated rows come from other runs than those of steady-state sums: keep TTFT monotonic
             row = replace(row, ttft=no_less(row.ttft, found[-1].ttft if found else None))
         found.append(row)
     return tuple(found)
@@ -337,7 +337,7 @@ def _requests(users: int) -> int:
 
 def _simulated(row: UserRow, runs: _Runs) -> UserRow:
     if not runs.middle["requests"]:
-        return row  # none has room: what the steady sums say of waiting is all that is known
+        return row  # nothing fits: only the steady-state sums are known
     tpot = runs.figure("tpot_mean_ms") if row.tpot is not None else None
     rate = tpot.inverse() if tpot and tpot.value else None
     return replace(
@@ -363,9 +363,9 @@ def traffic_run(
 ) -> TrafficRun:
     """Simulate a plan under named traffic.
 
-    - `what`, `ask`: What is otherwise than in the plan, and the words that ask for it.
-    - `pool`: Room for keys and values relative to the plan's.
-    - `ends`: Whether both ends of the intervals are simulated too.
+    - `what`, `ask`: The change of the plan, and the options that request it.
+    - `pool`: KV pool relative to that of the plan.
+    - `ends`: Simulate both bounds of the intervals too.
     """
     from glmplan.planner.service import inputs_of, service_of
     from glmplan.simulation.load_trial import exceeded

@@ -1,4 +1,4 @@
-"""The plan of traffic that is named: layouts are compared by what such traffic sees of them."""
+"""Choose the layout for named traffic, and read traffic specifications."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ import numpy as np
 from glmplan.errors import GlmplanError, SpecError
 from glmplan.planner.capacity import Holding
 from glmplan.planner.plan import LEAST_GAIN
-from glmplan.planner.question import Asked, Words, read_words
+from glmplan.planner.question import Asked, read_words
 from glmplan.planner.ranking import deployment_of, needless_stages, predicted, shown_users, typical_users
 from glmplan.planner.simulated import traffic_run, way_to_host, why_no_copies
 from glmplan.planner.users import Solution, solve, usual_promise
 from glmplan.prediction.step_models import site_calibration
+from glmplan.request.plan import PlanRequest
 from glmplan.units import TokenCount, counted_unit, whole_number
 
 if TYPE_CHECKING:
@@ -47,10 +48,10 @@ _SIMULATED = 4
 
 
 def decides_plan(traffic: Traffic) -> bool:
-    """Whether a kind of traffic decides between layouts that hold its mean request.
+    """Return True if a kind of traffic affects the choice of a layout.
 
-    Returns: Of conversations and of traces, which find in a large cache what they would have to compute again. Users
-      and rates of requests without a past have the plan of the question, whatever their number.
+    Sessions and traces find prefixes in a large cache that they would compute again in a small one. Other traffic has
+    the plan of the request.
 
     Examples
     --------
@@ -64,23 +65,22 @@ def decides_plan(traffic: Traffic) -> bool:
 def solve_under(
     asked: Asked, traffic: Traffic | None, *, options: frozenset[str] = frozenset(), quick: bool = False
 ) -> Solution:
-    """Find the best layout for traffic.
+    """Return the layouts of a request, ranked for traffic.
 
-    - `asked`: The question, with the mean request of the traffic.
-    - Returns: All layouts; that of `solve` where the traffic does not decide.
+    `asked` has the mean request of the traffic. The ranking is that of `solve` if the traffic does not affect it.
 
     Notes
     -----
-    Of the layouts that hold the mean request as surely as the one chosen without traffic, the four whose whole answers
-    come soonest by steady sums, and that one, are simulated under the traffic. The one with the fewest requests turned
-    away and the soonest answers is chosen; of those within 5 % of it, the one that was chosen without traffic, or else
-    the one with the largest cache. Copies in host memory do not decide: `simulate` is told of them apart.
+    Candidates have the verdict of the layout chosen without traffic. That layout and the four with the
+    lowest end-to-end latency by steady-state sums are simulated under the traffic. The one with the fewest rejected
+    requests and the lowest latency is chosen; within 5 % of it the one chosen without traffic, or else the one with the
+    largest KV pool. KV offload is not part of the choice.
     """
     solution = solve(asked, options=options, quick=quick)
     first = solution.ranked[0]
     if traffic is None or not decides_plan(traffic) or not first.alone or first.holding.terms.blocked is not None:
         return solution
-    staged = needless_stages(asked, [one.holding for one in solution.ranked])
+    staged = needless_stages(asked, [layout.holding for layout in solution.ranked])
     peers = [
         one
         for place, one in enumerate(solution.ranked)
@@ -95,24 +95,24 @@ def solve_under(
         try:
             found[place] = traffic_run(asked.but(host_tokens=0), peers[place], traffic, ends=False)
         except GlmplanError:
-            return solution  # nothing can be simulated, which the answer says where it matters
+            return solution  # nothing can be simulated; the answer reports it if needed
     best = _best(found, peers)
-    told = {id(peers[best]): ""}
+    reasons = {id(peers[best]): ""}
     for place, one in enumerate(peers):
         if place != best:
             known = found.get(place)
             seconds = known.e2e.value if known is not None else soon[place]
             how = "" if known is not None else "about "
-            told[id(one)] = f"a whole answer takes {how}{seconds:,.0f} s instead of {found[best].e2e.value:,.0f}"
-    rest = [one for one in solution.ranked if one is not peers[best]]
-    ranked = [replace(one, why=told.get(id(one), one.why)) for one in (peers[best], *rest)]
+            reasons[id(one)] = f"end-to-end latency {how}{seconds:,.0f} s instead of {found[best].e2e.value:,.0f} s"
+    rest = [layout for layout in solution.ranked if layout is not peers[best]]
+    ranked = [replace(one, why=reasons.get(id(one), one.why)) for one in (peers[best], *rest)]
     return replace(solution, ranked=tuple(ranked))
 
 
 def _steady_answers(asked: Asked, peers: list[Scored], users: int) -> list[float]:
-    """How long a whole answer takes by steady sums, of each layout, [s]"""
+    """Return the end-to-end latency of each layout by steady-state sums, [s]."""
     seconds = []
-    for one in predicted(asked, [(one.holding, users) for one in peers]):
+    for one in predicted(asked, [(peer.holding, users) for peer in peers]):
         first, later = one.figures.get("ttft"), one.figures.get("tpot")
         each = later.value * (asked.output_tokens - 1) if later is not None else 0.0
         seconds.append((first.value if first is not None else 0.0) + each)
@@ -120,32 +120,28 @@ def _steady_answers(asked: Asked, peers: list[Scored], users: int) -> list[float
 
 
 def _best(found: dict[int, TrafficRun], peers: list[Scored]) -> int:
-    """The place of the layout that serves the traffic best."""
+    """Return the index of the layout that serves the traffic best."""
     least = min(one.rejected + one.left for one in found.values())
     served = {place: one for place, one in found.items() if one.rejected + one.left == least and one.e2e.value}
     if not served:
         return 0
     soonest = min(one.e2e.value for one in served.values())
-    alike = [place for place, one in served.items() if one.e2e.value <= soonest * (1.0 + LEAST_GAIN)]
-    return 0 if 0 in alike else max(alike, key=lambda place: peers[place].holding.held)
+    near = [place for place, one in served.items() if one.e2e.value <= soonest * (1.0 + LEAST_GAIN)]
+    return 0 if 0 in near else max(near, key=lambda place: peers[place].holding.held)
 
 
-# Traffic and question say the same lengths: what one leaves open is taken from the other, for every command alike.
-
-#: requests of a trace, and draws of a file of lengths, that the mean request is taken from [-]
+#: requests of a trace, or samples of a file of lengths, for the mean request [-]
 _LOOKED_AT = 20_000
 
 
 def mean_request(traffic: Traffic) -> tuple[int, int, int]:
-    """The mean request of a kind of traffic.
-
-    Returns: Prompt, answer, and how much of the prompt was in the conversation before, [token].
+    """Return the mean request of traffic: prompt, answer, cached, [token].
 
     Notes
     -----
     A session has a geometric number of turns with mean ``n``; a request drawn from all of them has ``n − 1`` turns
-    before it in the mean, each of which left a prompt and an answer in the conversation. Of traces nothing is taken as
-    found again: the simulator says it.
+    before it in the mean, each of which left a prompt and an answer in the context. The cached part of a trace is 0
+    here: only the simulator finds it.
 
     Examples
     --------
@@ -169,7 +165,7 @@ def mean_request(traffic: Traffic) -> tuple[int, int, int]:
 
 
 def _stamp(path: str) -> float:
-    """When a file was last changed; 0 where it is not there, which reading it will say."""
+    """Return the modification time of a file; 0 if it is missing."""
     file = Path(path)
     return file.stat().st_mtime if file.is_file() else 0.0
 
@@ -189,14 +185,14 @@ def _of_trace(path: str, answer: int, changed: float) -> tuple[int, int]:
     return max(round(float(inputs)), 1), max(round(float(outputs)), 1)
 
 
-def asked_under(words: Words, traffic: Traffic | None) -> Asked:
-    """Read a question under a kind of traffic: the plan is made for its mean request.
+def asked_under(words: PlanRequest, traffic: Traffic | None) -> Asked:
+    """Read a request under traffic: the plan is made for its mean request.
 
-    Returns: The question. Lengths that the traffic states go before those of the words.
+    Lengths of the traffic override those of the request.
 
     Examples
     --------
-    >>> words = Words("llama-3.1-8b", "1xh100-sxm", input=1024)
+    >>> words = PlanRequest("llama-3.1-8b", "1xh100-sxm", input=1024)
     >>> from glmplan.simulation.traffic.spec import parse_traffic
     >>> asked = asked_under(words, parse_traffic("sessions:4", input=1000, output=250, turns=5))
     >>> asked.input_tokens, asked.cached_tokens
@@ -205,13 +201,13 @@ def asked_under(words: Words, traffic: Traffic | None) -> Asked:
     if traffic is None:
         return read_words(words)
     if words.users is None and traffic.users is not None:
-        # the rows of a table that tell most: one user alone, and those that were named
+        # the rows of a table that matter most: a single user, and the named concurrency
         return asked_under(words.but(users=sorted({1, traffic.users})), traffic).but(users_given=False)
     if not (traffic.kind in ("trace", "sessions") or traffic.lengths):
         stated = {name: getattr(traffic, name) for name in ("input", "output") if name in traffic.model_fields_set}
         return read_words(words.but(**stated)).but(cached_tokens=traffic.shared_prefix)
     inputs, outputs, before = mean_request(traffic)
-    # a mean beyond what the model reads is cut: the simulator turns away what is longer
+    # a mean above the context limit is cut: the simulator rejects longer requests
     plain = read_words(words.but(input=None, output=None))
     limit = min(plain.longest_request, plain.context or plain.longest_request)
     outputs = min(outputs, max(limit - 1, 1))
@@ -226,7 +222,7 @@ def asked_under(words: Words, traffic: Traffic | None) -> Asked:
 
 
 def read_traffic(spec: str, *, input: object = None, output: object = None, **fields: Any) -> Traffic:
-    """Read traffic with the lengths of a question, typed or as numbers.
+    """Read traffic with the lengths of a request, as text or numbers.
 
     - `input`, `output`: Lengths, [token]; None leaves them open.
     - `**fields`: Further fields of `Traffic`; None is left out.
@@ -244,11 +240,10 @@ def read_traffic(spec: str, *, input: object = None, output: object = None, **fi
 
 
 def traffic_of(asked: Asked, spec: str | Traffic, **fields: Any) -> Traffic:
-    """Read traffic; lengths that it does not state are those of the question.
+    """Read traffic; missing lengths are those of the request.
 
-    - `**fields`: Further fields of `Traffic`; None is left out.
-    - Returns: The spec. Turns of a session take the lengths of the question only where it was asked with lengths and
-      without sessions; else they have their own.
+    Turns of a session have the lengths of the request only if it was given with lengths and without sessions.
+    `**fields` are further fields of `Traffic`; None is left out.
     """
     from glmplan.simulation.traffic.spec import Traffic, parse_traffic
 
@@ -263,7 +258,7 @@ def traffic_of(asked: Asked, spec: str | Traffic, **fields: Any) -> Traffic:
 
 
 def traffic_words(traffic: Traffic) -> str:
-    """Return the traffic in words: its kind, its load and the mean request.
+    """Return the traffic as text: its kind, its load and the mean request.
 
     Examples
     --------
@@ -285,11 +280,8 @@ def traffic_words(traffic: Traffic) -> str:
     return f"{many}, {lengths}"
 
 
-# From a question and what arrives to the service that is simulated: one way for every command that simulates.
-
-
 def described_under(
-    words: Words,
+    words: PlanRequest,
     kinds: Sequence[Traffic],
     *,
     usual: bool = False,
@@ -297,26 +289,24 @@ def described_under(
     block_size: TokenCount | None = None,
     scheduler: Mapping[str, Any] | None = None,
 ) -> tuple[Described, list[Traffic]]:
-    """The service as `fit` plans and glmplan predicts it.
+    """Return the service that `fit` plans, and its traffic.
 
-    - `usual`: Whether the plan is that of as many users as such a machine usually has, because the number is what is
-      searched.
-    - `kv_tokens`, `block_size`: Room for keys and values, and tokens of a block, instead of the predicted ones.
+    - `usual`: Plan for the reference concurrency of the machine, because the load is searched.
+    - `kv_tokens`, `block_size`: KV pool and tokens per block, instead of the predicted ones.
     - `scheduler`: Fields of `EngineSettings` instead of the engine's own.
-    - `Described`: The service, its interval, and what `fit` holds for usable.
-    - `list of Traffic`: One for each kind; lengths that it leaves open are those of the question.
+    - Returns: The service with its uncertainty and default SLO, and one traffic per kind with completed lengths.
 
     Examples
     --------
     >>> from glmplan.simulation.traffic.spec import Traffic
-    >>> found, [traffic] = described_under(Words("llama-3.1-8b", "1xh100-sxm"), [Traffic(kind="closed", users=4)])
-    >>> traffic.input, found.promise != ""
+    >>> found, [traffic] = described_under(PlanRequest("llama-3.1-8b", "1xh100-sxm"), [Traffic(kind="closed", users=4)])
+    >>> traffic.input, found.slo != ""
     (2048, True)
     """
     from glmplan.planner.service import chosen, inputs_of, service_of
 
     asked = asked_under(words, kinds[0])
-    arriving = [traffic_of(asked, one) for one in kinds]
+    arriving = [traffic_of(asked, kind) for kind in kinds]
     with site_calibration(asked.calibration):
         named = arriving[0].at_load(typical_users(asked)) if usual else arriving[0]
         best = chosen(asked, solve_under(asked, named))
@@ -328,24 +318,25 @@ def described_under(
             block_size=block_size,
             scheduler=scheduler,
         )
-        promise = usual_promise(predicted(asked, [(best, 1)])[0])
-    # what is told to the simulator alone no plan knows, and sums know no servers for prompts alone
-    told = scheduler or kv_tokens or block_size or asked.prefill
-    return replace(found, promise=promise, basis=found.basis + way, plan=None if told else (asked, best)), arriving
+        slo = usual_promise(predicted(asked, [(best, 1)])[0])
+    # steady-state sums cover neither options of the simulator nor disaggregated prefill
+    simulated_only = scheduler or kv_tokens or block_size or asked.prefill
+    plan = None if simulated_only else (asked, best)
+    return replace(found, slo=slo, basis=found.basis + way, plan=plan), arriving
 
 
 def _with_way_to_host(
     asked: Asked, best: Holding, scheduler: Mapping[str, Any] | None
 ) -> tuple[Mapping[str, Any] | None, str]:
-    """The settings with the link over which copies in host memory come back, and which one that is in words."""
+    """Return the settings with the link for KV offload, and its name."""
     if not scheduler or not scheduler.get("host_tokens"):
         return scheduler, ""
-    told = scheduler.get("host_link")
-    # what the engine does not keep, no bandwidth brings back
+    link = scheduler.get("host_link")
+    # without KV offload in the engine a bandwidth is useless
     if why := why_no_copies(asked, best, way_told=True):
         raise SpecError(why, field="--host-tokens", value=scheduler["host_tokens"])
-    if told is not None:
-        return scheduler, f"; KV offload at {told.bandwidth / 1e9:,.1f} GB/s per replica, as given"
+    if link is not None:
+        return scheduler, f"; KV offload at {link.bandwidth / 1e9:,.1f} GB/s per replica, as given"
     from glmplan.simulation.engine.settings import TransferLink
 
     try:

@@ -20,10 +20,9 @@ from glmplan.planner.layouts import layouts, servers_of
 from glmplan.planner.plan import Limit, Safe, UserRow, Warn
 from glmplan.planner.question import Asked
 from glmplan.planner.ranking import Scored, predicted, rank_layouts, seats_of, speed_known
-from glmplan.planner.text import duration
 from glmplan.prediction.deployment import cache_choice
 from glmplan.prediction.predict import Figure, Prediction
-from glmplan.units import QUANTILE_90, Ratio, TokenCount, counted_unit
+from glmplan.units import QUANTILE_90, Ratio, TokenCount, counted_unit, duration
 
 if TYPE_CHECKING:
     from glmplan.simulation.load_trial import SafeLoad
@@ -61,11 +60,11 @@ __all__ = [
 ]
 
 
-#: slowest speed that a reader accepts: 10 tokens per second [s]
+#: slowest usable speed for a reader: 10 tokens per second [s]
 TARGET_TPOT = 0.1
-#: wait for the first token beyond which requests count as queueing, unless one user alone waits a third of it [s]
+#: TTFT above which requests count as queued, unless a single user waits a third of it [s]
 TARGET_TTFT = 10.0
-#: users that are looked at first: enough for all but small models [-]
+#: highest concurrency that is predicted first: enough for all but small models [-]
 LOOKED_AT = 512
 _WORDS = {
     "launch": "launch/CPU overhead",
@@ -84,10 +83,10 @@ def predictions_of(asked: Asked, holding: Holding, counts: tuple[int, ...]) -> d
 
 
 def _no_sooner(found: dict[int, Prediction]) -> dict[int, Prediction]:
-    """The same, with no first token sooner than for fewer users.
+    """Return predictions whose TTFT does not fall with concurrency.
 
-    Users in step with each other wait for a decode step of the others only where they are few, and the mean over a
-    bounded number of requests falls by up to a hundredth from two users to four: an effect of how the load is counted.
+    In a closed loop of uniform requests the mean TTFT of a bounded run falls by up to 1 % from two users to four: an
+    effect of how the load is counted.
     """
     out: dict[int, Prediction] = {}
     before: Figure | None = None
@@ -102,12 +101,7 @@ def _no_sooner(found: dict[int, Prediction]) -> dict[int, Prediction]:
 
 
 def no_less(figure: Figure, before: Figure | None) -> Figure:
-    """A time that is at least another, at both ends of its interval too.
-
-    - `figure`: The time, [s].
-    - `before`: What it is at least, [s]; None bounds nothing.
-    - Returns: The larger of each, [s].
-    """
+    """Return a time of at least `before`, at both interval bounds too."""
     if before is None:
         return figure
     ends = {name: max(getattr(figure, name), getattr(before, name)) for name in ("value", "low", "high")}
@@ -115,17 +109,17 @@ def no_less(figure: Figure, before: Figure | None) -> Figure:
 
 
 def grid_of(asked: Asked, holding: Holding, most: int = LOOKED_AT) -> tuple[int, ...]:
-    """Numbers of users that are predicted: powers of two as far as the safe number may lie, whichever are asked for."""
+    """Return the concurrencies to predict: powers of two up to the limit.
+
+    The limit does not depend on the rows that are requested.
+    """
     most = int(max(min(holding.held, places_of(asked, holding), most), 1))
     powers = {1 << bit for bit in range(most.bit_length())}
     return tuple(sorted({*powers, most, 1}))
 
 
 def user_table(asked: Asked, holding: Holding, found: dict[int, Prediction]) -> tuple[UserRow, ...]:
-    """Make the table over users.
-
-    Returns: One row for each number that was asked for.
-    """
+    """Return the table over users: one row per requested concurrency."""
     contexts = contexts_of(asked, holding, asked.users)
     rows = []
     for number, context in zip(asked.users, contexts, strict=True):
@@ -149,21 +143,18 @@ def user_table(asked: Asked, holding: Holding, found: dict[int, Prediction]) -> 
 
 
 def places_of(asked: Asked, holding: Holding) -> int:
-    """Requests that run at once, by what the engine is told.
-
-    Returns: Of all ranks of all servers that decode.
-    """
+    """Return the running requests that the engine allows on decoding ranks."""
     return seats_of(asked, holding.terms.dp) * holding.terms.decoding
 
 
 def _running(asked: Asked, holding: Holding) -> float:
-    """Requests that run at once: what the pool holds of the stated request, and the engine's own limit."""
+    """Return the running requests: limited by the KV pool and max_num_seqs."""
     held = holding.held * asked.user_tokens / asked.request_tokens
     return max(min(held, places_of(asked, holding)), 1.0)
 
 
 def _largest(counts: np.ndarray, values: np.ndarray, target: float) -> int:
-    """Largest number of users whose value stays at or below a target, between points in logarithms."""
+    """Return the highest concurrency within a target, interpolated in logs."""
     good = values <= target
     if not good[0]:
         return 0
@@ -179,16 +170,16 @@ def _largest(counts: np.ndarray, values: np.ndarray, target: float) -> int:
 def safe_users(
     asked: Asked, holding: Holding, found: Mapping[int, Prediction], bounds: Mapping[str, float] | None = None
 ) -> Safe:
-    """Find how many users are safe, and what limits them.
+    """Return the safe number of users and its limits.
 
-    `bounds`: Longest means of ``ttft`` and ``tpot`` that are promised; `usual_bounds` by default, [s].
+    `bounds` are the longest means of ``ttft`` and ``tpot``, by default `usual_bounds`.
 
     Notes
     -----
-    Three limits, each at the bad end of its 90 % interval: the pool holds every user's whole request (``kv``); a token
-    takes no longer than promised (``tpot``; answers of one token have no such limit); no request waits for a place, and
-    the first token comes in time (``queue``). Between predicted numbers of users times are interpolated. The slow end
-    of an interval of 90 % is passed by one machine in twenty, so that the number is that of a promise kept with 95 %.
+    Three limits, each at the pessimistic bound of its 90 % interval: the pool holds the whole request of every user
+    (``kv``); TPOT is within its bound (``tpot``; answers of one token have no such limit); no request waits for
+    max_num_seqs and TTFT is within its bound (``queue``). Times are interpolated between predicted concurrencies. One
+    machine in twenty is slower than the 90 % interval, so the SLO is met with 95 % probability.
     """
     alone = found[min(found)]
     bounds = usual_bounds(alone) if bounds is None else bounds
@@ -206,7 +197,7 @@ def safe_users(
                 bound = (bounds if end == "high" else in_mean)[metric]
                 limits[end][name] = min(seats, _largest(counts, values, bound))
     mean = limits["value"]
-    # where one user alone may wait long, three times as long is no promise: what fails in the mean is not safe
+    # three times a long single-user TTFT is not a useful SLO: a load that misses the bound in the mean is not safe
     bad = {name: min(limit, mean[name]) for name, limit in limits["high"].items()}
     target = bounds.get("tpot", TARGET_TPOT)
     last = " (the largest number evaluated)" if bad.get("tpot") == int(counts[-1]) else ""
@@ -232,15 +223,14 @@ def _stay(users: int) -> str:
 
 
 def usual_bounds(alone: Prediction) -> dict[str, float]:
-    """What a plan promises when nobody says otherwise: the longest means that count as usable.
+    """Return the default SLO: the longest means that count as usable, [s].
 
-    Returns: Of ``ttft``, where prompts can be timed, and of ``tpot``, where answers have a second token, [s].
+    ``ttft`` if prompts can be timed, ``tpot`` if answers have a second token.
 
     Notes
     -----
-    A first token may take 10 s, or three times what one user alone waits where that is more, on a machine that is as
-    slow as the interval allows: what one waits alone is no queue. Rounded up to four digits, so that the promise can be
-    written.
+    TTFT may take 10 s, or three times the single-user TTFT if that is longer, on a machine as slow as the interval
+    allows: the wait of a single user is not a queue. Rounded up to four digits, so that the SLO can be written.
 
     Examples
     --------
@@ -259,11 +249,10 @@ def usual_bounds(alone: Prediction) -> dict[str, float]:
 
 
 def mean_bounds(alone: Prediction, bounds: Mapping[str, float]) -> dict[str, float]:
-    """What must hold in the mean where something is promised.
+    """Return the bounds that predicted means must meet, [s].
 
-    - `bounds`: What is promised, [s].
-    - Returns: The same; of the first token no more than is usable by what one user alone waits in the mean, unless it
-      is promised that users wait longer than usual, [s].
+    The same as `bounds`; the TTFT bound is at most the usable wait after the expected single-user TTFT, unless the SLO
+    allows a longer wait than usual.
     """
     found, first = dict(bounds), alone.figures.get("ttft")
     if first is not None and "ttft" in found and found["ttft"] <= usual_bounds(alone)["ttft"]:
@@ -272,14 +261,12 @@ def mean_bounds(alone: Prediction, bounds: Mapping[str, float]) -> dict[str, flo
 
 
 def _longest_wait(alone: float) -> float:
-    """Longest wait for a first token that counts as usable, by what one user alone waits, [s]"""
+    """Return the longest usable mean TTFT for a single-user TTFT, [s]."""
     return max(TARGET_TTFT, 3.0 * alone)
 
 
 def usual_promise(alone: Prediction) -> str:
-    """The promise under which `safe_users` counts, as `glmplan safe --slo` takes it.
-
-    Returns: Means of the first token, where prompts can be timed, and of each further one.
+    """Return the SLO of `safe_users` in the syntax of `glmplan safe --slo`.
 
     Examples
     --------
@@ -296,7 +283,7 @@ def usual_promise(alone: Prediction) -> str:
 
 
 def binding_words(rows: tuple[UserRow, ...]) -> str:
-    """Return the largest components of the decode step at the lowest and the highest concurrency."""
+    """Return the largest step components at lowest and highest concurrency."""
     parts = []
     for row in (rows[0], rows[-1]) if len(rows) > 1 else rows:
         top = sorted(row.shares.items(), key=lambda one: -one[1])[:2]
@@ -305,11 +292,8 @@ def binding_words(rows: tuple[UserRow, ...]) -> str:
     return "; ".join(parts)
 
 
-# Hazards of a plan on its machine, as warnings; what of the model is left out; what may not be called safe.
-
-
 def facts_of(asked: Asked, holding: Holding, *, users: int, longest: TokenCount) -> PlanFacts:
-    """What a plan does to its machine."""
+    """Return the facts of a plan that hazards depend on."""
     host, terms = asked.machine.host, holding.terms
     same = [n for n, name in enumerate(host.accelerator_names) if name == host.accelerator]
     on_node = same[: min(terms.accelerators, len(same))]
@@ -327,42 +311,39 @@ def facts_of(asked: Asked, holding: Holding, *, users: int, longest: TokenCount)
 
 
 def hazards_of(asked: Asked, holding: Holding, *, users: int, longest: TokenCount) -> tuple[Hazard, ...]:
-    """Hazards of a plan, the worst first.
-
-    Returns: What is known to be wrong, or cannot be ruled out.
-    """
+    """Return the hazards of a plan, the worst first."""
     return hazards_for(asked.machine.host, facts_of(asked, holding, users=users, longest=longest))
 
 
 def danger_under(asked: Asked, holding: Holding) -> Hazard | None:
-    """The danger under which a plan neither fits nor is safe, however many use it.
+    """Return the worst hazard that makes a plan unsafe at any load, or None.
 
-    Returns: The worst; None where there is none. The number of users decides warnings alone.
+    The number of users affects warnings only.
     """
     hazards = hazards_of(asked, holding, users=1, longest=launch_context(asked, holding))
     return None if is_safe(hazards) else hazards[0]
 
 
 def hazard_warnings(hazards: tuple[Hazard, ...]) -> tuple[Warn, ...]:
-    """Hazards as warnings of the answer."""
+    """Return hazards as warnings of the answer."""
     return tuple(
         Warn(
             "hazard",
-            one.severity,
-            one.id,
-            one.title + ("" if one.certain else " (cannot be ruled out)"),
-            f"{one.effect}: {one.numbers}",
-            one.change,
-            one.source,
+            hazard.severity,
+            hazard.id,
+            hazard.title + ("" if hazard.certain else " (cannot be ruled out)"),
+            f"{hazard.effect}: {hazard.numbers}",
+            hazard.change,
+            hazard.source,
         )
-        for one in hazards
+        for hazard in hazards
     )
 
 
 def model_warnings(model: ModelSpec) -> tuple[Warn, ...]:
-    """What of a model is left out of account, as warnings of the answer.
+    """Return a warning for config fields that glmplan does not know.
 
-    Returns: One where fields of its config are set that nobody knows; none of a model of the catalogue.
+    Empty for models of the catalogue.
 
     Examples
     --------
@@ -374,18 +355,14 @@ def model_warnings(model: ModelSpec) -> tuple[Warn, ...]:
     if not model.not_understood:
         return ()
     names = ", ".join(model.not_understood)
-    effect = "left out of account: sizes and speeds are those of the architecture without"
-    do = "look up what they do; one that changes neither weights nor cache may stay"
+    effect = "not modelled: sizes and speeds are those of the architecture without these fields"
+    do = "check if a field changes weights or KV cache; others can be ignored"
     title = f"fields of the config that glmplan does not know: {names}"
     return (Warn("model", "warning", "fields-not-understood", title, effect, do, model.source),)
 
 
 def without_danger(safe: Safe, hazards: tuple[Hazard, ...]) -> Safe:
-    """Call no number of users safe where a danger stands.
-
-    - `safe`: The number by cache, time for a token and queue.
-    - Returns: The same, or no users with the hazard as the limit.
-    """
+    """Return the safe number, or 0 with the hazard as limit."""
     if is_safe(hazards):
         return safe
     worst = hazards[0]
@@ -393,21 +370,18 @@ def without_danger(safe: Safe, hazards: tuple[Hazard, ...]) -> Safe:
     return replace(safe, users=0, limit="hazard", limits=(*safe.limits, limit))
 
 
-# How many users of a plan are safe: the one number that `fit`, `safe` and `size` say.
-#
-# An SLO of means alone is judged by the sums behind the table of `fit`, each limit at the bad end of its interval.
-# Their
-# first tokens are means of a run whose requests all start at once. Percentiles are judged in the steady state, which
-# those sums do not describe: they are simulated, as rates, conversations and lengths that differ are.
+# `fit`, `safe` and `size` print the same safe number of users. An SLO of means is judged by the sums behind the table
+# of `fit`, each limit at its pessimistic bound; their TTFT is the mean of a run whose requests all start at once.
+# Percentiles are of the steady state and are simulated, as are rates, sessions and distributions of lengths.
 
-#: users that are looked at where no limit is found among fewer [-]
+#: highest concurrency that is predicted if none below is a limit [-]
 _MOST = 4096
 
 
 def is_steady(traffic: Traffic) -> bool:
-    """Whether requests of a kind of traffic are all alike and share nothing, as steady sums have them.
+    """Return True if requests are uniform and share no prefix.
 
-    Returns: False of conversations, traces, drawn lengths and users who pause.
+    Steady-state sums cover such traffic only: no sessions, traces, length distributions or pauses.
 
     Examples
     --------
@@ -425,12 +399,12 @@ def safe_number(
     bounds: Mapping[str, float] | None = None,
     found: Mapping[int, Prediction] | None = None,
 ) -> tuple[Safe, tuple[Hazard, ...]]:
-    """Count the users of a plan who are safe.
+    """Return the safe users of a plan, and its hazards.
 
-    - `bounds`: Longest means of ``ttft`` and ``tpot`` that are promised; the usual ones by default, [s].
-    - `found`: Predictions of the numbers of `glmplan.planner.users.grid_of`, where they are there already.
-    - `Safe`: The number, and what limits it; of the same numbers of users whichever rows of a table are asked for.
-    - `tuple of Hazard`: What is known to be wrong with the plan; where that is a danger, nobody is safe.
+    The number does not depend on the rows that are requested; it is 0 if a hazard is a danger.
+
+    - `bounds`: Longest means of ``ttft`` and ``tpot``, by default the usual ones, [s].
+    - `found`: Predictions of the concurrencies of `grid_of`, if available.
     """
     safe, _ = _counted(asked, holding, bounds, found)
     hazards = hazards_of(asked, holding, users=safe.users, longest=launch_context(asked, holding))
@@ -440,7 +414,7 @@ def safe_number(
 def _counted(
     asked: Asked, holding: Holding, bounds: Mapping[str, float] | None, found: Mapping[int, Prediction] | None
 ) -> tuple[Safe, Mapping[int, Prediction]]:
-    """The number by cache, times and places, and the predictions that it was found among."""
+    """Return the safe users before hazards, and the predictions behind them."""
     known = found or predictions_of(asked, holding, grid_of(asked, holding))
     safe = safe_users(asked, holding, known, bounds)
     if safe.users == max(known) and len(wider := grid_of(asked, holding, _MOST)) > len(known):
@@ -450,24 +424,21 @@ def _counted(
 
 
 def danger_of(asked: Asked, holding: Holding) -> Hazard | None:
-    """The danger under which no load of a plan is safe.
-
-    Returns: The worst, of as many users as else were safe; None where there is none.
-    """
+    """Return the worst hazard that makes every load unsafe, or None."""
     return danger_under(asked, holding)
 
 
 def count_users(asked: Asked, holding: Holding, traffic: Traffic, targets: Sequence[Target]) -> Counted | None:
-    """Count the users of a closed loop under an SLO of means, by steady sums.
+    """Return the users of a closed loop under an SLO of means.
 
-    - `traffic`: What arrives; its lengths may be other than those of the question.
-    - Returns: What steady sums say; None where they say nothing of such traffic, or of one of the targets.
+    None if steady-state sums do not cover the traffic or one of the targets. The lengths of the traffic may differ from
+    those of the request.
     """
     if traffic.kind != "closed" or not is_steady(traffic):
         return None
-    if any(one.statistic != "mean" or one.metric not in _TIMES for one in targets):
+    if any(target.statistic != "mean" or target.metric not in _TIMES for target in targets):
         return None
-    bounds = {one.metric: one.bound for one in targets}
+    bounds = {target.metric: target.bound for target in targets}
     if (traffic.input, traffic.output) != (asked.input_tokens, asked.output_tokens):
         asked = asked.but(input_tokens=traffic.input, output_tokens=traffic.output)
         terms = holding.terms
@@ -483,24 +454,24 @@ def count_users(asked: Asked, holding: Holding, traffic: Traffic, targets: Seque
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Users counted by steady sums.
+    """Users counted by steady-state sums.
 
     Parameters
     ----------
     asked : Asked
-        The question, with the lengths of the traffic.
+        The request, with the lengths of the traffic.
     holding : Holding
-        The layout, with what it holds of such requests.
+        The layout and its memory for such requests.
     bounds : dict of str to float
-        Longest means that are promised, [s]
+        Longest means of the SLO, [s]
     targets : tuple of Target
-        The promise.
+        The SLO.
     safe : Safe
-        The number, and what limits it.
+        The number and its limits.
     known : mapping of int to Prediction
-        Predictions of the numbers of users that were looked at.
+        Predictions by concurrency.
     patient : bool
-        Whether users accept to wait longer than usual, or however long: then some may wait for room in the cache.
+        True if the SLO allows a longer wait than usual, or any: then requests may wait for the KV pool.
     """
 
     asked: Asked
@@ -513,24 +484,23 @@ class Counted:
 
     @property
     def in_mean(self) -> dict[str, float]:
-        """What must hold in the mean, [s]"""
+        """Bounds that predicted means must meet, [s]"""
         return mean_bounds(self.known[1], self.bounds)
 
     @property
     def final(self) -> bool:
-        """Whether the number is the answer: where users are patient, only if the means limit it."""
+        """True if the number is the answer: for patient users only if means limit."""
         return not (self.patient and (self.safe.limit == "kv" or self._by_places))
 
     @property
     def _by_places(self) -> bool:
-        queue = next(one.users for one in self.safe.limits if one.name == "queue")
+        queue = next(limit.users for limit in self.safe.limits if limit.name == "queue")
         return self.safe.limit == "queue" and queue >= places_of(self.asked, self.holding)
 
     def load(self, most: Ratio | None = None) -> SafeLoad:
-        """The answer as the search gives it.
+        """Return the result as a `SafeLoad`, as the simulated search returns it.
 
-        Returns: The number, what breaks first, and the loads that were predicted, each at the slow end of its
-          interval.
+        Every predicted load is given at the pessimistic bound of its interval.
         """
         from glmplan.simulation.load_trial import LoadPoint, SafeLoad
 
@@ -547,7 +517,7 @@ class Counted:
         return SafeLoad(users, "users", *self.why(), tuple(points))
 
     def _breaks(self, one: Prediction) -> str:
-        """What a number of users above the safe one breaks first: a target by its slow end, else the limit."""
+        """Return the target or limit that a load above the safe one misses first."""
         over = {}
         for target in self.targets:
             figure = one.figures.get(target.metric)
@@ -557,9 +527,9 @@ class Counted:
         return worst if worst and over[worst] > 1.0 else _NAMES[self.safe.limit]
 
     def why(self) -> tuple[str, str]:
-        """Say what one user more breaks.
+        """Return the target or limit that one more user misses, and why.
 
-        `str`: The target or the limit; empty where none was found.
+        Both are empty if none was found.
         """
         safe, users = self.safe, self.safe.users
         limit = next(one for one in safe.limits if one.name == safe.limit)
@@ -580,18 +550,10 @@ class Counted:
         return "", f"no limit reached up to {counted_unit(users, 'users')}, the largest number evaluated"
 
     def kept(self, users: int) -> Kept:
-        """How surely so many users keep the promise.
+        """Return the probability that so many users meet the SLO.
 
-        Parameters
-        ----------
-        users : int
-            Users at once, [-]
-
-        Returns
-        -------
-        Kept
-            Probability, over the intervals of times and of the pool, which go together: a slow machine is taken to have
-            the small pool too. At 95 % and above exactly where so many users are safe.
+        Over the intervals of times and of the pool, which are taken as fully correlated: a slow machine has the small
+        pool too. 95 % or more if and only if so many users are safe.
         """
         from glmplan.simulation.safe_load import Kept
 
@@ -603,30 +565,33 @@ class Counted:
         for target in self.targets:
             chances[str(target)] = _in_time(known, target.metric, users, target.bound)
         for metric, bound in self.in_mean.items():
-            # what fails in the mean is not safe, whatever its slow end
+            # a load that misses the bound in the mean is not safe
             if bound < self.bounds[metric] and (chance := _in_time(known, metric, users, bound)) < 0.5:
                 chances[f"{metric} mean"] = chance
         worst = min(chances, key=lambda name: chances[name])
-        # of a number that was not predicted itself another one's times say nothing
+        # times exist only for concurrencies that were predicted
         figures = known[users].figures if users in known else {}
         summary = {f"{name}_mean_ms": figure.value * 1e3 for name, figure in figures.items() if name in _TIMES}
         return Kept(chances[worst], worst if chances[worst] < 1.0 else "", summary)
 
     def _room(self, users: int) -> float:
-        """Probability that the pool holds a request of every user, whose room is spread normally, [-]"""
+        """Return the probability that the pool holds all requests, [-].
+
+        The pool has a normal distribution.
+        """
         held, low = self.holding.held, self.holding.held_low
         deviation = (held - low) / QUANTILE_90
         return NormalDist().cdf((held - users) / deviation) if deviation > 0 else float(users <= low)
 
 
-#: figures that are times of a request
+#: metrics that are times of a request
 _TIMES = ("ttft", "tpot")
-#: limit of a plan → what breaks
+#: limit of a plan → printed name
 _NAMES = {"kv": "kv pool", "queue": "max_num_seqs", "tpot": "tpot"}
 
 
 def _in_time(known: Mapping[int, Prediction], metric: str, users: int, bound: float) -> float:
-    """Probability that a mean stays within its bound, interpolated as the limits are, [-]"""
+    """Return the probability that a mean is within its bound, [-]."""
     counts = [number for number in sorted(known) if metric in known[number].figures]
     if not counts:
         return 1.0
@@ -641,9 +606,6 @@ def _in_time(known: Mapping[int, Prediction], metric: str, users: int, bound: fl
     return NormalDist().cdf(room / deviation) if deviation > 0 else float(room >= -1e-12)
 
 
-# The search: layouts, walls, memory, speed, and the cache format where it was left open.
-
-
 @dataclass(frozen=True, slots=True)
 class Solution:
     """All layouts of a question, the best first.
@@ -651,15 +613,15 @@ class Solution:
     Attributes
     ----------
     asked : Asked
-        The question.
+        The request.
     ranked : tuple of Scored
         Layouts, the chosen one first.
     left_out : tuple of str
-        Layouts that were not looked at, and why.
+        Layouts that were not evaluated, and why.
     kv_why : str
-        Why the cache has its format.
+        Reason for the KV cache format.
     options : frozenset of str
-        What is switched on or patched.
+        Options and patches that are switched on.
     """
 
     asked: Asked
@@ -675,7 +637,7 @@ class Solution:
 
     @property
     def speed_known(self) -> bool:
-        """Whether the bandwidth of the part is published and its speed can be computed."""
+        """True if the bandwidth is published and a speed can be computed."""
         return speed_known(self.asked)
 
 
@@ -687,8 +649,9 @@ def solve(asked: Asked, *, options: frozenset[str] = frozenset(), quick: bool = 
 
     Examples
     --------
-    >>> from glmplan.planner.question import Words, read_words
-    >>> solve(read_words(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws"))).best.terms.name
+    >>> from glmplan.planner.question import read_words
+    >>> from glmplan.request.plan import PlanRequest
+    >>> solve(read_words(PlanRequest("glm-5.1-nvfp4", "6xrtx-pro-6000-ws"))).best.terms.name
     'TP2×PP3'
     """
     obstacles = Obstacles(asked, options)
@@ -704,7 +667,7 @@ def solve(asked: Asked, *, options: frozenset[str] = frozenset(), quick: bool = 
         if _is_better(other[0], ranked[0]):
             ranked, kv_why, preferred = other, f"{preferred.upper()} does not fit", smaller
     if (terms := ranked[0].holding.terms).kv != preferred:
-        forced = next((wall.title for wall in terms.walls if wall.instead.kv == terms.kv), "an engine limitation")
+        forced = next((wall.title for wall in terms.limitations if wall.instead.kv == terms.kv), "an engine limitation")
         kv_why = f"{preferred.upper()} is not supported here: {forced}"
     return Solution(asked, tuple(ranked), tuple(left_out), kv_why, options)
 

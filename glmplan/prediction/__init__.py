@@ -1,1 +1,4 @@
-"""From a deployment and a load to figures with intervals: single questions, rows of tables, own sites."""
+"""Predict metrics with intervals from a deployment and a load.
+
+Single questions, rows of tables, own sites.
+"""

@@ -1,4 +1,7 @@
-"""Deployments: model, accelerators, engine and launch settings; all that decides memory and step time but the load."""
+"""Deployments: all that decides memory and step time but the load.
+
+Model, accelerators, engine and launch settings.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from math import gcd
 from typing import TYPE_CHECKING, Any
 
 from glmplan.catalog.caching import remembered
-from glmplan.catalog.engines.defaults import UNKNOWN_ENGINE, EngineDefaults, engine_defaults, engine_known
+from glmplan.catalog.engines.defaults import UNKNOWN_ENGINE, engine_defaults, engine_known
 from glmplan.catalog.engines.kernels import attention_rule, shared_beside, sparse_capabilities, sparse_since
 from glmplan.catalog.engines.limitations import engine_names, load_engine
 from glmplan.catalog.engines.memory import load_memory_rule, memory_engines
@@ -19,6 +22,7 @@ from glmplan.catalog.entries.hosts import implied_host
 from glmplan.catalog.files import data_folder, read_toml
 from glmplan.catalog.formats import kv_format
 from glmplan.catalog.schema.accelerator import Accelerator
+from glmplan.catalog.schema.engine import EngineDefaults
 from glmplan.catalog.schema.host import Host
 from glmplan.catalog.schema.model import Checkpoint, ModelSpec
 from glmplan.costs.blocks.stack import cache_layout, is_indexed, mixers_of, model_shape

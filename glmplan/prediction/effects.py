@@ -1,8 +1,8 @@
-"""Effects of a deployment on the step-time parameters, from all engines down to one release of one configuration.
+"""Effects of a deployment on the step-time parameters.
 
-A log parameter is the sum of one effect per measured level. A level without measurements adds only its spread, which
-widens the interval of unmeasured deployments. A site's calibration starts from the spreads of `site_spread` and the
-noise `SITE_NOISE`.
+They reach from all engines to one release of one configuration. A log parameter is the sum of one effect per measured
+level. A level without measurements adds only its spread, which widens the interval of unmeasured deployments. A site's
+calibration starts from the spreads of `site_spread` and the noise `SITE_NOISE`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-from glmplan.catalog.engines.limitations import Conditions, wall_apart
+from glmplan.catalog.engines.limitations import wall_apart
 from glmplan.catalog.files import fits_folder, read_toml
+from glmplan.catalog.schema.engine import Conditions
 from glmplan.costs.blocks.stack import is_indexed, model_features, routed_blocks
 from glmplan.costs.step.model import PARAMETERS
 from glmplan.errors import SpecError

@@ -1,4 +1,4 @@
-"""Evidence of a case: its level, its text, and the width of the 90 % intervals of its metrics.
+"""Evidence of a case: level, text, and width of the 90 % intervals.
 
 Intervals come from errors on held-out runs. The evidence level gives the base interval; scatter of similar runs gives a
 factor on its width. Factors of a measured deployment depend on engine, accelerator, model, format and load. Others
@@ -406,7 +406,7 @@ def evidence_of_points(
     bounds = {kind: (np.empty(len(bands)), np.empty(len(bands))) for kind in kinds}
     for band in np.unique(bands):
         here = np.flatnonzero(bands == band)
-        load = Load("serving", float(concurrency[here[0]]), float(inputs[here[0]]), 1.0)
+        load = Load(float(concurrency[here[0]]), float(inputs[here[0]]), 1.0, phase="serving")
         features = features_of(deployment, load)
         for kind in kinds:
             low, high = interval_of(fit, of, kind, features)
@@ -510,7 +510,7 @@ def _missed(deployment: Deployment, load: Load, fit: Effects) -> Mapping[str, fl
 
 
 def _slopes(deployment: Deployment, loads: Sequence[Load], fit: Effects) -> list[dict[str, np.ndarray]]:
-    """Return metric → derivative of its logarithm by column, for each load [-]"""
+    """Return the log derivative of each metric by column, for each load, [-]"""
     total, _ = fit.sum_of(keys_of(deployment))
     parameters = step_parameters(deployment, total)
     seen = [metrics_of(load) for load in loads]

@@ -1,6 +1,7 @@
-"""Turn rows of a table of runs into cases to predict: a deployment, its memory and its load.
+"""Turn rows of a table of runs into cases to predict.
 
-Values that a row leaves open take the engine's documented default, in prediction and calibration alike.
+A case has a deployment, its memory and its load. Values that a row leaves open take the engine's documented default,
+both in prediction and in calibration.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from glmplan.catalog.engines.defaults import EngineDefaults, engine_known
+from glmplan.catalog.engines.defaults import engine_known
 from glmplan.catalog.engines.kernels import IMAGE, expert_path
 from glmplan.catalog.engines.limitations import engine_names, load_engine
 from glmplan.catalog.entries.accelerators import load_accelerator
@@ -20,6 +21,7 @@ from glmplan.catalog.entries.models import load_model
 from glmplan.catalog.entries.names import own_images, refusal
 from glmplan.catalog.formats import KV_FORMATS
 from glmplan.catalog.schema.accelerator import Accelerator
+from glmplan.catalog.schema.engine import EngineDefaults
 from glmplan.catalog.schema.host import Host
 from glmplan.catalog.schema.model import Checkpoint, ModelSpec
 from glmplan.costs.blocks.stack import computed_again, routed_blocks
@@ -391,7 +393,7 @@ def _resolve_speculation(run: Run, model: ModelSpec, checkpoint: Checkpoint, ass
     draft = speculation.draft_tokens or 0 if speculation.state == "yes" else 0
     if speculation.state == "yes" and not draft:
         draft = 3
-        assumed.append("3 drafted tokens")
+        assumed.append("3 draft tokens")
     verify = (speculation.verify_tokens or draft + 1) - 1 if draft else 0
     both_ways = session is not None and speculation.state == "unknown"
     return _Drafts(speculation, draft, max(verify, draft), both_ways)

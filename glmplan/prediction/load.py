@@ -1,23 +1,24 @@
-"""Loads: concurrency, lengths and scheduling of a measurement, and its metrics as weighted sums of step times.
+"""Loads, and their metrics as weighted sums of step times.
 
-Mean TTFT, TPOT, throughput and prefill rate of a benchmark are sums over the kinds of step that its protocol causes.
-`calibrate` fits the step time through these sums and `predict` evaluates the same ones.
+A load has the concurrency, lengths and scheduling of a measurement. Mean TTFT, TPOT, throughput and prefill rate of a
+benchmark are sums over the kinds of step that its protocol causes. `calibrate` fits the step time through these sums
+and `predict` evaluates the same ones.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from glmplan.catalog.engines.defaults import EngineDefaults
+from glmplan.catalog.schema.engine import EngineDefaults
 from glmplan.costs.points import StepPoints
-from glmplan.simulation.closed_loop import ClosedLoop, StepMix, closed_loop_mix
-from glmplan.simulation.engine.settings import waiting_share
+from glmplan.simulation.closed_loop import StepMix, closed_loop_mix, waiting_share
+from glmplan.simulation.closed_run import UNLIMITED_POOL, ClosedLoop
 from glmplan.units import Ratio, Tokens
 
 __all__ = ["ENDLESS", "TOGETHER", "Load", "LoadMetrics", "MetricWeights", "metrics_of", "user_load"]
@@ -25,51 +26,26 @@ __all__ = ["ENDLESS", "TOGETHER", "Load", "LoadMetrics", "MetricWeights", "metri
 
 #: chat template and question: prompts of tables that say "context 0" are not empty [token]
 _SHORTEST_PROMPT = 32.0
+#: fields of the run of a load
+_RUN = tuple(one.name for one in fields(ClosedLoop))
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class Load(ClosedLoop):
     """Describe the load on a server during a measurement.
+
+    A closed-loop run, and the metrics that are taken of it. `concurrency` is that of each replica, a fraction if
+    replicas differ by one (see `glmplan.prediction.replicas.whole_loads`). With `requests` 0 their number follows from
+    the concurrency.
 
     Attributes
     ----------
     phase : str
         ``serving`` (whole requests), ``decode`` (steady decoding) or ``prefill``.
-    concurrency : float
-        Requests in flight on each replica, [-]; a fraction if replicas differ by one, see
-        `glmplan.prediction.replicas.whole_loads`.
-    input_tokens, output_tokens : float
-        Of a request, [token]
     context : float
         Cached tokens before the prompt, [token]
-    requests : int
-        Requests of the whole run, [-]
-    shortest, longest : float
-        Lengths are uniform between these multiples of the stated ones, [-]
-    budget : int
-        Tokens of a step at most, [token]
-    prefill_first : bool
-        True if prompts run in steps of their own.
-    whole_prompts : bool
-        True without chunked prefill.
-    max_requests : int
-        Running requests at most, [-]
-    pool_tokens : float
-        KV pool, [token]
-    reserve : float
-        Share of the answer that must fit at admission, [-]
-    poll_interval : int
-        Steps between two checks for new requests, [-]
-    gather_steps : int
-        Steps that new requests wait for more, [-]
-    gather_tokens : int
-        Tokens of a step that end this wait early, [token]
-    late : int
-        Steps already started when the next prompt of a user arrives, [-]
-    staggered : bool
-        True if users are out of phase and only the steady state counts; else all start together and all counts.
-    tokens_per_step : float
-        Tokens that a request gains in a step, [-]
+    longest : float
+        Lengths are uniform between `shortest` and this multiple of the stated ones, [-]
     prefix_cached : bool
         True if prompts are cached: the first token needs a short step only.
     cached_rest : float
@@ -88,26 +64,9 @@ class Load:
         True for a single request that arrives while the others decode.
     """
 
-    phase: str
-    concurrency: float
-    input_tokens: float
-    output_tokens: float
+    phase: str = "serving"
     context: float = 0.0
-    requests: int = 0
-    shortest: float = 1.0
     longest: float = 1.0
-    budget: int = 8192
-    prefill_first: bool = False
-    whole_prompts: bool = False
-    max_requests: int = 1 << 30
-    pool_tokens: float = float(1 << 60)
-    reserve: float = 0.5
-    poll_interval: int = 1
-    gather_steps: int = 0
-    gather_tokens: int = 1 << 60
-    late: int = 0
-    staggered: bool = False
-    tokens_per_step: float = 1.0
     prefix_cached: bool = False
     cached_rest: float = 64.0
     bunched: float = 1.0
@@ -115,6 +74,11 @@ class Load:
     replicas: int = 1
     ranks: int = 1
     joins: bool = False
+
+    @property
+    def run(self) -> ClosedLoop:
+        """Return the run alone, without what is measured of it."""
+        return ClosedLoop(*(getattr(self, name) for name in _RUN))
 
     @property
     def busy_ranks(self) -> float:
@@ -162,7 +126,7 @@ class Load:
     def decoding(self) -> Load:
         """Return the decode part of this load, if prompts cannot be timed.
 
-        As many requests as the KV pool admits.
+        Its concurrency is the number of requests that the KV pool admits.
         """
         held = self.input_tokens + self.reserve * self.output_tokens + self.context
         places = int(self.pool_tokens // max(held, 1.0))
@@ -170,7 +134,7 @@ class Load:
 
 
 #: an unlimited KV pool [token]
-ENDLESS = float(1 << 60)
+ENDLESS = UNLIMITED_POOL
 
 
 def user_load(
@@ -259,7 +223,7 @@ def metrics_of(load: Load) -> LoadMetrics:
 
     Examples
     --------
-    >>> found = metrics_of(Load("decode", 8, 1000, 200))
+    >>> found = metrics_of(Load(8, 1000, 200, phase="decode"))
     >>> found.decode_requests.tolist(), found.figures["tpot"].weights.tolist()
     ([8.0, 0.0, 0.0], [1.0, 0.0, 0.0])
     """
@@ -425,30 +389,20 @@ def _serving(load: Load) -> LoadMetrics:
     concurrency = max(round(load.concurrency), 1)
     requests = load.requests or min(max(4 * concurrency, 8), 20000)
     prompt = 1 if load.prefix_cached else max(round(load.input_tokens * load.longest), 1)
-    mix: StepMix = closed_loop_mix(
-        ClosedLoop(
-            concurrency=concurrency,
-            input_tokens=prompt,
-            output_tokens=max(round(load.output_tokens * load.longest), 1),
-            requests=max(requests, 1),
-            shortest=load.shortest / load.longest,
-            budget=load.budget,
-            prefill_first=load.prefill_first,
-            whole_prompts=load.whole_prompts,
-            max_requests=load.max_requests,
-            pool_tokens=int(min(load.pool_tokens, 1 << 60)),
-            reserve=load.reserve,
-            poll_interval=load.poll_interval,
-            gather_steps=load.gather_steps,
-            gather_tokens=load.gather_tokens,
-            late=load.late,
-            staggered=load.staggered,
-            tokens_per_step=round(load.tokens_per_step, 2),
-        ).without_idle_limits()
+    run = replace(
+        load.run,
+        concurrency=concurrency,
+        input_tokens=prompt,
+        output_tokens=max(round(load.output_tokens * load.longest), 1),
+        requests=max(requests, 1),
+        shortest=load.shortest / load.longest,
+        pool_tokens=math.floor(min(load.pool_tokens, UNLIMITED_POOL)),
+        tokens_per_step=round(load.tokens_per_step, 2),
     )
+    mix: StepMix = closed_loop_mix(run.without_idle_limits())
     depth = load.context + (load.input_tokens if load.prefix_cached else 0.0)
     # at higher concurrency the front end overlaps with the other users' steps
-    wall = _then(mix.wall, requests / concurrency)
+    wall = _then(mix.counted, requests / concurrency)
     tpot, decoding, none = _then(mix.tpot, 0.0), mix.decode_requests > 0, np.zeros(len(wall))
     figures = {
         "ttft": MetricWeights(_then(mix.ttft, 1.0)),

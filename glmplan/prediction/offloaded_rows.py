@@ -1,4 +1,7 @@
-"""Predictions of rows with weights in host memory ("cpu-gpu-hybrid"), and the machines behind them."""
+"""Predict rows with weights in host memory ("cpu-gpu-hybrid").
+
+The machines behind the rows are found here, too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Predictions with their intervals and evidence: metrics of a deployment under a load."""
+"""Predict metrics of a deployment under a load.
+
+Each has its interval and evidence.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,6 @@ from glmplan.prediction.step_models import (
     step_parameters,
     without_hiding,
 )
-from glmplan.simulation.engine.step_table import ShortSteps
 from glmplan.units import Ratio, Seconds, Tokens
 
 if TYPE_CHECKING:
@@ -210,7 +212,7 @@ class Prediction:
         return f"<Prediction {text}; {self.basis}>"
 
     def __str__(self) -> str:
-        lines = [table_text(self._rows()), f"it rests on: {self.basis}"]
+        lines = [table_text(self._rows()), f"evidence: {self.basis}"]
         return "\n".join([*lines, *([f"outside: {self.out_of_domain}"] if self.out_of_domain else [])])
 
 
@@ -228,6 +230,8 @@ def step_seconds(
     found, hiding = _timed(model, factor, busy_ranks), without_hiding(model)
     if hiding is None:
         return found
+    from glmplan.simulation.engine.step_table import ShortSteps
+
     level, tokens = hiding
     return ShortSteps(found, _timed(level, factor, busy_ranks), tokens, 1 + deployment.draft_tokens)
 

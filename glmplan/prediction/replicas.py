@@ -1,4 +1,4 @@
-"""Distribution of users over replicas, and the sum of the replicas' metrics.
+"""Distribute users over replicas, and add the replicas' metrics.
 
 Three users on two replicas are two on one and one on the other, not one and a half on each. Equal replicas are one part
 of the split. Rates add up; mean times of requests weigh each part by its completed requests.
@@ -30,7 +30,7 @@ class Split:
 def split_users(users: np.ndarray, replicas: int) -> Split:
     """Return the users of each load split evenly over replicas.
 
-    One part if they divide evenly, else two. Of fewer users only as many replicas serve any.
+    The result has one part if users divide evenly, else two. With fewer users than replicas, the others stay idle.
 
     Examples
     --------
@@ -54,7 +54,7 @@ def whole_loads(load: Load) -> tuple[Load, ...]:
 
     Examples
     --------
-    >>> [(one.concurrency, one.replicas) for one in whole_loads(Load("serving", 1.5, 100, 10, replicas=2))]
+    >>> [(one.concurrency, one.replicas) for one in whole_loads(Load(1.5, 100, 10, replicas=2, phase="serving"))]
     [(2.0, 1), (1.0, 1)]
     """
     users = load.concurrency * load.replicas

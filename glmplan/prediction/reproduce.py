@@ -1,6 +1,7 @@
-"""Comparison of a measured run with its prediction, and conditions that could explain the difference.
+"""Compare a measured run with its prediction.
 
-One sign convention for all errors and one rule for the verdict.
+Conditions that could explain a difference are found here, too. One sign convention for all errors and one rule for the
+verdict.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def verdict_of(error: Ratio) -> str:
 
 #: log deviation between repetitions of a run, at least [-]
 _LEAST_DEVIATION = 0.05
-#: Student's degrees of freedom: a metric that is far off under every condition decides nothing
+#: Student's degrees of freedom: a metric with a large error under every condition has little weight
 _FREEDOM = 4.0
 #: log-likelihood gain of a named condition, at least: a fifth more likely [-]
 _LEAST_GAIN = float(np.log(1.2))
@@ -152,7 +153,7 @@ def reproduce(run: Run) -> Reproduction:
                 Compared(one.column, value, predicted, verdict_of(float(relative_error(predicted.value, value))))
             )
     if not compared:
-        raise SpecError("has no figure that is predicted", field=run.id)
+        raise SpecError("has no metric that is predicted", field=run.id)
     off = any(one.verdict != "reproduced" for one in compared)
     deciding = [one for one in compared if one.column.startswith(("tpot", "output", "total"))] or compared
     worst = max(deciding, key=lambda one: abs(one.difference))

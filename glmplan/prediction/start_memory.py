@@ -1,4 +1,7 @@
-"""Prediction of the memory that an engine logs at its start, with intervals."""
+"""Predict the memory that an engine logs at its start.
+
+Each value has its interval.
+"""
 
 from __future__ import annotations
 

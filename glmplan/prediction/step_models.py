@@ -1,7 +1,8 @@
-"""Step models of deployments: the choice of model, its parameters, power limits, and a site's own calibration.
+"""Choose the step model of a deployment, and its parameters.
 
-Deployments of the same structure are computed together in long arrays. `glmplan.prediction.predict` and
-`glmplan.calibrate.step.observations` read the same tables, so that prediction and fit agree.
+Power limits, and a site's own calibration, too. Deployments of the same structure are computed together in long arrays.
+`glmplan.prediction.predict` and `glmplan.calibrate.step.observations` read the same tables, so that prediction and fit
+agree.
 
 A power limit lowers all clocks but the memory's, so serving loses more than its arithmetic. Two quantities are measured
 on an accelerator: the matrix rate under a limit, and the decode rate under a limit at a concurrency. Without a
@@ -331,7 +332,7 @@ def step_parameters(deployment: Deployment, total: np.ndarray) -> np.ndarray:
     Notes
     -----
     A collective whose payload takes 1 / efficiency of the time on the wire cannot be faster by more than that
-    efficiency: effects learnt on undescribed machines are cut there. Not modelled: the group that carries most of the
+    efficiency: effects fitted on undescribed machines are cut there. Not modelled: the group that carries most of the
     payload; the best group gives the bound.
     """
     parameters = log_parameters(total[None, :])[0]
@@ -494,7 +495,7 @@ def site_calibration(path: str | Path | None) -> Iterator[None]:
     if path is None:
         yield
         return
-    load_site(path, "vllm")  # refuse a wrong file at once
+    load_site(path, "vllm")  # refuse an invalid file early
     by_engine: dict[str, Effects] = {}
 
     def effects(engine: str) -> Effects:
@@ -516,12 +517,13 @@ def measured_elsewhere(deployment: Deployment) -> str:
 
     Examples
     --------
-    >>> from glmplan.planner import Words, fit_answer
-    >>> measured_elsewhere(fit_answer(Words("glm-5.1", "dgx-b300-8", engine="sglang")).deployment).split(", ")[1]
+    >>> from glmplan.planner import fit_answer
+    >>> from glmplan.request.plan import PlanRequest
+    >>> measured_elsewhere(fit_answer(PlanRequest("glm-5.1", "dgx-b300-8", engine="sglang")).deployment).split(", ")[1]
     'which your calibration did not measure; nearest: none of sglang'
     """
     if not runs_on_accelerators(deployment):
-        return "this plan rests on bytes and rates of its host, which your calibration of an engine does not change"
+        return "this plan uses bytes and rates of its host, which your calibration of an engine does not change"
     key = keys_of(deployment)[LEVELS.index("configuration")]
     measured = sorted(load_effects(deployment.engine).site)
     if key in measured:

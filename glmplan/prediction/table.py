@@ -183,7 +183,7 @@ def _service(case: RunCase) -> Service:
         max_prefill=settings.max_num_batched_tokens,
     )
     pool = KvPool(tokens, block_tokens(described, sparse=d.sparse and d.indexer))
-    return Service(table, pool, settings, front_end_seconds(d, load.input_tokens), wake=wake_seconds(d))
+    return Service(table, pool, settings, front_end_seconds(d, load.input_tokens), cold_start=wake_seconds(d))
 
 
 #: metrics that exist without a running server
@@ -393,7 +393,7 @@ def _answer(run: Run, prediction: Prediction, first: Prediction | None, case: Ru
     basis = prediction.basis + (f"; assumed {', '.join(assumed)}" if assumed else "")
     outside = prediction.out_of_domain
     if memory is not None and memory.pool_tokens <= 0:
-        outside = _joined("the weights leave no room for a KV cache", outside)
+        outside = _joined("the weights leave no memory for a KV cache", outside)
     return RowPrediction(run.id, figures, basis, outside, "")
 
 

@@ -1,1 +1,1 @@
-"""Answers as text, JSON, tables, pages and drawings; nothing is computed here."""
+"""Write answers as text, JSON, tables, pages and drawings."""

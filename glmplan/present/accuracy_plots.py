@@ -1,4 +1,4 @@
-"""Plots of the accuracy page: predicted against measured, error by group, coverage."""
+"""Draw the plots of the accuracy page."""
 
 from __future__ import annotations
 

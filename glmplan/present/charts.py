@@ -1,4 +1,4 @@
-"""Charts as static SVG, PNG and HTML without scripts.
+"""Write charts as static SVG, PNG and HTML without scripts.
 
 Altair describes a chart, vl-convert draws it. Marks have tooltips and labels for screen readers; colours follow the
 dark mode of the browser.
@@ -134,7 +134,10 @@ def log_axis(name: str, title: str, *, over: Iterable[float] = (), **more: Any) 
 
 
 def _labels(low: float, high: float) -> list[float]:
-    """Return the labels of a logarithmic axis: round numbers, at least `_LABELS` of them if the range is known."""
+    """Return round labels of a logarithmic axis.
+
+    A known range has at least `_LABELS` of them.
+    """
     if 0 < _FAR * low < high < math.inf:
         return [lead * 10.0**power for power in range(-4, 10) for lead in (1, 3)]
     if sum(low <= tick <= high for tick in _TICKS) >= _LABELS:
@@ -163,7 +166,7 @@ def band(
     wide: bool = False,
     **encoding: Any,
 ) -> Any:
-    """Return a line with its interval as a band, or as a bar if all rows have one x value.
+    """Return a line with its interval as a band; a bar for one x value.
 
     `y`: Fields of the line and of the lower and upper bound.
     """
@@ -186,7 +189,7 @@ def band(
 
 
 def named_bars(bars: Any, names: Sequence[str], field: str) -> Any:
-    """Return bars of at most 20 px with their names above them, which fits narrow screens."""
+    """Return bars of at most 20 px with names above, for narrow screens."""
     import altair as alt
 
     y = alt.Y(f"{field}:N", title=None, sort=list(names), axis=None)
@@ -199,7 +202,7 @@ def named_bars(bars: Any, names: Sequence[str], field: str) -> Any:
 
 
 def chart_svg(chart: Any, label: str, *, prefix: str = "a") -> str:
-    """Return a chart as an SVG element for a page; `standalone` makes a file of it.
+    """Return a chart as an SVG element; `standalone` makes a file of it.
 
     - `label`: Text for screen readers.
     - `prefix`: Prefix of the ids, unique within a page.
@@ -226,7 +229,7 @@ def chart_svg(chart: Any, label: str, *, prefix: str = "a") -> str:
 
 
 def _rounded(match: re.Match[str]) -> str:
-    """Return a number with four significant digits, or all digits before the point."""
+    """Return a number with four significant digits, more before the point."""
     value = float(match[0])
     return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
 
@@ -306,7 +309,7 @@ Curves = tuple[list[dict[str, float]], list[dict[str, float]], list[dict[str, fl
 
 
 def curves_of(service: Service, traffic: Traffic, loads: np.ndarray, interval: tuple[float, float]) -> Curves:
-    """Return statistics over load at the predicted step time and at both bounds of its 90 % interval.
+    """Return statistics over load at the step time and its 90 % bounds.
 
     All three have the same arrivals, so that the band shows the uncertainty of the machine only.
     """
@@ -316,7 +319,7 @@ def curves_of(service: Service, traffic: Traffic, loads: np.ndarray, interval: t
 
 
 def _against_load(curves: Curves, metric: str, load: str | list[str], statistics: Sequence[str]) -> Any:
-    """Return the statistics of a metric over load with their bands; None if no value is finite."""
+    """Return a metric over load with its bands; None if no value is finite."""
     import altair as alt
 
     rows: list[dict[str, Any]] = []
@@ -341,7 +344,7 @@ def _against_load(curves: Curves, metric: str, load: str | list[str], statistics
 
 
 def _wide(values: Sequence[float]) -> bool:
-    """Return True if positive values span more than a factor of ten, for a logarithmic axis."""
+    """Return True if positive values span more than a factor of ten."""
     return min(values) > 0 and max(values) > 10 * min(values)
 
 
@@ -355,7 +358,7 @@ def _times(field: str, title: str, values: Sequence[float]) -> Any:
 
 
 def _timeline(segments: np.ndarray, block_size: int) -> list[dict[str, Any]]:
-    """Return batch size and tokens in the KV pool, averaged over equal intervals of the run."""
+    """Return mean batch size and KV tokens over equal intervals of a run."""
     at, steps, seconds, slope, n, total, _, blocks = segments
     span = steps * (seconds + slope * (steps - 1) / 2)
     edges = np.linspace(at.min(), (at + span).max(), _POINTS + 1)
@@ -416,7 +419,7 @@ def simulation_charts(
 def safe_charts(
     found: SafeLoad, targets: Sequence[Target], path: str | Path, *, title: str, curves: Curves = ([], [], [])
 ) -> None:
-    """Write the charts of a search for the safe load; `curves` is a result of `curves_of`."""
+    """Write the charts of a safe-load search; `curves` is from `curves_of`."""
     import altair as alt
 
     charts = []
@@ -468,7 +471,9 @@ _SHOWN = ("model", "on", "checkpoint", "layout", "users", "input_tokens", "user_
 
 
 def sweep_chart(frame: pd.DataFrame, best: np.ndarray, *, title: str) -> Any:
-    """Return total throughput over speed per user, with the Pareto front and its 90 % intervals.
+    """Return a chart of total throughput over speed per user.
+
+    It has the Pareto front with its 90 % intervals.
 
     A large sweep is thinned out to `_MOST_POINTS` and the front.
     """
@@ -501,7 +506,7 @@ def sweep_chart(frame: pd.DataFrame, best: np.ndarray, *, title: str) -> Any:
 
 
 def _drawn(frame: pd.DataFrame) -> np.ndarray:
-    """Return True for rows with two positive speeds, which logarithmic axes need."""
+    """Return True for rows with two positive speeds, for logarithmic axes."""
     drawn: np.ndarray = np.all([frame[name].to_numpy(dtype=float) > 0 for name in (_SPEED, _ENDS[0])], axis=0)
     return drawn
 
@@ -523,7 +528,10 @@ def _points(frame: pd.DataFrame, best: np.ndarray) -> list[dict[str, Any]]:
 
 
 def _spans(frame: pd.DataFrame, best: np.ndarray) -> list[dict[str, Any]]:
-    """Return the intervals of the Pareto front; points of one curve differ only in users."""
+    """Return the intervals of the Pareto front.
+
+    Points of one curve differ only in users.
+    """
     names = [name for name in frame.columns[: frame.columns.get_loc("output_tokens") + 1] if name != "users"]
     part = frame[_drawn(frame) & best & frame[_ENDS[1]].notna().to_numpy()]
     curve = part.groupby(names, dropna=False, sort=False).ngroup()
@@ -541,7 +549,7 @@ def _lines(title: str) -> list[str]:
 
 
 def tornado_chart(rows: list[dict[str, Any]], at: float, *, of: str, title: str, unit: str) -> Any:
-    """Return a bar for each assumption, with a line at the unchanged outcome `at`.
+    """Return a bar for each assumption, with a line at the outcome `at`.
 
     `rows`: ``what``, and the outcomes ``low`` and ``high``.
     """

@@ -1,4 +1,6 @@
-"""Report for a decision: question, answer, options, risks, assumptions, evidence and acceptance check.
+"""Write a decision report.
+
+The report has question, answer, options, risks, assumptions, evidence and acceptance check.
 
 Its numbers are those of `glmplan fit --format json`; costs are those of `glmplan.purchase`.
 """
@@ -13,7 +15,6 @@ from typing import Any
 from glmplan.catalog.files import write_atomically
 from glmplan.errors import SpecError
 from glmplan.extras import check_extra, wanted
-from glmplan.planner.text import LIMITS, number, verdict_words
 from glmplan.planner.users import TARGET_TPOT
 from glmplan.present.decision_parts import (
     ReportOption,
@@ -32,7 +33,9 @@ from glmplan.present.decision_parts import (
     users_drawing,
 )
 from glmplan.present.page import Block, Code, Document, Drawing, Heading, Points, Table, Text, html_of, markdown_of
+from glmplan.present.text import LIMITS, verdict_words
 from glmplan.purchase.money import Money
+from glmplan.units import number
 
 __all__ = ["FORMS", "answer_sentences", "check_report", "common_load", "decision", "write_report"]
 
@@ -78,7 +81,7 @@ def decision(
 
 
 def common_load(plans: Sequence[ReportOption]) -> int | None:
-    """Return the concurrency at which plans are compared; None if they have none in common.
+    """Return the concurrency that all plans have; None without one.
 
     It is the largest common one that is safe for the first plan, else the smallest.
     """
@@ -108,7 +111,7 @@ def _question(plans: Sequence[ReportOption]) -> str:
 
 
 def answer_sentences(plans: Sequence[ReportOption], load: int | None) -> list[str]:
-    """Return three sentences: verdict, speed, and cost at a concurrency `load`."""
+    """Return verdict, speed, and cost at a concurrency `load`, as sentences."""
     first = plans[0]
     record = first.record
     headline = record["headline"][:1].lower() + record["headline"][1:]

@@ -1,4 +1,4 @@
-"""Parts of a report: priced plans, risks, assumptions, evidence, acceptance check and drawings."""
+"""Build the parts of a report: prices, risks, evidence and drawings."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ import numpy as np
 
 from glmplan.catalog.files import read_json
 from glmplan.errors import GlmplanError, SpecError
-from glmplan.io.json_names import upgrade_fit
+from glmplan.io.json_names import upgrade
 from glmplan.io.machines.resolve import Machine, resolve_machine
 from glmplan.planner.launch import DEGREES, degrees_set, validate_command
-from glmplan.planner.text import number
 from glmplan.present.charts import band, chart_svg, log_axis, named_bars, rows_chart
 from glmplan.present.host_drawing import draw_svg
 from glmplan.present.json_answers import SCHEMA
 from glmplan.present.page import Block, Code, Drawing, Heading, Points, Table, Text, light
 from glmplan.purchase.cost import per_million
 from glmplan.purchase.money import Money, Way, watts_of, ways_of
-from glmplan.units import Ratio, Usd
+from glmplan.units import Ratio, Usd, number
 
 __all__ = [
     "ReportOption",
@@ -78,7 +77,7 @@ class ReportOption:
         return self.record["verdict"] in ("fits", "tight") and bool(self.record["users"])
 
     def per_million(self, users: int) -> Usd | None:
-        """Return the cost of a million output tokens; None without a price or a rate."""
+        """Return the cost of a million output tokens; None if unknown."""
         row = row_at(self.record, users)
         if self.paid is None or self.paid.usd is None or row is None:
             return None
@@ -91,7 +90,7 @@ def row_at(record: Mapping[str, Any], users: int) -> Mapping[str, Any] | None:
 
 
 def at_one_term(records: Iterable[Mapping[str, Any]], money: Money) -> Money:
-    """Return the money with one rent term for all plans, as `Money.at_one_term`."""
+    """Return prices with one rent term for all plans."""
     machines = [_machine(record) for record in records]
     return money.at_one_term(machine for machine in machines if machine is not None)
 
@@ -104,7 +103,7 @@ def _machine(record: Mapping[str, Any]) -> Machine | None:
 
 
 def priced_plan(record: Mapping[str, Any], money: Money) -> ReportOption:
-    """Return a plan with its cost; without cost if the catalogue does not have the machine."""
+    """Return a plan with its cost; without cost for an unknown machine."""
     machine = _machine(record)
     if machine is None:
         return ReportOption(record, None, (), None, money.terms.utilisation, money.terms.currency)
@@ -129,8 +128,8 @@ def is_plan(path: str) -> bool:
 
 
 def read_plan(path: str | Path) -> dict[str, Any]:
-    """Return a plan that `glmplan fit --format json` wrote, also one of the previous schema."""
-    content = upgrade_fit(read_json(path))
+    """Return a plan of `glmplan fit --format json`, also of old schemas."""
+    content = upgrade(read_json(path))
     schema = content.get("schema") if isinstance(content, dict) else None
     if schema != SCHEMA:
         raise SpecError(f"is no plan of glmplan fit --format json: its schema must be {SCHEMA}", file=path,
@@ -220,7 +219,7 @@ def _terms(money: Money) -> list[tuple[str, str, str]]:
 
 
 def evidence(plans: Sequence[ReportOption], load: int | None) -> list[Block]:
-    """Return the evidence of the plans at a concurrency, and the command that ranks the assumptions."""
+    """Return the evidence of the plans, and the sensitivity command."""
     blocks: list[Block] = [Heading("How sure")]
     items = []
     for plan in plans:
@@ -249,7 +248,7 @@ def evidence(plans: Sequence[ReportOption], load: int | None) -> list[Block]:
 
 
 def checks(one: ReportOption, load: int | None) -> list[Block]:
-    """Return the command that checks the machine after delivery, with the bounds of its 90 % intervals.
+    """Return the acceptance command, with the bounds of its 90 % intervals.
 
     A contract with a seller needs an SLO instead; `glmplan size --acceptance-test` writes that test.
     """
@@ -314,7 +313,7 @@ _MOST_DRAWN = 16
 
 
 def users_drawing(plans: Sequence[ReportOption]) -> Drawing | None:
-    """Return total throughput and speed per user over concurrency, with their intervals as bands."""
+    """Return charts of throughput and speed over concurrency, with bands."""
     import altair as alt
 
     charts = []
@@ -358,7 +357,7 @@ _SHORT = {"orient": "bottom", "columns": 3}
 
 
 def fullest(one: ReportOption) -> Any:
-    """Return the record of the GPU with the smallest KV pool; None if the memory is unknown."""
+    """Return the GPU with the smallest KV pool; None if memory is unknown."""
     memory = one.record["memory"]
     return min(memory["ranks"], key=lambda row: row["cache_gib"]) if memory and memory["ranks"] else None
 
@@ -400,7 +399,7 @@ def memory_drawing(plans: Sequence[ReportOption]) -> Drawing | None:
 
 
 def machine_drawing(one: ReportOption) -> Drawing | None:
-    """Return the links of a machine with their loads; None for unknown machines and for large nodes."""
+    """Return the drawing of a machine; None if it is unknown or too large."""
     from glmplan.costs.network.topology import place
 
     if one.machine is None or one.machine.host.accelerators_per_node > _MOST_DRAWN:

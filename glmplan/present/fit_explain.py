@@ -1,4 +1,4 @@
-"""The arithmetic behind an answer of `glmplan fit`, and the answer as CSV and Markdown."""
+"""Write the arithmetic of a `fit` answer, and the answer as a table."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from glmplan.costs.memory.pool import stage_pools
 from glmplan.costs.points import StepPoints
 from glmplan.costs.step.model import COMPONENTS, PARAMETERS, step_time
 from glmplan.costs.step.work import SLOTS, step_work
-from glmplan.planner.answer_text import fit_text
 from glmplan.planner.capacity import MEMORY_COLUMNS, Holding, memory_rows
 from glmplan.planner.plan import USER_FIGURES, user_rows
 from glmplan.planner.question import Asked
-from glmplan.planner.text import WIDTH, number
 from glmplan.prediction.effects import keys_of, load_effects
 from glmplan.prediction.step_models import runs_on_accelerators, step_model_of, step_parameters
-from glmplan.units import GIB
+from glmplan.present.answer_text import fit_text
+from glmplan.present.text import WIDTH
+from glmplan.units import GIB, number
 
 if TYPE_CHECKING:
     from glmplan.planner.make_plan import FitAnswer
@@ -54,7 +54,10 @@ _SLOT_WORDS = {
 
 
 def fit_explanation(answer: FitAnswer) -> str:
-    """Show the arithmetic: parameters, bytes on a rank, cache for a token, pool, step time by component."""
+    """Return the arithmetic of an answer as text.
+
+    It has parameters, bytes on a rank, cache per token, pool, and step time by component.
+    """
     asked = answer.asked
     out = "\nThe arithmetic\n"
     out += _weights(asked)
@@ -168,7 +171,7 @@ def _step(deployment: Deployment, users: int, context: float) -> str:
 
 
 def _costs(deployment: Deployment, users: int, context: float) -> str:
-    """A step of a machine that is not answered kernel by kernel: what takes its time."""
+    """Return the breakdown of a decode step without kernel times."""
     one, model = np.ones(1), step_model_of(deployment)
     step = model.times(StepPoints(one * users, one * context, one * 0.0, one * 0.0))
     seconds, words = float(step.seconds[0]), "user" if users == 1 else "users"
@@ -208,9 +211,10 @@ def _cell(value: object) -> object:
 
 
 def fit_csv(answer: FitAnswer) -> str:
-    """Write the table over users, without speeds one line with the verdict; then a line for the memory of each rank.
+    """Return the answer as CSV with the columns `CSV_COLUMNS`.
 
-    Returns: CSV with the columns `CSV_COLUMNS`; lines of ranks have a cell in `rank` and none in `users`.
+    The table over users comes first, or one line with the verdict without speeds. One line per rank follows, with a
+    cell in `rank` and none in `users`.
     """
     asked, holding = answer.asked, answer.holding
     layout, kv = (holding.terms.name, holding.terms.kv) if holding else ("", "")
@@ -239,7 +243,7 @@ def fit_csv(answer: FitAnswer) -> str:
 
 
 def fit_markdown(answer: FitAnswer) -> str:
-    """Write the answer as Markdown: the tables as tables, the rest as in the text."""
+    """Return the answer as Markdown, with tables."""
     lines = fit_text(answer).splitlines()
     title, rest = lines[0], lines[1:]
     out = [f"# {title}", ""]

@@ -1,4 +1,7 @@
-"""Text pages of accelerators and hosts: what is known, from where, what is contradicted and what is not known."""
+"""Write accelerators, hosts and prices as text.
+
+Pages have values, sources, contradictions and unknowns.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,7 @@ def _shown(value: float | None, dimension: str) -> str:
 def accelerator_rows() -> list[dict[str, Any]]:
     """Return one row for each accelerator of the catalogue.
 
-    Returns: Name and main figures, written with units; None where unknown.
+    A row has the name and the main values as text with units, None if unknown.
 
     Examples
     --------
@@ -110,9 +113,9 @@ def host_rows() -> list[dict[str, Any]]:
 
 
 def list_text(accelerators: list[dict[str, Any]], hosts: list[dict[str, Any]]) -> str:
-    """Return the rows as tables of at most 100 columns.
+    """Return `accelerator_rows` and `host_rows` as tables, 100 columns wide.
 
-    `accelerators`, `hosts`: What `accelerator_rows` and `host_rows` returned; an empty list leaves its table out.
+    An empty list leaves its table out.
 
     Examples
     --------
@@ -223,7 +226,7 @@ def _host_lines(host: Host) -> list[str]:
 
 
 def _group_lines(host: Host) -> list[str]:
-    """Return what groups of accelerators reach."""
+    """Return the collective rate of accelerator groups by size."""
     lines: list[str] = []
     for size in (2, 4, 8, 16, 72):
         if size > host.accelerator_count:
@@ -239,9 +242,7 @@ def _group_lines(host: Host) -> list[str]:
 
 
 def check_notes(record: Accelerator | Host) -> list[str]:
-    """Return what a correct entry still leaves open.
-
-    Returns: Notes, most of them figures that are not known.
+    """Return notes on a valid entry: unknown values and assumptions.
 
     Examples
     --------
@@ -261,20 +262,19 @@ def check_notes(record: Accelerator | Host) -> list[str]:
     return [*notes, f"the name is an alias of {shadowed}"] if shadowed else notes
 
 
-# All published prices of one thing, side by side: what contradicts stands together, with what each contains.
+# Published prices of one item, side by side, with the contents of each.
 
-#: prices that are further apart than this are said to contradict each other [-]
+#: ratio from which prices contradict each other [-]
 _FAR_APART = 1.5
-#: what an end of a published range is called
+#: bounds of a published range
 _ENDS = {"": "", "low": "lower end of a range", "high": "upper end of a range"}
 
 
 def prices_of(name: str) -> tuple[Price, ...]:
-    """Published prices of a part, with those of machines that hold it; of a machine, with those of its part; of a model
-    or of a place.
+    """Return published prices by kind, item and term, the newest first.
 
-    - `name`: As a price names it, or an alias.
-    - Returns: By kind, thing and term, the newest first.
+    `name` is an accelerator, a machine, a model, a place, or an alias. Prices of an accelerator include its machines;
+    those of a machine include its accelerator.
 
     Examples
     --------
@@ -299,10 +299,7 @@ def prices_of(name: str) -> tuple[Price, ...]:
 
 
 def price_rows(prices: Iterable[Price], *, today: date) -> list[dict[str, Any]]:
-    """One row for each price.
-
-    - `today`: The day on which they are looked at.
-    - Returns: What it is for, the price, where and when, whether it is stale, and the source.
+    """Return one row for each price, with its age on a day and its source.
 
     Examples
     --------
@@ -332,7 +329,7 @@ def price_rows(prices: Iterable[Price], *, today: date) -> list[dict[str, Any]]:
 
 
 def price_list_text(prices: Sequence[Price], *, today: date, wide: int = 100) -> str:
-    """Return price list as text: the price used for each item and term, then all published ones.
+    """Return a price list as text: prices used, then all published ones.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Draw a host: the tree of its links as text or SVG, with the transfers of a plan and how full they make each link."""
+"""Draw a host as text or SVG: its link tree, and link loads of a plan."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ from glmplan.units import format_quantity
 
 __all__ = ["draw_svg", "draw_text", "network_lines", "svg_to_png"]
 
-#: width of a letter over the size of its font, on average and with some room [-]; sizes of names and details [px]
+#: mean width of a letter over its font size, with a margin [-]; sizes of names and details [px]
 _LETTER, _NAME, _DETAIL = 0.58, 13, 12
-#: room between the edge of a box and its text, and between boxes; height of a box and of each line beyond two [px]
+#: padding of a box, gap between boxes, height of a box, and of each line beyond two [px]
 _PAD, _GAP, _HIGH, _LINE = 10.0, 14.0, 40.0, 15.0
-#: width that a heading may have at least before it is broken [px]
+#: least width of a heading before a line break [px]
 _HEADING = 360.0
 
 
 @dataclass(slots=True)
 class _Node:
-    """A part in the tree; `key` is its name in the link graph, `lines` stand in its box instead of label and detail."""
+    """Component in the tree.
+
+    `key` is its name in the link graph. `lines` replace label and detail in its box.
+    """
 
     key: str
     label: str
@@ -36,7 +39,7 @@ class _Node:
 
 
 def _tree(host: Host, stages: tuple[tuple[int, ...], ...]) -> list[_Node]:
-    """Return the parts of one node of a host as trees; parts whose place is not known stand at the top."""
+    """Return the components of one node as trees, unplaced ones at the top."""
     role = {
         slot: f"stage {stage}, rank {rank}" for stage, slots in enumerate(stages) for rank, slot in enumerate(slots)
     }
@@ -61,7 +64,7 @@ def _tree(host: Host, stages: tuple[tuple[int, ...], ...]) -> list[_Node]:
     names = [_card_name(card.accelerator) for card in host.slots]
     for number, (card, name) in enumerate(zip(host.slots, names, strict=True)):
         label = f"{number}: {role[number]}" if number in role else f"{number}"
-        # narrow boxes: eight cards in a row are read on paper; of equal ones the name stands below the drawing
+        # narrow boxes: eight cards in a row stay readable on paper; a common name is printed below the drawing
         lines = (f"card {number}", *role[number].split(", ")) if number in role else (f"card {number}",)
         lines += (name,) if len(set(names)) > 1 else ()
         node = _Node(f"accelerator {number}", label, name, lines, "accelerator", card.link)
@@ -78,19 +81,17 @@ def _link_text(link: PcieLink | None) -> str:
 
 
 def _both_ways(loads: list[LinkLoad], node: str, parent: str) -> str:
-    """Return how full the link above a part is, up and down, where anything crosses it."""
+    """Return the load of the link to the parent, up and down; empty if idle."""
     up = max((load.load / load.capacity for load in loads if (load.start, load.end) == (node, parent)), default=0.0)
     down = max((load.load / load.capacity for load in loads if (load.start, load.end) == (parent, node)), default=0.0)
     return f"↑{up:.0%} ↓{down:.0%}" if up or down else ""
 
 
 def draw_text(host: Host, placement: Placement | None = None) -> str:
-    """Draw a host as a text tree.
+    """Return a host as a text tree; one of several equal nodes is drawn.
 
-    - `host`: The machine; of several equal nodes one is drawn.
-    - `placement`: A plan, whose ranks and loads are written beside the parts.
-    - Returns: Text; arrows say how full the link above a part is, towards the root and away from it, in the busiest
-      phase.
+    A placement adds ranks and link loads. Arrows give the load of the link to the parent, towards the root and away
+    from it, in the busiest phase.
 
     Examples
     --------
@@ -124,9 +125,9 @@ def draw_text(host: Host, placement: Placement | None = None) -> str:
 
 
 def network_lines(host: Host, *, joined: str = " ═ ", said: str = "  ") -> list[str]:
-    """The links that are no part of the PCIe tree, in words.
+    """Return the links outside the PCIe tree as text.
 
-    `joined`, `said`: Between the ends of a link, and between them and what it is.
+    `joined` separates the ends of a link, `said` the ends and the kind.
 
     Examples
     --------
@@ -168,34 +169,34 @@ def _plan_lines(placement: Placement, phases: dict[str, list[LinkLoad]]) -> list
 
 
 def _wide(text: str, size: float) -> float:
-    """Width that a text takes at most, [px]"""
+    """Return the largest width of a text, [px]."""
     return len(text) * size * _LETTER
 
 
 def _words(node: _Node) -> tuple[str, ...]:
-    """What stands in the box of a part, line by line."""
+    """Return the lines in the box of a component."""
     return tuple(line for line in node.lines or (node.label, node.detail) if line)
 
 
 def _box(node: _Node) -> float:
-    """Width of the box of a part: that of its longest text, [px]"""
+    """Return the width of a box by its longest text, [px]."""
     name, *details = _words(node)
     return max(_wide(name, _NAME), *(_wide(one, _DETAIL) for one in details), 40.0) + 2 * _PAD
 
 
 def _high(node: _Node) -> float:
-    """Height of the box of a part, [px]"""
+    """Return the height of a box, [px]."""
     return _HIGH + _LINE * max(len(_words(node)) - 2, 0)
 
 
 def _span(node: _Node) -> float:
-    """Width that a part takes with all below it, [px]"""
+    """Return the width of a component and its subtree, [px]."""
     below = sum(_span(child) + _GAP for child in node.children) - _GAP
     return max(_box(node), below)
 
 
 def _positions(tops: list[_Node]) -> tuple[dict[str, tuple[float, int]], int, float]:
-    """Return middle [px] and level of every part, the lowest level, and the width [px]; each part has its own room."""
+    """Return centre [px] and level of every component, depth and width [px]."""
     at: dict[str, tuple[float, int]] = {}
     lowest = [0]
 
@@ -215,17 +216,15 @@ def _positions(tops: list[_Node]) -> tuple[dict[str, tuple[float, int]], int, fl
 
 
 def _colour(share: float) -> str:
-    """Return the colour of a link that is so full."""
+    """Return the colour of a link by its load."""
     return light([name for least, name in FULL if share >= least][-1])
 
 
 def draw_svg(host: Host, placement: Placement | None = None) -> str:
-    """Draw a host as SVG.
+    """Return a host as an SVG element; one of several equal nodes is drawn.
 
-    - `host`: The machine; of several equal nodes one is drawn.
-    - `placement`: A plan: stages colour the accelerators, loads colour the links.
-    - Returns: An SVG element for a page or, with `glmplan.present.charts.standalone`, for a file. A link is as thick
-      as its rate and as red as it is full in the busiest phase.
+    A placement colours accelerators by stage, and links by their load in the busiest phase. The width of a line is the
+    rate of the link. `glmplan.present.charts.standalone` makes a file of the element.
 
     Examples
     --------
@@ -267,7 +266,7 @@ def draw_svg(host: Host, placement: Placement | None = None) -> str:
             full = max((load.load / load.capacity for load in mine), default=0.0)
             thick = 1 + (node.link.bandwidth / 16e9 if node.link else 0.5)
             words = [part for part in (_link_text(node.link), f"{full:.0%} full" if full else "") if part]
-            # where its words stand, a link comes straight down on its part, apart from those of its neighbours
+            # a vertical end of the line keeps its label apart from the labels of its neighbours
             bend = y - 20 - (_LINE * len(words) + 11 if words else 0)
             lines.append(
                 f'<path d="M{x0:.0f} {y0 + 20:.0f}L{x:.0f} {bend:.0f}L{x:.0f} {y - 20:.0f}" fill="none" '
@@ -293,12 +292,15 @@ def draw_svg(host: Host, placement: Placement | None = None) -> str:
 
 
 def _all(nodes: list[_Node]) -> list[_Node]:
-    """Parts with all below them."""
+    """Return components with their subtrees."""
     return [one for node in nodes for one in (node, *_all(node.children))]
 
 
 def _drawn_box(node: _Node, x: float, top: float, stage: int | None) -> str:
-    """The box of a part; a stage gives its colour to the edge, so that texts stay readable on light and dark."""
+    """Return the box of a component, with a border in the stage colour.
+
+    The fill keeps texts readable in light and dark mode.
+    """
     half, high, words = _box(node) / 2, _high(node), _words(node)
     fill = light(node.kind if node.kind in COLOURS else "part")
     edge, thick = (light("faint"), 1) if stage is None else (light(SERIES[stage % len(SERIES)]), 4)
@@ -312,7 +314,7 @@ def _drawn_box(node: _Node, x: float, top: float, stage: int | None) -> str:
 
 
 def _plan_notes(placement: Placement, tops: list[_Node]) -> list[str]:
-    """What is said below the drawing of a plan."""
+    """Return the legend below the drawing of a plan."""
     said = [f"order of the cards: {placement.visible_devices}", "edges of the cards: stages"]
     if any(top.children for top in tops):
         said += ["links: grey idle, yellow in use", "orange from 50 %, red from 90 % full"]
@@ -320,7 +322,7 @@ def _plan_notes(placement: Placement, tops: list[_Node]) -> list[str]:
 
 
 def _flowed(parts: list[str], wide: float) -> list[str]:
-    """Notes on as few lines as they have room on, [px]"""
+    """Return notes on as few lines of a width [px] as possible."""
     lines: list[str] = []
     for part in parts:
         if lines and _wide(f"{lines[-1]}; {part}", 11) <= wide:
@@ -331,7 +333,7 @@ def _flowed(parts: list[str], wide: float) -> list[str]:
 
 
 def _label(x: float, y: float, text: str, size: int, ink: str, anchor: str = "middle", *, halo: bool = False) -> str:
-    """Return a text; with a halo, drawn below it, it can be read across a line."""
+    """Return a text element; a halo keeps it readable across a line."""
     place = f'x="{x:.0f}" y="{y:.0f}" font-size="{size}" text-anchor="{anchor}"'
     paper = light("paper")
     below = (

@@ -1,4 +1,7 @@
-"""Answers as JSON. The schema of `glmplan fit` is versioned and described in `docs/reference/fit-json.md`."""
+"""Write answers as JSON.
+
+The schema of `glmplan fit` is versioned and described in `docs/reference/fit-json.md`.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from glmplan.costs.memory.pool import weights_interval
 from glmplan.costs.memory.settings import load_memory_fit
 from glmplan.io.json_names import FIT_SCHEMA
 from glmplan.planner.ranking import unstated_of
+from glmplan.present.compare_text import differences
 from glmplan.units import GIB, Ratio
 
 if TYPE_CHECKING:
@@ -40,7 +44,7 @@ def _rounded(value: float) -> float:
 
 
 def _count(value: float) -> int:
-    """A number of tokens or requests; what has no end is as large as a double counts exactly."""
+    """Return a number of tokens or requests, at most 2^53 if unlimited."""
     return int(min(value, 2.0**53))
 
 
@@ -62,10 +66,7 @@ def _figure(figure: Figure | None, factor: float = 1.0) -> dict[str, float] | No
 
 
 def fit_record(answer: FitAnswer) -> dict[str, Any]:
-    """Make the record that becomes JSON.
-
-    Returns: Plain values; every quantity has its unit in its name.
-    """
+    """Return the answer as plain values, with units in the field names."""
     asked = answer.asked
     return {
         "schema": SCHEMA,
@@ -109,7 +110,7 @@ def _narrowing(found: Narrowing | None) -> dict[str, Any] | None:
     figures = [
         {
             "users": one.users,
-            "metric": f"{one.figure}_mean_ms",
+            "metric": f"{one.metric}_mean_ms",
             "interval_factor": _rounded(math.exp(one.before)),
             "interval_factor_after": _rounded(math.exp(one.after)),
         }
@@ -302,7 +303,7 @@ def _safe(answer: FitAnswer) -> dict[str, Any] | None:
     }
 
 
-# Answers of `simulate`, `safe` and `compare` as plain values: what `--format json` and the service write.
+# Answers of `simulate`, `safe` and `compare` as plain values, for `--format json` and the service.
 
 
 def _clean(value: float) -> float | None:
@@ -316,9 +317,9 @@ def simulate_record(
     basis: str = "",
     ranges: Mapping[str, tuple[float, float]] | None = None,
 ) -> dict[str, Any]:
-    """The outcome of a simulation.
+    """Return statistics of a simulation by name, and the SLO targets met.
 
-    Returns: Statistics by name, None where one has no value; whether each part of the promise was kept.
+    A statistic without a value is None.
     """
     summary = outcome.summary
     content: dict[str, Any] = {name: _clean(value) for name, value in summary.items()}
@@ -333,19 +334,13 @@ def simulate_record(
 
 
 def safe_row(answer: SafeLoad) -> dict[str, Any]:
-    """One safe load.
-
-    Returns: The load under a name that says its unit, what breaks first and why.
-    """
+    """Return a safe load with its limiting target and the reason."""
     name = "safe_users" if answer.unit == "users" else f"safe_{answer.unit.replace('/', '_per_').replace(' ', '_')}"
     return {name: answer.load, "limited_by": answer.breaks_first, "reason": answer.reason}
 
 
 def safe_record(found: Sequence[SafeLoad], slo: str, basis: str) -> dict[str, Any]:
-    """Safe loads of one or several kinds of traffic.
-
-    Returns: Each safe load, and every load that was looked at.
-    """
+    """Return the safe load of each kind of traffic, and all tested loads."""
     content: dict[str, Any] = {"slo": slo, "basis": basis}
     for answer in found:
         row = safe_row(answer)
@@ -365,12 +360,10 @@ def safe_record(found: Sequence[SafeLoad], slo: str, basis: str) -> dict[str, An
 
 
 def compare_record(found: Compared, utilisation: Ratio) -> dict[str, Any]:
-    """Plans side by side.
+    """Return the metrics of each plan, and causes of differences to the first.
 
-    - `utilisation`: Mean load over the load, for the cost of a token.
-    - Returns: Users, the term of all rents, figures of each plan, and what makes each of the others differ from the
-      first.
+    `utilisation` is the mean load over the peak load, for the cost of a token.
     """
     sides = [{"plan": side.name, **side.figures(utilisation)} for side in found.sides]
-    causes = {side.name: list(why) for side, why in zip(found.sides[1:], found.causes, strict=True)}
+    causes = {name: list(lines) for name, lines in differences(found)}
     return {"users": found.users, "rent_term": found.rent_term, "plans": sides, "causes": causes}

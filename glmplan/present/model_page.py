@@ -1,4 +1,4 @@
-"""What is known of a model on one page: computed totals beside published ones, cache, checkpoints, disagreements."""
+"""Write the page of a model: totals, cache, checkpoints, contradictions."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ __all__ = ["PublishedTotal", "disagreements_of", "model_facts", "model_text", "p
 
 # Published totals of parameters beside computed ones, at the precision with which they are printed.
 #
-# A publisher's "671B" is no measurement to three digits: names are rounded, cut off, or rounded to tens. A computed
-# total
-# agrees when one of these gives the printed digits; which layers the publisher counts is rarely said, so every sum that
-# may be meant is tried, the smallest first. What agrees with none needs a reason in the entry.
+# A publisher's "671B" is not exact to three digits: names are rounded, cut off, or rounded to tens. A computed total
+# agrees if one of these gives the printed digits. Publishers rarely state which layers they count, so all possible sums
+# are tried, the smallest first. A total without an agreeing sum needs a reason in the entry.
 
 #: billions
 _BILLION = 1e9
@@ -35,7 +34,7 @@ _BILLION = 1e9
 
 @dataclass(frozen=True, slots=True)
 class PublishedTotal:
-    """A published total beside the computed one that comes nearest to what it may mean.
+    """Published total of parameters, and the nearest computed total.
 
     Attributes
     ----------
@@ -44,11 +43,11 @@ class PublishedTotal:
     computed : int
         Weights, [-]
     counts : str
-        What the computed total counts.
+        Layers in the computed total.
     agrees : str
-        How it gives the printed digits: ``rounded``, ``cut off`` or ``rounded to 10``; empty if it does not.
+        Rule that gives the printed digits: ``rounded``, ``cut off`` or ``rounded to 10``; empty if none does.
     why : str
-        Why it does not, as the entry says.
+        Reason of a disagreement, from the entry.
     """
 
     printed: str
@@ -59,10 +58,10 @@ class PublishedTotal:
 
 
 def published_total(model: ModelSpec) -> PublishedTotal | None:
-    """Hold the published total of a model against its shapes.
+    """Return the computed total that agrees with the published one.
 
-    Returns: The sum that gives the printed digits, the closest way and the smallest sum first, else the nearest sum;
-      None where no total is published.
+    The closest rule and the smallest sum come first. Without an agreeing sum the nearest one is returned; None without
+    a published total.
 
     Examples
     --------
@@ -85,7 +84,7 @@ def published_total(model: ModelSpec) -> PublishedTotal | None:
 
 
 def _sums(model: ModelSpec) -> Iterator[tuple[str, int]]:
-    """What a publisher may count, the smallest first."""
+    """Yield the sums that a publisher may count, the smallest first."""
     count = model_parameters(model)
     layers = [("language model", count.total)]
     if count.mtp:
@@ -101,7 +100,7 @@ def _sums(model: ModelSpec) -> Iterator[tuple[str, int]]:
 
 
 def _ways(printed: str) -> Iterator[tuple[str, Callable[[float], bool]]]:
-    """Ways in which a total in billions may give the printed digits, the closest first."""
+    """Yield rules that give the printed digits, the closest first."""
     value = float(printed)
     unit = 10.0 ** -len(printed.partition(".")[2])
     yield "rounded", lambda total: abs(total - value) <= unit / 2
@@ -130,7 +129,9 @@ def published_bytes(checkpoint: Checkpoint) -> Bytes | None:
 
 
 def disagreements_of(choice: ModelChoice) -> Iterator[str]:
-    """Say where published figures and computed ones differ (digits printed, 0.5 % of a size), and what the entry says.
+    """Yield differences of published and computed values, with reasons.
+
+    A total differs by its printed digits, a size by more than 0.5 %.
 
     Examples
     --------
@@ -156,7 +157,7 @@ def disagreements_of(choice: ModelChoice) -> Iterator[str]:
 
 
 def model_facts(choice: ModelChoice) -> dict[str, Any]:
-    """Collect what is known of a model.
+    """Return the known facts of a model as plain values.
 
     Examples
     --------
@@ -215,7 +216,7 @@ def model_facts(choice: ModelChoice) -> dict[str, Any]:
 
 
 def model_text(choice: ModelChoice) -> str:
-    """Write what is known of a model for reading.
+    """Return the known facts of a model as text.
 
     Examples
     --------
@@ -275,7 +276,7 @@ def model_text(choice: ModelChoice) -> str:
 
 
 def _in_words(model: ModelSpec, kv: str, engine: str) -> str:
-    """What the MTP layer adds, and what a token adds once the sliding windows are full."""
+    """Return the cache bytes with MTP, and those beyond full windows."""
     size = model_cache_bytes_per_token(model, kv, engine)
     longer = model_cache_bytes_per_token(model, kv, engine, windows=False)
     words = [] if model.mtp is None else [f"{model_cache_bytes_per_token(model, kv, engine, mtp=True):,.0f} with MTP"]

@@ -1,4 +1,7 @@
-"""Self-contained HTML pages and documents without scripts or network; foreign text is escaped."""
+"""Write self-contained HTML and Markdown documents without scripts.
+
+Foreign text is escaped.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,7 @@ COLOURS: dict[str, tuple[str, str]] = {
 }
 #: colours of series in their order
 SERIES: tuple[str, ...] = ("blue", "orange", "green", "purple", "red", "teal", "brown", "grey")
-#: share of a link or a memory that is in use, from which a colour holds [-]
+#: load of a link or a memory from which a colour applies [-]
 FULL: tuple[tuple[float, str], ...] = ((0.0, "idle"), (0.001, "used"), (0.5, "busy"), (0.9, "full"))
 
 
@@ -78,9 +81,9 @@ def light(name: str) -> str:
 
 
 def dark_rules() -> str:
-    """CSS that turns a drawing made for white paper dark where the reader's screen is; paper stays white.
+    """Return CSS rules that recolour a drawing for dark screens.
 
-    Returns: Rules on the attributes `fill` and `stroke`, which give way to them.
+    The rules override the attributes `fill` and `stroke`. Print stays on white paper.
 
     Examples
     --------
@@ -92,9 +95,7 @@ def dark_rules() -> str:
 
 
 def css_variables() -> str:
-    """CSS that gives every colour its name, for pages.
-
-    Returns: Custom properties, once for light and once for dark screens.
+    """Return CSS custom properties of all colours, for light and dark screens.
 
     Examples
     --------
@@ -105,15 +106,17 @@ def css_variables() -> str:
     return f":root{{{sides[0]}}}\n@media screen and (prefers-color-scheme:dark){{:root{{{sides[1]}}}}}"
 
 
-#: columns of numbers that fit a telephone
-_FIGURES = 5
-#: width from which a drawing may be wider than a telephone, where it is moved sideways [px]
+#: letters in a line of a table on a screen of 390 px, and letters of the narrowest column with its padding (`_STYLE`)
+_LINE, _COLUMN = 47, 8
+#: width from which a drawing may exceed the screen of a phone and scrolls [px]
 _NARROW = 460.0
-#: width from which a drawing has a sheet of its own, laid on its side, where it is printed [px]
+#: width from which a drawing is printed on a landscape page [px]
 _WIDE = 960.0
-#: letters of a word that a column of words keeps whole; of an option that a command keeps whole [-]
+#: longest word that a text column does not break, and longest such option of a command [-]
 _WHOLE, _OPTION = 16, 40
-#: a unit, which is not torn apart; an interval behind its figure, which goes below it where both have no room
+#: a cell that is a number alone
+_NUMBER = re.compile(r"[\d.,]+")
+#: a unit, which is not broken; an interval after its value, which moves below it in narrow columns
 _UNIT, _KEPT = re.compile(r"\[[^\]]*\]"), r"<span class='u'>\g<0></span>"
 _SPAN, _APART = re.compile(r"(?<=\S )\([^()]*\)$"), r"<span class='i'>\g<0></span>"
 _STYLE = """
@@ -159,9 +162,9 @@ thead{break-after:avoid} figure,tr{break-inside:avoid} pre{border:1px solid var(
 
 
 def escape(text: object) -> str:
-    """Write a text, perhaps of somebody else, so that a browser shows it and does nothing else.
+    """Return a foreign text escaped for an element or an attribute.
 
-    Returns: For the inside of an element or an attribute; characters that turn text round are written out.
+    Control characters, also those of text direction, are written as escapes.
 
     Examples
     --------
@@ -172,7 +175,7 @@ def escape(text: object) -> str:
 
 
 def code(text: str) -> str:
-    """Show what is typed; a line is broken between words, not behind the hyphens that an option begins with.
+    """Return a command as HTML that breaks between words, not in options.
 
     Examples
     --------
@@ -187,9 +190,9 @@ def code(text: str) -> str:
 
 
 def figure(svgs: Sequence[str], caption: str = "") -> str:
-    """Put drawings side by side where there is room for them, else below each other; none is drawn too small to read.
+    """Return drawings as HTML, side by side if the width allows.
 
-    Returns: HTML. Where a drawing is wider than the screen, it is moved sideways, also with the keyboard.
+    A drawing wider than the screen keeps a readable size and scrolls, also by keyboard.
 
     Examples
     --------
@@ -209,9 +212,9 @@ def figure(svgs: Sequence[str], caption: str = "") -> str:
 
 
 def page(title: str, body: str, *, style: str = "") -> str:
-    """Make a page.
+    """Return an HTML page.
 
-    `body`: HTML; whoever makes it escapes what is in it.
+    `body` is HTML; its texts must be escaped by the caller.
 
     Examples
     --------
@@ -227,44 +230,46 @@ def page(title: str, body: str, *, style: str = "") -> str:
 
 
 def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *, left: Iterable[int] = (0,)) -> str:
-    """Make a table that a screen reader can walk: a caption, heads of columns, a head for each row.
+    """Return an HTML table with caption, column heads and row heads.
 
-    - `rows`: Texts of the cells; the first of each names its row.
-    - `left`: Numbers of the columns whose text begins at the left; others are figures.
+    The first cell of a row is its head. `left` holds the numbers of text columns; others are numeric.
 
     Examples
     --------
     >>> table("t", ["a", "b"], [["1 < 2", "3"]]).count("scope=")
     3
     """
-    begins = set(left)
-    # on a narrow screen a row of words becomes a list of its cells, each with its head; for readers it stays a table
-    words = (len(begins) > 1 and len(heads) > 2) or len(heads) > _FIGURES
-    head_of = [f" data-head='{escape(name)}'" if words and name else "" for name in heads]
-    named = head_of[0] if 0 not in begins else ""  # a figure says little without its head
-    role = {one: f" role='{one}'" if words else "" for one in ("table", "row", "columnheader", "rowheader", "cell")}
-    rows = list(rows)
+    begins, rows = set(left), list(rows)
     longest = [max((len(word) for row in rows for word in row[at].split()), default=0) for at in range(len(heads))]
-    style = [
-        f" class='{'t k' if longest[column] <= _WHOLE else 't'}'" if column in begins else ""
-        for column in range(len(heads))
+    widths = [
+        max(_COLUMN, 1 + max(longest[at], *map(len, heads[at].split() or [""])))
+        if at not in begins or longest[at] <= _WHOLE
+        else _COLUMN
+        for at in range(len(heads))
     ]
+    # on a narrow screen a row of texts becomes a list of cells with heads; for screen readers it stays a table
+    words = (len(begins) > 1 and len(heads) > 2) or sum(widths) > _LINE
+    role = {one: f" role='{one}'" if words else "" for one in ("table", "row", "columnheader", "rowheader", "cell")}
+    style = [f" class='{'t k' if longest[at] <= _WHOLE else 't'}'" if at in begins else "" for at in range(len(heads))]
+    head_of = [f" data-head='{escape(name)}'" if words and name else "" for name in heads]
+    # a number needs its head
+    named = head_of[0] if 0 not in begins or all(_NUMBER.fullmatch(row[0]) for row in rows) else ""
     head = "".join(
-        f"<th scope='col'{role['columnheader']}{style[column]}>{_UNIT.sub(_KEPT, escape(name))}</th>"
-        for column, name in enumerate(heads)
+        f"<th scope='col'{role['columnheader']}{look}>{_UNIT.sub(_KEPT, escape(name))}</th>"
+        for name, look in zip(heads, style, strict=True)
     )
     lines = []
     for first, *rest in rows:
         cells = "".join(
-            f"<td{role['cell']}{style[column]}{head_of[column]}>"
-            f"{escape(cell) if column in begins else _SPAN.sub(_APART, escape(cell))}</td>"
-            for column, cell in enumerate(rest, 1)
+            f"<td{role['cell']}{style[at]}{head_of[at]}>"
+            f"{escape(cell) if at in begins else _SPAN.sub(_APART, escape(cell))}</td>"
+            for at, cell in enumerate(rest, 1)
         )
         lines.append(
             f"<tr{role['row']}><th scope='row'{role['rowheader']}{style[0]}{named}>{escape(first)}</th>{cells}</tr>"
         )
     top = f"<caption>{escape(caption)}</caption><thead><tr{role['row']}>{head}</tr></thead>"
-    # many figures may be wider than a telephone: they are moved by the keyboard too
+    # many columns may exceed the screen of a phone: they scroll, also by keyboard
     reached = f" tabindex='0' role='region' aria-label='{escape(caption)}'" if len(heads) > 3 and not words else ""
     kind = "scroll words" if words else "scroll"
     return f"<div class='{kind}'{reached}><table{role['table']}>{top}<tbody>{''.join(lines)}</tbody></table></div>"
@@ -275,70 +280,37 @@ def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *, 
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """A heading below the title.
-
-    Attributes
-    ----------
-    text : str
-        What it says.
-    """
+    """Heading below the title."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A paragraph.
-
-    Attributes
-    ----------
-    text : str
-        What it says.
-    """
+    """Paragraph."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """A list.
-
-    Attributes
-    ----------
-    items : tuple of str
-        Its points.
-    """
+    """Bulleted list."""
 
     items: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Something to be copied.
-
-    Attributes
-    ----------
-    text : str
-        Its lines.
-    """
+    """Preformatted lines, such as a command."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table.
+    """Table; the first cell of a row is its head.
 
-    Attributes
-    ----------
-    caption : str
-        What it shows.
-    heads : tuple of str
-        Names of the columns.
-    rows : tuple of tuple of str
-        Cells; the first of each names its row.
-    left : tuple of int
-        Numbers of the columns of text, [-]; others are figures.
+    `left` holds the numbers of text columns; others are numeric.
     """
 
     caption: str
@@ -349,14 +321,9 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A drawing; Markdown omits it, its numbers are in a table too.
+    """Drawing of one or several parts; its numbers are also in a table.
 
-    Attributes
-    ----------
-    caption : str
-        What it shows.
-    svgs : callable
-        Draws its parts when asked; they stand side by side where there is room for them.
+    Markdown omits it. `svgs` is called once, when HTML is written.
     """
 
     caption: str
@@ -368,22 +335,14 @@ Block = Heading | Text | Points | Code | Table | Drawing
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A document.
-
-    Attributes
-    ----------
-    title : str
-        Its title.
-    blocks : tuple of Block
-        What stands in it.
-    """
+    """Title and blocks of a document."""
 
     title: str
     blocks: tuple[Block, ...]
 
 
 def html_of(document: Document) -> str:
-    """Write a document as one HTML page that needs nothing else.
+    """Return a document as one self-contained HTML page.
 
     Examples
     --------
@@ -392,7 +351,7 @@ def html_of(document: Document) -> str:
     """
     body = [f"<h1>{escape(document.title)}</h1>"]
     for block, told in zip(document.blocks, map(_html, document.blocks), strict=True):
-        # what stands on a sheet of its own takes its heading with it
+        # a drawing on a page of its own keeps its heading
         if isinstance(block, Drawing) and told.startswith("<figure class='wide'") and body[-1].startswith("<h2>"):
             told = f"<section class='wide'>{body.pop()}{told}</section>"
         body.append(told)
@@ -416,7 +375,7 @@ def _html(block: Block) -> str:
 
 
 def markdown_of(document: Document) -> str:
-    """Write a document as Markdown.
+    """Return a document as Markdown.
 
     Examples
     --------

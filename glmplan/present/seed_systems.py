@@ -1,4 +1,7 @@
-"""The page of the seed systems: each deployment of the first field reports, predicted, bounded, and judged."""
+"""Write the page of the seed systems.
+
+Each deployment of the first field reports has a prediction, an upper bound and a verdict.
+"""
 
 from __future__ import annotations
 
@@ -37,28 +40,28 @@ _CLOUD = "fr-000-cloud"
 
 @dataclass(frozen=True, slots=True)
 class SeedSystem:
-    """One deployment of the field reports.
+    """Deployment of the field reports.
 
     Attributes
     ----------
     id : str
         Row of the ledger.
     deployment : str
-        What it is, in words.
+        Model, machine and layout as text.
     load : str
-        Under which load.
+        Load as text.
     measured : float
-        What was reported, [token/s]
+        Reported throughput, [token/s]
     predicted : Figure or None
-        The same predicted, [token/s]
+        Predicted throughput, [token/s]
     bound : float or None
-        What the memory bandwidth allows at most, [token/s]
+        Upper bound from the memory bandwidth, [token/s]
     verdict : str
-        The judgement.
+        Comparison of report and prediction.
     hazards : tuple of Hazard
-        What would break the machine.
+        Hazards of the machine.
     basis : str
-        What the prediction rests on.
+        Evidence of the prediction.
     """
 
     id: str
@@ -73,11 +76,12 @@ class SeedSystem:
 
 
 def bandwidth_bound(deployment: Deployment, *, requests: Ratio, context: Tokens) -> TokensPerSecond:
-    """Tokens per second that no engine can exceed: every weight and cache byte of a step is read once.
+    """Return the throughput that no engine can exceed.
 
     Notes
     -----
-    Drafting is taken at its best: every drafted token is accepted. Collectives, launches and copies cost nothing.
+    Every weight and cache byte of a step is read once. Every draft token is accepted. Collectives, launches and copies
+    cost nothing.
 
     Examples
     --------
@@ -101,10 +105,9 @@ def bandwidth_bound(deployment: Deployment, *, requests: Ratio, context: Tokens)
 def claim_verdict(
     measured: TokensPerSecond, predicted: Figure | None, bound: TokensPerSecond | None, hazards: tuple[Hazard, ...]
 ) -> str:
-    """Judge a reported speed.
+    """Return the verdict on a reported speed.
 
-    - `predicted`: What is predicted, [token/s].
-    - Returns: The judgement in words; dangers come first, then the bound, then the interval.
+    Dangers come first, then the bound, then the prediction interval.
 
     Examples
     --------
@@ -200,7 +203,10 @@ def _system(run: Run, answer: RowPrediction) -> SeedSystem:
 
 
 def _on_fewer(question: RunCase, measured: float) -> str:
-    """What a report without a layout would mean on the largest tensor-parallel group that its heads allow."""
+    """Return a remark if the claim exceeds the bound of fewer cards.
+
+    For a report without a layout, the largest tensor-parallel group that divides the heads is tested.
+    """
     deployment, load = question.deployment, question.load
     heads = heads_of(deployment.model)
     cards = max(tp for tp in range(1, deployment.count + 1) if heads % tp == 0)
@@ -215,8 +221,8 @@ def _on_fewer(question: RunCase, measured: float) -> str:
 
 
 def _cloud(run: Run) -> str:
-    """What the speeds of a service imply that does not say on how many cards it runs."""
-    # INT4 throughout is the smallest that its "INT8 and INT4 mixed" can mean
+    """Return the number of cards that the speed of a cloud service implies."""
+    # INT4 for all weights is the smallest size of its "INT8 and INT4 mixed"
     cells = {**run.cells, "weights": "int4", "tp": "1", "accelerator_count": "1", "speculative": "none"}
     from glmplan.io.runs.table import run_from_row
 
@@ -234,9 +240,9 @@ def _cloud(run: Run) -> str:
 
 
 def crashed_system() -> SeedSystem:
-    """The deployment that froze its machine: four cards and 160 GB of experts streamed from host memory.
+    """Return the deployment that froze its machine, with its hazards.
 
-    Returns: With the speed that offloading predicts and its hazards.
+    Four cards streamed 160 GB of experts from host memory.
 
     Examples
     --------
@@ -250,10 +256,10 @@ def crashed_system() -> SeedSystem:
     deployment = replace(question_of(base).deployment.with_layout(links, tp=len(_CRASHED_CARDS)), engine="sglang")
     users = base.concurrency or 1.0
     share, cards = share_of_bytes(deployment.model, deployment.checkpoint, _CRASHED_BYTES), len(_CRASHED_CARDS)
-    # the memory of this host is not known: only its links count, which weights that are streamed all cross
+    # the memory of this host is unknown: only its links count, which all streamed weights cross
     side = HostSide(float("inf"), link=cards * host_transfer_rate(host, count=cards))
     deployment = replace(deployment, offload=Offload(Placement(share, mode="stream"), side))
-    found = predict(deployment, Load("decode", users, 0.0, 0.0, context=512.0)).figures["output_rate"]
+    found = predict(deployment, Load(users, 0.0, 0.0, context=512.0, phase="decode")).figures["output_rate"]
     one, steps = np.ones(1), step_model_of(deployment)
     assert isinstance(steps, HostedSteps)
     points = StepPoints(one * users, one * 512.0, one * 0.0, one * 0.0)
@@ -280,10 +286,7 @@ def crashed_system() -> SeedSystem:
 
 
 def seed_systems() -> list[SeedSystem]:
-    """Judge every deployment of the field reports.
-
-    Returns: In the order of the ledger, then the run that crashed.
-    """
+    """Return all deployments of the field reports, then the crashed run."""
     runs = list(read_runs(data_folder("calibration") / "measurements" / "field-reports-glm.csv"))
     systems = [_system(run, answer) for run, answer in zip(runs, predict_runs(runs, measured=True), strict=True)]
     return [*systems, crashed_system()]
@@ -294,9 +297,9 @@ def _number(value: float | None) -> str:
 
 
 def seed_systems_page() -> str:
-    """Write the page `docs/seed-systems.md`.
+    """Return the page `docs/seed-systems.md`.
 
-    Returns: Markdown; the same data and fits give the same text.
+    The same data and fits give the same text.
     """
     systems = seed_systems()
     lines = [

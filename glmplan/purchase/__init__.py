@@ -1,1 +1,1 @@
-"""What to buy or rent: sweeps, sizes, costs, comparisons and portfolios, on the questions of `glmplan`."""
+"""Buy or rent: sweeps, sizes, costs, comparisons and portfolios."""

@@ -1,4 +1,7 @@
-"""Axes of a sweep: parsing, limits on the number of points, and simulation of one load."""
+"""Axes of a sweep: parsing, limits, and simulation of one load.
+
+The number of points is limited.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ from glmplan.request.option import Option, options_of
 from glmplan.request.plan import PlanRequest
 from glmplan.request.traffic import TrafficSpec
 from glmplan.simulation.safe_load import outcome_range
-from glmplan.simulation.simulate import simulate
+from glmplan.simulation.simulate import SimulationOptions, simulate
 from glmplan.simulation.traffic.slo import parse_slo
 from glmplan.simulation.traffic.spec import Traffic
 from glmplan.units import TokenCount, TokensArray, whole_number
@@ -66,7 +69,10 @@ _FILES = ("file", "lengths")
 
 
 class Arriving(NamedTuple):
-    """A load of a simulated sweep; `traffic` is the text that `glmplan simulate --traffic` takes."""
+    """Load of a simulated sweep.
+
+    `traffic` is the text that `glmplan simulate --traffic` takes.
+    """
 
     traffic: str
     input: TokenCount
@@ -122,7 +128,9 @@ class Simulated:
 def arrivals_of(
     kinds: tuple[str, ...], users: tuple[int, ...] | None, lengths: list[tuple[int, int]]
 ) -> list[Arriving]:
-    """Return every load of a simulated sweep; `users` complete kinds of traffic without a number.
+    """Return every load of a simulated sweep.
+
+    `users` complete kinds of traffic without a number.
 
     Examples
     --------
@@ -151,7 +159,9 @@ def _usual_requests(arriving: Traffic) -> int:
 
 
 def simulated(model: str, on: str, said: Mapping[str, Any], load: Arriving, how: Simulation) -> Simulated:
-    """Plan for a load and simulate it, with the results of `glmplan simulate` for the same options.
+    """Plan for a load and simulate it as `glmplan simulate` does.
+
+    Results are the same for the same options.
 
     Examples
     --------
@@ -164,7 +174,9 @@ def simulated(model: str, on: str, said: Mapping[str, Any], load: Arriving, how:
     described, [arriving] = described_under(PlanRequest(model, on, **said), [how.traffic(load)])
     targets = parse_slo(how.slo) if how.slo else ()
     requests = how.requests or _usual_requests(arriving)
-    outcome = simulate(described.service, arriving, requests=requests, seed=how.seed, targets=targets)
+    outcome = simulate(
+        described.service, arriving, requests=requests, seed=how.seed, options=SimulationOptions(targets=targets)
+    )
     if outcome.interrupted:
         raise KeyboardInterrupt
     summary = outcome.summary
@@ -314,7 +326,10 @@ def _simulation(content: Mapping[str, Any]) -> Simulation | None:
 
 
 def _arriving(values: Mapping[str, tuple[Any, ...]], simulation: Simulation) -> list[Arriving]:
-    """Return the simulated loads; a trace has the mean lengths of its requests."""
+    """Return the simulated loads.
+
+    A trace has the mean lengths of its requests.
+    """
     lengths = {name: values[name] for name in values if name != "users"}
     _, inputs, outputs = _loads(lengths)
     pairs = list(dict.fromkeys(zip(inputs.tolist(), outputs.tolist(), strict=True)))
@@ -386,7 +401,10 @@ def _range(match: re.Match[str], part: str, field: str, least: int, most: int | 
 
 
 def _check(axes: dict[str, tuple[Any, ...]]) -> None:
-    """Raise for unknown names. Infeasible combinations of known names are results of the sweep."""
+    """Raise for unknown names.
+
+    Infeasible combinations of known names are results of the sweep.
+    """
     for model in axes["model"]:
         resolve_model(model)
     for machine in axes["on"]:

@@ -1,4 +1,7 @@
-"""Sweeps on a Dask cluster. Blocks of lost workers are computed again; a cluster without workers is an error."""
+"""Run sweeps on a Dask cluster.
+
+Blocks of lost workers are computed again; a cluster without workers is an error.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +39,10 @@ _LOOK = 2.0
 
 
 def blocks_on(address: str) -> Callable[..., Generator[Block, None, None]]:
-    """Return `glmplan.purchase.sweep.blocks_of` on a cluster; blocks are yielded as they are done.
+    """Yield the blocks of `blocks_of` on a cluster as they are done.
 
-    `address`: ``local`` or ``local:WORKERS`` for processes of this machine, ``tcp://HOST:PORT`` for a scheduler.
+    `glmplan.purchase.sweep` has the function. `address`: ``local`` or ``local:WORKERS`` for processes of this machine,
+    ``tcp://HOST:PORT`` for a scheduler.
     """
     if _LOCAL.fullmatch(address) is None and not re.match(r"\w+://", address):
         message = "is no cluster: write local, local:WORKERS or tcp://HOST:PORT"
@@ -65,7 +69,7 @@ _Given = tuple[Sweep, Money | None, bool, dict[str, bytes]]
 
 
 def _files(sweep: Sweep) -> dict[str, bytes]:
-    """Return the files of the traffic, which workers on other machines do not have."""
+    """Return the traffic files, which workers elsewhere do not have."""
     if sweep.simulation is None:
         return {}
     return sweep.simulation.files(Arriving(*load) for load in sweep.axes["load"])
@@ -89,7 +93,10 @@ def _part(shared: _Given, numbers: list[int]) -> list[Block]:
 
 
 def _as_they_come(client: Any, futures: list[Any], address: str) -> Iterator[list[Block]]:
-    """Yield results as they are done; SpecError if there is no worker for `_ALONE`."""
+    """Yield results as they are done.
+
+    SpecError if there is no worker for `_ALONE`.
+    """
     from concurrent.futures import CancelledError
 
     from distributed import as_completed

@@ -1,4 +1,7 @@
-"""Cost formulas: months, tokens, power and break-even. All broadcast; a month has 730 hours; one currency."""
+"""Cost formulas: months, tokens, power and break-even.
+
+All broadcast; a month has 730 hours; one currency.
+"""
 
 from __future__ import annotations
 
@@ -145,7 +148,7 @@ def in_usd(what: str, currency: str) -> None:
     >>> in_usd("electricity", "USD")
     """
     if currency != "USD":
-        raise SpecError(f"is in {currency}: all figures are in USD, convert it", field="--price", value=what)
+        raise SpecError(f"is in {currency}: all amounts are in USD, convert it", field="--price", value=what)
 
 
 def _colocation(prices: tuple[Price, ...], region: str, today: date) -> Quotation:
@@ -321,7 +324,7 @@ def token_prices(
     prompt_share: ArrayLike,
     utilisation: ArrayLike,
 ) -> tuple[UsdArray, UsdArray]:
-    """Return the cost of a million input tokens and of a million output tokens.
+    """Return the cost of a million input tokens and of output tokens.
 
     The monthly cost is split by compute time; `prompt_share` is the share of prefill.
 
@@ -361,7 +364,7 @@ def joules_per_token(watts: WattsArray, tokens_per_second: TokensPerSecondArray)
 
 
 def break_even_tokens(monthly: UsdArray, price_per_million: UsdArray) -> TokensArray:
-    """Return the tokens of a month above which a machine is cheaper than an API.
+    """Return the monthly tokens above which a machine beats an API.
 
     `price_per_million`: API price of a million tokens at the same ratio of input and output.
 
@@ -375,7 +378,9 @@ def break_even_tokens(monthly: UsdArray, price_per_million: UsdArray) -> TokensA
 
 
 def break_even_month(purchase: UsdArray, running: UsdArray, elsewhere: UsdArray) -> np.ndarray:
-    """Return the months after which a purchase breaks even; infinity if never. The residual value is not counted.
+    """Return the months after which a purchase breaks even.
+
+    Infinity: never. The residual value is not counted.
 
     - `running`: Operating cost of a month.
     - `elsewhere`: Rent or API cost of a month.
@@ -391,7 +396,9 @@ def break_even_month(purchase: UsdArray, running: UsdArray, elsewhere: UsdArray)
 
 
 def growth_months(users: ArrayLike, most: ArrayLike, monthly_growth: ArrayLike) -> np.ndarray:
-    """Return the months until a load with constant relative growth exceeds the capacity; infinity without growth.
+    """Return the months until a growing load exceeds the capacity.
+
+    Growth is relative and constant; infinity without growth.
 
     Examples
     --------

@@ -52,7 +52,10 @@ _SAMPLE = 1000
 
 
 def check_objectives(names: tuple[str, ...]) -> None:
-    """Raise SpecError for columns that are no objectives, before the sweep is computed."""
+    """Raise SpecError for columns that are no objectives.
+
+    It runs before the sweep is computed.
+    """
     for name in names:
         if name not in OBJECTIVES:
             raise SpecError("is not a column that can be best", field="--frontier", value=name, choices=OBJECTIVES)
@@ -103,6 +106,9 @@ def _no_better(values: list[np.ndarray], row: int) -> np.ndarray:
 
 
 def _rank(values: np.ndarray) -> np.ndarray:
-    """Return the approximate rank of each value between 0 and 1; it never falls with the value."""
+    """Return the approximate rank of each value between 0 and 1.
+
+    It never falls with the value.
+    """
     sample = np.sort(values[:: len(values) // _SAMPLE + 1])
     return np.searchsorted(sample, values, side="right") / len(sample)

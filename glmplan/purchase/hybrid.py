@@ -1,7 +1,7 @@
-"""Cheapest mix of machines and APIs: a mixed-integer linear programme over the hours of a day.
+"""Find the cheapest mix of machines and APIs.
 
-Machines are integers with a fixed cost, APIs are paid per request. Batchable classes are moved within the day;
-sensitive classes never go to an API.
+A mixed-integer linear programme over the hours of a day. Machines are integers with a fixed cost, APIs are paid per
+request. Batchable classes are moved within the day; sensitive classes never go to an API.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _MOST_REQUESTS = 1e12
 
 
 class RequestClass(Frozen):
-    """A class of uniform requests: volume, lengths, SLO, and whether an API may serve it."""
+    """Class of uniform requests: volume, lengths, SLO, API allowed or not."""
 
     name: str = Field(min_length=1)
     requests_per_day: PositiveFloat = Field(le=_MOST_REQUESTS, allow_inf_nan=False)
@@ -85,7 +85,10 @@ class _LocalEntry(Frozen):
 
 
 class ApiEntry(Frozen):
-    """An API of the file: a seller of the price list or given prices, and its guaranteed latencies (`promises`)."""
+    """API of the file, and its guaranteed latencies (`promises`).
+
+    A seller of the price list, or given prices.
+    """
 
     name: str = Field(min_length=1)
     model: str = ""
@@ -133,7 +136,7 @@ class Portfolio:
 
 
 def read_portfolio(file: str | Path, money: Money) -> Portfolio:
-    """Read a portfolio with the cost of each machine and its capacity for each class.
+    """Read a portfolio, with each machine's cost and capacity for a class.
 
     `file`: TOML with ``[[classes]]``, ``[[local]]`` and ``[[api]]``.
 
@@ -263,7 +266,7 @@ def _prices(api: ApiEntry, money: Money, file: str | Path) -> tuple[Usd, Usd, Us
 
 
 def _not_guaranteed(kind: RequestClass, guaranteed: tuple[Target, ...]) -> str:
-    """Return the reason why an API does not guarantee the SLO of a class; empty if it does."""
+    """Return why an API does not guarantee a class's SLO, else empty."""
     best = {target.metric: target.bound for target in guaranteed}
     for target in parse_slo(kind.slo) if kind.slo else ():
         if target.metric not in METRICS or target.metric not in best:
@@ -301,7 +304,10 @@ class Mix:
 
 @dataclass(frozen=True)
 class _Programme:
-    """The programme; its variables are the machines, then the rate of each pair of class and server in each hour."""
+    """Linear programme of a portfolio.
+
+    Its variables are the machines, then the rate of each pair of class and server in each hour.
+    """
 
     portfolio: Portfolio
     pairs: tuple[tuple[int, bool, int], ...]
@@ -394,7 +400,10 @@ def _programme(portfolio: Portfolio, scale: float) -> _Programme:
 
 
 def _demand(kind: RequestClass, scale: Ratio) -> np.ndarray:
-    """Return the demand in each hour; a batchable class has all of it in the first."""
+    """Return the demand in each hour.
+
+    A batchable class has all of it in the first.
+    """
     rates = scale * np.array(kind.rates)
     if not kind.batchable:
         return rates
@@ -404,7 +413,10 @@ def _demand(kind: RequestClass, scale: Ratio) -> np.ndarray:
 
 
 def _unserved(portfolio: Portfolio) -> str:
-    """Return the class that neither a machine nor an API can serve, with the reason; else empty."""
+    """Return a class that no machine and no API can serve, with the reason.
+
+    The text is empty if all classes can be served.
+    """
     for kind in portfolio.classes:
         by_api = any(kind.name in seller.per_request for seller in portfolio.sellers)
         by_machine = any(local.carries.get(kind.name, 0.0) > 0 and local.most for local in portfolio.locals)
@@ -418,7 +430,10 @@ _TOO_FEW = "the allowed machines cannot serve the requests that must not go to a
 
 
 def _mix(programme: _Programme, machines: np.ndarray, scale: float) -> Mix:
-    """Solve the linear programme at fixed machines; return the mix with its shadow prices."""
+    """Return the mix at fixed machines, with its shadow prices.
+
+    A linear programme.
+    """
     portfolio, count = programme.portfolio, programme.machines
     free = slice(count, None)
     capacity = -(programme.capacity[:, :count] @ machines) if count else np.zeros(0)
@@ -461,7 +476,9 @@ def _mix(programme: _Programme, machines: np.ndarray, scale: float) -> Mix:
 
 
 def one_more(portfolio: Portfolio, mix: Mix) -> dict[str, float]:
-    """Return the monthly API cost that one more machine of each type would save, even where `most` forbids it.
+    """Return the API cost that one more machine of each type would save.
+
+    The cost is that of a month; `most` does not count.
 
     Examples
     --------
@@ -501,7 +518,7 @@ def portfolio_of_offered(portfolio: Portfolio) -> Portfolio:
 
 
 def break_even_scale(portfolio: Portfolio, *, report: Callable[[float], None] = lambda scale: None) -> Ratio | None:
-    """Return the scale of all volumes from which the cheapest mix has a machine.
+    """Return the volume scale from which the cheapest mix has a machine.
 
     None if it has one at all `SCALES` or at none. `report` is called with each scale that is tested.
 
@@ -531,7 +548,9 @@ def break_even_scale(portfolio: Portfolio, *, report: Callable[[float], None] = 
 
 
 def owns_at(portfolio: Portfolio, scale: Ratio) -> bool:
-    """Return True if the cheapest mix at a scale has a machine, or if it needs more machines than are allowed.
+    """Return True if the cheapest mix at a scale has a machine.
+
+    Also if it needs more machines than are allowed.
 
     Examples
     --------

@@ -67,7 +67,10 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Purchase:
-    """Lines of a purchase, and the cost of the network between machines relative to them."""
+    """Lines of a purchase.
+
+    The network between machines is relative to them.
+    """
 
     lines: tuple[Line, ...]
     network_share: Ratio = 0.0
@@ -94,7 +97,7 @@ class Purchase:
 
     @property
     def value(self) -> Usd | None:
-        """Return the price with the network; None if the price of a line is missing."""
+        """Return the price with the network, None without a line's price."""
         return None if self.missing else self.known
 
     @property
@@ -118,10 +121,11 @@ class Purchase:
 
 
 def purchase_of(machine: Machine, prices: Iterable[Price], *, terms: Terms, today: date) -> Purchase:
-    """Return the purchase of a machine: one line for a system with a price, else accelerators and host.
+    """Return the lines of a machine's purchase.
 
-    Accelerators are priced new, or refurbished or used if no new price is known. PCIe cards go into a workstation host
-    up to `Terms.host_slots`; other hosts have a price only as part of a system.
+    One line for a system with a price, else accelerators and host. Accelerators are priced new, or refurbished or used
+    if no new price is known. PCIe cards go into a workstation host up to `Terms.host_slots`; other hosts have a price
+    only as part of a system.
 
     Examples
     --------
@@ -154,7 +158,10 @@ def purchase_of(machine: Machine, prices: Iterable[Price], *, terms: Terms, toda
 
 
 def _system(machine: Machine, prices: tuple[Price, ...]) -> str | None:
-    """Return the price entry of the whole machine: its text, its host, or a host with the same accelerators."""
+    """Return the price entry of the whole machine.
+
+    Its text, its host, or a host with the same accelerators.
+    """
     names = {plain_name(machine.text), machine.host.name}
     known = set(host_names())
     hosts = [price for price in prices if price.of == "host"]
@@ -185,7 +192,10 @@ def _accelerators(machine: Machine, prices: tuple[Price, ...], today: date) -> L
 
 
 def _same_memory(price: Price, memory: Bytes | None) -> bool:
-    """Return False for a complete machine that is sold with less memory than the part of the catalogue has."""
+    """Return False if a complete machine has less memory than the part.
+
+    The catalogue has the memory of the part.
+    """
     stated = _GIGABYTES.search(price.contains) if price.whole_machine else None
     return stated is None or memory is None or float(stated[1]) * 1e9 >= 0.9 * memory
 
@@ -208,9 +218,9 @@ def check_rent_term(term: str | None) -> None:
 
 
 def rent_of(part: str, prices: Iterable[Price], *, today: date, term: str | None = None) -> tuple[str, Quotation]:
-    """Return rent term and price of an accelerator hour, with host, network and power.
+    """Return rent term and price of an accelerator hour.
 
-    `term`: One of `RENT_TERMS`; by default the first of them that has a price.
+    Host, network and power are included. `term`: One of `RENT_TERMS`; by default the first of them that has a price.
 
     Examples
     --------
@@ -229,7 +239,9 @@ def rent_of(part: str, prices: Iterable[Price], *, today: date, term: str | None
 
 
 def common_term(parts: Iterable[str], prices: Iterable[Price], *, today: date) -> str | None:
-    """Return the first rent term with a price for all accelerators, else the one with most prices; None without any.
+    """Return the first rent term with a price for all accelerators.
+
+    Without such a term, the one with most prices; None without any price.
 
     Examples
     --------
@@ -302,7 +314,10 @@ class Money:
     rent_term: str | None = None
 
     def at_one_term(self, machines: Iterable[Machine]) -> Money:
-        """Return the money with one rent term for all machines, by default their `common_term`."""
+        """Return the money with one rent term for all machines.
+
+        The default is their `common_term`.
+        """
         if self.rent_term is not None:
             return self
         parts = [machine.accelerator.name for machine in machines]
@@ -344,7 +359,7 @@ def money_of(
     folder: Path | None = None,
     rent_term: str | None = None,
 ) -> Money:
-    """Return published prices and terms, with those that are given in their place.
+    """Return published prices and terms, replaced by given ones.
 
     `folder`: Published prices in place of the shipped ones.
 
@@ -367,9 +382,9 @@ def ways_of(
     kinds: Sequence[str] = ("buy", "rent"),
     rent_term: str | None = None,
 ) -> tuple[Way, ...]:
-    """Return purchase and rent of a machine, the cheapest first; without a price last.
+    """Return purchase and rent of a machine, the cheapest first.
 
-    `rent_term`: Term of the rent; by default that of `money`.
+    Without a price last. `rent_term`: Term of the rent; by default that of `money`.
 
     Examples
     --------
@@ -420,7 +435,10 @@ def _rented(machine: Machine, money: Money, machines: int, rent_term: str | None
 
 
 def watts_of(machine: Machine, money: Money, limit: Watts | None = None) -> tuple[Watts | None, Watts | None]:
-    """Return the power under load at the wall and of the accelerators; None if the rating is not published."""
+    """Return the power of a machine and of its accelerators under load.
+
+    None if the rating is not published.
+    """
     try:
         return (
             wall_watts(machine, terms=money.terms, limit=limit),
@@ -431,9 +449,9 @@ def watts_of(machine: Machine, money: Money, limit: Watts | None = None) -> tupl
 
 
 def money_facts(machine: Machine, money: Money, limit: Watts | None) -> dict[str, Any]:
-    """Return power and monthly cost of a machine as columns of a table; None where one is unknown.
+    """Return power and monthly cost of a machine as table columns.
 
-    The monthly cost is the lower one of buying and renting.
+    None where one is unknown. The monthly cost is the lower one of buying and renting.
     """
     ways = ways_of(machine, money, limit=limit)
     wall, cards = watts_of(machine, money, limit)
@@ -488,9 +506,9 @@ class Offer:
 
 
 def offers_of(model: str, prices: Iterable[Price], *, today: date) -> tuple[Offer, ...]:
-    """Return the API offers for a model, sorted by seller; of each seller the newest prices.
+    """Return the API offers for a model, sorted by seller.
 
-    `model`: Name in the catalogue or in the price list.
+    Each seller has its newest prices. `model`: Name in the catalogue or in the price list.
 
     Examples
     --------

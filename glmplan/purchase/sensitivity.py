@@ -1,4 +1,7 @@
-"""One-at-a-time sensitivity: an outcome with each assumption at both ends of its range, all others unchanged."""
+"""Vary one assumption at a time.
+
+An outcome with each assumption at both ends of its range, all others unchanged.
+"""
 
 from __future__ import annotations
 
@@ -57,9 +60,10 @@ class Move:
 
 
 def sensitivity(planned: Deployed, money: Money, *, users: int, outcome: str) -> tuple[float, tuple[Move, ...]]:
-    """Return an outcome, and the assumptions that change it, the largest change first.
+    """Return an outcome, and the assumptions that change it.
 
-    The range of an assumption is that of its published values, or its 90 % prediction interval.
+    The largest change is first. The range of an assumption is that of its published values, or its 90 % prediction
+    interval.
 
     Examples
     --------

@@ -1,8 +1,10 @@
-"""Search for the cheapest machines that meet an SLO under a load, with the probability that they do.
+"""Search for the cheapest machines that meet an SLO under a load.
 
-Best-first search by monthly cost. Each machine starts with the smallest number that can meet the SLO; when that number
-fails (`glmplan.kept`), the machine returns to the queue at the cost of the next candidate number. The search ends when
-the cheapest entry of the queue costs more than the answers. The largest load of each answer is that of `glmplan.safe`.
+Answers state the probability that they do. Best-first search by monthly cost. Each machine starts with the smallest
+number that
+can meet the SLO; when that number fails (`glmplan.kept`), the machine returns to the queue at the cost of the next
+candidate number. The search ends when the cheapest entry of the queue costs more than the answers. The largest load of
+each answer is that of `glmplan.safe`.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from heapq import heappop, heappush
 from glmplan.catalog.entries.accelerators import accelerator_names, load_accelerator
 from glmplan.catalog.entries.hosts import host_names
 from glmplan.costs.blocks.stack import checkpoint_bytes
-from glmplan.errors import GlmplanError
+from glmplan.errors import GlmplanError, SpecError
 from glmplan.io.machines.resolve import Machine, resolve_machine
 from glmplan.io.models.checkpoints import checkpoint_for
 from glmplan.planner.ask import Deployed, deployment, kept, predict
@@ -70,9 +72,9 @@ class Candidate:
 
 
 def candidates(asked: SizeQuestion, money: Money) -> tuple[list[Candidate], tuple[str, ...]]:
-    """Return the machines to try, the cheapest first, and the names of those without any price.
+    """Return the machines to try, cheapest first, and the unpriced ones.
 
-    Machines without a price are tried only if the question names them; they come last.
+    Unpriced machines are names. Machines without a price are tried only if the question names them; they come last.
 
     Examples
     --------
@@ -104,7 +106,10 @@ def _cost_order(candidate: Candidate) -> tuple[bool, float, int, str, float]:
 
 
 def _limits(asked: SizeQuestion, machine: Machine) -> tuple[Watts | None, ...]:
-    """Return the power limits to try; one at or above the rating of the accelerator is no limit."""
+    """Return the power limits to try.
+
+    A limit at or above the accelerator's rating is none.
+    """
     rating = machine.accelerator.tdp
     return tuple(dict.fromkeys(None if rating and limit and limit >= rating else limit for limit in asked.limits))
 
@@ -125,7 +130,10 @@ def _machines(asked: SizeQuestion) -> Iterator[Machine]:
 
 
 def spend_of(way: Way, money: Money) -> Usd | None:
-    """Return the cost that a budget limits: the purchase, or the rent until the horizon; None if a price is missing."""
+    """Return the cost that a budget limits, None without a price.
+
+    The purchase, or the rent until the horizon.
+    """
     if way.usd is None:
         return None
     if way.purchase is not None:
@@ -134,7 +142,7 @@ def spend_of(way: Way, money: Money) -> Usd | None:
 
 
 def within(asked: SizeQuestion, way: Way, watts: Watts | None, money: Money) -> bool:
-    """Return True if a purchase or rent stays within the budget and the power limit.
+    """Return True if a purchase or rent is within budget and power limit.
 
     An unknown price or rating counts as too much. The power limit applies to purchases only.
     """
@@ -160,7 +168,9 @@ def max_load_at_probability(
     probability: Ratio,
     start: float | None = None,
 ) -> tuple[float, str, bool]:
-    """Return the largest load that meets the SLO, the target that fails above it, and True if none failed.
+    """Return the largest load at a probability, and the target above it.
+
+    The target fails above the load; True if none failed.
 
     - `most`: Largest load to test, users [-] or rate [1/s].
     - `start`: Load that is known to meet the SLO.
@@ -191,13 +201,19 @@ def max_load_at_probability(
 def _broken(
     described: Described, traffic: Traffic, targets: Sequence[Target], load: float, probability: float
 ) -> str | None:
-    """Return the target that fails at a load; None if the SLO is met with the probability."""
+    """Return the target that fails at a load, else None.
+
+    None: the SLO is met with the probability.
+    """
     attainment = kept_of(described, traffic.at_load(load), targets, least=probability)
     return None if attainment.probability >= probability else attainment.broken
 
 
 def slo_statistics(described: Described, traffic: Traffic, targets: Sequence[Target]) -> Kept:
-    """Return the SLO attainment as `glmplan.kept`, always with the percentiles of a simulated run."""
+    """Return the SLO attainment as `glmplan.kept`.
+
+    Always with the percentiles of a simulated run.
+    """
     attainment = kept_of(described, traffic, targets)
     if "requests" in attainment.summary:
         return attainment
@@ -206,9 +222,10 @@ def slo_statistics(described: Described, traffic: Traffic, targets: Sequence[Tar
 
 @dataclass(slots=True, eq=False)
 class CountSearch:
-    """Search for the smallest number of equal machines that meets the SLO, in few tests.
+    """Search for the smallest number of machines that meets the SLO.
 
-    Doubling steps up to the first number that passes, then bisection: attainment never falls with more machines.
+    Machines are equal; tests are few. Doubling steps up to the first number that passes, then bisection: attainment
+    never falls with more machines.
 
     Examples
     --------
@@ -263,7 +280,9 @@ class CountSearch:
 
 
 def machine_counts(asked: SizeQuestion) -> list[int]:
-    """Return the numbers of machines to try, without those whose largest share equals that of one machine less.
+    """Return the numbers of machines to try.
+
+    A number whose largest share equals that of one machine less is left out.
 
     Examples
     --------
@@ -277,9 +296,9 @@ def machine_counts(asked: SizeQuestion) -> list[int]:
 
 #: largest load that is tested over that of the question [-]
 _BEYOND = 4
-#: users of one machine, over those of the question, for whom step times are tabulated at once [-]
+#: tabulated concurrency of one machine over that of the question [-]
 _LIKELY = 2
-#: users for whom the layout is chosen if the load is a rate [-]
+#: concurrency that decides the layout if the load is a rate [-]
 _TYPICAL = 32
 #: a machine whose predicted mean exceeds a target by this factor is skipped without a simulation [-]
 _SLACK = 1.1
@@ -291,7 +310,10 @@ _NEAR_SIZE = 4
 
 @dataclass(frozen=True)
 class _Unit:
-    """The plan of one machine with one format and engine; `needed` is the smallest number that can meet the SLO."""
+    """Plan of one machine with one format and engine.
+
+    `needed` is the smallest number that can meet the SLO.
+    """
 
     candidate: Candidate
     planned: Deployed
@@ -313,6 +335,8 @@ class _Search:
     #: result of `machine_counts`
     numbers: list[int]
     looked_at: int = 0
+    #: plans that an option of the question makes impossible
+    refused: list[SpecError] = field(default_factory=list)
     #: weights of each format
     sizes: dict[str, Bytes] = field(default_factory=dict)
     #: id of a plan → (plan, service); the reference to the plan keeps its id from being reused
@@ -382,6 +406,8 @@ def sized(
             units = []
         elif _test_next(search, unit, counts):
             heappush(units, (counts.least, order, counts, unit))
+    if search.refused and len(search.refused) == search.looked_at:
+        raise search.refused[0]
     options = _ranked(search)[:answers]
     unpriced = sorted(search.unpriced, key=lambda option: (option.accelerators, option.name))[:answers]
     answer = Sized(asked, money, tuple(options), tuple(unpriced), cheaper=_cheaper(search, options),
@@ -396,7 +422,10 @@ def sized(
 
 
 def _with_headroom(search: _Search, option: Option) -> Option:
-    """Return the option with its largest load, which may exceed that of the question."""
+    """Return the option with its largest load.
+
+    It may exceed the load of the question.
+    """
     asked, attainment = search.asked, option.attainment
     # the search starts at the share of one machine if that is known to pass
     share = share_of(asked.traffic, option.machines).users if attainment.probability >= asked.probability else None
@@ -410,14 +439,18 @@ def _with_headroom(search: _Search, option: Option) -> Option:
 
 
 def _month(candidate: Candidate) -> Usd:
-    """Return the cheapest month of one machine; infinity without a price, so that it is tried last."""
+    """Return the cheapest month of one machine.
+
+    Infinity without a price, so that it is tried last.
+    """
     return math.inf if candidate.least is None else candidate.least
 
 
 def _ranked(search: _Search) -> list[Option]:
-    """Return the answers: cheapest first, then most probable machine, then the largest format of a machine.
+    """Return the answers, the cheapest first.
 
-    A smaller format of the same machine is nearly always more probable, and the larger one is sufficient.
+    Then the most probable machine, then the largest format of a machine. A smaller format of the same machine is nearly
+    always more probable, and the larger one is sufficient.
     """
     best: dict[tuple[float, str], float] = {}
     for option in search.options:
@@ -451,13 +484,14 @@ def _planned(search: _Search, candidate: Candidate) -> Iterator[_Unit]:
                 unit = _plan(search, candidate, weights, engine)
             except GlmplanError as error:
                 search.left_out[_short(str(error))] += 1
+                search.refused += [error] if asked.given and isinstance(error, SpecError) else []
                 continue
             if unit is not None:
                 yield unit
 
 
 def _short(reason: str) -> str:
-    """Return a reason without the name of the machine, so that equal reasons are counted together."""
+    """Return a reason without the machine's name, for counting."""
     if "does not fit" not in reason:
         return reason
     return f"does not fit, {MAY_START}" if MAY_START in reason else "does not fit"
@@ -468,7 +502,7 @@ def _plan(search: _Search, candidate: Candidate, weights: str, engine: str | Non
     users = min(traffic.users or _TYPICAL, MOST_USERS)
     planned = deployment(
         asked.model, candidate.machine.text, weights=weights, engine=engine, input=traffic.input,
-        output=traffic.output, users=(users,), power_limit=candidate.limit,
+        output=traffic.output, users=(users,), power_limit=candidate.limit, **asked.given,
     )  # fmt: skip
     if planned.holding.terms.blocked is not None:
         search.left_out[f"does not run: {planned.holding.terms.blocked.title}"] += 1
@@ -492,10 +526,11 @@ def _plan(search: _Search, candidate: Candidate, weights: str, engine: str | Non
 
 
 def _needed(planned: Deployed, asked: SizeQuestion) -> int:
-    """Return a lower bound of the machines needed; 0 if one user misses the SLO, one more than allowed if all do.
+    """Return a lower bound of the machines needed.
 
-    A machine that meets an SLO at 95 % meets it at its predicted mean: percentiles above the median lie above the mean,
-    up to `_SLACK`. The slowest step time that still has to pass must meet the mean TPOT too, up to `_SLOW`.
+    0 if one user misses the SLO, one more than allowed if all do. A machine that meets an SLO at 95 % meets it at its
+    predicted mean: percentiles above the median lie above the mean, up to `_SLACK`. The slowest step time that still
+    has to pass must meet the mean TPOT too, up to `_SLOW`.
     """
     parsed = parse_slo(asked.slo)
     targets = [target for target in parsed if target.statistic != "p50" and target.metric in ("ttft", "tpot")]
@@ -529,7 +564,10 @@ def _needed(planned: Deployed, asked: SizeQuestion) -> int:
 
 
 def _slow_factor(prediction: Prediction, metric: str, probability: Ratio) -> Ratio:
-    """Return the slowest factor on a latency that has to pass for the probability, at least 1."""
+    """Return the slowest latency factor that has to pass, at least 1.
+
+    It has to pass for the probability.
+    """
     mean = prediction.figures.get(metric)
     if mean is None:
         return 1.0
@@ -538,7 +576,7 @@ def _slow_factor(prediction: Prediction, metric: str, probability: Ratio) -> Rat
 
 
 def _test_next(search: _Search, unit: _Unit, counts: CountSearch) -> bool:
-    """Test one more number of a machine; return True if it has to be queued again."""
+    """Test one more number of a machine; return True to queue it again."""
     first = counts.first
     if not counts.found:
         machines = counts.next
@@ -557,7 +595,7 @@ def _test_next(search: _Search, unit: _Unit, counts: CountSearch) -> bool:
 
 
 def _offer(search: _Search, unit: _Unit, machines: int) -> None:
-    """Add machines that meet the SLO to the options if budget and power allow them."""
+    """Add machines that meet the SLO if budget and power allow them."""
     asked, candidate, planned = search.asked, unit.candidate, unit.planned
     attainment = _attainment(search, unit, machines)
     watts = None if candidate.watts is None else machines * candidate.watts
@@ -579,7 +617,10 @@ def _ways(search: _Search, candidate: Candidate, machines: int) -> tuple[Way, ..
 
 
 def _attainment(search: _Search, unit: _Unit, machines: int) -> Kept:
-    """Return the cached SLO attainment; below the probability of the question it is a bound, which is faster."""
+    """Return the cached SLO attainment.
+
+    Below the probability of the question it is a bound, which is faster.
+    """
     asked, planned = search.asked, unit.planned
     service, key = search.service(planned), (id(planned), machines)
     if key not in search.tried:
@@ -597,7 +638,10 @@ def slo_attainment(planned: Deployed, asked: SizeQuestion, machines: int) -> Kep
 
 
 def _predicted(planned: Deployed, asked: SizeQuestion, machines: int, attainment: Kept) -> Prediction:
-    """Predict one machine at its share of the load; a rate or think time at the simulated mean concurrency."""
+    """Predict one machine at its share of the load.
+
+    A rate or think time at the simulated mean concurrency.
+    """
     share = share_of(asked.traffic, machines)
     users = share.users
     if users is None or share.think or share.kind == "sessions":
@@ -606,7 +650,10 @@ def _predicted(planned: Deployed, asked: SizeQuestion, machines: int, attainment
 
 
 def _cheaper(search: _Search, options: list[Option]) -> Option | None:
-    """Return the most probable of the machines that cost less than the first answer."""
+    """Return the most probable machines that cost less than the answer.
+
+    The answer is the first one.
+    """
     least = min((option.way.usd for option in options if option.way.usd is not None), default=math.inf)
     below = _below(search, search.failed, least)
     if not below and not options:
@@ -630,7 +677,10 @@ def _cheaper(search: _Search, options: list[Option]) -> Option | None:
 def _below(
     search: _Search, failed: dict[int, tuple[_Unit, int]], least: Usd
 ) -> list[tuple[Usd, Deployed, int, Way, Watts | None]]:
-    """Return, for each failed machine, the largest affordable number that costs less than the first answer."""
+    """Return failed machines → largest affordable number below the answer.
+
+    They cost less than the first answer.
+    """
     below = []
     for unit, most in failed.values():
         for machines in reversed([number for number in search.numbers if number <= most]):
@@ -644,7 +694,10 @@ def _below(
 
 
 def _per_token(answer: Sized) -> tuple[Paid | None, str]:
-    """Return the API bill for the tokens of the first answer, or of the next cheaper machines."""
+    """Return the API bill for the tokens of the first answer.
+
+    Without an answer, the next cheaper machines count.
+    """
     first = next(iter((*answer.options, *answer.unpriced)), answer.cheaper)
     try:
         offers = offers_of(answer.asked.spec.name, answer.money.prices, today=answer.money.today)

@@ -1,4 +1,7 @@
-"""The answer of `size` and its metrics: capacity, cost, power, latency, lead time and API alternative."""
+"""Answer of `size`, and its metrics.
+
+Capacity, cost, power, latency, lead time and API alternative.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,10 @@ MOST_USERS = 4096
 
 @dataclass(frozen=True)
 class Option:
-    """Machines with their cost and capacity: an answer, or the next cheaper machines."""
+    """Machines with their cost and capacity.
+
+    An answer, or the next cheaper machines.
+    """
 
     #: one of the machines, with its layout
     planned: Deployed
@@ -186,13 +192,19 @@ def share_of(traffic: Traffic, machines: int) -> Traffic:
 
 
 def _steady(traffic: Traffic) -> bool:
-    """Return True for a closed loop of uniform requests without think time or prefix-cache hits."""
+    """Return True for a closed loop of uniform requests.
+
+    Think time and prefix-cache hits are excluded.
+    """
     vary = traffic.jitter or traffic.input_cv or traffic.output_cv or traffic.lengths
     return traffic.kind == "closed" and traffic.plain and not vary
 
 
 def busy_of(found: Sized) -> Ratio:
-    """Return the mean load of a day over the load of the question; 1 for daily traffic, whose rate is the mean."""
+    """Return the mean load of a day over the load of the question.
+
+    1 for daily traffic, whose rate is the mean.
+    """
     return 1.0 if found.asked.traffic.kind == "daily" else found.money.terms.utilisation
 
 
@@ -221,7 +233,7 @@ def most_tokens(option: Option, found: Sized) -> Tokens:
 
 
 def watts_at(option: Option, money: Money) -> tuple[Watts | None, Watts | None]:
-    """Return the power of all machines at the wall, and of their accelerators alone."""
+    """Return the power of all machines, and of their accelerators alone."""
     wall, cards = watts_of(option.planned.asked.machine, money, option.planned.asked.power_limit)
     return tuple(None if watts is None else watts * option.machines for watts in (wall, cards))  # type: ignore[return-value]
 
@@ -295,7 +307,9 @@ _COSTS = (
 
 
 def circuit_for(watts: Watts) -> str:
-    """Return the smallest standard circuit for a continuous load, or the number of largest ones.
+    """Return the smallest standard circuit for a continuous load.
+
+    Larger loads return the number of largest circuits.
 
     Examples
     --------
@@ -324,7 +338,10 @@ def floored_probability(probability: Ratio) -> str:
 
 
 def figures_of(option: Option, found: Sized) -> dict[str, Any]:
-    """Return all metrics of an option; None where one is unknown. Money in USD, times in ms, power in kW."""
+    """Return all metrics of an option; None where one is unknown.
+
+    Money in USD, times in ms, power in kW.
+    """
     asked, planned = found.asked, option.planned
     return {
         "machine": planned.asked.machine.text,
@@ -380,7 +397,10 @@ def _unit(unit: str) -> str:
 
 
 def _next(max_load: float, unit: str) -> float:
-    """Return the smallest load that fails: one user more, or the rate itself, which is found to 1 %."""
+    """Return the smallest load that fails.
+
+    One user more, or the rate itself, which is found to 1 %.
+    """
     return max_load + 1 if unit == "users" else max_load
 
 
@@ -429,7 +449,10 @@ def _number(value: Any) -> Any:
 
 
 def _sources(option: Option) -> dict[str, Any]:
-    """Return price range, sellers and sources of each line of the purchase or rent."""
+    """Return price range, sellers and sources of each line.
+
+    Lines are those of the purchase or rent.
+    """
     lines = option.way.purchase.lines if option.way.purchase is not None else ()
     sources = {line.name: _quotation_record(line.quotation) for line in lines}
     if option.way.hourly is not None:
@@ -447,7 +470,7 @@ def _quotation_record(quotation: Quotation | None) -> dict[str, Any] | None:
 
 
 def _prompt_seconds(option: Option) -> tuple[Seconds, Seconds] | None:
-    """Return the seconds of one machine per computed and per cached prompt token.
+    """Return a machine's seconds per computed and cached prompt token.
 
     All replicas of a machine compute prompts, each on all of its data-parallel ranks.
     """
@@ -484,7 +507,7 @@ def _against_the_api(option: Option, found: Sized, tokens: tuple[Tokens, Tokens,
 
 
 def _against_rent(option: Option, found: Sized) -> dict[str, Any]:
-    """Return the rent of the same machines, and when a purchase breaks even against it."""
+    """Return the rent of the same machines, and the break-even against it."""
     way, planned = option.way, option.planned
     if way.purchase is None or way.month is None or way.purchase.value is None:
         return {}

@@ -1,10 +1,10 @@
-"""The question of `size`: model, load, SLO, and limits of budget and power."""
+"""Question of `size`: model, load, SLO, limits of budget and power."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from glmplan.catalog.entries.accelerators import accelerator_aliases, accelerator_names
@@ -14,6 +14,8 @@ from glmplan.catalog.schema.model import ModelSpec
 from glmplan.errors import SpecError
 from glmplan.io.models.resolve import resolve_model
 from glmplan.planner.question import DEFAULT_INPUT, DEFAULT_OUTPUT, named_engine
+from glmplan.request.option import options_of, spelled
+from glmplan.request.plan import PlanRequest
 from glmplan.simulation.traffic.slo import parse_slo
 from glmplan.simulation.traffic.spec import MOST_USERS, Traffic, parse_traffic
 from glmplan.units import Ratio, Usd, Watts, finite_number, read_watts, whole_number
@@ -56,6 +58,8 @@ class SizeQuestion:
     probability: Ratio = 0.95
     #: power limits of each accelerator to try; None is its rating
     limits: tuple[Watts | None, ...] = (None,)
+    #: further options of `glmplan.request.plan.PlanRequest`, for every machine
+    given: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def load(self) -> float:
@@ -69,7 +73,7 @@ class SizeQuestion:
 
 
 def read_amount(given: object, field: str) -> Usd:
-    """Return an amount of money from a number, or text such as ``120k`` or ``1.5M``.
+    """Return an amount of money from a number or text such as ``120k``.
 
     Examples
     --------
@@ -97,9 +101,9 @@ def read_size(model: str, slo: str, *, users: Any = None, traffic: str | None = 
 
     - `model`: As in `glmplan.fit`; with a format only that one is tried.
     - `traffic`: As in `glmplan.simulate`; a closed loop of the users by default.
-    - `**said`: ``weights``, ``engine`` and ``only`` (text with commas or lists), ``kind`` of `KINDS`, ``budget``,
-      ``power``, ``machines``, ``rent_term``, ``growth``, ``probability``, ``power_limit``; further fields of
-      `glmplan.simulation.traffic.spec.Traffic`.
+    - `**said`: ``only`` (text with commas or a list), ``kind`` of `KINDS`, ``budget``, ``power``, ``machines``,
+      ``rent_term``, ``growth``, ``probability``; options of `glmplan.request.plan.PlanRequest` (those with `tries` as
+      text with commas or a list); fields of `glmplan.simulation.traffic.spec.Traffic`.
 
     Examples
     --------
@@ -137,8 +141,17 @@ def read_size(model: str, slo: str, *, users: Any = None, traffic: str | None = 
         probability=wanted,
         limits=_limits(said.pop("power_limit", None)),
         slo=slo,
+        given=_given(said),
         traffic=_traffic(users, traffic, said),
     )
+
+
+def _given(said: dict[str, Any]) -> dict[str, Any]:
+    """Take the options that hold for every machine out of a question."""
+    options = {name: one for name, one in options_of(PlanRequest).items() if "size" in one.commands and not one.tries}
+    values = {name: said.pop(name) for name in options if name in said}
+    given = {name: one for name, one in values.items() if one is not None and one is not False}
+    return {name: options[name].read(one, spelled(name)) for name, one in given.items()}
 
 
 def _list(given: str | Sequence[str] | None, field: str) -> tuple[str, ...]:
@@ -152,7 +165,10 @@ def _list(given: str | Sequence[str] | None, field: str) -> tuple[str, ...]:
 
 
 def _formats(model: ModelSpec) -> tuple[str, ...]:
-    """Return one checkpoint of each format, without GGUF files, which are tried only if named."""
+    """Return one checkpoint of each format.
+
+    GGUF files are tried only if named.
+    """
     formats: dict[str, str] = {}
     for checkpoint in model.checkpoints:
         if checkpoint.file_bits_per_weight is None:

@@ -1,8 +1,9 @@
-"""Step histograms: the loads of a sweep as sparse matrices, shared by all machines with equal scheduling.
+"""Step histograms: the loads of a sweep as sparse matrices.
 
-A metric of a load is a weighted sum of step times (`glmplan.prediction.load`), and the weights do not depend on the
-machine. Step times are tabulated on a grid of decode requests, their context, prefill tokens and the keys that these
-attend to. A metric is then a row of a sparse matrix, equal for all machines, times the step times of one machine.
+All machines with equal scheduling share them. A metric of a load is a weighted sum of step times
+(`glmplan.prediction.load`), and the weights do not depend on the machine. Step times are tabulated on a grid of decode
+requests, their context, prefill tokens and the keys that these attend to. A metric is then a row of a sparse matrix,
+equal for all machines, times the step times of one machine.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import sparse
 
-from glmplan.catalog.engines.defaults import EngineDefaults
+from glmplan.catalog.schema.engine import EngineDefaults
 from glmplan.costs.points import StepPoints
 from glmplan.costs.step.model import FrontPoints, StepModel, StepTime
 from glmplan.io.runs.columns import INTERVAL_KINDS
@@ -23,8 +24,7 @@ from glmplan.prediction.load import Load, LoadMetrics, metrics_of, user_load
 from glmplan.prediction.predict import Prediction, predict_many, wake_seconds
 from glmplan.prediction.replicas import added, split_users
 from glmplan.prediction.step_models import least_of, may_hide, runs_on_accelerators, step_model_of, without_hiding
-from glmplan.simulation.closed_loop import MOST_REQUESTS, KnownRuns, distinct_rows
-from glmplan.simulation.engine.settings import waiting_share
+from glmplan.simulation.closed_loop import MOST_REQUESTS, KnownRuns, distinct_rows, waiting_share
 from glmplan.units import Ratio, SecondsArray, Tokens, TokensArray
 
 __all__ = [
@@ -72,7 +72,7 @@ class StepTable:
         return len(self.points.decode_requests)
 
     def values(self, seconds: SecondsArray) -> SecondsArray:
-        """Return the vector that the matrices of `StepHistograms` are multiplied with."""
+        """Return the vector for the matrices of `StepHistograms`."""
         first = seconds[: len(self.minus)]
         return np.where(self.minus >= 0, first - seconds[np.maximum(self.minus, 0)], first)
 
@@ -91,7 +91,10 @@ class StepSeconds:
 
 @dataclass(frozen=True, slots=True)
 class StepHistograms:
-    """Loads as matrices; a load whose users do not divide evenly over its replicas has two rows."""
+    """Loads as matrices.
+
+    A load whose users do not divide evenly over its replicas has two rows.
+    """
 
     #: users of one replica, input and output length of each row
     users: np.ndarray
@@ -127,7 +130,10 @@ class StepHistograms:
     all_sizes: dict[str, sparse.csr_array]
 
     def figure(self, name: str, times: StepSeconds) -> SecondsArray:
-        """Return a metric of every load as a sum of step times, without the front end."""
+        """Return a metric of every load as a sum of step times.
+
+        The front end is not included.
+        """
         result: np.ndarray = self.matrices[name] @ self.table.values(times.level)
         if times.hidden.any():
             result -= self.of_sizes[name] @ times.hidden
@@ -137,7 +143,10 @@ class StepHistograms:
         return result
 
     def error(self, times: StepSeconds) -> Ratio:
-        """Return the largest relative error of interpolated metrics over the loads that are timed exactly."""
+        """Return the largest relative error of interpolated metrics.
+
+        It is taken over the loads that are timed exactly.
+        """
         column, worst = self.table.values(times.level), 0.0
         for name in FIGURES:
             exact = self.checks[name] @ times.seconds
@@ -164,7 +173,10 @@ class StepHistograms:
         )  # fmt: skip
 
     def load(self, place: int) -> Load:
-        """Return one row as a load without waiting for the KV pool or for `max_num_seqs`."""
+        """Return one row as a load without waiting.
+
+        KV pool and `max_num_seqs` do not limit it.
+        """
         return _load(self.packing, self.users[place], self.inputs[place], self.outputs[place], self.servers[place])
 
 
@@ -180,10 +192,10 @@ def _load(packing: Load, users: float, inputs: float, outputs: float, servers: i
 
 
 def packing_key(packing: EngineDefaults, *, ranks: int, tokens_per_step: Tokens, servers: int = 1) -> Load:
-    """Return the scheduler settings that decide the steps of a load; equal for machines that share `StepHistograms`.
+    """Return the scheduler settings that decide the steps of a load.
 
-    `max_num_seqs` is left out: a sweep skips loads that exceed it. `tokens_per_step` is the gain of speculative
-    decoding.
+    They are equal for machines that share `StepHistograms`. `max_num_seqs` is left out: a sweep skips loads that exceed
+    it. `tokens_per_step` is the gain of speculative decoding.
     """
     return user_load(packing, users=1, input_tokens=1, output_tokens=1, ranks=ranks, tokens_per_step=tokens_per_step,
                      max_requests=1, replicas=servers)  # fmt: skip
@@ -241,7 +253,7 @@ def step_histograms_of(
 def _sizes(
     nodes: dict[str, np.ndarray], weights: dict[str, sparse.csr_array]
 ) -> tuple[StepPoints, dict[str, sparse.csr_array]]:
-    """Return the distinct sizes of steps, and the weights of each load over them."""
+    """Return the distinct step sizes, and each load's weights over them."""
     both = nodes["decode_requests"], nodes["prefill_tokens"]
     first, places = distinct_rows(*both)
     requests, prompt = (column[first] for column in both)
@@ -252,9 +264,12 @@ def _sizes(
 
 
 def _alike(packing: Load) -> bool:
-    """Return True if only the batch settings decide the schedule, so that the batch simulation applies."""
+    """Return True if only the batch settings decide the schedule.
+
+    The batch simulation then applies.
+    """
     plain = Load(
-        "serving", packing.concurrency, packing.input_tokens, packing.output_tokens, budget=packing.budget,
+        packing.concurrency, packing.input_tokens, packing.output_tokens, budget=packing.budget,
         prefill_first=packing.prefill_first, whole_prompts=packing.whole_prompts, late=packing.late,
         tokens_per_step=packing.tokens_per_step, max_requests=packing.max_requests, reserve=packing.reserve,
         replicas=packing.replicas, ranks=packing.ranks,
@@ -265,7 +280,10 @@ def _alike(packing: Load) -> bool:
 def _together(
     packing: Load, users: np.ndarray, inputs: np.ndarray, outputs: np.ndarray, servers: np.ndarray, runs: KnownRuns
 ) -> _Kinds:
-    """Return the kinds of step of many loads from one batch of schedules; equal to `metrics_of` of each."""
+    """Return the kinds of step of many loads from one batch of schedules.
+
+    They equal `metrics_of` of each.
+    """
     ranks = packing.ranks
     # users of a data-parallel rank, and number of ranks with that many
     together = np.maximum(np.rint(users / ranks), 1.0).astype(np.int64)
@@ -282,7 +300,7 @@ def _together(
         nodes[name] = nodes[name] * times[first][mix.run]
     ends = np.searchsorted(mix.run, np.arange(len(first) + 1))
     weights = {}
-    for name, values in (("ttft", mix.ttft), ("tpot", mix.tpot), ("output_rate", mix.wall)):
+    for name, values in (("ttft", mix.ttft), ("tpot", mix.tpot), ("output_rate", mix.counted)):
         rows = sparse.csr_array((values, np.arange(len(values)), ends), shape=(len(first), len(values)))
         weights[name] = rows[places]
     fronts = {"ttft": np.ones(len(users)), "tpot": np.zeros(len(users)), "output_rate": requests / together}
@@ -303,7 +321,10 @@ def _one_by_one(
 
 
 def _looked_at(work: np.ndarray, inputs: np.ndarray) -> np.ndarray:
-    """Return the loads whose steps are all timed: quantiles of the work, and the longest input."""
+    """Return the loads whose steps are all timed.
+
+    Quantiles of the work, and the longest input.
+    """
     order = np.argsort(work, kind="stable")
     shares = (0.0, 0.25, 0.5, 0.75, 1.0)
     return np.unique([int(np.argmax(inputs)), *(int(order[round(share * (len(order) - 1))]) for share in shares)])
@@ -313,9 +334,9 @@ def _with_steps(
     table: StepTable, nodes: dict[str, np.ndarray], weights: dict[str, sparse.csr_array], loads: np.ndarray, *,
     busy: np.ndarray,
 ) -> tuple[StepTable, dict[str, sparse.csr_array]]:  # fmt: skip
-    """Append all steps of some loads to the table; return it with the weights of these loads.
+    """Append all steps of some loads to the table.
 
-    `busy`: Number of busy data-parallel ranks of each load.
+    Return it with the weights of these loads. `busy`: Number of busy data-parallel ranks of each load.
     """
     picked = {name: matrix[loads] for name, matrix in weights.items()}
     used = np.unique(np.concatenate([matrix.indices for matrix in picked.values()]))
@@ -332,7 +353,10 @@ def _with_steps(
 
 
 def _weights(seen: list[LoadMetrics], sizes: np.ndarray, name: str) -> tuple[sparse.csr_array, np.ndarray]:
-    """Return the weights of a metric (loads, nodes) and its front-end passes (loads,)."""
+    """Return a metric's weights, and its front-end passes.
+
+    Weights are (loads, nodes), passes (loads,).
+    """
     pairs = zip(seen, sizes, strict=True)
     parts = [load.figures[name].weights if name in load.figures else np.zeros(count) for load, count in pairs]
     ends = np.concatenate([[0], np.cumsum(sizes)])
@@ -344,7 +368,10 @@ def _weights(seen: list[LoadMetrics], sizes: np.ndarray, name: str) -> tuple[spa
 
 
 def _grid(values: np.ndarray, per_octave: int, every: int) -> np.ndarray:
-    """Return a grid over positive values: all integers up to `every`, then equal ratios."""
+    """Return a grid over positive values.
+
+    All integers up to `every`, then equal ratios.
+    """
     most = max(float(values.max(initial=1.0)), every + 1.0)
     count = int(np.ceil(np.log2(most / every) * per_octave)) + 1
     fine = np.arange(1.0, every)
@@ -352,7 +379,7 @@ def _grid(values: np.ndarray, per_octave: int, every: int) -> np.ndarray:
 
 
 def _cells(values: np.ndarray, grid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the grid point below each value, and the fraction of the way to the next."""
+    """Return the grid point below each value, and the fraction to the next."""
     low = np.clip(np.searchsorted(grid, values, side="right") - 1, 0, len(grid) - 2)
     share = np.clip((values - grid[low]) / (grid[low + 1] - grid[low]), 0.0, None)
     return low, share
@@ -361,11 +388,11 @@ def _cells(values: np.ndarray, grid: np.ndarray) -> tuple[np.ndarray, np.ndarray
 def _corners(
     requests: np.ndarray, context: np.ndarray, prompt: np.ndarray, keys: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, StepTable]:
-    """Return each step as a sum of grid steps (node, entry of the table, share), and the table.
+    """Return each step as a sum of grid steps, and the table.
 
-    t = A(requests, prompt) at a central context + D(requests, context) + P(prompt, keys), where D and P are zero at the
-    centre: decode and prefill attention are separate kernels. Steps without decode or without prefill are levels of
-    their own and are not interpolated.
+    A sum has node, entry of the table and share. t = A(requests, prompt) at a central context + D(requests, context) +
+    P(prompt, keys), where D and P are zero at the centre: decode and prefill attention are separate kernels. Steps
+    without decode or without prefill are levels of their own and are not interpolated.
     """
     grids = (
         np.concatenate([[0.0], _grid(requests, _REQUESTS, _ALL_REQUESTS)]),
@@ -403,7 +430,10 @@ def _level(values: np.ndarray, grid: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def _table(wanted: np.ndarray, grids: tuple[np.ndarray, ...]) -> StepTable:
-    """Return the table of the wanted grid cells: part (A, D, P) and indices on its two axes."""
+    """Return the table of the wanted grid cells.
+
+    Part (A, D, P) and indices on its two axes.
+    """
     part, i, j = wanted.T
     requests = np.where(part < 2, grids[0][np.minimum(i, len(grids[0]) - 1)], 0.0)
     context = np.where(part == 1, grids[1][np.minimum(j, len(grids[1]) - 1)], _CENTRE)
@@ -444,9 +474,9 @@ class Columns:
 
 
 def columns_of(deployment: Deployment, mixes: StepHistograms, *, exact: bool = False) -> Columns:
-    """Return the predictions of `glmplan.predict` for many loads, within `TOLERANCE`; with `exact`, equal to them.
+    """Return `glmplan.predict` of many loads, within `TOLERANCE`.
 
-    A few loads are checked; if the table errs more, all are predicted one by one.
+    They are equal with `exact`. A few loads are checked; if the table errs more, all are predicted one by one.
     """
     rows = _of_rows(deployment, mixes, exact=exact)
     rates = {name: values for name, values in rows.figures.items() if name.startswith("output_rate")}
@@ -490,7 +520,10 @@ def _tabulated(deployment: Deployment, model: StepModel, mixes: StepHistograms) 
 
 
 def _seconds(deployment: Deployment, model: StepModel, mixes: StepHistograms) -> tuple[np.ndarray, np.ndarray]:
-    """Return the times of all steps of the table, and the front-end time of one request of each load."""
+    """Return the times of all steps, and each load's front-end time.
+
+    The front-end time is that of one request.
+    """
     points = mixes.table.points
     lengths, places = np.unique(mixes.inputs, return_inverse=True)
     # the front end differs for prompts short enough for a CUDA graph: one call for each group
@@ -509,7 +542,7 @@ def _seconds(deployment: Deployment, model: StepModel, mixes: StepHistograms) ->
 
 
 def _step_seconds(deployment: Deployment, model: StepModel, mixes: StepHistograms, seconds: np.ndarray) -> StepSeconds:
-    """Return the step times, with the overlap of shared and routed experts separated."""
+    """Return step times; shared and routed experts overlap separately."""
     separated, hidden = without_hiding(model), np.zeros(len(mixes.sizes.decode_requests))
     if separated is None:
         return StepSeconds(seconds, seconds, hidden)
@@ -522,7 +555,7 @@ def _step_seconds(deployment: Deployment, model: StepModel, mixes: StepHistogram
 
 
 def _timed(model: StepModel, points: StepPoints, lengths: np.ndarray) -> StepTime:
-    """Return the times of steps, followed by the front-end time of one request of each length."""
+    """Return step times, then the front-end time of a request per length."""
     count, zero, one = len(points.decode_requests), np.zeros(len(lengths)), np.ones(len(lengths))
     ranks = np.concatenate([np.broadcast_to(points.busy_ranks, count), np.full(len(lengths), np.inf)])
     both = StepPoints(**{name: np.concatenate([getattr(points, name), zero]) for name in NODES}, busy_ranks=ranks)

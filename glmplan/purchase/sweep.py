@@ -28,6 +28,7 @@ from glmplan.costs.memory.ranks import rank_memory
 from glmplan.costs.points import Layout
 from glmplan.errors import GlmplanError, SpecError, UnknownFact
 from glmplan.extras import check_extra
+from glmplan.io.json_names import SWEEP_NAMES, renamed
 from glmplan.planner.ask import Deployed, deployment
 from glmplan.planner.ranking import load_of, prompts_timed, seats_of, untimed_words
 from glmplan.prediction.load import Load
@@ -95,7 +96,9 @@ class Shared:
 
 
 def taken(values: Sequence[Any] | np.ndarray, places: np.ndarray) -> Any:
-    """Return the full column of a `Shared` one, with the dtype that a frame gives to the values.
+    """Return the full column of a `Shared` one.
+
+    The dtype is that of a frame.
 
     Examples
     --------
@@ -125,7 +128,9 @@ def rows_of(column: Any, rows: np.ndarray | None = None) -> Any:
 
 
 def csv_text(columns: pd.DataFrame | Mapping[str, Any]) -> str:
-    """Return columns as CSV with six significant digits, byte for byte as pandas writes them.
+    """Return columns as CSV, byte for byte as pandas writes them.
+
+    Numbers have six significant digits.
 
     Examples
     --------
@@ -157,9 +162,9 @@ def csv_parts(columns: pd.DataFrame | Mapping[str, Any]) -> Iterator[bytes]:
 
 
 def _fields(columns: Iterable[Any]) -> list[tuple[np.ndarray, np.ndarray | None]]:
-    """Return numbers and None for numeric columns, indices and padded texts for all others.
+    """Return numbers of numeric columns, indices and texts of others.
 
-    Neighbouring columns with the same indices are joined to one field.
+    Missing numbers are None; texts are padded. Neighbouring columns with the same indices are joined to one field.
     """
     fields: list[tuple[np.ndarray, np.ndarray | None]] = []
     joined: list[bytes] = []
@@ -178,7 +183,7 @@ def _fields(columns: Iterable[Any]) -> list[tuple[np.ndarray, np.ndarray | None]
 
 
 def _column(column: Any) -> tuple[np.ndarray, list[bytes] | None]:
-    """Return the numbers of a numeric column, or indices and distinct texts of another."""
+    """Return the numbers of a column, or indices and distinct texts."""
     import pandas as pd
 
     if isinstance(column, Shared):
@@ -325,11 +330,14 @@ class Swept:
         return f"<Swept {len(self.blocks)} of {self.sweep.structures} combinations × {len(self.sweep.users)} loads>"
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row for each combination and load; times in ms, rates in token/s, money in USD, power in W."""
+        """Return one row for each combination and load.
+
+        Times in ms, rates in token/s, money in USD, power in W.
+        """
         return frame_of_columns({name: rows_of(column) for name, column in self.columns().items()})
 
     def columns(self) -> dict[str, np.ndarray | Shared]:
-        """Return the columns of `to_frame`, those with few distinct values as `Shared`."""
+        """Return the columns of `to_frame`, `Shared` for few distinct values."""
         loads = len(self.sweep.users)
         axes = [name for name, values in self.sweep.axes.items() if values != (None,) and name != "load"]
         names = list(dict.fromkeys(name for block in self.blocks for name in block.facts))
@@ -399,7 +407,9 @@ class Swept:
 
 
 def simulated_columns(sweep: Sweep) -> tuple[str, ...]:
-    """Return the columns that only simulated loads have; with an SLO also its attainment.
+    """Return the columns that only simulated loads have.
+
+    An SLO adds its attainment.
 
     Examples
     --------
@@ -443,7 +453,10 @@ class _Context:
     planned: dict[tuple[Any, ...], Deployed | str] = field(default_factory=dict)
 
     def plan(self, said: dict[str, Any]) -> Deployed | str:
-        """Return the plan of a combination, or the reason why there is none; power limits share a plan."""
+        """Return the plan of a combination, or the reason for none.
+
+        Power limits share a plan.
+        """
         structure = {name: value for name, value in said.items() if name != "power_limit"}
         key = tuple(structure.values())
         if key not in self.planned:
@@ -477,7 +490,7 @@ def blocks_of(
     money: Money | None = None,
     exact: bool = False,
 ) -> Generator[Block, None, None]:
-    """Yield the blocks of a sweep, one after the other; without `money`, without costs."""
+    """Yield the blocks of a sweep; without `money`, without costs."""
     context = _Context(sweep, money, exact)
     wanted = None if numbers is None else set(numbers)
     for number, said in enumerate(sweep.combinations()):
@@ -540,7 +553,7 @@ def _block(context: _Context, number: int, said: dict[str, Any]) -> Block:
             return _infeasible(sweep, number, said, str(error))
         for name, values in columns.figures.items():
             figures[name][possible] = values
-        facts |= {"knowledge": columns.knowledge, "within": 0.0 if columns.exact else TOLERANCE}
+        facts |= {"evidence": columns.knowledge, "within": 0.0 if columns.exact else TOLERANCE}
     if context.money is not None:
         facts |= money_facts(plan.asked.machine, context.money, said["power_limit"])
     left_out = "" if prompts_timed(plan.asked) else f"{untimed_words(plan.asked)}, and rates are left out"
@@ -566,7 +579,7 @@ def _simulated_block(context: _Context, number: int, said: dict[str, Any]) -> Bl
 
 
 def _limited(plan: Deployed, limit: Watts | None) -> Deployed:
-    """Return the plan under a power limit, with the layout that was chosen without it."""
+    """Return the plan under a power limit, with its unlimited layout."""
     if limit is None:
         return plan
     check_limit(plan.asked.machine.accelerator, limit)
@@ -602,7 +615,10 @@ def _verdicts(plan: Deployed, sweep: Sweep) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _columns(context: _Context, plan: Deployed, possible: np.ndarray) -> Columns:
-    """Predict the feasible loads: one by one where step tables do not apply, else from shared step histograms."""
+    """Predict the feasible loads.
+
+    One by one where step tables do not apply, else from shared step histograms.
+    """
     sweep, deployed, replicas = context.sweep, plan.deployment, plan.holding.terms.replicas
     timed = prompts_timed(plan.asked)
     if deployed.accelerator.runs_on_one_memory or deployed.offload is not None or not timed:
@@ -662,9 +678,10 @@ def check_table(path: Path) -> None:
 
 
 class Checkpoints:
-    """Checkpoints of a sweep: a folder beside the table with one file for each block.
+    """Checkpoints of a sweep: a folder with one file for each block.
 
-    The sweep, its files and `words` (prices and terms) must be equal for a checkpoint to be read.
+    It lies beside the table. The sweep, its files and `words` (prices and terms) must be equal for a checkpoint to be
+    read.
     """
 
     def __init__(self, path: str | Path, sweep: Sweep, words: dict[str, Any]) -> None:
@@ -724,4 +741,5 @@ def read_part(path: str | Path) -> Block:
         columns = (held, *arrays.values())
         if not isinstance(said["number"], int) or any(column.shape != verdict.shape for column in columns):
             raise ValueError("its columns differ in length")
-        return Block(said["number"], said["said"], said["facts"], verdict, held, arrays, said["reason"])
+        facts = renamed(said["facts"], SWEEP_NAMES)
+        return Block(said["number"], said["said"], facts, verdict, held, arrays, said["reason"])

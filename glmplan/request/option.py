@@ -36,8 +36,8 @@ Kind = Literal["name", "whole", "number", "flag", "counts", "path", "power", "ba
 PLANS = frozenset({"fit", "report"})
 #: further commands that plan a deployment
 PLANNED = frozenset({"compare", "sensitivity", "sheet new", "sheet fill", "sheet check"})
-#: every command that plans, with those that simulate
-EVERY_COMMAND = PLANS | PLANNED | {"simulate"}
+#: every command that plans, with those that simulate and the search for machines
+EVERY_COMMAND = PLANS | PLANNED | {"simulate", "size"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +64,16 @@ class Option:
         Help text as an axis of a sweep, where it takes several values; empty where it is no axis.
     point : bool
         Whether the axis varies the load of one deployment and not the deployment.
+    tries : str
+        Help text of `size`, where it takes several values and tries each; empty where one value holds for all machines.
+    sheet : str
+        Column, named cell or fact of a workbook that shows it anyway; empty for a column of its own where it is given.
+    form : str
+        Heading over its field in the page's form; empty where the form leaves it out.
+    label, vacant : str
+        Name of the field, by default the name of the option, and the text of the empty field.
+    listed : bool
+        Whether the form offers the values of the catalogue.
     over_http : bool
         Whether the service takes it: it never opens a file that a request names.
     example : str
@@ -80,6 +90,12 @@ class Option:
     commands: frozenset[str] = EVERY_COMMAND
     axis: str = ""
     point: bool = False
+    tries: str = ""
+    sheet: str = ""
+    form: str = "Engine settings"
+    label: str = ""
+    vacant: str = ""
+    listed: bool = False
     over_http: bool = True
     example: str = ""
 

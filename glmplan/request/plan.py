@@ -1,7 +1,8 @@
 """The request for a plan: each option once, from which every way to ask is derived.
 
-The command line, `glmplan.fit`, the questions of the service and the axes of a sweep take their options from
-`PlanRequest`: a field that is added here is one of all of them.
+The command line, `glmplan.fit`, the questions of the service, the form of its page, the axes of a sweep, `glmplan size`
+and the columns of workbooks take their options from `PlanRequest`: a field that is added here is one of all of them,
+except those that its `Option` leaves out.
 """
 
 # pydantic evaluates the annotations at import, so they stay code: as text each would be compiled first
@@ -11,7 +12,8 @@ from glmplan.request.option import EVERY_COMMAND, PLANNED, PLANS, Option, Option
 
 __all__ = ["PlanRequest"]
 
-_LAYOUT = EVERY_COMMAND | {"walls"}
+_CHOSEN = EVERY_COMMAND | {"walls"}
+_LAYOUT = _CHOSEN - {"size"}  # which compares machines, each in its best layout
 _LENGTH = PLANS | PLANNED
 _SERVED = PLANS | {"simulate"}
 
@@ -27,7 +29,14 @@ class PlanRequest(OptionRecord):
 
     model: Annotated[
         str,
-        Option(help="Catalogue name, or name-format.", axis="Models.", commands=frozenset(), example="glm-5.1-nvfp4"),
+        Option(
+            help="Catalogue name, or name-format.",
+            axis="Models.",
+            commands=frozenset(),
+            example="glm-5.1-nvfp4",
+            sheet="machine",
+            form="",
+        ),
     ]
     on: Annotated[
         str,
@@ -36,24 +45,54 @@ class PlanRequest(OptionRecord):
             axis="Machines; 1..8xPART for one to eight.",
             commands=frozenset(),
             example="6xrtx-pro-6000-ws",
+            sheet="machine",
+            form="",
         ),
     ]
     weights: Annotated[
         str | None,
-        Option(help="Checkpoint or format of the weights.", axis="Formats of the weights.", commands=_LAYOUT),
+        Option(
+            help="Checkpoint or format of the weights.",
+            axis="Formats of the weights.",
+            commands=_CHOSEN,
+            tries="Formats to try, with commas.",
+            sheet="weights",
+            form="Model",
+            label="Weights",
+            listed=True,
+        ),
     ] = None
     kv: Annotated[
-        str | None, Option(help="Format of the KV cache.", axis="Formats of the KV cache.", commands=_LAYOUT)
+        str | None,
+        Option(
+            help="Format of the KV cache.",
+            axis="Formats of the KV cache.",
+            commands=_CHOSEN,
+            sheet="cache",
+            form="Model",
+            label="KV cache",
+            listed=True,
+        ),
     ] = None
     engine: Annotated[
-        str | None, Option(help="vllm, sglang, trtllm, llama.cpp, ktransformers or mlx.", axis="Engines.")
+        str | None,
+        Option(
+            help="vllm, sglang, trtllm, llama.cpp, ktransformers or mlx.",
+            axis="Engines.",
+            tries="Engines to try, with commas.",
+            sheet="engine",
+            form="Hardware",
+            label="Engine",
+            listed=True,
+        ),
     ] = None
     engine_version: Annotated[
         str | None,
         Option(
             help="Version of the engine; latest, the default of fit, is the newest known.",
             axis="Versions of the engine.",
-            commands=_LAYOUT,
+            commands=_CHOSEN,
+            sheet="Engine",
         ),
     ] = None
     tp: Annotated[
@@ -63,10 +102,24 @@ class PlanRequest(OptionRecord):
             help="Tensor parallel degree.",
             axis="Tensor parallel degrees; the plan chooses where none is given.",
             commands=_LAYOUT,
+            sheet="layout",
+            form="Layout",
+            label="TP",
+            vacant="auto",
         ),
     ] = None
     pp: Annotated[
-        int | None, Option(kind="whole", help="Pipeline stages.", axis="Pipeline stages.", commands=_LAYOUT)
+        int | None,
+        Option(
+            kind="whole",
+            help="Pipeline stages.",
+            axis="Pipeline stages.",
+            commands=_LAYOUT,
+            sheet="layout",
+            form="Layout",
+            label="PP",
+            vacant="auto",
+        ),
     ] = None
     dp: Annotated[
         int | None,
@@ -75,11 +128,24 @@ class PlanRequest(OptionRecord):
             help="Attention data parallel degree.",
             axis="Attention data parallel degrees.",
             commands=_LAYOUT,
+            sheet="layout",
+            form="Layout",
+            label="DP",
+            vacant="auto",
         ),
     ] = None
     ep: Annotated[
         int | None,
-        Option(kind="whole", help="Expert parallel degree.", axis="Expert parallel degrees.", commands=_LAYOUT),
+        Option(
+            kind="whole",
+            help="Expert parallel degree.",
+            axis="Expert parallel degrees.",
+            commands=_LAYOUT,
+            sheet="layout",
+            form="Layout",
+            label="EP",
+            vacant="auto",
+        ),
     ] = None
     dcp: Annotated[
         int | None,
@@ -88,14 +154,31 @@ class PlanRequest(OptionRecord):
             help="Decode context parallel degree.",
             axis="Decode context parallel degrees.",
             commands=_LAYOUT,
+            sheet="layout",
+            form="Layout",
+            label="DCP",
+            vacant="auto",
         ),
     ] = None
     replicas: Annotated[
         int | None,
-        Option(kind="whole", most=10_000, help="Servers of that layout behind a router.", commands=_SERVED),
+        Option(
+            kind="whole",
+            most=10_000,
+            help="Servers of that layout behind a router.",
+            commands=_SERVED,
+            sheet="layout",
+            form="",
+        ),
     ] = None
     disaggregated: Annotated[
-        str | None, Option(help="Servers of the layout for prompts and for decoding, as in 1:3, over the own links.")
+        str | None,
+        Option(
+            help="Servers of the layout for prompts and for decoding, as in 1:3, over the own links.",
+            commands=EVERY_COMMAND - {"size"},
+            sheet="layout",
+            form="",
+        ),
     ] = None
     context: Annotated[
         int | None,
@@ -105,7 +188,11 @@ class PlanRequest(OptionRecord):
             help="Longest sequence that must fit, in tokens.",
             axis="Lengths of prompt and answer together, in tokens.",
             point=True,
-            commands=_LAYOUT - {"sheet new"},
+            commands=_CHOSEN - {"sheet new"},
+            sheet="context_tokens",
+            form="Load",
+            label="Context",
+            vacant="as needed",
         ),
     ] = None
     input: Annotated[
@@ -118,6 +205,10 @@ class PlanRequest(OptionRecord):
             point=True,
             flags=("--input",),
             commands=_LENGTH,
+            sheet="prompt_tokens",
+            form="Load",
+            label="Prompt tokens",
+            vacant="2048",
         ),
     ] = None
     output: Annotated[
@@ -130,6 +221,10 @@ class PlanRequest(OptionRecord):
             point=True,
             flags=("--output",),
             commands=_LENGTH,
+            sheet="answer_tokens",
+            form="Load",
+            label="Answer tokens",
+            vacant="512",
         ),
     ] = None
     users: Annotated[
@@ -140,6 +235,8 @@ class PlanRequest(OptionRecord):
             axis="Users at once; 1..64 for all of them.",
             point=True,
             commands=PLANS,
+            sheet="users",
+            form="",
         ),
     ] = None
     mtp: Annotated[
@@ -150,14 +247,25 @@ class PlanRequest(OptionRecord):
             least=0,
             help="Speculative tokens for each step; 0 for none.",
             axis="Speculative tokens for each step.",
-            commands=_LAYOUT,
+            commands=_CHOSEN,
+            sheet="Speculative decoding",
+            form="Drafting",
+            label="Drafted tokens",
+            vacant="none",
         ),
     ] = None
     acceptance: Annotated[
         float | None,
-        Option(kind="number", help="Chance of a drafted token (up to 1), or tokens gained in a step (above 1)."),
+        Option(
+            kind="number",
+            help="Chance of a drafted token (up to 1), or tokens gained in a step (above 1).",
+            sheet="Speculative decoding",
+            form="Drafting",
+            label="Acceptance",
+            vacant="typical",
+        ),
     ] = None
-    eager: Annotated[bool, Option(kind="flag", help="Without CUDA graphs.")] = False
+    eager: Annotated[bool, Option(kind="flag", help="Without CUDA graphs.", label="Without CUDA graphs")] = False
     memory_fraction: Annotated[
         float | None,
         Option(
@@ -187,9 +295,11 @@ class PlanRequest(OptionRecord):
         int | None, Option(kind="whole", unit="token", help="Longest prompt and answer together.")
     ] = None
     attention_backend: Annotated[str | None, Option(help="Attention kernels, as the engine names them.")] = None
-    lora: Annotated[int | None, Option(kind="whole", help="LoRA adapters loaded at the same time.")] = None
+    lora: Annotated[
+        int | None, Option(kind="whole", help="LoRA adapters loaded at the same time.", label="LoRA adapters")
+    ] = None
     lora_rank: Annotated[
-        int | None, Option(kind="whole", help="Rank of the largest adapter; 16 where none is named.")
+        int | None, Option(kind="whole", help="Rank of the largest adapter; 16 where none is named.", label="LoRA rank")
     ] = None
     power_limit: Annotated[
         float | None,
@@ -199,6 +309,7 @@ class PlanRequest(OptionRecord):
             help="Power limit of each accelerator, such as 450W.",
             axis="Power limits of an accelerator, such as 450W.",
             commands=EVERY_COMMAND - {"sheet new", "sheet fill", "sheet check"},
+            tries="Power limits of each accelerator to try, such as 450W, with commas.",
         ),
     ] = None
     host_tokens: Annotated[
@@ -209,6 +320,7 @@ class PlanRequest(OptionRecord):
             least=0,
             help="Copies of cached tokens in host memory, for each replica (hicache, LMCache).",
             commands=_SERVED,
+            form="",
         ),
     ] = None
     host_bandwidth: Annotated[
@@ -218,6 +330,7 @@ class PlanRequest(OptionRecord):
             unit="B/s",
             help="Bandwidth over which they come back to a replica, instead of the machine's links, such as '50 GB/s'.",
             commands=_SERVED,
+            form="",
         ),
     ] = None
     calibration: Annotated[

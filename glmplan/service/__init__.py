@@ -1,1 +1,1 @@
-"""The service: the questions of `glmplan` over HTTP, and the page at `/`. Needs the extra `serve`."""
+"""HTTP service: questions of `glmplan` and the page at `/`; extra `serve`."""

@@ -1,7 +1,7 @@
-"""Questions answered by the library: each function takes a checked question and gives plain values.
+"""Answers of the service: functions from a checked question to a record.
 
-This runs in a process of its own (`glmplan.service.worker`) and knows nothing of HTTP. Records are those of the command
-line's ``--format json``, so that both say the same numbers.
+They run in a separate process (`glmplan.service.worker`) and do not depend on HTTP. Records are those of the command
+line with ``--format json``, so both have equal numbers.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ __all__ = [
 ]
 
 
-#: points that are predicted in the time in which one load is simulated, by far [-]
+#: predicted points that take about the time of one simulated load [-]
 _SIMULATED = 1000
-#: called with how much is done, and of how much
+#: called with the finished and the total amount of work
 Progress = Callable[[int, int], None]
 
 
@@ -53,10 +53,10 @@ def _fit(question: q.FitQuestion, progress: Progress, limits: Mapping[str, Any])
     from glmplan.planner.ask import fit
     from glmplan.present.json_answers import fit_record
 
-    return fit_record(fit(question.model, question.on, traffic=question.traffic, **_said(question)))
+    return fit_record(fit(question.model, question.on, traffic=question.traffic, **_options(question)))
 
 
-def _said(question: q.FitQuestion) -> dict[str, Any]:
+def _options(question: q.FitQuestion) -> dict[str, Any]:
     return question.words() | ({} if question.users is None else {"users": question.users})
 
 
@@ -94,7 +94,7 @@ def _predict_table(question: q.TableQuestion, progress: Progress, limits: Mappin
     from glmplan.prediction.table import predict_runs, rows_as_csv
 
     if len(question.rows) > limits["rows"]:
-        raise SpecError(f"are more than the {limits['rows']:,} that are answered at once", field="rows",
+        raise SpecError(f"are more than the {limits['rows']:,} rows of one question", field="rows",
                         value=len(question.rows))  # fmt: skip
     table = with_known_names(runs_of_frame(pd.DataFrame(question.rows)))
     text = rows_as_csv(predict_runs(table, progress=progress))
@@ -110,16 +110,16 @@ def _number(cell: str) -> str | float | None:
 
 
 def _simulate(question: q.SimulateQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
-    from glmplan.planner.question import Words
     from glmplan.planner.traffic_search import described_under
     from glmplan.present.json_answers import simulate_record
+    from glmplan.request.plan import PlanRequest
     from glmplan.simulation.safe_load import outcome_range
-    from glmplan.simulation.simulate import simulate
+    from glmplan.simulation.simulate import SimulationOptions, simulate
     from glmplan.simulation.traffic.slo import parse_slo
     from glmplan.simulation.traffic.spec import parse_traffic
 
     targets = parse_slo(question.slo) if question.slo else ()
-    words = Words(question.model, question.on, **_without_lengths(question))
+    words = PlanRequest(question.model, question.on, **_without_lengths(question))
     kind = parse_traffic(question.traffic, **question.arrivals())
     described, [arriving] = described_under(words, [kind])
     requests = question.requests
@@ -127,8 +127,8 @@ def _simulate(question: q.SimulateQuestion, progress: Progress, limits: Mapping[
         requests = 10 * arriving.users if arriving.kind == "closed" and arriving.users else 1000
     total = requests * question.replications
     if total > limits["requests"]:
-        raise SpecError(f"are more than the {limits['requests']:,} requests that are simulated here", field="requests",
-                        value=total)  # fmt: skip
+        message = f"are more than the {limits['requests']:,} requests that the service simulates"
+        raise SpecError(message, field="requests", value=total)
     done = [0]
 
     def finished(count: int) -> None:
@@ -140,10 +140,8 @@ def _simulate(question: q.SimulateQuestion, progress: Progress, limits: Mapping[
         arriving,
         requests=requests,
         seed=question.seed,
-        replications=question.replications,
-        targets=targets,
         warmup=question.warmup,
-        progress=finished,
+        options=SimulationOptions(replications=question.replications, targets=targets, progress=finished),
     )
     ranges = {}
     if question.ranges and outcome.summary["requests"]:
@@ -155,23 +153,23 @@ def _simulate(question: q.SimulateQuestion, progress: Progress, limits: Mapping[
 
 
 def _without_lengths(question: q.PlanQuestion) -> dict[str, Any]:
-    """Words of a plan whose lengths are those of the traffic, as `glmplan simulate` reads them."""
+    """Return the options of a plan without lengths, which traffic sets."""
     return {name: value for name, value in question.words().items() if name not in ("input", "output")}
 
 
 def _safe(question: q.SafeQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
-    from glmplan.planner.question import Words
     from glmplan.planner.service import safe_of, searched_traffic
     from glmplan.planner.traffic_search import described_under
     from glmplan.present.json_answers import safe_record
+    from glmplan.request.plan import PlanRequest
     from glmplan.simulation.traffic.slo import parse_slo
     from glmplan.simulation.traffic.spec import parse_traffic
 
     specs, usual = searched_traffic(question.traffic)
     kinds = [parse_traffic(spec, **question.arrivals()) for spec in specs]
-    words = Words(question.model, question.on, **_without_lengths(question))
+    words = PlanRequest(question.model, question.on, **_without_lengths(question))
     described, arriving = described_under(words, kinds, usual=usual)
-    slo = question.slo or described.promise
+    slo = question.slo or described.slo
     targets, found = parse_slo(slo), []
     for number, kind in enumerate(arriving):
         progress(number, len(arriving))
@@ -180,7 +178,7 @@ def _safe(question: q.SafeQuestion, progress: Progress, limits: Mapping[str, Any
 
 
 def money_of_question(question: q.MoneyQuestion) -> Money:
-    """Read the prices and terms of a question."""
+    """Return the prices and terms of a question."""
     from glmplan.purchase.money import money_of
 
     today = date.fromisoformat(question.today) if question.today else date.today()
@@ -193,7 +191,7 @@ def _sweep(question: q.SweepQuestion, progress: Progress, limits: Mapping[str, A
 
     other = {"exact", *q.MoneyQuestion.model_fields}
     most = limits["points"] if question.traffic is None else max(limits["points"] // _SIMULATED, 1)
-    instead = f"at most {most:,} here, or ask the command line"
+    instead = f"at most {most:,} here, or use the command line"
     sweep = read_sweep(question.model_dump(exclude=other, exclude_none=True), most=most, instead=instead)
     paid = money_of_question(question)
     found = swept(sweep, money=paid, exact=question.exact, progress=progress)
@@ -202,13 +200,13 @@ def _sweep(question: q.SweepQuestion, progress: Progress, limits: Mapping[str, A
 
 
 def _size(question: q.SizeQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
+    from glmplan.present.size_text import size_content
     from glmplan.purchase.size import sized
     from glmplan.purchase.size_question import read_size
-    from glmplan.purchase.size_text import size_content
 
     other = {"model", "slo", "answers", *q.MoneyQuestion.model_fields}
-    said = question.model_dump(exclude=other, exclude_none=True)
-    asked = read_size(question.model, question.slo, rent_term=question.rent_term, **said)
+    options = question.model_dump(exclude=other, exclude_none=True)
+    asked = read_size(question.model, question.slo, rent_term=question.rent_term, **options)
     return size_content(sized(asked, money_of_question(question), answers=question.answers, progress=progress))
 
 
@@ -218,7 +216,7 @@ def _compare(question: q.CompareQuestion, progress: Progress, limits: Mapping[st
     from glmplan.purchase.compare import beside
 
     paid = money_of_question(question)
-    planned = [deployment(one.model, one.on, users=(question.users,), **one.words()) for one in question.plans]
+    planned = [deployment(plan.model, plan.on, users=(question.users,), **plan.words()) for plan in question.plans]
     return compare_record(beside(planned, paid, users=question.users), paid.terms.utilisation)
 
 
@@ -240,23 +238,23 @@ def _workbook(question: q.CostQuestion, progress: Progress, limits: Mapping[str,
     from importlib.util import find_spec
 
     if find_spec("glmplan.present.sheets") is None:
-        raise SpecError("are not in this installation: take the JSON or the command line", field="workbooks")
+        raise SpecError("are not in this installation: use the JSON or the command line", field="workbooks")
     book = import_module("glmplan.present.sheets.plan_book")
     option = import_module("glmplan.present.sheets.option")
     if question.power_limit is not None:
-        raise SpecError("is not in workbooks yet, whose cells draw from the rating", field="power_limit")
-    said = {name: value for name, value in question.words().items() if name not in ("input", "output", "context")}
-    said = {name: value for name, value in said.items() if value is not False}
+        raise SpecError("is not supported in workbooks, whose cells compute with the rated power", field="power_limit")
+    options = {name: value for name, value in question.words().items() if name not in ("input", "output", "context")}
+    options = {name: value for name, value in options.items() if value is not False}
     load = book.load_of_words(question.users, question.input, question.output, question.context, reuse=0, growth=0)
     wanted = option.read_wanted(None, question.on, question.model)
     found = book.plan_book(
-        question.model, wanted, load, money_of_question(question), said=said, progress=progress
+        question.model, wanted, load, money_of_question(question), said=options, progress=progress
     )  # fmt: skip
     return {"xlsx": base64.b64encode(found.content()).decode()}
 
 
 class CatalogueQuestion(BaseModel):
-    """What there is; nothing is asked."""
+    """The catalogue; the question has no fields."""
 
 
 def _catalogue(question: CatalogueQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
@@ -273,7 +271,7 @@ def _catalogue(question: CatalogueQuestion, progress: Progress, limits: Mapping[
     }
 
 
-#: name of a question → its form
+#: name of a question → its fields
 QUESTIONS: dict[str, type[BaseModel]] = {
     "fit": q.FitQuestion,
     "values": q.FitQuestion,
@@ -289,7 +287,7 @@ QUESTIONS: dict[str, type[BaseModel]] = {
     "workbook": q.CostQuestion,
     "catalogue": CatalogueQuestion,
 }
-#: name of a question → what answers it
+#: name of a question → function that answers it
 ANSWERS: dict[str, Callable[[Any, Progress, Mapping[str, Any]], dict[str, Any]]] = {
     "fit": _fit,
     "values": _values,
@@ -307,19 +305,16 @@ ANSWERS: dict[str, Callable[[Any, Progress, Mapping[str, Any]], dict[str, Any]]]
 }
 
 
-# What a plan costs, bought and rented, beside paying for each token: formulas of `glmplan.purchase` on one plan.
-
-
 def cost_record(planned: Deployed, users: int, money: Money) -> dict[str, Any]:
-    """Price a plan.
+    """Return the costs of a plan: bought, rented, and the cheapest API.
 
-    Returns: Each way to come by the machine with its month [USD] and its price of a million tokens [USD]; the
-      cheapest API, and from when the machine is cheaper. None where a price is not known.
+    Per way of payment: cost per month and per million tokens [USD], and the break-even with the API. None if a price is
+    unknown.
 
     Notes
     -----
-    Tokens of a month are those at these users, times the share of the day that the load is there: the same as
-    `glmplan size` counts. Price of an output token as in `glmplan compare`.
+    Tokens per month are those at this concurrency times the utilisation, as in `glmplan size`. The price of an output
+    token is that of `glmplan compare`.
     """
     asked, terms = planned.asked, money.terms
     rate = predict(planned, users=users).figures["output_rate"].value
@@ -393,27 +388,25 @@ def _way(way: Way, money: Money, offer: Offer | None, inputs: float, outputs: fl
     return found
 
 
-# Single values of an answer of `fit` for the cells of a spreadsheet.
-
-#: figures of the largest number of users that was asked for: name here → field of the row
-_FIGURES = {
+#: metrics at the largest requested concurrency: name of the value → field of the row
+_METRICS = {
     "tokens_per_s": "output_tokens_per_s",
     "user_tokens_per_s": "output_tokens_per_s_per_request",
     "ttft_ms": "ttft_mean_ms",
     "tpot_ms": "tpot_mean_ms",
 }
-#: name → what it is, with its unit
+#: name of a single value for spreadsheets → description with unit
 VALUES: dict[str, str] = {
     "verdict": "fits, tight, does_not_fit or unknown",
     "headline": "The verdict in one sentence",
     "layout": "Layout, such as TP2×PP3",
-    "tokens_per_s": "Output tokens per second of all users at the largest concurrency asked for",
+    "tokens_per_s": "Output tokens per second of all users at the largest requested concurrency",
     "user_tokens_per_s": "Output tokens per second of each user at that concurrency",
     "ttft_ms": "Mean time to the first token [ms]",
     "tpot_ms": "Mean time per output token after the first [ms]",
     **{
         f"{name}_{end}": f"{bound} bound of the 90 % interval of {name}"
-        for name in _FIGURES
+        for name in _METRICS
         for end, bound in (("low", "Lower"), ("high", "Upper"))
     },
     "safe_users": "Largest number of users that meets every limit at 95 % confidence",
@@ -433,15 +426,12 @@ OLD_VALUES = {"knowledge": "evidence_level"}
 
 
 def values_of(record: dict[str, Any]) -> dict[str, Any]:
-    """Return the single values of an answer.
-
-    Returns: Each of `VALUES`; None where the answer has none.
-    """
+    """Return the single values of an answer of `fit`; None if it has none."""
     plan, memory, safe = record["plan"] or {}, record["memory"] or {}, record["safe"] or {}
     found: dict[str, Any] = {name: record[name] for name in ("verdict", "headline", "evidence_level", "command")}
     found |= {"layout": plan.get("layout"), "engine": record["question"]["engine"]}
     row: dict[str, Any] = max(record["users"], key=lambda one: one["users"], default={})
-    for name, field in _FIGURES.items():
+    for name, field in _METRICS.items():
         figure = row.get(field) or {}
         found |= {name: figure.get("value"), f"{name}_low": figure.get("low"), f"{name}_high": figure.get("high")}
     ranks = memory.get("ranks", ())
@@ -457,14 +447,11 @@ def values_of(record: dict[str, Any]) -> dict[str, Any]:
     return {name: found[name] for name in VALUES}
 
 
-# The links of a machine as plain values: parts with what they hang on, and how full a layout makes each link.
-
-
 def links_record(on: str, *, tp: int | None = None, pp: int | None = None) -> dict[str, Any]:
-    """Parts and links of one node of a machine.
+    """Return the devices and links of one node of a machine.
 
-    Returns: Parts in an order in which each stands after what it hangs on; shares of links that are full in the
-      busiest phase; the placement; why there is none.
+    Each device comes after its parent. With a layout: the load of each link by phase, and the placement or the reason
+    why there is none.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The addresses of the service: one for each question, jobs, single values, the page, health and metrics."""
+"""HTTP routes: questions, jobs, single values, page, health, metrics."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.exceptions import HTTPException
 
@@ -21,15 +22,15 @@ from glmplan.catalog.files import read_bytes
 from glmplan.errors import SpecError, nearest, printable
 from glmplan.service import questions as q
 from glmplan.service.answers import OLD_VALUES, QUESTIONS, VALUES
-from glmplan.service.dispatcher import Busy, Desk, Job
+from glmplan.service.dispatcher import Busy, Dispatcher, Job
+from glmplan.service.form import with_fields
 from glmplan.service.guard import App, Guard, Limits, Metrics
 from glmplan.service.questions import first_fault, refusal_record
 
 __all__ = ["Asset", "Refusal", "Wrong", "application", "page_assets"]
 
 
-# The files of the page: plain HTML, styles, scripts and pictures that lie beside this module.
-
+#: media types of the files of the page
 _KINDS = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -45,9 +46,9 @@ class Asset:
     Attributes
     ----------
     content : bytes
-        What it holds.
+        Content of the file.
     kind : str
-        Its media type.
+        Media type.
     """
 
     content: bytes
@@ -56,9 +57,9 @@ class Asset:
 
 @cache
 def page_assets() -> dict[str, Asset]:
-    """All files of the page.
+    """Return the files of the page by name.
 
-    Returns: By name; nothing else is ever sent from the disk.
+    No other file is sent.
 
     Examples
     --------
@@ -66,15 +67,13 @@ def page_assets() -> dict[str, Asset]:
     True
     """
     folder = Path(__file__).parent / "page"
-    return {
-        path.name: Asset(read_bytes(path), _KINDS[path.suffix])
-        for path in sorted(folder.iterdir())
-        if path.suffix in _KINDS
-    }
+    files = {path.name: read_bytes(path) for path in sorted(folder.iterdir()) if path.suffix in _KINDS}
+    files["index.html"] = with_fields(files["index.html"].decode()).encode()
+    return {name: Asset(content, _KINDS[Path(name).suffix]) for name, content in files.items()}
 
 
 class Wrong(BaseModel):
-    """What was wrong."""
+    """The error of a refused question."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -87,56 +86,58 @@ class Wrong(BaseModel):
 
 
 class Refusal(BaseModel):
-    """A question that was asked wrongly, or that is too large."""
+    """A question that is invalid or too large."""
 
     error: Wrong
 
 
 _WRONG: dict[int | str, dict[str, Any]] = {
-    400: {"model": Refusal, "description": "The body is no JSON, or did not come."},
+    400: {"model": Refusal, "description": "The body is not JSON or is incomplete."},
     401: {"model": Refusal, "description": "The token is missing or wrong."},
-    403: {"model": Refusal, "description": "A page of another site asked."},
+    403: {"model": Refusal, "description": "The request comes from a page of another site."},
     413: {"model": Refusal, "description": "The body is too large."},
-    415: {"model": Refusal, "description": "The body is not said to be JSON."},
-    421: {"model": Refusal, "description": "The host that was named is not this service."},
-    422: {"model": Refusal, "description": "Asked wrongly: names field, value and nearest choices; or too large."},
-    429: {"model": Refusal, "description": "Too many questions wait."},
-    503: {"model": Refusal, "description": "The service is being ended."},
+    415: {"model": Refusal, "description": "The content type is not JSON."},
+    421: {"model": Refusal, "description": "The Host header does not name this service."},
+    422: {"model": Refusal, "description": "Invalid question, with field, value and nearest choices; or too large."},
+    429: {"model": Refusal, "description": "Too many questions are waiting."},
+    503: {"model": Refusal, "description": "The service is shutting down."},
 }
-_NO_JOB: dict[int | str, dict[str, Any]] = {404: {"model": Refusal, "description": "No such job, or no longer."}}
-_NOT_YET: dict[int | str, dict[str, Any]] = {409: {"model": Refusal, "description": "The job is not done."}}
+_NO_JOB: dict[int | str, dict[str, Any]] = {
+    404: {"model": Refusal, "description": "The job does not exist or has been deleted."}
+}
+_NOT_YET: dict[int | str, dict[str, Any]] = {409: {"model": Refusal, "description": "The job is not finished."}}
 _TEXT = {
     200: {
         "content": {"text/plain": {}, "text/csv": {}},
         "description": "The value, or a line of names and one of values.",
     }
 }
-_ABOUT = """Capacity planning of language models: what fits, how fast, for how many users, what it costs.
+_ABOUT = """Capacity planning of language models: memory, speed, safe users and cost.
 
-Answers are those of the command line with `--format json`. Asked wrongly is 4xx with field, value and nearest choice;
-"does not fit" is an answer and so 200.
+Answers are those of the command line with `--format json`. An invalid question is 4xx with field, value and nearest
+choice; "does not fit" is an answer and therefore 200.
 """
 
 
 def application(limits: Limits | None = None, token: str = "") -> App:
-    """Make the service.
+    """Return the ASGI application of the service.
 
-    `token`: What must be sent with each question; empty for a service on loopback.
+    `token`: Token of each question; empty for a service on loopback.
 
     Examples
     --------
     >>> app = application()
     """
     metrics = Metrics()
-    desk: list[Desk] = []
+    started: list[Dispatcher] = []
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        desk.append(Desk(limits or Limits(), metrics))
-        app.state.desk = desk[0]
-        await desk[0].start()
+        started.append(Dispatcher(limits or Limits(), metrics))
+        app.state.dispatcher = started[0]
+        await started[0].start()
         yield
-        await desk[0].close()
+        await started[0].close()
 
     app = FastAPI(
         title="glmplan",
@@ -148,12 +149,14 @@ def application(limits: Limits | None = None, token: str = "") -> App:
         responses=_WRONG,
     )
     app.state.metrics = metrics
-    app.add_exception_handler(RequestValidationError, _asked_wrongly)  # type: ignore[arg-type]
+    app.add_exception_handler(RequestValidationError, _invalid_question)  # type: ignore[arg-type]
     app.add_exception_handler(HTTPException, _no_address)  # type: ignore[arg-type]
     app.include_router(_QUESTIONS)
     app.include_router(_JOBS)
-    app.include_router(_HOUSE)
-    return Guard(app, limits or Limits(), metrics, token)
+    app.include_router(_SERVICE)
+    routes = (*_QUESTIONS.routes, *_JOBS.routes, *_SERVICE.routes)
+    posts = [route.path_regex for route in routes if isinstance(route, APIRoute) and "POST" in (route.methods or ())]
+    return Guard(app, limits or Limits(), metrics, token, lambda path: any(post.match(path) for post in posts))
 
 
 def _version() -> str:
@@ -167,12 +170,12 @@ def _error(status: int, kind: str, message: str, **more: Any) -> JSONResponse:
     return JSONResponse({"error": {"kind": kind, "message": message, **more}}, status)
 
 
-async def _asked_wrongly(request: Request, error: RequestValidationError) -> JSONResponse:
+async def _invalid_question(request: Request, error: RequestValidationError) -> JSONResponse:
     return _invalid(list(error.errors()), request.url.path)
 
 
 def _invalid(errors: list[Any], path: str) -> JSONResponse:
-    """The first thing that is wrong, in the words of the error tree."""
+    """Return the first error as a response, as `refusal_record` states it."""
     first, field = first_fault(errors)
     message = str(first["msg"]).removeprefix("Value error, ")
     given = first.get("input")
@@ -194,8 +197,8 @@ async def _no_address(request: Request, error: HTTPException) -> JSONResponse:
 
 
 async def _answered(request: Request, ask: str, question: BaseModel) -> Response:
-    desk: Desk = request.app.state.desk
-    status, body = await desk.answer(ask, question.model_dump(mode="json", exclude_none=True))
+    dispatcher: Dispatcher = request.app.state.dispatcher
+    status, body = await dispatcher.answer(ask, question.model_dump(mode="json", exclude_none=True))
     headers = {"retry-after": "2"} if status == 429 else {}
     return Response(body, status, headers, media_type="application/json")
 
@@ -205,89 +208,92 @@ _QUESTIONS = APIRouter(prefix="/v1", tags=["questions"])
 
 @_QUESTIONS.post("/fit", name="fit")
 async def _fit(question: q.FitQuestion, request: Request) -> Response:
-    """Does a model fit a machine, how fast, for how many users, what binds, what to change."""
+    """Plan a model on a machine: fit, speed, safe users, useful changes."""
     return await _answered(request, "fit", question)
 
 
 @_QUESTIONS.post("/predict", name="predict")
 async def _predict(question: q.PredictQuestion, request: Request) -> Response:
-    """Figures of one plan under numbers of users, with intervals; times in seconds."""
+    """Predict a plan at each concurrency, with intervals; times in seconds."""
     return await _answered(request, "predict", question)
 
 
 @_QUESTIONS.post("/predict-table", name="predict table")
 async def _predict_table(question: q.TableQuestion, request: Request) -> Response:
-    """Every row of a table of runs predicted."""
+    """Predict every row of a table of runs."""
     return await _answered(request, "predict-table", question)
 
 
 @_QUESTIONS.post("/simulate", name="simulate")
 async def _simulate(question: q.SimulateQuestion, request: Request) -> Response:
-    """What users see under traffic: latencies, throughput, batch, KV cache."""
+    """Simulate a plan under traffic: latencies, throughput, batch, KV cache."""
     return await _answered(request, "simulate", question)
 
 
 @_QUESTIONS.post("/safe", name="safe")
 async def _safe(question: q.SafeQuestion, request: Request) -> Response:
-    """The most users and the highest rate that keep a promise, and what breaks first."""
+    """Find the largest load that meets an SLO: users and request rate.
+
+    The answer names the target that is missed first.
+    """
     return await _answered(request, "safe", question)
 
 
 @_QUESTIONS.post("/sweep", name="sweep")
 async def _sweep(question: q.SweepQuestion, request: Request) -> Response:
-    """Every combination of models, machines, formats, layouts and loads, as one table."""
+    """Predict combinations of models, machines, layouts and loads."""
     return await _answered(request, "sweep", question)
 
 
 @_QUESTIONS.post("/size", name="size")
 async def _size(question: q.SizeQuestion, request: Request) -> Response:
-    """What to buy or rent for a model, a load and a promise, by cost and probability."""
+    """Find machines to buy or rent for a model, a load and an SLO."""
     return await _answered(request, "size", question)
 
 
 @_QUESTIONS.post("/compare", name="compare")
 async def _compare(question: q.CompareQuestion, request: Request) -> Response:
-    """Two to four plans side by side, and what makes them differ."""
+    """Compare two to four plans, with the causes of differences."""
     return await _answered(request, "compare", question)
 
 
 @_QUESTIONS.post("/cost", name="cost")
 async def _cost(question: q.CostQuestion, request: Request) -> Response:
-    """What a plan costs, bought and rented, beside paying for each token, and from when it is cheaper."""
+    """Return the costs of a plan, bought and rented, against an API."""
     return await _answered(request, "cost", question)
 
 
 @_QUESTIONS.post("/links", name="links")
 async def _links(question: q.LinksQuestion, request: Request) -> Response:
-    """The links of a machine, and how full a layout makes them."""
+    """Return the links of a machine, and their load under a layout."""
     return await _answered(request, "links", question)
 
 
 @_QUESTIONS.post("/workbook", name="workbook")
 async def _workbook(question: q.CostQuestion, request: Request) -> Response:
-    """A plan as a workbook with live formulas, in base64."""
+    """Return a plan as a workbook with live formulas, in base64."""
     return await _answered(request, "workbook", question)
 
 
 @_QUESTIONS.get("/catalogue", name="catalogue")
 async def _catalogue(request: Request) -> Response:
-    """Models, machines, engines and formats that may be asked for."""
+    """List models, machines, engines and formats of the catalogue."""
     return await _answered(request, "catalogue", QUESTIONS["catalogue"]())
 
 
 @_QUESTIONS.get("/values", name="values")
 async def _values() -> dict[str, str]:
-    """Names of single values, and what each is."""
+    """List the single values with their descriptions."""
     return VALUES
 
 
 @_QUESTIONS.get("/value", response_class=PlainTextResponse, responses=_TEXT, name="value")  # type: ignore[arg-type]
 async def _value(question: Annotated[q.ValueQuestion, Query()], request: Request) -> Response:
-    """Single values as text or CSV, for WEBSERVICE and IMPORTDATA of spreadsheets."""
+    """Return single values as text or CSV for spreadsheet functions."""
     names = [OLD_VALUES.get(name.strip(), name.strip()) for name in question.get.split(",") if name.strip()]
     for name in names or [question.get]:
         if name not in VALUES:
-            error = SpecError("is no value", field="get", value=name, choices=VALUES)
+            error = SpecError("is not a value", field="get", value=name, choices=VALUES)
             return JSONResponse(refusal_record(error), 422)
     asked = q.FitQuestion.model_validate(question.model_dump(exclude={"get", "form", "token"}))
     answer = await _answered(request, "values", asked)
@@ -303,7 +309,7 @@ async def _value(question: Annotated[q.ValueQuestion, Query()], request: Request
 
 
 def _cell(record: dict[str, Any], name: str) -> str:
-    """A value as a cell shows it; where there is none, the verdict says why."""
+    """Return a value as a cell; the verdict if there is no value."""
     found = record.get(name)
     if found is None:
         return str(record["verdict"]) if record["verdict"] in ("does_not_fit", "unknown") else "unknown"
@@ -319,36 +325,36 @@ _JOBS = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
 @_JOBS.post("", status_code=202, responses=_WRONG, name="begin")
 async def _begin(job: q.JobQuestion, request: Request) -> Response:
-    """Begin a question that takes long; the answer says where it is looked at."""
+    """Start a job for a long question; the answer has the address of the job."""
     try:
         question = QUESTIONS[job.ask].model_validate(job.question)
     except ValidationError as error:
         return _invalid(list(error.errors()), job.ask)
-    desk: Desk = request.app.state.desk
+    dispatcher: Dispatcher = request.app.state.dispatcher
     try:
-        found = desk.jobs.begin(job.ask, question.model_dump(mode="json", exclude_none=True))
+        found = dispatcher.jobs.begin(job.ask, question.model_dump(mode="json", exclude_none=True))
     except Busy:
-        return _error(429, "Busy", "too many jobs are there: cancel one, or ask again later")
+        return _error(429, "Busy", "too many jobs: cancel one, or try again later")
     return JSONResponse(found.record(), 202, {"location": f"/v1/jobs/{found.name}"})
 
 
 def _job(request: Request, name: str) -> Job:
-    desk: Desk = request.app.state.desk
-    found = desk.jobs.get(name)
+    dispatcher: Dispatcher = request.app.state.dispatcher
+    found = dispatcher.jobs.get(name)
     if found is None:
-        raise HTTPException(404, "there is no such job, or no longer")
+        raise HTTPException(404, "the job does not exist or has been deleted")
     return found
 
 
 @_JOBS.get("/{job}", responses=_NO_JOB, name="look")
 async def _look(job: str, request: Request) -> JSONResponse:
-    """How far a job is."""
+    """Return the state and progress of a job."""
     return JSONResponse(_job(request, job).record())
 
 
 @_JOBS.get("/{job}/answer", responses=_NO_JOB | _NOT_YET, name="collect")
 async def _collect(job: str, request: Request) -> Response:
-    """The answer of a job that is done."""
+    """Return the answer of a finished job."""
     found = _job(request, job)
     if found.state in ("waiting", "running", "cancelled"):
         return _error(409, "NotDone", f"the job is {found.state}")
@@ -360,41 +366,41 @@ async def _collect(job: str, request: Request) -> Response:
 async def _cancel(job: str, request: Request) -> JSONResponse:
     """Stop a job."""
     found = _job(request, job)
-    desk: Desk = request.app.state.desk
-    desk.jobs.cancel(found)
+    dispatcher: Dispatcher = request.app.state.dispatcher
+    dispatcher.jobs.cancel(found)
     return JSONResponse(found.record())
 
 
-_HOUSE = APIRouter()
+_SERVICE = APIRouter()
 
 
-@_HOUSE.get("/health", tags=["house"], name="health")
+@_SERVICE.get("/health", tags=["service"], name="health")
 async def _health() -> dict[str, str]:
-    """Whether the service lives."""
+    """Return that the service is running."""
     return {"status": "ok"}
 
 
-@_HOUSE.get("/metrics", response_class=PlainTextResponse, tags=["house"], name="metrics")
+@_SERVICE.get("/metrics", response_class=PlainTextResponse, tags=["service"], name="metrics")
 async def _metrics(request: Request) -> PlainTextResponse:
-    """Counts in the text form of Prometheus."""
+    """Return metrics in the text format of Prometheus."""
     state = request.app.state
-    return PlainTextResponse(state.metrics.text(state.desk.gauges()), media_type="text/plain; version=0.0.4")
+    return PlainTextResponse(state.metrics.text(state.dispatcher.gauges()), media_type="text/plain; version=0.0.4")
 
 
-@_HOUSE.get("/", include_in_schema=False, name="page")
+@_SERVICE.get("/", include_in_schema=False, name="page")
 async def _page() -> Response:
-    """The page."""
+    """Return the page."""
     return _file_of_the_page("index.html")
 
 
-@_HOUSE.get("/page/{name}", include_in_schema=False, name="asset")
+@_SERVICE.get("/page/{name}", include_in_schema=False, name="asset")
 async def _asset(name: str) -> Response:
-    """A file of the page."""
+    """Return a file of the page."""
     return _file_of_the_page(name)
 
 
 def _file_of_the_page(name: str) -> Response:
     found = page_assets().get(name)
     if found is None:
-        raise HTTPException(404, "there is no such file")
+        raise HTTPException(404, "the file does not exist")
     return Response(found.content, media_type=found.kind, headers={"cache-control": "no-cache"})

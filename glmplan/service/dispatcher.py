@@ -1,4 +1,4 @@
-"""Where questions are taken: given to a process, or answered from what was answered before."""
+"""Dispatcher of questions: worker processes, jobs and cached answers."""
 
 from __future__ import annotations
 
@@ -21,39 +21,39 @@ from typing import Any
 from glmplan.service.guard import Limits, Metrics, resident_bytes
 from glmplan.units import Seconds
 
-__all__ = ["LONG", "Busy", "Crowd", "Desk", "Job", "Jobs", "Lost", "TooLong"]
+__all__ = ["LONG", "Busy", "Dispatcher", "Job", "Jobs", "Lost", "TooLong", "WorkerPool"]
 
-
-# Processes that answer: as many questions at once as there are processes, others wait, too many are turned away.
 
 _LOG = logging.getLogger("glmplan.service")
-#: time for a process to start: imports, and the first question it asks itself [s]
+#: maximum time of a process start: imports and the warm-up question [s]
 _START = 300.0
-#: questions after which a process is replaced: whatever a library keeps for itself goes with it [-]
+#: questions after which a process is replaced, which frees the caches of libraries [-]
 _LIFE = 20_000
 
 
 class Busy(Exception):
-    """As many questions wait as may."""
+    """The maximum number of questions is waiting."""
 
 
 class TooLong(Exception):
-    """An answer took longer than it may."""
+    """An answer exceeded its time limit."""
 
 
 class Lost(Exception):
     """A process ended before it answered."""
 
 
-class Crowd:
-    """Processes for one kind of question.
+class WorkerPool:
+    """Worker processes for one kind of question.
+
+    Each process answers one question at a time; others wait, up to `Limits.waiting`.
 
     Parameters
     ----------
     name : str
-        Of the kind, for the log and the metrics.
+        Name of the kind in the log and the metrics.
     count : int
-        Processes, [-]
+        Number of processes, [-]
     limits : Limits
         Limits of the service.
     """
@@ -63,13 +63,13 @@ class Crowd:
         self.waiting = self.running = self.ended = 0
         self._idle: list[_Worker] = []
         self._all: set[_Worker] = set()
-        self._places = asyncio.Semaphore(count)
-        # files that somebody names by accident are not found from here
+        self._free = asyncio.Semaphore(count)
+        # an empty working directory: relative paths in questions find no file
         self._folder = tempfile.TemporaryDirectory(prefix="glmplan-")
         self._closed = False
 
     async def start(self) -> None:
-        """Start one process, so that the first question does not wait for it."""
+        """Start one process before the first question."""
         worker = await self._worker()
         self._idle.append(worker)
 
@@ -87,24 +87,31 @@ class Crowd:
         return worker
 
     async def ask(
-        self, ask: str, question: dict[str, Any], seconds: Seconds, report: Callable[[int, int], None] | None = None
+        self,
+        ask: str,
+        question: dict[str, Any],
+        seconds: Seconds,
+        report: Callable[[int, int], None] | None = None,
+        *,
+        accepted: bool = False,
     ) -> tuple[int, bytes]:
-        """Have a question answered.
+        """Return the HTTP status and the answer of a question.
 
-        - `seconds`: Longest time for the answer, once a process has it.
-        - `report`: Called with how much is done, and of how much; with 0 of 0 when a process has the question.
+        - `seconds`: Time limit of the computation, without waiting for a process.
+        - `report`: Called with the finished and the total work; with 0 of 0 when the computation starts.
+        - `accepted`: The question waits however many others do.
         """
-        if self.waiting >= self.limits.waiting:
+        if not accepted and self.waiting >= self.limits.waiting:
             raise Busy
         self.waiting += 1
         try:
-            await self._places.acquire()
+            await self._free.acquire()
         finally:
             self.waiting -= 1
         try:
             return await self._asked(ask, question, seconds, report)
         finally:
-            self._places.release()
+            self._free.release()
 
     async def _asked(
         self, ask: str, question: dict[str, Any], seconds: float, report: Callable[[int, int], None] | None
@@ -113,7 +120,7 @@ class Crowd:
         self.running += 1
         done = False
         if report is not None:
-            report(0, 0)  # begun: whoever looks need not wait for the first part to be done
+            report(0, 0)  # the job shows "running" before the first part is finished
         try:
             async with asyncio.timeout(seconds):
                 answer = await worker.ask(ask, question, report)
@@ -127,7 +134,7 @@ class Crowd:
             raise Lost from None
         finally:
             self.running -= 1
-            # also when whoever asked no longer waits: what is computed for nobody is ended
+            # a cancelled question ends its process: its answer is not needed
             if done and worker.asked < _LIFE and not self._closed:
                 self._idle.append(worker)
             else:
@@ -139,7 +146,7 @@ class Crowd:
         await worker.end()
 
     def pids(self) -> list[int]:
-        """Processes that are there, [-]"""
+        """Return the ids of the processes."""
         return [worker.pid for worker in self._all]
 
     async def close(self) -> None:
@@ -150,7 +157,7 @@ class Crowd:
 
 
 class _Worker:
-    """One process, and the lines to and from it."""
+    """One process with its pipes."""
 
     def __init__(self, process: Process, limits: Limits) -> None:
         assert process.stdin is not None and process.stdout is not None
@@ -170,11 +177,11 @@ class _Worker:
     async def started(cls, folder: str, limits: Limits) -> _Worker:
         paths = os.pathsep.join(os.path.abspath(path or ".") for path in sys.path)
         # one thread for linear algebra: the processes already use the cores
-        said = {"PYTHONPATH": paths, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("GLMPLAN_")}
+        own = {"PYTHONPATH": paths, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("GLMPLAN_")}
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "glmplan.service.worker", str(limits.memory), limits.calibration,
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, cwd=folder, env=kept | said,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, cwd=folder, env=inherited | own,
             start_new_session=True,
         )  # fmt: skip
         worker = cls(process, limits)
@@ -216,27 +223,24 @@ class _Worker:
                 await self._process.wait()
 
 
-# Questions that take long: begun at once, looked at later, stopped by whoever began them.
-
-
 @dataclass(slots=True, eq=False)
 class Job:
-    """One job.
+    """A long question that is computed in the background.
 
     Attributes
     ----------
     name : str
-        Its name, which nobody can guess.
+        Random name, which cannot be guessed.
     ask : str
-        Which question.
+        Name of the question.
     state : str
         ``waiting``, ``running``, ``done``, ``refused``, ``failed`` or ``cancelled``.
     done, total : int
-        How far it is, [-]
+        Finished and total work, [-]
     begun, ended : float
-        Seconds of a clock that only goes forward; 0 if not yet, [s]
+        Monotonic times of start and end; 0 before, [s]
     answer : bytes
-        What came out, as JSON.
+        The answer as JSON.
     """
 
     name: str
@@ -250,11 +254,11 @@ class Job:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more happens."""
+        """True if the job has ended."""
         return bool(self.ended)
 
     def record(self) -> dict[str, Any]:
-        """The job as plain values."""
+        """Return the job as a record."""
         seconds = (self.ended or time.monotonic()) - self.begun
         found: dict[str, Any] = {"job": self.name, "ask": self.ask, "state": self.state, "seconds": round(seconds, 3)}
         found["progress"] = {"done": self.done, "total": self.total} if self.total else None
@@ -266,21 +270,22 @@ class Jobs:
 
     Parameters
     ----------
-    crowd : Crowd
+    pool : WorkerPool
         Processes that compute them.
     limits : Limits
         Limits of the service.
     """
 
-    def __init__(self, crowd: Crowd, limits: Limits) -> None:
-        self._crowd, self._limits = crowd, limits
+    def __init__(self, pool: WorkerPool, limits: Limits) -> None:
+        self._pool, self._limits = pool, limits
         self._jobs: dict[str, Job] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def begin(self, ask: str, question: dict[str, Any]) -> Job:
-        """Begin a job."""
+        """Start a job and return it; `Busy` when too many jobs wait, or when answers fill all places."""
         self._forget()
-        if len(self._jobs) >= self._limits.jobs:
+        waiting = max(self._pool.waiting, sum(job.state == "waiting" for job in self._jobs.values()))
+        if len(self._jobs) >= self._limits.jobs or waiting >= self._limits.waiting:
             raise Busy
         job = Job(secrets.token_urlsafe(16), ask)
         self._jobs[job.name] = job
@@ -288,11 +293,12 @@ class Jobs:
         return job
 
     def _forget(self) -> None:
-        """Drop answers that were kept long enough; where there is no room, the oldest that is over."""
+        """Delete expired jobs; at the maximum of jobs, also the oldest ended one without an answer."""
         now = time.monotonic()
         over = sorted((job for job in self._jobs.values() if job.over), key=lambda job: job.ended)
         for job in over:
-            if now - job.ended > self._limits.kept_seconds or len(self._jobs) >= self._limits.jobs:
+            full = len(self._jobs) >= self._limits.jobs and job.state != "done"
+            if full or now - job.ended > self._limits.kept_seconds:
                 del self._jobs[job.name]
 
     async def _run(self, job: Job, question: dict[str, Any]) -> None:
@@ -300,14 +306,19 @@ class Jobs:
             job.state, job.done, job.total = "running", done, total
 
         try:
-            status, job.answer = await self._crowd.ask(job.ask, question, self._limits.job_seconds, report)
+            seconds = self._limits.job_seconds
+            status, job.answer = await self._pool.ask(job.ask, question, seconds, report, accepted=True)
             job.state = {200: "done", 422: "refused"}.get(status, "failed")
         except TooLong:
-            job.state, job.answer = "failed", _words(f"took more than {self._limits.job_seconds:g} s and was stopped")
-        except Busy:
-            job.state, job.answer = "failed", _words("too many questions wait")
+            job.state, job.answer = (
+                "failed",
+                _error("Job", f"stopped after the time limit of {self._limits.job_seconds:g} s"),
+            )
         except Lost:
-            job.state, job.answer = "failed", _words("the process that computed it ended: ask for less, or again")
+            job.state, job.answer = (
+                "failed",
+                _error("Job", "the worker process ended: reduce the question, or try again"),
+            )
         except asyncio.CancelledError:
             job.state = "cancelled"
         finally:
@@ -315,21 +326,18 @@ class Jobs:
             self._tasks.pop(job.name, None)
 
     def get(self, name: str) -> Job | None:
-        """Find a job.
-
-        Returns: The job; None if there is none of that name, or no longer.
-        """
+        """Return the job of a name; None if there is none or it was deleted."""
         return self._jobs.get(name)
 
     def cancel(self, job: Job) -> None:
-        """Stop a job; what is over stays as it is."""
+        """Stop a job; an ended job stays unchanged."""
         task = self._tasks.get(job.name)
         if task is not None:
             task.cancel()
             job.state = "cancelled"
 
     def count(self) -> dict[str, int]:
-        """Jobs by state, [-]"""
+        """Return the number of jobs by state, [-]."""
         states = [job.state for job in self._jobs.values()]
         return {state: states.count(state) for state in sorted(set(states))}
 
@@ -341,38 +349,34 @@ class Jobs:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _words(text: str) -> bytes:
-    return json.dumps({"error": {"kind": "Job", "message": text}}).encode()
-
-
-#: questions that compute for seconds or minutes; the others are answered at once
+#: questions that compute for seconds or minutes; others take milliseconds
 LONG = ("simulate", "safe", "sweep", "size", "predict-table", "workbook")
-#: answers larger than this are not kept [B]
+#: answers larger than this are not cached [B]
 _LARGE = 256 * 1024
 Answer = tuple[int, bytes]
 
 
-class Desk:
-    """Processes, jobs and kept answers of one service.
+class Dispatcher:
+    """Processes, jobs and cached answers of one service.
 
     Parameters
     ----------
     limits : Limits
         Limits of the service.
     metrics : Metrics
-        Where is counted.
+        Counters.
     """
 
     def __init__(self, limits: Limits, metrics: Metrics) -> None:
         self.limits, self.metrics = limits, metrics
-        self.quick = Crowd("quick", limits.quick_workers, limits)
-        self.long = Crowd("long", limits.long_workers, limits)
+        self.quick = WorkerPool("quick", limits.quick_workers, limits)
+        self.long = WorkerPool("long", limits.long_workers, limits)
         self.jobs = Jobs(self.long, limits)
         self._kept: OrderedDict[str, Answer] = OrderedDict()
         self._under_way: dict[str, asyncio.Task[Answer]] = {}
 
     async def start(self) -> None:
-        """Start a first process."""
+        """Start the first process."""
         await self.quick.start()
 
     async def close(self) -> None:
@@ -381,11 +385,11 @@ class Desk:
         await asyncio.gather(self.quick.close(), self.long.close())
 
     async def answer(self, ask: str, question: dict[str, Any]) -> Answer:
-        """Answer a question, once for all who ask the same at the same time.
+        """Return the HTTP status and the answer of a question as JSON.
 
-        Returns: Status of HTTP and the answer as JSON.
+        Equal questions at the same time are computed once.
         """
-        # prices grow old and default to today: an answer is one of its day
+        # the default date of prices is today, so an answer is cached for one day
         key = json.dumps([ask, question, date.today().isoformat()], sort_keys=True)
         if key in self._kept:
             self._kept.move_to_end(key)
@@ -396,7 +400,7 @@ class Desk:
             task = asyncio.create_task(self._asked(ask, question))
             self._under_way[key] = task
             task.add_done_callback(lambda done: self._finished(key, done))
-        # whoever goes away does not stop it for the others; its own time does
+        # a client that disconnects does not stop the computation: other clients may wait for it
         return await asyncio.shield(task)
 
     def _finished(self, key: str, task: asyncio.Task[Answer]) -> None:
@@ -411,48 +415,48 @@ class Desk:
 
     async def _asked(self, ask: str, question: dict[str, Any]) -> Answer:
         long = ask in LONG
-        crowd, seconds = (self.long, self.limits.long_seconds) if long else (self.quick, self.limits.quick_seconds)
+        pool, seconds = (self.long, self.limits.long_seconds) if long else (self.quick, self.limits.quick_seconds)
         try:
-            return await crowd.ask(ask, question, seconds)
+            return await pool.ask(ask, question, seconds)
         except TooLong:
-            instead = ": ask it as a job (POST /v1/jobs)" if long else ": ask for less"
-            return 422, _words_desk("TooLong", f"the answer takes longer than {seconds:g} s{instead}")
+            instead = ": send it as a job (POST /v1/jobs)" if long else ": reduce the question"
+            return 422, _error("TooLong", f"the answer takes longer than {seconds:g} s{instead}")
         except Busy:
-            return 429, _words_desk("Busy", "too many questions wait: ask again in a moment")
+            return 429, _error("Busy", "too many questions are waiting: try again later")
         except Lost:
-            words = "the process that computed it ended, as it does when memory is short: ask for less"
-            return 422, _words_desk("TooLarge", words)
+            text = "the worker process ended, probably out of memory: reduce the question"
+            return 422, _error("TooLarge", text)
 
     def gauges(self) -> dict[str, tuple[str, list[tuple[str, float]]]]:
-        """What is counted here, for `Metrics.text`."""
-        crowds = (self.quick, self.long)
+        """Return the gauges of the dispatcher for `Metrics.text`."""
+        pools = (self.quick, self.long)
         pids: list[tuple[int | str, str]] = [
             ("self", "service"),
-            *((pid, crowd.name) for crowd in crowds for pid in crowd.pids()),
+            *((pid, pool.name) for pool in pools for pid in pool.pids()),
         ]
 
-        def each(value: Callable[[Crowd], int]) -> list[tuple[str, float]]:
-            return [(f'{{kind="{crowd.name}"}}', float(value(crowd))) for crowd in crowds]
+        def each(value: Callable[[WorkerPool], int]) -> list[tuple[str, float]]:
+            return [(f'{{kind="{pool.name}"}}', float(value(pool))) for pool in pools]
 
         memory: dict[str, int] = {}
         for pid, name in pids:
             memory[name] = memory.get(name, 0) + resident_bytes(pid)
         return {
-            "glmplan_questions_waiting": ("Questions that wait for a process.", each(lambda crowd: crowd.waiting)),
-            "glmplan_questions_running": ("Questions that are computed.", each(lambda crowd: crowd.running)),
-            "glmplan_processes": ("Processes that compute.", each(lambda crowd: len(crowd.pids()))),
-            "glmplan_processes_ended": ("Processes that were ended.", each(lambda crowd: crowd.ended)),
+            "glmplan_questions_waiting": ("Questions waiting for a process.", each(lambda pool: pool.waiting)),
+            "glmplan_questions_running": ("Questions being computed.", each(lambda pool: pool.running)),
+            "glmplan_processes": ("Worker processes.", each(lambda pool: len(pool.pids()))),
+            "glmplan_processes_ended": ("Worker processes ended.", each(lambda pool: pool.ended)),
             "glmplan_jobs": (
                 "Jobs by state.",
                 [(f'{{state="{state}"}}', float(count)) for state, count in self.jobs.count().items()],
             ),
-            "glmplan_answers_kept": ("Answers that are kept.", [("", float(len(self._kept)))]),
+            "glmplan_answers_kept": ("Cached answers.", [("", float(len(self._kept)))]),
             "glmplan_resident_bytes": (
-                "Memory that is held.",
+                "Resident memory.",
                 [(f'{{part="{name}"}}', float(size)) for name, size in memory.items()],
             ),
         }
 
 
-def _words_desk(kind: str, text: str) -> bytes:
+def _error(kind: str, text: str) -> bytes:
     return json.dumps({"error": {"kind": kind, "message": text}}).encode()

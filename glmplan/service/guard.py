@@ -1,10 +1,10 @@
-"""What every request passes before it is looked at: host, sender, token, size; and the log of it.
+"""Checks of HTTP requests (host, origin, token, size), metrics, log.
 
-- A service on loopback answers only requests for a loopback name: a page of another site that lets its own name point
-  here (DNS rebinding) is turned away, for its requests name that other host.
-- A service bound elsewhere wants a token, so nobody is served who was not given it, whatever name is used.
-- Pages of other sites may not ask: no CORS header is ever sent, and what a browser marks as cross-site is refused.
-- The log holds time, method, route, status and milliseconds. It never holds the query, the body or a header.
+- A service on loopback answers only requests with a loopback name in the Host header. DNS rebinding, where another site
+  resolves its own name to 127.0.0.1, is refused because its requests name the other host.
+- A service bound to another address requires a token, whatever the Host header is.
+- Requests from pages of other sites are refused: no CORS header is sent, and cross-site fetch metadata is rejected.
+- The log has time, method, route, status and milliseconds, never the query, the body or a header.
 """
 
 from __future__ import annotations
@@ -27,18 +27,13 @@ from glmplan.units import ByteCount, Seconds
 __all__ = ["HEADERS", "Guard", "Limits", "Metrics", "is_loopback", "resident_bytes"]
 
 
-# Counts of the service in the text form of Prometheus.
-
-#: ends of the classes of times [s]
+#: upper bounds of the histogram of response times [s]
 _ENDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _PAGE = 4096
 
 
 def resident_bytes(pid: int | str = "self") -> ByteCount:
-    """Memory that a process holds.
-
-    Returns: ; 0 where the system does not say.
-    """
+    """Return the resident memory of a process; 0 if the system has no /proc."""
     from glmplan.catalog.files import read_text
 
     with suppress(Exception):
@@ -47,7 +42,7 @@ def resident_bytes(pid: int | str = "self") -> ByteCount:
 
 
 class Metrics:
-    """Counts since the start."""
+    """Counters since the start."""
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str, int]] = Counter()
@@ -59,7 +54,7 @@ class Metrics:
     def add(self, method: str, route: str, status: int, seconds: Seconds) -> None:
         """Count one request.
 
-        `method`, `route`: What was asked; the route as it is declared, never as it was typed.
+        `route` is the declared route, not the requested path: a path may hold private names.
         """
         self._counts[method, route, status] += 1
         classes = self._classes.setdefault(route, [0] * (len(_ENDS) + 1))
@@ -67,9 +62,9 @@ class Metrics:
         self._sums[route] = self._sums.get(route, 0.0) + seconds
 
     def text(self, gauges: Mapping[str, tuple[str, Iterable[tuple[str, float]]]]) -> str:
-        """Write everything.
+        """Return all metrics in the text format of Prometheus.
 
-        `gauges`: Name → (help, pairs of labels and value) of what is counted elsewhere.
+        `gauges`: Name → (help, pairs of labels and value) of gauges of other modules.
 
         Examples
         --------
@@ -90,16 +85,13 @@ class Metrics:
             lines.append(f'glmplan_request_seconds_sum{{route="{route}"}} {self._sums[route]:.6f}')
             lines.append(f'glmplan_request_seconds_count{{route="{route}"}} {below}')
         own = {
-            "glmplan_requests_running": ("Requests under way.", [("", float(self.running))]),
-            "glmplan_answers_given_again": ("Answers that were kept and given again.", [("", float(self.kept))]),
+            "glmplan_requests_running": ("Requests in progress.", [("", float(self.running))]),
+            "glmplan_answers_given_again": ("Answers served from the cache.", [("", float(self.kept))]),
         }
         for name, (words, pairs) in {**own, **gauges}.items():
             lines += [f"# HELP {name} {words}", f"# TYPE {name} gauge"]
             lines += [f"{name}{labels} {value:g}" for labels, value in pairs]
         return "\n".join(lines) + "\n"
-
-
-# What the service does at most, and what it answers with: everything that is said when it starts, in one place.
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +101,7 @@ class Limits:
     Attributes
     ----------
     body : int
-        Body of a request, [B]
+        Maximum body of a request, [B]
     points : int
         Points of a sweep, [-]
     requests : int
@@ -117,21 +109,21 @@ class Limits:
     rows : int
         Rows of a table to predict, [-]
     quick_seconds, long_seconds, job_seconds : float
-        Time for an answer at once (`fit`, `predict`, `compare`), for one that computes longer, and for a job, [s]
+        Time limits of a quick answer (`fit`, `predict`, `compare`), of a longer one and of a job, [s]
     quick_workers, long_workers : int
-        Processes for either kind, [-]
+        Processes for both kinds, [-]
     waiting : int
-        Questions that wait for a process of either kind, [-]
+        Maximum questions waiting for a process of each kind, [-]
     jobs : int
-        Jobs that wait, run or are kept with their answers, [-]
+        Maximum jobs that wait, run or are kept with their answers, [-]
     kept_seconds : float
-        Time for which the answer of a job is kept, [s]
+        Time until an ended job is deleted, [s]
     memory : int
-        Address space of a process that computes, [B]
+        Address space of a worker process, [B]
     answers : int
-        Answers that are kept to be given again, [-]
+        Maximum cached answers, [-]
     calibration : str
-        Path of a site's calibration, which every prediction applies; empty for none.
+        Path of the calibration of a site, applied to every prediction; empty for none.
     """
 
     body: int = 256 * 1024
@@ -159,9 +151,10 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _LOG = logging.getLogger("glmplan.service.requests")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
-#: what is no secret: the page without any answer, and whether the service lives
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT")
+#: routes without a token: the page, which has no answers, and the health check
 _OPEN = ("/", "/health", "/favicon.ico")
-#: told to browsers with every answer: nothing from elsewhere, no frame, no sniffing, nothing kept by proxies
+#: security headers of every response: no foreign content, no frames, no sniffing
 HEADERS: tuple[tuple[bytes, bytes], ...] = (
     (
         b"content-security-policy",
@@ -176,9 +169,7 @@ HEADERS: tuple[tuple[bytes, bytes], ...] = (
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name or address is of this machine alone.
-
-    Returns: True for ``localhost``, ``::1`` and everything in 127.0.0.0/8.
+    """Return True for ``localhost``, ``::1`` and addresses in 127.0.0.0/8.
 
     Examples
     --------
@@ -197,38 +188,48 @@ def is_loopback(host: str) -> bool:
 
 
 def _host_of(value: str) -> str:
-    """The name in a Host header, without its port."""
+    """Return the name in a Host header without its port."""
     if value.startswith("["):
         return value.partition("]")[0] + "]"
     return value.rpartition(":")[0] if value.count(":") == 1 else value
 
 
 class _Refused(Exception):
-    def __init__(self, status: int, words: str) -> None:
-        super().__init__(words)
-        self.status, self.words = status, words
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status, self.text = status, text
 
 
 class Guard:
-    """The outermost layer of the service.
+    """The outermost ASGI layer of the service.
 
     Parameters
     ----------
     app : callable
-        What answers (ASGI).
+        ASGI application that answers.
     limits : Limits
         Limits of the service.
     metrics : Metrics
-        Where requests are counted.
+        Counters of requests.
     token : str
-        What must be sent; empty on loopback, where the name of the host is checked instead.
+        Required token; empty on loopback, where the Host header is checked instead.
+    takes_posts : callable, optional
+        Whether a path accepts POST; others are answered by the application (405).
     """
 
-    def __init__(self, app: App, limits: Limits, metrics: Metrics, token: str = "") -> None:
+    def __init__(
+        self,
+        app: App,
+        limits: Limits,
+        metrics: Metrics,
+        token: str = "",
+        takes_posts: Callable[[str], bool] = lambda path: True,
+    ) -> None:
         self._app, self._limits, self._metrics, self._token = app, limits, metrics, token
+        self._takes_posts = takes_posts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request pass, or refuse it."""
+        """Pass a request to the application, or refuse it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -242,7 +243,7 @@ class Guard:
                 message = {**message, "headers": [*message.get("headers", ()), *HEADERS]}
             await send(message)
 
-        # who asks for the head gets it as of the whole answer: LibreOffice looks at it first
+        # HEAD returns the headers of GET: LibreOffice sends HEAD first
         if scope["method"] == "HEAD":
             scope = {**scope, "method": "GET"}
         try:
@@ -251,45 +252,50 @@ class Guard:
         except _Refused as refused:
             await _refuse(sent, refused)
         except asyncio.CancelledError:
-            # the service was told to stop, and the time for answers under way is over
+            # shutdown: the time limit for requests in progress is over
             if begun:
                 raise
-            await _refuse(sent, _Refused(503, "the service ends and had no time left for this answer: ask again"))
+            await _refuse(sent, _Refused(503, "the service is shutting down: try again later"))
         finally:
             self._metrics.running -= 1
             seconds = time.perf_counter() - started
             route = getattr(scope.get("route"), "path", "other")
-            self._metrics.add(scope["method"], route, status[0], seconds)
-            words = {"event": "request", "method": scope["method"], "route": route, "status": status[0]}
-            _LOG.info(json.dumps(words | {"ms": round(1000 * seconds, 1)}))
+            # a client may invent methods without end
+            method = scope["method"] if scope["method"] in _METHODS else "other"
+            self._metrics.add(method, route, status[0], seconds)
+            entry = {"event": "request", "method": method, "route": route, "status": status[0]}
+            _LOG.info(json.dumps(entry | {"ms": round(1000 * seconds, 1)}))
 
     async def _checked(self, scope: Scope, receive: Receive) -> Receive:
         headers: dict[str, str] = {}
         for name, value in scope["headers"]:
             headers.setdefault(name.decode("latin-1").lower(), value.decode("latin-1"))
-        self._same_place(scope, headers)
+        self._check_origin(scope, headers)
         if self._token and not scope["path"].startswith("/page/") and scope["path"] not in _OPEN:
-            self._knows(scope, headers)
+            self._check_token(scope, headers)
+        if "transfer-encoding" in headers and "content-length" in headers:
+            # the length of such a body is ambiguous (RFC 9112, 6.1): nothing more is read from this connection
+            raise _Refused(400, "the request has both Content-Length and Transfer-Encoding")
         if scope["method"] in ("GET", "HEAD"):
             return receive
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-        if scope["method"] == "POST" and kind != "application/json":
+        if scope["method"] == "POST" and kind != "application/json" and self._takes_posts(scope["path"]):
             raise _Refused(415, "send JSON, with content-type: application/json")
         return await self._body(headers, receive)
 
-    def _same_place(self, scope: Scope, headers: dict[str, str]) -> None:
+    def _check_origin(self, scope: Scope, headers: dict[str, str]) -> None:
         host = headers.get("host", "")
         if not self._token and not is_loopback(_host_of(host)):
             raise _Refused(421, "this service answers for localhost and 127.0.0.1 only")
         origin = headers.get("origin")
         if origin is not None and origin.partition("://")[2] != host:
-            raise _Refused(403, "pages of other sites may not ask this service")
-        # a link that is followed shows the page, whose own questions are its own
+            raise _Refused(403, "requests from pages of other sites are refused")
+        # following a link from another site to the page is allowed
         follows = headers.get("sec-fetch-mode") == "navigate" and scope["path"] == "/"
         if headers.get("sec-fetch-site") in ("cross-site", "same-site") and not follows:
-            raise _Refused(403, "pages of other sites may not ask this service")
+            raise _Refused(403, "requests from pages of other sites are refused")
 
-    def _knows(self, scope: Scope, headers: dict[str, str]) -> None:
+    def _check_token(self, scope: Scope, headers: dict[str, str]) -> None:
         kind, _, given = headers.get("authorization", "").partition(" ")
         if kind.lower() != "bearer":
             # functions of spreadsheets send no headers
@@ -302,20 +308,20 @@ class Guard:
             raise _Refused(401, "a token is needed: Authorization: Bearer TOKEN, or token=TOKEN in the address")
 
     async def _body(self, headers: dict[str, str], receive: Receive) -> Receive:
-        """Read the body, but no more of it than is allowed."""
-        most = self._limits.body
+        """Return a replay of the body; refuse it above the limit."""
+        limit = self._limits.body
         stated = headers.get("content-length", "0")
-        if stated.isdigit() and int(stated) > most:
-            raise _Refused(413, f"the body is larger than {most:,} bytes")
+        if stated.isdigit() and int(stated) > limit:
+            raise _Refused(413, f"the body is larger than {limit:,} bytes")
         parts, size = [], 0
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
-                raise _Refused(400, "the body did not come")
+                raise _Refused(400, "the body is incomplete")
             parts.append(message.get("body", b""))
             size += len(parts[-1])
-            if size > most:
-                raise _Refused(413, f"the body is larger than {most:,} bytes")
+            if size > limit:
+                raise _Refused(413, f"the body is larger than {limit:,} bytes")
             if not message.get("more_body"):
                 break
         whole: list[Message] = [{"type": "http.request", "body": b"".join(parts), "more_body": False}]
@@ -327,8 +333,10 @@ class Guard:
 
 
 async def _refuse(send: Send, refused: _Refused) -> None:
-    body = json.dumps({"error": {"kind": "Refused", "message": refused.words}}).encode()
+    body = json.dumps({"error": {"kind": "Refused", "message": refused.text}}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if refused.status == 400:
+        headers.append((b"connection", b"close"))
     if refused.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     await send({"type": "http.response.start", "status": refused.status, "headers": headers})

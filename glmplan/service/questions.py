@@ -1,7 +1,7 @@
-"""What may be asked over HTTP: the words of the command line as JSON, checked at the border.
+"""Questions of the HTTP API: the options of the command line as JSON.
 
-The library reads and checks what the words mean; here only kinds and sizes are checked, and that no word names a file:
-the service answers for the catalogue and never opens what somebody else names.
+Only types and sizes are checked here; the library checks the meaning. A value that names a file is refused: the service
+answers for the catalogue and opens no file that a client names.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _OF_FILES = re.compile(r"(?:^|,)\s*trace\b|\b(?:file|lengths|profile)\s*=", re.I
 def _named(text: str) -> str:
     if any(_FILE.search(word) for word in text.split(",")):
         raise PydanticCustomError(
-            "file", "names a file: the service answers for the catalogue only, the command line reads files"
+            "file", "names a file: the service answers for the catalogue only; use the command line for files"
         )
     return text
 
@@ -59,7 +59,7 @@ def _named(text: str) -> str:
 def _arriving(text: str) -> str:
     if _OF_FILES.search(text):
         raise PydanticCustomError(
-            "file", "is traffic out of a file: the service has none, the command line replays traces"
+            "file", "is traffic from a file: the service reads none; use the command line for traces"
         )
     return _named(text)
 
@@ -72,7 +72,7 @@ def _price(text: str) -> str:
 
 def _no_switch(value: Any) -> Any:
     if isinstance(value, bool):
-        raise PydanticCustomError("number", "is true or false, where a number is wanted")
+        raise PydanticCustomError("number", "is true or false, but must be a number")
     return value
 
 
@@ -86,9 +86,9 @@ def _day(text: str) -> str:
 
 Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_named)]
 Text = Annotated[str, Field(max_length=400), AfterValidator(_named)]
-Promise = Annotated[str, Field(max_length=400)]
+Slo = Annotated[str, Field(max_length=400)]
 Arriving = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_arriving)]
-#: whole numbers and amounts; what they may be is checked where they are used
+#: integers and amounts; the library checks their range
 Whole = Annotated[int, Field(ge=0, le=10**12), BeforeValidator(_no_switch)]
 Amount = Annotated[float, Field(ge=-1e15, le=1e15, allow_inf_nan=False), BeforeValidator(_no_switch)]
 Users = Annotated[list[Whole], Field(min_length=1, max_length=64)]
@@ -126,7 +126,7 @@ def _derived(title: str, options: Mapping[str, Option], required: Sequence[str] 
 
 
 def _axes(options: Mapping[str, Option]) -> type[_Question]:
-    """Return a question with one field for each axis; model and machine are needed."""
+    """Return a question with a field per axis; model and machine required."""
     fields: dict[str, Any] = {}
     for name, one in options.items():
         examples = [[one.example]] if one.example else None
@@ -136,6 +136,15 @@ def _axes(options: Mapping[str, Option]) -> type[_Question]:
         fields[name] = (kind, Field(default, description=one.axis, examples=examples))
     loads = {name: one for name, one in options_of(TrafficSpec).items() if one.over_http and "sweep" in one.commands}
     return create_model("_Axes", __base__=_derived("_Loads", loads), **fields)
+
+
+def _sized() -> type[_Question]:
+    """Return a question with one field for each option of `size`."""
+    loads = options_of(TrafficSpec).items()
+    options = {name: one for name, one in (*_OPTIONS.items(), *loads) if one.over_http and "size" in one.commands}
+    tried = {name: (Text | None, Field(None, description=one.tries)) for name, one in options.items() if one.tries}
+    base, fields = _derived("_OfSize", options), dict[str, Any](tried)
+    return create_model("_Sized", __base__=base, **fields)
 
 
 _SUBJECT = ("model", "on")
@@ -154,55 +163,58 @@ if TYPE_CHECKING:
     class _Arrivals(_Question): ...
 
     class _Axes(_Question): ...
+
+    class _Sized(_Question): ...
 else:
-    # users stand in the questions that take them
+    # questions with users declare them
     _Plan = _derived("_Plan", {name: one for name, one in _OPTIONS.items() if name != "users"}, _SUBJECT)
     _Arrivals = _derived("_Arrivals", _ARRIVALS)
     _Axes = _axes({name: one for name, one in _OPTIONS.items() if one.axis})
+    _Sized = _sized()
 
 
 class PlanQuestion(_Plan):
-    """A model on a machine; what is left out is chosen, and the answer says how."""
+    """A model on a machine; the answer states the defaults of omitted fields."""
 
     def words(self) -> dict[str, Any]:
-        """What was said of the plan beside model and machine, as `glmplan.fit` takes it."""
+        """Return the options of the plan as keywords of `glmplan.fit`."""
         names = set(PlanQuestion.model_fields) - {"model", "on"}
         return self.model_dump(include=names, exclude_none=True)
 
 
 class _ArrivalsQuestion(_Arrivals, PlanQuestion):
-    """A plan and the traffic that arrives at it."""
+    """A plan and its traffic."""
 
     def arrivals(self) -> dict[str, Any]:
-        """What was said of the traffic, with the lengths, as `glmplan.simulate` takes it."""
+        """Return traffic options and lengths as keywords of `glmplan.simulate`."""
         names = set(_ArrivalsQuestion.model_fields) - set(PlanQuestion.model_fields) | {"input", "output"}
         return self.model_dump(include=names, exclude_none=True)
 
 
 class FitQuestion(PlanQuestion):
-    """`glmplan fit`: does a model fit a machine, how fast, for how many users, what binds, what to change."""
+    """`glmplan fit`: fit, speed, safe users and useful changes of a plan."""
 
-    users: Users | Whole | None = Field(None, description="Numbers of users at once.", examples=[[1, 8, 32]])
-    traffic: Arriving | None = Field(None, description="What arrives, as in simulate: the plan is simulated.")
+    users: Users | Whole | None = Field(None, description="Concurrencies.", examples=[[1, 8, 32]])
+    traffic: Arriving | None = Field(None, description="Traffic as in simulate: the plan is simulated.")
 
 
 class ValueQuestion(PlanQuestion):
-    """Single values of `glmplan fit`, for functions of spreadsheets; everything stands in the address."""
+    """Single values of `glmplan fit` for spreadsheets, by address only."""
 
     get: Annotated[str, Field(min_length=1, max_length=400)] = Field(
-        description="Names of values with commas, see /v1/values.", examples=["tokens_per_s"]
+        description="Names of values, separated by commas, see /v1/values.", examples=["tokens_per_s"]
     )
-    users: Whole | None = Field(None, description="Users at once.", examples=[32])
+    users: Whole | None = Field(None, description="Concurrent users.", examples=[32])
     form: Literal["text", "csv"] | None = Field(
-        None, description="text for one value, csv with a line of names; by their number if left out."
+        None, description="text, or csv with a header line; by default text for one value, csv for more."
     )
-    token: Annotated[str, Field(max_length=400)] | None = Field(None, description="Token, where one is needed.")
+    token: Annotated[str, Field(max_length=400)] | None = Field(None, description="Token, if the service requires one.")
 
 
 class PredictQuestion(PlanQuestion):
-    """Figures of one plan under numbers of users, with intervals."""
+    """Metrics of one plan at each concurrency, with intervals."""
 
-    users: Users | Whole = Field(1, description="Numbers of users at once.", examples=[[1, 8, 32]])
+    users: Users | Whole = Field(1, description="Concurrencies.", examples=[[1, 8, 32]])
 
 
 class TableQuestion(_Question):
@@ -214,23 +226,23 @@ class TableQuestion(_Question):
 
 
 class SimulateQuestion(_ArrivalsQuestion):
-    """`glmplan simulate`: what users see under traffic."""
+    """`glmplan simulate`: metrics of a plan under traffic."""
 
     traffic: Arriving = Field(description="closed:USERS, poisson:RATE/s, sessions:USERS …", examples=["poisson:2/s"])
-    slo: Promise | None = Field(None, description="Promise under which goodput is counted.")
+    slo: Slo | None = Field(None, description="SLO for goodput.")
     requests: Whole | None = Field(None, description="Requests; 10 for each user of a closed loop, 1000 otherwise.")
     replications: Whole = Field(1, description="Repetitions for confidence intervals.")
-    warmup: Whole = Field(0, description="Requests at the start that are not counted.")
+    warmup: Whole = Field(0, description="Warm-up requests, which are not counted.")
     seed: Whole = Field(0, description="Seed; the same seed gives the same answer.")
-    ranges: bool = Field(True, description="Whether the interval of the step time is simulated too.")
+    ranges: bool = Field(True, description="Simulate the interval of the step time too.")
 
 
 class SafeQuestion(_ArrivalsQuestion):
-    """`glmplan safe`: the largest load that keeps a promise with 95 % probability."""
+    """`glmplan safe`: largest load that meets an SLO with 95 % probability."""
 
-    slo: Promise | None = Field(None, description="Promise, such as 'ttft p95 < 2 s'; that of fit by default.")
+    slo: Slo | None = Field(None, description="SLO, such as 'ttft p95 < 2 s'; that of fit by default.")
     traffic: Arriving | None = Field(None, description="Kind of traffic; users and Poisson arrivals by default.")
-    most: Amount | None = Field(None, description="Largest load to look at.")
+    most: Amount | None = Field(None, description="Largest load to try.")
     seed: Whole = Field(0, description="Seed.")
 
 
@@ -238,67 +250,62 @@ class MoneyQuestion(_Question):
     """Prices and terms of a cost."""
 
     price: Annotated[list[Annotated[str, Field(max_length=200), AfterValidator(_price)]], Field(max_length=50)] = Field(
-        [], description="Prices of your own: PART=8500, PART:rent=2.1, MODEL:output=3, electricity=0.3 …"
+        [], description="Own prices: PART=8500, PART:rent=2.1, MODEL:output=3, electricity=0.3 …"
     )
     term: Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=50)] = Field(
         [], description="Terms of the cost, as in horizon_months=48."
     )
-    region: Annotated[str, Field(max_length=100)] | None = Field(None, description="Place whose colocation is paid.")
+    region: Annotated[str, Field(max_length=100)] | None = Field(None, description="Region of the colocation price.")
     rent_term: Annotated[str, Field(max_length=100)] | None = Field(None, description="Term of every rent.")
     today: Annotated[str, Field(max_length=10), AfterValidator(_day)] | None = Field(
-        None, description="Day of the question as YYYY-MM-DD; the day it is by default.", examples=["2026-11-22"]
+        None, description="Date of the prices as YYYY-MM-DD; today by default.", examples=["2026-11-22"]
     )
 
 
 class CostQuestion(PlanQuestion, MoneyQuestion):
-    """What a plan costs, bought and rented, beside paying for each token."""
+    """Costs of a plan, bought and rented, against an API."""
 
-    users: Whole = Field(1, description="Users at once.")
+    users: Whole = Field(1, description="Concurrent users.")
 
 
 class CompareQuestion(MoneyQuestion):
-    """`glmplan compare`: plans side by side, and what makes them differ."""
+    """`glmplan compare`: plans side by side, with the causes of differences."""
 
     plans: Annotated[list[PlanQuestion], Field(min_length=2, max_length=4)] = Field(
         description="Two to four plans; the others are compared with the first."
     )
-    users: Whole = Field(1, description="Users at once.")
+    users: Whole = Field(1, description="Concurrent users.")
 
 
-class SizeQuestion(MoneyQuestion):
-    """`glmplan size`: what to buy or rent for a model, a load and a promise."""
+class SizeQuestion(_Sized, MoneyQuestion):
+    """`glmplan size`: machines to buy or rent for a model, a load and an SLO."""
 
-    model: Name = Field(description="Catalogue name; with a format only that is looked at.", examples=["glm-5.1-nvfp4"])
-    slo: Promise = Field(description="The promise.", examples=["ttft p95 < 2 s, tpot p95 < 50 ms"])
-    users: Whole | None = Field(None, description="Users at once.")
+    model: Name = Field(description="Catalogue name; a format in the name excludes others.", examples=["glm-5.1-nvfp4"])
+    slo: Slo = Field(description="SLO.", examples=["ttft p95 < 2 s, tpot p95 < 50 ms"])
+    users: Whole | None = Field(None, description="Concurrent users.")
     traffic: Arriving | None = Field(None, description="Kind of traffic instead of users.")
-    weights: Text | None = Field(None, description="Formats to look at, with commas.")
-    engine: Text | None = Field(None, description="Engines to look at, with commas.")
-    input: Whole | None = Field(None, description="Prompt of a request, in tokens.")
-    output: Whole | None = Field(None, description="Answer of a request, in tokens.")
-    budget: Quantity | None = Field(None, description="Most to spend, such as 120k.")
-    power: Quantity | None = Field(None, description="Most to draw at the wall, such as 3.6kW.")
-    kind: Literal["buy", "rent", "any"] = Field("any", description="Whether to buy or to rent.")
-    only: Text | None = Field(None, description="Parts and machines to look at, with commas.")
-    machines: Whole | None = Field(None, description="Machines at most.")
-    probability: Amount | None = Field(None, description="How surely the promise is kept.")
-    growth: Amount | None = Field(None, description="Growth of the load in a month.")
-    power_limit: Text | None = Field(None, description="Power limits of each accelerator, with commas.")
-    answers: Annotated[int, Field(ge=1, le=20)] = Field(5, description="Answers that are wanted.")
+    budget: Quantity | None = Field(None, description="Maximum cost, such as 120k.")
+    power: Quantity | None = Field(None, description="Maximum power at the outlet, such as 3.6kW.")
+    kind: Literal["buy", "rent", "any"] = Field("any", description="Buy, rent or both.")
+    only: Text | None = Field(None, description="Accelerators and machines to consider, separated by commas.")
+    machines: Whole | None = Field(None, description="Maximum number of machines.")
+    probability: Amount | None = Field(None, description="Probability with which the SLO is met.")
+    growth: Amount | None = Field(None, description="Growth of the load per month.")
+    answers: Annotated[int, Field(ge=1, le=20)] = Field(5, description="Number of answers.")
 
 
 class SweepQuestion(_Axes, MoneyQuestion):
     """`glmplan sweep`: every combination as one table."""
 
     traffic: list[Arriving] | Arriving | None = Field(None, description="Kinds of traffic: all loads are simulated.")
-    slo: Promise | None = Field(None, description="Promise of simulated loads: how surely it is kept.")
+    slo: Slo | None = Field(None, description="SLO of simulated loads; its probability is a column.")
     requests: Whole | None = Field(None, description="Requests of each simulated load.")
     seed: Whole | None = Field(None, description="Seed of simulated loads.")
     exact: bool = Field(False, description="Time every step instead of reading tables of steps.")
 
 
 class LinksQuestion(_Question):
-    """The links of a machine, and how full a layout makes them."""
+    """The links of a machine, and their load under a layout."""
 
     on: Name = Field(description="NxACCELERATOR or a host of the catalogue.", examples=["6xrtx-pro-6000-ws"])
     tp: Whole | None = Field(None, description="Tensor parallel degree.")
@@ -306,23 +313,20 @@ class LinksQuestion(_Question):
 
 
 class JobQuestion(_Question):
-    """A question that is answered later."""
+    """A question to be answered by a job."""
 
-    ask: Literal["simulate", "safe", "sweep", "size", "predict-table"] = Field(description="Which question.")
-    question: dict[str, Any] = Field(description="The question, as its own address takes it.")
+    ask: Literal["simulate", "safe", "sweep", "size", "predict-table"] = Field(description="Name of the question.")
+    question: dict[str, Any] = Field(description="The question, as its own route takes it.")
 
 
-# Errors of the tree as answers of HTTP: what was wrong is told, infeasible is an answer.
-
-#: what the validator adds to a place where several types may stand
+#: types that the validator appends to the location of a field with several types
 _TYPES = ("int", "float", "str", "bool", "none")
 
 
 def first_fault(errors: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], str]:
-    """The first thing that is wrong with a question, and where.
+    """Return the first validation error of a question and its field.
 
-    Returns: Of a value that may be a number or a list of such what is wrong with the number; and its place without
-      the types that were tried, empty for the question as a whole.
+    For a field that may be a number or a list, the error of the number. The field is empty for the whole question.
 
     Examples
     --------
@@ -332,7 +336,7 @@ def first_fault(errors: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any],
     """
     first = errors[0]
     if first["type"] == "list_type":
-        same = (one for one in errors[1:] if one["loc"][: len(first["loc"]) - 1] == first["loc"][:-1])
+        same = (error for error in errors[1:] if error["loc"][: len(first["loc"]) - 1] == first["loc"][:-1])
         first = next(same, first)
     places = [part for part in first["loc"] if part not in ("body", "query", "path")]
     names = [str(one) for n, one in enumerate(places) if isinstance(one, int) or not n or not _is_type(one)]
@@ -344,18 +348,21 @@ def _is_type(part: str) -> bool:
 
 
 def _plain(option: object) -> str | None:
-    """A field by the name that it has in a request, which has no dashes."""
+    """Return an option as the field name of a question."""
     if option is None:
         return None
     text = printable(option)
     return text[2:].replace("-", "_") if text.startswith("--") else text
 
 
-def refusal_record(error: GlmplanError) -> dict[str, Any]:
-    """What was asked wrongly.
+#: an option of the command line in a message
+_OPTION = re.compile(r"(?<![\w-])--([a-z][a-z-]+)")
 
-    Returns: Its kind, the sentence of the command line, and, as far as known, file, field, value and the nearest
-      choices.
+
+def refusal_record(error: GlmplanError) -> dict[str, Any]:
+    """Return an error as a record with its kind and message.
+
+    Further fields, if known: file, field, value and the nearest choices.
 
     Examples
     --------
@@ -363,27 +370,29 @@ def refusal_record(error: GlmplanError) -> dict[str, Any]:
     >>> refusal_record(wrong)["error"]["field"], refusal_record(wrong)["error"]["nearest"]
     ('kv', ['fp8'])
     """
-    found: dict[str, Any] = {"kind": type(error).__name__, "message": printable(error)}
+    # options of the command line are fields here
+    message = _OPTION.sub(lambda match: match[1].replace("-", "_"), printable(error))
+    found: dict[str, Any] = {"kind": type(error).__name__, "message": message}
     if isinstance(error, SpecError):
         value = None if error.value is None else printable(error.value)[:300]
         close = nearest(value, error.choices) if value is not None else []
         if not error.choices and "nearest: " in error.message:
-            # names of the catalogue are told in the sentence, each kind with its own
+            # for catalogue names the message lists the nearest choices
             close = error.message.rpartition("nearest: ")[2].partition(";")[0].split(", ")
-        # nobody names files here: what reads as one is the field in whose words something is wrong
+        # questions name no files: an identifier here is the field whose value is wrong
         file = _plain(error.file)
         option = file is not None and file.isidentifier()
         found |= {
             "file": None if option else file,
             "field": file if option else _plain(error.field),
             "value": value,
-            "nearest": close or [str(one) for one in error.choices[:40]],
+            "nearest": close or [str(choice) for choice in error.choices[:40]],
         }
     return {"error": found}
 
 
 def infeasible_record(answer: Infeasible) -> dict[str, Any]:
-    """Nothing satisfies what was asked, which is an answer.
+    """Return the answer for a question that cannot be satisfied.
 
     Examples
     --------

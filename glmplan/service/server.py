@@ -1,4 +1,4 @@
-"""The service as a process: bound to an address, logged as lines of JSON, ended without breaking off answers."""
+"""HTTP server of the service: address, connections, JSON log, shutdown."""
 
 from __future__ import annotations
 
@@ -18,94 +18,94 @@ from glmplan.errors import SpecError
 from glmplan.service.application import application
 from glmplan.service.guard import Limits, is_loopback
 
-__all__ = ["ARRIVAL", "CONNECTIONS", "JsonLines", "Punctual", "Server", "bound", "check_token", "server"]
+__all__ = ["ARRIVAL", "CONNECTIONS", "JsonLines", "Server", "TimedConnection", "bound", "check_token", "server"]
 
 
-# Connections that must ask in time: whoever opens many and says nothing keeps nobody else out.
-
-#: connections at once [-]
+#: maximum concurrent connections [-]
 CONNECTIONS = 512
-#: time for a request to come whole, head and body, and for what is written to be taken [s]
+#: time limit for receiving a complete request, and for the client to read a response [s]
 ARRIVAL = 20.0
 
 
-class Punctual(H11Protocol):
-    """A connection over HTTP/1.1 that is closed when a request does not come whole in time, or an answer is not taken.
+class TimedConnection(H11Protocol):
+    """HTTP/1.1 connection with time limits for request and response.
 
-    When all places are taken, the connection that has waited longest without a whole request gives up its own; so
-    one that asks is turned away only where as many others are being answered.
+    At the maximum of connections the one idle for longest is closed, so a new request is rejected only if all
+    connections have a request in progress.
     """
 
     _late: asyncio.TimerHandle | None = None
     _stuck: asyncio.TimerHandle | None = None
-    #: when it began to wait for a request; None while one is answered [s]
+    #: start of the wait for a request; None while one is answered [s]
     _idle: float | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for the first request."""
+        """Start the time limit of the first request."""
         super().connection_made(transport)
         self._idle = self.loop.time()
-        self._late = self.loop.call_later(ARRIVAL, self._give_up)
+        self._late = self.loop.call_later(ARRIVAL, self._abort)
         if len(self.connections) >= CONNECTIONS:
-            waiting: list[Any] = [one for one in self.connections if getattr(one, "_idle", None) is not None]
+            waiting: list[Any] = [
+                connection for connection in self.connections if getattr(connection, "_idle", None) is not None
+            ]
             others = [one for one in waiting if one is not self and not one.transport.is_closing()]
             if others:
                 min(others, key=lambda one: one._idle).transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes; a request has its time from its first byte, however many come."""
+        """Receive bytes; the time limit starts with the first byte of a request."""
         super().data_received(data)
         if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
-            self._punctual()
+            self._request_complete()
             self._idle = None
         elif self._late is None and not self.transport.is_closing():
-            self._late = self.loop.call_later(ARRIVAL, self._give_up)
+            self._late = self.loop.call_later(ARRIVAL, self._abort)
 
     def on_response_complete(self) -> None:
-        """Wait for the next request."""
+        """Start the wait for the next request."""
         self._idle = self.loop.time()
         super().on_response_complete()
 
     def pause_writing(self) -> None:
-        """Give whoever asked some time to take what is written."""
+        """Start the time limit for the client to read the response."""
         super().pause_writing()
         if self._stuck is None:
-            self._stuck = self.loop.call_later(ARRIVAL, self._give_up)
+            self._stuck = self.loop.call_later(ARRIVAL, self._abort)
 
     def resume_writing(self) -> None:
-        """Go on writing."""
+        """Stop the time limit of the response."""
         super().resume_writing()
         if self._stuck is not None:
             self._stuck.cancel()
             self._stuck = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the clocks."""
-        self._punctual()
+        """Stop the time limits."""
+        self._request_complete()
         if self._stuck is not None:
             self._stuck.cancel()
         super().connection_lost(exc)
 
-    def _punctual(self) -> None:
+    def _request_complete(self) -> None:
         if self._late is not None:
             self._late.cancel()
             self._late = None
 
-    def _give_up(self) -> None:
+    def _abort(self) -> None:
         self.transport.abort()
 
 
-#: letters of a token at least [-]
+#: minimum length of a token [-]
 _SHORTEST = 16
-#: time that answers under way are given when the service is told to stop [s]
+#: time limit of requests in progress at shutdown [s]
 _LAST = 10
 
 
 class JsonLines(logging.Formatter):
-    """Each record as one line of JSON: time, level, and what is said."""
+    """Log format: one line of JSON per record with time, level and message."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Write one record."""
+        """Return the line of a record."""
         found: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -113,7 +113,7 @@ class JsonLines(logging.Formatter):
         text = record.getMessage()
         found |= json.loads(text) if text.startswith('{"event"') else {"event": "note", "message": text}
         if record.exc_info:
-            # where, and of which kind: the words of an error may hold what was asked
+            # only kind and location: the message of an error may hold parts of the question
             trace, kind = record.exc_info[2], record.exc_info[0]
             while trace is not None and trace.tb_next is not None:
                 trace = trace.tb_next
@@ -123,28 +123,28 @@ class JsonLines(logging.Formatter):
 
 
 class Server(uvicorn.Server):
-    """A server that ends quietly when it is told to stop, and says when it is ready."""
+    """A server that calls `ready` after its start."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
         super().__init__(config)
         self._ready = ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to answer."""
+        """Start to answer."""
         await super().startup(sockets)
         if self.started:
             self._ready()
 
 
 def check_token(token: str) -> str:
-    """Check a token."""
+    """Return a token; raise SpecError if it is too short or has blanks."""
     if len(token) < _SHORTEST or not token.isascii() or not token.isprintable() or " " in token:
         raise SpecError(f"needs at least {_SHORTEST} letters and digits without blanks", field="token")
     return token
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """Take an address."""
+    """Return a socket bound to an address."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     found = socket.socket(family, socket.SOCK_STREAM)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -158,11 +158,10 @@ def bound(host: str, port: int) -> socket.socket:
 
 
 def server(host: str, *, limits: Limits | None = None, token: str = "", ready: Callable[[], None]) -> Server:
-    """Make the server.
+    """Return the server, to be run with a socket of `bound`.
 
-    - `host`: Name or address that it is bound to.
-    - `token`: What must be sent; needed everywhere but on loopback.
-    - Returns: To be run with a socket of `bound`.
+    - `host`: Name or address of the socket.
+    - `token`: Token of each question; required except on loopback.
     """
     if token:
         check_token(token)
@@ -170,7 +169,7 @@ def server(host: str, *, limits: Limits | None = None, token: str = "", ready: C
         raise SpecError("is reached from other machines: a token is needed", field="--host", value=host)
     config = uvicorn.Config(
         application(limits, token),
-        http=Punctual,
+        http=TimedConnection,
         log_config=None,
         access_log=False,
         server_header=False,

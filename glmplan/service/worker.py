@@ -1,8 +1,9 @@
-"""A process that answers questions, one after the other: ``python -m glmplan.service.worker MEMORY [CALIBRATION]``.
+"""Worker process, one per concurrent answer.
 
-A line of JSON comes in: name of the question, the question, limits. Lines of JSON go out: how far it is, then status
-and length of the answer, then the answer itself. Whoever waits too long ends the process; so a slow question blocks
-nobody else, and nothing that it holds is left behind.
+Called as ``python -m glmplan.service.worker MEMORY [CALIBRATION]``: address space in bytes, calibration file of a site.
+Input: a line of JSON per question, with its name, fields and limits. Output: lines of JSON with the progress, then one
+with status and length of the answer, then the answer. The dispatcher kills the process at the time limit, so a slow
+question does not block others and its memory is released.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ from glmplan.service.questions import first_fault, infeasible_record, refusal_re
 
 __all__ = ["answered", "main"]
 
-#: time between two reports of how far a question is [s]
+#: time between two progress reports [s]
 _REPORT = 0.2
-#: a question that a start asks itself, any will do: so the first user does not wait for files to be read
+#: warm-up question: reads the data files before the first real question
 _WARM = {"model": "llama-3.1-8b-bf16", "on": "1xh100-sxm"}
 _LOG = logging.getLogger("glmplan.service.worker")
 
 
 def answered(ask: str, question: Mapping[str, Any], limits: Mapping[str, Any], report: Any) -> tuple[int, bytes]:
-    """Answer one question.
+    """Return the HTTP status and the answer of a question.
 
-    - `report`: Called with how much is done, and of how much.
-    - `int`: Status of HTTP: 200 for an answer, 422 for what was asked wrongly, 500 for a fault of glmplan.
+    Status 200 for an answer, 422 for an invalid question, 500 for a defect of glmplan. `report` is called with the
+    finished and the total work.
 
     Examples
     --------
@@ -55,25 +56,25 @@ def answered(ask: str, question: Mapping[str, Any], limits: Mapping[str, Any], r
         first, where = first_fault(error.errors())
         status, record = 422, {"error": {"kind": "SpecError", "message": first["msg"], "field": where}}
     except MemoryError:
-        words = "needs more memory than an answer of this service may take: ask for less"
-        status, record = 422, {"error": {"kind": "TooLarge", "message": words}}
+        text = "exceeds the memory limit of an answer: reduce the question"
+        status, record = 422, {"error": {"kind": "TooLarge", "message": text}}
     except Exception:
-        # what was asked is not logged: it may hold names that are nobody's business
+        # the question is not logged: it may hold private names
         _LOG.exception("fault in %s", ask)
-        words = "glmplan failed on this question, which is a defect of it: see the log of the service"
-        status, record = 500, {"error": {"kind": "Fault", "message": words}}
+        text = "glmplan failed on this question, which is a defect: see the log of the service"
+        status, record = 500, {"error": {"kind": "Fault", "message": text}}
     return status, json.dumps(record, ensure_ascii=False, allow_nan=False, default=_plain).encode()
 
 
 def _plain(value: Any) -> Any:
-    """Numbers of numpy as those of Python."""
+    """Return a numpy number as a Python number."""
     if hasattr(value, "item"):
         return value.item()
-    raise TypeError(f"{type(value).__name__} is no value of JSON")
+    raise TypeError(f"{type(value).__name__} is not a JSON value")
 
 
 def _bound(memory: int) -> None:
-    """Let this process have so much address space, where the system can."""
+    """Limit the address space of this process, if the system supports it."""
     with suppress(ImportError, ValueError, OSError):
         import resource
 
@@ -81,19 +82,19 @@ def _bound(memory: int) -> None:
 
 
 def main() -> None:
-    """Answer until the input ends."""
+    """Answer questions until the input ends."""
     lines, out = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    # nobody prints; but if a library does, it is not taken for an answer
+    # output that a library prints must not be read as an answer
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    said = dict(enumerate(sys.argv))
-    _bound(int(said.get(1, 1 << 62)))
-    with site_calibration(said.get(2) or None):
+    arguments = dict(enumerate(sys.argv))
+    _bound(int(arguments.get(1, 1 << 62)))
+    with site_calibration(arguments.get(2) or None):
         _answer_all(lines, out)
 
 
 def _answer_all(lines: BinaryIO, out: BinaryIO) -> None:
     answered("fit", _WARM, {}, lambda done, total: None)
-    # what was read once stays: it need not be looked at again by the collector
+    # data files stay in memory: exclude them from garbage collection
     gc.collect()
     gc.freeze()
     _send(out, {"ready": True})

@@ -1,4 +1,4 @@
-"""Schedules of requests, no physics: the simulator, closed loops, safe loads and their records."""
+"""Schedules of requests: simulator, closed loops, safe loads, records."""
 
 from glmplan.simulation.compiled import prefer_compiled
 

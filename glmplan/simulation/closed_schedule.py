@@ -1,118 +1,32 @@
-"""A closed-loop run and its schedule: which steps an engine makes, counted without a clock.
+"""The schedule of a closed-loop run, counted without a clock.
 
 `hatch_build.py` compiles this module.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from heapq import heappop, heappush
+from bisect import insort
 from typing import Final
 
-__all__ = ["ClosedLoop", "closed_schedule"]
+from glmplan.simulation.closed_run import ClosedLoop
 
-#: places and tokens of an engine without limits [-], [token]
-_NO_PLACES: Final = 1 << 30
-_NO_POOL: Final = 1 << 60
+__all__ = ["COLUMNS", "closed_schedule"]
+
+#: numbers of a block of steps [-]
+COLUMNS: Final = 7
 _MASK: Final = (1 << 32) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class ClosedLoop:
-    """A closed-loop run: who sends what, and how the engine packs it into steps.
-
-    Attributes
-    ----------
-    concurrency : int
-        Requests in flight, [-]
-    input_tokens, output_tokens : int
-        Nominal lengths, [token]
-    requests : int
-        Requests in all, [-]
-    shortest : float
-        Lengths are uniform between this share of the nominal and the nominal, [-]
-    budget : int
-        Prompt tokens (and decoding ones where mixed) that a step may hold, [token]
-    prefill_first : bool
-        Prompts run in steps of their own and decoding waits (SGLang); otherwise they ride along (vLLM, TensorRT-LLM).
-    max_requests : int
-        Requests that may run at once, [-]
-    pool_tokens : int
-        KV cache, [token]
-    reserve : float
-        Share of the answer that must fit besides the prompt before a request is admitted: 1 where nothing may be
-        evicted (TensorRT-LLM), about half of it where requests in all phases share the pool (vLLM, SGLang), [-]
-    poll_interval : int
-        Steps between two looks at newly arrived requests (SGLang ``--scheduler-recv-interval``), [-]
-    late : int
-        Steps that have begun when the next prompt of a user arrives, because the engine goes on while the client reads
-        the end of the answer; two where steps are formed ahead; none while nothing runs. With 0 every prompt is seen at
-        the instant it is sent, as in the simulator without a front end, [-]
-    staggered : bool
-        The first answers are cut to shares of their length, so that users end one after another, and only what lies
-        between these and the last prompt counts: the steady state. Else all users start together and all counts.
-    tokens_per_step : float
-        Tokens a request gains in a step (acceptance length of speculative decoding), [token]
-    whole_prompts : bool
-        Prompts are never split over steps (TensorRT-LLM without ``enable_chunked_prefill``).
-    gather_steps : int
-        Steps that new requests wait for others while some decode, so that they prefill together (TensorRT-LLM
-        ``attention_dp_config.timeout_iters`` and ``batch_wait_timeout_iters``), [-]
-    gather_tokens : int
-        Prompt tokens, with one for each who decodes, at which the wait ends early (TensorRT-LLM
-        ``batch_wait_max_tokens_ratio`` of the budget), [token]
-    """
-
-    concurrency: int
-    input_tokens: int
-    output_tokens: int
-    requests: int
-    shortest: float = 1.0
-    budget: int = 8192
-    prefill_first: bool = False
-    max_requests: int = _NO_PLACES
-    pool_tokens: int = _NO_POOL
-    reserve: float = 0.5
-    poll_interval: int = 1
-    late: int = 0
-    staggered: bool = False
-    tokens_per_step: float = 1.0
-    whole_prompts: bool = False
-    gather_steps: int = 0
-    gather_tokens: int = 1 << 60
-
-    def without_idle_limits(self) -> ClosedLoop:
-        """The same run without a limit on the pool or on places that its requests never reach.
-
-        Runs that differ in nothing else are then equal, so that their schedule is made once.
-
-        Examples
-        --------
-        >>> run = ClosedLoop(concurrency=4, input_tokens=100, output_tokens=10, requests=16)
-        >>> roomy = ClosedLoop(4, 100, 10, 16, max_requests=64, pool_tokens=1000)
-        >>> tight = ClosedLoop(4, 100, 10, 16, max_requests=64, pool_tokens=400)
-        >>> roomy.without_idle_limits() == run, tight.without_idle_limits() == run
-        (True, False)
-        """
-        # one request more than there are: sums of fractions of tokens may be rounded up
-        most = (self.concurrency + 1) * (max(self.input_tokens, 1) + self.reserve * max(self.output_tokens, 1))
-        pool = _NO_POOL if self.pool_tokens >= most else self.pool_tokens
-        places = _NO_PLACES if self.max_requests >= self.concurrency else self.max_requests
-        return replace(self, pool_tokens=pool, max_requests=places)
-
-
-def closed_schedule(
-    run: ClosedLoop, inputs: list[int], outputs: list[int]
-) -> tuple[list[tuple[float, float, float, float, float]], list[list[int]]]:
-    """Run the schedule of a closed loop.
+def closed_schedule(run: ClosedLoop, inputs: list[int], outputs: list[int]) -> tuple[list[float], list[list[int]]]:
+    """Return the blocks of equal steps of a closed loop and of its requests.
 
     Requests are sent, seen, admitted and prefilled in one order, so that counts say which of them are where.
 
     - `inputs`, `outputs`: Prompt and answer of each request, [token].
-    - `list of tuple of float`: Blocks of equal steps: requests [-], mean context [token], prompt tokens [token], mean
-      keys [token], steps [-].
-    - `list of list of int`: Blocks after which each request was sent, those after which it had its first token, and
-      those after which it ended.
+    - `list of float`: `COLUMNS` numbers for each block: requests [-], mean context [token], prompt tokens [token], mean
+      keys [token], steps [-], requests without and with a first token at its begin [-]. One flat list: lists of tuples
+      take longer to make and to convert.
+    - `list of list of int`: Blocks after which each request was sent, had its first token, and ended.
 
     Examples
     --------
@@ -120,18 +34,20 @@ def closed_schedule(
 
     >>> run = ClosedLoop(concurrency=1, input_tokens=10, output_tokens=5, requests=1)
     >>> blocks, spans = closed_schedule(run, [10], [5])
-    >>> [[float(one) for one in block] for block in blocks], spans
-    ([[0.0, 0.0, 10.0, 5.5, 1.0], [1.0, 12.5, 0.0, 0.0, 4.0]], [[0], [1], [2]])
+    >>> blocks[:COLUMNS], blocks[COLUMNS:], spans
+    ([0.0, 0.0, 10.0, 5.5, 1.0, 1.0, 0.0], [1.0, 12.5, 0.0, 0.0, 4.0, 0.0, 1.0], [[0], [1], [2]])
     """
     gain, whole, budget, prefill_first = run.tokens_per_step, run.whole_prompts, run.budget, run.prefill_first
     places, pool, late = run.max_requests, run.pool_tokens, run.late
     gathers, poll_interval, count = run.gather_steps > 0, run.poll_interval, len(inputs)
-    held = [inputs[one] + run.reserve * outputs[one] for one in range(count)]
-    blocks: list[tuple[float, float, float, float, float]] = []
+    reserve = run.reserve
+    blocks: list[float] = []
     sent_at, first_at, ended_at = [0] * count, [0] * count, [0] * count
     there = [0] * count  # round from which the engine can see each
-    ends: list[int] = []  # decode step at which a request ends · 2³² + the request
-    alive = sent = min(run.concurrency, count)
+    ends: list[int] = []  # ascending: decode step at which a request ends · 2³² + the request
+    over = 0  # of these, requests that have ended
+    answer = more = 0  # answer that was looked at last [token], and its decode steps after the first token
+    alive = sent = int(min(run.concurrency, count))
     seen = admitted = first = 0  # requests that the engine has looked at, admitted, and computed the prompt of
     done = 0  # tokens of the next prompt that are computed
     clock = 0  # decode steps so far
@@ -142,8 +58,9 @@ def closed_schedule(
     pool_used = 0.0
     while alive:
         idle = not decoding and seen == first
+        waiting, answering = sent - first, decoding
         if seen < sent:
-            # an idle engine starts with whoever is there first; where prompts travel, the others find it busy
+            # an idle engine starts with the first prompt; if prompts arrive late, the others find it busy
             before, look = seen, rounds % poll_interval == 0
             if gathers:
                 look = rounds >= _gathered(run, inputs, there[seen:sent], seen, since, decoding)
@@ -152,9 +69,9 @@ def closed_schedule(
             since = rounds if seen > before else since
         while admitted < seen:
             running = decoding + admitted - first
-            if running >= places or (pool_used + held[admitted] > pool and running):
+            if running >= places or (pool_used + inputs[admitted] + reserve * outputs[admitted] > pool and running):
                 break
-            pool_used += held[admitted]
+            pool_used += inputs[admitted] + reserve * outputs[admitted]
             admitted += 1
         room, begun = budget if prefill_first else budget - decoding, first
         if first < admitted and room > 0:
@@ -170,12 +87,18 @@ def closed_schedule(
                 if chunk == rest:
                     first, done = first + 1, 0
             mixed = 0 if prefill_first else decoding
-            blocks.append((mixed, context / decoding if mixed else 0.0, tokens, keys / tokens, 1))
+            blocks.append(float(mixed))
+            blocks.append(context / decoding if mixed else 0.0)
+            blocks.append(float(tokens))
+            blocks.append(keys / tokens)
+            blocks.append(1.0)
             if not prefill_first:
                 clock += 1
                 context += decoding * gain
         else:
-            steps = max((ends[0] >> 32) - clock, 1)
+            steps = (ends[over] >> 32) - clock
+            if steps < 1:
+                steps = 1
             if seen < sent:
                 # up to the first look at which the first of them is there
                 look_at = max(there[seen], rounds + 1)
@@ -184,29 +107,43 @@ def closed_schedule(
                 else:
                     look_at = -(-look_at // poll_interval) * poll_interval
                 steps = min(steps, look_at - rounds)
-            blocks.append((decoding, context / decoding + gain * (steps - 1) / 2, 0, 0.0, steps))
+            blocks.append(float(decoding))
+            blocks.append(context / decoding + gain * (steps - 1) / 2)
+            blocks.append(0.0)
+            blocks.append(0.0)
+            blocks.append(float(steps))
             clock += steps
             rounds += steps - 1
             context += decoding * gain * steps
+        blocks.append(float(waiting))
+        blocks.append(float(answering))
         rounds += 1
         now += 1
         freed = 0
-        while ends and ends[0] >> 32 <= clock:
-            request = heappop(ends) & _MASK
+        while over < len(ends) and ends[over] >> 32 <= clock:
+            request = ends[over] & _MASK
+            over += 1
             ended_at[request] = now
             decoding -= 1
             context -= inputs[request] + outputs[request]
-            pool_used -= held[request]
+            pool_used -= inputs[request] + reserve * outputs[request]
             freed += 1
         for request in range(begun, first):
             first_at[request] = now
             if outputs[request] > 1:
-                heappush(ends, (clock + int(-(-(outputs[request] - 1) // gain)) << 32) + request)
+                if outputs[request] != answer:
+                    answer = outputs[request]
+                    more = int(-(-(answer - 1) // gain))
+                end = (clock + more << 32) + request
+                if over == len(ends) or end > ends[-1]:
+                    ends.append(end)
+                else:
+                    insort(ends, end, over)
                 decoding += 1
                 context += inputs[request] + 1
             else:
                 ended_at[request] = now
-                pool_used -= held[request]
+                pool_used -= inputs[request] + reserve * outputs[request]
                 freed += 1
         if decoding == 0:
             context = 0.0
@@ -223,7 +160,7 @@ def closed_schedule(
 
 
 def _gathered(run: ClosedLoop, inputs: list[int], there: list[int], seen: int, since: int, tokens: int) -> int:
-    """Round at which those who were sent and not seen have waited long enough, or are enough."""
+    """Return the round at which new requests have waited long enough."""
     last = since + run.gather_steps
     for place, at in enumerate(there, seen):
         tokens += inputs[place]

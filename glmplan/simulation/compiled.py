@@ -1,4 +1,6 @@
-"""The event engine as machine code, where it was compiled from the sources that lie here; else pure Python.
+"""The event engine as machine code, if it was compiled from these sources.
+
+Otherwise it runs as pure Python.
 
 `hatch_build.py` compiles `MODULES` with mypyc into a folder that is named after a digest of the sources. A folder of
 other sources is never used, so an edited module runs as it reads. Both forms give the same answers to the last digit.
@@ -29,6 +31,7 @@ MODULES = (
 )
 #: modules whose types the compiled modules use
 _RELIED_ON = (
+    "glmplan.simulation.closed_run",
     "glmplan.simulation.engine.settings",
     "glmplan.simulation.engine.step_table",
     "glmplan.simulation.traffic.drafting",
@@ -41,9 +44,9 @@ PURE = "GLMPLAN_PURE"
 
 
 def compiled_folder(package: Path) -> Path:
-    """Where the compiled form of these sources lies, if anybody has compiled them.
+    """Return the folder of the compiled form of the sources; it may be absent.
 
-    Returns: A folder below it; it changes with every change of the sources.
+    Its name changes with every change of the sources.
     """
     digest = hashlib.sha256()
     for name in (*MODULES, *_RELIED_ON):
@@ -66,7 +69,10 @@ class _CompiledFirst(MetaPathFinder):
 
 
 def prefer_compiled() -> None:
-    """Let imports find the compiled form of the engine, unless `PURE` is set or there is none of these sources."""
+    """Let imports find the compiled form of the engine, if there is one.
+
+    The environment variable `PURE` asks for pure Python.
+    """
     if os.environ.get(PURE):
         return
     try:

@@ -1,4 +1,4 @@
-"""A second process for every other job of a search, where the machine has a core for it."""
+"""A second process for every other job of a search, given a second core."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Search of the largest load that meets an SLO: loads are tried until the saturation of each service is known."""
+"""Search of the largest load that meets an SLO.
+
+Loads are tried until the saturation of each service is known.
+"""
 
 from __future__ import annotations
 
@@ -12,25 +15,25 @@ import numpy as np
 
 from glmplan.simulation.forked_worker import forked_worker
 from glmplan.simulation.load_trial import (
-    CRESTS,
     FULL,
     JUMPS,
     MEANS,
     OPEN,
     OVERLOAD,
+    PERCENTILES,
     POOL,
     SETTLED,
     THRASH,
     UNFINISHED,
     Breaks,
-    Crowd,
     DrawnEdges,
+    InFlight,
     LoadPoint,
     SafeLoad,
     Trial,
     capacity,
-    crowd,
     enough,
+    in_flight,
     places,
     try_load,
     unit_of,
@@ -55,8 +58,7 @@ __all__ = [
 ]
 
 
-# The load at which one service breaks: tried from a guess on, each time where a straight line through what was seen
-# says that the promise is just kept.
+# Saturation load of one service: the secant method on the SLO margin over the load, from a guess on.
 
 #: share of a load to which rates are bracketed where no line tells them better [-]
 CLOSE = 0.01
@@ -100,21 +102,21 @@ class EdgeSearch:
     limit : float
         Largest load to look at, [-] or [1/s]
     whole : bool
-        Whether loads are numbers of users.
+        True if loads are numbers of users.
     full : float, optional
         Load from which on more arrives than is served, [1/s]
     rise : dict, optional
-        By how much each target rises with the load, as others foretell: see `slopes`, [1/load]
+        Slope of each target over the load, from other samples: see `slopes`, [1/load]
     others : list of list of Trial, optional
-        What was tried under other draws of the arrivals: together they tell how preemptions rise.
+        Trials under other arrival samples: together they give the slope of preemptions.
     close : float, optional
         Share of a load to which it is bracketed, [-]
     near : float, optional
         Share of a load from the one tried last within which a line is believed, [-]
     stride : float, optional
-        First step from a guess where no line tells one; smaller where others foretell the load, [-]
+        First step from a guess without a slope; smaller if other samples predict the load, [-]
     breaks : str
-        What breaks at the load that was found.
+        Target that is missed at the saturation load.
 
     Examples
     --------
@@ -179,13 +181,13 @@ class EdgeSearch:
                 stride = min(stride * stride, 8.0)
 
     def _narrow(self, high: Trial) -> float:
-        """How wide a bracket may be: a user where one is asked for exactly, else a share of the load."""
+        """Return the width of the bracket: one user, else a share of the load."""
         if not self.whole:
             return self.close * high.load
         return max(1.0, self.close * high.load) if self.near > _NEAR else 1.0
 
     def _told(self, one: Trial, aim: tuple[str, float]) -> bool:
-        """Whether the load tried last is so near to the end that a line from it tells the rest."""
+        """Return True if the last load is so near that its line is exact enough."""
         if self.whole and self.near <= _NEAR:
             return False  # it lies between two users who are both tried
         nearest = all(abs(one.margin) <= abs(other.margin) for other in self.seen)
@@ -230,7 +232,7 @@ class EdgeSearch:
         return (low.load + min(last, high.load)) / 2
 
     def slopes(self) -> dict[str, float]:
-        """By how much each target rises with the load near its end, as far as it is known.
+        """Return the known slope of each target over the load near its end.
 
         Returns: Slope of the line through the logarithms of a target over its bound at the two loads nearest to the
           end; of preemptions, of which there are many times more at a little more load, and of waits, through all
@@ -246,7 +248,10 @@ class EdgeSearch:
         return found
 
     def _aim(self) -> tuple[str, float] | None:
-        """Which target breaks first as lines say, and where; None without a line for the one that comes nearest."""
+        """Return the target that the slopes say is missed first, and its load.
+
+        It is None without a slope for the nearest target.
+        """
         smooth = [one for one in self.seen if _tells(one, one.nearest)]
         one = min(smooth, key=lambda one: abs(one.margin), default=None)
         slopes, aims = self.slopes(), list[tuple[float, str]]()
@@ -261,7 +266,9 @@ class EdgeSearch:
         return name, aim
 
     def _by_capacity(self, one: Trial, stride: float) -> float | None:
-        """Where the promise is just kept as one load says alone; None if it says nothing, or is too far from there.
+        """Return the load at which one trial says that the SLO is just met.
+
+        It is None if that trial is too far.
 
         Times of a queue grow like one over what is left of its capacity.
         """
@@ -303,7 +310,10 @@ class EdgeSearch:
 
 
 def _tells(one: Trial, name: str) -> bool:
-    """Whether a target tells of loads nearby: clients leave at once, and a queue without end has no length."""
+    """Return True if a target says something of nearby loads.
+
+    Clients leave at once, and overload has no length.
+    """
     margin = one.margins.get(name, -math.inf)
     if name == THRASH:
         return _POOL_TOLD[0] < margin < _POOL_TOLD[1]
@@ -312,14 +322,14 @@ def _tells(one: Trial, name: str) -> bool:
 
 
 def _slope(told: list[Trial], name: str) -> float:
-    """Slope of the line through the nearest to the end and the next that is not so near to it that chance decides."""
+    """Return the slope of the line through two trials far enough apart."""
     one = told[0]
     other = next((two for two in told[1:] if abs(two.load - one.load) > _APART * one.load), None)
     return 0.0 if other is None else (other.margins[name] - one.margins[name]) / (other.load - one.load)
 
 
 def _steepness(draws: list[list[Trial]], name: str) -> float:
-    """Slope of what scatters: of lines through all that tell, one beside the other for each draw of the arrivals."""
+    """Return the pooled slope of lines, one for each arrival sample."""
     across = along = most = 0.0
     bends = name.startswith(BENDING)
     for seen in draws:
@@ -350,7 +360,7 @@ def _zero(low: Trial, high: Trial) -> float:
     return low.load + (high.load - low.load) * min(max(share, 0.0), 0.999)
 
 
-# What services did under the loads that were tried, each once, and where one of them breaks.
+# Cache of trials of services under loads, and the saturation load of one of them.
 
 #: services of different speed that are drawn from what is not known [-]
 DRAWS = 20
@@ -364,16 +374,16 @@ _ROUGH, _NEAR_ROUGH = 300, 0.1
 
 @dataclass
 class Tries:
-    """What was tried of the same services, traffic, promise and seed by other searches; what is tried is added.
+    """Cache of trials of the same services, traffic, SLO and seed.
 
     Attributes
     ----------
     trials : dict
         (service, draw of the arrivals, load) → what the simulation of it did.
     start : float or None
-        Users who are known to be safe where all requests are alike, to begin with where no pool decides, [-]
+        Users that are known to be safe for uniform requests, to begin with if no pool decides, [-]
     copied : bool
-        Whether a copy of this process may try every other draw of the arrivals.
+        True if a copy of this process may try every other draw of the arrivals.
     """
 
     trials: dict[tuple[int, int, float], Trial] = field(default_factory=dict)
@@ -388,11 +398,11 @@ class LoadTries:
     Parameters
     ----------
     variants : list of Service
-        What the service may be, slowest first.
+        Services within the interval, slowest first.
     traffic : Traffic
-        What arrives.
+        The traffic.
     targets : tuple of Target
-        The promise.
+        The SLO.
     limit : float
         Largest load to look at, [-] or [1/s]
     seed : int
@@ -400,9 +410,9 @@ class LoadTries:
     late : tuple of float, optional
         Of each service, how much later its first tokens come than its steps say, [-]
     served : float, optional
-        What the service as predicted can serve, [1/s]
+        Capacity of the service as predicted, [1/s]
     known : Tries, optional
-        What other searches tried.
+        Trials of other searches.
     border : Service, optional
         The service that 5 of 100 are slower than, where the services are parts of a spread of speeds.
     border_late : float, optional
@@ -431,11 +441,11 @@ class LoadTries:
 
     @property
     def _whole(self) -> bool:
-        """Whether loads are numbers of users."""
+        """Return True if loads are numbers of users."""
         return self.traffic.users is not None
 
     def _bound(self, service: Service) -> None:
-        """Find loads beyond which nothing is left to be seen: what is served at most, or the places in the engine."""
+        """Limit the load by throughput or by the concurrency of the engine."""
         rates = self.traffic.kind in OPEN or (self.traffic.kind == "sessions" and not self._whole)
         if rates:
             self.served = capacity(service, self.traffic)
@@ -445,7 +455,7 @@ class LoadTries:
         if self._whole and not waits and room < self.limit and not self.traffic.think:
             at_work = 1.0 if self.traffic.kind == "closed" else 4.0  # agents wait for their tools between turns
             self.limit = min(self.limit, math.ceil(at_work * room))
-            self.why_limited = f": further ones wait for one of {room} places (max_num_seqs), which is not promised"
+            self.why_limited = f": further ones wait for one of {room} places (max_num_seqs), outside the SLO"
 
     def _start(self, service: Service) -> float:
         """A first load to try."""
@@ -489,11 +499,14 @@ class LoadTries:
         return float(self._service(which).table.decode[row, column] / middle.decode[row, column])
 
     def _edge(self, which: int, guess: float) -> float:
-        """The load at which one service breaks, between the last that is kept and the first that is not; 0 if none."""
+        """Return the saturation load of one service, or 0.
+
+        It lies between the last load that is met and the first that is not.
+        """
         return self._follow(which).find(guess)
 
     def _follow(self, which: int, draw: int = 0, *, rough: bool = False) -> EdgeSearch:
-        """A search for the load at which one service breaks under one draw of the arrivals."""
+        """Search of the saturation load of one service under one arrival sample."""
         full = math.inf if self._whole else self.served / self._speed(which)
         if rough:
             judged = _ROUGH * self.settled // SETTLED
@@ -504,15 +517,14 @@ class LoadTries:
 
     @property
     def alike(self) -> bool:
-        """Whether nothing is left to chance but what is not known of the service."""
+        """Return True if only the interval of the service is random."""
         drawn = self.traffic.lengths or self.traffic.jitter or self.traffic.input_cv or self.traffic.output_cv
         return self.traffic.kind == "closed" and not drawn
 
     def roomy(self, load: Ratio) -> bool:
-        """Whether the smallest pool holds a whole request of every user, so that no pool decides anything.
+        """Return True if the smallest pool holds a whole request of every user.
 
-        Returns: Of requests that are alike; one user more is counted for each replica, because their shares may
-          differ.
+        It is for uniform requests; one user more is counted for each replica, because their shares may differ.
         """
         service, traffic = self.variants[0], self.traffic
         replicas = service.settings.replicas - service.settings.prefill_replicas
@@ -522,7 +534,10 @@ class LoadTries:
 
 
 class _Draws(NamedTuple):
-    """Draws of the arrivals under which it is followed to where it breaks: a first, and pairs of others."""
+    """Number of arrival samples under which a service is followed.
+
+    There is a first one, and pairs of others.
+    """
 
     least: int
     most: int
@@ -546,7 +561,7 @@ class _Draw(NamedTuple):
 
 
 class _Drawn(NamedTuple):
-    """Where the service breaks under a draw, what breaks, by how much it rises, and what was tried."""
+    """Saturation load of a service under a sample, its cause, and the trials."""
 
     draw: int
     end: float
@@ -567,18 +582,18 @@ class _Follower:
         return self.search.drawn(job, self.others)
 
 
-#: where means break a promise, where crests do (percentiles), where a pool runs over, and under bursts
-_OF_MEANS, _OF_CRESTS = _Draws(5, 13, 0.0075, 0.05), _Draws(7, 65, 0.005, 0.08)
+#: loads at which means miss the SLO, percentiles do, a pool runs over, and loads under bursts
+_OF_MEANS, _OF_PERCENTILES = _Draws(5, 13, 0.0075, 0.05), _Draws(7, 65, 0.005, 0.08)
 #: and where a time does that grows at once from some load on
 _OF_BENDING = _Draws(9, 97, 0.0042, 0.05)
 _OF_POOLS, _OF_BURSTS = _Draws(11, 25, 0.0055, 0.06), _Draws(17, 129, 0.004, 0.08)
-#: how far from the usual load the first may break for the crowds under its load to be those of all
+#: distance of the first saturation load from the usual one within which numbers in flight under it hold for all [-]
 _FAR = 0.05
 #: share of a load to which each draw is bracketed where no line tells it, and its first step [-]
 _CLOSE, _STRIDE = 0.041, 1.04
 #: services that are counted at the answer, and how many of them may fail: 3 of 60 are 5 %
 _COUNTED, _ALLOWED = 60, 3
-#: services in a row, from the slow end, that keep a promise: the rest then does [-]
+#: services in a row, from the slow end, that meet the SLO: the rest then does [-]
 ENOUGH = 4
 #: standard error of a load below which it is known well enough, in users who are there at once [-]
 _OF_A_USER = 0.003
@@ -632,7 +647,7 @@ class LoadSearch(LoadTries):
         return self._at(place, load)
 
     def border_margin(self, service: Service, load: float) -> Ratio:
-        """Return the SLO margin of the service at the 95 % level, the mean over arrival samples.
+        """Return the SLO margin at the 95 % level, the mean over arrival samples.
 
         `load`: The load, [-] or [1/s].
         """
@@ -641,7 +656,7 @@ class LoadSearch(LoadTries):
         return float(np.mean([self._at(BORDER, load, sample).margin for sample in range(samples)]))
 
     def breaks(self, service: Service, load: float, place: int) -> bool:
-        """Whether one of the services breaks the promise under a load: by how much is not looked at.
+        """Return True if a service misses the SLO under a load.
 
         `load`: The load, [-] or [1/s].
         """
@@ -657,11 +672,11 @@ class LoadSearch(LoadTries):
 
     @property
     def recorded(self) -> bool:
-        """Return True where the service at the 95 % level of step times is judged once, under recorded arrivals."""
+        """Return True if recorded arrivals are judged once at the 95 % step time."""
         return self.traffic.kind == "trace" and self.border is not None
 
     def _of_the_border(self, start: float) -> float:
-        """The load that 5 of 100 services of different speed and arrivals do not bear.
+        """Return the load that 5 of 100 services cannot serve within the SLO.
 
         It is the one at which the service breaks that 5 of 100 are slower than, in the mean over arrivals; and a little
         below, because by chance of their arrivals slightly quicker ones break there too.
@@ -678,14 +693,14 @@ class LoadSearch(LoadTries):
         # at which load a draw breaks follows how many are there at once in it: of that, what is usual is known
         last, rise = self._nearest(end, 0), first.slopes()
         breaks = self._breaks(first.breaks)
-        # crowds under the load of a first draw that is far from usual are not those of all
-        at_first = self._edges_of(self._crowd(end, last, breaks, draws=_AT_FIRST), end, breaks)
+        # numbers in flight under the load of a first sample that is far from usual do not hold for all
+        at_first = self._edges_of(self._in_flight(end, last, breaks, draws=_AT_FIRST), end, breaks)
         usual = math.exp(at_first.mean) if abs(at_first.mean - math.log(end)) > _FAR else end
-        there = self._crowd(usual, last, breaks)
+        there = self._in_flight(usual, last, breaks)
         edges = self._edges_of(there, end, breaks)
         steep = [self._slope(end, first.breaks, rise)]
         plan, known, news = self._draws(first.breaks), 0, [*first.others, first.seen]
-        # of hardly anybody a part of a user is a large share
+        # with few users in flight a part of a user is a large share
         close = _OF_A_USER / max(usual * last.summary.get("e2e_mean_ms", 0.0) * 1e-3, _OF_A_USER)
         with forked_worker(_Follower(self, []), copied=self.known.copied) as two:
             while (draw := len(edges.logs)) < plan.most:
@@ -719,7 +734,10 @@ class LoadSearch(LoadTries):
         return found
 
     def drawn(self, job: _Draw, others: list[list[Trial]]) -> _Drawn:
-        """Follow the service that 5 of 100 are slower than to where it breaks under one draw of the arrivals."""
+        """Follow the service at the 95 % level to its saturation load.
+
+        It is under one arrival sample.
+        """
         search = self._follow(BORDER, job.draw)
         search.others, search.rise, search.near = others, job.rise, job.near
         search.close, search.stride = _CLOSE, _STRIDE
@@ -736,31 +754,34 @@ class LoadSearch(LoadTries):
         """How a target breaks."""
         if name in (THRASH, OVERLOAD):
             return POOL if name == THRASH else FULL
-        return CRESTS if any(str(one) == name and one.statistic != "mean" for one in self.targets) else MEANS
+        return PERCENTILES if any(str(one) == name and one.statistic != "mean" for one in self.targets) else MEANS
 
     def _draws(self, name: str) -> _Draws:
-        """Under how many draws of the arrivals a service is followed of which this target breaks."""
+        """Return the number of arrival samples for a service that misses a target."""
         if self.settled > SETTLED:
             return _OF_BURSTS
         if name.startswith(BENDING):
             return _OF_BENDING
-        return {FULL: _OF_MEANS, MEANS: _OF_MEANS, CRESTS: _OF_CRESTS, POOL: _OF_POOLS}[self._breaks(name)]
+        return {FULL: _OF_MEANS, MEANS: _OF_MEANS, PERCENTILES: _OF_PERCENTILES, POOL: _OF_POOLS}[self._breaks(name)]
 
-    def _crowd(self, load: float, tried: Trial, breaks: Breaks, **draws: int) -> Crowd | None:
-        """How many are there at once under a load, if they stay as long as in a trial; None without a stream."""
+    def _in_flight(self, load: float, tried: Trial, breaks: Breaks, **draws: int) -> InFlight | None:
+        """Return the numbers in flight under a load; None without a stream.
+
+        Requests stay as long as in a trial.
+        """
         service = self._service(BORDER)
         room = service.pool.tokens * (service.settings.replicas - service.settings.prefill_replicas)
         stay = tried.summary.get("e2e_mean_ms", 0.0) * 1e-3
-        return crowd(self.traffic, load, stay, self.settled, room if breaks is POOL else 0.0, **draws)
+        return in_flight(self.traffic, load, stay, self.settled, room if breaks is POOL else 0.0, **draws)
 
-    def _edges_of(self, there: Crowd | None, end: float, breaks: Breaks) -> DrawnEdges:
+    def _edges_of(self, there: InFlight | None, end: float, breaks: Breaks) -> DrawnEdges:
         """Where draws break, of which the first is known."""
         edges = DrawnEdges(there.spread if there is not None else np.zeros((3, 3)), breaks)
         edges.add(end, there.over(self._seed(BORDER, 0)) if there is not None else _NOBODY)
         return edges
 
     def _slope(self, load: float, name: str, rise: dict[str, float]) -> float:
-        """How the logarithm of the load at which a service breaks falls with its place in the spread of speeds, [-]
+        """Return the slope of the log saturation load over the rank of speed, [-]
 
         A service that is slower in everything does at a lower load what a quicker one does, only later. How many are
         preempted does not scale with the times of a service.
@@ -771,12 +792,12 @@ class LoadSearch(LoadTries):
         return slower * (1.0 + 1.0 / (load * rise[name]))
 
     def _nearest(self, load: float, draw: int) -> Trial:
-        """What was tried nearest to a load under one draw of the arrivals."""
+        """Return the trial nearest to a load under one arrival sample."""
         tried = (key for key in self.tried if key[:2] == (BORDER, draw))
         return self.tried[min(tried, key=lambda key: abs(key[2] - load))]
 
     def _keeps(self, load: float, *, surely: bool) -> bool:
-        """Whether no more than 5 of 100 services of different speed and arrivals break under a load.
+        """Return True if at most 5 of 100 services miss the SLO under a load.
 
         The slowest come first. It ends when too many break, and where it need not be sure when some in a row keep the
         load under all arrivals: what is faster then does too.
@@ -797,7 +818,9 @@ class LoadSearch(LoadTries):
         return True
 
     def _counted(self, guess: float) -> float:
-        """The load that 95 of 100 services bear: bracketed from a guess on by the slow ones, then all are counted.
+        """Return the load that 95 of 100 services meet.
+
+        It is bracketed by the slow ones, then all are counted.
 
         A larger load may do better than a smaller one by chance: it is looked at some below the answer too.
         """
@@ -852,5 +875,5 @@ class LoadSearch(LoadTries):
 
 
 def _place(which: int) -> float:
-    """Where one of the equal parts of a spread lies in standard deviations, the slowest first."""
+    """Return the place of an equal part of a spread in standard deviations."""
     return NormalDist().inv_cdf(1 - (which + 0.5) / DRAWS)

@@ -1,4 +1,4 @@
-"""One try of a load: does a simulated service keep its promise, by how much, and what is the most that it can serve."""
+"""One trial of a load: the SLO margin of a simulated service."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from glmplan.catalog.tables import frame_of
 from glmplan.errors import SpecError
-from glmplan.simulation.simulate import LARGEST, Service, busy_ranks, simulate
+from glmplan.simulation.simulate import LARGEST, Service, SimulationOptions, busy_ranks, simulate
 from glmplan.simulation.traffic.slo import Target
 from glmplan.simulation.traffic.sources import CHUNK, dispersion, request_chunks
 from glmplan.simulation.traffic.spec import Traffic
@@ -21,28 +21,28 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
-    "CRESTS",
     "FULL",
     "JUMPS",
     "MEANS",
     "OPEN",
     "OVERLOAD",
+    "PERCENTILES",
     "POOL",
     "SETTLED",
     "THRASH",
     "UNFINISHED",
     "Breaks",
-    "Crowd",
     "DrawnEdges",
+    "InFlight",
     "LoadPoint",
     "Missed",
     "Misses",
     "SafeLoad",
     "Trial",
     "capacity",
-    "crowd",
     "enough",
     "exceeded",
+    "in_flight",
     "judged_requests",
     "places",
     "try_load",
@@ -51,13 +51,11 @@ __all__ = [
 ]
 
 
-# How many requests are in flight at once by chance of their arrivals: it tells where one draw of them breaks.
+# Control variates of the search for a safe load: numbers in flight by chance of the arrivals.
 #
-# Means over a run follow the mean number in flight, percentiles its crests, and preemptions how full those who are
-# there
-# together make the pool. A draw of arrivals in which more than usual are there breaks at a load that is lower by as
-# much;
-# knowing what is usual, that chance is taken out.
+# Means over a run follow the mean number in flight, percentiles its high values, preemptions the use of the KV pool.
+# An arrival sample with more requests in flight than usual misses the SLO at a load that is lower by as much. The usual
+# numbers are known, so that this part of the chance is subtracted.
 
 #: draws of the arrivals from which it is known what is usual, at least, and how well its mean is known then [-]
 _DRAWS, _ERROR = 200, 0.005
@@ -65,44 +63,46 @@ _DRAWS, _ERROR = 200, 0.005
 _RISEN, _MORE = 10, 1.05
 #: least rise that is believed [-]
 _LEAST_RISE = 0.2
-#: the crest is the number in flight that one in 20 requests finds more of beside it, in the mean over its stay
-_CREST = 0.95
+#: high number in flight: one in 20 requests finds more requests beside it, in the mean over its stay
+_HIGH = 0.95
 #: share of the pool within which an end that finds it fuller presses e times as hard [-]
 _NEARLY = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Breaks:
-    """What breaks a promise, and what is known of such loads beforehand.
+    """Cause of a missed SLO, and prior weights of the numbers in flight.
 
     Parameters
     ----------
-    told : tuple of int
-        Which two of the numbers of `Crowd.foreseen` tell it, [-]
+    statistics : tuple of int
+        The two numbers of `InFlight.foreseen` that explain it, [-]
     weights : tuple of float
         How the load at which a draw breaks follows them as long as nothing is seen of it, [-]
     left : float
-        What chance is left beside them as long as nothing is seen of it, [-]
+        Prior of the residual standard deviation, [-]
     """
 
-    told: tuple[int, int]
+    statistics: tuple[int, int]
     weights: tuple[float, float]
     left: float
 
 
-#: means over a run, its crests (percentiles), a pool that runs over
+#: means over a run, percentiles, a pool that runs over
 MEANS = Breaks((0, 1), (-1.0, 0.0), 0.012)
-CRESTS = Breaks((0, 1), (-0.6, -0.4), 0.02)
+PERCENTILES = Breaks((0, 1), (-0.6, -0.4), 0.02)
 POOL = Breaks((1, 2), (-0.4, -0.6), 0.025)
-#: and more than is served at most, whoever is there
+#: and a load above the throughput limit
 FULL = Breaks((0, 1), (0.0, 0.0), 0.012)
-#: how surely the weights are known, and as how many loads it counts what chance is left [-]
+#: standard error of the prior weights, and the number of loads that the prior of the residual counts as [-]
 _SURE, _AS_MANY = 0.15, 3.0
 
 
 @dataclass(slots=True)
-class Crowd:
-    """How many requests of an open stream are there when one arrives, if each stays as long as its answer is long.
+class InFlight:
+    """Numbers in flight at arrivals of an open stream.
+
+    Each request stays as long as its answer is long.
 
     Parameters
     ----------
@@ -119,9 +119,9 @@ class Crowd:
     pool : float, optional
         Tokens that all replicas hold together, [token]
     draws : int, optional
-        Draws of the arrivals from which it is told what is usual; by default as many as it takes to know it, [-]
+        Arrival samples for the usual numbers; by default as many as their standard error needs, [-]
     usual : (3,) array
-        What `foreseen` returns in the mean over draws, [-]
+        Mean of `foreseen` over samples, [-]
     rise : (3,) array
         By how much its numbers rise with the logarithm of the load, [-]
     spread : (3, 3) array
@@ -129,10 +129,10 @@ class Crowd:
 
     Examples
     --------
-    >>> crowd = Crowd(Traffic(kind="poisson", rate=1.0), 2.0, 5.0, 1700, 200)
-    >>> np.exp(crowd.usual[:2]).round(1), np.sqrt(np.diag(crowd.spread)[:2]).round(2)
+    >>> numbers = InFlight(Traffic(kind="poisson", rate=1.0), 2.0, 5.0, 1700, 200)
+    >>> np.exp(numbers.usual[:2]).round(1), np.sqrt(np.diag(numbers.spread)[:2]).round(2)
     (array([1. , 1.5]), array([0.03, 0.05]))
-    >>> crowd.over(3)[:2].round(2)
+    >>> numbers.over(3)[:2].round(2)
     array([-0.02, -0.05])
     """
 
@@ -159,17 +159,19 @@ class Crowd:
         self.spread = np.cov((np.array(found) - self.usual) / self.rise, rowvar=False)
 
     def foreseen(self, seed: int) -> np.ndarray:
-        """How many there will be in a simulation, before it is run: the same arrivals are drawn.
+        """Return the numbers in flight of a simulation before it is run.
 
-        Returns: Logarithms of the mean number and of the crest over `rate` times `stay`, as Little's law has it, and
-          of how hard the pool is pressed by those who are there when one ends; 0 without a pool.
+        The same arrivals are sampled.
+
+        Returns: Logarithms of the mean and the high number over `rate` times `stay`, as Little's law has it, and of the
+           use of the pool when a request ends; 0 without a pool.
         """
         return self._of(np.random.default_rng(np.random.SeedSequence(seed).spawn(1)[0]))
 
     def over(self, seed: int) -> np.ndarray:
-        """By how much more is there in a simulation than usual.
+        """Return the excess of the numbers in flight over the usual ones.
 
-        Returns: What `foreseen` returns beyond what is usual, as logarithms of the load at which so much is usual.
+        Returns: Excess of `foreseen` over the usual numbers, as logarithms of the load at which so much is usual.
         """
         beyond: np.ndarray = (self.foreseen(seed) - self.usual) / self.rise
         return beyond
@@ -181,12 +183,12 @@ class Crowd:
         arrivals = np.zeros(0) if chunk.arrival is None else chunk.arrival / more
         stay = mean_stay * chunk.output_tokens / chunk.output_tokens.mean()
         leave = arrivals + stay
-        order = np.argsort(leave, kind="stable")  # of lengths that are alike they leave almost in the order of arrival
+        order = np.argsort(leave, kind="stable")  # with similar lengths they leave almost in the order of arrival
         left = leave[order]
         came, gone = _sums(arrivals), _sums(left)
 
         def spent(at: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.ndarray:
-            """Time that all have spent until then, of whom so many have come and so many are gone."""
+            """Return the time that all requests have spent until then."""
             result: np.ndarray = (at * first - came[first]) - (at * last - gone[last])
             return result
 
@@ -196,7 +198,7 @@ class Crowd:
         beside = (spent(leave, first, last) - spent(arrivals, number, ended)) / stay
         there = (number - ended)[self.skipped :].mean()
         beside = beside[self.skipped :]
-        place = int(_CREST * len(beside))
+        place = int(_HIGH * len(beside))
         crest = np.partition(beside, place)[place]
         numbers = np.log(np.maximum([there, crest], 1.0 / self.count) / (rate * mean_stay))
         if not self.pool:
@@ -216,22 +218,24 @@ def _sums(values: np.ndarray) -> np.ndarray:
 
 @dataclass(slots=True)
 class DrawnEdges:
-    """Loads at which a service breaks under some draws of the arrivals, and their mean with less chance in it.
+    """Saturation loads under arrival samples, and their mean.
+
+    Control variates take a part of the chance out.
 
     Parameters
     ----------
     spread : (3, 3) array
-        Covariance of what `Crowd.over` returns, [-]
+        Covariance of what `InFlight.over` returns, [-]
     breaks : Breaks, optional
-        What breaks the promise.
+        Cause of the missed SLO.
     logs : list of float
         Logarithms of the loads, [-]
     there : list of ndarray
-        What tells where each draw breaks, of what `Crowd.over` says of it, [-]
+        Control variates of each sample, out of `InFlight.over`, [-]
 
     Notes
     -----
-    Mean and crest of the number in flight, and how hard a pool is pressed, are control variates, whose means are known
+    Mean and high number in flight, and the use of a pool, are control variates, whose means are known
     [1]_. Each is twice as high where twice the load is usual, so that their weights are about one together; the more
     the draws differ, the more the weights are fitted to them (ridge regression towards what is known before).
 
@@ -261,7 +265,7 @@ class DrawnEdges:
         `load`: The load, [-] or [1/s].
         """
         self.logs.append(float(np.log(load)))
-        self.there.append(there[list(self.breaks.told)])
+        self.there.append(there[list(self.breaks.statistics)])
         told, logs = np.array(self.there), np.array(self.logs)
         told, logs = told - told.mean(axis=0), logs - logs.mean()
         seen, known = told.T @ told, (self.breaks.left / _SURE) ** 2 * np.eye(2)
@@ -273,7 +277,7 @@ class DrawnEdges:
 
         Returns: [-] or [1/s].
         """
-        return float(np.exp(self.mean + self._weights @ there[list(self.breaks.told)]))
+        return float(np.exp(self.mean + self._weights @ there[list(self.breaks.statistics)]))
 
     @property
     def mean(self) -> float:
@@ -288,30 +292,30 @@ class DrawnEdges:
     @property
     def chance(self) -> float:
         """Variance of the logarithm over draws of the arrivals, [-]"""
-        told = list(self.breaks.told)
+        told = list(self.breaks.statistics)
         return float(self._variance + self._weights @ self.spread[np.ix_(told, told)] @ self._weights)
 
     @property
     def _variance(self) -> float:
-        """Of what is left of the logarithms without the chance that is known."""
+        """Return the residual variance after the control variates."""
         left = np.array(self.logs) - np.array(self.there) @ self._weights
         free = max(len(left) - 1 - self._fitted, 0.0)
         return float((_AS_MANY * self.breaks.left**2 + np.sum((left - left.mean()) ** 2)) / (_AS_MANY + free))
 
 
-# When a promise is surely missed, though the run that judges it is not over.
+# An SLO that is missed whatever the rest of the run brings.
 
 #: share of a bound by which a time must be beyond it: more than roundings come to [-]
 _SURELY = 1e-9
 
 
 class Missed(Exception):
-    """A promise is missed, whatever the rest of a run brings.
+    """The SLO is missed, whatever the rest of a run brings.
 
     Parameters
     ----------
     target : Target
-        What of it.
+        Excess.
     """
 
     def __init__(self, target: Target) -> None:
@@ -320,12 +324,12 @@ class Missed(Exception):
 
 
 class Misses:
-    """Counts requests that are beyond what is promised of them, until too many are.
+    """Counts requests beyond their targets, until the SLO cannot be met.
 
     Parameters
     ----------
     targets : tuple of Target
-        The promise; of means and of gaps between tokens nothing is told early.
+        The SLO; means and gaps between tokens are judged at the end only.
     most : int
         Requests that are judged at most, [-]
     warmup : int
@@ -362,7 +366,7 @@ class Misses:
         """Look at requests that have finished.
 
         - `columns`: Columns of their records, times in [s].
-        - `late`: What first tokens come later by than the records say.
+        - `late`: Delay of first tokens after the times of the records.
         """
         counted = columns["number"] >= self._warmup
         arrival, first, finish = columns["arrival"], columns["first"], columns["finish"]
@@ -394,7 +398,7 @@ JUMPS = (THRASH, "clients leave", OVERLOAD, "requests do not fit")
 _THRASH = 0.05  # preemptions for each request from which the pool thrashes
 _LEFT = 0.05  # share of the clients that leave from which a load is not safe
 _FAR = 3.0  # a margin that says no more than "far away"
-UNFINISHED = 1e-9  # margin of a run that ended once its promise was surely missed: by how much is not known
+UNFINISHED = 1e-9  # margin of a run that ended once its SLO could not be met: the amount is not known
 UNJUDGED = 200  # first requests of a synthetic stream, which are not judged
 SETTLED = 1500  # requests of an open stream that are judged
 _QUEUED = 0.01  # share of a run that requests wait from which it is looked whether the queue grows without end
@@ -403,21 +407,21 @@ _MOST_USERS = 1024  # users of the closed loop that finds what can be served
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What one simulated service did under one load.
+    """Result of one simulated service under one load.
 
     Parameters
     ----------
     load : float
         Users, [-], rate, [1/s], or speed of a trace, [-]
     margin : float
-        Logarithm of the worst statistic over its bound, preemptions among them: below 0 the promise is kept, [-]
+        Logarithm of the worst statistic over its bound, preemptions among them: below 0 the SLO is met, [-]
     broken : str
         The target that is missed by most, `kv thrash`, `clients leave`, `overload` or `requests do not fit`; empty if
         none.
     summary : dict
         Statistics, in the units of their names.
     nearest : str
-        What is broken, or comes nearest to it where nothing is.
+        Target that is missed, or is nearest to it if none is.
     margins : dict
         Logarithm of each statistic over its bound by target, and of preemptions where there are some, [-]
     """
@@ -445,9 +449,10 @@ def places(service: Service) -> int:
 
 
 def capacity(service: Service, traffic: Traffic) -> PerSecond:
-    """Requests, or sessions, that the service can finish in a second when as many wait as it can take.
+    """Return the throughput limit in requests or sessions per second.
 
-    Returns: ; 0 if no request fits. Of a day the mean rate at which its busiest part is just finished.
+    Returns: The rate, [1/s]; 0 if no request fits. For a day, the mean rate at which its busiest part is just
+        finished.
 
     Examples
     --------
@@ -462,7 +467,7 @@ def capacity(service: Service, traffic: Traffic) -> PerSecond:
     changes: dict[str, object] = {"users": users, "rate": None, "ramp": 0.0}
     if traffic.kind != "sessions":
         changes |= {"kind": "closed", "think": 0.0}
-    # lengths that are all alike make waves, whose crests are not what is served in the mean
+    # uniform lengths make waves, whose peaks exceed the mean rate
     saturated, alike = traffic.unmarked.model_copy(update=changes), 1
     if saturated.plain and not service.settings.prefill_replicas:
         # replicas that are all as full serve as much as one does, each
@@ -470,7 +475,7 @@ def capacity(service: Service, traffic: Traffic) -> PerSecond:
         users = math.ceil(users / alike)
         saturated = saturated.model_copy(update={"users": users})
         service = replace(service, settings=replace(service.settings, replicas=1), few=None)
-    outcome = simulate(service, saturated, requests=6 * users, keep=True)
+    outcome = simulate(service, saturated, requests=6 * users, options=SimulationOptions(keep=True))
     if outcome.interrupted:
         raise KeyboardInterrupt  # a part of a run is no measure of it
     rows = outcome.requests
@@ -483,7 +488,9 @@ def capacity(service: Service, traffic: Traffic) -> PerSecond:
 
 
 def exceeded(service: Service, traffic: Traffic, summary: Mapping[str, float]) -> PerSecond | None:
-    """What is served at most, where more than that arrives: then times grow with the length of a simulation.
+    """Return the throughput limit if more arrives, else None.
+
+    Times then grow with the length of a run.
 
     - `summary`: Statistics of the simulation, [ms] and [s] as their names say.
     - Returns: Requests, or sessions; None where it bears what arrives.
@@ -520,11 +527,11 @@ def try_load(
     verdict: bool = False,
     settled: int = SETTLED,
 ) -> Trial:
-    """Simulate one load and compare what users see with what they are promised.
+    """Simulate one load and compare its latencies with the SLO.
 
     - `load`: Users, [-], rate, [1/s], or speed of a trace, [-].
-    - `late`: How many times later first tokens come than steps alone say.
-    - `verdict`: Whether no more is wanted than if the promise is kept: where it surely is not, the run may end early.
+    - `late`: Factor on the time to the first token that steps alone give.
+    - `verdict`: True if only the verdict on the SLO is wanted: a run that cannot meet it may end early.
     - Returns: Statistics and margin; of a run that ended early `UNFINISHED`.
 
     Notes
@@ -551,7 +558,7 @@ def try_load(
         return Trial(load, min(above, _FAR), OVERLOAD, {"requests": 0.0})
     watch = Misses(targets, count - warm, warm, late) if verdict and _tells(at) else None
     try:
-        outcome = simulate(service, at, requests=count, warmup=warm, seed=seed, watch=watch)
+        outcome = simulate(service, at, requests=count, warmup=warm, seed=seed, options=SimulationOptions(watch=watch))
     except Missed as missed:
         return Trial(load, UNFINISHED, str(missed.target), {"requests": 0.0})
     if outcome.interrupted:
@@ -566,7 +573,7 @@ def try_load(
 
 
 def judged_requests(at: Traffic, settled: int = SETTLED) -> tuple[int, int]:
-    """Return the number of first requests that are not judged, and of all requests of a trial.
+    """Return the number of requests not judged, and of all of a trial.
 
     Returns: Warm-up and whole. A trace is replayed whole and has no warm-up, since its requests came as recorded;
       only the burst of users who begin recorded conversations together is left out. A stream that begins in a burst
@@ -588,7 +595,7 @@ def judged_requests(at: Traffic, settled: int = SETTLED) -> tuple[int, int]:
 
 
 def enough(traffic: Traffic, rate: PerSecond) -> int:
-    """Requests of an open stream that are judged: more under bursts, of which a run is to hold many.
+    """Return the judged requests of an open stream: more under bursts.
 
     Returns: Those of a Poisson stream times the square root of the index of dispersion, up to what is drawn at once.
       For means of a run to scatter no more than under a Poisson stream it would take as many times more as the index
@@ -605,31 +612,31 @@ def enough(traffic: Traffic, rate: PerSecond) -> int:
     return round(min(SETTLED * longer, CHUNK * SETTLED / (SETTLED + UNJUDGED)))
 
 
-def crowd(
+def in_flight(
     traffic: Traffic, load: PerSecond, stay: Seconds, settled: int, pool: Tokens = 0.0, **draws: int
-) -> Crowd | None:
+) -> InFlight | None:
     """How many are there at once under the arrivals that trials draw.
 
     `pool`: Tokens that all replicas hold, where it is asked how hard they are pressed.
 
     Examples
     --------
-    >>> crowd(Traffic(kind="closed", users=3), 3.0, 2.0, 1500) is None
+    >>> in_flight(Traffic(kind="closed", users=3), 3.0, 2.0, 1500) is None
     True
     """
     if traffic.kind not in OPEN:
         return None
     skipped, count = judged_requests(traffic, settled)
-    return Crowd(traffic, load, stay, count, skipped, pool, **draws)
+    return InFlight(traffic, load, stay, count, skipped, pool, **draws)
 
 
 def _tells(at: Traffic) -> bool:
-    """Whether what has finished says at once how late its first tokens are: as many are always in flight."""
+    """Return True if the number in flight, and so the delay, is constant."""
     return at.kind == "closed" and not at.think and at.patience is None
 
 
 def _margin(summary: dict[str, float], targets: tuple[Target, ...]) -> tuple[float, str, dict[str, float]]:
-    """Logarithm of the worst statistic over its bound, which one it is, and that of all."""
+    """Return the log of the worst statistic over its bound, its name, and all."""
     if not summary["requests"]:
         return _FAR, "requests do not fit", {}
     margins = {}
@@ -649,11 +656,11 @@ def _margin(summary: dict[str, float], targets: tuple[Target, ...]) -> tuple[flo
     return min(worst, _FAR), name, margins
 
 
-# What a search for the largest safe load answers, and why more is not safe, in words.
+# Answer of a search for the largest safe load, and the reason that limits it, as text.
 
 
 def unit_of(traffic: Traffic) -> str:
-    """What loads of a kind of traffic are counted in.
+    """Return the unit of loads of a kind of traffic.
 
     Examples
     --------
@@ -669,14 +676,14 @@ def unit_of(traffic: Traffic) -> str:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class LoadPoint:
-    """What one load does.
+    """Result of one load.
 
     Parameters
     ----------
     load : float
         Users, [-], or rate, [1/s]
     safe : bool
-        Whether the promise holds.
+        True if the SLO is met.
     summary : dict
         Statistics of the last simulation at this load.
     broken : str
@@ -703,7 +710,7 @@ class SafeLoad:
     unit : str
         `users` or `requests/s`.
     breaks_first : str
-        What fails at the next load; empty if nothing does up to the largest load looked at.
+        Target that fails at the next load; empty if none does up to the largest load.
     reason : str
         Why, in words.
     points : tuple of LoadPoint
@@ -717,7 +724,7 @@ class SafeLoad:
     points: tuple[LoadPoint, ...]
 
     def to_frame(self) -> pd.DataFrame:
-        """One row for each load that was looked at, with its statistics in the units of their names."""
+        """Return one row for each tried load, with statistics."""
         return frame_of(
             {"load": one.load, "safe": one.safe, "broken": one.broken, **one.summary} for one in self.points
         )
@@ -761,6 +768,6 @@ def why_broken(point: LoadPoint, service: Service, unit: str) -> str:
         if summary["batch_max"] >= service.settings.max_num_seqs:
             return f"{text}: requests wait for one of the {service.settings.max_num_seqs} places (max_num_seqs)"
         if summary["kv_occupancy_max"] > 0.85:
-            return f"{text}: requests wait for room in the KV pool"
+            return f"{text}: requests wait for free blocks of the KV pool"
         return f"{text}: requests wait for their turn to be prefilled"
     return f"{text}: prompts take too long"

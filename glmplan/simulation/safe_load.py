@@ -1,8 +1,10 @@
-"""The largest load that keeps a promise, over the randomness of arrivals and over what is not known about the machine.
+"""The largest load that meets an SLO at 95 % confidence.
+
+It is over the randomness of arrivals and the prediction interval.
 
 A load is safe if 95 of 100 services keep every target. Services differ in their arrivals and in their speed, which is
 spread over the prediction's own interval. For requests without a past the service that 5 of 100 are slower than is
-followed to the load at which it breaks, under several arrivals; once where all requests of a closed loop are alike.
+followed to its saturation load, under several arrivals; once for a closed loop of uniform requests.
 Conversations thrash or do not by chance, so that a larger load may do better than a smaller one: there services are
 counted, at the answer and below.
 """
@@ -63,7 +65,7 @@ def speed_factors(low: Ratio, high: Ratio, count: int = DRAWS, coverage: Ratio =
 
 
 def room_factors(low: Ratio, high: Ratio, count: int = DRAWS, coverage: Ratio = 0.9) -> tuple[float, ...]:
-    """Equal parts of a normal spread of the room for keys and values.
+    """Return the means of equal parts of a normal spread of the KV pool.
 
     - `low`, `high`: Interval of the pool relative to its prediction.
     - Returns: The middle of each part, smallest first; none below zero.
@@ -80,7 +82,7 @@ def room_factors(low: Ratio, high: Ratio, count: int = DRAWS, coverage: Ratio = 
 
 
 def _variants(service: Service, traffic: Traffic, factors: Sequence[float], rooms: Sequence[float]) -> list[Service]:
-    """Services from the slowest with the smallest pool to the fastest with the largest."""
+    """Return services from the slowest and smallest to the fastest."""
     found = [service.scaled(factor) if factor != 1 else service for factor in sorted(factors, reverse=True)]
     if not rooms:
         return found
@@ -90,7 +92,7 @@ def _variants(service: Service, traffic: Traffic, factors: Sequence[float], room
 def _border(
     service: Service, traffic: Traffic, factors: Sequence[float], rooms: Sequence[float], late: Sequence[float]
 ) -> tuple[Service, float]:
-    """The service that 5 of 100 are slower than, and how much later its first tokens come than its steps say.
+    """Return the service at the 95 % level and the factor on its TTFT.
 
     It lies between the two slowest of twenty, in the middle of which are 2.5 and 7.5 of 100.
     """
@@ -120,15 +122,14 @@ def safe_load(
     seed: int = 0,
     known: Tries | None = None,
 ) -> SafeLoad:
-    """Find the largest load that keeps a promise with 95 % probability.
+    """Find the largest load that meets the SLO with 95 % probability.
 
-    - `traffic`: What arrives; its number of users, rate or speed is what is varied.
+    - `traffic`: The traffic; its number of users, rate or speed is varied.
     - `factors`: Step times relative to the prediction, as `speed_factors` makes them.
     - `waits`: Times to the first token relative to what steps alone say, one for each factor; the factors by default.
-    - `rooms`: Room of the pool relative to the prediction, smallest first, one for each factor.
+    - `rooms`: Size of the pool relative to the prediction, smallest first, one for each factor.
     - `most`: Largest load to look at, such as one set by a hazard, [-] or [1/s].
-    - `known`: What other searches tried of this service, traffic, promise and seed, and where to begin; what is tried
-      is added.
+    - `known`: Trials of other searches of this service, traffic, SLO and seed, and a start; new trials are added.
 
     Notes
     -----
@@ -190,7 +191,7 @@ def check_search(targets: Sequence[Target], most: float | None, seed: int) -> No
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Kept:
-    """How surely a load keeps a promise.
+    """Probability that a load meets the SLO.
 
     Parameters
     ----------
@@ -224,20 +225,20 @@ def kept_share(
     known: Tries | None = None,
     named: bool = True,
 ) -> Kept:
-    """The probability that a load keeps a promise, over arrivals and the interval of the step time.
+    """Return the probability that a load meets the SLO.
 
     - `factors`: Step times relative to the prediction, as `speed_factors` makes them.
     - `least`: Probability below which it does not matter how low it is: the rest is not simulated, and counts as
       kept.
-    - `named`: Whether what breaks matters where the promise is kept less surely than `least`.
+    - `named`: True if the cause matters even at a probability below `least`.
     - Returns: Share of the services, and what fails first.
 
     Notes
     -----
-    The slowest services are tried first; after several in a row that keep the promise the rest is taken to keep it too,
-    as `safe_load` does; after a single one where nothing but speed tells them apart and the smallest pool has room for
-    all. Where nothing is left to chance but the speed, the share lies between two of the services. The service that
-    `safe_load` follows is one of them, so that 95 % and more are kept exactly up to its answer.
+    The slowest services are tried first. After several in a row that meet the SLO the rest is assumed to meet it, as in
+    `safe_load`; after a single one if they differ in speed only and the smallest pool holds all requests. If only the
+    speed is random, the share lies between two of the services. The service that `safe_load` follows is one of them, so
+    that the share is at least 95 % exactly up to its answer.
 
     Examples
     --------
@@ -288,12 +289,14 @@ def kept_share(
 
 
 def _place(which: int, count: int) -> float:
-    """Where the middle of one of the equal parts of a spread lies in standard deviations, the slowest first."""
+    """Return the middle of an equal part of a spread in standard deviations."""
     return NormalDist().inv_cdf(1 - (which + 0.5) / count)
 
 
 def _between_services(margins: Sequence[tuple[float, float]], kept: float) -> float:
-    """Share of the services that keep an SLO where their speed decides, from place and margin of the slowest ones:
+    """Return the share of services that meet an SLO if speed decides.
+
+    It follows from place and margin of the slowest ones:
     between the last that fails and the first that does not, or beyond the two slowest where none fails.
     """
     fails = next((place for place, (_, margin) in enumerate(margins) if margin <= 0), len(margins))
@@ -306,7 +309,7 @@ def _between_services(margins: Sequence[tuple[float, float]], kept: float) -> fl
 
 
 def _late(factors: Sequence[float], waits: Sequence[float]) -> tuple[float, ...]:
-    """How much later first tokens come than steps alone say, of services from the slowest to the fastest."""
+    """Return the factors on TTFT of services, slowest first."""
     pairs = sorted(zip(factors, waits, strict=True), reverse=True) if waits else []
     return tuple(wait / factor for factor, wait in pairs)
 

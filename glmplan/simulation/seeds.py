@@ -1,4 +1,4 @@
-"""Seeds of independent random streams, derived from the seed of a question."""
+"""Seeds of independent random streams, derived from one seed."""
 
 from __future__ import annotations
 

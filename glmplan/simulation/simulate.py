@@ -20,7 +20,7 @@ from glmplan.simulation.engine.engine import SkippingEngine
 from glmplan.simulation.engine.reference import SteppingEngine
 from glmplan.simulation.engine.settings import AS_STEPS_SAY, EngineSettings, FirstTokens, KvPool
 from glmplan.simulation.engine.step_table import StepTable
-from glmplan.simulation.statistics import Distribution, Meter, RecordWriter, RequestRows, outcome_text, record_columns
+from glmplan.simulation.statistics import Distribution, Meter, RecordWriter, RequestRows, record_columns
 from glmplan.simulation.traffic.request import apart
 from glmplan.simulation.traffic.slo import Target
 from glmplan.simulation.traffic.sources import request_source
@@ -41,6 +41,7 @@ __all__ = [
     "Outcome",
     "Served",
     "Service",
+    "SimulationOptions",
     "aside",
     "busy_ranks",
     "lateness",
@@ -51,12 +52,12 @@ __all__ = [
 ]
 
 
-# What is simulated: the step times, the room and the settings of a server.
+# The simulated service: step times, KV pool and settings.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FewRanks:
-    """Step times of a server some of whose data-parallel ranks have no requests.
+    """Step times of a server with idle data-parallel ranks.
 
     Parameters
     ----------
@@ -70,7 +71,7 @@ class FewRanks:
     table: Callable[[float], StepTable]
 
     def at(self, busy: Ratio) -> StepTable:
-        """Return the step times of a number of ranks that may be a mean: linear between whole numbers.
+        """Return the step times of a mean number of ranks by interpolation.
 
         Returns: Time of a step of one of these.
         """
@@ -80,21 +81,21 @@ class FewRanks:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Service:
-    """What is simulated: step times, room for keys and values, and the engine's settings.
+    """A simulated service: step times, KV pool and settings of the engine.
 
     Parameters
     ----------
     table : StepTable
         Time of a step.
     pool : KvPool
-        Room on each replica.
+        KV pool of each replica.
     settings : EngineSettings
         Scheduler, limits, replicas.
     front_end : float, optional
         Time between the arrival of a request and its arrival at the engine; see `glmplan.simulation.simulate.travel`,
         [s]
-    wake : float, optional
-        What a request waits longer for that finds nobody there; the engine's clock does not, [s]
+    cold_start : float, optional
+        Delay of a request that arrives at an idle engine; it does not advance the engine's clock, [s]
     first : FirstTokens, optional
         How much later first tokens come than their steps say.
     few : FewRanks, optional
@@ -108,7 +109,7 @@ class Service:
     pool: KvPool
     settings: EngineSettings
     front_end: float = 0.0
-    wake: float = 0.0
+    cold_start: float = 0.0
     first: FirstTokens = AS_STEPS_SAY
     few: FewRanks | None = None
     whole: Callable[[], StepTable] | None = None
@@ -133,11 +134,11 @@ class Service:
         return replace(self, table=self.table.scaled(factor), few=few, whole=whole)
 
     def with_room(self, room: Ratio, traffic: Traffic, *, least: Tokens = 0.0) -> Service:
-        """The same service with more or less room for keys and values.
+        """Return the service with a larger or smaller KV pool.
 
         - `least`: Tokens that it holds at least; a block in any case.
-        - Returns: With the other pool. Slots of equal context are told so that they hold a request: where there is
-          less room they are fewer, not shorter.
+        - Returns: The service with the other pool. A smaller pool has fewer slots of equal context, not
+          shorter ones.
         """
         pool, settings = self.pool, self.settings
         found = replace(pool, tokens=max(int(pool.tokens * room), int(least), pool.block_size))
@@ -167,7 +168,7 @@ class Service:
         return replace(self, table=self.whole(), whole=None)
 
 
-# What users see beside the clock of the engines: the time of the front end, engines that wake, late first tokens.
+# Latencies beside the clock of the engines: front end, cold start, late first tokens.
 
 #: of a time that is written as two others' difference [s]
 _AT_ONCE = 1e-9
@@ -178,53 +179,52 @@ def travel(front_end: Seconds, traffic: Traffic) -> Seconds:
 
     Notes
     -----
-    The front end takes its time before. Of users who send the next request as soon as they have the last answer this
-    time is counted aside, and the engine sees them during the step that follows the answer: so `closed_loop_mix`
-    counts, with which the times of steps and of the front end were learnt.
+    The time of the front end passes before. For closed-loop clients without think time it is counted aside, and the
+    engine sees their requests during the step that follows the answer: `closed_loop_mix` counts so, and the times of
+    steps and of the front end were fitted with it.
     """
     return apart(front_end) if _in_step(traffic) else front_end
 
 
 def aside(service: Service, traffic: Traffic, counted: int) -> Seconds:
-    """Time of the front end that passed beside the clock, between the requests of a user."""
+    """Return the front-end time between the requests of a user."""
     front_end = service.front_end
-    beside = front_end - travel(front_end, traffic) + (service.wake if _alone(service, traffic) else 0.0)
+    beside = front_end - travel(front_end, traffic) + (service.cold_start if _alone(service, traffic) else 0.0)
     return beside * max(counted / (traffic.users or 1) - 1.0, 0.0)
 
 
 def lateness(service: Service, traffic: Traffic, records: dict[str, np.ndarray]) -> SecondsArray | Seconds:
-    """What first tokens come later by than the steps of the engine's clock say.
+    """Return the delay of first tokens after their steps on the clock.
 
     - `records`: Columns of finished requests with the time of the front end in them, times in [s].
-    - Returns: Of each request; 0 where nothing was learnt.
+    - Returns: The delay of each request; 0 without a fitted effect.
 
     Notes
     -----
-    Who finds nobody there waits for the engine to wake. How much later first tokens come for so many in flight was
-    learnt from users who send the next request with the last answer, against the steps that `closed_loop_mix` counts
-    for users in step with each other; it holds for such users only. Of any other traffic the simulation knows who
-    comes when and what is in the way.
+    A request that arrives at an idle engine waits for its cold start. The factor on TTFT was fitted to closed-loop
+    clients without think time, against the steps that `closed_loop_mix` counts for clients in step with each other;
+    it holds for such clients only. For other traffic the simulation knows each arrival and the requests before it.
     """
     if not len(records["first"]):
         return 0.0
     if _in_step(traffic):
         waits, servers = records["first"] - records["arrival"], service.settings.replicas
         later: np.ndarray = (service.first.later(float(traffic.users or 1), servers) - 1.0) * waits
-        return later + service.wake if _alone(service, traffic) else later
-    if not service.wake:
+        return later + service.cold_start if _alone(service, traffic) else later
+    if not service.cold_start:
         return 0.0
     # a replica at work begins with a prompt as a step ends, an idle one as it comes
     idle = records["started"] - (records["arrival"] + service.front_end) <= _AT_ONCE
-    return np.where(idle, service.wake, 0.0)
+    return np.where(idle, service.cold_start, 0.0)
 
 
 def _in_step(traffic: Traffic) -> bool:
-    """Whether users send the next request with the last answer."""
+    """Return True for a closed loop without think time."""
     return traffic.kind == "closed" and not traffic.think
 
 
 def _alone(service: Service, traffic: Traffic) -> bool:
-    """Whether every user has a server of his own, as predictions count it."""
+    """Return True if every user has a server, as predictions count it."""
     servers = service.settings.replicas // service.first.ranks
     return _in_step(traffic) and (traffic.users or 1) <= max(servers, 1)
 
@@ -242,15 +242,50 @@ def shifted(records: dict[str, np.ndarray], late: SecondsArray | Seconds) -> dic
 
 # One replication, piece by piece: what has finished is handed out from time to time.
 
-#: requests that are handed out at once, [-]
-FLUSH = 4096
+#: requests that are handed out together, and if they are watched, [-]
+FLUSH, _FEW = 4096, 32
 #: under which name of `rejected` those are counted whose clients left
 LEFT = "left"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class SimulationOptions:
+    """Options of a simulation beside its traffic and number of requests.
+
+    Parameters
+    ----------
+    replications : int, optional
+        Independent repetitions for confidence intervals, [-]
+    targets : tuple of Target, optional
+        SLO that goodput is counted under.
+    records : path, optional
+        File for one record of each request of the first replication.
+    timeline : bool, optional
+        Keep every run of equal steps.
+    keep : bool, optional
+        Keep the record of each request of the last replication; about 100 bytes a request.
+    reference : bool, optional
+        Make every step instead of skipping; for tests.
+    progress : callable, optional
+        Called with the number of requests that have finished since the last call.
+    watch : callable, optional
+        Called with the records of a few requests as they finish, and the delay of their first tokens, [s]; an exception
+        that it raises ends the run.
+    """
+
+    replications: int = 1
+    targets: tuple[Target, ...] = ()
+    records: str | Path | None = None
+    timeline: bool = False
+    keep: bool = False
+    reference: bool = False
+    progress: Callable[[int], None] | None = None
+    watch: Callable[[dict[str, np.ndarray], np.ndarray | float], None] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Served:
-    """What came out of one piece of a run: columns of finished requests, and runs of equal steps.
+    """One piece of a run: finished requests, and runs of equal steps.
 
     Parameters
     ----------
@@ -275,16 +310,13 @@ def pieces(
     requests: int,
     generator: np.random.Generator,
     rejected: dict[str, int],
-    *,
-    reference: bool = False,
-    flush: int = FLUSH,
+    options: SimulationOptions | None = None,
 ) -> Iterator[Served]:
     """Run one replication.
 
-    - `service`: What serves, as the traffic finds it (`Service.under`).
+    - `service`: The service, as the traffic finds it (`Service.under`).
     - `rejected`: Takes why requests cannot be served, and how many; those whose clients left under `LEFT`.
-    - `reference`: Whether to make every step instead of skipping.
-    - Yields: What has finished since the last one, also before an interrupt is passed on.
+    - Yields: Requests that finished since the last piece, also before an interrupt is passed on.
 
     Examples
     --------
@@ -300,7 +332,9 @@ def pieces(
     if traffic.patience is not None:  # time of the front end that is counted aside passes for clients too
         waits = max(traffic.patience - (service.front_end - lag), lag + 1e-9)
         traffic = traffic.model_copy(update={"patience": waits})
-    engine = SteppingEngine if reference else SkippingEngine
+    options = options or SimulationOptions()
+    flush = FLUSH if options.watch is None else _FEW
+    engine = SteppingEngine if options.reference else SkippingEngine
     cluster = Cluster(service.table, service.pool, service.settings, engine)
     source = request_source(traffic, requests, generator, service.settings.acceptance, lag)
     finished, stream, more = RequestRows(), cluster.run(source.arrivals, source.after), True
@@ -318,7 +352,7 @@ def pieces(
 
 
 def _served(cluster: Cluster, finished: RequestRows) -> Served:
-    """What has come together, taken out of the engines."""
+    """Return the finished requests and steps, removed from the engines."""
     rows: list[float] = []
     gaps: list[float] = []
     for engine in cluster.engines:
@@ -341,7 +375,7 @@ _CLOSE, _ROUNDS = 0.02, 8
 
 
 def busy_ranks(service: Service, traffic: Traffic) -> Ratio:
-    """Return the number of data-parallel ranks of a server that have work while a request is served.
+    """Return the mean number of ranks at work while a request is served.
 
     - `service`: The service; of one without data-parallel ranks the number is infinite.
     - Returns: At least 1, the rank of the request itself.
@@ -381,7 +415,7 @@ def busy_ranks(service: Service, traffic: Traffic) -> Ratio:
 
 
 def _seen(service: Service, traffic: Traffic, ranks: int, servers: float) -> float:
-    """Return the ranks at work around a request in the mean, with the step times of a service, [-]"""
+    """Return the mean number of ranks at work around a request, [-]"""
     warm = traffic.users or 0
     count = warm + (_RECORDED if traffic.kind == "trace" else _SYNTHETIC)
     found = [one.records for one in pieces(service, traffic, count, np.random.default_rng(0), {})]
@@ -408,13 +442,10 @@ MOST_REQUESTS = 200_000_000
 #: repetitions: a hundred narrow an interval to a tenth [-]
 MOST_REPLICATIONS = 10_000
 
-#: requests that are handed out at once while somebody watches [-]
-_FEW = 32
-
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Outcome:
-    """What a simulation found.
+    """Outcome of a simulation.
 
     Parameters
     ----------
@@ -423,7 +454,7 @@ class Outcome:
     intervals : dict
         95 % confidence interval of each statistic over the replications; empty with one.
     rejected : dict
-        Reasons for which requests were turned away, and how many.
+        Reasons for which requests were rejected, and how many.
     times : dict of Distribution
         Distributions of the last replication, [s]
     timeline : ndarray or None
@@ -431,7 +462,7 @@ class Outcome:
     requests : dict of ndarray or None
         Columns of the finished requests of the last replication, if they were kept; times in [s], lengths in [token]
     interrupted : bool
-        Whether the run was stopped before its end.
+        True if the run was stopped before its end.
     wall_seconds : float
         Time the simulation itself took, [s]
     """
@@ -446,7 +477,7 @@ class Outcome:
     requests: dict[str, np.ndarray] | None = None
 
     def to_frame(self, table: str = "summary") -> pd.DataFrame:
-        """A table of the outcome: ``summary`` (one row a statistic), or ``requests`` where they were kept.
+        """Return a table of the outcome: ``summary`` or kept ``requests``.
 
         Returns: Statistics with their intervals, or one row a request; units stand in the names.
         """
@@ -471,56 +502,31 @@ class Outcome:
         )
 
     def __str__(self) -> str:
-        return outcome_text(self.summary, intervals=self.intervals, rejected=self.rejected)
+        from glmplan import outcome_text  # `present` is above this package
+
+        return outcome_text(self)
 
 
 def simulate(
-    service: Service,
-    traffic: Traffic,
-    *,
-    requests: int,
-    seed: int = 0,
-    replications: int = 1,
-    targets: tuple[Target, ...] = (),
-    warmup: int = 0,
-    records: str | Path | None = None,
-    timeline: bool = False,
-    keep: bool = False,
-    reference: bool = False,
-    progress: Callable[[int], None] | None = None,
-    watch: Callable[[dict[str, np.ndarray], np.ndarray | float], None] | None = None,
-) -> Outcome:
+    service: Service, traffic: Traffic, *, requests: int, seed: int = 0, warmup: int = 0,
+    options: SimulationOptions | None = None,
+) -> Outcome:  # fmt: skip
     """Simulate a service under traffic.
 
     Parameters
     ----------
     service : Service
-        What serves.
+        The service.
     traffic : Traffic
-        What arrives.
+        Its requests.
     requests : int
         Requests of each replication; a trace may hold fewer, [-]
     seed : int, optional
         Seed, [-]; the same seed gives the same bytes.
-    replications : int, optional
-        Independent repetitions for confidence intervals, [-]
-    targets : tuple of Target, optional
-        Promise that goodput is counted under.
     warmup : int, optional
         Requests at the start that are not counted, [-]
-    records : path, optional
-        File for one record of each request of the first replication.
-    timeline : bool, optional
-        Whether to keep every run of equal steps.
-    keep : bool, optional
-        Whether to keep the record of each request of the last replication; about 100 bytes a request.
-    reference : bool, optional
-        Whether to make every step instead of skipping; for tests.
-    progress : callable, optional
-        Called with the number of requests that have finished since the last call.
-    watch : callable, optional
-        Called with the records of a few requests as they finish, and what their first tokens come later by, [s]; what
-        it raises ends the run.
+    options : SimulationOptions, optional
+        Replications, SLO, and the data to keep.
 
     Returns
     -------
@@ -546,81 +552,106 @@ def simulate(
     >>> round(outcome.summary["tpot_mean_ms"], 6), round(outcome.summary["e2e_mean_ms"], 6)
     (10.0, 110.0)
     """
+    options = options or SimulationOptions()
     whole_number(requests, "--requests", most=LARGEST if traffic.kind == "trace" else MOST_REQUESTS)
-    whole_number(replications, "--replications", most=MOST_REPLICATIONS)
+    whole_number(options.replications, "--replications", most=MOST_REPLICATIONS)
     if traffic.patience is not None and service.settings.prefill_replicas:
         raise SpecError("is not simulated with prefill replicas", field="--patience", value=traffic.patience)
     whole_number(seed, "--seed", least=0, most=LARGEST)
     if whole_number(warmup, "--warmup", least=0) >= requests:
         raise SpecError("must be below the number of requests", field="--warmup", value=warmup)
     started = time.perf_counter()
-    service = service.under(traffic, busy_ranks(service, traffic))
-    settings = service.settings
-    summaries: list[dict[str, float]] = []
-    rejected: dict[str, int] = {}
-    interrupted = False
-    meter = _meter(service, targets, warmup)
-    kept: list[np.ndarray] = []
-    finished: list[dict[str, np.ndarray]] = []
-    writer = RecordWriter(records) if records is not None else None
+    run = _Run(service.under(traffic, busy_ranks(service, traffic)), traffic, warmup, options)
     try:
-        for child in np.random.SeedSequence(seed).spawn(replications):
-            meter, counts = _meter(service, targets, warmup), dict[str, int]()
-            kept.clear()
-            finished.clear()
-            try:
-                flush = _FEW if watch is not None else FLUSH
-                generator = np.random.default_rng(child)
-                for piece in pieces(service, traffic, requests, generator, counts, reference=reference, flush=flush):
-                    if service.front_end:
-                        piece.records["arrival"] = piece.records["arrival"] - service.front_end
-                    late = lateness(service, traffic, piece.records)
-                    if watch is not None:
-                        watch(piece.records, late)
-                    meter.records(piece.records, late)
-                    meter.segments(piece.segments)
-                    meter.stalls(piece.stalls)
-                    if writer is not None or keep:
-                        rows = shifted(piece.records, late)
-                    if writer is not None:
-                        writer.write(rows)
-                    if keep:
-                        finished.append(rows)
-                    if timeline:
-                        kept.append(piece.segments)
-                    if progress is not None:
-                        progress(len(piece.records["number"]))
-            except KeyboardInterrupt:
-                interrupted = True
-            if writer is not None:
-                writer.close()
-                writer = None
-            left = counts.pop(LEFT, 0) if traffic.patience is not None else None
-            for reason, count in counts.items():
-                rejected[reason] = rejected.get(reason, 0) + count
-            beside = aside(service, traffic, meter.counted)
-            summaries.append(meter.summary(sum(counts.values()), settings.prefix_caching, beside, left))
-            if interrupted:
+        for child in np.random.SeedSequence(seed).spawn(options.replications):
+            run.replicate(requests, np.random.default_rng(child))
+            if run.interrupted:
                 break
     finally:
-        if writer is not None:
-            writer.close()
-    means = {name: float(value) for name, value in summaries[0].items()}
-    if len(summaries) > 1:
-        means = {name: float(np.mean([s[name] for s in summaries])) for name in means}
-    for name in ("requests", "rejected", "preemptions", "left"):
-        if name in means and len(summaries) == 1:
-            means[name] = int(means[name])
-    return Outcome(
-        means,
-        _intervals(summaries),
-        rejected,
-        meter.times,
-        np.concatenate(kept, axis=1) if kept else None,
-        interrupted,
-        time.perf_counter() - started,
-        {name: np.concatenate([one[name] for one in finished]) for name in finished[0]} if finished else None,
-    )
+        run.close()
+    return run.outcome(time.perf_counter() - started)
+
+
+class _Run:
+    """Statistics of replications, and the records of the last one."""
+
+    def __init__(self, service: Service, traffic: Traffic, warmup: int, options: SimulationOptions) -> None:
+        self._service, self._traffic, self._warmup, self._options = service, traffic, warmup, options
+        self._summaries: list[dict[str, float]] = []
+        self._rejected: dict[str, int] = {}
+        self._segments: list[np.ndarray] = []
+        self._finished: list[dict[str, np.ndarray]] = []
+        self._meter = _meter(service, options.targets, warmup)
+        self._writer = RecordWriter(options.records) if options.records is not None else None
+        self.interrupted = False
+
+    def replicate(self, requests: int, generator: np.random.Generator) -> None:
+        """Run one replication; an interrupt ends it early."""
+        service, traffic, options = self._service, self._traffic, self._options
+        self._meter = _meter(service, options.targets, self._warmup)
+        self._segments.clear()
+        self._finished.clear()
+        rejected: dict[str, int] = {}
+        try:
+            for piece in pieces(service, traffic, requests, generator, rejected, options):
+                self._take(piece)
+        except KeyboardInterrupt:
+            self.interrupted = True
+        self.close()  # records are those of the first replication
+        left = rejected.pop(LEFT, 0) if traffic.patience is not None else None
+        for reason, count in rejected.items():
+            self._rejected[reason] = self._rejected.get(reason, 0) + count
+        counted_aside = aside(service, traffic, self._meter.counted)
+        caching = service.settings.prefix_caching
+        self._summaries.append(self._meter.summary(sum(rejected.values()), caching, counted_aside, left))
+
+    def _take(self, piece: Served) -> None:
+        """Count a piece of the run, and keep the data of the options."""
+        service, options = self._service, self._options
+        if service.front_end:
+            piece.records["arrival"] = piece.records["arrival"] - service.front_end
+        late = lateness(service, self._traffic, piece.records)
+        if options.watch is not None:
+            options.watch(piece.records, late)
+        self._meter.records(piece.records, late)
+        self._meter.segments(piece.segments)
+        self._meter.stalls(piece.stalls)
+        if self._writer is not None or options.keep:
+            rows = shifted(piece.records, late)
+            if self._writer is not None:
+                self._writer.write(rows)
+            if options.keep:
+                self._finished.append(rows)
+        if options.timeline:
+            self._segments.append(piece.segments)
+        if options.progress is not None:
+            options.progress(len(piece.records["number"]))
+
+    def close(self) -> None:
+        """Close the file of records."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def outcome(self, wall_seconds: Seconds) -> Outcome:
+        """Return the means over the replications and the data of the last one."""
+        summaries, finished = self._summaries, self._finished
+        means = {name: float(value) for name, value in summaries[0].items()}
+        if len(summaries) > 1:
+            means = {name: float(np.mean([summary[name] for summary in summaries])) for name in means}
+        for name in ("requests", "rejected", "preemptions", "left"):
+            if name in means and len(summaries) == 1:
+                means[name] = int(means[name])
+        return Outcome(
+            means,
+            _intervals(summaries),
+            self._rejected,
+            self._meter.times,
+            np.concatenate(self._segments, axis=1) if self._segments else None,
+            self.interrupted,
+            wall_seconds,
+            {name: np.concatenate([rows[name] for rows in finished]) for name in finished[0]} if finished else None,
+        )
 
 
 def _meter(service: Service, targets: tuple[Target, ...], warmup: int) -> Meter:

@@ -1,11 +1,10 @@
-"""Statistics gathered while a simulation runs, in room that does not grow with its length."""
+"""Statistics gathered during a simulation, in constant memory."""
 
 from __future__ import annotations
 
-import math
 import os
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +25,6 @@ __all__ = [
     "Meter",
     "RecordWriter",
     "RequestRows",
-    "outcome_text",
     "record_columns",
     "request_columns",
 ]
@@ -47,7 +45,7 @@ class Distribution:
     Parameters
     ----------
     exact : bool, optional
-        Whether to keep values one by one while they are few.
+        Keep values one by one while they are few.
 
     Examples
     --------
@@ -118,9 +116,9 @@ class Meter:
     Parameters
     ----------
     targets : tuple of Target
-        The promise that goodput is counted under.
+        SLO that goodput is counted under.
     kv_tokens : int
-        Room of all pools together, [token]
+        Capacity of all pools together, [token]
     block_size : int
         Tokens of a block, [token]
     engines : int, optional
@@ -154,8 +152,8 @@ class Meter:
         """Count finished requests.
 
         - `columns`: Columns of the records, times in [s].
-        - `late`: What users see first tokens come later by than the records say, and so whole answers; rates are
-          those of the records.
+        - `late`: Delay of first tokens, and so of whole answers, after the times of the records; rates are those of the
+            records.
         """
         if self._warmup:
             counted = columns["number"] >= self._warmup
@@ -225,7 +223,9 @@ class Meter:
             itl.add(np.zeros(len(made)), made * (self._accepted - 1))
 
     def stalls(self, columns: np.ndarray) -> None:
-        """Count gaps between tokens that are longer than a step: prompts of others ran between, or a preemption did.
+        """Count gaps between tokens that are longer than a step.
+
+        Prompts of other requests ran between, or a preemption did.
 
         `columns`: Length [s], and how many; a negative number takes back what runs of equal steps have counted, [-].
         """
@@ -242,7 +242,7 @@ class Meter:
     ) -> dict[str, float]:
         """All statistics by name.
 
-        - `found`: Whether to report the share of prompt tokens found in the prefix cache.
+        - `found`: True to report the share of prompt tokens found in the prefix cache.
         - `aside`: Time that passed beside the clock of the records.
         - `left`: Requests whose clients left before their first token; goodput is a share of them too.
         - Returns: Statistics; times in ms, as the names say.
@@ -341,7 +341,7 @@ def record_columns(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 class RequestRows:
-    """Records of finished requests as flat rows of numbers, so that the requests themselves need not be kept.
+    """Records of finished requests as flat rows of numbers.
 
     Examples
     --------
@@ -380,7 +380,9 @@ class RequestRows:
 
 
 class RecordWriter:
-    """A file of records that grows piece by piece and appears under its name when closed, also after an interrupt.
+    """A file of records that appears under its name when closed.
+
+    So it does after an interrupt.
 
     Parameters
     ----------
@@ -459,108 +461,3 @@ class RecordWriter:
         self._stream.close()
         os.chmod(self._temporary, 0o644)
         os.replace(self._temporary, self._path)
-
-
-# What a simulation found, as text: times that users see, throughput, batch and cache.
-
-_STATISTICS = ("mean", "p50", "p90", "p95", "p99")
-_INTERVALS = ("ttft_mean_ms", "tpot_mean_ms", "output_tokens_per_s")
-_RANGED = {
-    "ttft_mean_ms": "ttft mean [ms]",
-    "ttft_p95_ms": "ttft p95 [ms]",
-    "tpot_mean_ms": "tpot mean [ms]",
-    "tpot_p95_ms": "tpot p95 [ms]",
-    "e2e_mean_ms": "e2e mean [ms]",
-    "output_tokens_per_s": "output tokens/s",
-    "cached_share": "found in the prefix cache",
-}
-
-
-def outcome_text(
-    summary: Mapping[str, float],
-    *,
-    intervals: Mapping[str, tuple[float, float]],
-    rejected: Mapping[str, int],
-    targets: tuple[Target, ...] = (),
-    basis: str = "",
-    markdown: bool = False,
-    ranges: Mapping[str, tuple[float, float]] | None = None,
-) -> str:
-    """Write what a simulation found.
-
-    - `summary`: Statistics by name, as `Outcome` has them [ms] and [-].
-    - `rejected`: Reasons for which requests were turned away, and how many.
-    - `targets`: The promise, each of which is said to be kept or broken.
-    - `ranges`: 90 % ranges over the interval of the step time and over seeds.
-    """
-    rows = [
-        [name, *(f"{summary[f'{name}_{s}_ms']:,.1f}" for s in _STATISTICS)]
-        for name in ("ttft", "tpot", "itl", "e2e", "queue")
-    ]
-    head = ["ms", *_STATISTICS]
-    if markdown:
-        lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-        lines += ["| " + " | ".join(row) + " |" for row in rows]
-    else:
-        lines = [f"{row[0]:<6}" + "".join(f"{cell:>13}" for cell in row[1:]) for row in (head, *rows)]
-    lines += ["", *_load(summary)]
-    lines += _left(summary)
-    lines += [f"{count} requests turned away: {reason}" for reason, count in rejected.items()]
-    lines += _promise(summary, targets)
-    for name in _INTERVALS:
-        if name in intervals:
-            low, high = intervals[name]
-            lines.append(f"{name} between {low:,.2f} and {high:,.2f} (95 % over replications)")
-    if ranges:
-        lines += ["", "90 % of the interval of the step time and of seeds lie between:"]
-        for name, title in _RANGED.items():
-            if name in ranges and math.isfinite(summary.get(name, math.nan)):
-                lines.append(f"  {title:<26}" + "".join(f"{_figure(name, end):>13}" for end in ranges[name]))
-    if basis:
-        lines.append(f"step time: {basis}")
-    return "\n".join(lines) + "\n"
-
-
-def _figure(name: str, value: float) -> str:
-    return f"{value:.0%}" if name.endswith("_share") else f"{value:,.1f}"
-
-
-def _load(summary: Mapping[str, float]) -> list[str]:
-    lines = [
-        f"{summary['output_tokens_per_s']:,.1f} output tokens/s, {summary['total_tokens_per_s']:,.1f} tokens/s, "
-        f"{summary['requests_per_s']:,.3f} requests/s over {summary['duration_s']:,.1f} s",
-        f"batch {summary['batch_mean']:.1f} mean, {summary['batch_max']:.0f} largest; KV pool "
-        f"{summary['kv_occupancy_mean']:.0%} mean, {summary['kv_occupancy_max']:.0%} at most; busy "
-        f"{summary['utilisation']:.0%}; {summary['preemptions']:.0f} preemptions",
-    ]
-    if math.isfinite(summary.get("cached_share", math.nan)):
-        lines.append(f"{summary['cached_share']:.0%} of prompt tokens found in the prefix cache")
-    return lines
-
-
-def _left(summary: Mapping[str, float]) -> list[str]:
-    """What is said of urgent requests, and of clients that left."""
-    lines = [
-        f"urgent requests: {name} {summary[f'urgent_{name}_mean_ms']:,.1f} ms mean, "
-        f"{summary[f'urgent_{name}_p95_ms']:,.1f} p95"
-        for name in ("ttft", "e2e")
-        if f"urgent_{name}_mean_ms" in summary
-    ]
-    if "left" in summary:
-        lines.append(
-            f"{summary['left']:.0f} clients left before their first token: they are not in the figures above, but in "
-            "the share of goodput"
-        )
-    return lines
-
-
-def _promise(summary: Mapping[str, float], targets: tuple[Target, ...]) -> list[str]:
-    lines = []
-    for target in targets:
-        value = summary[target.name]
-        lines.append(f"{target}: {value:,.1f} ms, {'kept' if value <= target.bound * 1000 else 'BROKEN'}")
-    if targets:
-        lines.append(
-            f"goodput {summary['goodput_requests_per_s']:,.3f} requests/s ({summary['goodput_share']:.0%} of requests)"
-        )
-    return lines

@@ -7,10 +7,11 @@ import pytest
 
 from glmplan.catalog.caching import remembered
 from glmplan.catalog.entries.hosts import implied_host
-from glmplan.planner import Words, read_words
+from glmplan.planner import read_words
 from glmplan.planner.capacity import Obstacles, Ranks
 from glmplan.planner.layouts import layouts
 from glmplan.prediction.load import Load, metrics_of
+from glmplan.request.plan import PlanRequest
 
 
 class Record:
@@ -70,7 +71,7 @@ def test_the_same_words_mean_the_same_machine():
 def test_questions_that_differ_in_their_lengths_share_the_memory_of_ranks_and_keep_their_own_pools():
     held = []
     for tokens in (1000, 9000):
-        asked = read_words(Words("llama-3.1-8b", "2xh100-sxm", input=tokens, output=256))
+        asked = read_words(PlanRequest("llama-3.1-8b", "2xh100-sxm", input=tokens, output=256))
         found, _ = layouts(asked)
         terms = Obstacles(asked).wanted(found[0], "bf16")
         held.append(Ranks(asked, found).hold(terms))
@@ -80,11 +81,11 @@ def test_questions_that_differ_in_their_lengths_share_the_memory_of_ranks_and_ke
 
 
 def test_graphs_change_what_is_left_for_the_pool_and_not_what_ranks_hold():
-    asked = read_words(Words("llama-3.1-8b", "1xh100-sxm"))
+    asked = read_words(PlanRequest("llama-3.1-8b", "1xh100-sxm"))
     found, _ = layouts(asked)
     ranks, wanted = Ranks(asked, found), Obstacles(asked).wanted(found[0], "bf16")
     captured = ranks.hold(wanted)
-    eager = read_words(Words("llama-3.1-8b", "1xh100-sxm", eager=True))
+    eager = read_words(PlanRequest("llama-3.1-8b", "1xh100-sxm", eager=True))
     without = Ranks(eager, found).hold(Obstacles(eager).wanted(found[0], "bf16"))
     assert captured.terms.graphs and not without.terms.graphs
     assert captured.memory.stages is without.memory.stages
@@ -92,8 +93,8 @@ def test_graphs_change_what_is_left_for_the_pool_and_not_what_ranks_hold():
 
 
 def test_the_arrays_of_a_load_cannot_be_changed_by_who_asked_for_them():
-    found = metrics_of(Load("serving", 8, 1000, 200))
-    assert found is metrics_of(Load("serving", 8, 1000, 200))
+    found = metrics_of(Load(8, 1000, 200, phase="serving"))
+    assert found is metrics_of(Load(8, 1000, 200, phase="serving"))
     with pytest.raises(ValueError):
         found.decode_requests[0] = 1.0
     with pytest.raises(ValueError):

@@ -14,7 +14,7 @@ import pytest
 
 from glmplan.cli import COMMANDS
 from glmplan.cli.screen import Section
-from glmplan.planner.answer_text import SECTIONS
+from glmplan.present.answer_text import SECTIONS
 
 RUN = "import sys; from glmplan.cli import main; main(sys.argv[1:])"
 ASKED = ("fit", "llama-3.1-8b", "--on", "1xh100-sxm")

@@ -86,10 +86,12 @@ def test_the_ending_of_a_drawing_says_its_format(tmp_path):
 
 def test_prices_that_contradict_each_other_stand_side_by_side():
     text = glmplan("prices", "h200-sxm", "--today", "2026-11-22")
+    assert "sources differ by a factor 2.8" in text.replace("\n  ", " ")
     assert "STALE" in text and "accelerator alone" in text
     rows = json.loads(glmplan("prices", "h200-sxm", "--today", "2026-11-22", "--format", "json"))
     published = [one for one in load_prices() if one.part == "h200-sxm"]
     assert sorted(row["price"] for row in rows) == sorted(one.price for one in published)
     assert all(row["source"] and row["date"] and row["currency"] and row["region"] for row in rows)
     assert {row["age"] for row in rows} == {"", "stale"}
+    assert "see also the prices of h100" in glmplan("prices", "h100-sxm")
     assert "'h300' has no published price; nearest: h100" in glmplan("prices", "h300", code=2)

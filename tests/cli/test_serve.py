@@ -114,7 +114,7 @@ def test_what_still_waits_when_the_service_ends_is_told_so():
     assert service.wait(600) == 0
     codes = sorted(code for code, _ in told)
     assert codes[-1] == 503 and set(codes) <= {200, 503} and len(codes) == len(threads)
-    assert all("the service ends" in words for code, words in told if code == 503)
+    assert all("shutting down" in words for code, words in told if code == 503)
     assert "Exception" not in rest and "CancelledError" not in rest
 
 

@@ -12,6 +12,8 @@ import time
 
 import pytest
 
+from glmplan.units import number
+
 #: what hangs takes longer, on however busy a machine [s]
 HANGS = 300
 _DRAFTING_OVER_STAGES = [
@@ -237,5 +239,8 @@ def test_more_than_is_served_is_said_to_be_where_times_hang_on_the_length_of_the
         assert code == 0
         assert (f"{rate} requests/s arrive and no more than {most} are served" in err) == (most is not None)
         assert "note" in err or most is None
-    code, out, _ = glmplan(capsys, "fit", "llama-3.1-8b", "--on", "1xh100-sxm", "--traffic", "poisson:1000/s")
-    assert "queue" in out
+    asked = ["fit", "llama-3.1-8b", "--on", "1xh100-sxm", "--traffic", "poisson:1000/s"]
+    plan = json.loads(glmplan(capsys, *asked, "--format", "json")[1])["traffic_runs"][0]
+    assert 0 < plan["max_served_per_s"] < 1000
+    text = " ".join(glmplan(capsys, *asked)[1].split())
+    assert f"at most {number(plan['max_served_per_s'])} requests/s are served: the queue grows" in text

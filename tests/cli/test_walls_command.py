@@ -13,6 +13,7 @@ from glmplan.catalog.entries.hosts import load_machine
 from glmplan.cli import COMMANDS
 from glmplan.cli.walls import command
 from glmplan.errors import SpecError, UnknownName
+from glmplan.io.json_names import upgrade
 
 SIX = ["glm-5.1-nvfp4", "--on", "6xrtx-pro-6000-ws", "--engine", "vllm", "--engine-version", "0.19.0"]
 
@@ -39,7 +40,7 @@ def test_text_fits_a_hundred_columns_and_names_the_wall_the_way_out_and_the_sour
 
 
 def test_json_holds_the_same_walls_as_csv_and_markdown():
-    walls = json.loads(_run(*SIX, "--format", "json").output)["walls"]
+    walls = json.loads(_run(*SIX, "--format", "json").output)["limitations"]
     table = list(csv.DictReader(io.StringIO(_run(*SIX, "--format", "csv").output)))
     lines = _run(*SIX, "--format", "md").output.splitlines()
     assert [wall["id"] for wall in walls] == [row["id"] for row in table]
@@ -47,9 +48,16 @@ def test_json_holds_the_same_walls_as_csv_and_markdown():
     assert {wall["verdict"] for wall in walls} == {"stands", "possible"}
 
 
+def test_json_with_the_old_names_is_read_with_the_new_ones():
+    record = json.loads(_run(*SIX, "--format", "json").output)
+    old = {"schema": "glmplan.walls/1", "plan": record["plan"], "walls": record["limitations"]}
+    assert upgrade(old) == record and record["schema"] == "glmplan.walls/2" and record["limitations"]
+    assert upgrade(record) is record
+
+
 def test_a_patch_that_is_said_lifts_the_wall():
-    before = json.loads(_run(*SIX, "--certain", "--format", "json").output)["walls"]
-    after = json.loads(_run(*SIX, "--certain", "--with", "sm120-sparse-mla", "--format", "json").output)["walls"]
+    before = json.loads(_run(*SIX, "--certain", "--format", "json").output)["limitations"]
+    after = json.loads(_run(*SIX, "--certain", "--with", "sm120-sparse-mla", "--format", "json").output)["limitations"]
     wall = "vllm-no-sparse-mla-on-sm120"
     assert wall in {row["id"] for row in before}
     assert wall not in {row["id"] for row in after}

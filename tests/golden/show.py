@@ -39,9 +39,9 @@ class Golden:
     question : str
         Name of the question.
     kind : str
-        ``words`` of a command, ``rows`` of measured runs that `predict` answers, or ``collective``.
+        ``words`` of a command, ``rows`` of measured runs that `predict` answers, or another name of `_KINDS`.
     ask : tuple of str
-        The words, the rows, or host, ranks and bytes.
+        The words, the rows, or host and what is asked of its links.
     path : str
         Where the value stands in the answer: ``users[users=32].tpot_mean_ms.value``.
     value, tolerance : float
@@ -87,7 +87,7 @@ def values() -> list[Golden]:
     """All of values.toml."""
     found = []
     for question in tomllib.loads(VALUES.read_text(encoding="utf-8"))["question"]:
-        [kind] = {"words", "rows", "collective"} & set(question)
+        [kind] = {"words", *_KINDS} & set(question)
         asked = question[kind]
         ask = tuple(shlex.split(asked)) if kind == "words" else tuple(map(str, asked))
         for one in question["value"]:
@@ -127,9 +127,9 @@ def arithmetic(text: str) -> float:
 @cache
 def answer(kind: str, ask: tuple[str, ...]) -> Any:
     """The answer to a question, asked once."""
-    if kind == "words":
-        return json.loads(_said([*ask, "--format", "json"]))
-    return _collective(*ask) if kind == "collective" else _predicted(ask)
+    if kind != "words":
+        return _KINDS[kind](ask)
+    return json.loads(_said([*(word.replace("{here}", str(VALUES.parent)) for word in ask), "--format", "json"]))
 
 
 def _said(words: list[str]) -> str:
@@ -146,7 +146,7 @@ def _said(words: list[str]) -> str:
 
 
 def _predicted(rows: tuple[str, ...]) -> dict[str, dict[str, str]]:
-    """What `predict` says of measured runs, by their id."""
+    """Predict measured runs, by their id, by the command `predict`."""
     tables = []
     for path in sorted((ROOT / "calibration" / "measurements").glob("*.csv")):
         with path.open(encoding="utf-8", newline="") as file:
@@ -162,21 +162,88 @@ def _predicted(rows: tuple[str, ...]) -> dict[str, dict[str, str]]:
     return {row["id"]: row for row in csv.DictReader(io.StringIO(said))}
 
 
-def _collective(host: str, ranks: str, message: str) -> dict[str, float]:
-    """All-reduces of a host: between its links, and in a step of a plan on it."""
+def _collective(ask: tuple[str, ...]) -> dict[str, float]:
+    """Return all-reduces of a host, ranks and bytes: between its links, and in a step of a plan on it."""
     from glmplan.catalog.entries.hosts import load_machine
     from glmplan.costs.network.collectives import all_reduce_time
     from glmplan.costs.network.links import link_for_group
     from glmplan.costs.step.work import all_reduce_seconds
-    from glmplan.planner import Words, read_words, solve
+    from glmplan.planner import read_words, solve
     from glmplan.planner.ranking import deployment_of
+    from glmplan.request.plan import PlanRequest
 
+    host, ranks, message = ask
     bytes_, count = float(message), int(ranks)
     alone = all_reduce_time(message_bytes=bytes_, ranks=count, link=link_for_group(load_machine(host), count))
-    asked = read_words(Words("llama-3.1-70b-fp8", host, tp=ranks, pp="1", dp="1"))
+    asked = read_words(PlanRequest("llama-3.1-70b-fp8", host, tp=ranks, pp="1", dp="1"))
     structure = deployment_of(asked, solve(asked).best.terms).structure
     latency, payload = all_reduce_seconds(structure, structure.link.tensor, bytes_, float(count))
     return {"network_us": 1e6 * float(alone), "step_us": 1e6 * float(latency + payload)}
+
+
+def _transfers(ask: tuple[str, ...]) -> dict[str, Any]:
+    """Return the rates of simultaneous transfers of a host, ``0>4 host>1``, and the load of its fullest link.
+
+    A third word is ``read`` (receivers pull), ``write`` (senders push) or ``acs`` (writes that switches send up).
+    """
+    from glmplan.catalog.entries.hosts import load_host
+    from glmplan.costs.network.links import transfer_rate
+    from glmplan.costs.network.topology import HOST, flow_rates, link_loads
+
+    name, text, how = ask
+    host = load_host(name)
+    if how == "acs":
+        switches = tuple(switch.model_copy(update={"acs_redirect": True}) for switch in host.switches)
+        host = host.model_copy(update={"switches": switches})
+    pairs = [pair.split(">") for pair in text.split()]
+    flows = [(HOST if start == HOST else int(start), HOST if end == HOST else int(end)) for start, end in pairs]
+    rates = flow_rates(host, flows, writes=how != "read")
+    fullest = link_loads(host, flows, writes=how != "read")[0]
+    cards = [(int(start), int(end)) for start, end in flows if HOST not in (start, end)]
+    return {
+        # what hand-overs between pipeline stages are computed with
+        "line_gb_per_s": transfer_rate(host, cards)[0] / 1e9
+        if cards and not (host.scale_up or host.nodes > 1)
+        else None,
+        "gb_per_s": float(rates.sum()) / 1e9,
+        "slowest_gb_per_s": float(rates.min()) / 1e9,
+        "fullest": {"flows": fullest.flows, "share": fullest.load / fullest.capacity},
+    }
+
+
+def _host_transfers(ask: tuple[str, ...]) -> dict[str, float]:
+    """Return the rate of the slowest of simultaneous transfers between cards of a host, ``0 4``, and host memory."""
+    from glmplan.catalog.entries.hosts import load_host
+    from glmplan.costs.network.links import host_transfer_rate
+
+    host, cards = ask
+    return {"gb_per_s": host_transfer_rate(load_host(host), members=tuple(map(int, cards.split()))) / 1e9}
+
+
+def _placement(ask: tuple[str, ...]) -> dict[str, Any]:
+    """Return where the ranks of a layout go on a host, and the times of its groups and stages."""
+    from glmplan.catalog.entries.hosts import load_host
+    from glmplan.costs.network.topology import place, plan_loads
+
+    host = load_host(ask[0])
+    found = place(host, tp=int(ask[1]), pp=int(ask[2]))
+    return {
+        "all_reduce_us": 1e6 * found.score.all_reduce,
+        "hand_over_us": 1e6 * found.score.hand_over,
+        "gain": found.gain,
+        "tried": found.tried,
+        "stages": [list(stage) for stage in found.stages],
+        "loads": {kind: loads[0].flows for kind, loads in plan_loads(host, found.stages).items()},
+    }
+
+
+_KINDS: dict[str, Callable[[tuple[str, ...]], Any]] = {
+    "rows": _predicted,
+    "collective": _collective,
+    "transfers": _transfers,
+    "host_transfers": _host_transfers,
+    "placement": _placement,
+}
 
 
 def _at(found: Any, path: str) -> Any:

@@ -47,7 +47,7 @@ def test_the_values_cover_commands_engines_and_machines():
                  "deepseek", "llama-3.1", "gpt-oss", "kimi", "nemotron", "rtx-pro-6000", "h200", "b200", "mi300x",
                  "rtx-5090", "workstation-2-switches-8", "strix-halo", "mac-studio"):  # fmt: skip
         assert word in asked, word
-    assert {one.kind for one in VALUES} == {"words", "rows", "collective"}
+    assert {one.kind for one in VALUES} == {"words", *show._KINDS}
     for one in VALUES:
         assert one.checked.split()[0].rstrip(":") and one.unit and one.tolerance <= 0.15, one.name
         assert one.reference or "regression at" in one.checked or one.question in one.checked, one.name

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -17,6 +19,7 @@ sys.modules["branches"] = branches
 spec.loader.exec_module(branches)
 
 FORMULA = """
+from typing import assert_never
 def cost(engine, values):
     if engine == "none":
         raise ValueError("unknown")
@@ -26,7 +29,13 @@ def cost(engine, values):
             total *= 2
         case "sglang":
             total *= 3
+        case _:
+            assert_never(engine)
     return total if total < 100 else 100
+
+class Cost:
+    def __repr__(self):
+        return "free" if self is None else "dear"
 """
 
 
@@ -48,9 +57,9 @@ def test_a_branch_that_nothing_takes_is_listed_and_one_that_refuses_is_not(formu
     assert cost("vllm", [1, 2]) == 6
     untaken = [(one.line, one.function, one.text) for one in seen.untaken()]
     assert untaken == [
-        (5, "cost", "not (one > 0)"),
-        (9, "cost", "case 'sglang'"),
-        (11, "cost", "not (total < 100)"),
+        (6, "cost", "not (one > 0)"),
+        (10, "cost", "case 'sglang'"),
+        (14, "cost", "not (total < 100)"),
     ]
     assert cost("sglang", [-1, 50]) == 100
     assert not seen.untaken()
@@ -60,3 +69,16 @@ def test_modules_outside_are_left_as_they_are(formulas):
     with branches.counted(("formulas.other",)) as seen:
         assert importlib.import_module("formulas.cost").cost("vllm", [1]) == 2
     assert not seen.all
+
+
+#: branches of glmplan/costs and glmplan/prediction without a reviewed value on 2026-11-27; may only fall
+UNREVIEWED = 171
+
+
+def test_no_branch_of_a_formula_is_added_without_a_reviewed_value():
+    # in a process of its own: the modules are counted when they are imported
+    command = [sys.executable, str(ROOT / "tools" / "mutate.py"), "--branches"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600)
+    untaken, of = re.fullmatch(r"(\d+) of (\d+) branches .*", done.stdout.splitlines()[-1]).groups()
+    assert int(of) > 1500
+    assert int(untaken) <= UNREVIEWED, "`make branches` lists them: add a question to tests/golden/values.toml"

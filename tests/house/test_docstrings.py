@@ -115,3 +115,21 @@ def test_every_number_has_its_unit_in_brackets(sources):
                 if NUMBER.search(kind) and not NO_NUMBER.search(kind) and not UNIT.search(body):
                     bare.append(f"{name}: {head}")
     assert not bare, "\n".join(["", *bare])
+
+
+#: first lines of docstrings over 72 characters, for each package that has some; a number only falls
+LONG_LEFT = {"request": 14}
+
+
+def test_the_first_line_of_a_docstring_has_at_most_72_characters(sources):
+    long: dict[str, list[str]] = {}
+    for source in sources:
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                first = (ast.get_docstring(node) or "").partition("\n")[0]
+                if len(first) > 72:
+                    area, dot, _ = source.name.partition(".")
+                    package = area if dot or source.path.name == "__init__.py" else ""
+                    long.setdefault(package, []).append(f"{source.name}: {first}")
+    more = {area: lines for area, lines in long.items() if len(lines) > LONG_LEFT.get(area, 0)}
+    assert not more, "\n".join(["", *(line for lines in more.values() for line in lines)])

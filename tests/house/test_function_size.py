@@ -18,7 +18,6 @@ SETTINGS = "what decides a plan or a load, each by name and with a default"
 LONG = {
     "closed_schedule": ONE_LOOP,
     "SkippingEngine._fill": ONE_LOOP,
-    "simulate": "replications share the writer, the meter and what an interrupt leaves",
     "offload_work": "the parts of one step with weights on a host, summed in one walk over the layers",
 }
 WIDE = {
@@ -26,7 +25,6 @@ WIDE = {
     "attention_decode_work": QUANTITIES,
     "attention_prefill_work": QUANTITIES,
     "latent_decode_work": QUANTITIES,
-    "sparse_latent_work": QUANTITIES,
     "expert_work": QUANTITIES,
     "rank_memory": QUANTITIES,
     "static_fraction": QUANTITIES,
@@ -40,17 +38,13 @@ WIDE = {
     "_amount": "a line of a table: what a column is",
     "_text": "a line of a table: what a column is",
     # calls of the library, all but the first by name and with a default
-    "many_mixes": "what a closed loop is told, by name",
     "safe": "what a program may say of a search, by name",
     "kept": "what a program may say of a promise, by name",
     "swept": "what a sweep is told by whoever runs it, by name",
-    "simulate": "what may be asked of a simulation, by name",
     "kept_share": QUANTITIES,
     "safe_load": "what may be asked of a search, by name",
     "try_load": "what may be asked of a search, by name",
     "traffic_run": "what is otherwise than in the plan, by name",
-    "outcome_text": "what a page of figures may hold, by name",
-    "pieces": "what `simulate` was asked",
     "climb": "what may be asked of a ladder, by name",
     "Loader.__init__": "what the steps of a ladder share, by name",
     "Request.__init__": "fields of a request, written out because a dataclass is slower",

@@ -128,6 +128,29 @@ def test_a_plan_loads_no_heavy_library():
     assert loaded_after(run) == "[]"
 
 
+ENTERED = """
+import sys
+from glmplan.cli import main
+entered = set()
+def see(frame, event, _):
+    name = frame.f_globals.get("__name__", "")
+    if event == "call" and name.startswith("glmplan") and not frame.f_code.co_name.startswith("<"):
+        entered.add(name)
+sys.setprofile(see)
+try:
+    main(["fit", "glm-5.1-nvfp4", "--on", "6xrtx-pro-6000-ws"])
+finally:
+    sys.setprofile(None)
+    print(len(entered), file=sys.stderr)
+"""
+
+
+def test_a_plan_enters_at_most_ninety_modules():
+    """Each takes time of the answer and of its reader; docs/decisions/house.md has the number before."""
+    done = subprocess.run([sys.executable, "-c", ENTERED], capture_output=True, text=True, check=True)
+    assert 40 < int(done.stderr) <= 90
+
+
 def _is_gib(node):
     """Whether an expression is 2**30 or 1024**3, or the number itself."""
     if isinstance(node, ast.Constant):

@@ -75,6 +75,21 @@ def test_imports_point_down(sources, height):
     assert not upward, "\n".join(["", *upward])
 
 
+#: records whose text is above them, for `print(answer)`
+UPWARD = {("planner.make_plan", "fit_text"), ("simulation.simulate", "outcome_text")}
+
+
+def test_only_the_text_of_two_records_is_imported_from_above(sources):
+    found = {
+        (source.name, alias.name)
+        for source in sources
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.ImportFrom) and node.module == "glmplan"
+        for alias in node.names
+    }
+    assert found == UPWARD
+
+
 def circle_in(graph):
     """The first circle of a graph as the names on it; empty without one."""
     done: set[str] = set()

@@ -69,3 +69,10 @@ def test_help_has_a_line_for_every_command(root):
     (phony,) = (line for line in text.splitlines() if line.startswith(".PHONY:"))
     for target in phony.split()[1:]:
         assert f"\n{target}:" in text and "  ## " in text.split(f"\n{target}:")[1].splitlines()[0], target
+
+
+def test_ci_runs_check_and_test_and_limits_the_time_of_mutations(root):
+    lines = (root / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    run = {line.split()[1]: line for line in lines if line.startswith("make ")}
+    assert {"check", "test", "lowest", "site", "pythons"} <= set(run)
+    assert "--changed --minutes" in run["check"]

@@ -86,6 +86,27 @@ def test_no_mutant_is_begun_after_the_time_and_the_rest_is_said(monkeypatch, cap
     assert capsys.readouterr().out == "0 of 0 caught, 3 left out for time\n"
 
 
+def test_tests_that_fail_on_the_formulas_as_they_are_fail_the_run_and_are_looked_at_once(monkeypatch, capsys):
+    looked = []
+    monkeypatch.setattr(mutate, "unbroken", lambda chosen: looked.append(chosen[0].tests) or "test_it - assert False")
+    monkeypatch.setattr(mutate, "judge", lambda one: pytest.fail("a mutant of tests that say nothing"))
+    twice = [one for one in MUTATIONS if one.tests == ("test_collectives.py",)][:1] * 2
+    assert mutate.judged(twice, 2) == 1
+    assert looked == [("test_collectives.py",)]
+    assert "UNFIT" in (said := capsys.readouterr().out) and said.endswith("0 of 2 caught\n")
+
+
+def test_changes_are_those_of_the_branch_and_on_main_those_of_the_last_merge(monkeypatch):
+    answers = {("rev-parse", "HEAD"): "b\n", ("merge-base", "origin/main", "HEAD"): "a\n"}
+    monkeypatch.setattr(mutate, "_git", lambda *words: answers.get(words))
+    assert mutate.base() == "a"
+    answers["merge-base", "origin/main", "HEAD"] = "b\n"
+    assert mutate.base() == "HEAD~1"
+    # without Git all are near
+    monkeypatch.setattr(mutate, "_git", lambda *words: None)
+    assert mutate.changed_since(mutate.base()) is None
+
+
 def test_a_failure_is_read_whole_however_narrow_the_terminal(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "20")
     (tmp_path / "test_it.py").write_text(

@@ -11,7 +11,15 @@ import trustme
 from faulty_servers import HANGS, HEAD, WHOLE, answering, event, read_request, server, token, usage
 
 from glmplan.errors import SpecError
-from glmplan.measure.client import Client, Endpoint, EventParser, MalformedStream, Outcome, Patience
+from glmplan.measure.client import (
+    Client,
+    Endpoint,
+    EventParser,
+    MalformedStream,
+    Outcome,
+    Patience,
+    _retry_after,
+)
 from glmplan.measure.overhead import NullServer
 
 #: for servers that answer: a busy machine must not make a fault of it, and whoever waits for them to end hangs
@@ -359,3 +367,50 @@ def test_a_line_that_comes_byte_by_byte_is_joined_once():
     with pytest.raises(MalformedStream, match="one line is longer"):
         for _ in range(100):
             list(parser.feed(piece))
+
+
+def test_reasoning_that_is_not_streamed_makes_no_token_faster():
+    """90 of 100 tokens come before the first that is seen: 10 tokens, not 100, arrive in the rest of the time."""
+    details = {"completion_tokens_details": {"reasoning_tokens": 90}}
+    used = {"usage": {"prompt_tokens": 8, "completion_tokens": 100, **details}}
+    end = event({"choices": [], **used}) + event(b"[DONE]")
+    record = ask(answering(HEAD + token(), *[token()] * 8, token("x", "length"), end, pause=0.02), tokens=100)
+    assert (record.output_tokens, record.hidden_tokens) == (100, 90)
+    assert record.tpot == pytest.approx((record.e2e - record.ttft) / 9)
+
+
+def test_streamed_reasoning_is_counted_as_tokens():
+    def chat(**delta):
+        return event({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
+
+    used = {"usage": {"prompt_tokens": 8, "completion_tokens": 4, "completion_tokens_details": {"reasoning_tokens": 2}}}
+    end = event({"choices": [{"index": 0, "delta": {}, "finish_reason": "length"}], **used})
+    record = ask(answering(HEAD + chat(reasoning_content="a") + chat(content="b") + end), chat=True, tokens=4)
+    assert (record.output_tokens, record.hidden_tokens) == (4, 0)
+
+
+@pytest.mark.parametrize("end", [b"\r", b"\r\n", b"\n"])
+@pytest.mark.parametrize("cut", [1, 2, 3, 1000])
+def test_lines_may_end_in_any_way_and_a_stream_may_begin_with_a_mark(end, cut):
+    data = b"\xef\xbb\xbfdata: one\n: comment\n\ndata: two\ndata: three\n\n".replace(b"\n", end)
+    parser = EventParser()
+    found = [event for at in range(0, len(data), cut) for event in parser.feed(data[at : at + cut])]
+    assert found + parser.rest() == [b"one", b"two\nthree"]
+
+
+def test_an_answer_that_the_server_ended_and_one_that_was_cut_by_length_differ():
+    short = HEAD + token() + token("x", "stop", **usage(answer=2)) + event(b"[DONE]")
+    assert ask(answering(short), tokens=9).stopped
+    assert not ask(answering(HEAD + WHOLE)).stopped
+
+
+def test_another_model_in_the_stream_is_noted():
+    other = event({"model": "another", "choices": [{"text": "x", "finish_reason": "length"}], **usage(answer=1)})
+    assert ask(answering(HEAD + other + event(b"[DONE]")), tokens=1).other_model == "another"
+
+
+def test_a_date_to_come_back_is_taken_against_the_date_of_the_server():
+    """The clock of this machine may be stepped at any time."""
+    sent, later = "Fri, 27 Nov 2026 10:00:00 GMT", "Fri, 27 Nov 2026 10:00:07 GMT"
+    assert _retry_after(later, sent) == 7.0
+    assert _retry_after(later, None) == 1.0 and _retry_after("3") == 3.0

@@ -247,3 +247,35 @@ def test_files_that_could_not_be_written_are_no_success(tmp_path):
 def test_a_login_in_base64_leaves_no_letter_behind(login):
     said = Outside([login]).clean(f"rejected: Basic {base64.b64encode(login.encode()).decode()} of nobody")
     assert said == "rejected: Basic *** of nobody"
+
+
+SILENT = """import socket, sys, time
+socket.getaddrinfo = lambda *words, **named: time.sleep(600)
+from glmplan.cli import main
+main(sys.argv[1:])
+"""
+
+
+def test_ctrl_c_does_not_wait_for_a_silent_name_server(tmp_path):
+    words = ["validate", "llama-3.1-8b", "--url", "http://a.example:1/v1", "--on", "1xh100-sxm", "--users", "1"]
+    command = [sys.executable, "-c", SILENT, *words, "--out", str(tmp_path / "run")]
+    process = subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + HANGS
+    while not (tmp_path / "run" / "journal.jsonl").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    _, complained = ended(process)
+    assert process.returncode == 130, complained.decode()
+    assert json.loads((tmp_path / "run" / "record.json").read_text())["stopped"] == "ended by the user"
+
+
+@pytest.mark.parametrize("content", ["", '{"kind": "no', '{"kind": "note", "text": "x"}\n'])
+@pytest.mark.parametrize("resume", [[], ["--resume"]])
+def test_a_journal_of_a_run_that_was_killed_before_it_measured_is_begun_anew(tmp_path, content, resume):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "journal.jsonl").write_text(content)
+    with hostile("refusing") as url:
+        process = started(url, tmp_path / "run", *QUICK, *resume)
+        _, complained = ended(process)
+    assert b"journal" not in complained and b"holds a run" not in complained, complained.decode()

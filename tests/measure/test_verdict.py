@@ -16,7 +16,7 @@ from glmplan.measure.overhead import Overhead
 from glmplan.measure.predicted_steps import Compared, PredictedStep, compare, consistent, worst
 from glmplan.measure.server_facts import ServerFacts
 from glmplan.measure.validation import deployment_facts, ladder_plan, parse_share, parse_users
-from glmplan.measure.validation_page import compared_json, first_outside, html_page
+from glmplan.present.validation_page import compared_json, first_outside, html_page
 from glmplan.simulation.traffic.spec import parse_traffic
 
 

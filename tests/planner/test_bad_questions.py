@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from glmplan.errors import SpecError, UnknownArchitecture, UnknownName
-from glmplan.planner import Words, fit_answer, read_words
+from glmplan.planner import fit_answer, read_words
+from glmplan.request.plan import PlanRequest
 from tests.io.models.configs import GLM_5_1
 
 SIX = "6xrtx-pro-6000-ws"
@@ -18,7 +19,7 @@ GLM = "glm-5.1-nvfp4"
 
 def refused(model=GLM, on=SIX, **words):
     with pytest.raises(SpecError) as caught:
-        fit_answer(Words(model, on, **words))
+        fit_answer(PlanRequest(model, on, **words))
     return str(caught.value)
 
 
@@ -83,8 +84,8 @@ def test_heads_of_grouped_queries_bound_tp_as_well():
 
 
 def test_what_a_model_has_not_cannot_be_asked_for():
-    assert "has not" in refused("llama-3.1-8b", "1xh100-sxm", mtp="2")
-    assert "has not" in refused("llama-3.1-8b", "8xh100-sxm", ep="8")
+    assert "does not have" in refused("llama-3.1-8b", "1xh100-sxm", mtp="2")
+    assert "does not have" in refused("llama-3.1-8b", "8xh100-sxm", ep="8")
 
 
 def test_damaged_files_are_named(tmp_path):
@@ -100,14 +101,14 @@ def test_an_unknown_architecture_is_refused_with_the_reason(tmp_path):
     path = tmp_path / "config.json"
     path.write_text('{"architectures": ["FooForCausalLM"], "model_type": "foo"}')
     with pytest.raises(UnknownArchitecture, match="foo"):
-        read_words(Words(str(path), SIX))
+        read_words(PlanRequest(str(path), SIX))
 
 
 def test_unknown_names_are_errors_of_their_own():
     with pytest.raises(UnknownName):
-        read_words(Words("glm-6", SIX))
+        read_words(PlanRequest("glm-6", SIX))
     with pytest.raises(UnknownName):
-        read_words(Words(GLM, "8xb400"))
+        read_words(PlanRequest(GLM, "8xb400"))
 
 
 @pytest.mark.parametrize(
@@ -135,6 +136,6 @@ def test_a_switch_of_a_config_that_nobody_knows_is_a_warning_of_the_answer(tmp_p
     plain, odd = tmp_path / "plain.json", tmp_path / "odd.json"
     plain.write_text(json.dumps(GLM_5_1))
     odd.write_text(json.dumps({**GLM_5_1, "use_magic_routing": True}))
-    found = [one for one in fit_answer(Words(str(odd), on), changes=False).warnings if one.kind == "model"]
+    found = [one for one in fit_answer(PlanRequest(str(odd), on), changes=False).warnings if one.kind == "model"]
     assert [one.severity for one in found] == ["warning"] and "use_magic_routing" in found[0].title
-    assert not any(one.kind == "model" for one in fit_answer(Words(str(plain), on), changes=False).warnings)
+    assert not any(one.kind == "model" for one in fit_answer(PlanRequest(str(plain), on), changes=False).warnings)

@@ -7,28 +7,29 @@ import shlex
 import pytest
 
 from glmplan.errors import GlmplanError
-from glmplan.planner import Words, fit_answer
-from glmplan.planner.answer_text import fit_text
-from glmplan.planner.first_screen import first_screen
+from glmplan.planner import fit_answer
 from glmplan.planner.plan import LEAST_GAIN, evidence_words, gain_of
 from glmplan.planner.question import read_words
 from glmplan.planner.users import solve
+from glmplan.present.answer_text import fit_text
+from glmplan.present.first_screen import first_screen
+from glmplan.request.plan import PlanRequest
 
 #: questions whose answers have changes of many kinds: by users, by cache, of another engine, of fewer and of more cards
 QUESTIONS = (
-    Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws"),
-    Words("glm-5.1-nvfp4", "8xrtx-pro-6000-ws", input=180_000, output=1000, users="1,20"),
-    Words("llama-3.1-8b", "1xrtx-4090"),
-    Words("llama-3.1-70b-fp8", "2xh100-sxm", users="64", context=32_768),
-    Words("gpt-oss-120b", "8xh100-sxm"),
-    Words("glm-5.1-nvfp4", "4xrtx-pro-6000-ws"),
-    Words("qwen3-30b-a3b", "2xrtx-4090"),
-    Words("qwen3-30b-a3b-2507-fp8", "1xrtx-5090", users="4"),
-    Words("qwen3-235b-a22b-fp8", "4xh200-sxm", engine="sglang"),
-    Words("llama-3.1-70b", "4xa100-80gb-sxm", users="32"),
-    Words("glm-5.1-fp8", "8xmi355x", input=8192, output=1024),
-    Words("gpt-oss-120b", "1xstrix-halo", engine="llama.cpp", input=1024, output=256),
-    Words("deepseek-v3.1", "8xb200-sxm", engine="trtllm"),
+    PlanRequest("glm-5.1-nvfp4", "6xrtx-pro-6000-ws"),
+    PlanRequest("glm-5.1-nvfp4", "8xrtx-pro-6000-ws", input=180_000, output=1000, users="1,20"),
+    PlanRequest("llama-3.1-8b", "1xrtx-4090"),
+    PlanRequest("llama-3.1-70b-fp8", "2xh100-sxm", users="64", context=32_768),
+    PlanRequest("gpt-oss-120b", "8xh100-sxm"),
+    PlanRequest("glm-5.1-nvfp4", "4xrtx-pro-6000-ws"),
+    PlanRequest("qwen3-30b-a3b", "2xrtx-4090"),
+    PlanRequest("qwen3-30b-a3b-2507-fp8", "1xrtx-5090", users="4"),
+    PlanRequest("qwen3-235b-a22b-fp8", "4xh200-sxm", engine="sglang"),
+    PlanRequest("llama-3.1-70b", "4xa100-80gb-sxm", users="32"),
+    PlanRequest("glm-5.1-fp8", "8xmi355x", input=8192, output=1024),
+    PlanRequest("gpt-oss-120b", "1xstrix-halo", engine="llama.cpp", input=1024, output=256),
+    PlanRequest("deepseek-v3.1", "8xb200-sxm", engine="trtllm"),
 )
 
 
@@ -37,7 +38,7 @@ def answers():
     return [(words, fit_answer(words)) for words in QUESTIONS]
 
 
-def asked_for(words: Words, ask: str) -> Words:
+def asked_for(words: PlanRequest, ask: str) -> PlanRequest:
     """The question with the words of a change put in."""
     if not ask.startswith("--"):
         return words.but(model=ask, weights=None)
@@ -93,10 +94,10 @@ def test_a_change_on_other_evidence_says_what_it_rests_on(answers):
 
 def test_the_fewest_are_the_fewest():
     """An NVL72 named 64 where 3 hold the model: of many accelerators not every number is a layout that is looked at."""
-    answer = fit_answer(Words("glm-5.1-nvfp4", "gb200-nvl72"))
+    answer = fit_answer(PlanRequest("glm-5.1-nvfp4", "gb200-nvl72"))
     [fewest] = [one for one in answer.changes if one.name == "fewer"]
     number = int(fewest.what.rsplit(" ", 1)[-1])
-    asked = read_words(Words("glm-5.1-nvfp4", "gb200-nvl72"))
+    asked = read_words(PlanRequest("glm-5.1-nvfp4", "gb200-nvl72"))
     for count in range(1, number):
         try:
             less = solve(asked.but(machine=asked.machine.with_count(count)), quick=True)
@@ -114,7 +115,7 @@ def test_fewer_requests_are_no_gain(answers):
 
 def test_experts_in_nvfp4_do_not_fit_where_the_engine_has_no_kernels_for_them():
     """They "fitted" MI355X, with packages to install that only NVIDIA's parts can run."""
-    answer = fit_answer(Words("glm-5.1-nvfp4", "8xmi355x"))
+    answer = fit_answer(PlanRequest("glm-5.1-nvfp4", "8xmi355x"))
     assert answer.verdict == "does_not_fit"
     assert not any("deep_gemm" in one.title for one in answer.warnings)
     assert answer.changes and answer.changes[0].ask == "--weights fp8"
@@ -122,7 +123,7 @@ def test_experts_in_nvfp4_do_not_fit_where_the_engine_has_no_kernels_for_them():
 
 def test_where_no_user_is_safe_other_engines_are_looked_at():
     """0 safe users on one engine where another serves many on the same card, and was not mentioned."""
-    words = Words("gpt-oss-120b", "1xstrix-halo", engine="vllm", input=1024, output=256)
+    words = PlanRequest("gpt-oss-120b", "1xstrix-halo", engine="vllm", input=1024, output=256)
     answer = fit_answer(words)
     assert answer.safe.users == 0
     [engine] = [one for one in answer.changes if one.ask.startswith("--engine llama.cpp")]
@@ -132,7 +133,7 @@ def test_where_no_user_is_safe_other_engines_are_looked_at():
 
 
 def test_where_a_plan_is_tight_other_engines_are_looked_at():
-    answer = fit_answer(Words("glm-5.1-nvfp4", "8xrtx-pro-6000-ws", input=180_000, output=1000, users="1,20"))
+    answer = fit_answer(PlanRequest("glm-5.1-nvfp4", "8xrtx-pro-6000-ws", input=180_000, output=1000, users="1,20"))
     assert answer.verdict == "tight"
     assert any(one.name == "engine" for one in answer.changes)
 
@@ -143,5 +144,5 @@ def test_a_larger_share_of_the_memory_is_tried_before_more_is_bought_and_not_whe
     [change] = [one for one in answer.changes if one.name == "memory"]
     assert change.ask == "--memory-fraction 0.97" and change.verdict in ("tight", "fits")
     assert change.pool_tokens >= 2560  # a whole request in the mean
-    typed = fit_answer(Words("qwen3-30b-a3b-2507-fp8", "1xrtx-5090", users="4", memory_fraction="0.93"))
+    typed = fit_answer(PlanRequest("qwen3-30b-a3b-2507-fp8", "1xrtx-5090", users="4", memory_fraction="0.93"))
     assert not [one for one in typed.changes if one.name == "memory"]

@@ -18,7 +18,7 @@ from glmplan.costs.step.model import step_time
 from glmplan.errors import GlmplanError
 from glmplan.io.runs.table import run_from_row
 from glmplan.planner.capacity import Holding, Ranks
-from glmplan.planner.question import Asked, Words, read_words
+from glmplan.planner.question import Asked, read_words
 from glmplan.planner.ranking import deployment_of, load_of, matrix_rate_known, predicted, speed_known
 from glmplan.planner.service import serving_inputs
 from glmplan.planner.users import solve
@@ -29,6 +29,7 @@ from glmplan.prediction.load import metrics_of
 from glmplan.prediction.predict import Figure, front_end_seconds, step_seconds, wake_seconds
 from glmplan.prediction.step_models import step_model_of, step_parameters
 from glmplan.prediction.table import RowPrediction, predict_runs
+from glmplan.request.plan import PlanRequest
 
 #: questions, and loads that are asked of each plan [-]
 QUESTIONS, LOADS = 200, 4
@@ -97,7 +98,7 @@ class Both:
         )
 
 
-def _draw(generator: np.random.Generator) -> Words:
+def _draw(generator: np.random.Generator) -> PlanRequest:
     def one(choices):
         return choices[int(generator.integers(len(choices)))]
 
@@ -120,7 +121,7 @@ def _draw(generator: np.random.Generator) -> Words:
         host = one([name for name in _HOSTS if tp * pp * dp <= (4 if name.startswith("quad") else 8)] or [""])
     drafts = engine in ("vllm", "sglang") and model in ("glm-5.1", "deepseek-r1", "kimi-k2.5")
     mtp = str(int(generator.integers(1, 4))) if drafts and model != "kimi-k2.5" and generator.random() < 0.5 else None
-    return Words(
+    return PlanRequest(
         model,
         host or (f"{tp * pp * dp}x{part}" if tp * pp * dp > 1 else part),
         weights=weights,
@@ -140,7 +141,7 @@ def _draw(generator: np.random.Generator) -> Words:
     )
 
 
-def _row(asked: Asked, words: Words, users: int, holding: Holding) -> dict[str, str]:
+def _row(asked: Asked, words: PlanRequest, users: int, holding: Holding) -> dict[str, str]:
     """The plan as a row of a table: its layout, cache format and graphs, and the words as they were typed."""
     terms = holding.terms
     drafting = {"speculative": f"mtp-{terms.mtp}" if terms.mtp else "none"}
@@ -166,7 +167,7 @@ def _row(asked: Asked, words: Words, users: int, holding: Holding) -> dict[str, 
     }
 
 
-def _plans(words: Words, generator: np.random.Generator) -> list[tuple[Asked, int, Holding]]:
+def _plans(words: PlanRequest, generator: np.random.Generator) -> list[tuple[Asked, int, Holding]]:
     """The chosen layout under several loads, where it fits, runs, and holds more than two requests."""
     try:
         first = read_words(words)
@@ -286,7 +287,7 @@ def test_the_simulator_starts_from_the_plan_with_the_defaults_of_its_engine():
         ("sglang", 8192, 2048, 1),
         ("trtllm", 8192, 2048, 32),
     ):
-        inputs = serving_inputs(Words("llama-3.1-8b", "h200-sxm", engine=engine, input="1024", output="256"))
+        inputs = serving_inputs(PlanRequest("llama-3.1-8b", "h200-sxm", engine=engine, input="1024", output="256"))
         assert inputs.settings.max_num_batched_tokens == tokens
         assert inputs.settings.max_num_seqs == requests
         assert inputs.pool.block_size == block

@@ -8,13 +8,14 @@ import pytest
 
 import glmplan
 from glmplan.errors import SpecError
-from glmplan.planner import Words, fit_answer
+from glmplan.planner import fit_answer
 from glmplan.planner.changes import gain_under
 from glmplan.planner.layouts import APART, transfer_link
 from glmplan.planner.plan import LEAST_GAIN
 from glmplan.planner.question import read_words
 from glmplan.planner.service import serving_inputs
 from glmplan.planner.users import solve
+from glmplan.request.plan import PlanRequest
 from glmplan.simulation.traffic.spec import parse_traffic
 
 EIGHT = {"model": "llama-3.1-8b", "on": "8xh100-sxm", "tp": 1, "pp": 1, "dp": 1, "input": 8192, "output": 256}
@@ -22,12 +23,12 @@ EIGHT = {"model": "llama-3.1-8b", "on": "8xh100-sxm", "tp": 1, "pp": 1, "dp": 1,
 
 @pytest.fixture(scope="module")
 def apart():
-    return fit_answer(Words(**EIGHT, disaggregated="2:6", users=(1, 8)))
+    return fit_answer(PlanRequest(**EIGHT, disaggregated="2:6", users=(1, 8)))
 
 
 @pytest.fixture(scope="module")
 def together():
-    return fit_answer(Words(**EIGHT, replicas=8, users=(1, 8)))
+    return fit_answer(PlanRequest(**EIGHT, replicas=8, users=(1, 8)))
 
 
 def test_only_servers_that_decode_hold_conversations(apart, together):
@@ -54,9 +55,9 @@ def test_users_are_not_called_safe_by_sums_that_know_no_such_servers(apart):
 
 def test_keys_and_values_cross_the_named_link_once():
     words = EIGHT | {"tp": 2}
-    asked = read_words(Words(**words, disaggregated="1:3"))
+    asked = read_words(PlanRequest(**words, disaggregated="1:3"))
     link = transfer_link(asked, solve(asked).best.terms)
-    inputs = serving_inputs(Words(**words, disaggregated="1:3"))
+    inputs = serving_inputs(PlanRequest(**words, disaggregated="1:3"))
     assert inputs.settings.link == link
     assert (inputs.settings.replicas, inputs.settings.prefill_replicas) == (4, 1)
     # two ranks of H100 send at once, each no faster than NVLink's 450 GB/s one way
@@ -68,7 +69,7 @@ def test_keys_and_values_cross_the_named_link_once():
 def test_a_first_token_waits_for_the_prompt_the_link_and_a_step():
     plan = glmplan.fit(EIGHT["model"], **{name: value for name, value in EIGHT.items() if name != "model"},
                        disaggregated="2:6", users=1)  # fmt: skip
-    inputs = serving_inputs(Words(**EIGHT, disaggregated="2:6"))
+    inputs = serving_inputs(PlanRequest(**EIGHT, disaggregated="2:6"))
     prompt = float(inputs.step_seconds(decode_requests=[0], decode_context=[0], prefill_tokens=[8192],
                                        prefill_context=[0])[0])  # fmt: skip
     over = 8192 * inputs.pool.bytes_per_token / inputs.settings.link.bandwidth
@@ -89,18 +90,18 @@ def test_a_first_token_waits_for_the_prompt_the_link_and_a_step():
 )
 def test_what_no_source_shows_is_refused_in_words(words, said):
     with pytest.raises(SpecError, match=said):
-        fit_answer(Words("llama-3.1-8b", "8xh100-sxm", **words))
+        fit_answer(PlanRequest("llama-3.1-8b", "8xh100-sxm", **words))
 
 
 def test_under_traffic_it_is_proposed_where_answers_come_sooner_and_its_words_print_the_same():
     traffic = parse_traffic("poisson:1/s", input=8192, output=512)
-    question = Words("llama-3.1-70b-fp8", "8xh100-sxm")
+    question = PlanRequest("llama-3.1-70b-fp8", "8xh100-sxm")
     plan, *others = fit_answer(question, traffic).runs
     [line] = [one for one in others if "--disaggregated" in one.ask]
     assert gain_under(plan, line) >= LEAST_GAIN and "never measured together" in line.what
     options = shlex.split(line.ask)
     typed = {name[2:]: value for name, value in zip(options[::2], options[1::2], strict=True)}
-    again = fit_answer(Words("llama-3.1-70b-fp8", "8xh100-sxm", **typed), traffic)
+    again = fit_answer(PlanRequest("llama-3.1-70b-fp8", "8xh100-sxm", **typed), traffic)
     assert again.runs[0].e2e.value == pytest.approx(line.e2e.value)
     assert again.runs[0].total_rate.value == pytest.approx(line.total_rate.value)
     assert again.runs[0].layout == line.layout
@@ -111,5 +112,8 @@ def test_under_traffic_it_is_proposed_where_answers_come_sooner_and_its_words_pr
 
 def test_one_card_and_engines_without_such_servers_are_proposed_none():
     traffic = parse_traffic("poisson:1/s", input=8192, output=512)
-    for words in (Words("llama-3.1-8b", "1xh100-sxm"), Words("qwen3-30b-a3b", "2xrtx-4090", engine="llama.cpp")):
+    for words in (
+        PlanRequest("llama-3.1-8b", "1xh100-sxm"),
+        PlanRequest("qwen3-30b-a3b", "2xrtx-4090", engine="llama.cpp"),
+    ):
         assert not any("--disaggregated" in one.ask for one in fit_answer(words, traffic).runs)

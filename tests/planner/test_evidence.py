@@ -11,13 +11,14 @@ from glmplan.catalog.engines.limitations import load_engine
 from glmplan.catalog.engines.recipes import known_version
 from glmplan.errors import GlmplanError
 from glmplan.io.runs.ledger import load_measurements
-from glmplan.planner import Words, fit_answer
-from glmplan.planner.answer_text import fit_text
+from glmplan.planner import fit_answer
 from glmplan.planner.evidence import EVIDENCE, evidence_words
-from glmplan.planner.first_screen import first_screen
 from glmplan.planner.launch import recipe_for
 from glmplan.planner.question import read_words
+from glmplan.present.answer_text import fit_text
+from glmplan.present.first_screen import first_screen
 from glmplan.present.json_answers import fit_json
+from glmplan.request.plan import PlanRequest
 
 
 @pytest.mark.parametrize(
@@ -35,7 +36,7 @@ from glmplan.present.json_answers import fit_json
     ],
 )
 def test_one_of_four_answers_stands_on_the_first_screen_and_in_every_form(model, on, engine, said):
-    answer = fit_answer(Words(model, on, engine=engine))
+    answer = fit_answer(PlanRequest(model, on, engine=engine))
     assert answer.evidence.startswith(said) and answer.evidence.startswith(EVIDENCE)
     assert " ".join(answer.evidence.split()) in " ".join(fit_text(answer, 400).split())
     shown = answer.basis if said == "measured" else said.partition(" (")[0]
@@ -54,7 +55,7 @@ def test_one_of_four_answers_stands_on_the_first_screen_and_in_every_form(model,
     ],
 )
 def test_answers_without_speeds_say_it_too(model, on, engine, verdict, said):
-    answer = fit_answer(Words(model, on, engine=engine))
+    answer = fit_answer(PlanRequest(model, on, engine=engine))
     assert (answer.verdict, answer.basis, answer.users) == (verdict, "", ())
     assert answer.evidence == said
     assert f"evidence {said}: " in " ".join(first_screen(answer, 100).split())
@@ -71,17 +72,17 @@ def test_answers_without_speeds_say_it_too(model, on, engine, verdict, said):
     ],
 )
 def test_a_published_run_that_no_fit_takes_was_run_by_somebody(model, on, engine, said):
-    assert fit_answer(Words(model, on, engine=engine)).evidence == said
+    assert fit_answer(PlanRequest(model, on, engine=engine)).evidence == said
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         # Qwen3-30B-A3B was run in BF16 on an H100, in no other format
-        (Words("qwen3-30b-a3b-bf16", "1xh100-sxm"), "measured"),
-        (Words("qwen3-30b-a3b-fp8", "1xh100-sxm"), "measured, in other weight formats (bf16)"),
+        (PlanRequest("qwen3-30b-a3b-bf16", "1xh100-sxm"), "measured"),
+        (PlanRequest("qwen3-30b-a3b-fp8", "1xh100-sxm"), "measured, in other weight formats (bf16)"),
         # without drafting it was run there
-        (Words("qwen3-30b-a3b-bf16", "1xh100-sxm", eager=True), "measured, with other settings"),
+        (PlanRequest("qwen3-30b-a3b-bf16", "1xh100-sxm", eager=True), "measured, with other settings"),
     ],
 )
 def test_a_model_measured_on_the_part_in_another_format_is_not_said_to_be_measured_elsewhere(words, said):
@@ -90,8 +91,8 @@ def test_a_model_measured_on_the_part_in_another_format_is_not_said_to_be_measur
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm", "ktransformers"])
 def test_a_purchase_is_planned_with_the_newest_release_that_evidence_covers(engine):
-    asked = read_words(Words("glm-5.1-fp8", "8xh200-sxm", engine=engine))
-    latest = read_words(Words("glm-5.1-fp8", "8xh200-sxm", engine=engine, engine_version="latest"))
+    asked = read_words(PlanRequest("glm-5.1-fp8", "8xh200-sxm", engine=engine))
+    latest = read_words(PlanRequest("glm-5.1-fp8", "8xh200-sxm", engine=engine, engine_version="latest"))
     assert asked.runs_as == latest.runs_as is not None
     assert any(asked.runs_as in text and "evidence" in text for text in asked.assumed)
 
@@ -108,7 +109,7 @@ def test_a_purchase_is_planned_with_the_newest_release_that_evidence_covers(engi
 )
 def test_a_release_beyond_all_evidence_is_refused_with_the_nearest(engine, version, nearest):
     with pytest.raises(GlmplanError, match=nearest):
-        read_words(Words("glm-5.1-fp8", "8xh200-sxm", engine=engine, engine_version=version))
+        read_words(PlanRequest("glm-5.1-fp8", "8xh200-sxm", engine=engine, engine_version=version))
 
 
 @pytest.mark.parametrize(
@@ -167,7 +168,7 @@ def test_every_numbered_version_of_a_measured_run_was_published():
     ],
 )
 def test_runs_of_an_engine_say_nothing_of_another_program_that_serves_in_its_place(model, on, program):
-    answer = fit_answer(Words(model, on, engine="sglang"), changes=False)
+    answer = fit_answer(PlanRequest(model, on, engine="sglang"), changes=False)
     assert answer.evidence == f"no published run with {program}, which replaces sglang there"
     assert not answer.basis or answer.basis.startswith("computed as if sglang ran there")
     assert answer.command == ()
@@ -207,37 +208,37 @@ PLUG_IN = "with the plug-in {}, whose kernels replace those of vllm there"
     ],
 )
 def test_runs_with_an_engines_own_kernels_say_nothing_of_a_plug_ins(model, on, engine, says):
-    asked = read_words(Words(model, on, engine=engine))
+    asked = read_words(PlanRequest(model, on, engine=engine))
     said = evidence_words(asked, asked.machine.count, "")
     assert said == says or said.startswith((f"{says}, ", f"{says}: ", f"{says}; "))
 
 
 def test_a_plug_in_is_started_by_the_engine_and_speeds_say_whose_kernels_they_assume():
-    answer = fit_answer(Words("qwen3-32b", "8xtpu-v7x", engine="vllm"), changes=False)
+    answer = fit_answer(PlanRequest("qwen3-32b", "8xtpu-v7x", engine="vllm"), changes=False)
     assert answer.command[0].startswith("vllm serve")
     assert answer.basis.startswith("computed as if vllm had its own kernels there: ")
-    cuda = fit_answer(Words("qwen3-32b", "8xh100-sxm", engine="vllm"), changes=False)
+    cuda = fit_answer(PlanRequest("qwen3-32b", "8xh100-sxm", engine="vllm"), changes=False)
     assert "its own kernels" not in cuda.basis and "replace" not in cuda.evidence
 
 
 def test_a_recipe_for_the_part_stands_though_another_program_serves_there(monkeypatch):
-    recipe = recipe_for(read_words(Words("qwen3-32b", "8xtpu-v7x", engine="vllm")), 8)
+    recipe = recipe_for(read_words(PlanRequest("qwen3-32b", "8xtpu-v7x", engine="vllm")), 8)
     assert recipe.accelerator == "tpu-v7"
     monkeypatch.setattr("glmplan.planner.evidence.recipe_for", lambda asked, cards: recipe)
-    said = evidence_words(read_words(Words("qwen3-32b", "8xtpu-v7x", engine="sglang")), 8)
+    said = evidence_words(read_words(PlanRequest("qwen3-32b", "8xtpu-v7x", engine="sglang")), 8)
     assert said.startswith(
         "recipe only, not measured (run by its publisher) with SGLang-JAX, which replaces sglang there: "
     )
     # of another part it says nothing
-    said = evidence_words(read_words(Words("qwen3-32b", "8xgaudi-3", engine="sglang")), 8)
+    said = evidence_words(read_words(PlanRequest("qwen3-32b", "8xgaudi-3", engine="sglang")), 8)
     assert said == "no published run with the fork HabanaAI/sglang-fork, which replaces sglang there"
 
 
 def test_ranks_of_a_dense_model_need_no_known_link_between_them():
-    answer = fit_answer(Words("qwen3-32b", "8xtpu-v7x"), changes=False)
-    alone = fit_answer(Words("qwen3-32b", "1xtpu-v7x"), changes=False)
+    answer = fit_answer(PlanRequest("qwen3-32b", "8xtpu-v7x"), changes=False)
+    alone = fit_answer(PlanRequest("qwen3-32b", "1xtpu-v7x"), changes=False)
     assert answer.holding.terms.name == "TP1×PP1×DP8"
     assert answer.user_rate == pytest.approx(alone.user_rate, rel=1e-9)
     # experts are exchanged: what their link is decides
-    moe = fit_answer(Words("qwen3-30b-a3b", "8xtpu-v7x", tp="1", dp="8"), changes=False)
+    moe = fit_answer(PlanRequest("qwen3-30b-a3b", "8xtpu-v7x", tp="1", dp="8"), changes=False)
     assert moe.unknown and not moe.user_rate

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from glmplan.planner import Words, fit_answer, read_words, solve
+from glmplan.planner import fit_answer, read_words, solve
 from glmplan.planner.layouts import layouts
 from glmplan.planner.ranking import deployment_of, load_of
 from glmplan.prediction.predict import predict_many
+from glmplan.request.plan import PlanRequest
 
 SIX = "6xrtx-pro-6000-ws"
 
 
 def solution(model="glm-5.1-nvfp4", on=SIX, **words):
-    return solve(read_words(Words(model, on, **words)))
+    return solve(read_words(PlanRequest(model, on, **words)))
 
 
 @pytest.mark.xfail(
@@ -53,7 +54,7 @@ def test_a_larger_card_never_holds_less():
 
 
 def test_users_see_no_more_speed_when_there_are_more_of_them():
-    rows = fit_answer(Words("glm-5.1-nvfp4", SIX, users="1,2,4,8,16,32,64,128,256")).users
+    rows = fit_answer(PlanRequest("glm-5.1-nvfp4", SIX, users="1,2,4,8,16,32,64,128,256")).users
     rates = [row.user_rate.value for row in rows]
     assert all(later <= earlier * 1.02 for earlier, later in zip(rates, rates[1:], strict=False))
     contexts = [row.context for row in rows]
@@ -61,7 +62,7 @@ def test_users_see_no_more_speed_when_there_are_more_of_them():
 
 
 def test_every_figure_lies_inside_its_interval():
-    answer = fit_answer(Words("qwen3-30b-a3b", "2xh100-sxm"))
+    answer = fit_answer(PlanRequest("qwen3-30b-a3b", "2xh100-sxm"))
     for row in answer.users:
         for figure in (row.ttft, row.tpot, row.user_rate, row.total_rate):
             assert 0 < figure.low < figure.value < figure.high
@@ -71,9 +72,9 @@ def test_every_figure_lies_inside_its_interval():
 @pytest.mark.parametrize(
     "words",
     [
-        Words("glm-5.1-nvfp4", SIX),
+        PlanRequest("glm-5.1-nvfp4", SIX),
         # one user may wait longer than 10 s at the slow end, where three times as long once counted as safe
-        Words("qwen3.5-397b-a17b-nvfp4", "4xrtx-pro-6000-ws", mtp="3", kv="fp8", users="1,8,32", input="32768"),
+        PlanRequest("qwen3.5-397b-a17b-nvfp4", "4xrtx-pro-6000-ws", mtp="3", kv="fp8", users="1,8,32", input="32768"),
     ],
 )
 def test_safe_users_are_the_least_of_their_limits_and_not_more_than_expected(words):
@@ -85,7 +86,7 @@ def test_safe_users_are_the_least_of_their_limits_and_not_more_than_expected(wor
 
 def test_requests_wait_when_the_pool_is_full():
     answer = fit_answer(
-        Words("glm-5.1-fp8", "8xh200-sxm", tp="8", kv="bf16", users="8,64", input="8192", output="1024")
+        PlanRequest("glm-5.1-fp8", "8xh200-sxm", tp="8", kv="bf16", users="8,64", input="8192", output="1024")
     )
     few, many = answer.users
     assert few.running == 8 and many.running < 64
@@ -93,7 +94,7 @@ def test_requests_wait_when_the_pool_is_full():
 
 
 def test_every_layout_divides_heads_and_stays_within_the_accelerators():
-    asked = read_words(Words("glm-5.1-nvfp4", SIX))
+    asked = read_words(PlanRequest("glm-5.1-nvfp4", SIX))
     found, left_out = layouts(asked)
     assert all(64 % tp == 0 and tp * pp * dp <= 6 for tp, pp, dp, _, _ in found)
     assert {(2, 3), (1, 6), (1, 5)} <= {(tp, pp) for tp, pp, *_ in found}
@@ -102,10 +103,10 @@ def test_every_layout_divides_heads_and_stays_within_the_accelerators():
 
 def test_degrees_that_are_no_powers_of_two_are_looked_at_where_the_heads_divide():
     """GLM-4.7-Flash has 20 heads on one latent, Llama-3.2-3B 24 heads on 8 KV heads, which TP 3 would cut."""
-    flash = layouts(read_words(Words("glm-4.7-flash", "6xh100-sxm")))[0]
+    flash = layouts(read_words(PlanRequest("glm-4.7-flash", "6xh100-sxm")))[0]
     assert {tp for tp, *_ in flash} == {1, 2, 4, 5}
     assert {1, 2, 3, 4, 5, 6} == {pp for tp, pp, *_ in flash if tp == 1}
-    llama = layouts(read_words(Words("llama-3.2-3b", "6xh100-sxm")))[0]
+    llama = layouts(read_words(PlanRequest("llama-3.2-3b", "6xh100-sxm")))[0]
     assert {tp for tp, *_ in llama} == {1, 2, 4}
 
 
@@ -116,7 +117,7 @@ def test_what_was_asked_for_stays():
 
 
 def test_the_chosen_layout_is_predicted_with_its_own_pool():
-    answer = fit_answer(Words("glm-5.1-nvfp4", SIX, users="32"))
+    answer = fit_answer(PlanRequest("glm-5.1-nvfp4", SIX, users="32"))
     deployment = deployment_of(answer.asked, answer.holding.terms)
     load = load_of(answer.asked, deployment, answer.holding.pool, 32)
     again = predict_many([(deployment, load, None)])[0]
@@ -124,28 +125,32 @@ def test_the_chosen_layout_is_predicted_with_its_own_pool():
 
 
 def test_changes_are_computed_as_a_plan_of_their_own_would_be():
-    answer = fit_answer(Words("glm-5.1-nvfp4", SIX, kv="bf16", users="1,128", input="4096", engine_version="0.19.0"))
+    answer = fit_answer(
+        PlanRequest("glm-5.1-nvfp4", SIX, kv="bf16", users="1,128", input="4096", engine_version="0.19.0")
+    )
     change = next(one for one in answer.changes if one.name == "kv")
-    alone = fit_answer(Words("glm-5.1-nvfp4", SIX, kv="fp8", users="1,128", input="4096", engine_version="0.19.0"))
+    alone = fit_answer(
+        PlanRequest("glm-5.1-nvfp4", SIX, kv="fp8", users="1,128", input="4096", engine_version="0.19.0")
+    )
     assert change.pool_tokens == alone.holding.pool
     assert change.user_rate == pytest.approx(alone.users[0].user_rate.value)
 
 
 def test_acceptance_may_be_a_chance_or_tokens_in_a_step():
-    chance = read_words(Words("glm-5.1-fp8", "8xb200-sxm", mtp="3", acceptance="0.5"))
-    length = read_words(Words("glm-5.1-fp8", "8xb200-sxm", mtp="3", acceptance="1.875"))
+    chance = read_words(PlanRequest("glm-5.1-fp8", "8xb200-sxm", mtp="3", acceptance="0.5"))
+    length = read_words(PlanRequest("glm-5.1-fp8", "8xb200-sxm", mtp="3", acceptance="1.875"))
     assert chance.acceptance == length.acceptance == pytest.approx(1 + 0.5 + 0.25 + 0.125)
 
 
 def test_drafting_over_pipeline_stages_is_refused_by_the_wall_and_planned_without():
-    answer = fit_answer(Words("glm-5.1-nvfp4", SIX, mtp="3"))
+    answer = fit_answer(PlanRequest("glm-5.1-nvfp4", SIX, mtp="3"))
     assert answer.holding.terms.mtp == 0
     wall = next(one for one in answer.warnings if one.name == "pipeline-with-mtp")
     assert "0 speculative tokens" in wall.applied
 
 
 def test_advice_that_the_question_overrules_is_not_said_to_be_followed():
-    answer = fit_answer(Words("glm-5.1-fp8", "hgx-b200-8", mtp="3"))
+    answer = fit_answer(PlanRequest("glm-5.1-fp8", "hgx-b200-8", mtp="3"))
     assert answer.holding.terms.mtp == 3
     wall = next(one for one in answer.warnings if one.name == "glm51-ids-outside-vocabulary")
     assert wall.applied == ""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from glmplan.errors import SpecError
-from glmplan.planner import Words, fit_answer
-from glmplan.planner.answer_text import fit_text
+from glmplan.planner import fit_answer
+from glmplan.present.answer_text import fit_text
+from glmplan.request.plan import PlanRequest
 
 
 def test_an_engine_that_never_runs_the_model_on_the_silicon_does_not_fit_and_another_is_named():
-    answer = fit_answer(Words("glm-5.1-nvfp4", "8xa100-80gb-sxm", engine="sglang"))
+    answer = fit_answer(PlanRequest("glm-5.1-nvfp4", "8xa100-80gb-sxm", engine="sglang"))
     assert answer.verdict == "does_not_fit"
     assert answer.headline.startswith("does not run with sglang")
     assert any("Hopper or later" in reason for reason in answer.reasons)
@@ -29,7 +30,7 @@ def test_an_engine_that_never_runs_the_model_on_the_silicon_does_not_fit_and_ano
 def test_files_that_an_engine_does_not_read_do_not_run_with_it_and_no_other_engine_is_said_to_read_them(
     model, machine, engine
 ):
-    answer = fit_answer(Words(model, machine, engine=engine))
+    answer = fit_answer(PlanRequest(model, machine, engine=engine))
     assert answer.verdict == "does_not_fit" and answer.command == ()
     assert answer.headline.startswith(f"does not run with {answer.asked.engine}")
     files = answer.asked.checkpoint.form
@@ -41,14 +42,14 @@ def test_files_that_an_engine_does_not_read_do_not_run_with_it_and_no_other_engi
 
 
 def test_an_error_that_a_patch_lifts_is_a_warning_with_what_to_do():
-    answer = fit_answer(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", engine_version="0.19.0"))
+    answer = fit_answer(PlanRequest("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", engine_version="0.19.0"))
     wall = next(one for one in answer.warnings if one.name == "vllm-glm-moe-dsa-unknown-to-transformers")
     assert wall.severity == "error" and "transformers" in wall.do
     assert answer.verdict == "fits"
 
 
 def test_trouble_of_the_machine_is_no_verdict_on_the_model():
-    answer = fit_answer(Words("gpt-oss-120b", "wrx90-2-switches-8"))
+    answer = fit_answer(PlanRequest("gpt-oss-120b", "wrx90-2-switches-8"))
     assert answer.verdict == "fits"
     assert any(one.name == "card-drops-off-the-bus" for one in answer.warnings)
 
@@ -58,21 +59,21 @@ def test_sparse_attention_that_the_silicon_lacks_is_planned_dense_and_a_build_wi
     # of 32,768 tokens many users lose more than one gains
     # and of 0.19.0 runs were measured, which were faster than such a build is said to be
     asked = {"engine_version": "0.18.0", "input": "65536"}
-    answer = fit_answer(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", **asked))
+    answer = fit_answer(PlanRequest("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", **asked))
     assert answer.holding.terms.sparse is False
     change = next(one for one in answer.changes if one.name == "kernels")
     assert change.user_rate > 0 and change.pool_tokens > 0
 
 
 def test_a_build_with_sparse_kernels_is_no_change_where_a_prompt_is_no_longer_than_what_they_select():
-    answer = fit_answer(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", engine_version="0.19.0", input="2048"))
+    answer = fit_answer(PlanRequest("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", engine_version="0.19.0", input="2048"))
     assert answer.holding.terms.sparse is False
     assert "kernels" not in {one.name for one in answer.changes}
 
 
 @pytest.mark.parametrize("version", [None, "latest", "0.24.0", "0.33.0"])
 def test_six_cards_serve_sparsely_with_the_releases_that_have_the_kernels(version):
-    answer = fit_answer(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", engine_version=version))
+    answer = fit_answer(PlanRequest("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", engine_version=version))
     terms = answer.holding.terms
     assert terms.sparse and terms.indexer and terms.graphs and terms.kv == "fp8"
     assert answer.verdict == "fits" and answer.safe.users > 0
@@ -88,7 +89,7 @@ def test_a_dense_fallback_takes_the_memory_of_what_the_engine_keeps():
 
     def plan(engine, version, kv):
         words = {"engine": engine, "engine_version": version, "kv": kv, "tp": "8", "pp": "1"}
-        return fit_answer(Words("glm-5.1-nvfp4", "8xrtx-pro-6000-ws", **words))
+        return fit_answer(PlanRequest("glm-5.1-nvfp4", "8xrtx-pro-6000-ws", **words))
 
     dropped, kept = plan("vllm", "0.19.0", "fp8"), plan("sglang", "0.5.10", "bf16")
     assert not dropped.holding.terms.indexer and per_token(dropped) == 78 * 576
@@ -99,26 +100,26 @@ def test_a_dense_fallback_takes_the_memory_of_what_the_engine_keeps():
 
 
 def test_sparse_attention_runs_where_the_kernels_are():
-    assert fit_answer(Words("glm-5.1-fp8", "8xb200-sxm")).holding.terms.sparse is True
+    assert fit_answer(PlanRequest("glm-5.1-fp8", "8xb200-sxm")).holding.terms.sparse is True
 
 
 def test_expert_parallelism_over_pcie_is_left_out_unless_asked_for():
-    chosen = fit_answer(Words("qwen3-235b-a22b-fp8", "8xrtx-pro-6000-ws"))
+    chosen = fit_answer(PlanRequest("qwen3-235b-a22b-fp8", "8xrtx-pro-6000-ws"))
     assert chosen.holding.terms.ep == 1
-    asked = fit_answer(Words("qwen3-235b-a22b-fp8", "8xrtx-pro-6000-ws", tp="8", pp="1", dp="1", ep="8"))
+    asked = fit_answer(PlanRequest("qwen3-235b-a22b-fp8", "8xrtx-pro-6000-ws", tp="8", pp="1", dp="1", ep="8"))
     assert asked.holding.terms.ep == 8
     assert any(one.name == "vllm-expert-parallel-on-pcie" for one in asked.warnings)
 
 
 def test_a_version_that_ended_a_wall_is_not_warned_about():
-    old = fit_answer(Words("glm-5.1-fp8", "8xb200-sxm", engine_version="0.19.0"))
-    new = fit_answer(Words("glm-5.1-fp8", "8xb200-sxm", engine_version="0.25.0"))
+    old = fit_answer(PlanRequest("glm-5.1-fp8", "8xb200-sxm", engine_version="0.19.0"))
+    new = fit_answer(PlanRequest("glm-5.1-fp8", "8xb200-sxm", engine_version="0.25.0"))
     assert len(new.warnings) < len(old.warnings)
 
 
 @pytest.mark.parametrize("host", ["six-cards-and-display-gpu", "quad-rtx-3090"])
 def test_hazards_of_named_machines_have_numbers_and_a_source(host):
-    answer = fit_answer(Words("llama-3.1-70b-q4_k_m", host))
+    answer = fit_answer(PlanRequest("llama-3.1-70b-q4_k_m", host))
     found = [one for one in answer.warnings if one.kind == "hazard"]
     assert found and all(one.effect and one.do and one.source for one in found)
 
@@ -128,7 +129,7 @@ def test_what_was_measured_behind_a_wall_of_unknown_price_is_not_measured_withou
     # layout of those runs, since a plan may choose another for either release
     measured = {"engine": "sglang", "replicas": "1", "tp": "8", "pp": "1", "dp": "1"}
     struck, later = (
-        fit_answer(Words("deepseek-v3-nvfp4", "dgx-b300-8", engine_version=version, **measured))
+        fit_answer(PlanRequest("deepseek-v3-nvfp4", "dgx-b300-8", engine_version=version, **measured))
         for version in ("0.5.10", "0.5.14")
     )
     name = "sglang-deepseek-prompts-on-b300"
@@ -156,7 +157,7 @@ def test_what_was_measured_behind_a_wall_of_unknown_price_is_not_measured_withou
     ],
 )
 def test_an_engine_without_a_backend_for_the_part_does_not_run_on_it(engine, on):
-    answer = fit_answer(Words("llama-3.1-8b", on, engine=engine), changes=False)
+    answer = fit_answer(PlanRequest("llama-3.1-8b", on, engine=engine), changes=False)
     assert answer.verdict == "does_not_fit"
     assert answer.headline.startswith(f"does not run with {engine}: ")
     assert answer.command == ()
@@ -167,7 +168,7 @@ def test_an_engine_without_a_backend_for_the_part_does_not_run_on_it(engine, on)
 @pytest.mark.parametrize(("tp", "pp", "dp"), [(None, None, None), (4, None, None), (1, 1, None)])
 def test_mlx_splits_matrices_alone_on_nvidia_cards(tp, pp, dp):
     """mlx_lm.server 0.32.2 has one group of ranks; its NCCL backend does not send, so there are no stages."""
-    answer = fit_answer(Words("glm-5.1-mlx-2.906bpw", "6xrtx-pro-6000-ws", tp=tp, pp=pp, dp=dp), changes=False)
+    answer = fit_answer(PlanRequest("glm-5.1-mlx-2.906bpw", "6xrtx-pro-6000-ws", tp=tp, pp=pp, dp=dp), changes=False)
     terms = answer.holding.terms
     assert (terms.pp, terms.dp, terms.ep) == (1, 1, 1)
     if tp != 1:
@@ -177,11 +178,11 @@ def test_mlx_splits_matrices_alone_on_nvidia_cards(tp, pp, dp):
 @pytest.mark.parametrize("degrees", [{"dp": 3}, {"tp": 2, "pp": 3}, {"tp": 4, "ep": 4}])
 def test_degrees_that_mlx_has_not_are_refused(degrees):
     with pytest.raises(SpecError, match="neither data nor expert parallelism"):
-        fit_answer(Words("glm-5.1-mlx-2.906bpw", "6xrtx-pro-6000-ws", **degrees), changes=False)
+        fit_answer(PlanRequest("glm-5.1-mlx-2.906bpw", "6xrtx-pro-6000-ws", **degrees), changes=False)
 
 
 def test_stages_of_mlx_on_nvidia_cards_do_not_run():
-    answer = fit_answer(Words("glm-5.1-mlx-2.906bpw", "6xrtx-pro-6000-ws", pp=6), changes=False)
+    answer = fit_answer(PlanRequest("glm-5.1-mlx-2.906bpw", "6xrtx-pro-6000-ws", pp=6), changes=False)
     assert answer.verdict == "does_not_fit" and answer.holding.terms.blocked.id == "mlx-pipeline-on-nvidia"
 
 
@@ -190,12 +191,12 @@ def test_stages_of_mlx_on_nvidia_cards_do_not_run():
     [("trtllm", "1xh100-sxm"), ("llama.cpp", "1xmi355x"), ("mlx", "1xm3-ultra"), ("mlx", "1xh100-sxm")],
 )
 def test_an_engine_with_a_backend_for_the_part_is_not_stopped(engine, on):
-    assert fit_answer(Words("llama-3.1-8b", on, engine=engine), changes=False).holding.terms.blocked is None
+    assert fit_answer(PlanRequest("llama-3.1-8b", on, engine=engine), changes=False).holding.terms.blocked is None
 
 
 def test_sparse_kernels_that_the_command_asks_for_are_those_of_latents_without_rotary_values():
-    with_rotary = fit_answer(Words("glm-5.1-nvfp4", "8xrtx-pro-6000-ws", engine="sglang"), changes=False)
-    without = fit_answer(Words("glm-5.3-flash-nvfp4", "4xrtx-pro-6000-ws", engine="sglang"), changes=False)
+    with_rotary = fit_answer(PlanRequest("glm-5.1-nvfp4", "8xrtx-pro-6000-ws", engine="sglang"), changes=False)
+    without = fit_answer(PlanRequest("glm-5.3-flash-nvfp4", "4xrtx-pro-6000-ws", engine="sglang"), changes=False)
     assert "--dsa-decode-backend flashinfer_sparse_mla" in with_rotary.command
     assert "--dsa-decode-backend tilelang" in without.command
     assert not any("flashinfer_sparse_mla" in words for words in without.command)

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from glmplan.catalog.entries.hosts import load_host, load_machine
 from glmplan.catalog.schema.host import Device, Power
-from glmplan.planner import Words, fit_answer
+from glmplan.planner import fit_answer
 from glmplan.planner.hazards import PlanFacts, hazard_rules, hazards_for, is_safe, machine_power
+from glmplan.request.plan import PlanRequest
 
 SEED = load_host("six-cards-and-display-gpu")
 FOUR = (0, 1, 2, 3)
@@ -176,7 +177,7 @@ def test_a_machine_with_one_memory_has_few_hazards():
 def test_a_pool_is_compared_with_requests_of_its_own_length(model, machine, engine):
     safe = {}
     for prompt in ("500", "1700", "8000"):
-        answer = fit_answer(Words(model, machine, engine=engine, input=prompt, output="300"), changes=False)
+        answer = fit_answer(PlanRequest(model, machine, engine=engine, input=prompt, output="300"), changes=False)
         held, longest = answer.holding, answer.launch_context
         # what the launch command asks for is what the pool holds of one such request
         assert longest <= held.context
@@ -191,6 +192,6 @@ def test_a_pool_is_compared_with_requests_of_its_own_length(model, machine, engi
 
 def test_beside_a_long_request_the_rest_of_a_uniform_pool_is_left():
     held = fit_answer(
-        Words("llama-3.1-8b", "1xrtx-4090", engine="vllm", input="500", output="300"), changes=False
+        PlanRequest("llama-3.1-8b", "1xrtx-4090", engine="vllm", input="500", output="300"), changes=False
     ).holding
     assert held.beside(16_384) == pytest.approx((held.pool - 16_384) / 800, abs=1.0)

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from glmplan.planner import Words, fit_answer
+from glmplan.planner import fit_answer
 from glmplan.planner.question import read_words
 from glmplan.planner.ranking import deployment_of, load_of
 from glmplan.planner.users import solve
 from glmplan.prediction.predict import predict
+from glmplan.request.plan import PlanRequest
 
 #: a prompt fills one step of the engine, so that no two share one [token]
 INPUT, OUTPUT = 8192, 64
@@ -32,7 +33,7 @@ def plan(tmp_path_factory):
     path = tmp_path_factory.mktemp("host") / "machine.toml"
     path.write_text(HOST)
     asked = read_words(
-        Words("deepseek-v3", str(path), engine="ktransformers", users="1", input=str(INPUT), output=str(OUTPUT))
+        PlanRequest("deepseek-v3", str(path), engine="ktransformers", users="1", input=str(INPUT), output=str(OUTPUT))
     )
     best = solve(asked).best
     assert asked.defaults.budget == INPUT and best.held > 32
@@ -90,7 +91,9 @@ def test_answers_wait_while_the_prompts_of_others_are_read(plan, users):
 
 def test_the_processors_time_prompts_though_no_matrix_rate_of_the_cards_is_published():
     """ktransformers read 88 tokens of a prompt a second on 64 cores (pub-13fde327cf); so it is said, not left out."""
-    words = Words("deepseek-v3", "genoa-2s-direct-8", engine="ktransformers", users="1", input="2048", output="256")
+    words = PlanRequest(
+        "deepseek-v3", "genoa-2s-direct-8", engine="ktransformers", users="1", input="2048", output="256"
+    )
     (one,) = fit_answer(words).users
     assert 2048 / one.ttft.value == pytest.approx(88, rel=0.15)
     assert "its FLOP are at the rates of rtx-pro-6000-ws" in one.outside
@@ -98,7 +101,7 @@ def test_the_processors_time_prompts_though_no_matrix_rate_of_the_cards_is_publi
 
 def test_users_without_a_place_gain_nothing_where_prompts_cannot_be_timed():
     """Of this card no matrix rate is published: decoding alone is answered, of those who have a place."""
-    words = Words("llama-3.1-70b", "2xl20", weights="fp8", engine="vllm", users="1,512,900",
+    words = PlanRequest("llama-3.1-70b", "2xl20", weights="fp8", engine="vllm", users="1,512,900",
                   input=str(INPUT), output=str(OUTPUT))  # fmt: skip
     _, many, more = fit_answer(words).users
     assert many.ttft is None and many.running == more.running < 512

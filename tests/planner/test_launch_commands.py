@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from glmplan.planner import Words, fit_answer
+from glmplan.planner import fit_answer
+from glmplan.request.plan import PlanRequest
 
 
 def command(model, on, **words):
-    return " ".join(fit_answer(Words(model, on, **words)).command)
+    return " ".join(fit_answer(PlanRequest(model, on, **words)).command)
 
 
 def test_vllm_gets_layout_cache_and_eager_mode():
@@ -50,7 +51,7 @@ def test_llama_server_is_told_which_file_of_the_repository_was_planned():
 
 
 def test_a_repository_without_gguf_is_no_address_for_llama_server():
-    answer = fit_answer(Words("qwen3-30b-a3b", "mac-studio-m3-ultra", engine="llama.cpp"))
+    answer = fit_answer(PlanRequest("qwen3-30b-a3b", "mac-studio-m3-ultra", engine="llama.cpp"))
     assert "-m PATH_TO_GGUF" in " ".join(answer.command)
     assert "convert_hf_to_gguf.py" in " ".join(answer.command_notes)
 
@@ -68,13 +69,13 @@ def test_a_repository_without_gguf_is_no_address_for_llama_server():
 )
 def test_what_a_wall_asks_for_is_in_the_command_with_its_environment(engine, variable, options):
     """GLM-5.3-Flash on SM120: https://github.com/sgl-project/sglang/issues/37105, vllm-project/vllm/issues/53963."""
-    found = fit_answer(Words("glm-5.3-flash-nvfp4", "4xrtx-pro-6000-ws", engine=engine), changes=False).command
+    found = fit_answer(PlanRequest("glm-5.3-flash-nvfp4", "4xrtx-pro-6000-ws", engine=engine), changes=False).command
     assert found[0] == variable and found[1].startswith(("vllm serve ", "python -m sglang.launch_server "))
     assert set(options) <= set(found)
 
 
 def test_a_wall_that_does_not_stand_asks_for_nothing():
-    found = fit_answer(Words("glm-5.3-flash-nvfp4", "4xb200-sxm", engine="sglang"), changes=False).command
+    found = fit_answer(PlanRequest("glm-5.3-flash-nvfp4", "4xb200-sxm", engine="sglang"), changes=False).command
     assert found[0].startswith("python -m sglang.launch_server ")
     assert not any("tilelang" in words or "bfloat16" in words for words in found)
 
@@ -90,21 +91,21 @@ def test_a_wall_that_does_not_stand_asks_for_nothing():
     ],
 )
 def test_a_cache_other_than_the_engine_would_take_is_told(engine, version, kv, said):
-    asked = Words("deepseek-v3.2-nvfp4", "8xb200-sxm", engine=engine, engine_version=version, kv=kv)
+    asked = PlanRequest("deepseek-v3.2-nvfp4", "8xb200-sxm", engine=engine, engine_version=version, kv=kv)
     found = fit_answer(asked, changes=False).command
     assert [words for words in found if words.startswith("--kv-cache-dtype")] == said
 
 
 def test_the_recipe_of_the_part_brings_its_environment():
     """vllm-project/recipes, models/MiniMaxAI/MiniMax-M3.yaml for MI355X."""
-    found = fit_answer(Words("minimax-m3", "8xmi355x", engine="vllm"), changes=False).command
+    found = fit_answer(PlanRequest("minimax-m3", "8xmi355x", engine="vllm"), changes=False).command
     assert "VLLM_ROCM_USE_AITER_MOE=1" in found[: found.index("vllm serve MiniMaxAI/MiniMax-M3")]
-    other = fit_answer(Words("minimax-m3", "8xh200-sxm", engine="vllm"), changes=False).command
+    other = fit_answer(PlanRequest("minimax-m3", "8xh200-sxm", engine="vllm"), changes=False).command
     assert not any("ROCM" in words for words in other)
 
 
 def test_weights_that_nobody_published_are_asked_for():
-    answer = fit_answer(Words("glm-5.1-int8", "8xb300-sxm"))
+    answer = fit_answer(PlanRequest("glm-5.1-int8", "8xb300-sxm"))
     assert "PATH_TO_WEIGHTS" in answer.command[0]
     assert "no published files" in answer.command_notes[0]
 
@@ -118,7 +119,7 @@ def test_a_draft_head_is_named_where_the_engine_wants_it():
     assert f"--speculative-algorithm EAGLE3 --speculative-draft-model-path {head} " in command(
         "kimi-k2.5", "8xh200-sxm", engine="sglang", **asked
     )
-    left_out = fit_answer(Words("kimi-k2.5", "8xb200-sxm", engine="trtllm", **asked))
+    left_out = fit_answer(PlanRequest("kimi-k2.5", "8xb200-sxm", engine="trtllm", **asked))
     assert any(head in note for note in left_out.command_notes)
     assert any(head in line for line in left_out.asked.assumed)
 
@@ -145,13 +146,15 @@ def test_a_cache_in_fp4_is_named_as_the_attention_packs_it(model, on, named):
     ],
 )
 def test_a_cache_in_fp4_that_no_kernel_reads_does_not_run(model, on, why):
-    answer = fit_answer(Words(model, on, engine="vllm", kv="nvfp4"))
+    answer = fit_answer(PlanRequest(model, on, engine="vllm", kv="nvfp4"))
     assert answer.verdict == "does_not_fit" and answer.headline == f"does not run with vllm: {why}"
 
 
 def test_deepseek_v4_1_on_sm100_is_planned_with_the_cache_that_its_server_takes():
     """vLLM 0.33.0 packs NVFP4 there when FP8 is asked for: 890 B a token and not 1,790."""
-    kept = {on: fit_answer(Words("deepseek-v4.1-flash", on, engine="vllm")) for on in ("8xh200-sxm", "8xb200-sxm")}
+    kept = {
+        on: fit_answer(PlanRequest("deepseek-v4.1-flash", on, engine="vllm")) for on in ("8xh200-sxm", "8xb200-sxm")
+    }
     assert [one.holding.terms.kv for one in kept.values()] == ["fp8", "nvfp4"]
 
 
@@ -168,11 +171,12 @@ def test_deepseek_v4_1_on_sm100_is_planned_with_the_cache_that_its_server_takes(
     ],
 )
 def test_a_model_of_the_same_shapes_is_started_itself_not_the_one_that_is_described(named, engine, begins):
-    answer = fit_answer(Words(named, "8xh200-sxm", engine=engine), changes=False)
+    answer = fit_answer(PlanRequest(named, "8xh200-sxm", engine=engine), changes=False)
     assert begins in answer.command
+    assert any("insert your path" in note for note in answer.command_notes) == ("PATH" in begins)
 
 
 def test_a_gguf_of_a_model_of_the_same_shapes_is_made_of_its_own_weights():
-    answer = fit_answer(Words("qwq-32b", "1xrtx-5090", engine="llama.cpp", weights="q4_k_m"), changes=False)
+    answer = fit_answer(PlanRequest("qwq-32b", "1xrtx-5090", engine="llama.cpp", weights="q4_k_m"), changes=False)
     assert "-m PATH_TO_GGUF" in answer.command
     assert any("no GGUF of Qwen/QwQ-32B is known" in note for note in answer.command_notes)

@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 from glmplan.catalog.engines.recipes import known_flags, option_name
-from glmplan.planner import Words, fit_answer, read_words
+from glmplan.planner import fit_answer, read_words
 from glmplan.planner.capacity import Obstacles
 from glmplan.planner.launch import launch_command
+from glmplan.request.plan import PlanRequest
 
 #: words of a plan that bring options of their own
 CASES = (
@@ -45,7 +46,7 @@ def options_in(command):
 )
 @pytest.mark.parametrize(("model", "on", "words"), CASES, ids=[f"{case[0]} {case[1]}" for case in CASES])
 def test_a_release_knows_every_option_of_its_command(engine, version, model, on, words):
-    answer = fit_answer(Words(model, on, engine=engine, engine_version=version, **words))
+    answer = fit_answer(PlanRequest(model, on, engine=engine, engine_version=version, **words))
     if not answer.command:
         assert answer.verdict == "does_not_fit"
         return
@@ -72,7 +73,7 @@ FILES = (
 @pytest.mark.parametrize(("version", "read"), [("b9193", "b9113"), ("b10776", "b10773"), ("latest", "b11434")])
 @pytest.mark.parametrize(("model", "on", "words"), FILES, ids=[f"{case[0]} {case[1]}" for case in FILES])
 def test_a_build_of_llama_server_knows_every_option_of_its_command(version, read, model, on, words):
-    answer = fit_answer(Words(model, on, engine="llama.cpp", engine_version=version, **words))
+    answer = fit_answer(PlanRequest(model, on, engine="llama.cpp", engine_version=version, **words))
     release, names = known_flags("llama.cpp", answer.asked.runs_as)
     assert release == read
     found = options_in(answer.command)
@@ -92,17 +93,17 @@ def test_the_list_of_llama_server_is_the_one_that_the_project_generates_of_its_o
 
 
 def test_the_recipe_of_the_model_brings_its_parsers():
-    command = " ".join(fit_answer(Words("glm-5.1-fp8", "8xh200-sxm", engine="vllm")).command)
+    command = " ".join(fit_answer(PlanRequest("glm-5.1-fp8", "8xh200-sxm", engine="vllm")).command)
     assert "--tool-call-parser glm47" in command and "--reasoning-parser glm45" in command
 
 
 def test_the_cache_of_sparse_cards_is_told_by_the_name_that_the_engine_has_for_it():
-    answer = fit_answer(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", engine_version="0.33.0"))
+    answer = fit_answer(PlanRequest("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", engine_version="0.33.0"))
     assert "--kv-cache-dtype fp8_ds_mla" in " ".join(answer.command)
 
 
 def test_what_a_recipe_says_in_a_file_is_said_of_the_file():
-    answer = fit_answer(Words("deepseek-r1-fp8", "8xh200-sxm", engine="trtllm"))
+    answer = fit_answer(PlanRequest("deepseek-r1-fp8", "8xh200-sxm", engine="trtllm"))
     command = " ".join(answer.command)
     assert "--tp_size 8" in command and "--tensor_parallel_size" not in command
     told = next(note for note in answer.command_notes if note.startswith("options.yaml of that recipe"))
@@ -122,7 +123,7 @@ def test_what_a_recipe_says_in_a_file_is_said_of_the_file():
     ],
 )
 def test_ktransformers_is_told_to_compute_the_experts_as_they_are_stored(version, read, model, method):
-    asked = Words(model, "genoa-2s-direct-8", engine="ktransformers", engine_version=version)
+    asked = PlanRequest(model, "genoa-2s-direct-8", engine="ktransformers", engine_version=version)
     answer = fit_answer(asked, changes=False)
     release, names = known_flags("ktransformers", version)
     assert release == read
@@ -142,16 +143,16 @@ def test_ktransformers_is_told_to_compute_the_experts_as_they_are_stored(version
     ],
 )
 def test_experts_that_no_method_of_ktransformers_reads_have_no_command_and_do_not_run(model, stored, wall):
-    answer = fit_answer(Words(model, "genoa-2s-direct-8", engine="ktransformers"), changes=False)
+    answer = fit_answer(PlanRequest(model, "genoa-2s-direct-8", engine="ktransformers"), changes=False)
     assert answer.holding.terms.blocked.id == wall and answer.verdict != "fits"
     assert answer.command == () and not any("METHOD" in note for note in answer.command_notes)
-    asked = Words(model, "genoa-2s-direct-8", engine="ktransformers")
+    asked = PlanRequest(model, "genoa-2s-direct-8", engine="ktransformers")
     words, notes = launch_command(read_words(asked), answer.holding, 4096)
     assert words == () and stored in notes[0]
 
 
 def test_fp8_experts_whose_scales_nobody_names_are_said_to_be_unknown():
-    asked = read_words(Words("hy3-fp8", "genoa-2s-direct-8", engine="ktransformers"))
+    asked = read_words(PlanRequest("hy3-fp8", "genoa-2s-direct-8", engine="ktransformers"))
     asked = replace(asked, checkpoint=asked.checkpoint.model_copy(update={"fp8_scales": None}))
     standing = {wall.id: wall.severity for wall in Obstacles(asked).sorted.always}
     assert standing["ktransformers-unknown-fp8-scales"] == "unknown"
@@ -171,7 +172,7 @@ fabric = { kind = "ethernet", bandwidth = "10 Gbit/s", source = "a drawing" }
 def test_a_server_of_mlx_knows_every_option_of_its_command():
     release, names = known_flags("mlx", None)
     assert release == "0.32.2"
-    alone = fit_answer(Words("glm-4.7-flash-mlx-4bit", "mac-studio-m3-ultra", engine="mlx"), changes=False)
+    alone = fit_answer(PlanRequest("glm-4.7-flash-mlx-4bit", "mac-studio-m3-ultra", engine="mlx"), changes=False)
     assert {"--model"} <= options_in(alone.command) <= names
 
 
@@ -179,7 +180,7 @@ def test_a_server_of_mlx_knows_every_option_of_its_command():
 def test_two_machines_of_mlx_are_named_in_a_file_and_divide_the_model_as_planned(tmp_path, tp, pp):
     file = tmp_path / "macs.toml"
     file.write_text(TWO_MACS)
-    asked = Words("glm-5.1-mlx-4.538bpw", str(file), engine="mlx", tp=tp, pp=pp)
+    asked = PlanRequest("glm-5.1-mlx-4.538bpw", str(file), engine="mlx", tp=tp, pp=pp)
     launcher, _, server = " ".join(fit_answer(asked, changes=False).command).partition(" -- ")
     # mlx/_distributed_utils/launch.py of mlx 0.32.4: --hosts takes names, and -n starts each of them as often
     assert launcher == "mlx.launch --hostfile hosts.json"
@@ -190,5 +191,5 @@ def test_two_machines_of_mlx_are_named_in_a_file_and_divide_the_model_as_planned
 @pytest.mark.parametrize("model", ["kimi-k2.6", "qwen3.5-397b-a17b"])
 def test_an_image_tower_is_started_as_memory_counts_it(model):
     # recipes put a whole tower on every rank, which is more than the plan has room for
-    answer = fit_answer(Words(model, "8xh200-sxm"), changes=False)
+    answer = fit_answer(PlanRequest(model, "8xh200-sxm"), changes=False)
     assert "--mm-encoder-tp-mode" not in " ".join(answer.command) and answer.command

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from glmplan.planner.launch import launch_command
-from glmplan.planner.question import Words, read_words
+from glmplan.planner.question import read_words
 from glmplan.planner.users import solve
+from glmplan.request.plan import PlanRequest
 
 TOLD = {"memory_fraction": 0.85, "max_num_seqs": 64, "max_num_batched_tokens": 4096}
 
@@ -23,7 +24,7 @@ TOLD = {"memory_fraction": 0.85, "max_num_seqs": 64, "max_num_batched_tokens": 4
 )
 def test_every_engine_is_told_by_its_own_options(engine, dp, words):
     model = "gpt-oss-20b" if engine == "llama.cpp" else "glm-4.5-air" if dp > 1 else "llama-3.1-8b"
-    asked = read_words(Words(model, f"{dp}xh200-sxm", engine=engine, tp=1, pp=1, dp=dp, **TOLD))
+    asked = read_words(PlanRequest(model, f"{dp}xh200-sxm", engine=engine, tp=1, pp=1, dp=dp, **TOLD))
     command, _ = launch_command(asked, solve(asked).best, 8192)
     for one in words:
         assert one in " ".join(command)

@@ -9,7 +9,7 @@ import pytest
 from glmplan.catalog.files import data_folder
 from glmplan.errors import UnknownFact
 from glmplan.io.runs.table import read_runs, run_from_row
-from glmplan.planner import Words, fit_answer
+from glmplan.planner import fit_answer
 from glmplan.planner.question import read_words
 from glmplan.planner.ranking import deployment_of, load_of, predicted
 from glmplan.planner.service import serving_inputs
@@ -17,6 +17,7 @@ from glmplan.planner.users import solve
 from glmplan.prediction.from_row import question_of
 from glmplan.prediction.predict import predict, predict_many
 from glmplan.prediction.table import predict_runs
+from glmplan.request.plan import PlanRequest
 
 HOST = """
 title = "two cards on one socket"
@@ -35,7 +36,7 @@ link = { generation = 5, lanes = 16 }
     ("part", "weights"), [("m4-max", "bf16"), ("m3-ultra", "q8_0"), ("ampereone-a192-32x", "bf16")]
 )
 def test_decoding_on_one_memory_is_the_same_in_a_plan_and_in_a_table(part, weights):
-    words = Words(
+    words = PlanRequest(
         "llama-3.1-8b", f"1x{part}", weights=weights, engine="llama.cpp", input="1000", output="200", users="1"
     )
     (one,) = fit_answer(words).users
@@ -64,7 +65,7 @@ def test_the_speed_of_one_request_is_what_a_token_takes_turned_over_whatever_the
 
 
 def test_a_plan_and_a_table_call_one_quantity_by_one_name():
-    words = Words("llama-3.1-8b", "1xh100-sxm", engine="vllm", input="4000", output="100", users="32", tp="1")
+    words = PlanRequest("llama-3.1-8b", "1xh100-sxm", engine="vllm", input="4000", output="100", users="32", tp="1")
     (told,) = fit_answer(words).users
     cells = {"id": "a", "model": "llama-3.1-8b", "weights": "bf16", "accelerator": "h100-sxm", "engine": "vllm",
              "accelerator_count": "1", "input_tokens": "4000", "output_tokens": "100", "concurrency": "32"}  # fmt: skip
@@ -82,7 +83,7 @@ def test_a_plan_with_the_file_of_a_measured_row_is_predicted_as_the_row_is():
     run = next(run for run in rows if run.id == "pub-62625dd1c7")
     question = question_of(run)
     asked = read_words(
-        Words("gpt-oss-20b", "strix-halo", engine="llama.cpp", engine_version="9187", users="1", kv="f16")
+        PlanRequest("gpt-oss-20b", "strix-halo", engine="llama.cpp", engine_version="9187", users="1", kv="f16")
     )
     asked = asked.but(checkpoint=question.deployment.checkpoint)
     planned = replace(deployment_of(asked, solve(asked).best.terms), text=run.protocol)
@@ -96,7 +97,7 @@ def test_a_plan_with_the_file_of_a_measured_row_is_predicted_as_the_row_is():
 def hosted(tmp_path_factory):
     path = tmp_path_factory.mktemp("host") / "machine.toml"
     path.write_text(HOST)
-    return Words("glm-5.1-nvfp4", str(path), engine="ktransformers", users="1,4,8")
+    return PlanRequest("glm-5.1-nvfp4", str(path), engine="ktransformers", users="1,4,8")
 
 
 def test_users_of_a_plan_with_experts_on_the_host_wait_as_the_engine_lets_them(hosted):
@@ -139,4 +140,4 @@ def test_the_simulator_takes_the_steps_of_the_host(hosted):
 
 def test_a_machine_whose_prompts_cannot_be_timed_is_not_simulated():
     with pytest.raises(UnknownFact, match="matrix rate"):
-        serving_inputs(Words("llama-3.1-8b", "1xm4-max"))
+        serving_inputs(PlanRequest("llama-3.1-8b", "1xm4-max"))

@@ -11,13 +11,14 @@ import glmplan
 from glmplan.cli import main
 from glmplan.errors import GlmplanError
 from glmplan.io.machines.resolve import resolve_machine
-from glmplan.planner import Words, fit_answer
+from glmplan.planner import fit_answer
 from glmplan.planner.ask import Deployed
 from glmplan.planner.question import read_words, usual_users
 from glmplan.planner.ranking import deployment_of, predicted, typical_users
 from glmplan.planner.service import serving_inputs
 from glmplan.planner.traffic_search import asked_under, mean_request, traffic_of
 from glmplan.planner.users import predictions_of, safe_number, solve, usual_promise
+from glmplan.request.plan import PlanRequest
 from glmplan.simulation.traffic.spec import parse_traffic
 
 #: questions that are drawn, and of how many of them the safe number is computed too [-]
@@ -31,17 +32,17 @@ _PARTS = ("h100-sxm", "h200-sxm", "b200-sxm", "a100-80gb-sxm", "rtx-pro-6000-ws"
 _COUNTS = (1, 2, 4, 6, 8, 8, 16)
 
 
-def drawn() -> list[Words]:
+def drawn() -> list[PlanRequest]:
     generator = np.random.default_rng(20261122)
 
     def one(choices):
         return choices[int(generator.integers(len(choices)))]
 
-    found: list[Words] = []
+    found: list[PlanRequest] = []
     while len(found) < QUESTIONS:
         model = one(tuple(_MODELS))
         count, part = one(_COUNTS), one(_PARTS)
-        words = Words(
+        words = PlanRequest(
             model,
             f"{count}x{part}",
             weights=one(_MODELS[model]),
@@ -168,7 +169,7 @@ def test_the_commands_take_the_same_lengths_when_none_are_typed(capsys):
         main(["simulate", "llama-3.1-8b", "--on", "1xh100-sxm", "--traffic", "closed:2", "--requests", "4",
               "--format", "json"])  # fmt: skip
     simulated = json.loads(capsys.readouterr().out)
-    asked = fit_answer(Words("llama-3.1-8b", "1xh100-sxm")).asked
+    asked = fit_answer(PlanRequest("llama-3.1-8b", "1xh100-sxm")).asked
     tokens = simulated["total_tokens_per_s"] / simulated["requests_per_s"]
     assert tokens == pytest.approx(asked.input_tokens + asked.output_tokens)
 
@@ -176,33 +177,34 @@ def test_the_commands_take_the_same_lengths_when_none_are_typed(capsys):
 def test_layouts_are_compared_for_users_of_the_machine_and_not_of_the_table():
     for machine, users in (("1xrtx-4090", 32), ("8xh200-sxm", 32), ("16xh200-sxm", 64), ("gb200-nvl72", 256)):
         assert usual_users(resolve_machine(machine)) == users
-        assert typical_users(read_words(Words("llama-3.1-8b", machine, users="3"))) == users
+        assert typical_users(read_words(PlanRequest("llama-3.1-8b", machine, users="3"))) == users
 
 
 def test_two_machines_are_both_used_and_idle_cards_stand_in_the_headline():
     """16 x H200: two servers of eight; 7 cards of which a power of two is used say that three are idle."""
-    both = fit_answer(Words("glm-5.1-fp8", "16xh200-sxm", input=8192, output=1024))
+    both = fit_answer(PlanRequest("glm-5.1-fp8", "16xh200-sxm", input=8192, output=1024))
     assert both.holding.terms.replicas == 2
     assert both.holding.terms.accelerators == 16 and "idle" not in both.headline
     assert "start 2 servers" in both.command_notes[0]
-    seven = fit_answer(Words("gpt-oss-120b", "7xh100-sxm", tp="4"))
+    seven = fit_answer(PlanRequest("gpt-oss-120b", "7xh100-sxm", tp="4"))
     assert "3 of 7 accelerators idle" in seven.headline
 
 
 def test_no_stages_are_planned_inside_a_domain_of_nvlink_where_the_model_fits_without():
     """TP4 x PP18 over an NVL72 is no plan; where the number of accelerators does not divide, stages are."""
     for model in ("glm-5.1-fp8", "llama-3.1-70b-fp8", "deepseek-r1"):
-        assert solve(read_words(Words(model, "gb200-nvl72"))).best.terms.pp == 1
+        assert solve(read_words(PlanRequest(model, "gb200-nvl72"))).best.terms.pp == 1
 
 
 def test_servers_of_one_layout_share_users_and_their_rates_and_pools_add_up():
     two, one = (
-        solve(read_words(Words("qwen3-30b-a3b", on, tp=2, pp=1, dp=1))).best for on in ("4xh100-sxm", "2xh100-sxm")
+        solve(read_words(PlanRequest("qwen3-30b-a3b", on, tp=2, pp=1, dp=1))).best
+        for on in ("4xh100-sxm", "2xh100-sxm")
     )
     assert two.terms.replicas == 2 and two.pool == 2 * one.pool and two.held == 2 * one.held
     assert two.context == one.context
-    four = read_words(Words("qwen3-30b-a3b", "4xh100-sxm", tp=2, pp=1, dp=1))
-    half = read_words(Words("qwen3-30b-a3b", "2xh100-sxm", tp=2, pp=1, dp=1))
+    four = read_words(PlanRequest("qwen3-30b-a3b", "4xh100-sxm", tp=2, pp=1, dp=1))
+    half = read_words(PlanRequest("qwen3-30b-a3b", "2xh100-sxm", tp=2, pp=1, dp=1))
     found, alone = predictions_of(four, two, (1, 16)), predictions_of(half, one, (1, 8))
     assert found[1].figures == alone[1].figures
     assert found[16].figures["tpot"] == alone[8].figures["tpot"]
@@ -229,7 +231,7 @@ def test_the_mean_request_of_sessions_is_that_of_the_requests_that_they_send():
 
 
 def test_traffic_that_states_lengths_decides_the_question():
-    words = Words("llama-3.1-8b", "1xh100-sxm", input=4096)
+    words = PlanRequest("llama-3.1-8b", "1xh100-sxm", input=4096)
     asked = asked_under(words, parse_traffic("closed:4", input=100, output=10))
     assert (asked.input_tokens, asked.output_tokens) == (100, 10)
     open_ended = parse_traffic("closed:4")
@@ -251,7 +253,7 @@ def test_traffic_that_states_lengths_decides_the_question():
     ],
 )
 def test_the_best_layout_is_the_same_where_only_the_best_is_looked_for(model, on, words):
-    asked = read_words(Words(model, on, **words))
+    asked = read_words(PlanRequest(model, on, **words))
     [first, *others], sole = solve(asked).ranked, solve(asked, sole=True).ranked
     assert (first.holding.terms, first.alone, first.many) == (sole[0].holding.terms, sole[0].alone, sole[0].many)
     assert (first.unknown, first.knowledge) == (sole[0].unknown, sole[0].knowledge)
@@ -261,7 +263,9 @@ def test_the_best_layout_is_the_same_where_only_the_best_is_looked_for(model, on
 @pytest.mark.parametrize(("input_tokens", "told"), [(2048, None), (1000, None), (2048, 4)])
 def test_slots_of_equal_context_are_simulated_as_they_are_started_and_hold_the_request(input_tokens, told):
     """All 256 that the engine could have were simulated: every request was longer than the context of its slot."""
-    words = Words("llama-3.1-8b", "1xrtx-4090", engine="llama.cpp", input=input_tokens, output=512, max_num_seqs=told)
+    words = PlanRequest(
+        "llama-3.1-8b", "1xrtx-4090", engine="llama.cpp", input=input_tokens, output=512, max_num_seqs=told
+    )
     inputs = serving_inputs(words)
     slots = inputs.settings.max_num_seqs
     assert f"--parallel {slots}" in fit_answer(words).command and slots == (told or slots) > 1

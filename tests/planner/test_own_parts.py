@@ -8,7 +8,8 @@ from glmplan.catalog.engines.limitations import conditions_of, walls_for
 from glmplan.catalog.entries.accelerators import load_accelerator
 from glmplan.catalog.entries.hosts import load_machine
 from glmplan.catalog.files import data_folder
-from glmplan.planner import Words, fit_answer
+from glmplan.planner import fit_answer
+from glmplan.request.plan import PlanRequest
 
 #: parts of nobody's catalogue: a card and a processor for neural networks, from what their sheets would say
 CARD = """
@@ -51,7 +52,7 @@ def own_part(tmp_path):
     ],
 )
 def test_an_engine_without_a_backend_does_not_run_on_a_part_of_ones_own(own_part, engine, vendor, kind, wall):
-    answer = fit_answer(Words("llama-3.1-8b", own_part(vendor, kind), engine=engine), changes=False)
+    answer = fit_answer(PlanRequest("llama-3.1-8b", own_part(vendor, kind), engine=engine), changes=False)
     assert answer.holding.terms.blocked.id == wall
     assert answer.verdict == "does_not_fit" and answer.command == ()
 
@@ -69,7 +70,7 @@ def test_an_engine_without_a_backend_does_not_run_on_a_part_of_ones_own(own_part
     ],
 )
 def test_an_engine_with_a_backend_runs_on_a_part_of_ones_own(own_part, engine, vendor, kind):
-    answer = fit_answer(Words("llama-3.1-8b", own_part(vendor, kind), engine=engine), changes=False)
+    answer = fit_answer(PlanRequest("llama-3.1-8b", own_part(vendor, kind), engine=engine), changes=False)
     assert answer.holding.terms.blocked is None and answer.verdict == "fits"
 
 
@@ -84,7 +85,7 @@ def test_an_engine_with_a_backend_runs_on_a_part_of_ones_own(own_part, engine, v
     ],
 )
 def test_a_backend_outside_the_engine_and_one_that_nobody_ran_are_said(own_part, engine, vendor, kind, wall, severity):
-    answer = fit_answer(Words("llama-3.1-8b", own_part(vendor, kind), engine=engine), changes=False)
+    answer = fit_answer(PlanRequest("llama-3.1-8b", own_part(vendor, kind), engine=engine), changes=False)
     found = next(one for one in answer.warnings if one.name == wall)
     assert found.severity == severity and found.do
 
@@ -121,7 +122,7 @@ BACKENDS = {"tpus", "gaudi", "ascend", "apple", "other", "nvidia"}
 
 
 def test_experts_in_nvfp4_have_no_kernels_on_a_card_of_amd_whose_capability_nobody_wrote_down(own_part):
-    answer = fit_answer(Words("qwen3-30b-a3b-nvfp4", own_part("AMD"), engine="vllm"), changes=False)
+    answer = fit_answer(PlanRequest("qwen3-30b-a3b-nvfp4", own_part("AMD"), engine="vllm"), changes=False)
     assert answer.holding.terms.blocked.id == "vllm-nvfp4-experts-on-rocm"
 
 
@@ -153,7 +154,7 @@ def test_a_copy_of_a_part_under_another_name_meets_its_walls(tmp_path):
 
 def test_a_file_of_a_part_can_be_counted_and_the_answer_names_it(own_part):
     file = own_part("AMD")
-    answer = fit_answer(Words("llama-3.1-70b", f"4x{file}", engine="vllm"))
+    answer = fit_answer(PlanRequest("llama-3.1-70b", f"4x{file}", engine="vllm"))
     assert answer.asked.machine.count == 4 and answer.verdict == "fits"
     fewer = next(one for one in answer.changes if one.name in ("fewer", "accelerators") and one.ask)
     assert file in fewer.ask

@@ -19,11 +19,13 @@ from glmplan.catalog.entries.accelerators import load_accelerator
 from glmplan.catalog.entries.models import load_model, model_names
 from glmplan.costs.blocks.stack import checkpoint_bytes, model_parameters
 from glmplan.errors import GlmplanError
-from glmplan.planner import Words, fit_answer
-from glmplan.planner.answer_text import fit_sections, users_table
+from glmplan.planner import fit_answer
 from glmplan.planner.ask import deployment
-from glmplan.purchase.compare import causes_of, side_of
+from glmplan.present.answer_text import fit_sections, users_table
+from glmplan.present.compare_text import causes_of
+from glmplan.purchase.compare import side_of
 from glmplan.purchase.money import money_of
+from glmplan.request.plan import PlanRequest
 
 PLANS = int(os.environ.get("GLMPLAN_PLANS", "120"))
 #: a part and one of the same family that is nowhere slower: memory, bandwidth, matrix rates
@@ -74,7 +76,7 @@ def draw(number):
 
 def plan(name, form, part, engine, tp, lengths):
     """The plan; None where the model does not fit or is not served so."""
-    words = Words(f"{name}-{form}", f"{tp}x{part}", engine=engine, tp=str(tp), users=USERS,
+    words = PlanRequest(f"{name}-{form}", f"{tp}x{part}", engine=engine, tp=str(tp), users=USERS,
                   input=str(lengths[0]), output=str(lengths[1]))  # fmt: skip
     try:
         found = fit_answer(words)
@@ -313,7 +315,7 @@ def test_a_faster_part_of_the_family_is_not_slower_beyond_the_interval():
 def test_what_each_has_is_said_in_every_form_of_an_answer(users):
     from glmplan.present.json_answers import fit_record
 
-    found = fit_answer(Words("llama-3.1-8b", "1xh100-sxm", users=str(users)))
+    found = fit_answer(PlanRequest("llama-3.1-8b", "1xh100-sxm", users=str(users)))
     (row,) = found.users
     told = fit_record(found)["users"][0]
     total, each = told["output_tokens_per_s"]["value"], told["output_tokens_per_s_per_user"]["value"]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from glmplan.planner import Words, fit_answer
+from glmplan.planner import fit_answer
+from glmplan.request.plan import PlanRequest
 
 
 def plan(model, on, **words):
-    return fit_answer(Words(model, on, **words))
+    return fit_answer(PlanRequest(model, on, **words))
 
 
 def test_glm_51_nvfp4_fits_six_96_gb_cards_at_tp2_pp3():

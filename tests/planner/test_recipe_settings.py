@@ -6,11 +6,12 @@ import pytest
 
 from glmplan.errors import SpecError
 from glmplan.io.runs.record import Run
-from glmplan.planner.question import Words, read_words
+from glmplan.planner.question import read_words
 from glmplan.prediction.from_row import question_of
+from glmplan.request.plan import PlanRequest
 
 #: SemiAnalysisAI/InferenceX launches vLLM for gpt-oss on B200 with an FP8 cache and MXFP4 x MXFP8 kernels of experts
-GPT = Words("gpt-oss-120b", "1xb200-sxm", engine="vllm", input=1024, output=1024, users=64, recipe="inferencex")
+GPT = PlanRequest("gpt-oss-120b", "1xb200-sxm", engine="vllm", input=1024, output=1024, users=64, recipe="inferencex")
 
 
 def test_a_plan_takes_what_the_recipe_sets_as_a_row_of_the_campaign_does():
@@ -34,7 +35,7 @@ def test_what_the_question_says_goes_before_the_recipe():
     ("changes", "match"),
     [
         ({"recipe": "nobodys"}, "is no campaign or recipe"),
-        ({"on": "1xl40s"}, "holds no launch of gpt-oss-120b in mxfp4"),
+        ({"on": "1xl40s"}, "has no launch of gpt-oss-120b in mxfp4"),
     ],
 )
 def test_a_recipe_without_such_a_launch_is_refused_in_words(changes, match):

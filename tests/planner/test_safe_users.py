@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from glmplan.planner import Words, read_words, solve
+from glmplan.planner import read_words, solve
 from glmplan.planner.capacity import Holding
 from glmplan.planner.ranking import deployment_of, load_of, rank_layouts
 from glmplan.planner.users import count_users, safe_number, safe_users, user_table
 from glmplan.prediction.predict import Figure, Prediction
+from glmplan.request.plan import PlanRequest
 from glmplan.simulation.traffic.slo import parse_slo
 from glmplan.simulation.traffic.spec import parse_traffic
 
 
 def plan(dp: int, users: str = "1"):
-    asked = read_words(Words("llama-3.1-8b", f"{dp}xh200-sxm", tp="1", pp="1", dp=str(dp), input="64", output="64",
-                             users=users))  # fmt: skip
+    lengths = {"input": "64", "output": "64"}
+    asked = read_words(
+        PlanRequest("llama-3.1-8b", f"{dp}xh200-sxm", tp="1", pp="1", dp=str(dp), users=users, **lengths)
+    )
     return asked, solve(asked).best
 
 
@@ -72,7 +75,7 @@ def test_a_step_holds_the_token_budget_of_every_replica(dp):
 
 
 def test_users_between_the_low_end_and_the_middle_of_the_pool_are_held_more_likely_than_not_but_not_surely():
-    asked = read_words(Words(model="llama-3.1-70b-fp8", on="1xh100-sxm"))
+    asked = read_words(PlanRequest(model="llama-3.1-70b-fp8", on="1xh100-sxm"))
     holding = solve(asked).best
     low, middle = int(holding.held_low), int(holding.held)
     assert 0 < low < middle - 1
@@ -86,9 +89,9 @@ def test_users_between_the_low_end_and_the_middle_of_the_pool_are_held_more_like
 @pytest.mark.parametrize(
     "words",
     [
-        Words("glm-5.1-fp8", "8xh200-sxm", engine="sglang"),
-        Words("glm-4.5-air", "8xmi300x"),
-        Words("minimax-m2", "8xh100-sxm"),
+        PlanRequest("glm-5.1-fp8", "8xh200-sxm", engine="sglang"),
+        PlanRequest("glm-4.5-air", "8xmi300x"),
+        PlanRequest("minimax-m2", "8xh100-sxm"),
     ],
     ids=lambda words: words.model,
 )

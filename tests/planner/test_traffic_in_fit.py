@@ -11,14 +11,14 @@ from glmplan.catalog.entries.hosts import implied_host
 from glmplan.cli import main
 from glmplan.costs.network.links import host_transfer_rate
 from glmplan.errors import SpecError
-from glmplan.planner.answer_text import NO_COPIES
 from glmplan.planner.changes import gain_under
-from glmplan.planner.first_screen import MOST_LINES, first_screen
 from glmplan.planner.plan import LEAST_GAIN, as_well_known
-from glmplan.planner.question import Words
 from glmplan.planner.simulated import beyond_steady, host_copies, traffic_run, why_no_copies
 from glmplan.planner.traffic_search import asked_under, described_under, solve_under, traffic_of
 from glmplan.planner.users import solve
+from glmplan.present.answer_text import NO_COPIES
+from glmplan.present.first_screen import MOST_LINES, first_screen
+from glmplan.request.plan import PlanRequest
 from glmplan.simulation.engine.settings import TransferLink
 from glmplan.simulation.traffic.spec import parse_traffic
 
@@ -85,7 +85,7 @@ def test_the_layout_of_conversations_is_the_one_that_serves_them_best(agents):
 def test_conversations_decide_for_another_layout_than_their_mean_request():
     """Shorter ones, of which stages hold all: the layout of the mean request computes many of them again."""
     traffic = parse_traffic("sessions:20")
-    asked = asked_under(Words("glm-5.1-nvfp4", "8xrtx-pro-6000-ws"), traffic)
+    asked = asked_under(PlanRequest("glm-5.1-nvfp4", "8xrtx-pro-6000-ws"), traffic)
     alone, under = solve(asked), solve_under(asked, traffic_of(asked, traffic))
     assert under.best.terms.name != alone.best.terms.name
     runs = [traffic_run(asked, one.ranked[0], traffic_of(asked, traffic), ends=False) for one in (alone, under)]
@@ -143,7 +143,7 @@ def test_copies_of_which_nothing_can_be_said_are_refused(on, model, traffic, why
 def test_the_simulator_refuses_copies_that_the_engine_keeps_none_of_as_fit_does(model, on, engine, why, more):
     scheduler = {"host_tokens": 1000, **more}
     with pytest.raises(SpecError, match=f"--host-tokens: 1000 {why}"):
-        described_under(Words(model, on, engine=engine), [parse_traffic("sessions:2")], scheduler=scheduler)
+        described_under(PlanRequest(model, on, engine=engine), [parse_traffic("sessions:2")], scheduler=scheduler)
 
 
 def test_where_the_engine_keeps_no_copies_the_answer_says_why_and_what_another_engine_does_with_them():
@@ -155,7 +155,7 @@ def test_where_the_engine_keeps_no_copies_the_answer_says_why_and_what_another_e
     assert f"{NO_COPIES}: {plan.no_copies}" in " ".join(str(answer).split())
     copies = next(one for one in others if one.ask.startswith("--engine sglang"))
     # the line is what that plan does with as many tokens of copies
-    asked = asked_under(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", engine="sglang"), traffic)
+    asked = asked_under(PlanRequest("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", engine="sglang"), traffic)
     solution = solve_under(asked, traffic)
     found = host_copies(solution.asked, solution.best, traffic)
     assert copies.ask == f"--engine sglang --host-tokens {found.tokens}"
@@ -166,13 +166,13 @@ def test_where_the_engine_keeps_no_copies_the_answer_says_why_and_what_another_e
 
 def test_copies_in_host_memory_are_planned_as_far_as_engine_and_machine_allow():
     def copies(model, on, **words):
-        asked = asked_under(Words(model, on, **words), ENGINEERS)
+        asked = asked_under(PlanRequest(model, on, **words), ENGINEERS)
         return asked, host_copies(asked, solve(asked).best, ENGINEERS)
 
     # vLLM keeps no copies of latents, SGLang does; with drafts beside them a race was reported
     assert copies("glm-5.1-nvfp4", "8xrtx-pro-6000-ws")[1] is None
     assert copies("glm-5.1-nvfp4", "8xrtx-pro-6000-ws", engine="llama.cpp", weights="q4_k_m")[1] is None
-    asked = asked_under(Words("glm-5.1-nvfp4", "8xrtx-pro-6000-ws"), ENGINEERS)
+    asked = asked_under(PlanRequest("glm-5.1-nvfp4", "8xrtx-pro-6000-ws"), ENGINEERS)
     assert (
         why_no_copies(asked, solve(asked).best) == "vllm has no KV offload for latent attention (--kv-offloading-size)"
     )
@@ -185,7 +185,7 @@ def test_copies_in_host_memory_are_planned_as_far_as_engine_and_machine_allow():
 
 def test_copies_come_back_over_the_links_of_the_machine_unless_a_bandwidth_is_given():
     def described(**scheduler):
-        words = Words("llama-3.1-8b", "4xl40s", tp=2)
+        words = PlanRequest("llama-3.1-8b", "4xl40s", tp=2)
         return described_under(words, [parse_traffic("sessions:4")], scheduler={"host_tokens": 100_000, **scheduler})[0]
 
     found = described()
@@ -197,7 +197,7 @@ def test_copies_come_back_over_the_links_of_the_machine_unless_a_bandwidth_is_gi
     assert "at 5.0 GB/s per replica, as given" in told.basis
     with pytest.raises(SpecError, match="one memory") as caught:
         described_under(
-            Words("llama-3.1-8b", "dgx-spark", engine="vllm"), [parse_traffic("sessions:2")],
+            PlanRequest("llama-3.1-8b", "dgx-spark", engine="vllm"), [parse_traffic("sessions:2")],
             scheduler={"host_tokens": 100_000},
         )  # fmt: skip
     assert caught.value.field == "--host-bandwidth"
@@ -288,5 +288,5 @@ def test_a_trace_is_replayed_whole(tmp_path):
 def test_recorded_conversations_are_planned_for_at_their_own_lengths(name, text, tmp_path):
     file = tmp_path / name
     file.write_text(text % ("x" * 4000, "y" * 400))
-    asked = asked_under(Words("llama-3.1-8b", "1xh100-sxm"), parse_traffic(f"trace:{file},users=2"))
+    asked = asked_under(PlanRequest("llama-3.1-8b", "1xh100-sxm"), parse_traffic(f"trace:{file},users=2"))
     assert (asked.input_tokens, asked.output_tokens) == (1000, 100)

@@ -8,11 +8,12 @@ import pytest
 
 import glmplan
 from glmplan.errors import DoesNotFit
-from glmplan.planner import Words, fit_answer
-from glmplan.planner.answer_text import fit_text
+from glmplan.planner import fit_answer
 from glmplan.planner.capacity import MAY_START
-from glmplan.planner.first_screen import first_screen
+from glmplan.present.answer_text import fit_text
+from glmplan.present.first_screen import first_screen
 from glmplan.present.json_answers import fit_record
+from glmplan.request.plan import PlanRequest
 
 GIB = 2**30
 
@@ -20,10 +21,10 @@ GIB = 2**30
 @pytest.mark.parametrize(
     "words",
     [
-        Words("llama-3.1-70b", "8xh100-sxm", tp="1", pp="1", dp="8"),  # weights alone are too much
-        Words("llama-3.1-8b", "1xrtx-4090", context="120000"),  # weights fit, the request does not
-        Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", tp="1", pp="5"),  # one stage of several is the fullest
-        Words("gpt-oss-120b", "1xrtx-4090", context="4096"),  # sliding windows
+        PlanRequest("llama-3.1-70b", "8xh100-sxm", tp="1", pp="1", dp="8"),  # weights alone are too much
+        PlanRequest("llama-3.1-8b", "1xrtx-4090", context="120000"),  # weights fit, the request does not
+        PlanRequest("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", tp="1", pp="5"),  # one stage of several is the fullest
+        PlanRequest("gpt-oss-120b", "1xrtx-4090", context="4096"),  # sliding windows
     ],
     ids=lambda words: words.model,
 )
@@ -38,7 +39,7 @@ def test_headline_and_bars_agree(words):
 
 
 def test_a_plan_that_fits_has_no_card_that_is_short():
-    text = fit_text(fit_answer(Words("llama-3.1-8b", "1xh100-sxm")))
+    text = fit_text(fit_answer(PlanRequest("llama-3.1-8b", "1xh100-sxm")))
     assert "short" not in text.split("Users, each")[0]
 
 
@@ -47,7 +48,7 @@ _SHARE = 0.9
 
 def _about(share: float):
     """A card that is large enough with 0.9 of its memory for the engine."""
-    return fit_answer(Words("qwen3-32b", "1xh100-sxm", kv="bf16", context="4096", memory_fraction=share))
+    return fit_answer(PlanRequest("qwen3-32b", "1xh100-sxm", kv="bf16", context="4096", memory_fraction=share))
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +89,7 @@ def test_what_is_within_the_uncertainty_is_said_wherever_the_verdict_is(nearly):
 
 
 def test_a_plan_that_lacks_more_than_is_uncertain_promises_no_start():
-    answer = fit_answer(Words("llama-3.1-70b", "8xh100-sxm", tp="1", pp="1", dp="8"))
+    answer = fit_answer(PlanRequest("llama-3.1-70b", "8xh100-sxm", tp="1", pp="1", dp="8"))
     assert not answer.may_start
     assert "may start" not in answer.headline
     assert fit_record(answer)["may_start"] is False
@@ -120,7 +121,7 @@ link = {{ generation = 5, lanes = 16 }}
     [("glm-5.3-flash", 304e9 - 256e9), ("kimi-k2.5", 571e9 - 256e9), ("deepseek-v3.1-fp8", 654e9 - 256e9)],
 )
 def test_weights_that_exceed_host_memory_do_not_fit_in_any_answer(tmp_path, model, short):
-    answer = fit_answer(Words(model, host_of(tmp_path, memory="256 GB"), engine="ktransformers"), changes=False)
+    answer = fit_answer(PlanRequest(model, host_of(tmp_path, memory="256 GB"), engine="ktransformers"), changes=False)
     record = fit_record(answer)
     assert (answer.verdict, record["verdict"], answer.safe) == ("does_not_fit", "does_not_fit", None)
     assert not answer.users and not answer.user_rate and not answer.may_start
@@ -136,7 +137,9 @@ def test_weights_that_exceed_host_memory_do_not_fit_in_any_answer(tmp_path, mode
 
 
 def test_host_memory_that_is_not_known_or_large_enough_leaves_the_verdict(tmp_path):
-    large = fit_answer(Words("kimi-k2.5", host_of(tmp_path, memory="1 TB"), engine="ktransformers"), changes=False)
+    large = fit_answer(
+        PlanRequest("kimi-k2.5", host_of(tmp_path, memory="1 TB"), engine="ktransformers"), changes=False
+    )
     assert (large.verdict, large.holding.host_short) == ("fits", 0.0)
     assert not [one for one in large.warnings if one.severity == "danger"]
 
@@ -144,7 +147,7 @@ def test_host_memory_that_is_not_known_or_large_enough_leaves_the_verdict(tmp_pa
 def test_no_plan_under_a_danger_fits(tmp_path):
     # two cards of 600 W and 400 W for the rest behind one supply of 1,200 W
     for supply, verdict in (("1200 W", "tight"), ("4000 W", "fits")):
-        words = Words("llama-3.1-8b", host_of(tmp_path, memory="256 GB", supply=supply))
+        words = PlanRequest("llama-3.1-8b", host_of(tmp_path, memory="256 GB", supply=supply))
         answer = fit_answer(words, changes=False)
         dangers = [one.name for one in answer.warnings if one.severity == "danger"]
         assert (answer.verdict, dangers) == (verdict, ["power-supply"] * (verdict == "tight"))

@@ -15,9 +15,9 @@ from glmplan.cli import main
 from glmplan.io.runs.table import run_from_row
 from glmplan.measure.memory_comparison import MemoryLine
 from glmplan.measure.predicted_steps import Compared as Step
-from glmplan.measure.validation_page import compared_json
 from glmplan.prediction.predict import Figure
 from glmplan.prediction.reproduce import Compared, relative_error, verdict_of
+from glmplan.present.validation_page import compared_json
 
 POSITIVE = st.floats(min_value=1e-3, max_value=1e6)
 

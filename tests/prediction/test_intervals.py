@@ -104,7 +104,7 @@ def test_what_others_measured_has_its_own_width_and_another_release_adds_to_its_
     for name, version in asked.items():
         for tp, known in zip((1, 8), classes[name], strict=True):
             planned = planned_for("llama-3.1-8b", f"{tp}xh100-sxm", tp=tp, engine="vllm", engine_version=version)
-            deployment, load = planned.deployment, Load("serving", 8.0, 2048.0, 512.0)
+            deployment, load = planned.deployment, Load(8.0, 2048.0, 512.0, phase="serving")
             keys = keys_of(deployment)
             found = evidence_from_fit(deployment, load, keys, fit.sum_of(keys)[1], 0.0, fit)
             assert found.knowledge == known

@@ -18,7 +18,7 @@ from glmplan.prediction.load import Load
 PARTS = ("h100-sxm", "b200-sxm", "mi300x", "rtx-pro-6000-ws", "rtx-4090", "rtx-3090", "dgx-spark", "a100-80gb-sxm")
 MODELS = (("glm-5.1", "nvfp4"), ("llama-3.1-8b", "bf16"), ("qwen3-235b-a22b", "fp8"), ("gpt-oss-120b", "mxfp4"))
 LOADS = tuple(
-    Load("serving", float(concurrency), float(prompt), 512.0)
+    Load(float(concurrency), float(prompt), 512.0, phase="serving")
     for concurrency, prompt in itertools.product((1, 32, 512, 4096), (128, 2048, 100_000))
 )
 

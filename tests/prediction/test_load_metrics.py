@@ -19,7 +19,7 @@ def seconds(found: LoadMetrics, name: str, step: float, front: float) -> float:
 @pytest.mark.parametrize("front", [0.0, 0.05, 0.5])
 @pytest.mark.parametrize("tokens", [1, 2, 100])
 def test_one_user_asks_again_when_the_answer_is_there(front, tokens):
-    found = metrics_of(Load("serving", 1, 500, tokens))
+    found = metrics_of(Load(1, 500, tokens, phase="serving"))
     ttft = seconds(found, "ttft", 0.02, front)
     each = ttft + (seconds(found, "tpot", 0.02, front) * (tokens - 1) if tokens > 1 else 0.0)
     assert seconds(found, "output_rate", 0.02, front) == pytest.approx(tokens / each, rel=1e-3)
@@ -28,7 +28,7 @@ def test_one_user_asks_again_when_the_answer_is_there(front, tokens):
 @pytest.mark.parametrize("users", [4, 32])
 @pytest.mark.parametrize("front", [0.0, 0.2])
 def test_many_users_are_the_rate_times_the_time_of_each(users, front):
-    found = metrics_of(Load("serving", users, 500, 200, requests=40 * users))
+    found = metrics_of(Load(users, 500, 200, requests=40 * users, phase="serving"))
     each = seconds(found, "ttft", 0.02, front) + 199 * seconds(found, "tpot", 0.02, front)
     rate = seconds(found, "output_rate", 0.02, front) / 200
     assert rate * each == pytest.approx(users, rel=0.05)  # the last requests find fewer beside them

@@ -57,7 +57,9 @@ def test_every_question_about_a_limited_plan_is_answered_with_the_same_limited_s
     free, capped = (
         glmplan.deployment("llama-3.1-8b", "1xrtx-pro-6000-ws", power_limit=limit, **said) for limit in (None, "300W")
     )
-    assert capped.asked.power_limit == 300.0 and any("limited to 300 W" in one for one in capped.asked.assumed)
+    assert capped.asked.power_limit == 300.0 and any(
+        "power limit of each rtx-pro-6000-ws 300 W" in one for one in capped.asked.assumed
+    )
     steps = [glmplan.step_time(one, decode_requests=16, decode_context=1000).seconds[0] for one in (free, capped)]
     assert steps[1] / steps[0] == pytest.approx(1.17, rel=1e-6)
     predicted = [glmplan.predict(one, users=16).figures["tpot"].value for one in (free, capped)]

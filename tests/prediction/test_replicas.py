@@ -24,14 +24,14 @@ def mlperf(**changes):
 
 
 def test_rates_are_of_all_servers_and_latencies_of_one():
-    one = Load("serving", 8, 1000, 100, requests=32)
+    one = Load(8, 1000, 100, requests=32, phase="serving")
     alone, together = metrics_of(one).figures, metrics_of(replace(one, replicas=4)).figures
     assert together["output_rate"].scale == 4 * alone["output_rate"].scale
     assert together["total_rate"].scale == 4 * alone["total_rate"].scale
     assert together["user_rate"].scale == alone["user_rate"].scale
     assert together["tpot"].weights.tolist() == alone["tpot"].weights.tolist()
     for phase, name in (("decode", "output_rate"), ("prefill", "prefill_rate")):
-        asked = Load(phase, 4, 1000, 100)
+        asked = Load(4, 1000, 100, phase=phase)
         assert metrics_of(replace(asked, replicas=2)).figures[name].scale == 2 * metrics_of(asked).figures[name].scale
 
 
@@ -167,8 +167,8 @@ def test_half_users_are_split_once_and_whole_ones_stay():
         assert (found.users * found.replicas)[here].sum() == users
         assert found.replicas[here].sum() == min(users, 4)
         assert np.ptp(found.users[here]) <= 1
-    even = Load("serving", 4.0, 1000, 100, replicas=3)
+    even = Load(4.0, 1000, 100, replicas=3, phase="serving")
     assert whole_loads(even) == (even,)
     # a mean over a run is no number of users that can be split
-    measured = Load("serving", 2.43, 1000, 100, replicas=3)
+    measured = Load(2.43, 1000, 100, replicas=3, phase="serving")
     assert whole_loads(measured) == (measured,)

@@ -6,11 +6,12 @@ import pytest
 
 from glmplan.errors import SpecError
 from glmplan.io.runs.table import run_from_row
-from glmplan.planner.question import Words, read_words
+from glmplan.planner.question import read_words
 from glmplan.planner.ranking import deployment_of
 from glmplan.planner.users import solve
 from glmplan.prediction.deployment import Settings, usual_ends
 from glmplan.prediction.from_row import MemoryAnswer, memory_of, question_of
+from glmplan.request.plan import PlanRequest
 
 ROW = {
     "id": "a", "model": "llama-3.1-8b", "accelerator": "h100-sxm", "accelerator_count": "1", "engine": "vllm",
@@ -79,7 +80,7 @@ def test_a_draft_layer_is_loaded_only_when_drafting():
 
 @pytest.mark.parametrize("draft", [0, 3])
 def test_a_plan_and_a_row_of_one_launch_have_one_pool(draft):
-    words = Words(
+    words = PlanRequest(
         "glm-5.1-nvfp4", "8xrtx-pro-6000-ws", engine="vllm", engine_version="0.19.0", tp=8, kv="fp8", mtp=draft,
         input=2000, output=500, memory_fraction=0.93, max_num_seqs=32, max_num_batched_tokens=4096,
     )  # fmt: skip
@@ -95,8 +96,10 @@ def test_a_plan_and_a_row_of_one_launch_have_one_pool(draft):
 
 
 def test_a_plan_tells_its_deployment_what_it_was_told():
-    words = Words("llama-3.1-8b", "1xh100-sxm", memory_fraction=0.85, max_num_seqs=64, max_num_batched_tokens=4096,
-                  max_model_len=8192, attention_backend="TRITON_ATTN")  # fmt: skip
+    words = PlanRequest(
+        "llama-3.1-8b", "1xh100-sxm", memory_fraction=0.85, max_num_seqs=64, max_num_batched_tokens=4096,
+        max_model_len=8192, attention_backend="TRITON_ATTN",
+    )  # fmt: skip
     asked = read_words(words)
     found = deployment_of(asked, solve(asked).best.terms)
     assert found.settings == Settings(0.85, 64, 4096, 8192, "TRITON_ATTN")
@@ -110,19 +113,19 @@ def test_a_plan_tells_its_deployment_what_it_was_told():
     [
         ({"max_num_seqs": 0}, "--max-num-seqs: 0 must be at least 1"),
         ({"max_num_seqs": 64, "max_num_batched_tokens": 32}, "--max-num-batched-tokens: 32 is below --max-num-seqs 64"),
-        ({"max_model_len": 4096, "context": 8192}, "--context: 8192 is beyond --max-model-len 4,096"),
-        ({"max_model_len": 2048, "input": 2048, "output": 128}, "beyond --max-model-len"),
+        ({"max_model_len": 4096, "context": 8192}, "--context: 8192 exceeds --max-model-len 4,096"),
+        ({"max_model_len": 2048, "input": 2048, "output": 128}, "above --max-model-len"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(words, message):
     with pytest.raises(SpecError, match=message):
-        read_words(Words("llama-3.1-8b", "1xh100-sxm", **words))
+        read_words(PlanRequest("llama-3.1-8b", "1xh100-sxm", **words))
 
 
 def test_a_backend_without_a_rule_is_said_to_have_none():
-    asked = read_words(Words("llama-3.1-8b", "1xh100-sxm", attention_backend="flex_attention"))
+    asked = read_words(PlanRequest("llama-3.1-8b", "1xh100-sxm", attention_backend="flex_attention"))
     assert any("attention backend FLEX_ATTENTION: no rule" in one for one in asked.assumed)
-    assert not any("attention backend" in one for one in read_words(Words("llama-3.1-8b", "1xh100-sxm")).assumed)
+    assert not any("attention backend" in one for one in read_words(PlanRequest("llama-3.1-8b", "1xh100-sxm")).assumed)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +142,7 @@ def test_a_backend_without_a_rule_is_said_to_have_none():
 def test_an_attention_backend_that_the_version_does_not_have_is_refused_with_the_nearest(
     engine, version, said, nearest
 ):
-    words = Words("llama-3.1-8b", "1xh100-sxm", engine=engine, engine_version=version, attention_backend=said)
+    words = PlanRequest("llama-3.1-8b", "1xh100-sxm", engine=engine, engine_version=version, attention_backend=said)
     with pytest.raises(SpecError, match=f"--attention-backend: '{said}'") as refused:
         read_words(words)
     assert nearest in str(refused.value)
@@ -160,7 +163,7 @@ def test_an_attention_backend_that_the_version_does_not_have_is_refused_with_the
     ],
 )
 def test_an_attention_backend_is_spelled_as_the_engine_spells_it(engine, version, said, spelled):
-    words = Words("llama-3.1-8b", "1xh100-sxm", engine=engine, engine_version=version, attention_backend=said)
+    words = PlanRequest("llama-3.1-8b", "1xh100-sxm", engine=engine, engine_version=version, attention_backend=said)
     assert read_words(words).settings.attention_backend == spelled
 
 
@@ -177,7 +180,7 @@ def test_an_attention_backend_is_spelled_as_the_engine_spells_it(engine, version
     ],
 )
 def test_an_engine_is_known_however_it_is_spelled(said, name):
-    assert read_words(Words("llama-3.1-8b", "1xh100-sxm", engine=said)).engine == name
+    assert read_words(PlanRequest("llama-3.1-8b", "1xh100-sxm", engine=said)).engine == name
 
 
 def test_the_memory_of_a_row_is_that_of_the_files_that_it_names():

@@ -88,7 +88,7 @@ def test_a_step_of_more_users_takes_no_less_time(kind, users, context):
 @settings(max_examples=8, deadline=None)
 def test_a_user_beside_more_users_is_never_faster(kind, users):
     rates = [
-        predict_steps(MODELS[kind], Load("serving", float(number), 512.0, 128.0, requests=8 * number), KNOWN)
+        predict_steps(MODELS[kind], Load(float(number), 512.0, 128.0, requests=8 * number, phase="serving"), KNOWN)
         .figures["user_rate"]
         .value
         for number in (users, 2 * users)
@@ -100,7 +100,7 @@ def test_a_user_beside_more_users_is_never_faster(kind, users):
 @given(users=st.integers(1, 16), tokens=st.integers(1, 4096))
 @settings(max_examples=8, deadline=None)
 def test_the_first_token_takes_at_least_one_pass_over_the_prompt(kind, users, tokens):
-    load = Load("serving", float(users), float(tokens), 32.0, requests=4 * users, budget=4096)
+    load = Load(float(users), float(tokens), 32.0, requests=4 * users, budget=4096, phase="serving")
     first = predict_steps(MODELS[kind], load, KNOWN).figures["ttft"].value
     one = np.ones(1)
     alone = MODELS[kind].times(StepPoints(0 * one, 0 * one, one * tokens, one * (tokens + 1) / 2)).seconds[0]
@@ -113,7 +113,7 @@ def test_the_first_token_takes_at_least_one_pass_over_the_prompt(kind, users, to
 def test_littles_law_holds_in_the_closed_loop(kind, users, room):
     """Requests in the system are the rate at which they end times how long each is there (Little, 1961)."""
     pool = room * (512 + 0.5 * 128) + 1
-    load = Load("serving", float(users), 512.0, 128.0, requests=40 * users, pool_tokens=pool)
+    load = Load(float(users), 512.0, 128.0, requests=40 * users, pool_tokens=pool, phase="serving")
     found = predict_steps(MODELS[kind], load, KNOWN).figures
     # a request of one prompt and 128 tokens; where prompts cannot be timed it is its tokens
     first = found["ttft"] if "ttft" in found else found["tpot"]
@@ -151,7 +151,7 @@ def test_shares_add_up_and_the_components_name_them(kind):
 @every_kind
 def test_a_prediction_is_the_sum_of_the_same_step_times(kind):
     """One user who decodes: TPOT is the time of one step at the middle of the answer."""
-    found = predict(deployment(kind), Load("decode", 1.0, 1000.0, 200.0)).figures
+    found = predict(deployment(kind), Load(1.0, 1000.0, 200.0, phase="decode")).figures
     step = MODELS[kind].times(decode(1.0, 1100.0)).seconds[0]
     assert found["tpot"].value == pytest.approx(step, rel=1e-12)
     seconds = step_seconds(deployment(kind))
@@ -163,7 +163,7 @@ def test_a_prediction_is_the_sum_of_the_same_step_times(kind):
 @prompted
 def test_the_first_token_of_one_user_is_a_pass_over_the_prompt_and_the_front_end(kind):
     place = deployment(kind)
-    load = Load("serving", 1.0, 2048.0, 64.0, requests=4)
+    load = Load(1.0, 2048.0, 64.0, requests=4, phase="serving")
     one = np.ones(1)
     step = MODELS[kind].times(StepPoints(0 * one, 0 * one, one * 2048.0, one * 1024.5)).seconds[0]
     assert predict(place, load).figures["ttft"].value == pytest.approx(
@@ -176,13 +176,13 @@ def test_only_who_finds_nobody_there_waits_for_the_engine_to_wake():
     place = deployment("accelerators")
     wake, front, one = wake_seconds(place), front_end_seconds(place, 2048.0), np.ones(1)
     assert wake > 1e-4
-    alone = metrics_of(Load("serving", 1.0, 2048.0, 64.0, requests=1))
-    joined = metrics_of(Load("serving", 2.0, 2048.0, 64.0, requests=1, late=2, joins=True))
+    alone = metrics_of(Load(1.0, 2048.0, 64.0, requests=1, phase="serving"))
+    joined = metrics_of(Load(2.0, 2048.0, 64.0, requests=1, late=2, joins=True, phase="serving"))
     step = step_seconds(place)
     prompt = step(decode_requests=0 * one, decode_context=0 * one, prefill_tokens=2048 * one,
                   prefill_context=1024.5 * one)[0]  # fmt: skip
     assert alone.figures["ttft"].weights.tolist() == [1.0, 0.0, 1.0]
-    assert predict(place, Load("serving", 1.0, 2048.0, 64.0, requests=1)).figures["ttft"].value == pytest.approx(
+    assert predict(place, Load(1.0, 2048.0, 64.0, requests=1, phase="serving")).figures["ttft"].value == pytest.approx(
         prompt + front + wake, rel=1e-9
     )
     # half a step of the other is left in the mean, and one more is formed by then; then its own with the other in it
@@ -190,7 +190,7 @@ def test_only_who_finds_nobody_there_waits_for_the_engine_to_wake():
                  prefill_context=1024.5 * one)[0]  # fmt: skip
     decode = step(decode_requests=one, decode_context=2080 * one, prefill_tokens=0 * one, prefill_context=0 * one)[0]
     assert joined.figures["ttft"].weights.tolist() == [1.5, 1.0, 1.0]
-    load = Load("serving", 2.0, 2048.0, 64.0, requests=1, late=2, joins=True)
+    load = Load(2.0, 2048.0, 64.0, requests=1, late=2, joins=True, phase="serving")
     assert load.waiting == 0.0
     assert predict(place, load).figures["ttft"].value == pytest.approx(1.5 * decode + mixed + front, rel=1e-9)
 
@@ -199,7 +199,7 @@ def test_only_who_finds_nobody_there_waits_for_the_engine_to_wake():
 @pytest.mark.parametrize(("users", "share"), [(1, 0.0), (2, 0.25), (4, 0.5), (16, 1.0), (64, 1.0)])
 def test_first_tokens_beside_other_requests_come_later_by_what_was_learnt_and_nothing_else_does(kind, users, share):
     """The learnt logarithm counts by log2 of the requests in flight, a quarter with two, all of it from 16 on."""
-    load = Load("serving", float(users), 1024.0, 64.0, requests=4 * users)
+    load = Load(float(users), 1024.0, 64.0, requests=4 * users, phase="serving")
     plain, learnt = (predict_steps(MODELS[kind], load, replace(KNOWN, ttft_scale=scale)) for scale in (0.0, -0.4))
     assert learnt.first_later == pytest.approx(math.exp(-0.4 * share))
     for name, figure in plain.figures.items():
@@ -213,7 +213,7 @@ def test_first_tokens_beside_other_requests_come_later_by_what_was_learnt_and_no
 
 def test_a_fit_that_is_faster_than_the_memory_is_held_at_what_reading_the_weights_takes():
     """Steps 100 times as fast as those of the shipped fit: each figure and both its ends are at the bound."""
-    place, load = deployment("accelerators"), Load("decode", 1.0, 2048.0, 64.0)
+    place, load = deployment("accelerators"), Load(1.0, 2048.0, 64.0, phase="decode")
     fit = load_effects("sglang")
     level, key = LEVELS[0], keys_of(place)[0]
     faster = fit.values[level].get(key, np.zeros(len(COLUMNS))).copy()
@@ -231,7 +231,7 @@ def test_a_fit_that_is_faster_than_the_memory_is_held_at_what_reading_the_weight
 
 
 def test_a_prompt_longer_than_a_step_joins_others_in_chunks():
-    seen = metrics_of(Load("serving", 3.0, 5000.0, 64.0, requests=1, budget=2048, joins=True))
+    seen = metrics_of(Load(3.0, 5000.0, 64.0, requests=1, budget=2048, joins=True, phase="serving"))
     assert seen.prefill_tokens.tolist() == [0.0, 2046.0, 2046.0, 908.0, 0.0]
     assert seen.figures["ttft"].weights.tolist() == [0.5, 1.0, 1.0, 1.0, 1.0]
     assert seen.decode_requests.tolist() == [2.0] * 4 + [0.0]
@@ -239,12 +239,12 @@ def test_a_prompt_longer_than_a_step_joins_others_in_chunks():
 
 def test_where_prompts_cannot_be_timed_only_decoding_is_answered():
     model, one = MODELS["one memory"], np.ones(1)
-    found = predict_steps(model, Load("serving", 4.0, 512.0, 128.0), KNOWN)
+    found = predict_steps(model, Load(4.0, 512.0, 128.0, phase="serving"), KNOWN)
     assert set(found.figures) == {"tpot", "itl_p50", "output_rate", "user_rate"}
     with pytest.raises(UnknownFact, match="matrix rate"):
         model.times(StepPoints(0 * one, 0 * one, one, one))
     with pytest.raises(UnknownFact, match="matrix rate"):
-        check_answerable(deployment("one memory"), Load("prefill", 1.0, 512.0, 0.0))
+        check_answerable(deployment("one memory"), Load(1.0, 512.0, 0.0, phase="prefill"))
 
 
 @pytest.mark.parametrize("kind", KINDS_OF_MACHINE[1:])

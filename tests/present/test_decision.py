@@ -12,14 +12,14 @@ import pytest
 
 import glmplan
 from glmplan.errors import SpecError
-from glmplan.io.json_names import FIT_NAMES, renamed
-from glmplan.planner.text import number
+from glmplan.io.json_names import FIT_NAMES, LIMITATIONS_NAMES, SWEEP_NAMES, renamed
 from glmplan.present.decision import answer_sentences, check_report, common_load, decision, write_report
 from glmplan.present.decision_parts import is_plan, priced_plan, read_plan
 from glmplan.present.json_answers import fit_json, fit_record
 from glmplan.present.page import Document, Drawing, Table, Text, html_of, markdown_of
 from glmplan.purchase.cost import per_million
 from glmplan.purchase.money import money_of
+from glmplan.units import number
 
 MONEY = money_of(["rtx-pro-6000-ws=9000", "h100-sxm=25000"], today=date(2026, 11, 22))
 HEADINGS = ("Question", "Answer", "Speed", "Memory", "Machine", "Cost", "Options", "Risks", "Assumptions and sources",
@@ -195,9 +195,12 @@ def test_a_plan_with_the_old_names_is_read_as_the_same_plan(tmp_path, records):
 
 def test_the_reference_lists_every_old_name():
     page = (Path(__file__).resolve().parents[2] / "docs/reference/fit-json.md").read_text(encoding="utf-8")
-    table = dict(re.findall(r"^\| ([\w.\[\]*]+) \| ([\w.\[\]*]+) \|$", page.split("## Names of")[1], re.MULTILINE))
-    table.pop("old")
+    renames = page.split("## Names of")[1]
+    table = dict(re.findall(r"^\| `([\w.\[\]*]+)` \| `([\w.\[\]*]+)` \|$", renames, re.MULTILINE))
     assert table == {old: new_path(old) for old in FIT_NAMES}
+    later = renames.split("After 1.0.0")[1]
+    others = dict(re.findall(r"^\| `.+ \| `(\w+)` \| `(\w+)` \|$", later, re.MULTILINE))
+    assert others == SWEEP_NAMES | LIMITATIONS_NAMES
 
 
 def test_the_check_after_delivery_can_be_typed(made):

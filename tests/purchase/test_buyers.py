@@ -9,10 +9,10 @@ from datetime import date
 import numpy as np
 import pytest
 
+from glmplan.present.size_text import size_content, size_text
 from glmplan.purchase.money import money_of
 from glmplan.purchase.size import sized
 from glmplan.purchase.size_question import read_size
-from glmplan.purchase.size_text import size_content, size_text
 
 TODAY = date(2026, 11, 22)
 

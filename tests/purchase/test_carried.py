@@ -7,11 +7,11 @@ from datetime import date
 import pytest
 
 from glmplan.planner.ask import kept
+from glmplan.present.size_text import size_content, size_text
 from glmplan.purchase.money import money_of
 from glmplan.purchase.size import sized
 from glmplan.purchase.size_answer import share_of
 from glmplan.purchase.size_question import read_size
-from glmplan.purchase.size_text import size_content, size_text
 
 MONEY = money_of(today=date(2026, 11, 22))
 SLO = "tpot p95 < 18 ms"

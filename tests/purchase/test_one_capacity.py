@@ -13,11 +13,11 @@ import pytest
 import glmplan
 from glmplan.planner.ask import kept
 from glmplan.planner.service import inputs_of, service_of
+from glmplan.present.size_text import size_content
 from glmplan.purchase.money import money_of
 from glmplan.purchase.size import sized
 from glmplan.purchase.size_answer import share_of
 from glmplan.purchase.size_question import read_size
-from glmplan.purchase.size_text import size_content
 from glmplan.simulation.simulate import simulate
 from glmplan.simulation.traffic.slo import parse_slo
 from glmplan.simulation.traffic.spec import Traffic
@@ -62,7 +62,7 @@ def share_kept(planned, users, slo):
     def keeps(part):
         place = NormalDist().inv_cdf(1 - (part + 0.5) / PARTS)
         slower, later = spread(described.low, described.high, place), spread(*described.first, place)
-        low, high = described.room
+        low, high = described.pool
         room = 1 - place / END * ((1 - low) if place > 0 else (high - 1))
         service = described.service.scaled(slower).with_room(room, traffic)
         # every user sends one request that is not judged

@@ -10,14 +10,14 @@ import pytest
 
 import glmplan
 from glmplan.errors import SpecError
-from glmplan.planner.question import Words
 from glmplan.planner.service import kept_of
 from glmplan.planner.traffic_search import described_under
 from glmplan.purchase import cluster
 from glmplan.purchase.axes import MOST_SIMULATED, STATISTICS, read_sweep
 from glmplan.purchase.sweep import Checkpoints, Swept, swept
+from glmplan.request.plan import PlanRequest
 from glmplan.simulation.safe_load import outcome_range
-from glmplan.simulation.simulate import simulate
+from glmplan.simulation.simulate import SimulationOptions, simulate
 from glmplan.simulation.traffic.slo import parse_slo
 from glmplan.simulation.traffic.spec import parse_traffic
 
@@ -30,8 +30,10 @@ def test_a_row_is_what_simulate_and_kept_say_of_the_same_words(word):
     frame = swept(read_sweep(AXES | {"traffic": word, "slo": SLO, "think": "1 s", "seed": 5})).to_frame()
     [row] = frame.to_dict("records")
     traffic = parse_traffic(word, input=500, output=60, think="1 s")
-    described, [arriving] = described_under(Words("llama-3.1-8b", "1xh100-sxm"), [traffic])
-    summary = simulate(described.service, arriving, requests=60, seed=5, targets=parse_slo(SLO)).summary
+    described, [arriving] = described_under(PlanRequest("llama-3.1-8b", "1xh100-sxm"), [traffic])
+    summary = simulate(
+        described.service, arriving, requests=60, seed=5, options=SimulationOptions(targets=parse_slo(SLO))
+    ).summary
     for name in (*STATISTICS, "ttft_mean_ms", "tpot_mean_ms", "output_tokens_per_s", "goodput_share"):
         assert row[name] == pytest.approx(summary[name], rel=1e-12), name
     ends = outcome_range(described.service, arriving, summary, interval=(described.low, described.high), requests=60,
@@ -51,8 +53,10 @@ def test_a_trace_is_replayed_whole_with_its_own_lengths_as_simulate_does(tmp_pat
     axes = {"model": "llama-3.1-8b", "on": "1xh100-sxm", "slo": SLO}
     frame = swept(read_sweep(axes | {"traffic": f"trace:{file},trace:{file},speed=4"})).to_frame()
     for row, word in zip(frame.to_dict("records"), (f"trace:{file}", f"trace:{file},speed=4"), strict=True):
-        described, [arriving] = described_under(Words("llama-3.1-8b", "1xh100-sxm"), [parse_traffic(word)])
-        summary = simulate(described.service, arriving, requests=1000, targets=parse_slo(SLO)).summary
+        described, [arriving] = described_under(PlanRequest("llama-3.1-8b", "1xh100-sxm"), [parse_traffic(word)])
+        summary = simulate(
+            described.service, arriving, requests=1000, options=SimulationOptions(targets=parse_slo(SLO))
+        ).summary
         assert summary["requests"] == 40
         for name in ("ttft_p95_ms", "tpot_p95_ms", "requests_per_s", "output_tokens_per_s", "goodput_share"):
             assert row[name] == pytest.approx(summary[name], rel=1e-12), name

@@ -11,12 +11,12 @@ import pytest
 
 import glmplan
 from glmplan.errors import SpecError
-from glmplan.purchase.acceptance import acceptance_test
+from glmplan.present.acceptance import acceptance_test
+from glmplan.present.size_text import size_content, size_text
 from glmplan.purchase.money import money_of
 from glmplan.purchase.size import sized, slo_attainment
 from glmplan.purchase.size_answer import circuit_for, flow_of, month_tokens
 from glmplan.purchase.size_question import read_amount, read_size
-from glmplan.purchase.size_text import size_content, size_text
 from glmplan.simulation.safe_load import kept_share, speed_factors
 from glmplan.simulation.simulate import Service
 from glmplan.simulation.traffic.slo import parse_slo
@@ -102,6 +102,23 @@ def test_a_promise_of_whole_answers_is_judged_for_the_nearest_machines_too_and_t
     assert "e2e p95 < 100 ms:" in size_text(found, size_content(found))
 
 
+def test_an_option_of_a_plan_holds_for_every_machine():
+    asked = read_size("llama-3.1-8b-bf16", TPOT, users=4, input=1000, output=200, only="1xl40s,1xh100-sxm",
+                      kv="fp8", mtp=0, max_num_seqs="8")  # fmt: skip
+    assert dict(asked.given) == {"kv": "fp8", "mtp": 0, "max_num_seqs": 8}
+    found = sized(asked, MONEY)
+    assert {one.planned.holding.terms.kv for one in found.options} == {"fp8"}
+    assert {one.planned.deployment.defaults.max_requests for one in found.options} == {8}
+    assert size_content(found)["given"] == {"kv": "fp8", "mtp": 0, "max_num_seqs": 8}
+
+
+@pytest.mark.parametrize(("name", "value"), [("kv", "fp9"), ("memory_fraction", 3), ("calibration", "nowhere.toml")])
+def test_an_option_that_no_machine_takes_is_refused(name, value):
+    asked = read_size("llama-3.1-8b-bf16", TPOT, users=4, only="1xl40s,1xh100-sxm", **{name: value})
+    with pytest.raises(SpecError, match=name.replace("calibration", "nowhere")):
+        sized(asked, MONEY)
+
+
 def test_machines_that_fail_wait_until_one_more_is_the_cheapest_and_the_answers_stay_those_of_every_number():
     said = {"users": 90, "input": 1000, "output": 200, "only": "1xrtx-5090,2xrtx-5090,1xl40s", "kind": "buy"}
     found = sized(read_size("llama-3.1-8b-bf16", TPOT, **said), MONEY, answers=1)
@@ -136,8 +153,11 @@ def test_every_figure_of_the_answer_has_a_name_and_stays_a_number_in_json(chat):
 
 
 def test_the_page_names_the_first_answer_its_risks_and_what_is_not_counted(chat):
-    page = size_text(chat, size_content(chat))
+    content = size_content(chat)
+    page = size_text(chat, content)
     assert chat.options[0].name in page and "next cheaper" in page and "API alternative" in page
+    assert any("not counted; set --term staff_per_month=" in note for note in content["notes"])
+    assert all(f"note: {note}" in page for note in content["notes"])
 
 
 def test_machines_without_a_price_are_named_and_ranked_apart_when_they_are_asked_for():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date
 from itertools import product
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 import glmplan
 from glmplan.costs.points import StepPoints
 from glmplan.errors import SpecError
+from glmplan.prediction.effects import KNOWN_AS
 from glmplan.prediction.evidence import evidence_from_fit, evidence_of_points
 from glmplan.purchase.axes import read_sweep
 from glmplan.purchase.frontier import frontier
@@ -107,7 +109,7 @@ def test_intervals_of_many_loads_are_those_of_each_alone():
     loads = list(product((1, 3, 60, 3000), (10, 1000, 180_000), (5, 900, 30_000)))
     many = evidence_of_points(deployed, *np.array(loads, dtype=float).T, fit=fit)
     for place, load in enumerate(loads):
-        one = Load("serving", *map(float, load))
+        one = Load(*map(float, load), phase="serving")
         alone = evidence_from_fit(deployed, one, keys, levels, float(total[TTFT_SCALE]), fit)
         assert (many.knowledge, many.ttft_scale) == (alone.knowledge, alone.ttft_scale)
         for kind, (low, high) in alone.ends.items():
@@ -161,6 +163,20 @@ def test_a_sweep_that_was_stopped_goes_on_and_ends_as_if_it_had_not_been(tmp_pat
     again = swept(sweep, money=money_of(today=TODAY), done=done, keep=lambda block: seen.append(block.number))
     assert seen == [1] and again.whole
     assert again.to_frame().to_csv() == whole.to_csv()
+
+
+def test_a_checkpoint_with_the_old_name_of_the_evidence_is_read(tmp_path):
+    """The column `evidence` was `knowledge`: a sweep that an earlier release began goes on with one column."""
+    sweep = read_sweep(SMALL)
+    whole = swept(sweep)
+    assert set(whole.to_frame()["evidence"]) <= set(KNOWN_AS) and "knowledge" not in whole.to_frame()
+    kept = Checkpoints(tmp_path / "a.csv", sweep, {})
+    kept.start()
+    first = whole.blocks[0]
+    assert "evidence" in first.facts
+    old = {"knowledge" if name == "evidence" else name: value for name, value in first.facts.items()}
+    kept.keep(replace(first, facts=old))
+    assert swept(sweep, done=kept.read()).to_frame().to_csv() == whole.to_frame().to_csv()
 
 
 def test_parts_of_another_sweep_are_not_taken_for_those_of_this_one(tmp_path):

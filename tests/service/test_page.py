@@ -149,6 +149,18 @@ CONTROLS = {
     "pp": ("1", {"pp": 1}),
     "dp": ("1", {"dp": 1}),
     "ep": ("1", {"ep": 1}),
+    "dcp": ("1", {"dcp": 1}),
+    "engine_version": ("0.19.0", {"engine_version": "0.19.0"}),
+    "eager": ("true", {"eager": True}),
+    "memory_fraction": ("0.8", {"memory_fraction": 0.8}),
+    "max_num_seqs": ("64", {"max_num_seqs": 64}),
+    "max_num_batched_tokens": ("4096", {"max_num_batched_tokens": 4096}),
+    "max_model_len": ("16384", {"max_model_len": 16384}),
+    "attention_backend": ("FLASH_ATTN", {"attention_backend": "FLASH_ATTN"}),
+    "lora": ("2", {"lora": 2}),
+    "lora_rank": ("8", {"lora_rank": 8}),
+    "power_limit": ("450W", {"power_limit": "450W"}),
+    "recipe": ("vllm-recipes", {"recipe": "vllm-recipes"}),
     "mtp": ("0", {"mtp": 0}),
     "acceptance": ("0.7", {"acceptance": 0.7}),
     "buy": ("25000", None),
@@ -200,6 +212,8 @@ def test_every_control_asks_what_it_says_and_stands_in_the_address(opened):
         with page.expect_request(asks(name, value, question)):
             if control.evaluate("one => one.tagName") == "SELECT":
                 control.select_option(value)
+            elif control.get_attribute("type") == "checkbox":
+                control.check()
             else:
                 control.fill(value)
                 control.dispatch_event("change")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 from contextlib import suppress
@@ -14,7 +15,8 @@ from glmplan.errors import SpecError
 from glmplan.planner.ask import Arrivals, Question
 from glmplan.purchase.axes import POINT_AXES, STRUCTURE_AXES
 from glmplan.service import questions as q
-from glmplan.service.guard import is_loopback
+from glmplan.service.dispatcher import Busy, Jobs
+from glmplan.service.guard import Limits, is_loopback
 from glmplan.service.server import check_token, server
 
 PLAN = {"model": "llama-3.1-8b", "on": "1xh100-sxm"}
@@ -271,3 +273,72 @@ def test_a_request_that_does_not_come_whole_is_given_up(serving, monkeypatch):
                 with suppress(ConnectionError):
                     while one.recv(4096):
                         pass
+
+
+def test_a_wrong_method_is_told_with_the_right_one(client):
+    for method, path, right in (("PUT", "/v1/fit", "POST"), ("POST", "/v1/values", "GET"), ("DELETE", "/", "GET")):
+        answer = client.request(method, path, content=b"x")
+        assert answer.status_code == 405 and right in answer.headers["allow"], (method, path)
+    client.request("BREW", "/v1/fit")
+    assert 'method="BREW"' not in client.get("/metrics").text
+
+
+def test_a_body_with_two_lengths_ends_the_connection(client):
+    """RFC 9112, 6.1: a proxy may read the one where the server reads the other."""
+    host = client.base_url.host, client.base_url.port
+    with socket.create_connection(host, timeout=600) as line:
+        line.sendall(
+            b"POST /v1/fit HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 4\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        )
+        said = b""
+        while part := line.recv(65536):
+            said += part
+    assert said.startswith(b"HTTP/1.1 400") and said.count(b"HTTP/1.1") == 1
+
+
+def test_an_error_names_the_fields_of_http_also_in_its_words(client):
+    found = wrong(client.post("/v1/fit", json=PLAN | {"engine": "vllm", "tp": 3}))
+    assert "--" not in found["message"]
+
+
+class Answering:
+    """A pool whose answers are given by the test."""
+
+    def __init__(self):
+        self.waiting, self.asked = 0, {}
+
+    async def ask(self, ask, question, seconds, report, *, accepted):
+        self.asked[question["n"]] = future = asyncio.get_running_loop().create_future()
+        report(0, 0)
+        return await future
+
+
+def test_jobs_are_refused_before_they_are_accepted_and_answers_stay():
+    async def run():
+        pool = Answering()
+        jobs = Jobs(pool, Limits(jobs=4, waiting=3))
+        begun = [jobs.begin("size", {"n": n}) for n in range(3)]
+        with pytest.raises(Busy):  # three wait
+            jobs.begin("size", {"n": 3})
+        await asyncio.sleep(0)
+        begun.append(jobs.begin("size", {"n": 3}))
+        await asyncio.sleep(0)
+        for n, status in enumerate((200, 500, 200, 422)):
+            pool.asked[n].set_result((status, b"{}"))
+        await asyncio.sleep(0.01)
+        states = [job.state for job in begun]
+        assert states == ["done", "failed", "done", "refused"]
+        more = []
+        for n in range(4, 6):  # each takes the place of one without an answer
+            more.append(jobs.begin("size", {"n": n}))
+            await asyncio.sleep(0)
+        with pytest.raises(Busy):
+            jobs.begin("size", {"n": 6})
+        assert [jobs.get(job.name) is not None for job in begun] == [True, False, True, False]
+        begun[0].ended -= 3601.0
+        jobs.begin("size", {"n": 7})
+        assert [jobs.get(job.name) is not None for job in begun] == [False, False, True, False]
+        await jobs.close()
+
+    asyncio.run(run())

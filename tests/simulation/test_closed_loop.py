@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glmplan.catalog.engines.defaults import EngineDefaults
-from glmplan.simulation.closed_loop import ClosedLoop, closed_loop_mix
+from glmplan.catalog.schema.engine import EngineDefaults
+from glmplan.simulation.closed_loop import closed_loop_mix
+from glmplan.simulation.closed_run import ClosedLoop
 from glmplan.simulation.engine.settings import EngineSettings, KvPool
 from glmplan.simulation.engine.step_table import StepTable
 from glmplan.simulation.simulate import Service, simulate
@@ -55,9 +56,9 @@ def test_every_token_is_made_once(users, inputs, outputs, shortest, first, pool,
         whole_prompts=whole, gather_steps=gather, gather_tokens=full, late=int(travel),
     )  # fmt: skip
     mix = closed_loop_mix(run)
-    decoded = float(mix.wall @ mix.decode_requests)
+    decoded = float(mix.counted @ mix.decode_requests)
     assert decoded == pytest.approx(mix.output_tokens - 3 * users, rel=1e-9, abs=1e-6)
-    assert float(mix.wall @ mix.prefill_tokens) == pytest.approx(mix.input_tokens, rel=1e-9)
+    assert float(mix.counted @ mix.prefill_tokens) == pytest.approx(mix.input_tokens, rel=1e-9)
     assert mix.peak_requests <= users
     assert (mix.ttft >= -1e-9).all() and (mix.tpot >= -1e-12).all()
 
@@ -77,7 +78,7 @@ def test_prompts_that_are_never_split_leave_the_rest_of_the_budget_empty():
     whole = closed_loop_mix(ClosedLoop(6, 3000, 50, 6, budget=8192, whole_prompts=True))
     assert split.prefill_tokens.max() == 8192.0
     assert whole.prefill_tokens.max() == 6000.0
-    assert float(whole.wall @ whole.prefill_tokens) == 18_000.0
+    assert float(whole.counted @ whole.prefill_tokens) == 18_000.0
 
 
 def test_ranks_that_gather_their_prompts_make_them_wait_but_no_longer_than_they_are_told():
@@ -120,7 +121,7 @@ def test_the_same_run_gives_the_same_mix():
     run = ClosedLoop(12, 700, 90, 120, 0.8)
     first = closed_loop_mix(run)
     closed_loop_mix.cache_clear()
-    for name in ("ttft", "tpot", "wall", "decode_context"):
+    for name in ("ttft", "tpot", "counted", "decode_context"):
         np.testing.assert_array_equal(getattr(first, name), getattr(closed_loop_mix(run), name))
 
 
@@ -157,9 +158,9 @@ def test_staggered_users_never_share_a_prompt_step_and_only_the_steady_state_cou
     assert together.prefill_tokens[together.ttft > 0] == pytest.approx([128.0])
     assert apart.prefill_tokens[apart.ttft > 0] == pytest.approx([16.0])
     # one token for each user and step, and one prompt for each answer
-    assert apart.output_tokens == pytest.approx(8 * apart.wall.sum())
+    assert apart.output_tokens == pytest.approx(8 * apart.counted.sum())
     assert apart.input_tokens == pytest.approx(apart.output_tokens * 16 / 64)
-    assert apart.decode_requests[apart.wall > 0] == pytest.approx([7.0, 8.0])
+    assert apart.decode_requests[apart.counted > 0] == pytest.approx([7.0, 8.0])
 
 
 def test_the_median_gap_holds_a_prompt_only_where_most_steps_do():

@@ -22,7 +22,8 @@ LIBRARY = compiled_folder(PACKAGE) / f"{GROUP}__mypyc{EXTENSION_SUFFIXES[0]}"
 DRAWN = """
 import random, sys
 import numpy as np
-from glmplan.simulation.closed_schedule import ClosedLoop, closed_schedule
+from glmplan.simulation.closed_schedule import closed_schedule
+from glmplan.simulation.closed_run import ClosedLoop
 from glmplan.simulation.engine.settings import KvPool, TransferLink, scheduler_settings
 from glmplan.simulation.engine.step_table import StepTable
 from glmplan.simulation.simulate import pieces
@@ -76,7 +77,7 @@ for number in range(120):
     )
     inputs, outputs = ([draw.randint(1, most) for _ in range(90)] for most in (run.input_tokens, run.output_tokens))
     blocks, spans = closed_schedule(run, inputs, outputs)
-    print(number, [tuple(map(shown, block)) for block in blocks], spans)
+    print(number, [shown(number) for number in blocks], spans)
 import glmplan.simulation.engine.engine
 print(glmplan.simulation.engine.engine.__file__, file=sys.stderr)
 """

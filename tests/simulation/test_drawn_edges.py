@@ -9,8 +9,8 @@ import pytest
 
 from glmplan.simulation.engine.settings import EngineSettings, KvPool
 from glmplan.simulation.engine.step_table import StepTable
-from glmplan.simulation.load_trial import CRESTS, MEANS, POOL, Crowd, DrawnEdges, enough
-from glmplan.simulation.simulate import Service, simulate
+from glmplan.simulation.load_trial import MEANS, PERCENTILES, POOL, DrawnEdges, InFlight, enough
+from glmplan.simulation.simulate import Service, SimulationOptions, simulate
 from glmplan.simulation.traffic.sources import CHUNK, arrival_times, dispersion
 from glmplan.simulation.traffic.spec import Traffic
 
@@ -29,13 +29,13 @@ def test_the_crowd_of_a_simulation_is_known_before_it_is_run(stream, engine):
     if engine == "full":
         traffic = traffic.model_copy(update={"shared_prefix": 8})
     service = Service(StepTable.affine(base=0.1), KvPool(10**6), settings)
-    outcome = simulate(service, traffic, requests=6000, seed=5, keep=True)
+    outcome = simulate(service, traffic, requests=6000, seed=5, options=SimulationOptions(keep=True))
     rows = outcome.requests
     order = np.argsort(rows["arrival"])
     arrival, output = rows["arrival"][order], rows["output_tokens"][order]
     # steps that take as long whoever is there: each stays as long as its answer is long, the mean one 4 s
     there = [int(np.sum((arrival[:i] + 4.0 * output[:i] / output.mean()) > arrival[i])) for i in range(500, 6000)]
-    mean, crest, pressed = np.exp(Crowd(traffic, 2.0, 4.0, 6000, 500, 700.0, 10).foreseen(5))
+    mean, crest, pressed = np.exp(InFlight(traffic, 2.0, 4.0, 6000, 500, 700.0, 10).foreseen(5))
     assert mean * 2.0 * 4.0 == pytest.approx(np.mean(there), rel=1e-3)
     # whoever is there beside a request at some time of its stay, for as long as they are there together
     stays = 4.0 * output / output.mean()
@@ -54,7 +54,7 @@ def test_the_crowd_of_a_simulation_is_known_before_it_is_run(stream, engine):
 
 
 def test_as_many_are_there_as_littles_law_says_and_more_in_bursts():
-    usual = [np.exp(Crowd(stream, 2.0, 5.0, 8000, 500).usual) for stream in STREAMS]
+    usual = [np.exp(InFlight(stream, 2.0, 5.0, 8000, 500).usual) for stream in STREAMS]
     assert usual[0][0] == pytest.approx(1.0, rel=0.01)
     assert usual[2][0] > usual[1][0] > 1.05
     # of Poisson's streams ten are there in the mean, and one in 20 finds 14 beside it over its stay
@@ -81,7 +81,7 @@ def test_more_is_judged_of_bursts_but_no_more_than_is_drawn_at_once():
 
 def test_what_is_over_the_usual_is_told_as_the_load_at_which_it_is_usual():
     stream = Traffic(kind="poisson", rate=1.0, input=300, output=100)
-    here, more = (Crowd(stream, rate, 5.0, 4000, 500, 6000.0) for rate in (2.0, 2.1))
+    here, more = (InFlight(stream, rate, 5.0, 4000, 500, 6000.0) for rate in (2.0, 2.1))
     # under 5 % more load the same arrivals come sooner by as much
     assert (here.usual - more.usual)[2] < -0.1
     over = np.array([here.over(seed) for seed in range(40)])
@@ -95,7 +95,7 @@ def test_what_is_over_the_usual_is_told_as_the_load_at_which_it_is_usual():
 
 @pytest.mark.parametrize("weights", [(-1.0, 0.0), (-0.3, -0.7)])
 @pytest.mark.parametrize("crowds", [0.03, 0.12, 0.3])
-@pytest.mark.parametrize("breaks", [MEANS, CRESTS, POOL])
+@pytest.mark.parametrize("breaks", [MEANS, PERCENTILES, POOL])
 def test_chance_that_is_known_is_taken_out_and_counted_as_chance(weights, crowds, breaks):
     generator, told = np.random.default_rng(3), list(breaks.told)
     spread = crowds**2 * np.array([[1.0, 0.8, 0.6], [0.8, 1.5, 0.8], [0.6, 0.8, 1.0]])

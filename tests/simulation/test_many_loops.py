@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from glmplan.simulation.closed_loop import ClosedLoop, KnownRuns, closed_loop_mix, many_mixes
+from glmplan.simulation.closed_loop import KnownRuns, closed_loop_mix, many_mixes
+from glmplan.simulation.closed_run import ClosedLoop
 
 #: users, prompt, answer: one token, one user, prompts over several steps, more users than a step holds
 RUNS = np.array([(1, 1, 1), (3, 40, 1), (1, 5000, 200), (7, 5000, 2), (90, 30, 60), (30, 700, 45), (120, 3, 90),
@@ -19,7 +20,7 @@ PACKINGS = [
     {"budget": 8192, "whole_prompts": True, "late": 1},
     {"budget": 64, "late": 2},
 ]
-NAMES = ("decode_requests", "decode_context", "prefill_tokens", "prefill_context", "ttft", "tpot", "wall")
+NAMES = ("decode_requests", "decode_context", "prefill_tokens", "prefill_context", "ttft", "tpot", "counted")
 
 
 @pytest.mark.parametrize("packing", PACKINGS, ids=str)
@@ -38,12 +39,35 @@ def test_each_run_has_the_kinds_of_step_that_it_has_alone(packing):
             )
 
 
+#: for each of `PACKINGS` and `RUNS`: steps that requests without a first token wait for, and steps, as a second
+#: statement of the schedule counted them (one array entry for each run, in version 877fcaa8)
+COUNTED = [
+    ([8, 12, 24, 410, 383, 290, 480, 20, 362], [8, 4, 1616, 70, 241, 191, 360, 256, 136]),
+    ([8, 33, 80, 1691, 939, 974, 959, 39, 1076], [8, 12, 1672, 275, 249, 230, 364, 260, 154]),
+    ([8, 33, 8, 96, 988, 354, 1318, 53, 702], [8, 12, 680, 20, 111, 89, 163, 119, 67]),
+    ([8, 12, 80, 1108, 1140, 2604, 480, 20, 2240], [8, 4, 1672, 280, 260, 344, 360, 256, 196]),
+    ([8, 33, 16, 167, 985, 565, 1315, 50, 827], [8, 12, 1016, 43, 159, 139, 235, 171, 95]),
+    ([8, 33, 8, 154, 719, 264, 959, 39, 511], [8, 12, 1600, 29, 244, 186, 364, 260, 136]),
+    ([8, 33, 632, 13657, 21818, 32798, 35387, 79, 29808], [8, 12, 2224, 2189, 540, 1438, 736, 270, 673]),
+]
+
+
+@pytest.mark.parametrize(("packing", "counted"), [*zip(PACKINGS, COUNTED, strict=True)], ids=str)
+def test_steps_and_waiting_are_those_of_an_independent_schedule(packing, counted):
+    users, inputs, outputs = RUNS.T
+    requests = np.maximum(4 * users, 8)
+    mix = many_mixes(users, inputs, outputs, requests, **packing)
+    waits = np.bincount(mix.run, weights=mix.ttft) * requests
+    assert waits == pytest.approx(counted[0], rel=1e-12)
+    assert np.bincount(mix.run, weights=mix.counted) == pytest.approx(counted[1], rel=1e-12)
+
+
 def test_every_prompt_and_answer_token_is_counted_once():
     users, inputs, outputs = RUNS.T
     requests = np.maximum(4 * users, 8)
     found = many_mixes(users, inputs, outputs, requests, budget=512)
-    prompts = np.bincount(found.run, weights=found.prefill_tokens * found.wall)
-    answers = np.bincount(found.run, weights=found.decode_requests * found.wall)
+    prompts = np.bincount(found.run, weights=found.prefill_tokens * found.counted)
+    answers = np.bincount(found.run, weights=found.decode_requests * found.counted)
     assert prompts == pytest.approx(requests * inputs)
     # the first token of an answer comes out of the prompt
     assert answers == pytest.approx(requests * (outputs - 1))

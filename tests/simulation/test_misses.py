@@ -13,7 +13,7 @@ from glmplan.simulation.engine.settings import EngineSettings, KvPool
 from glmplan.simulation.engine.step_table import StepTable
 from glmplan.simulation.load_trial import UNFINISHED, Missed, Misses, try_load
 from glmplan.simulation.safe_load import kept_share, speed_factors
-from glmplan.simulation.simulate import Service, simulate
+from glmplan.simulation.simulate import Service, SimulationOptions, simulate
 from glmplan.simulation.traffic.slo import Target, parse_slo
 from glmplan.simulation.traffic.spec import Traffic, parse_traffic
 
@@ -105,7 +105,12 @@ def test_whoever_watches_a_run_sees_every_request_of_it():
     traffic, seen = Traffic(kind="closed", users=5, input=100, output=20), list[int]()
     for service in (SERVICE, Service(TABLE, KvPool(400_000), EngineSettings(replicas=2))):
         seen.clear()
-        watched = simulate(service, traffic, requests=200, watch=lambda rows, _: seen.extend(rows["number"].tolist()))
+        watched = simulate(
+            service,
+            traffic,
+            requests=200,
+            options=SimulationOptions(watch=lambda rows, _: seen.extend(rows["number"].tolist())),
+        )
         assert sorted(seen) == list(range(200))
         alone = simulate(service, traffic, requests=200)
         assert watched.summary == pytest.approx(alone.summary, nan_ok=True)

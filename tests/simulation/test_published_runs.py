@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from glmplan.planner.question import Words
 from glmplan.planner.service import serving_inputs
 from glmplan.prediction.effects import SCALE, load_effects
+from glmplan.request.plan import PlanRequest
 from glmplan.simulation.engine.step_table import StepTable
 from glmplan.simulation.simulate import Service, simulate
 from glmplan.simulation.traffic.spec import parse_traffic
@@ -43,7 +43,7 @@ GLM_5_H200 = [
 
 @pytest.fixture(scope="module")
 def glm_5_h200():
-    words = Words("glm-5-fp8", "8xh200-sxm", engine="sglang", tp="8", input="8192", output="1024")
+    words = PlanRequest("glm-5-fp8", "8xh200-sxm", engine="sglang", tp="8", input="8192", output="1024")
     return _service(
         words, tokens=300_000, campaign="sglang at inferencex", max_num_batched_tokens=16_384, max_num_seqs=128
     )
@@ -61,7 +61,7 @@ def test_glm_5_on_h200_waits_as_measured(glm_5_h200, users, inputs, outputs, ttf
 
 
 def test_the_predicted_pool_of_glm_5_on_h200_runs_out_between_32_and_64_users():
-    service = _service(Words("glm-5-fp8", "8xh200-sxm", engine="sglang", tp="8", input="8192", output="1024"))
+    service = _service(PlanRequest("glm-5-fp8", "8xh200-sxm", engine="sglang", tp="8", input="8192", output="1024"))
     ttft = [
         simulate(service, parse_traffic(f"closed:{n}", input=8192, output=1024, jitter=0.2), requests=10 * n).summary
         for n in (32, 64)
@@ -72,7 +72,7 @@ def test_the_predicted_pool_of_glm_5_on_h200_runs_out_between_32_and_64_users():
 
 def test_128_users_of_the_six_card_report_are_two_waves_of_64():
     # report of six RTX PRO 6000, GLM-5.1 NVFP4, vLLM, TP2 PP3: 51.1 s for 128 users, 27.0 s for 64, 256 tokens each
-    words = Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", tp="2", pp="3", input="64", output="256")
+    words = PlanRequest("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", tp="2", pp="3", input="64", output="256")
     service = _service(words, max_num_seqs=64)
     found = {n: simulate(service, parse_traffic(f"closed:{n}", input=64, output=256), requests=n) for n in (64, 128)}
     spans = [found[n].summary["duration_s"] for n in (64, 128)]

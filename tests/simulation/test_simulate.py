@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from glmplan.errors import SpecError
 from glmplan.simulation.engine.settings import EngineSettings, FirstTokens, KvPool, scheduler_settings
 from glmplan.simulation.engine.step_table import StepTable
-from glmplan.simulation.simulate import Service, pieces, simulate
+from glmplan.simulation.simulate import Service, SimulationOptions, pieces, simulate
 from glmplan.simulation.traffic.drafting import Acceptance
 from glmplan.simulation.traffic.slo import parse_slo
 from glmplan.simulation.traffic.spec import Traffic, parse_traffic
@@ -55,8 +55,10 @@ def test_skipping_gives_the_times_of_the_step_by_step_engine(
     traffic = parse_traffic(kind, input=300, output=100, input_cv=1.0, output_cv=0.8)
     service = _service(tokens, table, max_num_seqs=seqs, max_num_batched_tokens=budget, **changes)
     # one chunk of lengths for both forms: 200 requests are fewer than either draws at once
-    first = simulate(service, traffic, requests=200, seed=seed, records=folder / "a.csv")
-    second = simulate(service, traffic, requests=200, seed=seed, records=folder / "b.csv", reference=True)
+    first = simulate(service, traffic, requests=200, seed=seed, options=SimulationOptions(records=folder / "a.csv"))
+    second = simulate(
+        service, traffic, requests=200, seed=seed, options=SimulationOptions(records=folder / "b.csv", reference=True)
+    )
     plain, stepped = _rows(folder / "a.csv"), _rows(folder / "b.csv")
     assert first.rejected == second.rejected
     assert len(plain) == len(stepped)
@@ -79,9 +81,21 @@ def test_skipping_gives_the_times_of_the_step_by_step_engine(
 def test_the_same_seed_gives_the_same_bytes(tmp_path, kind, changes):
     traffic = parse_traffic(kind, input=400, output=100, jitter=0.5)
     for name in ("a.csv", "b.csv"):
-        simulate(_service(20_000, **changes), traffic, requests=300, seed=7, records=tmp_path / name)
+        simulate(
+            _service(20_000, **changes),
+            traffic,
+            requests=300,
+            seed=7,
+            options=SimulationOptions(records=tmp_path / name),
+        )
     assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
-    simulate(_service(20_000, **changes), traffic, requests=300, seed=8, records=tmp_path / "c.csv")
+    simulate(
+        _service(20_000, **changes),
+        traffic,
+        requests=300,
+        seed=8,
+        options=SimulationOptions(records=tmp_path / "c.csv"),
+    )
     assert (tmp_path / "a.csv").read_bytes() != (tmp_path / "c.csv").read_bytes()
 
 
@@ -95,7 +109,7 @@ def test_every_request_ends_once_and_no_block_leaks(tmp_path_factory, seed, sche
     path = tmp_path_factory.mktemp("records") / "r.csv"
     service = Service(TABLE, KvPool(tokens), scheduler_settings(scheduler, max_num_seqs=8, prefix_caching=True))
     traffic = parse_traffic("poisson:5/s", input=200, output=80, input_cv=1.5, output_cv=1.0)
-    outcome = simulate(service, traffic, requests=150, seed=seed, records=path)
+    outcome = simulate(service, traffic, requests=150, seed=seed, options=SimulationOptions(records=path))
     rows = _rows(path)
     assert len(rows) + sum(outcome.rejected.values()) == 150
     assert len({row["request"] for row in rows}) == len(rows)
@@ -164,16 +178,20 @@ def test_speculation_shortens_the_time_between_tokens_by_the_acceptance_length()
 
 def test_confidence_intervals_cover_the_mean_of_many_more_replications():
     traffic = parse_traffic("poisson:2/s", input=500, output=100, output_cv=1.0)
-    few = simulate(_service(), traffic, requests=300, replications=8, seed=1)
-    many = simulate(_service(), traffic, requests=300, replications=60, seed=2)
+    few = simulate(_service(), traffic, requests=300, seed=1, options=SimulationOptions(replications=8))
+    many = simulate(_service(), traffic, requests=300, seed=2, options=SimulationOptions(replications=60))
     low, high = few.intervals["ttft_mean_ms"]
     assert low < many.summary["ttft_mean_ms"] < high
 
 
 def test_goodput_counts_only_requests_within_the_promise():
     traffic = parse_traffic("poisson:2/s")
-    easy = simulate(_service(), traffic, requests=300, targets=parse_slo("ttft < 1 h")).summary
-    hard = simulate(_service(), traffic, requests=300, targets=parse_slo("ttft < 1 ns")).summary
+    easy = simulate(
+        _service(), traffic, requests=300, options=SimulationOptions(targets=parse_slo("ttft < 1 h"))
+    ).summary
+    hard = simulate(
+        _service(), traffic, requests=300, options=SimulationOptions(targets=parse_slo("ttft < 1 ns"))
+    ).summary
     assert easy["goodput_share"] == 1
     assert hard["goodput_share"] == 0
 
@@ -187,7 +205,12 @@ def test_an_interrupt_keeps_the_records_written_so_far(tmp_path):
         raise KeyboardInterrupt
 
     path = tmp_path / "r.csv"
-    outcome = simulate(_service(), parse_traffic("closed:8"), requests=50_000, records=path, progress=interrupt)
+    outcome = simulate(
+        _service(),
+        parse_traffic("closed:8"),
+        requests=50_000,
+        options=SimulationOptions(records=path, progress=interrupt),
+    )
     assert outcome.interrupted
     assert len(_rows(path)) == seen > 0
 
@@ -195,7 +218,9 @@ def test_an_interrupt_keeps_the_records_written_so_far(tmp_path):
 def test_parquet_and_csv_hold_the_same_records(tmp_path):
     pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is an optional extra")
     for name in ("r.csv", "r.parquet"):
-        simulate(_service(), parse_traffic("closed:8"), requests=100, records=tmp_path / name)
+        simulate(
+            _service(), parse_traffic("closed:8"), requests=100, options=SimulationOptions(records=tmp_path / name)
+        )
     table = pq.read_table(tmp_path / "r.parquet").to_pydict()
     rows = _rows(tmp_path / "r.csv")
     assert list(table) == list(rows[0])
@@ -210,7 +235,11 @@ def test_parquet_and_csv_hold_the_same_records(tmp_path):
 def test_bad_counts_name_their_option(requests, replications, warmup, field):
     with pytest.raises(SpecError, match=field):
         simulate(
-            _service(), Traffic(kind="closed", users=1), requests=requests, replications=replications, warmup=warmup
+            _service(),
+            Traffic(kind="closed", users=1),
+            requests=requests,
+            warmup=warmup,
+            options=SimulationOptions(replications=replications),
         )
 
 
@@ -227,7 +256,8 @@ def test_requests_that_can_never_be_served_are_counted_not_waited_for():
 def test_a_run_in_pieces_equals_a_run_at_once(kind):
     traffic = parse_traffic(kind, input=400, output=100, jitter=0.5)
     whole, *parts = (
-        list(pieces(_service(), traffic, 400, np.random.default_rng(0), {}, flush=flush)) for flush in (4096, 32)
+        list(pieces(_service(), traffic, 400, np.random.default_rng(0), {}, options))
+        for options in (SimulationOptions(), SimulationOptions(watch=lambda _rows, _late: None))
     )
     (whole,), (parts,) = whole, parts
     assert len(parts) == 13
@@ -242,7 +272,7 @@ def test_the_front_end_delays_every_first_token(kind, reference):
     late = Service(TABLE, KvPool(10**6), EngineSettings(), front_end=0.25)
     traffic = parse_traffic(kind)
     ttft = [
-        simulate(service, traffic, requests=20, reference=reference).summary["ttft_mean_ms"]
+        simulate(service, traffic, requests=20, options=SimulationOptions(reference=reference)).summary["ttft_mean_ms"]
         for service in (_service(), late)
     ]
     assert ttft[1] - ttft[0] == pytest.approx(250, abs=0.01 if kind == "closed:1" else 10)
@@ -253,7 +283,12 @@ def test_the_front_end_delays_every_first_token(kind, reference):
 def test_the_front_end_is_counted_beside_the_clock_of_users_without_a_pause(users, reference):
     """Little's law holds with it, and the engine sees the first of those who send at once before the others."""
     late = Service(TABLE, KvPool(10**6), EngineSettings(async_scheduling=True), front_end=0.25)
-    found = simulate(late, parse_traffic(f"closed:{users}"), requests=40 * users, keep=True, reference=reference)
+    found = simulate(
+        late,
+        parse_traffic(f"closed:{users}"),
+        requests=40 * users,
+        options=SimulationOptions(keep=True, reference=reference),
+    )
     rate, answer = found.summary["requests_per_s"], found.summary["e2e_mean_ms"] / 1e3
     assert rate * answer == pytest.approx(users, rel=0.01)
     first = np.sort(found.requests["started"])[:users]
@@ -265,7 +300,9 @@ def test_the_front_end_is_the_same_in_both_forms(tmp_path, kind):
     service = Service(TABLE, KvPool(9000), EngineSettings(max_num_seqs=16), front_end=0.11)
     traffic = parse_traffic(kind, input=300, output=100, jitter=0.5)
     for name, reference in (("a.csv", False), ("b.csv", True)):
-        simulate(service, traffic, requests=300, records=tmp_path / name, reference=reference)
+        simulate(
+            service, traffic, requests=300, options=SimulationOptions(records=tmp_path / name, reference=reference)
+        )
     for one, other in zip(_rows(tmp_path / "a.csv"), _rows(tmp_path / "b.csv"), strict=True):
         assert abs(float(one["finish_s"]) - float(other["finish_s"])) < 3e-9
         assert abs(float(one["arrival_s"]) - float(other["arrival_s"])) < 3e-9
@@ -277,7 +314,9 @@ def test_first_tokens_are_as_late_as_was_learnt_for_so_many_in_flight(replicas, 
     traffic = parse_traffic("closed:8", input=600, output=40)
     plain = _service(replicas=replicas)
     late = replace(plain, first=FirstTokens(scale=0.4, ranks=ranks))
-    before, after = (simulate(one, traffic, requests=200, keep=True) for one in (plain, late))
+    before, after = (
+        simulate(one, traffic, requests=200, options=SimulationOptions(keep=True)) for one in (plain, late)
+    )
     factor = np.exp(0.4 * np.log2(8.0 / (replicas // ranks)) / 4.0)
     assert 1.1 < factor < 1.5
     later = factor * (before.requests["first"] - before.requests["arrival"])
@@ -298,7 +337,8 @@ def test_only_of_users_in_step_with_each_other_first_tokens_are_other_than_steps
     early = Service(TABLE, KvPool(10**6), settings, front_end=0.02, first=FirstTokens(scale=-0.6))
     traffic = parse_traffic(kind, input=600, output=40)
     found, said = (
-        simulate(one, traffic, requests=150, keep=True).requests for one in (early, replace(early, first=FirstTokens()))
+        simulate(one, traffic, requests=150, options=SimulationOptions(keep=True)).requests
+        for one in (early, replace(early, first=FirstTokens()))
     )
     if kind.startswith("closed"):
         assert (found["first"] < said["first"]).all()
@@ -312,11 +352,11 @@ def test_only_of_users_in_step_with_each_other_first_tokens_are_other_than_steps
 def test_who_finds_nobody_there_waits_for_the_engine_to_wake(kind, scheduler, reference):
     """Answers come as much later as their first tokens do, and nothing else changes."""
     settings = scheduler_settings(scheduler, async_scheduling=True, max_num_seqs=64)
-    asleep = Service(TABLE, KvPool(10**6), settings, front_end=0.02, wake=0.3)
+    asleep = Service(TABLE, KvPool(10**6), settings, front_end=0.02, cold_start=0.3)
     traffic = parse_traffic(kind, input=600, output=40)
     found, said = (
-        simulate(one, traffic, requests=60, keep=True, reference=reference)
-        for one in (asleep, replace(asleep, wake=0.0))
+        simulate(one, traffic, requests=60, options=SimulationOptions(keep=True, reference=reference))
+        for one in (asleep, replace(asleep, cold_start=0.0))
     )
     after, before = found.requests, said.requests
     later = after["first"] - before["first"]
@@ -334,8 +374,9 @@ def test_who_finds_nobody_there_waits_for_the_engine_to_wake(kind, scheduler, re
 
 def test_no_user_of_several_waits_for_a_server_to_wake_that_they_share():
     for users, wakes in ((1, True), (2, True), (3, False)):
-        service = replace(_service(replicas=2), wake=0.3)
+        service = replace(_service(replicas=2), cold_start=0.3)
         traffic = parse_traffic(f"closed:{users}", input=600, output=40)
-        slow, quick = (simulate(one, traffic, requests=12).summary for one in (service, replace(service, wake=0.0)))
+        both = service, replace(service, cold_start=0.0)
+        slow, quick = (simulate(one, traffic, requests=12).summary for one in both)
         added = slow["ttft_mean_ms"] - quick["ttft_mean_ms"]
         assert added == pytest.approx(300.0 if wakes else 0.0)

@@ -8,7 +8,7 @@ import pytest
 from glmplan.simulation.engine.cluster import Cluster
 from glmplan.simulation.engine.settings import EngineSettings, KvPool
 from glmplan.simulation.engine.step_table import StepTable
-from glmplan.simulation.simulate import Service, simulate
+from glmplan.simulation.simulate import Service, SimulationOptions, simulate
 from glmplan.simulation.traffic.request import Request
 from glmplan.simulation.traffic.sources import request_source
 from glmplan.simulation.traffic.spec import Traffic
@@ -93,7 +93,7 @@ def test_littles_law_holds(kind):
         StepTable.affine(base=0.01, per_request=1e-4, per_prefill_token=1e-5), KvPool(10**6), EngineSettings()
     )
     traffic = Traffic(kind=kind, rate=6.0, input=300, output=200, output_cv=1.0)
-    outcome = simulate(service, traffic, requests=20_000, timeline=True)
+    outcome = simulate(service, traffic, requests=20_000, options=SimulationOptions(timeline=True))
     # requests in the batch, averaged over the whole time, against throughput times time spent decoding
     _, steps, seconds, slope, n, *_ = outcome.timeline
     span = steps * (seconds + slope * (steps - 1) / 2)

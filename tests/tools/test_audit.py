@@ -1,6 +1,7 @@
 """Known weaknesses of dependencies: found where the list answers, one line where it does not."""
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -38,10 +39,9 @@ def listing(answer):
         server.server_close()
 
 
-def audited(service):
-    done = subprocess.run(
-        [sys.executable, str(TOOL), "--service", service], capture_output=True, text=True, timeout=300
-    )
+def audited(service, *options, **environment):
+    command = [sys.executable, str(TOOL), "--service", service, *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env={**os.environ, **environment})
     assert "Traceback" not in done.stderr, done.stderr
     return done.returncode, done.stdout.splitlines()
 
@@ -54,15 +54,16 @@ def weak(name):
     return answer
 
 
-def test_an_installed_package_with_a_known_weakness_fails_the_check():
+@pytest.mark.parametrize(("options", "expected"), [((), 0), (("--fail",), 1)])
+def test_a_known_weakness_of_an_installed_package_is_printed_and_fails_where_that_is_wanted(options, expected):
     with listing(weak("numpy")) as service:
-        code, lines = audited(service)
-    assert code == 1 and lines[0].startswith("numpy ") and "X-1" in lines[0] and "1 of" in lines[-1]
+        code, lines = audited(service, *options)
+    assert code == expected and lines[0].startswith("numpy ") and "X-1" in lines[0] and "1 of" in lines[-1]
 
 
 def test_without_a_known_weakness_it_passes():
     with listing(weak("no such package")) as service:
-        code, lines = audited(service)
+        code, lines = audited(service, "--fail")
     assert code == 0 and len(lines) == 1 and "0 of" in lines[0]
 
 
@@ -73,6 +74,7 @@ def test_an_answer_that_is_none_is_told_in_one_line_and_not_taken_for_none_found
     assert code == 0 and len(lines) == 1 and "not looked up" in lines[0]
 
 
-def test_a_list_that_cannot_be_reached_is_told_in_one_line():
-    code, lines = audited("http://127.0.0.1:9/v1")
+@pytest.mark.parametrize("proxy", ["", "socks5://127.0.0.1:9", "http://127.0.0.1:9", "nothing://127.0.0.1"])
+def test_a_list_that_cannot_be_reached_is_told_in_one_line(proxy):
+    code, lines = audited("http://127.0.0.1:9/v1", "--fail", ALL_PROXY=proxy, NO_PROXY="", no_proxy="")
     assert code == 0 and len(lines) == 1 and "not looked up" in lines[0]

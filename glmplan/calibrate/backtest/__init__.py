@@ -1,1 +1,1 @@
-"""Was the model right: errors on runs that a fit has not seen, and what moved between two fits."""
+"""Errors on held-out runs, and changes between two fits."""

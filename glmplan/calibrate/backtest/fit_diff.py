@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,11 +20,10 @@ from glmplan.prediction.effects import effects_in
 from glmplan.prediction.from_row import RunCase
 from glmplan.prediction.predict import predict_many
 
-__all__ = ["Move", "moved", "moved_table", "moved_text"]
+__all__ = ["Move", "moved"]
 
 #: smaller changes are rounding [-]
 _LEAST = 0.02
-_SHOWN = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,43 +120,3 @@ def _by_errors(cases: Iterable[RunCase], before: LeftOut, after: LeftOut) -> lis
         measured = by_run[run].run.observed[figure]
         moves.append(_move(by_run[run], figure, *(measured * float(np.exp(sign * one)) for one in (was, error))))
     return moves
-
-
-def moved_text(moves: list[Move]) -> str:
-    """Return changes as text for a terminal."""
-    if not moves:
-        return "no prediction moved by more than 2 %\n"
-    nearer = sum(one.nearer for one in moves)
-    lines = [f"{len(moves)} predictions moved by more than 2 %: {nearer} nearer to the measured, the others farther"]
-    for one in moves[:_SHOWN]:
-        what = f"{one.model} on {one.accelerator}, {one.engine}"
-        sense = f"measured {one.measured:.4g}: {'nearer' if one.nearer else 'farther'}"
-        change = f"{one.old:10.4g} → {one.new:10.4g}  ({100 * one.change:+.0f} %, {sense})"
-        lines.append(f"{one.run:16} {what:44} {one.figure:32} {change}")
-    if len(moves) > _SHOWN:
-        lines.append(f"… and {len(moves) - _SHOWN} more (--format csv shows all)")
-    return "\n".join(lines) + "\n"
-
-
-def _record(one: Move) -> dict[str, str | float | bool]:
-    return {
-        "run": one.run, "model": one.model, "accelerator": one.accelerator, "engine": one.engine,
-        "figure": one.figure, "measured": one.measured, "old": float(f"{one.old:.6g}"),
-        "new": float(f"{one.new:.6g}"), "change": round(float(one.change), 4), "nearer": bool(one.nearer),
-    }  # fmt: skip
-
-
-def moved_table(moves: list[Move], form: str) -> str:
-    """Return all changes as a table."""
-    records = [_record(one) for one in moves]
-    if form == "json":
-        return json.dumps(records, indent=2) + "\n"
-    head = ["run", "model", "accelerator", "engine", "figure", "measured", "old", "new", "change", "nearer"]
-    if form == "md":
-        cells = [[str(value) for value in record.values()] for record in records]
-        return "".join(f"| {' | '.join(row)} |\n" for row in (head, ["---"] * len(head), *cells))
-    out = io.StringIO()
-    writer = csv.DictWriter(out, head, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
-    return out.getvalue()

@@ -1,4 +1,4 @@
-"""Score on held-out groups: a development fit predicts runs that nobody has looked at.
+"""Score a development fit on held-out groups.
 
 Each test adds a line to `docs/accuracy-holdout.md` and none is removed, because repeated tests leak information.
 """

@@ -1,4 +1,7 @@
-"""Backtest of offloaded and unified-memory runs on held-out machines, and of the topology ledgers."""
+"""Backtest offloaded and unified-memory runs on held-out machines.
+
+The topology ledgers are tested here, too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Errors of predicted start-up memory: for each log, and summarised with one vote per source."""
+"""Errors of predicted start-up memory, by log and by source.
+
+Each source has one vote.
+"""
 
 from __future__ import annotations
 

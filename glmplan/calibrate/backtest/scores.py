@@ -1,6 +1,7 @@
-"""Errors of held-out predictions: one number per observation, with summaries by group, lead time and refusal.
+"""Errors of held-out predictions: one number for each observation.
 
-Group scores give each group one vote: a thousand rows of a sweep are one configuration.
+Summaries are by group, lead time and refusal. Group scores give each group one vote: a thousand rows of a sweep are one
+configuration.
 """
 
 from __future__ import annotations

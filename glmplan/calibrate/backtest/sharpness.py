@@ -6,7 +6,6 @@ of leaving out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,8 +14,7 @@ from glmplan.calibrate.step.intervals import vote
 from glmplan.prediction.distribution import PROBABILITIES
 from glmplan.units import Ratio
 
-__all__ = ["CLASSES", "SHARPNESS", "SHARPNESS_HEAD", "Sharpness", "constant_ratio", "crps", "sharpness_cells",
-           "sharpness_of", "winkler"]  # fmt: skip
+__all__ = ["CLASSES", "Sharpness", "constant_ratio", "crps", "sharpness_of", "winkler"]
 
 #: share of outcomes outside of the interval [-]
 _OUTSIDE = 0.10
@@ -143,28 +141,3 @@ def sharpness_of(
         ratio=float(np.exp(_median(high - low, weight))),
         constant=constant_ratio(residual, weight),
     )
-
-
-#: heading and text of the section on the page
-SHARPNESS: tuple[str, ...] = (
-    "## Sharpness",
-    "",
-    "Scores of the whole distribution, in logarithms, with one vote for each group in each way of leaving out (a "
-    "quarter for rows of trust C or D and complaints); lower is better. *Winkler* is the width of the 90 % interval "
-    "plus twenty times the distance of what lies outside; *CRPS* is the continuous ranked probability score; "
-    "*constant* is high/low of the narrowest interval of one width that holds 90 % of the votes, known only "
-    "afterwards. A row whose settings are all stated is what a plan with its launch command is.",
-    "",
-)
-SHARPNESS_HEAD: tuple[str, ...] = ("evidence", "metric", "settings", "groups", "rows", "Winkler", "CRPS", "in 50 %",
-                                   "in 90 %", "high/low", "constant")  # fmt: skip
-_TOLD = {True: "stated", False: "not all stated", None: "all"}
-
-
-def sharpness_cells(rows: Iterable[Sharpness]) -> list[list[str]]:
-    """Return the scores as cells of the page."""
-    return [
-        [one.name, one.kind, _TOLD[one.stated], str(one.groups), str(one.rows), f"{one.winkler:.2f}", f"{one.crps:.3f}",
-         f"{100 * one.inner:.1f} %", f"{100 * one.coverage:.1f} %", f"{one.ratio:.2f}", f"{one.constant:.2f}"]
-        for one in rows
-    ]  # fmt: skip

@@ -1,4 +1,7 @@
-"""Kernel fits of all accelerators: utilisation of each, pooled priors, changes against older fits, error page."""
+"""Fit the kernels of all accelerators.
+
+Utilisation of each, pooled priors, changes against older fits, error page.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Robust fit of `physics.kernels.utilisation` parameters to log kernel times, reproducible."""
+"""Fit utilisation parameters to log kernel times, robustly.
+
+`glmplan.costs.kernels.utilisation` has the form. Results are reproducible.
+"""
 
 from __future__ import annotations
 

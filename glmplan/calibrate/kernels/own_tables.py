@@ -1,7 +1,7 @@
-"""Own kernel tables (`tools/measure_shapes.py`) compared with the fits of their accelerator.
+"""Compare own kernel tables with the fits of their accelerator.
 
-They are no input of a fit: their Triton kernels are not an engine's, and PyTorch products repeat the larger tables.
-They test a fit with cold operands on another machine.
+`tools/measure_shapes.py` measures the tables. They are no input of a fit: their Triton kernels are not an engine's, and
+PyTorch products repeat the larger tables. They test a fit with cold operands on another machine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Measured kernel times of the installed `aisimulate` package, as work and seconds.
+"""Return kernel times of the package `aisimulate` as work and seconds.
 
 Only kernel tables are read (`systems/data/<part>/<family>/<engine>/<version>/<kernel>_perf.parquet`), nothing
 end-to-end. They were checked against physics; left out are:
@@ -30,6 +30,8 @@ import numpy as np
 from glmplan.catalog.engines.kernels import attention_rule
 from glmplan.catalog.entries.accelerators import accelerator_aliases, accelerator_names
 from glmplan.costs.kernels.counts import (
+    Indexer,
+    LatentBlock,
     attention_decode_work,
     attention_prefill_work,
     convolution_work,
@@ -380,19 +382,16 @@ def block_rows(decode: bool, sparse: bool) -> Callable[[Table], Iterator[Any]]:
             weights, index_heads, expanded = _projections(t, indexer=runs)
             dense = not decode and (not sparse or "dense_mha" in backend)
             name, stored, _, compute = FORMATS[dtype]
-            work = sparse_latent_work(
-                t["batch_size"],
-                np.ones_like(t["step"]) if decode else t["isl"],
-                prefix=t["step"],
+            block = LatentBlock(
                 heads=t["num_heads"],
                 projection_weights=weights,
                 weight_bytes=stored,
                 kv_token_bytes=1152.0 if kv == "bfloat16" else 656.0 if sparse else 576.0,
-                indexer=runs,
-                index_heads=index_heads,
-                top_k=2048.0 if sparse and not dense else np.inf,
                 pair_flop=expanded if dense else 2.0 * (2 * 512 + 64),
             )
+            indexer = Indexer(runs=runs, heads=index_heads, top_k=2048.0 if sparse and not dense else np.inf)
+            tokens = np.ones_like(t["step"]) if decode else t["isl"]
+            work = sparse_latent_work(t["batch_size"], tokens, prefix=t["step"], block=block, indexer=indexer)
             name = f"{name}+{FORMATS[kv][0]}"
             yield name, backend, compute, t, points, work, np.full(len(runs), np.inf)
 

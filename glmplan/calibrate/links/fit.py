@@ -1,7 +1,8 @@
-"""Fit of the link constants: launch, hop and efficiency of each collective algorithm.
+"""Fit the link constants: launch, hop and efficiency.
 
-Robust least squares on log time from a fixed start: small and deterministic. Reads the two ledgers of measured
-transfers, writes `calibration/fits/links.toml` with errors and sources, and predicts held-out rows and machines.
+Each collective algorithm has its own. Robust least squares on log time from a fixed start: small and deterministic.
+Reads the two ledgers of measured transfers, writes `calibration/fits/links.toml` with errors and sources, and predicts
+held-out rows and machines.
 """
 
 from __future__ import annotations

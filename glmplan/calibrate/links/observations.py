@@ -1,8 +1,8 @@
-"""Measured transfers and all-reduces of the ledgers, and the link shares fitted to them.
+"""Return measured transfers of the ledgers, and fitted link shares.
 
-A share is the fraction of a line rate that payload reaches: alone, in both directions, in a mesh, across sockets, at
-the collapse of an uplink. It is the median over the rows that show this effect alone, so that one outlying machine has
-little influence.
+All-reduces are transfers, too. A share is the fraction of a line rate that payload reaches: alone, in both directions,
+in a mesh, across sockets, at the collapse of an uplink. It is the median over the rows that show this effect alone, so
+that one outlying machine has little influence.
 """
 
 from __future__ import annotations

@@ -1,1 +1,4 @@
-"""The joint fit of the step time over all runs: observations, solution, errors, intervals."""
+"""Fit the step time jointly over all runs.
+
+Observations, solution, errors, intervals.
+"""

@@ -1,10 +1,10 @@
-"""Cross-validation: errors of the joint fit on held-out runs, from which prediction intervals follow.
+"""Cross-validate the joint fit, for prediction intervals.
 
-Runs are left out in six ways: at random; by group (engine, accelerator, model shape, format); by model; by accelerator;
-by layout, where another layout of the group stays; by campaign, where another campaign measured the group. A fold
-leaves out about ten groups, with the rules that only they motivated (`glmplan.catalog.rule_provenance`), and is solved
-to the end with the spreads of the shipped fit. The errors of an evidence level give the interval of later predictions
-of that level.
+Intervals follow from errors on held-out runs. Runs are left out in six ways: at random; by group (engine, accelerator,
+model shape, format); by model; by accelerator; by layout, where another layout of the group stays; by campaign, where
+another campaign measured the group. A fold leaves out about ten groups, with the rules that only they motivated
+(`glmplan.catalog.rule_provenance`), and is solved to the end with the spreads of the shipped fit. The errors of an
+evidence level give the interval of later predictions of that level.
 
 Training and held-out runs are separate tables, joined by key names only, so that nothing can leak. Two more errors are
 kept: of runs measured after the last day of a fit, since plans are about future builds, and of rows that the fit

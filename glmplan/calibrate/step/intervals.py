@@ -1,7 +1,7 @@
-"""Widths of prediction intervals, fitted to cross-validation errors and checked on other errors.
+"""Fit widths of prediction intervals to cross-validation errors.
 
-Rows of one group err together: each group has one vote. Rows that no fit uses get a wider interval, learnt from such
-rows.
+Other errors check them. Rows of one group err together: each group has one vote. Rows that no fit uses get a wider
+interval, learnt from such rows.
 """
 
 from __future__ import annotations

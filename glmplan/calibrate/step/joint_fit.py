@@ -1,4 +1,4 @@
-"""Joint fit: one hierarchical model of the step time on all measured runs at once.
+"""Fit one hierarchical model of the step time to all measured runs.
 
 The effects maximise the posterior density (Gauss-Newton, each step solved exactly); outliers are weighted down as under
 Student's t. Noise scales and spreads are estimated too. See docs/physics/calibration.md.

@@ -1,6 +1,7 @@
-"""Measured runs as one table: kinds of step with their work, and every metric as a sum over them.
+"""Return measured runs as one table of kinds of step with their work.
 
-Metrics faster than the accelerator's data sheet allows are refused: their row cannot be what it states.
+Every metric is a sum over steps. Metrics faster than the accelerator's data sheet allows are refused: their row cannot
+be what it states.
 """
 
 from __future__ import annotations

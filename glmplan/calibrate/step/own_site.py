@@ -1,8 +1,8 @@
-"""Site calibration: a Gaussian update of the shipped hierarchy with a site's own runs, without a refit.
+"""Calibrate for a site: update the shipped hierarchy with its own runs.
 
-Effects unknown to the shipped fit (this model on this engine, this accelerator with this model, …) or beyond it (this
-machine) have mean zero and the spread of their level; the runs move them according to their information. No shipped run
-is on a CPU: its prior is `processor_prior`.
+The update is Gaussian, without a refit. Effects unknown to the shipped fit (this model on this engine, this accelerator
+with this model, …) or beyond it (this machine) have mean zero and the spread of their level; the runs move them
+according to their information. No shipped run is on a CPU: its prior is `processor_prior`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""`glmplan calibrate`: fit the step time to all measured runs, cross-validate, and write the fits.
+"""Fit the step time, cross-validate, and write the fits.
 
-The posterior covariance of thousands of effects is never formed: the normal equations give the covariance of one key's
-parameters, and of an engine's constants, which are sums of a few keys. Cross-validation errors are stored, so that the
-backtest needs no fit.
+`glmplan calibrate` runs it on all measured runs. The posterior covariance of thousands of effects is never formed: the
+normal equations give the covariance of one key's parameters, and of an engine's constants, which are sums of a few
+keys. Cross-validation errors are stored, so that the backtest needs no fit.
 """
 
 from __future__ import annotations

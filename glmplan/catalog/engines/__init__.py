@@ -1,1 +1,1 @@
-"""Behaviour of engines: defaults, options, packing, kernels, memory rules and limitations."""
+"""Facts of engines: defaults, options, kernels, memory and limitations."""

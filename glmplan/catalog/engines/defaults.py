@@ -1,27 +1,27 @@
-"""Return engine defaults by version and accelerator, and how an engine packs requests into steps.
+"""Return engine defaults, and how an engine packs requests into steps.
 
-Memory, step time, simulator, plans and calibration all use these; the facts are in `hardware_db/engines`. Rules with a
-formula, such as SGLang's memory fraction, are in `glmplan.catalog.engines.memory`.
+Defaults depend on version and accelerator. Memory, step time, simulator, plans and calibration all use these; the facts
+are in `hardware_db/engines`. Rules with a formula, such as SGLang's memory fraction, are in
+`glmplan.catalog.engines.memory`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from glmplan.catalog.engines.limitations import engine_names, load_engine
 from glmplan.catalog.files import plain_name
+from glmplan.catalog.schema.engine import EngineDefaults, number_test, version_key
 from glmplan.errors import UnknownFact
-from glmplan.units import GIB, Bytes, Ratio, TokenCount
+from glmplan.units import GIB, Bytes, TokenCount
 
 if TYPE_CHECKING:
     from glmplan.catalog.schema.engine import Default
 
 __all__ = [
     "UNKNOWN_ENGINE",
-    "EngineDefaults",
     "block_tokens",
     "engine_default",
     "engine_defaults",
@@ -32,50 +32,15 @@ __all__ = [
 _LARGE = 80.0 * GIB
 
 
-@dataclass(frozen=True, slots=True)
-class EngineDefaults:
-    """Default packing of steps of an engine."""
-
-    budget: TokenCount  # of a step
-    prefill_first: bool  # prompts run in steps of their own and decode waits
-    max_requests: int  # running at once
-    reserve: Ratio = 0.5  # of the output that must fit in the KV cache before a request is admitted
-    whole_prompts: bool = False  # prompts are never split over steps
-    late: int = 1  # steps begun when the next prompt of a closed loop arrives, after the client's round trip
-    graph_tokens: TokenCount = 0  # most tokens of a pass with prompts that is replayed from piecewise graphs
-    most_requests: int = 0  # most requests at once that a launch may ask for; 0: no such setting
-    scheduler: str = "vllm"  # nearest of the simulator, see `glmplan.simulation.engine.settings`
-    admission: str = "chunk"  # the same for the admission rule
-    prefix_caching: bool = False  # blocks of earlier requests are reused
-    ahead: bool = False  # a step is formed while the one before it runs
-    whole_prompt: bool = False  # a full prompt must fit in the cache before its first chunk is computed
-    routing: str = "round-robin"  # choice of the data-parallel rank of a request
-    kept_bytes: Bytes = 0.0  # host memory for the cache of prompts that lost their slot
-    divided: bool = False  # `budget` and a given request limit are those of all attention ranks together
-    rank_conservativeness: float = 1.0  # factor on the admission reserve with several attention ranks
-
-    @property
-    def places(self) -> int:
-        """Return the requests at once when the engine is launched for as many as are requested."""
-        return self.most_requests or self.max_requests
-
-    @property
-    def steps_late(self) -> int:
-        """Return the steps missed by a prompt that follows the end of a step: one more with steps formed ahead."""
-        return self.late + self.ahead
-
-    def budget_of(self, ranks: int) -> TokenCount:
-        """Return the tokens of a step of data-parallel ranks."""
-        return max(self.budget // ranks, 1) * ranks if self.divided else self.budget * ranks
-
-
 #: assumed packing of an engine without a file, of which the caller must inform the user: prompts in chunks beside
 #: decode, without graphs for them; the fewest tokens and requests of any described server on a data-centre accelerator
 UNKNOWN_ENGINE = EngineDefaults(8192, False, 1024)
 
 
 def engine_known(engine: str) -> bool:
-    """Return True if a file of `hardware_db/engines` describes the engine; others occur in tables of runs.
+    """Return True if a file of `hardware_db/engines` describes the engine.
+
+    Tables of runs name other engines, too.
 
     Examples
     --------
@@ -112,37 +77,13 @@ def engine_defaults(
         raise UnknownFact(f"{engine}: no source says how it packs requests into steps")
     room = _LARGE if memory is None else memory
 
-    def found(setting: str) -> int | float | str | bool:
+    def default_of(setting: str) -> int | float | str | bool:
         source = rule.defaults_of or engine
         return engine_default(
             source, setting, version=version, memory=room, accelerator=accelerator, recurrent=recurrent
         )
 
-    def number(setting: str | None) -> int:
-        return 0 if setting is None else int(found(setting))
-
-    def switch(setting: str | None) -> bool:
-        return setting is not None and bool(found(setting))
-
-    return EngineDefaults(
-        budget=number(rule.tokens_per_step),
-        prefill_first=rule.prefill_first,
-        max_requests=number(rule.requests),
-        reserve=rule.reserve,
-        whole_prompts=rule.whole_prompts,
-        late=rule.late,
-        graph_tokens=number(rule.graph_tokens),
-        most_requests=rule.most_requests or 0,
-        scheduler=rule.scheduler,
-        admission=rule.admission,
-        prefix_caching=switch(rule.prefix_caching),
-        ahead=switch(rule.ahead),
-        whole_prompt=switch(rule.whole_prompt),
-        routing=str(found(rule.routing)) if rule.routing else "round-robin",
-        kept_bytes=number(rule.kept_prompts) * 2.0**20,
-        divided=rule.divided,
-        rank_conservativeness=rule.rank_conservativeness,
-    )
+    return rule.packing(default_of)
 
 
 @lru_cache(maxsize=256)
@@ -199,9 +140,10 @@ def _holds(
     tp: int,
     model: tuple[bool, bool] = (False, False),
 ) -> bool:
-    """Return True if a default holds; `model`: sparse attention, recurrent layers."""
-    from glmplan.catalog.schema.engine import number_test, version_key
+    """Return True if a default holds.
 
+    `model` states sparse attention and recurrent layers.
+    """
     if version is None:
         if entry.until:
             return False

@@ -1,6 +1,7 @@
-"""Return the kernels of an engine: products by weight format, attention, experts, collectives.
+"""Return the kernels of an engine, as its file describes them.
 
-The rules are in `hardware_db/kernels.toml`. `silicon` is the compute capability without the minor number.
+Products by weight format, attention, experts and collectives. The rules are in `hardware_db/kernels.toml`. `silicon` is
+the compute capability without the minor number.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class AttentionRule:
     splits: float = math.inf  # blocks in decode; infinite: as many as the accelerator has cores for
     verify_splits: float = math.inf  # the same for the verification of speculative tokens
     tile_rows: float = 0.0  # least rows that a verifying block computes; 0: included in the fits
-    #: the same with all heads and queries of one latent in a block, for a kernel without a table on this silicon; 0 for
+    #: the same with all heads and queries of one latent in a block, for a kernel without a table on this GPU; 0 for
     #: others
     latent_rows: float = 0.0
 
@@ -96,9 +97,9 @@ def _entries() -> tuple[dict[str, Any], ...]:
 
 @cache
 def kernel_rule(engine: str, silicon: str, weights: WeightFormat, product: str, asked: str = "") -> KernelRule:
-    """Return the kernel for weights of a format: a rule of the file, else the format's own name.
+    """Return the kernel of a weight format, by default of the same name.
 
-    `asked`: kernels that the server was told to use.
+    `asked`: kernels given to the server by option.
 
     Examples
     --------
@@ -125,10 +126,10 @@ def kernel_rule(engine: str, silicon: str, weights: WeightFormat, product: str, 
 
 @cache
 def attention_rule(engine: str, backend: str, silicon: str = "", kv: str = "") -> AttentionRule:
-    """Return the rule of an attention kernel; without one, a kernel that uses the full accelerator.
+    """Return the rule of an attention kernel.
 
-    `backend` as a server or a table of kernels names it, `IMAGE` before a foreign build; empty: the engine's own
-    choice.
+    Without a rule the kernel uses the full accelerator. `backend` as a server or a table of kernels names it, `IMAGE`
+    before a foreign build; empty: the engine's own choice.
 
     Examples
     --------
@@ -167,7 +168,9 @@ def attention_known(engine: str, backend: str) -> bool:
 
 
 def attention_assumed(engine: str, backend: str) -> str:
-    """Return the assumption about an attention backend as text; empty where a rule covers it.
+    """Return the assumption about an attention backend as text.
+
+    Empty where a rule covers the backend.
 
     Examples
     --------
@@ -186,7 +189,7 @@ def _attention_entries() -> tuple[dict[str, Any], ...]:
 
 @cache
 def collective_engine(engine: str, silicon: str) -> str:
-    """Return the engine whose table measured the collectives that an engine runs.
+    """Return the engine whose table measured an engine's collectives.
 
     Examples
     --------
@@ -206,7 +209,9 @@ def _said(table: str, field: str, engine: str, silicon: str) -> str:
 
 @cache
 def shared_beside(engine: str, silicon: str, release: tuple[int, ...] | None = None) -> Tokens:
-    """Return the most tokens of a step whose shared experts run concurrently with the routed ones; 0: never.
+    """Return the step size up to which shared experts run concurrently.
+
+    Routed and shared experts overlap up to this number of tokens; 0: never.
 
     Examples
     --------
@@ -222,7 +227,7 @@ def shared_beside(engine: str, silicon: str, release: tuple[int, ...] | None = N
 
 
 def misnamed_tables() -> dict[tuple[str, str], str]:
-    """Return (engine, backend) of kernel tables under a wrong name → text on the kernel that was measured.
+    """Return (engine, backend) of misnamed tables → kernel as measured.
 
     Examples
     --------
@@ -240,7 +245,7 @@ def misnamed_tables() -> dict[tuple[str, str], str]:
 
 @cache
 def expert_path(engine: str, backend: str, pairs: Ratio, day: str = "") -> str:
-    """Return the name of the kernel path that a library takes for the experts of a step.
+    """Return the kernel path that a library takes for a step's experts.
 
     Empty where the library has one path, or takes its first. `pairs`: routed pairs of a step, tokens times experts of
     each. `day` of the run as in ``2026-04-01``; empty for today's release.
@@ -262,7 +267,7 @@ def expert_path(engine: str, backend: str, pairs: Ratio, day: str = "") -> str:
 
 @cache
 def latent_prompt_kernel(engine: str, silicon: str) -> str:
-    """Return the kernel class that attends to the latent cache of a prompt where attention is dense.
+    """Return the kernel class for prompts over a densely read latent cache.
 
     ``prefill-attention`` where the latents are expanded to keys and values of each head, which the engine's table of
     latent kernels did not measure; else ``latent-prefill``.
@@ -277,7 +282,9 @@ def latent_prompt_kernel(engine: str, silicon: str) -> str:
 
 @cache
 def sparse_since(engine: str, capability: str) -> str | None:
-    """Return the first release with sparse latent attention on silicon without published kernels, or None.
+    """Return the first release with sparse latent attention on a capability.
+
+    The capability has no published kernels; None: no release is known.
 
     Examples
     --------
@@ -289,9 +296,9 @@ def sparse_since(engine: str, capability: str) -> str | None:
 
 
 def sparse_words(engine: str, capability: str, *, rotary: bool = True) -> tuple[str, ...]:
-    """Return the options that select sparse attention in such a release; empty: no release is known.
+    """Return the options that select sparse attention in such a release.
 
-    `rotary`: the latents have rotary values; those without may have other kernels.
+    Empty: no release is known. `rotary`: the latents have rotary values; those without may have other kernels.
 
     Examples
     --------
@@ -315,7 +322,7 @@ def _sparse_release(engine: str, capability: str) -> dict[str, Any] | None:
 
 @cache
 def sparse_capabilities() -> frozenset[str]:
-    """Return the compute capabilities with published kernels of sparse latent attention.
+    """Return compute capabilities with published sparse latent kernels.
 
     Examples
     --------

@@ -6,7 +6,6 @@ report) decides. Nothing is guessed from the name of a build; switches and patch
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,13 +16,12 @@ from glmplan.catalog.files import data_folder, plain_name, read_toml
 from glmplan.errors import SpecError, UnknownName, nearest
 
 if TYPE_CHECKING:
-    from glmplan.catalog.schema.engine import Engine, Wall, When
+    from glmplan.catalog.schema.engine import Conditions, Engine, Wall, When
     from glmplan.catalog.schema.host import Host
     from glmplan.catalog.schema.model import ModelSpec
 
 __all__ = [
     "OPTIONS",
-    "Conditions",
     "another_program",
     "called_engine",
     "conditions_of",
@@ -95,38 +93,6 @@ Verdict = Literal["stands", "possible", "absent"]
 _SEVERITIES = ("error", "unknown", "fallback", "quality", "memory", "slow")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conditions:
-    """Known conditions of a plan; None: not stated."""
-
-    engine: str
-    engine_version: str | None = None
-    model: str | None = None  # catalogue name
-    features: frozenset[str] | None = None  # such as ``mla``, ``moe`` and ``mtp``
-    weights: str | None = None
-    files: str | None = None  # form of the weight files, such as ``gguf``
-    kv: str | None = None
-    accelerator: str | None = None
-    same_chip: str | None = None  # accelerator of the catalogue with the same chip
-    compute_capability: str | None = None
-    vendor: str | None = None
-    part_kind: str | None = None
-    lacks: frozenset[str] | None = None  # precisions without matrix hardware
-    count: int | None = None
-    tp: int | None = None
-    pp: int | None = None
-    dp: int | None = None
-    ep: int | None = None
-    dcp: int | None = None
-    link: Literal["pcie", "nvlink"] | None = None  # between the accelerators of a group
-    graphs: bool | None = None  # CUDA graphs are used
-    mtp: int | None = None  # speculative tokens of a step
-    context: int | None = None  # longest sequence [token]
-    users: int | None = None  # requests in flight
-    memory_fraction: float | None = None
-    options: frozenset[str] = frozenset()  # keys of `OPTIONS` that hold
-
-
 @cache
 def engine_names() -> tuple[str, ...]:
     """Return the supported engines, sorted.
@@ -186,7 +152,7 @@ def load_engine(name: str) -> Engine:
 
 
 def _by_version(wall: Wall, version: str | None) -> Verdict:
-    """Return the verdict by version; a version that cannot be ordered counts as not stated."""
+    """Return the verdict by version; an unordered version is not stated."""
     from glmplan.catalog.schema.engine import version_key
 
     try:
@@ -200,85 +166,51 @@ def _by_version(wall: Wall, version: str | None) -> Verdict:
     return "possible" if wall.last_seen and key > version_key(wall.last_seen) else "stands"
 
 
-def _by_words(when: When, given: Conditions) -> Verdict:
-    """Return the verdict by the conditions on names."""
-    verdict: Verdict = "stands"
-    for value, patterns in (
-        (given.model, when.models),
-        (given.weights, when.weights),
-        (given.files, when.files),
-        (given.kv, when.kv),
-        (given.compute_capability, when.compute_capability),
-        (given.vendor, when.vendors),
-        (given.part_kind, when.kinds),
-    ):
-        if not patterns:
-            continue
-        if value is None:
-            verdict = "possible"
-        elif not _matches(value, patterns):
-            return "absent"
-    if when.accelerators:
-        # an accelerator described by a user has the chip of one of the catalogue
-        named = [item for item in (given.accelerator, given.same_chip) if item is not None]
-        if not named:
-            verdict = "possible"
-        elif not any(_matches(item, when.accelerators) for item in named):
-            return "absent"
-    if when.without_vendors:
-        if given.vendor is None:
-            verdict = "possible"
-        elif _matches(given.vendor, when.without_vendors):
-            return "absent"
-    if when.lacks:
-        if given.lacks is None:
-            verdict = "possible"
-        elif not set(when.lacks) <= given.lacks:
-            return "absent"
-    return verdict
-
-
 def _matches(value: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatchcase(plain_name(value), pattern) for pattern in patterns)
 
 
-def _by_when(when: When, given: Conditions) -> Verdict:
-    """Return the verdict by all conditions of a limitation."""
+def _holds(kind: str, test: Any, value: Any) -> bool:
+    """Return True if a stated condition passes a `ConditionTest`."""
     from glmplan.catalog.schema.engine import number_test
 
-    verdict = _by_words(when, given)
-    if verdict == "absent":
-        return verdict
-    for field, test in when.numbers:
-        number = getattr(given, field)
-        if number is None:
+    if kind == "number":
+        return number_test(test, value)
+    if kind == "equal":
+        return bool(test == value)
+    if kind == "all":
+        return set(test) <= set(value)
+    if kind == "none":
+        return not set(test) & set(value)
+    return _matches(value, test) == (kind == "names")
+
+
+def _by_when(when: When, given: Conditions) -> Verdict:
+    """Return the verdict by all conditions of a limitation."""
+    verdict: Verdict = "stands"
+    for condition, kind, test in when.tests:
+        value = getattr(given, condition)
+        # an accelerator described by a user has the chip of one of the catalogue
+        other = given.same_chip if condition == "accelerator" else None
+        if value is None and other is None:
             verdict = "possible"
-        elif not number_test(test, number):
+        elif not any(_holds(kind, test, item) for item in (value, other) if item is not None):
             return "absent"
-    for wanted, said in ((when.link, given.link), (when.graphs, given.graphs)):
-        if wanted is None:
-            continue
-        if said is None:
-            verdict = "possible"
-        elif wanted != said:
-            return "absent"
-    if given.features is None:
-        verdict = "possible" if when.features or when.without else verdict
-    elif not set(when.features) <= given.features or set(when.without) & given.features:
-        return "absent"
     if set(when.unless) & given.options:
         return "absent"
     return verdict if set(when.options) <= given.options else "possible"
 
 
 def judge(wall: Wall, conditions: Conditions) -> Verdict:
-    """Return the verdict of a limitation (of the plan's engine, or of `any`) on a plan.
+    """Return the verdict of a limitation on a plan.
 
-    `possible` when something not stated decides, or the version is newer than the last report.
+    The limitation is of the plan's engine, or of `any`. `possible` when something not stated decides, or the version is
+    newer than the last report.
 
     Examples
     --------
     >>> wall = next(wall for wall in load_engine("any").walls if wall.id == "pipeline-with-mtp")
+    >>> from glmplan.catalog.schema.engine import Conditions
     >>> [judge(wall, Conditions(engine="vllm", pp=3, mtp=mtp)) for mtp in (3, None, 0)]
     ['stands', 'possible', 'absent']
     """
@@ -289,9 +221,10 @@ def judge(wall: Wall, conditions: Conditions) -> Verdict:
 
 
 def another_program(engine: str, *, vendor: str, kind: str) -> Wall | None:
-    """Return the limitation by which a program of another name serves on a kind of accelerator, or None.
+    """Return the limitation that names another program for an accelerator.
 
-    None where the engine serves there itself, perhaps with kernels of others (`kernels_of_others`).
+    None: the engine serves this kind of accelerator itself. None where the engine serves there itself, perhaps with
+    kernels of others (`kernels_of_others`).
 
     Examples
     --------
@@ -300,6 +233,8 @@ def another_program(engine: str, *, vendor: str, kind: str) -> Wall | None:
     >>> another_program("vllm", vendor="google", kind="npu") is None
     True
     """
+    from glmplan.catalog.schema.engine import Conditions
+
     given = Conditions(engine=engine, vendor=vendor, part_kind=kind)
     walls = load_engine(engine).walls
     return next((wall for wall in walls if wall.another_program and judge(wall, given) == "stands"), None)
@@ -313,6 +248,7 @@ def engines_on(*, vendor: str, kind: str) -> tuple[str, ...]:
     >>> engines_on(vendor="amd", kind="gpu")
     ('ktransformers', 'llama.cpp', 'sglang', 'vllm')
     """
+    from glmplan.catalog.schema.engine import Conditions
 
     def exists(engine: str) -> bool:
         given = Conditions(engine=engine, vendor=vendor, part_kind=kind)
@@ -323,7 +259,9 @@ def engines_on(*, vendor: str, kind: str) -> tuple[str, ...]:
 
 
 def kernels_of_others(engine: str, *, vendor: str, kind: str) -> Wall | None:
-    """Return the limitation by which an engine computes with foreign kernels, or None.
+    """Return the limitation by which an engine computes with foreign kernels.
+
+    None: it uses kernels of its own.
 
     Examples
     --------
@@ -332,6 +270,8 @@ def kernels_of_others(engine: str, *, vendor: str, kind: str) -> Wall | None:
     >>> kernels_of_others("vllm", vendor="nvidia", kind="gpu") is None
     True
     """
+    from glmplan.catalog.schema.engine import Conditions
+
     given = Conditions(engine=engine, vendor=vendor, part_kind=kind)
     walls = load_engine(engine).walls
     return next((wall for wall in walls if wall.kernels_of and judge(wall, given) == "stands"), None)
@@ -340,7 +280,7 @@ def kernels_of_others(engine: str, *, vendor: str, kind: str) -> Wall | None:
 def _walls(conditions: Conditions, verdict: Verdict) -> tuple[Wall, ...]:
     unknown = conditions.options - OPTIONS.keys()
     if unknown:
-        raise SpecError("is not an option that walls know", field="options", value=min(unknown), choices=OPTIONS)
+        raise SpecError("is not an option of this check", field="options", value=min(unknown), choices=OPTIONS)
     every = (*load_engine(conditions.engine).walls, *load_engine("any").walls)
     result = [wall for wall in every if judge(wall, conditions) == verdict]
     return tuple(sorted(result, key=lambda wall: _SEVERITIES.index(wall.severity)))
@@ -351,6 +291,7 @@ def walls_for(conditions: Conditions) -> tuple[Wall, ...]:
 
     Examples
     --------
+    >>> from glmplan.catalog.schema.engine import Conditions
     >>> plan = Conditions(
     ...     engine="vllm", engine_version="0.19.0", compute_capability="12.0", features=frozenset({"mla", "dsa", "moe"})
     ... )
@@ -365,6 +306,7 @@ def possible_walls(conditions: Conditions) -> tuple[Wall, ...]:
 
     Examples
     --------
+    >>> from glmplan.catalog.schema.engine import Conditions
     >>> plan = Conditions(engine="sglang", compute_capability="9.0", mtp=3, features=frozenset({"mtp"}))
     >>> "sglang-spec-v2-with-tool-calls" in {wall.id for wall in possible_walls(plan)}
     True
@@ -379,12 +321,13 @@ def _apart(engine: str) -> tuple[Wall, ...]:
 
 
 def wall_apart(conditions: Conditions) -> str:
-    """Return the id of the limitation under which runs are fitted separately, or "".
+    """Return the id of the limitation with fits of its own, else "".
 
     Empty also for an engine that is unknown or without version.
 
     Examples
     --------
+    >>> from glmplan.catalog.schema.engine import Conditions
     >>> rack = {"model": "deepseek-r1", "features": frozenset({"mla", "moe"}), "compute_capability": "10.3"}
     >>> [wall_apart(Conditions(engine="sglang", engine_version=one, **rack)) for one in ("0.5.10", "0.5.9")]
     ['sglang-deepseek-prompts-on-b300', '']
@@ -454,6 +397,8 @@ def conditions_of(
     >>> plan.compute_capability, plan.link, plan.count
     ('12.0', 'pcie', 6)
     """
+    from glmplan.catalog.schema.engine import Conditions
+
     part = load_accelerator(host.accelerator)
     known: dict[str, Any] = {
         "accelerator": part.name,

@@ -78,7 +78,10 @@ class ExpertKernel:
     note: str | None = None
 
     def pads(self, form: str, *, silicon: str | None, model: str) -> bool:
-        """Return True if the kernel pads experts of this format, compute capability (None: any) and model."""
+        """Return True if the kernel pads experts of this format and model.
+
+        `capability` None: on any compute capability.
+        """
         if form not in self.formats or (self.models and not any(fnmatchcase(model, item) for item in self.models)):
             return False
         return not self.silicon or not silicon or any(fnmatchcase(silicon, item) for item in self.silicon)
@@ -109,7 +112,7 @@ class ScaleCopy:
 
 @dataclass(frozen=True, slots=True)
 class PartMultiple:
-    """Multiple that the share of a rank must have where whole quantisation blocks are not required."""
+    """Multiple required of a rank's share instead of quantisation blocks."""
 
     formats: tuple[str, ...]
     multiple: int  # 1: the engine pads any share
@@ -164,7 +167,7 @@ class Loading:
         return None
 
     def copied(self, form: str, *, version: str | None, silicon: str | None, certain: bool) -> Bits:
-        """Return the bits for each weight of routed experts that second copies of scales take.
+        """Return the bits for each expert weight of second copies of scales.
 
         `certain` selects copies that every build keeps, or those that some builds keep.
 
@@ -187,7 +190,7 @@ class Loading:
     def part_multiple(
         self, form: str, tensor_class: str, *, model: str, vendor: str, version: str | None
     ) -> PartMultiple | None:
-        """Return the entry that replaces the quantisation block of a tensor, or None.
+        """Return the entry that replaces a tensor's quantisation block, or None.
 
         Examples
         --------
@@ -233,7 +236,7 @@ class Loading:
         )
 
     def kept(self, model: str, tensor_class: str) -> WeightFormat | None:
-        """Return the format in which a model's tensor class is kept, None as stored."""
+        """Return the kept format of a tensor class; None: as stored."""
         for item in self.kept_wide:
             if item.tensor_class == tensor_class and any(fnmatchcase(model, pattern) for pattern in item.models):
                 return weight_format(item.format)
@@ -245,7 +248,7 @@ AS_STORED = Loading()
 
 
 def read_loading(content: Mapping[str, Any] | None, *, file: object) -> Loading:
-    """Read the section ``loading`` of a memory rule; None where the file has none."""
+    """Read section ``loading`` of a memory rule; None without one."""
     if content is None:
         return AS_STORED
     rest = dict(content)
@@ -273,7 +276,7 @@ def read_loading(content: Mapping[str, Any] | None, *, file: object) -> Loading:
 
 
 def _holds(one: ExpertKernel | ScaleCopy | PartMultiple, version: str | None) -> bool:
-    """Return True if an entry holds in a version of its engine; None means the newest."""
+    """Return True if an entry holds in a version; None means the newest."""
     from glmplan.catalog.schema.engine import version_key
 
     if version is None:
@@ -354,7 +357,7 @@ class IndexerTrial:
 
 @dataclass(frozen=True, slots=True)
 class Paging:
-    """Pages shared between kinds of layers, and the pool size that the engine prints."""
+    """Pages shared by kinds of layers, and the pool size that is printed."""
 
     #: ``blocks``: tokens of the blocks of one group of layers; ``requests``: longest requests that fit, times their
     #: length
@@ -380,7 +383,10 @@ class PoolSplit:
     until: str | None = None
 
     def window_tokens(self, model: str) -> float:
-        """Return tokens of window layers over tokens of the others; 1 where all layers keep all tokens."""
+        """Return the window layers' tokens relative to the other layers'.
+
+        1 where all layers keep all tokens.
+        """
         return self.windows if any(fnmatchcase(model, each) for each in self.models) else 1.0
 
     def applies(self, model: str, *, recurrent: bool) -> bool:
@@ -406,7 +412,7 @@ class Workspace:
 
 @dataclass(frozen=True, slots=True)
 class ExpansionReserve:
-    """Memory left out of the pool for keys and values that a prompt expands from latents."""
+    """Memory kept outside the pool for keys expanded from latents."""
 
     formats: tuple[str, ...]  # formats of the cache
     value: Bytes  # of an expanded value
@@ -417,7 +423,7 @@ class ExpansionReserve:
 
 @dataclass(frozen=True, slots=True)
 class StepBuffer:
-    """Buffer that an engine reserves for a step, and its use of windows and states."""
+    """Buffer that an engine reserves for a step."""
 
     value: Bytes  # of a value of activations and logits
     mask: Bytes  # attention mask, for each token of the step and token of the longest request
@@ -464,7 +470,10 @@ class MemoryRule:
 
     @property
     def prints_pool(self) -> bool:
-        """Return True if the engine measures a pool and prints its tokens; others take a slot count."""
+        """Return True if the engine measures and prints a pool of tokens.
+
+        Other engines take a number of slots.
+        """
         return self.pool != "rest"
 
     def profiling_of(
@@ -491,7 +500,7 @@ class MemoryRule:
         return result[-1] if result else None
 
     def indexer_of(self, version: str | None) -> IndexerTrial | None:
-        """Return the trial-run memory of the sparse indexer of a version; None: none.
+        """Return the trial-run memory of a version's sparse indexer, or None.
 
         Examples
         --------
@@ -503,7 +512,7 @@ class MemoryRule:
         return result[-1] if result else None
 
     def paging_of(self, version: str | None) -> Paging | None:
-        """Return the paging of a version; None where kinds of layers share no pages.
+        """Return the paging of a version; None: kinds of layers share no page.
 
         Examples
         --------
@@ -514,7 +523,7 @@ class MemoryRule:
         return result[-1] if result else None
 
     def split_of(self, version: str | None) -> PoolSplit | None:
-        """Return the pool split of a version; None where kinds of layers share the pool.
+        """Return the pool split of a version; None: kinds share one pool.
 
         Examples
         --------
@@ -578,7 +587,9 @@ class MemoryRule:
     def default(
         self, name: str, *, version: str | None, memory: Bytes | None, accelerator: str | None, tp: int = 1
     ) -> float | None:
-        """Return the engine's default for a name in `defaults`, in the unit of the setting; None: unknown.
+        """Return the engine's default for a name in `defaults`; None: unknown.
+
+        The unit is that of the setting.
 
         Examples
         --------
@@ -698,7 +709,7 @@ def static_fraction(
 
 
 def tower_factor(rule: FractionRule, layers: int | None, width: int | None) -> Ratio:
-    """Return the factor by which SGLang lowers its fraction for a vision tower.
+    """Return the factor by which a vision tower lowers SGLang's fraction.
 
     A constant, times 1 minus `tower_step` for each time that layers × width² exceed those of ViT-L/14, the default
     where the config names no size [1]_.

@@ -1,7 +1,8 @@
-"""Published recipes: release of an engine, checkpoint, accelerator and options; and known engine versions.
+"""Published recipes: engine release, checkpoint, accelerator, options.
 
-One file for each model, `hardware_db/recipes/<model>.csv`, read on demand; `tools/recipes.py` writes it. The option
-names of a release are in `hardware_db/engines/flags` (`tools/engine_flags.py`).
+Known engine versions, too. One file for each model, `hardware_db/recipes/<model>.csv`, read on demand;
+`tools/recipes.py` writes it. The option names of a release are in `hardware_db/engines/flags`
+(`tools/engine_flags.py`).
 """
 
 from __future__ import annotations
@@ -74,9 +75,10 @@ def _recipe(row: dict[str, str]) -> Recipe:
 def best_recipe(
     model: str, *, engine: str, version: str | None, accelerator: str, checkpoint: str | None = None, cards: int = 1
 ) -> Recipe | None:
-    """Return the recipe nearest to a plan, or None; recipes for releases after `version` do not count.
+    """Return the recipe nearest to a plan, or None.
 
-    One for the same accelerator comes first, then one for the same weights, a verified one, and one for as many cards.
+    Recipes for releases after `version` do not count. One for the same accelerator comes first, then one for the same
+    weights, a verified one, and one for as many cards.
 
     Examples
     --------
@@ -116,7 +118,7 @@ def option_groups(text: str) -> tuple[str, ...]:
 
 
 def option_name(group: str) -> str:
-    """Return the name of an option without its value, with hyphens; of one field of a group the full name.
+    """Return an option's name without value; of a group's field in full.
 
     Examples
     --------
@@ -128,9 +130,9 @@ def option_name(group: str) -> str:
 
 @cache
 def known_flags(engine: str, version: str | None) -> tuple[str, frozenset[str]] | None:
-    """Return release and option names of the last release that was read up to a version, or None.
+    """Return release and options of the last release read up to a version.
 
-    Versions before the first one get the oldest release.
+    None: no such release was read. Versions before the first one get the oldest release.
 
     Examples
     --------
@@ -151,7 +153,7 @@ def known_flags(engine: str, version: str | None) -> tuple[str, frozenset[str]] 
 
 @cache
 def options_of_plans(engine: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the options that a plan decides, and those that belong to a model.
+    """Return options that a plan decides, and options that a model decides.
 
     Examples
     --------
@@ -164,7 +166,9 @@ def options_of_plans(engine: str) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def options_file(engine: str) -> str | None:
-    """Return the name of the file for settings without a server option; None for engines with options for all.
+    """Return the file for settings without a server option, or None.
+
+    None: every setting of the engine has an option.
 
     Examples
     --------
@@ -180,7 +184,7 @@ LATEST = "latest"
 
 
 def known_version(engine: str, version: str | None) -> str | None:
-    """Return a checked version of an engine; None for the newest, whatever it is called.
+    """Return the checked version of an engine, None for the newest.
 
     Examples
     --------

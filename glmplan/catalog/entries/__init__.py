@@ -1,1 +1,1 @@
-"""Entries of models, accelerators, hosts and prices, and names used for them elsewhere."""
+"""Models, accelerators, hosts and prices, and their names elsewhere."""

@@ -1,14 +1,17 @@
-"""Load an accelerator of `hardware_db/accelerators` by name, alias or file. Nothing is ever substituted."""
+"""Load an accelerator of `hardware_db/accelerators`.
+
+The text is a name, alias or file. Nothing is ever substituted.
+"""
 
 from __future__ import annotations
 
-import os
 import re
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from glmplan.catalog.files import aliases_in, data_folder, names_in, plain_name, read_entries, read_toml
+from glmplan.catalog.entries.catalog import Catalog
+from glmplan.catalog.files import data_folder, plain_name, read_entries, read_toml
 from glmplan.catalog.rule_provenance import remaining_rules
 from glmplan.errors import SpecError, UnknownName, nearest
 
@@ -26,12 +29,19 @@ __all__ = [
 ]
 
 
-@cache
-def _folder() -> Path:
-    return data_folder("hardware_db") / "accelerators"
+def _read(file: Path) -> Accelerator:
+    from glmplan.catalog.schema.accelerator import Accelerator
+    from glmplan.catalog.schema.validation import validated
+
+    content = read_toml(file)
+    if "name" in content:
+        raise SpecError("must be left out: the file's name is the name", file=file, field="name", value=content["name"])
+    return validated(Accelerator, {"name": file.stem, **content}, file)
 
 
-@cache
+_CATALOG = Catalog("hardware_db/accelerators", _read)
+
+
 def accelerator_names() -> tuple[str, ...]:
     """Return the names of all accelerators, sorted.
 
@@ -40,10 +50,9 @@ def accelerator_names() -> tuple[str, ...]:
     >>> "b200-sxm" in accelerator_names()
     True
     """
-    return names_in(_folder())
+    return _CATALOG.names
 
 
-@cache
 def accelerator_aliases() -> dict[str, str]:
     """Return alias → name.
 
@@ -52,14 +61,15 @@ def accelerator_aliases() -> dict[str, str]:
     >>> accelerator_aliases()["h800"]
     'h800-sxm'
     """
-    return aliases_in(_folder())
+    return _CATALOG.aliases
 
 
 @cache
 def printed_names() -> dict[str, str]:
-    """Return names as vendors' tools print them, also with the vendor first → name of the catalogue.
+    """Return names as vendors' tools print them → name of the catalogue.
 
-    Names printed for several accelerators are left out, and so are names and aliases of the catalogue.
+    Each name also with the vendor before it. Names printed for several accelerators are left out, and so are names and
+    aliases of the catalogue.
 
     Examples
     --------
@@ -80,14 +90,14 @@ def printed_names() -> dict[str, str]:
 
 @cache
 def refused_accelerators() -> dict[str, str]:
-    """Return names of published tables that stand for no accelerator that can be computed → reason.
+    """Return names of published tables that cannot be computed → reason.
 
     Examples
     --------
     >>> "mixed" in refused_accelerators()
     True
     """
-    entries = read_entries(_folder().parent / "refused.toml", "refused", {"name", "why"})
+    entries = read_entries(data_folder("hardware_db") / "refused.toml", "refused", {"name", "why"})
     return {entry["name"]: entry["why"] for entry in remaining_rules(entries)}
 
 
@@ -119,37 +129,18 @@ def load_accelerator(name: str | Path) -> Accelerator:
     Traceback (most recent call last):
     glmplan.errors.UnknownName: 'h20-sxm' is not a known accelerator; nearest: ...
     """
-    text = str(name)
-    if text.endswith(".toml"):
-        return _read(Path(text))
-    stem = plain_name(text)
-    file = _folder() / f"{stem}.toml"
-    if not stem or "/" in stem or not os.path.isfile(file):
+    part = _CATALOG.find(name)
+    if part is None:
         # a long name may be a vendor's; all entries are read for those, so short names come first
-        target = accelerator_aliases().get(stem) or printed_names().get(stem)
-        if target is None:
-            raise _unknown(text, stem)
-        file = _folder() / f"{target}.toml"
-    return _read_known(file)
-
-
-@cache
-def _read_known(file: Path) -> Accelerator:
-    return _read(file)
-
-
-def _read(file: Path) -> Accelerator:
-    from glmplan.catalog.schema.accelerator import Accelerator
-    from glmplan.catalog.schema.validation import validated
-
-    content = read_toml(file)
-    if "name" in content:
-        raise SpecError("must be left out: the file's name is the name", file=file, field="name", value=content["name"])
-    return validated(Accelerator, {"name": file.stem, **content}, file)
+        stem = plain_name(str(name))
+        if stem not in printed_names():
+            raise _unknown(str(name), stem)
+        part = load_accelerator(printed_names()[stem])
+    return part
 
 
 def nearest_accelerators(name: str, count: int = 5) -> list[str]:
-    """Return the accelerators whose names or aliases are most similar, in a fixed order.
+    """Return the accelerators with the most similar names or aliases.
 
     Names that begin with it come first. A vendor before the name is ignored.
 
@@ -177,7 +168,7 @@ def _unknown(text: str, stem: str) -> UnknownName:
 
 
 def split_count(text: str) -> tuple[int, str]:
-    """Return count and name of `6xrtx-pro-6000-ws`; the count is 1 if none is written.
+    """Return count and name of `6xrtx-pro-6000-ws`; the count defaults to 1.
 
     Examples
     --------

@@ -1,9 +1,11 @@
-"""Load a machine of `hardware_db/hosts` by name, alias or file, or the one implied by `6xrtx-pro-6000-ws`."""
+"""Load a machine of `hardware_db/hosts`, or an implied one.
+
+The text is a name, alias or file, or a count such as `6xrtx-pro-6000-ws`.
+"""
 
 from __future__ import annotations
 
 import os
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +17,8 @@ from glmplan.catalog.entries.accelerators import (
     nearest_accelerators,
     split_count,
 )
-from glmplan.catalog.files import aliases_in, data_folder, names_in, plain_name, read_toml
+from glmplan.catalog.entries.catalog import Catalog
+from glmplan.catalog.files import plain_name, read_toml
 from glmplan.errors import SpecError, UnknownName, nearest
 
 if TYPE_CHECKING:
@@ -29,12 +32,21 @@ _DOMAIN = 8
 _SCALE_UP = {"nvlink": ("nvlink", "switch"), "infinity-fabric": ("xgmi", "mesh"), "hccs": ("hccs", "mesh")}
 
 
-@cache
-def _folder() -> Path:
-    return data_folder("hardware_db") / "hosts"
+def _read(file: Path) -> Host:
+    content = {"name": file.stem, **read_toml(file)}
+    cards = content.get("cards")
+    if isinstance(cards, list):
+        # an accelerator outside the catalogue is a TOML file beside the host's
+        for card in cards:
+            part = card.get("accelerator") if isinstance(card, dict) else None
+            if isinstance(part, str) and part.endswith(".toml"):
+                card["accelerator"] = str(file.parent.absolute() / part)
+    return _host(content, file)
 
 
-@cache
+_CATALOG = Catalog("hardware_db/hosts", _read)
+
+
 def host_names() -> tuple[str, ...]:
     """Return the names of all hosts, sorted.
 
@@ -43,10 +55,9 @@ def host_names() -> tuple[str, ...]:
     >>> "hgx-b200-8" in host_names()
     True
     """
-    return names_in(_folder())
+    return _CATALOG.names
 
 
-@cache
 def host_aliases() -> dict[str, str]:
     """Return alias → name.
 
@@ -55,7 +66,7 @@ def host_aliases() -> dict[str, str]:
     >>> host_aliases()["dgx-h100"]
     'hgx-h100-8'
     """
-    return aliases_in(_folder())
+    return _CATALOG.aliases
 
 
 def load_host(name: str | Path) -> Host:
@@ -86,31 +97,10 @@ def load_host(name: str | Path) -> Host:
     Traceback (most recent call last):
     glmplan.errors.UnknownName: 'hgx-b100-8' is not a known host; nearest: ...
     """
-    text = str(name)
-    if text.endswith(".toml"):
-        return _read(Path(text))
-    stem = plain_name(text)
-    stem = stem if stem in host_names() else host_aliases().get(stem, stem)
-    if stem not in host_names():
-        raise UnknownName("is not a known host", value=text, choices=host_names())
-    return _read_known(stem)
-
-
-@cache
-def _read_known(stem: str) -> Host:
-    return _read(_folder() / f"{stem}.toml")
-
-
-def _read(file: Path) -> Host:
-    content = {"name": file.stem, **read_toml(file)}
-    cards = content.get("cards")
-    if isinstance(cards, list):
-        # an accelerator outside the catalogue is a TOML file beside the host's
-        for card in cards:
-            part = card.get("accelerator") if isinstance(card, dict) else None
-            if isinstance(part, str) and part.endswith(".toml"):
-                card["accelerator"] = str(file.parent.absolute() / part)
-    return _host(content, file)
+    host = _CATALOG.find(name)
+    if host is None:
+        raise UnknownName("is not a known host", value=str(name), choices=host_names())
+    return host
 
 
 def _host(content: dict[str, Any], file: Path | None = None) -> Host:
@@ -121,7 +111,7 @@ def _host(content: dict[str, Any], file: Path | None = None) -> Host:
 
 
 def load_machine(text: str | Path) -> Host:
-    """Load the machine that a user names: a host, a TOML file, or a number of accelerators.
+    """Load a machine from a host name, a file or a count of accelerators.
 
     Parameters
     ----------
@@ -174,7 +164,7 @@ def load_machine(text: str | Path) -> Host:
 
 
 def _of_file(name: str) -> Host:
-    """Return the machine of a host file, or of one or more accelerators that a file describes."""
+    """Return the machine of a host file or of an accelerator file."""
     count, file = (1, name) if os.path.exists(name) else split_count(name)
     if "cards" not in read_toml(file):
         return implied_host(load_accelerator(file), count, file=file)
@@ -184,7 +174,7 @@ def _of_file(name: str) -> Host:
 
 
 def _not_found(name: str, part: str, count: int) -> UnknownName:
-    """Return the error of an unknown machine, with the nearest names as they would be typed."""
+    """Return the error of an unknown machine, with the nearest names."""
     plain = plain_name(part)
     if count > 1 and plain in (*host_names(), *host_aliases()):
         host = load_host(part)
@@ -207,9 +197,9 @@ def _not_found(name: str, part: str, count: int) -> UnknownName:
 
 
 def implied_host(accelerator: Accelerator | str, count: int, *, file: str = "") -> Host:
-    """Return the generic machine for a number of accelerators; `assumptions` lists all that is assumed.
+    """Return the generic machine for a number of accelerators.
 
-    `file` describes an accelerator that the catalogue does not have.
+    `assumptions` lists everything that is assumed. `file` describes an accelerator that the catalogue does not have.
 
     Notes
     -----
@@ -294,7 +284,7 @@ def _with_scale_up(part: Accelerator, count: int) -> dict[str, Any]:
 
 
 def _on_root_ports(part: Accelerator, count: int) -> dict[str, Any]:
-    """Return the description of a machine with each card on a root port of its own."""
+    """Return a machine with each card on a root port of its own."""
     apart = part.peer_to_peer is False
     sockets = 1 if count <= 7 else 2
     on_each = -(-count // sockets)

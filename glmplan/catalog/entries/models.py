@@ -1,4 +1,4 @@
-"""Load a model of `model_specs/`, one file for each, by name, alias or Hugging Face name.
+"""Load a model of `model_specs/` by name, alias or Hugging Face name.
 
 A catalogue name reads one file. Aliases and Hugging Face names are looked up in the heads of all files, without parsing
 the rest.
@@ -24,7 +24,7 @@ __all__ = ["load_model", "load_model_file", "model_aliases", "model_key", "model
 
 
 def model_key(name: str) -> str:
-    """Return the form in which names of models are compared: lower case, without the owner.
+    """Return a model name for comparison: lower case, without the owner.
 
     Examples
     --------
@@ -70,7 +70,7 @@ def model_aliases() -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def model_repositories() -> dict[str, str]:
-    """Return lower-case repository of a checkpoint, owner included → first model that names it.
+    """Return lower-case repository of a checkpoint → first model naming it.
 
     Examples
     --------

@@ -1,4 +1,7 @@
-"""Map names in tables of runs and in quotes to the names of models, accelerators, formats and engines."""
+"""Map names in tables and quotes to names of the catalogue.
+
+Models, accelerators, formats and engines have such names.
+"""
 
 from __future__ import annotations
 
@@ -69,9 +72,9 @@ def _names() -> dict[str, Any]:
 
 
 def model_name(name: str) -> str:
-    """Return the canonical name of a model in a table, in lower case; the catalogue need not have it.
+    """Return the canonical name of a model in a table, in lower case.
 
-    A leading ``owner/`` is dropped.
+    The catalogue need not have it. A leading ``owner/`` is dropped.
 
     Examples
     --------
@@ -85,9 +88,9 @@ def model_name(name: str) -> str:
 
 
 def accelerator_name(name: str) -> str:
-    """Return the canonical name of an accelerator in a table; the catalogue need not have it.
+    """Return the canonical name of an accelerator in a table.
 
-    A remark in parentheses is dropped.
+    The catalogue need not have it. A remark in parentheses is dropped.
 
     Examples
     --------
@@ -112,7 +115,7 @@ def own_images() -> tuple[str, ...]:
 
 
 def refusal(kind: str, name: str) -> str | None:
-    """Return the reason for which a name of the tables cannot be resolved, or None.
+    """Return why a name of the tables cannot be resolved, or None.
 
     Examples
     --------
@@ -125,7 +128,7 @@ def refusal(kind: str, name: str) -> str | None:
 
 
 def engine_name(text: str) -> str | None:
-    """Return the engine of a cell such as ``TensorRT 10.11, CUDA 12.9``, or None.
+    """Return the engine of a cell such as ``TensorRT 10.11, CUDA 12.9``.
 
     Examples
     --------
@@ -140,7 +143,9 @@ def engine_name(text: str) -> str | None:
 
 
 def engine_release(version: str | None) -> tuple[int, ...] | None:
-    """Return the numeric release of an engine version, for ordering; None for container tags and ``nightly``.
+    """Return the numeric release of an engine version, for ordering.
+
+    None for container tags and ``nightly``.
 
     Examples
     --------
@@ -154,7 +159,7 @@ def engine_release(version: str | None) -> tuple[int, ...] | None:
 
 
 def weights_name(text: str) -> str | None:
-    """Return the weight format of a cell such as ``int4 (native W4A16 Marlin)``, or None.
+    """Return the format of a cell such as ``int4 (native W4A16 Marlin)``.
 
     A mixture of known size is ``bpw:`` and its bits for each weight. A label of several formats is returned as it is:
     the model's checkpoints must say which tensors have which.
@@ -193,7 +198,9 @@ def formats_named(label: str) -> tuple[str, ...]:
 
 
 def kv_name(text: str) -> str | None:
-    """Return the KV cache format of a cell; None for ``auto`` and empty cells: the engine decides.
+    """Return the KV cache format of a cell.
+
+    None for ``auto`` and empty cells: the engine decides.
 
     Examples
     --------
@@ -236,7 +243,9 @@ def _plain(text: str) -> str:
 
 @lru_cache(maxsize=1)
 def part_numbers() -> dict[str, str]:
-    """Return part number in lower case without signs → accelerator, or machine as ``--on`` takes it.
+    """Return part number → accelerator, or machine as ``--on`` takes it.
+
+    Part numbers are in lower case, without punctuation.
 
     Examples
     --------

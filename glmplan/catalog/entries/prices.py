@@ -169,7 +169,7 @@ def _given(word: str, today: date) -> Price:
 
 
 def prices_with(words: Sequence[str] = (), *, today: date, folder: Path | None = None) -> tuple[Price, ...]:
-    """Return published prices with a buyer's own in place of those for the same thing.
+    """Return published prices, replaced by a buyer's own where given.
 
     Examples
     --------
@@ -194,7 +194,10 @@ def prices_with(words: Sequence[str] = (), *, today: date, folder: Path | None =
 
 
 def _check_names(given: Iterable[Price], published: set[str]) -> None:
-    """Refuse a price that is never looked up: a typing error would leave the published price in effect."""
+    """Refuse a price that is never looked up.
+
+    A typing error would leave the published price in effect.
+    """
     known = {*published, *accelerator_names(), *host_names(), *host_aliases(), *model_names(), *_PLACES}
     for item in given:
         part = re.sub(r"^\d+x", "", item.part)
@@ -259,7 +262,9 @@ def load_deliveries() -> tuple[Delivery, ...]:
 
 
 def deliveries_of(part: str) -> tuple[Delivery, ...]:
-    """Return the published delivery times of an accelerator; sources may contradict each other.
+    """Return the published delivery times of an accelerator.
+
+    Sources may contradict each other.
 
     Examples
     --------

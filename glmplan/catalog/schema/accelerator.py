@@ -1,8 +1,8 @@
-"""Record of an accelerator's data sheet: peaks, memory, links, power, each with a source.
+"""Record of an accelerator's data sheet, each value with a source.
 
-No figure is an achieved one: measurements are in `measured`, and the share of a peak that an engine reaches is a fit in
-`calibration/fits`. An unpublished figure is `None`, and requesting it raises `UnknownFact` with the names of the
-fields.
+Peaks, memory, links and power. No value is an achieved one: measurements are in `measured`, and the share of a peak
+that an engine reaches is a fit in `calibration/fits`. An unpublished value is `None`, and requesting it raises
+`UnknownFact` with the names of the fields.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Contradiction(Frozen):
 
 
 class Measured(Frozen):
-    """Figure measured on the accelerator, never used in place of the data sheet."""
+    """Value measured on the accelerator, never used for the data sheet's."""
 
     field: str
     value: str
@@ -84,7 +84,7 @@ class Measured(Frozen):
 
 
 class Implied(Frozen):
-    """Bounds of an unpublished figure implied by published speeds, not a specification."""
+    """Bounds of an unpublished value, implied by published speeds."""
 
     field: str
     low: str
@@ -106,7 +106,10 @@ class PowerPoint(Frozen):
 
 
 class ServedPoint(Frozen):
-    """Decode speed of a served model under a power limit, relative to the lowest limit at the same concurrency."""
+    """Decode speed of a served model under a power limit.
+
+    Relative to the lowest limit at the same concurrency.
+    """
 
     power: Watts
     requests: int = Field(ge=1)
@@ -114,7 +117,7 @@ class ServedPoint(Frozen):
 
 
 class Accelerator(Frozen):
-    """Accelerator: a card, a module, a system on chip, or a CPU socket that computes."""
+    """Accelerator: a card, a module, a system on chip, or a CPU socket."""
 
     name: str
     full_name: str
@@ -189,7 +192,7 @@ class Accelerator(Frozen):
         return self
 
     def figure(self, field: str) -> float | None:
-        """Return a figure in the base unit of its field, or None if it is not published.
+        """Return a value in the base unit of its field; None: not published.
 
         Examples
         --------
@@ -208,7 +211,9 @@ class Accelerator(Frozen):
         return value
 
     def need(self, *fields: str) -> Any:
-        """Return one figure, or a tuple of several, in base units; raise if any is not published.
+        """Return values in base units; raise if any is not published.
+
+        One name returns a number, several a tuple.
 
         Examples
         --------
@@ -230,7 +235,9 @@ class Accelerator(Frozen):
         return values[0] if len(values) == 1 else values
 
     def supports(self, precision: Precision) -> bool | None:
-        """Return True if the hardware multiplies matrices in a precision; None: unknown.
+        """Return True if the hardware multiplies matrices in a precision, or None.
+
+        None: unknown.
 
         Examples
         --------
@@ -244,17 +251,17 @@ class Accelerator(Frozen):
 
     @property
     def link_kind(self) -> Literal["nvlink", "pcie"] | None:
-        """Return `nvlink` for any scale-up fabric between accelerators of one host, `pcie` without one."""
+        """Return `nvlink` for any scale-up fabric of a host, else `pcie`."""
         if self.scaleup in ("nvlink", "infinity-fabric", "hccs"):
             return "nvlink"
         return "pcie" if self.pcie_generation is not None or self.scaleup == "pcie" else None
 
     @property
     def runs_on_one_memory(self) -> bool:
-        """Return True with one memory for accelerator and processor, and no published matrix rate.
+        """Return True for one shared memory and no published matrix rate.
 
-        Only decode is predicted for these, by bytes. Others with one memory (Strix Halo, DGX Spark) are predicted as
-        accelerators, with their measured kernels and engines.
+        Accelerator and processor share the memory. Only decode is predicted for these, by bytes. Others with one memory
+        (Strix Halo, DGX Spark) are predicted as accelerators, with their measured kernels and engines.
 
         Examples
         --------
@@ -266,7 +273,7 @@ class Accelerator(Frozen):
 
     @property
     def sm(self) -> int | None:
-        """Return the compute capability as NVIDIA tools write it (12.0 → 120); None for other vendors."""
+        """Return NVIDIA's compute capability (12.0 → 120), None elsewhere."""
         if self.compute_capability is None or "." not in self.compute_capability:
             return None
         return int(self.compute_capability.replace(".", ""))

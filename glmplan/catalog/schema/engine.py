@@ -1,4 +1,4 @@
-"""Records of engine facts: how an engine runs, its defaults, limitations and versions.
+"""Records of engine facts: running, defaults, limitations and versions.
 
 All are facts of `hardware_db/engines` with a source. Entries hold from version `since` (included) until `until`
 (excluded). Names of models, accelerators and compute capabilities may be patterns with `*`.
@@ -7,16 +7,19 @@ All are facts of `hardware_db/engines` with a source. Entries hold from version 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, field, fields
 from functools import cached_property, lru_cache
-from typing import Annotated, Literal
+from types import GenericAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_type_hints
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, create_model, field_validator, model_validator
 
 from glmplan.catalog.formats import KV_FORMATS
 from glmplan.catalog.schema.accelerator import Accelerator, Precision
 from glmplan.catalog.schema.validation import Frozen
 from glmplan.errors import SpecError, UnknownFact
-from glmplan.units import Bytes, Ratio
+from glmplan.units import Bytes, Ratio, TokenCount
 
 __all__ = [
     "Adapters",
@@ -24,9 +27,11 @@ __all__ = [
     "AttentionBackends",
     "CacheFormat",
     "CacheLayout",
+    "Conditions",
     "Default",
     "Effect",
     "Engine",
+    "EngineDefaults",
     "Instead",
     "Published",
     "Release",
@@ -55,7 +60,7 @@ class AttentionBackends(Frozen):
 
 
 class CacheFormat(Frozen):
-    """Format in which an engine can keep the KV cache; the first one of an engine is its default."""
+    """Format of the KV cache; the first one of an engine is its default."""
 
     format: str
     written: str | None = None  # value of the engine's option; None: no option needed
@@ -83,7 +88,7 @@ class CacheLayout(Frozen):
     """Layout of an engine's cache."""
 
     packed_latent: bool  # True: FP8 latents of sparse attention are stored as ``fp8_ds_mla``
-    packed_rotary: int = 0  # rotary values for which the packed form has room in every model
+    packed_rotary: int = 0  # rotary values that the packed form stores in every model
     index_keys: bool  # True: keys of the sparse indexer are cached
     #: True: attending densely without sparse kernels drops the indexer's weights, its keys and the packed form
     dense_drops_indexer: bool = False
@@ -94,12 +99,12 @@ class CacheLayout(Frozen):
     source: str
 
     def without_indexer(self) -> CacheLayout:
-        """Return the layout of a model without its indexer: that of ordinary latent attention."""
+        """Return a model's layout without indexer: ordinary latent attention."""
         return self.model_copy(update={"packed_latent": False, "index_keys": False, "plain_index_keys": False})
 
 
 class Apart(Frozen):
-    """Disaggregated serving: prompts on servers of their own, with a hand-over of the cache."""
+    """Disaggregated serving: prefill servers that hand over the cache."""
 
     since: str  # first release that a source shows
     prefill: str  # options of a prompt server besides its layout
@@ -139,7 +144,9 @@ class Running(Frozen):
 
 @lru_cache(maxsize=1024)
 def version_key(version: str) -> tuple[tuple[int, ...], int, int]:
-    """Return a key that orders versions: `0.5.10rc0` < `0.5.10` < `0.5.10.post1` < `0.5.11`.
+    """Return a key that orders versions.
+
+    `0.5.10rc0` < `0.5.10` < `0.5.10.post1` < `0.5.11`.
 
     Examples
     --------
@@ -171,7 +178,10 @@ _Version = Annotated[str, AfterValidator(_ordered)]
 
 
 class Release(Frozen):
-    """Release of an engine with evidence: a wheel that was read, a recipe, a start-up log, measured runs."""
+    """Release of an engine with evidence.
+
+    A wheel that was read, a recipe, a start-up log or measured runs.
+    """
 
     version: _Version
     date: str | None = Field(None, pattern=r"^20\d\d-\d\d(-\d\d)?$")
@@ -180,9 +190,9 @@ class Release(Frozen):
 
 
 class Published(Frozen):
-    """Published versions of an engine, or whole lines of them (`1.3`), without pre-releases.
+    """Published versions of an engine without pre-releases.
 
-    `source` says which list was read and when.
+    An entry may be a whole line (`1.3`). `source` says which list was read and when.
     """
 
     versions: tuple[str, ...] = Field(min_length=1)
@@ -197,10 +207,11 @@ class Published(Frozen):
         return versions
 
     def holds(self, version: str) -> bool:
-        """Return True if a version was published: listed, of a listed line, or built before or after a listed one.
+        """Return True if a version was published.
 
-        A candidate or daily build (`0.19.2rc1.dev5`) may belong to a version that was never released, so its line
-        decides. True for the beginning of a version too (`0.24`).
+        It is listed, of a listed line, or built before or after a listed version. A candidate or daily build
+        (`0.19.2rc1.dev5`) may belong to a version that was never released, so its line decides. True for the beginning
+        of a version too (`0.24`).
         """
         match = re.match(r"\s*[vV]?(\d+(?:\.\d+)*)(.*)", version)
         if match is None:
@@ -213,7 +224,7 @@ class Published(Frozen):
 
 
 class UnnamedVersion(Frozen):
-    """Version assumed for a server that was measured before a day without a stated version."""
+    """Version assumed for a server measured before a day, if none is stated."""
 
     before: str = Field(pattern=r"^20\d\d-\d\d(-\d\d)?$")
     version: _Version
@@ -224,8 +235,6 @@ class UnnamedVersion(Frozen):
 #: ``unknown``: no source says if it works
 Severity = Literal["error", "fallback", "slow", "quality", "memory", "unknown"]
 
-#: fields of `When` with a condition on a number
-_NUMBERS = ("tp", "pp", "dp", "ep", "dcp", "count", "mtp", "context", "users", "memory_fraction")
 _NUMBER_TEST = re.compile(r"(>=|<=|>|<|=)?\s*(\d+(?:\.\d+)?)|in\s+(\d+(?:\s*,\s*\d+)*)|not in\s+(\d+(?:\s*,\s*\d+)*)")
 
 
@@ -255,59 +264,119 @@ def number_test(text: str, number: Ratio) -> bool:
     )
 
 
-class When(Frozen):
+@dataclass(frozen=True, slots=True)
+class ConditionTest:
+    """How limitations test one condition of a plan."""
+
+    #: ``names``: patterns with `*`, one must match; ``number``: see `number_test`; ``all``: each must be present
+    kind: Literal["names", "number", "equal", "all"]
+    values: Any = str  # type of a value
+    key: str = ""  # field of the files if it is not called like the condition
+
+
+def _tested(kind: Literal["names", "number", "equal", "all"], values: Any = str, key: str = "") -> Any:
+    """Return a field of `Conditions` that limitations test."""
+    return field(default=None, metadata={"test": ConditionTest(kind, values, key)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """Hold the known conditions of a plan; None: not stated.
+
+    `When` has one field for each `ConditionTest` here.
+    """
+
+    engine: str
+    engine_version: str | None = None
+    model: str | None = _tested("names", key="models")  # catalogue name
+    features: frozenset[str] | None = _tested("all")  # such as ``mla``, ``moe`` and ``mtp``
+    weights: str | None = _tested("names")
+    #: form of the weight files, as in `Checkpoint.form`
+    files: str | None = _tested("names", Literal["safetensors", "gguf", "mlx", "exl3"])
+    kv: str | None = _tested("names")
+    accelerator: str | None = _tested("names", key="accelerators")
+    same_chip: str | None = None  # accelerator of the catalogue with the same chip; `accelerators` may name it too
+    compute_capability: str | None = _tested("names")
+    vendor: str | None = _tested("names", key="vendors")  # known for accelerators described by a user, as `part_kind`
+    part_kind: str | None = _tested("names", key="kinds")
+    lacks: frozenset[str] | None = _tested("all", Precision)  # precisions without matrix hardware
+    count: int | None = _tested("number")
+    tp: int | None = _tested("number")
+    pp: int | None = _tested("number")
+    dp: int | None = _tested("number")
+    ep: int | None = _tested("number")
+    dcp: int | None = _tested("number")
+    link: str | None = _tested("equal", Literal["pcie", "nvlink"])  # between the accelerators of a group
+    graphs: bool | None = _tested("equal", bool)  # CUDA graphs are used
+    mtp: int | None = _tested("number")  # speculative tokens of a step
+    context: int | None = _tested("number")  # longest sequence [token]
+    users: int | None = _tested("number")  # requests in flight
+    memory_fraction: float | None = _tested("number")
+    options: frozenset[str] = frozenset()  # keys of `glmplan.catalog.engines.limitations.OPTIONS` that hold
+
+
+#: condition → its test
+TESTS: dict[str, ConditionTest] = {one.name: one.metadata["test"] for one in fields(Conditions) if one.metadata}
+
+
+class _When(Frozen):
     """Conditions of a limitation; all that are given must hold."""
 
-    models: tuple[str, ...] = ()
-    features: tuple[str, ...] = ()  # all must be present
-    without: tuple[str, ...] = ()  # none may be present
-    weights: tuple[str, ...] = ()
-    #: forms of weight files, as in `Checkpoint.form`
-    files: tuple[Literal["safetensors", "gguf", "mlx", "exl3"], ...] = ()
-    kv: tuple[str, ...] = ()
-    compute_capability: tuple[str, ...] = ()
-    #: conditions on a product: its name, or that of the accelerator with the same chip
-    accelerators: tuple[str, ...] = ()
-    vendors: tuple[str, ...] = ()  # this, `without_vendors` and `kinds` also hold for accelerators described by a user
+    without: tuple[str, ...] = ()  # features of which none may be present
     without_vendors: tuple[str, ...] = ()
-    kinds: tuple[str, ...] = ()
-    lacks: tuple[Precision, ...] = ()  # precisions that the hardware is known not to have
-    link: Literal["pcie", "nvlink"] | None = None
-    graphs: bool | None = None
-    tp: str | None = None
-    pp: str | None = None
-    dp: str | None = None
-    ep: str | None = None
-    dcp: str | None = None
-    count: str | None = None
-    mtp: str | None = None
-    context: str | None = None
-    users: str | None = None
-    memory_fraction: str | None = None
     options: tuple[str, ...] = ()  # all must be switched on
     unless: tuple[str, ...] = ()  # any of these options lifts the limitation
 
-    @field_validator(*_NUMBERS)
-    @classmethod
-    def _is_a_condition(cls, text: str | None) -> str | None:
-        if text is not None:
-            number_test(text, 0)
-        return text
-
     @cached_property
-    def numbers(self) -> tuple[tuple[str, str], ...]:
-        """Return field and condition of each condition on a number."""
-        return tuple((field, test) for field in _NUMBERS if (test := getattr(self, field)) is not None)
+    def tests(self) -> tuple[tuple[str, str, Any], ...]:
+        """Return condition, kind and value of each given test.
+
+        Tests of options are not among them.
+        """
+        every: list[tuple[str, str, Any]]
+        every = [(name, test.kind, getattr(self, test.key or name)) for name, test in TESTS.items()]
+        every += [("features", "none", self.without), ("vendor", "no names", self.without_vendors)]
+        return tuple(one for one in every if one[2] not in (None, ()))
 
     @model_validator(mode="after")
-    def _says_something(self) -> When:
+    def _says_something(self) -> Self:
         if not self.model_dump(exclude_defaults=True):
             raise SpecError("must hold at least one condition", field="when")
         return self
 
 
+def _number_test(text: str) -> str:
+    number_test(text, 0)
+    return text
+
+
+def _test_field(test: ConditionTest) -> tuple[Any, Any]:
+    """Return type and default of the field of `When` for a test."""
+    if test.kind == "number":
+        return Annotated[str, AfterValidator(_number_test)] | None, None
+    values = test.values
+    return (values | None, None) if test.kind == "equal" else (GenericAlias(tuple, (values, ...)), ())
+
+
+if TYPE_CHECKING:
+
+    class When(_When):
+        """As at run time; its further fields are those of `TESTS`."""
+
+        def __init__(self, **tests: Any) -> None: ...
+        def __getattr__(self, name: str) -> Any: ...
+else:
+    When = create_model(
+        "When",
+        __base__=_When,
+        __doc__=_When.__doc__,
+        __module__=__name__,
+        **{test.key or name: _test_field(test) for name, test in TESTS.items()},
+    )
+
+
 class Effect(Frozen):
-    """Measured cost of a limitation: the same quantity with and without it, with units."""
+    """Measured cost of a limitation: one quantity with it and without it."""
 
     what: str
     behind_wall: str
@@ -315,7 +384,7 @@ class Effect(Frozen):
 
 
 class Instead(Frozen):
-    """Behaviour of the engine under a limitation, in terms that a plan can be computed with.
+    """Behaviour under a limitation, in terms that a plan can compute.
 
     `indexer`: the sparse indexer is left out with its weights and cached keys; not set for an engine that attends
     densely and keeps it.
@@ -332,7 +401,7 @@ class Instead(Frozen):
 
 
 class Wall(Frozen):
-    """Limitation: something fails, or runs differently than expected, on some hardware in some versions."""
+    """Limitation: something fails or differs on some hardware and versions."""
 
     id: str
     #: number in the list of SM120 limitations from which the catalogue started
@@ -412,38 +481,114 @@ class Default(Frozen):
         return text
 
 
-class Scheduling(Frozen):
-    """Packing of requests into steps, and the settings behind it.
+def _setting(default: Any, key: str = "") -> Any:
+    """Return a field whose value is the default of a setting."""
+    return field(default=default, metadata={"setting": key})
 
-    Text fields name settings of `defaults` (of the engine `defaults_of`, where this one starts it); None: no such
-    feature.
+
+@dataclass(frozen=True, slots=True)
+class EngineDefaults:
+    """Hold how an engine packs requests into steps.
+
+    `Scheduling` has the same fields, as the files of engines state them.
     """
 
-    scheduler: Literal["vllm", "sglang", "trtllm", "llama.cpp"]
-    admission: Literal["chunk", "no-evict", "max-utilization", "estimate", "slot"]
-    tokens_per_step: str
-    requests: str
+    budget: TokenCount = field(metadata={"setting": "tokens_per_step"})  # of a step
+    prefill_first: bool = field(metadata={"stated": False})  # prompts run in steps of their own and decode waits
+    max_requests: int = field(metadata={"setting": "requests"})  # running at once
+    #: of the output, the part that must fit in the KV cache before a request is admitted
+    reserve: Annotated[Ratio, Field(gt=0, le=1)] = 0.5
+    whole_prompts: bool = False  # prompts are never split over steps
+    #: steps begun when the next prompt of a closed loop arrives, after the client's round trip
+    late: Annotated[int, Field(ge=0)] = 1
+    graph_tokens: TokenCount = _setting(0)  # most tokens of a pass with prompts from piecewise graphs
+    #: most requests at once that a launch may ask for; 0: no such setting
+    most_requests: Annotated[int, Field(ge=0)] = 0
+    #: nearest of the simulator, see `glmplan.simulation.engine.settings`
+    scheduler: Literal["vllm", "sglang", "trtllm", "llama.cpp"] = field(default="vllm", metadata={"stated": ...})
+    #: the same for the admission rule
+    admission: Literal["chunk", "no-evict", "max-utilization", "estimate", "slot"] = field(
+        default="chunk", metadata={"stated": ...}
+    )
+    prefix_caching: bool = _setting(False)  # blocks of earlier requests are reused
+    ahead: bool = _setting(False)  # a step is formed while the one before it runs
+    whole_prompt: bool = _setting(False)  # a full prompt must fit in the cache before its first chunk
+    routing: str = _setting("round-robin")  # choice of the data-parallel rank of a request
+    kept_mib: int = _setting(0, "kept_prompts")  # host memory for prompts that lost their slot [MiB]
+    divided: bool = False  # `budget` and a given request limit are those of all attention ranks together
+    #: factor on the admission reserve with several attention ranks
+    rank_conservativeness: Annotated[float, Field(gt=0)] = 1.0
+
+    @property
+    def places(self) -> int:
+        """Return `max_num_seqs` of an engine launched for the requested load."""
+        return self.most_requests or self.max_requests
+
+    @property
+    def kept_bytes(self) -> Bytes:
+        """Return the host memory for the cache of prompts that lost their slot."""
+        return self.kept_mib * 2.0**20
+
+    @property
+    def steps_late(self) -> int:
+        """Return the steps that a prompt misses which follows the end of a step.
+
+        Asynchronous scheduling adds one.
+        """
+        return self.late + self.ahead
+
+    def budget_of(self, ranks: int) -> TokenCount:
+        """Return the tokens of a step of data-parallel ranks."""
+        return max(self.budget // ranks, 1) * ranks if self.divided else self.budget * ranks
+
+
+class _Scheduling(Frozen):
+    """State the fields of `EngineDefaults` as values or as settings.
+
+    Settings are those of `defaults`, of the engine `defaults_of` where this one starts it; None: no such feature.
+    """
+
     block_tokens: str
-    graph_tokens: str | None = None
     defaults_of: str | None = None
-    prefill_first: bool = False  # True: prompts run in steps of their own
-    whole_prompts: bool = False  # True: prompts are never split over steps
-    #: share of the output that must fit in the cache before a request is admitted
-    reserve: float = Field(default=0.5, gt=0, le=1)
-    late: int = Field(default=1, ge=0)  # steps that have begun when the next prompt of a closed loop arrives
-    most_requests: int | None = Field(default=None, ge=1)  # most requests at once that a launch can ask for
-    prefix_caching: str | None = None  # prefix-cache hits
-    ahead: str | None = None  # a step is formed while the one before it runs
-    whole_prompt: str | None = None  # a whole prompt must fit before its first chunk is computed
-    routing: str | None = None  # choice of the data-parallel rank of a request
-    kept_prompts: str | None = None  # host memory for prompts that lost their slot [MiB]
-    divided: bool = False  # True: token budget and request limit are those of all attention ranks together
-    rank_conservativeness: float = Field(default=1.0, gt=0)  # factor on the admission reserve with several ranks
     source: str
+
+    def packing(self, default_of: Callable[[str], Any]) -> EngineDefaults:
+        """Return the packing; `default_of` returns the default of a setting."""
+        values = {}
+        for one in fields(EngineDefaults):
+            stated = getattr(self, one.metadata.get("setting") or one.name)
+            if "setting" not in one.metadata:
+                values[one.name] = stated
+            elif stated is not None:
+                values[one.name] = default_of(stated)
+        return EngineDefaults(**values)
+
+
+def _scheduling_fields() -> dict[str, tuple[Any, Any]]:
+    """Return type and default of the derived fields of `Scheduling`."""
+    types, stated = get_type_hints(EngineDefaults, include_extras=True), {}
+    for one in fields(EngineDefaults):
+        if "setting" not in one.metadata:
+            stated[one.name] = (types[one.name], one.metadata.get("stated", one.default))
+        else:
+            name = one.metadata["setting"] or one.name
+            stated[name] = (str, ...) if one.default is MISSING else (str | None, None)
+    return stated
+
+
+if TYPE_CHECKING:
+
+    class Scheduling(_Scheduling):
+        """As at run time, with the fields of `_scheduling_fields`."""
+
+else:
+    Scheduling = create_model(
+        "Scheduling", __base__=_Scheduling, __doc__=_Scheduling.__doc__, __module__=__name__, **_scheduling_fields()
+    )
 
 
 class Engine(Frozen):
-    """Facts of an engine. The engine `any` holds limitations of several engines."""
+    """Facts of an engine; `any` holds limitations of several engines."""
 
     name: str
     full_name: str
@@ -500,7 +645,9 @@ class Engine(Frozen):
         return self
 
     def attention_names(self, version: str | None) -> tuple[str, ...]:
-        """Return the values of the attention backend option; empty where no source lists them.
+        """Return the values of the attention backend option.
+
+        Empty where no source lists them.
 
         Examples
         --------
@@ -545,7 +692,9 @@ class Engine(Frozen):
         raise SpecError(f"is not a format in which {self.full_name} keeps its KV cache", value=name, choices=known)
 
     def small_cache(self, part: Accelerator) -> str:
-        """Return the KV cache format of a plan that is short of memory; empty: none on this accelerator.
+        """Return the KV cache format of a plan that is short of memory.
+
+        Empty: none on this accelerator.
 
         Examples
         --------

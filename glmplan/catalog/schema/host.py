@@ -1,6 +1,6 @@
-"""Record of a machine: sockets, root complexes, switches, cards, other devices on the links, and power.
+"""Record of a machine: sockets, root complexes, switches, cards, power.
 
-Unknown facts are None. Quantities are data-sheet figures; achieved rates of links are fits.
+Unknown facts are None. Quantities are data-sheet values; achieved rates of links are fits.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from glmplan.catalog.schema.validation import Frozen
 from glmplan.units import Bytes, BytesPerSecond, Watts
 
 __all__ = [
+    "MOST_SOCKETS",
     "PCIE_GIGATRANSFERS",
     "Applies",
     "Card",
@@ -37,6 +38,9 @@ __all__ = [
 ]
 
 
+#: largest counts of one machine that are read: x86 servers have up to 32 sockets, the largest rack in the catalogue 72
+#: accelerators, and no machine of more than 1,024 nodes is sold as one
+MOST_SOCKETS, MOST_CARDS, MOST_NODES = 64, 1024, 1024
 #: PCIe generation → gigatransfers per second on each lane
 PCIE_GIGATRANSFERS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
 
@@ -49,7 +53,7 @@ class PcieLink(Frozen):
 
     @property
     def bandwidth(self) -> float:
-        """Return the rate of payload and headers after line coding, each direction [B/s].
+        """Return the rate after line coding, each direction [B/s].
 
         Examples
         --------
@@ -61,7 +65,10 @@ class PcieLink(Frozen):
 
 
 class Socket(Frozen):
-    """CPU package and its memory; `memory_bandwidth` is the data-sheet figure of the populated channels."""
+    """CPU package and its memory.
+
+    `memory_bandwidth` is the data-sheet value of the populated channels.
+    """
 
     name: str
     cpu: str | None = None
@@ -94,7 +101,10 @@ class RootComplex(Frozen):
 
 
 class Switch(Frozen):
-    """PCIe switch, or one virtual switch of a `chip`; those of one chip reach each other inside it."""
+    """PCIe switch, or a virtual switch of a `chip`.
+
+    Virtual switches of one chip reach each other inside it.
+    """
 
     name: str
     parent: str
@@ -112,7 +122,7 @@ class Card(Frozen):
     """
 
     accelerator: str
-    count: PositiveInt = 1
+    count: int = Field(1, ge=1, le=MOST_CARDS)
     parent: str | None = None
     link: PcieLink | None = None
     address: str | None = None
@@ -132,10 +142,10 @@ class Device(Frozen):
 
 
 class ScaleUp(Frozen):
-    """Scale-up network such as NVLink; `bandwidth` of one accelerator, each direction.
+    """Scale-up network such as NVLink.
 
-    `topology`: a `switch` gives any pair the full bandwidth; in a `mesh` a pair has its share of it; a `bridge` joins
-    pairs of a domain.
+    `bandwidth` is that of one accelerator in each direction. `topology`: a `switch` gives any pair the full bandwidth;
+    in a `mesh` a pair has its share of it; a `bridge` joins pairs of a domain.
     """
 
     kind: Literal["nvlink", "xgmi", "hccs", "other"]
@@ -178,7 +188,7 @@ class Conditions(Frozen):
 
 
 class Contradiction(Frozen):
-    """Figures on which sources disagree: what each `says`, the one `used`, and the reason."""
+    """Values on which sources disagree: each one, the one used, and why."""
 
     field: str
     says: tuple[str, ...]
@@ -206,13 +216,13 @@ class Host(Frozen):
     note: str | None = None
     assumptions: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
-    nodes: PositiveInt = 1
+    nodes: int = Field(1, ge=1, le=MOST_NODES)
     unified_memory: bool = False
-    sockets: tuple[Socket, ...] = ()
+    sockets: tuple[Socket, ...] = Field((), max_length=MOST_SOCKETS)
     socket_links: tuple[SocketLink, ...] = ()
     roots: tuple[RootComplex, ...] = ()
     switches: tuple[Switch, ...] = ()
-    cards: tuple[Card, ...] = Field(min_length=1)
+    cards: tuple[Card, ...] = Field(min_length=1, max_length=MOST_CARDS)
     devices: tuple[Device, ...] = ()
     scale_up: ScaleUp | None = None
     fabric: Fabric | None = None
@@ -222,7 +232,7 @@ class Host(Frozen):
 
     @model_validator(mode="after")
     def _links_lead_somewhere(self) -> Host:
-        """Check that names are unique and that every parent, end and socket exists."""
+        """Check that names are unique and that parents, ends and sockets exist."""
         names = [socket.name for socket in self.sockets] + [root.name for root in self.roots]
         names += [switch.name for switch in self.switches] + [device.name for device in self.devices]
         twice = sorted({name for name in names if names.count(name) > 1})
@@ -252,12 +262,12 @@ class Host(Frozen):
 
     @cached_property
     def slots(self) -> tuple[Card, ...]:
-        """Return one entry for each accelerator of one node, in the order of their numbers."""
+        """Return an entry for each accelerator of one node, by its number."""
         return tuple(card.model_copy(update={"count": 1}) for card in self.cards for _ in range(card.count))
 
     @property
     def accelerator_names(self) -> tuple[str, ...]:
-        """Return the name of each accelerator of one node, in the order of their numbers."""
+        """Return the accelerator names of one node, by number."""
         return tuple(card.accelerator for card in self.slots)
 
     @property
@@ -278,13 +288,13 @@ class Host(Frozen):
 
     @property
     def host_memory(self) -> float | None:
-        """Return the memory of all sockets of one node, None when any is unknown [B]."""
+        """Return the memory of all sockets of a node, None: unknown [B]."""
         sizes = [socket.memory_size for socket in self.sockets]
         return None if not sizes or None in sizes else float(sum(size for size in sizes if size is not None))
 
     @property
     def host_memory_bandwidth(self) -> float | None:
-        """Return the data-sheet memory bandwidth of all sockets of one node, None when any is unknown [B/s]."""
+        """Return the data-sheet bandwidth of all sockets of a node, or None."""
         rates = [socket.memory_bandwidth for socket in self.sockets]
         return None if not rates or None in rates else float(sum(rate for rate in rates if rate is not None))
 
@@ -294,7 +304,10 @@ HostKernel = Literal["amx", "avx512", "generic"]
 
 
 class HybridMatch(Frozen):
-    """Rows of a ledger that ran on a machine: part of their source address, a pattern on their scenario, or ids."""
+    """Rows of a ledger that ran on a machine.
+
+    Part of their source address, a pattern on their scenario, or ids select them.
+    """
 
     page: str
     scenario: str | None = None
@@ -302,7 +315,10 @@ class HybridMatch(Frozen):
 
 
 class HybridSystem(Frozen):
-    """Machine that keeps weights in host memory, with its settings, as a page that reports on it describes it."""
+    """Machine with weights in host memory, as a page describes it.
+
+    The settings of its launch are included.
+    """
 
     name: str
     title: str
@@ -331,7 +347,10 @@ class HybridSystem(Frozen):
 
     @property
     def cpu(self) -> str:
-        """Return the CPU by name; entries with one CPU are settings of similar machines and are held out together."""
+        """Return the name of the CPU.
+
+        Entries with one CPU are settings of similar machines and are held out together.
+        """
         return self.title.split(",")[0].split("×")[-1].strip()
 
 
@@ -340,14 +359,14 @@ HazardSeverity = Literal["danger", "warning", "note"]
 
 
 class Applies(Frozen):
-    """Scope of a hazard: patterns of compute capabilities, and words in the description of a machine."""
+    """Scope of a hazard: compute capabilities and words of a description."""
 
     compute_capability: tuple[str, ...] = ()
     boards: tuple[str, ...] = ()
 
 
 class HazardRule(Frozen):
-    """One entry of `hardware_db/hazards`: rule, case, severity and change; the file's name is its id."""
+    """Entry of `hardware_db/hazards`; the name of the file is its id."""
 
     name: str
     title: str

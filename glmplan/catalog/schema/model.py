@@ -1,6 +1,7 @@
-"""Records of a model: a stack of layers of token mixers and feed-forward blocks, and its checkpoints.
+"""Records of a model: a stack of layers, and its checkpoints.
 
-All is read from a `config.json` or a cited text. Totals are computed, never entered; published totals serve as a check.
+Layers are token mixers and feed-forward blocks. All is read from a `config.json` or a cited text. Totals are computed,
+never entered; published totals serve as a check.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from glmplan.catalog.schema.validation import Frozen
 from glmplan.units import parse_quantity
 
 __all__ = [
+    "MOST_LAYERS",
     "Checkpoint",
     "CompressedAttention",
     "DenseFfn",
@@ -41,8 +43,12 @@ __all__ = [
 ]
 
 
+#: most layers of a model that are read: published models have up to 126 (Llama 3.1 405B)
+MOST_LAYERS = 10_000
+
+
 class HyperConnections(Frozen):
-    """Several residual streams instead of one: each block reads a mix of them and writes to all."""
+    """Several residual streams, which each block mixes."""
 
     streams: PositiveInt
     #: ``manifold``: 2 n + n² weights of each stream, normalised to a doubly stochastic matrix (DeepSeek-V4); ``plain``:
@@ -59,7 +65,7 @@ class HyperConnections(Frozen):
 
 
 class LookupTable(Frozen):
-    """Table that a layer looks up by a hash of the last few tokens; it may lie in host memory.
+    """Table that a layer looks up by a hash of the last few tokens.
 
     Engram of DeepSeek-V4.1, n-gram table of the preview of Qwen4. The values read are projected to a value and one key
     for each residual stream.
@@ -74,7 +80,7 @@ class LookupTable(Frozen):
 
 
 class DraftHead(Frozen):
-    """EAGLE-3 head published separately in BF16: one layer of kind `layer` with its own output head.
+    """EAGLE-3 head published separately in BF16, with its own output head.
 
     Its layer reads embedding and state side by side, so the products for queries and keys are twice as wide; once a
     step a projection joins three states of the model. It uses the model's embedding; with `own_embedding` its files
@@ -112,14 +118,17 @@ TensorKey = TensorClass | Annotated[str, Field(pattern=r"^(self_attn|mlp|linear_
 
 
 class FormatException(Frozen):
-    """Layers (MTP layers follow the last main layer) with other formats of some tensor classes."""
+    """Layers with other formats of some tensor classes.
+
+    MTP layers follow the last main layer.
+    """
 
     layers: tuple[int, ...]
     formats: dict[TensorKey, str]
 
 
 class Checkpoint(Frozen):
-    """Published set of weights: formats of the tensor classes and size of the files."""
+    """Published weights: formats of the tensor classes and size of the files."""
 
     name: str
     repository: str | None = None
@@ -143,15 +152,16 @@ class Checkpoint(Frozen):
 
     @property
     def form(self) -> str:
-        """Return the form of its files as engines name it; MLX and EXL3 files by name."""
+        """Return the file form as engines name it; MLX and EXL3 by name."""
         plain = "safetensors" if self.file_bits_per_weight is None else "gguf"
         return next((item for item in ("mlx", "exl3") if self.name.startswith(item)), plain)
 
     @property
     def bulk(self) -> str:
-        """Return the format of routed experts, or of all without experts, as limitations and host kernels name it.
+        """Return the format of routed experts, or of all weights without them.
 
-        FP8 without blocks by its scales: ``fp8-row``, ``fp8-matrix``, or ``fp8`` if not stated.
+        Limitations and host kernels use this name. FP8 without blocks by its scales: ``fp8-row``, ``fp8-matrix``, or
+        ``fp8`` if not stated.
         """
         result = self.formats.get("routed_experts") or self.default
         return f"{result}-{self.fp8_scales}" if result == "fp8" and self.fp8_scales else result
@@ -167,7 +177,7 @@ class Checkpoint(Frozen):
 
 
 class Indexer(Frozen):
-    """Indexer of sparse attention: scores keys, keeps the `topk` best for each query."""
+    """Indexer of sparse attention: keeps the `topk` best keys of a query."""
 
     heads: PositiveInt
     head_dim: PositiveInt
@@ -208,7 +218,7 @@ class GroupedQuery(Frozen):
 
 
 class LatentAttention(Frozen):
-    """Multi-head latent attention (MLA), with DeepSeek sparse attention where it has an indexer."""
+    """Multi-head latent attention (MLA), sparse where it has an indexer."""
 
     kind: Literal["latent"] = "latent"
     heads: PositiveInt
@@ -225,12 +235,13 @@ class LatentAttention(Frozen):
 
 
 class CompressedAttention(Frozen):
-    """Attention over a short window and over compressed entries of all earlier tokens (DeepSeek-V4).
+    """Attention over a short window and over compressed earlier tokens.
 
-    One vector of `head_dim` values is key and value of all heads. Each layer keeps those of the last `window` tokens;
-    with a `ratio` above 0 also one for each `ratio` tokens, pooled by a compressor whose windows overlap with the one
-    before (`overlapping`) or not. An `indexer`, whose keys are pooled alike, keeps the `topk` best of them; without one
-    all are read. The output goes through `out_groups` projections of `out_rank` values each.
+    DeepSeek-V4. One vector of `head_dim` values is key and value of all heads. Each layer keeps those of the last
+    `window` tokens; with a `ratio` above 0 also one for each `ratio` tokens, pooled by a compressor whose windows
+    overlap with the one before (`overlapping`) or not. An `indexer`, whose keys are pooled the same way, keeps the
+    `topk` best of them; without one all are read. The output goes through `out_groups` projections of `out_rank`
+    values each.
 
     DeepSeek-V4.1 pools without positions inside a window (`positions` false), at ratio 1 without a gate, and reads in
     most layers the entries of an earlier one (`shared_kv`): those have no compressor and cache only their window.
@@ -262,7 +273,7 @@ class CompressedAttention(Frozen):
 
 
 class Recurrent(Frozen):
-    """Linear attention or state-space layer: a state of fixed size for each sequence instead of a growing cache.
+    """Linear attention or state-space layer with a state of fixed size.
 
     `gated_delta` in Qwen3-Next and Qwen3.5, `mamba2` in Nemotron-H; `full_gate`: the output gate of ``kimi_delta`` is
     one matrix instead of two of low rank.
@@ -279,7 +290,7 @@ class Recurrent(Frozen):
 
 
 class DenseFfn(Frozen):
-    """Dense feed-forward block; `gated` ones have three matrices, plain ones two."""
+    """Dense feed-forward block: three matrices if `gated`, else two."""
 
     kind: Literal["dense"] = "dense"
     inner: PositiveInt
@@ -292,12 +303,12 @@ _BUSIEST_FIFTH = {"bias": 0.35, "batch-loss": 0.65}
 
 
 class ExpertsFfn(Frozen):
-    """Mixture of experts: `topk` of `experts` for each token, and shared ones for every token.
+    """Mixture of experts: `topk` of `experts`, and shared experts.
 
     `busiest_fifth` is the share of the routed tokens that the busiest fifth of the experts receives; 0.2 is even. It
     was published for DeepSeek-V3 and R1 (0.3 to 0.4) and Qwen3-235B (0.65), on CNN Dailymail and OpenOrca
     (https://github.com/ai-dynamo/aiconfigurator docs/POWER_LAW_DISTRIBUTION.md at 39880852). Other models take the
-    value of those that were balanced alike in training (`balanced_by`): by a bias of the router (arXiv 2408.15664), or
+    value of models balanced the same way in training (`balanced_by`): by a bias of the router (arXiv 2408.15664), or
     by a loss over whole batches (arXiv 2501.11873); the rest takes the middle.
     """
 
@@ -334,7 +345,7 @@ Ffn = Annotated[DenseFfn | ExpertsFfn, Field(discriminator="kind")]
 
 
 class LayerKind(Frozen):
-    """Kind of layer: at most one token mixer and any number of parallel feed-forward blocks."""
+    """Kind of layer: at most one token mixer, parallel feed-forward blocks."""
 
     mixer: Mixer | None = None
     ffn: tuple[Ffn, ...] = ()
@@ -352,7 +363,7 @@ class LayerKind(Frozen):
 class MtpSpec(Frozen):
     """Multi-token-prediction layers of a checkpoint."""
 
-    layers: PositiveInt
+    layers: int = Field(ge=1, le=MOST_LAYERS)
     layer: str
     own_embedding: bool = False  # the files store a second embedding and head (DeepSeek-V3, GLM-4.5)
     own_head: bool = False  # the files store a head for each layer and no embedding (Step)
@@ -364,7 +375,7 @@ class MtpSpec(Frozen):
 
 
 class Published(Frozen):
-    """Parameter totals as the publisher prints them, in billions, to compare with the computed ones."""
+    """Parameter totals as printed by the publisher, in billions."""
 
     total_b: float | None = None
     active_b: float | None = None
@@ -373,7 +384,9 @@ class Published(Frozen):
 
 
 def expand_stack(stack: str) -> list[str]:
-    """Return the layer names of a stack such as ``"dense*3 sparse*75"`` or ``"(sliding*5 full)*8"``.
+    """Return the layer names of a stack like ``"dense*3 sparse*75"``.
+
+    Nested, too: ``"(sliding*5 full)*8"``.
 
     Examples
     --------
@@ -395,7 +408,10 @@ def expand_stack(stack: str) -> list[str]:
         elif token.startswith("*"):
             if not levels[-1]:
                 raise ValueError(f"nothing to repeat in the stack {stack!r}")
-            levels[-1][-1] = levels[-1][-1] * int(token[1:])
+            times = int(token[1:])
+            if len(levels[-1][-1]) * times > MOST_LAYERS:
+                raise ValueError(f"the stack {stack!r} has more than {MOST_LAYERS:,} layers")
+            levels[-1][-1] = levels[-1][-1] * times
         else:
             levels[-1].append([token])
     if len(levels) != 1:
@@ -476,7 +492,10 @@ class ModelSpec(Frozen):
 
     @property
     def draft_layers(self) -> tuple[LayerKind, int] | None:
-        """Return kind and number of the draft layers: of MTP, else of a published draft head, or None."""
+        """Return kind and number of the draft layers, or None.
+
+        MTP comes before a published draft head.
+        """
         if self.mtp is not None:
             return self.layers[self.mtp.layer], self.mtp.layers
         return None if self.draft_head is None else (self.layers[self.draft_head.layer], 1)

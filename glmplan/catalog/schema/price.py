@@ -1,4 +1,4 @@
-"""Records of `hardware_db/prices/`: published prices, delivery times and terms of a cost."""
+"""Records of `hardware_db/prices/`: prices, lead times, terms of a cost."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ _DATE = re.compile(r"20\d\d(-\d\d(-\d\d)?)?|undated")
 
 
 def first_day(text: str) -> dt.date | None:
-    """Return the first day that a date may mean, so that a date without day counts as old; None: no date.
+    """Return the first day that a date may mean; None: no date.
+
+    A date without day thus counts as old.
 
     Examples
     --------
@@ -107,7 +109,7 @@ class Price(Frozen):
         return first is None or (today - first).days > STALE_DAYS
 
     def later(self, today: dt.date) -> bool:
-        """Return True for a price dated after `today`; a month counts from its first day."""
+        """Return True for a price after `today`; a month is its first day."""
         first = first_day(self.date)
         return first is not None and first > today
 
@@ -140,7 +142,7 @@ class Delivery(Frozen):
 
 
 class Term(Frozen):
-    """Further term of a cost; without a value it is not counted until the buyer gives one."""
+    """Further term of a cost; without a value it is not counted."""
 
     name: str
     unit: str

@@ -1,4 +1,7 @@
-"""Validate the content of a file as a record, with errors that name file, field, value and nearest choice."""
+"""Validate the content of a file as a record.
+
+Errors name file, field, value and nearest choice.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,9 @@ _LINE = 100
 
 
 class Frozen(BaseModel):
-    """Base of records from files: immutable, no unknown fields, no infinite quantities.
+    """Base of records from files: immutable, without unknown fields.
 
-    ``repr`` is one line, ``print`` shows every field.
+    Quantities are finite. ``repr`` is one line, ``print`` shows every field.
     """
 
     model_config = ConfigDict(
@@ -49,6 +52,8 @@ def validated(kind: type[Record], content: Mapping[str, Any], file: str | Path |
     Traceback (most recent call last):
     glmplan.errors.SpecError: card.toml: lanes: Field required (and 1 more)
     """
+    if not isinstance(content, Mapping):
+        raise SpecError("is no table of fields", file=file, value=str(content), choices=list(kind.model_fields))
     try:
         return kind.model_validate(dict(content))
     except ValidationError as error:

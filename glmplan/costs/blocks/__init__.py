@@ -1,1 +1,1 @@
-"""Blocks of a layer, one file for each kind: tensors, splits, cache and work."""
+"""Blocks of a layer, one file for each kind: tensors, cache and work."""

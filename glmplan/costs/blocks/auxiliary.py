@@ -1,9 +1,9 @@
-"""Blocks beside mixers and feed-forward blocks: hyper-connections, lookup tables, LoRA adapters.
+"""Hyper-connections, lookup tables and LoRA adapters.
 
-Hyper-connections (arXiv 2409.19606; manifold-constrained, mHC, arXiv 2512.24880) are several residual streams: every
-block reads a mix of them and writes to all. They cost few weights and much traffic: a pass over the hidden states
-covers all streams. Shapes: transformers 5.23.0, `modeling_deepseek_v4.py` (manifold), `modeling_hy_v4.py` (plain),
-`modeling_qwen4_exp.py` (low rank).
+These blocks complement mixers and feed-forward blocks. Hyper-connections (arXiv 2409.19606; manifold-constrained,
+mHC, arXiv 2512.24880) are several residual streams: every block reads a mix of them and writes to all. They cost few
+weights and much traffic: a pass over the hidden states covers all streams. Shapes: transformers 5.23.0,
+`modeling_deepseek_v4.py` (manifold), `modeling_hy_v4.py` (plain), `modeling_qwen4_exp.py` (low rank).
 
 A lookup table holds n-grams (Engram of DeepSeek-V4.1, the n-gram table of the preview of Qwen4). A hash of the last
 two, three, ... tokens names a few rows, which are projected to one value and to a key for each residual stream, whose
@@ -27,7 +27,9 @@ __all__ = ["ADAPTER_BYTES", "TABLE", "AdapterFactors", "HyperBlock", "LookupBloc
 
 @dataclass(frozen=True, slots=True)
 class HyperBlock:
-    """Mix of residual streams around the two blocks of a layer; `record` None: one stream.
+    """Mix of residual streams around the two blocks of a layer.
+
+    `record` None: one stream.
 
     Examples
     --------
@@ -44,22 +46,25 @@ class HyperBlock:
 
     @property
     def streams(self) -> int:
-        """Residual streams."""
+        """Return the residual streams."""
         return 1 if self.record is None else self.record.streams
 
     @property
     def words(self) -> str:
-        """Number of streams and form of their mix; empty for one stream."""
+        """Return number and mix of the streams as text; empty for one stream."""
         return "" if self.record is None else f"{self.record.streams} residual streams ({self.record.form})"
 
     def tensors(self, hidden: int) -> tuple[Tensor, ...]:
-        """Return the weights of one layer, before attention and feed-forward, the same on every rank."""
+        """Return the weights of one layer, the same on every rank."""
         if self.record is None:
             return ()
         return tuple(item for block in ("attn", "ffn") for item in self._mix(self.record, f"streams.{block}", hidden))
 
     def fold(self, hidden: int) -> tuple[Tensor, ...]:
-        """Return the weights that make one state of the streams after the last layer; empty: a plain sum."""
+        """Return the weights that join the streams after the last layer.
+
+        Empty: a plain sum.
+        """
         record = self.record
         if record is None or not record.folded:
             return ()
@@ -83,7 +88,7 @@ class HyperBlock:
 
 
 def _low_rank(name: str, rank: int, wide: int, inject: int | None) -> tuple[Tensor, ...]:
-    down = rank + (inject or 0)  # the weights of what a block writes read the same streams
+    down = rank + (inject or 0)  # the weights of a block's output read the same streams
     return (
         Tensor(f"{name}.mix_down_inject", "streams", down, wide, shard="replicated"),
         Tensor(f"{name}.mix_up", "streams", wide, rank, shard="replicated"),
@@ -97,7 +102,9 @@ TABLE = "lookup.table"
 
 @dataclass(frozen=True, slots=True)
 class LookupBlock:
-    """Lookup table of a layer and projections of the rows that are read; `record` None: no table.
+    """Lookup table of a layer, and projections of the rows that are read.
+
+    `record` None: no table.
 
     Examples
     --------
@@ -112,23 +119,23 @@ class LookupBlock:
 
     @property
     def table_values(self) -> int:
-        """Values of the table."""
+        """Return the values of the table."""
         return 0 if self.record is None else self.record.rows * self.record.width
 
     @property
     def read_values(self) -> int:
-        """Values of it that one token reads."""
+        """Return the values of the table that one token reads."""
         return 0 if self.record is None else self.record.reads * self.record.width
 
     @property
     def words(self) -> str:
-        """Size of the table and rows that a token reads; empty without one."""
+        """Return size and rows per token of the table as text; empty without one."""
         if self.record is None:
             return ""
         return f"n-gram table of {self.record.rows / 1e6:,.0f} M rows of {self.record.width}, {self.record.reads} read"
 
     def tensors(self, hidden: int) -> tuple[Tensor, ...]:
-        """Return the table, split over ranks, and the projections, the same on every rank."""
+        """Return the table, split over ranks, and the unsplit projections."""
         record = self.record
         if record is None:
             return ()
@@ -151,7 +158,7 @@ ADAPTER_BYTES = 2.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AdapterFactors:
-    """Values of one LoRA adapter on a rank, for each unit of the adapter's rank."""
+    """Values of one LoRA adapter on a rank, for each unit of its rank."""
 
     dense: np.ndarray  # both factors of the matrices that every token takes
     expert: np.ndarray  # both factors of one expert
@@ -168,7 +175,7 @@ class AdapterFactors:
 def adapter_factors(
     tensors: Iterable[Tensor], *, tp: np.ndarray, ep: np.ndarray, expert_ranks: np.ndarray
 ) -> AdapterFactors:
-    """Return the values of an adapter of every matrix of a layer on the fullest rank.
+    """Return the adapter values of a layer's matrices on the fullest rank.
 
     Where a matrix is split by its outputs, the factor at its input is full on every rank and the other is split; where
     it is split by its inputs, the reverse [1]_ [2]_. Not counted: adapters of embedding and head, of draft layers and

@@ -1,9 +1,10 @@
-"""Compressed attention (DeepSeek-V4, V4.1): a short window, and one entry for every few earlier tokens.
+"""Compressed attention (DeepSeek-V4, V4.1).
 
-Each layer attends to the last `window` tokens and, with a `ratio`, to entries that a compressor pools of all tokens
-before: with an indexer to the `topk` best of one for 4 tokens (compressed sparse attention, CSA), without to all of one
-for 128 (heavily compressed attention, HCA). One vector is key and value of all heads, so that tensor parallelism does
-not split the cache; the output goes through groups of heads [1]_.
+A short window, and one entry for every few earlier tokens. Each layer attends to the last `window` tokens and, with a
+`ratio`, to entries that a compressor pools of all tokens before: with an indexer to the `topk` best of one for 4 tokens
+(compressed sparse attention, CSA), without to all of one for 128 (heavily compressed attention, HCA). One vector is key
+and value of all heads, so that tensor parallelism does not split the cache; the output goes through groups of heads
+[1]_.
 
 Caches, as vLLM keeps them [2]_: in FP8 an entry takes 584 B (448 values, 64 rotary ones in BF16, 7 scales and a byte of
 padding) and an index key 132 B; a compressor keeps key and score of the tokens that it has not pooled yet in FP32. A
@@ -14,7 +15,7 @@ by an indexer of their own or by that of an earlier layer. It was trained to kee
 for 16 values), 68 B an index key (one for 32), and 528 B a token of the window in FP8, which makes 890 B a token for
 the four layers that keep entries [4]_.
 
-No table of kernels holds such attention: its kernels take the rule of thumb of kernels that nobody measured.
+No table of kernels holds such attention: its kernels take the rule of thumb of unmeasured kernels.
 
 .. [1] huggingface/transformers, src/transformers/models/deepseek_v4/modular_deepseek_v4.py (tensors).
 .. [2] vllm-project/vllm, vllm/models/deepseek_v4/compressor.py (states, 132 B), vllm/v1/kv_cache_interface.py (584 B).
@@ -71,12 +72,12 @@ class CompressedMixer(Mixer):
 
     @property
     def name(self) -> str:
-        """``compressed``."""
+        """Return ``compressed``."""
         return self.block.kind
 
     @property
     def words(self) -> str:
-        """Heads, window, tokens of an entry, and selection."""
+        """Return the heads, window, tokens of an entry, and selection."""
         block = self.block
         many = f"one entry for {block.ratio} tokens" if block.ratio > 1 else "an entry for each token"
         pooled = f", {'reads ' if block.shared_kv else ''}{many}" if block.ratio else ""
@@ -88,42 +89,48 @@ class CompressedMixer(Mixer):
 
     @property
     def features(self) -> frozenset[str]:
-        """Compressed attention; a window that is not that of grouped queries has no name of its own."""
+        """Return `csa`; an additional window has no name."""
         return frozenset({"csa"})
 
     @property
     def packed_fp8(self) -> bool:
-        """All its entries are packed."""
+        """Return True: all entries are packed."""
         return True
 
     @property
     def heads(self) -> int:
-        """Query heads."""
+        """Return the query heads."""
         return self.block.heads
 
     @property
     def extra_launches(self) -> float:
-        """As latent attention with an indexer, which has fewer kernels: without a measurement of its own."""
+        """Return the launches of latent attention with an indexer.
+
+        This block was not measured; that kernel path has fewer kernels.
+        """
         return 1.0
 
     @property
     def rotary_values(self) -> int:
-        """The last values of a head."""
+        """Return the number of rotary values, the last ones of a head."""
         return self.block.rope_dim
 
     @property
     def gathered_bytes(self) -> float:
-        """Index keys of pooled tokens (vllm/models/deepseek_v4/attention.py divides by the ratio)."""
+        """Return the index keys of pooled tokens.
+
+        vllm/models/deepseek_v4/attention.py divides by the ratio.
+        """
         return self._index_bytes * self.entries_per_token if self._scores else 0.0
 
     @property
     def entries_per_token(self) -> float:
-        """Compressed entries that each token adds."""
+        """Return the compressed entries that each token adds."""
         return 1.0 / self.block.ratio if self.block.ratio else 0.0
 
     @property
     def cache_values(self) -> float:
-        """Values that each token adds to the cache for good, index keys included."""
+        """Return the values that a token adds to the cache, with index keys."""
         if self.block.shared_kv:
             return 0.0
         index = self.block.indexer.head_dim if self._own_keys and self.block.indexer is not None else 0
@@ -131,29 +138,35 @@ class CompressedMixer(Mixer):
 
     @property
     def _own_keys(self) -> bool:
-        """True if the layer makes and caches index keys."""
+        """Return True if the layer makes and caches index keys."""
         index = self.block.indexer
         return index is not None and not index.shared_keys and not index.reads_from_previous
 
     @property
     def _scores(self) -> bool:
-        """True if an indexer of the layer scores keys, its own or those of an earlier layer."""
+        """Return True if the layer's own or an earlier indexer scores keys."""
         return self.block.indexer is not None and not self.block.indexer.reads_from_previous
 
     @property
     def packed_bytes(self) -> float:
-        """Bytes of one entry in the packed form: FP8, a byte of scale for 64 values, rotary ones in BF16."""
+        """Return the bytes of a packed entry.
+
+        FP8, a byte of scale for 64 values, rotary values in BF16.
+        """
         plain = self.block.head_dim - self.block.rope_dim
         scales = -(-plain // _SCALED)
         return float(plain + 2 * self.block.rope_dim + -(-scales // _PADDED) * _PADDED)
 
     def cut_problem(self, tp: int, model: str) -> str | None:
-        """Groups of the output projection are not split."""
+        """Return None: groups of the output projection are not split."""
         groups = self.block.out_groups
         return f"does not divide the {groups} output groups of {model}" if groups % tp else None
 
     def tensors(self, hidden: int) -> tuple[Tensor, ...]:
-        """Projections, compressors and indexer; projections of the hidden state are the same on every rank."""
+        """Return the projections, compressors and indexer.
+
+        Projections of the hidden state are the same on every rank.
+        """
         block, heads, wide = self.block, self.block.heads, self.block.heads * self.block.head_dim
         middle = block.out_groups * block.out_rank
         result = [
@@ -187,7 +200,10 @@ class CompressedMixer(Mixer):
         return tuple(result)
 
     def _compressor(self, name: str, tensor_class: str, head_dim: int, hidden: int) -> list[Tensor]:
-        """Keys and gates of a compressor, twice as wide where windows overlap; its position bias and norm."""
+        """Return a compressor's keys and gates, position bias and norm.
+
+        Keys and gates are twice as wide where windows overlap.
+        """
         block, wide = self.block, head_dim * (2 if self.block.overlapping else 1)
         result = [Tensor(f"{name}.kv_proj", tensor_class, wide, hidden, shard="replicated")]
         if block.ratio > 1:  # one token alone needs no gate
@@ -198,7 +214,7 @@ class CompressedMixer(Mixer):
         return result
 
     def activation_values(self, tp: np.ndarray) -> np.ndarray:
-        """Queries and results of the heads, the groups' outputs, keys, gates and index queries."""
+        """Return queries and results of heads and groups, and index queries."""
         block, index = self.block, self.block.indexer
         wide = 2 * (2 if block.overlapping else 1) if block.ratio and not block.shared_kv else 0
         down = block.q_rank + block.head_dim * (1 + wide)
@@ -208,9 +224,10 @@ class CompressedMixer(Mixer):
         return result
 
     def cache(self, kv: str, layout: CacheLayout) -> LayerCache:
-        """Entries of the last tokens, compressed ones, index keys in FP8, and tokens not pooled yet.
+        """Return window entries, compressed entries, index keys, pooled tokens.
 
-        With entries in FP4 the index keys are too, and the window stays in FP8.
+        Index keys are FP8; the last tokens are not pooled yet. With entries in FP4 the index keys are too, and the
+        window stays in FP8.
         """
         block, narrow = self.block, kv.lower() == "nvfp4"
         entry = block.head_dim * kv_format(kv).bytes
@@ -229,11 +246,11 @@ class CompressedMixer(Mixer):
 
     @property
     def _index_bytes(self) -> int:
-        """One index key in FP8, of this layer or of the one whose keys it scores, [B]"""
+        """Return the bytes of an index key whose scores this layer uses."""
         return index_key_bytes(self.block.indexer.head_dim) if self.block.indexer is not None else 0
 
     def state_bytes(self, *, state: float = 4.0, conv: float = 2.0) -> float:
-        """Key and score of each token of the windows that are not pooled yet."""
+        """Return key and score of each token not pooled yet."""
         block, index = self.block, self.block.indexer
         if block.shared_kv or (block.ratio <= 1 and not block.overlapping):
             return 0.0
@@ -242,11 +259,11 @@ class CompressedMixer(Mixer):
         return state * (overlap * block.ratio) * (2 * overlap * width)
 
     def decode_blocks(self, tp: int) -> float:
-        """One for all heads."""
+        """Return 1: all heads share it."""
         return 1.0
 
     def attended(self, context: TokensArray) -> np.ndarray:
-        """Return the entries that one query reads: of the window, and compressed ones.
+        """Return the entries that one query reads, of the window and compressed.
 
         Examples
         --------
@@ -267,9 +284,10 @@ class CompressedMixer(Mixer):
         return result
 
     def core(self, step: CoreStep) -> Core:
-        """Attention of all heads over the same entries, and the scores of the indexer over compressed keys.
+        """Return attention over shared entries, and the indexer's scores.
 
-        Not modelled: pooling beyond its products with weights; full windows (an entry exists from its first token on).
+        All heads attend to the same entries; scores are over compressed keys. Not modelled: pooling beyond its products
+        with weights; full windows (an entry exists from its first token on).
         """
         block, tokens, dcp = self.block, step.tokens, step.degrees.dcp
         heads, wide = heads_on_rank(block.heads, step.degrees), float(block.head_dim)
@@ -290,7 +308,10 @@ class CompressedMixer(Mixer):
         )
 
     def _scan(self, step: CoreStep) -> IndexScan:
-        """The indexer scores every compressed key for every query, on each rank; or the candidates selected before."""
+        """Return the scores of every compressed key for every query.
+
+        Each rank computes them, or takes the candidates that were selected before.
+        """
         tokens, dcp = step.tokens, step.degrees.dcp
         index = self.block.indexer
         most = float(index.candidates) if index is not None and index.candidates else np.inf
@@ -303,7 +324,10 @@ class CompressedMixer(Mixer):
         )
 
     def token_core(self, decode: np.ndarray, prompt: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Entries that are read, one vector for all heads; without the scores of the indexer."""
+        """Return the entries that are read, one vector for all heads.
+
+        Scores of the indexer are not included.
+        """
         seen, read = self.attended(decode), self.attended(prompt)
         flop = 4.0 * self.block.heads * self.block.head_dim
         return np.stack([seen, read]) * self.block.head_dim, flop * seen, flop * read

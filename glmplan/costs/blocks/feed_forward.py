@@ -1,7 +1,8 @@
-"""Feed-forward blocks: the interface, dense blocks, mixtures of experts, and the experts that a batch visits.
+"""Feed-forward blocks: interface, dense blocks, mixtures of experts.
 
-Shazeer, GLU variants, arXiv 2002.05202; DeepSeekMoE (shared and routed experts), arXiv 2401.06066.
-`glmplan.costs.blocks.kinds` maps records to these classes.
+The distinct experts that a batch visits are counted here, too. Shazeer, GLU variants, arXiv 2002.05202; DeepSeekMoE
+(shared and routed experts),
+arXiv 2401.06066. `glmplan.costs.blocks.kinds` maps records to these classes.
 """
 
 from __future__ import annotations
@@ -25,28 +26,30 @@ class FeedForward(Protocol):
 
     @property
     def words(self) -> str:
-        """Shape in a few words, for users."""
+        """Return the shape in a few words, for users."""
 
     @property
     def features(self) -> frozenset[str]:
-        """Features for engine limitations: ``moe`` or nothing."""
+        """Return features for engine limitations: ``moe`` or nothing."""
 
     @property
     def routed(self) -> ExpertsFfn | None:
-        """Mixture that routes tokens to experts; None where every token visits all weights."""
+        """Return the routed mixture, None where a token visits all weights."""
 
     def visiting(self, experts: int) -> Ffn:
-        """Return the block where a token visits at most `experts`; unchanged where nothing is routed."""
+        """Return the block with at most `experts` visited; dense ones unchanged."""
 
     def tensors(self, hidden: int) -> tuple[Tensor, ...]:
         """Return the weights of the block."""
 
     def activation_values(self, hidden: int, *, tp: np.ndarray, dp: np.ndarray, ep: np.ndarray) -> np.ndarray:
-        """Return the values that live at once for each token of a step, without hidden states."""
+        """Return the values alive for each token, without hidden states."""
 
 
 def inner_rows(gated: bool) -> Ratio:
-    """Return the inner rows of a token that live at once: gate, up and their product; two without gate.
+    """Return the inner rows of a token that live at once.
+
+    Gate, up and their product; two without gate.
 
     Examples
     --------
@@ -59,7 +62,7 @@ def inner_rows(gated: bool) -> Ratio:
 def matrices(
     name: str, tensor_class: str, block: Ffn, widths: tuple[int, int], *, copies: int = 1, shard: Shard = "split"
 ) -> tuple[Tensor, ...]:
-    """Return gate and up as one tensor, down, and the biases as one, of equal feed-forward networks.
+    """Return tensors of equal networks: gate and up, down, and biases.
 
     `block` says if they are gated and have biases. `widths`: inner width, and width of input and output.
 
@@ -94,17 +97,17 @@ class DenseBlock:
 
     @property
     def words(self) -> str:
-        """Inner width."""
+        """Return the inner width."""
         return f"dense {self.block.inner:,}"
 
     @property
     def features(self) -> frozenset[str]:
-        """None."""
+        """Return no features."""
         return frozenset()
 
     @property
     def routed(self) -> ExpertsFfn | None:
-        """None: every token visits all weights."""
+        """Return None: every token visits all weights."""
         return None
 
     def visiting(self, experts: int) -> Ffn:
@@ -116,7 +119,7 @@ class DenseBlock:
         return matrices("mlp", "dense", self.block, (self.block.inner, hidden))
 
     def activation_values(self, hidden: int, *, tp: np.ndarray, dp: np.ndarray, ep: np.ndarray) -> np.ndarray:
-        """Inner rows, split by tensor parallelism, and the output."""
+        """Return the inner rows, split by tensor parallelism, and the output."""
         return inner_rows(self.block.gated) * self.block.inner / tp + hidden
 
 
@@ -137,18 +140,18 @@ class ExpertsBlock:
 
     @property
     def words(self) -> str:
-        """Experts of a token, all experts, and their width."""
+        """Return the experts of a token, all experts, and their width."""
         shared = f", {self.block.shared} shared" if self.block.shared else ""
         return f"top-{self.block.topk} of {self.block.experts} experts of {self.block.inner:,}{shared}"
 
     @property
     def features(self) -> frozenset[str]:
-        """Mixture of experts."""
+        """Return `moe`."""
         return frozenset({"moe"})
 
     @property
     def routed(self) -> ExpertsFfn | None:
-        """The mixture itself."""
+        """Return the mixture of experts."""
         return self.block
 
     def visiting(self, experts: int) -> Ffn:
@@ -179,7 +182,10 @@ class ExpertsBlock:
         return tuple(result)
 
     def activation_values(self, hidden: int, *, tp: np.ndarray, dp: np.ndarray, ep: np.ndarray) -> np.ndarray:
-        """Routed copies of the tokens of all replicas, the shared experts, and the output."""
+        """Return the routed copies, the shared experts' values and the output.
+
+        The tokens are those of all replicas.
+        """
         block, ranks = self.block, tp * dp / ep
         width = float(block.latent or hidden)
         inner = block.inner / ranks
@@ -196,7 +202,10 @@ _NODES = 12
 
 @cache
 def _popularity(experts: int, topk: int, busiest_fifth: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return log(1 − chance that a token chooses an expert), and the number of experts with it."""
+    """Return log(1 − chance) of each popularity class, and its experts.
+
+    The chance is that a token chooses one expert of the class.
+    """
     exponent = 1.0 - np.log(busiest_fifth) / np.log(0.2)
     root, weight = np.polynomial.legendre.leggauss(_NODES)
     root = (root + 1.0) / 2.0
@@ -211,13 +220,15 @@ def _popularity(experts: int, topk: int, busiest_fifth: float) -> tuple[np.ndarr
 
 
 def distinct_experts(block: ExpertsFfn, tokens: TokensArray) -> np.ndarray:
-    """Return the expected number of different experts of a batch whose tokens choose independently.
+    """Return the expected number of distinct experts that a batch visits.
+
+    Tokens choose independently.
 
     Notes
     -----
     The sum over experts of 1 − (1 − p)^tokens, the coupon collector's formula; the p fall with the rank of an expert by
     a power law of which the busiest fifth receives `block.busiest_fifth`. Not modelled: tokens of one text that choose
-    alike, and experts that are busy together on one rank.
+    the same experts, and experts that are busy together on one rank.
 
     Examples
     --------
@@ -236,14 +247,17 @@ def distinct_experts(block: ExpertsFfn, tokens: TokensArray) -> np.ndarray:
 
 @cache
 def _largest_of(ranks: float) -> float:
-    """Return the standard deviations of the largest of `ranks` normal values above the mean."""
+    """Return how far the largest of `ranks` normal values is above the mean.
+
+    The unit is the standard deviation.
+    """
     return NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25)) if ranks > 1 else 0.0
 
 
 def busiest_rank(block: ExpertsFfn, tokens: TokensArray, ranks: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
-    """Return different experts visited on the busiest rank, and tokens sent to them, once for each expert.
+    """Return distinct experts and tokens of the busiest rank.
 
-    The other ranks wait for it.
+    A token counts once for each expert. The other ranks wait for it.
 
     Notes
     -----

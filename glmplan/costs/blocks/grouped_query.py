@@ -1,6 +1,7 @@
-"""Multi-head, multi-query and grouped-query attention, full or with a sliding window.
+"""Multi-head, multi-query and grouped-query attention.
 
-Ainslie et al., GQA, arXiv 2305.13245; sliding windows as in Mistral 7B, arXiv 2310.06825.
+Full or with a sliding window. Ainslie et al., GQA, arXiv 2305.13245; sliding windows as in Mistral 7B, arXiv
+2310.06825.
 """
 
 from __future__ import annotations
@@ -38,49 +39,49 @@ class GroupedQueryMixer(Mixer):
 
     @property
     def name(self) -> str:
-        """``grouped_query``."""
+        """Return ``grouped_query``."""
         return self.block.kind
 
     @property
     def words(self) -> str:
-        """Heads, KV heads, width and window."""
+        """Return the heads, KV heads, width and window."""
         window = f", window {self.block.window:,}" if self.block.window else ""
         return f"{self.block.heads} heads on {self.block.kv_heads} of {self.block.head_dim}{window}"
 
     @property
     def features(self) -> frozenset[str]:
-        """Grouped queries, and the window if there is one."""
+        """Return `gqa`, and `window` for windowed attention."""
         return frozenset({"gqa", "window"} if self.block.window else {"gqa"})
 
     @property
     def heads(self) -> int:
-        """Query heads."""
+        """Return the query heads."""
         return self.block.heads
 
     @property
     def rotary_values(self) -> int:
-        """The full head unless the model says otherwise."""
+        """Return the rotary values; by default the full head."""
         return self.block.head_dim if self.block.rotary_dim is None else self.block.rotary_dim
 
     @property
     def value_dim(self) -> int:
-        """Width of a value."""
+        """Return the width of a value."""
         return self.block.v_head_dim or self.block.head_dim
 
     @property
     def cache_values(self) -> int:
-        """Cached values of each token, all heads together; none with the cache of another layer."""
+        """Return the cached values of a token in all heads; 0 for shared caches."""
         return 0 if self.block.shared_kv else self.block.kv_heads * (self.block.head_dim + self.value_dim)
 
     def cut_problem(self, tp: int, model: str) -> str | None:
-        """KV heads are assigned or repeated, full ones only."""
+        """Return why a degree splits KV heads, or None."""
         heads = self.block.kv_heads
         if heads % tp and tp % heads:
             return f"neither divides the {heads} KV heads of {model} nor is a multiple of them"
         return None
 
     def tensors(self, hidden: int) -> tuple[Tensor, ...]:
-        """Query, key, value and output projections with their biases and norms, and the indexer."""
+        """Return projections with biases and norms, and the indexer."""
         block = self.block
         q = block.heads * block.head_dim
         k = block.kv_heads * block.head_dim
@@ -128,16 +129,17 @@ class GroupedQueryMixer(Mixer):
         return tuple(result)
 
     def activation_values(self, tp: np.ndarray) -> np.ndarray:
-        """Queries and their results, keys and values."""
+        """Return queries, results, keys and values."""
         block, values = self.block, self.value_dim
         queries = block.heads / tp * (block.head_dim * (2 if block.gated else 1) + values)
         result: np.ndarray = queries + block.kv_heads / np.minimum(tp, block.kv_heads) * (block.head_dim + values)
         return result
 
     def cache(self, kv: str, layout: CacheLayout) -> LayerCache:
-        """Keys and values, with a window only of the last tokens, and keys of a block indexer.
+        """Return keys and values, and keys of a block indexer.
 
-        The index keys stay in BF16, one head for all (MiniMax-M3, llama.cpp pull request 24908).
+        A window keeps only the last tokens. The index keys stay in BF16, one head for all (MiniMax-M3, llama.cpp pull
+        request 24908).
         """
         block = self.block
         index = 2.0 * block.indexer.head_dim / block.indexer.pool if block.indexer is not None else 0.0
@@ -147,15 +149,17 @@ class GroupedQueryMixer(Mixer):
         return LayerCache(in_window=held, window=block.window, units=block.kv_heads)
 
     def page_token(self, *, tp: int, kv_bytes: float) -> float:
-        """Keys and values of a token, one head at least."""
+        """Return keys and values of a token, one head at least."""
         return 2.0 * max(self.block.kv_heads / tp, 1.0) * self.block.head_dim * kv_bytes
 
     def decode_blocks(self, tp: int) -> float:
-        """One for each KV head on the rank."""
+        """Return one for each KV head on the rank."""
         return self.block.kv_heads / min(tp, self.block.kv_heads)
 
     def attended(self, context: TokensArray) -> TokensArray:
-        """Return the keys that one query reads: all, the window, or those that an indexer selects.
+        """Return the keys that one query reads.
+
+        All, the window, or those that an indexer selects.
 
         Examples
         --------
@@ -167,7 +171,7 @@ class GroupedQueryMixer(Mixer):
         return np.minimum(context, float(limit)) if limit else context
 
     def core(self, step: CoreStep) -> Core:
-        """Attention of decoding requests over the cache, and causal attention of prompts.
+        """Return decode attention over the cache and causal prompt attention.
 
         Not modelled: the scores of a block indexer.
         """
@@ -190,7 +194,7 @@ class GroupedQueryMixer(Mixer):
         )
 
     def token_core(self, decode: np.ndarray, prompt: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Keys and values of the KV heads, multiplied with all query heads."""
+        """Return the attention of all query heads over the KV heads."""
         width = self.block.head_dim + self.value_dim
         seen, read = self.attended(decode), self.attended(prompt)
         flop = 2.0 * self.block.heads * width

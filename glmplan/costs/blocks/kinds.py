@@ -31,7 +31,7 @@ __all__ = ["feed_forward_of", "feed_forwards_of", "lookup_of", "mixer_of", "rout
 
 
 def mixer_of(kind: LayerKind) -> Mixer:
-    """Return the token mixer of a layer; one that holds and computes nothing without a record.
+    """Return the token mixer of a layer, an empty one without a record.
 
     Examples
     --------
@@ -82,7 +82,7 @@ def routed_of(kind: LayerKind) -> ExpertsFfn | None:
 
 
 def streams_of(kind: LayerKind) -> HyperBlock:
-    """Return the residual streams of a layer; one that holds nothing for a single stream.
+    """Return the residual streams of a layer, empty for a single stream.
 
     Examples
     --------
@@ -93,7 +93,7 @@ def streams_of(kind: LayerKind) -> HyperBlock:
 
 
 def lookup_of(kind: LayerKind) -> LookupBlock:
-    """Return the lookup table of a layer; one that holds nothing without a record.
+    """Return the lookup table of a layer, an empty one without a record.
 
     Examples
     --------

@@ -1,7 +1,8 @@
-"""Multi-head latent attention (MLA) and, with an indexer, DeepSeek sparse attention (DSA).
+"""Multi-head latent attention (MLA), and DeepSeek sparse attention.
 
-DeepSeek-V2, arXiv 2405.04434 (MLA); DeepSeek-V3.2, arXiv 2512.02556 (DSA); GLM-5 uses both (`glm_moe_dsa`).
-The cache keeps one latent vector and one rotary key for all heads together, so tensor parallelism does not split it.
+MLA with an indexer is sparse attention (DSA). DeepSeek-V2, arXiv 2405.04434 (MLA); DeepSeek-V3.2, arXiv 2512.02556
+(DSA); GLM-5 uses both (`glm_moe_dsa`). The cache keeps one latent vector and one rotary key for all heads together, so
+tensor parallelism does not split it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def index_key_bytes(head_dim: int) -> ByteCount:
 
 @dataclass(frozen=True, slots=True)
 class LatentMixer(Mixer):
-    """Attention over one latent for all heads, which an indexer may make sparse.
+    """Attention over one latent for all heads, sparse with an indexer.
 
     Every rank holds the one latent, so only the heads limit tensor parallelism. No source says how pages of latents are
     united with states (Kimi Linear): their blocks count as plain.
@@ -64,12 +65,12 @@ class LatentMixer(Mixer):
 
     @property
     def name(self) -> str:
-        """``latent``."""
+        """Return ``latent``."""
         return self.block.kind
 
     @property
     def words(self) -> str:
-        """Widths of latent and rotary key, heads, and what is chosen."""
+        """Return the widths of latent and rotary key, heads, and what is chosen."""
         index, sparse = self.block.indexer, ""
         if index is not None:
             own = f", top-{index.topk:,} of an indexer"
@@ -78,72 +79,87 @@ class LatentMixer(Mixer):
 
     @property
     def features(self) -> frozenset[str]:
-        """Latent attention; with an indexer sparse attention, also without rotary positions."""
+        """Return `mla`, or `dsa` with an indexer, with or without rotary values."""
         if self.block.indexer is None:
             return frozenset({"mla"})
         return frozenset({"mla", "dsa"} if self.block.rope_dim else {"mla", "dsa", "nope-dsa"})
 
     @property
     def indexed(self) -> bool:
-        """True with an indexer, also that of the layer before."""
+        """Return True with an indexer, also that of the layer before."""
         return self.block.indexer is not None
 
     @property
     def packed_fp8(self) -> bool:
-        """Latents of sparse attention are packed, ordinary ones are not."""
+        """Return True if latents are packed: those of sparse attention."""
         return self.indexed
 
     @property
     def heads(self) -> int:
-        """Attention heads."""
+        """Return the attention heads."""
         return self.block.heads
 
     @property
     def extra_launches(self) -> float:
-        """Down-projections, norms and, with an indexer, its kernels are launched one by one."""
+        """Return the launches of down-projections, norms and indexer kernels.
+
+        Engines launch them one by one.
+        """
         return 1.0
 
     @property
     def rotary_values(self) -> int:
-        """The key common to all heads."""
+        """Return the width of the key common to all heads."""
         return self.block.rope_dim
 
     @property
     def expanded_values(self) -> int:
-        """Keys and values of all heads, up-projected from one latent."""
+        """Return keys and values of all heads, up-projected from a latent."""
         return self.block.heads * (self.block.nope_dim + self.block.v_dim)
 
     @property
     def absorbed_values(self) -> int:
-        """Up-projection of keys and values."""
+        """Return the up-projection of keys and values."""
         return self.block.heads * (self.block.nope_dim + self.block.v_dim) * self.block.kv_rank
 
     @property
     def gathered_bytes(self) -> float:
-        """Index keys of its own indexer; their buffer is sized in tokens, also where the cache pools them."""
+        """Return the index keys of its own indexer.
+
+        The buffer is sized in tokens, also where the cache pools them.
+        """
         index = self.block.indexer
         return float(self.index_bytes * (1 if index is None else index.pool))
 
     @property
     def absorbed_widths(self) -> tuple[int, int]:
-        """Values of a head for a key (latent and rotary key, as cached) and a value (latent), absorbed in decode."""
+        """Return key and value widths of a head when absorbed, as in decode.
+
+        The key is the latent and the rotary key, as cached; the value is the latent.
+        """
         return self.block.kv_rank + self.block.rope_dim, self.block.kv_rank
 
     @property
     def expanded_widths(self) -> tuple[int, int]:
-        """Values of a head for a key and for a value when both are expanded, in prompts."""
+        """Return key and value widths of a head when expanded, as in prompts."""
         return self.block.nope_dim + self.block.rope_dim, self.block.v_dim
 
     @property
     def index_bytes(self) -> float:
-        """Cached index keys of each token; 0 without an indexer of its own, less than one where tokens are pooled."""
+        """Return the cached index bytes of a token; 0 without own indexer.
+
+        Less than one key where tokens are pooled.
+        """
         index = self.block.indexer
         if index is None or index.reads_from_previous:
             return 0
         return index_key_bytes(index.head_dim) if index.pool == 1 else index_key_bytes(index.head_dim) / index.pool
 
     def tensors(self, hidden: int) -> tuple[Tensor, ...]:
-        """Projections, norms and indexer; down-projections and indexer are the same on every rank."""
+        """Return projections, norms and indexer.
+
+        Down-projections and indexer are the same on every rank.
+        """
         block, heads = self.block, self.block.heads
         qk = block.nope_dim + block.rope_dim
         result = []
@@ -194,14 +210,14 @@ class LatentMixer(Mixer):
         return tuple(result)
 
     def activation_values(self, tp: np.ndarray) -> np.ndarray:
-        """Latents, expanded queries, keys, values and results of the heads, and index queries."""
+        """Return latents, expanded head values, results and index queries."""
         block, index = self.block, self.block.indexer
         down = (block.q_rank or 0) + block.kv_rank + block.rope_dim
         each = 2 * (block.nope_dim + block.rope_dim) + block.nope_dim + 2 * block.v_dim
         return down + block.heads / tp * each + (index.heads * index.head_dim if index is not None else 0.0)
 
     def cache(self, kv: str, layout: CacheLayout) -> LayerCache:
-        """The latent, packed or as values, and the index key; every rank keeps all of it."""
+        """Return the cached latent and index key; every rank keeps all of it."""
         block = self.block
         held = self.absorbed_widths[0] * kv_format(kv).bytes
         if self.packed_fp8 and layout.packed_latent and kv.lower() == "fp8":
@@ -216,7 +232,7 @@ class LatentMixer(Mixer):
         return LayerCache(per_token=held)
 
     def decode_blocks(self, tp: int) -> float:
-        """One for all heads."""
+        """Return 1: all heads share it."""
         return 1.0
 
     def attended(self, context: TokensArray, *, sparse: bool) -> TokensArray:
@@ -237,7 +253,9 @@ class LatentMixer(Mixer):
         return context
 
     def indexer_flop(self, context: TokensArray) -> FlopArray:
-        """Return the FLOP of index scores of one query, over all earlier tokens; 0 without own indexer.
+        """Return the FLOP of one query's index scores; 0 without own indexer.
+
+        Scores cover all earlier tokens.
 
         Examples
         --------
@@ -254,7 +272,7 @@ class LatentMixer(Mixer):
         return 2.0 * index.heads * index.head_dim / index.pool * np.asarray(context, dtype=float)
 
     def core(self, step: CoreStep) -> Core:
-        """Absorbed attention of decoding requests, expanded attention of prompts, and the scores of the indexer.
+        """Return absorbed decode, expanded prompts and the indexer's scores.
 
         Not modelled: a cached latent prefix that is expanded to keys and values for the prompt behind it.
         """
@@ -281,7 +299,7 @@ class LatentMixer(Mixer):
         )
 
     def _scan(self, step: CoreStep) -> IndexScan:
-        """The indexer scores every key for every query."""
+        """Return the scores of every key for every query."""
         tokens, dcp = step.tokens, step.degrees.dcp
         return IndexScan(
             decode_bytes=tokens.requests * tokens.context * self.index_bytes / dcp,
@@ -290,7 +308,10 @@ class LatentMixer(Mixer):
         )
 
     def token_core(self, decode: np.ndarray, prompt: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Every latent before the token: absorbed when decoding, expanded in prompts."""
+        """Return the latents before the token: absorbed or expanded.
+
+        Absorbed in decode, expanded in prompts.
+        """
         flop = 2.0 * self.block.heads
         values = np.stack([decode, prompt]) * self.absorbed_widths[0]
         return values, flop * sum(self.absorbed_widths) * decode, flop * sum(self.expanded_widths) * prompt

@@ -12,7 +12,8 @@ import numpy as np
 
 from glmplan.catalog.schema.engine import CacheLayout
 from glmplan.costs.blocks.tensor import Tensor
-from glmplan.costs.kernels.utilisation import Degrees, KernelWork, Tokens
+from glmplan.costs.kernels.utilisation import KernelWork, Tokens
+from glmplan.costs.points import Layout
 from glmplan.units import Bytes, BytesArray, FlopArray, Ratio, TokenCount, TokensArray
 
 __all__ = [
@@ -41,10 +42,13 @@ class LayerCache:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CoreStep:
-    """Work of a layer's core in one step on one rank, with the engine's choices."""
+    """Work of a layer's core on one rank in one step.
+
+    The engine's choices are part of it.
+    """
 
     tokens: Tokens
-    degrees: Degrees
+    degrees: Layout
     requests: np.ndarray  # decoding, never 0
     verify: TokensArray  # of each of them
     prompt: TokensArray  # never 0
@@ -70,7 +74,10 @@ class CoreKernel:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IndexScan:
-    """Scores of an indexer over all keys, on each rank the same, at the accelerator's peaks."""
+    """Scores of an indexer over all keys, at the accelerator's peaks.
+
+    The same on each rank.
+    """
 
     decode_bytes: BytesArray  # index keys that decoding requests read
     decode_flop: FlopArray
@@ -79,7 +86,7 @@ class IndexScan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Core:
-    """Core of a mixer in one step: everything but the products with its weights."""
+    """Core of a mixer in one step: all but the products with its weights."""
 
     decode: tuple[CoreKernel, ...] = ()
     prompt: tuple[CoreKernel, ...] = ()
@@ -89,70 +96,89 @@ class Core:
 
 
 class Mixer:
-    """Token mixer of a layer. The defaults are those of a layer without one: it holds, keeps and computes nothing.
+    """Token mixer of a layer; the defaults are those of a layer without one.
 
-    Nemotron-H has such layers. A kind overrides the members in which it differs, and says why where that is not plain.
+    Such a layer holds, keeps and computes nothing. Nemotron-H has such layers. A kind overrides the members in which it
+    differs, and says why where that is not plain.
     """
 
     __slots__ = ()
 
     @property
     def name(self) -> str:
-        """Name of the kind, as in the record; empty for a layer without a mixer."""
+        """Return the name of the kind; empty for a layer without a mixer."""
         return ""
 
     @property
     def words(self) -> str:
-        """Shape in a few words, for users."""
+        """Return the shape in a few words, for users."""
         return ""
 
     @property
     def features(self) -> frozenset[str]:
-        """Features for engine limitations: gqa, window, mla, dsa, nope-dsa, csa, recurrent, gdn, mamba."""
+        """Return features that limitations name.
+
+        gqa, window, mla, dsa, nope-dsa, csa, recurrent, gdn, mamba.
+        """
         return frozenset()
 
     @property
     def indexed(self) -> bool:
-        """True if an indexer selects the tokens that are read; engines without its kernels read all."""
+        """Return True if an indexer selects tokens to read.
+
+        Engines without its kernels read all.
+        """
         return False
 
     @property
     def packed_fp8(self) -> bool:
-        """True if engines with the layout ``fp8_ds_mla`` store its FP8 cache so."""
+        """Return True if an FP8 cache is stored as ``fp8_ds_mla``."""
         return False
 
     @property
     def heads(self) -> int:
-        """Attention heads that tensor parallelism must divide; 0: no engine is known to refuse a degree."""
+        """Return the heads that tensor parallelism must divide; 0: none."""
         return 0
 
     @property
     def extra_launches(self) -> float:
-        """Launches of a layer beyond those of attention with plain keys and values, in layers."""
+        """Return launches beyond plain attention, in layers."""
         return 0.0
 
     @property
     def rotary_values(self) -> int:
-        """Values of a head that rotary positions rotate; 0 without positions."""
+        """Return the rotary values of a head; 0 without positions."""
         return 0
 
     @property
     def expanded_values(self) -> int:
-        """Values of a context token that prompts expand from the cache, split by heads; 0: cached as they are."""
+        """Return the values that prompts expand for a context token.
+
+        Split by heads; 0: cached as they are.
+        """
         return 0
 
     @property
     def absorbed_values(self) -> int:
-        """Values of the second copy of absorbed up-projections in some engines, split by heads."""
+        """Return the second copy of absorbed up-projections, split by heads.
+
+        Some engines keep it.
+        """
         return 0
 
     @property
     def gathered_bytes(self) -> float:
-        """Bytes of a context token that the indexer gathers to score a prompt; 0 without indexer or source."""
+        """Return the index bytes gathered for a context token of a prompt.
+
+        0 without indexer or source.
+        """
         return 0.0
 
     def cut_problem(self, tp: int, model: str) -> str | None:
-        """Return why engines do not split it at a tensor-parallel degree, heads aside; None: they do."""
+        """Return why engines refuse a tensor-parallel degree, or None.
+
+        The number of heads is checked elsewhere.
+        """
         return None
 
     def tensors(self, hidden: int) -> tuple[Tensor, ...]:
@@ -160,15 +186,18 @@ class Mixer:
         return ()
 
     def activation_values(self, tp: np.ndarray) -> np.ndarray:
-        """Return the values that live at once for each token of a step, without hidden states."""
+        """Return the values alive for each token, without hidden states."""
         return np.zeros_like(tp)
 
     def cache(self, kv: str, layout: CacheLayout) -> LayerCache:
-        """Return the cache of the layer in an engine's layout, with the default widths of `state_bytes`."""
+        """Return the layer's cache in an engine's layout.
+
+        States have the default widths of `state_bytes`.
+        """
         return LayerCache()
 
     def state_bytes(self, *, state: Bytes = 4.0, conv: Bytes = 2.0) -> Bytes:
-        """Return the state of one sequence of any length; 0 for kinds that keep only tokens.
+        """Return the state of a sequence of any length; 0 with tokens only.
 
         `state`, `conv`: bytes of a value of the state (configs say FP32: `mamba_ssm_dtype`) and of a convolution
         window.
@@ -176,18 +205,24 @@ class Mixer:
         return 0.0
 
     def state_page(self, *, tp: int, draft_tokens: TokenCount) -> Bytes:
-        """Return the least page size for a state, where an engine keeps states in pages; else 0.
+        """Return the least page size for a state, 0 without state pages.
 
         The windows of `draft_tokens` speculative tokens are kept too.
         """
         return 0.0
 
     def page_token(self, *, tp: int, kv_bytes: Bytes) -> Bytes:
-        """Return the bytes of a token in a page that grows to hold another layer's state; 0: no page grows."""
+        """Return a token's bytes in a page that grows for another layer's state.
+
+        0: no page grows.
+        """
         return 0.0
 
     def decode_blocks(self, tp: int) -> Ratio:
-        """Return a decode kernel's blocks for each request on a rank that does not split keys; 0 without keys."""
+        """Return the decode blocks of a request where keys are not split.
+
+        0 without keys.
+        """
         return 0.0
 
     def core(self, step: CoreStep) -> Core:
@@ -195,21 +230,22 @@ class Mixer:
         return Core()
 
     def token_core(self, decode: TokensArray, prompt: TokensArray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return values read by one decode and one prompt token with dense latents, FLOP decoding and in a prompt.
+        """Return values read and FLOP of a decode token and a prompt token.
 
-        For weights in host memory. `decode`, `prompt`: keys that the token may attend to.
+        Latents are read densely. For weights in host memory. `decode`, `prompt`: keys that the token may attend to.
         """
         zero = np.zeros_like(decode)
         return np.stack([zero, zero]), zero, zero
 
 
-def heads_on_rank(heads: int, degrees: Degrees) -> np.ndarray:
-    """Return the heads of each rank; fewer heads than ranks are held several times.
+def heads_on_rank(heads: int, degrees: Layout) -> np.ndarray:
+    """Return the heads of each rank.
+
+    Fewer heads than ranks are held several times.
 
     Examples
     --------
-    >>> one = np.ones(2)
-    >>> heads_on_rank(8, Degrees(np.array([4.0, 16.0]), one, one, one, one, one))
+    >>> heads_on_rank(8, Layout(tp=np.array([4.0, 16.0])))
     array([2., 1.])
     """
     result: np.ndarray = heads / np.minimum(degrees.tp, heads)

@@ -1,4 +1,4 @@
-"""Linear attention and state-space layers: a state of fixed size for each sequence.
+"""Linear attention and state-space layers with a state of fixed size.
 
 Gated DeltaNet, arXiv 2412.06464 (Qwen3-Next, Qwen3.5); Mamba-2, arXiv 2405.21060 (Nemotron-H);
 Kimi Delta Attention, arXiv 2510.26692.
@@ -43,38 +43,38 @@ class RecurrentMixer(Mixer):
 
     @property
     def name(self) -> str:
-        """``recurrent``."""
+        """Return ``recurrent``."""
         return self.block.kind
 
     @property
     def words(self) -> str:
-        """Flavour, heads and their state."""
+        """Return the flavour, heads and their state."""
         block = self.block
         return f"{block.flavour}, {block.value_heads} heads of {block.value_dim} x {block.key_dim}"
 
     @property
     def features(self) -> frozenset[str]:
-        """A recurrence and its family."""
+        """Return `recurrent` and its family, `mamba` or `gdn`."""
         return frozenset({"recurrent", "mamba" if self.block.flavour == "mamba2" else "gdn"})
 
     @property
     def extra_launches(self) -> float:
-        """Convolution, gates and norms are launched one by one."""
+        """Return the launches of convolution, gates and norms."""
         return 1.0
 
     @property
     def state_values(self) -> int:
-        """Values of the state of one sequence, all heads."""
+        """Return the values of the state of one sequence, all heads."""
         return self.block.value_heads * self.block.value_dim * self.block.key_dim
 
     @property
     def conv_values(self) -> int:
-        """Values of the convolution window of one sequence."""
+        """Return the values of the convolution window of one sequence."""
         block = self.block
         return (2 * block.key_heads * block.key_dim + block.value_heads * block.value_dim) * (block.conv_kernel - 1)
 
     def tensors(self, hidden: int) -> tuple[Tensor, ...]:
-        """Input and output projections, convolution and gates."""
+        """Return the input and output projections, convolution and gates."""
         match self.block.flavour:
             case "gated_delta":
                 return _gated_delta(self.block, hidden)
@@ -86,28 +86,28 @@ class RecurrentMixer(Mixer):
                 assert_never(flavour)
 
     def activation_values(self, tp: np.ndarray) -> np.ndarray:
-        """Queries, keys, values and gates, before and after the convolution."""
+        """Return queries, keys, values and gates, before and after convolution."""
         block = self.block
         wide = 2 * block.key_heads * block.key_dim + 2 * block.value_heads * block.value_dim
         result: np.ndarray = 2.0 * wide / np.minimum(tp, block.value_heads)
         return result
 
     def cache(self, kv: str, layout: CacheLayout) -> LayerCache:
-        """The state, split by heads; no tokens."""
+        """Return the state, split by heads; no tokens."""
         return LayerCache(state=self.state_bytes(conv=layout.convolution), units=self.block.value_heads)
 
     def state_bytes(self, *, state: float = 4.0, conv: float = 2.0) -> float:
-        """State and window of the convolution."""
+        """Return the state and window of the convolution."""
         return self.state_values * state + self.conv_values * conv
 
     def state_page(self, *, tp: int, draft_tokens: int) -> float:
-        """State and window, which speculative tokens make longer."""
+        """Return the state and window, which speculative tokens make longer."""
         channels = self.conv_values / (self.block.conv_kernel - 1.0)
         drafted = channels * draft_tokens * _WINDOW_BYTES
         return (self.state_bytes(conv=_WINDOW_BYTES) + drafted) / min(tp, self.block.value_heads)
 
     def core(self, step: CoreStep) -> Core:
-        """The update of the state, the convolution before it, and both over a prompt.
+        """Return the state update, the convolution and the work of a prompt.
 
         Kernels of the gated delta rule stand for Mamba-2, which has no table.
         """

@@ -108,10 +108,11 @@ _READ_STATE = (".q_a_proj", ".kv_a_proj_with_mqa", ".q_proj", ".k_proj", ".v_pro
 
 
 def mtp_tensors(model: ModelSpec) -> tuple[Tensor, ...]:
-    """Return the weights of one drafting layer: layer, projection of the joined states, their norms.
+    """Return the weights of one drafting layer.
 
-    The layer of an EAGLE-3 head makes queries and keys from embedding and state side by side; its projection joins
-    three states of the model, once a step. Empty without MTP layer and draft head.
+    Layer, projection of the joined states, their norms. The layer of an EAGLE-3 head makes queries and keys from
+    embedding and state side by side; its projection joins three states of the model, once a step. Empty without MTP
+    layer and draft head.
     """
     hidden = model.hidden
     if model.draft_head is not None:
@@ -130,7 +131,9 @@ def mtp_tensors(model: ModelSpec) -> tuple[Tensor, ...]:
 
 
 def draft_once_tensors(model: ModelSpec) -> tuple[Tensor, ...]:
-    """Return the weights of a block drafter outside its stages: joined states, heads after the last [1]_.
+    """Return a block drafter's weights outside its stages [1]_.
+
+    Joined states and heads after the last.
 
     References
     ----------
@@ -214,7 +217,9 @@ class Segment:
 
 
 def uniform_checkpoint(format_name: str, *, source: str = "asked for; not a published checkpoint") -> Checkpoint:
-    """Return a checkpoint with all matrices in one format; ends, norms and routers in BF16.
+    """Return a checkpoint with all matrices in one format.
+
+    Ends, norms and routers are BF16.
 
     Examples
     --------
@@ -227,9 +232,9 @@ def uniform_checkpoint(format_name: str, *, source: str = "asked for; not a publ
 
 
 def tensor_format(checkpoint: Checkpoint, tensor: Tensor, layer: int | None) -> WeightFormat:
-    """Return the format in which a checkpoint stores a tensor; norms and biases are never quantised.
+    """Return the format in which a checkpoint stores a tensor.
 
-    `layer`: None for embedding and head.
+    Norms and biases are never quantised. `layer`: None for embedding and head.
 
     Examples
     --------
@@ -334,7 +339,7 @@ def cache_layout(engine: str) -> CacheLayout:
 
 
 def cache_bytes_per_token(kind: LayerKind, kv: str, layout: CacheLayout) -> Bytes:
-    """Return the bytes that one token adds to the cache of one layer, index keys included.
+    """Return the bytes of a token in one layer's cache, with index keys.
 
     All heads; 0 for layers without attention or with a shared cache. Windows count as not yet full.
 
@@ -362,7 +367,7 @@ def _layers(model: ModelSpec, mtp: bool) -> list[tuple[LayerKind, int]]:
 def model_cache_bytes_per_token(
     model: ModelSpec, kv: str, engine: str = "vllm", *, mtp: bool = False, indexer: bool = True, windows: bool = True
 ) -> Bytes:
-    """Return the bytes that one token adds to the cache of a model, on one rank with all heads.
+    """Return the cache bytes of a token on one rank with all heads.
 
     `indexer` False: patched vLLM leaves the sparse indexer out. `windows` False: sliding windows are full, as in a long
     sequence.
@@ -447,9 +452,9 @@ def model_features(model: ModelSpec) -> frozenset[str]:
 
 @remembered()
 def model_shape(model: ModelSpec) -> str:
-    """Return the name of a model's shape; models of one shape differ only in their weights.
+    """Return the name of a model's shape.
 
-    Family, hidden size, layers, experts and sparsity.
+    Models of one shape differ only in their weights. Family, hidden size, layers, experts and sparsity.
 
     Examples
     --------
@@ -469,7 +474,7 @@ _ALIGNED = 16
 
 
 def hybrid_block(model: ModelSpec, *, tp: int, kv_bytes: Bytes, draft_tokens: TokenCount = 0) -> TokenCount:
-    """Return the tokens of a cache block of a model with attention and recurrent layers; 0 for others.
+    """Return the block tokens of attention beside recurrent layers, else 0.
 
     vLLM grows attention blocks until their page is as large as a recurrent state [1]_. `draft_tokens` of a step stay in
     the convolution window, too.
@@ -570,5 +575,5 @@ def activation_bytes(
 
 
 def logit_bytes(vocabulary: int, requests: np.ndarray | float) -> BytesArray:
-    """Return logits and probabilities of the rows that are sampled in one step."""
+    """Return the logits and probabilities of the rows sampled in one step."""
     return LOGIT_BYTES * vocabulary * np.asarray(requests, dtype=float)

@@ -1,1 +1,1 @@
-"""Single kernels: work counts, fitted utilisation, and the slots of their times."""
+"""Single kernels: work counts, fitted utilisation and time components."""

@@ -1,16 +1,17 @@
-"""Count FLOP, bytes and shape of the kernels that an engine launches, for fits and predictions alike.
+"""Count FLOP, bytes and shape of kernels, for fits and predictions.
 
-Arguments are numbers or arrays that broadcast; heads, experts and widths are those of one rank, `queries` the tokens
-verified for each request (1 + speculative), `prefix` the tokens already cached. `weight_bytes` and `kv_bytes` are
-stored bytes for each value with scales; `activation_bytes` is the size of a value as it enters the product (2 for BF16,
-1 for FP8, 0.5625 for NVFP4). Values between kernels are BF16. One CUDA block computes about 128 × 128 of an output;
-`rows/128 + 1` counts such tiles without steps, so that more tokens are never faster.
+The kernels are those that an engine launches. Arguments are numbers or arrays that broadcast; heads, experts and widths
+are those of one rank, `queries` the tokens verified for each request (1 + speculative), `prefix` the tokens already
+cached. `weight_bytes` and `kv_bytes` are stored bytes for each value with scales; `activation_bytes` is the size of a
+value as it enters the product (2 for BF16, 1 for FP8, 0.5625 for NVFP4). Values between kernels are BF16. One CUDA
+block computes about 128 × 128 of an output; `rows/128 + 1` counts such tiles without steps, so that more tokens are
+never faster.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from glmplan.costs.kernels.utilisation import KernelWork
 from glmplan.units import Bytes, BytesArray, FlopArray, Ratio
 
 __all__ = [
+    "Indexer",
+    "LatentBlock",
     "attention_decode_work",
     "attention_prefill_work",
     "convolution_work",
@@ -40,7 +43,9 @@ _KEYS = 64.0  # keys of one turn of a block
 
 
 def gemm_work(m: Array, n: Array, k: Array, *, weight_bytes: Bytes, activation_bytes: Bytes = _BF16) -> KernelWork:
-    """Return the work of ``(m, k) × (k, n)``; below 2 activation bytes a quantising pass is added.
+    """Return the work of ``(m, k) × (k, n)``.
+
+    Below 2 activation bytes a quantising pass is added.
 
     Examples
     --------
@@ -61,7 +66,7 @@ def gemm_work(m: Array, n: Array, k: Array, *, weight_bytes: Bytes, activation_b
 
 
 def touched_experts(tokens: Array, experts: Array, top_k: Array) -> Array:
-    """Return the expected number of different experts of a batch: ``E·(1 − (1 − k/E)^m)``.
+    """Return the expected experts of a batch: ``E·(1 − (1 − k/E)^m)``.
 
     Each token chooses at random. Real routers are less even, so fewer experts are touched and the fullest one has more
     tokens.
@@ -87,11 +92,12 @@ def expert_work(
     activation_bytes: Bytes = _BF16,
     matrices: Array = 3.0,
 ) -> KernelWork:
-    """Return the work of one rank's routed experts: permute, gate and up, activation, down, un-permute.
+    """Return the work of one rank's routed experts.
 
-    `slots`: pairs whose rows pass through memory: the rank's own, or `tokens · top_k` in kernels that carry the pairs
-    of other ranks along (`KernelFit.carries_all`). `touched`: different experts of this rank that have a token; `rows`
-    of the result is tokens for each of them. `matrices`: 3 with a gate, 2 without.
+    Permute, gate and up, activation, down, un-permute. `slots`: pairs whose rows pass through memory: the rank's own,
+    or `tokens · top_k` in kernels that carry the pairs of other ranks along (`KernelFit.carries_all`). `touched`:
+    different experts of this rank that have a token; `rows` of the result is tokens for each of them. `matrices`: 3
+    with a gate, 2 without.
 
     Examples
     --------
@@ -161,7 +167,7 @@ def attention_prefill_work(
     value_dim: Array | None = None,
     kv_bytes: Bytes = _BF16,
 ) -> KernelWork:
-    """Return the work of causal attention of new tokens over themselves and a prefix.
+    """Return the causal attention of new tokens over a prefix and themselves.
 
     Examples
     --------
@@ -191,7 +197,7 @@ def latent_decode_work(
     queries: Array = 1.0,
     splits: Ratio = math.inf,
 ) -> KernelWork:
-    """Return the work of absorbed MLA decode attention: all heads share one latent.
+    """Return the work of absorbed MLA decode: all heads share one latent.
 
     `context`: tokens read for each request (2048 at most with DSA). `latent`, `rope`: width of the latent and of the
     rotary key. `splits` as in `attention_decode_work`, for a group of heads.
@@ -215,14 +221,17 @@ def latent_decode_work(
 
 
 def _alone(context: Array, splits: float) -> Array:
-    """Return the keys that one block reads serially, 0 with as many blocks as cores."""
+    """Return the keys that one block reads serially.
+
+    0 with as many blocks as cores.
+    """
     return context / np.maximum(np.minimum(splits, context / _KEYS), 1.0) if np.isfinite(splits) else 0.0
 
 
 def latent_prefill_work(
     batch: Array, tokens: Array, *, heads: Array, prefix: Array = 0.0, key_dim: Ratio = 192.0, value_dim: Ratio = 128.0
 ) -> KernelWork:
-    """Return the work of MLA prefill attention, keys and values expanded for each head.
+    """Return the work of MLA prefill with keys and values of each head.
 
     Examples
     --------
@@ -234,45 +243,59 @@ def latent_prefill_work(
     )
 
 
-def sparse_latent_work(
-    batch: Array,
-    tokens: Array,
-    *,
-    prefix: Array,
-    heads: Array,
-    projection_weights: Array,
-    weight_bytes: BytesArray,
-    kv_token_bytes: BytesArray,
-    indexer: Array = 1.0,
-    index_heads: Array = 32.0,
-    top_k: Ratio = 2048.0,
-    pair_flop: FlopArray = 2.0 * (2 * 512 + 64),
-) -> KernelWork:
-    """Return the work of a DSA attention block: projections, indexer, selection, attention.
+class LatentBlock(NamedTuple):
+    """Shapes of a whole MLA or DSA block.
 
-    `projection_weights`: of all projections, indexer included. `indexer`: 1 for a layer that runs the indexer, 0 for
-    one that reuses its selection. `top_k`: tokens selected; infinite for plain MLA. `pair_flop`: operations of one head
-    for a pair of query and key: absorbed by default; expanded keys and values of a dense prefill need ``2·(key +
-    value)``. Cache reads are `side_bytes` because they follow the projections. Not modelled: dense kernels of some
-    engines below `top_k` tokens.
+    `projection_weights`: of all projections, indexer included. `pair_flop`: operations of one head for a pair of query
+    and key: absorbed by default; expanded keys and values of a dense prefill need ``2·(key + value)``.
+    """
+
+    heads: Array
+    projection_weights: Array
+    weight_bytes: BytesArray
+    kv_token_bytes: BytesArray
+    pair_flop: FlopArray = 2.0 * (2 * 512 + 64)
+
+
+class Indexer(NamedTuple):
+    """Selection of the keys of a DSA block.
+
+    `runs`: 1 for a layer that runs the indexer, 0 for one that reuses its selection. `top_k`: tokens selected; infinite
+    for plain MLA.
+    """
+
+    runs: Array = 1.0
+    heads: Array = 32.0
+    top_k: Ratio = 2048.0
+
+
+_GLM_INDEXER = Indexer()
+
+
+def sparse_latent_work(
+    batch: Array, tokens: Array, *, prefix: Array, block: LatentBlock, indexer: Indexer = _GLM_INDEXER
+) -> KernelWork:
+    """Return the work of a DSA attention block.
+
+    Projections, indexer, selection, attention. Cache reads are `side_bytes` because they follow the projections. Not
+    modelled: dense kernels of some engines below `top_k` tokens.
 
     Examples
     --------
-    >>> work = sparse_latent_work(1.0, 1.0, prefix=8191.0, heads=8.0, projection_weights=3e7, weight_bytes=1.0,
-    ...                           kv_token_bytes=656.0)
-    >>> float(work.side_bytes)
+    >>> block = LatentBlock(heads=8.0, projection_weights=3e7, weight_bytes=1.0, kv_token_bytes=656.0)
+    >>> float(sparse_latent_work(1.0, 1.0, prefix=8191.0, block=block).side_bytes)
     2424832.0
     """
     length = prefix + (tokens + 1) / 2
-    selected = np.minimum(length, top_k)
+    selected = np.minimum(length, indexer.top_k)
     queries = batch * tokens
-    attention = queries * selected * heads * pair_flop
-    scores = 2.0 * queries * length * index_heads * 128.0 * indexer
+    attention = queries * selected * block.heads * block.pair_flop
+    scores = 2.0 * queries * length * indexer.heads * 128.0 * indexer.runs
     return KernelWork(
-        flop=2.0 * queries * projection_weights + attention + scores,
-        bytes=projection_weights * weight_bytes + queries * heads * 2048.0,
+        flop=2.0 * queries * block.projection_weights + attention + scores,
+        bytes=block.projection_weights * block.weight_bytes + queries * block.heads * 2048.0,
         rows=queries,
-        side_bytes=queries * selected * kv_token_bytes + batch * (prefix + tokens) * 132.0 * indexer,
+        side_bytes=queries * selected * block.kv_token_bytes + batch * (prefix + tokens) * 132.0 * indexer.runs,
     )
 
 
@@ -289,9 +312,10 @@ def recurrent_decode_work(
     value_dim: Array = 128.0,
     queries: Array = 1.0,
 ) -> KernelWork:
-    """Return the work of one step of the gated delta rule: every request's FP32 state is read and written.
+    """Return the work of one step of the gated delta rule.
 
-    With several `queries` the state after each of them is kept until it is known how many are accepted [1]_.
+    Every request's FP32 state is read and written. With several `queries` the state after each of them is kept until it
+    is known how many are accepted [1]_.
 
     References
     ----------
@@ -369,7 +393,7 @@ def mixing_work(tokens: Array, *, streams: Array, hidden: Array, part: str) -> K
 
 
 def exchange_work(tokens: Array, *, ranks: Array, hidden: Array, top_k: Array, value_bytes: Bytes) -> KernelWork:
-    """Return the work of sending tokens to the ranks of their experts, or back.
+    """Return the work of sending tokens to their experts' ranks, or back.
 
     Bytes that leave the rank; give the link's rate as the peak bandwidth. A token goes once to each rank that has one
     of its experts: ``n·(1 − (1 − 1/n)^k)`` ranks, itself among them.

@@ -1,4 +1,7 @@
-"""Return the work of a measured shape of `calibration/kernels`, with the counts of a prediction."""
+"""Return the work of a measured shape of `calibration/kernels`.
+
+Predictions use the same counts.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,10 @@ INSIDE = {"bf16": 2.0, "fp8-block": 1.0 + 4 / 128, "int4": 2.0, "mxfp4": 2.0}
 
 
 def shape_work(kernel: str, precision: str, sizes: Mapping[str, float]) -> KernelWork | None:
-    """Return the work of one measured shape; None for launches, copies and samplers, which have no form.
+    """Return the work of one measured shape, or None.
 
-    `precision`: format of weights or cache. ``sparse-gather`` is `latent-decode` over selected tokens.
+    None for launches, copies and samplers, which have no form. `precision`: format of weights or cache.
+    ``sparse-gather`` is `latent-decode` over selected tokens.
 
     Examples
     --------

@@ -1,9 +1,9 @@
-"""Return the time of one kernel: a smooth form over the roofline and its fitted parameters.
+"""Return the time of one kernel: a smooth form over the roofline.
 
-The roofline time of a kernel is `max(flop / peak, bytes / bandwidth)`. Each cause by which a measured kernel is slower
-is one parameter of `KernelParams`. The values are in `calibration/fits/kernels/`, written by `glmplan calibrate
-kernels`: one file for each measured accelerator and one of priors for the others. `docs/physics/kernels.md` explains
-the forms and their limits.
+Its parameters are fitted. The roofline time of a kernel is `max(flop / peak, bytes / bandwidth)`. Each cause by which a
+measured kernel is slower is one parameter of `KernelParams`. The values are in `calibration/fits/kernels/`, written by
+`glmplan calibrate kernels`: one file for each measured accelerator and one of priors for the others.
+`docs/physics/kernels.md` explains the forms and their limits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from glmplan.units import BytesArray, BytesPerSecondArray, FlopPerSecondArray, R
 
 __all__ = [
     "CollectiveParams",
-    "Degrees",
     "KernelFit",
     "KernelParams",
     "KernelWork",
@@ -49,7 +48,7 @@ _TINY = 1e-30
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelWork:
-    """Work of one launch of a kernel. Every field is a number or an array; arrays broadcast."""
+    """Work of one kernel launch; fields are numbers or arrays."""
 
     flop: Array  # a multiply-add counts two [FLOP]
     bytes: Array  # moved by the main loop [B]
@@ -84,7 +83,7 @@ class KernelParams:
     key: Seconds = 0.0  # added wait of such a block for each key; 0 where no table shows it
 
     def from_cache(self, work: KernelWork, resident: BytesArray, share: Array = 1.0) -> KernelWork:
-        """Return the equivalent work when a share of its bytes may be read from the cache.
+        """Return the equivalent work when the cache holds some of its bytes.
 
         `resident` bytes compete for the cache; the result has as many bytes as take the same time from memory.
 
@@ -210,7 +209,9 @@ def collective_seconds(
 def collective_terms(
     bytes_: BytesArray, ranks: Array, *, link_bandwidth: BytesPerSecondArray, params: CollectiveParams
 ) -> tuple[Array, Array]:
-    """Return latency and payload time of one all-reduce; their sum is `collective_seconds`.
+    """Return latency and payload time of an all-reduce.
+
+    Their sum is `collective_seconds`.
 
     Examples
     --------
@@ -253,12 +254,12 @@ class KernelFit:
 
     @property
     def carries_all(self) -> bool:
-        """Return True if the kernel moves rows of other ranks, too; see the function `carries_all`."""
+        """Return True if the kernel moves rows of other ranks, too."""
         return carries_all(self.backend)
 
 
 def carries_all(backend: str) -> bool:
-    """Return True if an expert kernel moves the rows of all pairs, also of other ranks.
+    """Return True if an expert kernel also moves rows of other ranks.
 
     Triton and Marlin mask foreign pairs; CUTLASS and TensorRT-LLM kernels drop them.
 
@@ -276,7 +277,9 @@ _TAIL = ("log_sd", "part_log_sd", "rows_low", "rows_high", "median", "p90", "poi
 
 
 def read_fit(row: list[Any], *, pooled: bool) -> KernelFit:
-    """Return a fit from its row: names, parameters in the order of their class, accuracy.
+    """Return a fit from its row: names, parameters, accuracy.
+
+    Parameters in the order of their class.
 
     Examples
     --------
@@ -298,7 +301,7 @@ def fit_row(fit: KernelFit) -> list[Any]:
 
 @cache
 def kernel_fits(accelerator: str) -> tuple[KernelFit, ...]:
-    """Return the fits of one accelerator, or ``priors``; empty if none was measured.
+    """Return the fits of an accelerator, or ``priors``; empty: not measured.
 
     Examples
     --------
@@ -318,7 +321,10 @@ def kernel_fits(accelerator: str) -> tuple[KernelFit, ...]:
 
 
 def _last(releases: Iterable[tuple[int, ...]], release: tuple[int, ...] | None) -> tuple[int, ...] | None:
-    """Return the newest release not newer than `release`, else the oldest; for None the newest."""
+    """Return the newest release up to `release`, else the oldest.
+
+    The newest for None.
+    """
     result = sorted(set(releases))
     if not result:
         return None
@@ -328,9 +334,9 @@ def _last(releases: Iterable[tuple[int, ...]], release: tuple[int, ...] | None) 
 
 @lru_cache(maxsize=1024)
 def kernel_release(accelerator: str, engine: str, release: tuple[int, ...] | None) -> tuple[int, ...] | None:
-    """Return the measured release that stands for a release of an engine, see `_last`; None: none measured.
+    """Return the measured release for an engine's release; None: none.
 
-    Deployments with the same result have the same kernels.
+    See `_last`. Deployments with the same result have the same kernels.
 
     Examples
     --------
@@ -350,12 +356,12 @@ def find_kernel_fit(
     family: str | None = None,
     backend: str = "",
 ) -> KernelFit | None:
-    """Return the best fit: the accelerator's own, then its family's, then that of all; None: none.
+    """Return the accelerator's fit, else its family's, else that of all.
 
-    `precision`: weight format, KV format for attention, or both joined by ``+`` for whole blocks; a block measured with
-    another KV format is better than none. `release`: of several measured ones the newest that is not newer counts.
-    `family`: compute capability without the minor number (``"9"``), to prefer its prior. `backend`: preferred part of
-    the kernel's name (``"triton"``); else the engine's fullest table.
+    None: no fit. `precision`: weight format, KV format for attention, or both joined by ``+`` for whole blocks; a block
+    measured with another KV format is better than none. `release`: of several measured ones the newest that is not
+    newer counts. `family`: compute capability without the minor number (``"9"``), to prefer its prior. `backend`:
+    preferred part of the kernel's name (``"triton"``); else the engine's fullest table.
 
     Examples
     --------
@@ -385,18 +391,6 @@ def find_kernel_fit(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Degrees:
-    """Degrees of parallelism; `expert_ranks`: ranks that share the experts."""
-
-    tp: np.ndarray
-    pp: np.ndarray
-    dp: np.ndarray
-    ep: np.ndarray
-    expert_ranks: np.ndarray
-    dcp: np.ndarray
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Tokens:
     """Tokens and requests of a step on the fullest replica."""
 
@@ -419,7 +413,7 @@ def add_kernel(
     slots: tuple[str, str, str],
     active: np.ndarray,
 ) -> None:
-    """Add the fixed, byte and FLOP time of a kernel (`kernel_terms`) to three slots of a layer.
+    """Add fixed, byte and FLOP time of a kernel to three time components.
 
     `layer` is changed in place.
 

@@ -1,4 +1,4 @@
-"""Memory of a launch: use of every rank, the KV pool of the engine, and the requests that fit into it.
+"""Memory of a launch: ranks, the KV pool, and the requests in it.
 
 `weights` and `activations` compute the parts of `ranks`; `settings` has the settings of a launch, observed terms and
 the memory of an accelerator; `pool` the KV pool, contexts, requests and budgets; `shards` checks quantisation blocks.

@@ -1,4 +1,4 @@
-"""Compute the activation peak of the trial step by which an engine sizes its KV pool.
+"""Return the activation peak of the trial step that sizes the KV pool.
 
 vLLM runs the image tower on as many of the largest images as a step's encoder budget holds, then one forward pass with
 the most tokens of a step, then its sampler with the most requests [1]_. The pass has freed the memory of its layers
@@ -81,10 +81,10 @@ def is_dense(model: ModelSpec) -> bool:
 def expanded_context_bytes(
     run: ProfilingRun | None, mixer: Mixer, *, tp: np.ndarray, longest: TokensArray | Tokens, sparse: bool
 ) -> BytesArray | Bytes:
-    """Return keys and values that latent attention expands of a context in the trial run.
+    """Return the context that latent attention expands in the trial run.
 
-    The worst case of a prompt [1]_; 0 where nothing is expanded. `sparse`: sparse attention, which older trial runs
-    leave out. Not modelled: rounding to whole pages.
+    Keys and values. The worst case of a prompt [1]_; 0 where nothing is expanded. `sparse`: sparse attention, which
+    older trial runs leave out. Not modelled: rounding to whole pages.
 
     References
     ----------
@@ -111,7 +111,7 @@ def expanded_context_bytes(
 
 
 def peak_bytes(run: ProfilingRun | None, model: ModelSpec, forward: BytesArray, step: TrialStep) -> BytesArray:
-    """Return the activation peak that an engine finds before it makes its pool.
+    """Return the activation peak that an engine finds before it sizes a pool.
 
     `forward` is the memory of a pass at its widest layer with separate input, residual and output. Without a trial run
     (`run` None) pass and logits are summed.
@@ -165,10 +165,10 @@ def tower_is_known(model: ModelSpec) -> bool:
 
 
 def video_images(model: ModelSpec, *, longest: TokensArray | Tokens, frames: Ratio) -> np.ndarray | float:
-    """Return the images, of two frames each, to which the largest video of a trial run amounts.
+    """Return the images in a trial run's largest video.
 
-    An image and the video share the `longest` request. `frames`: most frames that the engine tries, each as large as
-    the largest image; 0 where it tries no video above an image.
+    An image holds two frames. An image and the video share the `longest` request. `frames`: most frames that the engine
+    tries, each as large as the largest image; 0 where it tries no video above an image.
 
     Examples
     --------
@@ -186,7 +186,7 @@ def video_images(model: ModelSpec, *, longest: TokensArray | Tokens, frames: Rat
 def encoder_peak(
     model: ModelSpec, *, tokens: TokensArray, tp: np.ndarray, video: np.ndarray | float = 1.0, whole: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the peak of the tower's own run, and the embeddings that it leaves [B].
+    """Return the peak of the tower's own run, and its embeddings [B].
 
     0 without a tower of known shapes. `video`: images in the largest video. `whole`: every rank holds the full tower,
     and the images are split between the ranks.
@@ -249,7 +249,7 @@ class PassStep:
 
 
 def trial_run(model: ModelSpec, settings: MemorySettings, *, quantised: bool = True) -> ProfilingRun | None:
-    """Return the engine's trial run of a model, None where no source describes it.
+    """Return the engine's trial run of a model, None without a source.
 
     Examples
     --------
@@ -290,7 +290,9 @@ def pass_bytes(
 def attention_bytes(
     model: ModelSpec, kind: LayerKind, run: ProfilingRun | None, settings: MemorySettings, step: PassStep
 ) -> BytesArray:
-    """Return the memory of a pass during attention: hidden states, residual, transient of the mixer.
+    """Return the memory of a pass during attention.
+
+    Hidden states, residual and the transient of the mixer.
 
     Examples
     --------
@@ -322,10 +324,10 @@ def stage_peak(
     run: ProfilingRun | None,
     tp: np.ndarray,
 ) -> BytesArray:
-    """Return the activation peak of one pipeline stage: pass, sampler, and image tower on the first.
+    """Return the activation peak of one pipeline stage.
 
-    `forward` is the memory of a pass at the widest layer of the stage. Engines that reserve a step buffer get that
-    buffer.
+    Pass, sampler, and image tower on the first stage. `forward` is the memory of a pass at the widest layer of the
+    stage. Engines that reserve a step buffer get that buffer.
 
     Notes
     -----
@@ -362,7 +364,7 @@ def stage_peak(
 def _step_buffer(
     buffer: StepBuffer, model: ModelSpec, forward: np.ndarray, settings: MemorySettings, step: TrialStep
 ) -> np.ndarray:
-    """Return the buffer that llama.cpp reserves for a step: the mask beside the widest layer, or the logits.
+    """Return llama.cpp's step buffer: mask and widest layer, or logits.
 
     Tensors of its graph share memory after their last use. The last attention layer reads the mask, the logits come
     after it. A slot is as long as the longest request.
@@ -380,7 +382,7 @@ def _step_buffer(
 def expert_workspace_bytes(
     part: Segment, hidden: int, *, settings: MemorySettings, step: PassStep
 ) -> BytesArray | Bytes:
-    """Return the kept buffers of the routed experts of a segment; 0 without a source.
+    """Return the kept buffers of routed experts, 0 without a source.
 
     Not modelled: rows that other kernels pad (DeepGEMM each expert's to 128), the pieces in which versions before 0.17
     processed more than 16,384 tokens.
@@ -417,11 +419,11 @@ def expert_workspace_bytes(
 def indexer_bytes(
     kind: LayerKind, *, longest: TokensArray | Tokens, settings: MemorySettings
 ) -> tuple[np.ndarray | float, float]:
-    """Return the kept buffer of gathered index keys, and logits held only while the indexer runs [B].
+    """Return the kept index-key buffer, and the indexer's logits [B].
 
-    0 without sparse attention, or where the engine reserves nothing. Not modelled, because no source says which kernels
-    run: FlashMLA's sparse kernels gather latents of five of the longest requests into the same allocation at model
-    load, 9 % more than 40 requests' index keys in FP8.
+    Logits are held only while the indexer runs. 0 without sparse attention, or where the engine reserves nothing. Not
+    modelled, because no source says which kernels run: FlashMLA's sparse kernels gather latents of five of the longest
+    requests into the same allocation at model load, 9 % more than 40 requests' index keys in FP8.
 
     Examples
     --------

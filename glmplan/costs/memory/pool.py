@@ -39,7 +39,7 @@ __all__ = [
 def split_pool(
     stage: StageMemory, pool: BytesArray, context: TokensArray, split: tuple[float, float, float]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return tokens of the full-attention layers, and requests that the others hold.
+    """Return tokens in full-attention layers, and requests in the others.
 
     The requests are infinite where neither windows nor states limit them. SGLang gives states a fixed share of the pool
     and window layers a fixed share of the tokens of the others [1]_. Not modelled: states kept of each speculative
@@ -101,10 +101,10 @@ def longest_held(stage: StageMemory, pool: np.ndarray, split: tuple[float, float
 
 
 def share_beside_expansion(stage: StageMemory, budget: BytesArray) -> np.ndarray | float:
-    """Return the share of a budget that becomes the pool beside room for expanded latents.
+    """Return the pool's share of a budget that expansions also need.
 
-    The room is for the tokens of the pool, at most those of a step [1]_; 1 where the engine reserves none. The budget
-    is negative where nothing is left.
+    Expansions cover the tokens of the pool, at most those of a step [1]_. The share is 1 if the engine reserves none.
+    The budget is negative where nothing is left.
 
     References
     ----------
@@ -157,7 +157,10 @@ class KvPool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PoolTerms:
-    """Memory of a stage's rank besides weights and cache, and the rest that the engine's rule leaves."""
+    """Memory of a stage's rank besides weights and cache.
+
+    `pool` is the rest that the engine's rule leaves.
+    """
 
     context: BytesArray  # driver context and communication buffers
     remainder: BytesArray  # further use of the engine
@@ -172,13 +175,13 @@ class PoolTerms:
     share: np.ndarray  # of the remaining memory that becomes the pool
 
     def deviation(self, quantile: Ratio) -> BytesArray:
-        """Return the standard deviation of `pool` towards less (`quantile` < 0) or more."""
+        """Return the standard deviation of `pool` below (< 0) or above the mean."""
         return np.sqrt(self.variance + (self.less if quantile < 0 else self.more))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _OtherMemory:
-    """Memory besides weights and activations: means [B] and their variance [B²]."""
+    """Memory besides weights and activations: mean [B], variance [B²]."""
 
     context: np.ndarray
     variance: np.ndarray
@@ -187,7 +190,10 @@ class _OtherMemory:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Launch:
-    """Terms that all stages of a launch share: see `_observed`, `_fraction`, `_graphs`, `weights_interval`."""
+    """Terms that all stages of a launch share.
+
+    See `_observed`, `_fraction`, `_graphs`, `weights_interval`.
+    """
 
     beside: _OtherMemory
     fraction: np.ndarray
@@ -196,7 +202,7 @@ class _Launch:
 
 
 def _observed(fit: MemoryFit, memory: RankMemory, part: PartMemory) -> _OtherMemory:
-    """Return context and buffers of each layout, and the remainder of the engine."""
+    """Return context and buffers of each layout, and the engine's remainder."""
     alone = np.asarray(memory.layout.accelerators) == 1
     engine = memory.settings.engine
     trial = memory.settings.rule.profiling_of(memory.settings.version, dense=True)
@@ -248,10 +254,10 @@ def launch_kinds(part: PartMemory, *, several: bool, indexed: bool) -> tuple[str
 
 
 def weights_interval(memory: RankMemory, fit: MemoryFit) -> tuple[float, float]:
-    """Return the shares by which logged weights may be smaller or larger than computed.
+    """Return the shares by which logged weights may differ from computed.
 
-    Ends of a 90 % interval: uncertainty of the files and of loading, added in quadrature. An engine with too few logged
-    sources takes the widest interval of the others.
+    Smaller and larger. Ends of a 90 % interval: uncertainty of the files and of loading, added in quadrature. An engine
+    with too few logged sources takes the widest interval of the others.
     """
     result = fit.loaded.get(memory.settings.engine)
     apart = max((item.share for item in fit.loaded.values()), default=0.0) if result is None else result.share
@@ -277,9 +283,10 @@ def _by_kind(memory: RankMemory, part: PartMemory, seen: dict[str, Spread]) -> t
 def _graphs(
     fit: MemoryFit, memory: RankMemory, part: PartMemory
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return captured graphs and the estimate taken from the pool, each with its deviation.
+    """Return captured graphs and their estimate, each with its deviation.
 
-    Both hardly depend on the number of captured sizes where they were observed for the engine itself.
+    The estimate is taken from the pool. Both hardly depend on the number of captured sizes where they were observed for
+    the engine itself.
     """
     settings = memory.settings
     zero = np.zeros_like(np.asarray(memory.layout.tp, dtype=float))
@@ -298,9 +305,10 @@ def _graphs(
 
 
 def graph_estimate(memory: RankMemory, part: PartMemory, fit: MemoryFit) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and standard deviation of the engine's estimate of graphs before capture [B].
+    """Return the engine's graph estimate before capture [B].
 
-    Independent of whether the engine takes the estimate from its pool; 0 for engines without an observed estimate.
+    Mean and standard deviation. Independent of whether the engine takes the estimate from its pool; 0 for engines
+    without an observed estimate.
     """
     seen = fit.estimate.get(memory.settings.engine)
     if seen is None:
@@ -329,7 +337,7 @@ def _fraction(memory: RankMemory, part: PartMemory) -> np.ndarray:
 
 
 def stage_pools(memory: RankMemory, part: PartMemory, fit: MemoryFit | None = None) -> tuple[PoolTerms, ...]:
-    """Apply the engine's rule to every stage, in the order of ``memory.stages``.
+    """Apply the engine's rule to each of ``memory.stages``, in order.
 
     Examples
     --------
@@ -389,7 +397,10 @@ def _stage_pool(memory: RankMemory, stage: StageMemory, part: PartMemory, launch
 
 
 def _tokens(memory: RankMemory, stage: StageMemory, pool: np.ndarray, context: np.ndarray) -> np.ndarray:
-    """Return the tokens of a pool on one data-parallel rank in requests of a context, whole blocks."""
+    """Return the tokens of a pool for requests of a context, whole blocks.
+
+    On one data-parallel rank.
+    """
     block = memory.settings.block(memory.sparse)
     growing_only = not stage.windows and not stage.state.any()
     if memory.split is not None and not growing_only:
@@ -407,9 +418,12 @@ def _tokens(memory: RankMemory, stage: StageMemory, pool: np.ndarray, context: n
 def _printed(
     memory: RankMemory, stage: StageMemory, pool: np.ndarray, context: np.ndarray, usable: np.ndarray
 ) -> TokensArray:
-    """Return the tokens that the engine prints: the usable ones where all layers are of one kind."""
+    """Return the tokens that the engine prints.
+
+    They are the usable tokens if all layers are of one kind.
+    """
     settings = memory.settings
-    if memory.split is not None and (stage.windows or stage.state.any()):  # what its log calls max_total_num_tokens
+    if memory.split is not None and (stage.windows or stage.state.any()):  # the log prints it as max_total_num_tokens
         full, _ = split_pool(stage, pool, context, memory.split)
         return np.where(stage.per_token > 0, np.floor(full / (block := settings.block(memory.sparse))) * block, usable)
     paging = settings.rule.paging_of(settings.version) if settings.rule.paging else None
@@ -498,7 +512,7 @@ def requests_that_fit(
     quantile: Ratio = 0.0,
     pools: tuple[PoolTerms, ...] | None = None,
 ) -> np.ndarray:
-    """Return the requests of a context that the pools of all data-parallel ranks hold.
+    """Return the requests of a context in the pools of all replicas.
 
     `quantile`: standard deviations added to the pool; ``-QUANTILE_90`` gives the low end of the 90 % interval.
     """
@@ -589,7 +603,7 @@ class MemoryBudget:
 
     @property
     def free(self) -> float:
-        """Return the rest of the capacity; negative when the rank does not fit [B]."""
+        """Return the unused capacity; negative if the rank does not fit [B]."""
         return self.capacity - self.total
 
 
@@ -648,7 +662,7 @@ def budget_rows(
 
 
 def _each(memory: RankMemory, stage: StageMemory) -> BytesArray:
-    """Return the cache of a token, with its share of a separate pool of window layers."""
+    """Return a token's cache with its share of a separate window pool."""
     windows = 0.0 if memory.split is None else memory.split[2]
     return stage.per_token + windows * sum((held for _, held in stage.windows), np.zeros_like(stage.per_token))
 

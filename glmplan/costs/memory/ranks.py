@@ -1,6 +1,6 @@
-"""Compute the memory of every rank: weights, cache of a token, state of a sequence, activations.
+"""Return the memory of every rank: weights, cache, state, activations.
 
-All tensor-parallel ranks of a pipeline stage are alike, so there is one `StageMemory` for each stage, for its fullest
+All tensor-parallel ranks of a pipeline stage are equal, so there is one `StageMemory` for each stage, for its fullest
 rank. Points are (n,) arrays; stages and layers are looped over.
 
 vLLM prints fewer tokens than the bytes of its pool would hold when layers of different kinds share its pages: layers
@@ -38,7 +38,7 @@ from glmplan.costs.memory.activations import (
     trial_run,
 )
 from glmplan.costs.memory.settings import MemorySettings
-from glmplan.costs.memory.weights import Degrees, add_rotary, add_vocabulary, layer_weights, padding_apart
+from glmplan.costs.memory.weights import add_rotary, add_vocabulary, layer_weights, padding_apart
 from glmplan.costs.points import Layout
 from glmplan.units import Bytes, BytesArray, Ratio, TokenCount, Tokens, TokensArray
 
@@ -73,7 +73,9 @@ class PagedLaunch:
 
 
 def shares_pages(kinds: tuple[CachedLayers, ...]) -> bool:
-    """Return True if the pool is printed by groups of layers: some have a window or a state.
+    """Return True if groups of layers share pages.
+
+    Some layers have a window or a state; the pool is printed by groups.
 
     Examples
     --------
@@ -198,7 +200,10 @@ class RankMemory:
 
     @property
     def by_length(self) -> bool:
-        """Return True if the tokens of a pool depend on the length of requests, by windows or states."""
+        """Return True if request lengths change the tokens of a pool.
+
+        Windows and states do so.
+        """
         return any(stage.windows or stage.state.any() or shares_pages(stage.kinds) for stage in self.stages)
 
     @property
@@ -264,10 +269,9 @@ def rank_memory(
     """
     settings = settings or MemorySettings()
     rule = settings.rule
-    names = ("tp", "pp", "dp", "ep", "dcp")
-    every = np.broadcast_arrays(*(np.asarray(getattr(layout, name), dtype=float) for name in names))
-    degrees = Degrees(*(np.atleast_1d(item) for item in every))
-    depths, where = np.unique(degrees.pp.astype(int), return_inverse=True)
+    every = np.broadcast_arrays(*(np.asarray(item, dtype=float) for item in layout.degrees))
+    degrees = Layout(*(np.atleast_1d(item) for item in every))
+    depths, where = np.unique(np.asarray(degrees.pp, dtype=int), return_inverse=True)
     bounds = [np.cumsum((0, *pipeline_layers(len(model.layer_names), int(depth), rule.pipeline))) for depth in depths]
     deepest = int(depths[-1])
     parts = segments(model, checkpoint, mtp=mtp)
@@ -289,7 +293,7 @@ def rank_memory(
     for index in range(deepest):
         counts = np.array([[_within(part, edges, index) for part in parts] for edges in bounds])[where]
         stages.append(_stage(model, checkpoint, index, counts, held, degrees, kv, settings, memory, trial))
-    named = Layout(*(item.astype(int) for item in (degrees.tp, degrees.pp, degrees.dp, degrees.ep, degrees.dcp)))
+    named = Layout(*(np.asarray(item, dtype=int) for item in degrees.degrees))
     sparse = settings.layout.index_keys and is_indexed(model)
     experts = max((t.copies for part in parts for t in part.tensors if t.shard == "experts"), default=0)
     drafts = mtp and model.draft_layers is not None
@@ -313,7 +317,7 @@ def rank_memory(
 
 
 def _within(part: Segment, edges: np.ndarray, stage: int) -> int:
-    """Return the layers of a segment on a stage; draft layers are on the last one."""
+    """Return a segment's layers on a stage; draft layers are on the last."""
     if stage >= len(edges) - 1:
         return 0
     last = stage == len(edges) - 2
@@ -325,12 +329,15 @@ def _apart(
     model: str,
     checkpoint: Checkpoint,
     parts: tuple[Segment, ...],
-    degrees: Degrees,
+    degrees: Layout,
     settings: MemorySettings,
     stages: list[StageMemory],
 ) -> tuple[float, float]:
-    """Return the shares by which weights may be smaller or larger: of the files, and by padding without a source."""
-    smaller, larger = padding_apart(model, parts, degrees.tp * degrees.dp / degrees.ep, settings)
+    """Return the shares by which weights may be smaller or larger.
+
+    The files decide, and padding without a source.
+    """
+    smaller, larger = padding_apart(model, parts, degrees.expert_ranks / degrees.ep, settings)
     held = ((stage.weights.get("routed_experts", 0.0), np.maximum(stage.weight_bytes, 1.0)) for stage in stages)
     share = max(float(np.max(experts / every)) for experts, every in held) if smaller or larger else 0.0
     return float(np.hypot(checkpoint.smaller, share * smaller)), float(np.hypot(checkpoint.larger, share * larger))
@@ -339,7 +346,7 @@ def _apart(
 def _layer(
     part: Segment,
     kv: str,
-    degrees: Degrees,
+    degrees: Layout,
     settings: MemorySettings,
     *,
     weights: tuple[dict[str, np.ndarray], np.ndarray],
@@ -362,7 +369,10 @@ def _layer(
 def _passing(
     model: ModelSpec, part: Segment, run: ProfilingRun | None, settings: MemorySettings, step: PassStep
 ) -> tuple[np.ndarray, np.ndarray | float]:
-    """Return the memory of a pass at one layer, and the kept buffers of its experts and indexer."""
+    """Return the memory of one layer's pass, and the kept buffers.
+
+    Its experts and its indexer keep buffers.
+    """
     widest = pass_bytes(model, part.kind, run, settings, step)
     buffers = expert_workspace_bytes(part, model.hidden, settings=settings, step=step)
     if np.any(buffers):
@@ -397,7 +407,7 @@ def _stage(
     index: int,
     counts: np.ndarray,
     held: list[_Layer],
-    degrees: Degrees,
+    degrees: Layout,
     kv: str,
     settings: MemorySettings,
     memory: float | None,
@@ -443,13 +453,16 @@ def _stage(
 
 
 def _expanded(
-    parts: tuple[Segment, ...], counts: np.ndarray, degrees: Degrees, kv: str, settings: MemorySettings
+    parts: tuple[Segment, ...], counts: np.ndarray, degrees: Layout, kv: str, settings: MemorySettings
 ) -> np.ndarray | float:
-    """Return the bytes of a token reserved for expanded latents of the widest densely attending layer."""
+    """Return the bytes of a token reserved for expanded latents.
+
+    The widest layer that attends densely decides.
+    """
     reserve = settings.rule.expansion_of(settings.version, kv) if settings.rule.expansion else None
     if reserve is None:
         return 0.0
-    widest = np.zeros_like(degrees.tp)
+    widest: np.ndarray = np.zeros_like(degrees.tp)
     for part, count in zip(parts, counts.T, strict=True):
         mixer = mixer_of(part.kind)
         if mixer.expanded_values and not (mixer.indexed and settings.indexer):
@@ -460,7 +473,10 @@ def _expanded(
 
 
 def _kept_tokens(window: int, settings: MemorySettings, memory: float | None) -> np.ndarray:
-    """Return the tokens that a window layer keeps of a long request: a step more where slots are fixed at start."""
+    """Return the tokens that a window layer keeps of a long request.
+
+    A step more where slots are fixed at the start.
+    """
     buffer = settings.rule.step_of(settings.version)
     if buffer is None:
         return np.asarray(float(window))
@@ -469,7 +485,7 @@ def _kept_tokens(window: int, settings: MemorySettings, memory: float | None) ->
 
 
 def _kinds(
-    parts: tuple[Segment, ...], counts: np.ndarray, degrees: Degrees, kv: str, settings: MemorySettings
+    parts: tuple[Segment, ...], counts: np.ndarray, degrees: Layout, kv: str, settings: MemorySettings
 ) -> tuple[CachedLayers, ...]:
     """Return the layers of a stage by their cache on a rank."""
     drafted = int(settings.drafted(any(part.name == "mtp" for part in parts)))

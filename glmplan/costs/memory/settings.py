@@ -1,4 +1,7 @@
-"""Settings of a launch that decide memory, observed memory terms, and the memory of an accelerator."""
+"""Launch settings that decide memory, and observed memory terms.
+
+The memory of an accelerator is here, too.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +28,13 @@ __all__ = ["LoadedShare", "MemoryFit", "MemorySettings", "PartMemory", "Spread",
 
 @cache
 def _silicon(accelerator: str) -> str | None:
-    """Return the compute capability of an accelerator; cached, because it is looked up for every kind of layer."""
+    """Return the compute capability; cached, as each kind of layer asks."""
     return load_accelerator(accelerator).compute_capability
 
 
 @cache
 def _called(accelerator: str) -> str:
-    """Return the catalogue name of a described accelerator: that of the same chip, else by the file's name."""
+    """Return the catalogue name of the same chip, else the file's name."""
     if not accelerator.endswith(".toml"):
         return accelerator
     part = load_accelerator(accelerator)
@@ -44,7 +47,7 @@ _LARGE = 80.0 * GIB
 
 @dataclass(frozen=True, slots=True)
 class MemorySettings:
-    """Settings of a launch that decide memory; None takes the engine's default."""
+    """Launch settings that decide memory; None takes the engine's default."""
 
     engine: str = "vllm"  # see `memory_engines`
     version: str | None = None  # None: the newest
@@ -86,19 +89,25 @@ class MemorySettings:
 
     @property
     def tables_on_host(self) -> bool:
-        """Return True if n-gram tables are in host memory: plans use the option of the engine for it."""
+        """Return True if n-gram tables are in host memory.
+
+        Plans use the option of the engine for it.
+        """
         if self.engine not in memory_engines():
             return False
         running = load_engine(self.engine).running
         return running is not None and running.host_tables is not None
 
     def default(self, name: str, memory: float | None, tp: int = 1) -> float | None:
-        """Return the engine's default for a name in `MemoryRule.defaults`, by memory of the accelerator [B]."""
+        """Return the engine's default for a name, by accelerator memory [B]."""
         called = self.accelerator and _called(self.accelerator)
         return self.rule.default(name, version=self.version, memory=memory, accelerator=called, tp=tp)
 
     def budget(self, memory: float | None) -> np.ndarray:
-        """Return the tokens of a step, by memory [B]; unknown memory counts as large."""
+        """Return the tokens of a step, by memory [B].
+
+        Unknown memory counts as large.
+        """
         if self.token_budget is not None:
             return np.asarray(self.token_budget, dtype=float)
         called = _called(self.accelerator or "")
@@ -106,13 +115,19 @@ class MemorySettings:
         return np.asarray(result.budget, dtype=float)
 
     def requests(self, memory: float | None, tp: np.ndarray | float = 1.0) -> np.ndarray:
-        """Return the requests with logits at once, by memory [B]; unknown memory counts as large."""
+        """Return the requests with logits at once, by memory [B].
+
+        Unknown memory counts as large.
+        """
         if self.max_requests is not None:
             return np.asarray(self.max_requests, dtype=float)
         return self._by_degree("sampled", _LARGE if memory is None else memory, tp)
 
     def graph_requests(self, memory: float | None, tp: np.ndarray) -> np.ndarray:
-        """Return the largest batch with a CUDA graph; SGLang's depends on memory [B] and on `tp` below 4."""
+        """Return the largest batch with a CUDA graph.
+
+        SGLang's depends on memory [B] and on `tp` below 4.
+        """
         result = self._by_degree("graph_requests", memory, tp)
         return result if self.max_requests is None else np.minimum(result, self.max_requests)
 
@@ -128,17 +143,17 @@ class MemorySettings:
         return 1.0 if self.draft_tokens is None else self.draft_tokens
 
     def block(self, sparse: bool) -> float:
-        """Return the tokens of a cache block, where keys of an indexer are cached (`sparse`) or not."""
+        """Return the tokens of a cache block, `sparse` with index keys."""
         return float(block_tokens(self.engine, sparse=sparse))
 
     def expert_kernel(self, form: str, model: str) -> ExpertKernel | None:
-        """Return the kernel that pads a model's routed experts of a weight format; None: none pads."""
+        """Return the kernel that pads a model's routed experts, or None."""
         silicon = None if self.accelerator is None else _silicon(self.accelerator)
         backend = self.experts_backend
         return self.rule.loading.kernel(form, version=self.version, silicon=silicon, backend=backend, model=model)
 
     def workspace(self, form: str) -> Workspace | None:
-        """Return the kept buffers of the kernel of routed experts; None without a source."""
+        """Return the kept buffers of the expert kernel; None without a source."""
         rule = self.rule
         if not rule.workspaces or self.accelerator is None:
             return None
@@ -146,7 +161,10 @@ class MemorySettings:
         return rule.workspace_of(form, version=self.version, silicon=silicon, backend=self.experts_backend)
 
     def copied_scales(self, form: str, *, certain: bool = True) -> float:
-        """Return the bits of each weight that second copies of expert scales take, for certain or perhaps."""
+        """Return the bits of each weight in second copies of expert scales.
+
+        `certain` counts only copies with a source.
+        """
         loading = self.rule.loading
         if not loading.scale_copies or self.accelerator is None:
             return 0.0
@@ -154,7 +172,7 @@ class MemorySettings:
         return loading.copied(form, version=self.version, silicon=silicon, certain=certain)
 
     def possible_kernels(self, form: str, model: str) -> tuple[ExpertKernel, ...]:
-        """Return the kernels of routed experts that may pad a format where no source says which one runs.
+        """Return expert kernels that may pad a format, where none is documented.
 
         Empty where the kernel is known, where no engine pads the format, and for engines that keep the experts of their
         own files. Without any source on this engine, kernels of other engines. Kernels without padding are not
@@ -188,7 +206,7 @@ class MemorySettings:
 
     @property
     def graphs_in_pool(self) -> bool:
-        """Return True if this launch takes its estimate of CUDA graphs from the pool."""
+        """Return True if this launch takes the graph estimate from the pool."""
         if self.graphs_taken is not None:
             return self.graphs_taken
         return bool(self.default("graphs_in_pool", None))
@@ -196,7 +214,10 @@ class MemorySettings:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Observed quantity: mean and standard deviation [B], and observations (0: a prior)."""
+    """Observed quantity: mean and standard deviation [B], and observations.
+
+    0 observations: a prior.
+    """
 
     mean: Bytes
     sd: Bytes
@@ -205,7 +226,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class LoadedShare:
-    """Half of a 90 % interval of logged over computed weights, and its number of sources."""
+    """Half width of a 90 % interval of logged over computed weights."""
 
     share: Ratio
     count: int
@@ -213,7 +234,10 @@ class LoadedShare:
 
 @dataclass(frozen=True, slots=True)
 class MemoryFit:
-    """Observed memory without a formula, fitted to start-up logs by `glmplan.calibrate.memory`."""
+    """Observed memory without a formula, fitted to start-up logs.
+
+    `glmplan.calibrate.memory` is the fit.
+    """
 
     driver: Spread  # listed by nvidia-smi, but invisible to an engine
     context: dict[str, Spread]  # taken before weights are loaded, by link (``pcie``, ``nvlink``, ``single``)
@@ -278,7 +302,7 @@ class PartMemory:
 
 
 def part_memory(part: Accelerator, *, fit: MemoryFit | None = None) -> PartMemory:
-    """Return the memory of an accelerator as an engine sees it: listed minus the driver's own.
+    """Return an accelerator's memory without the driver's own use.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""Find tensor-parallel shares that split quantisation blocks, with which an engine does not start.
+"""Find tensor-parallel shares that split quantisation blocks.
 
-Block sizes are facts of the formats (`glmplan.catalog.formats`); multiples that some releases require are facts of
-loading (`Loading.part_multiples`).
+An engine does not start with them. Block sizes are facts of the formats (`glmplan.catalog.formats`); multiples that
+some releases require are facts of loading (`Loading.part_multiples`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ _FEED_FORWARD = ("routed_experts", "shared_experts", "dense")
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Engine, version (None: the newest) and vendor of the accelerator that load a model."""
+    """Engine, version and vendor of the accelerator that load a model.
+
+    Version None: the newest.
+    """
 
     engine: str
     version: str | None
@@ -69,11 +72,12 @@ def split_block(
     *,
     mtp: bool = False,
 ) -> SplitBlock | None:
-    """Return a tensor with a split quantisation block, one that prevents loading first; None without one.
+    """Return a tensor with a split quantisation block, or None.
 
-    Routed experts are cut by TP × DP / EP ranks, all other matrices by TP. Outputs of attention and recurrent layers
-    are not checked: engines accept merged projections that are no multiple of a block [1]_ [2]_. Not modelled: dense
-    layers of SGLang under data-parallel attention, which are split over its ranks.
+    A tensor that prevents loading comes first. Routed experts are cut by TP × DP / EP ranks, all other matrices by TP.
+    Outputs of attention and recurrent layers are not checked: engines accept merged projections that are no multiple of
+    a block [1]_ [2]_. Not modelled: dense layers of SGLang under data-parallel attention, which are split over its
+    ranks.
 
     References
     ----------

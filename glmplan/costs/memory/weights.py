@@ -1,6 +1,7 @@
-"""Compute the weights of one rank as an engine holds them: padded, widened, in allocator blocks.
+"""Return the weights of one rank as an engine holds them.
 
-Layers, vocabulary and rotary tables. The facts of each engine are in `glmplan.catalog.engines.memory`.
+Padded, widened, in blocks of the allocator. Layers, vocabulary and rotary tables. The facts of each engine are in
+`glmplan.catalog.engines.memory`.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from glmplan.costs.blocks.kinds import mixer_of
 from glmplan.costs.blocks.stack import Segment, tensor_format, vocabulary_tensors
 from glmplan.costs.blocks.tensor import Tensor
 from glmplan.costs.memory.settings import MemorySettings
+from glmplan.costs.points import Layout
 from glmplan.units import Bytes, BytesArray, Ratio, TokenCount
 
 __all__ = [
-    "Degrees",
     "HeldTensor",
     "add_rotary",
     "add_vocabulary",
@@ -83,9 +84,10 @@ _FUSED = (
 
 
 def rounding_bytes(held: Sequence[HeldTensor], loading: Loading) -> BytesArray | Bytes:
-    """Return the allocator overhead of a layer's tensors; 0 for engines that log the bytes of the files.
+    """Return the allocator overhead of a layer's tensors.
 
-    Projections of the same input are one parameter; quantised values and their scales are two.
+    0 for engines that log the bytes of the files. Projections of the same input are one parameter; quantised values and
+    their scales are two.
     """
     if loading.allocator == "files":
         return 0.0
@@ -104,7 +106,7 @@ def rounding_bytes(held: Sequence[HeldTensor], loading: Loading) -> BytesArray |
 
 
 def expert_padding(tensor: Tensor, kernel: ExpertKernel | None, ranks: np.ndarray) -> np.ndarray | float:
-    """Return the factor by which its kernel's padding enlarges a tensor of routed experts.
+    """Return the padding factor of a kernel on a routed expert tensor.
 
     Examples
     --------
@@ -129,7 +131,7 @@ def expert_padding(tensor: Tensor, kernel: ExpertKernel | None, ranks: np.ndarra
 
 
 def rotary_table_bytes(widths: Sequence[int], context: TokenCount, loading: Loading, *, multimodal: bool) -> Bytes:
-    """Return the cosine and sine tables of rotary positions; equal layers share one.
+    """Return the rotary tables; equal layers share one.
 
     `widths`: values of a head that the positions rotate, one for each table.
 
@@ -146,30 +148,18 @@ def rotary_table_bytes(widths: Sequence[int], context: TokenCount, loading: Load
 
 
 def kept_format(loading: Loading, model: str, tensor: Tensor, stored: WeightFormat) -> WeightFormat:
-    """Return the format in which an engine keeps a tensor: the wider of engine's and files' format."""
+    """Return the format in which an engine keeps a tensor.
+
+    The wider of the engine's and the files' format.
+    """
     kept = loading.kept(model, tensor.tensor_class)
     return stored if kept is None or not tensor.matmul else max(kept, stored, key=lambda one: one.bits)
 
 
-@dataclass(frozen=True, eq=False)
-class Degrees:
-    """Parallel degrees of some layouts, as float arrays."""
-
-    tp: np.ndarray
-    pp: np.ndarray
-    dp: np.ndarray
-    ep: np.ndarray
-    dcp: np.ndarray
-
-    def share(self, tensor: Tensor) -> np.ndarray:
-        """Return the share of a tensor on the fullest rank."""
-        return tensor.share(tp=self.tp, ep=self.ep, expert_ranks=self.tp * self.dp)
-
-
 def layer_weights(
-    model: str, part: Segment, degrees: Degrees, settings: MemorySettings, offloaded: Ratio
+    model: str, part: Segment, degrees: Layout, settings: MemorySettings, offloaded: Ratio
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Return the weights of one layer on a rank by class, and those in host memory [B].
+    """Return a layer's weights on a rank by class, and on the host [B].
 
     Some engines keep tensors of a `model` wider. `offloaded`: share of the routed experts in host memory.
 
@@ -179,7 +169,7 @@ def layer_weights(
     >>> from glmplan.costs.blocks.stack import segments
     >>> llama, one = load_model("llama-3.1-8b"), np.array([1.0, 2.0])
     >>> layer = segments(llama, llama.checkpoint("bf16"))[0]
-    >>> held, _ = layer_weights(llama.name, layer, Degrees(one, *[np.ones(2)] * 4), MemorySettings(), 0.0)
+    >>> held, _ = layer_weights(llama.name, layer, Layout(tp=one), MemorySettings(), 0.0)
     >>> (sum(held.values()) / 2**20).round().tolist()
     [416.0, 208.0]
     """
@@ -199,15 +189,15 @@ def layer_weights(
         name = "mtp" if draft else "rounding"
         result[name] = result.get(name, zero) + more
     if settings.adapters and not draft:
-        factors = adapter_factors(part.tensors, tp=degrees.tp, ep=degrees.ep, expert_ranks=degrees.tp * degrees.dp)
+        factors = adapter_factors(part.tensors, tp=degrees.tp, ep=degrees.ep, expert_ranks=degrees.expert_ranks)
         result["adapters"] = settings.adapters * settings.adapter_rank * ADAPTER_BYTES * factors.values
     return result, host
 
 
 def _held_tensors(
-    model: str, part: Segment, degrees: Degrees, settings: MemorySettings, offloaded: float
+    model: str, part: Segment, degrees: Layout, settings: MemorySettings, offloaded: float
 ) -> tuple[list[HeldTensor], np.ndarray]:
-    """Return every tensor of one layer as a rank's accelerator keeps it, and the bytes in host memory."""
+    """Return a layer's tensors on an accelerator, and host bytes."""
     loading = settings.rule.loading
     kernels: dict[str, ExpertKernel | None] = {}
     shares: dict[tuple[object, ...], np.ndarray] = {}
@@ -218,7 +208,7 @@ def _held_tensors(
             continue
         key = (tensor.shard, tensor.units, tensor.copies if tensor.shard == "experts" else 1)
         if key not in shares:
-            shares[key] = degrees.share(tensor)
+            shares[key] = tensor.share(tp=degrees.tp, ep=degrees.ep, expert_ranks=degrees.expert_ranks)
         form = kept_format(loading, model, tensor, stored)
         size = tensor.parameters * form.bytes * shares[key]
         if tensor.name == TABLE and settings.tables_on_host:
@@ -227,7 +217,7 @@ def _held_tensors(
         if tensor.tensor_class == "routed_experts":
             if form.name not in kernels:
                 kernels[form.name] = settings.expert_kernel(form.name, model)
-            size = size * expert_padding(tensor, kernels[form.name], degrees.tp * degrees.dp / degrees.ep)
+            size = size * expert_padding(tensor, kernels[form.name], degrees.expert_ranks / degrees.ep)
             size = size * (1.0 + settings.copied_scales(form.name) / form.bits)
             host = host + offloaded * size
             size = (1.0 - offloaded) * size
@@ -239,11 +229,11 @@ def add_vocabulary(
     weights: dict[str, np.ndarray],
     model: ModelSpec,
     checkpoint: Checkpoint,
-    degrees: Degrees,
+    degrees: Layout,
     settings: MemorySettings,
     ends: tuple[bool, np.ndarray],
 ) -> None:
-    """Add embedding, output head and last norm of a stage to its `weights` by class.
+    """Add embedding, output head and last norm of a stage to its `weights`.
 
     `ends`: the stage is the first; for each layout, it is the last.
     """
@@ -278,7 +268,7 @@ def add_rotary(
     counts: np.ndarray,
     rule: MemoryRule,
 ) -> None:
-    """Add rotary tables to `weights`: one on every stage that has a layer of their width.
+    """Add rotary tables to `weights`, one for each width on a stage.
 
     Examples
     --------
@@ -304,7 +294,7 @@ def add_rotary(
 def padding_apart(
     model: str, parts: Iterable[Segment], cut: np.ndarray, settings: MemorySettings
 ) -> tuple[float, float]:
-    """Return the shares by which routed experts may be smaller or larger than computed.
+    """Return the shares by which routed experts may be smaller or larger.
 
     Down to the bytes of the files, up to the widest padding that a source states for the format or a second copy of the
     scales that some builds keep; 0 where the kernel is known. The widest padding of a matrix counts for all.

@@ -1,1 +1,1 @@
-"""Links of a host, collectives, placement, and transfers that share a link."""
+"""Links of a host, collectives, placement, and shared links."""

@@ -1,7 +1,8 @@
-"""Compute the time of a collective on a class of links, in closed form over message and group sizes.
+"""Return the time of a collective on a class of links, in closed form.
 
-Every form is latency plus bytes over bandwidth (Hockney). A group of one takes exactly 0, by formula and not by a
-branch. The constants (launch, hop, efficiency) are arguments, fitted elsewhere.
+Message and group sizes are numbers or arrays. Every form is latency plus bytes over bandwidth (Hockney). A group of one
+takes exactly 0,
+by formula and not by a branch. The constants (launch, hop, efficiency) are arguments, fitted elsewhere.
 
 References
 ----------
@@ -114,7 +115,10 @@ def _all_reduce_by(
 
 
 def _steps(hops: NDArray[np.float64], moved: NDArray[np.float64], link: LinkClass) -> NDArray[np.float64]:
-    """Return the time of steps to neighbours after the launch, by the faster protocol [s]."""
+    """Return the time of ring steps by the faster protocol [s].
+
+    After the launch.
+    """
     ring = link.ring
     flow = moved / (link.bandwidth * ring.efficiency)
     if ring.bulk_hop is None:
@@ -123,10 +127,10 @@ def _steps(hops: NDArray[np.float64], moved: NDArray[np.float64], link: LinkClas
 
 
 def all_gather_time(*, message_bytes: BytesArray, ranks: ArrayLike, link: LinkClass) -> NDArray[np.float64]:
-    """Return the time of an all-gather around a ring [s]; 0 for a group of one.
+    """Return the time of an all-gather around a ring [s].
 
-    n-1 hops and (n-1)/n of the result (`message_bytes`) over the neighbour link [1]_. Not modelled: gathers that a
-    switch multicasts.
+    0 for a group of one. n-1 hops and (n-1)/n of the result (`message_bytes`) over the neighbour link [1]_. Not
+    modelled: gathers that a switch multicasts.
 
     Examples
     --------
@@ -140,9 +144,10 @@ def all_gather_time(*, message_bytes: BytesArray, ranks: ArrayLike, link: LinkCl
 
 
 def point_to_point_time(*, message_bytes: BytesArray, ranks: ArrayLike, link: LinkClass) -> NDArray[np.float64]:
-    """Return the time of `ranks - 1` sends down a chain, one after the other [s].
+    """Return the time of `ranks - 1` sends down a chain [s].
 
-    Each send takes the launch and one hop. Not modelled: sends hidden behind the computation of other batches.
+    One send follows the other. Each send takes the launch and one hop. Not modelled: sends hidden behind the
+    computation of other batches.
 
     Examples
     --------

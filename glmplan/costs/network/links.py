@@ -1,4 +1,4 @@
-"""Return the links that a group of accelerators crosses on a host, with fitted constants.
+"""Return the links of an accelerator group, with fitted constants.
 
 Links of the PCIe tree are computed in closed form, without a graph library: a link carries `k (n - k)` transfers of an
 all-to-all when it separates `k` of `n` ranks. `glmplan.costs.network.topology` computes any set of transfers on a
@@ -48,7 +48,7 @@ __all__ = [
 
 
 def path_to_root(host: Host, slot: int) -> list[tuple[str, float]]:
-    """Return name and line rate [B/s] of the links from an accelerator to its root complex.
+    """Return name and line rate [B/s] of the links to the root complex.
 
     The accelerator's own link comes first; an uplink has the name of its switch.
 
@@ -78,9 +78,9 @@ def path_to_root(host: Host, slot: int) -> list[tuple[str, float]]:
 
 
 def pcie_rates(host: Host, group: tuple[int, ...]) -> tuple[float, float, bool]:
-    """Return ring rate, all-to-all rate of one rank [B/s], and True if the group spans sockets.
+    """Return ring rate, all-to-all rate [B/s], and True across sockets.
 
-    `group`: numbers of the accelerators in the order of the ring.
+    The all-to-all rate is that of one rank. `group`: numbers of the accelerators in the order of the ring.
 
     Examples
     --------
@@ -98,7 +98,10 @@ def pcie_rates(host: Host, group: tuple[int, ...]) -> tuple[float, float, bool]:
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """Use of one link by a group: line rate [B/s], ring transfers that leave through it, pairs that it separates."""
+    """Use of one link by a group.
+
+    Line rate [B/s], ring transfers that leave through it, pairs that it separates.
+    """
 
     name: str
     rate: float
@@ -107,7 +110,7 @@ class _Use:
 
 
 def _link_use(host: Host, group: tuple[int, ...]) -> tuple[float, list[_Use]]:
-    """Return the slowest own link of the members [B/s], and the use of every link that separates some of them."""
+    """Return the slowest own link [B/s], and the use of shared links."""
     count = len(group)
     rates: dict[str, float] = {}
     below: dict[str, set[int]] = {}
@@ -142,7 +145,7 @@ def _redirecting(host: Host) -> set[str]:
 
 
 def transfer_rate(host: Host, pairs: Sequence[tuple[int, int]]) -> tuple[float, bool]:
-    """Return the line rate of the slowest of simultaneous transfers [B/s]; True if any crosses sockets.
+    """Return the slowest of simultaneous transfers [B/s]; True across sockets.
 
     Links are shared evenly, each direction by itself. Not modelled: a transfer that is slower elsewhere leaves more to
     the others (`network.topology` models it).
@@ -166,7 +169,10 @@ def transfer_rate(host: Host, pairs: Sequence[tuple[int, int]]) -> tuple[float, 
 
 
 def _way_out(host: Host, slot: int, other: int) -> list[tuple[str, float]]:
-    """Return the links of a transfer between an accelerator and the switch or socket where it turns."""
+    """Return the links from an accelerator to the turn of a transfer.
+
+    The turn is a switch or socket.
+    """
     chips = {switch.name: switch.chip for switch in host.switches if switch.chip}
     above = {name for name, _ in path_to_root(host, other)}
     chips_above = {chips[name] for name in above if name in chips}
@@ -180,9 +186,9 @@ def _way_out(host: Host, slot: int, other: int) -> list[tuple[str, float]]:
 
 
 def shared_ring_rates(host: Host, groups: tuple[tuple[int, ...], ...]) -> list[float]:
-    """Return the line rate towards the next rank of several simultaneous rings [B/s].
+    """Return the line rate of each of several simultaneous rings [B/s].
 
-    `groups`: numbers of the accelerators of each ring, in its order.
+    A ring sends towards the next rank. `groups`: numbers of the accelerators of each ring, in its order.
 
     Examples
     --------
@@ -222,7 +228,7 @@ _PEERS = (1.0, 3.0, 7.0)
 
 
 def crowding(peers: ArrayLike, shares: Mapping[str, float], *, writes: bool = True) -> NDArray[np.float64]:
-    """Return the share of a card's one-way rate that is left when it exchanges with `peers` at once.
+    """Return the share of a one-way rate left in exchanges with `peers`.
 
     Exchanging with one peer leaves nearly all of it, with three peers six tenths, with seven less than half, whatever
     the switches above the card. Uplinks shared by peers are counted apart. Linear in the logarithm of the peers between
@@ -250,7 +256,7 @@ CUSTOM_ALL_REDUCE_RANKS = (2, 4, 6, 8)
 
 @dataclass(frozen=True, slots=True)
 class LinkFits:
-    """Constants fitted to measured transfers; keys are (link kind, algorithm, condition)."""
+    """Constants fitted to transfers, by (link kind, algorithm, condition)."""
 
     protocols: dict[tuple[str, str, str], Protocol]
     scalars: dict[str, Ratio]  # shares of a line rate by name
@@ -258,7 +264,7 @@ class LinkFits:
     errors: dict[tuple[str, str, str], Ratio] = field(default_factory=dict)
 
     def protocol(self, kind: str, algorithm: str, condition: str) -> Protocol | None:
-        """Return the constants of one protocol, None if it was never measured there."""
+        """Return the constants of a protocol, None if not measured there."""
         return self.protocols.get((kind, algorithm, condition))
 
 
@@ -296,9 +302,11 @@ def load_link_fits(file: str | Path | None = None) -> LinkFits:
 
 
 def across_nodes(between: Protocol, inside: Protocol, on_node: ArrayLike) -> Protocol:
-    """Return the constants of rings over several nodes, with the mean hop of the ring.
+    """Return the constants of rings over several nodes.
 
-    `on_node`: ranks on each node; one step in as many leaves it. Launch and efficiency are those of `between`.
+    The mean hop of the ring is part of them. `on_node`: ranks on each node; one step in as many leaves it. Launch and
+    efficiency
+    are those of `between`.
 
     Examples
     --------
@@ -358,10 +366,10 @@ def link_for_group(
 
 
 def link_of_transfers(host: Host, pairs: Sequence[tuple[int, int]], *, fits: LinkFits | None = None) -> LinkClass:
-    """Return the link of the slowest of several simultaneous transfers between two accelerators each.
+    """Return the link of the slowest of several simultaneous transfers.
 
-    `pairs`: numbers counted over all nodes. Not modelled: several transfers between the same two nodes by fewer ports
-    than accelerators.
+    Each is between two accelerators. `pairs`: numbers counted over all nodes. Not modelled: several transfers between
+    the same two nodes by fewer ports than accelerators.
 
     Examples
     --------
@@ -434,7 +442,10 @@ def _scale_up_class(host: Host, group_size: int, fits: LinkFits) -> LinkClass:
 
 
 def _fabric_class(host: Host, group_size: int, fits: LinkFits) -> LinkClass:
-    """Return the class of a group over several nodes: one ring for each member of a node, each through its own port."""
+    """Return the class of a group over several nodes.
+
+    One ring for each member of a node, each through its own port.
+    """
     if host.fabric is None:
         raise UnknownFact(f"{host.name}: unknown: the network between nodes, which a group of {group_size} needs")
     on_node = (
@@ -506,7 +517,10 @@ class LayoutLinks:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinksByPoint:
-    """Links of points whose layouts cross different ones; `of` is the index in `layouts` of each point."""
+    """Links of points whose layouts cross different ones.
+
+    `of` is the index in `layouts` of each point.
+    """
 
     layouts: tuple[LayoutLinks, ...]
     of: np.ndarray
@@ -524,7 +538,7 @@ class LinksByPoint:
 def links_of_layout(
     host: Host, *, tp: int = 1, pp: int = 1, dp: int = 1, dcp: int = 1, one_shot: bool = False
 ) -> LayoutLinks:
-    """Return the links that the groups of a layout cross, each as slow as the slowest group of its kind.
+    """Return the links of a layout's groups, the slowest of each kind.
 
     `one_shot`: the engine's one-shot all-reduce runs over PCIe, where stock engines disable it; the ring runs where the
     group has none. Ranks take the accelerators in the order of their numbers: first those of a TP group, then its DP
@@ -563,7 +577,7 @@ def _known(host: Host, tp: int, pp: int, dp: int, dcp: int, one_shot: bool) -> L
 
 
 def hand_over_link(host: Host, width: int, stages: int, *, fits: LinkFits | None = None) -> LinkClass:
-    """Return the link of the slowest hand-over from one pipeline stage to the next.
+    """Return the link of the slowest hand-over to the next stage.
 
     `width`: ranks of a stage; each sends to its counterpart in the next stage, all at once, so the rate is the one left
     for each sender.
@@ -588,11 +602,13 @@ def hand_over_link(host: Host, width: int, stages: int, *, fits: LinkFits | None
 def host_transfer_rate(
     host: Host, *, count: int = 1, members: tuple[int, ...] | None = None, fits: LinkFits | None = None
 ) -> BytesPerSecond:
-    """Return the rate of the slowest of simultaneous transfers to or from host memory, one direction.
+    """Return the slowest simultaneous transfer rate to or from the host.
 
-    `count`: the first accelerators of a node transfer at once. Limits, as in `network.topology`: each link on the way,
-    shared by those below it; the rate at which one root complex with several ports passes data to memory; the memory of
-    each socket, if its bandwidth is known. Not modelled: pageable memory, transfers to the other socket.
+    The rate is that of one direction. `count`: the first accelerators of a node transfer at once. Limits, as in
+    `network.topology`: each
+    link on the way, shared by those below it; the rate at which one root complex with several ports passes data to
+    memory; the memory of each socket, if its bandwidth is known. Not modelled: pageable memory, transfers to the other
+    socket.
 
     Examples
     --------

@@ -1,8 +1,9 @@
-"""Compute simultaneous transfers on the link graph of a host, placements, and named conditions.
+"""Compute simultaneous transfers on the link graph of a host.
 
-Transfers share links by max-min fairness. Line rates come from the host's description; the share of a line rate that
-payload reaches is fitted (`calibration/fits/links.toml`, `LinkFits.scalars`). networkx is imported when a graph is
-built, not before.
+Placements and named conditions of links are here, too. Transfers share links by max-min fairness. Line rates come from
+the host's
+description; the share of a line rate that payload reaches is fitted (`calibration/fits/links.toml`,
+`LinkFits.scalars`). networkx is imported when a graph is built, not before.
 """
 
 from __future__ import annotations
@@ -190,7 +191,10 @@ def route(host: Host, start: End, end: End) -> tuple[Edge, ...]:
 
 
 def _redirected(graph: Any, nodes: list[str]) -> list[str]:
-    """Insert the detour that ACS request redirection forces: up to the parent of a switch and down again."""
+    """Insert the detour that ACS request redirection forces.
+
+    Up to the parent of a switch and down again.
+    """
     path: list[str] = []
     for before, node, after in zip(["", *nodes], nodes, [*nodes[1:], ""], strict=False):
         path.append(node)
@@ -228,10 +232,10 @@ class LinkLoad:
 def _capacities(
     host: Host, flows: Sequence[Flow], routes: Sequence[tuple[Edge, ...]], shares: dict[str, float], writes: bool
 ) -> tuple[list[list[Edge]], dict[Edge, float]]:
-    """Return the resources that each transfer uses, and the payload capacity of each resource [B/s].
+    """Return the resources of each transfer, and their capacities [B/s].
 
-    Besides the links there are three kinds of limits with a name instead of two nodes: of one root complex to another
-    socket, of one root complex to memory, and the collapse of posted writes.
+    Payload capacities. Besides the links there are three kinds of limits with a name instead of two nodes: of one root
+    complex to another socket, of one root complex to memory, and the collapse of posted writes.
     """
     graph = link_graph(host)
     sends, receives = Counter(a for a, _ in flows), Counter(b for _, b in flows)
@@ -270,7 +274,10 @@ def _port_rates(graph: Any, root: str) -> list[float]:
 
 
 def _shares(fits: LinkFits) -> dict[str, float]:
-    """Return the share of a line for every kind of link; a network between nodes has that of its rings."""
+    """Return the share of a line for each kind of link.
+
+    A network between nodes has that of its rings.
+    """
     network = fits.protocol("fabric", "ring", "direct")
     return {"internal": 1.0, "network": network.efficiency if network else 1.0, **fits.scalars}
 
@@ -283,7 +290,7 @@ def _share_name(kind: str) -> str:
 def _collapse(
     host: Host, routes: Sequence[tuple[Edge, ...]], shares: dict[str, float], capacity: dict[Edge, float]
 ) -> None:
-    """Lower the uplinks over which several accelerators write to several root complexes."""
+    """Lower uplinks on which accelerators write to several root complexes."""
     graph = link_graph(host)
     for switch, data in graph.nodes(data=True):
         up = (switch, data.get("parent", ""))
@@ -342,7 +349,10 @@ def flow_rates(
 
 
 def _staged_route(host: Host, start: End, end: End) -> tuple[Edge, ...]:
-    """Return the links of a copy through host memory, for machines without peer access between cards."""
+    """Return the links of a copy through host memory.
+
+    Cards without peer access use it.
+    """
     if HOST in (start, end) or host.scale_up is not None:
         return route(host, start, end)
     return route(host, start, HOST) + route(host, HOST, end)
@@ -351,7 +361,9 @@ def _staged_route(host: Host, start: End, end: End) -> tuple[Edge, ...]:
 def link_loads(
     host: Host, flows: Sequence[Flow], *, writes: bool = True, fits: LinkFits | None = None
 ) -> list[LinkLoad]:
-    """Return the load of each direction of each link with a known rate, the fullest first.
+    """Return the load of each link direction, the fullest first.
+
+    Links without a known rate are left out.
 
     Examples
     --------
@@ -404,7 +416,7 @@ class Placement:
 
     @property
     def visible_devices(self) -> str:
-        """Return the order for `CUDA_VISIBLE_DEVICES` with `CUDA_DEVICE_ORDER=PCI_BUS_ID`."""
+        """Return `CUDA_VISIBLE_DEVICES` for `CUDA_DEVICE_ORDER=PCI_BUS_ID`."""
         return ",".join(map(str, self.order))
 
     @property
@@ -414,9 +426,9 @@ class Placement:
 
 
 def plan_flows(stages: tuple[tuple[int, ...], ...]) -> dict[str, list[Flow]]:
-    """Return the simultaneous transfers of a plan: `all-reduce` rings in the groups, `hand-over` between stages.
+    """Return the simultaneous transfers of a plan.
 
-    Empty kinds are left out.
+    `all-reduce` rings in the groups, `hand-over` between stages. Empty kinds are left out.
 
     Examples
     --------
@@ -472,7 +484,7 @@ def score_placement(
 
 
 def _group_times(host: Host, stages: tuple[tuple[int, ...], ...], message: float, fits: LinkFits) -> list[float]:
-    """Return the time of an all-reduce in each group while all groups run theirs [s]."""
+    """Return the all-reduce time of each group while all run theirs [s]."""
     width = len(stages[0])
     links = [_link(host, width, stage, fits) for stage in stages]
     if width > 1 and links[0].kind == "pcie":
@@ -496,7 +508,7 @@ def _link(host: Host, width: int, stage: tuple[int, ...], fits: LinkFits) -> Lin
 def place(
     host: Host, *, tp: int, pp: int = 1, message_bytes: Bytes = 12288.0 * 64, fits: LinkFits | None = None
 ) -> Placement:
-    """Choose the accelerators of the groups and stages of a layout on one node, and their order.
+    """Return the accelerators of a layout's groups on one node, in order.
 
     Every cut into equal groups that respects the machine's tree is scored: a layout is as fast as the all-reduce of its
     slowest group, then as its slowest hand-over. `message_bytes` defaults to 64 tokens of 6144 BF16 values.
@@ -527,7 +539,7 @@ def place(
 
 
 def _candidates(count: int, tp: int, pp: int) -> Iterator[tuple[tuple[int, ...], ...]]:
-    """Yield placements: the order of the numbers, interleaved orders, then all cuts while there are few enough."""
+    """Yield placements: numbered, interleaved, then all cuts if few."""
     used = tp * pp
     natural = tuple(tuple(range(stage * tp, (stage + 1) * tp)) for stage in range(pp))
     seen = {natural}
@@ -548,7 +560,10 @@ def _candidates(count: int, tp: int, pp: int) -> Iterator[tuple[tuple[int, ...],
 
 
 def _cuts(left: tuple[int, ...], tp: int, pp: int) -> Iterator[tuple[tuple[int, ...], ...]]:
-    """Yield the ways to take `pp` ordered groups of `tp`: each set once, in ring orders that differ."""
+    """Yield the ways to take `pp` ordered groups of `tp`.
+
+    Each set once, in ring orders that differ.
+    """
     if pp == 0:
         yield ()
         return
@@ -562,7 +577,10 @@ def _cuts(left: tuple[int, ...], tp: int, pp: int) -> Iterator[tuple[tuple[int, 
 
 
 def _ring_orders(members: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """Yield orders of a ring that matter: all up to four members, else ascending and interleaved."""
+    """Yield orders of a ring that matter.
+
+    All up to four members, else ascending and interleaved.
+    """
     first, rest = members[0], members[1:]
     if len(members) <= 4:
         for order in permutations(rest):
@@ -579,9 +597,10 @@ def _ring_orders(members: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Named state of a machine that changes its links, from `hardware_db/link_conditions.toml`.
+    """Named state of a machine that changes its links.
 
-    `pairs` are rows of `pcie-topologies.csv`, each (with the condition, without it); the costs are read from there.
+    `hardware_db/link_conditions.toml` lists them. `pairs` are rows of `pcie-topologies.csv`, each (with the condition,
+    without it); the costs are read from there.
     """
 
     name: str
@@ -593,7 +612,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCost:
-    """Measurement with a condition and without it; `ratio` is with over without."""
+    """Measurement with a condition and without it; `ratio` is with/without."""
 
     what: str
     unit: str

@@ -1,4 +1,7 @@
-"""Step models of machines with weights in host memory, or with one memory for processor and accelerator."""
+"""Step models with weights in host memory, or with one memory.
+
+One memory serves processor and accelerator.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +79,7 @@ class HostedSteps:
 
     @property
     def times_prompts(self) -> bool:
-        """Return True: prompts are timed by the rates of the processor or of the links."""
+        """Return True: the rates of processor or links time prompts."""
         return True
 
     def work(self, points: StepPoints) -> OffloadWork:
@@ -98,9 +101,9 @@ class HostedSteps:
         return result
 
     def least(self, points: StepPoints) -> SecondsArray:
-        """Return the lower bound of steps: the longer of reading the accelerators' bytes and the processors'.
+        """Return the lower bound of steps, of accelerators or processors.
 
-        At data-sheet bandwidths, without weights that are streamed.
+        The longer of reading the bytes of both. At data-sheet bandwidths, without weights that are streamed.
         """
         work, away = self.work(points), self.offload
         routed = routed_share(self.model, points, self.tokens_per_request)
@@ -118,7 +121,7 @@ class HostedSteps:
         return step_times(self.costs(self.work(points), np.asarray(points.prefill_tokens, dtype=float)))
 
     def link_rate(self, points: StepPoints) -> BytesPerSecondArray:
-        """Return the bytes that cross the accelerators' links during steps, all accelerators together.
+        """Return the bytes over the links in steps, all accelerators together.
 
         Weights that are streamed, else activations to the host and back.
         """
@@ -194,7 +197,7 @@ def one_memory_costs(
 
 @dataclass(frozen=True, slots=True)
 class OneMemorySteps:
-    """Steps of one deployment on a machine with one memory; `part` is the machine."""
+    """Steps on a machine with one memory; `part` is the machine."""
 
     model: ModelSpec
     checkpoint: Checkpoint
@@ -220,7 +223,7 @@ class OneMemorySteps:
         )
 
     def least(self, points: StepPoints) -> SecondsArray:
-        """Return the lower bound of steps: their bytes at the data-sheet bandwidth."""
+        """Return the lower bound of steps: bytes at the data-sheet bandwidth."""
         work = self.work(points)
         read = work.weights * routed_share(self.model, points, self.tokens_per_request) + work.cache
         least: np.ndarray = read / self.part.need("memory_bandwidth")

@@ -180,7 +180,9 @@ def offload_work(
 
 
 def share_of_bytes(model: ModelSpec, checkpoint: Checkpoint, host_bytes: Bytes) -> Ratio:
-    """Return the share of the routed experts that `host_bytes` are; 1 where all experts are less.
+    """Return the share of routed experts that `host_bytes` are.
+
+    1 where all experts are less.
 
     Examples
     --------
@@ -227,7 +229,7 @@ class OffloadFit:
     machines: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
 
     def of_machine(self, name: str, kind: str) -> tuple[float, float, float]:
-        """Return correction of log(measured / predicted), and its lower and upper bound."""
+        """Return the correction of log(measured / predicted), and its bounds."""
         known = self.machines.get(name, {}).get(kind)
         if known is None:
             return 0.0, *self.intervals[kind]
@@ -303,12 +305,12 @@ COSTS: tuple[str, ...] = ("launch", "weights", "cache", "compute", "host", "link
 
 
 def host_seconds(work: OffloadWork, side: HostSide, *, mode: Mode, fit: OffloadFit) -> SecondsArray:
-    """Return the time of offloaded weights on the host, and on the accelerators' links.
+    """Return the time of offloaded weights on the host, and on the links.
 
-    On the CPU: bytes over the reached bandwidth or FLOP over the cores' rate, whichever is longer; prompts multiply
-    matrices instead of vectors and have a rate of their own. Streamed: the host prepares the weights, then the
-    accelerators fetch them over their links, all at once. Not modelled: a second copy of the weights in another
-    socket's memory, pageable memory.
+    Links of the accelerators. On the CPU: bytes over the reached bandwidth or FLOP over the cores' rate, whichever is
+    longer; prompts multiply matrices instead of vectors and have a rate of their own. Streamed: the host prepares the
+    weights, then the accelerators fetch them over their links, all at once. Not modelled: a second copy of the weights
+    in another socket's memory, pageable memory.
 
     Examples
     --------
@@ -341,11 +343,11 @@ def moved_bytes(work: OffloadWork, mode: Mode) -> BytesArray:
 def accelerator_seconds(
     work: OffloadWork, part: Accelerator | None, *, count: int, mode: Mode, fit: OffloadFit
 ) -> SecondsArray:
-    """Return the accelerators' time for weights, cache and arithmetic; 0 without accelerator.
+    """Return the accelerators' time for weights, cache and arithmetic.
 
-    Where arithmetic takes longer it hides the other two, which are then 0. A roofline with one share for each peak:
-    this component of a hybrid step is small, and the accelerators of hybrid machines were not measured kernel by
-    kernel. Without a published matrix rate only bytes count.
+    0 without accelerator. Where arithmetic takes longer it hides the other two, which are then 0. A roofline with one
+    share for each peak: this component of a hybrid step is small, and the accelerators of hybrid machines were not
+    measured kernel by kernel. Without a published matrix rate only bytes count.
     """
     nothing = np.zeros_like(work.own_bytes)
     if part is None:
@@ -373,10 +375,10 @@ def offload_step_seconds(
     mode: Mode = "cpu",
     fit: OffloadFit | None = None,
 ) -> SecondsArray:
-    """Return the time of steps with offloaded weights, one column for each of `COSTS`; their sum is the step.
+    """Return the time of steps with offloaded weights, by `COSTS`.
 
-    Layers follow each other, so host and accelerators alternate and the times add up [1]_. Streaming with a prompt
-    behind it overlaps in part; the measured runs fit a sum better than a maximum.
+    One column each; the sum is the step. Layers follow each other, so host and accelerators alternate and the times add
+    up [1]_. Streaming with a prompt behind it overlaps in part; the measured runs fit a sum better than a maximum.
 
     References
     ----------

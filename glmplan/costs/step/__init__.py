@@ -1,1 +1,1 @@
-"""Time of one engine step: structure, kernel work, and the model that adds the host and the engine."""
+"""Time of one engine step: structure, kernel work, host and engine."""

@@ -1,9 +1,10 @@
-"""Return the tokens of a speculative step without a measurement: the shipped prior and its spread.
+"""Return the tokens of a speculative step from the shipped prior.
 
-A chain of ``k`` speculative tokens, the i-th accepted with chance ``p_i`` after those before it, yields ``1 + p_1 + p_1
-p_2 + … + p_1⋯p_k`` tokens. The logit of ``p_i`` is a sum of effects of the draft method, the model's family, the kind
-of text and the branches of a draft tree, less ``decay · ln i``: later tokens are harder to guess. An effect without
-measurement adds its spread.
+Steps with a measurement use that. A chain of ``k`` speculative tokens, the i-th accepted with chance ``p_i`` after
+those
+before it, yields ``1 + p_1 + p_1 p_2 + … + p_1⋯p_k`` tokens. The logit of ``p_i`` is a sum of effects of the draft
+method, the model's family, the kind of text and the branches of a draft tree, less ``decay · ln i``: later tokens are
+harder to guess. An effect without measurement adds its spread.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _TEXT_WORDS: dict[str, str] = {
 
 
 def text_kind(words: str) -> str:
-    """Return the kind of text of a data set or benchmark protocol, one of `TEXTS`; empty: unknown.
+    """Return a protocol's kind of text, one of `TEXTS`; empty: unknown.
 
     Examples
     --------
@@ -49,9 +50,10 @@ def text_kind(words: str) -> str:
 
 
 def yielded(logit: Ratio, draft_tokens: TokenCount, decay: Ratio = 0.0) -> Tokens:
-    """Return the mean tokens of a step with a speculative chain, the model's own token included.
+    """Return the mean tokens of a step with a speculative chain.
 
-    `logit` of the first acceptance; `decay`: fall of the logit with the logarithm of the position [1]_.
+    The model's own token included. `logit` of the first acceptance; `decay`: fall of the logit with the logarithm of
+    the position [1]_.
 
     References
     ----------
@@ -69,7 +71,9 @@ def yielded(logit: Ratio, draft_tokens: TokenCount, decay: Ratio = 0.0) -> Token
 
 
 def branches(draft_tokens: TokenCount, verify_tokens: TokenCount) -> Ratio:
-    """Return the logarithm of verified tokens for each depth of a draft tree; 0 verified: unknown.
+    """Return log of verified tokens for each depth of a draft tree.
+
+    0 verified tokens: unknown.
 
     Examples
     --------
@@ -81,7 +85,10 @@ def branches(draft_tokens: TokenCount, verify_tokens: TokenCount) -> Ratio:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Prior:
-    """Fit: effects by name, their covariance, spreads of unknown effects, residual noise, and the decay."""
+    """Fit of the acceptance prior.
+
+    Effects by name, their covariance, spreads of unknown effects, residual noise, and the decay.
+    """
 
     names: dict[str, int]
     value: np.ndarray
@@ -113,7 +120,7 @@ def acceptance_prior(
     *,
     verify_tokens: TokenCount | None = None,
 ) -> tuple[float, float]:
-    """Return the median tokens of a speculative step, and the standard deviation of their logarithm.
+    """Return median and log deviation of the tokens of a speculative step.
 
     Empty `method` or `text`: unknown; `text` may be a data set. `verify_tokens`: more than the chain and one for a
     draft tree.

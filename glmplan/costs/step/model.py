@@ -1,8 +1,8 @@
-"""Compute step times: the interface of all models, and the model of accelerators that hold all weights.
+"""Return step times: the interface, and the model for all-GPU weights.
 
-`GpuSteps` turns kernel times and counts into seconds with the fitted effects of the engine.
-`glmplan.costs.offload.steps` has the models of machines with weights in host memory, or with one memory for processor
-and accelerator. Every measured quantity is the same weighted sum of step times in all of them.
+Weights are on the accelerators. `GpuSteps` turns kernel times and counts into seconds with the fitted effects of the
+engine. `glmplan.costs.offload.steps` has the models of machines with weights in host memory, or with one memory for
+processor and accelerator. Every measured quantity is the same weighted sum of step times in all of them.
 """
 
 from __future__ import annotations
@@ -103,17 +103,20 @@ def step_time(work: Mapping[str, np.ndarray] | np.ndarray, log_parameters: np.nd
     >>> float(step_time(work, np.full(20, np.log(2e-3))).seconds[0])
     0.002
     """
-    table = (
-        work if isinstance(work, np.ndarray) else np.stack([np.asarray(work[slot], float) for slot in SLOTS], axis=1)
-    )
-    scaled = table * np.exp(log_parameters)
-    seconds = scaled.sum(axis=1)
-    return StepTime(seconds, scaled / np.maximum(seconds, 1e-300)[:, None])
+    return step_times(_table(work) * np.exp(log_parameters))
+
+
+def _table(work: Mapping[str, np.ndarray] | np.ndarray) -> np.ndarray:
+    """Return the work as an array with a column for each slot."""
+    return work if isinstance(work, np.ndarray) else np.stack([np.asarray(work[slot], float) for slot in SLOTS], axis=1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FrontPoints:
-    """Work of the front end outside of steps; rows with any hold no step. Arrays are (n,)."""
+    """Work of the front end outside of steps; arrays are (n,).
+
+    Rows with any hold no step.
+    """
 
     arrivals: np.ndarray  # requests that arrive
     prompt: TokensArray  # read from prompts
@@ -132,7 +135,7 @@ class StepModel(Protocol):
 
     @property
     def times_prompts(self) -> bool:
-        """Return True if steps with prompts have a time; else only decode is predicted."""
+        """Return True if steps with prompts have a time, else only decode."""
         ...
 
     def times(self, points: StepPoints, front: FrontPoints | None = None) -> StepTime:
@@ -145,12 +148,14 @@ class ReadsMemory(Protocol):
     """Step model that bounds steps by the bytes that they read."""
 
     def least(self, points: StepPoints) -> SecondsArray:
-        """Return the lower bound of steps: their bytes at the data-sheet bandwidth."""
+        """Return the lower bound of steps: bytes at the data-sheet bandwidth."""
         ...
 
 
 def step_times(costs: SecondsArray) -> StepTime:
-    """Return seconds and shares from the cost components of each step, which add up; shares 0 without a step.
+    """Return seconds and shares from the cost components of each step.
+
+    Components add up; shares are 0 without a step.
 
     Examples
     --------
@@ -238,9 +243,8 @@ class GpuSteps:
         work = step_work(self.structure, layout=self.layout, points=points)
         if front is None:
             return step_time(work, self.log_parameters)
-        table = np.stack([work[slot] for slot in SLOTS], axis=1)
         launches = prompt_launches(self.structure, replayed=front.pass_tokens <= self.graph_tokens)
-        return step_time(front_work(table, front, launches), self.log_parameters)
+        return step_time(front_work(_table(work), front, launches), self.log_parameters)
 
 
 #: kernel times that the data sheet bounds
@@ -253,7 +257,10 @@ _PERFECT = KernelParams(floor=0.0, bandwidth=1.0, flop=1.0, sharpness=32.0, cach
 
 
 class Perfect(StepWork):
-    """Work with kernels at the data-sheet rates: no launch, full bandwidth and FLOP rate, no links."""
+    """Work with kernels at the data-sheet rates and without links.
+
+    No launch, full bandwidth and FLOP rate.
+    """
 
     counts_links = False
 
@@ -261,26 +268,18 @@ class Perfect(StepWork):
         """Return parameters of a kernel at its best."""
         return _PERFECT
 
-    @classmethod
-    def of(cls, given: StepWork) -> Perfect:
-        """Return the same structure with such kernels."""
-        # products depend on model and formats alone, so they are not made again
-        return given.shared_with(cls(**{field.name: getattr(given, field.name) for field in fields(StepWork)}))
-
 
 class _WithBound(StepWork):
-    """Work with fitted kernels and, in a second lane, data-sheet kernels; common terms are computed once."""
+    """Work with fitted kernels, and data-sheet kernels in a second lane.
+
+    Common terms are computed once.
+    """
 
     lanes = (2,)
 
     def kernel(self, kernel: str, form: str | KernelRule) -> KernelParams:
         """Return both sets of parameters of a kernel, each a (2, 1) array."""
         return _with_bound(super().kernel(kernel, form))
-
-    @classmethod
-    def of(cls, given: StepWork) -> _WithBound:
-        """Return the same structure with such kernels."""
-        return given.shared_with(cls(**{field.name: getattr(given, field.name) for field in fields(StepWork)}))
 
 
 @remembered(most=1024)
@@ -295,7 +294,7 @@ def _with_bound(params: KernelParams) -> KernelParams:
 def bounded_work(
     structure: StepWork, *, layout: Layout, points: StepPoints
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Return the work of steps (`step_work`) and their lower bound (`least_seconds`) in one pass."""
+    """Return `step_work` and `least_seconds` of steps in one pass."""
     if structure.part.is_processor:
         least = least_seconds(structure, layout=layout, points=points)
         return step_work(structure, layout=layout, points=points), least
@@ -321,11 +320,11 @@ def _least(work: dict[str, np.ndarray], structure: StepWork, points: StepPoints)
 
 
 def least_seconds(structure: StepWork, *, layout: Layout, points: StepPoints) -> SecondsArray:
-    """Return the lower bound of step times: all bytes at the data-sheet bandwidth, all FLOP at the peak rate.
+    """Return the lower bound of steps, at data-sheet rates.
 
-    Launches, links and the front end are left out, caches may be eight times faster than memory, and routed experts
-    count with a share of 0.8, except for a single token, whose experts all differ. Zero for processors: their caches
-    can hold a small model.
+    All bytes at the bandwidth, all FLOP at the peak rate. Launches, links and the front end are left out, caches may be
+    eight times faster than memory, and routed experts count with a share of 0.8, except for a single token, whose
+    experts all differ. Zero for processors: their caches can hold a small model.
     """
     if structure.part.is_processor:
         return np.zeros(np.broadcast(points.decode_requests, points.prefill_tokens).shape)

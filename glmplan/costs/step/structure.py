@@ -1,12 +1,13 @@
-"""Describe a step apart from its points: model, formats, accelerator, links, and the kernels that run.
+"""Describe a step apart from its points.
 
-Kernels of an engine on a processor have no table of single kernels: their form is read from the engine.
+Model, formats, accelerator, links, and the kernels that run. Kernels of an engine on a processor have no table of
+single kernels: their form is read from the engine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from typing import ClassVar, TypeVar
 
@@ -57,11 +58,12 @@ _WEIGHTS, _ROWS = 4.0, 3.0
 
 
 def tile_rows(rows: np.ndarray) -> np.ndarray:
-    """Return the rows of full tiles that cost as much as these rows of F16 or BF16 weights.
+    """Return the rows of full tiles that cost as much as these rows.
 
-    Rows are assigned to tiles of at most three, of similar size. For each step along the inner dimension a tile widens
-    its rows and four weights to FP32 and multiplies each with each, on the same ports: ``(4n + n + 4·ceil(n/3)) / (4 +
-    1 + 4/3)`` [1]_; linear between whole numbers.
+    The weights are F16 or BF16. Rows are assigned to tiles of at most three, of similar size. For each step along the
+    inner
+    dimension a tile widens its rows and four weights to FP32 and multiplies each with each, on the same ports: ``(4n +
+    n + 4·ceil(n/3)) / (4 + 1 + 4/3)`` [1]_; linear between whole numbers.
 
     Notes
     -----
@@ -123,7 +125,10 @@ _SHARED = "mlp.shared_experts"
 
 @dataclass(frozen=True)
 class Product:
-    """Matrices of one layer that run as one product: same input, format and sharding."""
+    """Matrices of one layer that run as one product.
+
+    Same input, format and sharding.
+    """
 
     tensor: Tensor  # one of them, for its class and its cut
     format: WeightFormat
@@ -133,7 +138,10 @@ class Product:
 
 @dataclass(frozen=True, eq=False)
 class Products:
-    """Products of one format with their number of runs; arrays are (k, 1), one line for each product."""
+    """Products of one format with their number of runs.
+
+    Arrays are (k, 1), one line for each product.
+    """
 
     format: WeightFormat
     each: tuple[tuple[Product, int], ...]
@@ -184,7 +192,10 @@ class Products:
 
 
 def in_groups(products: Mapping[Product, int]) -> tuple[Products, ...]:
-    """Group products by format, in the order of the first of each; one kernel computes a group."""
+    """Group products by format; one kernel computes a group.
+
+    Groups keep the order of their first product.
+    """
     groups: dict[WeightFormat, list[tuple[Product, int]]] = {}
     for one, count in products.items():
         groups.setdefault(one.format, []).append((one, count))
@@ -216,7 +227,7 @@ class Part:
         return self.family == "cpu"
 
     def rate(self, compute: str) -> FlopPerSecond:
-        """Return the rate for weights meant for a precision; formats without hardware run in BF16.
+        """Return the rate of a weight format; BF16 without hardware for it.
 
         Examples
         --------
@@ -231,7 +242,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Layers:
-    """Layers that see the same tokens, grouped so that a kernel of many layers is computed once."""
+    """Layers that see the same tokens, grouped by kernel.
+
+    A kernel of many layers is computed once.
+    """
 
     dense: tuple[Products, ...]  # products of every token, grouped by format
     #: products of routed experts, with their block and number of runs
@@ -249,7 +263,7 @@ class Layers:
 
     @classmethod
     def of(cls, parts: tuple[tuple[Segment, tuple[Product, ...]], ...]) -> Layers:
-        """Count the layers of segments; each comes with the products of one of its layers."""
+        """Return the layers of segments, counted, with their products."""
         dense: dict[Product, int] = {}
         routed: dict[tuple[Product, ExpertsFfn], int] = {}
         mixers: dict[object, tuple[LayerKind, int]] = {}
@@ -323,8 +337,13 @@ class StepWork:
         """Return the same work over other links."""
         return self.shared_with(replace(self, link=link))
 
+    @classmethod
+    def of(cls: type[Work], given: StepWork) -> Work:
+        """Return the same work in this class, which may run other kernels."""
+        return given.shared_with(cls(**{field.name: getattr(given, field.name) for field in fields(StepWork)}))
+
     def shared_with(self, other: Work) -> Work:
-        """Pass cached results of model and formats on to another work with the same ones."""
+        """Pass cached results on to another work of equal model and formats."""
         other.__dict__.update({name: getattr(self, name) for name in _OF_MODEL})
         return other
 
@@ -343,17 +362,20 @@ class StepWork:
 
     @cached_property
     def cells(self) -> int:
-        """Return the cells of which every request attends to a multiple, all requests together [token].
+        """Return the cells that the context of every request fills [token].
 
-        0 where a request costs only its own cells. Kernels of accelerators were measured without; the difference there
-        is in the fitted effects.
+        All requests together. 0 where a request costs only its own cells. Kernels of accelerators were measured
+        without; the difference there is in the fitted effects.
         """
         running = load_engine(self.engine).running if self.part.is_processor and self.engine in engine_names() else None
         return running.cells if running is not None else 0
 
     @cached_property
     def stacks(self) -> tuple[tuple[bool, Layers], ...]:
-        """Return the main model's layers; separately (True) those that only read cache of earlier layers."""
+        """Return the layers with a cache of their own, or those without (True).
+
+        Drafting layers are not counted.
+        """
         kinds = {bool(part.kind.decode_only): None for part, _ in self.main}
         return tuple(
             (kind, Layers.of(tuple(item for item in self.main if bool(item[0].kind.decode_only) == kind)))
@@ -367,7 +389,10 @@ class StepWork:
 
     @cached_property
     def shares(self) -> bool:
-        """Return True if any layer has shared experts, which may run concurrently with routed ones."""
+        """Return True if any layer has shared experts.
+
+        They may run concurrently with routed experts.
+        """
         layers = (*(some for _, some in self.stacks), self.drafting)
         return any(bool(group.shared.any()) for some in layers for group in some.dense)
 
@@ -378,7 +403,10 @@ class StepWork:
 
     @cached_property
     def entry(self) -> tuple[Products, ...]:
-        """Return the projections at the start of drafting, once a step, as in `Layers.dense`."""
+        """Return the projections at the start of drafting, as in `Layers.dense`.
+
+        Once a step.
+        """
         return in_groups(dict.fromkeys(self.joined, 1))
 
     @cached_property
@@ -398,7 +426,7 @@ class StepWork:
 
     @cached_property
     def joined(self) -> tuple[Product, ...]:
-        """Return the projection that a draft head or a block drafter runs once a step."""
+        """Return the projection that a drafter runs once a step."""
         return tuple(product for part in self._drafting for product in _products(*_run(part, once=True)))
 
     @cached_property
@@ -425,7 +453,7 @@ class StepWork:
         return rule
 
     def kernel(self, kernel: str, form: str | KernelRule) -> KernelParams:
-        """Return kernel parameters: the accelerator's own fit, a prior of its family, or a rule of thumb.
+        """Return kernel parameters: own fit, prior of the family, or a rule.
 
         A fit of this engine comes first where it was measured.
         """
@@ -434,20 +462,23 @@ class StepWork:
         return _kernel(self.part.same_chip or self.part.name, self.part.family, kernel, rule, release)
 
     def attention_kernel(self, kernel: str) -> KernelParams:
-        """Return parameters of a kernel that reads the KV cache, by attention backend where it is known."""
+        """Return parameters of a kernel that reads the KV cache.
+
+        The attention backend decides where it is known.
+        """
         form = "fp8" if self.kv_bytes <= 1.1 else "bf16"
         return self.kernel(kernel, KernelRule(form, 2.0, "bf16", self.engine, self.attention.backend))
 
     def mixing_kernels(self) -> tuple[tuple[str, KernelParams], ...]:
-        """Return kernels and fits that mix residual streams around a block, measured for this engine and accelerator.
+        """Return the kernels that mix residual streams, with their fits.
 
-        The names are those of `glmplan.costs.kernels.counts.mixing_work`. Empty without measurement: then the products
-        of the mix are counted, and a pass over every stream.
+        Measured for this engine and accelerator. The names are those of `glmplan.costs.kernels.counts.mixing_work`.
+        Empty without measurement: then the products of the mix are counted, and a pass over every stream.
         """
         return _mixing(self.part.same_chip or self.part.name, self.engine, self.release)
 
     def collective(self) -> CollectiveParams:
-        """Return the parameters of all-reduces on this accelerator, or a rule of thumb."""
+        """Return the parameters of all-reduces here, or a rule of thumb."""
         engine = collective_engine(self.engine, self.part.family)
         release = self.release if engine == self.engine else None
         return _collective(self.part.same_chip or self.part.name, self.part.family, engine, release)
@@ -508,7 +539,10 @@ _JOINED = ("fc", "draft.main_proj")
 
 
 def _run(part: Segment, *, once: bool) -> tuple[tuple[Tensor, ...], tuple[WeightFormat, ...]]:
-    """Return tensors and formats of a drafting layer that run once a step, or in every draft pass."""
+    """Return the drafting tensors that run once, or in every pass.
+
+    Each has its format.
+    """
     kept = [(t, form) for t, form in zip(part.tensors, part.formats, strict=True) if (t.name in _JOINED) == once]
     return tuple(t for t, _ in kept), tuple(form for _, form in kept)
 

@@ -1,4 +1,4 @@
-"""Compute the work of one engine step: its kernels, with their times on the accelerator.
+"""Return the work of one engine step: its kernels and their times.
 
 Kernel times come from the fits of single kernels (`glmplan.costs.kernels.utilisation`), split into fixed, byte and FLOP
 time. `glmplan.costs.step.model` adds costs outside the kernel tables: launches, hosts, small kernels, engines.
@@ -8,7 +8,7 @@ Structure (model, formats, accelerator) is looped over; points are arrays.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -22,7 +22,6 @@ from glmplan.costs.blocks.kinds import mixer_of, routed_of, streams_of
 from glmplan.costs.blocks.mixer import CoreKernel, CoreStep
 from glmplan.costs.kernels.counts import expert_work, gemm_work, mixing_work
 from glmplan.costs.kernels.utilisation import (
-    Degrees,
     KernelParams,
     KernelWork,
     Tokens,
@@ -57,9 +56,10 @@ _Times = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 def over_links(structure: StepWork, group: str, seconds: Callable[..., _Times], *sizes: ArrayLike) -> _Times:
-    """Return latency and payload time [s] of a collective whose points cross the links of their own layouts.
+    """Return a collective's latency and payload time over own links [s].
 
-    `seconds` is a function of this module that takes the structure, a link and `sizes`, numbers or (n,) arrays.
+    Each point crosses the links of its layout. `seconds` is a function of this module that takes the structure, a link
+    and `sizes`, numbers or (n,) arrays.
     """
     classes = structure.link.classes(group)
     if len(classes) == 1:
@@ -72,11 +72,11 @@ def over_links(structure: StepWork, group: str, seconds: Callable[..., _Times], 
 
 
 def all_reduce_seconds(structure: StepWork, link: LinkClass, message: BytesArray, ranks: ArrayLike) -> _Times:
-    """Return latency and payload time of one all-reduce [s]; 0 for a group of one.
+    """Return latency and payload time of an all-reduce [s].
 
-    Over PCIe and between machines the constants of the network apply, which several machines measured
-    (`glmplan.costs.network`); inside a scale-up domain the collective of the accelerator's kernel table. Not modelled:
-    contention with other groups.
+    0 for a group of one. Over PCIe and between machines the constants of the network apply, which several machines
+    measured (`glmplan.costs.network`); inside a scale-up domain the collective of the accelerator's kernel table. Not
+    modelled: contention with other groups.
 
     Examples
     --------
@@ -99,9 +99,11 @@ def all_reduce_seconds(structure: StepWork, link: LinkClass, message: BytesArray
 
 
 def all_gather_seconds(structure: StepWork, link: LinkClass, gathered: BytesArray, ranks: ArrayLike) -> _Times:
-    """Return latency and payload time of one all-gather, or of a reduce-scatter, its mirror image [s].
+    """Return latency and payload time of an all-gather [s].
 
-    Where only all-reduces were measured, a gather has the latency of one of them and half of its payload.
+    A reduce-scatter, its mirror image, takes as long. Where only all-reduces were measured, a gather has the latency of
+    one of
+    them and half of its payload.
     """
     bytes_, count = np.asarray(gathered, dtype=np.float64), np.asarray(ranks, dtype=np.float64)
     if not _tabled(link, count):
@@ -113,11 +115,12 @@ def all_gather_seconds(structure: StepWork, link: LinkClass, gathered: BytesArra
 
 
 def hand_over_seconds(structure: StepWork, link: LinkClass, message: BytesArray, stages: ArrayLike) -> _Times:
-    """Return latency and payload time of all hand-overs of a micro-batch between stages [s].
+    """Return latency and payload time of all hand-overs [s].
 
-    One after the other, each as slow as the slowest; 0 for one stage. `message`: hidden states from a rank to its
-    successor. Inside a scale-up domain a hand-over has the latency of a collective of two ranks and the rate of the
-    link. Not modelled: sends that other micro-batches hide.
+    A micro-batch crosses every border of stages. One after the other, each as slow as the slowest; 0 for one stage.
+    `message`:
+    hidden states from a rank to its successor. Inside a scale-up domain a hand-over has the latency of a collective of
+    two ranks and the rate of the link. Not modelled: sends that other micro-batches hide.
     """
     bytes_, count = np.asarray(message, dtype=np.float64), np.asarray(stages, dtype=np.float64)
     if not _tabled(link, count):
@@ -129,7 +132,7 @@ def hand_over_seconds(structure: StepWork, link: LinkClass, message: BytesArray,
 def context_exchange_seconds(
     structure: StepWork, link: LinkClass, tokens: ArrayLike, query: ArrayLike, out: ArrayLike, ranks: ArrayLike
 ) -> _Times:
-    """Return latency and payload time of the exchange of one layer between DCP ranks [s].
+    """Return latency and payload time of a layer's DCP exchange [s].
 
     Three collectives: all-gathers of queries and of the sums of their weights, and a reduce-scatter of the attention
     output [1]_. `query`, `out`: values of a token's queries and attention output, heads of all ranks.
@@ -166,7 +169,7 @@ def context_exchange_seconds(
 
 
 def _tabled(link: LinkClass, ranks: NDArray[np.float64]) -> bool:
-    """Return True if the accelerator's kernel table has the collectives of a link."""
+    """Return True if the kernel table has the collectives of a link."""
     if link.basis == ALONE and (ranks > 1.0).any():
         raise ValueError("the link of a group of one was given for a group of several")
     return link.kind in _TABLED
@@ -178,18 +181,19 @@ def _over_network(
     ranks: NDArray[np.float64],
     link: LinkClass,
 ) -> _Times:
-    """Return latency of a collective by the network's constants, and the time that its payload adds."""
+    """Return a collective's latency and added payload time on a network."""
     latency = time(message_bytes=0.0, ranks=ranks, link=link)
     return latency, time(message_bytes=message, ranks=ranks, link=link) - latency
 
 
 def add_attention(
-    layer: dict[str, np.ndarray], structure: StepWork, kind: LayerKind, step: Tokens, degrees: Degrees
+    layer: dict[str, np.ndarray], structure: StepWork, kind: LayerKind, step: Tokens, degrees: Layout
 ) -> None:
-    """Add the work of a layer's mixer: attention over keys and values or latents, or a recurrence.
+    """Add the work of a layer's mixer.
 
-    `layer` is changed in place. The mixer says which kernels there are (`glmplan.costs.blocks.mixer.Mixer.core`); here
-    they get the accelerator's fits and the engine's way to run them: padded tiles, packed heads, prefixes read once.
+    Attention over keys and values or latents, or a recurrence. `layer` is changed in place. The mixer says which
+    kernels there are (`glmplan.costs.blocks.mixer.Mixer.core`); here they get the accelerator's fits and the engine's
+    way to run them: padded tiles, packed heads, prefixes read once.
     """
     part = structure.part
     rate, bandwidth = part.rate("bf16"), part.bandwidth
@@ -212,7 +216,7 @@ def add_attention(
             family=part.family,
         )
     )
-    if core.exchange is not None and structure.counts_links and (degrees.dcp > 1.0).any():
+    if core.exchange is not None and structure.counts_links and np.any(degrees.dcp > 1.0):
         _add_exchange(layer, structure, step, degrees.dcp, *core.exchange)
     for item in core.decode:
         work, params = _as_run(item, structure, step, verify if drafted else None)
@@ -256,7 +260,10 @@ def _padded(
     step: Tokens,
     readers: np.ndarray | float,
 ) -> tuple[KernelWork, KernelParams]:
-    """Return verification by blocks that compute a full tile of rows for one head, at one core's rate."""
+    """Return verification by blocks that compute a full tile of rows.
+
+    Each block serves one head at one core's rate.
+    """
     rows, part = structure.attention.tile_rows, structure.part
     if not rows or not part.multiprocessors:
         return work, params
@@ -276,9 +283,9 @@ def _padded(
 
 
 def _packed(work: KernelWork, params: KernelParams, structure: StepWork) -> tuple[KernelWork, KernelParams]:
-    """Return heads and queries of one latent in blocks of full height, which multiply as the prompt kernel.
+    """Return heads and queries of one latent in blocks of full height.
 
-    A second block finds the latents in the cache.
+    They multiply as the prompt kernel does. A second block finds the latents in the cache.
     """
     height = structure.attention.latent_rows
     rows = np.ceil(work.rows / height) * height
@@ -287,7 +294,10 @@ def _packed(work: KernelWork, params: KernelParams, structure: StepWork) -> tupl
 
 
 def _shared_once(work: KernelWork, params: KernelParams, step: Tokens) -> KernelWork:
-    """Return work whose common keys come from memory once; further reads hit the cache as far as they fit."""
+    """Return work whose common keys come from memory once.
+
+    Further reads hit the cache as far as they fit.
+    """
     if not step.shared.any():
         return work
     requests, share = np.maximum(step.requests, 1.0), step.shared / np.maximum(step.context, 1.0)
@@ -295,7 +305,10 @@ def _shared_once(work: KernelWork, params: KernelParams, step: Tokens) -> Kernel
 
 
 def _no_negative_bytes(work: KernelWork) -> KernelWork:
-    """Return the work with cache bytes of at least 0: short prompts in one chunk see fewer keys than a long one."""
+    """Return the work with cache bytes of at least 0.
+
+    Short prompts in one chunk see fewer keys than a long one.
+    """
     return replace(work, bytes=np.maximum(work.bytes, 0.0))
 
 
@@ -307,7 +320,10 @@ def _add_exchange(
     query: np.ndarray,
     out: np.ndarray,
 ) -> None:
-    """Add the gather of queries and the scatter of results between ranks that hold parts of a context."""
+    """Add the gather of queries and the scatter of results.
+
+    The ranks hold parts of a context.
+    """
     latency, payload = over_links(structure, "context", context_exchange_seconds, step.decode, query, out, dcp)
     layer["collective"] = layer["collective"] + np.minimum(step.requests, 1.0) * latency
     layer["collective_bytes"] = layer["collective_bytes"] + payload
@@ -349,7 +365,9 @@ KERNELS: frozenset[str] = frozenset(
 
 
 def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dict[str, np.ndarray]:
-    """Return an array for each of `SLOTS`: kernel times and counts of each step on its busiest accelerator.
+    """Return an array for each of `SLOTS`, on the busiest accelerator.
+
+    Kernel times and counts of each step.
 
     [s] or [-]; those of `KERNELS` are (lanes, n) where the structure evaluates several sets of parameters at once.
 
@@ -402,7 +420,7 @@ def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dic
     requests = np.maximum(replica / pp, np.minimum(replica, 1.0))
     prompt = prefill / (ranks * pp)
     verify = 1.0 + structure.draft_tokens
-    degrees = Degrees(tp, pp, dp, ep, tp * dp, dcp + zero)
+    degrees = Layout(tp, pp, dp, ep, dcp + zero)
     context = np.asarray(points.decode_context, dtype=float) + zero
     shared = np.minimum(np.asarray(points.decode_shared, dtype=float) + zero, context)
     if structure.cells:
@@ -445,7 +463,7 @@ def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dic
 
 
 def _add_layers(
-    total: dict[str, np.ndarray], structure: StepWork, layers: Layers, step: Tokens, degrees: Degrees
+    total: dict[str, np.ndarray], structure: StepWork, layers: Layers, step: Tokens, degrees: Layout
 ) -> None:
     part, hidden = structure.part, structure.model.hidden
     tokens = step.decode + step.prompt
@@ -503,9 +521,9 @@ def _add_products(
     structure: StepWork,
     groups: tuple[Products, ...],
     tokens: np.ndarray,
-    degrees: Degrees,
+    degrees: Layout,
 ) -> None:
-    """Add products of every token, one line of an array for each product of a format."""
+    """Add products of every token, one array line for each product."""
     part, (tokens, degrees, places) = structure.part, _different(tokens, degrees)
     active, some = np.minimum(tokens, 1.0), np.maximum(tokens, 1e-9)
     # lines of products come first, then sets of kernel parameters where there are several, then points
@@ -531,16 +549,14 @@ def _add_products(
             total[slot] += (active * (counts * seconds).sum(axis=0))[..., places]
 
 
-def _different(
-    tokens: np.ndarray, degrees: Degrees
-) -> tuple[np.ndarray, Degrees, np.ndarray | slice[None, None, None]]:
-    """Return tokens and degrees without consecutive repetitions, and the index of each point among them.
+def _different(tokens: np.ndarray, degrees: Layout) -> tuple[np.ndarray, Layout, np.ndarray | slice[None, None, None]]:
+    """Return tokens and degrees without repetitions, and point indices.
 
     Only attention depends on the context: in a grid of contexts the rest of a step repeats many times in a row.
     """
     if len(tokens) < _MANY:
         return tokens, degrees, slice(None)
-    seen = (tokens, *(getattr(degrees, field.name) for field in fields(Degrees)))
+    seen = (tokens, *degrees.degrees)
     new = np.zeros(max(len(tokens) - 1, 0), dtype=bool)
     for one in seen:
         new |= one[1:] != one[:-1]
@@ -548,7 +564,7 @@ def _different(
         return tokens, degrees, slice(None)
     places = np.concatenate([[0], np.cumsum(new)])
     first = np.concatenate([[0], np.flatnonzero(new) + 1])
-    return tokens[first], Degrees(*(item[first] for item in seen[1:])), places
+    return tokens[first], Layout(*(item[first] for item in degrees.degrees)), places
 
 
 def _add_experts(
@@ -556,7 +572,7 @@ def _add_experts(
     structure: StepWork,
     run: tuple[Product, ExpertsFfn, int],
     everywhere: np.ndarray,
-    degrees: Degrees,
+    degrees: Layout,
 ) -> None:
     part, (product, routed, count) = structure.part, run
     everywhere, degrees, places = _different(everywhere, degrees)
@@ -585,10 +601,11 @@ def _add_experts(
         total[slot] += grouped[slot][..., places]
 
 
-def _add_adapters(total: dict[str, np.ndarray], structure: StepWork, step: Tokens, degrees: Degrees) -> None:
-    """Add the factors of LoRA adapters: all that requests may name are read, each token uses one.
+def _add_adapters(total: dict[str, np.ndarray], structure: StepWork, step: Tokens, degrees: Layout) -> None:
+    """Add the factors of LoRA adapters.
 
-    Without measurement: two launches a matrix with the time of small products, bytes and FLOP at the full rates.
+    All that requests may name are read, each token uses one. Without measurement: two launches a matrix with the time
+    of small products, bytes and FLOP at the full rates.
     """
     part, rank = structure.part, float(structure.adapter_rank)
     tokens = step.decode + step.prompt

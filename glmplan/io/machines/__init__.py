@@ -1,1 +1,4 @@
-"""Readers of machine tools, recognised by content, and the machine that they describe."""
+"""Readers of machine tools, and the machine that their dumps describe.
+
+The content identifies the tool.
+"""

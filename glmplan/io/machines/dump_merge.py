@@ -63,10 +63,11 @@ def _plain(address: str) -> str:
 
 
 def places_from_pci(tree: PciTree, sockets_of: dict[int, int]) -> Places:
-    """Return roots, switches, cards (by address, as vendor tools number them) and devices of a PCI tree.
+    """Return roots, switches, cards and devices of a PCI tree.
 
-    A root complex is a bus without a bridge above it. Below its root port, every upstream port is a switch; in a tree
-    without port types every second bridge is one. Virtual switches of one chip cannot be told from separate switches.
+    Cards are ordered by address, as vendor tools number them. A root complex is a bus without a bridge above it. Below
+    its root port, every upstream port is a switch; in a tree without port types every second bridge is one. Virtual
+    switches of one chip cannot be distinguished from separate switches.
 
     Examples
     --------
@@ -134,7 +135,7 @@ def places_from_pci(tree: PciTree, sockets_of: dict[int, int]) -> Places:
 
 
 def _groups(count: int, together: set[tuple[int, int]]) -> list[list[int]]:
-    """Return the connected groups of `count` things, each and all in ascending order."""
+    """Return the connected groups of `count` items, in ascending order."""
     group = list(range(count))
     for one, other in sorted(together):
         low, high = sorted((group[one], group[other]))
@@ -184,7 +185,7 @@ def places_from_relations(relations: Relations, sockets_of: dict[int, int]) -> P
 
 
 def accelerator_of(product: str) -> str | None:
-    """Return the catalogue name of a product as a vendor tool prints it, or None.
+    """Return the catalogue name of a product as a tool prints it, or None.
 
     Examples
     --------
@@ -208,7 +209,7 @@ def accelerator_of(product: str) -> str | None:
 
 
 def _plain_product(product: str) -> str:
-    """Return a product name without its vendor, as the catalogue compares names."""
+    """Return a product name without its vendor, for comparison."""
     bracket = re.search(r"\[([^\]]*(?:RTX|Tesla|Instinct|Radeon|GeForce)[^\]]*)\]", product)
     vendors = r"\b(NVIDIA|AMD|Corporation|Advanced Micro Devices,? Inc\.?)\b|\(rev \w+\)"
     return plain_name(re.sub(vendors, "", bracket[1] if bracket else product))
@@ -219,7 +220,10 @@ def _of(dumps: Sequence[Dump], kind: type) -> list[tuple[Dump, Any]]:
 
 
 def _merged_gpus(dumps: Sequence[Dump]) -> list[GpuFacts]:
-    """Merge the accelerators of several dumps by number; later dumps fill gaps of earlier ones."""
+    """Return the accelerators of several dumps, merged by number.
+
+    Later dumps fill gaps of earlier ones.
+    """
     joined: dict[int, GpuFacts] = {}
     first: Dump | None = None
     for dump, gpus in _of(dumps, list):
@@ -315,9 +319,10 @@ def _places(dumps: Sequence[Dump], socket_of: dict[int, int]) -> Places | None:
 
 
 def host_from_dumps(dumps: Sequence[Dump], *, name: str, accelerator: str | None = None) -> Host:
-    """Return the machine of several dumps; missing facts stay unknown and are listed.
+    """Return the machine of several dumps.
 
-    `accelerator`: catalogue name, for dumps that do not name the accelerators.
+    Missing facts stay unknown and are listed. `accelerator`: catalogue name, for dumps that do not name the
+    accelerators.
 
     Examples
     --------
@@ -382,7 +387,10 @@ def host_from_dumps(dumps: Sequence[Dump], *, name: str, accelerator: str | None
 
 
 def _unified(part: str) -> bool:
-    """Return True if an accelerator of the catalogue shares its memory with the CPU."""
+    """Return True if an accelerator shares its memory with the CPU.
+
+    The catalogue says so.
+    """
     try:
         return load_accelerator(part).unified_memory
     except UnknownName:
@@ -390,7 +398,10 @@ def _unified(part: str) -> bool:
 
 
 def _assumed_links(cards: list[dict[str, Any]], places: Places | None) -> list[str]:
-    """Fill undescribed links with the accelerator's limit, and uplinks like the links below; return notes."""
+    """Fill links without a description by limits; return notes.
+
+    Accelerators limit links; uplinks are like the links below them.
+    """
     said = []
     for card in cards:
         if "link" in card:

@@ -1,4 +1,4 @@
-"""Recognise machine dumps by their content and read them, each into the facts of one dump.
+"""Recognise machine dumps by their content and read their facts.
 
 Readers of lscpu, numactl, dmidecode, nvidia-smi, lspci and rocm-smi. `glmplan.io.machines.dump_merge` combines dumps.
 """
@@ -15,6 +15,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from glmplan.catalog.files import MOST_OF_A_FILE, read_log, understood
+from glmplan.catalog.schema.host import MOST_SOCKETS
 from glmplan.errors import SpecError
 from glmplan.units import Bytes, Hertz, Watts, parse_quantity
 
@@ -49,7 +50,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class GpuFacts:
-    """One accelerator as a vendor tool describes it; None where the tool does not say."""
+    """One accelerator as a vendor tool describes it; None: not stated."""
 
     index: int
     name: str | None = None
@@ -65,7 +66,10 @@ class GpuFacts:
 
 @dataclass(frozen=True, slots=True)
 class Relations:
-    """Paths between accelerators: `cells[i, j]` as the tool prints it, and their NUMA nodes."""
+    """Paths between accelerators, and their NUMA nodes.
+
+    `cells[i, j]` is the text of the tool.
+    """
 
     count: int
     cells: dict[tuple[int, int], str]
@@ -75,7 +79,10 @@ class Relations:
 
 @dataclass(frozen=True, slots=True)
 class PciDevice:
-    """One PCI function; `secondary` is the bus behind a bridge, `port` is `root`, `upstream` or `downstream`."""
+    """One PCI function.
+
+    `secondary` is the bus behind a bridge, `port` is `root`, `upstream` or `downstream`.
+    """
 
     address: str
     name: str
@@ -90,7 +97,10 @@ class PciDevice:
 
 @dataclass(frozen=True, slots=True)
 class PciTree:
-    """All PCI functions of a machine; `described`: link rates are known (`-vvv`), not only places (`-tv`)."""
+    """All PCI functions of a machine.
+
+    `described`: link rates are known (`-vvv`), not only places (`-tv`).
+    """
 
     devices: tuple[PciDevice, ...]
     described: bool
@@ -98,7 +108,10 @@ class PciTree:
 
 @dataclass(frozen=True, slots=True)
 class CpuFacts:
-    """Sockets and cores; `numa` the processors of each node, `instructions` those for matrix work."""
+    """Sockets and cores.
+
+    `numa` lists the processors of each node, `instructions` those for matrix work.
+    """
 
     model: str | None
     sockets: int
@@ -119,7 +132,10 @@ class NumaFacts:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Populated memory channels: (socket, channel) → configured transfers [1/s]; `size` of all modules [B]."""
+    """Populated memory channels and the size of all modules [B].
+
+    (socket, channel) → configured transfers [1/s].
+    """
 
     channels: dict[tuple[int, str], float]
     size: float
@@ -138,7 +154,9 @@ def broken(file: str, line: int, message: str, value: object = None) -> SpecErro
 
 
 def bus_address(text: str) -> str | None:
-    """Return a PCI address as `dddd:bb:dd.f`, lower case; the domain may be missing.
+    """Return a PCI address as `dddd:bb:dd.f`, in lower case.
+
+    The domain may be missing.
 
     Examples
     --------
@@ -196,6 +214,8 @@ def read_lscpu(text: str, file: str) -> CpuFacts:
     if fields.get("Off-line CPU(s) list"):
         notes = (f"CPU {fields['Off-line CPU(s) list']} is off-line",)
     sockets = fields.get("Socket(s)", "1")
+    if sockets.isdigit() and not 1 <= int(sockets) <= MOST_SOCKETS:
+        raise SpecError(f"is not between 1 and {MOST_SOCKETS}", file=file, field="Socket(s)", value=sockets)
     cores = fields.get("Core(s) per socket") or fields.get("Core(s) per cluster") or ""
     return CpuFacts(
         fields.get("Model name"),
@@ -217,7 +237,9 @@ def _flat(entries: Any, file: str) -> Iterator[tuple[str, str]]:
 
 
 def read_numactl(text: str, file: str) -> NumaFacts:
-    """Read `numactl -H`. A node without processors is valid; `MB` of this tool are MiB.
+    """Read `numactl -H`, whose `MB` are MiB.
+
+    A node without processors is valid.
 
     Examples
     --------
@@ -248,7 +270,7 @@ def read_numactl(text: str, file: str) -> NumaFacts:
 
 
 def read_dmidecode(text: str, file: str) -> Memory:
-    """Read `dmidecode -t memory`: populated channels with their configured speed.
+    """Read `dmidecode -t memory`: populated channels, configured speed.
 
     `GB` of this tool are GiB. Two modules on one channel share it.
 
@@ -284,7 +306,7 @@ def read_dmidecode(text: str, file: str) -> Memory:
 
 
 def _memory_devices(text: str) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield the number of the first line and the fields of every memory device."""
+    """Yield first line number and fields of every memory device."""
     block: dict[str, str] | None = None
     start = 0
     for number, line in enumerate(text.splitlines(), 1):
@@ -300,7 +322,10 @@ def _memory_devices(text: str) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def _channel(bank: str, locator: str, number: int) -> tuple[int, str]:
-    """Return socket and channel of a module; a separate channel where the names do not say."""
+    """Return socket and channel of a module.
+
+    A module whose names do not state them gets a channel of its own.
+    """
     match = re.search(r"P(\d+)[ _]?CHANNEL ?([A-Z])", bank, re.IGNORECASE)
     if match:
         return int(match[1]), match[2].upper()
@@ -315,7 +340,9 @@ _NONE = ("n/a", "[n/a]", "[not supported]", "not supported", "none", "", "reques
 
 
 def read_topo(text: str, file: str) -> Relations:
-    """Read `nvidia-smi topo -m`: cells between GPUs, and NUMA nodes where the columns exist.
+    """Read `nvidia-smi topo -m`: cells between GPUs, and NUMA nodes.
+
+    Some versions have no column of NUMA nodes.
 
     Examples
     --------
@@ -367,14 +394,17 @@ def read_topo(text: str, file: str) -> Relations:
 
 
 def _numa_node(line: str, rest: list[str]) -> int | None:
-    """Return the NUMA affinity of a row: the first plain number after the processor list, None without one."""
+    """Return the NUMA affinity of a row, None without one.
+
+    It is the first plain number after the processor list.
+    """
     tail = [part.strip() for part in line.split("\t")[-3:]] if "\t" in line else rest
     numbers = [part for part in tail if re.fullmatch(r"\d+", part)]
     return int(numbers[0]) if len(numbers) == 1 else None
 
 
 def _quantity(text: str | None, dimension: str) -> float | None:
-    """Return a quantity as the tool prints it, None for every way to say that there is none."""
+    """Return a quantity as the tool prints it; None where it states none."""
     if text is None or text.strip().lower() in _NONE:
         return None
     try:
@@ -496,9 +526,10 @@ def _from_text(index: int, gpu: dict[str, str], driver: str | None) -> GpuFacts:
 
 
 def read_query_csv(text: str, file: str) -> list[GpuFacts]:
-    """Read `nvidia-smi --query-gpu=… --format=csv` with any columns; units in header, values or both.
+    """Read `nvidia-smi --query-gpu=… --format=csv` with any columns.
 
-    The current link generation is not read: an idle link falls back to generation 1 to save power.
+    Units stand in the header, in the values or in both. The current link generation is not read: an idle link falls
+    back to generation 1 to save power.
 
     Examples
     --------
@@ -549,7 +580,7 @@ _GPU = re.compile(r"NVIDIA|Instinct|Radeon|\bMI\d{2,3}|Arc Pro|Ascend", re.IGNOR
 
 
 def device_kind(kind: str, name: str) -> str:
-    """Return the kind of a device: `gpu`, `display`, `nic`, `nvme`, `bridge` or `other`.
+    """Return `gpu`, `display`, `nic`, `nvme`, `bridge` or `other`.
 
     `kind`: class as lspci prints it; empty in a tree without classes.
 
@@ -640,7 +671,9 @@ def read_lspci(text: str, file: str) -> PciTree:
 
 
 def read_lspci_tree(text: str, file: str) -> PciTree:
-    """Read `lspci -tv`: places of all functions, without link rates. The dump may begin in the middle.
+    """Read `lspci -tv`: places of all functions, without link rates.
+
+    The dump may begin in the middle.
 
     Examples
     --------
@@ -663,7 +696,7 @@ def read_lspci_tree(text: str, file: str) -> PciTree:
             if not branch or not line.strip():
                 continue
             if branch.start() not in bus_at:
-                raise broken(file, number, "is a branch that hangs on nothing above it")
+                raise broken(file, number, "is a branch without a parent")
             place, position = bus_at[branch.start()], branch.end()
         _read_branch(line, position, place, bus_at, devices, file, number)
     if not devices:
@@ -706,7 +739,7 @@ def _read_branch(
 
 
 def read_showtopo(text: str, file: str) -> Relations:
-    """Read `rocm-smi --showtopo`: `XGMI` or `PCIE` between accelerators, and their NUMA nodes.
+    """Read `rocm-smi --showtopo`: `XGMI` or `PCIE`, and NUMA nodes.
 
     Hops are not read: the tool prints 1 for any XGMI (ROCm/rocm-systems issue 5763).
 
@@ -751,7 +784,7 @@ def read_showtopo(text: str, file: str) -> Relations:
 
 
 def read_showmeminfo(text: str, file: str) -> list[GpuFacts]:
-    """Read `rocm-smi --showmeminfo vram`: memory of each accelerator, without names.
+    """Read `rocm-smi --showmeminfo vram`: memory, without names.
 
     Examples
     --------
@@ -801,7 +834,9 @@ _READERS: list[tuple[str, re.Pattern[str], Callable[[str, str], Any]]] = [
 
 
 def read_dump(file: str | Path) -> Dump:
-    """Read a dump of any known machine tool, text or gzip; colour escapes are removed.
+    """Read a dump of any known machine tool, text or gzip.
+
+    Colour escapes are removed.
 
     Examples
     --------

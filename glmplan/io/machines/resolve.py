@@ -1,15 +1,15 @@
-"""Resolve the text of a machine to its accelerators, their number and the links between them."""
+"""Resolve the text of a machine: accelerators, their number and links."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 
 from glmplan.catalog.entries.accelerators import load_accelerator
 from glmplan.catalog.entries.hosts import implied_host, load_machine
+from glmplan.catalog.files import toml_pairs
 from glmplan.costs.network.links import LayoutLinks, links_of_layout
 from glmplan.errors import SpecError
 
@@ -42,7 +42,7 @@ class Machine:
 
     @property
     def per_node(self) -> int:
-        """Return the accelerators that reach each other without a network between machines."""
+        """Return the accelerators that share a node."""
         scale_up = self.host.scale_up
         domain = scale_up.domain if scale_up is not None and scale_up.topology != "bridge" else 0
         return max(self.host.accelerators_per_node, domain)
@@ -61,7 +61,7 @@ class Machine:
 def resolve_machine(text: str) -> Machine:
     """Resolve ``NxACCELERATOR``, a host name, or a TOML file.
 
-    Of hosts with several kinds of accelerators the most frequent one counts.
+    The most frequent accelerator counts if a host has several kinds.
 
     Examples
     --------
@@ -89,9 +89,9 @@ def resolve_machine(text: str) -> Machine:
 
 
 def record_toml(record: BaseModel, *, leave_out: tuple[str, ...] = ("name",)) -> str:
-    """Return a host or accelerator as TOML in the form of `hardware_db/`, without defaults.
+    """Return a host or accelerator as TOML in the form of `hardware_db/`.
 
-    The catalogue reads it back to an equal record. The name of an entry is the name of its file.
+    Defaults are left out. The catalogue reads it back to an equal record. The name of an entry is the name of its file.
 
     Examples
     --------
@@ -106,25 +106,10 @@ def record_toml(record: BaseModel, *, leave_out: tuple[str, ...] = ("name",)) ->
         if key in leave_out:
             continue
         if isinstance(value, dict):
-            tables += ["", f"[{key}]", *_pairs(value)]
+            tables += ["", f"[{key}]", *toml_pairs(value)]
         elif isinstance(value, list) and value and isinstance(value[0], dict):
             for entry in value:
-                tables += ["", f"[[{key}]]", *_pairs(entry)]
+                tables += ["", f"[[{key}]]", *toml_pairs(entry)]
         else:
-            lines.append(f"{key} = {_value(value)}")
+            lines += toml_pairs({key: value})
     return "\n".join([*lines, *tables]) + "\n"
-
-
-def _pairs(entry: dict[str, Any]) -> list[str]:
-    return [f"{json.dumps(key) if '.' in key else key} = {_value(value)}" for key, value in entry.items()]
-
-
-def _value(value: Any) -> str:
-    """Return a TOML value."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{key} = {_value(inner)}" for key, inner in value.items()) + " }"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_value, value)) + "]"
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)

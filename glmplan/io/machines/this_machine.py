@@ -1,4 +1,4 @@
-"""Describe the machine this runs on, and measure memory bandwidth and matrix rate of its CPU.
+"""Describe this machine, and measure memory and matrix rate of its CPU.
 
 Linux is read through /proc and /sys, without tools; NVIDIA accelerators through NVML where `nvidia-ml-py` and a driver
 are installed.
@@ -90,10 +90,11 @@ def _best(act: Callable[[], object], work: float, seconds: float) -> float:
 
 
 def memory_bandwidth(*, seconds: Seconds = 1.0, megabytes: int = 256) -> tuple[float, float]:
-    """Measure a copy (bytes read and written) and a dot product (bytes read) on all cores [B/s].
+    """Return the bandwidth of a copy and a dot product on all cores [B/s].
 
-    `megabytes` of all arrays together must not fit any cache. Each thread works on memory that it touched first, so
-    that it lies on its own NUMA node. A copy moves a third more than is counted where stores first read the line.
+    The copy counts bytes read and written, the dot product bytes read. `megabytes` of all arrays together must not fit
+    any cache. Each thread works on memory that it touched first, so that it lies on its own NUMA node. A copy moves a
+    third more than is counted where stores first read the line.
 
     Examples
     --------
@@ -233,7 +234,9 @@ def read_cpu() -> CpuFacts:
 
 
 def read_numa(root: Path = Path("/sys/devices/system/node"), memory: Path = Path("/proc/meminfo")) -> NumaFacts:
-    """Return the memory of each NUMA node by the kernel; one node with all memory where there are none.
+    """Return the memory of each NUMA node by the kernel.
+
+    A machine without nodes is one node with all memory.
 
     Examples
     --------
@@ -259,7 +262,7 @@ def read_numa(root: Path = Path("/sys/devices/system/node"), memory: Path = Path
 
 
 def read_sys_pci(root: Path = Path("/sys/bus/pci/devices")) -> PciTree:
-    """Return the PCI functions of this machine with the links that the kernel knows.
+    """Return this machine's PCI functions with the links by the kernel.
 
     A width below the maximum is real and taken; a speed below it can be power saving and is not.
 
@@ -299,7 +302,9 @@ def read_sys_pci(root: Path = Path("/sys/bus/pci/devices")) -> PciTree:
 
 
 def read_nvml() -> tuple[list[GpuFacts], Relations | None]:
-    """Return NVIDIA accelerators and their paths; empty without package, driver or accelerators.
+    """Return NVIDIA accelerators and their paths.
+
+    Empty without package, driver or accelerators.
 
     Examples
     --------
@@ -328,7 +333,7 @@ def read_nvml() -> tuple[list[GpuFacts], Relations | None]:
 
 
 def _asked(nvml: Any, name: str, *arguments: Any) -> Any:
-    """Return the answer of an NVML call; None where the accelerator does not support it."""
+    """Return the answer of an NVML call, None if it is not supported."""
     try:
         return getattr(nvml, name)(*arguments)
     except (nvml.NVMLError, AttributeError):
@@ -380,7 +385,9 @@ def _nvml_pair(nvml: Any, one: Any, other: Any, same: bool) -> str:
 
 
 def probe_machine(*, name: str = "this-machine", seconds: Seconds = 1.0, progress: Progress | None = None) -> Probe:
-    """Describe the machine this runs on; without accelerators the CPU takes their place with measured rates.
+    """Describe this machine; without accelerators measure its CPU.
+
+    The CPU takes their place with measured rates.
 
     Examples
     --------
@@ -413,7 +420,7 @@ def _source(rates: CpuRates) -> str:
 
 
 def _cpu_part(name: str, cpu: CpuFacts, numa: NumaFacts, rates: CpuRates) -> Accelerator:
-    """Return the CPU as an accelerator with measured figures."""
+    """Return the CPU as an accelerator with measured rates."""
     notes = ["memory bandwidth and matrix rate were measured here: no data sheet stands behind them"]
     notes.append("the BF16 rate is the FP32 rate of numpy's matrix product: no lower precision was measured")
     content = {

@@ -1,8 +1,9 @@
-"""Return the checkpoint of a word: a published one, a GGUF mixture, or one format throughout.
+"""Return the checkpoint of a name.
 
-All commands use this, so one word means one checkpoint. Facts that no publisher of the model states are taken from
-files of other models (`hardware_db/formats/mixtures.toml`) or computed as if all matrices had one format; such a
-checkpoint has a note, and shares by which the true files may be smaller or larger.
+A published one, a GGUF mixture, or one format throughout. All commands use this, so one word means one checkpoint.
+Facts that no publisher of the model states are taken from files of other models (`hardware_db/formats/mixtures.toml`)
+or computed as if all matrices had one format; such a checkpoint has a note, and shares by which the true files may be
+smaller or larger.
 """
 
 from __future__ import annotations
@@ -100,7 +101,9 @@ def mixture_names() -> tuple[str, ...]:
 
 
 def mixtures_of(model: ModelSpec, name: str) -> tuple[Mixture, ...]:
-    """Return at most three files of a mixture, of the model's kind and nearest in size; empty: unknown name.
+    """Return at most three files of a mixture for a model.
+
+    They are of the model's kind and nearest in size; empty: unknown name.
 
     Examples
     --------
@@ -122,7 +125,7 @@ def _parameters(model: ModelSpec) -> float:
 def checkpoint_for(
     model: ModelSpec, weights: str | None = None, *, bits: Bits | None = None, engine: str | None = None
 ) -> Checkpoint:
-    """Return the checkpoint of a word for a model; its default checkpoint without one.
+    """Return a model's checkpoint by name, its default without one.
 
     `weights`: name of a checkpoint, of a GGUF mixture or of a weight format, or ``bpw:`` and the mean bits of a weight.
     `bits`: stored bits of each weight where a file states them, which then replace all else. `engine`: llama.cpp reads
@@ -187,7 +190,10 @@ def _of_word(model: ModelSpec, weights: str) -> Checkpoint:
 
 
 def _of_several(model: ModelSpec, label: str, named: frozenset[str]) -> Checkpoint:
-    """Return the one published checkpoint with the formats of a label, with or without BF16."""
+    """Return the one published checkpoint with the formats of a label.
+
+    BF16 may be named or not.
+    """
     fits = [checkpoint for checkpoint in model.checkpoints if _formats_of(checkpoint) - {"bf16"} == named - {"bf16"}]
     if len(fits) == 1:
         return fits[0]
@@ -199,13 +205,16 @@ def _of_several(model: ModelSpec, label: str, named: frozenset[str]) -> Checkpoi
 
 
 def _formats_of(checkpoint: Checkpoint) -> frozenset[str]:
-    """Return the formats of the tensor classes, without the sizes of their blocks."""
+    """Return the formats of the tensor classes, without block sizes."""
     result = {checkpoint.default, *checkpoint.formats.values()} if checkpoint.formats else {checkpoint.default}
     return frozenset(name.partition("-")[0] for name in result)
 
 
 def _published(model: ModelSpec, key: str) -> Checkpoint | None:
-    """Return the model's own checkpoint of a name in any spelling, or of the format that the name means."""
+    """Return the model's own checkpoint by name or by the format it means.
+
+    Any spelling of a name counts.
+    """
     plain = key.replace("-", "_")
     bare = plain.removeprefix("ud_")
     name = _SYNONYMS.get(key, key)
@@ -258,7 +267,10 @@ def _bulk(checkpoint: Checkpoint) -> str:
 
 
 def _as_native(model: ModelSpec, native: Checkpoint, name: str, bits: float) -> Checkpoint:
-    """Return a mixture wider than the model's own files, which keeps weights with a GGUF type of their own."""
+    """Return a mixture that keeps native GGUF weights.
+
+    The mixture is wider than the model's own files.
+    """
     spread = float(_table()["spread"]["kept"])
     return Checkpoint(
         name=name,
@@ -286,15 +298,16 @@ def _uniform(model: ModelSpec, name: str) -> Checkpoint:
 
 
 def _mostly(checkpoint: Checkpoint) -> str:
-    """Return the format of most weights: that of the experts where they have a separate one."""
+    """Return the format of most weights: that of the experts, if separate."""
     return checkpoint.formats.get("routed_experts") or checkpoint.default
 
 
 def of_repository(model: ModelSpec, found: Checkpoint, repository: str) -> Checkpoint:
-    """Return the checkpoint of a repository, where a word meant another publisher's files of the format.
+    """Return the checkpoint of a repository.
 
-    The catalogue's checkpoint of this format, else `found` with the repository. Quantised files of another publisher
-    lose the cache format of `found`, and may be smaller (every matrix in the format) or larger.
+    A name may mean another publisher's files of the format. The catalogue's checkpoint of this format, else `found`
+    with the repository. Quantised files of another publisher lose the cache format of `found`, and may be smaller
+    (every matrix in the format) or larger.
 
     Examples
     --------
@@ -322,7 +335,7 @@ def of_repository(model: ModelSpec, found: Checkpoint, repository: str) -> Check
         smaller = max(1.0 - least / own, found.smaller)
         larger = max(least * (1.0 + float(spread["uniform_larger"])) / own - 1.0, found.larger)
     note = (
-        f"nobody described the files of {repository}: those of {found.repository} stand for them, so the weights "
+        f"the files of {repository} are not described: those of {found.repository} stand for them, so the weights "
         f"may be {smaller:.0%} smaller or {larger:.0%} larger"
     )
     told = {"repository": repository, "kv_default": None, "smaller": smaller, "larger": larger, "note": note}
@@ -387,7 +400,7 @@ def files_of_namesake(model: ModelSpec, checkpoint: Checkpoint, repository: str 
 
 
 def remarks_on(model: ModelSpec, checkpoint: Checkpoint) -> tuple[str, ...]:
-    """Return the remarks on a checkpoint that no publisher of the model states.
+    """Return the remarks on a checkpoint without a publisher's statement.
 
     Examples
     --------

@@ -1,4 +1,7 @@
-"""Read fields of a foreign model config, with errors that name file, field and nearest field."""
+"""Read fields of a foreign model config.
+
+Errors name file, field and nearest field.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from glmplan.catalog.schema.model import ExpertsFfn, GroupedQuery, LayerKind, MtpSpec
+from glmplan.catalog.schema.model import MOST_LAYERS, ExpertsFfn, GroupedQuery, LayerKind, MtpSpec
 from glmplan.errors import SpecError, UnknownArchitecture, nearest
 from glmplan.units import TokenCount
 
@@ -43,7 +46,7 @@ class LayerStack:
 
 
 def spell_stack(names: list[str]) -> str:
-    """Return the short spelling of a list of layer names, the inverse of `expand_stack`.
+    """Return the short spelling of layer names, inverse of `expand_stack`.
 
     Examples
     --------
@@ -146,24 +149,24 @@ HARMLESS: Mapping[str, tuple[str, ...]] = {
         "attn_temperature_tuning", "moe_router_activation_func", "output_gate_type", "use_gemma_norm", "use_conv_bias",
         "latent_moe_use_norm", "use_qk_norm", "qk_norm_type", "mhc",
     ),
-    "how the experts of a token are chosen; how many it has stands elsewhere": (
+    "routing of tokens to experts; other fields give the number": (
         "n_group", "topk_group", "num_expert_group", "use_grouped_topk", "norm_topk_prob", "scoring_func",
         "score_func", "score_function", "topk_method", "moe_renormalize", "moe_router_dtype", "use_routing_bias",
     ),
-    "positions turn queries and keys, whatever their base": (
+    "parameters of rotary positions": (
         "rope_theta", "rope_local_base_freq", "rope_ratio", "rope_scaling", "rope_parameters", "rope_type",
         "rope_mode", "rope_interleave", "*_rope_theta", "rotary_*", "*partial_rotary_factor",
         "original_max_position_embeddings", "initial_context_length", "max_window_layers", "mrope_*", "use_mrope",
         "mla_use_nope", "*rope_interleave", "no_rope_*", "max_seq_len", "max_sequence_length", "model_max_length",
         "max_model_len",
     ),
-    "how an indexer scores; what it reads and chooses stands elsewhere": (
+    "scoring of an indexer; other fields give its reads and selections": (
         "index_kpool_always_select_tail", "index_kpool_compress", "index_share_for_mtp_iteration",
         "index_skip_topk_offset", "sparse_init_block", "sparse_local_block", "sparse_score_type",
         "sparse_disable_index_value", "use_sparse_attention", "engram_vocab_size", "engram_compressed_vocab_size",
         "engram_max_ngram_size",
     ),
-    "said a second time by a field that is read": (
+    "repeats a field that is read": (
         "head_dim", "qk_head_dim", "num_key_value_heads", "intermediate_size", "expand", "first_k_dense_replace",
         "full_attention_interval", "full_attn_layers", "kda_layers", "mlp_only_layers", "sliding_window",
         "sliding_window_size", "attention_chunk_size", "experts_per_token", "expert_dtype", "linear_conv_kernel_dim",
@@ -194,7 +197,7 @@ _PATTERNS = tuple(name for names in HARMLESS.values() for name in names if "*" i
 
 
 def is_harmless(name: str) -> bool:
-    """Return True if a field is known to change neither weights, nor cache, nor work.
+    """Return True if a field changes neither weights, nor cache, nor work.
 
     Examples
     --------
@@ -206,7 +209,9 @@ def is_harmless(name: str) -> bool:
 
 
 def may_be_a_shape(value: object) -> bool:
-    """Return True if a value may be a count or width: an integer of 2 or more, or one inside it.
+    """Return True if a value may be a count or width.
+
+    It is an integer of 2 or more, or contains one.
 
     Examples
     --------
@@ -225,8 +230,6 @@ def may_be_a_shape(value: object) -> bool:
     return False
 
 
-#: most layers of a config: each becomes an entry, and a typing error must not fill the memory
-_MOST_LAYERS = 10_000
 #: values that count as absent
 _UNSET: tuple[object, ...] = (None, 0, False, [], {}, "")
 
@@ -272,7 +275,7 @@ class ConfigFields:
                 value = int(value)
             if isinstance(value, bool) or not isinstance(value, int):
                 raise SpecError("is not a whole number", file=self.file, field=self.prefix + name, value=value)
-            most = _MOST_LAYERS if name.endswith("_layers") else 10**9
+            most = MOST_LAYERS if name.endswith("_layers") else 10**9
             if not minimum <= value <= most:
                 raise SpecError(
                     f"is not between {minimum} and {most:,}", file=self.file, field=self.prefix + name, value=value
@@ -342,14 +345,17 @@ class ConfigFields:
         return self.parts[-1]
 
     def blamed(self, message: str) -> SpecError:
-        """Return the error of contradictory values, at the last field with one that the message names."""
+        """Return the error of contradictory values.
+
+        It points at the last field that the message names.
+        """
         numbers = set(re.findall(r"\d+", message))
         named = [name for name in self.content if name in self.read and str(self.content[name]) in numbers]
         field = self.prefix + named[-1] if named else None
         return SpecError(message, file=self.file, field=field)
 
     def not_understood(self, architecture: str) -> list[str]:
-        """Return the names of unknown fields that are set; refuse one that may change a shape."""
+        """Return unknown fields that are set; refuse one that may be a shape."""
         result = []
         for name, value in self.content.items():
             if name in self.read or value in _UNSET or is_harmless(name):
@@ -418,7 +424,10 @@ def grouped_query(
 
 
 def _rotary_dim(fields: ConfigFields, head_dim: int) -> int | None:
-    """Return the values of a head that rotary positions rotate, where it is not the full head."""
+    """Return the values of a head that rotary positions rotate.
+
+    None: the full head.
+    """
     stated = fields.optional("rotary_dim")
     scaling = fields.part("rope_parameters").content if fields.raw("rope_parameters") else {}
     share = fields.raw("partial_rotary_factor") or scaling.get("partial_rotary_factor")
@@ -430,7 +439,9 @@ def _rotary_dim(fields: ConfigFields, head_dim: int) -> int | None:
 
 
 def sparse_layers(fields: ConfigFields, count: int) -> list[bool]:
-    """Return which layers hold experts: `moe_layer_freq`, `first_k_dense_replace`, `mlp_only_layers` and the like.
+    """Return the layers with experts.
+
+    `moe_layer_freq`, `first_k_dense_replace`, `mlp_only_layers` and similar fields decide.
 
     Examples
     --------
@@ -455,7 +466,9 @@ def sparse_layers(fields: ConfigFields, count: int) -> list[bool]:
 
 
 def layer_windows(fields: ConfigFields, count: int) -> list[int | None]:
-    """Return the sliding window of each layer from `layer_types` [token]; None for full attention.
+    """Return the sliding window of each layer from `layer_types` [token].
+
+    None: full attention.
 
     Examples
     --------

@@ -1,6 +1,7 @@
-"""Read GGUF files: shapes from the metadata, exact bytes from the tensor list; the weights are not read.
+"""Read GGUF files: shapes from metadata, bytes from the tensor list.
 
-Keys as in the GGUF specification (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md) and llama.cpp.
+Weights are not read. Keys as in the GGUF specification (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md) and
+llama.cpp.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from glmplan.catalog.files import open_file, understood
-from glmplan.catalog.schema.model import Checkpoint, ModelSpec
+from glmplan.catalog.schema.model import MOST_LAYERS, Checkpoint, ModelSpec
 from glmplan.costs.blocks.stack import model_parameters
 from glmplan.errors import SpecError, UnknownArchitecture
 from glmplan.io.models.config_fields import may_be_a_shape
@@ -31,12 +32,12 @@ __all__ = ["HARMLESS_KEYS", "keys_read", "read_gguf", "read_gguf_model", "unread
 
 #: reason for which a key changes neither weights, nor cache, nor work → its names below the architecture; `*` is any
 HARMLESS_KEYS: Mapping[str, tuple[str, ...]] = {
-    "positions turn queries and keys, whatever their base": ("rope.*",),
+    "parameters of rotary positions": ("rope.*",),
     "a number inside an elementwise step": (
         "*_epsilon", "*_softcapping", "*_scale", "attention.scale", "attention.output_scale", "attention.clamp_kqv",
         "attention.max_alibi_bias", "attention.temperature_*", "swiglu_clamp_*", "ssm.dt_b_c_rms", "*_sparsity_scale",
     ),
-    "how the experts of a token are chosen; how many it has stands elsewhere": (
+    "routing of tokens to experts; other fields give the number": (
         "expert_group_count", "expert_group_used_count", "expert_weights_norm", "expert_gating_func",
     ),
     "which layers have indexers is seen by their tensors": (
@@ -56,7 +57,7 @@ _NAMES = tuple(name for names in HARMLESS_KEYS.values() for name in names)
 def unread_keys(
     metadata: Mapping[str, Any], architecture: str, read: Collection[str], file: str | Path
 ) -> tuple[str, ...]:
-    """Return unknown keys of an architecture that are set and are no shape; raise for one that may be.
+    """Return unknown keys that are set; raise for one that may be a shape.
 
     `read`: keys below the architecture that were read.
 
@@ -147,9 +148,10 @@ def keys_read(architecture: str) -> frozenset[str]:
 
 
 def read_gguf(path: str | Path) -> tuple[dict[str, Any], tuple[StoredTensor, ...]]:
-    """Return metadata and tensors with exact bytes of a GGUF file and its split files.
+    """Return metadata and tensors of a GGUF file and its split files.
 
-    `path`: the file, or the first of several (``…-00001-of-00003.gguf``). Long arrays have only their length.
+    Tensors have their exact bytes. `path`: the file, or the first of several (``…-00001-of-00003.gguf``). Long arrays
+    have only their length.
     """
     path = Path(path)
     match = re.fullmatch(r"(.*)-(\d{5})-of-(\d{5})\.gguf", path.name)
@@ -289,7 +291,10 @@ def _within(header: _Header, rows: list[tuple[StoredTensor, int]], data: int) ->
 
 
 def read_gguf_model(path: str | Path, *, name: str | None = None) -> tuple[ModelSpec, tuple[StoredTensor, ...]]:
-    """Return the model of a GGUF file, with one checkpoint of exact mean bits, and the tensors."""
+    """Return the model of a GGUF file, a checkpoint and the tensors.
+
+    The checkpoint has exact mean bits.
+    """
     path = Path(path)
     metadata, tensors = read_gguf(path)
     architecture = str(metadata.get("general.architecture", "not stated"))
@@ -330,7 +335,10 @@ def read_gguf_model(path: str | Path, *, name: str | None = None) -> tuple[Model
 def _same_values(
     metadata: dict[str, Any], architecture: str, config: dict[str, Any], model_type: str, path: Path
 ) -> None:
-    """Refuse values of another width than keys, which no architecture that is read here has."""
+    """Refuse values of another width than keys.
+
+    No architecture that is read here has them.
+    """
     value = metadata.get(f"{architecture}.attention.value_length")
     width = config.get("kv_lora_rank") if model_type in _LATENT else config.get("head_dim")
     if value is not None and width is not None and value != width:
@@ -341,7 +349,10 @@ def _same_values(
 
 
 def _indexers(names: set[str], count: int) -> dict[str, list[str]]:
-    """Return the layers with an indexer of their own; others reuse the selection of one before."""
+    """Return the layers with an indexer of their own.
+
+    Other layers reuse the selection of one before.
+    """
     named = {name.split(".")[1] for name in names if name.startswith("blk.") and ".indexer." in name}
     own = [str(layer) in named for layer in range(count)]
     return {"indexer_types": ["full" if item else "shared" for item in own]} if any(own) else {}
@@ -368,13 +379,17 @@ def _config(
                     "differs from layer to layer, which glmplan does not read from GGUF files",
                     file=path, field=f"{architecture}.{key}",
                 )  # fmt: skip
-            value = distinct.pop()
+            value = distinct.pop() if distinct else None
         if value:
             config[field] = value
     config.setdefault("vocab_size", metadata.get("tokenizer.ggml.tokens.length"))
     blocks = metadata.get(f"{architecture}.block_count")
     if not isinstance(blocks, int):
         raise SpecError("is missing", file=path, field=f"{architecture}.block_count")
+    if not 1 <= blocks <= MOST_LAYERS:
+        raise SpecError(
+            f"is not between 1 and {MOST_LAYERS:,}", file=path, field=f"{architecture}.block_count", value=blocks
+        )
     drafts = int(config.get("num_nextn_predict_layers") or 0)
     config["num_hidden_layers"] = blocks - drafts
     names = {tensor.name for tensor in tensors}

@@ -1,7 +1,8 @@
-"""Read architectures with grouped-query attention in every layer, with or without windows.
+"""Read architectures with grouped-query attention in every layer.
 
-Llama, Qwen, Mixtral, GLM-4.5, MiniMax, ERNIE; with windows gpt-oss, Gemma 3 and 4, Llama 4, MiMo-V2, Step, Muse,
-Inkling. The meaning of fields is that of `configuration_*.py` and `modeling_*.py` of Hugging Face transformers.
+Some layers have windows. Llama, Qwen, Mixtral, GLM-4.5, MiniMax, ERNIE; with windows gpt-oss, Gemma 3 and 4, Llama 4,
+MiMo-V2, Step, Muse, Inkling. The meaning of fields is that of `configuration_*.py` and `modeling_*.py` of Hugging Face
+transformers.
 """
 
 from __future__ import annotations
@@ -109,7 +110,10 @@ def _minimax_m2(fields: ConfigFields) -> LayerStack:
 
 
 def _minimax_m3(fields: ConfigFields) -> LayerStack:
-    """Grouped-query attention whose indexer selects blocks of keys: arXiv 2606.13392, llama.cpp pull request 24908."""
+    """Return grouped-query attention whose indexer selects blocks of keys.
+
+    Source: arXiv 2606.13392, llama.cpp pull request 24908.
+    """
     count = fields.whole("num_hidden_layers")
     shared = fields.whole("n_shared_experts", default=0, minimum=0)
     experts = experts_block(
@@ -289,7 +293,10 @@ def _mimo_v2(fields: ConfigFields) -> LayerStack:
 
 
 def _step_attention(fields: ConfigFields, count: int) -> tuple[GroupedQuery, GroupedQuery, list[str]]:
-    """Return the attention of full and of window layers, which have their own heads where the config says so."""
+    """Return the attention of full and of window layers.
+
+    The config may give window layers heads of their own.
+    """
     head_gated = fields.flag("use_head_wise_attn_gate")
     full = grouped_query(fields, qk_norm=True).model_copy(update={"head_gated": head_gated})
     sliding = full.model_copy(update={"window": fields.whole("sliding_window")})
@@ -318,7 +325,10 @@ def _step_attention(fields: ConfigFields, count: int) -> tuple[GroupedQuery, Gro
 
 
 def _turned(fields: ConfigFields, width: int, share: object) -> int | None:
-    """Return the values of a head that rotary positions rotate; None for the full head."""
+    """Return the values of a head that rotary positions rotate, or None.
+
+    None: the full head.
+    """
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
         raise SpecError("is not a share of 0 to 1", file=fields.file, field=fields.prefix + "partial_rotary_factors",
                         value=str(share))  # fmt: skip
@@ -326,7 +336,10 @@ def _turned(fields: ConfigFields, width: int, share: object) -> int | None:
 
 
 def _step_sparse(fields: ConfigFields, count: int) -> list[bool]:
-    """Return which layers hold experts: a list or a text of numbers, or the number of dense first layers."""
+    """Return the layers with experts.
+
+    The field is a list or text of numbers, or counts the dense first layers.
+    """
     named = fields.raw("moe_layers_enum")
     if named is None:
         return sparse_layers(fields, count)
@@ -339,7 +352,10 @@ def _step_sparse(fields: ConfigFields, count: int) -> list[bool]:
 
 
 def _step(fields: ConfigFields) -> LayerStack:
-    """Step-3.5 and 3.7: the draft layers follow the others in `layer_types`, dense ones, each with its own head."""
+    """Return Step-3.5 or 3.7: dense draft layers follow in `layer_types`.
+
+    Each draft layer has its own head.
+    """
     count = fields.whole("num_hidden_layers")
     inner = fields.whole("share_expert_dim")
     experts = experts_block(
@@ -371,7 +387,10 @@ def _step(fields: ConfigFields) -> LayerStack:
 
 
 def _gated_windows(fields: ConfigFields, count: int) -> list[tuple[str, GroupedQuery]]:
-    """Return the attention of Muse models: gated, windows beside full layers without positions, plain norms."""
+    """Return the attention of Muse models.
+
+    Gated, with plain norms; windows beside full layers without positions.
+    """
     turned = fields.listing("layer_rope_theta", count) if fields.has("layer_rope_theta") else [1] * count
     result = []
     for window, theta in zip(layer_windows(fields, count), turned, strict=True):

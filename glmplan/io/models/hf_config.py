@@ -1,6 +1,7 @@
-"""Import a model from a Hugging Face `config.json`; what it does not determine is refused with the reason.
+"""Import a model from a Hugging Face `config.json`.
 
-Each architecture has a reader; an unknown one is never read as plain multi-head attention.
+A config that does not determine the model is refused with the reason. Each architecture has a reader; an unknown one is
+never read as plain multi-head attention.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ _MOON = (
 
 
 def vision_parameters(config: Mapping[str, Any]) -> tuple[int, str | None]:
-    """Return the weights of the vision tower of a multimodal config, and a note.
+    """Return the weights of a multimodal config's vision tower, and a note.
 
     0 and a note for a tower whose shapes the config does not state.
 
@@ -93,7 +94,7 @@ def vision_parameters(config: Mapping[str, Any]) -> tuple[int, str | None]:
 
 
 def projector_parameters(config: Mapping[str, Any]) -> int:
-    """Return the weights of a tower that engines keep in full on every TP rank: Kimi-K2.5's projector.
+    """Return tower weights kept in full on TP ranks: Kimi-K2.5's projector.
 
     Examples
     --------
@@ -110,9 +111,9 @@ def projector_parameters(config: Mapping[str, Any]) -> int:
 
 
 def tower_shape(config: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    """Return layers and width of a vision tower under the names that engines look for, else None.
+    """Return layers and width of a vision tower, or None.
 
-    `num_hidden_layers` and `hidden_size`, or those of MoonViT.
+    Engines read these names. `num_hidden_layers` and `hidden_size`, or those of MoonViT.
 
     Examples
     --------
@@ -141,7 +142,7 @@ _GEMMA = ("hidden_size", "intermediate_size", "patch_size", "pooling_kernel_size
 
 
 def tower_trial(config: Mapping[str, Any]) -> dict[str, int]:
-    """Return the `ModelSpec` fields that size an engine's trial run of a tower.
+    """Return the `ModelSpec` fields that size a tower's trial run.
 
     Empty where the config does not state all of them or its processor is unknown.
 
@@ -242,9 +243,10 @@ def read_json(path: str | Path) -> dict[str, Any]:
 
 
 def read_hf_config(path: str | Path, *, name: str | None = None) -> ModelSpec:
-    """Import a model from its `config.json` with its quantisation, also from `hf_quant_config.json` beside it.
+    """Import a model from `config.json` with its quantisation.
 
-    `path`: the file, or its folder. `name` defaults to that of the file.
+    A `hf_quant_config.json` in the same folder counts, too. `path`: the file, or its folder. `name` defaults to that of
+    the file.
     """
     path = Path(path)
     if os.path.isdir(path):
@@ -323,7 +325,10 @@ def model_from_config(
 
 
 def _not_understood(top: ConfigFields, text: ConfigFields, model_type: str) -> tuple[str, ...]:
-    """Return unknown fields that are set; raise for one that may change a shape of the language model."""
+    """Return unknown fields that are set; raise for one that may be a shape.
+
+    Only shapes of the language model count.
+    """
     text.read |= {"hidden_size", "vocab_size", "max_position_embeddings", "tie_word_embeddings"}
     result = text.not_understood(model_type)
     if top is text:
@@ -343,7 +348,10 @@ def _multimodal_positions(text: ConfigFields) -> bool:
 
 
 def _model_type(top: ConfigFields, text: ConfigFields) -> str:
-    """Return the model_type whose reader applies; raise an error that names an unknown architecture."""
+    """Return the model_type whose reader applies.
+
+    An unknown architecture raises an error that names it.
+    """
     inner, outer = (next(iter(part.words("model_type")), None) for part in (text, top))
     architecture = ", ".join(top.words("architectures")) or "not stated"
     for result in (inner, outer):

@@ -1,4 +1,7 @@
-"""Architectures that mix recurrent layers with attention, or whose layers differ one by one: Qwen3.5, Nemotron."""
+"""Read architectures that mix recurrent layers with attention.
+
+Their layers may differ one by one: Qwen3.5, Nemotron.
+"""
 
 from __future__ import annotations
 
@@ -127,7 +130,10 @@ def _nemotron_h(fields: ConfigFields) -> LayerStack:
 
 
 def _nemotron_nas(fields: ConfigFields) -> LayerStack:
-    """Layers that a search thinned out one by one (`block_configs`): some have no attention, or narrower blocks."""
+    """Return layers that a search thinned out one by one (`block_configs`).
+
+    Some have no attention, or narrower blocks.
+    """
     count = fields.whole("num_hidden_layers")
     hidden = fields.whole("hidden_size")
     heads = fields.whole("num_attention_heads")

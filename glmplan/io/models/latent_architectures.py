@@ -1,8 +1,8 @@
-"""Read architectures with latent attention, several residual streams, shared caches or lookup tables.
+"""Read architectures with latent attention, streams or lookup tables.
 
-DeepSeek V2, V3, V3.2, V4 and V4.1, Kimi K2, GLM-4.7-Flash, GLM-5, GLM-5.3-Flash, Kimi Linear, Hy4, Mistral-Large-4, the
-preview of Qwen4. Shapes: transformers 5.23.0, `modeling_*.py` of each; DeepSeek-V4.1: vllm-project/vllm,
-vllm/models/deepseek_v41.
+Streams are residual; caches may be shared by layers. DeepSeek V2, V3, V3.2, V4 and V4.1, Kimi K2, GLM-4.7-Flash, GLM-5,
+GLM-5.3-Flash, Kimi Linear, Hy4, Mistral-Large-4, the preview of Qwen4. Shapes: transformers 5.23.0, `modeling_*.py` of
+each; DeepSeek-V4.1: vllm-project/vllm, vllm/models/deepseek_v41.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["LATENT_READERS", "STREAM_READERS", "latent_attention", "routed_exper
 def latent_attention(
     fields: ConfigFields, indexer: Indexer | None = None, *, out_gate: bool = False
 ) -> LatentAttention:
-    """Return the latent attention of a layer, from fields that all such configs spell alike.
+    """Return a layer's latent attention from fields of common spelling.
 
     `out_gate`: a gate as wide as the output follows it. `qk_rope_head_dim` 0 is attention without positions.
     """
@@ -48,7 +48,7 @@ def latent_attention(
 
 
 def routed_experts(fields: ConfigFields, *, latent: int | None = None) -> ExpertsFfn:
-    """Return the experts, from fields that DeepSeek-V3 and its successors spell alike.
+    """Return the experts from the fields of DeepSeek-V3 and successors.
 
     `latent`: their width where it is not the hidden size.
     """
@@ -175,7 +175,10 @@ def _indexer(fields: ConfigFields) -> Indexer:
 
 
 def _named(layers: list[LayerKind], names: Sequence[str]) -> list[tuple[str, LayerKind]]:
-    """Return each layer with a name; different layers of one name get a number."""
+    """Return each layer with a name.
+
+    Different layers of one name get a number.
+    """
     known: dict[str, list[LayerKind]] = {}
     result = []
     for name, kind in zip(names, layers, strict=True):
@@ -204,7 +207,10 @@ def _compressed(fields: ConfigFields, **more: Any) -> CompressedAttention:
 
 
 def _ratios(fields: ConfigFields, count: int, known: Sequence[int]) -> list[int]:
-    """Return the tokens of an entry in each layer; `compress_ratios` may continue with the draft layers."""
+    """Return the tokens of an entry in each layer.
+
+    `compress_ratios` may continue with the draft layers.
+    """
     ratios = fields.listing("compress_ratios", count)
     for ratio in ratios:
         if isinstance(ratio, bool) or ratio not in known:
@@ -387,7 +393,10 @@ def _qwen4(fields: ConfigFields) -> LayerStack:
 
 
 def _ngrams(fields: ConfigFields, streams: int) -> LookupTable:
-    """Return the n-gram table: one range of rows, a prime number long, for each head of each length of n-gram."""
+    """Return the n-gram table.
+
+    One range of rows, a prime number long, for each head of each length of n-gram.
+    """
     heads = (fields.whole("ngram_size") - 1) * fields.whole("heads_per_ngram")
     rows = _primes_from(fields.whole("ngram_vocab_size_base"), heads)
     multiple = fields.whole("make_ngram_vocab_size_divisible_by")

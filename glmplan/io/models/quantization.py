@@ -1,8 +1,8 @@
-"""Read a quantisation config: the format of every module, by the rules of the tool that wrote it.
+"""Read a quantisation config: the format of every module.
 
-Sources are `quantization_config` of `config.json` (fp8, modelopt, compressed-tensors, mxfp4, awq, gptq) and modelopt's
-`hf_quant_config.json`. Patterns match full module names, as in modelopt: ``model.layers.1.*`` is layer 1,
-``model.layers.1*`` is layer 1 and 10 to 19.
+The rules are those of the tool that wrote it. Sources are `quantization_config` of `config.json` (fp8, modelopt,
+compressed-tensors, mxfp4, awq, gptq) and modelopt's `hf_quant_config.json`. Patterns match full module names, as in
+modelopt: ``model.layers.1.*`` is layer 1, ``model.layers.1*`` is layer 1 and 10 to 19.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _ALGORITHMS = {
 
 
 def pattern_matches(name: str, pattern: str) -> bool:
-    """Return True if an entry of an exclusion list covers a module, or a name that it lies below.
+    """Return True if an exclusion covers a module or a parent of it.
 
     `pattern`: a name, a glob, ``re:`` and a regular expression, or the last parts of a name.
 
@@ -134,7 +134,9 @@ class QuantisationRules:
         return "bf16" if self.groups else self.base
 
     def expert_format(self, layer: int) -> str | None:
-        """Return the separate format of a layer's routed experts, None where the rules for modules decide.
+        """Return the separate format of a layer's routed experts, or None.
+
+        None: the rules for modules decide.
 
         Examples
         --------
@@ -246,7 +248,10 @@ def _modelopt(
 def _fp8(
     content: Mapping[str, Any], excluded: list[str], kv: str | None, experts: Any, file: str | Path | None
 ) -> QuantisationRules:
-    """Return the rules of FP8, plain or in blocks, with experts that another tool may have stored, layer by layer."""
+    """Return the rules of FP8, plain or in blocks.
+
+    Another tool may have stored the experts, layer by layer.
+    """
     block = content.get("weight_block_size")
     base = "fp8-block32" if block == [32, 32] else "fp8-block" if block or experts else "fp8"
     if not experts:
@@ -325,7 +330,7 @@ _FUSED = {
 
 
 def module_name(tensor: Tensor, family: str, *, gated: bool = True) -> str:
-    """Return the module name of a tensor below its layer, in the spelling of the family's checkpoints.
+    """Return a tensor's module name in the spelling of its family.
 
     Fused tensors and experts give the first name.
 
@@ -377,7 +382,9 @@ def checkpoint_from_config(
 
 
 def checkpoint_from_rules(model: ModelSpec, rules: QuantisationRules, *, source: str) -> Checkpoint:
-    """Return formats by class from quantisation rules, with tensors and layers that differ from their class.
+    """Return formats by class from quantisation rules.
+
+    Tensors and layers that differ from their class are listed.
 
     Examples
     --------
@@ -463,7 +470,10 @@ def _most(pairs: Any) -> str:
 
 
 def _usual(weight: Counter[tuple[str, str]], tensors: dict[str, Tensor], formats: dict[str, str]) -> dict[str, str]:
-    """Write the most frequent format of each class, and of tensors that differ, into `formats`; return it by tensor."""
+    """Write the most frequent formats into `formats`; return them by tensor.
+
+    Each class has one, and each tensor that differs.
+    """
     usual = {name: _most((form, n) for (one, form), n in weight.items() if one == name) for name in tensors}
     for tensor_class in dict.fromkeys(tensor.tensor_class for tensor in tensors.values()):
         members = [name for name, tensor in tensors.items() if tensor.tensor_class == tensor_class]

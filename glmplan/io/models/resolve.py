@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from glmplan.catalog.entries.models import (
     model_repositories,
 )
 from glmplan.catalog.entries.names import model_name, refusal
+from glmplan.catalog.files import toml_key, toml_pairs, toml_value
 from glmplan.catalog.schema.model import Checkpoint, ModelSpec
 from glmplan.errors import SpecError, UnknownName, nearest
 from glmplan.io.models.checkpoints import COMMON_FORMATS, checkpoint_for, of_repository
@@ -39,7 +39,9 @@ class ModelChoice:
 
 
 def resolve_model(text: str) -> ModelChoice:
-    """Resolve a catalogue name, ``name-format``, a `config.json`, a folder, or a `.gguf` file.
+    """Resolve a model from a name, config, folder or `.gguf` file.
+
+    A name may carry a format, as in ``name-format``.
 
     Examples
     --------
@@ -65,14 +67,20 @@ def resolve_model(text: str) -> ModelChoice:
 
 
 def _is_path(text: str) -> bool:
-    """Return True for a path; a folder with the name of a model counts only when written as a path."""
+    """Return True for a path.
+
+    A folder with the name of a model counts only when written as a path.
+    """
     return (
         "/" in text or "\\" in text or text in (".", "..") or model_key(text) not in {*model_names(), *model_aliases()}
     )
 
 
 def _named_in_full(key: str) -> ModelChoice | None:
-    """Return the choice of a name with a checkpoint, found without reading every model for its aliases."""
+    """Return the choice of a name with a checkpoint, without aliases.
+
+    Aliases would need every model to be read.
+    """
     for cut in (index for index in range(len(key) - 1, 0, -1) if key[index] in "-:@"):
         if key[:cut] in model_names():
             model = load_model(key[:cut])
@@ -83,7 +91,10 @@ def _named_in_full(key: str) -> ModelChoice | None:
 
 
 def _from_repository(text: str) -> ModelChoice:
-    """Return the choice of a name with owner: that repository, or the name's meaning without unknown facts."""
+    """Return the choice of a name with owner: that repository.
+
+    A repository that is unknown is read as a name, without unknown facts.
+    """
     name = model_repositories().get(text.lower())
     if name is not None:
         model = load_model(name)
@@ -135,7 +146,7 @@ def _from_catalogue(key: str, text: str) -> ModelChoice:
 
 
 def _not_in_catalogue(text: str, key: str, begins: str = "") -> UnknownName:
-    """Return the error of an unknown model, with the nearest entries of the catalogue."""
+    """Return the error of an unknown model, with the nearest entries."""
     aliases = model_aliases()
     result = [begins] * bool(begins) + nearest(key, [*model_names(), *aliases])
     close = list(dict.fromkeys(aliases.get(item, item) for item in result))[:5]
@@ -192,7 +203,9 @@ def _with_exact_bytes(model: ModelSpec, checkpoint: Checkpoint, path: Path) -> M
 
 
 def model_toml(model: ModelSpec) -> str:
-    """Return a model as TOML in the form of `model_specs/`, without defaults; it reads back equal.
+    """Return a model as TOML in the form of `model_specs/`.
+
+    Defaults are left out; it reads back equal.
 
     Examples
     --------
@@ -204,27 +217,25 @@ def model_toml(model: ModelSpec) -> str:
     last = ("extra_parameters", "extra_replicated", *tower, "tower_output", "extra_note", "source")
     tables = ("layers", "mtp", "published", "checkpoints", "disagreements", *last)
     content = _plain(model)
-    lines = [f"{key} = {_value(value)}" for key, value in content.items() if key not in tables]
-    for key in last:
-        if key in content:
-            lines.append(f"{key} = {_value(content[key])}")
+    lines = toml_pairs({key: value for key, value in content.items() if key not in tables})
+    lines += toml_pairs({key: content[key] for key in last if key in content})
     if "disagreements" in content:
-        lines += ["disagreements = [", *(f"    {_value(text)}," for text in content["disagreements"]), "]"]
+        lines += ["disagreements = [", *(f"    {toml_value(text)}," for text in content["disagreements"]), "]"]
     for name, kind in content["layers"].items():
-        lines += ["", f"[layers.{_key(name)}]", *(f"{key} = {_value(value)}" for key, value in kind.items())]
+        lines += ["", f"[layers.{toml_key(name)}]", *toml_pairs(kind)]
     for key in ("mtp", "published"):
         if key in content:
-            lines += ["", f"[{key}]", *(f"{inner} = {_value(value)}" for inner, value in content[key].items())]
+            lines += ["", f"[{key}]", *toml_pairs(content[key])]
     for checkpoint in content.get("checkpoints", ()):
-        lines += ["", "[[checkpoints]]"]
-        lines += [f"{key} = {_value(value)}" for key, value in checkpoint.items() if key != "exceptions"]
-        for exception in checkpoint.get("exceptions", ()):
-            lines += ["[[checkpoints.exceptions]]", *(f"{key} = {_value(value)}" for key, value in exception.items())]
+        exceptions = checkpoint.pop("exceptions", ())
+        lines += ["", "[[checkpoints]]", *toml_pairs(checkpoint)]
+        for exception in exceptions:
+            lines += ["[[checkpoints.exceptions]]", *toml_pairs(exception)]
     return "\n".join(lines) + "\n"
 
 
 def _plain(value: Any) -> Any:
-    """Return records as dicts without defaults; `kind`, which tells records apart, stays."""
+    """Return records as dicts without defaults, with their `kind`."""
     if isinstance(value, BaseModel):
         result = {}
         for name, field in type(value).model_fields.items():
@@ -238,19 +249,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [_plain(inner) for inner in value]
     return value
-
-
-def _key(name: str) -> str:
-    return name if name.replace("_", "").replace("-", "").isalnum() and name.isascii() else json.dumps(name)
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{_key(name)} = {_value(inner)}" for name, inner in value.items()) + " }"
-    if isinstance(value, list):
-        return "[" + ", ".join(_value(inner) for inner in value) + "]"
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
-    return repr(value)

@@ -1,6 +1,6 @@
-"""Read headers of safetensors files: name, type, shape and exact bytes of every tensor.
+"""Read headers of safetensors files: name, type, shape and bytes.
 
-The format: 8 bytes with the length of the header, the header as JSON, then the data
+Bytes are exact for every tensor. The format: 8 bytes with the length of the header, the header as JSON, then the data
 (https://github.com/huggingface/safetensors, README).
 """
 
@@ -30,7 +30,7 @@ _LONGEST = 100_000_000
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """One tensor in a file; `kind` is the type of its values as the file names it."""
+    """One tensor in a file; `kind` is the type of its values there."""
 
     name: str
     kind: str
@@ -40,7 +40,7 @@ class StoredTensor:
 
 
 def read_safetensors(path: str | Path) -> tuple[StoredTensor, ...]:
-    """Return the tensors of a `.safetensors` file, of the files of an `index.json`, or of a folder.
+    """Return the tensors of a `.safetensors` file, index or folder.
 
     Examples
     --------
@@ -169,7 +169,9 @@ _CLASSES = (
 
 
 def class_of(name: str) -> str:
-    """Return the class of a tensor by its Hugging Face name, of its weight for scales; ``other``: unknown.
+    """Return the class of a tensor by its Hugging Face name.
+
+    Scales have the class of their weight; ``other``: unknown.
 
     Examples
     --------

@@ -1,1 +1,1 @@
-"""Measured runs: tables, ledger, campaigns, protocols, and results of other tools."""
+"""Measured runs: tables, ledger, campaigns, protocols, other tools."""

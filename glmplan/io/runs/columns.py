@@ -1,4 +1,7 @@
-"""Define the columns of a table of runs; reader, importers, checks and the page of columns use them."""
+"""Define the columns of a table of runs.
+
+Reader, importers, checks and the page of columns use them.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +85,7 @@ _ROWS = (
               "throughput", answered=True),
     RunMetric("prefill_tokens_per_s", "tok/s", "prefill speed", "prompt tokens over the time to read them", 1.0, True,
               "prefill_rate", "prefill", "prefill", answered=True, heading="prefill tok/s"),
-    RunMetric("kv_pool_tokens", "token", "KV cache pool", "tokens that the cache has room for",
+    RunMetric("kv_pool_tokens", "token", "KV cache pool", "tokens that the cache can hold",
               answered=True, heading="KV tokens"),
     RunMetric("weights_gib_per_accelerator", "GiB", "weights", "weights that the fullest accelerator holds", GIB,
               answered=True, heading="GiB/card"),
@@ -105,10 +108,10 @@ INTERVAL_KINDS: dict[str, str] = {row.predicted: row.interval for row in _ROWS i
 
 
 def compared_figures(observed: Mapping[str, float], *, tokens_per_step: Tokens) -> Iterator[tuple[RunMetric, float]]:
-    """Yield the metrics of a run that a prediction can be compared with, in the unit of their columns.
+    """Yield the metrics of a run that a prediction can be compared with.
 
-    A gap between chunks is a time per token only where a chunk holds one token, and it adds nothing to a mean TPOT.
-    `tokens_per_step`: tokens that a request gains in a step.
+    Each in the unit of its column. A gap between chunks is a time per token only where a chunk holds one token, and it
+    adds nothing to a mean TPOT. `tokens_per_step`: tokens that a request gains in a step.
 
     Examples
     --------
@@ -137,7 +140,7 @@ class Column:
     kind: str  # ``text``, ``count`` (integer from 1), ``amount`` (number from 0) or ``flag`` (yes or no)
     words: str  # meaning
     unit: str = "-"  # of its cells; ``-``: none
-    field: str = ""  # field of `Run`, if its name differs; figures are in `Run.observed`
+    field: str = ""  # field of `Run`, if its name differs; metrics are in `Run.observed`
     choices: tuple[str, ...] = ()  # allowed cells; empty: any
     pattern: str = ""  # regular expression of its cells
     least: float = 0.0  # smallest cell of a shipped row, in the unit of the column
@@ -178,7 +181,9 @@ class Column:
         return True if said in _YES else False if said in _NO else None
 
     def fault(self, text: str) -> str:
-        """Return the fault of a cell of a shipped table, stricter than the reader of other tables.
+        """Return the fault of a cell of a shipped table, or "".
+
+        The check is stricter than the reader of other tables.
 
         Examples
         --------
@@ -245,35 +250,35 @@ _ROWS_COLUMNS = (
     _text("attention_backend", "attention kernels"),
     _text("moe_backend", "expert kernels"),
     _flag("cuda_graphs", "whether decode steps ran from captured graphs", "graphs"),
-    _text("speculative", "how it drafted, in the words of the source; `none` if it did not", field="speculation"),
+    _text("speculative", "method of speculation, as the source names it; `none` without one", field="speculation"),
     _amount("acceptance_length", "tokens gained in a verified step, mean", "token", least=1.0, field="speculation"),
     _amount("power_limit_w", "power limit of each accelerator", "W", above=True),
-    _text("phase", "what was measured", choices=("serving", "decode", "prefill", "memory"), heading="phase"),
-    _text("protocol", "how the load was made"),
-    _text("scenario", "the word of the source for the case"),
-    _text("recipe", "the recipe or campaign of `calibration/settings.csv` by which the server was launched"),
+    _text("phase", "measured phase", choices=("serving", "decode", "prefill", "memory"), heading="phase"),
+    _text("protocol", "protocol of the load"),
+    _text("scenario", "name of the case in the source"),
+    _text("recipe", "recipe or campaign of `calibration/settings.csv` with the launch settings of the server"),
     _amount("concurrency", "requests in flight in a closed loop", above=True, heading="users"),
-    _count("running_limit", "requests that the server ran at once, all its data-parallel ranks together"),
+    _count("running_limit", "max. running requests of the server, all data-parallel ranks together"),
     _amount("memory_fraction", "share of the memory that the engine was given", above=True),
-    _count("max_num_seqs", "requests that one data-parallel rank was told to run at once"),
-    _count("max_num_batched_tokens", "tokens that a step of one data-parallel rank was told to hold", "token"),
+    _count("max_num_seqs", "max. running requests of one data-parallel rank, as launched"),
+    _count("max_num_batched_tokens", "max. tokens per step of one data-parallel rank, as launched", "token"),
     _count("max_model_len", "longest request that the server accepted", "token"),
-    _amount("request_rate_per_s", "mean arrivals of an open load; `inf` for all at once", "1/s", above=True,
+    _amount("request_rate_per_s", "mean arrival rate of an open load; `inf`: all at the start", "1/s", above=True,
             infinite=True),
     _count("num_requests", "requests of the whole run"),
     _amount("input_tokens", "prompt of a request, mean", "token", heading="in"),
     _amount("output_tokens", "answer of a request, mean", "token", heading="out"),
     _amount("context_depth", "tokens already in the cache before the prompt", "token"),
-    _flag("context_is_label", "whether the lengths are what a table calls them and no counts"),
-    _flag("shared_prompt", "whether all requests sent the same prompt"),
-    _flag("prefix_cached", "whether prompts were in the cache already"),
+    _flag("context_is_label", "true if the lengths are labels of a table, not counts"),
+    _flag("shared_prompt", "true if all requests sent the same prompt"),
+    _flag("prefix_cached", "true if prompts were already in the cache"),
     _text("system", "the machine, by its name in `calibration/offload/systems.toml`", field="cells"),
-    _amount("host_share", "how much of the routed experts is in host memory, counted in `unit`", field="cells"),
-    _text("unit", "what `host_share` counts", field="cells"),
+    _amount("host_share", "amount of routed experts in host memory, in `unit`", field="cells"),
+    _text("unit", "unit of `host_share`", field="cells"),
     _amount("uncertainty_pct", "half width of the error of reading that the source states", "%"),
     *(Column(one.column, "amount", one.words, one.unit, "observed", heading=one.heading) for one in FIGURES.values()),
-    _text("withheld", "figures that do not mean what their column says, each with the reason"),
-    _text("unusable", "why the row is not used at all"),
+    _text("withheld", "metrics whose meaning differs from their column, each with the reason"),
+    _text("unusable", "reason why the row is not used"),
     _text("notes", "anything else"),
 )  # fmt: skip
 
@@ -290,7 +295,9 @@ def _folded(name: str) -> str:
 
 
 def nearest_column(name: str, names: Iterable[str] | None = None) -> str:
-    """Return the most similar column: equal but for case, spaces and hyphens, or a near spelling; else "".
+    """Return the most similar column, or "".
+
+    Case, spaces and hyphens do not count; a near spelling does.
 
     Examples
     --------
@@ -306,7 +313,9 @@ def nearest_column(name: str, names: Iterable[str] | None = None) -> str:
 
 
 def ignored_columns(names: Iterable[str]) -> str:
-    """Return the unknown columns of a table as text, each with the nearest known name and its unit.
+    """Return the unknown columns of a table as text.
+
+    Each with the nearest known name and its unit.
 
     Examples
     --------
@@ -366,7 +375,7 @@ def _entries() -> tuple[dict[str, Any], ...]:
 
 
 def counted_label(length: Tokens, *, model: str, notes: str) -> tuple[float, bool]:
-    """Return a stated length in counted tokens, and True if it is still a label.
+    """Return a stated length in counted tokens; True if still a label.
 
     Some tools count four characters as a token; the notes of a row tell if its lengths are such labels.
 

@@ -1,4 +1,7 @@
-"""Load the shipped measurements of `calibration/measurements`: runs, campaigns, machines, held-out groups."""
+"""Load the shipped measurements of `calibration/measurements`.
+
+Runs, campaigns, machines, held-out groups.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +103,7 @@ def _load() -> tuple[Run, ...]:
 
 
 def load_measurements() -> list[Run]:
-    """Return every run of every campaign, with trust and source from its campaign.
+    """Return every run with the trust and source of its campaign.
 
     Examples
     --------
@@ -114,9 +117,9 @@ _DAY = re.compile(r"\d{4}-\d{2}(?:-\d{2})?")
 
 
 def day_of(run: Run) -> str:
-    """Return the day of a run, of its row or else its campaign, as ``2026-04-01`` or ``2026-04``.
+    """Return the day of a run: ``2026-04-01`` or ``2026-04``.
 
-    The last one where a campaign names several; empty where no month is known.
+    The row counts before its campaign. The last one where a campaign names several; empty where no month is known.
 
     Examples
     --------
@@ -129,7 +132,9 @@ def day_of(run: Run) -> str:
 
 
 def row_faults(row: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the faults of a row that is to ship; empty cells are missing values.
+    """Return the faults of a row that is to ship.
+
+    Empty cells are missing values.
 
     Examples
     --------
@@ -175,10 +180,11 @@ _SAME_SHAPES = {"deepseek-r1": "deepseek-v3"}
 
 
 def repeats(runs: Iterable[Run]) -> dict[str, str]:
-    """Return repeated run → first run, where figures and conditions are the same, so no new evidence.
+    """Return repeated run → first run.
 
-    Several figures count as the same within 0.2 % (rounding), a single one only when equal. DeepSeek-R1 and -V3 have
-    equal shapes and share runs. Keep a run and its repetitions in one fold of a cross-validation.
+    Values and conditions are the same, so the run is no new evidence. Several values count as the same within 0.2 %
+    (rounding), a single one only when equal. DeepSeek-R1 and -V3 have equal shapes and share runs. Keep a run and its
+    repetitions in one fold of a cross-validation.
 
     Examples
     --------
@@ -212,7 +218,10 @@ Text = Annotated[str, Field(min_length=1)]
 
 
 class Source(BaseModel):
-    """Origin of a campaign: an entry of `sources.toml`, named like the campaign in the rows."""
+    """Origin of a campaign: an entry of `sources.toml`.
+
+    It is named like the campaign in the rows.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -238,7 +247,7 @@ _CONDITIONS = ("p2p", "nccl_graph")
 
 @cache
 def described_hosts() -> dict[str, dict[str, Any]]:
-    """Return text of the column `host` → its entry in `calibration/hosts.toml`.
+    """Return text of column `host` → its entry in `calibration/hosts.toml`.
 
     Examples
     --------
@@ -257,7 +266,7 @@ def described_hosts() -> dict[str, dict[str, Any]]:
 
 @cache
 def _words() -> tuple[dict[str, Any], ...]:
-    """Return the entries with a pattern, for texts on a set-up that name no machine."""
+    """Return the entries with a pattern, for texts that name no machine."""
     file = data_folder("calibration") / "hosts.toml"
     return read_entries(file, "words", {"pattern", "why", *_CONDITIONS})
 
@@ -332,7 +341,9 @@ def _key(engine: str, part: str, model: str, weights: str | None) -> str:
 
 
 def group_key(run: Run) -> str:
-    """Return the group of a run: engine, accelerator, model shape and bits of the format.
+    """Return the group of a run.
+
+    Engine, accelerator, model shape and bits of the format.
 
     Examples
     --------
@@ -347,7 +358,7 @@ def group_key(run: Run) -> str:
 
 @lru_cache(maxsize=4096)
 def is_held_out(group: str) -> bool:
-    """Return True if a group is held out, by the rule in `calibration/holdout.toml`.
+    """Return True if `calibration/holdout.toml` holds a group out.
 
     The rule was fixed before the newest rows were opened. It uses names of tables and shapes of the catalogue alone, so
     that later rows are assigned without a choice.
@@ -368,7 +379,10 @@ def held_out(runs: Iterable[Run]) -> frozenset[str]:
 
 
 def split_held_out(runs: Iterable[Run]) -> tuple[list[Run], list[Run]]:
-    """Return rows to fit, and rows held out, both in their order; the only place of this split."""
+    """Return rows to fit, and rows held out, both in their order.
+
+    This is the only place of the split.
+    """
     seen: list[Run] = []
     out: list[Run] = []
     for run in runs:
@@ -377,10 +391,11 @@ def split_held_out(runs: Iterable[Run]) -> tuple[list[Run], list[Run]]:
 
 
 def known_names(run: Run) -> Run:
-    """Return a row with its names read as `glmplan fit` reads them, where the catalogue lacks the spelling.
+    """Return a row with its names read as `glmplan fit` reads them.
 
-    ``name-format`` names a model and its weights, ``NxACCELERATOR`` an accelerator and its number, a repository or a
-    catalogue name in `checkpoint` the weights. Cells of separate columns and unknown names stay unchanged.
+    Only names whose spelling the catalogue lacks change. ``name-format`` names a model and its weights,
+    ``NxACCELERATOR`` an accelerator and its number, a repository or a catalogue name in `checkpoint` the weights. Cells
+    of separate columns and unknown names stay unchanged.
 
     Examples
     --------
@@ -410,7 +425,10 @@ def known_names(run: Run) -> Run:
 
 
 def with_known_names(table: Runs) -> Runs:
-    """Return the rows with known names, and a warning for each checkpoint that is assumed."""
+    """Return the rows with known names, and warnings.
+
+    One for each checkpoint that is assumed.
+    """
     rows = tuple(known_names(run) for run in table)
     taken: dict[str, list[str]] = defaultdict(list)
     for run in rows:

@@ -1,4 +1,7 @@
-"""Return how a run was measured: phase, protocol, and metrics that do not mean what their column says."""
+"""Return how a run was measured, and its misleading metrics.
+
+Phase and protocol; a misleading metric differs from its column's name.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,9 @@ _CAMPAIGNS = {
 
 
 def protocol_of(row: Mapping[str, str]) -> str:
-    """Return the measuring protocol of a row; ``other`` when neither campaign nor scenario tells.
+    """Return the measuring protocol of a row.
+
+    ``other``: neither campaign nor scenario tells.
 
     Examples
     --------
@@ -87,7 +92,7 @@ _PREFILL = re.compile(r"llama-bench pp\d+( @| at|$)|prefill only|prefill bench|^
 
 
 def phase_of(row: Mapping[str, str]) -> str:
-    """Return the phase of a row, from its own column, else from scenario and metrics.
+    """Return the phase of a row, from its column, scenario and metrics.
 
     ``serving`` (full run, prefill included), ``decode``, ``prefill`` or ``memory``.
 
@@ -113,7 +118,7 @@ def phase_of(row: Mapping[str, str]) -> str:
 
 
 def prefix_cached(row: Mapping[str, str]) -> bool:
-    """Return True if the prompt of a row was in the cache, so that its TTFT holds no prefill of it.
+    """Return True if a row's prompt was cached, so TTFT has no prefill.
 
     Examples
     --------
@@ -141,14 +146,14 @@ _UNUSABLE = (
         "the accelerator is not stated",
     ),
     (re.compile(r"page heading says"), "page heading and server command name different models"),
-    (re.compile(r"before/after variant as quoted"), "values before and after a change are not told apart"),
+    (re.compile(r"before/after variant as quoted"), "values before and after a change are mixed"),
     (re.compile(r"open division"), "MLPerf open division: model or quality may differ"),
     (re.compile(r"overclocked"), "overclocked memory"),
 )
 
 
 def unusable(row: Mapping[str, str]) -> str | None:
-    """Return the reason for which no metric of a row may be fitted or compared, or None.
+    """Return why no metric of a row may be fitted or compared, or None.
 
     Examples
     --------
@@ -158,7 +163,7 @@ def unusable(row: Mapping[str, str]) -> str | None:
     if row.get("trust", "").upper() == "D":
         return "trust D: a claim"
     if row.get("accelerator", "") == "mixed":
-        return "several kinds of accelerator in one figure"
+        return "several kinds of accelerator in one value"
     text = f"{row.get('notes', '')} {row.get('speculative', '')} {row.get('scenario', '')}"
     for pattern, reason in _UNUSABLE:
         if pattern.search(text):
@@ -169,7 +174,10 @@ def unusable(row: Mapping[str, str]) -> str | None:
 
 
 def _is_share_of_total(row: Mapping[str, str], observed: Mapping[str, float]) -> bool:
-    """Return True if the per-request speed is `output_tokens_per_s` over the concurrency, as rounded."""
+    """Return True if the request speed is a share of the total, as rounded.
+
+    The share is `output_tokens_per_s` over the concurrency.
+    """
     each, total = (observed.get(name) for name in ("output_tokens_per_s_per_request", "output_tokens_per_s"))
     if not each or not total or phase_of(row) != "serving" or not (users := row.get("concurrency")):
         return False
@@ -177,7 +185,9 @@ def _is_share_of_total(row: Mapping[str, str], observed: Mapping[str, float]) ->
 
 
 def withheld(row: Mapping[str, str], observed: Mapping[str, float], output: Tokens | None = None) -> dict[str, str]:
-    """Return the metrics of a row that do not mean what their column says, each with the reason.
+    """Return misleading metrics of a row, each with the reason.
+
+    Their meaning differs from that of their column.
 
     Examples
     --------
@@ -195,7 +205,7 @@ def withheld(row: Mapping[str, str], observed: Mapping[str, float], output: Toke
         out["weights_gib_per_accelerator"] = "total of the checkpoint in GB, not GiB on one accelerator"
     if "kind not stated" in notes:
         out["total_tokens_per_s"] = "the source does not say which tokens it counts"
-    if "reported" in notes and "incl prefill" in notes or "per-request figure includes the wait" in notes:
+    if "reported" in notes and "incl prefill" in notes or "includes the wait" in notes:
         out["output_tokens_per_s_per_request"] = "wall clock, prefill included"
     elif _is_share_of_total(row, observed):
         out["output_tokens_per_s_per_request"] = "the total over the users: prompts and waiting are included"

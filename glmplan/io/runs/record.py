@@ -189,7 +189,7 @@ class Runs:
         return self.runs[index]
 
     def column(self, name: str) -> Any:
-        """Return a field or an observed metric of every run as an array, NaN where it is missing."""
+        """Return a field or metric of every run as an array, NaN: missing."""
         import numpy as np
 
         values = (r.observed.get(name) for r in self.runs) if name in FIGURES else (getattr(r, name) for r in self.runs)

@@ -105,17 +105,20 @@ class Launch:
     loads: tuple[tuple[float, float, frozenset[float]], ...]
 
     def amount(self, name: str) -> float | None:
-        """Return the number in a column, in its unit; None where the cell is empty."""
+        """Return the number in a column, in its unit; None: an empty cell."""
         cell = self.cells[name]
         return float(cell) if cell else None
 
     def lists(self, asked: Asked) -> bool:
-        """Return True if the launch lists the lengths and concurrency of a load, or is for any load."""
+        """Return True if the launch lists a load, or is for any load."""
         lengths = asked.input_tokens, asked.output_tokens
         return not self.loads or any(load[:2] == lengths and asked.concurrency in load[2] for load in self.loads)
 
     def at(self, asked: Asked) -> dict[str, Any]:
-        """Return the launch's value of each of `SETTINGS` under a load; None is the engine's default."""
+        """Return the launch's value of each of `SETTINGS` under a load.
+
+        None is the engine's default.
+        """
         load = (1.0, asked.input_tokens, asked.output_tokens, asked.concurrency)
         budgets = ("budget_tokens", "budget_per_input", "budget_per_output", "budget_per_user")
         limits = ("running_limit", "running_limit_per_user")
@@ -205,7 +208,10 @@ def _launch(cells: dict[str, str], path: str | Path) -> Launch:
 
 @cache
 def _table() -> dict[tuple[str, str], dict[tuple[str, str, str], list[list[str]]]]:
-    """Return the rows of the shipped table by campaign and engine, then by model, accelerator and format."""
+    """Return the shipped rows by campaign, engine and set-up.
+
+    A set-up is a model, an accelerator and a format.
+    """
     names = [COLUMNS.index(name) for name in ("campaign", "engine", "model", "accelerator", "weights")]
     result: dict[tuple[str, str], dict[tuple[str, str, str], list[list[str]]]] = {}
     for row in _rows(_file()):
@@ -216,7 +222,10 @@ def _table() -> dict[tuple[str, str], dict[tuple[str, str, str], list[list[str]]
 
 @cache
 def _of(campaign: str, engine: str, key: tuple[str, str, str]) -> tuple[Launch, ...]:
-    """Return the launches of a model on an accelerator in a format, parsed on first use."""
+    """Return the launches of a model on an accelerator in a format.
+
+    They are parsed on first use.
+    """
     rows = _table().get((campaign, engine), {}).get(key, [])
     return tuple(_launch(dict(zip(COLUMNS, row, strict=True)), _file()) for row in rows)
 
@@ -252,9 +261,9 @@ def launched(campaign: str, asked: Asked) -> Launched:
     """Return the settings of a campaign or recipe on a server.
 
     A recipe after a colon in `campaign` (``vllm-recipes: single_node_tp``) selects launches whose own recipe begins so.
-    Model, accelerator, engine, format and use of a draft must match. Of several launches the one in force on the day
-    counts, else the last before; then, as long as one is left, those of the same version, draft, layout, lengths and
-    concurrency. Settings that the rest agree about are set, others are open.
+    Model, accelerator, engine, format and use of a draft must match. The launch in force on the day counts, else the
+    last one before. Version, draft, layout, lengths and concurrency then select, each only if a launch matches.
+    Settings that the remaining launches agree on are set; others are open.
 
     Examples
     --------
@@ -299,7 +308,10 @@ def _of_version(launches: Iterable[Launch], version: str) -> list[Launch]:
 
 
 def _in_force(launches: list[Launch], asked: Asked) -> list[Launch]:
-    """Return launches in force on a day, else the last before it; without a day those of the run's version."""
+    """Return launches in force on a day, else the last before it.
+
+    A run without a day gets those of its version.
+    """
     if not asked.measured_on and (result := _of_version(launches, asked.version)):
         return result
     day = asked.measured_on or "9"
@@ -316,7 +328,10 @@ def _end(launch: Launch) -> str:
 
 
 def _narrowed(launches: list[Launch], asked: Asked) -> list[Launch]:
-    """Return the most similar launches: each condition that leaves any is applied, the strongest first."""
+    """Return the most similar launches.
+
+    Each condition that leaves any is applied, the strongest first.
+    """
     count = asked.tp * asked.pp * asked.dp
     launches = _of_version(launches, asked.version) or launches
 
@@ -335,18 +350,21 @@ def _narrowed(launches: list[Launch], asked: Asked) -> list[Launch]:
 
 
 def _listing(launches: list[Launch], asked: Asked) -> list[Launch]:
-    """Return the launches that list the load, else those that list its lengths, else all."""
+    """Return the launches that list the load, its lengths, or all.
+
+    The first of the three that leaves any.
+    """
     lengths = asked.input_tokens, asked.output_tokens
     alike = [launch for launch in launches if any(load[:2] == lengths for load in launch.loads)] or launches
     return [launch for launch in alike if launch.lists(asked)] or alike
 
 
 def alternatives(campaign: str, asked: Asked) -> tuple[dict[str, Any], ...]:
-    """Return the ways in which open settings may have been set: setting → value.
+    """Return the ways in which open settings may have been set.
 
-    Where launches disagree, the values of each. Without a launch of the server, the joint values of the engine's
-    launches until that day, the most common first: of the same model on the same accelerator if there are any, else of
-    the model, else of the accelerator, else all.
+    setting → value. Where launches disagree, the values of each. Without a launch of the server, the joint values of
+    the engine's launches until that day, the most common first: of the same model on the same accelerator if there are
+    any, else of the model, else of the accelerator, else all.
 
     Examples
     --------
@@ -362,7 +380,7 @@ def alternatives(campaign: str, asked: Asked) -> tuple[dict[str, Any], ...]:
 
 
 def draft_lengths(campaign: str, asked: Asked) -> tuple[int, ...]:
-    """Return the lengths of speculative chains with which a campaign launched a server, sorted [token].
+    """Return a campaign's speculative chain lengths, sorted [token].
 
     Examples
     --------
@@ -475,7 +493,10 @@ def _file_campaigns() -> Path:
 
 
 def _holds(entry: dict[str, Any], asked: dict[str, Any], conditions: tuple[str, ...] = _CONDITIONS) -> bool:
-    """Return True if all conditions of an entry hold; a list holds with any of its values."""
+    """Return True if all conditions of an entry hold.
+
+    A list holds with any of its values.
+    """
     return all(asked[name] in _several(entry[name]) for name in conditions if name in entry)
 
 
@@ -513,7 +534,9 @@ def campaign_settings(asked: Asked) -> CampaignSettings:
 
 
 def other_settings(asked: Asked, settings: CampaignSettings) -> tuple[CampaignSettings, ...]:
-    """Return variants with the campaign's settings of other servers, one for each way to set the open ones.
+    """Return variants with settings of the campaign's other servers.
+
+    One for each way to set the open ones.
 
     Examples
     --------
@@ -529,9 +552,9 @@ def other_settings(asked: Asked, settings: CampaignSettings) -> tuple[CampaignSe
 
 
 def launched_drafts(asked: Asked) -> tuple[int, ...]:
-    """Return the lengths of speculative chains with which a run's campaign launched this server, sorted [token].
+    """Return the chain lengths of a run's own server, sorted [token].
 
-    Empty where its scripts are not known or never drafted.
+    The run's campaign launched it. Empty where its scripts are not known or never drafted.
 
     Examples
     --------
@@ -543,7 +566,10 @@ def launched_drafts(asked: Asked) -> tuple[int, ...]:
 
 
 def _campaign_of(asked: Asked) -> tuple[str, Asked]:
-    """Return the campaign in the table of launches, and the key with the model that it served; empty: none."""
+    """Return the campaign and model key in the table of launches.
+
+    Empty: none.
+    """
     entry = _launched().get(asked.protocol, {})
     model = entry.get("models", {}).get(asked.model, asked.model)
     return asked.recipe or entry.get("campaign", ""), replace(asked, model=model)

@@ -1,4 +1,7 @@
-"""Read tables of measured runs, or of runs to predict: one record for each row, in any spelling of columns."""
+"""Read tables of runs, measured or to predict: one record for each row.
+
+Columns may have any spelling.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +94,7 @@ def _graphs(row: Mapping[str, str]) -> bool | None:
 
 
 def _lengths(row: Mapping[str, str], phase: str) -> tuple[float | None, float | None, bool]:
-    """Return real prompt length, real cached context [token] and True if they are only labels."""
+    """Return prompt and cached context [token]; True if only labels."""
     prompt, depth, notes = _number(row, "input_tokens"), _number(row, "context_depth"), row.get("notes", "")
     label = False
     if row.get("context_is_label"):
@@ -128,7 +131,7 @@ def _load(row: Mapping[str, str], protocol: str) -> dict[str, Any]:
 
 
 def _figures(row: Mapping[str, str], protocol: str) -> tuple[dict[str, float], bool]:
-    """Return the observed metrics and True if a total stood in the per-request column."""
+    """Return observed metrics; True for a total in the request column."""
     seen: dict[str, float] = {}
     for column, figure in (*((name, name) for name in FIGURES), *ALIASES.items()):
         value = _number(row, column)
@@ -141,7 +144,10 @@ def _figures(row: Mapping[str, str], protocol: str) -> tuple[dict[str, float], b
 
 
 def _chosen(row: Mapping[str, str], name: str, choices: Iterable[str], found: str | None) -> None:
-    """Refuse a word that stands for none of the choices: nothing is substituted."""
+    """Refuse a word that stands for none of the choices.
+
+    Nothing is substituted.
+    """
     if found is not None and found not in choices:
         close = nearest(found, choices)
         more = f"nearest: {', '.join(close)}" if close else f"choices: {', '.join(choices)}"
@@ -197,7 +203,7 @@ def _read(row: Mapping[str, str], protocol: str, phase: str) -> dict[str, Any]:
 
 
 def run_from_row(row: Mapping[str, str]) -> Run:
-    """Return the record of one row; a bad cell is reported in `error` instead of raised.
+    """Return the record of one row; a bad cell is reported in `error`.
 
     Examples
     --------
@@ -217,7 +223,7 @@ def run_from_row(row: Mapping[str, str]) -> Run:
     weights = _weights_of(row.get("weights", ""), model)
     labelled = "nvfp4" not in row.get("weights", "").lower() or protocol in ("inferencex", "vendor-sweep")
     if weights == "nvfp4" and accelerator.startswith("mi3") and labelled:
-        weights = "mxfp4"  # what a campaign labels FP4 is MXFP4 on AMD; who names NVFP4 himself means it
+        weights = "mxfp4"  # the label FP4 of a campaign means MXFP4 on AMD; an explicit NVFP4 in the cell stands
     if row.get("weights", "").startswith("Ollama default") and model.startswith("gpt-oss"):
         weights = "mxfp4"
     error = next((f"{name}: is empty" for name in _REQUIRED if name not in row), None)
@@ -263,10 +269,10 @@ def run_from_row(row: Mapping[str, str]) -> Run:
 
 
 def read_runs(path: str | Path) -> Runs:
-    """Read a CSV table of runs; every row comes back, bad cells are reported in its `error`.
+    """Read a CSV table of runs; every row comes back.
 
-    UTF-8, a header line, at least the columns `id`, `model` and `accelerator`. Columns outside
-    `glmplan.io.runs.columns.COLUMNS` are kept in `Run.cells` and named in `Runs.warnings`.
+    Bad cells are reported in its `error`. UTF-8, a header line, at least the columns `id`, `model` and `accelerator`.
+    Columns outside `glmplan.io.runs.columns.COLUMNS` are kept in `Run.cells` and named in `Runs.warnings`.
 
     Examples
     --------
@@ -286,7 +292,9 @@ def read_runs(path: str | Path) -> Runs:
 
 
 def runs_of_frame(frame: pd.DataFrame, name: str = "frame") -> Runs:
-    """Read a frame of runs as `read_runs` reads a file; rows without an ``id`` get their number.
+    """Read a frame of runs as `read_runs` reads a file.
+
+    Rows without an ``id`` get their number.
 
     Examples
     --------
@@ -306,7 +314,7 @@ def runs_of_frame(frame: pd.DataFrame, name: str = "frame") -> Runs:
 
 
 def _weights_of(cell: str, model: str) -> str | None:
-    """Return the weights of a cell: a checkpoint of the model by its own name, else a format."""
+    """Return the weights of a cell: a named checkpoint, else a format."""
     named, result = cell.lower(), weights_name(cell)
     if (
         result != named

@@ -1,1 +1,1 @@
-"""Workbooks: the plan as a sheet that a buyer changes, and quote sheets that get the plan's figures in new columns."""
+"""Write plans as workbooks, and predictions into quote sheets."""

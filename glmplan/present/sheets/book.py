@@ -1,11 +1,10 @@
-"""Workbook model: cells, names, formats and charts, written with a computed value beside each formula."""
+"""Write workbooks with formulas and their computed values."""
 
 from __future__ import annotations
 
 import io
-import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -27,19 +26,7 @@ __all__ = [
 ]
 
 
-# Formula evaluation, for the cached value of each cell. Formulas use only the functions below, which all spreadsheet
-# programs have had since before 2019.
-
-_TOKEN = re.compile(
-    r"\s*(?:(?P<number>\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+)"
-    r"|(?P<text>\"(?:[^\"]|\"\")*\")"
-    r"|(?P<cell>(?:'[^']+'!|[A-Za-z_]\w*!)?\$?[A-Z]{1,3}\$?\d+(?::\$?[A-Z]{1,3}\$?\d+)?(?![\w(]))"
-    r"|(?P<word>[A-Za-z_][\w.]*)"
-    r"|(?P<sign><=|>=|<>|[-+*/^&=<>(),%]))"
-)
-_CELL = re.compile(r"(?:(?P<sheet>'[^']+'|[A-Za-z_]\w*)!)?\$?([A-Z]{1,3})\$?(\d+)(?::\$?([A-Z]{1,3})\$?(\d+))?")
-Value = Any
-Range = list[list[Value]]
+_CELL = re.compile(r"\$?([A-Z]{1,3})\$?(\d+)")
 
 
 @lru_cache(maxsize=2000)
@@ -70,13 +57,13 @@ def place_of(name: str) -> tuple[int, int]:
     if found is None:
         raise SpecError("is not the address of a cell such as B7", field="cell", value=name)
     column = 0
-    for letter in found[2]:
+    for letter in found[1]:
         column = 26 * column + ord(letter) - 64
-    return int(found[3]) - 1, column - 1
+    return int(found[2]) - 1, column - 1
 
 
 def address(row: int, column: int, sheet: str = "", *, fixed: bool = True) -> str:
-    """Return the address of a cell; without `sheet`, within the sheet of the formula.
+    """Return the address of a cell; within its own sheet without `sheet`.
 
     Examples
     --------
@@ -90,289 +77,77 @@ def address(row: int, column: int, sheet: str = "", *, fixed: bool = True) -> st
     return f"'{sheet}'!{cell}" if not sheet.isalnum() else f"{sheet}!{cell}"
 
 
-def _flat(values: tuple[Value, ...]) -> Iterator[Value]:
-    for one in values:
-        if isinstance(one, list):
-            for row in one:
-                yield from row
-        else:
-            yield one
-
-
-def _numbers(values: tuple[Value, ...]) -> list[float]:
-    return [float(one) for one in _flat(values) if isinstance(one, int | float) and not isinstance(one, bool)]
-
-
-def _number(value: Value) -> float:
-    if value is None or value == "":
-        return 0.0
-    if isinstance(value, str):
-        raise ArithmeticError(f"{value!r} is no number")
-    return float(value)
-
-
-def _rounded(value: Value, digits: Value, how: Callable[[float], float]) -> float:
-    factor = 10.0 ** _number(digits)
-    number = _number(value)
-    # as spreadsheet programs do: numbers within the last bits of an integer count as that integer
-    return math.copysign(how(round(abs(number) * factor, 9)) / factor, number)
-
-
-def _match(value: Value, where: Range, kind: Value = 1.0) -> float:
-    cells = list(_flat((where,)))
-    if _number(kind) == 0:
-        for place, one in enumerate(cells, 1):
-            if (one.lower() if isinstance(one, str) else one) == (value.lower() if isinstance(value, str) else value):
-                return float(place)
-        raise ArithmeticError(f"{value!r} is not there")
-    found = sum(1 for one in cells if isinstance(one, int | float) and one <= value)
-    if not found:
-        raise ArithmeticError(f"{value!r} is below all")
-    return float(found)
-
-
-def _index(where: Range, row: Value, column: Value = 1.0) -> Value:
-    down, across = int(_number(row)), int(_number(column))
-    if len(where) == 1 and across == 1 and down >= 1 and len(where[0]) > 1:
-        down, across = 1, down
-    if not (1 <= down <= len(where) and 1 <= across <= len(where[0])):
-        raise ArithmeticError("is outside of the range")
-    return where[down - 1][across - 1]
-
-
-def _pmt(rate: Value, count: Value, present: Value, future: Value = 0.0) -> float:
-    r, n, pv, fv = (_number(one) for one in (rate, count, present, future))
-    if r == 0:
-        return -(pv + fv) / n
-    shrunk = math.exp(-n * math.log1p(r))
-    return -(pv + fv * shrunk) * r / -math.expm1(-n * math.log1p(r))
-
-
-#: functions of computed arguments
-FUNCTIONS: dict[str, Callable[..., Value]] = {
-    "ABS": lambda value: abs(_number(value)),
-    "AND": lambda *values: all(bool(one) for one in _flat(values)),
-    "CEILING": lambda value, step: math.ceil(round(_number(value) / _number(step), 9)) * _number(step),
-    "EXP": lambda value: math.exp(_number(value)),
-    "INDEX": _index,
-    "INT": lambda value: float(math.floor(_number(value))),
-    "ISNUMBER": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
-    "LARGE": lambda where, place: sorted(_numbers((where,)), reverse=True)[int(_number(place)) - 1],
-    "LN": lambda value: math.log(_number(value)),
-    "MATCH": _match,
-    "MAX": lambda *values: max(_numbers(values), default=0.0),
-    "MIN": lambda *values: min(_numbers(values), default=0.0),
-    "NOT": lambda value: not value,
-    "OR": lambda *values: any(bool(one) for one in _flat(values)),
-    "PMT": _pmt,
-    "ROUND": lambda value, digits: _rounded(value, digits, lambda number: math.floor(number + 0.5)),
-    "ROUNDUP": lambda value, digits: _rounded(value, digits, math.ceil),
-    "SUM": lambda *values: math.fsum(_numbers(values)),
-}
-#: functions with lazily evaluated arguments
-_LAZY = ("IF", "IFERROR")
-
-
-@lru_cache(maxsize=20_000)
-def _tokens(formula: str) -> tuple[tuple[str, str], ...]:
-    found, place = [], 0
-    text = formula.removeprefix("=").rstrip()
-    while place < len(text):
-        token = _TOKEN.match(text, place)
-        if token is None:
-            raise SpecError("is not a formula that we can write", field="formula", value=formula)
-        found.append((str(token.lastgroup), token[0].strip()))
-        place = token.end()
-    return tuple(found)
+#: functions of formulas; all spreadsheet programs have had them since before 2019
+FUNCTIONS = frozenset((
+    "ABS", "AND", "CEILING", "EXP", "IF", "IFERROR", "INDEX", "INT", "ISNUMBER", "LARGE", "LN", "MATCH", "MAX", "MIN",
+    "NOT", "OR", "PMT", "ROUND", "ROUNDUP", "SUM",
+))  # fmt: skip
+_TEXT, _CALL = re.compile(r'"[^"]*"'), re.compile(r"([A-Za-z_][\w.]*)\(")
 
 
 def functions_in(formula: str) -> set[str]:
-    """Names of the functions of a formula.
+    """Return the names of the functions of a formula.
 
     Examples
     --------
-    >>> sorted(functions_in("=IF(A1>0,MAX(A1,2),0)"))
+    >>> sorted(functions_in('=IF(A1>0,MAX(A1,2),"no LET(")'))
     ['IF', 'MAX']
     """
-    tokens = _tokens(formula)
-    return {word.upper() for (kind, word), after in zip(tokens, (*tokens[1:], ("", "")), strict=True)
-            if kind == "word" and after[1] == "("}  # fmt: skip
-
-
-_ORDER = {"=": 1, "<>": 1, "<": 1, ">": 1, "<=": 1, ">=": 1, "&": 2, "+": 3, "-": 3, "*": 4, "/": 4, "^": 5}
-
-
-@lru_cache(maxsize=20_000)
-def _tree(formula: str) -> tuple[Any, ...]:
-    tokens, place = _tokens(formula), 0
-
-    def peek() -> tuple[str, str]:
-        return tokens[place] if place < len(tokens) else ("end", "")
-
-    def take(expected: str = "") -> tuple[str, str]:
-        nonlocal place
-        found = peek()
-        if expected and found[1] != expected:
-            raise SpecError(f"lacks {expected!r}", field="formula", value=formula)
-        place += 1
-        return found
-
-    def primary() -> tuple[Any, ...]:
-        kind, word = take()
-        if kind == "number":
-            return ("value", float(word))
-        if kind == "text":
-            return ("value", word[1:-1].replace('""', '"'))
-        if kind == "cell":
-            return ("cell", word)
-        if kind == "word":
-            if word.upper() in ("TRUE", "FALSE"):
-                return ("value", word.upper() == "TRUE")
-            if peek()[1] != "(":
-                return ("name", word)
-            if word.upper() not in FUNCTIONS and word.upper() not in _LAZY:
-                raise SpecError("is not a function of all spreadsheet programs", field="formula", value=word)
-            take("(")
-            arguments = []
-            while peek()[1] != ")":
-                arguments.append(expression(0))
-                if peek()[1] == ",":
-                    take()
-            take(")")
-            return ("call", word.upper(), tuple(arguments))
-        if word == "(":
-            inside = expression(0)
-            take(")")
-            return inside
-        if word == "-":
-            return ("minus", expression(6))
-        raise SpecError(f"is not understood at {word!r}", field="formula", value=formula)
-
-    def expression(least: int) -> tuple[Any, ...]:
-        left = primary()
-        while (sign := peek()[1]) in _ORDER and peek()[0] == "sign" and _ORDER[sign] > least:
-            take()
-            left = ("sign", sign, left, expression(_ORDER[sign]))
-        return left
-
-    found = expression(0)
-    if place != len(tokens):
-        raise SpecError(f"is not understood at {peek()[1]!r}", field="formula", value=formula)
-    return found
-
-
-def _compared(sign: str, left: Value, right: Value) -> bool:
-    if isinstance(left, str) != isinstance(right, str):  # texts come after numbers; an empty cell is both
-        if left is None or right is None:
-            left, right = left or "", right or ""
-        else:
-            left, right = float(isinstance(left, str)), float(isinstance(right, str))
-    elif isinstance(left, str):
-        left, right = left.lower(), right.lower()
-    else:
-        left, right = _number(left), _number(right)
-    result: bool = {"=": left == right, "<>": left != right, "<": left < right, ">": left > right,
-            "<=": left <= right, ">=": left >= right}[sign]  # fmt: skip
-    return result
-
-
-_SIGNS: dict[str, Callable[[float, float], float]] = {
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-    "/": lambda a, b: a / b,
-    "^": lambda a, b: a**b,
-}
-
-
-def _shown(value: Value) -> str:
-    """Return a value as the operator & joins it."""
-    if isinstance(value, bool):
-        return "TRUE" if value else "FALSE"
-    if value is None:
-        return ""
-    return f"{value:.15g}" if isinstance(value, int | float) else str(value)
+    return {name.upper() for name in _CALL.findall(_TEXT.sub("", formula))}
 
 
 class Calculator:
-    """Compute the cells of a workbook; each once.
+    """Values of all cells of a workbook, as IronCalc computes them.
 
-    Parameters
-    ----------
-    cells : mapping of str to mapping
-        Sheet → (row, column) from 0 → a value, or a formula as text that begins with ``=``.
-    names : mapping of str to tuple
-        Name → sheet, row, column of its cell.
+    `cells`: sheet → (row, column) from 0 → a value, or a formula as text that begins with ``=``; `literal`: sheet →
+    cells whose text is no formula; `names`: name → sheet, row and column of its cell.
 
     Examples
     --------
-    >>> Calculator({"A": {(0, 0): 2.0, (0, 1): "=A1*3"}}, {}).value("A", 0, 1)
+    >>> Calculator({"A": {(0, 0): 2.0, (0, 1): "=A1*3"}}, {}, {}).value("A", 0, 1)
     6.0
     """
 
     def __init__(
-        self, cells: Mapping[str, Mapping[tuple[int, int], Value]], names: Mapping[str, tuple[str, int, int]]
+        self,
+        cells: Mapping[str, Mapping[tuple[int, int], Any]],
+        literal: Mapping[str, Collection[tuple[int, int]]],
+        names: Mapping[str, tuple[str, int, int]],
     ) -> None:
-        self._cells, self._names = cells, names
-        self._known: dict[tuple[str, int, int], Value] = {}
+        self._sheets = {name: number for number, name in enumerate(cells)}
+        self._model = wanted("ironcalc", field="sheet").create("book", "en", "UTC")
+        for name, number in self._sheets.items():
+            if number:
+                self._model.add_sheet(name)
+            else:
+                self._model.rename_sheet(0, name)
+        for name, (sheet, row, column) in names.items():
+            self._model.new_defined_name(name, None, address(row, column, sheet))
+        for name, held in cells.items():
+            for place, value in held.items():
+                self._put(name, place, value, formula=place not in literal.get(name, ()))
+        self._model.evaluate()
 
-    def value(self, sheet: str, row: int, column: int) -> Value:
-        """Value of a cell; None if it is empty.
+    def _put(self, sheet: str, place: tuple[int, int], value: Any, *, formula: bool) -> None:
+        at = (self._sheets[sheet], place[0] + 1, place[1] + 1)
+        if isinstance(value, str):
+            if not (formula and value.startswith("=")):
+                self._model.update_cell_with_text(*at, value)
+            elif unknown := functions_in(value) - FUNCTIONS:
+                raise SpecError("is not a function of all spreadsheet programs", field="formula", value=min(unknown))
+            else:
+                self._model.update_cell_with_formula(*at, value)
+        elif value is not None:
+            self._model.update_cell_with_number(*at, float(value))
 
-        Returns: [unit of the cell].
-        """
-        key = (sheet, row, column)
-        if key not in self._known:
-            held = self._cells[sheet].get((row, column))
-            if isinstance(held, str) and held.startswith("="):
-                try:
-                    held = self._of(_tree(held), sheet)
-                    held = 0.0 if held is None else held  # what a formula finds in an empty cell is 0
-                except (ArithmeticError, ValueError) as error:
-                    raise SpecError(f"cannot be computed ({error})", field=address(row, column, sheet),
-                                    value=held) from error  # fmt: skip
-            self._known[key] = held
-        return self._known[key]
-
-    def _of(self, tree: tuple[Any, ...], sheet: str) -> Value:
-        kind = tree[0]
-        if kind == "value":
-            return tree[1]
-        if kind == "name":
-            return self.value(*self._names[tree[1]])
-        if kind == "cell":
-            return self._range(tree[1], sheet)
-        if kind == "minus":
-            return -_number(self._of(tree[1], sheet))
-        if kind == "call":
-            return self._call(tree[1], tree[2], sheet)
-        left, right = self._of(tree[2], sheet), self._of(tree[3], sheet)
-        if tree[1] == "&":
-            return _shown(left) + _shown(right)
-        if tree[1] in _SIGNS:
-            return _SIGNS[tree[1]](_number(left), _number(right))
-        return _compared(tree[1], left, right)
-
-    def _call(self, name: str, arguments: tuple[Any, ...], sheet: str) -> Value:
-        if name == "IF":
-            chosen = self._of(arguments[0], sheet)
-            return self._of(arguments[1] if chosen else arguments[2], sheet)
-        if name == "IFERROR":
-            try:
-                return self._of(arguments[0], sheet)
-            except (ArithmeticError, ValueError):
-                return self._of(arguments[1], sheet)
-        return FUNCTIONS[name](*(self._of(one, sheet) for one in arguments))
-
-    def _range(self, word: str, sheet: str) -> Value:
-        found = _CELL.fullmatch(word)
-        assert found is not None
-        where = (found["sheet"] or sheet).strip("'")
-        row, column = place_of(found[2] + found[3])
-        if found[4] is None:
-            return self.value(where, row, column)
-        last, right = place_of(found[4] + found[5])
-        return [[self.value(where, r, c) for c in range(column, right + 1)] for r in range(row, last + 1)]
+    def value(self, sheet: str, row: int, column: int) -> Any:
+        """Return the value of a cell; None if it is empty."""
+        at = (self._sheets[sheet], row + 1, column + 1)
+        value = self._model.get_cell_value(*at)
+        if isinstance(value, str) and value.startswith("#") and self._model.get_cell_formula(*at):
+            raise SpecError(f"cannot be computed ({value})", field=address(row, column, sheet),
+                            value=self._model.get_cell_formula(*at))  # fmt: skip
+        return value
 
 
 #: style → XlsxWriter format
@@ -388,7 +163,7 @@ STYLES: dict[str, dict[str, Any]] = {
         "border_color": "#B4C6E7",
     },
     "decision": {"bold": True, "font_size": 12, "text_wrap": True, "valign": "vcenter", "bg_color": "#EEF3FA"},
-    # _) leaves a little room at the right, so that a unit in the next cell stands apart; words instead of a number too
+    # _) leaves a small margin at the right, before a unit in the next cell
     "whole": {"num_format": "#,##0_)", "valign": "top", "align": "right"},
     "one": {"num_format": "#,##0.0_)", "valign": "top", "align": "right"},
     "two": {"num_format": "#,##0.00_)", "valign": "top", "align": "right"},
@@ -413,9 +188,9 @@ class Rule:
     first, last : tuple of int
         Row and column from 0 of the corners of the range, [-]
     formula : str
-        When it holds, written for the first cell.
+        Condition, written for the first cell.
     style : str
-        What it then looks like.
+        Style if the condition holds.
     """
 
     first: tuple[int, int]
@@ -435,7 +210,7 @@ class Chart:
     kind : str
         ``line`` over numbers, ``column`` over names, or ``bar`` over names with the first at the top.
     title, x, y : str
-        What it shows, and its axes.
+        Titles of the chart and of its axes.
     series : tuple of (str, str, str)
         Address of the name, of the categories and of the values.
     size : tuple of int
@@ -453,7 +228,7 @@ class Chart:
 
 @dataclass
 class Sheet:
-    """One sheet; it is filled cell by cell and then written.
+    """Sheet of a workbook, filled cell by cell.
 
     Attributes
     ----------
@@ -464,18 +239,18 @@ class Sheet:
     styles : dict
         (row, column) → name of a style, with ``*`` where it may be changed.
     literal : set
-        Cells whose text comes from outside and is never a formula.
+        Cells with foreign text, which is never a formula.
     choices, bounds, notes, widths, heights, merged, rules, charts : collections
         Lists of choices, least and most with a word, comments, widths of columns, heights of rows, merged ranges,
         colours and charts.
     breaks : list of int
         Rows before which a page ends, [-]
     freeze : tuple of int
-        Rows and columns that stay in view, [-]
+        Frozen rows and columns, [-]
     landscape : bool
-        How it is printed.
+        True for landscape print.
     last_printed : tuple of int or None
-        Corner of what is printed; all of it by default.
+        Corner of the print range; the whole sheet by default.
     scale : int
         Size in print; as wide as a page by default, [%]
     """
@@ -499,27 +274,25 @@ class Sheet:
     scale: int = 0
 
     def put(self, row: int, column: int, value: Any, style: str = "text") -> str:
-        """Fill a cell with a number, a formula of ours, or a text of ours.
+        """Fill a cell and return its address with the sheet.
 
-        - `value`: What it holds; text that begins with ``=`` is a formula.
-        - `style`: Name of a style; ``*`` behind it marks what a buyer may change.
-        - Returns: The address of the cell with its sheet.
+        Text that begins with ``=`` is a formula. A style that ends in ``*`` marks an input cell.
         """
         self.cells[row, column] = value
         self.styles[row, column] = style
         return address(row, column, self.name)
 
     def say(self, row: int, column: int, text: object, style: str = "text") -> str:
-        """Fill a cell with words from outside, which never become a formula.
+        """Fill a cell with foreign text and return its address.
 
-        Returns: The address of the cell with its sheet.
+        The text never becomes a formula.
         """
         if text is not None:
             self.literal.add((row, column))
         return self.put(row, column, None if text is None else str(text), style)
 
     def row(self, row: int, values: Sequence[Any], style: str = "text", *, column: int = 0) -> None:
-        """Fill cells beside each other."""
+        """Fill adjacent cells of a row."""
         for place, value in enumerate(values):
             self.put(row, column + place, value, style)
 
@@ -546,15 +319,11 @@ class Book:
         self.names[name] = (sheet.name, row, column)
 
     def calculator(self) -> Calculator:
-        """Return the evaluator of all cells."""
-        cells = {
-            one.name: {
-                place: f"\0{value}" if place in one.literal and str(value).startswith("=") else value
-                for place, value in one.cells.items()
-            }
-            for one in self.sheets.values()
-        }
-        return Calculator(cells, self.names)
+        """Return the values of all cells."""
+        sheets = self.sheets.values()
+        return Calculator(
+            {one.name: one.cells for one in sheets}, {one.name: one.literal for one in sheets}, self.names
+        )
 
     def content(self) -> bytes:
         """Return the workbook as bytes of an XLSX file."""

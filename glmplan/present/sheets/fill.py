@@ -1,4 +1,4 @@
-"""Append columns with predictions to a quote sheet, leaving everything else unchanged."""
+"""Add columns with predictions to a quote sheet; the rest is unchanged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from glmplan.errors import GlmplanError, SpecError
 from glmplan.io.machines.resolve import resolve_machine
 from glmplan.planner.ask import fit, predict
 from glmplan.planner.make_plan import FitAnswer
-from glmplan.planner.text import verdict_words
 from glmplan.prediction.predict import Prediction
 from glmplan.present.sheets.quote_table import (
     LOOKED_AT,
@@ -32,6 +31,7 @@ from glmplan.present.sheets.quote_table import (
     surveyed,
 )
 from glmplan.present.sheets.workbook_parts import Row, edited, rows_of
+from glmplan.present.text import verdict_words
 from glmplan.purchase.cost import owned_month, per_million
 from glmplan.purchase.money import Money, watts_of
 
@@ -58,7 +58,7 @@ _REMEMBERED = 10_000
 
 
 def columns_for(money: Money) -> tuple[str, ...]:
-    """Headers of the new columns.
+    """Return the headers of the new columns.
 
     Examples
     --------
@@ -90,18 +90,18 @@ class Answered:
 
 
 class Quoted:
-    """Answers the rows of a quote; each machine is planned once.
+    """Predictions for the rows of a quote; each machine is planned once.
 
     Parameters
     ----------
     model : str
         The model.
     users : int
-        Users at once, [-]
+        Concurrency, [-]
     money : Money
         Prices and terms.
     mapped : Mapped
-        What the buyer says of the quote.
+        Options of reading the quote.
     said : mapping
         Arguments of `glmplan.fit` for every machine.
     """
@@ -114,10 +114,9 @@ class Quoted:
         self._plans: dict[Named, tuple[dict[int, Any], tuple[str, ...]]] = {}
 
     def cells(self, line: Line) -> tuple[dict[int, Any], str]:
-        """Cells of a row.
+        """Return the new cells of a row by column, and the reading error.
 
-        Returns: Number of a new column → number or text [unit of the column]; and why the row cannot be read, empty
-          if it can.
+        The error is empty if the row can be read.
         """
         try:
             if line.trouble:
@@ -217,7 +216,7 @@ class Quoted:
         return {} if million is None else {6: _plain(million[0] + million[1] * line.price * rate)}
 
     def _million(self, named: Named, answered: Answered) -> tuple[float, float] | None:
-        """Cost of a million tokens without a purchase, and for each unit of money of one: it is a line in the price."""
+        """Return cost per million tokens as a constant and a slope in the price."""
         terms, machine = self.money.terms, resolve_machine(named.on)
         watts, _ = watts_of(machine, self.money)
         if answered.prediction is None or watts is None or answered.answer is None:
@@ -254,15 +253,15 @@ class Filled:
     header : int
         Row of the header, from 1, [-]
     titles : dict of str to str
-        What a column holds → the words over it.
+        Role of a column → its header.
     read : list of (int, str)
-        Rows that were understood, with what they were read as; the first of them, [-]
+        First rows that were understood, with the machine.
     failed : list of (int, str)
-        Rows that were not, with the reason; the first of them, [-]
+        First rows that were not understood, with the reason.
     rows, understood, not_understood : int
-        How many, [-]
+        Numbers of rows, [-]
     remarks : tuple of str
-        What is special about the file.
+        Remarks on the file.
     """
 
     sheet: str = ""
@@ -276,10 +275,7 @@ class Filled:
     remarks: tuple[str, ...] = ()
 
     def note(self, row: int, cells: Mapping[int, Any], reason: str) -> None:
-        """Keep what became of a row.
-
-        `reason`: Why it was not understood; empty if it was.
-        """
+        """Count a row, with the reason if it was not understood."""
         kept, words = (self.failed, reason) if reason else (self.read, str(cells.get(0, "")))
         if reason:
             self.not_understood += 1
@@ -290,10 +286,9 @@ class Filled:
 
 
 def filled(path: str | Path, out: str | Path, quoted: Quoted, progress: Progress | None = None) -> Filled:
-    """Fill a quote sheet.
+    """Fill a quote sheet (a workbook or a text table) and return the report.
 
-    - `path`: The quote: a workbook, or a table of text.
-    - `progress`: Called with rows that were done and how many there are.
+    `progress` is called with the rows done and in total.
     """
     source, target = Path(path), Path(out)
     if source.suffix.lower() != target.suffix.lower():
@@ -317,7 +312,7 @@ def filled(path: str | Path, out: str | Path, quoted: Quoted, progress: Progress
 
 
 def checked(path: str | Path, quoted: Quoted, progress: Progress | None = None) -> Filled:
-    """Say what filling a quote sheet would do."""
+    """Return the report of filling a quote sheet, without writing."""
     source = Path(path)
     if source.suffix.lower() in (".csv", ".tsv"):
         report, lines = _text(source, quoted, progress)
@@ -368,7 +363,10 @@ def _of_line(number: int, line: Line | None, quoted: Quoted, report: Filled) -> 
 
 
 def _text(path: Path, quoted: Quoted, progress: Progress | None) -> tuple[Filled, Iterator[str]]:
-    """Fill a table of text: its report, which is whole when all its lines were taken, and its lines."""
+    """Return the report and the filled lines of a text table.
+
+    The report is complete once all lines have been consumed.
+    """
     delimiter = _delimiter(path)
     first: list[Row] = []
     width = 0
@@ -414,7 +412,7 @@ def _written(value: Any, delimiter: str) -> str:
         return ""
     if isinstance(value, str):
         return f"'{value}" if value[:1] in ("=", "+", "-", "@") else value
-    # where semicolons part cells, commas part decimals
+    # files with semicolons between cells use decimal commas
     return f"{value:.6g}".replace(".", "," if delimiter == ";" else ".")
 
 
@@ -435,7 +433,7 @@ def _delimiter(path: Path) -> str:
 
 
 def _records(path: Path, delimiter: str) -> Iterator[tuple[str, list[str]]]:
-    """Records of a table of text: as they stand in the file, and their cells."""
+    """Yield the records of a text table: raw text and cells."""
     taken: list[str] = []
 
     def lines() -> Iterator[str]:
@@ -459,9 +457,9 @@ def _records(path: Path, delimiter: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def writable(path: str | Path, endings: Sequence[str], *, overwrite: bool) -> None:
-    """Refuse a file that is there, or whose name says that it is something else.
+    """Raise SpecError for an existing file or a wrong suffix.
 
-    `overwrite`: Whether a file that is there may go.
+    `overwrite` permits an existing file.
 
     Examples
     --------

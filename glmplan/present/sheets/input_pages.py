@@ -1,4 +1,4 @@
-"""Input sheets of the workbook: assumptions as named cells, predicted times, memory and the calculation sheet."""
+"""Fill the input sheets: assumptions, predicted times, memory, formulas."""
 
 from __future__ import annotations
 
@@ -99,7 +99,10 @@ _UNITS = {"staff_per_month": "{} per month", "licence_per_accelerator_year": "{}
 
 
 def assumptions_of(load: Load, money: Money, model: str) -> dict[str, list[Assumption]]:
-    """Return all assumptions by heading; `model` is the catalogue name for API prices."""
+    """Return all assumptions by heading.
+
+    `model` is the catalogue name for API prices.
+    """
     whole = "whole"
     default = "default of this workbook"
     traffic = [
@@ -168,7 +171,7 @@ def _offers(load: Load, money: Money, model: str) -> Iterator[Assumption]:
 
 
 def fixed_facts(options: tuple[Option, ...]) -> list[tuple[str, str, str]]:
-    """Return title, value and way to change it of everything that no cell can change."""
+    """Return title, value and way to change of each fixed input."""
     asked = options[0].planned.asked
     terms = options[0].planned.holding.terms
     drafted = "none"
@@ -290,7 +293,10 @@ def span(sheet: str, column: str, count: int) -> str:
 
 
 def blocks(options: tuple[Option, ...]) -> list[int]:
-    """Return the 1-based number of the first block of each option; a block is an option with one KV cache format."""
+    """Return the 1-based number of the first block of each option.
+
+    A block is an option with one KV cache format.
+    """
     numbers, count = [], 1
     for option in options:
         numbers.append(count)
@@ -299,7 +305,7 @@ def blocks(options: tuple[Option, ...]) -> list[int]:
 
 
 class Grid:
-    """Addresses on the sheet Surface; the grids of all options have the same axes."""
+    """Addresses on the sheet Surface; all grids have the same axes."""
 
     #: 0-based rows of the axes and of the first block of points
     AXES, POINTS = 4, 12
@@ -316,7 +322,10 @@ class Grid:
         self.bands = self.domains + self.blocks + 3
 
     def axis(self, row: int, count: int) -> str:
-        """Return the range of an axis: 0 users, 1 inputs, 2 outputs, 3 bands of users, 4 bands of inputs."""
+        """Return the range of an axis by its number.
+
+        Axes are 0 users, 1 inputs, 2 outputs, 3 bands of users, 4 bands of inputs.
+        """
         first = address(self.AXES + row, 1, "Surface")
         return f"{first}:{address(self.AXES + row, count)}"
 
@@ -336,7 +345,10 @@ class Grid:
         return self.axis(2, len(self.axes.outputs))
 
     def quantity(self, kind: int, user: int) -> str:
-        """Return the range of a quantity over all points with one number of users; `kind` indexes `_QUANTITIES`."""
+        """Return the range of a quantity over all points of a concurrency.
+
+        `kind` indexes `_QUANTITIES`.
+        """
         column = self.LEFT + kind * len(self.axes.users) + user
         return f"{address(self.POINTS, column, 'Surface')}:{address(self.last, column)}"
 
@@ -533,17 +545,17 @@ def _curve_range(options: tuple[Option, ...], grid: Grid, option: int, row: int)
 
 
 def _beyond(value: str, low: str, high: str) -> str:
-    """Return the formula of interval widening by extrapolation; as in `glmplan.prediction.evidence`."""
+    """Return the formula of interval widening, as `prediction.evidence`."""
     return f"IF(OR({value}<0.5*{low},{value}>2*{high}),0.15*ABS(LN({value}/MAX(IF({value}<{low},{low},{high}),1))),0)"
 
 
 def _further(served: str, first_least: str, further_most: str) -> str:
-    """Return the formula of the decode time; as in `glmplan.present.sheets.option`."""
+    """Return the formula of the decode time, as in `sheets.option`."""
     return f"=MIN({served}-{first_least},{further_most})"
 
 
 def _of_a_server(users: str, option: Option) -> str:
-    """Return the formula of users per replica, which decides the interval band."""
+    """Return the formula of users per replica, for the interval band."""
     servers = option.planned.holding.terms.replicas
     return users if servers == 1 else f"({users}/MIN({users},{servers}))"
 
@@ -620,7 +632,7 @@ def _place(grid: Grid, n: int, option: Option, block: int) -> dict[str, str]:
 
 
 def _held(grid: Grid, n: int, memory: tuple[str, ...]) -> dict[str, str]:
-    """Return the formulas of the KV pool, and of the reason why there is no speed."""
+    """Return the formulas of KV pool, and of the reason for no speed."""
     axes = grid.axes
     block = _c("block", n)
     found = {name: f"=INDEX({where},{block})" for name, where in
@@ -640,7 +652,7 @@ def _held(grid: Grid, n: int, memory: tuple[str, ...]) -> dict[str, str]:
 
 
 def _speeds(grid: Grid, n: int, curve: list[str]) -> dict[str, str]:
-    """Return the formulas of the times at the load, and of their interval bounds."""
+    """Return the formulas of times at the load, and of their intervals."""
     cell_, part = _c("user_cell", n), _c("user_part", n)
     found = {
         name: f"=(1-{part})*INDEX({curve[row]},{cell_})+{part}*INDEX({curve[row]},{cell_}+1)"
@@ -659,7 +671,10 @@ def _speeds(grid: Grid, n: int, curve: list[str]) -> dict[str, str]:
 
 
 def _curve(page: Sheet, options: tuple[Option, ...], grid: Grid, n: int) -> dict[str, str]:
-    """Write the curve of an option; return the formulas of the largest concurrency that meets each limit."""
+    """Write the curve of an option; return the formulas of its capacity.
+
+    The capacity is the largest concurrency that meets each limit.
+    """
     top = _curve_top(n, len(options))
     page.put(top, 0, f"={cell('Options', 'name', n)}", "heading")
     for row, title in enumerate(_CURVE):

@@ -1,4 +1,4 @@
-"""Options of a workbook: layout, memory in each KV cache format, tabulated speeds and prices of a machine."""
+"""Build the options of a workbook: layouts, memory, speeds and prices."""
 
 from __future__ import annotations
 
@@ -91,7 +91,10 @@ class Axes:
 
     @property
     def points(self) -> _Points:
-        """Return users, inputs and outputs of every point; users vary fastest, inputs slowest."""
+        """Return users, inputs and outputs of every point.
+
+        Users vary fastest, inputs slowest.
+        """
         inputs, outputs, users = np.meshgrid(self.inputs, self.outputs, self.users, indexing="ij")
         return users.ravel(), inputs.ravel(), outputs.ravel()
 
@@ -148,7 +151,7 @@ class Spreads:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Surface:
-    """Predicted times of one deployment over the grid (inputs, outputs, users)."""
+    """Predicted times of a deployment over the grid (inputs, outputs, users)."""
 
     axes: Axes
     #: users times output tokens over the throughput
@@ -207,7 +210,10 @@ class Surfaces:
         return surface
 
     def _points(self, planned: Deployed) -> _Points:
-        """Return the points of the grid, then those of outputs long and short enough for each of the two regimes."""
+        """Return the grid points, then points of long and of short outputs.
+
+        The latter lie in each of the two regimes.
+        """
         axes, deployed = self.axes, planned.deployment
         inputs, users = (axis.ravel() for axis in np.meshgrid(axes.inputs, axes.users, indexing="ij"))
         servers = np.minimum(planned.holding.terms.replicas, users)
@@ -221,7 +227,7 @@ class Surfaces:
         return points[0], points[1], points[2]
 
     def _shaped(self, values: np.ndarray) -> np.ndarray:
-        """Return the values of the grid points as an array (inputs, outputs, users)."""
+        """Return values of grid points as an array (inputs, outputs, users)."""
         axes = self.axes
         shape = (len(axes.inputs), len(axes.outputs), len(axes.users))
         return values[: shape[0] * shape[1] * shape[2]].reshape(shape)
@@ -265,7 +271,7 @@ class Surfaces:
         ]
 
     def _least(self, planned: Deployed, points: _Points) -> tuple[np.ndarray, np.ndarray]:
-        """Return lower bounds of the time per output token of all users, and of TPOT, at every point."""
+        """Return lower bounds of the time per output token, and of TPOT."""
         deployed = planned.deployment
         if not runs_on_accelerators(deployed):
             return np.zeros(len(points[0])), np.zeros(len(points[0]))
@@ -395,7 +401,7 @@ class Option:
 
     @property
     def way(self) -> str:
-        """Return the requested way to pay; by default ``buy``, or ``rent`` if only a rent is known."""
+        """Return the way to pay; ``buy`` by default, ``rent`` if not for sale."""
         if self.wanted.paid:
             return self.wanted.paid
         return "rent" if self.purchase_missing and self.rent is not None else "buy"
@@ -478,7 +484,7 @@ def options_of(
 
 
 def _plans(model: str, wanted: Wanted, inputs: int, outputs: int, said: Mapping[str, Any]) -> list[Deployed]:
-    """Return the plan of an option, and the same layout with each other KV cache format of its engine."""
+    """Return the plan of an option in each KV cache format of its engine."""
     given = dict(said) | dict(wanted.said)
     first = deployment(model, wanted.on, input=inputs, output=outputs, **given)
     terms = first.holding.terms

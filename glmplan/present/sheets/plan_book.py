@@ -1,4 +1,4 @@
-"""Workbook of a plan with live formulas: summary, sources and assembly of all sheets."""
+"""Build the workbook of a plan: summary, sources and all sheets."""
 
 from __future__ import annotations
 
@@ -110,7 +110,10 @@ def write_summary(
 
 
 def _key(number: int) -> str:
-    """Return the sort key of an option: the month; options with fewer safe users than the load come last."""
+    """Return the sort key of an option: its monthly cost.
+
+    Options with fewer safe users than the load come last.
+    """
     month, rate, safe = (cell("Results", name, number) for name in ("month", "rate", "safe"))
     known = f"AND(ISNUMBER({month}),ISNUMBER({rate}))"
     return f"IF({known},{month}+IF({safe}>=users,0,{_WORSE:.0f}),{_NEVER:.0f})"
@@ -171,7 +174,7 @@ def _write_charts(page: Sheet, options: tuple[Option, ...], grid: Grid, edition:
 def _write_second(
     page: Sheet, row: int, rows: dict[str, list[Assumption]], edition: Edition, options: tuple[Option, ...]
 ) -> int:
-    """Write the second page: current assumptions, fixed inputs and evidence. Return its last row."""
+    """Write assumptions, fixed inputs and evidence; return the last row."""
     page.put(row, 0, "Assumptions and evidence", "title")
     page.say(row + 1, 0, edition.words, "note")
     line = left = row + 3
@@ -197,7 +200,10 @@ def _write_second(
 
 
 def _write_right(page: Sheet, row: int, heading: str, pairs: list[tuple[str, str]]) -> int:
-    """Write pairs of a title (a formula) and a text on the right half of the page; return the last row."""
+    """Write pairs of a title formula and a text; return the last row.
+
+    The pairs fill the right half of the page.
+    """
     page.row(row, [heading, *[None] * 5], "heading", column=5)
     for title, text in pairs:
         row += 1
@@ -214,7 +220,10 @@ _WIDTHS_SOURCES_PAGE = (22, 14, 12, 26, 12, 44, 70, 24)
 
 
 def write_sources(book: Book, options: tuple[Option, ...], edition: Edition, load: tuple[int, int, int]) -> None:
-    """Fill the sheet of sources; `load` (users, input, output) decides the hazards and limitations."""
+    """Fill the sheet of sources.
+
+    `load` (users, input, output) decides the hazards and limitations.
+    """
     page = book["Sources"]
     page.put(0, 0, "Sources", "title")
     page.say(1, 0, edition.words, "note")
@@ -300,7 +309,7 @@ def load_of_words(
     context: TokenCount | None,
     **shares: Ratio,
 ) -> Load:
-    """Return a load, with the default lengths of a plan where they are left out.
+    """Return a load; lengths not given are the defaults of a plan.
 
     `context`: Longest request that must fit; by default input plus output.
 
@@ -339,7 +348,10 @@ def plan_book(
     said: Mapping[str, Any] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Book:
-    """Plan options and return their workbook; `progress` is called with surfaces done and total."""
+    """Plan options and return their workbook.
+
+    `progress` is called with the surfaces done and in total.
+    """
     numbers = (load.users, load.input, load.output)
     options = options_of(model, wanted, money, load=numbers, said=said or {}, progress=progress)
     return workbook_of(options, load, money)

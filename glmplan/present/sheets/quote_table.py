@@ -1,4 +1,4 @@
-"""Detection of the table of a quote: header in one row or two, and role of each column."""
+"""Find the table of a quote: its header, and the role of each column."""
 
 from __future__ import annotations
 
@@ -73,9 +73,7 @@ _IN_ONE = 8
 
 
 def currency_in(text: object) -> str:
-    """Currency that a text names.
-
-    `text`: A cell, a header or a number format.
+    """Return the currency in a cell, a header or a number format.
 
     Examples
     --------
@@ -90,9 +88,7 @@ def currency_in(text: object) -> str:
 
 
 def number_in(value: object) -> float | None:
-    """Return a number from text with any separators of thousands and decimals.
-
-    Returns: The number; None if the text holds none, [unit of the cell].
+    """Return the number in a text, with any separators; None without one.
 
     Examples
     --------
@@ -126,14 +122,14 @@ def number_in(value: object) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A machine of a row.
+    """Machine of a row.
 
     Attributes
     ----------
     on : str
-        As `glmplan.fit` takes it.
+        Machine as an argument of `glmplan.fit`.
     machines : int
-        How many, [-]
+        Number of machines, [-]
     """
 
     on: str
@@ -142,7 +138,7 @@ class Named:
 
 @lru_cache(maxsize=1)
 def _cards() -> tuple[tuple[frozenset[str], str], ...]:
-    """Words that all have to stand in a text for it to name a card."""
+    """Return sets of words that identify a card if a text has all of them."""
     found = []
     for name in accelerator_names():
         part = load_accelerator(name)
@@ -162,10 +158,10 @@ def _words(text: object) -> list[str]:
 
 
 def machine_in(text: object, part_number: object, count: Ratio | None, known: dict[str, str]) -> Named:
-    """Return the machine that a row of a quote offers.
+    """Return the machine of a row of a quote.
 
-    Returns: The machine. A bare card makes one machine of up to eight; ``8x`` in the text, or a host, is a machine of
-      its own, of which there are as many as the row says.
+    Up to eight cards without a host make one machine. A text with ``8x`` or a host names a machine, and `count` is the
+    number of machines.
 
     Examples
     --------
@@ -188,7 +184,7 @@ def machine_in(text: object, part_number: object, count: Ratio | None, known: di
         return Named(host, number)
     part = _by_number(part_number) or _by_number_in(text)
     part = part or _by_words(text)
-    if re.match(r"\d+x", part) or part in host_names():  # a node; its number says what is in it
+    if re.match(r"\d+x", part) or part in host_names():  # a node; its part number names its cards
         return Named(part, number)
     times = _TIMES.search(str(text or ""))
     if times is not None and int(times[1]) > 0:
@@ -215,7 +211,10 @@ def _by_number_in(text: object) -> str | None:
 
 
 def _host_by_words(text: object) -> str | None:
-    """Return a host all of whose words occur in the text; its number of GPUs may be missing."""
+    """Return the host with all its words in the text.
+
+    The number of GPUs may be missing.
+    """
     words, found = set(_words(text)), {}
     for name in host_names():
         named = name.split("-")
@@ -248,7 +247,7 @@ def _by_words(text: object) -> str:
 
 @lru_cache(maxsize=1)
 def _telling() -> frozenset[str]:
-    """Words with a letter and a digit, as in H100, that stand in names of cards."""
+    """Return words of card names with a letter and a digit, such as H100."""
     words = {one for needed, _ in _cards() for one in needed}
     return frozenset(one for one in words if re.search(r"[a-z]", one) and re.search(r"\d", one) and "gb" not in one)
 
@@ -271,13 +270,13 @@ class Mapped:
     header : int
         Row of the header, from 1; 0 if it is to be found, [-]
     columns : dict of str to str
-        What a column holds → its letter, or the words over it.
+        Role of a column → its letter, or its header.
     hardware : dict of str to str
         Words of a row, as `glmplan.catalog.entries.names.plain_words` writes them → machine.
     rates : dict of str to float
-        Currency → what one of it is worth in the currency of the costs, [-]
+        Currency → exchange rate to the currency of the costs, [-]
     currency : str
-        Of prices that name none.
+        Currency of prices without one.
     """
 
     sheet: str = ""
@@ -290,18 +289,18 @@ class Mapped:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of a quote.
+    """Table of a quote.
 
     Attributes
     ----------
     header : int
         Last row of its header, from 1, [-]
     columns : dict of str to int
-        What a column holds → its place, from 0, [-]
+        Role of a column → its index, from 0, [-]
     titles : dict of str to str
-        What a column holds → the words over it.
+        Role of a column → its header.
     currency : str
-        That the header names; empty if it names none.
+        Currency in the header; empty if it has none.
     """
 
     header: int
@@ -312,20 +311,20 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A row of a quote.
+    """Row of a quote.
 
     Attributes
     ----------
     hardware, part_number, delivery : object
-        Its cells.
+        Cells of the row.
     count : float or None
-        How many, [-]
+        Number of items, [-]
     price : float or None
-        Of all of them, [unit of money]
+        Price of all items, [unit of money]
     currency : str
-        Of the price; empty if nothing says.
+        Currency of the price; empty if unknown.
     trouble : str
-        Why a number cannot be read; empty if all can.
+        Error of an unreadable number; empty without one.
     """
 
     hardware: Any
@@ -338,10 +337,9 @@ class Line:
 
 
 def read_mapping(path: str | None) -> Mapped:
-    """Read what the buyer says of a quote.
+    """Return the options of reading a quote from a TOML file.
 
-    `path`: A TOML file with ``sheet``, ``header_row``, ``currency`` and the tables ``[columns]``, ``[hardware]`` and
-      ``[rates]``.
+    The file has ``sheet``, ``header_row``, ``currency`` and the tables ``[columns]``, ``[hardware]`` and ``[rates]``.
     """
     if path is None:
         return Mapped()
@@ -350,6 +348,9 @@ def read_mapping(path: str | None) -> Mapped:
     for name in content:
         if name not in known:
             raise SpecError("is not a field of a mapping", file=path, value=name, choices=known)
+    for name in ("columns", "hardware", "rates"):
+        if not isinstance(content.get(name, {}), dict):
+            raise SpecError("is no table", file=path, field=name, value=str(content[name]))
     for name in content.get("columns", {}):
         if name not in ROLES:
             raise SpecError("is not what a column can hold", file=path, field="columns", value=name, choices=ROLES)
@@ -365,7 +366,7 @@ def read_mapping(path: str | None) -> Mapped:
 
 
 def _role(title: str) -> tuple[str, int]:
-    """Return the role of a column by its header, and the length of the matching phrase."""
+    """Return the role of a column, and the length of the matching phrase."""
     words = f" {plain_words(_IN_BRACKETS.sub(' ', title))} "
     best = ("", 0)
     for role, phrases in header_words().columns.items():
@@ -376,10 +377,13 @@ def _role(title: str) -> tuple[str, int]:
 
 
 def _titles(row: Row, above: Row | None, merged: Sequence[tuple[int, int, int, int]]) -> dict[int, str]:
-    """Words over each column; those of a merged cell above hold for all columns below it."""
+    """Return the header of each column.
+
+    The text of a merged cell above applies to all its columns.
+    """
     found = {column: str(value) for column, value in row.cells.items() if isinstance(value, str) and value.strip()}
     for top, left, bottom, right in merged:
-        # a cell that was merged downwards stands over the column as well
+        # a cell merged downwards is a header too
         if above is not None and top <= above.number <= bottom and top <= row.number <= bottom:
             for column in range(left, right + 1):
                 if column not in found and isinstance(above.cells.get(left), str):
@@ -410,10 +414,9 @@ def _score(columns: Mapping[str, int]) -> int:
 
 
 def find_table(rows: Sequence[Row], mapped: Mapped, merged: Sequence[tuple[int, int, int, int]] = ()) -> Table | None:
-    """Find the header of a table.
+    """Return the table; None if no row has headers of hardware and more.
 
-    - `merged`: Merged cells: rows from 1 and columns from 0 of their corners (top, left, bottom, right)
-    - Returns: The table; None where no row names hardware and two more columns.
+    `merged` holds the corners of merged cells (top, left, bottom, right): rows from 1, columns from 0.
     """
     best: tuple[int, Row, dict[int, str], dict[str, int]] | None = None
     for place, row in enumerate(rows):
@@ -456,10 +459,9 @@ def _said_columns(mapped: Mapped, titles: dict[int, str]) -> dict[str, int]:
 
 
 def line_of(row: Row, table: Table, mapped: Mapped, formats: Mapping[str, str]) -> Line | None:
-    """Read a row below the header.
+    """Return a row below the header; None for empty rows and sums.
 
-    - `formats`: Number of a style → currency of its number format.
-    - Returns: The row; None for empty ones and sums.
+    `formats` maps the number of a style to the currency of its number format.
     """
     at = {role: row.cells.get(column) for role, column in table.columns.items()}
     named = [at.get("hardware"), at.get("part_number")]
@@ -486,7 +488,7 @@ def line_of(row: Row, table: Table, mapped: Mapped, formats: Mapping[str, str]) 
 
 
 def _trouble(row: Row, table: Table) -> str:
-    """Formulas whose values were not saved."""
+    """Return an error for a formula without a saved value, else empty."""
     for role in ("hardware", "part_number", "count"):
         column = table.columns.get(role)
         if column is not None and column in row.cells and row.cells[column] is None:
@@ -523,21 +525,21 @@ class Survey:
     Attributes
     ----------
     sheet : SheetPart
-        The sheet of the quote.
+        Sheet of the quote.
     table : Table
-        Its table.
+        Table of the quote.
     strings : list of str
-        Strings that cells share.
+        Shared strings of the workbook.
     formats : dict of str to str
         Number of a style → currency of its number format.
     first_free : int
-        First column that is right of everything, from 0, [-]
+        First free column at the right, from 0, [-]
     rows : int
         Rows of the sheet, [-]
     header_style : str or None
         Style of the header's last cell.
     remarks : tuple of str
-        What is special about the file.
+        Remarks on the file.
     """
 
     sheet: SheetPart
@@ -551,9 +553,9 @@ class Survey:
 
 
 def surveyed(archive: zipfile.ZipFile, mapped: Mapped, progress: Callable[[int, int], None] | None = None) -> Survey:
-    """Find the quote in a workbook.
+    """Return the quote of a workbook.
 
-    `progress`: Called with rows that were read, and 0.
+    `progress` is called with the rows read, and 0.
     """
     sheets, strings = sheets_of(archive), strings_of(archive)
     wanted = [one for one in sheets if not mapped.sheet or one.name == mapped.sheet]
@@ -615,7 +617,7 @@ def _walked(
 
 
 def _formats(archive: zipfile.ZipFile) -> dict[str, str]:
-    """Styles whose number format names a currency."""
+    """Return the currency of each style whose number format has one."""
     if "xl/styles.xml" not in archive.namelist():
         return {}
     codes: dict[str, str] = {}

@@ -1,18 +1,21 @@
-"""Sheets of options, results and sensitivity."""
+"""Fill the sheets of options, results and sensitivity."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from glmplan.catalog.entries.prices import Quotation
 from glmplan.present.sheets.book import Book, Chart, Rule, Sheet, address
 from glmplan.present.sheets.input_pages import FIRST, Assumption, cell, columns_of, span
 from glmplan.present.sheets.option import Option
 from glmplan.purchase.cost import Terms
+from glmplan.request.option import options_of
+from glmplan.request.plan import PlanRequest
 
 __all__ = [
     "FIT_RULES",
     "cost_formulas",
+    "given_columns",
     "named_terms",
     "option_cells",
     "token_formulas",
@@ -23,7 +26,9 @@ __all__ = [
 
 
 def cost_formulas(at: Mapping[str, str]) -> dict[str, str]:
-    """Return the formulas of the monthly cost, without the equals sign; as in `glmplan.purchase.cost`.
+    """Return the formulas of the monthly cost, without the equals sign.
+
+    They are those of `glmplan.purchase.cost`.
 
     - `at`: Address of each field of `option_cells` and of each term.
     - Returns: ``kw``, ``purchase``, ``write_off``, ``power``, ``rent``, ``other`` and ``month``, each independent of
@@ -62,7 +67,9 @@ def cost_formulas(at: Mapping[str, str]) -> dict[str, str]:
 
 
 def token_formulas(rate: str, at: Mapping[str, str]) -> dict[str, str]:
-    """Return the formulas of the tokens of a month and of their API cost, without the equals sign.
+    """Return the formulas of monthly tokens and of their API cost.
+
+    The equals sign is left out.
 
     - `rate`: Address of the output tokens per second.
     - Returns: ``outputs`` and ``tokens`` of a month in millions, ``api_month``, and ``api_price`` of a million tokens.
@@ -88,6 +95,8 @@ _TITLES = {
     "evidence": "Evidence", "prices_from": "Price sources", "note": "Missing",
 }  # fmt: skip
 _OPTION_WIDTHS = (4, 30, 26, 8, 12, 12, 14, 10, 10, 10, 13, 12, 12, 12, 10, 10, 11, 8, 12, 30, 44, 44)
+#: width of the column of an option that was given
+_OWN_WIDTH = 14
 _RESULT_TITLES = {
     "name": ("Option", "", "wrap"),
     "fit": ("Fits", "", "text"),
@@ -135,7 +144,7 @@ _OF_OPTION = ("way", "machines", "accelerators", "hosts", "rest", "rating", "pri
 
 
 def named_terms() -> dict[str, str]:
-    """Return the named cells of the assumptions, for `cost_formulas` and `token_formulas`."""
+    """Return the named cells of the assumptions, for the formulas."""
     return {name: name for name in _BY_NAME}
 
 
@@ -155,13 +164,17 @@ def write_options(book: Book, options: tuple[Option, ...], terms: Terms) -> None
     page.put(0, 0, "Options", "title")
     page.put(1, 0, "Yellow cells may be changed: number of machines, format of the KV cache, buying or renting, "
                    "prices, power limits.", "note")  # fmt: skip
-    page.row(FIRST - 1, [_TITLES[name].format(terms.currency) for name in names], "header")
+    own = given_columns([option.planned.asked.request for option in options])
+    titles = [_TITLES[name].format(terms.currency) for name in names] + [title for title, _ in own]
+    page.row(FIRST - 1, titles, "header")
     page.heights[FIRST - 1] = 46
     for number, option in enumerate(options):
         option_row = _option_row(number, option)
         for name, (value, style) in option_row.items():
             put = page.say if isinstance(value, str) else page.put
             put(FIRST + number, names.index(name), value, style)
+        for column, (_, values) in enumerate(own, len(names)):
+            page.say(FIRST + number, column, values[number])
         line = FIRST + number
         page.choices[line, names.index("cache")] = [cached.kv for cached in option.cached]
         page.choices[line, names.index("way")] = ["buy", "rent"]
@@ -172,8 +185,28 @@ def write_options(book: Book, options: tuple[Option, ...], terms: Terms) -> None
             (option_row[name][0], _OPTION_WIDTHS[names.index(name)]) for name in ("evidence", "prices_from", "note")
         )
         page.heights[line] = 12.0 * max(1 + int(1.1 * len(str(text)) / width) for text, width in texts) + 3
-    page.widths |= dict(enumerate(_OPTION_WIDTHS))
+    page.widths |= dict(enumerate((*_OPTION_WIDTHS, *(_OWN_WIDTH for _ in own))))
     page.freeze = (FIRST, 2)
+
+
+def given_columns(requests: Sequence[PlanRequest]) -> list[tuple[str, list[str]]]:
+    """Return title and values of given options that nothing else shows.
+
+    Examples
+    --------
+    >>> from glmplan.planner.ask import deployment
+    >>> given_columns([deployment("llama-3.1-8b", "1xh100-sxm", max_num_seqs=64).asked.request])
+    [('max num seqs', ['64'])]
+    """
+    columns = []
+    for name, one in options_of(PlanRequest).items():
+        if one.sheet or "sheet new" not in one.commands:
+            continue
+        values = [getattr(request, name) for request in requests]
+        texts = ["" if value is None or value is False else str(value) for value in values]
+        if any(texts):
+            columns.append((name.replace("_", " ") + (f" [{one.unit}]" if one.unit else ""), texts))
+    return columns
 
 
 def _option_row(number: int, option: Option) -> dict[str, tuple[object, str]]:
@@ -369,7 +402,7 @@ def _is_number(value: object) -> bool:
 
 
 def _write_moves(page: Sheet, moves: list[_Move], here: dict[str, str]) -> None:
-    """Write a row for each assumption, with the cost of a million tokens at its values."""
+    """Write a row for each assumption, with the cost at its bounds."""
     for number, (title, name, low, now, high) in enumerate(moves):
         line = _TOP + number
         page.put(line, 0, title)

@@ -1,8 +1,7 @@
-"""The parts of a workbook that somebody else made: its sheets read row by row, and cells put into them without a change
-to anything else.
+"""Read foreign workbooks, and insert cells without other changes.
 
-The XML of the edited sheet is copied byte by byte; new cells go in before the end of their row, as text or numbers and
-never as a formula. All other parts are copied whole.
+The XML of the edited sheet is copied byte by byte; new cells are inserted before the end of their row, as text or
+numbers and never as a formula. All other parts are copied unchanged.
 """
 
 from __future__ import annotations
@@ -24,8 +23,13 @@ __all__ = ["Row", "SheetPart", "edited", "parsed", "rows_of", "sheets_of", "stri
 
 _SPANS = re.compile(rb"""\s+spans=(?:"[^"]*"|'[^']*')""")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
-#: strings that cells share: what they may hold in all [B]
-_MOST_OF_STRINGS = 512 * 2**20
+#: shared strings of a workbook together [characters]
+_MOST_OF_STRINGS = 64 * 2**20
+#: a cell, and the cells of one row together [characters]: the limit of spreadsheet programs, and 16,384 cells of 1,024
+_MOST_OF_A_CELL, _MOST_OF_A_ROW = 32_767, 16 * 2**20
+_MOST_OF_A_ROW_XML = 64 * 2**20
+#: one tag with its attributes [B]
+_MOST_OF_A_TAG = 2**20
 
 
 @lru_cache(maxsize=2000)
@@ -35,13 +39,7 @@ def _column(letters: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SheetPart:
-    """A sheet.
-
-    Attributes
-    ----------
-    name, part : str
-        Its name, and its part in the archive.
-    """
+    """Name of a sheet, and its part in the archive."""
 
     name: str
     part: str
@@ -49,14 +47,14 @@ class SheetPart:
 
 @dataclass(slots=True)
 class Row:
-    """A row of a sheet.
+    """Row of a sheet.
 
     Attributes
     ----------
     number : int
-        From 1, [-]
+        Number from 1, [-]
     cells : dict of int to object
-        Column from 0 → number or text; None for a formula whose value was not saved, [unit of the cell]
+        Column from 0 → number or text; None for a formula without a saved value.
     styles : dict of int to str
         Column → number of its style.
     """
@@ -77,27 +75,39 @@ def _parser() -> Any:
     return made
 
 
-def parsed(archive: zipfile.ZipFile, part: str, wanted: Callable[[str, dict[str, str]], None]) -> None:
-    """Call back for every element of a part.
-
-    `wanted`: Takes the name of the element without its prefix, and its attributes.
-    """
-    made = _parser()
-    made.StartElementHandler = lambda name, attributes: wanted(name.rpartition(":")[2], attributes)
+def _parse(made: Any, archive: zipfile.ZipFile, part: str) -> Iterator[bytes]:
+    """Parse a part in pieces of bounded size; yield each piece after it was parsed."""
+    read = 0
     try:
         for piece in part_pieces(archive, part):
+            if not read and piece[:2] in (b"\xff\xfe", b"\xfe\xff"):
+                raise SpecError("sheet is written in UTF-16: open it, and save it again", file=archive.filename)
             made.Parse(piece, False)
+            read += len(piece)
+            if read - made.CurrentByteIndex > _MOST_OF_A_TAG + len(piece):
+                raise SpecError(
+                    f"holds a tag of more than {_MOST_OF_A_TAG >> 20} MiB", field=part, file=archive.filename
+                )
+            yield piece
         made.Parse(b"", True)
     except expat.ExpatError as error:
         raise SpecError(f"is damaged inside ({part}: {error}): open it, and save it again",
                         file=archive.filename) from None  # fmt: skip
 
 
-def sheets_of(archive: zipfile.ZipFile) -> list[SheetPart]:
-    """Sheets of a workbook, in their order.
+def parsed(archive: zipfile.ZipFile, part: str, wanted: Callable[[str, dict[str, str]], None]) -> None:
+    """Call `wanted` with name and attributes of every element of a part.
 
-    Returns: Sheets with cells; charts on their own are left out.
+    Names have no prefix.
     """
+    made = _parser()
+    made.StartElementHandler = lambda name, attributes: wanted(name.rpartition(":")[2], attributes)
+    for _ in _parse(made, archive, part):
+        pass
+
+
+def sheets_of(archive: zipfile.ZipFile) -> list[SheetPart]:
+    """Return the sheets of a workbook in order, without chart sheets."""
     if "xl/workbook.xml" not in archive.namelist():
         raise SpecError("is no workbook: it has no xl/workbook.xml", file=archive.filename)
     targets: dict[str, str] = {}
@@ -122,12 +132,13 @@ def sheets_of(archive: zipfile.ZipFile) -> list[SheetPart]:
 
 
 def strings_of(archive: zipfile.ZipFile) -> list[str]:
-    """Strings that cells share."""
+    """Return the shared strings of a workbook."""
     name = "xl/sharedStrings.xml"
     if name not in archive.namelist():
         return []
     found: list[str] = []
     texts: list[str] = []
+    kept = [0]
     inside = {"t": False, "rPh": False}
     made = _parser()
 
@@ -142,41 +153,50 @@ def strings_of(archive: zipfile.ZipFile) -> list[str]:
         plain = name.rpartition(":")[2]
         if plain == "si":
             found.append("".join(texts))
+            kept[0] += len(found[-1])
+            texts.clear()
         elif plain in inside:
             inside[plain] = False
 
     made.StartElementHandler, made.EndElementHandler = start, end
     made.CharacterDataHandler = lambda text: texts.append(text) if inside["t"] and not inside["rPh"] else None
-    for piece in part_pieces(archive, name, most=_MOST_OF_STRINGS):
-        made.Parse(piece, False)
-    made.Parse(b"", True)
+    for _ in _parse(made, archive, name):
+        held = sum(map(len, texts))
+        if held > _MOST_OF_A_CELL:
+            raise SpecError(_LONG_CELL, field=name, file=archive.filename)
+        if kept[0] + held > _MOST_OF_STRINGS:
+            raise SpecError(f"holds more than {_MOST_OF_STRINGS >> 20} MiB of text", field=name, file=archive.filename)
     return found
+
+
+_LONG_CELL = f"holds a cell of more than {_MOST_OF_A_CELL:,} characters, the most that a spreadsheet program writes"
 
 
 Other = Callable[[str, dict[str, str]], None]
 
 
 class _Reader:
-    """Rows of a sheet as its XML comes in."""
+    """Parser state that collects the rows of a sheet."""
 
-    def __init__(self, strings: list[str], other: Other | None = None) -> None:
-        self.strings, self.other = strings, other
+    def __init__(self, file: str | None, strings: list[str], other: Other | None = None) -> None:
+        self.file, self.strings, self.other = file, strings, other
         self.done: list[Row] = []
         self.row, self.last_row = Row(0), 0
         self._cell: tuple[int, str, bool] = (0, "n", False)
         self._texts: list[str] = []
+        self._in_cell = self._in_row = 0
         self._in_value = False
         self._next = 0
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
         if name == "row":
             number = int(attributes.get("r", self.last_row + 1))
-            self.row, self.last_row, self._next = Row(number), number, 0
+            self.row, self.last_row, self._next, self._in_row = Row(number), number, 0, 0
         elif name == "c":
             column = _column(attributes["r"].rstrip("0123456789")) if "r" in attributes else self._next
             self._next = column + 1
             self._cell = (column, attributes.get("t", "n"), False)
-            self._texts = []
+            self._texts, self._in_cell = [], 0
             if "s" in attributes:
                 self.row.styles[column] = attributes["s"]
         elif name == "f":
@@ -187,8 +207,18 @@ class _Reader:
             self.other(name, attributes)
 
     def text(self, text: str) -> None:
-        if self._in_value:
-            self._texts.append(text)
+        if not self._in_value:
+            return
+        self._texts.append(text)
+        self._in_cell += len(text)
+        self._in_row += len(text)
+        if self._in_cell > _MOST_OF_A_CELL:
+            raise self._refused(_LONG_CELL)
+        if self._in_row > _MOST_OF_A_ROW:
+            raise self._refused(f"holds more than {_MOST_OF_A_ROW >> 20} MiB of text")
+
+    def _refused(self, message: str) -> SpecError:
+        return SpecError(message, field=f"row {self.row.number}", file=self.file)
 
     def end(self, name: str) -> None:
         if name in ("v", "t"):
@@ -213,24 +243,18 @@ class _Reader:
 def rows_of(
     archive: zipfile.ZipFile, part: str, strings: list[str], other: Callable[[str, dict[str, str]], None] | None = None
 ) -> Iterator[Row]:
-    """Rows of a sheet, one after another.
+    """Yield the rows of a sheet.
 
-    `other`: Takes name and attributes of every element that is no part of a row.
+    `other` is called with name and attributes of every element outside rows.
     """
-    reader, made = _Reader(strings, other), _parser()
+    reader, made = _Reader(archive.filename, strings, other), _parser()
     made.StartElementHandler = lambda name, attributes: reader.start(name.rpartition(":")[2], attributes)
     made.EndElementHandler = lambda name: reader.end(name.rpartition(":")[2])
     made.CharacterDataHandler = reader.text
-    try:
-        for piece in part_pieces(archive, part):
-            if piece[:2] in (b"\xff\xfe", b"\xfe\xff"):
-                raise SpecError("sheet is written in UTF-16: open it, and save it again", file=archive.filename)
-            made.Parse(piece, False)
-            yield from reader.done
-            reader.done.clear()
-        made.Parse(b"", True)
-    except expat.ExpatError as error:
-        raise SpecError(f"sheet is damaged ({error}): open it, and save it again", file=archive.filename) from None
+    for _ in _parse(made, archive, part):
+        yield from reader.done
+        reader.done.clear()
+    yield from reader.done
 
 
 def _cell_xml(prefix: str, place: str, value: Any, style: str | None) -> bytes:
@@ -251,33 +275,35 @@ def edited(
     column: int,
     cells: Callable[[Row], tuple[Mapping[int, Any], str | None]],
 ) -> Iterator[bytes]:
-    """The XML of a sheet with more cells in it.
+    """Yield the XML of a sheet with new cells.
 
-    - `column`: First of the new columns, right of all others.
-    - `cells`: Row → number of the new column from 0 → value, and the style of its cells.
+    `column` is the first new column, right of all others. `cells` returns the values of a row by new column from 0, and
+    the style of the cells.
     """
-    splicer = _Splicer(strings, column, cells)
+    splicer = _Splicer(_Reader(archive.filename, strings), column, cells)
     for piece in part_pieces(archive, part):
         yield splicer.feed(piece)
     yield splicer.close()
 
 
 class _Splicer:
-    """Copies XML byte by byte and puts cells before the ends of rows."""
+    """Copier of XML that inserts cells before the ends of rows."""
 
     def __init__(
-        self, strings: list[str], column: int, cells: Callable[[Row], tuple[Mapping[int, Any], str | None]]
+        self, reader: _Reader, column: int, cells: Callable[[Row], tuple[Mapping[int, Any], str | None]]
     ) -> None:
-        self.reader, self.column, self.cells = _Reader(strings), column, cells
+        self.reader, self.column, self.cells = reader, column, cells
         self.made = _parser()
         self.made.StartElementHandler, self.made.EndElementHandler = self._start, self._end
         self.made.CharacterDataHandler = self.reader.text
-        #: bytes that were not copied yet, the first of them that counts, and its place in the file
+        #: bytes not copied yet, the first relevant one, and its offset in the file
         self.held, self.at, self.first, self.out = b"", 0, 0, bytearray()
 
     def feed(self, piece: bytes) -> bytes:
-        # what belongs to a row that is open waits
+        # the bytes of an open row wait until its end
         self.held, self.at = self.held[self.at :] + piece, 0
+        if len(self.held) > _MOST_OF_A_ROW_XML:
+            raise SpecError(f"has a row of more than {_MOST_OF_A_ROW_XML >> 20} MiB", file=self.reader.file)
         self.made.Parse(piece, False)
         return self._taken()
 
@@ -293,7 +319,7 @@ class _Splicer:
         return found
 
     def _upto(self, index: int) -> bytes:
-        """Bytes up to a place of the file, which are then no longer held."""
+        """Return the bytes up to an offset of the file, and drop them."""
         end = self.at + index - self.first
         found, self.at, self.first = self.held[self.at : end], end, index
         return found

@@ -1,7 +1,7 @@
 // The page: a form whose every change is a question, and an answer that is drawn as it comes.
 
 import { ask, at, el, kept, money, number, Refused, span, time, typed, whole } from "./dom.js";
-import { commandLine, fromAddress, MOST, modelOf, partOf, plan, prices, read, show, sizeLine, START, toAddress } from "./state.js";
+import { commandLine, fromAddress, MOST, modelOf, NAMES, partOf, plan, prices, read, show, sizeLine, START, toAddress } from "./state.js";
 import { drawCurve } from "./curve.js";
 import { drawMemory } from "./memory.js";
 import { drawLinks } from "./links.js";
@@ -223,8 +223,8 @@ function asked(words) {
   // another model is asked for by its name alone
   if (/^[\w.-]+$/.test(words || "") && modelOf(words, catalogue)) return { model: words, weights: "" };
   const given = [...(words || "").matchAll(/--([\w-]+)[ =](\S+)/g)];
-  const known = ["on", "weights", "kv", "engine", "context", "tp", "pp", "dp", "ep", "mtp", "acceptance"];
-  return given.length && given.every(([, name]) => known.includes(name)) ? Object.fromEntries(given.map(([, name, value]) => [name, value.replaceAll("'", "")])) : null;
+  const known = ["on", ...NAMES].map((name) => name.replaceAll("_", "-"));
+  return given.length && given.every(([, name]) => known.includes(name)) ? Object.fromEntries(given.map(([, name, value]) => [name.replaceAll("-", "_"), value.replaceAll("'", "")])) : null;
 }
 
 function start() {

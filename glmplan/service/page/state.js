@@ -3,11 +3,11 @@
 import { at } from "./dom.js";
 
 export const START = { model: "glm-5.1-nvfp4", on: "6xrtx-pro-6000-ws", users: "8" };
-/** fields of a plan beside model and machine; those of `numbers` are sent as numbers */
-const TEXTS = ["weights", "kv", "engine"];
-const NUMBERS = ["context", "input", "output", "tp", "pp", "dp", "ep", "mtp", "acceptance"];
+/** fields of the options of a plan beside model and machine, which the service derives from its request */
+const OPTIONS = [...document.querySelectorAll("#question [data-option]")];
+export const NAMES = OPTIONS.map((one) => one.name);
 const PRICES = ["buy", "rent", "electricity", "api_in", "api_out"];
-export const FIELDS = ["model", "on", "users", ...TEXTS, ...NUMBERS, ...PRICES];
+export const FIELDS = ["model", "on", "users", ...NAMES, ...PRICES];
 export const MOST = 4;
 
 /** The question and the compared ones that an address names. */
@@ -29,10 +29,12 @@ export function toAddress(state, others) {
 /** The part of a state that is the plan, as the service takes it. */
 export function plan(state) {
   const found = { model: state.model, on: state.on };
-  for (const name of TEXTS) if (state[name]) found[name] = state[name];
-  for (const name of NUMBERS) if (state[name]) found[name] = Number(state[name]);
+  for (const { name, dataset } of OPTIONS) if (state[name]) found[name] = valued(dataset.option, state[name]);
   return found;
 }
+
+/** An option as the service takes it: of its kind. */
+const valued = (kind, text) => (kind === "flag" ? true : kind === "whole" || kind === "number" ? Number(text) : text);
 
 /** Prices of the buyer in the words of the command line. */
 export function prices(state, catalogue) {
@@ -63,7 +65,7 @@ const quoted = (word) => (/^[\w.:,=@%+-]+$/.test(word) ? word : `'${word.replace
 /** The same question on the command line. */
 export function commandLine(state) {
   const words = ["glmplan", "fit", quoted(state.model), "--on", quoted(state.on)];
-  for (const name of [...TEXTS, ...NUMBERS]) if (state[name]) words.push(`--${name}`, quoted(String(state[name])));
+  for (const { name, dataset } of OPTIONS) if (state[name]) words.push(`--${name.replaceAll("_", "-")}`, ...(dataset.option === "flag" ? [] : [quoted(String(state[name]))]));
   if (state.users) words.push("--users", Number(state.users) > 1 ? `1,${state.users}` : "1");
   return words.join(" ");
 }
@@ -91,8 +93,9 @@ export function show(state, catalogue) {
   choose(at("kv"), [["", "chosen"], ...catalogue.kv_formats.map((one) => [one, one])], state.kv);
   choose(at("engine"), [["", "chosen"], ...catalogue.engines.map((one) => [one.name, one.name])], state.engine);
   hardware(state, catalogue);
-  for (const field of ["users", ...NUMBERS, ...PRICES]) at(field).value = state[field] || "";
-  if ([...PRICES, "tp", "pp", "dp", "ep", "mtp", "acceptance"].some((field) => state[field])) at("more").open = true;
+  for (const one of OPTIONS) if (one.type === "checkbox") one.checked = Boolean(state[one.name]);
+  for (const field of ["users", ...OPTIONS.filter((one) => one.tagName === "INPUT" && one.type !== "checkbox").map((one) => one.name), ...PRICES]) at(field).value = state[field] || "";
+  if ([...at("more").querySelectorAll("input, select")].some((one) => state[one.name])) at("more").open = true;
 }
 
 function hardware(state, catalogue) {
@@ -124,6 +127,9 @@ export function read(catalogue) {
   if (format && state.model === at("model").value) state.weights = format;
   const part = catalogue.hardware.find((one) => one.name === at("part").value);
   state.on = part && part.kind === "host" ? part.name : `${at("cards").value || 1}x${at("part").value}`;
-  for (const field of ["users", "kv", "engine", ...NUMBERS, ...PRICES]) if (at(field).value) state[field] = at(field).value;
+  for (const field of ["users", ...NAMES, ...PRICES]) {
+    const { type, checked, value } = at(field);
+    if (field !== "weights" && (type === "checkbox" ? checked : value)) state[field] = type === "checkbox" ? "true" : value;
+  }
   return state;
 }

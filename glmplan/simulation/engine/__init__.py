@@ -1,1 +1,1 @@
-"""Engines as schedulers: admission, batches, caches of prefixes, and the loops that run them."""
+"""Engines as schedulers: admission, batches, prefix caches, event loops."""

@@ -1,4 +1,7 @@
-"""Rules that both forms of the simulator share: how a request grows, and SGLang's estimate of answers to come."""
+"""Rules that both forms of the simulator share.
+
+They are the growth of a request and SGLang's estimate of outstanding output.
+"""
 
 from __future__ import annotations
 
@@ -145,9 +148,10 @@ def loading_seconds(blocks: int, pool: KvPool, settings: EngineSettings) -> Seco
 
 
 def by_longest_prefix(waiting: Iterable[Request], cache: PrefixCache, block_size: TokenCount) -> list[Request]:
-    """Put waiting requests into SGLang's order `lpm`: the longest cached prefix first.
+    """Sort waiting requests by SGLang's `lpm`: longest cached prefix first.
 
-    Of those that share a prefix which is not cached yet the first goes before, the others go last, to find it later.
+    Among requests with a common prefix that is not cached yet the first goes before; the others go last, to find it
+    later.
 
     - `waiting`: The queue, at most 128 of which are sorted; a longer one stays as it is.
     - Returns: The queue in the order in which it is admitted.
@@ -190,8 +194,8 @@ def by_longest_prefix(waiting: Iterable[Request], cache: PrefixCache, block_size
 def by_priority(waiting: Iterable[Request], queued: bool) -> list[Request]:
     """Put waiting requests into the order of their priority.
 
-    - `queued`: Whether those of the same priority stay as they were queued (SGLang); else they are in the order of
-      arrival, those that were preempted included (vLLM)
+    - `queued`: True if requests of the same priority stay in the order of the queue (SGLang); else they are in the
+      order of arrival, preempted ones included (vLLM)
     - Returns: The queue in the order in which it is admitted.
 
     References
@@ -210,14 +214,14 @@ def by_priority(waiting: Iterable[Request], queued: bool) -> list[Request]:
 
 
 def _rank(queued: bool) -> Callable[[Request], tuple[float, ...]]:
-    """What `by_priority` compares."""
+    """Return the sort key of `by_priority`."""
     if queued:
         return lambda request: (request.priority,)
     return lambda request: (request.priority, request.arrival, request.number)
 
 
 def in_order_again(waiting: deque[Request], last: Request | None, queued: bool) -> deque[Request]:
-    """Put a queue back into the order of `by_priority` after some have come to its end.
+    """Restore the order of `by_priority` after requests joined the end.
 
     `last`: The request up to which it is in order; None if nothing is known.
 
@@ -240,7 +244,9 @@ def in_order_again(waiting: deque[Request], last: Request | None, queued: bool) 
 
 
 class SharedEstimate:
-    """SGLang's reckoning of tokens that running requests may still write: a ratio that decays while nothing goes wrong.
+    """SGLang's estimate of outstanding output.
+
+    It is a ratio that decays while nothing is retracted.
 
     Parameters
     ----------
@@ -263,11 +269,11 @@ class SharedEstimate:
         self.ratio = max(self.ratio - self._fall * steps, self._floor)
 
     def answer(self, left: int, growth: Tokens) -> Tokens:
-        """Tokens a request is reckoned to write."""
+        """Return the estimated output of a request."""
         return min(1 + left * growth, MOST_RECKONED)
 
     def outstanding(self, running: Iterable[Request], step: int, growth: Tokens) -> Tokens:
-        """Tokens that decoding requests are reckoned to write still."""
+        """Return the estimated remaining output of decoding requests."""
         return self.ratio * sum(min((r.left - step + r.joined) * growth, MOST_RECKONED) for r in running)
 
     def retracted(self, running: Iterable[Request], step: int) -> None:

@@ -1,4 +1,4 @@
-"""Replicas, routing and the hand-over from prefill to decode: one clock over all of them."""
+"""Replicas, routing and hand-over from prefill to decode on one clock."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Cluster:
     table : StepTable
         Time of a step on each replica.
     pool : KvPool
-        Room on each replica.
+        KV pool of each replica.
     settings : EngineSettings
         Scheduler, limits, replicas and routing.
     engine : type, optional
@@ -64,7 +64,7 @@ class Cluster:
         self._homes: dict[tuple[int, bool], int] = {}  # where the turns of a session go
         self._link_free = 0.0
         self._number = 0
-        # requests up to this length need no closer look: half the room of a slot or pool, and no other limit
+        # requests up to this length need no closer look: half the tokens of a slot or pool, and no other limit
         room = pool.tokens // (settings.max_num_seqs if settings.admission == "slot" else 1)
         self._surely = min(settings.max_model_len, room // 2 - 2 * pool.block_size)
         if not settings.chunked_prefill:
@@ -92,7 +92,7 @@ class Cluster:
         return chain.from_iterable(self._together(source, after))
 
     def _meeting(self, source: Iterator[Request]) -> Iterator[list[Request]]:
-        """Replicas that meet only when somebody arrives: nothing that comes depends on what ends."""
+        """Yield finished requests of replicas that meet only at arrivals."""
         engines, planned = self.engines, [False] * len(self.engines)
         for request in chain(source, (None,)):
             until = request.arrival if request is not None else _NEVER
@@ -255,7 +255,7 @@ class Cluster:
             heappush(events, (max(follow.arrival, now), self._number, follow))
 
     def _watch(self, request: Request, events: list[tuple[float, int, Request]]) -> None:
-        """Note when the client of a request that was submitted closes its connection."""
+        """Note when the client of a submitted request disconnects."""
         if request.leaves < math.inf:
             self._number += 1
             heappush(events, (request.leaves, self._number, request))
@@ -298,7 +298,7 @@ class Cluster:
         return min(among, key=lambda engine: engine.load).replica
 
     def _hand_over(self, request: Request, now: float, events: list[tuple[float, int, Request]]) -> None:
-        """Send keys and values of a prefilled request to the decode side; transfers follow each other on the link."""
+        """Send the KV cache of a prefilled request to decode; transfers queue."""
         link = self.settings.link
         if link is not None:
             busy = request.input * self.pool.bytes_per_token / link.bandwidth

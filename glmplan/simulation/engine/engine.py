@@ -1,4 +1,6 @@
-"""One replica of an engine, advanced from change to change: runs of equal decode steps have a closed form.
+"""One replica of an engine, advanced from event to event.
+
+Runs of equal decode steps have a closed form.
 
 A step is planned at its start and committed at its end, so what other replicas do meanwhile can still cut a run short.
 Between two changes of the batch a decode step takes `t + b·i` seconds in its i-th repetition, as every context grows by
@@ -46,7 +48,7 @@ _MASK: Final = (1 << 32) - 1
 
 
 def steps_until(seconds: Seconds, first: Seconds, slope: Seconds) -> int:
-    """Fewest steps that last at least given seconds, when each is longer than the one before by `slope`.
+    """Return the fewest steps that last some seconds; each grows by `slope`.
 
     Examples
     --------
@@ -70,7 +72,7 @@ class DecodingBatch:
     table : StepTable
         Time of a step.
     pool : KvPool
-        Room for keys and values.
+        KV pool.
     settings : EngineSettings
         Scheduler and limits.
     """
@@ -104,10 +106,10 @@ class DecodingBatch:
         self._running: dict[int, Request] = {}  # decoding requests by join number, in the order of admission
         self._total = 0.0  # sum of their contexts in the next step
         self._step = 0  # decode steps made
-        # sum of the steps after which decoding requests are done, and how many had more to write than is reckoned with
+        # sum of the steps after which decoding requests end, and those with more to write than the estimate covers
         self._ends = self._long = 0
         self._counts = [0] * self.period  # requests that need a block at steps of each residue
-        self._heap: list[int] = []  # last step · 2³² + join number; whoever left before is no longer in _running
+        self._heap: list[int] = []  # last step · 2³² + join number; requests that left before are no longer in _running
         self._joins = 0
         self._promises = settings.admission == "no-evict"
         self._promised = 0  # blocks that running requests will hold at their ends, under no-evict
@@ -133,13 +135,16 @@ class DecodingBatch:
         return self._pool_blocks - self.free
 
     def _settle(self) -> None:
-        """Throw idle content out of the blocks that have been taken meanwhile; due before the cache is used."""
+        """Evict idle content of blocks taken meanwhile, before the cache is used."""
         cache = self.cache
         if cache is not None and cache.evictable > self.free:
             cache.evict(cache.evictable - self.free)
 
     def _look(self) -> None:
-        """Queue those who were there when the last step began, as the next one is formed then; all if nothing runs."""
+        """Queue the requests that were there when the last step began.
+
+        All are queued if nothing runs.
+        """
         unseen, waiting, idle = self._unseen, self.waiting, not self._running and self._partial is None
         if idle:
             self._late_places = self._late_blocks = 0
@@ -151,7 +156,7 @@ class DecodingBatch:
     # -- clients that leave -------------------------------------------------------------------------------------------
 
     def cancel(self, request: Request, now: Seconds) -> None:
-        """Drop a request whose client closed its connection: at once if it waits, else when the step has ended.
+        """Drop a request whose client left: at once, or after its step.
 
         `request`: A request that was submitted and has not finished.
 
@@ -162,7 +167,7 @@ class DecodingBatch:
 
         Notes
         -----
-        What was computed stays in the prefix cache. Not modelled: the work for it in a step that was formed ahead.
+        Computed blocks stay in the prefix cache. Not modelled: the work for it in a step that was formed ahead.
         """
         if request in self.waiting:
             self.waiting.remove(request)
@@ -197,7 +202,7 @@ class DecodingBatch:
     # -- who decodes --------------------------------------------------------------------------------------------------
 
     def _join(self, request: Request) -> None:
-        """Start decoding with the next step, in the place kept for the request if there is one."""
+        """Start decoding with the next step, in the slot kept for the request."""
         step, size, period = self._step, self._size, self.period
         prompt, left, token, running = request.prompt, request.left, request.token, self._running
         if token < 0:
@@ -266,7 +271,7 @@ class DecodingBatch:
     # -- blocks -------------------------------------------------------------------------------------------------------
 
     def _growth(self, start: int, steps: int) -> int:
-        """Blocks that the decoding requests need in `steps` steps from step `start`."""
+        """Return the blocks that decoding requests need in some steps."""
         period, counts = self.period, self._counts
         cycles, rest = divmod(steps, period)
         a = start % period
@@ -276,8 +281,8 @@ class DecodingBatch:
         return cycles * len(self._running) + part
 
     def _outstanding(self, estimate: SharedEstimate) -> float:
-        """Tokens that decoding requests are reckoned to write still, as `SharedEstimate.outstanding` says."""
-        if self._long:  # some of whom may have more left than is reckoned with
+        """Return the remaining output, as `SharedEstimate.outstanding` does."""
+        if self._long:  # some may have more left than the estimate covers
             return estimate.outstanding(self._running.values(), self._step, self.growth)
         return estimate.ratio * ((self._ends - len(self._running) * self._step) * self.growth)
 
@@ -313,7 +318,10 @@ class DecodingBatch:
     # -- runs of equal steps ------------------------------------------------------------------------------------------
 
     def _plan_run(self) -> None:
-        """Plan equal decode steps up to the next completion, or until blocks run out or admission is tried again."""
+        """Plan equal decode steps up to the next event.
+
+        That is a completion, a lack of blocks, or the next try of admission.
+        """
         n, step, room, heap = len(self._running), self._step, self.free, self._heap
         while heap[0] & _MASK not in self._running:
             heappop(heap)
@@ -339,7 +347,7 @@ class DecodingBatch:
         self.end = at
 
     def _under_way(self, now: float) -> tuple[int, int, int]:
-        """Where the planned run is: which of its pieces, steps of those before it, steps of it begun by now."""
+        """Return the piece of the planned run, the steps before it, and its steps."""
         steps, last = 0, len(self._pieces) - 1
         for index, (at, here, seconds, slope) in enumerate(self._pieces):
             if index == last or self._pieces[index + 1][0] >= now:
@@ -375,7 +383,7 @@ class DecodingBatch:
         return cache.match(request)[0]
 
     def _count_stalls(self) -> None:
-        """Note the gaps that end with the first step of a run before which requests waited for prompts of others."""
+        """Note the gaps before a run in which requests waited for other prompts."""
         at, here, seconds, slope = self._pieces[0]
         before, late = self._last_decode, []
         for request in reversed(self._running.values()):
@@ -422,7 +430,7 @@ class SkippingEngine(DecodingBatch):
     table : StepTable
         Time of a step.
     pool : KvPool
-        Room for keys and values.
+        KV pool.
     settings : EngineSettings
         Scheduler and limits.
     replica : int, optional
@@ -479,7 +487,7 @@ class SkippingEngine(DecodingBatch):
 
     @property
     def _may_be_next(self) -> bool:
-        """Whether a request that comes now has nobody before it and finds a place."""
+        """Return True if no request waits and one more may run."""
         return not self.waiting and self._busy < self._most
 
     def plan(self) -> Seconds:
@@ -550,7 +558,7 @@ class SkippingEngine(DecodingBatch):
     # -- prompts ------------------------------------------------------------------------------------------------------
 
     def _fill(self, budget: int) -> None:
-        """Gather prompt tokens for the next step: the rest of a started prompt, then waiting requests in order."""
+        """Gather prompt tokens of the next step: a started prompt, then the queue."""
         size, partial, chunks, waiting, tokens, weight = self._size, self._partial, self._chunks, self.waiting, 0, 0.0
         self._loading = 0
         if partial is not None:
@@ -631,7 +639,7 @@ class SkippingEngine(DecodingBatch):
         self._tokens, self._weight, self.free = tokens, weight, free
 
     def _admit_ready(self) -> None:
-        """Let requests whose keys and values were computed elsewhere decode at once."""
+        """Let requests decode whose KV cache was computed elsewhere."""
         size = self._size
         while self.waiting and self.waiting[0].kv_ready and self._busy < self._most:
             request = self.waiting[0]
@@ -649,7 +657,7 @@ class SkippingEngine(DecodingBatch):
             self._join(request)
 
     def _commit_step(self, finished: list[Request]) -> None:
-        """End a step with prompt tokens; tell the requests whose first token was the last."""
+        """End a step with prompt tokens, and the requests that are then complete."""
         start, now, n, total = self.now, self.end, self._beside, self._total
         self.now, self._begun = now, start
         chunks, self._chunks, cache = self._chunks, [], self.cache
@@ -691,20 +699,26 @@ class SkippingEngine(DecodingBatch):
     # -- preemption ---------------------------------------------------------------------------------------------------
 
     def _grow(self) -> None:
-        """Give decoding requests the blocks of their next step; preempt while they are too few."""
+        """Allocate blocks of the next step; preempt while they are too few."""
         while (need := self._counts[self._step % self.period]) > self.free:
             self._preempt(self._victim())
         self.free -= need
 
     def _victim(self) -> Request:
-        """Whom to preempt: the request admitted last; in SGLang the one that has written least."""
+        """Return the request to preempt.
+
+        It is the one admitted last; in SGLang the one with the least output.
+        """
         if self._estimate is not None:
             return min(self._running.values(), key=lambda r: (generated(r, self._step), -r.input, r.token))
         partial, last = self._partial, next(reversed(self._running), 0)
         return self._running[last] if partial is None or 0 <= partial.token < last else partial
 
     def _preempt(self, request: Request) -> None:
-        """Drop what a request has computed and queue it first; it will compute prompt and answer so far again."""
+        """Drop the computed tokens of a request and queue it first.
+
+        It computes prompt and answer so far again.
+        """
         self.preemptions += 1
         request.preemptions += 1
         if request is self._partial:

@@ -1,6 +1,8 @@
-"""Replicas that do not simply take who came first: urgent requests before others, several prompts side by side, slots.
+"""Replicas with another order than first come, first served.
 
-Both try admission at every step while somebody waits and there is a place, since whoever comes may go before.
+These are priorities, several prompts side by side, and slots.
+
+Both try admission at every step while a request waits and one more may run, since a later request may go before.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ _WORTH = 0.25
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """Tokens whose keys and values are there; what follows the last of its runs belongs to it.
+    """Computed tokens; tokens after the last of the runs belong to it.
 
     `runs`: names of contents, and their tokens; `tokens`: how many in all [token]
     """
@@ -54,7 +56,9 @@ class _Content:
 
 
 class Slots:
-    """Slots of one server; prompts are computed in their order, whoever came first.
+    """Slots of one server.
+
+    Prompts are computed in the order of the slots, not of arrival.
 
     Parameters
     ----------
@@ -69,10 +73,10 @@ class Slots:
     ----------
     .. [1] llama.cpp b11434, `tools/server/server-context.cpp` (get_available_slot: of free slots that which holds most
        of the prompt, if that is more than a tenth of it, else that which was used longest ago; update_slots: decoding
-       slots, then prompts, each in the order of the slots, while the batch has room, from what the slot holds on;
+       slots, then prompts, each in the order of the slots, up to the batch size, from what the slot holds on;
        release calls back for one deferred task), `tools/server/server-queue.cpp` (pop_deferred_task puts it in front of
-       the queue, so that of those who follow requests which end in one step the last is placed first),
-       `tools/server/server-task.cpp` (server_prompt_cache: what a slot loses is kept, oldest first thrown out, and
+       the queue, so that the last of the requests that follow ends in one step is placed first),
+       `tools/server/server-task.cpp` (server_prompt_cache: what a slot loses is kept, the oldest evicted first, and
        comes back where more of it fits the prompt), `common/common.h` (cache_prompt, slot_prompt_similarity).
 
     Notes
@@ -83,7 +87,7 @@ class Slots:
     Examples
     --------
     >>> slots, waiting = Slots(2), deque(Request(number, 0.0, 10, 1) for number in range(3))
-    >>> [one.number for one in slots.in_order(slots.seat(waiting))], len(waiting)
+    >>> [one.number for one in slots.in_order(slots.assign(waiting))], len(waiting)
     ([1, 0], 1)
     """
 
@@ -99,23 +103,23 @@ class Slots:
         self._of: dict[int, int] = {}  # slot by request number
         self._reuse = reuse
         self._released = 0
-        self._deferred = 0  # requests that were told to wait
+        self._deferred = 0  # requests that were deferred
 
     @classmethod
     def of(cls, settings: EngineSettings, pool: KvPool) -> Slots:
-        """Slots as an engine is told.
+        """Return the slots of an engine with these settings.
 
         `pool`: Its pool, which says what a token takes.
         """
         kept = 0.0
-        if settings.kept_bytes:  # where nobody says what a token takes, as much as the pool holds
+        if settings.kept_bytes:  # if the bytes of a token are unknown, as much as the pool holds
             kept = settings.kept_bytes / pool.bytes_per_token if pool.bytes_per_token else float(pool.tokens)
         return cls(settings.max_num_seqs, settings.prefix_caching, kept)
 
-    def seat(self, waiting: deque[Request]) -> list[Request]:
-        """Give slots to those who wait, as long as there are any, and what these hold of their prompts.
+    def assign(self, waiting: deque[Request]) -> list[Request]:
+        """Give free slots to waiting requests, with the content that fits.
 
-        `waiting`: Who waits, in order; those who get a slot are taken out.
+        `waiting`: The queue, in order; requests that get a slot are taken out.
         """
         seated = []
         while waiting and self._free:
@@ -157,7 +161,7 @@ class Slots:
         self._kept.append(content)
 
     def _restored(self, held: _Content, wanted: _Content) -> _Content:
-        """What is kept and fits a prompt better than what the slot holds, and loses less of it; else that."""
+        """Return kept content that fits a prompt better than that of the slot."""
         best, common = held, held.common(wanted)
         share = common / held.tokens if held.tokens else -1.0
         for one in self._kept:
@@ -176,14 +180,14 @@ class Slots:
     def leave(self, requests: Iterable[Request], waiting: deque[Request]) -> None:
         """Free the slots of requests that end in one step.
 
-        `waiting`: Who waits: as many as slots become free come forward, the last of them first.
+        `waiting`: The queue: as many requests as slots become free come forward, the last of them first.
         """
         ended = self.in_order(requests)
         for request in ended:
             slot = self._of.pop(request.number)
             self._used[slot] = self._released = self._released + 1
             computed = request.input + request.output - 1 if request.finish >= 0 else request.done
-            # nobody can ask again for what has no name
+            # no request can ask again for content without a name
             self._held[slot] = _Content(request.runs, computed) if request.runs else _Content()
             self._free.add(slot)
         forward = min(len(ended), self._deferred, len(waiting))
@@ -207,12 +211,15 @@ def engine_of(settings: EngineSettings) -> type[SkippingEngine]:
 
 
 class _ByPriority(SkippingEngine):
-    """What both engines with priorities do: keep the queue in order, at the price of those who came since."""
+    """Base of both engines with priorities: it keeps the queue in order.
+
+    New requests pay for it.
+    """
 
     def __init__(self, table: StepTable, pool: KvPool, settings: EngineSettings, replica: int = 0) -> None:
         super().__init__(table, pool, settings, replica)
-        self._last: Request | None = None  # up to whom the queue is in order
-        self._ordered_at = 0  # preemptions when it was put in order: each put somebody elsewhere
+        self._last: Request | None = None  # the request up to which the queue is in order
+        self._ordered_at = 0  # preemptions when it was put in order: each moved a request
 
     def _order(self, queued: bool) -> None:
         last = self._last if self.preemptions == self._ordered_at else None
@@ -221,7 +228,9 @@ class _ByPriority(SkippingEngine):
 
 
 class UrgentFirstEngine(_ByPriority):
-    """SGLang with `--enable-priority-scheduling`: the queue is sorted, and tried anew before every step.
+    """SGLang with `--enable-priority-scheduling`.
+
+    The queue is sorted, and tried anew before every step.
 
     References
     ----------
@@ -246,11 +255,11 @@ class UrgentFirstEngine(_ByPriority):
 
 
 class InOrderEngine(_ByPriority):
-    """vLLM with `--scheduling-policy priority` or `--long-prefill-token-threshold`.
+    """vLLM with priorities or `--long-prefill-token-threshold`.
 
-    What runs is gone through before what waits: decoding requests, and every prompt that was begun with at most as many
-    tokens as the threshold allows. While blocks are too few the request admitted last is preempted, or the least urgent
-    one, and then nobody is admitted.
+    Running requests are visited before waiting ones: decoding requests, and every prompt that was begun with at most as
+    many tokens as the threshold allows. While blocks are too few the request admitted last is preempted, or the least
+    urgent one, and then no request is admitted.
 
     References
     ----------
@@ -318,7 +327,10 @@ class InOrderEngine(_ByPriority):
         return -(-(request.done + take) // self._size) - (-(-request.done // self._size))
 
     def _make_room(self) -> tuple[list[tuple[Request, int]], int]:
-        """Preempt until blocks suffice for what runs; prompts that go on with their tokens, and the budget left."""
+        """Preempt until blocks suffice.
+
+        It returns the prompts that go on with their tokens, and the budget left.
+        """
         while True:
             need = self._counts[self._step % self.period] if self._running else 0
             budget = self._budget - len(self._running) * self._each
@@ -368,7 +380,9 @@ class InOrderEngine(_ByPriority):
 
 
 class SlotsEngine(InOrderEngine):
-    """llama.cpp: whoever comes gets a slot while there is one, and prompts are computed in the order of the slots.
+    """llama.cpp: a request gets a slot while one is free.
+
+    Prompts are computed in the order of the slots.
 
     So a prompt that was begun waits for a later one in a slot before its own.
 
@@ -390,7 +404,7 @@ class SlotsEngine(InOrderEngine):
         return finished
 
     def _make_room(self) -> tuple[list[tuple[Request, int]], int]:
-        for request in self._slots.seat(self.waiting):
+        for request in self._slots.assign(self.waiting):
             request.token = self._joins = self._joins + 1
             self._started.append(request)
             self.free += -request.done // self._size  # what its slot holds of it

@@ -1,4 +1,7 @@
-"""Blocks of earlier requests, kept until room is needed: least recently used content goes first, tail before head."""
+"""Blocks of earlier requests, kept until blocks are needed.
+
+The least recently used content goes first, its tail first.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,11 @@ __all__ = ["HostTier", "PrefixCache"]
 
 
 class HostTier:
-    """What was computed once and still lies in host memory; the least recently used content goes first, tail first.
+    """Cached blocks in host memory.
 
-    Content is written through: every full block that leaves a request has a copy here, so that what is thrown out of
+    The least recently used content goes first, its tail first.
+
+    Content is written through: every full block that leaves a request has a copy here, so that content evicted from
     the accelerators' pool is not lost.
 
     Parameters
@@ -51,7 +56,7 @@ class HostTier:
         `shares`: Name of each content and its blocks, in the order of the prompt.
         """
         kept = self._kept
-        for name, blocks in reversed(shares):  # the head is the last to be thrown out
+        for name, blocks in reversed(shares):  # the head is evicted last
             before = kept.get(name, 0)
             if blocks > before:
                 kept[name] = blocks
@@ -113,13 +118,15 @@ class PrefixCache:
     def __init__(self, block_size: int, tier: HostTier | None = None) -> None:
         self._block, self._tier = block_size, tier
         self._entries: dict[object, list[int]] = {}  # name → [blocks, of them held, holders]
-        self._idle: OrderedDict[object, None] = OrderedDict()  # content with blocks nobody holds, oldest use first
+        self._idle: OrderedDict[object, None] = OrderedDict()  # content whose blocks no request holds, oldest use first
         self._nameless: list[int] | None = None  # the entry that `keep` adds to, while it is the newest
         self.evictable = 0
         self.blocks = 0
 
     def match(self, request: Request) -> tuple[int, list[tuple[object, int]]]:
-        """Blocks at the head of a prompt that are cached; its last token is always computed.
+        """Return the cached blocks at the head of a prompt.
+
+        The last token of a prompt is always computed.
 
         Returns: Blocks found, and (name of the content, blocks of it) for each part.
         """
@@ -180,7 +187,7 @@ class PrefixCache:
                 del self._entries[name]
 
     def keep(self, blocks: int) -> None:
-        """Keep content that nobody can ask for again; it only takes room until it is the oldest."""
+        """Keep content that no request can ask for again, until it is the oldest."""
         newest = self._nameless
         if newest is None:
             newest = self._nameless = [0, 0, 0]
@@ -191,7 +198,9 @@ class PrefixCache:
         self.evictable += blocks
 
     def publish(self, request: Request) -> None:
-        """Offer the head of a computed prompt to others while the request still runs; its last run stays private.
+        """Share the head of a computed prompt while the request still runs.
+
+        Its last run stays private.
 
         `request`: A request whose prompt has just been computed.
         """
@@ -257,7 +266,10 @@ class PrefixCache:
             del self._entries[name]
 
     def _shares(self, request: Request, tokens: int) -> list[tuple[object, int]]:
-        """Whole blocks of each run among the first tokens; what follows the prompt belongs to the last run."""
+        """Return the whole blocks of each run among the first tokens.
+
+        Tokens after the prompt belong to the last run.
+        """
         runs, block = request.runs, self._block
         if len(runs) < 2:
             return [(runs[0][0] if runs else ("request", request.number), tokens // block)]

@@ -1,4 +1,6 @@
-"""The same replica, one step after another: slow, and plain enough to be read against the engines' own code.
+"""The same replica, one step after another.
+
+It is slow, and plain enough to be read against the code of the engines.
 
 It holds every request's blocks and context as numbers of its own and touches each of them at each step. The skipping
 form is tested against it.
@@ -30,11 +32,11 @@ from glmplan.units import Seconds
 __all__ = ["SteppingEngine", "go_through"]
 
 
-# What runs is gone through in one order, request by request: part of the form that makes every step.
+# Running requests are visited in one order: part of the form that makes every step.
 
 
 def go_through(engine: Any) -> None:
-    """Blocks for all that runs, preempting while they are too few; those that wait are admitted only if nobody was.
+    """Allocate blocks for running requests; admit if none was preempted.
 
     In llama.cpp they have got slots before, as many as there are, and prompts are gone through in the order of these.
 
@@ -53,7 +55,7 @@ def go_through(engine: Any) -> None:
     alone, threshold = len(engine.running) + len(engine.waiting) == 1, settings.long_prefill_token_threshold
     limit = threshold if threshold and not alone else 1 << 60
     if engine.slots is not None:
-        for request in engine.slots.seat(engine.waiting):
+        for request in engine.slots.assign(engine.waiting):
             engine.running.append(request)
             engine.held[request.number] = -(-request.done // size)
     while True:
@@ -91,7 +93,7 @@ class SteppingEngine:
     table : StepTable
         Time of a step.
     pool : KvPool
-        Room for keys and values.
+        KV pool.
     settings : EngineSettings
         Scheduler and limits.
     replica : int, optional
@@ -121,7 +123,7 @@ class SteppingEngine:
         self.loading = 0  # blocks that the step loads from host memory
         self.gone: list[Request] = []  # whose clients left while they were in a step
         self.urgent_first = settings.order == "priority"
-        # vLLM: what runs is gone through in one order, prompts that were begun and decoding requests alike
+        # vLLM: running requests are visited in one order, both prompts that were begun and decoding requests
         self.in_order = not settings.prefill_first and (self.urgent_first or settings.long_prefill_token_threshold > 0)
         self.slots = Slots.of(settings, pool) if settings.in_slots else None
 
@@ -147,7 +149,7 @@ class SteppingEngine:
         self.waiting.append(request)
 
     def cancel(self, request: Request, now: Seconds) -> None:
-        """Drop a request whose client closed its connection: at once if it waits, else when the step has ended.
+        """Drop a request whose client left: at once, or after its step.
 
         `request`: A request that was submitted and has not finished.
         """
@@ -273,12 +275,12 @@ class SteppingEngine:
                 self.cache.evict(blocks - free)
 
     def _wants(self, request: Request) -> int:
-        """Whether a decoding request needs one more block in the next step."""
+        """Return True if a decoding request needs one more block in the next step."""
         made = self.step - request.joined + 1
         return held_blocks(request.prompt, made, self.pool.block_size, self.period) - self.held[request.number]
 
     def _decode(self) -> bool:
-        """Give each decoding request its block; preempt while there are too few. Says whether it had to."""
+        """Give each decoding request its block; return True if one was preempted."""
         preempted = False
         while sum(self._wants(r) for r in self.running if r.joined >= 0) > self._available():
             self._preempt(self._victim())
@@ -328,7 +330,10 @@ class SteppingEngine:
         request.base = 0
 
     def _go_on(self, budget: int) -> int | None:
-        """Compute more of a started prompt; what is left of the budget, or None if blocks are too few."""
+        """Compute more of a started prompt; return the budget left.
+
+        It is None if blocks are too few.
+        """
         for request in [r for r in self.running if r.joined < 0]:
             take = min(request.prompt - request.done, budget)
             need = -(-(request.done + take) // self.pool.block_size) - self.held[request.number]
@@ -343,7 +348,7 @@ class SteppingEngine:
         return budget
 
     def _prefill(self, budget: int) -> None:
-        """Gather prompt tokens: the rest of a started prompt, then waiting requests in order."""
+        """Gather prompt tokens: a started prompt, then waiting requests in order."""
         left = self._go_on(budget)
         if left is not None:
             self._admit(left, 1 << 60)
@@ -403,7 +408,7 @@ class SteppingEngine:
             budget -= take
 
     def _admit_ready(self) -> None:
-        """Let requests whose keys and values were computed elsewhere decode at once."""
+        """Let requests decode whose KV cache was computed elsewhere."""
         while self.waiting and self.waiting[0].kv_ready and len(self.running) < self.settings.max_num_seqs:
             request = self.waiting[0]
             need = -(-request.prompt // self.pool.block_size)

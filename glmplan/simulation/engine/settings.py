@@ -1,4 +1,4 @@
-"""What an engine is told at its start: scheduler, limits, KV pool, speculation, transfer link."""
+"""Settings of an engine: scheduler, limits, KV pool, speculation, link."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from glmplan.catalog.engines.defaults import engine_defaults
 from glmplan.errors import SpecError
+from glmplan.simulation.closed_loop import waiting_share
 from glmplan.simulation.traffic.drafting import Acceptance, check_whole
 from glmplan.units import Ratio
 
@@ -22,7 +23,6 @@ __all__ = [
     "ServingInputs",
     "TransferLink",
     "scheduler_settings",
-    "waiting_share",
 ]
 
 
@@ -36,7 +36,7 @@ _ORDERS = ("fcfs", "lpm", "priority")
 
 @dataclass(frozen=True, slots=True)
 class KvPool:
-    """Room for keys and values on one replica, handed out in blocks.
+    """KV pool of one replica, allocated in blocks.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class KvPool:
 
 @dataclass(frozen=True, slots=True)
 class TransferLink:
-    """The link that carries keys and values from prefill to decode replicas; transfers queue on it one behind another.
+    """The link between prefill and decode replicas; transfers queue on it.
 
     Parameters
     ----------
@@ -112,15 +112,15 @@ class EngineSettings:
     max_num_seqs : int, optional
         Requests that run at once; slots in llama.cpp, [-]
     chunked_prefill : bool, optional
-        Whether a prompt may be spread over steps.
+        Spread a prompt over steps.
     admission : str, optional
         `chunk` (blocks for the next chunk are free), `max-utilization` (the same rule, TensorRT-LLM's name), `no-evict`
         (the full length of every running request is reserved), `estimate` (SGLang: input, output and a shrinking share
         of what running requests may still write) or `slot`.
     prefill_first : bool, optional
-        Whether steps with prompt tokens leave decoding requests waiting.
+        Steps with prompt tokens leave decoding requests waiting.
     prefix_caching : bool, optional
-        Whether blocks of earlier requests are kept and found again.
+        Keep blocks of earlier requests for later ones.
     acceptance : Acceptance, optional
         Speculative decoding; the step time must include draft and verification.
     pipeline_stages : int, optional
@@ -141,11 +141,11 @@ class EngineSettings:
     prefill_max_requests : int, optional
         SGLang: requests whose prompts may share a step; no limit by default, [-]
     order : str, optional
-        Who of those that wait is next: `fcfs`, `lpm` (SGLang: the longest cached prefix), or `priority`: the urgent
+        Order of the queue: `fcfs`, `lpm` (SGLang: the longest cached prefix), or `priority`: the urgent
         before the others. vLLM also preempts the least urgent first; SGLang, with priorities no further apart than
-        `priority_scheduling_preemption_threshold` (10), preempts nobody for them.
+        `priority_scheduling_preemption_threshold` (10), preempts no request for them.
     async_scheduling : bool, optional
-        Whether a step is formed while the one before it runs: whoever arrives meanwhile waits one more step.
+        Form a step while the one before it runs: a request that arrives meanwhile waits one more step.
     reserve_full_isl : bool, optional
         vLLM: whether blocks for the whole prompt must be free before its first chunk is computed.
     long_prefill_token_threshold : int, optional
@@ -228,7 +228,7 @@ class EngineSettings:
             raise SpecError("must be a number above 0", field="schedule_conservativeness", value=value)
 
     def _check_order(self) -> None:
-        """Refuse orders that the scheduler does not know, or that are not followed."""
+        """Reject orders that the scheduler does not know, or does not follow."""
         check_whole(self.long_prefill_token_threshold, "long_prefill_token_threshold", 0)
         told = {
             "order": (self.order if self.order == "priority" else "", ("vllm", "sglang")),
@@ -242,7 +242,7 @@ class EngineSettings:
 
     @property
     def first_ratio(self) -> float:
-        """SGLang: the share of outstanding output that admission starts with, conservativeness included, [-]"""
+        """Return SGLang's initial share of outstanding output."""
         return min(self.new_token_ratio * self.schedule_conservativeness, 1.0)
 
     @property
@@ -252,7 +252,7 @@ class EngineSettings:
 
     @property
     def in_slots(self) -> bool:
-        """Whether prompts are computed in the order of slots, which know what they hold."""
+        """Return True if prompts are computed in the order of slots."""
         return (
             self.admission == "slot"
             and self.chunked_prefill
@@ -261,7 +261,7 @@ class EngineSettings:
 
 
 def scheduler_settings(scheduler: str, **changes: object) -> EngineSettings:
-    """Settings that an engine starts with on a data-centre part, changed where asked.
+    """Return the default settings of an engine on a data-centre GPU, changed.
 
     Examples
     --------
@@ -291,27 +291,9 @@ def scheduler_settings(scheduler: str, **changes: object) -> EngineSettings:
     return EngineSettings(scheduler=scheduler, **given)  # type: ignore[arg-type]
 
 
-# How much later first tokens come than the steps that make them: prompts that meet others wait longer.
-
-#: requests in flight from which a prompt always meets others [-]
-_CROWD = 16.0
-
-
-def waiting_share(concurrency: np.ndarray) -> np.ndarray:
-    """How far a prompt of a server waits for others: nothing alone, all that was learnt from `_CROWD` on.
-
-    Examples
-    --------
-    >>> waiting_share(np.array([1.0, 4.0, 64.0])).tolist()
-    [0.0, 0.5, 1.0]
-    """
-    result: np.ndarray = np.minimum(np.log2(np.maximum(concurrency, 1.0)) / np.log2(_CROWD), 1.0)
-    return result
-
-
 @dataclass(frozen=True, slots=True)
 class FirstTokens:
-    """What was learnt of first tokens beside the schedule of steps.
+    """Fitted effect on TTFT that the schedule of steps does not explain.
 
     Parameters
     ----------
@@ -340,7 +322,7 @@ class FirstTokens:
 AS_STEPS_SAY = FirstTokens()
 
 
-# What a prediction hands to the simulator.
+# Inputs that a prediction passes to the simulator.
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,13 +335,13 @@ class ServingInputs:
         Keyword arguments `decode_requests`, `decode_context`, `prefill_tokens`, `prefill_context` as arrays; returns
         the time of each mixed step, of one replica and of one micro-batch with pipeline stages, [s]
     pool : KvPool
-        Room for keys and values on one replica. Each data-parallel rank is a replica.
+        KV pool of one replica. Each data-parallel rank is a replica.
     settings : EngineSettings
         Scheduler and limits of the engine.
     front_end : float, optional
         Time between the arrival of a request and its arrival at the engine, at the nominal prompt length, [s]
-    wake : float, optional
-        What a request waits longer for that finds nobody there, [s]
+    cold_start : float, optional
+        Delay of a request that arrives at an idle engine, [s]
     low, high : float, optional
         90 % interval of the step time relative to its prediction, [-]
     first : FirstTokens, optional
@@ -373,14 +355,14 @@ class ServingInputs:
     step_of_few : callable, optional
         Takes how many ranks of a server have requests and returns such a `step_seconds` of one of these.
     basis : str, optional
-        What the prediction rests on, in words.
+        Evidence of the prediction, as text.
     """
 
     step_seconds: Callable[..., np.ndarray]
     pool: KvPool
     settings: EngineSettings
     front_end: float = 0.0
-    wake: float = 0.0
+    cold_start: float = 0.0
     first: FirstTokens = AS_STEPS_SAY
     low: float = 1.0
     high: float = 1.0

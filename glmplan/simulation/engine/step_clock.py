@@ -22,7 +22,7 @@ _PromptPiece: TypeAlias = tuple[
 
 
 class KnotRows(dict[int, list[float]]):
-    """Rows of a table as lists, which plain Python reads faster; most are never read, and never made.
+    """Rows of a table as lists, which plain Python reads faster; made lazily.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class StepClock:
     Parameters
     ----------
     table : StepTable
-        What to read from.
+        Step times.
     microbatches : int, optional
         Pipeline stages; a step is split into as many equal micro-batches that follow each other through the stages, so
         the round takes as long as one of them, [-]
@@ -86,7 +86,7 @@ class StepClock:
         self._there: _PromptPiece = self._prompt_piece(1.0, 1.0)
 
     def context_piece(self, mean: Tokens) -> _Piece:
-        """Find the piece of the decode table that holds a mean context, for whoever reads many steps from one.
+        """Find the piece of the decode table that holds a mean context.
 
         Returns: Where it begins and ends, and its knot, [token]; seconds at the knot and for each further token of
           mean context, both by requests of a micro-batch, [s].
@@ -98,7 +98,7 @@ class StepClock:
         return self._here
 
     def _prompt_piece(self, tokens: float, a: float) -> _PromptPiece:
-        """The piece of the prompt tables of so many tokens that attend so many keys: ends, then what is read."""
+        """Return the piece of the prompt tables for so many tokens and keys."""
         knots, keys, widths = self._prefill, self._keys, self._widths
         i, m = bisect_right(knots, tokens, 1, len(widths)) - 1, bisect_right(keys, a, 1, len(keys) - 1) - 1
         found = self._prompt_pieces.get((i, m))
@@ -157,7 +157,7 @@ class StepClock:
 
 @remembered(most=4)
 def clock_of(table: StepTable, microbatches: int = 1) -> StepClock:
-    """The clock of a table, made once: replicas of a service read the same, and a search runs it under many loads.
+    """Clock of a table, made once for all replicas and loads of a search.
 
     Returns: The clock, whose answers depend on no state.
 

@@ -1,13 +1,13 @@
-"""Step times as a table: what the simulator reads instead of evaluating the model at every step.
+"""Step times as a table, which the simulator reads at every step.
 
 The time of a mixed step is taken apart into three tables, exact wherever attention adds to the rest of the step:
 
     T(n, c, p, a) = D(n, c) + X(n, p) + A(p, a)
 
 with n decoding requests of mean context c, p prompt tokens that attend a keys each in the mean. D is kept at every
-integer n and is affine in c between knots, so a run of equal decode steps has a closed form. What only steps of few
-tokens hide ends at one number of them, which no knots can hold: D has it at every n, X is kept as if prompts left it
-hidden, and a step that they make too long pays it back.
+integer n and is affine in c between knots, so a run of equal decode steps has a closed form. Work that only steps of
+few tokens hide ends at one number of them, which no knots can hold: D has it at every n, X is kept as if prompts left
+it hidden, and a step that they make too long pays it back.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TIMES = ("decode", "extra", "attention", "hidden")
 
 
 def context_knots(largest: Tokens, per_octave: int = 2, smallest: Tokens = 64.0) -> TokensArray:
-    """Knots 1, `smallest` and then a few for each doubling, powers of two among them.
+    """Return knots 1, `smallest` and then some for each doubling.
 
     Examples
     --------
@@ -48,7 +48,7 @@ def context_knots(largest: Tokens, per_octave: int = 2, smallest: Tokens = 64.0)
 
 @dataclass(frozen=True, slots=True)
 class ShortSteps:
-    """Times of mixed steps of which those of few tokens hide something that is the same in all of them.
+    """Times of mixed steps of which short ones hide the same work.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class ShortSteps:
         return self.seconds(**points)
 
     def hidden(self) -> Seconds:
-        """What each step of few tokens hides."""
+        """Return the time that each step of few tokens hides."""
         one = np.ones(1)
         point = {"decode_requests": 0 * one, "decode_context": one, "prefill_tokens": one, "prefill_context": one}
         return float(self.level(**point)[0] - self.seconds(**point)[0])
@@ -152,7 +152,7 @@ class StepTable:
         per_prefill_square: Seconds = 0.0,
         max_requests: int = 1024,
     ) -> StepTable:
-        """Make a table of a step time that is affine in everything; the table holds it exactly.
+        """Return the exact table of a step time that is affine in everything.
 
         - `per_context_token`: Each token of context of each decoding request.
         - `per_prefill_square`: Each pair of a prompt token and a key it attends.
@@ -276,7 +276,7 @@ class StepTable:
 def _asked(
     step_seconds: Callable[..., np.ndarray], grids: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]
 ) -> list[np.ndarray]:
-    """Seconds of the steps of several grids, each as broadcast; all are asked for at once."""
+    """Return the seconds of the steps of several grids, each as broadcast."""
     shapes = [np.broadcast_shapes(*(x.shape for x in grid)) for grid in grids]
     names = ("decode_requests", "decode_context", "prefill_tokens", "prefill_context")
     columns = {
@@ -297,7 +297,7 @@ def _asked(
 
 
 def _thinned(largest: int, dense: int, per_octave: int) -> np.ndarray:
-    """Every integer up to `dense`, then `per_octave` for each doubling, and the largest itself."""
+    """Return every integer up to `dense`, then `per_octave` each doubling."""
     octaves = max(np.log2(largest / dense), 0.0)
     sparse = dense * 2 ** np.linspace(0, octaves, int(np.ceil(octaves * per_octave)) + 1)
     rounded = np.minimum(np.round(sparse), largest).astype(int).tolist()

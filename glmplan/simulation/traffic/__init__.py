@@ -1,1 +1,1 @@
-"""What users send and what they are promised: arrivals, traces, requests."""
+"""Traffic and its SLO: arrivals, traces, requests."""

@@ -1,4 +1,4 @@
-"""Draft tokens of speculative decoding: how many of them the model accepts."""
+"""Draft tokens of speculative decoding: how many of them are accepted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def check_whole(value: object, name: str, least: int = 1) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """How many tokens a speculative step yields: the first always, each drafted one while all before it are accepted.
+    """Number of tokens of a speculative step.
+
+    The first counts always, each draft token while all before it are accepted.
 
     Parameters
     ----------

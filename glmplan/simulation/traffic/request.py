@@ -22,7 +22,7 @@ def apart(lag: Seconds) -> Seconds:
     """Time between two requests that are sent at the same instant.
 
     A front end hands requests over one after the other, so that an idle engine begins with the first alone, as in
-    `glmplan.simulation.closed_schedule.ClosedLoop.late`.
+    `glmplan.simulation.closed_run.ClosedLoop.late`.
 
     Examples
     --------
@@ -33,7 +33,7 @@ def apart(lag: Seconds) -> Seconds:
 
 
 class Request:
-    """What a request asks for and what has happened to it; engines write the second half.
+    """Lengths of a request, and its history, which engines write.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class Request:
     steps : int
         Steps after the first token that the answer takes; fewer than its tokens with speculation, [-]
     runs : tuple of tuple
-        What the prompt consists of, as (name of the content, tokens) in order; equal names are equal content.
+        Parts of the prompt, as (name of the content, tokens) in order; equal names are equal content.
     session, turn : int
         Which conversation, and where in it; -1 and 0 for single requests.
 
@@ -122,7 +122,7 @@ class Request:
         self.joined = self.token = -1
 
     def restart(self) -> None:
-        """Forget what an engine holds for it: before the first engine, and when handed to the next."""
+        """Reset the state that an engine keeps, before the next engine."""
         self.prompt = self.input  # tokens to prefill now: the prompt, after a preemption also what was generated
         self.left = self.steps  # decode steps after the next first token
         self.done = 0  # prompt tokens already in the cache

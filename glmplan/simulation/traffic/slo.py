@@ -1,4 +1,4 @@
-"""What is promised: targets such as `ttft p95 < 2 s, tpot p95 < 50 ms`."""
+"""SLO: targets such as `ttft p95 < 2 s, tpot p95 < 50 ms`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["METRICS", "STATISTICS", "Target", "parse_slo"]
 #: Times that a target may bound.
 METRICS = ("ttft", "tpot", "itl", "e2e", "queue")
 
-#: What of their distribution.
+#: Statistics of their distribution.
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 
 _TARGET = re.compile(r"\s*(\w+)(?:\s+(\w+))?\s*(<=|<|≤)\s*(.+?)\s*$")
@@ -79,6 +79,6 @@ def parse_slo(text: str) -> tuple[Target, ...]:
         if not seconds > 0:
             raise SpecError("must be above zero", field="--slo", value=bound)
         if any((one.metric, one.statistic) == (metric, statistic) and one.bound != seconds for one in targets):
-            raise SpecError(f"promises two bounds of {metric} {statistic}: say one", field="--slo", value=text)
+            raise SpecError(f"has two bounds of {metric} {statistic}: give one", field="--slo", value=text)
         targets.append(Target(metric, statistic, seconds))
     return tuple(targets)

@@ -1,4 +1,4 @@
-"""From a traffic spec to a stream of requests and to what follows each of them."""
+"""Streams of requests and their followers from a traffic spec."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 
-# Sample traffic: arrival times and lengths, chunk by chunk, so ten million requests need no more room than a few.
+# Sample traffic: arrival times and lengths, chunk by chunk, so ten million requests need no more memory than a few.
 
 #: requests that are drawn at once: how many decides how random numbers are spent [-]
 CHUNK = 16_384
@@ -181,7 +181,7 @@ def arrival_times(traffic: Traffic, generator: np.random.Generator) -> Callable[
 
 
 def dispersion(traffic: Traffic) -> Ratio:
-    """Index of dispersion of an open stream: variance over mean of how many arrive in a long time.
+    """Return the index of dispersion of arrivals: variance over mean.
 
     References
     ----------
@@ -273,7 +273,7 @@ def request_source(
         if traffic.users is None:
             return Source(_late(source.arrivals, lag), _late_after(source.after, lag) if source.after else None)
         began = list(_late(source.arrivals, lag, apart(lag)))
-        # users who send at once what answers the last: in order, as nobody pauses
+        # users who send at once what answers the last: in order, without pauses
         last = began[-1].arrival if began and traffic.kind == "closed" and not traffic.think else None
         return Source(iter(began), _late_after(source.after, lag, last) if source.after else None)
     if traffic.kind == "trace" and conversation_form(str(traffic.file)):
@@ -314,7 +314,10 @@ def _late(arrivals: Iterator[Request], lag: float, gap: float = 0.0) -> Iterator
 def _late_after(
     after: Callable[[Request, float], Request | None], lag: float, last: float | None = None
 ) -> Callable[[Request, float], Request | None]:
-    """What follows, after the front end; behind `last` and each other where those who follow come in order."""
+    """Return the following requests after the front end, in order.
+
+    They stay behind `last` and each other.
+    """
 
     def later(request: Request, now: float) -> Request | None:
         nonlocal last
@@ -329,7 +332,7 @@ def _late_after(
 
 
 def _marked(traffic: Traffic, source: Source, lag: float) -> Source:
-    """The stream with what distinguishes its requests: who is urgent, and when clients lose patience."""
+    """Return the stream with priorities and patience of its requests."""
 
     def mark(request: Request) -> Request:
         who = request.session if request.session >= 0 else request.number
@@ -399,7 +402,7 @@ def _replayed(
 def _conversations(
     traffic: Traffic, count: int, generator: np.random.Generator, acceptance: Acceptance | None
 ) -> Source:
-    """Recorded conversations: a turn begins when the answer before has ended and its pause is over."""
+    """Recorded conversations: a turn follows an answer and a pause."""
     recorded = read_conversations(str(traffic.file), traffic.output)
     waiting = iter(enumerate(recorded))
     issued = 0
@@ -444,7 +447,7 @@ def _conversations(
 
 
 def _sessions(traffic: Traffic, count: int, generator: np.random.Generator, acceptance: Acceptance | None) -> Source:
-    """Agents: each turn sends the whole conversation so far and some new tokens, then waits for a tool."""
+    """Agents: each turn sends the whole conversation and some new tokens."""
     lengths = draw_lengths(traffic)
     waits = _exponentials(traffic.tool_wait, generator)
     system = traffic.shared_prefix

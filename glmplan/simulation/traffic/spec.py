@@ -1,4 +1,4 @@
-"""What arrives at a service: a traffic spec, from a flag such as `poisson:2.5/s` or from a small TOML file."""
+"""A traffic spec, from a flag such as `poisson:2.5/s` or a TOML file."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class Traffic(BaseModel):
     @field_validator("rate", "on", "off", "think", "ramp", "tool_wait", "patience", mode="before")
     @classmethod
     def _with_unit(cls, value: Any) -> Any:
-        """Accept `2.5/s` for rates and `500 ms` for times beside plain numbers in 1/s and s."""
+        """Read `2.5/s` for rates and `500 ms` for times beside plain numbers."""
         if not isinstance(value, str):
             return value
         try:
@@ -147,24 +147,24 @@ class Traffic(BaseModel):
 
     @property
     def plain(self) -> bool:
-        """Whether requests have no content in common, and come in the order in which they are read."""
+        """Return True if requests share no content and arrive in order."""
         if self.urgent or self.patience is not None:
             return False
         return self.kind not in ("sessions", "trace") and not (self.think or self.shared_prefix or self.ramp)
 
     @property
     def unmarked(self) -> Traffic:
-        """The same traffic of clients that are all alike and wait for ever."""
+        """Return the same traffic of clients without priority that wait for ever."""
         return self.model_copy(update={"urgent": 0.0, "patience": None})
 
     @property
     def peak(self) -> float:
-        """Rate of the busiest part of a day over its mean, [-]; 1 of other traffic."""
+        """Return the busiest rate of a day over its mean, [-]; 1 otherwise."""
         return max(self.profile) * len(self.profile) / sum(self.profile) if self.kind == "daily" else 1.0
 
     @property
     def busiest(self) -> Traffic:
-        """Traffic as it is in the busiest part of a day, where it stays; other traffic as it is."""
+        """Return the traffic of the busiest part of a day, held constant."""
         if self.kind != "daily":
             return self
         rate = None if self.rate is None else self.rate * self.peak

@@ -1,4 +1,4 @@
-"""Replay recorded traffic: our own columns, and the published forms of the Azure, BurstGPT and Mooncake traces.
+"""Replay recorded traffic: own columns, Azure, BurstGPT and Mooncake.
 
 References
 ----------
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 
-# Lines of a trace file, and numbers in them; whatever is wrong is told with its line and what was expected.
+# Lines of a trace file, and numbers in them; an error names its line and the expected value.
 
 
 def json_rows(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -205,6 +205,7 @@ def _mooncake(file: Path) -> Iterator[_Row]:
             at, hashes = row["timestamp"], row.get("hash_ids", [])
             inputs, outputs = row["input_length"], row["output_length"]
             names = [("block", name) for name in hashes]
+            hash(tuple(names))
         except (KeyError, TypeError) as error:
             expected = '{"timestamp": ..., "input_length": ..., "output_length": ..., "hash_ids": [...]}'
             why = f"it has no {error.args[0]}" if isinstance(error, KeyError) else "its fields are not of that kind"
@@ -314,7 +315,7 @@ def conversation_form(path: str | Path) -> str:
 
 
 def _of_no_form(file: Path, line: int, first: dict[str, Any]) -> SpecError:
-    """Say what an entry has, and what it should have: that of the form whose name is nearest, else of all."""
+    """Return the columns of an entry and those of the nearest form."""
     near = next((key for own in first for key in get_close_matches(str(own), _FORMS_CONVERSATIONS, 1)), None)
     mooncake = ("Mooncake", "{" + ", ".join(f'"{name}": ...' for name in _MOONCAKE) + "}")
     forms = [_FORMS_CONVERSATIONS[near]] if near else [*_FORMS_CONVERSATIONS.values(), mooncake]

@@ -11,16 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glmplan.calibrate.backtest.accuracy import (
-    accuracy,
-    accuracy_csv,
-    accuracy_json,
-    accuracy_page,
-    accuracy_text,
-    memory_errors,
-    write_accuracy_page,
-)
-from glmplan.calibrate.backtest.fit_diff import moved, moved_table, moved_text
+from glmplan.calibrate.backtest.accuracy import accuracy, memory_errors
+from glmplan.calibrate.backtest.fit_diff import moved
 from glmplan.calibrate.backtest.scores import GROUPS, conditions_of, reasons_for, score
 from glmplan.calibrate.step.crossvalidate import MODES
 from glmplan.calibrate.step.write import FILE_LEFT_OUT as FILE
@@ -30,6 +22,15 @@ from glmplan.io.runs.columns import FIGURES
 from glmplan.io.runs.ledger import load_measurements
 from glmplan.prediction.from_row import question_of
 from glmplan.present.accuracy_plots import accuracy_plots
+from glmplan.present.accuracy_text import (
+    accuracy_csv,
+    accuracy_json,
+    accuracy_page,
+    accuracy_text,
+    moved_table,
+    moved_text,
+    write_accuracy_page,
+)
 
 
 @pytest.fixture(scope="module")

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from same_text import same_to_rounding
 
-from glmplan.calibrate.backtest.accuracy import accuracy, accuracy_page
+from glmplan.calibrate.backtest.accuracy import accuracy
 from glmplan.calibrate.backtest.scores import groups_score
 from glmplan.calibrate.backtest.sharpness import CLASSES
 from glmplan.calibrate.step.crossvalidate import MODES, read_beyond
 from glmplan.calibrate.step.write import read_left_out
 from glmplan.prediction.effects import KNOWLEDGE
+from glmplan.present.accuracy_text import accuracy_page
 
 REVIEWED = Path(__file__).with_name("sharpness.toml")
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "accuracy.md"

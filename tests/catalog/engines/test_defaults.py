@@ -18,9 +18,10 @@ from glmplan.catalog.entries.accelerators import load_accelerator
 from glmplan.costs.memory.settings import MemorySettings
 from glmplan.errors import SpecError, UnknownName
 from glmplan.io.runs.table import run_from_row
-from glmplan.planner.question import Words, read_words
+from glmplan.planner.question import read_words
 from glmplan.prediction.deployment import deploy
 from glmplan.prediction.from_row import question_of
+from glmplan.request.plan import PlanRequest
 from glmplan.simulation.engine.settings import SCHEDULERS, scheduler_settings
 
 PARTS = ("h100-sxm", "h200-sxm", "b200-sxm", "a100-80gb-sxm", "rtx-pro-6000-ws", "rtx-4090")
@@ -75,7 +76,7 @@ def test_memory_step_and_plan_read_the_same_defaults(engine, part):
     found = defaults_of(engine, part)
     settings = MemorySettings(engine=engine, accelerator=chip.name)
     assert float(settings.budget(chip.memory)) == found.budget
-    asked = read_words(Words("llama-3.1-8b", part, engine=engine))
+    asked = read_words(PlanRequest("llama-3.1-8b", part, engine=engine))
     assert asked.defaults == found
     assert deploy(asked.model, asked.checkpoint, chip, engine=engine).defaults == found
     row = {"id": "a", "model": "llama-3.1-8b", "accelerator": part, "accelerator_count": "1", "engine": engine,
@@ -114,7 +115,7 @@ def test_the_largest_batch_that_is_sampled_is_the_largest_graph_of_sglang():
 
 def test_an_unknown_engine_is_refused_with_the_nearest_by_a_plan():
     with pytest.raises(SpecError, match="vllm"):
-        read_words(Words("llama-3.1-8b", "h100-sxm", engine="vlm"))
+        read_words(PlanRequest("llama-3.1-8b", "h100-sxm", engine="vlm"))
     with pytest.raises(UnknownName, match="sglang"):
         engine_defaults("sglan")
 

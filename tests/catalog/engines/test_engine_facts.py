@@ -15,10 +15,11 @@ from glmplan.catalog.schema.validation import validated
 from glmplan.costs.blocks.stack import cache_layout
 from glmplan.errors import SpecError, UnknownName
 from glmplan.io.runs.record import Run
-from glmplan.planner import Words, fit_answer
+from glmplan.planner import fit_answer
 from glmplan.planner.question import DEFAULT_ENGINE, read_words
 from glmplan.prediction.deployment import keeps_indexer, runs_sparse
 from glmplan.prediction.from_row import question_of
+from glmplan.request.plan import PlanRequest
 
 
 @pytest.mark.parametrize("name", engine_names())
@@ -54,7 +55,7 @@ def test_a_wrong_entry_of_an_engine_is_refused_with_its_field(field, entry, said
 )
 def test_a_cache_format_that_the_engine_has_not_is_refused_and_not_replaced(engine, kv, nearest):
     with pytest.raises(SpecError, match="--kv") as error:
-        read_words(Words("llama-3.1-8b", "1xh100-sxm", engine=engine, kv=kv))
+        read_words(PlanRequest("llama-3.1-8b", "1xh100-sxm", engine=engine, kv=kv))
     assert nearest in str(error.value)
 
 
@@ -68,25 +69,25 @@ def test_a_cache_format_that_the_engine_has_not_is_refused_and_not_replaced(engi
     ],
 )
 def test_the_command_names_the_cache_format_as_the_engine_does(engine, kv, flag):
-    answer = fit_answer(Words("llama-3.1-8b", "1xb200-sxm", engine=engine, kv=kv))
+    answer = fit_answer(PlanRequest("llama-3.1-8b", "1xb200-sxm", engine=engine, kv=kv))
     assert flag in " ".join((*answer.command, *answer.command_notes))
 
 
 def test_llama_cpp_caches_in_f16_unless_told_and_then_needs_no_flag():
-    answer = fit_answer(Words("llama-3.1-8b-q4_k_m", "1xrtx-4090", users="1", context="8192"))
+    answer = fit_answer(PlanRequest("llama-3.1-8b-q4_k_m", "1xrtx-4090", users="1", context="8192"))
     assert answer.holding.terms.kv == "f16"
     assert "--cache-type-k" not in " ".join(answer.command)
 
 
 def test_experts_may_be_dealt_over_a_divisor_of_the_ranks_where_the_engine_can():
     words = {"tp": "8", "dp": "1", "pp": "1", "ep": "4"}
-    assert fit_answer(Words("glm-5.1-fp8", "8xh200-sxm", engine="sglang", **words)).asked.ep == 4
+    assert fit_answer(PlanRequest("glm-5.1-fp8", "8xh200-sxm", engine="sglang", **words)).asked.ep == 4
     with pytest.raises(SpecError, match="--ep"):
-        fit_answer(Words("glm-5.1-fp8", "8xh200-sxm", engine="vllm", **words))
+        fit_answer(PlanRequest("glm-5.1-fp8", "8xh200-sxm", engine="vllm", **words))
 
 
 def test_a_refused_engine_is_replaced_by_engines_that_read_the_same_files_or_name_their_own():
-    answer = fit_answer(Words("glm-5.1-nvfp4", "8xa100-80gb-sxm", engine="sglang"))
+    answer = fit_answer(PlanRequest("glm-5.1-nvfp4", "8xa100-80gb-sxm", engine="sglang"))
     assert answer.holding.terms.blocked.id == "sglang-dsa-on-ampere"
     others = [change for change in answer.changes if change.name == "engine"]
     # an engine with files of its own says which; TensorRT-LLM has no NVFP4 before Blackwell

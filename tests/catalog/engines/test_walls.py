@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from glmplan.catalog.engines.defaults import _holds, engine_default
 from glmplan.catalog.engines.limitations import (
     OPTIONS,
-    Conditions,
     engine_names,
     judge,
     load_engine,
@@ -17,7 +16,7 @@ from glmplan.catalog.engines.limitations import (
     walls_for,
 )
 from glmplan.catalog.entries.accelerators import accelerator_names, load_accelerator
-from glmplan.catalog.schema.engine import Engine, Wall, number_test, version_key
+from glmplan.catalog.schema.engine import Conditions, Engine, Wall, number_test, version_key
 from glmplan.catalog.schema.validation import validated
 from glmplan.errors import SpecError, UnknownFact, UnknownName
 

@@ -61,7 +61,7 @@ def seed_report():
 
 def test_the_tutorial_machine_decodes_as_it_was_measured():
     # 8 experts, V0.2.1: 13.5 tok/s after 969 tokens
-    found = predict(on_xeon(), Load("decode", 1.0, 969.0, 0.0))
+    found = predict(on_xeon(), Load(1.0, 969.0, 0.0, phase="decode"))
     rate = found.figures["user_rate"]
     assert rate.value == pytest.approx(13.5, rel=0.2)
     assert rate.low < 13.5 < rate.high
@@ -72,7 +72,7 @@ def test_the_tutorial_machine_decodes_as_it_was_measured():
 def test_a_long_prompt_is_streamed_and_a_short_one_is_not():
     slow, quick = on_xeon(), on_xeon(streams_above=400.0)
     for tokens, streamed in ((300.0, False), (32768.0, True)):
-        load = Load("prefill", 1.0, tokens, 0.0, budget=65536)
+        load = Load(1.0, tokens, 0.0, budget=65536, phase="prefill")
         cpu, either = (predict(one, load) for one in (slow, quick))
         assert (either.shares["links"] > 0.1) is streamed
         assert (either.figures["ttft"].value < cpu.figures["ttft"].value) is streamed
@@ -101,7 +101,7 @@ def test_the_cpu_cannot_compute_on_a_host_whose_memory_is_unknown():
 
 
 def test_nothing_in_host_memory_costs_the_host_nothing():
-    found = predict(on_xeon(0.0), Load("decode", 1.0, 969.0, 0.0))
+    found = predict(on_xeon(0.0), Load(1.0, 969.0, 0.0, phase="decode"))
     assert found.shares["host"] == found.shares["links"] == 0.0
 
 
@@ -118,7 +118,7 @@ def test_a_wish_for_more_than_the_experts_takes_all_of_them():
 def test_what_runs_of_a_machine_taught_scales_its_figures_and_narrows_their_intervals():
     fit, steps = load_offload_fit(), step_model_of(on_xeon())
     taught = replace(fit, machines={"xeon": {"decode": (np.log(1.5), 0.1), "prefill": (-np.log(4.0), 0.1)}})
-    load = Load("serving", 1.0, 969.0, 64.0)
+    load = Load(1.0, 969.0, 64.0, phase="serving")
     plain, sure, unsure = (
         predict_steps(steps, load, evidence_of_offloading(name, certain=certain, fit=taught)).figures
         for name, certain in (("", True), ("xeon", True), ("xeon", False))
@@ -134,7 +134,7 @@ def test_what_runs_of_a_machine_taught_scales_its_figures_and_narrows_their_inte
 def test_no_end_of_an_interval_reads_host_memory_faster_than_it_can_be_read():
     steps = step_model_of(on_xeon())
     taught = replace(load_offload_fit(), machines={"xeon": {"decode": (np.log(2.5), 0.1)}})
-    load = Load("decode", 1.0, 969.0, 0.0)
+    load = Load(1.0, 969.0, 0.0, phase="decode")
     found = predict_steps(steps, load, evidence_of_offloading("xeon", certain=False, fit=taught)).figures["tpot"]
     work = steps.work(StepPoints(ONE, ONE * 969.0, 0 * ONE, 0 * ONE))
     assert found.low >= float(work.host_bytes[0]) / steps.offload.side.bandwidth * (1 - 1e-9)

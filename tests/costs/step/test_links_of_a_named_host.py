@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from glmplan.costs.step.work import all_reduce_seconds
-from glmplan.planner import Words, read_words, solve
+from glmplan.planner import read_words, solve
 from glmplan.planner.ranking import deployment_of
+from glmplan.request.plan import PlanRequest
 
 #: one direction of 16 lanes of PCIe 5 [B/s]
 LINE = 63.0e9
@@ -29,7 +30,7 @@ def host(folder, generation: int, lanes: int) -> str:
 
 def moved(on: str) -> float:
     """What the payload of an all-reduce takes in a step of a plan on a machine, [s]"""
-    asked = read_words(Words("llama-3.1-70b", on, tp="4", pp="1"))
+    asked = read_words(PlanRequest("llama-3.1-70b", on, tp="4", pp="1"))
     structure = deployment_of(asked, solve(asked).best.terms).structure
     return float(all_reduce_seconds(structure, structure.link.tensor, np.array([MESSAGE]), np.array([RANKS]))[1][0])
 

@@ -56,19 +56,22 @@ def test_short_prompts_of_vllm_are_replayed_and_others_launched():
 
 
 def test_the_pass_before_a_first_token_holds_all_that_comes_with_it():
-    together = Load("decode", 8, 1000, 200)
+    together = Load(8, 1000, 200, phase="decode")
     assert together.pass_tokens == 1000 * 4.5
     assert replace(together, max_requests=1).pass_tokens == 1000
     assert replace(together, prefix_cached=True, cached_rest=64.0).pass_tokens == 64 * 4.5
     assert replace(together, input_tokens=0).pass_tokens == 32 * 4.5
     assert metrics_of(together).prefill_tokens.sum() == 1000 * 4.5
-    assert Load("prefill", 4, 1000, 1).pass_tokens == 4000 and Load("serving", 8, 1000, 200).pass_tokens == 1000
+    assert (
+        Load(4, 1000, 1, phase="prefill").pass_tokens == 4000
+        and Load(8, 1000, 200, phase="serving").pass_tokens == 1000
+    )
 
 
 def test_a_request_alone_waits_for_nobody_and_the_factor_on_first_tokens_grows_with_the_crowd():
-    waits = [Load("serving", users, 1000, 200).waiting for users in (1, 2, 4, 16, 256)]
+    waits = [Load(users, 1000, 200, phase="serving").waiting for users in (1, 2, 4, 16, 256)]
     assert waits == [0.0, 0.25, 0.5, 1.0, 1.0]
-    assert Load("decode", 64, 1000, 200).waiting == Load("prefill", 64, 1000, 1).waiting == 0.0
+    assert Load(64, 1000, 200, phase="decode").waiting == Load(64, 1000, 1, phase="prefill").waiting == 0.0
     planted = np.zeros(len(COLUMNS))
     planted[TTFT_SCALE] = 0.5
     for users, grown in ((1.0, 0.0), (4.0, 0.25), (64.0, 0.5)):

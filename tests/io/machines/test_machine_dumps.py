@@ -214,7 +214,7 @@ def test_a_tree_gives_the_places_of_cards_drives_and_network_cards(dump):
 
 
 def test_a_branch_that_hangs_on_nothing_is_named(dump):
-    with pytest.raises(SpecError, match="line 3: is a branch that hangs on nothing"):
+    with pytest.raises(SpecError, match="line 3: is a branch without a parent"):
         dump("\n-+-[0000:c0]-+-00.0  Device\n     \\-01.0  Device\n")
 
 

@@ -23,10 +23,11 @@ from glmplan.io.models.checkpoints import (
 from glmplan.io.models.resolve import resolve_model
 from glmplan.io.runs.table import run_from_row
 from glmplan.planner.make_plan import fit_answer
-from glmplan.planner.question import Words, read_words
+from glmplan.planner.question import read_words
 from glmplan.prediction.from_row import question_of
 from glmplan.prediction.table import predict_runs
 from glmplan.present.json_answers import fit_record
+from glmplan.request.plan import PlanRequest
 from glmplan.units import parse_quantity
 
 GIB = 2**30
@@ -103,7 +104,7 @@ def test_nine_tenths_of_the_quantised_checkpoints_lie_between_the_uniform_size_a
 @pytest.mark.parametrize("word", WORDS)
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "glm-5.1", "qwen3-30b-a3b"])
 def test_a_plan_and_a_row_of_a_table_mean_the_same_by_a_word(model, word):
-    asked = read_words(Words(model, "8xh200-sxm", weights=word, engine="vllm"))
+    asked = read_words(PlanRequest(model, "8xh200-sxm", weights=word, engine="vllm"))
     row = {"id": "a", "model": model, "weights": word, "accelerator": "h200-sxm", "accelerator_count": "8",
            "engine": "vllm", "phase": "serving", "concurrency": "1"}  # fmt: skip
     theirs = question_of(run_from_row(row)).deployment.checkpoint
@@ -119,7 +120,7 @@ def test_every_format_worth_naming_is_understood_for_every_model():
 
 
 def test_the_llama_in_fp8_is_what_the_fitted_runs_are_filed_under():
-    asked = read_words(Words("llama-3.1-8b-fp8", "h100-sxm", engine="vllm"))
+    asked = read_words(PlanRequest("llama-3.1-8b-fp8", "h100-sxm", engine="vllm"))
     row = {"id": "a", "model": "llama-3.1-8b", "weights": "fp8", "accelerator": "h100-sxm", "accelerator_count": "1",
            "engine": "vllm", "phase": "serving", "concurrency": "1"}  # fmt: skip
     assert asked.checkpoint.default == question_of(run_from_row(row)).deployment.weights == "fp8"
@@ -144,9 +145,9 @@ def test_what_is_not_published_of_a_model_says_so_and_widens_its_memory():
 
 
 def test_a_plan_tells_that_its_weights_are_not_published():
-    told = read_words(Words("llama-3.1-8b", "h100-sxm", weights="int8", engine="vllm")).assumed
+    told = read_words(PlanRequest("llama-3.1-8b", "h100-sxm", weights="int8", engine="vllm")).assumed
     assert any("int8" in text and "larger" in text for text in told)
-    assert not any("larger" in text for text in read_words(Words("glm-5.1-nvfp4", "8xh200-sxm")).assumed)
+    assert not any("larger" in text for text in read_words(PlanRequest("glm-5.1-nvfp4", "8xh200-sxm")).assumed)
 
 
 def test_llama_cpp_reads_gguf_files_only():
@@ -196,7 +197,7 @@ def test_a_row_and_the_json_of_a_plan_widen_weights_that_nobody_publishes():
         > narrow.figures["weights_gib_per_accelerator"].high / narrow.figures["weights_gib_per_accelerator"].value
     )
     assert "14% larger" in wide.basis and "larger" not in narrow.basis
-    record = fit_record(fit_answer(Words("llama-3.1-8b", "h100-sxm", weights="int8", engine="vllm", users="1")))
+    record = fit_record(fit_answer(PlanRequest("llama-3.1-8b", "h100-sxm", weights="int8", engine="vllm", users="1")))
     rank = record["memory"]["ranks"][0]
     # 14 % by the files and what loading varies by, as squares; towards less only the latter
     loading = load_memory_fit().loaded["vllm"].share
@@ -213,12 +214,12 @@ def test_a_row_and_the_json_of_a_plan_widen_weights_that_nobody_publishes():
 def test_a_repository_is_that_very_one_and_its_publisher_counts():
     assert resolve_model("lukealonso/GLM-5.1-NVFP4").checkpoint.name == "nvfp4-lukealonso"
     assert resolve_model("nvidia/GLM-5.1-NVFP4").checkpoint.kv_default == "fp8"
-    # files of a publisher that nobody described: no cache format of another publisher, and a range of sizes
+    # undescribed files of a publisher: no cache format of another publisher, and a range of sizes
     other = resolve_model("RedHatAI/gemma-4-26B-A4B-it-NVFP4").checkpoint
     own = resolve_model("nvidia/Gemma-4-26B-A4B-NVFP4").checkpoint
     assert other.repository == "RedHatAI/gemma-4-26B-A4B-it-NVFP4"
     assert (other.kv_default, own.kv_default) == (None, "fp8")
-    assert other.smaller > own.smaller == 0.0 and "nobody described" in str(other.note)
+    assert other.smaller > own.smaller == 0.0 and "not described" in str(other.note)
     # 15.88 GiB loaded: https://github.com/sostrowsk/dgx-spark-local-llm @4b548646 gemma4-nvfp4.log
     held = checkpoint_bytes(load_model("gemma-4-26b-a4b"), other) / 2**30
     assert held * (1 - other.smaller) < 15.88 < held
@@ -263,4 +264,4 @@ def test_four_bits_in_safetensors_are_no_file_of_llama_cpp(model, name):
     checkpoint = whole.checkpoint(name)
     assert checkpoint.form == "safetensors" and read_by(whole, checkpoint, "vllm") is checkpoint
     assert "as a GGUF file of the same size" in read_by(whole, checkpoint, "llama.cpp").note
-    assert read_words(Words(f"{model}-{name}", "8xh100-sxm")).engine == "vllm"
+    assert read_words(PlanRequest(f"{model}-{name}", "8xh100-sxm")).engine == "vllm"

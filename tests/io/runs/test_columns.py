@@ -176,7 +176,7 @@ def test_the_unit_of_a_figure_is_that_of_its_name_and_its_factor_that_of_its_uni
 
 def test_what_is_compared_is_what_loads_are_predicted_to_show():
     """Every figure that a load has in sums of steps is compared with a column, and rates are rates there too."""
-    loads = [Load("serving", 8, 1000, 100), Load("decode", 8, 1000, 100), Load("prefill", 1, 1000, 1)]
+    loads = [Load(8, 1000, 100, phase="serving"), Load(8, 1000, 100, phase="decode"), Load(1, 1000, 1, phase="prefill")]
     shown = {name: one.rate for load in loads for name, one in metrics_of(load).figures.items()}
     assert shown == {one.predicted: one.rate for one in COMPARED.values()}
     assert {name: INTERVAL_KINDS[name] for name in ("ttft", "ttft_p50", "prefill_rate", "output_rate", "itl_p50")} == {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+import tracemalloc
 import zipfile
 
 import openpyxl
@@ -67,6 +68,44 @@ def test_a_broken_file_is_refused_in_words_and_nothing_is_written(name, tmp_path
     with pytest.raises(SpecError, match=words):
         filled(source, tmp_path / "out.xlsx", quoted)
     assert [one.name for one in tmp_path.iterdir()] == ["quote.xlsx"] and source.read_bytes() == content
+
+
+def swollen(change, million=64):
+    """Write a sheet whose second row holds as many MiB as asked for, some hundred KB packed."""
+    head, tail = change.split(b"AAA")
+    at = parts_of(plain()[0])["xl/worksheets/sheet1.xml"]
+    before, _, after = at.partition(b"</row>")
+    return with_sheet(lambda xml: before + b"</row>" + head + b"A" * (million << 20) + tail + after)
+
+
+BOMBS = {
+    "a cell": (b'<row r="2"><c r="A2" t="inlineStr"><is><t>AAA</t></is></c></row>', "32,767 characters"),
+    "a number": (b'<row r="2"><c r="A2"><v>AAA</v></c></row>', "32,767 characters"),
+    "a tag": (b'<row r="2"><c r="A2" t="AAA"/></row>', "a tag of more than 1 MiB"),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_small_file_that_unpacks_to_much_is_refused_in_little_memory(name, tmp_path, quoted):
+    xml, words = BOMBS[name]
+    source = tmp_path / "quote.xlsx"
+    source.write_bytes(swollen(xml))
+    assert source.stat().st_size < 2**18
+    tracemalloc.start()
+    with pytest.raises(SpecError, match=words):
+        checked(source, quoted)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 8 * 2**20
+
+
+def test_shared_strings_of_many_megabytes_are_refused(tmp_path, quoted):
+    parts = parts_of(plain()[0])
+    one = b"<si><t>" + b"A" * 32_000 + b"</t></si>"
+    parts["xl/sharedStrings.xml"] = b"<sst>" + one * 2200 + b"</sst>"
+    (tmp_path / "quote.xlsx").write_bytes(zipped(parts))
+    with pytest.raises(SpecError, match="more than 64 MiB of text"):
+        checked(tmp_path / "quote.xlsx", quoted)
 
 
 def test_a_damaged_part_is_found_by_its_checksum(tmp_path, quoted):

@@ -14,9 +14,11 @@ from scipy.interpolate import RegularGridInterpolator
 import glmplan
 from glmplan.errors import SpecError
 from glmplan.present.sheets.book import FUNCTIONS, functions_in
-from glmplan.present.sheets.input_pages import FIRST, SHEETS, columns_of
+from glmplan.present.sheets.input_pages import FIRST, SHEETS, assumptions_of, columns_of, fixed_facts
 from glmplan.present.sheets.option import options_of, read_wanted
-from glmplan.present.sheets.plan_book import calibration_mark, load_of_words
+from glmplan.present.sheets.plan_book import calibration_mark, load_of_words, workbook_of
+from glmplan.request.option import options_of as request_options
+from glmplan.request.plan import PlanRequest
 from tests.present.sheets.cases import CASES, at_option, changes, compare, inputs_of, place
 from tests.present.sheets.conftest import INPUT, MODEL, OUTPUT, TODAY
 
@@ -190,6 +192,21 @@ def test_rents_of_a_workbook_are_at_one_term(money):
     one, other = options_of(MODEL, wanted, on_demand, load=(4, 256, 32), said={})
     assert (one.rent_term, one.rent.value) == ("on demand", 4.0)
     assert other.rent is None and "on demand" in other.rent_missing
+
+
+def test_a_workbook_shows_each_option_that_has_no_column_of_its_own(options, load, money):
+    named = {one.name for rows in assumptions_of(load, money, MODEL).values() for one in rows}
+    shown = {*columns_of("Options"), *named, *(title for title, _, _ in fixed_facts(options))}
+    assert {one.sheet for one in request_options(PlanRequest).values() if one.sheet} <= shown
+
+
+def test_an_option_that_was_given_has_a_column(money, load, book):
+    said = {"max_num_seqs": 64, "eager": True}
+    found = options_of(MODEL, read_wanted("1xh100-sxm", None, MODEL), money, load=(4, 256, 32), said=said)
+    cells, first = workbook_of(found, load, money)["Options"].cells, len(columns_of("Options"))
+    assert [cells[FIRST - 1, first], cells[FIRST - 1, first + 1]] == ["eager", "max num seqs"]
+    assert [cells[FIRST, first], cells[FIRST, first + 1]] == ["True", "64"]
+    assert (FIRST - 1, first) not in book["Options"].cells  # nothing was given there
 
 
 def test_options_come_from_the_answer_of_size(tmp_path):

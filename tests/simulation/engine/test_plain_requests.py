@@ -13,7 +13,7 @@ from glmplan.simulation.engine.engine import SkippingEngine
 from glmplan.simulation.engine.reference import SteppingEngine
 from glmplan.simulation.engine.settings import EngineSettings, KvPool
 from glmplan.simulation.engine.step_table import StepTable
-from glmplan.simulation.simulate import Service, pieces, simulate
+from glmplan.simulation.simulate import Service, SimulationOptions, pieces, simulate
 from glmplan.simulation.traffic.request import Request
 from glmplan.simulation.traffic.spec import Traffic
 
@@ -38,7 +38,9 @@ def _both(service, traffic, requests=150, seed=0):
     """Records by number of the engine that skips and of the one that makes every step."""
     found = []
     for reference in (False, True):
-        outcome = simulate(service, traffic, requests=requests, seed=seed, keep=True, reference=reference)
+        outcome = simulate(
+            service, traffic, requests=requests, seed=seed, options=SimulationOptions(keep=True, reference=reference)
+        )
         rows = outcome.requests
         found.append({name: column[np.argsort(rows["number"])] for name, column in rows.items()} if rows else {})
     return found

@@ -10,14 +10,14 @@ import pytest
 
 from glmplan.catalog.engines.defaults import engine_defaults
 from glmplan.errors import SpecError
-from glmplan.planner.question import Words
 from glmplan.planner.service import serving_inputs
+from glmplan.request.plan import PlanRequest
 from glmplan.simulation.engine.cluster import Cluster
 from glmplan.simulation.engine.engine import SkippingEngine
 from glmplan.simulation.engine.reference import SteppingEngine
 from glmplan.simulation.engine.settings import EngineSettings, KvPool, TransferLink, scheduler_settings
 from glmplan.simulation.engine.step_table import StepTable
-from glmplan.simulation.simulate import Service, simulate
+from glmplan.simulation.simulate import Service, SimulationOptions, simulate
 from glmplan.simulation.traffic.request import Request
 from glmplan.simulation.traffic.spec import parse_traffic
 
@@ -112,7 +112,12 @@ def test_the_gap_between_two_tokens_holds_the_prompts_that_ran_in_it():
 def test_the_gaps_between_tokens_add_up_to_the_time_between_first_and_last(scheduler, tokens, users):
     table = StepTable.affine(base=0.01, per_request=1e-4, per_prefill_token=1e-4, max_requests=64)
     service = Service(table, KvPool(tokens), scheduler_settings(scheduler, max_num_seqs=64))
-    found = simulate(service, parse_traffic(users, input=300, output=80, jitter=0.5), requests=300, keep=True)
+    found = simulate(
+        service,
+        parse_traffic(users, input=300, output=80, jitter=0.5),
+        requests=300,
+        options=SimulationOptions(keep=True),
+    )
     rows = found.requests
     decoded = float((rows["finish"] - rows["first"]).sum())
     gaps = float((rows["output_tokens"] - 1).sum())
@@ -187,7 +192,9 @@ def test_what_was_thrown_out_comes_back_over_the_link_of_the_host(engine):
 def test_a_session_stays_where_it_began_under_affinity():
     settings = EngineSettings(replicas=4, routing="affinity", prefix_caching=True, max_num_seqs=64)
     service = Service(TABLE, KvPool(60_000), settings)
-    found = simulate(service, parse_traffic("sessions:12", input=600, turns=12), requests=400, keep=True).requests
+    found = simulate(
+        service, parse_traffic("sessions:12", input=600, turns=12), requests=400, options=SimulationOptions(keep=True)
+    ).requests
     for who in set(found["session"].tolist()):
         assert len(set(found["replica"][found["session"] == who].tolist())) == 1
     assert len(set(found["replica"].tolist())) == 4
@@ -195,7 +202,7 @@ def test_a_session_stays_where_it_began_under_affinity():
 
 def _plan(engine, ranks, **words):
     return serving_inputs(
-        Words("deepseek-v3.1", "8xh200-sxm", engine=engine, tp=str(8 // ranks), dp=str(ranks), **words)
+        PlanRequest("deepseek-v3.1", "8xh200-sxm", engine=engine, tp=str(8 // ranks), dp=str(ranks), **words)
     )
 
 
@@ -225,7 +232,9 @@ def test_agents_on_eight_ranks_find_their_turns_only_where_they_were():
     def found(routing):
         settings = scheduler_settings("vllm", replicas=8, routing=routing, max_num_seqs=64)
         service = Service(TABLE, KvPool(8_000_000), settings)  # nothing is ever evicted
-        run = simulate(service, parse_traffic("sessions:20", input=4000), requests=600, keep=True)
+        run = simulate(
+            service, parse_traffic("sessions:20", input=4000), requests=600, options=SimulationOptions(keep=True)
+        )
         # counted apart from the simulator: a turn finds whole blocks of the longest one of its session on its rank
         held, hits = {}, []
         turns = run.to_frame("requests").sort_values("arrival_s", kind="stable")
@@ -357,7 +366,7 @@ def test_orders_are_refused_where_the_engine_has_none():
 def test_what_is_urgent_waits_less_and_impatient_clients_are_counted():
     service = Service(TABLE, KvPool(8000), scheduler_settings("vllm", order="priority", max_num_seqs=8))
     traffic = parse_traffic("closed:24", input=300, output=60, urgent=0.25)
-    found = simulate(service, traffic, requests=400, keep=True)
+    found = simulate(service, traffic, requests=400, options=SimulationOptions(keep=True))
     assert found.requests["priority"].mean() == pytest.approx(0.75, abs=0.02)
     assert found.summary["urgent_ttft_mean_ms"] < 0.5 * found.summary["ttft_mean_ms"]
     hasty = parse_traffic("poisson:20/s", input=300, output=60, patience="2 s")

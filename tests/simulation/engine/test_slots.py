@@ -52,14 +52,14 @@ def test_a_turn_finds_what_its_slot_holds_of_the_conversation(engine):
 def test_a_slot_that_holds_a_tenth_of_a_prompt_or_less_is_no_better_than_another():
     slots = Slots(2, reuse=True)
     old = Request(0, 0.0, 100, 1, runs=(("system", 10), ("a", 90)))
-    (seated,) = slots.seat(deque([old]))
+    (seated,) = slots.assign(deque([old]))
     seated.finish = 1.0
     slots.leave([seated], deque())
     new = Request(1, 2.0, 100, 1, runs=(("system", 10), ("b", 90)))
-    slots.seat(deque([new]))
+    slots.assign(deque([new]))
     assert new.done == 0 and slots.in_order([new]) == [new]
     longer = Request(2, 2.0, 99, 1, runs=(("system", 10), ("c", 89)))
-    slots.seat(deque([longer]))  # the slot that is left is that of the first request
+    slots.assign(deque([longer]))  # the slot that is left is that of the first request
     assert longer.done == 10
 
 
@@ -71,7 +71,7 @@ def test_what_a_slot_loses_comes_back_from_host_memory_if_it_has_room_there():
         for number in range(6):
             length = (100, 150, 180)[number // 2]
             request = Request(number, float(number), length, 11, runs=(("system", 20), ("ab"[number % 2], length - 20)))
-            (seated,) = slots.seat(deque([request]))
+            (seated,) = slots.assign(deque([request]))
             found.append(seated.done)
             seated.finish = number + 0.5
             slots.leave([seated], deque())
@@ -94,17 +94,17 @@ def test_slots_keep_a_prompt_waiting_as_long_as_others_come_before_it():
 
 def test_of_those_who_follow_requests_that_end_together_the_last_is_placed_first():
     slots, waiting = Slots(3), deque(Request(number, 0.0, 10, 1) for number in range(6))
-    first = slots.seat(waiting)
+    first = slots.assign(waiting)
     assert [one.number for one in slots.in_order(first)] == [2, 1, 0]
     slots.leave([first[0], first[2]], waiting)  # slots 2 and 0: slot 0 is freed first
     assert [one.number for one in waiting] == [4, 3, 5]
-    following = slots.seat(waiting)
+    following = slots.assign(waiting)
     assert [one.number for one in slots.in_order([first[1], *following])] == [4, 1, 3]
 
 
 def test_who_comes_in_the_step_in_which_a_slot_becomes_free_comes_after_those_who_were_told_to_wait():
     slots, waiting = Slots(1), deque([Request(0, 0.0, 10, 1)])
-    (first,) = slots.seat(waiting)
+    (first,) = slots.assign(waiting)
     waiting += [Request(1, 1.0, 10, 1), Request(2, 1.0, 10, 1)]
     slots.leave([first], waiting)
     # neither was told to wait before, so their order stays

@@ -51,7 +51,7 @@ def test_turns_of_conversations_find_what_the_real_server_finds(count, tmp_path)
             answer, real = _asked(address.removesuffix("/v1"), prompt, chance.randrange(3, 12))
             runs = (("system", _SYSTEM), (name, len(prompt) - _SYSTEM))
             request = Request(number, float(number), len(prompt), len(answer), runs=runs)
-            slots.seat(deque([request]))
+            slots.assign(deque([request]))
             found.append((request.done, real))
             request.finish = number + 0.5
             slots.leave([request], deque())

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from glmplan.errors import SpecError
-from glmplan.planner.question import Words
 from glmplan.planner.service import serving_inputs
+from glmplan.request.plan import PlanRequest
 from glmplan.simulation.engine.settings import EngineSettings, KvPool
 from glmplan.simulation.engine.step_clock import StepClock
 from glmplan.simulation.engine.step_table import ShortSteps, StepTable
@@ -83,7 +83,9 @@ def test_what_short_steps_hide_ends_at_its_number_of_tokens_and_nowhere_else():
 
 @pytest.mark.parametrize("layout", [{"tp": 8}, {"tp": 2, "dp": 4, "ep": 8}, {"tp": 8, "mtp": 3}])
 def test_steps_of_few_tokens_are_tabulated_as_the_model_times_them(layout):
-    inputs = serving_inputs(Words("deepseek-r1", "8xb200-sxm", engine="vllm", **{k: str(v) for k, v in layout.items()}))
+    inputs = serving_inputs(
+        PlanRequest("deepseek-r1", "8xb200-sxm", engine="vllm", **{k: str(v) for k, v in layout.items()})
+    )
     table = StepTable.tabulate(inputs.step_seconds, max_requests=256, max_context=8192, max_prefill=8192)
     n, p = (one.ravel() for one in np.meshgrid([0.0, 4.0, 32.0], np.arange(150.0, 450.0)))
     true = inputs.step_seconds(decode_requests=n, decode_context=0 * n + 2000, prefill_tokens=p, prefill_context=p / 2)

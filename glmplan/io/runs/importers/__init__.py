@@ -1,4 +1,7 @@
-"""Import results of other tools as measured runs; the kind is recognised by content, not by file name."""
+"""Import results of other tools as measured runs.
+
+The content identifies the kind, not the name of the file.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +41,10 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 def import_text(text: str, *, name: str = "", facts: Mapping[str, Any] | None = None) -> Imported:
-    """Return the runs of another tool's result, in the columns of `glmplan.io.runs.columns.COLUMNS`.
+    """Return the runs of another tool's result in columns of `COLUMNS`.
 
-    `facts`: columns that the file cannot know, such as `model` and `accelerator`; they fill empty cells only.
+    `glmplan.io.runs.columns.COLUMNS` lists them. `facts`: columns that the file cannot know, such as `model` and
+    `accelerator`; they fill empty cells only.
 
     Examples
     --------
@@ -76,7 +80,7 @@ def _read(source: Source, name: str, facts: Mapping[str, Any]) -> Imported:
 
 
 def _table(text: str) -> str:
-    """Return the use of a table of runs, which needs no import; empty for anything else."""
+    """Return the use of a table that needs no import, else empty."""
     header = [name.strip() for name in text.partition("\n")[0].split(",")]
     if not all(column.name in header for column in COLUMNS.values() if column.required):
         return ""
@@ -91,7 +95,10 @@ def import_file(path: str | Path, *, facts: Mapping[str, Any] | None = None) -> 
 
 
 def _finish(row: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Order the columns, fill in the given facts, round to the six digits that these clocks can mean."""
+    """Order the columns, fill in the given facts, round to six digits.
+
+    These clocks can mean no more digits.
+    """
     given = {key: value for key, value in facts.items() if value is not None}
     filled = {**given, **{key: value for key, value in row.items() if value is not None and value != ""}}
     if "model" not in filled and "checkpoint" in filled:
@@ -108,7 +115,9 @@ def _rounded(value: Any) -> Any:
 
 
 def table_csv(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return runs as CSV in the columns of the measurement tables, without empty columns.
+    """Return runs as CSV in the columns of the measurement tables.
+
+    Empty columns are left out.
 
     Examples
     --------

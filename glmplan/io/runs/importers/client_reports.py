@@ -1,4 +1,7 @@
-"""Import reports of AIPerf (genai-perf) and GuideLLM: JSON and CSV summaries, per-request JSONL."""
+"""Import reports of AIPerf (genai-perf) and GuideLLM.
+
+JSON and CSV summaries, per-request JSONL.
+"""
 
 from __future__ import annotations
 
@@ -122,7 +125,10 @@ def _row(fields: Fields, *, users: float | None, rate: float | None, model: str 
 
 
 def _find(value: Any, key: str) -> float | None:
-    """Return a number by its name anywhere in a configuration, whose shape differs between versions."""
+    """Return a number by its name anywhere in a configuration.
+
+    The shape of configurations differs between versions.
+    """
     if isinstance(value, dict):
         result = value.get(key)
         if isinstance(result, int | float) and not isinstance(result, bool):
@@ -147,7 +153,10 @@ def _model(config: Any) -> str | None:
 
 
 def read_csv_aiperf(source: Source) -> Imported:
-    """Read a CSV summary, which has no concurrency; `concurrency_effective` is measured."""
+    """Read a CSV summary; `concurrency_effective` is measured.
+
+    Such a file states no concurrency.
+    """
     header: list[str] = []
     value: dict[str, dict[str, Any]] = {}
     problems: list[Problem] = []
@@ -174,7 +183,10 @@ def read_csv_aiperf(source: Source) -> Imported:
 
 
 def read_requests(source: Source) -> Imported:
-    """Read the per-request JSONL into one run; warm-up, cancelled and failed requests are left out."""
+    """Read the per-request JSONL into one run.
+
+    Warm-up, cancelled and failed requests are left out.
+    """
     result, problems = documents(source.text)
     kept: list[Fields] = []
     lost = 0
@@ -309,7 +321,10 @@ def _load(strategy: Fields) -> dict[str, float | None]:
 
 
 def _tpot(fields: Fields) -> dict[str, float | None]:
-    """Return TPOT by the definition of `vllm bench serve` from the single requests, where the report has them."""
+    """Return TPOT as `vllm bench serve` defines it, from single requests.
+
+    None where the report has no single requests.
+    """
     requests = fields.value.get("requests")
     kept = requests.get("successful") if isinstance(requests, dict) else None
     result: list[float] = []
@@ -331,7 +346,10 @@ def _tpot(fields: Fields) -> dict[str, float | None]:
 
 
 def recognise_csv_guidellm(source: Source) -> bool:
-    """Return True for a GuideLLM CSV report: three header rows, the first of which names groups."""
+    """Return True for a GuideLLM CSV report.
+
+    It has three header rows, the first of which names groups.
+    """
     return (
         source.text.lstrip("\ufeff").startswith("Run Info,") or "Inter Token Latency,Inter Token" in source.text[:4000]
     )

@@ -1,4 +1,7 @@
-"""Import `llama-bench` and `llama-batched-bench` (JSON, JSONL, CSV, tables), and ik_llama.cpp's `llama-sweep-bench`."""
+"""Import `llama-bench`, `llama-batched-bench` and `llama-sweep-bench`.
+
+JSON, JSONL, CSV and tables; the last is of ik_llama.cpp.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,10 @@ def recognise_csv_llama_bench(source: Source) -> bool:
 
 
 def read_llama_bench(source: Source) -> Imported:
-    """Read the tests of a file: `pp` is prefill of one prompt, `tg` one stream; unknown fields of forks are ignored."""
+    """Read the tests of a file: `pp` is one prompt, `tg` one stream.
+
+    Unknown fields of forks are ignored.
+    """
     return source.collect(_rows_llama_bench)
 
 

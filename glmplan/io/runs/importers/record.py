@@ -1,4 +1,4 @@
-"""Read records of benchmark files and return rows in the columns of the measurement tables.
+"""Read records of benchmark files as rows of measurement tables.
 
 JSON may be cut off or hold several values; CSV and tables with bars are read too. Every problem is reported with its
 line.
@@ -74,14 +74,20 @@ class Document:
 
 
 def _resume(text: str, position: int) -> int:
-    """Return the start of the record after a broken one: the next line that opens an object at its indentation."""
+    """Return the start of the record after a broken one.
+
+    It is the next line that opens an object at its indentation.
+    """
     indent = re.match(r"[ \t]*", text[text.rfind("\n", 0, position) + 1 : position])[0]  # type: ignore[index]
     match = re.compile(rf"\n{indent}(?=\{{)").search(text, position)
     return match.end() if match else len(text)
 
 
 def _values(text: str, start: int, base_line: int) -> tuple[list[Document], list[Problem], int]:
-    """Read JSON values from a position, skip broken ones, stop at the `]` of an enclosing array."""
+    """Read JSON values from a position up to the enclosing `]`.
+
+    Broken ones are skipped.
+    """
     decoder = json.JSONDecoder()
     result: list[Document] = []
     problems: list[Problem] = []
@@ -109,9 +115,10 @@ def _values(text: str, start: int, base_line: int) -> tuple[list[Document], list
 
 
 def documents(text: str) -> tuple[list[Document], list[Problem]]:
-    r"""Return every JSON record of a text: one object, an array, one object each line, or objects in sequence.
+    r"""Return every JSON record of a text.
 
-    A broken record is left out and reported with its line; the records after it are kept.
+    One object, an array, one object each line, or objects in sequence. A broken record is left out and reported with
+    its line; the records after it are kept.
 
     Examples
     --------
@@ -168,7 +175,10 @@ class Imported:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """File as an importer sees it; `name` only for messages and for facts that a format hides in it."""
+    """File as an importer sees it; `name` serves messages and hidden facts.
+
+    Some formats hide a fact in the name.
+    """
 
     name: str
     text: str
@@ -178,7 +188,7 @@ class Source:
         return all(re.search(rf'"{re.escape(key)}"\s*:', self.text) for key in keys)
 
     def collect(self, read: Callable[[Fields], Iterable[dict[str, Any]]], array: str = "") -> Imported:
-        """Return the runs that `read` makes of each JSON record; broken records become problems.
+        """Return the runs of each JSON record; broken ones become problems.
 
         `array`: name of the array that holds the records when the file is one big object.
         """
@@ -193,7 +203,7 @@ class Source:
     def gather(
         self, records: Iterable[Document | Problem], read: Callable[[Fields], Iterable[dict[str, Any]]]
     ) -> Imported:
-        """Return the runs that `read` makes of each record; broken records become problems."""
+        """Return the runs of each record; broken ones become problems."""
         rows: list[dict[str, Any]] = []
         problems: list[Problem] = []
         for record in records:
@@ -209,7 +219,7 @@ class Source:
 
 
 class Importer(NamedTuple):
-    """Reader of one kind of file, and the test that recognises the kind by content."""
+    """Reader of one kind of file, and the test of its content."""
 
     name: str
     recognise: Callable[[Source], bool]
@@ -217,7 +227,7 @@ class Importer(NamedTuple):
 
 
 def by_keys(*keys: str, without: str = "") -> Callable[[Source], bool]:
-    """Return a test of a `Source` for JSON keys, which works on truncated files too.
+    """Return a test of a `Source` for JSON keys, also in truncated files.
 
     Examples
     --------
@@ -228,7 +238,9 @@ def by_keys(*keys: str, without: str = "") -> Callable[[Source], bool]:
 
 
 def by_text(pattern: str) -> Callable[[Source], bool]:
-    """Return a test of a `Source` for a line that matches; `^` and `$` are those of a line.
+    """Return a test of a `Source` for a line that matches.
+
+    `^` and `$` are those of a line.
 
     Examples
     --------
@@ -248,9 +260,9 @@ class BadRecord(ValueError):
 
 
 class Fields:
-    """Reader of the fields of one record; missing or wrong ones become problems with line and name.
+    """Reader of a record's fields.
 
-    `prefix` is the name of the enclosing field.
+    Missing or wrong ones become problems with line and name. `prefix` is the name of the enclosing field.
     """
 
     def __init__(self, value: Any, line: int, problems: list[Problem], prefix: str = "") -> None:
@@ -277,7 +289,10 @@ class Fields:
         return None
 
     def positive(self, *keys: str) -> float | None:
-        """Return a number above zero; None where it is missing or zero, which these tools write for "not measured"."""
+        """Return a number above zero, else None.
+
+        These tools write zero for "not measured".
+        """
         result = self.number(*keys)
         if result is not None and result < 0:
             self.problems.append(Problem(self.line, self.prefix + keys[0], f"expected a positive number, got {result}"))
@@ -344,7 +359,9 @@ def milliseconds(value: Seconds | None) -> Milliseconds | None:
 
 
 def row_identifier(content: str, index: int) -> str:
-    """Return the name of a run from its content, so that importing a file twice gives the same names.
+    """Return the name of a run from its content.
+
+    Importing a file twice gives the same names.
 
     Examples
     --------
@@ -367,7 +384,9 @@ _FEW = 10
 
 
 def latencies(fields: Fields, *, e2e: str = "e2el", suffix: str = "_ms", scale: float = 1.0) -> dict[str, float | None]:
-    """Return `mean_ttft_ms`-like fields as columns such as `ttft_mean_ms`; `scale` converts to ms.
+    """Return `mean_ttft_ms`-like fields as columns like `ttft_mean_ms`.
+
+    `scale` converts to ms.
 
     Examples
     --------
@@ -387,9 +406,10 @@ def latencies(fields: Fields, *, e2e: str = "e2el", suffix: str = "_ms", scale: 
 def metric_columns(
     names: Mapping[str, str], read: Callable[[str, str], float | None], statistics: tuple[str, str, str]
 ) -> dict[str, float | None]:
-    """Return the latency columns in ms that `read` finds under a tool's names of metric and statistic.
+    """Return the latency columns in ms that `read` finds.
 
-    `names`: metric of a column → its name; `statistics`: names of mean, median and 99th percentile.
+    It looks for a tool's names of metric and statistic. `names`: metric of a column → its name; `statistics`: names of
+    mean, median and 99th percentile.
 
     Examples
     --------
@@ -405,7 +425,10 @@ def metric_columns(
 
 
 def mean_lengths(fields: Fields, completed: Ratio) -> dict[str, float | None]:
-    """Return tokens of each request from totals, because random lengths have other means than the nominal ones."""
+    """Return the tokens of each request from totals.
+
+    Random lengths have other means than the nominal ones.
+    """
     return {
         "input_tokens": fields.require("total_input_tokens") / completed,
         "output_tokens": fields.require("total_output_tokens") / completed,
@@ -413,7 +436,7 @@ def mean_lengths(fields: Fields, completed: Ratio) -> dict[str, float | None]:
 
 
 def load(fields: Fields, prompts: Ratio | None) -> dict[str, float | None]:
-    """Return the offered load: concurrency of a closed loop, or a request rate.
+    """Return the offered load: a concurrency or a request rate.
 
     Without limit and rate all `prompts` are in flight at once.
 
@@ -475,7 +498,7 @@ def csv_table(text: str, *, headers: int = 1) -> Iterator[Document | Problem]:
 
 
 def bar_table(text: str, header: str, *, ends: bool = True) -> Iterator[Document | Problem]:
-    """Yield the records, or problems, of every table of a text whose cells stand between bars.
+    """Yield the records, or problems, of every table between bars.
 
     `header`: regular expression for the begin of a header line. `ends`: a line without bars ends a table; False: log
     lines may stand in it.

@@ -117,10 +117,11 @@ def _end_to_end(fields: Fields) -> dict[str, float]:
 
 
 def _without_usage(fields: Fields) -> dict[str, float]:
-    """Return token counts and times recounted from chunks where the client tokenised the text again.
+    """Return token counts and times recounted from chunks.
 
-    Recognised by an equal number of chunks of all requests with token counts that differ from it and between requests.
-    The last chunk then carries `usage`: it follows the last token within microseconds.
+    The client tokenised the text again. Recognised by an equal number of chunks of all requests with token counts that
+    differ from it and between requests. The last chunk then carries `usage`: it follows the last token within
+    microseconds.
     """
     gaps, counts = _gaps(fields), fields.numbers("output_lens")
     if "spec_decode_acceptance_length" in fields or len(gaps) < 3 or len(gaps) != len(counts):
@@ -210,7 +211,10 @@ def _rows_sglang_bench(fields: Fields) -> Iterator[dict[str, Any]]:
 
 
 def _ratio(fields: Fields) -> float | None:
-    """Return the shortest random length as a share of the longest; None where lengths are not random."""
+    """Return the shortest random length as a share of the longest, or None.
+
+    None: lengths are not random.
+    """
     return fields.number("random_range_ratio") if "random" in (fields.text("dataset_name") or "") else None
 
 
@@ -417,7 +421,10 @@ recognise_mlperf = by_keys("Performance_Result", "Performance_Units")
 
 
 def read_mlperf(source: Source) -> Imported:
-    """Read the token results of a summary; entries in other units (samples, queries) are not of language models."""
+    """Read the token results of a summary.
+
+    Entries in other units (samples, queries) are not of language models.
+    """
     return source.collect(_rows_mlperf)
 
 
@@ -453,7 +460,7 @@ def _rows_mlperf(fields: Fields) -> Iterator[dict[str, Any]]:
 
 
 def _cards(fields: Fields) -> tuple[float | None, str]:
-    """Return the accelerators of the whole system and a doubt where the entry contradicts itself."""
+    """Return the system's accelerators, and a doubt if contradictory."""
     stated = fields.number("Total Accelerators")
     each, nodes = fields.number("a#"), fields.number("Nodes") or 1
     total = stated if stated is not None else (each * nodes if each is not None else None)

@@ -1,6 +1,7 @@
-"""Read startup logs of vLLM, SGLang, TensorRT-LLM and llama.cpp, and the shipped table of them.
+"""Read start-up logs of engines, and the shipped table of them.
 
-A log becomes a `StartupLog`: settings of the launch, and the memory that the engine reports.
+vLLM, SGLang, TensorRT-LLM and llama.cpp. A log becomes a `StartupLog`: settings of the launch, and the memory that the
+engine reports.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _FORMATS = {
 
 @dataclass(slots=True)
 class StartupLog:
-    """One engine start. Bytes are those of one rank; None where the log does not say."""
+    """One engine start; bytes are those of one rank, None: not logged."""
 
     engine: str
     version: str | None = None
@@ -84,7 +85,7 @@ class StartupLog:
     lines: dict[str, int] = field(default_factory=dict)  # line of each field
 
     def put(self, name: str, value: Any, line: int, keep: str = "first") -> None:
-        """Store a value; `keep` the first, last, max or min of those that ranks repeat."""
+        """Store a value; `keep` the first, last, max or min over ranks."""
         old = getattr(self, name)
         if value is None:
             return
@@ -139,7 +140,9 @@ class StartupLog:
 
 
 def weights_of_method(method: str | None) -> str | None:
-    """Return the weight format of an engine's quantisation method, None where its name does not tell.
+    """Return the weight format of an engine's quantisation method, or None.
+
+    None: its name does not tell.
 
     Examples
     --------
@@ -155,7 +158,9 @@ def number(text: str) -> Ratio:
 
 
 def matches(text: str, pattern: str) -> list[tuple[int, re.Match[str]]]:
-    """Return line and match of a pattern, several of a line where output of ranks ran together.
+    """Return line and match of a pattern.
+
+    A line may hold several where output of ranks ran together.
 
     Examples
     --------
@@ -167,7 +172,7 @@ def matches(text: str, pattern: str) -> list[tuple[int, re.Match[str]]]:
 
 
 def imported(source: Source, log: StartupLog) -> Imported:
-    """Return a log as `Imported`, with a problem for each missing main figure."""
+    """Return a log as `Imported`, with a problem for each missing main value."""
     from glmplan.io.runs.importers.record import Problem
 
     wanted = {"weights": "the memory the weights take", "kv_tokens": "the size of the KV pool in tokens"}
@@ -207,7 +212,7 @@ class LoggedStart:
 
     @property
     def origin(self) -> str:
-        """Return the repository or thread: all logs of one origin have one vote together."""
+        """Return the repository or thread: its logs have one vote together."""
         return self.source.split(" ")[0]
 
 
@@ -227,7 +232,7 @@ _LAYOUT = ("tp", "pp", "dp", "ep", "dcp")
 
 
 def start_up_logs(path: str | Path | None = None) -> list[LoggedStart]:
-    """Return all start-up logs of the shipped table or of a file of the same form.
+    """Return the start-up logs of the shipped table or of such a file.
 
     Examples
     --------
@@ -397,9 +402,10 @@ recognise_sglang_log = by_text(r"server_args=ServerArgs\(|Load weight end\.|max_
 
 
 def read_sglang_log(source: Source) -> Imported:
-    """Read a startup log of SGLang, which divides by 2^30 and prints GB: every size here is GiB.
+    """Read a start-up log of SGLang; every size here is GiB.
 
-    With DP attention `tp_size` spans the replicas, so TP of the attention is `tp_size / dp_size`.
+    SGLang divides by 2^30 and prints GB. With DP attention `tp_size` spans the replicas, so TP of the attention is
+    `tp_size / dp_size`.
 
     Examples
     --------
@@ -496,10 +502,11 @@ _SIZES_TRTLLM_LOG = (
 
 
 def read_trtllm_log(source: Source) -> Imported:
-    """Read a startup log of TensorRT-LLM: the PyTorch backend, or the C++ runtime of built engines.
+    """Read a start-up log of TensorRT-LLM, of either runtime.
 
-    The PyTorch backend makes a small pool for its trial run and the final one after it: the last pool of a rank counts,
-    of several ranks the smallest [1]_. Its memory outside torch includes the small pool, which is subtracted.
+    The PyTorch backend, or the C++ runtime of built engines. The PyTorch backend makes a small pool for its trial run
+    and the final one after it: the last pool of a rank counts, of several ranks the smallest [1]_. Its memory outside
+    torch includes the small pool, which is subtracted.
 
     References
     ----------
@@ -541,14 +548,17 @@ def read_trtllm_log(source: Source) -> Imported:
 
 
 def _plain(name: str, said: str) -> str:
-    """Return a name as other logs write it: a cache folder names its model, an algorithm is in lower case."""
+    """Return a name as other logs write it.
+
+    A cache folder names its model, an algorithm is in lower case.
+    """
     if name == "model":
         return said.replace("--", "/")
     return said.lower() if name in ("quantization", "kv_cache") else said
 
 
 def _pool(text: str, log: StartupLog) -> None:
-    """Store the pool after the last trial run, of the rank with the smallest one."""
+    """Store the smallest pool of the ranks after the last trial run."""
     begin = max((n for n, _ in matches(text, r"Estimated max memory in KV cache")), default=0)
     for line, match in matches(text, r"Allocated ([\d.]+) GiB for max tokens in paged KV cache \((\d+)\)"):
         if line >= begin:
@@ -565,11 +575,12 @@ recognise_llamacpp_log = by_text(r"llama_model_loader:|llm_load_tensors:|load_te
 
 
 def read_llamacpp_log(source: Source) -> Imported:
-    """Read a startup log of llama.cpp: server, CLI and bench, old and new prefixes.
+    """Read a start-up log of llama.cpp: server, CLI and bench.
 
-    Buffers are summed over the devices and divided by their number, for llama.cpp splits layers, not tensors. Weights
-    mapped on the host while devices hold others are counted separately. The pool is that of the device with the largest
-    caches and holds the cells of the largest cache: a sliding-window model has a second, smaller one.
+    Old and new prefixes are known. Buffers are summed over the devices and divided by their number, for llama.cpp
+    splits layers, not tensors. Weights mapped on the host while devices hold others are counted separately. The pool is
+    that of the device with the largest caches and holds the cells of the largest cache: a sliding-window model has a
+    second, smaller one.
     """
     text, log = source.text, StartupLog("llama.cpp")
     for name, pattern in (
@@ -639,7 +650,10 @@ def _fullest(text: str, begin: int) -> float:
 
 
 def _buffers(text: str, pattern: str) -> dict[str, float]:
-    """Return the last size printed for each buffer; a fitting pass prints some of them before the real one."""
+    """Return the last size printed for each buffer.
+
+    A fitting pass prints some of them before the real one.
+    """
     result: dict[str, float] = {}
     for _, match in matches(text, pattern):
         result[match[1]] = float(match[2]) * _MIB

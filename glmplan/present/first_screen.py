@@ -1,11 +1,15 @@
-"""The first screen of `glmplan fit`: at most 30 lines with the facts of a decision."""
+"""The first screen of `glmplan fit`: at most 30 lines for a decision."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from glmplan.planner.answer_text import (
+from glmplan.planner.capacity import stage_ranks
+from glmplan.planner.evidence import EVIDENCE
+from glmplan.planner.plan import LEAST_GAIN, AnswerRecord, UserRow, Warn, best_changes, gain_words
+from glmplan.planner.ranking import Narrowing, narrowing_words, shown_users
+from glmplan.present.answer_text import (
     NO_COPIES,
     change_numbers,
     change_words,
@@ -22,37 +26,33 @@ from glmplan.planner.answer_text import (
     safe_words,
     title_words,
 )
-from glmplan.planner.capacity import stage_ranks
-from glmplan.planner.evidence import EVIDENCE
-from glmplan.planner.plan import LEAST_GAIN, AnswerRecord, UserRow, Warn, best_changes, gain_words
-from glmplan.planner.ranking import Narrowing, narrowing_words, shown_users
-from glmplan.planner.text import LEAST_WIDTH, LIMITS, VERDICTS, WIDTH, count_of, number, span, time_span, wrapped
-from glmplan.units import GIB
+from glmplan.present.text import LEAST_WIDTH, LIMITS, VERDICTS, WIDTH, count_of, span, time_span, wrapped
+from glmplan.units import GIB, number
 
 __all__ = ["MOST_LINES", "first_screen"]
 
-#: lines of the screen at most: a terminal of 32 lines shows it with the command above and the prompt below [-]
+#: maximum lines of the screen: a terminal of 32 lines shows it with the command above and the prompt below [-]
 MOST_LINES = 30
-#: columns of a label, with what stands before and after it [-]
+#: width of a label with its indent and space [-]
 _LABEL = 16
-#: ANSI colours of a verdict; of what limits; of an error
+#: ANSI colours of a verdict, the limit and an error
 _VERDICT_COLOURS = {"fits": 32, "tight": 33, "does_not_fit": 31, "unknown": 33}
 _LIMIT_COLOUR, _ERROR_COLOUR = 33, 31
-#: severities of what must be put right before the engine starts, and of paths that only cost speed
+#: severities of warnings to mend before the engine starts, and of paths that only cost speed
 _FIRST, _SLOWER = ("danger", "error"), ("fallback", "slow")
 _COUNTED = {
     "fallback": ("performance fallback", ""), "slow": ("performance fallback", ""), "warning": ("warning", ""),
     "unknown": ("open question", ""), "note": ("note", ""), "memory": ("memory limitation", ""),
     "quality": ("quality limitation", ""), "danger": ("more danger", ""), "error": ("more error", ""),
 }  # fmt: skip
-#: lines that each part has at least: of a text, of each entry of a list (`error`), or entries (`errors`); what an
-#: answer rests on is on every screen, for numbers that were measured and others look alike [-]
+#: minimum lines of each part: of a text, of each entry of a list (`error`), or entries (`errors`). The evidence is on
+#: every screen, because measured and extrapolated numbers look the same [-]
 _LEAST = {
     "title": 1, "one": 1, "traffic": 1, "verdict": 2, "limit": 1, "reason": 1, "nearest": 2, "assumed": 1, "users": 1,
     "memory": 1, "basis": 1, "errors": 1, "error": 1, "changes": 1, "change": 1, "note": 0, "asks": 1, "gaps": 0,
     "measure": 1,
 }  # fmt: skip
-#: what parts get of the lines that are left, the most useful first
+#: how the remaining lines are given to parts, the most useful first
 _MORE = (
     ("one", 2), ("verdict", 3), ("traffic", 2), ("errors", 3), ("changes", 3), ("change", 2), ("traffic", 3),
     ("memory", 2), ("assumed", 2), ("error", 2), ("note", 2), ("asks", 2), ("nearest", 3), ("limit", 2), ("users", 2),
@@ -62,16 +62,16 @@ _MORE = (
 
 
 def first_screen(answer: AnswerRecord, width: int = WIDTH, *, colour: bool = False) -> str:
-    """Write the first screen of an answer.
+    """Return the first screen of an answer: at most 30 lines.
 
-    - `width`: Columns; below 60 the screen is written for 60.
-    - `colour`: Whether verdict, limit and errors are coloured for a terminal.
-    - Returns: At most 30 lines. What is too long is cut with …; the command that starts the engine never is.
+    Long texts are cut with …, except the launch command. `width` is at least 60 columns. `colour` adds terminal colours
+    to verdict, limit and errors.
 
     Examples
     --------
-    >>> from glmplan.planner import Words, fit_answer
-    >>> lines = first_screen(fit_answer(Words("llama-3.1-8b", "1xh100-sxm"))).splitlines()
+    >>> from glmplan.planner import fit_answer
+    >>> from glmplan.request.plan import PlanRequest
+    >>> lines = first_screen(fit_answer(PlanRequest("llama-3.1-8b", "1xh100-sxm"))).splitlines()
     >>> lines[2].split()[0], len(lines) <= 30
     ('FITS', True)
     """
@@ -80,27 +80,27 @@ def first_screen(answer: AnswerRecord, width: int = WIDTH, *, colour: bool = Fal
     whole = len(fit_text(answer, width).splitlines())
     rest = f"--full: {whole} lines; --section {'|'.join(sections)}"
 
-    def lines(room: dict[str, int]) -> list[str]:
-        return _Screen(answer, width, room, rest, colour).lines()
+    def lines(budget: dict[str, int]) -> list[str]:
+        return _Screen(answer, width, budget, rest, colour).lines()
 
-    room = _LEAST | dict(_MORE)
-    found = lines(room)
-    if len(found) > MOST_LINES:
-        room, found = _LEAST, lines(_LEAST)
+    budget = _LEAST | dict(_MORE)
+    screen = lines(budget)
+    if len(screen) > MOST_LINES:
+        budget, screen = _LEAST, lines(_LEAST)
         for name, most in _MORE:
-            tried = lines(room | {name: most})
-            if len(tried) <= MOST_LINES:
-                room, found = room | {name: most}, tried
-    return "\n".join(found) + "\n"
+            longer = lines(budget | {name: most})
+            if len(longer) <= MOST_LINES:
+                budget, screen = budget | {name: most}, longer
+    return "\n".join(screen) + "\n"
 
 
 @dataclass(frozen=True, slots=True)
 class _Screen:
-    """Everything on the screen; `room` says how many lines, or entries, each part of it may have."""
+    """The screen; `budget` has the lines, or entries, of each part."""
 
     answer: AnswerRecord
     width: int
-    room: dict[str, int]
+    budget: dict[str, int]
     rest: str
     colour: bool
 
@@ -109,11 +109,11 @@ class _Screen:
         written = [found for part in parts if (found := list(part()))]
         lines = written[0]
         for one in written[1:]:
-            lines += [""] * self.room["gaps"] + one
+            lines += [""] * self.budget["gaps"] + one
         return lines
 
     def _cut(self, text: str, most: int, first: str = "  ", later: str = "    ") -> list[str]:
-        """A text in at most so many lines."""
+        """Return a text in at most `most` lines."""
         lines = list(wrapped(text, self.width, first, later))
         if len(lines) <= most:
             return lines
@@ -130,31 +130,31 @@ class _Screen:
 
     def _verdict(self) -> Iterator[str]:
         answer = self.answer
-        yield from self._cut(title_words(answer), self.room["title"], "", "  ")
+        yield from self._cut(title_words(answer), self.budget["title"], "", "  ")
         yield ""
         word = VERDICTS[answer.verdict]
-        said = answer.headline.partition(": ")[2] if answer.verdict != "fits" else self._where()
+        headline = answer.headline.partition(": ")[2] if answer.verdict != "fits" else self._where()
         blocked = answer.holding is not None and answer.holding.terms.blocked is not None
-        said = answer.headline if blocked else said
-        first, *more = self._cut(f"{word}  {said}", self.room["verdict"], "", " " * (len(word) + 2))
+        headline = answer.headline if blocked else headline
+        first, *more = self._cut(f"{word}  {headline}", self.budget["verdict"], "", " " * (len(word) + 2))
         yield self._paint(first, word, _VERDICT_COLOURS[answer.verdict])
         yield from more
         if answer.safe is not None:
             limit = next(one for one in answer.safe.limits if one.name == answer.safe.limit)
             name = LIMITS[limit.name]
-            first, *more = self._row("limit", f"{name}: {limit.words}", self.room["limit"])
+            first, *more = self._row("limit", f"{name}: {limit.words}", self.budget["limit"])
             yield self._paint(first, name, _LIMIT_COLOUR)
             yield from more
         for text in answer.reasons:
-            yield from self._cut(text, self.room["reason"])
+            yield from self._cut(text, self.budget["reason"])
         if answer.verdict == "does_not_fit" and answer.changes:
-            yield from self._row("nearest", f"fits: {nearest_words(answer)}", self.room["nearest"])
+            yield from self._row("nearest", f"fits: {nearest_words(answer)}", self.budget["nearest"])
         if answer.unknown and answer.verdict != "unknown":
             yield from self._row("unknown", f"{', '.join(answer.unknown)}; {missing_words(answer)}", 2)
         yield from self._question()
 
     def _where(self) -> str:
-        """The layout and the cards that it uses."""
+        """Return the layout and the GPUs that it uses."""
         holding, count = self.answer.holding, self.answer.asked.machine.count
         assert holding is not None
         used = holding.terms.accelerators
@@ -162,25 +162,25 @@ class _Screen:
         return f"{holding.terms.name} on {'1 GPU' if count == 1 else cards}"
 
     def _question(self) -> Iterator[str]:
-        """The format of the cache, and what was taken because the question did not say it."""
+        """Return the KV cache format and the defaults that were taken."""
         answer, asked = self.answer, self.answer.asked
         if answer.holding is not None:
             yield from self._row("KV cache", f"{answer.holding.terms.kv.upper()}: {answer.kv_why}", 1)
-        # which users the table has is no assumption about the question
+        # the rows of the table are not an assumption about the request
         taken = [text for text in asked.assumed if not text.startswith("users ")]
         if taken:
             # the lengths first: they decide the most
             taken.sort(key=lambda text: not text.endswith("put tokens"))
-            yield from self._row("assumed", "; ".join(taken), self.room["assumed"])
+            yield from self._row("assumed", "; ".join(taken), self.budget["assumed"])
 
     def _numbers(self) -> Iterator[str]:
         answer = self.answer
         if answer.runs:
             yield from self._row("traffic", answer.traffic, 2)
             for label, text in run_rows(answer.runs[0]):
-                yield from self._row(label, text, self.room["traffic"])
+                yield from self._row(label, text, self.budget["traffic"])
         if (one := answer.one_user) is not None:
-            yield from self._row("one user", f"{self._speed(one)}{self._wait(one)}", self.room["one"])
+            yield from self._row("one user", f"{self._speed(one)}{self._wait(one)}", self.budget["one"])
         if answer.safe is not None:
             yield from self._row("safe users", safe_words(answer.safe), 1)
         many = shown_users(answer.asked)
@@ -189,36 +189,36 @@ class _Screen:
             decode = f", decode {span(all_users.user_rate)}" if all_users.user_rate else ""
             each = f"per user {number(all_users.each_rate.value)} incl. TTFT"
             text = f"{span(all_users.total_rate)} tok/s total; {each}{decode}{running}"
-            yield from self._row(f"{many:,} users", text, self.room["users"])
+            yield from self._row(f"{many:,} users", text, self.budget["users"])
         if answer.users:
             yield from self._row("context", context_words(answer), 1)
         if answer.ranks:
-            yield from self._row("memory", self._memory(), self.room["memory"])
+            yield from self._row("memory", self._memory(), self.budget["memory"])
         watts = answer.asked.power_limit or answer.asked.machine.accelerator.tdp
         if watts and answer.holding is not None:
             cards = answer.holding.terms.accelerators
             text = f"{cards} × {watts:g} W = {cards * watts / 1e3:.3g} kW, accelerators only"
             yield from self._row("power", f"{text}; cost: glmplan compare", 1)
-        if answer.basis and self.room["basis"]:
+        if answer.basis and self.budget["basis"]:
             plain = answer.evidence == EVIDENCE[0] and "measured" in answer.basis
             text = answer.basis if plain else f"{answer.evidence}; {answer.basis}"
-            yield from self._row("evidence", text, self.room["basis"])
+            yield from self._row("evidence", text, self.budget["basis"])
         elif answer.evidence:
-            said = f"{answer.evidence}: this model on this accelerator with {answer.asked.engine}, in any layout"
-            yield from self._row("evidence", said, 2)
+            text = f"{answer.evidence}: this model on this accelerator with {answer.asked.engine}, in any layout"
+            yield from self._row("evidence", text, 2)
         if answer.narrowing is not None:
             yield from self._narrowing(answer.narrowing)
 
     def _speed(self, row: UserRow) -> str:
-        """The decode speed of one of the users; of answers of a single token there is none."""
+        """Return the decode speed of one user; without it the total rate."""
         return f"{span(row.user_rate)} tok/s decode" if row.user_rate else f"{span(row.total_rate)} tok/s total"
 
     def _wait(self, row: UserRow) -> str:
         return f", first token {time_span(row.ttft)}" if row.ttft is not None else ""
 
     def _narrowing(self, found: Narrowing) -> Iterator[str]:
-        """The run that would narrow the intervals most; its command whole or not at all."""
-        whole = self.room["measure"] > 1
+        """Return the recommended benchmark; its command complete or not at all."""
+        whole = self.budget["measure"] > 1
         words = narrowing_words(found, ("tpot",))
         where = " (--section basis)"
         fits = not whole and _LABEL + len(words) + len(where) <= self.width
@@ -226,7 +226,7 @@ class _Screen:
         yield from command_lines((found.command,), self.width) if whole else ()
 
     def _memory(self) -> str:
-        """The fullest card and the pool."""
+        """Return the memory of the fullest GPU and the KV pool."""
         holding = self.answer.holding
         assert holding is not None
         terms = holding.terms
@@ -249,16 +249,16 @@ class _Screen:
         return text
 
     def _before(self) -> Iterator[str]:
-        """What must be put right before the engine starts; the rest as counts."""
+        """Return errors to mend before the start; other warnings as counts."""
         found = self.answer.warnings
         first = [one for one in found if one.severity in _FIRST]
         if not found:
             return
         if first:
             yield "Before it starts"
-        shown = first[: self.room["errors"]]
+        shown = first[: self.budget["errors"]]
         for one in shown:
-            line, *more = self._cut(self._error(one), self.room["error"])
+            line, *more = self._cut(self._error(one), self.budget["error"])
             yield self._paint(line, one.severity, _ERROR_COLOUR)
             yield from more
         rest = [
@@ -280,16 +280,16 @@ class _Screen:
         if not answer.changes:
             return
         works = answer.verdict == "does_not_fit"
-        best = best_changes(answer, self.room["changes"] + works)
-        # the nearest stands above, with its numbers
-        shown = [one for one in best if not works or one is not nearest_change(answer)][: self.room["changes"]]
+        best = best_changes(answer, self.budget["changes"] + works)
+        # the nearest plan is printed above with its numbers
+        shown = [one for one in best if not works or one is not nearest_change(answer)][: self.budget["changes"]]
         rest = len(answer.changes) - len(shown) - works
         if shown:
             yield "Other plans that fit" if works else "Biggest improvements (same level of evidence)"
         for one in shown:
             numbers = f": {one.verdict}{change_numbers(answer, one)}" if works else f": {gain_words(answer, one)}"
             ask = f", {one.ask}" if one.ask.startswith("--") and not one.ask.startswith("--on") else ""
-            yield from self._cut(f"{one.what}{ask}{numbers}", self.room["change"])
+            yield from self._cut(f"{one.what}{ask}{numbers}", self.budget["change"])
         if not shown and not works:
             more = f"; {rest} at a weaker level (--section changes)" if rest else ""
             yield from self._cut(f"No change gains {100 * LEAST_GAIN:.0f} % at the same level of evidence{more}", 1, "")
@@ -298,15 +298,15 @@ class _Screen:
             yield from self._cut(f"{rest} more{less} (--section changes)", 1)
 
     def _under_traffic(self) -> Iterator[str]:
-        """What would serve the named traffic better, each simulated."""
+        """Return the changes that serve the traffic better, each simulated."""
         plan, *others = self.answer.runs
-        shown = others[: self.room["changes"]]
+        shown = others[: self.budget["changes"]]
         if not shown:
             yield from self._cut("No evaluated change shortens the end-to-end latency by 5 %", 1, "")
             return
         yield "Biggest improvements under this traffic (simulated)"
         for one in shown:
-            yield from self._cut(change_words(plan, one), self.room["change"])
+            yield from self._cut(change_words(plan, one), self.budget["change"])
         if plan.no_copies:
             yield from self._cut(f"{NO_COPIES}: {plan.no_copies}", 1)
         if len(others) > len(shown):
@@ -318,18 +318,18 @@ class _Screen:
             return
         yield "Start it"
         yield from launch_lines(answer, self.width)
-        for note in answer.command_notes if self.room["note"] else ():
-            yield from self._cut(note, self.room["note"])
+        for note in answer.command_notes if self.budget["note"] else ():
+            yield from self._cut(note, self.budget["note"])
 
     def _next(self) -> Iterator[str]:
         answer = self.answer
         if words := _asks(answer):
-            yield from self._cut(f"Ask next: {'; '.join(words)}", self.room["asks"], "", "  ")
+            yield from self._cut(f"Ask next: {'; '.join(words)}", self.budget["asks"], "", "  ")
         yield from self._cut(self.rest, 2, "", "  ")
 
 
 def _asks(answer: AnswerRecord) -> list[str]:
-    """Questions that follow from this one: the most useful first."""
+    """Return follow-up requests, the most useful first."""
     asked = answer.asked
     if answer.verdict == "unknown":
         return ["a TOML file with the known facts of the accelerator (--on FILE)"]

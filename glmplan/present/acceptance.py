@@ -1,4 +1,7 @@
-"""Acceptance test of a purchase: load steps of `glmplan validate` and the thresholds that must hold."""
+"""Acceptance test of a purchase: load steps and their thresholds.
+
+`glmplan validate` runs the load steps.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,10 @@ _PERCENT = {"mean": 50.0, "p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0}
 
 
 def acceptance_test(option: Option, found: Sized) -> str:
-    """Return the acceptance test of a contract in Markdown: machine, load, commands and thresholds.
+    """Return the acceptance test of a contract in Markdown.
 
-    The thresholds are the SLO at the load of the question: a seller is not bound by a prediction. The prediction is
-    listed beside them, to recognise a machine that passes narrowly.
+    Machine, load, commands and thresholds. The thresholds are the SLO at the load of the question: a seller is not
+    bound by a prediction. The prediction is listed beside them, to recognise a machine that passes narrowly.
     """
     asked, planned, traffic = found.asked, option.planned, found.asked.traffic
     check_ladder(traffic)
@@ -90,9 +93,10 @@ def check_ladder(traffic: Traffic) -> None:
 
 
 def _step_options(option: Option, found: Sized, each: int) -> str:
-    """Return options for the SLO and for a step long enough that ten requests exceed its highest percentile.
+    """Return options for the SLO and for a long enough load step.
 
-    Only the steady state counts: the SLO excludes the burst in which all users start.
+    Ten requests of the step exceed its highest percentile. Only the steady state counts: the SLO excludes the burst in
+    which all users start.
     """
     traffic, figures = found.asked.traffic, option.prediction.figures
     requests = max(10 / (1 - _PERCENT[_highest_percentile(found.asked.slo)] / 100), 6 * each)

@@ -20,7 +20,10 @@ _TARGET = re.compile(r"(\w+) (\w+) < ([\d.e+]+) ms")
 
 
 def answer_rows(found: Sized) -> list[dict[str, Any]]:
-    """Return a record of each option: answers, machines without a price, the next cheaper."""
+    """Return a record of each option.
+
+    Answers, machines without a price, the next cheaper.
+    """
     rows = []
     for role, options in (("answer", found.options), ("price missing", found.unpriced),
                           ("next cheaper", (found.cheaper,) if found.cheaper else ())):  # fmt: skip
@@ -31,7 +34,7 @@ def answer_rows(found: Sized) -> list[dict[str, Any]]:
 
 
 def _measure(option: Option, found: Sized) -> str:
-    """Return the `glmplan validate` command that measures the option at its share of the load."""
+    """Return the `glmplan validate` command for the option's load share."""
     planned, traffic = option.planned, found.asked.traffic
     users = -(-(traffic.users or 1) // option.machines)
     return validate_command(
@@ -44,9 +47,9 @@ def _measure(option: Option, found: Sized) -> str:
 
 
 def _warnings(option: Any, found: Sized) -> dict[str, Any]:
-    """Return hazards and engine limitations of one machine under its share of the load."""
+    """Return hazards and limitations of a machine under its load share."""
     from glmplan.planner.make_plan import fit_answer
-    from glmplan.planner.question import Words
+    from glmplan.request.plan import PlanRequest
 
     asked = option.planned.asked
     traffic = found.asked.traffic
@@ -55,8 +58,9 @@ def _warnings(option: Any, found: Sized) -> dict[str, Any]:
     degrees = {name: getattr(terms, name) for name in ("tp", "pp", "dp", "ep", "dcp")}
     if terms.accelerators != asked.machine.count:
         degrees = {}
-    words = Words(found.asked.model, asked.machine.text, weights=asked.checkpoint.name, engine=asked.engine,
-                  users=(users,), input=traffic.input, output=traffic.output, **degrees)  # fmt: skip
+    words = PlanRequest(found.asked.model, asked.machine.text, weights=asked.checkpoint.name, engine=asked.engine,
+                  users=(users,), input=traffic.input, output=traffic.output,
+                  **degrees, **found.asked.given)  # fmt: skip
     answer = fit_answer(words, changes=False)
     warnings: dict[str, list[dict[str, str]]] = {"hazards": [], "limitations": []}
     for warning in answer.warnings:
@@ -77,6 +81,7 @@ def size_content(found: Sized) -> dict[str, Any]:
         "slo": asked.slo,
         "input_tokens": asked.traffic.input,
         "output_tokens": asked.traffic.output,
+        "given": dict(asked.given),
         "budget_usd": asked.budget,
         "power_limit_kw": None if asked.power is None else asked.power / 1000,
         "probability_wanted": asked.probability,
@@ -110,7 +115,8 @@ def size_text(found: Sized, content: dict[str, Any]) -> str:
     """Return the answer as lines of text."""
     asked = found.asked
     load = f"{counted_unit(asked.load, asked.unit)} of {asked.traffic.input:,} + {asked.traffic.output:,} tokens"
-    lines = [f"{asked.spec.name} for {load}; SLO {asked.slo} at {asked.probability:.0%} confidence"]
+    given = "".join(f"; {name.replace('_', ' ')} {value}" for name, value in asked.given.items())
+    lines = [f"{asked.spec.name} for {load}; SLO {asked.slo} at {asked.probability:.0%} confidence{given}"]
     rows = [row for row in content["options"] if row["role"] != "next cheaper"]
     if rows:
         lines += ["", table_text(_table_row(row, asked.unit) for row in rows), "", *_first(rows[0], asked.unit)]
@@ -175,7 +181,7 @@ def _first(row: dict[str, Any], unit: str) -> list[str]:
 
 
 def _capacity(row: dict[str, Any], unit: str) -> str:
-    """Return the capacity with its headroom, and the limit that is exceeded first above it."""
+    """Return the capacity with its headroom, and the next limit."""
     load = counted_unit(row[f"capacity_{_key(unit)}"], unit)
     spare = f"{abs(row['headroom']):.0%} {'below the load' if row['headroom'] < 0 else 'headroom'}"
     if row["capacity_is_lower_bound"]:
@@ -184,7 +190,10 @@ def _capacity(row: dict[str, Any], unit: str) -> str:
 
 
 def _limit(broken: str) -> str:
-    """Return a missed target as text; other causes, such as KV thrashing, stay as they are."""
+    """Return a missed target as text.
+
+    Other causes, such as KV thrashing, stay as they are.
+    """
     match = _TARGET.fullmatch(broken)
     if match is None:
         return broken or "the SLO"
@@ -201,7 +210,7 @@ def _interval(row: dict[str, Any], name: str) -> str:
 
 
 def _cheaper(content: dict[str, Any]) -> list[str]:
-    """Return the next cheaper machines with the probability that they meet the SLO, and how to measure it."""
+    """Return the next cheaper machines, with probability and measurement."""
     lines = []
     nothing = not any(row["role"] == "answer" for row in content["options"])
     wanted = content["probability_wanted"]
@@ -227,7 +236,7 @@ def _cheaper(content: dict[str, Any]) -> list[str]:
 
 
 def _expected(target: dict[str, Any]) -> str:
-    """Return a target beside its expected value; end-to-end latencies have no interval."""
+    """Return a target and its expected value; end-to-end has no interval."""
     mean, high = f"{target['target']}: {target['expected_ms']:,.0f} ms expected", target["expected_ms_high"]
     if high is None:
         return mean
@@ -235,7 +244,10 @@ def _expected(target: dict[str, Any]) -> str:
 
 
 def _per_token(content: dict[str, Any], rows: list[dict[str, Any]]) -> list[str]:
-    """Return the API bill of the same tokens, and the volume from which the first machine is cheaper."""
+    """Return the API bill of the same tokens, and the break-even volume.
+
+    The first machine is cheaper from that volume on.
+    """
     paid = content["per_token"]
     if paid is None:
         return [f"API alternative: {content['per_token_missing']}"]

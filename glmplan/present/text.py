@@ -1,4 +1,4 @@
-"""Format the text of answers: widths, wrapped lines, numbers, verdicts and limits."""
+"""Text of answers: widths, wrapped lines, numbers, verdicts, limits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functools import lru_cache
 from textwrap import TextWrapper
 from typing import TYPE_CHECKING
 
-from glmplan.units import Ratio, Seconds, TokenCount
+from glmplan.units import MINUTE, Ratio, TokenCount, number
 
 if TYPE_CHECKING:
     from glmplan.prediction.predict import Figure
@@ -17,9 +17,7 @@ __all__ = [
     "VERDICTS",
     "WIDTH",
     "count_of",
-    "duration",
     "halves",
-    "number",
     "paragraph",
     "span",
     "time_span",
@@ -27,12 +25,10 @@ __all__ = [
     "wrapped",
 ]
 
-#: columns of a page where nobody says how wide it is [-]
+#: default width of a page [-]
 WIDTH = 100
-#: columns below which no page is made [-]
+#: minimum width of a page [-]
 LEAST_WIDTH = 60
-#: seconds of a minute
-_MINUTE = 60.0
 VERDICTS = {"fits": "FITS", "tight": "TIGHT", "does_not_fit": "DOES NOT FIT", "unknown": "UNKNOWN"}
 LIMITS = {"kv": "KV pool", "tpot": "decode speed", "queue": "queueing", "hazard": "hazard"}
 
@@ -48,21 +44,6 @@ def verdict_words(verdict: str, may_start: bool) -> str:
     ('does not fit, borderline', 'tight')
     """
     return verdict.replace("_", " ") + ", borderline" * may_start
-
-
-def number(value: Ratio) -> str:
-    """Return a number with three significant digits and thousands separators.
-
-    Examples
-    --------
-    >>> number(0.02871), number(27.08), number(1234.5)
-    ('0.0287', '27.1', '1,234')
-    """
-    if value >= 100:
-        return f"{value:,.0f}"
-    if value >= 10:
-        return f"{value:.1f}"
-    return f"{value:.2f}" if value >= 0.1 else f"{value:.3g}"
 
 
 def span(figure: Figure, scale: Ratio = 1.0) -> str:
@@ -93,20 +74,7 @@ def time_span(figure: Figure) -> str:
     >>> time_span(Figure(0.75, 0.2, 4.34)), time_span(Figure(360.4, 120.0, 600.0))
     ('0.75 (0.20 to 4.34) s', '6.01 (2.00 to 10.0) min')
     """
-    return f"{span(figure)} s" if figure.value <= _MINUTE else f"{span(figure, 1.0 / _MINUTE)} min"
-
-
-def duration(seconds: Seconds) -> str:
-    """Return a time in ms below 1 s, in s up to 60 s, in minutes above.
-
-    Examples
-    --------
-    >>> duration(0.0321), duration(2.5), duration(1606.7)
-    ('32.1 ms', '2.50 s', '26.8 min')
-    """
-    if seconds < 1.0:
-        return f"{number(seconds * 1e3)} ms"
-    return f"{number(seconds)} s" if seconds <= _MINUTE else f"{number(seconds / _MINUTE)} min"
+    return f"{span(figure)} s" if figure.value <= MINUTE else f"{span(figure, 1.0 / MINUTE)} min"
 
 
 def count_of(count: TokenCount, noun: str, plural: str = "") -> str:
@@ -122,9 +90,9 @@ def count_of(count: TokenCount, noun: str, plural: str = "") -> str:
 
 @lru_cache(maxsize=256)
 def wrapped(text: str, width: int, first: str = "  ", later: str = "    ") -> tuple[str, ...]:
-    """Wrap a text.
+    """Return the wrapped lines of a text.
 
-    `first`, `later`: What the first line begins with, and each further one.
+    `first` and `later` are the indents of the first line and of each further line.
 
     Examples
     --------
@@ -138,8 +106,8 @@ def wrapped(text: str, width: int, first: str = "  ", later: str = "    ") -> tu
 
 
 def paragraph(width: int, text: str, first: str = "  ", later: str = "    ") -> str:
-    """Wrap a text into lines with an end each.
+    """Return a wrapped text, each line with its newline.
 
-    `first`, `later`: What the first line begins with, and each further one.
+    `first` and `later` are the indents of the first line and of each further line.
     """
     return "\n".join(wrapped(text, width, first, later)) + "\n"

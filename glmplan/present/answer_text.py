@@ -1,4 +1,4 @@
-"""The answer of `glmplan fit` as text: the whole page, and the parts that it consists of."""
+"""Text of the answer of `glmplan fit`: its page and the sections of it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from glmplan.costs.blocks.stack import is_indexed
 from glmplan.planner.capacity import stage_ranks
 from glmplan.planner.plan import as_well_known, evidence_words
 from glmplan.planner.ranking import narrowing_words, unstated_of
-from glmplan.planner.text import LIMITS, VERDICTS, WIDTH, count_of, duration, halves, number, paragraph, span, time_span
 from glmplan.prediction.assumptions import NARROWED_BY
 from glmplan.prediction.effects import KNOWN_AS
-from glmplan.units import GIB
+from glmplan.present.text import LIMITS, VERDICTS, WIDTH, count_of, halves, paragraph, span, time_span
+from glmplan.units import GIB, duration, number
 
 if TYPE_CHECKING:
     from glmplan.costs.memory.pool import MemoryBudget
@@ -45,22 +45,20 @@ __all__ = [
 ]
 
 
-# Tables of the answer of `glmplan fit`: memory by card, users, and what limits their number.
-
-#: columns below which there is no room for a bar [-]
+#: width below which memory is printed without bars [-]
 _NARROW = 80
-#: columns of the numbers of users [-]
+#: width of the column of users [-]
 _USERS = 7
-#: marks of a bar, and of one where the page is narrower than usual [-]
+#: marks of a bar, at usual width and on a narrower page [-]
 _BAR, _SHORT_BAR = 32, 12
-#: share up to which the printed size of the cache says the same as the pool [-]
+#: relative difference up to which the logged cache size counts as equal to the pool [-]
 _SAME = 0.005
 
 
 def memory_table(answer: AnswerRecord, width: int) -> str:
-    """Write the memory of every card.
+    """Return the memory of every GPU and the KV pool as text.
 
-    Returns: A line for cards alike, with a bar where there is room, and the cache pool.
+    GPUs with equal memory share a line, with a bar if the page is wide enough.
     """
     rows = answer.ranks
     capacity = rows[0].capacity
@@ -71,7 +69,7 @@ def memory_table(answer: AnswerRecord, width: int) -> str:
     marks = _BAR if width >= WIDTH else _SHORT_BAR if width >= _NARROW else 0
     groups: list[tuple[list[int], MemoryBudget]] = []
     for place, row in enumerate(rows):
-        if groups and _alike(groups[-1][1], row):
+        if groups and _equal(groups[-1][1], row):
             groups[-1][0].append(place)
         else:
             groups.append(([place], row))
@@ -105,7 +103,7 @@ def memory_table(answer: AnswerRecord, width: int) -> str:
         per_token = max(row.per_token for row in rows)
         form = f"{holding.terms.kv.upper()} cache, {per_token:,.0f} B per token and GPU" if per_token else "cache"
         indexed = is_indexed(answer.asked.model)
-        # said here because the patch, and not the wall alone, decides what the cache takes
+        # printed here because the cache size follows from the patch, not from the limitation alone
         left_out = "; patched dense attention without the indexer and its keys"
         out += paragraph(
             width,
@@ -122,7 +120,7 @@ def memory_table(answer: AnswerRecord, width: int) -> str:
     return out
 
 
-def _alike(one: MemoryBudget, other: MemoryBudget) -> bool:
+def _equal(one: MemoryBudget, other: MemoryBudget) -> bool:
     return one.weights == other.weights and one.cache == other.cache and one.activation == other.activation
 
 
@@ -141,7 +139,7 @@ def _bar(row: MemoryBudget, length: int) -> str:
 
 
 def _request(answer: AnswerRecord, holding: Holding, place: int) -> float:
-    """Cache of one full-length request on a card, [B]"""
+    """Return the KV cache of one full-length request on a GPU, [B]."""
     terms = holding.terms
     stage = holding.memory.stages[place // terms.tp % terms.pp]
     return float(stage.request_bytes(float(answer.asked.full_request))[holding.point])
@@ -157,17 +155,21 @@ def _parts(row: MemoryBudget, request: float | None) -> str:
 
 
 def users_table(answer: AnswerRecord, width: int) -> str:
-    """Write what users see by their number.
+    """Return the table of metrics at each concurrency.
 
-    Returns: The table; without the columns that there is no room for: first the running requests, then the contexts,
-      the first token, and what each has of the whole.
+    On a narrow page columns are left out, in this order: running requests, context, TTFT, throughput per user.
     """
     asked = answer.asked
     title = f"Users, each with {asked.input_tokens:,} tokens in and {asked.output_tokens:,} out (90 % interval)"
     columns = _columns(answer, width)
-    out = paragraph(width, title, "") + "  users" + "".join(f"{one.title:>{one.width}}" for one in columns) + "\n"
+    out = (
+        paragraph(width, title, "")
+        + "  users"
+        + "".join(f"{column.title:>{column.width}}" for column in columns)
+        + "\n"
+    )
     for place, row in enumerate(answer.users):
-        out += f"  {row.users:5}" + "".join(f"{one.cells[place]:>{one.width}}" for one in columns) + "\n"
+        out += f"  {row.users:5}" + "".join(f"{column.cells[place]:>{column.width}}" for column in columns) + "\n"
     out += paragraph(
         width,
         "decode: rate after the first token; per user: total over users, with prompt and wait",
@@ -183,7 +185,7 @@ def users_table(answer: AnswerRecord, width: int) -> str:
 
 
 def _shorter(parts: list[str]) -> str:
-    """Lines that differ in a number only are said once."""
+    """Return texts as one line, without those that differ only in a number."""
     seen: dict[str, str] = {}
     for part in parts:
         seen.setdefault(part.split(" ")[0], part)
@@ -192,7 +194,7 @@ def _shorter(parts: list[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A column after the number of users: its title, how wide it is, and a cell for each row."""
+    """A column after the number of users: title, width, a cell per row."""
 
     title: str
     width: int
@@ -200,13 +202,13 @@ class _Column:
 
 
 def _columns(answer: AnswerRecord, width: int) -> list[_Column]:
-    """The columns that there is room for: a value and its interval are never parted."""
+    """Return the columns that fit the page, each value with its interval."""
     rows = answer.users
     kept = {
         "running": _Column("running", 9, [str(row.running) for row in rows]),
-        "first": _figures("first token, s", [row.ttft for row in rows]),
-        "decode": _figures("decode tok/s", [row.user_rate for row in rows]),
-        "all": _figures("tok/s total", [row.total_rate for row in rows]),
+        "first": _metrics("first token, s", [row.ttft for row in rows]),
+        "decode": _metrics("decode tok/s", [row.user_rate for row in rows]),
+        "all": _metrics("tok/s total", [row.total_rate for row in rows]),
         "each": _column("per user", [number(row.each_rate.value) for row in rows]),
         "context": _column("context each", [f"{row.context:,}" for row in rows]),
     }
@@ -218,10 +220,10 @@ def _columns(answer: AnswerRecord, width: int) -> list[_Column]:
     return list(kept.values())
 
 
-def _figures(title: str, figures: Sequence[Figure | None]) -> _Column:
-    """A column of figures with their intervals, as wide as they need."""
-    values = ["-" if one is None else number(one.value) for one in figures]
-    spans = ["" if one is None else _range(one) for one in figures]
+def _metrics(title: str, figures: Sequence[Figure | None]) -> _Column:
+    """Return a column of metrics with their intervals."""
+    values = ["-" if metric is None else number(metric.value) for metric in figures]
+    spans = ["" if metric is None else _range(metric) for metric in figures]
     value, interval = max(map(len, values)), max(map(len, spans))
     return _column(title, [f"{one:>{value}} {other:>{interval}}" for one, other in zip(values, spans, strict=True)])
 
@@ -235,10 +237,9 @@ def _range(figure: Figure) -> str:
 
 
 def safe_limits(answer: AnswerRecord, width: int) -> str:
-    """Write the safe number of users and every limit on it.
+    """Return the safe number of users and every limit on it as text.
 
-    Returns: A line for each limit, the one that binds marked; where to ask under traffic that only a simulation
-      counts.
+    The smallest limit is marked. Traffic that needs a simulation is referred to `glmplan safe`.
     """
     safe = answer.safe
     if safe is None:
@@ -251,7 +252,7 @@ def safe_limits(answer: AnswerRecord, width: int) -> str:
 
 
 def safe_words(safe: Safe) -> str:
-    """Return the safe number of users with its confidence level and the expected number."""
+    """Return the safe users at 95 % confidence and the expected number."""
     expected = f" ({safe.expected:,} expected)" if safe.expected != safe.users else ""
     return f"{safe.users:,} at 95 % confidence{expected}"
 
@@ -268,17 +269,14 @@ def gpus_words(holding: Holding) -> str:
     return f"GPU {named} (pipeline stage {holding.stage}, 0-based)"
 
 
-# What a plan does under named traffic, in words.
-
 #: label of `TrafficRun.no_copies`
 NO_COPIES = "CPU KV offload is not available"
 
 
 def run_rows(run: TrafficRun) -> list[tuple[str, str]]:
-    """What users see, as labels and texts.
+    """Return the simulated metrics as labels and texts.
 
-    Returns: What one request takes; what all of them get and what the cache does; whether more arrives than is
-      served.
+    Latencies of a request, throughput with KV cache use, and overload if more requests arrive than are served.
     """
     each = f"first token {time_span(run.ttft)}, p95 {duration(run.ttft_p95)}"
     if run.tpot.value:
@@ -304,10 +302,7 @@ def _cache_words(run: TrafficRun) -> str:
 
 
 def change_words(plan: TrafficRun, change: TrafficRun) -> str:
-    """Say what a change does to traffic.
-
-    Returns: The change and its words, then its figures beside those of the plan.
-    """
+    """Return a change with its metrics compared to those of the plan."""
     found = f"{change.what}, {change.ask}" if change.ask else change.what
     layout = f"{change.layout}, " if change.layout != plan.layout and change.layout not in change.what else ""
     words = f"{found}: {layout}end-to-end {duration(change.e2e.value)} instead of {duration(plan.e2e.value)}"
@@ -324,7 +319,7 @@ def _evidence(plan: TrafficRun, change: TrafficRun) -> str:
 
 
 def traffic_section(answer: AnswerRecord, width: int) -> str:
-    """Write the plan under named traffic, and what would change it."""
+    """Return the plan under named traffic, and useful changes, as text."""
     plan, *others = answer.runs
     out = paragraph(width, f"Under traffic: {answer.traffic}", "")
     for label, text in run_rows(plan):
@@ -334,8 +329,8 @@ def traffic_section(answer: AnswerRecord, width: int) -> str:
         f"simulated: {plan.requests:,} requests after the warm-up; interval: runs with slow steps and a small KV pool, "
         "and with fast steps and a large one",
     )
-    for one in others:
-        out += paragraph(width, change_words(plan, one), "  ", "      ")
+    for other in others:
+        out += paragraph(width, change_words(plan, other), "  ", "      ")
     if plan.no_copies:
         out += paragraph(width, f"{NO_COPIES}: {plan.no_copies}", "  ", "      ")
     if not others:
@@ -343,22 +338,19 @@ def traffic_section(answer: AnswerRecord, width: int) -> str:
     return out
 
 
-#: parts of the page after its head, in their order
+#: sections of the page after its head, in their order
 SECTIONS = ("memory", "traffic", "users", "layouts", "changes", "warnings", "start", "basis")
 
 
 def fit_text(answer: AnswerRecord, width: int = WIDTH) -> str:
-    """Write the whole answer as text.
-
-    Returns: Its head, and all its parts with an empty line between them.
-    """
+    """Return the whole answer as text: head and sections."""
     return "\n".join([_head(answer, width), *fit_sections(answer, width).values()])
 
 
 def fit_sections(answer: AnswerRecord, width: int = WIDTH) -> dict[str, str]:
-    """Write the parts of the page.
+    """Return the sections of the page by name, without empty ones.
 
-    Returns: Name, one of `SECTIONS` → text; without the parts that this answer has not.
+    Names are those of `SECTIONS`.
     """
     parts = {
         "memory": memory_table(answer, width) if answer.ranks else "",
@@ -374,7 +366,7 @@ def fit_sections(answer: AnswerRecord, width: int = WIDTH) -> dict[str, str]:
 
 
 def title_words(answer: AnswerRecord) -> str:
-    """Say what the question was about."""
+    """Return model, machine and engine of a request as the title."""
     asked = answer.asked
     machine = asked.machine
     title = f"{asked.model.name} {asked.checkpoint.name} on {machine.count} × {machine.accelerator.full_name}"
@@ -386,11 +378,13 @@ def title_words(answer: AnswerRecord) -> str:
 
 def _head(answer: AnswerRecord, width: int) -> str:
     out = paragraph(width, title_words(answer), "", "  ") + "\n"
-    said = answer.headline
+    headline = answer.headline
     word = VERDICTS[answer.verdict]
     for known in ("fits with ", "does not fit: ", "tight: "):
-        said = said.removeprefix(known)
-    out += paragraph(width, said if answer.verdict == "unknown" else f"{word}  {said}", "", " " * (len(word) + 2))
+        headline = headline.removeprefix(known)
+    out += paragraph(
+        width, headline if answer.verdict == "unknown" else f"{word}  {headline}", "", " " * (len(word) + 2)
+    )
     if answer.holding is not None:
         out += paragraph(width, f"KV cache      {answer.holding.terms.kv.upper()}: {answer.kv_why}", "  ", " " * 16)
     for reason in answer.reasons:
@@ -412,19 +406,19 @@ def _head(answer: AnswerRecord, width: int) -> str:
 
 
 def missing_words(answer: AnswerRecord) -> str:
-    """Say what an unknown fact leaves out."""
+    """Return the metrics that an unknown fact prevents."""
     if not answer.users:
-        return "no speed can be predicted" + " for this plan" * any(one.user_rate for one in answer.changes)
+        return "no speed can be predicted" + " for this plan" * any(change.user_rate for change in answer.changes)
     if answer.users[0].ttft is not None:
         return "only the memory of the accelerators is modelled"
     return "speeds by memory bandwidth only, an upper bound at high concurrency; prefill and TTFT unknown"
 
 
 def context_words(answer: AnswerRecord) -> str:
-    """Return the max. context of a single request with its confidence level, or the limit it meets."""
+    """Return the max. context of a single request with its confidence."""
     limit = answer.asked.longest_request
     if answer.context_low >= limit:
-        whose = "the model's limit" if limit == answer.asked.model.max_context else "the limit asked for"
+        whose = "the model's limit" if limit == answer.asked.model.max_context else "the requested limit"
         return f"max. {limit:,} tokens, {whose}"
     low = f"{answer.context_low:,} at 95 % confidence" if answer.context_low else "none at 95 % confidence"
     return f"max. {answer.context:,} tokens expected, {low}"
@@ -438,8 +432,8 @@ def _runners(answer: AnswerRecord, width: int) -> str:
         out += f"  {holding.terms.name:18} chosen\n"
     else:
         out += f"  {holding.terms.name:18} nearest\n"
-    for one in answer.runners:
-        out += paragraph(width, f"{one.layout:18} {one.why}", "  ", " " * 21)
+    for runner in answer.runners:
+        out += paragraph(width, f"{runner.layout:18} {runner.why}", "  ", " " * 21)
     if answer.others:
         out += paragraph(width, f"and {answer.others} more")
     for text in answer.left_out:
@@ -448,10 +442,7 @@ def _runners(answer: AnswerRecord, width: int) -> str:
 
 
 def change_numbers(answer: AnswerRecord, change: Change) -> str:
-    """Write the numbers of a change.
-
-    Returns: After a colon; empty where nothing was computed.
-    """
+    """Return the numbers of a change after a colon; empty if not computed."""
     from glmplan.planner.ranking import shown_users
 
     words = []
@@ -464,32 +455,26 @@ def change_numbers(answer: AnswerRecord, change: Change) -> str:
 
 
 def nearest_change(answer: AnswerRecord) -> Change:
-    """Find the nearest plan that works.
-
-    Returns: The first change with which the model fits; where there is none the first of all.
-    """
-    return next((one for one in answer.changes if one.verdict == "fits"), answer.changes[0])
+    """Return the first change with which the model fits, else the first."""
+    return next((change for change in answer.changes if change.verdict == "fits"), answer.changes[0])
 
 
 def nearest_words(answer: AnswerRecord) -> str:
-    """Write the nearest plan that works, with its numbers.
-
-    Returns: What it is, its layout and its numbers.
-    """
+    """Return the nearest plan that fits: change, layout and numbers."""
     nearest = nearest_change(answer)
     return f"{nearest.what}, {nearest.layout}{change_numbers(answer, nearest)}"
 
 
 def _changes(answer: AnswerRecord, width: int) -> str:
     out = "Possible changes (each computed)\n"
-    for one in answer.changes:
-        verdict = VERDICTS[one.verdict].lower()
-        layout = f" {one.layout}" if one.name != "layout" else ""
-        said = [text for text in (one.note, evidence_words(answer, one)) if text]
-        note = f" ({'; '.join(said)})" if said else ""
+    for change in answer.changes:
+        verdict = VERDICTS[change.verdict].lower()
+        layout = f" {change.layout}" if change.name != "layout" else ""
+        notes = [text for text in (change.note, evidence_words(answer, change)) if text]
+        note = f" ({'; '.join(notes)})" if notes else ""
         out += paragraph(
             width,
-            f"{one.what}: {verdict}{layout}{change_numbers(answer, one).replace(':', ',', 1)}{note}",
+            f"{change.what}: {verdict}{layout}{change_numbers(answer, change).replace(':', ',', 1)}{note}",
             "  ",
             "      ",
         )
@@ -498,41 +483,36 @@ def _changes(answer: AnswerRecord, width: int) -> str:
 
 def _warnings(answer: AnswerRecord, width: int) -> str:
     out = "Warnings\n"
-    for one in answer.warnings:
-        text = f"[{one.severity}] {one.title}"
-        text += f"; {one.applied}" if one.applied else ""
-        text += f": {one.effect}" if one.kind != "limitation" else ""
+    for warning in answer.warnings:
+        text = f"[{warning.severity}] {warning.title}"
+        text += f"; {warning.applied}" if warning.applied else ""
+        text += f": {warning.effect}" if warning.kind != "limitation" else ""
         text += (
-            "; measured" + one.effect.split("measured", 1)[1]
-            if one.kind == "limitation" and "measured" in one.effect
+            "; measured" + warning.effect.split("measured", 1)[1]
+            if warning.kind == "limitation" and "measured" in warning.effect
             else ""
         )
-        told = one.kind != "limitation" or one.severity in ("error", "memory", "quality", "unknown")
-        text += f". Do: {one.do}" if one.do and told else ""
+        with_advice = warning.kind != "limitation" or warning.severity in ("error", "memory", "quality", "unknown")
+        text += f". Do: {warning.do}" if warning.do and with_advice else ""
         out += paragraph(width, text, "  ", "      ")
     return out
 
 
 def launch_lines(answer: AnswerRecord, width: int) -> list[str]:
-    """Write the command that starts the engine, to be copied.
-
-    - `width`: Columns, which no line exceeds unless one word does.
-    - Returns: Lines; a flag and its value stay together where there is room for both.
-    """
+    """Return the lines of the launch command, see `command_lines`."""
     return command_lines(answer.command, width)
 
 
 def command_lines(command: tuple[str, ...], width: int) -> list[str]:
-    """Write a command, to be copied.
+    """Return a command as shell lines of at most `width` columns.
 
-    - `width`: Columns, which no line exceeds unless one word does.
-    - Returns: Lines; a flag and its value stay together where there is room for both.
+    A flag and its value stay together if both fit. A longer word has a line of its own.
     """
     words: list[str] = []
     for group in command:
         for place, part in enumerate(group.split(" --")):
             flag = f"--{part}" if place else part
-            # what stands after its indent and before its backslash
+            # 6 columns: indent and backslash
             words += flag.split(" ", 1) if flag.startswith("--") and len(flag) + 6 > width else [flag]
     lines = [f"  {words[0]}"]
     for word in words[1:]:

@@ -8,30 +8,31 @@ from functools import cache
 
 import pytest
 
-from glmplan.planner import Words, fit_answer
-from glmplan.planner.answer_text import SECTIONS, fit_sections, fit_text
-from glmplan.planner.first_screen import MOST_LINES, first_screen
+from glmplan.planner import fit_answer
 from glmplan.planner.plan import LEAST_GAIN, best_changes, gain_of
-from glmplan.planner.text import LIMITS, WIDTH
+from glmplan.present.answer_text import SECTIONS, fit_sections, fit_text
+from glmplan.present.first_screen import MOST_LINES, first_screen
+from glmplan.present.text import LIMITS, WIDTH
+from glmplan.request.plan import PlanRequest
 
 QUESTIONS = {
-    "pipeline stages": Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws"),
-    "does not fit": Words("kimi-k2.6", "4xrtx-pro-6000-ws"),
-    "far too large": Words("glm-5.1", "dgx-spark"),
-    "tight": Words("glm-5.1-fp8", "8xh200-sxm", users="200", input="8192", output="1024"),
-    "many layouts": Words("kimi-k2.5", "gb200-nvl72"),
-    "one memory": Words("qwen3-30b-a3b", "mac-studio-m3-ultra"),
-    "offloaded": Words("glm-5.1-fp8", "genoa-2s-direct-8", engine="ktransformers"),
-    "nothing published": Words("glm-5.1-int4", "nizwo-a1"),
-    "a file of llama.cpp": Words("llama-3.1-70b-q4_k_m", "4xrtx-3090"),
-    "a long name and command": Words(
+    "pipeline stages": PlanRequest("glm-5.1-nvfp4", "6xrtx-pro-6000-ws"),
+    "does not fit": PlanRequest("kimi-k2.6", "4xrtx-pro-6000-ws"),
+    "far too large": PlanRequest("glm-5.1", "dgx-spark"),
+    "tight": PlanRequest("glm-5.1-fp8", "8xh200-sxm", users="200", input="8192", output="1024"),
+    "many layouts": PlanRequest("kimi-k2.5", "gb200-nvl72"),
+    "one memory": PlanRequest("qwen3-30b-a3b", "mac-studio-m3-ultra"),
+    "offloaded": PlanRequest("glm-5.1-fp8", "genoa-2s-direct-8", engine="ktransformers"),
+    "nothing published": PlanRequest("glm-5.1-int4", "nizwo-a1"),
+    "a file of llama.cpp": PlanRequest("llama-3.1-70b-q4_k_m", "4xrtx-3090"),
+    "a long name and command": PlanRequest(
         "nvidia-nemotron-3.5-lightning-30b-a3b", "8xb200-sxm", engine="sglang", memory_fraction="0.85",
         max_num_seqs="64", max_num_batched_tokens="8192", attention_backend="flashinfer", kv="fp8",
     ),
-    "drafting, errors and hazards": Words("glm-5.1-nvfp4", "six-cards-and-display-gpu", mtp="2"),
-    "drafting in sglang": Words("glm-5.1-fp8", "8xh200-sxm", engine="sglang", mtp="3", tp="8", users="1,16"),
-    "options in a file": Words("glm-5.1-nvfp4", "8xb200-sxm", engine="trtllm", mtp="1", dp="8"),
-    "one small card": Words("llama-3.1-8b", "1xrtx-4090", users="1"),
+    "drafting, errors and hazards": PlanRequest("glm-5.1-nvfp4", "six-cards-and-display-gpu", mtp="2"),
+    "drafting in sglang": PlanRequest("glm-5.1-fp8", "8xh200-sxm", engine="sglang", mtp="3", tp="8", users="1,16"),
+    "options in a file": PlanRequest("glm-5.1-nvfp4", "8xb200-sxm", engine="trtllm", mtp="1", dp="8"),
+    "one small card": PlanRequest("llama-3.1-8b", "1xrtx-4090", users="1"),
 }  # fmt: skip
 WIDTHS = (60, 80, 100, 120, 200)
 
@@ -115,7 +116,7 @@ def test_an_answer_with_no_published_memory_says_so():
 
 
 def test_cards_that_stay_idle_stand_in_the_first_line_of_the_verdict():
-    one = fit_answer(Words("glm-5.1-nvfp4", "7xrtx-pro-6000-ws", engine_version="0.19.0"))
+    one = fit_answer(PlanRequest("glm-5.1-nvfp4", "7xrtx-pro-6000-ws", engine_version="0.19.0"))
     idle = 7 - one.holding.terms.accelerators
     assert idle > 0
     assert f"{idle} idle" in first_screen(one, 80).splitlines()[2]
@@ -219,11 +220,11 @@ def test_what_to_ask_next_are_the_words_that_were_left_out():
 
 
 def test_the_power_is_that_of_the_cards_in_use_at_their_rating_or_limit():
-    asked = Words("llama-3.1-8b", "8xh100-sxm", tp=1, pp=1, dp=1, replicas=8)
+    asked = PlanRequest("llama-3.1-8b", "8xh100-sxm", tp=1, pp=1, dp=1, replicas=8)
     one = fit_answer(asked)
     assert "8 × 700 W = 5.6 kW" in first_screen(one, 120)
 
 
 def test_a_name_that_stands_for_another_model_says_so():
-    text = " ".join(first_screen(fit_answer(Words("llama-3.3-70b", "4xh100-sxm")), 120).split())
-    assert "llama-3.3-70b: planned as llama-3.1-70b, whose shape it has" in text
+    text = " ".join(first_screen(fit_answer(PlanRequest("llama-3.3-70b", "4xh100-sxm")), 120).split())
+    assert "llama-3.3-70b: planned as llama-3.1-70b, which has the same shape" in text
