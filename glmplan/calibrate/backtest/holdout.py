@@ -8,9 +8,10 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -175,15 +176,13 @@ def read_holdout(file: str | Path) -> tuple[HoldoutLine, ...]:
     # tests before 2026-11-27 have no scores of distributions
     if not rows or len(rows[0]) < _FIRST_COLUMNS or tuple(rows[0]) != names[: len(rows[0])]:
         raise SpecError("is not a table of scores on held-out groups", file=path)
-    kinds = {"groups": int, "rows": int, **dict.fromkeys(names[:5], str)}
+    kinds: dict[str, Callable[[str], Any]] = {"groups": int, "rows": int, **dict.fromkeys(names[:5], str)}
+
+    def value(name: str, cell: str) -> Any:
+        return math.nan if cell in ("", "nan") else kinds.get(name, float)(cell)
+
     return tuple(
-        HoldoutLine(
-            **{
-                name: math.nan if cell in ("", "nan") else kinds.get(name, float)(cell)
-                for name, cell in zip(names, row, strict=False)
-            }
-        )
-        for row in rows[1:]
+        HoldoutLine(**{name: value(name, cell) for name, cell in zip(names, row, strict=False)}) for row in rows[1:]
     )
 
 

@@ -251,8 +251,8 @@ def _bases(left: _Left) -> dict[str, dict[str, tuple[float, float]]]:
         for name in set(_MORE_KNOWN) - set(_ELSEWHERE):
             # few groups do not say that stated settings help at this level
             if _groups((left.kind == one) & (left.known == name), left.group) < _ENOUGH_GROUPS:
-                low, high = zip(base[name][one], base[name][f"{one}_unstated"], strict=True)
-                base[name][one] = (min(low), max(high))
+                (own_low, own_high), (low, high) = base[name][one], base[name][f"{one}_unstated"]
+                base[name][one] = (min(own_low, low), max(own_high, high))
     return base
 
 
