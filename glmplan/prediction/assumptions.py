@@ -16,7 +16,7 @@ _TEXTS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("weights", re.compile(r"weights ")),
     ("lengths", re.compile(r"\d+ (?:input|output) tokens$")),
     ("requests in flight", re.compile(r"\d+ requests in flight$")),
-    ("drafting", re.compile(r"\d+ drafted tokens$")),
+    ("drafting", re.compile(r"\d+ draft tokens$")),
     ("launch settings", re.compile(r".* by default, for want of a script$")),
     ("layout", re.compile(r"(?:tp|servers of tp) \d+$")),
     ("engine", re.compile(r"engine ")),

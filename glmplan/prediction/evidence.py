@@ -217,7 +217,7 @@ def evidence_from_fit(
     for kind in KINDS:
         if kind in fit.intervals[of]:
             low, high = interval_of(fit, of, kind, features)
-            if knowledge in _OTHER_RELEASE.values():
+            if knowledge in _NO_RELEASE:
                 low, high = _released(low, high, fit.later.get(kind))
             if kind == "decode":
                 low, high = _drafted(low, high, deployment.acceptance_deviation)
@@ -245,6 +245,8 @@ def _basis(deployment: Deployment, knowledge: str) -> str:
 
 #: the same levels if only other releases of the engine were measured
 _OTHER_RELEASE = {"configuration": "release", "group": "group_release"}
+#: levels at which no run says what the release changes: other releases, and engines never measured on the accelerator
+_NO_RELEASE = frozenset((*_OTHER_RELEASE.values(), *NEVER_THERE))
 
 
 def _with_what_differs(deployment: Deployment, knowledge: str, release_key: str, fit: Effects) -> tuple[str, str]:
@@ -410,7 +412,7 @@ def evidence_of_points(
         features = features_of(deployment, load)
         for kind in kinds:
             low, high = interval_of(fit, of, kind, features)
-            if knowledge in _OTHER_RELEASE.values():
+            if knowledge in _NO_RELEASE:
                 low, high = _released(low, high, fit.later.get(kind))
             if kind == "decode":
                 low, high = _drafted(low, high, deployment.acceptance_deviation)
