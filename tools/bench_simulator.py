@@ -152,11 +152,11 @@ def main(words: list[str]) -> int:
         path = Path(folder) / ("r.parquet" if importlib.util.find_spec("pyarrow") else "r.csv")
         for name, traffic in (("fixed lengths", fixed), ("lengths 0.8 to 1.0", spread)):
             run = rate(
-                lambda traffic=traffic: simulate(
+                lambda traffic=traffic: simulate(  # type: ignore[misc]
                     FULL, traffic, requests=count, options=SimulationOptions(records=path)
                 ),
                 count,
-            )  # type: ignore[misc]
+            )
             found.append((f"prefix cache, preemption, speculation, records, {name}", run))
     found.append(("inference-lab (npm, WASM)", inference_lab(options.node_modules, few)))
     found.append(("aisimulate", aisimulate()))

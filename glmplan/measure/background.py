@@ -14,9 +14,10 @@ Answer = TypeVar("Answer")
 
 
 class DaemonThreads(ThreadPoolExecutor):
-    """Executor whose threads may outlive it: a silent name server holds a look-up for half a minute.
+    """Executor whose threads may outlive it.
 
-    The executors of the standard library are joined when the event loop and the interpreter end.
+    A silent name server holds a look-up for half a minute. The executors of the standard library are joined when the
+    event loop and the interpreter end.
 
     Examples
     --------

@@ -261,7 +261,7 @@ def _has_token(choice: dict[str, Any], finished: bool) -> bool:
 
 
 def _usage(usage: dict[str, Any]) -> tuple[int | None, int | None, int | None, int | None]:
-    """Return the tokens of prompt and answer, and those of them from the prefix cache and of reasoning."""
+    """Return tokens of prompt, answer, prefix cache and reasoning."""
 
     def detail(name: str, of: str) -> Any:
         details = usage.get(f"{of}_tokens_details")
@@ -686,7 +686,10 @@ class Client:
 
 
 def _retry_after(header: str | None, sent: str | None = None) -> float:
-    """Return the seconds of a `Retry-After` number, or date after the server's own; 1 if unreadable."""
+    """Return the seconds to wait by `Retry-After`; 1 if unreadable.
+
+    A date counts from the date of the server, `sent`.
+    """
     if header is None:
         return 1.0
     try:

@@ -17,8 +17,9 @@ import numpy as np
 
 from glmplan.catalog.schema.engine import EngineDefaults
 from glmplan.costs.points import StepPoints
-from glmplan.simulation.closed_loop import StepMix, closed_loop_mix, waiting_share
+from glmplan.simulation.closed_loop import StepMix, closed_loop_mix
 from glmplan.simulation.closed_run import UNLIMITED_POOL, ClosedLoop
+from glmplan.simulation.traffic.waiting import waiting_share
 from glmplan.units import Ratio, Tokens
 
 __all__ = ["ENDLESS", "TOGETHER", "Load", "LoadMetrics", "MetricWeights", "metrics_of", "user_load"]

@@ -24,7 +24,8 @@ from glmplan.prediction.load import Load, LoadMetrics, metrics_of, user_load
 from glmplan.prediction.predict import Prediction, predict_many, wake_seconds
 from glmplan.prediction.replicas import added, split_users
 from glmplan.prediction.step_models import least_of, may_hide, runs_on_accelerators, step_model_of, without_hiding
-from glmplan.simulation.closed_loop import MOST_REQUESTS, KnownRuns, distinct_rows, waiting_share
+from glmplan.simulation.closed_loop import MOST_REQUESTS, KnownRuns, distinct_rows
+from glmplan.simulation.traffic.waiting import waiting_share
 from glmplan.units import Ratio, SecondsArray, Tokens, TokensArray
 
 __all__ = [

@@ -282,7 +282,10 @@ class Jobs:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def begin(self, ask: str, question: dict[str, Any]) -> Job:
-        """Start a job and return it; `Busy` when too many jobs wait, or when answers fill all places."""
+        """Start a job and return it.
+
+        Raises `Busy` when too many jobs wait, or when answers fill all places.
+        """
         self._forget()
         waiting = max(self._pool.waiting, sum(job.state == "waiting" for job in self._jobs.values()))
         if len(self._jobs) >= self._limits.jobs or waiting >= self._limits.waiting:
@@ -293,7 +296,10 @@ class Jobs:
         return job
 
     def _forget(self) -> None:
-        """Delete expired jobs; at the maximum of jobs, also the oldest ended one without an answer."""
+        """Delete expired jobs.
+
+        At the maximum of jobs the oldest ended one without an answer goes too.
+        """
         now = time.monotonic()
         over = sorted((job for job in self._jobs.values() if job.over), key=lambda job: job.ended)
         for job in over:

@@ -29,7 +29,6 @@ __all__ = [
     "distinct_rows",
     "group_of_steps",
     "many_mixes",
-    "waiting_share",
 ]
 
 
@@ -362,24 +361,6 @@ def _merged(runs: np.ndarray, first: int, stop: int, settings: dict[str, Any]) -
     ttft = summed(waiting * steps) / requests
     tpot = summed(answering * steps) / requests / np.maximum(answer - 1.0, 1.0)
     return run_of, *mean, ttft, tpot, mass
-
-
-#: concurrency from which a prompt always waits for others [-]
-_BUSY = 16.0
-
-
-def waiting_share(concurrency: np.ndarray) -> np.ndarray:
-    """Return the share of the fitted effect on TTFT at a concurrency.
-
-    The factor on TTFT is fitted to busy servers: a prompt that waits for no other one does not need it.
-
-    Examples
-    --------
-    >>> waiting_share(np.array([1.0, 4.0, 64.0])).tolist()
-    [0.0, 0.5, 1.0]
-    """
-    result: np.ndarray = np.minimum(np.log2(np.maximum(concurrency, 1.0)) / np.log2(_BUSY), 1.0)
-    return result
 
 
 def _numbered(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -38,6 +38,7 @@ WIDE = {
     "_amount": "a line of a table: what a column is",
     "_text": "a line of a table: what a column is",
     # calls of the library, all but the first by name and with a default
+    "simulate": "what a program may say of a run, by name",
     "safe": "what a program may say of a search, by name",
     "kept": "what a program may say of a promise, by name",
     "swept": "what a sweep is told by whoever runs it, by name",

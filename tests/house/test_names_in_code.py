@@ -43,7 +43,6 @@ ALLOWED = {
     "prediction.step_models": "any engine: whether the file can be read at all",
     # to be moved to data with what they belong to
     "simulation.engine.settings": SCHEDULERS,
-    "catalog.engines.defaults": SCHEDULERS,
     "prediction.offloaded_rows": "whose packing a row with weights on a host has that names no engine; the row says so",
     # defaults of arguments
     "costs.blocks.stack": "the engine of an argument that is left out",

@@ -77,6 +77,7 @@ DOORS = {
 #: module that reads what people bring → readers of `tools/fuzz.py` that break it
 FUZZED = {
     "catalog.entries.accelerators": ("accelerator",),
+    "catalog.entries.catalog": ("accelerator", "host"),
     "catalog.entries.hosts": ("host",),
     "catalog.entries.models": ("model",),
     "catalog.entries.prices": ("prices",),

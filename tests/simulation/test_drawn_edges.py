@@ -97,7 +97,7 @@ def test_what_is_over_the_usual_is_told_as_the_load_at_which_it_is_usual():
 @pytest.mark.parametrize("crowds", [0.03, 0.12, 0.3])
 @pytest.mark.parametrize("breaks", [MEANS, PERCENTILES, POOL])
 def test_chance_that_is_known_is_taken_out_and_counted_as_chance(weights, crowds, breaks):
-    generator, told = np.random.default_rng(3), list(breaks.told)
+    generator, told = np.random.default_rng(3), list(breaks.statistics)
     spread = crowds**2 * np.array([[1.0, 0.8, 0.6], [0.8, 1.5, 0.8], [0.6, 0.8, 1.0]])
     means, plain, chances, errors = [], [], [], []
     for _ in range(300):

@@ -27,6 +27,7 @@ __all__ = [
     "AttentionBackends",
     "CacheFormat",
     "CacheLayout",
+    "ConditionTest",
     "Conditions",
     "Default",
     "Effect",

@@ -365,10 +365,8 @@ def _size(shape: tuple[int, ...]) -> int:
     return size
 
 
-def _config(
-    metadata: dict[str, Any], tensors: tuple[StoredTensor, ...], architecture: str, model_type: str, path: Path
-) -> dict[str, Any]:
-    """Return the metadata in the fields of a `config.json`."""
+def _fields(metadata: dict[str, Any], architecture: str, path: Path) -> dict[str, Any]:
+    """Return the metadata whose fields have one value for all layers."""
     config: dict[str, Any] = {}
     for field, key in _FIELDS.items():
         value = metadata.get(f"{architecture}.{key}")
@@ -382,6 +380,14 @@ def _config(
             value = distinct.pop() if distinct else None
         if value:
             config[field] = value
+    return config
+
+
+def _config(
+    metadata: dict[str, Any], tensors: tuple[StoredTensor, ...], architecture: str, model_type: str, path: Path
+) -> dict[str, Any]:
+    """Return the metadata in the fields of a `config.json`."""
+    config = _fields(metadata, architecture, path)
     config.setdefault("vocab_size", metadata.get("tokenizer.ggml.tokens.length"))
     blocks = metadata.get(f"{architecture}.block_count")
     if not isinstance(blocks, int):

@@ -76,7 +76,7 @@ def _parser() -> Any:
 
 
 def _parse(made: Any, archive: zipfile.ZipFile, part: str) -> Iterator[bytes]:
-    """Parse a part in pieces of bounded size; yield each piece after it was parsed."""
+    """Parse a part in pieces of bounded size and yield each piece."""
     read = 0
     try:
         for piece in part_pieces(archive, part):

@@ -10,8 +10,8 @@ import numpy as np
 
 from glmplan.catalog.engines.defaults import engine_defaults
 from glmplan.errors import SpecError
-from glmplan.simulation.closed_loop import waiting_share
 from glmplan.simulation.traffic.drafting import Acceptance, check_whole
+from glmplan.simulation.traffic.waiting import waiting_share
 from glmplan.units import Ratio
 
 __all__ = [
