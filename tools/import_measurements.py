@@ -16,13 +16,18 @@ import io
 import math
 import re
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
+from functools import cache
 from pathlib import Path
 
-from stated_by_sources import CAMPAIGNS, SHARE, stated
+from stated_by_sources import CAMPAIGNS, CAMPAIGNS_B, SHARE, stated
 from stated_by_sources import SAID as SAID_LATER
 
+from glmplan.catalog.entries.accelerators import accelerator_names
+from glmplan.catalog.entries.models import load_model
+from glmplan.catalog.entries.names import refusal
 from glmplan.catalog.files import write_atomically
+from glmplan.errors import GlmplanError
 from glmplan.io.runs.columns import ALIASES, COLUMNS, FIGURES
 from glmplan.io.runs.record import Run
 from glmplan.io.runs.table import read_runs, run_from_row
@@ -54,14 +59,30 @@ FILES = {
 }
 #: beginning of a campaign → file
 FAMILIES = {"lottolotto-4x3090-": "rtx-3090.csv", "rtx6kpro-glm5": "rtx6kpro-glm-2026.csv"}
+#: the same for tables of the second collection of November 2026
+FAMILIES_B = {
+    "inferencex-dump": "inferencex-medians-2026-07.csv",
+    "inferencex": "inferencex-2026.csv",
+    "amd-agentx": "inferencex-2026.csv",
+    "djangodevreng": "dgx-spark-2026-08.csv",
+    "rtx6kpro": "rtx6kpro-2026b.csv",
+    "mlperf": "mlperf-v6.0.csv",
+    "ml.energy": "ml-energy-2026.csv",
+    "gpustack": "gpustack-2026.csv",
+    "sglang-cookbook": "sglang-cookbook-2026b.csv",
+}
 #: tables whose sources state more than their columns hold
-LATER = frozenset({"runs-2026-11"})
+LATER = frozenset({"runs-2026-11", "runs-2026-11b"})
+#: tables whose acceptance lengths wait for the next fit of acceptance lengths (`glmplan calibrate`), whose file must be
+#: what `acceptance.csv` gives
+NOT_YET_FITTED = frozenset({"runs-2026-11b"})
 #: fields that a reader makes of other columns
 DERIVED = frozenset({"memory_fraction", "max_num_seqs"})
 #: campaigns whose rows all come from one address, which stands in sources.toml
 ONE_ADDRESS = frozenset(
     {
         "kyuz0-strix-halo-toolboxes", "mlperf-inference-v5.1", "ml.energy-leaderboard", "tensorrt-llm-perf-overview",
+        "inferencex-dump-2026-07", "mlperf-inference-v6.0", "ml.energy-leaderboard-2026-02",
         "geerlingguy-ai-benchmarks", "llama.cpp-dgx-spark-bench", "0xsero-model-card", "sglang-docs-benchmark-snippets",
     }
 )  # fmt: skip
@@ -112,8 +133,36 @@ def runs_of(path: Path) -> list[Run]:
     """Return the rows of a table, with what their sources state."""
     if path.stem not in LATER:
         return list(read_runs(path))
+    told = Counter[str]()
     with open(path, newline="", encoding="utf-8") as stream:
-        return [run_from_row(stated(row) | {"table": path.stem}) for row in csv.DictReader(stream)]
+        runs = [run_from_row(stated(row) | {"table": path.stem}) for row in csv.DictReader(stream)]
+    for run in runs:
+        told[unknown_name(run)] += 1
+    for reason, rows in told.most_common():
+        if reason:
+            print(f"{path.name}: {rows} rows left out: {reason}")
+    return [run for run in runs if not unknown_name(run)]
+
+
+@cache
+def unknown_model(name: str) -> bool:
+    """Whether the catalogue neither describes a model nor refuses it with a reason."""
+    try:
+        load_model(name)
+    except GlmplanError:
+        return refusal("models", name) is None
+    return False
+
+
+def unknown_name(run: Run) -> str:
+    """Return which name of a row the catalogue lacks; empty if it has both. A later import takes the row."""
+    if run.cells.get("table") not in NOT_YET_FITTED:
+        return ""
+    if unknown_model(run.model):
+        return f"the catalogue has no model {run.model}"
+    if run.accelerator in accelerator_names() or refusal("accelerators", run.accelerator):
+        return ""
+    return f"the catalogue has no accelerator {run.accelerator}"
 
 
 def is_later(run: Run) -> bool:
@@ -124,6 +173,8 @@ def is_later(run: Run) -> bool:
 def campaign_of(run: Run) -> str:
     """Return the campaign in our own names: the carried sweeps are two, the field reports one."""
     if is_later(run):
+        if run.cells["table"] == "runs-2026-11b":
+            return CAMPAIGNS_B.get(run.campaign or "", run.campaign or "unnamed")
         start = run.notes.partition(";")[0] if (run.campaign or "").startswith("inferencex-and") else run.campaign
         return CAMPAIGNS.get(start or "", run.campaign or "unnamed")
     if run.campaign == "inferencex-and-vendor-sweeps-2025-2026":
@@ -266,7 +317,7 @@ def acceptance(runs: list[Run]) -> list[list[str]]:
         elif length is None and spec.state == "yes" and run.protocol == "gpustack" and 0 < (run.concurrency or 0) <= 8:
             ratio = seen.get("itl_mean_ms", 0) / seen.get("tpot_mean_ms", math.inf)
             length, basis = round(ratio, 2) or None, "ITL / TPOT"
-        if length is None or run.unusable:
+        if length is None or run.unusable or run.cells.get("table") in NOT_YET_FITTED:
             continue
         source = notes_and_source(run)[1] or run.source or ""
         if run.id.startswith("rtx-"):
@@ -282,6 +333,8 @@ def file_of(run: Run) -> str:
     if run.id.startswith("fr-"):
         return "field-reports-glm.csv"
     campaign = campaign_of(run)
+    if run.cells.get("table") == "runs-2026-11b":
+        return next((file for start, file in FAMILIES_B.items() if campaign.startswith(start)), "other-public-2026.csv")
     family = next((file for start, file in FAMILIES.items() if campaign.startswith(start)), "other-public.csv")
     return FILES.get(campaign, family)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["CAMPAIGNS", "SAID", "SHARE", "stated"]
+__all__ = ["CAMPAIGNS", "CAMPAIGNS_B", "SAID", "SHARE", "stated"]
 
 Row = dict[str, str]
 
@@ -18,6 +18,16 @@ CAMPAIGNS = {
     "rtx6kpro-wiki-2026-05": "rtx6kpro-wiki-2026-05-kimi-k2.6",
     "InferenceX": "inferencex-2026-11",
     "vendor sweep": "vendor-sweeps-2026-11",
+}
+#: the same of the second collection of November 2026: campaigns of which older tables hold other rows
+CAMPAIGNS_B = {
+    "gpustack-performance-lab": "gpustack-performance-lab-2026-08",
+    "ml.energy-leaderboard": "ml.energy-leaderboard-2026-02",
+    "ktransformers-docs": "ktransformers-docs-2026-02",
+    "llama.cpp-dgx-spark-bench": "llama.cpp-dgx-spark-bench-2025-11",
+    "sglang-docs-benchmark-snippets": "sglang-docs-benchmark-snippets-2026-09",
+    "wafer-post": "wafer-post-2026-09",
+    "dnhkng-gh200-part-3": "dnhkng-gh200-part-3-2026-06",
 }
 #: prose that the columns already say
 SAID = re.compile(
@@ -49,6 +59,8 @@ def stated(row: Row) -> Row:
         The same with more columns.
     """
     found = dict(row)
+    if row.get("apart"):
+        found |= _set_apart(row)
     if fraction := _FRACTION.search(row["notes"]):
         found["memory_fraction"] = fraction[1]
     for start, rule in _RULES.items():
@@ -120,6 +132,8 @@ _REPEATED = "prompts were repeated and cached, which no page says: first tokens 
 
 def _lotto(row: Row) -> Row:
     found: Row = {}
+    if row["kv_cache"].lower() == "auto (bf16)":
+        found["kv_cache"] = "bf16"
     name = row["source"].rsplit("data/benchmarks.jsonl ", 1)[-1]
     if "orchestrator" in row["campaign"]:
         # the pages call the figure itl_p50: gaps between chunks
@@ -299,7 +313,86 @@ def _sweeps(row: Row) -> Row:
     return {"trust": "C", "notes": "vendor sweep; six label pairs of this group differ 1.3 times in TPOT"}
 
 
+# --- second collection of November 2026 ---
+
+
+def _set_apart(row: Row) -> Row:
+    """Set a row aside that its collectors keep apart, with their reason; of a contradiction only the figures go."""
+    if row["apart"] == "rate and latency disagree":
+        return {}  # `contradiction` says which of the two, by its ratio
+    return {"unusable": row["apart"]}
+
+
+def _dump(row: Row) -> Row:
+    # a median over all dates and builds: no day and no release; rate and TPOT are of different runs
+    return {"measured_on": "", "engine_version": ""}
+
+
+def _divided(row: Row) -> Row:
+    # servers for prefill and for decode: no launch script of one server says how they ran
+    return {"protocol": "inferencex-disaggregated"}
+
+
+def _tokens(row: Row) -> Row:
+    # SemiAnalysisAI/InferenceX experimental/token_position_decode_slo: fixed lengths, request rate inf, a client limit
+    return {"protocol": "vllm-bench-random", "request_rate_per_s": "inf", "notes": row["notes"].strip("; ")}
+
+
+_SPARK = re.compile(r"max-num-batched-tokens (\d+)")
+_LONGEST = re.compile(r"max-model-len (\d+)")
+
+
+def _spark(row: Row) -> Row:
+    """Launches of djangodevreng, tant2tls and kernelore: the notes hold the server's options."""
+    found: Row = {}
+    if budget := _SPARK.search(row["notes"]):
+        found["max_num_batched_tokens"] = budget[1]
+    if longest := _LONGEST.search(row["notes"]):
+        found["max_model_len"] = longest[1]
+    if row["phase"] == "prefill":
+        found["protocol"] = "llama-benchy"
+    elif row["phase"] == "decode":
+        found["protocol"] = "single-stream"
+    elif not row["request_rate_per_s"] and row["campaign"].startswith("tant2tls"):
+        found["protocol"] = "vllm-bench-random"
+    return found
+
+
+def _truths(row: Row) -> Row:
+    """Rows whose source or collector doubts the measured value itself."""
+    if row["campaign"].startswith("kernelore") and row["phase"] == "prefill":
+        return {"unusable": "a cold single shot: compilation inside"}
+    if row["campaign"].startswith("blis"):
+        return {"unusable": "TPOT measured inside of the engine, partly faster than the memory bandwidth allows"}
+    if row["campaign"].startswith("amd-agentx"):
+        return {"protocol": "agentic-replay"}
+    return {}
+
+
+def _stack(row: Row) -> Row:
+    # pages with answers of 4 tokens at up to 1,000 users measure the client
+    if 0 < float(row["output_tokens"] or 0) <= 8:
+        return {"unusable": "answers of a few tokens: the client is measured"}
+    return {}
+
+
+def _simulated(row: Row) -> Row:
+    if "simulated accept" in row["notes"]:
+        return {"unusable": "the acceptance length was simulated (SGLANG_SIMULATE_ACC_LEN)"}
+    return {}
+
+
 _RULES = {
+    "inferencex-dump": _dump,
+    "inferencex-dsr1-2025-2026-disagg": _divided,
+    "inferencex-token-position": _tokens,
+    "djangodevreng": _spark,
+    "tant2tls": _spark,
+    "kernelore": _truths,
+    "blis": _truths,
+    "amd-agentx": _truths,
+    "gpustack": _stack,
+    "sglang-docs-benchmark-snippets": _simulated,
     "anl-": _argonne,
     "sglang-cookbook": _cookbook,
     "lottolotto": _lotto,

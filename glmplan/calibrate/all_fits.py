@@ -14,12 +14,20 @@ from glmplan.calibrate.step.crossvalidate import Fit, exchanged, write_beyond
 from glmplan.calibrate.step.intervals import stretches, write_refused_widths
 from glmplan.calibrate.step.observations import build_design
 from glmplan.calibrate.step.write import FILE_LEFT_OUT as FILE
-from glmplan.calibrate.step.write import Calibrated, calibrate, left_out_of, write_fit, write_left_out
+from glmplan.calibrate.step.write import (
+    Calibrated,
+    calibrate,
+    errors_again,
+    left_out_of,
+    write_fit,
+    write_left_out,
+    write_widths,
+)
 from glmplan.catalog.files import data_folder
 from glmplan.io.runs.ledger import held_out, load_measurements, split_held_out
 from glmplan.io.runs.record import Run
 
-__all__ = ["calibrate_everything", "calibrate_steps", "development_fit"]
+__all__ = ["calibrate_everything", "calibrate_steps", "calibrate_widths", "development_fit"]
 
 
 def calibrate_steps(
@@ -54,6 +62,23 @@ def calibrate_everything(
     """
     folder = out or data_folder("calibration") / "fits"
     return _everything(folder, without_holdout, processes, progress)[1]
+
+
+def calibrate_widths(
+    out: Path | None = None, *, without_holdout: bool = False, again: Iterable[str] = (), processes: int = 1
+) -> list[Path]:
+    """Refit the intervals from the stored left-out errors and return the written paths.
+
+    Effects, links and memory stay as they are. `again`: ways of leaving out whose errors are made again first, because
+    a rule changed since they were written.
+    """
+    folder = out or data_folder("calibration") / "fits"
+    runs = split_held_out(load_measurements())[0] if without_holdout else load_measurements()
+    with exchanged(fits=folder):
+        for mode in again:
+            left_out = errors_again(folder / "step", mode, load_measurements(), processes=processes)
+            write_left_out(left_out, folder / "step" / FILE)
+        return write_widths(folder / "step", runs=runs)
 
 
 def development_fit(

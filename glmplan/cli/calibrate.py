@@ -21,11 +21,16 @@ class What(StrEnum):
 
     everything = "everything"
     kernels = "kernels"
+    widths = "widths"
 
 
 def command(
     what: Annotated[
-        What, typer.Argument(help="Steps, links, memory and acceptance lengths; or kernels (extra: kernels).")
+        What,
+        typer.Argument(
+            help="Steps, links, memory and acceptance lengths; kernels (extra: kernels); or widths: the intervals, "
+            "from the stored left-out errors."
+        ),
     ] = What.everything,
     runs: Annotated[
         Path | None, typer.Option("--from", help="Your own runs: CSV in the column form of calibration/measurements.")
@@ -38,6 +43,10 @@ def command(
     page: Annotated[Path | None, typer.Option(help="With kernels: file for the page of errors.")] = None,
     wheel: Annotated[
         Path | None, typer.Option(help="With kernels: a wheel with kernel tables, instead of the installed package.")
+    ] = None,
+    again: Annotated[
+        list[str] | None,
+        typer.Option(help="With widths: a way of leaving out whose errors are made again; may be repeated."),
     ] = None,
     without_holdout: Annotated[
         bool,
@@ -57,6 +66,12 @@ def command(
         written, changed = run(accelerator or (), out, page, wheel=wheel)
         for line in changed:
             say(line)
+    elif what is What.widths:
+        from glmplan.calibrate.all_fits import calibrate_widths
+
+        written = calibrate_widths(
+            out, without_holdout=without_holdout, again=again or (), processes=os.cpu_count() or 1
+        )
     else:
         from glmplan.calibrate.all_fits import calibrate_everything
         from glmplan.cli.screen import steps

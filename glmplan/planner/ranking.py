@@ -12,10 +12,12 @@ from glmplan.costs.blocks.stack import routed_blocks
 from glmplan.costs.network.links import LayoutLinks
 from glmplan.costs.points import Layout
 from glmplan.errors import UnknownFact
+from glmplan.io.models.checkpoints import remarks_on
 from glmplan.planner.capacity import Holding, Terms, experts_on_host
 from glmplan.planner.launch import degrees_of, validate_command
 from glmplan.planner.layouts import known_apart
 from glmplan.planner.question import Asked, usual_users
+from glmplan.prediction.assumptions import assumed_kinds
 from glmplan.prediction.deployment import Deployment, deploy, offload_of
 from glmplan.prediction.effects import Effects, load_effects
 from glmplan.prediction.evidence import narrowed
@@ -45,6 +47,7 @@ __all__ = [
     "shown_users",
     "speed_known",
     "typical_users",
+    "unstated_of",
     "untimed_words",
     "why_not",
 ]
@@ -257,7 +260,16 @@ def deployment_of(asked: Asked, terms: Terms) -> Deployment:
         link=_links(asked, terms),
         offload=offload_of(asked.engine, asked.machine.host, terms.server),
         power_limit=asked.power_limit,
+        assumed=unstated_of(asked),
     ).remembered()
+
+
+def unstated_of(asked: Asked) -> tuple[str, ...]:
+    """Return the kinds of settings that a plan leaves open, see `glmplan.prediction.assumptions`.
+
+    Its launch command states all but the contents of files that no publisher of the model describes.
+    """
+    return assumed_kinds(remarks_on(asked.model, asked.checkpoint))
 
 
 def _links(asked: Asked, terms: Terms) -> LayoutLinks:

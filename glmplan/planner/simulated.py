@@ -339,7 +339,7 @@ def _simulated(row: UserRow, runs: _Runs) -> UserRow:
     if not runs.middle["requests"]:
         return row  # nothing fits: only the steady-state sums are known
     tpot = runs.figure("tpot_mean_ms") if row.tpot is not None else None
-    rate = tpot and Figure(1.0 / tpot.value, 1.0 / tpot.high, 1.0 / tpot.low) if tpot and tpot.value else None
+    rate = tpot.inverse() if tpot and tpot.value else None
     return replace(
         row,
         ttft=runs.figure("ttft_mean_ms"),

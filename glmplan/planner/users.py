@@ -132,7 +132,7 @@ def user_table(asked: Asked, holding: Holding, found: dict[int, Prediction]) -> 
                 running=int(min(number, held)),
                 ttft=one.figures.get("ttft"),
                 tpot=tpot,
-                user_rate=tpot and Figure(1.0 / tpot.value, 1.0 / tpot.high, 1.0 / tpot.low),
+                user_rate=tpot and tpot.inverse(),
                 total_rate=one.figures["output_rate"],
                 context=context,
                 outside=one.out_of_domain,

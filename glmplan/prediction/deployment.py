@@ -190,6 +190,8 @@ class Deployment:
         Weights in host memory; None if the accelerators hold all weights.
     power_limit : float or None
         Power limit of each accelerator, [W]; None is the rating.
+    assumed : tuple of str
+        Kinds of settings that are not stated, see `glmplan.prediction.assumptions`; empty for a launch command.
     """
 
     model: ModelSpec
@@ -214,6 +216,7 @@ class Deployment:
     text: str = ""
     offload: Offload | None = None
     power_limit: float | None = None
+    assumed: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         form = f"{self.kv} cache" + f", {self.draft_tokens} speculative tokens" * bool(self.draft_tokens)

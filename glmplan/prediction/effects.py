@@ -26,12 +26,12 @@ from glmplan.errors import SpecError
 from glmplan.prediction.deployment import Deployment
 
 __all__ = [
-    "BY_OTHERS",
     "COLUMNS",
     "FRONT",
     "KNOWLEDGE",
     "LEVELS",
     "OVERLAY",
+    "OWN_CAMPAIGN",
     "REFERENCES",
     "SCALE",
     "SITE_NOISE",
@@ -81,11 +81,13 @@ SCALE, TTFT_SCALE = len(PARAMETERS), len(PARAMETERS) + 1
 FRONT = tuple(PARAMETERS.index(f"{name}_seconds") for name in ("arrival", "prompt_token", "wake"))
 
 
-#: evidence levels from most to least
-KNOWLEDGE: tuple[str, ...] = ("configuration", "group", "pair", "format", "accelerator", "model", "engine", "nothing")
-#: level whose intervals apply to a plan for a case that others measured: a plan belongs to no campaign, and other
-#: campaigns of the same case are no nearer than model and accelerator measured separately
-BY_OTHERS: dict[str, str] = {"configuration": "pair", "group": "pair"}
+#: evidence levels from most to least. ``sweep`` and ``layout`` are of runs whose own campaign measured the
+#: configuration under other loads, or the group in another layout; a plan belongs to no campaign and has neither
+KNOWLEDGE: tuple[str, ...] = (
+    "sweep", "layout", "configuration", "group", "pair", "format", "accelerator", "model", "engine", "nothing",
+)  # fmt: skip
+#: level of a run of a measured campaign, by what is known of its configuration and group
+OWN_CAMPAIGN: dict[str, str] = {"configuration": "sweep", "group": "layout"}
 KNOWN_AS: dict[str, str] = {
     "site": "measured at this site in this configuration",
     "configuration": "same model, accelerator, engine and layout measured",
@@ -220,6 +222,12 @@ class Effects:
         default_factory=dict
     )  # factors on the intervals, see `glmplan.prediction.evidence`
     site: frozenset[str] = frozenset()  # configurations that a site measured itself
+    tails: dict[str, list[float]] = field(
+        default_factory=dict
+    )  # kind of metric → quantiles over the ends of the interval, see `glmplan.prediction.distribution`
+    later: dict[str, list[float]] = field(
+        default_factory=dict
+    )  # kind of metric → what an unmeasured release adds below and above the interval
 
     def sum_of(self, keys: tuple[str, ...]) -> tuple[np.ndarray, tuple[bool, ...]]:
         """Return the sum of the known keys' effects, and which keys are known.
@@ -337,7 +345,15 @@ def effects_in(folder: Path, engine: str) -> Effects:
     # an older fit may not separate a level from the next lower one
     for name, less in reversed(list(pairwise(KNOWLEDGE))):
         intervals.setdefault(name, intervals.get(less, {}))
-    return Effects(values, np.array(shared["spread"]), intervals, special.get("domain", {}), shared.get("widths", {}))
+    return Effects(
+        values,
+        np.array(shared["spread"]),
+        intervals,
+        special.get("domain", {}),
+        shared.get("widths", {}),
+        tails=shared.get("tails", {}),
+        later=shared.get("later", {}),
+    )
 
 
 #: log deviation of a repeated configuration: medians of the 100 repeats in the ledger are 1-2 % for TPOT and 4-14 % for

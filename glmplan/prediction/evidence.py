@@ -22,8 +22,8 @@ from glmplan.catalog.engines.limitations import engine_names
 from glmplan.catalog.files import fits_folder, read_toml
 from glmplan.costs.step.model import PARAMETERS, FrontPoints, step_time
 from glmplan.prediction.deployment import Deployment
+from glmplan.prediction.distribution import NORMAL
 from glmplan.prediction.effects import (
-    BY_OTHERS,
     COLUMNS,
     FRONT,
     KNOWN_AS,
@@ -77,13 +77,15 @@ __all__ = [
 BANDS: tuple[float, ...] = (1.5, 4.5, 16.5, 64.5, 256.5)
 #: upper bounds of the prompt bands; front end and launches dominate short ones [token]
 PROMPTS: tuple[float, ...] = (300.0, 1500.0, 5000.0, 20000.0)
-#: features of the width for a measured deployment
+#: features of the width for another load of a measured sweep
 MEASURED_FEATURES: tuple[str, ...] = ("engine", "accelerator", "model", "format", "load of engine", "model of engine")
 #: bands in which TTFT has a kind of its own
 _MANY: tuple[str, ...] = ("65-256", "257 and more")
 #: levels at which the engine was never measured on the accelerator; then those at which it was
 NEVER_THERE: tuple[str, ...] = ("model", "engine", "nothing")
-_MEASURED_THERE: tuple[str, ...] = ("group", "pair", "format", "accelerator")
+_MEASURED_THERE: tuple[str, ...] = ("configuration", "group", "pair", "format", "accelerator")
+#: kinds of metric whose intervals differ by what is stated
+_BY_STATED: tuple[str, ...] = ("decode", "ttft")
 #: features of the width for any other deployment
 OTHER_FEATURES: tuple[str, ...] = ("load", "prompt", "link", "blocks", "drafting")
 
@@ -116,22 +118,26 @@ def features_of(deployment: Deployment, load: Load) -> dict[str, str]:
         "blocks": kind_of(deployment),
         "drafting": "yes" if deployment.draft_tokens else "no",
         "cached": "yes" if load.prefix_cached else "no",
+        "stated": "no" if deployment.assumed else "yes",
     }
 
 
-def kind_at(kind: str, load: str, cached: str = "no") -> str:
+def kind_at(kind: str, load: str, cached: str = "no", stated: str = "yes") -> str:
     """Return the kind of interval at a load.
 
-    ``ttft_many`` is TTFT above concurrency 64, ``ttft_many_cached`` the same with cached prompts.
+    ``ttft_many`` is TTFT above concurrency 64, ``ttft_many_cached`` the same with cached prompts. Decoding and TTFT of
+    rows whose settings are not all stated have kinds of their own; queueing and prefill have too few groups for that.
 
     Examples
     --------
     >>> kind_at("ttft", "17-64"), kind_at("ttft", "65-256"), kind_at("decode", "65-256")
     ('ttft', 'ttft_many', 'decode')
+    >>> kind_at("decode", "17-64", stated="no")
+    'decode_unstated'
     """
-    if kind != "ttft" or load not in _MANY:
-        return kind
-    return "ttft_many_cached" if cached == "yes" else "ttft_many"
+    if kind == "ttft" and load in _MANY:
+        return "ttft_many_cached" if cached == "yes" else "ttft_many"
+    return f"{kind}_unstated" if stated == "no" and kind in _BY_STATED else kind
 
 
 def factor_key(kind: str, feature: str, value: str) -> str:
@@ -151,7 +157,8 @@ def interval_of(effects: Effects, knowledge: str, kind: str, features: dict[str,
     An engine never measured on the accelerator has at least the widest interval of any measured engine: levels are
     fitted separately, and few runs of unmeasured engines need not give a wider one.
     """
-    ends, here = effects.intervals[knowledge], kind_at(kind, features["load"], features["cached"])
+    ends = effects.intervals[knowledge]
+    here = kind_at(kind, features["load"], features["cached"], features["stated"])
     # an older fit has one kind of TTFT
     kind = here if here in ends else kind
     low, high = ends[kind]
@@ -162,7 +169,7 @@ def interval_of(effects: Effects, knowledge: str, kind: str, features: dict[str,
         low, high = min([low, *(one[0] for one in measured)]), max([high, *(one[1] for one in measured)])
     if knowledge == "site":
         return low, high
-    names = MEASURED_FEATURES if knowledge == "configuration" else OTHER_FEATURES
+    names = MEASURED_FEATURES if knowledge == "sweep" else OTHER_FEATURES
     factor = 1.0
     for name in names:
         factor *= effects.widths.get(factor_key(kind, name, features[name]), 1.0)
@@ -190,6 +197,8 @@ class Evidence:
     ends: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     ttft_scale: float = 0.0  # log of the factor on TTFT for queueing
     shifts: Mapping[str, float] = field(default_factory=dict)
+    tails: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # see `glmplan.prediction.distribution`
+    assumed: tuple[str, ...] = ()  # kinds of settings that are not stated, see `glmplan.prediction.assumptions`
 
 
 def evidence_from_fit(
@@ -204,14 +213,27 @@ def evidence_from_fit(
     knowledge, of = _with_what_differs(deployment, knowledge, keys[-1], fit)
     beyond, outside = _outside(deployment, load, knowledge, _domains(deployment, keys, levels, fit))
     features = features_of(deployment, load)
-    intervals = {}
+    intervals, tails = {}, {}
     for kind in KINDS:
         if kind in fit.intervals[of]:
             low, high = interval_of(fit, of, kind, features)
+            if knowledge in _NO_RELEASE:
+                low, high = _released(low, high, fit.later.get(kind))
             if kind == "decode":
                 low, high = _drafted(low, high, deployment.acceptance_deviation)
             intervals[kind] = (low - beyond, high + beyond)
-    return Evidence(knowledge, _basis(deployment, knowledge), outside, intervals, ttft_scale)
+            here = kind_at(kind, features["load"], features["cached"], features["stated"])
+            tails[kind] = tuple(fit.tails.get(here, NORMAL))
+    basis = _basis(deployment, knowledge)
+    return Evidence(knowledge, basis, outside, intervals, ttft_scale, tails=tails, assumed=deployment.assumed)
+
+
+def _released(low: Ratio, high: Ratio, apart: Sequence[float] | None) -> tuple[Ratio, Ratio]:
+    """Return an interval widened by what later releases differ by.
+
+    The independent errors of forward-in-time scores: the side of faster releases is the longer one.
+    """
+    return (low, high) if apart is None else (-math.hypot(low, apart[0]), math.hypot(high, apart[1]))
 
 
 def _basis(deployment: Deployment, knowledge: str) -> str:
@@ -223,19 +245,20 @@ def _basis(deployment: Deployment, knowledge: str) -> str:
 
 #: the same levels if only other releases of the engine were measured
 _OTHER_RELEASE = {"configuration": "release", "group": "group_release"}
+#: levels at which no run says what the release changes: other releases, and engines never measured on the accelerator
+_NO_RELEASE = frozenset((*_OTHER_RELEASE.values(), *NEVER_THERE))
 
 
 def _with_what_differs(deployment: Deployment, knowledge: str, release_key: str, fit: Effects) -> tuple[str, str]:
     """Return the evidence level and the level whose intervals apply.
 
-    No run with LoRA adapters was measured. Other machines and builds differ as much as models on an accelerator do: of
-    other campaigns of the same group, the intervals of own runs covered 56 % of the votes, those of `pair` 93 %
-    (docs/physics/calibration.md). Evidence for another layout cannot be better.
+    No run with LoRA adapters was measured. The intervals of a measured configuration or group come from errors on what
+    one campaign measured and others predict, because other machines and builds differ.
     """
-    if deployment.settings.adapters and knowledge in ("site", *BY_OTHERS):
+    if deployment.settings.adapters and knowledge in ("site", *_OTHER_RELEASE):
         return "adapters", "pair" if knowledge == "site" else "format"
     same_release = knowledge not in _OTHER_RELEASE or measured_build(fit, release_key)
-    return knowledge if same_release else _OTHER_RELEASE[knowledge], BY_OTHERS.get(knowledge, knowledge)
+    return knowledge if same_release else _OTHER_RELEASE[knowledge], knowledge
 
 
 def _drafted(low: float, high: float, deviation: float) -> tuple[float, float]:
@@ -389,6 +412,8 @@ def evidence_of_points(
         features = features_of(deployment, load)
         for kind in kinds:
             low, high = interval_of(fit, of, kind, features)
+            if knowledge in _NO_RELEASE:
+                low, high = _released(low, high, fit.later.get(kind))
             if kind == "decode":
                 low, high = _drafted(low, high, deployment.acceptance_deviation)
             bounds[kind][0][here], bounds[kind][1][here] = low, high
@@ -478,7 +503,10 @@ def narrowed(
 def _missed(deployment: Deployment, load: Load, fit: Effects) -> Mapping[str, float]:
     """Return the half-width of each metric between the points of a sweep."""
     features, ends = features_of(deployment, load), fit.intervals["site"]
-    kinds = {name: kind_at(kind, features["load"], features["cached"]) for name, kind in _MEASURED.items()}
+    kinds = {
+        name: kind_at(kind, features["load"], features["cached"], features["stated"])
+        for name, kind in _MEASURED.items()
+    }
     pairs = {name: ends.get(kind, ends[_MEASURED[name]]) for name, kind in kinds.items()}
     return {name: (high - low) / 2.0 for name, (low, high) in pairs.items()}
 

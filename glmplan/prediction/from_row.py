@@ -44,6 +44,7 @@ from glmplan.io.runs.settings import (
     launched_drafts,
     other_settings,
 )
+from glmplan.prediction.assumptions import ASSUMPTIONS, assumed_kinds
 from glmplan.prediction.deployment import Deployment, Settings, deploy, offload_of, runs_sparse, spanned
 from glmplan.prediction.load import ENDLESS, Load, user_load
 from glmplan.units import GIB, Bits, Ratio, Tokens
@@ -55,6 +56,7 @@ __all__ = [
     "alternatives_of",
     "checkpoint_of",
     "contradicted_by",
+    "drafting_unstated",
     "files_of",
     "memory_of",
     "model_of",
@@ -144,7 +146,8 @@ def run_memory(run: Run, deployment: Deployment, length: Tokens) -> MemoryAnswer
     )
     files = (d.model.name, run.weights, run.weights_bits, run.checkpoint)
     key = _MemoryKey(files, d.accelerator.name, d.layout, d.kv, d.draft_tokens > 0)
-    return _memory_of(key, settings, d.settings.unstated, float(np.ceil(length)))
+    # a request of a start-up row has no length: it holds at least one token
+    return _memory_of(key, settings, d.settings.unstated, max(float(np.ceil(length)), 1.0))
 
 
 class _MemoryKey(NamedTuple):
@@ -280,6 +283,20 @@ def question_of(run: Run) -> RunCase:
     return _resolve(run)
 
 
+def drafting_unstated(case: RunCase) -> bool:
+    """Return True if the model can draft and nothing tells if it did.
+
+    Examples
+    --------
+    >>> cells = {"engine": "trtllm", "weights": "nvfp4", "tp": 8, "concurrency": 8.0, "protocol": "vendor-sweep"}
+    >>> unsaid, told = (Run("a", model, "b200-sxm", **cells) for model in ("deepseek-r1", "llama-3.1-8b"))
+    >>> drafting_unstated(question_of(unsaid)), drafting_unstated(question_of(told))
+    (True, False)
+    """
+    model = case.deployment.model
+    return case.speculation.state == "unknown" and bool(model.mtp or model.draft_head)
+
+
 def alternatives_of(case: RunCase) -> tuple[RunCase, ...]:
     """Return the case under every other launch that fits the row.
 
@@ -328,9 +345,20 @@ def _resolve(run: Run, settings: CampaignSettings | None = None) -> RunCase:
     deployment = _resolve_server(run, whole, host, campaign, assumed) if divided else whole
     load = _resolve_load(run, deployment, assumed, campaign, replicas=total // deployment.count)
     contradicted = contradicted_by(run, campaign)
-    return RunCase(
+    case = RunCase(
         run, deployment, load, tuple(assumed), campaign, drafts.speculation, drafts.both_ways, contradicted, key
     )
+    return replace(case, deployment=replace(deployment, assumed=_kinds_of(case)))
+
+
+def _kinds_of(case: RunCase) -> tuple[str, ...]:
+    """Return the kinds of settings that a row leaves open, each once.
+
+    An unstated acceptance length is none of them: it has a width of its own.
+    """
+    kinds = assumed_kinds(case.assumed, phase=case.load.phase)
+    unstated = drafting_unstated(case) or case.run_both_ways
+    return tuple(kind for kind in ASSUMPTIONS if kind in kinds or (unstated and kind == "drafting"))
 
 
 def _resolve_engine(run: Run, assumed: list[str]) -> str:
@@ -436,7 +464,7 @@ def _resolve_deployment(
         link=_links(run, host) if divided else _links(run, host, tp=tp, pp=pp, dp=dp, dcp=dcp),
         draft_method=drafts.speculation.method or "",
         draft_depth=drafts.draft_tokens,
-        text="" if run.protocol == _NO_CAMPAIGN else run.protocol,
+        text="" if run.protocol == _NO_PROTOCOL else run.protocol,
     )
 
 
@@ -454,9 +482,9 @@ def _assumed_settings(run: Run, deployment: Deployment, campaign: CampaignSettin
     return assumed
 
 
-#: protocol of rows without a campaign: plans are predicted for the same load, and the deviation of one unnamed campaign
+#: protocol of rows that name none: plans are predicted for the same load, and the deviation of one unnamed protocol
 #: does not carry over to the next
-_NO_CAMPAIGN = "closed-loop"
+_NO_PROTOCOL = "closed-loop"
 
 
 def _expert_kernels(run: Run, engine: str, model: ModelSpec, tokens: float) -> str:

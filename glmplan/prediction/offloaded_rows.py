@@ -249,6 +249,7 @@ def _middle(found: list[Prediction]) -> Prediction:
         logs = np.log([one.value for one in every])
         middle, among = float(logs.mean()), QUANTILE_90 * float(logs.std())
         low, high = (np.hypot(np.log(end / every[0].value), among) for end in (every[0].low, every[0].high))
-        figures[name] = Figure(*(float(np.exp(middle + one)) for one in (0.0, -low, high)))
+        value, lower, upper = (float(np.exp(middle + apart)) for apart in (0.0, -low, high))
+        figures[name] = Figure(value, lower, upper)
     shares = {name: float(np.mean([one.shares[name] for one in found])) for name in found[0].shares}
     return replace(found[0], figures=figures, shares=shares)

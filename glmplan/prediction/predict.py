@@ -18,7 +18,8 @@ from glmplan.costs.points import StepPoints
 from glmplan.costs.step.model import GPU_COMPONENTS, FrontPoints, ReadsMemory, StepModel, StepTime, step_time
 from glmplan.io.runs.columns import INTERVAL_KINDS, PREDICTED
 from glmplan.prediction.deployment import Deployment
-from glmplan.prediction.effects import TTFT_SCALE, Effects, keys_of, load_effects
+from glmplan.prediction.distribution import INNER, NORMAL, log_quantile
+from glmplan.prediction.effects import SITE_NOISE, TTFT_SCALE, Effects, keys_of, load_effects
 from glmplan.prediction.evidence import Evidence, evidence_from_fit, evidence_of_offloading, evidence_unified_memory
 from glmplan.prediction.load import TOGETHER, Load, LoadMetrics, metrics_of
 from glmplan.prediction.replicas import added, whole_loads
@@ -60,17 +61,59 @@ class Figure:
         In base units: [s] or [token/s]
     best : float or None
         Physical limit of the accelerator, which no bound exceeds; None if unknown.
+    tail : tuple of float
+        Quantiles over the bounds, see `glmplan.prediction.distribution`, [-]
+    noise : float
+        Log deviation that is independent from run to run of one machine; the rest is shared by all of them, [-]
     """
 
     value: float
     low: float
     high: float
     best: float | None = field(default=None, repr=False, compare=False)
+    tail: tuple[float, ...] = field(default=NORMAL, repr=False, compare=False)
+    noise: float = field(default=0.0, repr=False, compare=False)
+
+    def quantile(self, share: Ratio) -> float:
+        """Return the value that this share of outcomes is below.
+
+        No quantile exceeds the physical limit.
+
+        Examples
+        --------
+        >>> found = Figure(10.0, 5.0, 20.0)
+        >>> found.quantile(0.05), found.quantile(0.5), round(found.quantile(0.75), 2)
+        (5.0, 10.0, 13.29)
+        """
+        if not 0.0 < self.low <= self.value <= self.high:
+            return self.value
+        ends = (math.log(self.low / self.value), math.log(self.high / self.value))
+        found = self.value * math.exp(log_quantile(share, ends, self.tail))
+        if self.best is None:
+            return found
+        return max(found, self.best) if self.best <= self.value else min(found, self.best)
+
+    def inverse(self) -> Figure:
+        """Return the rate of a time, or the time of a rate; its physical limit is left out.
+
+        Examples
+        --------
+        >>> Figure(0.5, 0.25, 1.0).inverse()
+        Figure(value=2.0, low=1.0, high=4.0)
+        """
+        bounds = (1.0 / self.value, 1.0 / self.high, 1.0 / self.low)
+        return Figure(*bounds, tail=self.tail[::-1], noise=self.noise)
+
+    @property
+    def inner(self) -> tuple[float, float]:
+        """Return the 50 % interval."""
+        return self.quantile(INNER[0]), self.quantile(INNER[1])
 
     def scaled(self, factor: Ratio) -> Figure:
         """Return the metric in other units."""
         best = None if self.best is None else self.best * factor
-        return Figure(self.value * factor, self.low * factor, self.high * factor, best)
+        bounds = (self.value * factor, self.low * factor, self.high * factor)
+        return Figure(*bounds, best, self.tail, self.noise)
 
     def stretched(self, factor: Ratio) -> Figure:
         """Return the metric with its log interval widened by a factor.
@@ -107,7 +150,7 @@ class Figure:
             alternatives[0] = max(alternatives[0], self.best)
         elif self.best is not None:
             alternatives[1] = min(alternatives[1], self.best)
-        return Figure(self.value, alternatives[0], alternatives[1], best=self.best)
+        return replace(self, low=alternatives[0], high=alternatives[1])
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -133,6 +176,8 @@ class Prediction:
         Factor on TTFT for queueing behind other prompts, [-]
     first_scale : float
         Logarithm of this factor at full queueing, [-]
+    assumed : tuple of str
+        Kinds of settings that are not stated, see `glmplan.prediction.assumptions`; empty if all are.
     """
 
     figures: dict[str, Figure]
@@ -143,6 +188,7 @@ class Prediction:
     out_of_domain: str
     first_later: float = 1.0
     first_scale: float = 0.0
+    assumed: tuple[str, ...] = ()
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per metric with its 90 % interval, in table units."""
@@ -296,7 +342,13 @@ def _of_all(loads: tuple[Load, ...], parts: list[Prediction]) -> Prediction:
         sums = {name: float(one[0]) for name, one in added(place, rates, times, requests).items()}
         bounds[end] = {name: 1.0 / one if name == "user_rate" else one for name, one in sums.items()}
     figures = {
-        name: Figure(bounds["value"][name], bounds["low"][name], bounds["high"][name], best=bounds["best"].get(name))
+        name: replace(
+            first.figures[name],
+            value=bounds["value"][name],
+            low=bounds["low"][name],
+            high=bounds["high"][name],
+            best=bounds["best"].get(name),
+        )
         for name in names
     }
     time = requests * [one.figures["tpot"].value if "tpot" in names else 1.0 for one in parts]
@@ -436,11 +488,15 @@ def _prediction(
         total = max(total, bound)
         times = (total, slow, fast, bound) if figure.rate else (total, fast, slow, bound)
         value, *ends, best = (figure.scale / one if figure.rate and one else figure.scale * one for one in times)
-        figures[name] = Figure(value, ends[0], ends[1], best=best if bound else None)
+        tail = evidence.tails.get(kind, NORMAL)
+        tail = tail[::-1] if figure.rate else tail
+        noise = SITE_NOISE.get(kind, 0.0)
+        figures[name] = Figure(value, ends[0], ends[1], best if bound else None, tail, noise)
     weights = seen.figures["tpot"].weights if "tpot" in seen.figures else np.ones(len(seconds))
     spent = weights * seconds
     mean = (spent @ step.shares / max(float(spent.sum()), 1e-300)).tolist()
     parts = {name: float(sum(mean[place] for place in places)) for name, places in components.items()}
     return Prediction(
-        figures, parts, seen.running, evidence.knowledge, evidence.basis, evidence.outside, later, evidence.ttft_scale
-    )
+        figures, parts, seen.running, evidence.knowledge, evidence.basis, evidence.outside, later, evidence.ttft_scale,
+        evidence.assumed,
+    )  # fmt: skip

@@ -154,8 +154,7 @@ def open_prediction(case: RunCase, closed: Prediction) -> Prediction:
         else:
             figures[name] = Figure(value, min(outcome.low, *others), max(outcome.high, *others))
     if "tpot" in figures:
-        tpot = figures["tpot"]
-        figures["user_rate"] = Figure(1.0 / tpot.value, 1.0 / tpot.high, 1.0 / tpot.low)
+        figures["user_rate"] = figures["tpot"].inverse()
     text = f"{users.basis}; simulated as Poisson arrivals of {run.request_rate_per_s:g}/s"
     return replace(users, figures=figures, basis=text)
 

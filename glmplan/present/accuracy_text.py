@@ -9,7 +9,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from glmplan.calibrate.backtest.accuracy import Accuracy, Goal, GroupScore
 from glmplan.calibrate.backtest.fit_diff import Move
 from glmplan.calibrate.backtest.scores import ALL, DIMENSIONS, GroupsScore, Score, groups_score
+from glmplan.calibrate.backtest.sharpness import Sharpness
 from glmplan.calibrate.step.crossvalidate import MODES
 from glmplan.calibrate.step.write import Constants
 from glmplan.catalog.files import write_atomically
@@ -135,9 +136,36 @@ def accuracy_page(found: Accuracy, plots: Sequence[str] = ()) -> str:
     for plot in plots:
         title, _, file = plot.partition("|")
         lines += [f"![{title}]({file})", ""]
+    if found.sharpness:
+        lines += [*_SHARPNESS, *_markdown(_SHARPNESS_HEAD, _sharpness_cells(found.sharpness), 3)]
     lines += [*_once_lines(found), *_later_lines(found), *_group_lines(found), *_constant_lines(found)]
     lines += _unscored_lines(found)
     return "\n".join(lines)
+
+
+#: heading and text of the section on the page
+_SHARPNESS: tuple[str, ...] = (
+    "## Sharpness",
+    "",
+    "Scores of the whole distribution, in logarithms, with one vote for each group in each way of leaving out (a "
+    "quarter for rows of trust C or D and complaints); lower is better. *Winkler* is the width of the 90 % interval "
+    "plus twenty times the distance of what lies outside; *CRPS* is the continuous ranked probability score; "
+    "*constant* is high/low of the narrowest interval of one width that holds 90 % of the votes, known only "
+    "afterwards. A row whose settings are all stated is what a plan with its launch command is.",
+    "",
+)
+_SHARPNESS_HEAD: tuple[str, ...] = ("evidence", "metric", "settings", "groups", "rows", "Winkler", "CRPS", "in 50 %",
+                                   "in 90 %", "high/low", "constant")  # fmt: skip
+_TOLD = {True: "stated", False: "not all stated", None: "all"}
+
+
+def _sharpness_cells(rows: Iterable[Sharpness]) -> list[list[str]]:
+    """Return the scores as cells of the page."""
+    return [
+        [one.name, one.kind, _TOLD[one.stated], str(one.groups), str(one.rows), f"{one.winkler:.2f}", f"{one.crps:.3f}",
+         f"{100 * one.inner:.1f} %", f"{100 * one.coverage:.1f} %", f"{one.ratio:.2f}", f"{one.constant:.2f}"]
+        for one in rows
+    ]  # fmt: skip
 
 
 def _once_lines(found: Accuracy) -> list[str]:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from glmplan.costs.blocks.stack import is_indexed
 from glmplan.planner.capacity import stage_ranks
 from glmplan.planner.plan import as_well_known, evidence_words
-from glmplan.planner.ranking import narrowing_words
+from glmplan.planner.ranking import narrowing_words, unstated_of
+from glmplan.prediction.assumptions import NARROWED_BY
 from glmplan.prediction.effects import KNOWN_AS
-from glmplan.present.text import LIMITS, VERDICTS, WIDTH, count_of, paragraph, span, time_span
+from glmplan.present.text import LIMITS, VERDICTS, WIDTH, count_of, halves, paragraph, span, time_span
 from glmplan.units import GIB, duration, number
 
 if TYPE_CHECKING:
@@ -530,6 +531,14 @@ def _command(answer: AnswerRecord, width: int) -> str:
     return out
 
 
+def _stated_text(unstated: tuple[str, ...]) -> str:
+    """Return which settings are open, and which option would narrow the intervals."""
+    if not unstated:
+        return "settings: all stated by the launch command; intervals are those of rows that state all"
+    options = [f"{kind} ({NARROWED_BY[kind]})" if kind in NARROWED_BY else kind for kind in unstated]
+    return f"settings: not stated: {', '.join(options)}; with them stated, intervals are those of rows that state all"
+
+
 def _rests(answer: AnswerRecord, width: int) -> str:
     out = "Evidence\n"
     if answer.evidence:
@@ -542,6 +551,11 @@ def _rests(answer: AnswerRecord, width: int) -> str:
     if answer.ranks:
         out += paragraph(width, "memory: model shapes and engine rules; driver, context and graphs as measured "
                      "(calibration/fits/memory.toml)")  # fmt: skip
+    unstated = unstated_of(answer.asked)
+    if answer.basis:
+        out += paragraph(width, _stated_text(unstated))
+    if answer.users and (rate := answer.users[0].user_rate) is not None:
+        out += paragraph(width, f"decode of one user: {halves(rate)} tok/s")
     for text in answer.asked.assumed:
         out += paragraph(width, f"assumed: {text}")
     for text in answer.asked.notes:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from glmplan.costs.memory.pool import weights_interval
 from glmplan.costs.memory.settings import load_memory_fit
 from glmplan.io.json_names import FIT_SCHEMA
+from glmplan.planner.ranking import unstated_of
 from glmplan.present.compare_text import differences
 from glmplan.units import GIB, Ratio
 
@@ -59,6 +60,8 @@ def _figure(figure: Figure | None, factor: float = 1.0) -> dict[str, float] | No
         "value": _rounded(figure.value * factor),
         "low": _rounded(figure.low * factor),
         "high": _rounded(figure.high * factor),
+        "inner_low": _rounded(figure.inner[0] * factor),
+        "inner_high": _rounded(figure.inner[1] * factor),
     }
 
 
@@ -92,6 +95,7 @@ def fit_record(answer: FitAnswer) -> dict[str, Any]:
         "command": " ".join(answer.command),
         "command_notes": list(answer.command_notes),
         "assumed": list(asked.assumed),
+        "unstated": list(unstated_of(asked)),
         "basis": answer.basis,
         "evidence_level": answer.knowledge,
         "evidence": answer.evidence,

@@ -17,6 +17,7 @@ __all__ = [
     "VERDICTS",
     "WIDTH",
     "count_of",
+    "halves",
     "paragraph",
     "span",
     "time_span",
@@ -49,6 +50,19 @@ def span(figure: Figure, scale: Ratio = 1.0) -> str:
     """Return a value with its interval."""
     value, low, high = (number(end * scale) for end in (figure.value, figure.low, figure.high))
     return f"{value} ({low} to {high})"
+
+
+def halves(figure: Figure, scale: Ratio = 1.0) -> str:
+    """Return the 50 % and the 90 % interval of a value.
+
+    Examples
+    --------
+    >>> from glmplan.prediction.predict import Figure
+    >>> halves(Figure(10.0, 5.0, 20.0))
+    '7.53 to 13.3 (50 %), 5.00 to 20.0 (90 %)'
+    """
+    low, high = (number(end * scale) for end in figure.inner)
+    return f"{low} to {high} (50 %), {number(figure.low * scale)} to {number(figure.high * scale)} (90 %)"
 
 
 def time_span(figure: Figure) -> str:

@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 from glmplan import deployment as planned_for
-from glmplan.io.runs.record import Run
+from glmplan.errors import GlmplanError
+from glmplan.io.runs.ledger import load_measurements
+from glmplan.io.runs.record import Run, Speculation
+from glmplan.prediction.assumptions import assumed_kinds
 from glmplan.prediction.effects import LEVELS, Effects, keys_of, load_effects
 from glmplan.prediction.evidence import evidence_from_fit, features_of, interval_of
 from glmplan.prediction.from_row import question_of
@@ -22,7 +25,7 @@ Z = 1.644854
 FEATURES = {
     "engine": "vllm", "accelerator": "x", "model": "y", "format": "fp8", "load of engine": "vllm 1",
     "model of engine": "vllm y", "load": "1", "prompt": "to 300", "link": "none", "blocks": "latent", "drafting": "no",
-    "cached": "no",
+    "cached": "no", "stated": "yes",
 }  # fmt: skip
 
 
@@ -35,12 +38,12 @@ def test_an_interval_is_wider_by_the_product_of_the_factors_of_its_like():
     ends = {"decode": (-0.1, 0.2), "ttft": (-0.3, 0.4)}
     widths = {"decode engine: vllm": 2.0, "decode format: fp8": 3.0, "decode load: 1": 5.0,
               "decode blocks: latent": 0.5, "ttft engine: vllm": 7.0, "decode engine: other": 11.0}  # fmt: skip
-    known = {name: ends for name in ("site", "configuration", "group", "nothing")}
+    known = {name: ends for name in ("site", "sweep", "configuration", "group", "nothing")}
     fit = Effects({}, np.zeros((len(LEVELS), 22)), known, {}, widths)
-    # a measured deployment knows its engine and format, another only its load and its blocks
-    assert interval_of(fit, "configuration", "decode", FEATURES) == pytest.approx((-0.1 * 6, 0.2 * 6))
-    assert interval_of(fit, "configuration", "ttft", FEATURES) == pytest.approx((-0.3 * 7, 0.4 * 7))
-    for knowledge in ("group", "nothing"):
+    # another load of a measured sweep knows its engine and format, all others only their load and their blocks
+    assert interval_of(fit, "sweep", "decode", FEATURES) == pytest.approx((-0.1 * 6, 0.2 * 6))
+    assert interval_of(fit, "sweep", "ttft", FEATURES) == pytest.approx((-0.3 * 7, 0.4 * 7))
+    for knowledge in ("configuration", "group", "nothing"):
         assert interval_of(fit, knowledge, "decode", FEATURES) == pytest.approx((-0.1 * 2.5, 0.2 * 2.5))
     # a site has seen its own scatter
     assert interval_of(fit, "site", "decode", FEATURES) == (-0.1, 0.2)
@@ -93,8 +96,8 @@ def test_what_nobody_knows_of_drafting_stands_in_the_interval_of_decoding():
     )
 
 
-def test_what_others_measured_is_as_wide_as_a_pair_in_whatever_release_and_layout():
-    fit = load_effects("vllm")
+def test_what_others_measured_has_its_own_width_and_another_release_adds_to_its_faster_side():
+    fit = replace(load_effects("vllm"), later={"decode": [0.3, 0.1]})
     asked = {"measured": "0.19.1", "named": "0.33.0", "newest": None}
     classes = {"measured": ("configuration", "group"), "named": ("release", "group_release")}
     classes["newest"] = classes["named"]
@@ -105,4 +108,48 @@ def test_what_others_measured_is_as_wide_as_a_pair_in_whatever_release_and_layou
             keys = keys_of(deployment)
             found = evidence_from_fit(deployment, load, keys, fit.sum_of(keys)[1], 0.0, fit)
             assert found.knowledge == known
-            assert found.ends["decode"] == interval_of(fit, "pair", "decode", features_of(deployment, load))
+            level = "configuration" if tp == 1 else "group"
+            low, high = interval_of(fit, level, "decode", features_of(deployment, load))
+            if name != "measured":
+                low, high = -np.hypot(low, 0.3), np.hypot(high, 0.1)
+            assert found.ends["decode"] == pytest.approx((low, high))
+
+
+def test_a_row_that_leaves_a_setting_open_has_the_interval_of_such_rows():
+    ends = {"decode": (-0.1, 0.2), "decode_unstated": (-0.5, 0.7), "ttft": (-0.3, 0.4)}
+    fit = Effects({}, np.zeros((len(LEVELS), 22)), {"pair": ends}, {})
+    assert interval_of(fit, "pair", "decode", FEATURES) == (-0.1, 0.2)
+    assert interval_of(fit, "pair", "decode", {**FEATURES, "stated": "no"}) == (-0.5, 0.7)
+    # a fit without a kind of its own for them has one for all
+    assert interval_of(fit, "pair", "ttft", {**FEATURES, "stated": "no"}) == (-0.3, 0.4)
+    stated = replace(SERVED, kv_cache="bf16", engine_version="0.19.1", speculation=Speculation("none"))
+    assert question_of(SERVED).deployment.assumed == ("cache format", "drafting")
+    assert question_of(stated).deployment.assumed == ()
+
+
+def test_the_quantiles_of_a_figure_are_those_of_its_tail_between_its_bounds():
+    found = predict(question_of(SERVED).deployment, question_of(SERVED).load)
+    for figure in found.figures.values():
+        assert figure.quantile(0.05) == pytest.approx(figure.low) and figure.quantile(0.95) == pytest.approx(
+            figure.high
+        )
+        shares = [figure.quantile(share) for share in np.linspace(0.01, 0.99, 99)]
+        assert shares == sorted(shares) and figure.quantile(0.5) == figure.value
+        assert figure.low < figure.inner[0] < figure.value < figure.inner[1] < figure.high
+    # of the slow end of a time and the low end of a rate
+    tpot, rate = found.figures["tpot"], found.figures["user_rate"]
+    assert tpot.quantile(0.75) * rate.quantile(0.25) == pytest.approx(1.0)
+
+
+def test_every_assumption_of_a_measured_row_has_a_kind():
+    kinds = set()
+    for run in load_measurements()[::9]:
+        try:
+            case = question_of(run)
+        except GlmplanError:
+            continue
+        for text in case.assumed:
+            mine = assumed_kinds([text])
+            assert mine or text.startswith("a label of"), text
+            kinds.update(mine)
+    assert kinds >= {"cache format", "weights", "lengths", "drafting", "launch settings"}

@@ -27,6 +27,7 @@ from glmplan.calibrate.backtest.scores import (
     signed,
     table_of,
 )
+from glmplan.calibrate.backtest.sharpness import Sharpness
 from glmplan.calibrate.step.crossvalidate import LATER, MODES, Beyond
 from glmplan.calibrate.step.observations import asked_of, reasons_impossible
 from glmplan.calibrate.step.write import Constants, LeftOut
@@ -110,6 +111,7 @@ class Accuracy:
     later: tuple[LaterScore, ...] = ()  # runs after the last training day
     refused: tuple[tuple[str, str, Score], ...] = ()  # reason, metric and errors of runs that no fit uses
     constants: tuple[Constants, ...] = ()  # of the engines, with covariance
+    sharpness: tuple[Sharpness, ...] = ()  # scores of whole distributions
 
 
 def accuracy(
@@ -146,7 +148,7 @@ def accuracy(
     return Accuracy(
         table=table, overall=overall, groups=_groups(table), goals=goals, memory=memory_errors(rows), site=site,
         unused=unused, impossible=impossible, by_group=by_group, classes=classes, later=later,
-        refused=refused_scores(beyond), constants=constants,
+        refused=refused_scores(beyond), constants=constants, sharpness=table.sharpness(),
     )  # fmt: skip
 
 

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass, fields
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from glmplan.calibrate.backtest.scores import group_biases, groups_score, score
+from glmplan.calibrate.backtest.sharpness import sharpness_of
 from glmplan.calibrate.step.crossvalidate import MODES, exchanged, group_names, refused_runs, unseen
 from glmplan.calibrate.step.intervals import nested_intervals, scored_of
 from glmplan.calibrate.step.observations import Design, build_design
@@ -52,6 +55,11 @@ class HoldoutLine:
     far: float  # share of groups with a bias above 30 %
     coverage: float  # share of rows in the 90 % interval
     group_coverage: float  # one vote per group
+    winkler: float = math.nan  # scores of the distribution, see `glmplan.calibrate.backtest.sharpness`
+    crps: float = math.nan
+    inner_coverage: float = math.nan  # share of votes in the 50 % interval
+    high_over_low: float = math.nan  # median ratio of the bounds
+    constant: float = math.nan  # the same of the narrowest constant interval that holds 90 % of the votes
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,9 @@ class _Scored:
     knowledge: np.ndarray
     predicted: np.ndarray
     inside: np.ndarray
+    residual: np.ndarray | None = None  # log(measured / predicted time), with the ends of its interval
+    ends: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None  # low, high and tails
+    credit: np.ndarray | None = None
 
 
 def _signed(column: np.ndarray, residual: np.ndarray) -> np.ndarray:
@@ -71,12 +82,17 @@ def _signed(column: np.ndarray, residual: np.ndarray) -> np.ndarray:
 
 
 def _scored(
-    design: Design, residual: np.ndarray, knowledge: np.ndarray, ends: tuple[np.ndarray, np.ndarray]
+    design: Design,
+    residual: np.ndarray,
+    knowledge: np.ndarray,
+    ends: tuple[np.ndarray, np.ndarray, np.ndarray],
+    credit: np.ndarray,
 ) -> _Scored:
     figure = np.array([COMPARED[name].group for name in design.figure.tolist()])
     inside = (residual >= ends[0]) & (residual <= ends[1])
     group = group_names(design.cases)[design.observation_run]
-    return _Scored(figure, group, knowledge, _signed(design.figure, residual), inside)
+    predicted = _signed(design.figure, residual)
+    return _Scored(figure, group, knowledge, predicted, inside, residual, ends, credit)
 
 
 def _held_design(held: Sequence[Run]) -> Design:
@@ -98,13 +114,14 @@ def holdout_lines(found: Calibrated, held: Iterable[Run], *, date: str, commit: 
     one = unseen(found.design, found.solution, design)
     knowledge = one.knowledge[design.observation_run]
     scored = scored_of(design.cases, design.observation_run, design.figure)
-    ends = found.intervals.ends(scored, knowledge, np.arange(len(knowledge)))
-    tables = {HELD_OUT: _scored(design, one.residual, knowledge, ends)}
+    rows = np.arange(len(knowledge))
+    ends = (*found.intervals.ends(scored, knowledge, rows), found.intervals.tails_of(scored, rows))
+    tables = {HELD_OUT: _scored(design, one.residual, knowledge, ends, scored.credit)}
     own = scored_of(found.design.cases, found.design.observation_run, found.design.figure)
     group_mode = MODES.index("group")
     crossed = found.errors[group_mode]
     nested = nested_intervals(found.errors, own, found.design.cases, found.design.observation_run)[group_mode]
-    tables[CROSS_VALIDATED] = _scored(found.design, crossed.residual, crossed.knowledge, nested)
+    tables[CROSS_VALIDATED] = _scored(found.design, crossed.residual, crossed.knowledge, nested, own.credit)
     lines = []
     for runs, table in tables.items():
         for figure in _FIGURES:
@@ -138,8 +155,15 @@ def _line(table: _Scored, mine: np.ndarray, names: tuple[str, str, str, str, str
         return []
     rows = score(table.predicted[mine], table.inside[mine])
     groups = groups_score(group_biases(table.predicted[mine], table.inside[mine], table.group[mine]))
-    return [HoldoutLine(*names, groups.groups, rows.count, rows.median, rows.mean, rows.p90, groups.median, groups.p90,
-                        groups.far, rows.coverage, groups.coverage)]  # fmt: skip
+    line = HoldoutLine(*names, groups.groups, rows.count, rows.median, rows.mean, rows.p90, groups.median, groups.p90,
+                       groups.far, rows.coverage, groups.coverage)  # fmt: skip
+    if table.residual is None or table.ends is None or table.credit is None:
+        return [line]
+    low, high, tail = (array[mine] for array in table.ends)
+    named = (names[4], names[3], None)
+    sharp = sharpness_of(named, table.residual[mine], (low, high, tail), table.group[mine], table.credit[mine])
+    return [replace(line, winkler=sharp.winkler, crps=sharp.crps, inner_coverage=sharp.inner, high_over_low=sharp.ratio,
+                    constant=sharp.constant)]  # fmt: skip
 
 
 def read_holdout(file: str | Path) -> tuple[HoldoutLine, ...]:
@@ -149,12 +173,16 @@ def read_holdout(file: str | Path) -> tuple[HoldoutLine, ...]:
         return ()
     rows = read_table(path)
     names = tuple(one.name for one in fields(HoldoutLine))
-    if not rows or tuple(rows[0]) != names:
+    # tests before 2026-11-27 have no scores of distributions
+    if not rows or len(rows[0]) < _FIRST_COLUMNS or tuple(rows[0]) != names[: len(rows[0])]:
         raise SpecError("is not a table of scores on held-out groups", file=path)
-    kinds = {"groups": int, "rows": int, **dict.fromkeys(names[:5], str)}
+    kinds: dict[str, Callable[[str], Any]] = {"groups": int, "rows": int, **dict.fromkeys(names[:5], str)}
+
+    def value(name: str, cell: str) -> Any:
+        return math.nan if cell in ("", "nan") else kinds.get(name, float)(cell)
+
     return tuple(
-        HoldoutLine(**{name: kinds.get(name, float)(cell) for name, cell in zip(names, row, strict=True)})
-        for row in rows[1:]
+        HoldoutLine(**{name: value(name, cell) for name, cell in zip(names, row, strict=False)}) for row in rows[1:]
     )
 
 
@@ -170,15 +198,25 @@ def record_holdout(lines: Sequence[HoldoutLine], page: str | Path) -> list[Path]
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([one.name for one in fields(HoldoutLine)])
     for one in everything:
-        writer.writerow([f"{cell:.4f}" if isinstance(cell, float) else cell for cell in astuple(one)])
+        writer.writerow([_cell(value) for value in astuple(one)])
     write_atomically(table, text.getvalue())
     # the page is made from the stored table, so that later tests do not round it again
     write_atomically(file, holdout_page(read_holdout(table)))
     return [file, table]
 
 
+def _cell(value: object) -> object:
+    """Return a value as a cell; empty if there is none."""
+    if not isinstance(value, float):
+        return value
+    return "" if math.isnan(value) else f"{value:.4f}"
+
+
 _HEAD = ("runs", "metric", "evidence", "groups", "rows", "median", "mean", "p90", "group median", "group p90",
-         "groups above 30 %", "coverage", "coverage over groups")  # fmt: skip
+         "groups above 30 %", "coverage", "coverage over groups", "in 50 %", "Winkler", "CRPS", "high/low",
+         "constant")  # fmt: skip
+#: columns of the first tests
+_FIRST_COLUMNS = 15
 
 
 def holdout_page(lines: Sequence[HoldoutLine]) -> str:
@@ -206,7 +244,9 @@ def holdout_page(lines: Sequence[HoldoutLine]) -> str:
                 shares = [one.median, one.mean, one.p90, one.group_median, one.group_p90, one.far, one.coverage,
                           one.group_coverage]  # fmt: skip
                 cells = [one.runs, one.figure, one.knowledge, str(one.groups), str(one.rows)]
-                cells += ["–" if share != share else f"{100 * share:.1f} %" for share in shares]
+                cells += ["–" if share != share else f"{100 * share:.1f} %" for share in (*shares, one.inner_coverage)]
+                scores = (one.winkler, one.crps, one.high_over_low, one.constant)
+                cells += ["–" if score != score else f"{score:.2f}" for score in scores]
                 text.append(f"| {' | '.join(cells)} |")
         text.append("")
     return "\n".join(text)

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from glmplan.calibrate.backtest.sharpness import CLASSES, Sharpness, sharpness_of
 from glmplan.calibrate.step.crossvalidate import LATER, REFUSED, Beyond, group_names
 from glmplan.calibrate.step.intervals import nested_intervals, scored_of
 from glmplan.calibrate.step.write import LeftOut
 from glmplan.errors import GlmplanError
-from glmplan.io.runs.columns import COMPARED
+from glmplan.io.runs.columns import COMPARED, FIGURES
 from glmplan.io.runs.ledger import day_of
 from glmplan.io.runs.record import Run
 from glmplan.prediction.evidence import band_of
@@ -47,6 +48,8 @@ __all__ = [
 ]
 
 
+#: fewest groups of a class of evidence whose sharpness is told [-]
+_SEVERAL = 6
 #: a group with a larger absolute bias counts as badly predicted [-]
 FAR = 0.30
 
@@ -236,11 +239,50 @@ class Table:
     group: np.ndarray  # see `glmplan.io.runs.ledger.group_key`
     groups: dict[str, np.ndarray]  # one of DIMENSIONS → group
     conditions: dict[str, np.ndarray]  # disturbing condition → present
+    residual: dict[str, np.ndarray]  # log(measured / predicted time)
+    ends: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]  # log interval from other folds, and its tail
+    stated: np.ndarray  # all settings are stated
+    kind: np.ndarray  # ``decode``, ``ttft`` or ``prefill``
+    credit: np.ndarray  # vote of each observation before its group divides it
 
     def score_of(self, mode: str, rows: np.ndarray) -> Score:
         """Return the summary of some observations, without unpredicted ones."""
         rows = rows & ~np.isnan(self.predicted[mode])
         return score(self.predicted[mode][rows], self.inside[mode][rows], self.width[mode][rows])
+
+    def sharpness(self) -> tuple[Sharpness, ...]:
+        """Return the scores of whole distributions by class of evidence and by what is stated."""
+        lines = []
+        for kind in ("decode", "ttft", "prefill"):
+            for name, (mode, levels) in CLASSES.items():
+                rows = (self.kind == kind) & np.isin(self.knowledge[mode], levels) & ~np.isnan(self.ends[mode][0])
+                for stated in (True, False):
+                    mine = rows & (self.stated == stated)
+                    if len(np.unique(self.group[mine])) >= _SEVERAL:
+                        low, high, tail = (array[mine] for array in self.ends[mode])
+                        ends, residual = (low, high, tail), self.residual[mode][mine]
+                        named = (name, kind, stated)
+                        lines.append(sharpness_of(named, residual, ends, self.group[mine], self.credit[mine]))
+            lines += self._sharpness_of_all(kind)
+        return tuple(lines)
+
+    def _sharpness_of_all(self, kind: str) -> list[Sharpness]:
+        """Return the scores of one kind over all ways of leaving out, with a vote for each group in each."""
+        parts = []
+        for number, mode in enumerate(self.residual):
+            mine = np.flatnonzero((self.kind == kind) & ~np.isnan(self.ends[mode][0]) & ~np.isnan(self.residual[mode]))
+            names = np.char.add(self.group[mine], f"|{number}")
+            parts.append((self.residual[mode][mine], *(array[mine] for array in self.ends[mode]), names,
+                          self.credit[mine], self.stated[mine]))  # fmt: skip
+        columns = (np.concatenate(column) for column in zip(*parts, strict=True))
+        residual, low, high, tail, group, credit, stated = columns
+        lines = []
+        for told in (True, False, None):
+            mine = np.ones(len(stated), dtype=bool) if told is None else stated == told
+            if mine.any():
+                lines.append(sharpness_of(("all", kind, told), residual[mine], (low[mine], high[mine], tail[mine]),
+                                          group[mine], credit[mine]))  # fmt: skip
+        return lines
 
     def by_group(self, mode: str, rows: np.ndarray) -> tuple[GroupBias, ...]:
         """Return bias and coverage of each group among some observations."""
@@ -270,8 +312,9 @@ def table_of(left_out: LeftOut, runs: Iterable[Run]) -> Table:
     rate = np.array([COMPARED[name].rate for name in column])
     sign = np.where(rate, 1.0, -1.0)  # residuals are of seconds; a rate is their inverse
     scored = scored_of(cases, where, column)
-    predicted, inside, width = {}, {}, {}
-    for one, (low, high) in zip(errors, nested_intervals(errors, scored, cases, where), strict=True):
+    predicted, inside, width, ends = {}, {}, {}, {}
+    for one, (low, high, tails) in zip(errors, nested_intervals(errors, scored, cases, where), strict=True):
+        ends[one.mode] = (low, high, tails)
         predicted[one.mode] = sign * one.residual
         inside[one.mode] = (one.residual >= low) & (one.residual <= high)
         width[one.mode] = high - low
@@ -289,6 +332,11 @@ def table_of(left_out: LeftOut, runs: Iterable[Run]) -> Table:
         group=group_names(cases)[where] if cases else np.array([], dtype=str),
         groups={name: values[where] for name, values in _groups(cases).items()},
         conditions={name: values[where] for name, values in conditions.items()},
+        residual={one.mode: one.residual for one in errors},
+        ends=ends,
+        stated=np.array([not case.deployment.assumed for case in cases], dtype=bool)[where],
+        kind=np.array([FIGURES[name].interval for name in column]),
+        credit=scored.credit,
     )
 
 

@@ -37,7 +37,7 @@ from glmplan.catalog.rule_provenance import FIELD, gone, out_of_view
 from glmplan.errors import GlmplanError, SpecError
 from glmplan.io.runs.ledger import day_of, group_key
 from glmplan.io.runs.record import Run
-from glmplan.prediction.effects import BY_OTHERS, COLUMNS, KNOWLEDGE, LEVELS, knowledge_class, shape_of
+from glmplan.prediction.effects import COLUMNS, KNOWLEDGE, LEVELS, OWN_CAMPAIGN, keys_of, knowledge_class, shape_of
 from glmplan.prediction.from_row import RunCase, question_of
 
 __all__ = [
@@ -62,6 +62,7 @@ __all__ = [
     "later_runs",
     "leave_out",
     "left_out_with",
+    "levels_left_out",
     "read_beyond",
     "refused_runs",
     "rules_in_view",
@@ -281,8 +282,9 @@ def cross_validate(
 
     Notes
     -----
-    A case that another campaign measured counts as a pair, as in plans (`glmplan.prediction.effects.BY_OTHERS`). Not
-    modelled, if `fit` has given spreads: these come from all runs; they are some fifty numbers from thousands of rows.
+    What the own campaign of a run measured has levels of its own (`glmplan.prediction.effects.OWN_CAMPAIGN`), which no
+    plan has. Not modelled, if `fit` has given spreads: these come from all runs; they are some fifty numbers from
+    thousands of rows.
     """
     fold = folds_of(design.cases, mode)
     residual = np.full(len(design.log_seconds), np.nan)
@@ -293,14 +295,32 @@ def cross_validate(
         rows = np.flatnonzero(np.isin(design.observation_run, out))
         residual[rows] = one.residual
         level = one.knowledge[np.searchsorted(out, design.observation_run[rows])]
-        if mode == "campaign":
-            level = np.array([BY_OTHERS.get(name, name) for name in level.tolist()])
+        if mode != "campaign":
+            level = np.array([OWN_CAMPAIGN.get(name, name) for name in level.tolist()])
         knowledge[rows] = np.where(np.isnan(one.residual), "", level)
         if keep is not None:
             keep(out, one.effects)
         if progress is not None:
             progress(mode, done + 1, len(outs))
     return Errors(mode, residual, knowledge)
+
+
+def levels_left_out(cases: Sequence[RunCase], mode: str) -> np.ndarray:
+    """Return the evidence level of each run without its fold, empty if it is never left out.
+
+    The same as in `cross_validate`, from the names of keys alone: intervals of stored errors need no fit.
+    """
+    fold = folds_of(cases, mode)
+    keys = [keys_of(case.deployment, measured_on=case.run.measured_on) for case in cases]
+    known = np.zeros((len(cases), len(LEVELS)), dtype=bool)
+    for level in range(len(LEVELS)):
+        folds: dict[str, set[int]] = {}
+        for key, number in zip(keys, fold.tolist(), strict=True):
+            folds.setdefault(key[level], set()).add(number)
+        known[:, level] = [folds[key[level]] != {number} for key, number in zip(keys, fold.tolist(), strict=True)]
+    levels = [knowledge_class(tuple(row)) for row in known.tolist()]
+    own = OWN_CAMPAIGN if mode != "campaign" else {}
+    return np.where(fold >= 0, np.array([own.get(name, name) for name in levels], dtype="<U16"), "")
 
 
 _Task = tuple[Design, np.ndarray, frozenset[str]]

@@ -18,6 +18,7 @@ from glmplan.catalog.files import write_atomically
 from glmplan.io.runs.columns import ANSWERS, FIGURES
 from glmplan.io.runs.ledger import group_key
 from glmplan.io.runs.record import Run
+from glmplan.prediction.distribution import NORMAL, PROBABILITIES
 from glmplan.prediction.effects import KNOWLEDGE
 from glmplan.prediction.evidence import FILE, MEASURED_FEATURES, OTHER_FEATURES, factor_key, features_of, kind_at
 from glmplan.prediction.from_row import RunCase
@@ -25,8 +26,10 @@ from glmplan.prediction.table import marked_reasons, predict_runs
 from glmplan.units import QUANTILE_90, Ratio
 
 __all__ = [
+    "GROUPS_OF_PRIOR",
     "Intervals",
     "Scored",
+    "credit_of",
     "fit_intervals",
     "needed_stretch",
     "nested_intervals",
@@ -41,17 +44,23 @@ __all__ = [
 #: share of the held-out errors inside an interval
 _SHARE = 0.90
 #: weight, in groups, of the prior factor 1 [-]
-_GROUPS_OF_PRIOR = 10.0
+GROUPS_OF_PRIOR = 10.0
 #: groups that determine a width, at least: with nine the 90 % quantile is the worst row; with fifteen the worst group
 #: decides alone only with more than half of its rows [-]
 _ENOUGH_GROUPS = 15
 #: smaller errors do not scale [-]
 _LEAST_ERROR = 0.01
 _SWEEPS = 8
-_KINDS = ("decode", "ttft", "ttft_many", "ttft_many_cached", "prefill")
+_KINDS = ("decode", "decode_unstated", "ttft", "ttft_unstated", "ttft_many", "ttft_many_cached", "prefill")
+#: vote of a row of trust C or D, or of a complaint: one report of an unchecked run [-]
+_DOUBTED = 0.25
+#: levels of what others measured: few groups were measured by several campaigns
+_ELSEWHERE = frozenset({"configuration", "group"})
 #: levels with strictly more evidence, which are never wider. Measurement of the model on the engine and of the
 #: accelerator with this format are independent: neither is more
 _MORE_KNOWN: dict[str, tuple[str, ...]] = {
+    "layout": ("sweep",),
+    "configuration": ("sweep",),
     "group": ("configuration",),
     "pair": ("group",),
     "format": ("pair",),
@@ -70,6 +79,7 @@ class Scored:
     features: dict[str, np.ndarray]  # see `glmplan.prediction.evidence.features_of`
     group: np.ndarray  # number of engine, accelerator, model shape, format
     drafting: np.ndarray  # half-width added for an unstated acceptance length, as in predictions
+    credit: np.ndarray  # vote of each row before its group divides it, see `credit_of`
 
 
 @dataclass(frozen=True)
@@ -80,13 +90,18 @@ class Intervals:
         str, dict[str, tuple[float, float]]
     ]  # evidence level → kind of metric → interval of log(measured / predicted)
     widths: dict[str, float]  # factors by `glmplan.prediction.evidence.factor_key`
+    tails: dict[str, tuple[float, ...]]  # kind of metric → quantiles over the ends, `glmplan.prediction.distribution`
+
+    def tails_of(self, scored: Scored, rows: np.ndarray) -> np.ndarray:
+        """Return the tails of some observations, (n, 8)."""
+        return np.array([self.tails.get(kind, NORMAL) for kind in scored.kind[rows]]).reshape(-1, len(NORMAL))
 
     def ends(self, scored: Scored, knowledge: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the intervals of some observations."""
         pairs = np.array([self.base[knowledge[row]][scored.kind[row]] for row in rows]).reshape(-1, 2)
         factor = np.ones(len(rows))
         for place, row in enumerate(rows):
-            for name in MEASURED_FEATURES if knowledge[row] == "configuration" else OTHER_FEATURES:
+            for name in MEASURED_FEATURES if knowledge[row] == "sweep" else OTHER_FEATURES:
                 factor[place] *= self.widths.get(factor_key(scored.kind[row], name, scored.features[name][row]), 1.0)
         low, high, drafting = pairs[:, 0] * factor, pairs[:, 1] * factor, scored.drafting[rows]
         guessed = drafting > 0.0
@@ -97,27 +112,48 @@ def scored_of(cases: Sequence[RunCase], run: np.ndarray, figure: np.ndarray) -> 
     """Return the features on which the intervals of observations depend."""
     rows = [features_of(one.deployment, one.load) for one in cases]
     features = {name: np.array([row[name] for row in rows])[run] for name in (*MEASURED_FEATURES, *OTHER_FEATURES)}
-    loads = [(rows[n]["load"], rows[n]["cached"]) for n in run]
+    loads = [(rows[n]["load"], rows[n]["cached"], rows[n]["stated"]) for n in run]
     kind = np.array([kind_at(FIGURES[name].interval, *load) for name, load in zip(figure, loads, strict=True)])
     deviation = np.array([one.deployment.acceptance_deviation for one in cases])[run]
     return Scored(
         kind=kind,
         features=features,
         group=np.unique(group_names(cases), return_inverse=True)[1][run],
-        drafting=np.where(kind == "decode", QUANTILE_90 * deviation, 0.0),
+        drafting=np.where(np.char.startswith(kind, "decode"), QUANTILE_90 * deviation, 0.0),
+        credit=np.array([credit_of(one.run) for one in cases])[run],
     )
 
 
-def vote(group: np.ndarray) -> np.ndarray:
-    """Return the weight of each row, with one vote per group.
+def credit_of(run: Run) -> Ratio:
+    """Return the vote of a row before its group divides it.
+
+    A row of trust C or D, or one from a complaint, has a quarter. The rule looks at the source, never at the error.
+
+    Examples
+    --------
+    >>> [credit_of(Run("a", "glm-5", "h200-sxm", trust=trust)) for trust in "ABC"]
+    [1.0, 1.0, 0.25]
+    """
+    doubted = run.trust in ("C", "D") or "/issues/" in (run.source or "")
+    return _DOUBTED if doubted else 1.0
+
+
+def vote(group: np.ndarray, credit: np.ndarray | None = None) -> np.ndarray:
+    """Return the weight of each row: one vote per group, less if all of its rows are doubted.
 
     Examples
     --------
     >>> vote(np.array([0, 0, 1])).tolist()
     [0.5, 0.5, 1.0]
+    >>> vote(np.array([0, 0, 1]), np.array([1.0, 0.25, 0.25])).tolist()
+    [0.8, 0.2, 0.25]
     """
-    _, place, size = np.unique(group, return_inverse=True, return_counts=True)
-    return 1.0 / size[place]
+    credit = np.ones(len(group)) if credit is None else credit
+    _, place = np.unique(group, return_inverse=True)
+    most = np.zeros(int(place.max(initial=-1)) + 1)
+    np.maximum.at(most, place, credit)
+    result: np.ndarray = credit * (most / np.maximum(np.bincount(place, credit), 1e-300))[place]
+    return result
 
 
 def _factors(
@@ -134,23 +170,23 @@ def _factors(
         for name, (_, place) in places.items():
             votes = np.bincount(place, weight)
             found = np.bincount(place, weight * (value - mean - total + effect[name][place])) / votes
-            moved = found * votes / (votes + _GROUPS_OF_PRIOR)
+            moved = found * votes / (votes + GROUPS_OF_PRIOR)
             total = total + (moved - effect[name])[place]
             effect[name] = moved
     names = {key: float(x) for name, (keys, _) in places.items() for key, x in zip(keys, effect[name], strict=True)}
     return total, names
 
 
-def _shape(errors: np.ndarray, group: np.ndarray) -> tuple[float, float]:
+def _shape(errors: np.ndarray, group: np.ndarray, credit: np.ndarray) -> tuple[float, float]:
     """Return the 5 % and 95 % quantile of the votes: the interval's asymmetry."""
     order = np.argsort(errors, kind="stable")
-    weight = vote(group)[order]
+    weight = vote(group, credit)[order]
     below = (np.cumsum(weight) - weight / 2.0) / weight.sum()
     low, high = np.interp([(1.0 - _SHARE) / 2.0, (1.0 + _SHARE) / 2.0], below, errors[order])
     return min(float(low), -_LEAST_ERROR), max(float(high), _LEAST_ERROR)
 
 
-def _stretch(errors: np.ndarray, group: np.ndarray, shape: tuple[float, float]) -> float:
+def _stretch(errors: np.ndarray, group: np.ndarray, credit: np.ndarray, shape: tuple[float, float]) -> float:
     """Return the stretch that covers the next group's rows in 90 % of cases.
 
     The next group's vote counts as a miss if there are enough groups; with fewer, the 90 % quantile of the votes is
@@ -158,10 +194,10 @@ def _stretch(errors: np.ndarray, group: np.ndarray, shape: tuple[float, float]) 
     """
     needed = np.maximum(errors / shape[1], errors / shape[0])
     order = np.argsort(needed, kind="stable")
-    weight = vote(group)[order]
-    groups = len(np.unique(group))
+    weight = vote(group, credit)[order]
+    groups, votes = len(np.unique(group)), float(weight.sum())
     misses = 1.0 if groups >= _ENOUGH_GROUPS else 0.0
-    index = int(np.searchsorted(np.cumsum(weight), _SHARE * (groups + misses) - 1e-9))
+    index = int(np.searchsorted(np.cumsum(weight), _SHARE * (votes + misses) - 1e-9))
     return float(needed[order][min(index, len(order) - 1)])
 
 
@@ -171,38 +207,79 @@ def _groups(mine: np.ndarray, group: np.ndarray) -> int:
 
 @dataclass(frozen=True)
 class _Left:
-    """Held-out errors: residual over the factors, level, kind, group."""
+    """Held-out errors: residual over the factors, level, kind, group, credit."""
 
     scaled: np.ndarray
     known: np.ndarray
     kind: np.ndarray
     group: np.ndarray
+    credit: np.ndarray
+
+    def shape(self, rows: np.ndarray) -> tuple[float, float]:
+        """Return the asymmetry of some errors."""
+        return _shape(self.scaled[rows], self.group[rows], self.credit[rows])
+
+    def stretch(self, rows: np.ndarray, shape: tuple[float, float]) -> float:
+        """Return the stretch that covers some errors."""
+        return _stretch(self.scaled[rows], self.group[rows], self.credit[rows], shape)
 
 
 def _bases(left: _Left) -> dict[str, dict[str, tuple[float, float]]]:
     """Return base intervals by level and kind.
 
-    One shape for measured configurations and one for all others, stretched for each level.
+    One shape for other loads of a measured sweep and one for all others, stretched for each level.
     """
     base: dict[str, dict[str, tuple[float, float]]] = {name: {} for name in KNOWLEDGE}
-    measured = left.known == "configuration"
+    measured = left.known == "sweep"
     for one in _KINDS:
         alike = left.kind == one
         shapes, wide = {}, {}
-        for name, of in (("configuration", measured), ("others", ~measured)):
+        for name, of in (("sweep", measured), ("others", ~measured)):
             # few groups use the shape of all kinds, else of all rows
             choices = (alike & of, of, np.ones(len(alike), dtype=bool))
             mine = next(rows for rows in choices if _groups(rows, left.group) >= _ENOUGH_GROUPS or rows.all())
-            shapes[name] = _shape(left.scaled[mine], left.group[mine])
+            shapes[name] = left.shape(mine)
             own = alike & of if (alike & of).any() else mine
-            wide[name] = max(_stretch(left.scaled[rows], left.group[rows], shapes[name]) for rows in (own, mine))
-        low, high = (wide["configuration"] * end for end in shapes["configuration"])
-        base["configuration"][one] = (round(low, 4), round(high, 4))
+            wide[name] = max(left.stretch(rows, shapes[name]) for rows in (own, mine))
+        low, high = (wide["sweep"] * end for end in shapes["sweep"])
+        base["sweep"][one] = (round(low, 4), round(high, 4))
         for name, stretch in _stretches(left, alike, shapes["others"], wide["others"]).items():
             ends = (round(stretch * end, 4) for end in shapes["others"])
-            base[name][one] = (min(next(ends), base["configuration"][one][0]),
-                               max(next(ends), base["configuration"][one][1]))  # fmt: skip
+            base[name][one] = (min(next(ends), base["sweep"][one][0]),
+                               max(next(ends), base["sweep"][one][1]))  # fmt: skip
+    for one in ("decode", "ttft"):
+        for name in set(_MORE_KNOWN) - set(_ELSEWHERE):
+            # few groups do not say that stated settings help at this level
+            if _groups((left.kind == one) & (left.known == name), left.group) < _ENOUGH_GROUPS:
+                (own_low, own_high), (low, high) = base[name][one], base[name][f"{one}_unstated"]
+                base[name][one] = (min(own_low, low), max(own_high, high))
     return base
+
+
+def _tails(left: _Left, base: dict[str, dict[str, tuple[float, float]]]) -> dict[str, tuple[float, ...]]:
+    """Return the quantiles of errors over the ends of their interval, by kind.
+
+    Each side is scaled by its own end, so that 5 and 95 % are 1 by definition; the others are quantiles of the votes,
+    never inside of those nearer to the median.
+    """
+    tails = {}
+    for kind in _KINDS:
+        mine = left.kind == kind
+        if _groups(mine, left.group) < _ENOUGH_GROUPS:
+            continue
+        ends = np.array([base[known][kind] for known in left.known[mine]])
+        scaled = np.where(left.scaled[mine] < 0.0, -left.scaled[mine] / ends[:, 0], left.scaled[mine] / ends[:, 1])
+        order = np.argsort(scaled, kind="stable")
+        weight = vote(left.group[mine], left.credit[mine])[order]
+        below = (np.cumsum(weight) - weight / 2.0) / weight.sum()
+        values = np.interp(PROBABILITIES, below, scaled[order])
+        half = len(values) // 2
+        # from the median outwards: 25, 10, 5, 1 % and 75, 90, 95, 99 %
+        sides = [np.maximum.accumulate(np.maximum(side, 0.0)) for side in (-values[:half][::-1], values[half:])]
+        for side in sides:
+            side[:2], side[2], side[3] = np.minimum(side[:2], 1.0), 1.0, max(side[3], 1.0)
+        tails[kind] = tuple(round(float(value), 3) for value in (*sides[0][::-1], *sides[1]))
+    return tails
 
 
 def _stretches(left: _Left, alike: np.ndarray, shape: tuple[float, float], of_all: float) -> dict[str, float]:
@@ -232,10 +309,10 @@ def _class_stretch(
     """Return the stretch of levels by their groups; few can only widen."""
     mine = alike & np.isin(left.known, list(names))
     groups = _groups(mine, left.group)
-    if groups < _ENOUGH_GROUPS and names == {"group"}:
-        # another layout of a measured group is seldom left out alone: it has at least the evidence of a pair
+    if groups < _ENOUGH_GROUPS and len(names) == 1 and names <= _ELSEWHERE:
+        # few groups were measured by several campaigns: what others measured has at least the evidence of a pair
         return _class_stretch(left, alike, frozenset({"pair"}), shape, of_all)
-    own = _stretch(left.scaled[mine], left.group[mine], shape) if groups else 0.0
+    own = left.stretch(mine, shape) if groups else 0.0
     return own if groups >= _ENOUGH_GROUPS else max(own, of_all)
 
 
@@ -259,12 +336,12 @@ def fit_intervals(errors: Sequence[Errors], scored: Scored, *, use: np.ndarray |
     # guessed acceptance lengths add their own spread to the interval of the others
     ok = ~np.isnan(residual) & (known != "") & (scored.drafting[rows] == 0.0)
     residual, known, rows = residual[ok], known[ok], rows[ok]
-    kind, group = scored.kind[rows], scored.group[rows]
+    kind, group, credit = scored.kind[rows], scored.group[rows], scored.credit[rows]
     factor = np.zeros(len(rows))
     effects: dict[str, float] = {}
     members: dict[str, np.ndarray] = {}
     for measured in (True, False):
-        mine = np.flatnonzero((known == "configuration") == measured)
+        mine = np.flatnonzero((known == "sweep") == measured)
         if not len(mine):
             continue
         columns = {}
@@ -272,18 +349,18 @@ def fit_intervals(errors: Sequence[Errors], scored: Scored, *, use: np.ndarray |
             head = np.char.add(kind[mine], f" {name}: ")
             columns[name] = np.char.add(head, scored.features[name][rows[mine]])
         cell = np.char.add(np.char.add(kind[mine], "|"), known[mine])
-        factor[mine], found = _factors(np.abs(residual[mine]), cell, columns, vote(group[mine]))
+        factor[mine], found = _factors(np.abs(residual[mine]), cell, columns, vote(group[mine], credit[mine]))
         effects |= found
         for keys in columns.values():
             names, place = np.unique(keys, return_inverse=True)
             members |= {str(key): mine[place == number] for number, key in enumerate(names)}
-    left = _Left(residual / np.exp(factor), known, kind, group)
+    left = _Left(residual / np.exp(factor), known, kind, group, credit)
     base = _bases(left)
     for key, effect in effects.items():
         if effect < 0.0 and not _covered(left, base, members[key]):
             effects[key] = 0.0
     widths = {key: round(float(np.exp(x)), 3) for key, x in effects.items() if abs(x) >= 0.02}
-    return Intervals(base, dict(sorted(widths.items())))
+    return Intervals(base, dict(sorted(widths.items())), _tails(left, base))
 
 
 def _covered(left: _Left, base: dict[str, dict[str, tuple[float, float]]], rows: np.ndarray) -> bool:
@@ -293,25 +370,28 @@ def _covered(left: _Left, base: dict[str, dict[str, tuple[float, float]]], rows:
         return False
     ends = np.array([base[known][kind] for known, kind in zip(left.known[rows], left.kind[rows], strict=True)])
     inside = (left.scaled[rows] >= ends[:, 0]) & (left.scaled[rows] <= ends[:, 1])
-    weight = vote(group)
+    weight = vote(group, left.credit[rows])
     return bool((weight * inside).sum() >= _SHARE * (weight.sum() + 1.0))
 
 
 def nested_intervals(
     errors: Sequence[Errors], scored: Scored, cases: Sequence[RunCase], run: np.ndarray
-) -> list[tuple[np.ndarray, np.ndarray]]:
+) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Return log intervals of held-out runs from errors of other folds only.
 
-    One pair of arrays per way of leaving out. A subset of a group is scored without the other subsets of the group.
+    Low, high and tails for each way of leaving out. A subset of a group is scored without the other subsets of the
+    group.
     """
     intervals = []
     for one in errors:
         fold = folds_of(cases, "group" if one.mode in PARTS_OF_GROUPS else one.mode)[run]
-        low, high = np.full(len(run), np.nan), np.full(len(run), np.nan)
+        low, high, tails = np.full(len(run), np.nan), np.full(len(run), np.nan), np.ones((len(run), len(NORMAL)))
         for number in np.unique(fold):
             rows = np.flatnonzero((fold == number) & (one.knowledge != ""))
-            low[rows], high[rows] = fit_intervals(errors, scored, use=fold != number).ends(scored, one.knowledge, rows)
-        intervals.append((low, high))
+            fitted = fit_intervals(errors, scored, use=fold != number)
+            low[rows], high[rows] = fitted.ends(scored, one.knowledge, rows)
+            tails[rows] = fitted.tails_of(scored, rows)
+        intervals.append((low, high, tails))
     return intervals
 
 
@@ -321,14 +401,16 @@ def site_intervals(
     """Return intervals of deployments that a site measured at two loads.
 
     `errors` are those after the update (NaN if not tried), `sweep` their sweep; kinds that were not tried take the
-    intervals of a measured `configuration`.
+    intervals of a measured `configuration`. A site's own points leave nothing unstated.
     """
-    intervals = dict(configuration)
-    for kind in _KINDS:
+    kinds = np.char.replace(kinds, "_unstated", "")
+    intervals = {kind: ends for kind, ends in configuration.items() if not kind.endswith("_unstated")}
+    for kind in intervals:
         mine = ~np.isnan(errors) & (kinds == kind)
         if _groups(mine, sweep) >= _ENOUGH_GROUPS:
-            shape = _shape(errors[mine], sweep[mine])
-            wide = _stretch(errors[mine], sweep[mine], shape)
+            credit = np.ones(int(mine.sum()))
+            shape = _shape(errors[mine], sweep[mine], credit)
+            wide = _stretch(errors[mine], sweep[mine], credit, shape)
             intervals[kind] = (round(wide * shape[0], 4), round(wide * shape[1], 4))
     return intervals
 

@@ -13,6 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
+from glmplan.calibrate.step.contradictions import contradicted_rows
 from glmplan.costs.blocks.stack import routed_blocks
 from glmplan.costs.step.model import BOUND, FrontPoints, Perfect
 from glmplan.costs.step.work import SLOTS, step_work
@@ -180,9 +181,13 @@ def asked_of(runs: Iterable[Run]) -> tuple[list[RunCase], list[tuple[Run, str]]]
     refused: list[tuple[Run, str]] = []
     runs = list(runs)
     again = repeats(runs)
+    contradicted = contradicted_rows(run for run in runs if run.id not in again)
     for run in runs:
         if run.id in again:
             refused.append((run, f"repeats {again[run.id]}"))
+            continue
+        if run.id in contradicted:
+            refused.append((run, contradicted[run.id]))
             continue
         if run.unusable:
             refused.append((run, run.unusable))

@@ -10,14 +10,16 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 
+from glmplan.calibrate.step.crossvalidate import FILE as BEYOND
 from glmplan.calibrate.step.crossvalidate import (
+    LATER,
     MODES,
     AsFitted,
     Beyond,
@@ -25,16 +27,31 @@ from glmplan.calibrate.step.crossvalidate import (
     Fit,
     cross_validate,
     later_runs,
+    levels_left_out,
+    read_beyond,
     refused_runs,
 )
-from glmplan.calibrate.step.intervals import Intervals, fit_intervals, scored_of, site_intervals
-from glmplan.calibrate.step.joint_fit import Solution, linearised, write_spreads
-from glmplan.calibrate.step.observations import Design, domains_of
+from glmplan.calibrate.step.intervals import (
+    GROUPS_OF_PRIOR,
+    Intervals,
+    credit_of,
+    fit_intervals,
+    scored_of,
+    site_intervals,
+    vote,
+)
+from glmplan.calibrate.step.joint_fit import Solution, linearised, read_spreads, write_spreads
+from glmplan.calibrate.step.observations import Design, build_design, domains_of, sweeps_of
 from glmplan.calibrate.step.own_site import site_errors
 from glmplan.calibrate.step.spread_factors import solve_with_spreads
 from glmplan.catalog.files import fits_folder, read_packed, read_text, read_toml, write_atomically
-from glmplan.errors import SpecError
-from glmplan.prediction.effects import COLUMNS, KNOWLEDGE, LEVELS
+from glmplan.errors import GlmplanError, SpecError
+from glmplan.io.runs.columns import FIGURES
+from glmplan.io.runs.ledger import day_of, group_key
+from glmplan.io.runs.record import Run
+from glmplan.prediction.effects import COLUMNS, KNOWLEDGE, LEVELS, keys_of
+from glmplan.prediction.from_row import RunCase, question_of
+from glmplan.units import QUANTILE_90
 
 __all__ = [
     "FILE",
@@ -44,6 +61,7 @@ __all__ = [
     "LeftOut",
     "Posterior",
     "calibrate",
+    "errors_again",
     "left_out_of",
     "posterior",
     "read_constants",
@@ -51,6 +69,7 @@ __all__ = [
     "write_covariance",
     "write_fit",
     "write_left_out",
+    "write_widths",
 ]
 
 
@@ -153,6 +172,9 @@ def read_constants(folder: str | Path | None = None) -> tuple[Constants, ...]:
     return tuple(constants)
 
 
+_CONFIGURATION = LEVELS.index("configuration")
+#: fewest groups beyond the interval of their sweep that say what a later release adds to a side [-]
+_FEWEST_BEYOND = 3
 #: smaller effects are not written [-]
 _NEGLIGIBLE = 0.0005
 _WRITTEN = "# Written by `glmplan calibrate`; do not edit."
@@ -207,7 +229,7 @@ def calibrate(
     site, sweep = site_errors(design, unseen, solution.spreads.effect)
     scored = scored_of(design.cases, design.observation_run, design.figure)
     intervals = fit_intervals(errors, scored)
-    intervals.base["site"] = site_intervals(site, sweep, scored.kind, intervals.base["configuration"])
+    intervals.base["site"] = site_intervals(site, sweep, scored.kind, intervals.base["sweep"])
     later = later_runs(design, again, processes=processes, progress=progress)
     beyond = (*later, *refused_runs(design, solution))
     return Calibrated(design, solution, errors, intervals, site, posterior(design, solution), beyond)
@@ -223,6 +245,121 @@ def _row_write(values: np.ndarray, digits: int = 3) -> str:
 
 def _table(title: str, rows: dict[str, str]) -> list[str]:
     return [f"[{title}]", *(f'"{key}" = {text}' for key, text in sorted(rows.items())), ""]
+
+
+def width_lines(intervals: Intervals, later: Mapping[str, tuple[float, float]]) -> list[str]:
+    """Return the tables of intervals in the common file of a fit."""
+    lines: list[str] = []
+    for name, kinds in intervals.base.items():
+        lines += [f"[intervals.{name}]", *(f"{kind} = [{low}, {high}]" for kind, (low, high) in kinds.items()), ""]
+    lines += _table("widths", {name: f"{value:g}" for name, value in intervals.widths.items()})
+    tails = {kind: f"[{', '.join(f'{value:g}' for value in row)}]" for kind, row in intervals.tails.items()}
+    lines += _table("tails", tails)
+    return lines + _table("later", {kind: f"[{low:g}, {high:g}]" for kind, (low, high) in later.items()})
+
+
+def cases_of(runs: Iterable[Run], wanted: Iterable[str]) -> list[RunCase]:
+    """Return the cases of the wanted runs that can be asked, each once."""
+    names, cases = set(wanted), []
+    for run in runs:
+        if run.id in names:
+            names.remove(run.id)
+            try:
+                cases.append(question_of(run))
+            except GlmplanError:
+                continue
+    return cases
+
+
+def sweep_numbers(cases: Sequence[RunCase]) -> np.ndarray:
+    """Return the number of each run's sweep; -1 outside of sweeps."""
+    numbers = np.full(len(cases), -1)
+    for number, members in enumerate(sweeps_of(cases)):
+        numbers[members] = number
+    return numbers
+
+
+def released(
+    intervals: Intervals, beyond: Sequence[Beyond], cases: Sequence[RunCase]
+) -> dict[str, tuple[float, float]]:
+    """Return what an unmeasured release adds to each side of an interval.
+
+    Forward-in-time errors of configurations that the same campaign had measured before hold the error of a sweep and
+    that of the new release, independent of each other. The mean square of each side over the groups, less that of the
+    sweep, is shrunk towards 0 as by ten groups: few groups were measured again. A side with too few of them has none.
+    """
+    first: dict[tuple[str, str], str] = {}
+    known = {}
+    for case in cases:
+        day, key = day_of(case.run), (case.run.campaign or "", keys_of(case.deployment)[_CONFIGURATION])
+        known[case.run.id] = (case.run, key)
+        if day:
+            first[key] = min(first.get(key, day), day)
+    rows: dict[str, list[tuple[float, str, float]]] = {}
+    for one in beyond:
+        run, key = known.get(one.run, (None, ("", "")))
+        if one.way == LATER and run is not None and first.get(key, "9") <= one.note:
+            kind = FIGURES[one.figure].interval
+            rows.setdefault(kind, []).append((one.error, group_key(run), credit_of(run)))
+    apart = {}
+    for kind, found in rows.items():
+        error, group, credit = (np.array(column) for column in zip(*found, strict=True))
+        weight, groups = vote(group, credit), len(np.unique(group))
+        shrunk = QUANTILE_90 * np.sqrt(groups / (groups + GROUPS_OF_PRIOR))
+        sides = []
+        for end, side in zip(intervals.base["sweep"][kind], (np.minimum, np.maximum), strict=True):
+            part = side(error, 0.0)
+            square = float((weight * part**2).sum() / weight.sum()) - (end / QUANTILE_90) ** 2 / 2.0
+            enough = len(np.unique(group[np.abs(part) > abs(end)])) >= _FEWEST_BEYOND
+            sides.append(round(float(shrunk * np.sqrt(max(square, 0.0))), 3) if enough else 0.0)
+        if any(sides):
+            apart[kind] = (sides[0], sides[1])
+    return dict(sorted(apart.items()))
+
+
+def errors_again(folder: Path, mode: str, runs: Iterable[Run], *, processes: int = 1) -> LeftOut:
+    """Return the stored errors of a fit's folder, those of one way of leaving out made again.
+
+    With the spreads and noise of the fit, and the rules of today.
+    """
+    left_out = read_left_out(folder / FILE_LEFT_OUT)
+    used = set(left_out.run)
+    design = build_design(run for run in runs if run.id in used)
+    errors = cross_validate(design, mode, AsFitted(read_spreads(folder / "spreads.toml")), processes=processes)
+    names = [design.cases[place].run.id for place in design.observation_run]
+    row = {pair: number for number, pair in enumerate(zip(names, design.figure.tolist(), strict=True))}
+    where = np.array([row.get(pair, -1) for pair in zip(left_out.run, left_out.figure.tolist(), strict=True)])
+    residual = np.where(where >= 0, errors.residual[where], np.nan)
+    made = Errors(mode, residual, np.where(np.isnan(residual), "", errors.knowledge[where]))
+    return replace(left_out, errors=tuple(made if one.mode == mode else one for one in left_out.errors))
+
+
+def write_widths(folder: Path, *, runs: Iterable[Run]) -> list[Path]:
+    """Refit the intervals of a fit's folder from its stored left-out errors.
+
+    Effects stay: only the tables of widths in the common file and the evidence levels of the errors are written.
+    """
+    left_out, beyond = read_left_out(folder / FILE_LEFT_OUT), read_beyond(folder / BEYOND)
+    cases = cases_of(runs, left_out.run)
+    place = {case.run.id: number for number, case in enumerate(cases)}
+    rows = np.array([name in place for name in left_out.run])
+    run = np.array([place[name] for name in left_out.run if name in place])
+    errors = []
+    for one in left_out.errors:
+        residual, known = one.residual[rows], levels_left_out(cases, one.mode)[run]
+        known = np.where(np.isnan(residual), "", known)
+        errors.append(Errors(one.mode, np.where(known == "", np.nan, residual), known))
+    figure, site = left_out.figure[rows], left_out.site[rows]
+    scored = scored_of(cases, run, figure)
+    intervals = fit_intervals(errors, scored)
+    intervals.base["site"] = site_intervals(site, sweep_numbers(cases)[run], scored.kind, intervals.base["sweep"])
+    text = read_text(folder / "shared.toml")
+    head, _, rest = text.partition("[intervals.")
+    _, start, tail = rest.partition("[effects.")
+    widths = "\n".join(width_lines(intervals, released(intervals, beyond, cases)))
+    write_atomically(folder / "shared.toml", f"{head}{widths}\n{start}{tail}")
+    kept = LeftOut(tuple(cases[number].run.id for number in run), figure, tuple(errors), site)
+    return [folder / "shared.toml", write_left_out(kept, folder / FILE_LEFT_OUT)]
 
 
 def write_fit(found: Calibrated, folder: Path) -> list[Path]:
@@ -245,9 +382,7 @@ def write_fit(found: Calibrated, folder: Path) -> list[Path]:
     lines += [f"levels = [{', '.join(repr(one) for one in LEVELS)}]".replace("'", '"')]
     lines += [f"columns = [{', '.join(repr(one) for one in COLUMNS)}]".replace("'", '"')]
     lines += ["spread = [", *(f"  {_row(row)}," for row in solution.spreads.effect), "]", ""]
-    for name, kinds in found.intervals.base.items():
-        lines += [f"[intervals.{name}]", *(f"{kind} = [{low}, {high}]" for kind, (low, high) in kinds.items()), ""]
-    lines += _table("widths", {name: f"{value:g}" for name, value in found.intervals.widths.items()})
+    lines += width_lines(found.intervals, released(found.intervals, found.beyond, design.cases))
     written = []
     for level in shared_levels:
         index = LEVELS.index(level)

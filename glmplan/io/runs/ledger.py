@@ -108,7 +108,7 @@ def load_measurements() -> list[Run]:
     Examples
     --------
     >>> len(load_measurements())
-    8565
+    14088
     """
     return list(_load())
 
@@ -189,7 +189,7 @@ def repeats(runs: Iterable[Run]) -> dict[str, str]:
     Examples
     --------
     >>> twice = repeats(load_measurements())  # MLPerf's 99 and 99.9 rows, DeepSeek-R1 and -V3, carried twice
-    >>> 300 < len(twice) < 450
+    >>> 400 < len(twice) < 600
     True
     """
     groups: dict[tuple[Any, ...], list[Run]] = defaultdict(list)

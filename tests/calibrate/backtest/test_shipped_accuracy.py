@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +11,13 @@ from same_text import same_to_rounding
 
 from glmplan.calibrate.backtest.accuracy import accuracy
 from glmplan.calibrate.backtest.scores import groups_score
+from glmplan.calibrate.backtest.sharpness import CLASSES
 from glmplan.calibrate.step.crossvalidate import MODES, read_beyond
 from glmplan.calibrate.step.write import read_left_out
 from glmplan.prediction.effects import KNOWLEDGE
 from glmplan.present.accuracy_text import accuracy_page
 
+REVIEWED = Path(__file__).with_name("sharpness.toml")
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "accuracy.md"
 
 
@@ -37,10 +40,16 @@ def test_the_page_was_written_from_these_errors(found):
 #: goals that the shipped fit misses; the tests print by how much. Whoever reaches one must take its name away
 MISSED = frozenset({
     "TPOT of random sweep rows",  # by its last digit, to and fro
-    "width of intervals: campaign",
+    "width of intervals: layout",  # by half a percent
     "known no worse than unknown: TPOT",
     "known no worse than unknown: TTFT",
+    # rows that state all have narrower intervals since 2026-11-27, and each of these groups has an error of its own:
+    # Kimi-K2.6 on RTX PRO 6000, engines of 2024 on MI300X, vendor sweeps of DeepSeek-V3
+    "least coverage: random",
+    "least coverage: group",
+    "least coverage: model",
     "least coverage: accelerator",
+    "least coverage: campaign",
 })  # fmt: skip
 
 
@@ -119,3 +128,43 @@ def test_two_points_of_a_sweep_bring_the_rest_within_four_percent_in_the_median(
     # a trial with two constants on a ready-made step time got 4.8 %
     assert found.site["TPOT"].count > 500
     assert found.site["TPOT"].median < 0.04
+
+
+#: how far a Winkler score may rise, relative, and a coverage leave 90 % before somebody says why [-]
+WORSE, APART = 0.03, 0.02
+
+
+@pytest.fixture(scope="module")
+def sharpness(found):
+    return {(one.kind, one.name, one.stated): one for one in found.sharpness}
+
+
+def _reviewed():
+    with open(REVIEWED, "rb") as stream:
+        return tomllib.load(stream)["class"]
+
+
+@pytest.mark.parametrize("entry", _reviewed(), ids=lambda one: f"{one['metric']} {one['evidence']} {one['settings']}")
+def test_no_class_gets_wider_or_less_covered_without_a_reason(sharpness, entry):
+    """Whoever changes a score changes `sharpness.toml` by hand and says in the commit why."""
+    told = {"stated": True, "not all stated": False, "all": None}[entry["settings"]]
+    found = sharpness[entry["metric"], entry["evidence"], told]
+    assert found.winkler <= entry["winkler"] * (1.0 + WORSE), f"Winkler {found.winkler:.3f}"
+    apart, reviewed = (abs(share - 0.9) for share in (found.coverage, entry["coverage"]))
+    assert apart <= reviewed + APART, f"coverage {found.coverage:.3f}"
+    assert found.ratio <= entry["ratio"] * (1.0 + WORSE), f"high/low {found.ratio:.3f}"
+
+
+def test_every_class_of_evidence_is_reviewed(sharpness):
+    named = {(one["metric"], one["evidence"], one["settings"]) for one in _reviewed()}
+    words = {True: "stated", False: "not all stated", None: "all"}
+    assert named == {(kind, name, words[told]) for kind, name, told in sharpness}
+    assert {name for _, name, _ in sharpness} <= {*CLASSES, "all"}
+
+
+def test_rows_that_state_all_have_the_narrower_intervals(sharpness):
+    for kind in ("decode", "ttft"):
+        for name in CLASSES:
+            stated, other = sharpness.get((kind, name, True)), sharpness.get((kind, name, False))
+            if stated and other:
+                assert stated.ratio < other.ratio, (kind, name)

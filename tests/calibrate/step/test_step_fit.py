@@ -9,14 +9,24 @@ import numpy as np
 import pytest
 
 from glmplan.calibrate.all_fits import calibrate_steps
-from glmplan.calibrate.step.crossvalidate import MODES, PARTS_OF_GROUPS, AsFitted, Errors, cross_validate, folds_of
+from glmplan.calibrate.step.crossvalidate import FILE as BEYOND
+from glmplan.calibrate.step.crossvalidate import (
+    MODES,
+    PARTS_OF_GROUPS,
+    AsFitted,
+    Errors,
+    cross_validate,
+    folds_of,
+    levels_left_out,
+)
 from glmplan.calibrate.step.intervals import Scored, fit_intervals, nested_intervals, scored_of
 from glmplan.calibrate.step.joint_fit import initial_spreads
 from glmplan.calibrate.step.observations import build_design
 from glmplan.calibrate.step.write import FILE_LEFT_OUT as FILE
-from glmplan.calibrate.step.write import left_out_of, read_left_out, write_left_out
+from glmplan.calibrate.step.write import left_out_of, read_left_out, write_left_out, write_widths
 from glmplan.errors import SpecError
 from glmplan.io.runs.ledger import group_key, load_measurements
+from glmplan.prediction.distribution import NORMAL
 from glmplan.prediction.effects import KNOWLEDGE, effects_in, keys_of
 from glmplan.prediction.evidence import features_of, interval_of
 from glmplan.prediction.predict import predict_many
@@ -98,11 +108,11 @@ def test_a_layout_is_predicted_by_the_other_layouts_of_its_group(small_fit):
     left_out = fold[found.design.observation_run] >= 0
     assert (np.isnan(errors.residual) == ~left_out).all()
     # its group is known by the others, itself is not
-    assert set(errors.knowledge[left_out]) == {"group"}
+    assert set(errors.knowledge[left_out]) == {"layout"}
     assert set(errors.knowledge[~left_out]) <= {""}
 
 
-def test_what_a_campaign_measured_is_predicted_by_others_that_measured_the_same_and_counts_as_a_pair():
+def test_what_a_campaign_measured_is_predicted_by_others_and_has_the_level_of_what_they_measured():
     runs = [run for run in load_measurements() if (run.model, run.accelerator, run.engine, run.weights) == SEVERAL]
     found = build_design(runs)
     fold = folds_of(found.cases, "campaign")
@@ -110,7 +120,9 @@ def test_what_a_campaign_measured_is_predicted_by_others_that_measured_the_same_
     assert len(set(campaign)) > 1 and min(fold) == 0
     assert len({(name, number) for name, number in zip(campaign, fold, strict=True)}) == len(set(campaign))
     errors = cross_validate(found, "campaign", AsFitted(initial_spreads()))
-    assert np.isfinite(errors.residual).all() and set(errors.knowledge) == {"pair"}
+    assert np.isfinite(errors.residual).all() and set(errors.knowledge) == {"configuration"}
+    # stored errors get the same levels without a fit
+    assert (levels_left_out(found.cases, "campaign")[found.observation_run] == errors.knowledge).all()
 
 
 def test_other_layouts_of_a_group_set_no_width_for_the_one_that_is_scored(small_fit):
@@ -132,7 +144,7 @@ def test_first_tokens_among_many_requests_have_a_width_of_their_own():
     many = np.arange(4000) % 2 == 0
     kinds = replace(scored, kind=np.where(many, "ttft_many", "ttft"))
     error = rng.normal(0, np.where(many, 0.5, 0.1))
-    both = [Errors("random", error, np.full(4000, "configuration")), Errors("group", error, np.full(4000, "pair"))]
+    both = [Errors("random", error, np.full(4000, "sweep")), Errors("group", error, np.full(4000, "pair"))]
     base = fit_intervals(both, kinds).base["pair"]
     assert base["ttft"] == pytest.approx((-0.165, 0.165), rel=0.15)
     assert base["ttft_many"] == pytest.approx((-0.82, 0.82), rel=0.15)
@@ -168,8 +180,8 @@ def _planted(rng, count, engine_scale):
     features = {"engine": engine, **{name: np.full(count, "x") for name in
                 ("accelerator", "model", "format", "load of engine", "model of engine", "load", "link",
                  "blocks", "drafting", "prompt")}}  # fmt: skip
-    scored = Scored(np.full(count, "decode"), features, np.arange(count) // 4, np.zeros(count))
-    errors = [Errors("random", rng.normal(0, scale), np.full(count, "configuration"))]
+    scored = Scored(np.full(count, "decode"), features, np.arange(count) // 4, np.zeros(count), np.ones(count))
+    errors = [Errors("random", rng.normal(0, scale), np.full(count, "sweep"))]
     return scored, errors, engine
 
 
@@ -258,7 +270,7 @@ def test_a_guessed_acceptance_length_widens_the_interval_of_its_row_alone():
     guessed = replace(scored, drafting=np.where(np.arange(4000) % 5 == 0, 0.3, 0.0))
     noisy = [replace(errors[0], residual=np.where(guessed.drafting > 0, 10.0, errors[0].residual))]
     plain, found = fit_intervals(errors, scored), fit_intervals(noisy, guessed)
-    assert found.base["configuration"]["decode"] == pytest.approx(plain.base["configuration"]["decode"], abs=0.01)
+    assert found.base["sweep"]["decode"] == pytest.approx(plain.base["sweep"]["decode"], abs=0.01)
     low, high = found.ends(guessed, errors[0].knowledge, np.arange(4000))
     stated = guessed.drafting == 0
     assert np.ptp(high[stated]) < 1e-9
@@ -269,9 +281,9 @@ def test_a_guessed_acceptance_length_widens_the_interval_of_its_row_alone():
 def test_less_knowledge_never_narrows_the_base_interval(small_fit):
     base = small_fit[0].intervals.base
     # whether the model was measured and whether the part was in this format are two things
-    chains = ("configuration pair format model engine nothing", "pair accelerator engine")
+    chains = ("sweep configuration group pair format model engine nothing", "pair accelerator engine", "sweep layout")
     order = [pair for chain in chains for pair in pairwise(chain.split())]
-    assert {name for pair in order for name in pair} == set(KNOWLEDGE) - {"group"}
+    assert {name for pair in order for name in pair} == set(KNOWLEDGE)
     for kind in ("decode", "ttft", "prefill"):
         for more, less in order:
             assert base[less][kind][0] <= base[more][kind][0] <= base[more][kind][1] <= base[less][kind][1]
@@ -303,3 +315,59 @@ def test_the_written_intervals_are_those_of_the_predictions(small_fit):
     assert one.figures["tpot"].low / one.figures["tpot"].value == pytest.approx(np.exp(low), rel=1e-6)
     assert one.figures["tpot"].high / one.figures["tpot"].value == pytest.approx(np.exp(high), rel=1e-6)
     assert keys_of(case.deployment)[0] == "all"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_stored_errors_have_the_levels_of_the_fits_that_made_them(small_fit, mode):
+    found, _, _ = small_fit
+    [errors] = [one for one in found.errors if one.mode == mode]
+    levels = levels_left_out(found.design.cases, mode)[found.design.observation_run]
+    there = errors.knowledge != ""
+    assert (levels[there] == errors.knowledge[there]).all()
+
+
+def test_widths_made_from_stored_errors_are_those_of_the_fit(small_runs, small_fit, tmp_path):
+    _, folder, _ = small_fit
+    for name in ("shared.toml", FILE, BEYOND):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    write_widths(tmp_path, runs=small_runs)
+    made, fitted = effects_in(tmp_path, "vllm"), effects_in(folder, "vllm")
+    assert made.values["all"]["all"].tolist() == fitted.values["all"]["all"].tolist()
+    for level, kinds in fitted.intervals.items():
+        for kind, ends in kinds.items():
+            # stored errors have four digits
+            assert made.intervals[level][kind] == pytest.approx(ends, rel=0.02, abs=0.002), (level, kind)
+
+
+def test_rows_that_leave_settings_open_have_wider_intervals_than_rows_that_state_all():
+    # two hundred groups of each, of which those with an open setting scatter three times as much
+    rng = np.random.default_rng(9)
+    scored, _, _ = _planted(rng, 4000, 1.0)
+    unstated = np.arange(4000) % 2 == 0
+    kinds = replace(scored, kind=np.where(unstated, "decode_unstated", "decode"))
+    error = rng.normal(0, np.where(unstated, 0.3, 0.1))
+    errors = [Errors(mode, error, np.full(4000, level)) for mode, level in (("random", "sweep"), ("group", "pair"))]
+    base = fit_intervals(errors, kinds).base["pair"]
+    assert base["decode"] == pytest.approx((-0.165, 0.165), rel=0.15)
+    assert base["decode_unstated"] == pytest.approx((-0.49, 0.49), rel=0.15)
+
+
+def test_a_row_of_doubted_source_has_a_quarter_of_a_vote():
+    # one complaint far off in a hundred groups moves no end by a whole vote
+    rng = np.random.default_rng(10)
+    scored, _, _ = _planted(rng, 400, 1.0)
+    group = np.arange(400) // 4
+    error = np.where(group < 8, 2.0, rng.normal(0, 0.1, 400))
+    trial = replace(scored, group=group, features={**scored.features, "load": np.full(400, "x")})
+    doubted = replace(trial, credit=np.where(group < 8, 0.25, 1.0))
+    whole, part = (fit_intervals([Errors("group", error, np.full(400, "pair"))], one).base["pair"]["decode"][1]
+                   for one in (trial, doubted))  # fmt: skip
+    assert whole > 1.5 and part < 0.3
+
+
+def test_the_tail_of_normal_errors_is_that_of_a_normal_distribution():
+    rng = np.random.default_rng(11)
+    scored, _, _ = _planted(rng, 40000, 1.0)
+    error = rng.normal(0, 0.1, 40000)
+    found = fit_intervals([Errors("group", error, np.full(40000, "pair"))], scored)
+    assert found.tails["decode"] == pytest.approx(NORMAL, rel=0.06)

@@ -16,7 +16,15 @@ from glmplan.catalog.entries.models import model_aliases
 from glmplan.catalog.entries.names import refusal
 from glmplan.catalog.files import data_folder
 from glmplan.io.runs.columns import COLUMNS
-from glmplan.io.runs.ledger import Source, campaigns, load_acceptance, load_measurements, repeats, row_faults
+from glmplan.io.runs.ledger import (
+    Source,
+    campaigns,
+    day_of,
+    load_acceptance,
+    load_measurements,
+    repeats,
+    row_faults,
+)
 from glmplan.io.runs.table import read_runs
 
 FOLDER = data_folder("calibration") / "measurements"
@@ -72,15 +80,32 @@ def test_every_campaign_has_as_many_rows_as_its_source_says():
     assert counted == {name: entry["rows"] for name, entry in campaigns().items()}
 
 
-def test_all_8565_cited_runs_are_there_once():
+def test_all_14088_cited_runs_are_there_once():
     runs = load_measurements()
-    assert len({run.id for run in runs}) == len(runs) == 8565
+    assert len({run.id for run in runs}) == len(runs) == 14088
     first = {"ix": 2161, "rtx": 1309, "pub": 2122, "fr": 20}
     later = {"ix": 171, "rtx": 923, "anl": 504, "lotto3090": 468, "rtxmay": 424, "rtxjun": 255, "vilsol": 75,
              "misc2": 61, "cookbook26": 31}  # fmt: skip
+    # the second collection of November 2026; 578 of its 6,101 rows name a model or part that the catalogue lacks
+    second = {"b11b": 3105, "pub": 891, "rtxjun": 755, "rtxmay": 232, "ixslo": 169, "rtxv20": 144, "cookbook26": 82,
+              "loswald": 78, "cookbooknew": 21, "isim": 15, "lotto3090": 15, "kernelore": 12, "small": 4}  # fmt: skip
     own = {"replay": 41}
-    assert (sum(first.values()), sum(later.values())) == (5612, 2912)
-    assert Counter(run.id.split("-")[0] for run in runs) == Counter(first) + Counter(later) + Counter(own)
+    assert (sum(first.values()), sum(later.values()), sum(second.values())) == (5612, 2912, 6101 - 578)
+    counted = Counter(first) + Counter(later) + Counter(second) + Counter(own)
+    assert Counter(run.id.split("-")[0] for run in runs) == counted
+
+
+def test_rows_that_their_collectors_keep_apart_are_used_by_nothing():
+    rows = [run for run in load_measurements() if run.campaign == "inferencex-dsr1-2025-2026-disagg"]
+    assert len(rows) == 387 and {run.unusable for run in rows} == {"disaggregated prefill and decode"}
+    mixed = [run for run in load_measurements() if run.campaign == "rtx6kpro-glm51-v8-2026-06-06"]
+    assert Counter(run.unusable for run in mixed) == {"v8 without full graphs": 395, None: 100}
+
+
+def test_a_median_over_all_dates_has_no_release():
+    rows = [run for run in load_measurements() if run.campaign == "inferencex-dump-2026-07"]
+    assert {(run.engine_version, run.measured_on) for run in rows} == {(None, None)}
+    assert {day_of(run) for run in rows} == {"2026-07-20"}
 
 
 def test_every_run_has_a_source_and_a_trust():

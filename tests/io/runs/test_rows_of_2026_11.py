@@ -19,7 +19,7 @@ from glmplan.prediction.from_row import model_of, question_of, why_unknown
 #: campaign → rows, rows that may be used as far as their table goes, rows that become a question of the fit
 TOTALS = {
     "anl-llm-inference-bench-2024": (504, 504, 468),
-    "inferencex-2026-11": (106, 106, 106),
+    "inferencex-2026-11": (106, 106, 105),
     "lottolotto-4x3090-laguna-dflash": (80, 80, 0),
     "lottolotto-4x3090-laguna-quant-ab": (56, 56, 0),
     "lottolotto-4x3090-nvfp4-driver": (49, 21, 21),
@@ -47,6 +47,7 @@ TOTALS = {
 REFUSED = {
     "a KV pool of 4,578 tokens decides how many ran at once, which is not stated": 6,
     "a cold start of the first cell, as the page says": 6,
+    "contradicts its table": 1,
     "gh200-96gb": 36,
     "how the accelerators were divided (TP, DP) is not printed": 9,
     "model": 134,
