@@ -196,8 +196,8 @@ def readers() -> dict[str, Reader]:
     from glmplan.catalog.entries.hosts import load_host
     from glmplan.catalog.entries.prices import given_prices
     from glmplan.catalog.files import parse_json, read_log, understood
+    from glmplan.io.machines.dump_kinds import read_dump
     from glmplan.io.machines.dump_merge import host_from_dumps
-    from glmplan.io.machines.dump_readers import read_dump
     from glmplan.io.models.resolve import resolve_model
     from glmplan.io.models.safetensors_header import read_safetensors
     from glmplan.io.runs.importers import import_file

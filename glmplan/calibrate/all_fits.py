@@ -67,7 +67,7 @@ def calibrate_everything(
 def calibrate_widths(
     out: Path | None = None, *, without_holdout: bool = False, again: Iterable[str] = (), processes: int = 1
 ) -> list[Path]:
-    """Refit the intervals from the stored left-out errors and return the written paths.
+    """Refit the intervals from stored errors and return the written paths.
 
     Effects, links and memory stay as they are. `again`: ways of leaving out whose errors are made again first, because
     a rule changed since they were written.

@@ -572,7 +572,7 @@ def put_part(archive: zipfile.ZipFile, part: zipfile.ZipInfo, pieces: Iterable[b
 
 
 def temporary_beside(path: Path) -> tuple[int, Path]:
-    """Create an empty file in the folder of a file; return its handle and path.
+    """Create an empty file beside a file; return its handle and path.
 
     The system applies the user's umask, which `tempfile` does not. Raises `OSError`.
     """

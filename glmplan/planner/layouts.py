@@ -150,7 +150,8 @@ def not_together(
     """Return the interval of a time of disaggregated servers.
 
     At least as wide as for a model and an accelerator that were never measured together, nor the accelerator in this
-    format. `ends` is the 90 % interval of one server relative to its prediction.
+    format, and as for settings that no run states: none was measured with separate servers. `ends` is the 90 %
+    interval of one server relative to its prediction.
     """
     if not asked.prefill:
         return ends
@@ -158,7 +159,8 @@ def not_together(
     from glmplan.prediction.evidence import features_of, interval_of
 
     effects = load_effects(deployment.engine)
-    low, high = interval_of(effects, _AS_SURE_AS, kind, features_of(deployment, load))
+    features = features_of(deployment, load) | {"stated": "no"}
+    low, high = interval_of(effects, _AS_SURE_AS, kind, features)
     return min(ends[0], math.exp(low)), max(ends[1], math.exp(high))
 
 

@@ -265,7 +265,9 @@ def deployment_of(asked: Asked, terms: Terms) -> Deployment:
 
 
 def unstated_of(asked: Asked) -> tuple[str, ...]:
-    """Return the kinds of settings that a plan leaves open, see `glmplan.prediction.assumptions`.
+    """Return the kinds of settings that a plan leaves open.
+
+    See `glmplan.prediction.assumptions`.
 
     Its launch command states all but the contents of files that no publisher of the model describes.
     """

@@ -1,4 +1,6 @@
-"""Assumptions of a prediction by kind: the settings that its row or its request does not state.
+"""Assumptions of a prediction by kind.
+
+They are the settings that its row or its request does not state.
 
 Intervals of rows with stated settings are narrower than those of other rows, see docs/physics/calibration.md.
 """

@@ -1,4 +1,6 @@
-"""The distribution of a prediction error: a location, a scale on each side, and a tail.
+"""The distribution of a prediction error.
+
+It has a location, a scale on each side, and a tail.
 
 The ends of the 90 % interval give the scale of each side. The tail is the quantiles of left-out errors over these ends,
 for each kind of metric: one table for all evidence levels, because their errors over their ends have one shape.

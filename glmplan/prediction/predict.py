@@ -94,7 +94,9 @@ class Figure:
         return max(found, self.best) if self.best <= self.value else min(found, self.best)
 
     def inverse(self) -> Figure:
-        """Return the rate of a time, or the time of a rate; its physical limit is left out.
+        """Return the rate of a time, or the time of a rate.
+
+        Its physical limit is left out.
 
         Examples
         --------

@@ -532,7 +532,7 @@ def _command(answer: AnswerRecord, width: int) -> str:
 
 
 def _stated_text(unstated: tuple[str, ...]) -> str:
-    """Return which settings are open, and which option would narrow the intervals."""
+    """Return the open settings, and the options that narrow intervals."""
     if not unstated:
         return "settings: all stated by the launch command; intervals are those of rows that state all"
     options = [f"{kind} ({NARROWED_BY[kind]})" if kind in NARROWED_BY else kind for kind in unstated]

@@ -84,7 +84,7 @@ FUZZED = {
     "measure.journal": ("journal",),
     "measure.validation": ("plan",),
     "prediction.step_models": ("site",),
-    "io.machines.dump_readers": ("dump", "machine"),
+    "io.machines.dump_kinds": ("dump", "machine"),
     "io.models.gguf": ("gguf",),
     "io.models.hf_config": ("config",),
     "io.models.safetensors_header": ("index", "safetensors"),

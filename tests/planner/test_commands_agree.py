@@ -150,7 +150,7 @@ def _row(asked: Asked, words: PlanRequest, users: int, holding: Holding) -> dict
     return {
         "id": "asked",
         "model": asked.model.name,
-        "weights": words.weights or "",
+        "weights": asked.checkpoint.name,
         "accelerator": asked.machine.accelerator.name,
         "accelerator_count": str(terms.accelerators),
         "host": asked.machine.text if asked.machine.named else "",

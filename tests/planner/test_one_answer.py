@@ -89,7 +89,12 @@ def test_a_plan_with_the_file_of_a_measured_row_is_predicted_as_the_row_is():
     planned = replace(deployment_of(asked, solve(asked).best.terms), text=run.protocol)
     cases = [(one, question.load, run.measured_on) for one in (planned, question.deployment)]
     of_plan, of_row = predict_many(cases)
-    assert of_plan == of_row
+    # the plan states its settings, the row does not say how it was launched: the interval of the row is wider
+    assert {name: one.value for name, one in of_plan.figures.items()} == {
+        name: one.value for name, one in of_row.figures.items()
+    }
+    assert of_row.assumed and not of_plan.assumed and of_row.basis == of_plan.basis
+    assert all(of_row.figures[name].low <= one.low for name, one in of_plan.figures.items())
     assert of_row.figures["user_rate"].value == pytest.approx(73.05, rel=0.1)
 
 

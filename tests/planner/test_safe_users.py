@@ -89,9 +89,8 @@ def test_users_between_the_low_end_and_the_middle_of_the_pool_are_held_more_like
 @pytest.mark.parametrize(
     "words",
     [
-        PlanRequest("glm-5.1-fp8", "8xh200-sxm", engine="sglang"),
-        PlanRequest("glm-4.5-air", "8xmi300x"),
-        PlanRequest("minimax-m2", "8xh100-sxm"),
+        PlanRequest("minimax-m2", "8xh200-sxm"),
+        PlanRequest("qwen3-30b-a3b", "8xh100-sxm"),
     ],
     ids=lambda words: words.model,
 )

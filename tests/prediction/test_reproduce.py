@@ -84,7 +84,7 @@ def test_explanations_come_by_evidence_and_each_says_how_to_check(sweep):
 
 
 def test_a_run_without_a_predicted_figure_is_refused(sweep):
-    with pytest.raises(SpecError, match="no figure"):
+    with pytest.raises(SpecError, match="no metric"):
         reproduce(replace(sweep, observed={"gpu_power_total_w": 3000.0}))
 
 

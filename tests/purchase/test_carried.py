@@ -14,7 +14,7 @@ from glmplan.purchase.size_answer import share_of
 from glmplan.purchase.size_question import read_size
 
 MONEY = money_of(today=date(2026, 11, 22))
-SLO = "tpot p95 < 18 ms"
+SLO = "tpot p95 < 13 ms"
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def test_so_many_are_kept_as_surely_as_asked_and_one_more_is_not(carried, probab
     assert one.open_ended or sure[1] < probability
 
 
-EASY, HARD = "ttft mean < 100 s, tpot mean < 10 s", "tpot mean < 14 ms"
+EASY, HARD = "ttft mean < 100 s, tpot mean < 10 s", "tpot mean < 10 ms"
 
 
 def said(slo, money=MONEY, **more):
@@ -66,7 +66,7 @@ def test_where_nothing_failed_as_far_as_was_looked_nothing_is_said_to_break(more
 def test_where_something_fails_it_is_named_and_the_load_is_the_last_that_holds():
     one, row, text = said(HARD, users=8, growth=0.1)
     assert not one.open_ended and not row["capacity_is_lower_bound"]
-    assert row["limited_by"] == HARD and "the TPOT mean limit of 14 ms is exceeded first" in text
+    assert row["limited_by"] == HARD and "the TPOT mean limit of 10 ms is exceeded first" in text
     assert row["violated_at_users"] == one.max_load + 1
 
 

@@ -468,7 +468,7 @@ def test_the_page_is_used_with_the_keyboard_alone(opened):
     settled(page)
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
-    for _ in range(20):
+    for _ in range(60):
         page.keyboard.press("Tab")
         if page.evaluate("document.activeElement.id") == "users":
             break
@@ -476,7 +476,7 @@ def test_the_page_is_used_with_the_keyboard_alone(opened):
     page.keyboard.type("3")
     settled(page)
     assert "users=3&" in page.evaluate("location.search")
-    for _ in range(20):
+    for _ in range(60):
         page.keyboard.press("Tab")
         if page.evaluate("document.activeElement.id") == "add":
             break

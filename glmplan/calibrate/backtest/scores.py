@@ -251,7 +251,7 @@ class Table:
         return score(self.predicted[mode][rows], self.inside[mode][rows], self.width[mode][rows])
 
     def sharpness(self) -> tuple[Sharpness, ...]:
-        """Return the scores of whole distributions by class of evidence and by what is stated."""
+        """Return the scores of distributions by evidence and settings."""
         lines = []
         for kind in ("decode", "ttft", "prefill"):
             for name, (mode, levels) in CLASSES.items():
@@ -267,7 +267,10 @@ class Table:
         return tuple(lines)
 
     def _sharpness_of_all(self, kind: str) -> list[Sharpness]:
-        """Return the scores of one kind over all ways of leaving out, with a vote for each group in each."""
+        """Return the scores of one kind over all ways of leaving out.
+
+        Each group has one vote in each way.
+        """
         parts = []
         for number, mode in enumerate(self.residual):
             mine = np.flatnonzero((self.kind == kind) & ~np.isnan(self.ends[mode][0]) & ~np.isnan(self.residual[mode]))

@@ -1,4 +1,6 @@
-"""Scores of whole distributions on left-out runs: Winkler score, CRPS, coverage and width, beside a constant interval.
+"""Scores of whole distributions on left-out runs.
+
+Winkler score, CRPS, coverage and width, beside a constant interval.
 
 All scores are of logarithms, so that a factor of two costs the same on either side; each group has one vote in each way
 of leaving out.
@@ -33,7 +35,9 @@ CLASSES: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 def winkler(residual: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Return the Winkler score of 90 % intervals: width, plus twenty times the distance of what lies outside.
+    """Return the Winkler score of 90 % intervals.
+
+    It is the width, plus twenty times the distance of the values outside.
 
     References
     ----------
@@ -50,7 +54,7 @@ def winkler(residual: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarr
 
 
 def crps(residual: np.ndarray, low: np.ndarray, high: np.ndarray, tail: np.ndarray) -> np.ndarray:
-    """Return the continuous ranked probability score of distributions given by their quantiles.
+    """Return the CRPS of distributions given by their quantiles.
 
     Twice the mean quantile score over a hundred probabilities. `tail`: (n, 8), quantiles over the ends.
 
@@ -93,7 +97,7 @@ class Sharpness:
 
 
 def constant_ratio(residual: np.ndarray, weight: np.ndarray) -> Ratio:
-    """Return upper over lower bound of the narrowest interval that holds 90 % of the votes.
+    """Return high over low of the narrowest interval with 90 % of the votes.
 
     Examples
     --------
@@ -121,7 +125,7 @@ def sharpness_of(
     group: np.ndarray,
     credit: np.ndarray,
 ) -> Sharpness:
-    """Return the scores of some left-out errors; `ends` are low, high and tails."""
+    """Return the scores of errors; `ends` are low, high and tails."""
     low, high, tail = ends
     weight = vote(group, credit)
     share = weight / weight.sum()

@@ -306,7 +306,9 @@ def cross_validate(
 
 
 def levels_left_out(cases: Sequence[RunCase], mode: str) -> np.ndarray:
-    """Return the evidence level of each run without its fold, empty if it is never left out.
+    """Return the evidence level of each run without its fold.
+
+    It is empty if the run is never left out.
 
     The same as in `cross_validate`, from the names of keys alone: intervals of stored errors need no fit.
     """

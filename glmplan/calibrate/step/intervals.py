@@ -139,7 +139,9 @@ def credit_of(run: Run) -> Ratio:
 
 
 def vote(group: np.ndarray, credit: np.ndarray | None = None) -> np.ndarray:
-    """Return the weight of each row: one vote per group, less if all of its rows are doubted.
+    """Return the weight of each row.
+
+    A group has one vote, less if all of its rows are doubted.
 
     Examples
     --------

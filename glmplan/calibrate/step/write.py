@@ -61,11 +61,15 @@ __all__ = [
     "LeftOut",
     "Posterior",
     "calibrate",
+    "cases_of",
     "errors_again",
     "left_out_of",
     "posterior",
     "read_constants",
     "read_left_out",
+    "released",
+    "sweep_numbers",
+    "width_lines",
     "write_covariance",
     "write_fit",
     "write_left_out",
@@ -318,7 +322,9 @@ def released(
 
 
 def errors_again(folder: Path, mode: str, runs: Iterable[Run], *, processes: int = 1) -> LeftOut:
-    """Return the stored errors of a fit's folder, those of one way of leaving out made again.
+    """Return the stored errors of a folder.
+
+    Those of one way of leaving out are made again.
 
     With the spreads and noise of the fit, and the rules of today.
     """

@@ -108,8 +108,8 @@ def read_dumps(file: str | Path) -> list[Dump]:
     --------
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "env.txt"
-    >>> _ = file.write_text("PyTorch version: 2.9\nGPU models and configuration:\nGPU 0: NVIDIA L4\n\nCPU:\n"
-    ...                     "Architecture: x86_64\nCPU(s): 4\n")
+    >>> _ = file.write_text("PyTorch version: 2.9\\nGPU models and configuration:\\nGPU 0: NVIDIA L4\\n\\nCPU:\\n"
+    ...                     "Architecture: x86_64\\nCPU(s): 4\\n")
     >>> [dump.tool for dump in read_dumps(file)]
     ['collect_env', 'lscpu']
     """

@@ -202,7 +202,7 @@ _FACTS = {
 
 
 def with_facts(log: StartupLog, facts: Mapping[str, Any]) -> StartupLog:
-    """Return a log with settings that a reader knows beside it, which go before the logged ones.
+    """Return a log with further settings, which precede the logged ones.
 
     Examples
     --------
