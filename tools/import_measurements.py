@@ -146,7 +146,7 @@ def runs_of(path: Path) -> list[Run]:
 
 @cache
 def unknown_model(name: str) -> bool:
-    """Whether the catalogue neither describes a model nor refuses it with a reason."""
+    """Return True for a model that the catalogue does not know at all."""
     try:
         load_model(name)
     except GlmplanError:

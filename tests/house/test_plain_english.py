@@ -62,7 +62,7 @@ OPENING = re.compile(rf"(?:^|(?<=[.!?:] )|(?<=\*\* ))(?:{'|'.join(OPENINGS)})\b[
 PAGES_LEFT: dict[str, int] = {}
 #: findings in docstrings, comments and strings of several words, for each folder of the package
 LEFT: dict[str, int] = {
-    "calibrate": 207,
+    "calibrate": 7,
 }
 
 

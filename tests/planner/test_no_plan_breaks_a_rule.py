@@ -53,7 +53,7 @@ def test_a_plan_that_fits_loads_and_is_in_no_danger(engine):
         )
         assert split is None or split.loads, told
         assert not [one.title for one in answer.warnings if one.severity == "danger"], told
-        # an error whose way around the plan has taken is told all the same
+        # an error that the plan already avoids is still reported
         errors = [one for one in terms.limitations if one.severity == "error"]
         assert not [one.title for one in errors if not one.instead.model_dump(exclude_none=True)], told
         assert terms.accelerators <= int(machine.partition("x")[0]), told

@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 
-#: fewest groups of a class of evidence whose sharpness is told [-]
+#: fewest groups of an evidence level whose sharpness is reported [-]
 _SEVERAL = 6
 #: a group with a larger absolute bias counts as badly predicted [-]
 FAR = 0.30

@@ -55,7 +55,7 @@ def contradicted_rows(runs: Iterable[Run]) -> dict[str, str]:
     """Return id → reason of rows that contradict their table.
 
     A table is one server under the same requests at several loads: equal in all that a row states but concurrency,
-    number of requests and acceptance length. Of each contradiction the row with more of them goes. If a third of a
+    number of requests and acceptance length. The row with more contradictions is removed. If a third of a
     table goes, all of it does.
 
     Examples

@@ -282,7 +282,7 @@ def cross_validate(
 
     Notes
     -----
-    What the own campaign of a run measured has levels of its own (`glmplan.prediction.effects.OWN_CAMPAIGN`), which no
+    Measurements of the same campaign have levels of their own (`glmplan.prediction.effects.OWN_CAMPAIGN`), which no
     plan has. Not modelled, if `fit` has given spreads: these come from all runs; they are some fifty numbers from
     thousands of rows.
     """

@@ -1,7 +1,7 @@
 """Fit widths of prediction intervals to cross-validation errors.
 
 Other errors check them. Rows of one group err together: each group has one vote. Rows that no fit uses get a wider
-interval, learnt from such rows.
+interval, fitted to such rows.
 """
 
 from __future__ import annotations

@@ -400,7 +400,7 @@ class Spreads:
         return result
 
     def noise_of(self, names: np.ndarray) -> np.ndarray:
-        """Return the noise by class name; the start value for unseen classes."""
+        """Return the noise by class; the start value for one without rows."""
         classes, inside = np.unique(names, return_inverse=True)
         return np.array([self.noise.get(str(name), _NOISE) for name in classes])[inside]
 

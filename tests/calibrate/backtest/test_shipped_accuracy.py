@@ -129,7 +129,7 @@ def test_two_points_of_a_sweep_bring_the_rest_within_four_percent_in_the_median(
     assert found.site["TPOT"].median < 0.04
 
 
-#: how far a Winkler score may rise, relative, and a coverage leave 90 % before somebody says why [-]
+#: largest relative rise of a Winkler score, and largest distance of a coverage from 90 %, without a stated reason [-]
 WORSE, APART = 0.03, 0.02
 
 
