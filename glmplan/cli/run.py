@@ -77,7 +77,9 @@ def _converted(option: Any, convert: Callable[[Any, Any], Any], context: Any, va
     several = option.multiple or option.nargs == -1
     if value is None and not option.required:
         return () if several else None
-    text = option.type_descriptor.annotation is str and isinstance(value, str)
+    # typer before 0.29 keeps no descriptor of the type: its options are always converted
+    descriptor = getattr(option, "type_descriptor", None)
+    text = descriptor is not None and descriptor.annotation is str and isinstance(value, str)
     return value if text or (value is not None and value is option.default) else convert(context, value)
 
 
