@@ -199,7 +199,7 @@ def readme_page() -> str:
 
 
 def sbom_page() -> str:
-    """Return the bill of materials of the wheel (CycloneDX 1.7): it carries no other package, so versions are ranges."""
+    """Return the bill of materials (CycloneDX 1.7): the wheel carries no other package, so versions are ranges."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     groups = {"": project["dependencies"], **project["optional-dependencies"]}
     users = {group: lines for group, lines in groups.items() if group not in ("all", "dev", "docs")}

@@ -23,7 +23,7 @@ PLAN = ("llama-3.1-8b", "--on", "1xh100-sxm")
 COMMANDS = [
     ("fit", *PLAN),
     ("safe", *PLAN, "--slo", "ttft p95 < 2 s"),
-    ("simulate", *PLAN, "--traffic", "poisson:1"),
+    ("simulate", *PLAN, "--traffic", "poisson:2/s"),
     ("compare", "llama-3.1-8b@1xh100-sxm", "llama-3.1-8b@1xh200-sxm"),
     ("report", *PLAN, "--out", "report.html"),
     ("models", "show", "llama-3.1-8b"),

@@ -1,4 +1,4 @@
-"""The bill of materials and the notice of the wheel: valid, and complete for users' dependencies and measured sources."""
+"""The bill of materials and the notice of the wheel: valid, complete for dependencies and measured sources."""
 
 from __future__ import annotations
 
