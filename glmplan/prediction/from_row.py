@@ -727,7 +727,7 @@ def _resolve_pool(run: Run, deployment: Deployment, inputs: Tokens, outputs: Tok
 
 
 def _slots_of(run: Run, deployment: Deployment, campaign: CampaignSettings) -> float:
-    """Return the requests that slots for recurrent states let run at once; infinite if they do not limit."""
+    """Return the most requests at once by slots for states, infinite without."""
     length = (run.input_tokens or campaign.input_tokens or 0.0) + (run.output_tokens or campaign.output_tokens or 0.0)
     memory = run_memory(run, deployment, length or 1.0)
     most = (memory or _NO_MEMORY).running[int(not campaign.prefix_cache)]
