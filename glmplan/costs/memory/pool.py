@@ -108,8 +108,8 @@ def requests_by_states(
 ) -> np.ndarray:
     """Return the most requests that run at once by their recurrent states.
 
-    The sum over all replicas. Infinite where states have no part of the pool of their own. SGLang runs no more requests than it has slots for
-    states, however short they are; without `prefix_cache` a request takes one [1]_.
+    The sum over all replicas. Infinite where states have no part of the pool of their own. SGLang runs no more
+    requests than it has slots for states, however short they are; without `prefix_cache` a request takes one [1]_.
 
     References
     ----------
