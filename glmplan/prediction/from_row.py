@@ -411,7 +411,7 @@ def _experts_of_script(key: Asked, served: _Served) -> int:
     That of the campaign's script where the stated layout splits a quantisation block that the engine does not load:
     the server of such a row cannot have started as labelled.
     """
-    server = Server.on(served.accelerator, served.engine, key.version or None)
+    server = Server.on(served.accelerator, served.engine, ".".join(str(one) for one in key.release) or None)
     split = split_block(served.model, served.checkpoint, server, (key.tp, key.dp, key.ep))
     if split is None or split.loads:
         return key.ep
