@@ -13,6 +13,7 @@ def test_a_label_that_no_server_can_start_with_takes_the_layout_of_its_script():
     cells = {
         "engine": "vllm",
         "engine_version": "0.18.0",
+        "engine_release": (0, 18, 0),
         "tp": 8,
         "ep": 1,
         "concurrency": 16.0,
