@@ -13,6 +13,7 @@ def test_a_label_that_no_server_can_start_with_takes_the_layout_of_its_script():
     cells = {
         "engine": "vllm",
         "engine_version": "0.18.0",
+        "engine_release": (0, 18, 0),
         "tp": 8,
         "ep": 1,
         "concurrency": 16.0,
@@ -47,3 +48,14 @@ def test_sglang_runs_48_requests_while_it_drafts():
     drafts = Speculation("yes", "mtp", 3, 4)
     assert _running((0, 5, 9), speculation=drafts) == 48
     assert _running((0, 5, 9), speculation=drafts, max_num_seqs=64) == 64
+
+
+def test_a_version_that_is_no_release_does_not_refuse_a_row():
+    # FP8 blocks of an engine whose cell names a library: no release is known, so the newest is taken
+    cells = {
+        "engine": "trtllm",
+        "engine_version": "TensorRT 10.11",
+        "accelerator_count": 8,
+        "protocol": "mlperf-offline",
+    }
+    assert question_of(Run("a", "mixtral-8x7b", "h200-sxm", weights="fp8", **cells)).deployment.tp == 1
