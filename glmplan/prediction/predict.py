@@ -22,10 +22,10 @@ from glmplan.prediction.distribution import INNER, NORMAL, log_quantile
 from glmplan.prediction.effects import SITE_NOISE, TTFT_SCALE, Effects, keys_of, load_effects
 from glmplan.prediction.evidence import Evidence, evidence_from_fit, evidence_of_offloading, evidence_unified_memory
 from glmplan.prediction.load import TOGETHER, Load, LoadMetrics, metrics_of
+from glmplan.prediction.power import limited
 from glmplan.prediction.replicas import added, whole_loads
 from glmplan.prediction.step_models import (
     bounded_tables,
-    limited,
     runs_on_accelerators,
     step_model_of,
     step_parameters,

@@ -32,7 +32,7 @@ from glmplan.io.json_names import SWEEP_NAMES, renamed
 from glmplan.planner.ask import Deployed, deployment
 from glmplan.planner.ranking import load_of, prompts_timed, seats_of, untimed_words
 from glmplan.prediction.load import Load
-from glmplan.prediction.step_models import check_limit
+from glmplan.prediction.power import check_limit
 from glmplan.purchase.axes import PROMISED, STATISTICS, Arriving, Sweep, simulated
 from glmplan.purchase.cost import joules_per_token, per_million
 from glmplan.purchase.money import Money, money_facts
