@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from glmplan.catalog.entries.catalog import Catalog
+from glmplan.catalog.entries.own_parts import described_part, in_one_line
 from glmplan.catalog.files import data_folder, plain_name, read_entries, read_toml
 from glmplan.catalog.rule_provenance import remaining_rules
 from glmplan.errors import SpecError, UnknownName, nearest
@@ -107,7 +108,7 @@ def load_accelerator(name: str | Path) -> Accelerator:
     Parameters
     ----------
     name : str or path
-        Name, alias, or a TOML file of the same form.
+        Name, alias, a TOML file of the same form, or a data sheet in one line.
 
     Returns
     -------
@@ -129,6 +130,8 @@ def load_accelerator(name: str | Path) -> Accelerator:
     Traceback (most recent call last):
     glmplan.errors.UnknownName: 'h20-sxm' is not a known accelerator; nearest: ...
     """
+    if in_one_line(str(name)):
+        return described_part(str(name))
     part = _CATALOG.find(name)
     if part is None:
         # a long name may be a vendor's; all entries are read for those, so short names come first
