@@ -72,7 +72,7 @@ def test_no_fit_takes_a_held_out_setting():
 
 
 def test_pools_on_rocm_lie_inside_intervals_of_fits_without_their_setting(seen):
-    """Communicators of ROCm take 3 GiB more than those of CUDA; with CUDA's term 27 launches were 2.4 to 4.1 GiB off."""
+    """Communicators of ROCm take 3 GiB more than those of CUDA, by which 27 launches were off before."""
     found = [one for one in seen.errors if one.quantity == "pool" and "|mi355x|" in one.setting]
     vllm = [one for one in found if one.setting.startswith("vllm|")]
     assert len({one.setting for one in vllm}) == 4 and all(one.inside for one in vllm)
