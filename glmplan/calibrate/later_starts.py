@@ -1,4 +1,4 @@
-"""Start-up logs that were collected after the memory terms were fitted, and their settings.
+"""Start-up logs collected after the fit of memory, and their settings.
 
 `calibration/memory/start-up-logs-later.csv` holds many launches of few settings, so each setting (engine, version,
 model, format, accelerator, layout and cache format) has one vote. `held-out.toml` leaves settings out of development

@@ -57,7 +57,7 @@ __all__ = [
     "outside_of_row",
     "outside_votes",
     "pool_remainder",
-    "rocm_starts",
+    "rare_starts",
     "row_memory",
     "share_without",
     "spreads_of",
@@ -366,6 +366,7 @@ class Vote:
     engine: str
     classes: tuple[str, ...]  # launch kinds, the narrowest first
     value: Bytes
+    apart: bool = False  # True: votes on its own kind alone, and on no common spread
 
 
 def _tried(engine: str) -> bool:
@@ -408,7 +409,7 @@ def outside_of(start: LoggedStart, fit: MemoryFit) -> Vote | None:
     # libraries and communicators of ROCm say nothing of those of CUDA
     return Vote(
         start.id, setting_of(start) if rocm else start.origin, log.engine, kinds[:1] if rocm else kinds,
-        computed - float(log.kv_pool or 0.0),
+        computed - float(log.kv_pool or 0.0), apart=rocm,
     )  # fmt: skip
 
 
@@ -530,14 +531,22 @@ def launch_terms(
         "captured": _graph_votes(logs, lambda start: start.log.graphs, taken=False),
     }
     fitted = replace(fit, estimate=_by_engine(votes["estimate"]), captured=_by_engine(votes["captured"]))
-    votes["outside"] += outside_votes(rocm_starts(), (), fitted)
+    settings = {start.id: setting_of(start) for start in rare_starts()}
+    votes["outside"] += [
+        replace(vote, origin=settings[vote.id], classes=vote.classes[:1], apart=True)
+        for vote in outside_votes(rare_starts(), (), fitted)
+    ]
     return replace(fitted, outside=_outside_terms(votes["outside"])), votes
 
 
 def _outside_terms(votes: list[Vote]) -> dict[str, dict[str, Spread]]:
-    """Return the terms outside torch; votes of ROCm do not change those of CUDA."""
-    of_cuda = _by_engine([vote for vote in votes if not vote.classes[0].endswith("-rocm")])
-    return {engine: {**kinds, **of_cuda.get(engine, {})} for engine, kinds in _by_engine(votes).items()}
+    """Return the terms outside torch; votes apart count in their kind alone."""
+    common = _by_engine([vote for vote in votes if not vote.apart])
+    rare = {(vote.engine, vote.classes[0]) for vote in votes if vote.apart}
+    return {
+        engine: common.get(engine, {}) | {kind: one for kind, one in kinds.items() if (engine, kind) in rare}
+        for engine, kinds in _by_engine(votes).items()
+    }
 
 
 def _by_engine(votes: list[Vote]) -> dict[str, dict[str, Spread]]:
@@ -570,18 +579,18 @@ def left_out_sources(
     return fits
 
 
-def rocm_starts() -> list[LoggedStart]:
-    """Return the later logs on ROCm that are not held out.
+def rare_starts() -> list[LoggedStart]:
+    """Return the later logs on ROCm and unified memory, not the held out.
 
-    The first table has none on several accelerators.
+    The first table has none on several accelerators of the one, and two sources on the other.
 
     Examples
     --------
-    >>> len(rocm_starts())
-    77
+    >>> len(rare_starts()) > 77
+    True
     """
-    later = (start for start in starts_to_fit() if start.accelerator)
-    return [start for start in later if _on_rocm(load_accelerator(start.accelerator or ""))]
+    later = ((start, load_accelerator(start.accelerator)) for start in starts_to_fit() if start.accelerator)
+    return [start for start, part in later if _on_rocm(part) or part.unified_memory]
 
 
 def _on_rocm(part: Accelerator) -> bool:

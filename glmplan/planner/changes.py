@@ -47,7 +47,7 @@ __all__ = [
 
 
 def verdict_of(asked: Asked, first: Scored) -> str:
-    """Return the verdict of a layout, see `glmplan.planner.users.verdict_under`."""
+    """Return the verdict of a layout, see `verdict_under`."""
     return verdict_under(asked, first.holding)
 
 

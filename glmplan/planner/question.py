@@ -110,7 +110,8 @@ def servers_apart(text: str | None, degrees: dict[str, int | None]) -> int:
 def power_limit_asked(limit: Watts | None, machine: Machine, assumed: list[str]) -> Watts | None:
     """Return the power limit of each accelerator; None where it is the rating."""
     part = machine.accelerator
-    check_limit(part, limit)
+    if limit is not None:
+        check_limit(part, limit)
     if limit is None or limit == part.tdp:
         if part.rated is not None:
             assumed.append(f"{part.name}: speed of {part.rated}, as measured with a power limit of {part.tdp:g} W")

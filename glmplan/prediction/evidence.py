@@ -270,9 +270,9 @@ def _drafted(low: float, high: float, deviation: float) -> tuple[float, float]:
 
 
 def _power_limited(deployment: Deployment, kind: str, requests: Any, low: Any, high: Any) -> tuple[Any, Any]:
-    """Return an interval widened by the slow-down of an unmeasured power limit."""
+    """Return an interval widened by an unmeasured power limit."""
     part, limit = deployment.rated
-    if limit_measured(part, limit):
+    if limit is None or limit_measured(part, limit):
         return low, high
     faster, slower = limit_deviation(part, limit, kind, requests)
     return -np.hypot(low, faster), np.hypot(high, slower)

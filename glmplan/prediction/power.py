@@ -168,7 +168,7 @@ def limit_deviation(
 
 
 def limited(
-    timed: StepTime, arithmetic: Sequence[int], requests: np.ndarray, part: Accelerator, limit: Watts | None
+    timed: StepTime, arithmetic: Sequence[int], requests: np.ndarray, part: Accelerator, limit: Watts
 ) -> StepTime:
     """Return step times under a power limit.
 
@@ -181,8 +181,6 @@ def limited(
     >>> limited(steps, (0,), np.array([4.0, 0.0]), part, 300.0).seconds.round(3).tolist()
     [1.04, 1.813]
     """
-    if limit is None:
-        return timed
     share = timed.shares[:, list(arithmetic)].sum(axis=1)
     by_flop = 1.0 + share * (matrix_slowdown(part, limit) - 1.0)
     return StepTime(timed.seconds * np.maximum(by_flop, decoding_slowdown(part, limit, requests)), timed.shares)

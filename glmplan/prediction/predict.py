@@ -393,8 +393,10 @@ def _on_accelerators(cases: list[tuple[Deployment, Load, str | None]], effects: 
             requests = seen[member].decode_requests
             part, limit = deployment.rated
             timed = StepTime(step.seconds[rows], step.shares[rows])
+            if limit is not None:
+                timed = limited(timed, GPU_COMPONENTS["compute"], requests, part, limit)
             predictions[member] = _prediction(
-                seen[member], load, limited(timed, GPU_COMPONENTS["compute"], requests, part, limit), GPU_COMPONENTS,
+                seen[member], load, timed, GPU_COMPONENTS,
                 evidence_from_fit(deployment, load, of.keys, of.levels, of.ttft_scale, fit),
                 least[rows],
             )  # fmt: skip

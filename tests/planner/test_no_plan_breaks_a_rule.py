@@ -66,7 +66,12 @@ def test_a_plan_that_fits_loads_and_is_in_no_danger(engine):
         assert not [one.title for one in answer.warnings if one.severity == "danger"], told
         # an error that the plan already avoids is still reported
         errors = [one for one in terms.limitations if one.severity == "error"]
-        assert not [one.title for one in errors if not one.instead.model_dump(exclude_none=True)], told
+        # another program of the vendor takes the place of the engine, and no command is given
+        other = [one for one in errors if one.another_program]
+        assert not other or answer.command == (), told
+        assert not [
+            one.title for one in errors if not one.instead.model_dump(exclude_none=True) and one not in other
+        ], told
         assert terms.accelerators <= int(machine.partition("x")[0]), told
         longest = re.search(r"--(?:max-model-len|context-length|max_seq_len) (\d+)", str(answer.command))
         assert longest is None or int(longest[1]) <= answer.holding.context, told

@@ -1,4 +1,4 @@
-"""One verdict for every command: a danger is never under a plan that fits, in text, JSON, safe, size, sweep or report."""
+"""One verdict for every command: no danger is under a plan that fits, in text, JSON, safe, sweep and runners-up."""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from glmplan.catalog.entries.catalog import Catalog
-from glmplan.catalog.entries.own_parts import described_part, in_one_line
 from glmplan.catalog.files import data_folder, plain_name, read_entries, read_toml
 from glmplan.catalog.rule_provenance import remaining_rules
 from glmplan.errors import SpecError, UnknownName, nearest
@@ -22,8 +21,10 @@ if TYPE_CHECKING:
 __all__ = [
     "accelerator_aliases",
     "accelerator_names",
+    "in_one_line",
     "load_accelerator",
     "nearest_accelerators",
+    "outside_catalog",
     "printed_names",
     "refused_accelerators",
     "split_count",
@@ -102,6 +103,24 @@ def refused_accelerators() -> dict[str, str]:
     return {entry["name"]: entry["why"] for entry in remaining_rules(entries)}
 
 
+def in_one_line(text: str) -> bool:
+    """Return True for a data sheet in one line.
+
+    See `glmplan.catalog.entries.own_parts`.
+
+    Examples
+    --------
+    >>> in_one_line("v100:memory=32GB"), in_one_line("v100"), in_one_line("C:/part.toml")
+    (True, False, False)
+    """
+    return ":" in text and re.match(r"\s*[^:/\\]+:\s*[A-Za-z][\w-]*\s*=", text) is not None
+
+
+def outside_catalog(text: str) -> bool:
+    """Return True for the file or the line of a data sheet."""
+    return text.endswith(".toml") or in_one_line(text)
+
+
 def load_accelerator(name: str | Path) -> Accelerator:
     """Load one accelerator.
 
@@ -131,7 +150,13 @@ def load_accelerator(name: str | Path) -> Accelerator:
     glmplan.errors.UnknownName: 'h20-sxm' is not a known accelerator; nearest: ...
     """
     if in_one_line(str(name)):
-        return described_part(str(name))
+        from glmplan.catalog.entries.own_parts import described_part
+
+        part = described_part(str(name))
+        if part.name in accelerator_names() or part.name in accelerator_aliases():
+            message = "is a name of the catalogue; give the part another name"
+            raise SpecError(message, field="--part", value=part.name)
+        return part
     part = _CATALOG.find(name)
     if part is None:
         # a long name may be a vendor's; all entries are read for those, so short names come first

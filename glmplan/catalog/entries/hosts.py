@@ -13,12 +13,12 @@ from glmplan.catalog.caching import remembered
 from glmplan.catalog.entries.accelerators import (
     accelerator_aliases,
     accelerator_names,
+    in_one_line,
     load_accelerator,
     nearest_accelerators,
     split_count,
 )
 from glmplan.catalog.entries.catalog import Catalog
-from glmplan.catalog.entries.own_parts import EXAMPLE, in_one_line
 from glmplan.catalog.files import plain_name, read_toml
 from glmplan.errors import SpecError, UnknownName, nearest
 
@@ -201,6 +201,8 @@ def _not_found(name: str, part: str, count: int) -> UnknownName:
 
 def _own_part(name: str) -> str:
     """Return the hint how to plan with a part outside the catalogue."""
+    from glmplan.catalog.entries.own_parts import EXAMPLE
+
     line = EXAMPLE.format(name=name or "part")
     return f"or give its data sheet: --part {line} (more values in a file: docs/guide/hardware.md)"
 

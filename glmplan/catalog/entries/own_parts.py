@@ -1,7 +1,7 @@
-"""Read an accelerator outside the catalogue: a TOML file, or its data sheet in one line.
+"""Read the data sheet of an accelerator outside the catalogue.
 
-The line is ``name:memory=48GB,bandwidth=1008GB/s,bf16=165T,fp8=330T``: a name, and the values of the data sheet with
-units. `--part` takes it, and wherever a machine names an accelerator the whole line may stand, as in
+It is a TOML file, or one line ``name:memory=48GB,bandwidth=1008GB/s,bf16=165T,fp8=330T``: a name, and the values of the
+data sheet with units. `--part` takes it, and wherever a machine names an accelerator the whole line may stand, as in
 ``2xname:memory=48GB,bandwidth=1008GB/s``. No run measured such a part, so its speeds have the interval of a new part.
 """
 
@@ -17,7 +17,7 @@ from glmplan.errors import SpecError
 if TYPE_CHECKING:
     from glmplan.catalog.schema.accelerator import Accelerator
 
-__all__ = ["EXAMPLE", "described_part", "in_one_line", "outside_catalog"]
+__all__ = ["EXAMPLE", "described_part"]
 
 #: example of a line, for messages
 EXAMPLE = "{name}:memory=48GB,bandwidth=1008GB/s,bf16=165T,fp8=330T"
@@ -27,22 +27,6 @@ _RATES = ("bf16", "fp8", "fp4", "int8")
 _FIELDS = {"memory": "memory", "bandwidth": "memory_bandwidth", "power": "tdp", "vendor": "vendor", "chip": "same_chip",
            "compute": "compute_capability", "kind": "kind"}  # fmt: skip
 _WORDS = (*_FIELDS, *_RATES, "pcie", "nvlink", "unified")
-
-
-def in_one_line(text: str) -> bool:
-    """Return True for a data sheet in one line.
-
-    Examples
-    --------
-    >>> in_one_line("v100:memory=32GB"), in_one_line("v100"), in_one_line("C:/part.toml")
-    (True, False, False)
-    """
-    return _LINE.fullmatch(text) is not None
-
-
-def outside_catalog(text: str) -> bool:
-    """Return True for a text that describes an accelerator, as a file or in one line."""
-    return text.endswith(".toml") or in_one_line(text)
 
 
 def _link(text: str) -> dict[str, object]:
@@ -63,15 +47,12 @@ def described_part(text: str) -> Accelerator:
     >>> part.name, part.memory / 1e9, part.peak["fp8"] / 1e12, part.link_kind
     ('own-card', 48.0, 330.0, 'pcie')
     """
-    from glmplan.catalog.entries.accelerators import accelerator_aliases, accelerator_names
     from glmplan.catalog.schema.accelerator import Accelerator
     from glmplan.catalog.schema.validation import validated
 
     match = _LINE.fullmatch(text)
     assert match is not None
     name = plain_name(match["name"])
-    if not name or name in accelerator_names() or name in accelerator_aliases():
-        raise SpecError("is a name of the catalogue; give the part another name", field="--part", value=match["name"])
     values: dict[str, str] = {}
     for item in match["values"].split(","):
         word, _, value = (one.strip() for one in item.partition("="))
@@ -97,5 +78,5 @@ def described_part(text: str) -> Accelerator:
 
 
 def _rate(text: str) -> str:
-    """Return a matrix rate with its unit; a bare T or P is dense TFLOP/s or PFLOP/s."""
+    """Return a matrix rate with its unit; a bare T is TFLOP/s."""
     return f"{text}FLOP/s" if re.fullmatch(r"[\d.]+ ?[TP]", text) else text

@@ -238,9 +238,10 @@ def _observed(fit: MemoryFit, memory: RankMemory, part: PartMemory) -> _OtherMem
 
 
 def _of_rocm(fit: MemoryFit, part: PartMemory) -> Spread:
-    """Return what communicators of ROCm take more than those of CUDA over the same kind of link.
+    """Return the memory of ROCm communicators beyond those of CUDA.
 
-    They are the library's, so the logs of vLLM, the only ones on ROCm in the fit, tell it for every engine.
+    Over the same kind of link. They are the library's, so vLLM's logs, the only ones on ROCm in the fit, tell them for
+    every engine.
     """
     seen = fit.outside.get("vllm", {})
     if not part.capability.startswith("gfx") or part.link != "nvlink" or not {"nvlink-rocm", "nvlink"} <= set(seen):

@@ -15,8 +15,7 @@ import numpy as np
 from glmplan.catalog.engines.defaults import block_tokens, engine_defaults
 from glmplan.catalog.engines.limitations import load_engine
 from glmplan.catalog.engines.memory import ExpertKernel, MemoryRule, Workspace, load_memory_rule, memory_engines
-from glmplan.catalog.entries.accelerators import load_accelerator
-from glmplan.catalog.entries.own_parts import outside_catalog
+from glmplan.catalog.entries.accelerators import load_accelerator, outside_catalog
 from glmplan.catalog.files import fits_folder, read_toml
 from glmplan.catalog.schema.engine import CacheLayout
 from glmplan.costs.blocks.stack import cache_layout

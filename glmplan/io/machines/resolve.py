@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel
 
 from glmplan.catalog.caching import remembered
-from glmplan.catalog.entries.accelerators import load_accelerator, split_count
+from glmplan.catalog.entries.accelerators import in_one_line, load_accelerator, outside_catalog, split_count
 from glmplan.catalog.entries.hosts import implied_host, load_machine
-from glmplan.catalog.entries.own_parts import EXAMPLE, in_one_line, outside_catalog
 from glmplan.catalog.files import plain_name, toml_pairs
 from glmplan.costs.network.links import LayoutLinks, links_of_layout
 from glmplan.errors import SpecError
@@ -84,6 +83,8 @@ def _named_part(text: str, part: str | None) -> str:
     if part is None:
         return text
     if not in_one_line(part):
+        from glmplan.catalog.entries.own_parts import EXAMPLE
+
         example = EXAMPLE.format(name="name")
         raise SpecError(f"is no data sheet in one line; write it as {example}", field="--part", value=part)
     name = part.partition(":")[0].strip()
