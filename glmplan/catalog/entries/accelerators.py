@@ -152,11 +152,11 @@ def load_accelerator(name: str | Path) -> Accelerator:
     if in_one_line(str(name)):
         from glmplan.catalog.entries.own_parts import described_part
 
-        part = described_part(str(name))
-        if part.name in accelerator_names() or part.name in accelerator_aliases():
+        own = described_part(str(name))
+        if own.name in accelerator_names() or own.name in accelerator_aliases():
             message = "is a name of the catalogue; give the part another name"
-            raise SpecError(message, field="--part", value=part.name)
-        return part
+            raise SpecError(message, field="--part", value=own.name)
+        return own
     part = _CATALOG.find(name)
     if part is None:
         # a long name may be a vendor's; all entries are read for those, so short names come first
