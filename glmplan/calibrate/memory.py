@@ -24,9 +24,11 @@ from pathlib import Path
 
 import numpy as np
 
+from glmplan.calibrate.later_starts import setting_of, starts_to_fit
 from glmplan.catalog.engines.memory import load_memory_rule, memory_engines
 from glmplan.catalog.entries.accelerators import load_accelerator
 from glmplan.catalog.files import data_folder, read_rows, write_atomically
+from glmplan.catalog.schema.accelerator import Accelerator
 from glmplan.costs.memory.activations import tower_is_known
 from glmplan.costs.memory.pool import kv_pool, launch_kinds
 from glmplan.costs.memory.ranks import RankMemory
@@ -55,6 +57,7 @@ __all__ = [
     "outside_of_row",
     "outside_votes",
     "pool_remainder",
+    "rare_starts",
     "row_memory",
     "share_without",
     "spreads_of",
@@ -363,6 +366,7 @@ class Vote:
     engine: str
     classes: tuple[str, ...]  # launch kinds, the narrowest first
     value: Bytes
+    apart: bool = False  # True: votes on its own kind alone, and on no common spread
 
 
 def _tried(engine: str) -> bool:
@@ -382,27 +386,31 @@ def outside_of(start: LoggedStart, fit: MemoryFit) -> Vote | None:
     if not _tried(log.engine) or start.not_scored or not complete or log.version is None:
         return None
     part, model = load_accelerator(start.accelerator or ""), model_of(start.model or "")
+    rocm = _on_rocm(part)
     cuda = (part.compute_capability or "")[:1].isdigit()
-    if not cuda or (model.extra_parameters and start.multimodal and not tower_is_known(model)):
+    if not (cuda or rocm) or (model.extra_parameters and start.multimodal and not tower_is_known(model)):
         return None
     checkpoint = checkpoint_of(model.name, start.weights, None, log.engine, log.model)
     memory, _ = launched(log, model, checkpoint, part, graphs=start.graphs)
     taken = memory.settings.graphs_in_pool and memory.estimates_graphs and start.graphs
-    if memory.settings.rule.profiling_of(log.version, dense=False) is None or (taken and start.graph_estimate is None):
+    untold = taken and start.graph_estimate is None
+    if memory.settings.rule.profiling_of(log.version, dense=False) is None or (untold and not rocm):
         return None
-    estimate = Spread(start.graph_estimate or 0.0, 0.0, 1)
-    bare = replace(
-        fit,
-        outside={log.engine: {"single": _NOTHING, "several": _NOTHING}},
-        estimate={log.engine: {"single": estimate, "several": estimate}},
-    )
+    bare = replace(fit, outside={log.engine: {"single": _NOTHING, "several": _NOTHING}})
+    if not untold:  # no log on ROCm prints the estimate: the one of other launches counts, there and in predictions
+        estimate = Spread(start.graph_estimate or 0.0, 0.0, 1)
+        bare = replace(bare, estimate={log.engine: {"single": estimate, "several": estimate}})
     seen = part_memory(part, fit=fit)
     if start.total is not None:
         seen = replace(seen, total=start.total)
     computed = float(kv_pool(memory, seen, fit=bare).bytes[0]) + float(memory.weights[0]) - float(log.weights or 0.0)
     several = int(np.atleast_1d(memory.layout.accelerators)[0]) > 1
     kinds = _counted(seen, several=several, indexed=memory.indexed)
-    return Vote(start.id, start.origin, log.engine, kinds, computed - float(log.kv_pool or 0.0))
+    # libraries and communicators of ROCm say nothing of those of CUDA
+    return Vote(
+        start.id, setting_of(start) if rocm else start.origin, log.engine, kinds[:1] if rocm else kinds,
+        computed - float(log.kv_pool or 0.0), apart=rocm,
+    )  # fmt: skip
 
 
 def _counted(part: PartMemory, *, several: bool, indexed: bool) -> tuple[str, ...]:
@@ -522,9 +530,23 @@ def launch_terms(
         "estimate": _graph_votes(logs, lambda start: start.graph_estimate, taken=True),
         "captured": _graph_votes(logs, lambda start: start.log.graphs, taken=False),
     }
-    terms = {name: _by_engine(chosen) for name, chosen in votes.items()}
-    fitted = replace(fit, outside=terms["outside"], estimate=terms["estimate"], captured=terms["captured"])
-    return fitted, votes
+    fitted = replace(fit, estimate=_by_engine(votes["estimate"]), captured=_by_engine(votes["captured"]))
+    settings = {start.id: setting_of(start) for start in rare_starts()}
+    votes["outside"] += [
+        replace(vote, origin=settings[vote.id], classes=vote.classes[:1], apart=True)
+        for vote in outside_votes(rare_starts(), (), fitted)
+    ]
+    return replace(fitted, outside=_outside_terms(votes["outside"])), votes
+
+
+def _outside_terms(votes: list[Vote]) -> dict[str, dict[str, Spread]]:
+    """Return the terms outside torch; votes apart count in their kind alone."""
+    common = _by_engine([vote for vote in votes if not vote.apart])
+    rare = {(vote.engine, vote.classes[0]) for vote in votes if vote.apart}
+    return {
+        engine: common.get(engine, {}) | {kind: one for kind, one in kinds.items() if (engine, kind) in rare}
+        for engine, kinds in _by_engine(votes).items()
+    }
 
 
 def _by_engine(votes: list[Vote]) -> dict[str, dict[str, Spread]]:
@@ -543,8 +565,9 @@ def left_out_sources(
     _, votes = launch_terms(logs, rows, fit)
     loads = loaded_votes(logs)
     fits = {}
-    for origin in sorted({one.origin for one in logs}):
-        terms = {name: _by_engine([vote for vote in chosen if vote.origin != origin]) for name, chosen in votes.items()}
+    for origin in sorted({one.origin for one in logs} | {one.origin for one in votes["outside"]}):
+        left = {name: [vote for vote in chosen if vote.origin != origin] for name, chosen in votes.items()}
+        terms = {name: (_outside_terms if name == "outside" else _by_engine)(chosen) for name, chosen in left.items()}
         loaded = {engine: share_without(chosen, origin) for engine, chosen in loads.items()}
         fits[origin] = replace(
             fit,
@@ -554,6 +577,24 @@ def left_out_sources(
             loaded={engine: share for engine, share in loaded.items() if share is not None},
         )
     return fits
+
+
+def rare_starts() -> list[LoggedStart]:
+    """Return the later logs on ROCm and unified memory, not the held out.
+
+    The first table has none on several accelerators of the one, and two sources on the other.
+
+    Examples
+    --------
+    >>> len(rare_starts()) > 77
+    True
+    """
+    later = ((start, load_accelerator(start.accelerator)) for start in starts_to_fit() if start.accelerator)
+    return [start for start, part in later if _on_rocm(part) or part.unified_memory]
+
+
+def _on_rocm(part: Accelerator) -> bool:
+    return (part.compute_capability or "").startswith("gfx")
 
 
 def fit_starts(

@@ -42,6 +42,7 @@ _QUANTITIES = (
     ("graph_estimate", "estimated graphs", "GiB", GIB, "estimate"),
     ("graphs", "captured graphs", "GiB", GIB, "graphs"),
     ("kv_pool", "KV pool of a rank", "GiB", GIB, "pool"),
+    ("draft_pool", "KV pool of the draft model", "GiB", GIB, ""),
     ("kv_tokens", "KV pool", "token", 1.0, "tokens"),
     ("max_concurrency", "requests of maximum length", "", 1.0, ""),
 )
@@ -100,7 +101,7 @@ def _span(
         return None  # neither captured nor subtracted
     if name == "max_concurrency":
         return (found.tokens.value / log.max_context, None, None) if found.tokens and log.max_context else None
-    span = getattr(found, field)
+    span = getattr(found, field) if field else None
     return None if span is None else (span.value, span.low, span.high)
 
 

@@ -26,7 +26,7 @@ from glmplan.planner.question import Asked, read_words, users_at_once
 from glmplan.planner.ranking import deployment_of, predicted
 from glmplan.planner.service import Described, chosen, inputs_of, kept_of, safe_of, service_of
 from glmplan.planner.traffic_search import read_traffic, traffic_of
-from glmplan.planner.users import usual_promise
+from glmplan.planner.users import usual_promise, verdict_under
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.predict import Prediction
 from glmplan.prediction.step_models import site_calibration, step_model_of
@@ -136,11 +136,16 @@ class Deployed:
     holding: Holding
     deployment: Deployment
 
+    @property
+    def verdict(self) -> str:
+        """``fits`` or ``tight``, as `fit` says of this layout."""
+        return verdict_under(self.asked, self.holding)
+
     def __repr__(self) -> str:
         d = self.deployment
         return (
             f"<Deployed {d.model.name} {d.checkpoint.name} on {d.count} × {d.accelerator.name}, "
-            f"{self.holding.terms.name}, {d.engine}, {d.kv} cache: {self.holding.verdict}>"
+            f"{self.holding.terms.name}, {d.engine}, {d.kv} cache: {self.verdict}>"
         )
 
     def __str__(self) -> str:

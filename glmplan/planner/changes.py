@@ -21,7 +21,7 @@ from glmplan.planner.question import DEFAULT_ENGINE, MLX_ENGINE, Asked
 from glmplan.planner.ranking import Scored, deployment_of, load_of, needless_stages, shown_users
 from glmplan.planner.simulated import host_copies, shown_rate, steady_rate, traffic_run, why_no_copies
 from glmplan.planner.traffic_search import decides_plan, solve_under
-from glmplan.planner.users import Solution, danger_under, solve
+from glmplan.planner.users import Solution, solve, verdict_under
 from glmplan.prediction.predict import predict_many
 from glmplan.units import Ratio
 
@@ -47,18 +47,8 @@ __all__ = [
 
 
 def verdict_of(asked: Asked, first: Scored) -> str:
-    """Return the verdict of a plan, with requested users and dangers.
-
-    It fits if one full-length request fits, the pool holds every user that was requested, and no hazard is a danger.
-    """
-    holding = first.holding
-    if holding.terms.blocked is not None:
-        return "does_not_fit"
-    if holding.verdict == "fits" and asked.users_given and holding.held_low < asked.users[-1]:
-        return "tight"
-    if holding.verdict == "fits" and danger_under(asked, holding) is not None:
-        return "tight"
-    return holding.verdict
+    """Return the verdict of a layout, see `verdict_under`."""
+    return verdict_under(asked, first.holding)
 
 
 @dataclass(frozen=True, slots=True)

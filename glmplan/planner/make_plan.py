@@ -29,6 +29,7 @@ from glmplan.planner.users import (
     predictions_of,
     safe_number,
     user_table,
+    verdict_under,
 )
 from glmplan.prediction.step_models import runs_on_accelerators, site_calibration
 from glmplan.request.plan import PlanRequest
@@ -110,7 +111,7 @@ def answer_of(asked: Asked, traffic: Traffic | None = None, *, changes: bool = T
         "kv_why": solution.kv_why,
         "context": int(min(best.context, limit)),
         "context_low": int(min(best.context_low, limit)),
-        "runners": tuple(_runner_up(layout) for layout in solution.ranked[1 : 1 + _LISTED]),
+        "runners": tuple(_runner_up(asked, layout) for layout in solution.ranked[1 : 1 + _LISTED]),
         "others": max(len(solution.ranked) - 1 - _LISTED, 0),
         "left_out": solution.left_out,
     }
@@ -199,9 +200,10 @@ def _counted(one: Looked) -> Looked:
     return replace(one, change=replace(one.change, safe=safe.users))
 
 
-def _runner_up(one: Scored) -> RunnerUp:
+def _runner_up(asked: Asked, one: Scored) -> RunnerUp:
     held = one.holding
-    return RunnerUp(held.terms.name, held.terms.accelerators, held.verdict, held.pool, one.alone, one.many, one.why)
+    verdict = verdict_under(asked, held)
+    return RunnerUp(held.terms.name, held.terms.accelerators, verdict, held.pool, one.alone, one.many, one.why)
 
 
 def _fit_file(deployment: Deployment) -> str:

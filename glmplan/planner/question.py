@@ -10,6 +10,7 @@ from glmplan.catalog.engines.defaults import engine_defaults
 from glmplan.catalog.engines.kernels import attention_assumed
 from glmplan.catalog.engines.limitations import called_engine, engine_names, load_engine
 from glmplan.catalog.engines.recipes import known_version
+from glmplan.catalog.entries.accelerators import load_accelerator
 from glmplan.catalog.entries.names import engine_release
 from glmplan.catalog.formats import KV_FORMATS
 from glmplan.catalog.schema.accelerator import Accelerator
@@ -21,7 +22,7 @@ from glmplan.io.machines.resolve import Machine, resolve_machine
 from glmplan.io.models.checkpoints import checkpoint_for, files_of_namesake, read_by, remarks_on
 from glmplan.io.models.resolve import resolve_model
 from glmplan.prediction.deployment import Settings, heads_of
-from glmplan.prediction.step_models import check_limit
+from glmplan.prediction.power import check_limit, limit_measured
 from glmplan.request.option import MOST_USERS
 from glmplan.request.plan import PlanRequest
 from glmplan.units import BytesPerSecond, TokenCount, Watts, whole_number
@@ -109,12 +110,19 @@ def servers_apart(text: str | None, degrees: dict[str, int | None]) -> int:
 def power_limit_asked(limit: Watts | None, machine: Machine, assumed: list[str]) -> Watts | None:
     """Return the power limit of each accelerator; None where it is the rating."""
     part = machine.accelerator
-    check_limit(part, limit)
+    if limit is not None:
+        check_limit(part, limit)
     if limit is None or limit == part.tdp:
         if part.rated is not None:
             assumed.append(f"{part.name}: speed of {part.rated}, as measured with a power limit of {part.tdp:g} W")
         return None
-    assumed.append(f"power limit of each {part.name} {limit:g} W: speed as measured with that limit")
+    silicon = part if part.rated is None else load_accelerator(part.rated)
+    speed = "speed as measured with that limit"
+    if not limit_measured(silicon, limit):
+        speed = (
+            "never measured; slower as other accelerators are, the interval reaches from no slow-down to rating / limit"
+        )
+    assumed.append(f"power limit of each {part.name} {limit:g} W: {speed}")
     return limit
 
 
@@ -560,7 +568,7 @@ def read_words(words: PlanRequest) -> Asked:
     choice = resolve_model(words.model)
     weights = words.weights
     checkpoint = checkpoint_for(choice.model, weights) if weights else choice.checkpoint
-    machine = resolve_machine(words.on)
+    machine = resolve_machine(words.on, part=words.part, host_memory=words.host_memory)
     assumed = other_name(words.model, choice.model.name)
     default = not weights and not choice.stated
     if default:

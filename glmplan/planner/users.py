@@ -56,6 +56,7 @@ __all__ = [
     "user_table",
     "usual_bounds",
     "usual_promise",
+    "verdict_under",
     "without_danger",
 ]
 
@@ -322,6 +323,21 @@ def danger_under(asked: Asked, holding: Holding) -> Hazard | None:
     """
     hazards = hazards_of(asked, holding, users=1, longest=launch_context(asked, holding))
     return None if is_safe(hazards) else hazards[0]
+
+
+def verdict_under(asked: Asked, holding: Holding) -> str:
+    """Return the verdict of a plan, with everything that must hold.
+
+    It fits if the engine runs there, one full-length request fits in every memory, the pool holds every user that was
+    requested, and no hazard is a danger. Every command takes this verdict.
+    """
+    if holding.terms.blocked is not None:
+        return "does_not_fit"
+    if holding.verdict != "fits":
+        return holding.verdict
+    if asked.users_given and holding.held_low < asked.users[-1]:
+        return "tight"
+    return "fits" if danger_under(asked, holding) is None else "tight"
 
 
 def hazard_warnings(hazards: tuple[Hazard, ...]) -> tuple[Warn, ...]:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -42,6 +42,7 @@ from glmplan.prediction.effects import (
     site_spread,
 )
 from glmplan.prediction.load import Load, metrics_of
+from glmplan.prediction.power import limit_deviation, limit_measured
 from glmplan.prediction.step_models import runs_on_accelerators, step_parameters, step_tables
 from glmplan.units import QUANTILE_90, Ratio, TokensArray
 
@@ -221,6 +222,7 @@ def evidence_from_fit(
                 low, high = _released(low, high, fit.later.get(kind))
             if kind == "decode":
                 low, high = _drafted(low, high, deployment.acceptance_deviation)
+            low, high = _power_limited(deployment, kind, load.concurrency, low, high)
             intervals[kind] = (low - beyond, high + beyond)
             here = kind_at(kind, features["load"], features["cached"], features["stated"])
             tails[kind] = tuple(fit.tails.get(here, NORMAL))
@@ -265,6 +267,15 @@ def _drafted(low: float, high: float, deviation: float) -> tuple[float, float]:
     """Return an interval widened by the independent error of acceptance."""
     drafting = QUANTILE_90 * deviation
     return -math.hypot(low, drafting), math.hypot(high, drafting)
+
+
+def _power_limited(deployment: Deployment, kind: str, requests: Any, low: Any, high: Any) -> tuple[Any, Any]:
+    """Return an interval widened by an unmeasured power limit."""
+    part, limit = deployment.rated
+    if limit is None or limit_measured(part, limit):
+        return low, high
+    faster, slower = limit_deviation(part, limit, kind, requests)
+    return -np.hypot(low, faster), np.hypot(high, slower)
 
 
 def evidence_of_offloading(
@@ -416,7 +427,9 @@ def evidence_of_points(
                 low, high = _released(low, high, fit.later.get(kind))
             if kind == "decode":
                 low, high = _drafted(low, high, deployment.acceptance_deviation)
-            bounds[kind][0][here], bounds[kind][1][here] = low, high
+            bounds[kind][0][here], bounds[kind][1][here] = _power_limited(
+                deployment, kind, concurrency[here], low, high
+            )
     intervals = {kind: (low - widen, high + widen) for kind, (low, high) in bounds.items()}
     return EvidenceOfPoints(knowledge, _basis(deployment, knowledge), intervals, float(total[TTFT_SCALE]))
 

@@ -22,10 +22,10 @@ from glmplan.prediction.distribution import INNER, NORMAL, log_quantile
 from glmplan.prediction.effects import SITE_NOISE, TTFT_SCALE, Effects, keys_of, load_effects
 from glmplan.prediction.evidence import Evidence, evidence_from_fit, evidence_of_offloading, evidence_unified_memory
 from glmplan.prediction.load import TOGETHER, Load, LoadMetrics, metrics_of
+from glmplan.prediction.power import limited
 from glmplan.prediction.replicas import added, whole_loads
 from glmplan.prediction.step_models import (
     bounded_tables,
-    limited,
     runs_on_accelerators,
     step_model_of,
     step_parameters,
@@ -393,8 +393,10 @@ def _on_accelerators(cases: list[tuple[Deployment, Load, str | None]], effects: 
             requests = seen[member].decode_requests
             part, limit = deployment.rated
             timed = StepTime(step.seconds[rows], step.shares[rows])
+            if limit is not None:
+                timed = limited(timed, GPU_COMPONENTS["compute"], requests, part, limit)
             predictions[member] = _prediction(
-                seen[member], load, limited(timed, GPU_COMPONENTS["compute"], requests, part, limit), GPU_COMPONENTS,
+                seen[member], load, timed, GPU_COMPONENTS,
                 evidence_from_fit(deployment, load, of.keys, of.levels, of.ttft_scale, fit),
                 least[rows],
             )  # fmt: skip

@@ -122,9 +122,7 @@ def launched(
     settings = replace(settings, graphs_taken=log.graphs_taken, whole_tower=bool(log.whole_tower))
     if graphs:
         settings = replace(settings, graphs=log.graph_count)
-    kv = kv_name((log.kv_cache or "").replace("torch.", "")) or default_kv(
-        checkpoint, log.engine, model=model, accelerator=part
-    )
+    kv = kv_name(log.kv_cache or "") or default_kv(checkpoint, log.engine, model=model, accelerator=part)
     return _ranks(log, model, checkpoint, part, settings, kv), kv
 
 

@@ -4,10 +4,6 @@ Power limits, and a site's own calibration, too. Deployments of the same structu
 `glmplan.prediction.predict` and `glmplan.calibrate.step.observations` read the same tables, so that prediction and fit
 agree.
 
-A power limit lowers all clocks but the memory's, so serving loses more than its arithmetic. Two quantities are measured
-on an accelerator: the matrix rate under a limit, and the decode rate under a limit at a concurrency. Without a
-measurement a limit is refused.
-
 A site's calibration (``glmplan calibrate --from my-runs.csv --save site.toml``) is a table of effects fitted to the
 site's runs; ``--calibration`` adds them to the shipped ones.
 """
@@ -52,7 +48,8 @@ from glmplan.prediction.effects import (
     shipped_effects,
 )
 from glmplan.prediction.load import Load
-from glmplan.units import Ratio, Tokens, Watts
+from glmplan.prediction.power import check_limit, limited
+from glmplan.units import Tokens, Watts
 
 if TYPE_CHECKING:
     from glmplan.costs.offload.work import OffloadFit
@@ -62,12 +59,8 @@ __all__ = [
     "alike",
     "bounded_tables",
     "check_answerable",
-    "check_limit",
-    "decoding_slowdown",
     "least_of",
-    "limited",
     "load_site",
-    "matrix_slowdown",
     "may_hide",
     "measured_elsewhere",
     "runs_on_accelerators",
@@ -184,97 +177,6 @@ def _with_fronts(
     )
     launches = np.repeat([each[kind] for kind in replayed], sizes)
     return front_work(np.stack([work[slot] for slot in SLOTS], axis=1), together, launches)
-
-
-def check_limit(part: Accelerator, limit: Watts | None) -> None:
-    """Refuse a power limit that is out of range or was never measured.
-
-    Examples
-    --------
-    >>> from glmplan.catalog.entries.accelerators import load_accelerator
-    >>> check_limit(load_accelerator("rtx-pro-6000-ws"), 450.0)
-    """
-    if limit is None or part.tdp is None or limit == part.tdp:
-        return
-    if limit > part.tdp:
-        raise SpecError(f"is above the {part.tdp:g} W of {part.name}", field="--power-limit", value=limit)
-    powers = sorted(one.power for one in part.power_sweep)
-    if not powers or limit < powers[0] or part.tdp > powers[-1]:
-        raise UnknownFact(f"nobody measured {part.name} under a limit of {limit:g} W")
-
-
-def matrix_slowdown(part: Accelerator, limit: Watts | None) -> Ratio:
-    """Return the matrix rate at the rating over that under a power limit.
-
-    Linear between measured limits.
-
-    Examples
-    --------
-    >>> from glmplan.catalog.entries.accelerators import load_accelerator
-    >>> part = load_accelerator("rtx-pro-6000-ws")
-    >>> round(matrix_slowdown(part, 300.0), 3), matrix_slowdown(part, None)
-    (1.813, 1.0)
-    """
-    check_limit(part, limit)
-    if limit is None or part.tdp is None or limit == part.tdp:
-        return 1.0
-    sweep = sorted(part.power_sweep, key=lambda one: one.power)
-    powers, rates = [one.power for one in sweep], [one.rate for one in sweep]
-    return float(np.interp(part.tdp, powers, rates) / np.interp(limit, powers, rates))
-
-
-def decoding_slowdown(part: Accelerator, limit: Watts | None, requests: np.ndarray) -> np.ndarray:
-    """Return the decode step time under a power limit over that at the rating.
-
-    Linear between measured limits and log concurrencies, constant outside; 1 without requests or measurement.
-
-    Notes
-    -----
-    Measured with one model on one number of GPUs (see the accelerator's source). Not modelled: dependence on the model.
-
-    Examples
-    --------
-    >>> from glmplan.catalog.entries.accelerators import load_accelerator
-    >>> part = load_accelerator("rtx-pro-6000-ws")
-    >>> decoding_slowdown(part, 300.0, np.array([0.0, 1.0, 4.0, 64.0])).round(3).tolist()
-    [1.0, 1.04, 1.04, 1.3]
-    >>> decoding_slowdown(part, 500.0, np.array([64.0])).round(3).tolist()
-    [1.008]
-    """
-    check_limit(part, limit)
-    amounts = np.asarray(requests, dtype=float)
-    if limit is None or part.tdp is None or limit == part.tdp or not part.power_served:
-        return np.ones_like(amounts)
-    many = sorted({one.requests for one in part.power_served})
-    slower = []
-    for count in many:
-        rows = sorted((one.power, one.speed) for one in part.power_served if one.requests == count)
-        powers, speeds = zip(*rows, strict=True)
-        slower.append(np.interp(part.tdp, powers, speeds) / np.interp(limit, powers, speeds))
-    slowdown = np.interp(np.log2(np.maximum(amounts, 1.0)), np.log2(many), slower)
-    return np.where(amounts > 0, np.maximum(slowdown, 1.0), 1.0)
-
-
-def limited(
-    timed: StepTime, arithmetic: tuple[int, ...], requests: np.ndarray, part: Accelerator, limit: Watts | None
-) -> StepTime:
-    """Return step times under a power limit.
-
-    The slow-down is the larger of the arithmetic's and the measured decode slow-down; the breakdown is that at the
-    rating.
-
-    Examples
-    --------
-    >>> from glmplan.catalog.entries.accelerators import load_accelerator
-    >>> part, steps = load_accelerator("rtx-pro-6000-ws"), StepTime(np.ones(2), np.array([[0.0, 1.0], [1.0, 0.0]]))
-    >>> limited(steps, (0,), np.array([4.0, 0.0]), part, 300.0).seconds.round(3).tolist()
-    [1.04, 1.813]
-    """
-    if limit is None:
-        return timed
-    share = timed.shares[:, list(arithmetic)].sum(axis=1)
-    by_flop = 1.0 + share * (matrix_slowdown(part, limit) - 1.0)
-    return StepTime(timed.seconds * np.maximum(by_flop, decoding_slowdown(part, limit, requests)), timed.shares)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

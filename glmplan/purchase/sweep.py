@@ -31,8 +31,9 @@ from glmplan.extras import check_extra
 from glmplan.io.json_names import SWEEP_NAMES, renamed
 from glmplan.planner.ask import Deployed, deployment
 from glmplan.planner.ranking import load_of, prompts_timed, seats_of, untimed_words
+from glmplan.planner.users import danger_under, verdict_under
 from glmplan.prediction.load import Load
-from glmplan.prediction.step_models import check_limit
+from glmplan.prediction.power import check_limit
 from glmplan.purchase.axes import PROMISED, STATISTICS, Arriving, Sweep, simulated
 from glmplan.purchase.cost import joules_per_token, per_million
 from glmplan.purchase.money import Money, money_facts
@@ -430,6 +431,8 @@ def _figure(name: str) -> Callable[[Block], np.ndarray]:
 def _reason(block: Block, verdict: int, load: int, sweep: Sweep) -> str:
     users, held = int(sweep.users[load]), block.held[load]
     length = int(sweep.inputs[load] + sweep.outputs[load])
+    if verdict == _TIGHT and "danger" in block.facts:
+        return str(block.facts["danger"])
     if verdict == _LENGTH:
         return f"{length:,} tokens exceed the context of the model ({block.facts['longest']:,})"
     if verdict == _PLACES:
@@ -573,7 +576,7 @@ def _simulated_block(context: _Context, number: int, said: dict[str, Any]) -> Bl
     facts = _facts(planned)
     if context.money is not None:
         facts |= money_facts(planned.asked.machine, context.money, said["power_limit"])
-    verdict = np.array([_FITS if planned.holding.verdict == "fits" else _TIGHT])
+    verdict = np.array([_FITS if verdict_under(planned.asked, planned.holding) == "fits" else _TIGHT])
     figures = {name: np.array([value]) for name, value in result.figures.items()}
     return Block(number, said, facts, verdict, np.array([planned.holding.held]), figures)
 
@@ -609,7 +612,7 @@ def _verdicts(plan: Deployed, sweep: Sweep) -> tuple[np.ndarray, np.ndarray]:
     verdict = np.select(
         [lengths[places] > asked.model.max_context, held < sweep.users, sweep.users > seats, low < sweep.users],
         [_LENGTH, _POOL, _PLACES, _TIGHT],
-        _FITS,
+        _FITS if danger_under(asked, plan.holding) is None else _TIGHT,
     )
     return verdict, held
 
@@ -639,6 +642,7 @@ def _columns(context: _Context, plan: Deployed, possible: np.ndarray) -> Columns
 
 def _facts(plan: Deployed) -> dict[str, Any]:
     terms, asked = plan.holding.terms, plan.asked
+    danger = danger_under(asked, plan.holding)
     return {
         "accelerators": asked.machine.count,
         "accelerators_used": terms.accelerators,
@@ -648,6 +652,7 @@ def _facts(plan: Deployed) -> dict[str, Any]:
         "cache": terms.kv,
         "places": seats_of(asked, terms.dp) * terms.replicas,
         "longest": asked.model.max_context,
+        **({} if danger is None else {"danger": f"{danger.title}: {danger.numbers}"}),
     }
 
 

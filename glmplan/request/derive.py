@@ -23,6 +23,7 @@ _PYTHON: dict[Kind, str] = {
     "counts": "int | str | Sequence[int] | None",
     "path": "str | Path | None",
     "power": "float | str | None",
+    "bytes": "float | str | None",
     "bandwidth": "float | str | None",
     "time": "float | str | None",
     "table": "str | None",

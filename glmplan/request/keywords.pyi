@@ -6,6 +6,8 @@ from typing import TypedDict
 class Question(TypedDict, total=False):
     """Options of a plan beside model and machine, as `glmplan fit --help`."""
 
+    part: str | None
+    host_memory: float | str | None
     weights: str | None
     kv: str | None
     engine: str | None

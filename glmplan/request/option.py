@@ -30,7 +30,7 @@ __all__ = [
 MOST_USERS = 4096
 
 #: kinds of values: each has one reader here, one type in Python, one over HTTP and one way to be swept
-Kind = Literal["name", "whole", "number", "flag", "counts", "path", "power", "bandwidth", "time", "table"]
+Kind = Literal["name", "whole", "number", "flag", "counts", "path", "power", "bytes", "bandwidth", "time", "table"]
 
 #: commands that answer a whole request
 PLANS = frozenset({"fit", "report"})
@@ -157,6 +157,7 @@ _READERS: dict[Kind, Callable[[object, str], Any]] = {
     "counts": read_counts,
     "path": _read_path,
     "power": read_watts,
+    "bytes": lambda given, field: read_above_zero(given, field, "bytes"),
     "bandwidth": lambda given, field: read_above_zero(given, field, "bytes per second"),
     "time": _as_given,
     "table": given_text,

@@ -49,6 +49,24 @@ class PlanRequest(OptionRecord):
             form="",
         ),
     ]
+    part: Annotated[
+        str | None,
+        Option(
+            help="Data sheet of an unlisted accelerator: name:memory=48GB,bandwidth=1008GB/s,bf16=165T.",
+            commands=PLANS | {"compare", "sensitivity", "simulate"},
+            form="",
+        ),
+    ] = None
+    host_memory: Annotated[
+        float | None,
+        Option(
+            kind="bytes",
+            unit="B",
+            help="Memory of the processors of a node, such as 512GB.",
+            commands=PLANS | {"compare", "sensitivity", "simulate"},
+            form="",
+        ),
+    ] = None
     weights: Annotated[
         str | None,
         Option(

@@ -101,8 +101,8 @@ _Amounts = list[Amount] | Amount
 
 #: type of one value of each kind, and of several as an axis
 _VALUES: dict[Kind, Any] = {
-    "name": Name, "whole": Whole, "number": Amount, "flag": bool, "power": Quantity, "bandwidth": Quantity,
-    "time": Quantity,
+    "name": Name, "whole": Whole, "number": Amount, "flag": bool, "power": Quantity, "bytes": Quantity,
+    "bandwidth": Quantity, "time": Quantity,
 }  # fmt: skip
 _AXES: dict[Kind, Any] = {"name": _Names, "whole": _Axis, "counts": _Axis, "number": _Amounts, "power": _Names}
 

@@ -93,7 +93,7 @@ def test_an_option_of_the_request_alone_is_in_every_way_to_ask():
 def test_each_option_stands_in_the_form_once_or_is_left_out_by_its_declaration(root):
     page = (root / "glmplan/service/page/index.html").read_text(encoding="utf-8")
     options = options_of(PlanRequest)
-    own = {"model", "users"}  # and the machine, as accelerator and count
+    own = {"model", "users", "part"}  # and the machine, as accelerator (`part`) and count
     fields = re.findall(r'id="([a-z_]+)" name="[a-z_]+" data-option', with_fields(page))
     assert sorted(fields) == sorted(name for name, one in options.items() if one.form and one.over_http)
     assert {name for name in options if f'id="{name}"' in page} == own

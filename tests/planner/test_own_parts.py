@@ -8,6 +8,8 @@ from glmplan.catalog.engines.limitations import conditions_of, walls_for
 from glmplan.catalog.entries.accelerators import load_accelerator
 from glmplan.catalog.entries.hosts import load_machine
 from glmplan.catalog.files import data_folder
+from glmplan.errors import SpecError
+from glmplan.io.machines.resolve import resolve_machine
 from glmplan.planner import fit_answer
 from glmplan.request.plan import PlanRequest
 
@@ -158,3 +160,68 @@ def test_a_file_of_a_part_can_be_counted_and_the_answer_names_it(own_part):
     assert answer.asked.machine.count == 4 and answer.verdict == "fits"
     fewer = next(one for one in answer.changes if one.name in ("fewer", "accelerators") and one.ask)
     assert file in fewer.ask
+
+
+#: the RTX 4090 of the catalogue as its data sheet in one line
+_ONE_LINE = (
+    "own-card:memory=24GiB,bandwidth=1008GB/s,bf16=165.2T,fp8=330.3T,int8=660.6T,power=450W,vendor=NVIDIA,compute=8.9"
+)
+
+
+def test_a_data_sheet_in_one_line_is_planned_as_the_listed_part_with_the_width_of_a_new_one():
+    own, listed = (
+        fit_answer(PlanRequest("qwen3-8b", on, part=part, engine="vllm", users=(1,)), changes=False)
+        for on, part in (("own-card", _ONE_LINE), ("rtx-4090", None))
+    )
+    assert own.verdict == listed.verdict == "fits"
+    assert own.asked.machine.accelerator.memory == listed.asked.machine.accelerator.memory
+    assert own.holding.pool == pytest.approx(listed.holding.pool, rel=0.02)
+    # the RTX 4090 has no run of this model either: both have the interval of an accelerator that no run measured
+    rates = [one.one_user.each_rate for one in (own, listed)]
+    assert rates[0].value == pytest.approx(rates[1].value, rel=0.05)
+    assert rates[0].high / rates[0].low == pytest.approx(rates[1].high / rates[1].low, rel=0.05)
+    # the whole line is the part, so that an answer can be asked again from its own question
+    assert own.asked.machine.part == _ONE_LINE
+
+
+@pytest.mark.parametrize(
+    ("on", "part", "field"),
+    [
+        ("other", _ONE_LINE, "--part"),
+        ("own-card", "own-card", "--part"),
+        ("own-card", "own-card:bandwidth=1008GB/s", "--part"),
+        ("own-card", "own-card:memory=24GB,speed=9", "--part"),
+        ("own-card", "own-card:memory=24GB,memory=48GB", "--part"),
+        ("rtx-4090", "rtx-4090:memory=48GB", "--part"),
+        ("own-card", "own-card:memory=24GB,pcie=fast", "--part"),
+        ("own-card", "own-card:memory=24", "memory"),
+    ],
+)
+def test_an_incomplete_data_sheet_is_refused(on, part, field):
+    with pytest.raises(SpecError) as refused:
+        resolve_machine(on, part=part)
+    assert field in str(refused.value)
+
+
+def test_an_unknown_part_is_asked_for_in_one_line():
+    for on in ("v99", "4xv99"):
+        with pytest.raises(SpecError, match="--part v99:memory="):
+            resolve_machine(on)
+
+
+def test_the_memory_of_a_processor_is_what_the_question_says():
+    said = {"model": "qwen3-8b-q4_k_m", "on": "epyc-9005-ddr5-6400", "engine": "llama.cpp", "users": (1,)}
+    assert fit_answer(PlanRequest(**said), changes=False).verdict == "unknown"
+    small, large = (fit_answer(PlanRequest(**said, host_memory=size), changes=False) for size in ("4 GB", "512 GB"))
+    assert (small.verdict, large.verdict) == ("does_not_fit", "fits")
+    assert large.asked.machine.accelerator.memory == 512e9
+
+
+def test_the_memory_of_a_host_bounds_experts_on_its_processors():
+    said = {"model": "glm-5.3-flash-fp8", "on": "2xrtx-pro-6000-maxq", "engine": "ktransformers", "users": (1,)}
+    small, large = (fit_answer(PlanRequest(**said, host_memory=size), changes=False) for size in ("256 GB", "512 GB"))
+    # kvcache-ai/ktransformers#2183: 304 GB of pinned weights
+    assert (small.verdict, large.verdict) == ("does_not_fit", "fits")
+    assert large.asked.machine.with_count(4).host.host_memory == 512e9
+    with pytest.raises(SpecError, match="host-memory"):
+        resolve_machine("m3-ultra", host_memory=512e9)

@@ -1,4 +1,4 @@
-"""Power limits cost what was measured on the part, whatever command asks, and nothing is said where nobody measured."""
+"""Power limits cost what was measured on the part; elsewhere memory is answered and the speed has a wider interval."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 import glmplan
 from glmplan.catalog.entries.accelerators import accelerator_names, load_accelerator
 from glmplan.costs.step.model import StepTime
-from glmplan.errors import GlmplanError, SpecError, UnknownFact
-from glmplan.prediction.step_models import check_limit, decoding_slowdown, limited, matrix_slowdown
+from glmplan.errors import GlmplanError, SpecError
+from glmplan.prediction.power import check_limit, decoding_slowdown, limit_measured, limited, matrix_slowdown
 
 PART = load_accelerator("rtx-pro-6000-ws")
 
@@ -36,20 +36,46 @@ def test_a_lower_limit_never_makes_a_step_faster(one, other, requests, arithmeti
     step = StepTime(np.ones(1), np.array([[arithmetic, 1.0 - arithmetic]]))
     times = [
         float(limited(step, (0,), np.array([requests]), PART, limit).seconds[0])
-        for limit in (min(one, other), max(one, other), None)
+        for limit in (min(one, other), max(one, other), 600.0)
     ]
     assert times[0] >= times[1] * (1 - 1e-12) >= times[2] * (1 - 1e-12) == 1.0 - 1e-12
 
 
-def test_what_nobody_measured_or_no_part_has_is_refused():
-    with pytest.raises(UnknownFact, match="nobody measured rtx-pro-6000-ws under a limit of 200 W"):
-        check_limit(PART, 200.0)
+def test_a_limit_above_the_rating_or_without_a_unit_is_refused():
     with pytest.raises(SpecError, match="above the 600 W"):
         check_limit(PART, 700.0)
-    with pytest.raises(UnknownFact, match="nobody measured h100-sxm"):
-        glmplan.deployment("llama-3.1-8b", "1xh100-sxm", power_limit="400W")
     with pytest.raises(SpecError, match="power_limit"):
         glmplan.deployment("llama-3.1-8b", "1xrtx-pro-6000-ws", power_limit="400")
+
+
+#: parts of field reports with a cap, and the cap [W]; the last two are measured above 300 W only, or below 500 W only
+_CAPPED = [("rtx-3090", 210.0), ("rtx-4090", 300.0), ("rtx-5090", 400.0), ("h100-sxm", 350.0), ("mi300x", 500.0),
+           ("rtx-pro-6000-ws", 200.0), ("rtx-pro-6000-server", 300.0)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "limit"), _CAPPED)
+def test_a_limit_that_no_run_covers_slows_down_by_none_to_the_power(name, limit):
+    part, requests = load_accelerator(name), np.array([1.0, 32.0, 500.0])
+    assert not limit_measured(part, limit)
+    most = part.tdp / limit
+    assert 1.0 < matrix_slowdown(part, limit) < most
+    decode = decoding_slowdown(part, limit, requests)
+    assert (decode > 1.0).all() and (decode < most).all() and (np.diff(decode) >= 0.0).all()
+    said = {"users": (1,), "input": 1000, "output": 200}
+    free, capped = (glmplan.fit("qwen3-8b", on=name, power_limit=watts, **said) for watts in (None, f"{limit:g}W"))
+    assert capped.verdict == free.verdict == "fits" and capped.holding.pool == free.holding.pool
+    assert [one for one in capped.asked.assumed if "never measured" in one]
+    slower = [one.one_user.each_rate.inverse() for one in (free, capped)]
+    assert slower[0].value < slower[1].value < most * slower[0].value
+    # no slow-down and one in proportion to the power are independent errors of the interval
+    assert slower[1].low < slower[0].value and slower[1].high > slower[0].high
+    assert slower[1].high / slower[1].low > slower[0].high / slower[0].low
+
+
+def test_a_measured_limit_adds_nothing_to_the_interval():
+    plans = [glmplan.deployment("llama-3.1-8b", "1xrtx-pro-6000-ws", power_limit=limit) for limit in (None, "450W")]
+    free, capped = (glmplan.predict(one, users=1).figures["tpot"] for one in plans)
+    assert capped.high / capped.value == pytest.approx(free.high / free.value)
 
 
 def test_every_question_about_a_limited_plan_is_answered_with_the_same_limited_steps():

@@ -1,24 +1,22 @@
 """Errors of predicted start-up memory, by log and by source or setting.
 
 `start-up-logs.csv` is what the memory terms are fitted to, and its logs vote by source. `start-up-logs-later.csv` was
-collected later, holds many launches of few settings, and is part of no fit: its logs vote by setting, and the settings
-that `held-out.toml` names by their hash are left out of development.
+collected later and votes by setting (`glmplan.calibrate.later_starts`): only ROCm, of which the first table has no
+launch on several accelerators, is fitted to it.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
 from typing import Literal
 
 import numpy as np
 
+from glmplan.calibrate.later_starts import is_held_out_setting, later_starts, setting_of
 from glmplan.calibrate.memory import left_out_sources, observations
 from glmplan.catalog.entries.accelerators import load_accelerator
 from glmplan.catalog.entries.names import own_images
-from glmplan.catalog.files import data_folder, read_toml
 from glmplan.catalog.schema.accelerator import Accelerator
 from glmplan.catalog.schema.model import ModelSpec
 from glmplan.costs.blocks.kinds import mixer_of
@@ -156,51 +154,6 @@ def kind_of_start(start: LoggedStart, part: Accelerator | None) -> str:
     return "image" if "/" in version and not version.startswith(own_images()) else "stock"
 
 
-def later_starts() -> list[LoggedStart]:
-    """Return the start-up logs that no fit of memory terms has seen.
-
-    Examples
-    --------
-    >>> len(later_starts())
-    159
-    """
-    return start_up_logs(data_folder("calibration") / "memory" / "start-up-logs-later.csv")
-
-
-def setting_of(start: LoggedStart) -> str:
-    """Return the setting of a launch, which has one vote.
-
-    Examples
-    --------
-    >>> setting_of(later_starts()[0])
-    'vllm|0.21.0|kimi-k2.5|mxfp4|mi355x|tp4 pp1 dp1 ep1 dcp1|fp8'
-    """
-    log = start.log
-    model = start.model or (log.model or "").rsplit("/", 1)[-1].lower()
-    layout = " ".join(f"{name}{getattr(log, name) or 1}" for name in ("tp", "pp", "dp", "ep", "dcp"))
-    parts = (log.engine, log.version, model, start.weights, start.accelerator, layout, log.kv_cache or "auto")
-    return "|".join(part or "" for part in parts)
-
-
-@cache
-def _held_rule() -> tuple[str, int, int]:
-    content = read_toml(data_folder("calibration") / "memory" / "held-out.toml")
-    return content["salt"], content["of"], content["remainder"]
-
-
-def is_held_out_setting(setting: str) -> bool:
-    """Return True if a setting is held out of development, by its hash.
-
-    Examples
-    --------
-    >>> sum(is_held_out_setting(one) for one in {setting_of(start) for start in later_starts()})
-    6
-    """
-    salt, of, remainder = _held_rule()
-    digest = hashlib.sha256(f"{salt}|{setting}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") % of == remainder
-
-
 def cache_of_model(model: ModelSpec) -> str:
     """Return the cache of a model: plain, windowed, hybrid or compressed.
 
@@ -241,7 +194,7 @@ def score_starts(starts: Iterable[LoggedStart] | None = None, *, left_out: bool 
             left[start.id] = start.not_scored or f"{start.log.model} is not in the catalogue"
             continue
         try:
-            errors += _errors(start, fits.get(start.origin))
+            errors += _errors(start, fits.get(start.origin) or fits.get(setting_of(start)))
         except GlmplanError as error:
             left[start.id] = str(error)
     return StartScores(tuple(errors), left)

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 __all__ = [
     "accelerator_aliases",
     "accelerator_names",
+    "in_one_line",
     "load_accelerator",
     "nearest_accelerators",
+    "outside_catalog",
     "printed_names",
     "refused_accelerators",
     "split_count",
@@ -101,13 +103,31 @@ def refused_accelerators() -> dict[str, str]:
     return {entry["name"]: entry["why"] for entry in remaining_rules(entries)}
 
 
+def in_one_line(text: str) -> bool:
+    """Return True for a data sheet in one line.
+
+    See `glmplan.catalog.entries.own_parts`.
+
+    Examples
+    --------
+    >>> in_one_line("v100:memory=32GB"), in_one_line("v100"), in_one_line("C:/part.toml")
+    (True, False, False)
+    """
+    return ":" in text and re.match(r"\s*[^:/\\]+:\s*[A-Za-z][\w-]*\s*=", text) is not None
+
+
+def outside_catalog(text: str) -> bool:
+    """Return True for the file or the line of a data sheet."""
+    return text.endswith(".toml") or in_one_line(text)
+
+
 def load_accelerator(name: str | Path) -> Accelerator:
     """Load one accelerator.
 
     Parameters
     ----------
     name : str or path
-        Name, alias, or a TOML file of the same form.
+        Name, alias, a TOML file of the same form, or a data sheet in one line.
 
     Returns
     -------
@@ -129,6 +149,14 @@ def load_accelerator(name: str | Path) -> Accelerator:
     Traceback (most recent call last):
     glmplan.errors.UnknownName: 'h20-sxm' is not a known accelerator; nearest: ...
     """
+    if in_one_line(str(name)):
+        from glmplan.catalog.entries.own_parts import described_part
+
+        own = described_part(str(name))
+        if own.name in accelerator_names() or own.name in accelerator_aliases():
+            message = "is a name of the catalogue; give the part another name"
+            raise SpecError(message, field="--part", value=own.name)
+        return own
     part = _CATALOG.find(name)
     if part is None:
         # a long name may be a vendor's; all entries are read for those, so short names come first

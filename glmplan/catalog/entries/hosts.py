@@ -13,6 +13,7 @@ from glmplan.catalog.caching import remembered
 from glmplan.catalog.entries.accelerators import (
     accelerator_aliases,
     accelerator_names,
+    in_one_line,
     load_accelerator,
     nearest_accelerators,
     split_count,
@@ -143,8 +144,10 @@ def load_machine(text: str | Path) -> Host:
     name = str(text)
     if name.endswith(".toml"):
         return _of_file(name)
-    plain = plain_name(name)
     count, part = split_count(name)
+    if in_one_line(part):
+        return implied_host(load_accelerator(part), count, file=part)
+    plain = plain_name(name)
     # an accelerator of the catalogue with a count is no host: found without reading every host for its aliases
     counted = part != name and plain_name(part) in accelerator_names()
     if plain in host_names() or (not counted and plain in host_aliases()):
@@ -188,13 +191,20 @@ def _not_found(name: str, part: str, count: int) -> UnknownName:
         # with a count, an accelerator was meant
         close = [f"{count}x{item}" if count > 1 else item for item in parts]
         hint = f"nearest: {', '.join(close)}" if close else "see `glmplan hardware list`"
-        own = f"or enter its data sheet in a file (docs/guide/hardware.md): --on {count}x./{plain or 'part'}.toml"
-        return UnknownName(f"is not a known accelerator; {hint}; {own}", value=part)
+        return UnknownName(f"is not a known accelerator; {hint}; {_own_part(plain)}", value=part)
     hosts = nearest(plain, [*host_names(), *host_aliases()])
     begun = [item for item in parts if item.startswith(f"{plain}-")]
     close = list(dict.fromkeys([*begun, *(host_aliases().get(item, item) for item in hosts), *parts]))[:5]
     hint = f"nearest: {', '.join(close)}" if close else "see `glmplan hardware list`"
-    return UnknownName(f"is not a known host or accelerator; {hint}", value=name)
+    return UnknownName(f"is not a known host or accelerator; {hint}; {_own_part(plain)}", value=name)
+
+
+def _own_part(name: str) -> str:
+    """Return the hint how to plan with a part outside the catalogue."""
+    from glmplan.catalog.entries.own_parts import EXAMPLE
+
+    line = EXAMPLE.format(name=name or "part")
+    return f"or give its data sheet: --part {line} (more values in a file: docs/guide/hardware.md)"
 
 
 def implied_host(accelerator: Accelerator | str, count: int, *, file: str = "") -> Host:

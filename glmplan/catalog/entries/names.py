@@ -206,12 +206,17 @@ def kv_name(text: str) -> str | None:
     --------
     >>> kv_name("f16 (default)"), kv_name("fp8 except sliding-window layers"), kv_name("auto")
     ('f16', 'fp8', None)
+    >>> kv_name("torch.float8_e4m3fn"), kv_name("torch.bfloat16"), kv_name("float16")
+    ('fp8', 'bf16', 'f16')
     """
-    key = text.strip().lower()
+    key = text.strip().lower().removeprefix("torch.")
+    key = {"bfloat16": "bf16", "float16": "f16", "fp16": "f16", "half": "f16"}.get(key, key)
+    if key.startswith("float8"):
+        return "fp8"
     for name in ("bf16", "f16", "nvfp4", "int8", "q8_0", "q4_0", "fp8"):
         if key.startswith(name):
             return name
-    return {"": None, "auto": None, "unknown": None, "bfloat16": "bf16", "fp16": "f16"}.get(key, key)
+    return {"": None, "auto": None, "unknown": None}.get(key, key)
 
 
 @dataclass(frozen=True, slots=True)

@@ -267,12 +267,29 @@ def _observed(fit: MemoryFit, memory: RankMemory, part: PartMemory) -> _OtherMem
         return _OtherMemory(context, sd**2, Spread(0.0, 0.0, 0))
     single = fit.context["single"]
     linked = single if part.link == "unified" else fit.context.get(part.link, fit.context["pcie"])
-    context = np.where(alone, single.mean, linked.mean)
-    variance = np.where(alone, single.sd, linked.sd) ** 2
+    more = _of_rocm(fit, part)
+    context = np.where(alone, single.mean, linked.mean + more.mean)
+    variance = np.where(alone, single.sd**2, linked.sd**2 + more.sd**2)
     others = fit.remainder["pooled"]
     if memory.settings.rule.pool == "rest":  # its margin stands in the rule, and there is no trial run that takes more
         others = replace(others, mean=0.0)
-    return _OtherMemory(context, variance, fit.remainder.get(engine, others))
+    own = fit.remainder.get(engine, others)
+    if part.capability.startswith("gfx"):  # every logged remainder is of CUDA: its spread says nothing of ROCm
+        own = replace(own, sd=max(own.sd, others.sd))
+    return _OtherMemory(context, variance, own)
+
+
+def _of_rocm(fit: MemoryFit, part: PartMemory) -> Spread:
+    """Return the memory of ROCm communicators beyond those of CUDA.
+
+    Over the same kind of link. They are the library's, so vLLM's logs, the only ones on ROCm in the fit, tell them for
+    every engine.
+    """
+    seen = fit.outside.get("vllm", {})
+    if not part.capability.startswith("gfx") or part.link != "nvlink" or not {"nvlink-rocm", "nvlink"} <= set(seen):
+        return Spread(0.0, 0.0, 0)
+    own, other = seen["nvlink-rocm"], seen["nvlink"]
+    return Spread(own.mean - other.mean, float(np.hypot(own.sd, other.sd)), own.count)
 
 
 def launch_kinds(part: PartMemory, *, several: bool, indexed: bool) -> tuple[str, ...]:
@@ -286,8 +303,8 @@ def launch_kinds(part: PartMemory, *, several: bool, indexed: bool) -> tuple[str
     Models with an indexer run over PCIe from community images, either sparsely with their own kernels and arenas or
     densely with the indexer patched out; all logs are of the first. Communicators hold buffers on the accelerators
     where these reach each other over PCIe, otherwise in host memory. On compute capability 10 attention, experts and
-    all-reduce run on FlashInfer kernels with workspaces of their own. ROCm has libraries of its own, of which no log is
-    part of the fit. Where host and accelerator share one memory, free memory changes with the use of the host, and so
+    all-reduce run on FlashInfer kernels with workspaces of their own. ROCm has libraries and communicators of its own.
+    Where host and accelerator share one memory, free memory changes with the use of the host, and so
     does every difference that the engine computes from it.
 
     Examples
@@ -295,6 +312,8 @@ def launch_kinds(part: PartMemory, *, several: bool, indexed: bool) -> tuple[str
     >>> one = PartMemory(80e9, 79e9, 0.0, "nvlink", capability="10.3")
     >>> launch_kinds(one, several=True, indexed=False), launch_kinds(one, several=False, indexed=False)
     (('nvlink-10', 'nvlink', 'several'), ('single-10', 'single'))
+    >>> launch_kinds(PartMemory(80e9, 79e9, 0.0, "nvlink", capability="gfx950"), several=True, indexed=False)
+    ('nvlink-rocm', 'nvlink', 'several')
     """
     flashinfer = part.link == "nvlink" and part.capability.startswith("10.")
     if not several:
@@ -308,6 +327,8 @@ def launch_kinds(part: PartMemory, *, several: bool, indexed: bool) -> tuple[str
         link = "pcie-sparse" if indexed else "pcie-peer" if part.peer_to_peer else "pcie"
     elif flashinfer:
         link = "nvlink-10"
+    elif part.capability.startswith("gfx"):
+        link = "nvlink-rocm"
     return tuple(dict.fromkeys((link, part.link, "several")))
 
 

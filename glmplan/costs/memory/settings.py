@@ -15,7 +15,7 @@ import numpy as np
 from glmplan.catalog.engines.defaults import block_tokens, engine_defaults
 from glmplan.catalog.engines.limitations import load_engine
 from glmplan.catalog.engines.memory import ExpertKernel, MemoryRule, Workspace, load_memory_rule, memory_engines
-from glmplan.catalog.entries.accelerators import load_accelerator
+from glmplan.catalog.entries.accelerators import load_accelerator, outside_catalog
 from glmplan.catalog.files import fits_folder, read_toml
 from glmplan.catalog.schema.engine import CacheLayout
 from glmplan.costs.blocks.stack import cache_layout
@@ -36,7 +36,7 @@ def _silicon(accelerator: str) -> str | None:
 @cache
 def _called(accelerator: str) -> str:
     """Return the catalogue name of the same chip, else the file's name."""
-    if not accelerator.endswith(".toml"):
+    if not outside_catalog(accelerator):
         return accelerator
     part = load_accelerator(accelerator)
     return part.same_chip or part.name

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 
-from glmplan.catalog.entries.accelerators import load_accelerator
+from glmplan.catalog.caching import remembered
+from glmplan.catalog.entries.accelerators import in_one_line, load_accelerator, outside_catalog, split_count
 from glmplan.catalog.entries.hosts import implied_host, load_machine
-from glmplan.catalog.files import toml_pairs
+from glmplan.catalog.files import plain_name, toml_pairs
 from glmplan.costs.network.links import LayoutLinks, links_of_layout
 from glmplan.errors import SpecError
+from glmplan.units import GIB, Bytes
 
 if TYPE_CHECKING:
     from glmplan.catalog.schema.accelerator import Accelerator
@@ -30,6 +32,7 @@ class Machine:
     count: int
     named: bool  # a host was named, not only a number of accelerators
     notes: tuple[str, ...]  # assumptions
+    host_memory: Bytes | None = None  # of all sockets of a node, as given
 
     def __repr__(self) -> str:
         return f"<Machine {self.text}: {self.count} × {self.accelerator.name}>"
@@ -38,7 +41,7 @@ class Machine:
     def part(self) -> str:
         """Return the accelerator's name, or the file that describes it."""
         own = self.host.accelerator
-        return own if own.endswith(".toml") else self.accelerator.name
+        return own if outside_catalog(own) else self.accelerator.name
 
     @property
     def per_node(self) -> int:
@@ -50,18 +53,52 @@ class Machine:
     def with_count(self, count: int) -> Machine:
         """Return the same accelerator in another number, each without neighbours."""
         part = self.accelerator
-        host = implied_host(part, count, file=self.part if self.part.endswith(".toml") else "")
-        return Machine(f"{count}x{self.part}", host, part, count, False, host.assumptions)
+        host = implied_host(part, count, file=self.part if outside_catalog(self.part) else "")
+        host = _with_memory(host, self.host_memory)
+        return Machine(f"{count}x{self.part}", host, part, count, False, host.assumptions, self.host_memory)
 
     def links(self, *, tp: int, pp: int = 1, dp: int = 1, dcp: int = 1) -> LayoutLinks:
         """Return the links that the groups of a layout cross on the host."""
         return links_of_layout(self.host, tp=tp, pp=pp, dp=dp, dcp=dcp)
 
 
-def resolve_machine(text: str) -> Machine:
+def _with_memory(host: Host, memory: Bytes | None) -> Host:
+    """Return a host with this memory in equal parts on its sockets."""
+    if memory is None or not host.sockets:
+        return host
+    each = memory / len(host.sockets)
+    sockets = tuple(socket.model_copy(update={"memory_size": each}) for socket in host.sockets)
+    unknown = tuple(one for one in host.unknown if one != "host memory")
+    return host.model_copy(update={"sockets": sockets, "unknown": unknown})
+
+
+@remembered(records=1, most=64)
+def _processor(part: Accelerator, memory: Bytes) -> Accelerator:
+    """Return a processor with the memory that its machine holds."""
+    return part.model_copy(update={"memory": memory, "memory_note": "as given"})
+
+
+def _named_part(text: str, part: str | None) -> str:
+    """Return the text of a machine with the data sheet of `part` for its name."""
+    if part is None:
+        return text
+    if not in_one_line(part):
+        from glmplan.catalog.entries.own_parts import EXAMPLE
+
+        example = EXAMPLE.format(name="name")
+        raise SpecError(f"is no data sheet in one line; write it as {example}", field="--part", value=part)
+    name = part.partition(":")[0].strip()
+    count, called = split_count(text)
+    if plain_name(called) != plain_name(name):
+        raise SpecError(f"describes {name}, and --on names {called!r}; write --on {name}", field="--part", value=name)
+    return f"{count}x{part.strip()}"
+
+
+def resolve_machine(text: str, *, part: str | None = None, host_memory: Bytes | None = None) -> Machine:
     """Resolve ``NxACCELERATOR``, a host name, or a TOML file.
 
-    The most frequent accelerator counts if a host has several kinds.
+    The most frequent accelerator counts if a host has several kinds. `part` is the data sheet of the accelerator in one
+    line, `host_memory` the memory of a node's sockets.
 
     Examples
     --------
@@ -70,22 +107,35 @@ def resolve_machine(text: str) -> Machine:
     (6, 'rtx-pro-6000-ws', 'pcie')
     >>> resolve_machine("hgx-b200-8").count
     8
+    >>> own = resolve_machine("2xown", part="own:memory=48GB,bandwidth=1008GB/s,bf16=165T")
+    >>> own.count, own.accelerator.memory
+    (2, 48000000000.0)
     """
+    text = _named_part(text, part)
     if not text.strip():
         raise SpecError("is empty", field="--on", value=text)
     try:
         host = load_machine(text)
-        part = load_accelerator(host.accelerator)
+        accelerator = load_accelerator(host.accelerator)
     except SpecError as error:
         if error.field is None and error.file is None:
             raise type(error)(error.message, field="--on", value=error.value or text, choices=error.choices) from None
         raise
-    named = host.name != f"{host.accelerator_count}x{part.name}"
+    named = host.name != f"{host.accelerator_count}x{accelerator.name}"
     same = host.accelerator_names.count(host.accelerator) * host.nodes
     notes = list(host.assumptions)
     if same < host.accelerator_count:
         notes.append(f"{host.accelerator_count - same} accelerators of another kind are left out")
-    return Machine(text, host, part, same, named, tuple(notes))
+    if host_memory is not None:
+        if host.unified_memory and accelerator.kind != "cpu-socket":
+            raise SpecError(
+                "is no choice: accelerator and processor share one memory", field="--host-memory", value=text
+            )
+        if accelerator.kind == "cpu-socket":
+            accelerator = _processor(accelerator, host_memory / max(host.accelerators_per_node, 1))
+        host = _with_memory(host, host_memory)
+        notes.append(f"host memory {host_memory / GIB:,.0f} GiB, as given")
+    return Machine(text, host, accelerator, same, named, tuple(notes), host_memory)
 
 
 def record_toml(record: BaseModel, *, leave_out: tuple[str, ...] = ("name",)) -> str:

@@ -9,6 +9,7 @@ smaller or larger.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from functools import cache
 from statistics import median
@@ -45,6 +46,9 @@ _SYNONYMS = {
     "f16": "bf16", "fp16": "bf16", "bfloat16": "bf16", "fp4": "nvfp4", "4bit": "int4", "uint4": "int4", "8bit": "int8",
     "w8a8": "int8", "w4a16": "int4-g128", "awq": "awq-int4", "gptq": "gptq-int4",
 }  # fmt: skip
+#: endings of repositories for 4 bits by a method: AWQ-4bit, GPTQ-Int4, awq-w4a16, INT4-AWQ
+_FOUR_BITS = r"(?:int-?4|4-?bit|w4a16)"
+_BY_METHOD = re.compile(rf"(?:(awq|gptq)[-_.]?{_FOUR_BITS}(?:-g\d+)?|(?:quantized[-_.])?{_FOUR_BITS}[-_.](awq|gptq))")
 #: plain name → the format that publishers mean by it and that stands for it where nothing is published: the scales of
 #: FP8 blocks add 0.02 %, and the fitted runs of such models have this format
 _PLAIN = {"fp8": "fp8-block"}
@@ -167,6 +171,8 @@ def _default(model: ModelSpec) -> Checkpoint:
 @remembered(records=1)
 def _of_word(model: ModelSpec, weights: str) -> Checkpoint:
     key = weights.strip().lower()
+    if (method := _BY_METHOD.fullmatch(key)) is not None and model.checkpoint(key) is None:
+        key = f"{method[1] or method[2]}-int4"
     result = _published(model, key)
     if result is not None:
         return result

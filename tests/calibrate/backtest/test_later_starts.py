@@ -6,19 +6,18 @@ import csv
 
 import pytest
 
-from glmplan.calibrate.backtest.memory import (
-    is_held_out_setting,
-    later_starts,
-    score_starts,
-    setting_of,
-)
+from glmplan.calibrate.backtest.memory import score_starts
+from glmplan.calibrate.later_starts import is_held_out_setting, later_starts, setting_of
+from glmplan.calibrate.memory import rare_starts
 from glmplan.catalog.files import data_folder
 from glmplan.io.runs.importers.startup_logs import start_up_logs
 
 
 @pytest.fixture(scope="module")
 def seen():
-    return score_starts([start for start in later_starts() if not is_held_out_setting(setting_of(start))])
+    return score_starts(
+        [start for start in later_starts() if not is_held_out_setting(setting_of(start))], left_out=True
+    )
 
 
 def test_every_later_log_is_scored_or_says_why_not():
@@ -66,6 +65,30 @@ def test_errors_of_settings_that_no_fit_has_seen_are_within_the_goals(seen, quan
     found, (median, p90) = seen.score(quantity, vote="setting", caches=("plain",)), GOALS[quantity]
     assert found.sources >= 14
     assert found.median <= median and found.p90 <= p90
+
+
+def test_no_fit_takes_a_held_out_setting():
+    assert not [one for one in rare_starts() if is_held_out_setting(setting_of(one))]
+
+
+def test_pools_on_rocm_lie_inside_intervals_of_fits_without_their_setting(seen):
+    """Communicators of ROCm take 3 GiB more than those of CUDA, by which 27 launches were off before."""
+    found = [one for one in seen.errors if one.quantity == "pool" and "|mi355x|" in one.setting]
+    vllm = [one for one in found if one.setting.startswith("vllm|")]
+    assert len({one.setting for one in vllm}) == 4 and all(one.inside for one in vllm)
+    assert max(abs(one.error) for one in vllm) < 2.5
+    # SGLang has no log on ROCm in the fit: vLLM's tell what the communicators take
+    hybrid = [one for one in found if "qwen3.5-397b" in one.setting]
+    assert len(hybrid) == 28 and max(abs(one.relative) for one in hybrid) < 0.03
+
+
+def test_pools_on_unified_memory_have_the_spread_of_its_logs(seen):
+    """Free memory moves with the page cache of the host: three of five launches were outside of ±2 GiB."""
+    found = {one.id: one for one in seen.errors if one.quantity == "pool" and one.kind == "unified"}
+    assert len(found) == 5
+    assert sum(one.inside for one in found.values()) >= 4
+    width = [(one.high - one.low) / 2 for one in found.values()]
+    assert min(width) > 4.0
 
 
 def test_files_of_amd_keep_attention_in_16_bit(seen):

@@ -265,3 +265,15 @@ def test_four_bits_in_safetensors_are_no_file_of_llama_cpp(model, name):
     assert checkpoint.form == "safetensors" and read_by(whole, checkpoint, "vllm") is checkpoint
     assert "as a GGUF file of the same size" in read_by(whole, checkpoint, "llama.cpp").note
     assert read_words(PlanRequest(f"{model}-{name}", "8xh100-sxm")).engine == "vllm"
+
+
+@pytest.mark.parametrize(
+    ("word", "same"),
+    [("AWQ-4bit", "awq-int4"), ("GPTQ-Int4", "gptq-int4"), ("awq-w4a16", "awq-int4"), ("INT4-AWQ", "awq-int4"),
+     ("quantized.w4a16-gptq", "gptq-int4"), ("gptq-4bit-g128", "gptq-int4")],
+)  # fmt: skip
+def test_endings_of_repositories_name_a_method(word, same):
+    for name in ("qwen3.6-35b-a3b", "qwen3-32b", "llama-3.1-8b"):
+        model = load_model(name)
+        assert checkpoint_for(model, word) == checkpoint_for(model, same)
+    assert resolve_model(f"some/Qwen3.6-35B-A3B-{word}").model.name == "qwen3.6-35b-a3b"

@@ -119,6 +119,43 @@ TRTLLM = """[TensorRT-LLM] TensorRT-LLM version: 1.1.0rc3
 """
 
 
+#: written after the format of SGLang 0.5: the pool of an MTP draft follows that of the model, on each rank
+_DRAFTED = """[2026-09-12 00:00:08] server_args=ServerArgs(model_path='/models/Qwen3.6-27B-NVFP4', tp_size=2, dp_size=1, kv_cache_dtype='auto', speculative_algorithm='EAGLE')
+[2026-09-12 00:00:48 TP0] KV Cache is allocated. dtype: torch.float8_e4m3fn, #tokens: 450000, K size: 3.50 GB, V size: 3.50 GB
+[2026-09-12 00:00:48 TP1] KV Cache is allocated. dtype: torch.float8_e4m3fn, #tokens: 450000, K size: 3.25 GB, V size: 3.25 GB
+[2026-09-12 00:00:48 TP1] KV Cache is allocated. dtype: torch.float8_e4m3fn, #tokens: 450000, K size: 1.00 GB, V size: 1.00 GB
+[2026-09-12 00:00:48 TP0] KV Cache is allocated. dtype: torch.float8_e4m3fn, #tokens: 450000, K size: 1.00 GB, V size: 1.00 GB
+[2026-09-12 00:00:51 TP0] max_total_num_tokens=450000, context_len=262144"""
+
+
+def test_sglang_keeps_the_pool_of_a_draft_model_apart():
+    log = import_text(_DRAFTED).logged
+    assert (log.kv_pool / GIB, log.draft_pool / GIB, log.kv_tokens) == (6.5, 2.0, 450000)
+    # without drafting a second line of a rank is no draft
+    log = import_text(_DRAFTED.replace(", speculative_algorithm='EAGLE'", "")).logged
+    assert (log.kv_pool / GIB, log.draft_pool) == (2.0, None)
+
+
+def test_a_cache_format_of_torch_is_a_cache_format():
+    found = predict_startup(import_text(_DRAFTED).logged, on="2xrtx-5090")
+    assert not found.why_not and any("KV cache fp8" in one for one in found.notes)
+    drafted = next(one for one in found.lines if one.what == "KV pool of the draft model")
+    assert drafted.logged == 2.0 and drafted.predicted is None
+
+
+@pytest.mark.parametrize(
+    ("said", "model"),
+    [
+        ("/models/models--Qwen--Qwen3-8B/snapshots/7872f01b1d1fe23eabc4c98b48bffcef5a386062", "Qwen/Qwen3-8B"),
+        ("/root/.cache/huggingface/hub/models--zai-org--GLM-5.1-FP8", "zai-org/GLM-5.1-FP8"),
+        ("/models/Qwen3-8B", "/models/Qwen3-8B"),
+    ],
+)
+def test_a_folder_of_the_hub_cache_names_its_repository(said, model):
+    log = import_text(VLLM.replace("some/Model-FP8", said)).logged
+    assert log.model == model
+
+
 def test_trtllm_counts_the_pool_that_follows_the_trial_and_not_the_small_one_of_the_trial():
     found = import_text(TRTLLM)
     log = found.logged

@@ -47,6 +47,9 @@ _FORMATS = {
 }
 
 
+_CACHED = re.compile(r"models--(.+?)--([^/]+)")
+
+
 @dataclass(slots=True)
 class StartupLog:
     """One engine start; bytes are those of one rank, None: not logged."""
@@ -68,6 +71,7 @@ class StartupLog:
     weights: Bytes | None = None  # fullest rank
     host_weights: Bytes | None = None
     kv_pool: Bytes | None = None  # on the rank with the smallest pool
+    draft_pool: Bytes | None = None  # separate pool of a draft model on that rank
     kv_tokens: Tokens | None = None  # in the pool
     cells: Tokens | None = None  # requested cache of all slots together (llama.cpp's `n_ctx`)
     graphs: Bytes | None = None  # captured
@@ -92,6 +96,8 @@ class StartupLog:
         old = getattr(self, name)
         if value is None:
             return
+        if name == "model" and (cached := _CACHED.search(value)):  # a folder of the Hugging Face cache
+            value = f"{cached[1]}/{cached[2]}"
         better = old is None or keep == "last" or (keep == "max" and value > old) or (keep == "min" and value < old)
         if better:
             setattr(self, name, value)
@@ -131,7 +137,11 @@ class StartupLog:
                 self.accelerator,
                 *(
                     f"{label} {value / GIB:.2f} GiB"
-                    for label, value in (("KV pool", self.kv_pool), ("graphs", self.graphs))
+                    for label, value in (
+                        ("KV pool", self.kv_pool),
+                        ("draft pool", self.draft_pool),
+                        ("graphs", self.graphs),
+                    )
                     if value is not None
                 ),
             ),
@@ -481,10 +491,17 @@ def read_sglang_log(source: Source) -> Imported:
         log.tp = max(log.tp // log.dp, 1)
     for line, match in matches(text, r"Load weight end\..*?mem usage=([\d.]+) GB"):
         log.put("weights", float(match[1]) * GIB, line, "max")
-    for line, match in matches(text, r"KV Cache is allocated\..*?#tokens: (\d+)(.*)"):
-        log.put("kv_tokens", float(match[1]), line, "min")
-        sizes = re.findall(r"(?:KV|K|V) size: ([\d.]+) GB", match[2])
-        log.put("kv_pool", sum(float(size) for size in sizes) * GIB if sizes else None, line, "min")
+    ranks: set[str] = set()
+    for line, match in matches(text, r"^(.*?)KV Cache is allocated\..*?#tokens: (\d+)(.*)"):
+        rank = " ".join(re.findall(r"\b(?:TP|DP|PP|EP)\d+", match[1]))
+        sizes = re.findall(r"(?:KV|K|V) size: ([\d.]+) GB", match[3])
+        size = sum(map(float, sizes)) * GIB if sizes else None
+        if log.speculative is not None and rank in ranks:  # a rank makes the pool of the draft model after its own
+            log.put("draft_pool", size, line, "min")
+            continue
+        ranks.add(rank)
+        log.put("kv_tokens", float(match[2]), line, "min")
+        log.put("kv_pool", size, line, "min")
     for line, match in matches(text, r"max_total_num_tokens=(\d+)"):
         log.put("kv_tokens", float(match[1]), line, "min")
     for line, match in matches(text, r"Capture cuda graph end\..*?mem usage=([\d.]+) GB"):
