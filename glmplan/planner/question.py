@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glmplan.catalog.engines.defaults import engine_defaults
+from glmplan.catalog.engines.front_ends import front_end
 from glmplan.catalog.engines.kernels import attention_assumed
 from glmplan.catalog.engines.limitations import called_engine, engine_names, load_engine
 from glmplan.catalog.engines.recipes import known_version
@@ -175,6 +176,12 @@ def named_engine(text: str) -> str:
     'trtllm'
     """
     name = called_engine(text)
+    known = front_end(text) if name is None else None
+    if known is not None and known.engine is not None:
+        return known.engine
+    if known is not None:
+        message = f"is {known.name}, of which glmplan has no facts; the engine most like it: {known.nearest}"
+        raise SpecError(message, field="--engine", value=text)
     if name is None:
         raise SpecError("is not a known engine", field="--engine", value=text, choices=engine_names())
     return name
@@ -565,6 +572,7 @@ def read_words(words: PlanRequest) -> Asked:
     default = not weights and not choice.stated
     if default:
         assumed.append(f"weights {checkpoint.name}: the model's default checkpoint")
+    words = _through_front_end(words, choice.model, machine, assumed)
     engine = engine_asked(words.engine, checkpoint, machine, assumed)
     if choice.exact_bytes is None:
         checkpoint = read_by(choice.model, checkpoint, engine)
@@ -612,6 +620,32 @@ def read_words(words: PlanRequest) -> Asked:
     )
     check_layout(asked.model, asked.machine, degrees, divided_experts=asked.divided_experts)
     return asked if words.recipe is None else _by_recipe(asked, words.recipe)
+
+
+def _through_front_end(words: PlanRequest, model: ModelSpec, machine: Machine, assumed: list[str]) -> PlanRequest:
+    """Return the request with the defaults of a program that runs the engine.
+
+    Ollama and LM Studio give llama.cpp a context, a number of requests at once and a cache format.
+    """
+    known = front_end(words.engine) if words.engine and called_engine(words.engine) is None else None
+    if known is None or known.engine is None:
+        return words
+    memory = machine.count * (machine.accelerator.memory or 0.0)
+    context = known.context(memory)
+    given: dict[str, object] = {"engine": known.engine}
+    remarks = []
+    if context is not None and words.context is None and words.max_model_len is None:
+        given["max_model_len"] = min(context, model.max_context)
+        remarks.append(f"context {given['max_model_len']:,} tokens")
+    if known.parallel is not None and words.max_num_seqs is None:
+        given["max_num_seqs"] = known.parallel
+        remarks.append(f"{known.parallel} at once")
+    if known.kv is not None and words.kv is None:
+        given["kv"] = known.kv
+        remarks.append(f"KV cache {known.kv}")
+    defaults = f" with its defaults, {', '.join(remarks)}, which {known.settings} change" if remarks else ""
+    assumed.append(f"engine {known.engine}: {known.name} runs it{defaults}")
+    return words.model_copy(update=given)
 
 
 def _by_recipe(asked: Asked, recipe: str) -> Asked:
