@@ -48,7 +48,7 @@ def _bare(word: str) -> str:
 @cache
 def _by_name() -> dict[str, FrontEnd]:
     fields = {"name", "called", "engine", "nearest", "context_below", "context_above", "parallel", "kv", "settings"}
-    result = {}
+    result: dict[str, FrontEnd] = {}
     for entry in read_entries(data_folder("hardware_db") / "front_ends.toml", "front_ends", fields):
         plain: dict[str, Any] = {key: value for key, value in entry.items() if key not in ("called", "in_view")}
         below: Sequence[Sequence[float]] = plain.pop("context_below", ())

@@ -471,6 +471,14 @@ def _config(
     return {"model_type": model_type, **config}
 
 
+def _largest(values: list[Any], path: Path, key: str) -> int | float:
+    """Return the largest value of a list with one for each layer."""
+    numbers = [value for value in values if isinstance(value, int | float)]
+    if len(numbers) != len(values):
+        raise SpecError("is not a list of numbers", file=path, field=key)
+    return max(numbers)
+
+
 def _described(described: GgufArchitecture, blocks: GgufBlocks, config: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a described architecture in its reader's words."""
     config.pop("qk_rope_head_dim", None)

@@ -361,7 +361,7 @@ def _model_type(top: ConfigFields, text: ConfigFields) -> str:
     inner, outer = (next(iter(part.words("model_type")), None) for part in (text, top))
     architecture = ", ".join(top.words("architectures")) or "not stated"
     for result in (inner, outer):
-        if result in REFUSED:
+        if result is not None and result in REFUSED:
             raise UnknownArchitecture(
                 f"(architectures: {architecture}) is refused: {REFUSED[result]}",
                 file=top.file, field="model_type", value=result,

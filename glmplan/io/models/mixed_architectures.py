@@ -108,8 +108,9 @@ def _jamba(fields: ConfigFields) -> LayerStack:
     for layer in range(count):
         full, sparse = (layer % period == offset for period, offset in periods.values())
         ffn = experts if sparse else dense
+        sparse = ffn is not dense
         layers.append(LayerKind(mixer=attention if full else mamba, ffn=(ffn,)))
-        names.append(f"{'full' if full else 'mamba'}_{'sparse' if ffn.kind == 'experts' else 'dense'}")
+        names.append(f"{'full' if full else 'mamba'}_{'sparse' if sparse else 'dense'}")
     return LayerStack("jamba", numbered_layers(layers, names))
 
 

@@ -1,4 +1,4 @@
-"""Read architectures of alike decoder layers, each described by a row of a table.
+"""Read architectures of uniform decoder layers, each a row of a table.
 
 Each layer has grouped-query attention and a dense block or experts. Shapes: `modeling_*.py` of Hugging Face
 transformers 5.24.0 by the name of the model_type; families without a module there are read as `modeling_*.py` beside
@@ -144,7 +144,7 @@ PLAIN_FAMILIES: Mapping[str, PlainFamily] = {
 
 
 def plain_reader(shape: PlainFamily) -> Callable[[ConfigFields], LayerStack]:
-    """Return the reader of a family of alike layers."""
+    """Return the reader of a family of uniform layers."""
 
     def read(fields: ConfigFields) -> LayerStack:
         for name in ("use_mla", "use_cla"):
@@ -155,12 +155,13 @@ def plain_reader(shape: PlainFamily) -> Callable[[ConfigFields], LayerStack]:
         windows = period_windows(fields, count, shape.window_period)
         mixed = any(windows) and not all(windows)
         layers, names = [], []
-        for window, block in zip(windows, _feed_forwards(fields, shape, count), strict=True):
+        sparse = sparse_layers(fields, count) if shape.routed else [False] * count
+        for window, block, routed in zip(windows, _feed_forwards(fields, shape, sparse), sparse, strict=True):
             mixer = _attention(fields, shape, window)
             if mixed and shape.full_unrotated and window is None:
                 mixer = mixer.model_copy(update={"rotary_dim": 0})
             layers.append(LayerKind(mixer=mixer, ffn=(block,), norms=shape.norms))
-            words = ["sliding" if window else "full" if mixed else "", "" if block.kind == "dense" else "sparse"]
+            words = ["sliding" if window else "full" if mixed else "", "sparse" if routed else ""]
             names.append("_".join(word for word in words if word) or "layer")
         named = numbered_layers(layers, names)
         mtp = mtp_spec(fields, named[-1][0], own_embedding=False) if shape.mtp else None
@@ -169,14 +170,15 @@ def plain_reader(shape: PlainFamily) -> Callable[[ConfigFields], LayerStack]:
     return read
 
 
-def _feed_forwards(fields: ConfigFields, shape: PlainFamily, count: int) -> list[DenseFfn | ExpertsFfn]:
-    sparse = sparse_layers(fields, count) if shape.routed else [False] * count
+def _feed_forwards(fields: ConfigFields, shape: PlainFamily, sparse: list[bool]) -> list[DenseFfn | ExpertsFfn]:
     dense = None
     if not all(sparse):
         bias = _switch(fields, shape.mlp_bias)
         dense = DenseFfn(inner=fields.whole("intermediate_size"), gated=shape.gated, bias=bias)
     routed = shape.routed or Routed()
-    return [dense if dense and not flag else _experts(fields, routed, at, count) for at, flag in enumerate(sparse)]
+    return [
+        dense if dense and not flag else _experts(fields, routed, at, len(sparse)) for at, flag in enumerate(sparse)
+    ]
 
 
 def _switch(fields: ConfigFields, rule: bool | str) -> bool:
