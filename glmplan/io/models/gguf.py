@@ -391,14 +391,16 @@ def _size(shape: tuple[int, ...]) -> int:
     return size
 
 
-def _fields(metadata: dict[str, Any], architecture: str, path: Path) -> dict[str, Any]:
-    """Return the metadata whose fields have one value for all layers."""
+def _stated_fields(metadata: dict[str, Any], architecture: str, path: Path, *, by_layer: bool) -> dict[str, Any]:
+    """Return the usual fields that metadata state.
+
+    `by_layer`: lists with one value for each layer are read; the largest stands in the field.
+    """
     config: dict[str, Any] = {}
-    described = DESCRIBED.get(architecture)
     for field, key in _FIELDS.items():
         value = metadata.get(f"{architecture}.{key}")
         if isinstance(value, list):
-            distinct = {max(value)} if described is not None and described.adapt is not None else set(value)
+            distinct = {_largest(value, path, key)} if value and by_layer else set(value)
             if len(distinct) > 1:
                 raise UnknownArchitecture(
                     "differs from layer to layer, which glmplan does not read from GGUF files",
@@ -414,8 +416,10 @@ def _config(
     metadata: dict[str, Any], tensors: tuple[StoredTensor, ...], architecture: str, model_type: str, path: Path
 ) -> dict[str, Any]:
     """Return the metadata in the fields of a `config.json`."""
-    config = _fields(metadata, architecture, path)
     described = DESCRIBED.get(architecture)
+    config = _stated_fields(
+        metadata, architecture, path, by_layer=described is not None and described.adapt is not None
+    )
     rows = next((tensor.shape[-1] for tensor in tensors if tensor.name == "token_embd.weight"), None)
     config.setdefault("vocab_size", metadata.get("tokenizer.ggml.tokens.length") or rows)
     blocks = metadata.get(f"{architecture}.block_count")

@@ -44,7 +44,7 @@ Adapt = Callable[[GgufBlocks, dict[str, Any]], None]
 
 @dataclass(frozen=True, slots=True)
 class GgufArchitecture:
-    """One architecture: the model_type of its reader, and what its fields are called there."""
+    """Description of an architecture in the fields of a config."""
 
     model_type: str
     renamed: Mapping[str, str] = field(default_factory=dict)  # usual field → field of the reader

@@ -183,7 +183,7 @@ def _minimax_01(fields: ConfigFields) -> LayerStack:
 
 
 def _longcat_flash(fields: ConfigFields) -> LayerStack:
-    """Return LongCat-Flash: two attentions and dense blocks beside one mixture.
+    """Return LongCat-Flash: two attentions and dense blocks, one mixture.
 
     Each layer is two here. Some of the experts are the identity: of the experts that a token selects only the share of
     real ones is read on average.

@@ -388,7 +388,9 @@ _SGLANG = re.compile(r"Not enough memory\. Please try to increase --mem-fraction
 
 
 def out_of_memory(text: str) -> str:
-    """Return the amounts of an engine's message of missing memory, and what to change; empty without one.
+    """Return the amounts of an out-of-memory message and what to change.
+
+    Empty without such a message.
 
     Examples
     --------
