@@ -233,3 +233,30 @@ def test_the_refusal_shows_a_table_that_is_read(tmp_path):
     runs = read_runs(table)
     assert [(run.model, run.tp, run.observed["tpot_mean_ms"]) for run in runs] == [("qwen3-32b", 2, 21.4)]
     assert table_csv([]).startswith("id,model,accelerator")
+
+
+BLOCK = """============ Serving Benchmark Result ============
+Successful requests:                     80
+Benchmark duration (s):                  20.00
+Total input tokens:                      8000
+Total generated tokens:                  4000
+Output token throughput (tok/s):         200.00
+Mean TTFT (ms):                          100.0
+"""
+
+
+@pytest.mark.parametrize(("more", "client"), [("", "vllm bench serve"), ("Backend: sglang\n", "sglang bench_serving")])
+def test_a_pasted_block_names_the_client_that_printed_it(more, client):
+    head, _, rest = BLOCK.partition("\n")
+    assert import_text(f"{head}\n{more}{rest}").rows[0]["notes"].startswith(client)
+
+
+def test_a_log_that_names_model_and_release_only_in_its_arguments_is_understood():
+    log = (
+        "(APIServer pid=1) INFO 05-06 07:55:02 [utils.py:299]  version 0.21.0\n"
+        "(APIServer pid=1) INFO 05-06 07:55:02 [utils.py:233] non-default args: {'model_tag': 'google/gemma-4-31B-it', "
+        "'model': 'google/gemma-4-31B-it', 'max_model_len': 32768, 'tensor_parallel_size': 1}\n"
+        "(EngineCore pid=202) INFO 05-06 07:59:17 [kv_cache_utils.py:1710] GPU KV cache size: 193,624 tokens\n"
+    )
+    row = import_text(log).rows[0]
+    assert (row["checkpoint"], row["engine_version"]) == ("google/gemma-4-31B-it", "0.21.0")

@@ -2,9 +2,8 @@
 
 `vllm bench throughput` and `latency` (vllm/benchmarks/*.py), SGLang's `bench_one_batch` and `bench_one_batch_server`,
 `trtllm-bench` (tensorrt_llm/bench/dataclasses/reporting.py), EvalScope perf (1.14.1, perf/utils/perf_constants.py),
-LLMPerf (token_benchmark_ray.py), inference-perf (inference_perf/reportgen/base.py), `mlx_lm.benchmark` and
-`mlx_lm.generate` (0.32.2), `ollama run --verbose`, timings of llama-server (tools/server/server-context.cpp), and the
-throughput that vLLM and SGLang log while they serve.
+LLMPerf (token_benchmark_ray.py), `mlx_lm.benchmark` and `mlx_lm.generate` (0.32.2), `ollama run --verbose`, timings of
+llama-server (tools/server/server-context.cpp), and the throughput that vLLM and SGLang log while they serve.
 """
 
 from __future__ import annotations
@@ -221,37 +220,6 @@ def _llmperf(fields: Fields) -> Iterator[dict[str, Any]]:
     }  # fmt: skip
 
 
-KIND_INFERENCE_PERF = "inference-perf"
-
-
-def _inference_perf(fields: Fields) -> Iterator[dict[str, Any]]:
-    done = fields.inside("successes")
-    latency, rates, load = done.inside("latency"), done.inside("throughput"), fields.inside("load_summary")
-    count = done.require("count")
-    lost = fields.inside("failures").number("count") or 0
-
-    def ms(name: str, what: str) -> float | None:
-        return milliseconds(latency.inside(name).number(what))
-
-    def mean(*names: str) -> float | None:
-        return next((value for name in names if (value := done.inside(name).number("mean")) is not None), None)
-
-    yield {
-        "phase": "serving", "num_requests": count + lost, "concurrency": load.number("concurrency"),
-        "request_rate_per_s": load.number("requested_rate"), "input_tokens": mean("prompt_tokens", "prompt_len"),
-        "output_tokens": mean("output_tokens", "output_len"),
-        "output_tokens_per_s": rates.require("output_tokens_per_sec"),
-        "total_tokens_per_s": rates.number("total_tokens_per_sec"),
-        "ttft_mean_ms": ms("time_to_first_token", "mean"), "ttft_p50_ms": ms("time_to_first_token", "median"),
-        "ttft_p99_ms": ms("time_to_first_token", "p99"), "tpot_mean_ms": ms("time_per_output_token", "mean"),
-        "tpot_p50_ms": ms("time_per_output_token", "median"), "tpot_p99_ms": ms("time_per_output_token", "p99"),
-        "itl_mean_ms": ms("inter_token_latency", "mean"), "itl_p50_ms": ms("inter_token_latency", "median"),
-        "itl_p99_ms": ms("inter_token_latency", "p99"), "e2e_mean_ms": ms("request_latency", "mean"),
-        "e2e_p99_ms": ms("request_latency", "p99"),
-        "notes": notes(KIND_INFERENCE_PERF, f"{lost:.0f} failed" if lost else "", few_requests(count)),
-    }  # fmt: skip
-
-
 def _two_phases(
     source: Source, kind: str, engine: str, prompt: tuple[float | None, float | None],
     answer: tuple[float | None, float | None], users: float = 1.0,
@@ -356,7 +324,6 @@ def _json(read: Callable[[Fields], Iterator[dict[str, Any]]]) -> Callable[[Sourc
 
 IMPORTERS = (
     Importer(KIND_LLMPERF, by_keys("results_mean_output_throughput_token_per_s"), _json(_llmperf)),
-    Importer(KIND_INFERENCE_PERF, by_keys("load_summary", "successes", "latency"), _json(_inference_perf)),
     Importer(KIND_EVALSCOPE, by_text(r'"(?:Output token throughput|Output Throughput) \(tok/s\)"\s*:'),
              _json(_evalscope)),
     Importer(KIND_THROUGHPUT, by_keys("elapsed_time", "num_requests", "tokens_per_second"), _json(_throughput_json)),
