@@ -96,6 +96,11 @@ SPELLINGS: Mapping[str, Spelling] = {
     "ernie4_5": Spelling(tied=True, renamed={"use_bias": "attention_bias"}, ignored=("compression_ratio",)),
     "ernie4_5_moe": Spelling(tied=True),
     "exaone": Spelling(renamed=_TRANSFORMER),
+    "exaone_moe": Spelling(
+        renamed={"first_last_k_dense_replace": "first_k_dense_replace"},
+        defaults={"first_k_dense_replace": 1},
+        ignored=("is_moe_layer", "mtp_share_layers"),
+    ),
     "falcon_h1": Spelling(ignored=_FALCON, defaults={"num_key_value_heads": 8}),
     "gemma": Spelling(tied=True),
     "gemma2": Spelling(tied=True, defaults={"sliding_window": 4096}),

@@ -434,7 +434,7 @@ def _config(
     names = {tensor.name for tensor in tensors}
     config["tie_word_embeddings"] = "output.weight" not in names
     if described is not None:
-        if described.model_type != "mimo_v2":  # its values have a width of their own
+        if described.model_type not in ("mimo_v2", "kimi_linear"):  # their values have a width of their own
             _same_values(metadata, architecture, config, model_type, path)
         return _described(described, GgufBlocks(metadata, architecture, frozenset(names), blocks - drafts), config)
     if "num_experts" in config:

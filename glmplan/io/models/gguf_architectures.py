@@ -229,6 +229,27 @@ def _shared_granite(blocks: GgufBlocks, config: dict[str, Any]) -> None:
     config.pop("moe_intermediate_size", None)
 
 
+def _exaone_moe(blocks: GgufBlocks, config: dict[str, Any]) -> None:
+    _layer_types(blocks, config)
+    config.pop("shared_expert_intermediate_size", None)
+
+
+def _kimi_linear(blocks: GgufBlocks, config: dict[str, Any]) -> None:
+    heads, width = _kv_heads(blocks), int(blocks.key("kda.head_dim", 0))
+    config["linear_attn_config"] = {
+        "full_attn_layers": [layer + 1 for layer, item in enumerate(heads) if item],
+        "kda_layers": [layer + 1 for layer, item in enumerate(heads) if not item],
+        "head_dim": width,
+        "num_heads": config["num_attention_heads"],
+        "short_conv_kernel_size": config.pop("linear_conv_kernel_dim", 4),
+    }
+    rope = int(blocks.key("rope.dimension_count", 0))
+    config["qk_rope_head_dim"] = rope
+    config["qk_nope_head_dim"] = int(blocks.key("attention.key_length_mla", 0)) - rope
+    for name in ("head_dim", "num_key_value_heads"):
+        config.pop(name, None)
+
+
 def _without_shared_width(blocks: GgufBlocks, config: dict[str, Any]) -> None:
     config.pop("shared_expert_intermediate_size", None)
 
@@ -267,6 +288,9 @@ DESCRIBED: Mapping[str, GgufArchitecture] = {
         adapt=_ernie_moe,
     ),
     "exaone": GgufArchitecture("exaone"),
+    "exaone-moe": GgufArchitecture(
+        "exaone_moe", renamed={"n_shared_experts": "num_shared_experts"}, keys=_PATTERN, adapt=_exaone_moe
+    ),
     "exaone4": GgufArchitecture("exaone4", keys=_PATTERN, adapt=_layer_types),
     "falcon-h1": GgufArchitecture("falcon_h1", keys=_SSM, adapt=_falcon),
     "gemma": GgufArchitecture("gemma"),
@@ -288,6 +312,12 @@ DESCRIBED: Mapping[str, GgufArchitecture] = {
         adapt=_without_shared_width,
     ),
     "internlm2": GgufArchitecture("internlm2"),
+    "kimi-linear": GgufArchitecture(
+        "kimi_linear",
+        renamed={"num_experts": "n_routed_experts"},
+        keys=("ssm.conv_kernel", "kda.head_dim", "attention.key_length_mla"),
+        adapt=_kimi_linear,
+    ),
     "lfm2": GgufArchitecture("lfm2", keys=("shortconv.l_cache",), adapt=_lfm2),
     "lfm2moe": GgufArchitecture(
         "lfm2_moe", keys=("shortconv.l_cache",), switches={"use_expert_bias": "exp_probs_b.bias"}, adapt=_lfm2

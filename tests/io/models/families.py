@@ -131,6 +131,12 @@ FAMILIES: dict[str, Published] = {
     "LGAI-EXAONE/EXAONE-4.0-1.2B": Published(
         fields("exaone4", (2048, 30, 32, 8, 4096, 102400), head_dim=64, sliding_window=None,
                tie_word_embeddings=True), 1279391488),
+    # the model card says 236 B
+    "LGAI-EXAONE/K-EXAONE-236B-A23B": Published(
+        fields("exaone_moe", (6144, 48, 64, 8, 18432, 153600), head_dim=128, moe_intermediate_size=2048,
+               num_experts=128, num_experts_per_tok=8, num_shared_experts=1, first_last_k_dense_replace=1,
+               sliding_window=128, sliding_window_pattern="LLLG", num_nextn_predict_layers=1, **_UNTIED),
+        236000000000, 0.005),
     "MiniMaxAI/MiniMax-Text-01": Published(
         fields("minimax_text_01", (6144, 80, 64, 8, 9216, 200064), head_dim=128, num_local_experts=32, rotary_dim=64,
                num_experts_per_tok=2, attn_type_list=([0] * 7 + [1]) * 10, postnorm=True, shared_intermediate_size=0,

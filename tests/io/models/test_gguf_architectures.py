@@ -129,6 +129,21 @@ SAME = {
              attention__value_length_swa=8, attention__sliding_window=64, attention__shared_kv_layers=0)
         | {"attention.head_count_kv": [4, 4, 1, 4], "attention.sliding_window_pattern": _SWITCHES},
         ["blk.0.attn_v.weight"]),
+    "kimi-linear": (
+        small("kimi_linear", kv=None, kv_lora_rank=32, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=16,
+              n_routed_experts=4, n_shared_experts=1, first_k_dense_replace=1,
+              linear_attn_config={"full_attn_layers": [4], "kda_layers": [1, 2, 3], "head_dim": 16, "num_heads": 8,
+                                  "short_conv_kernel_size": 4}, **_MOE, **_UNTIED),
+        keys(attention__kv_lora_rank=32, attention__key_length=40, attention__key_length_mla=24,
+             attention__value_length_mla=16, rope__dimension_count=8, kda__head_dim=16, ssm__conv_kernel=4,
+             expert_shared_count=1, leading_dense_block_count=1, **_MOE_KEYS)
+        | {"attention.head_count_kv": [0, 0, 0, 1]}, ["output.weight"]),
+    "exaone-moe": (
+        small("exaone_moe", num_experts=4, num_shared_experts=1, first_k_dense_replace=1, sliding_window=64,
+              layer_types=_TYPES, **_MOE, **_UNTIED),
+        keys(expert_shared_count=1, expert_shared_feed_forward_length=32, leading_dense_block_count=1,
+             attention__sliding_window=64, **_MOE_KEYS) | {"attention.sliding_window_pattern": _SWITCHES},
+        ["output.weight"]),
     "mimo2": (
         small("mimo_v2", kv=2, head_dim=16, v_head_dim=8, swa_head_dim=16, swa_v_head_dim=8, swa_num_attention_heads=8,
               swa_num_key_value_heads=4, sliding_window=64, hybrid_layer_pattern=[1, 1, 0, 1], n_routed_experts=4,
