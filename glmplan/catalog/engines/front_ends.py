@@ -35,7 +35,7 @@ class FrontEnd:
 
         Examples
         --------
-        >>> [front_end("ollama").context(gib * GIB) for gib in (16, 24, 48)]
+        >>> [front_end("ollama").context(gib * GIB) for gib in (16, 24, 47)]
         [4096, 32768, 262144]
         """
         return next((tokens for limit, tokens in self.context_below if memory < limit * GIB), self.context_above)

@@ -1,8 +1,8 @@
 """Translate the config of a family into the usual fields.
 
 Some families spell the usual fields otherwise, and a library takes a value of its own where a field is absent. Sources:
-`configuration_*.py` of Hugging Face transformers 5.24.0, and for families outside it the `configuration_*.py` beside
-the published weights.
+`configuration_*.py` of Hugging Face transformers 5.24.0, and for families outside it the fields that vLLM's model files
+read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TRANSFORMER = {"num_layers": "num_hidden_layers", "layer_norm_epsilon": "rms_no
 _GLM_RUN = (
     "apply_query_key_layer_scaling", "apply_residual_connection_post_layernorm", "attention_softmax_in_fp32",
     "bias_dropout_fusion", "fp32_residual_connection", "original_rope", "post_layer_norm", "rmsnorm",
-    "interleaved_qkv", "add_bias_linear", "multi_query_attention", "prefix_projection", "quantization_bit",
+    "interleaved_qkv", "multi_query_attention", "prefix_projection", "quantization_bit",
 )  # fmt: skip
 _COHERE = (
     "logit_scale", "layer_switch", "order_of_interleaved_layers", "position_embedding_type", "use_embedding_sharing",
@@ -159,7 +159,7 @@ SPELLINGS: Mapping[str, Spelling] = {
 }  # fmt: skip
 
 #: engines take as many KV heads as query heads where a config of these types states none: `None` in the configuration
-#: class of transformers, or no field in that beside the weights
+#: class of transformers, or a layer of vLLM that reads no such field
 _AS_MANY_KV_HEADS = (
     "apertus", "arcee", "baichuan", "cohere", "cohere2", "deepseek", "granite", "granitemoe", "granitemoehybrid",
     "granitemoeshared", "hunyuan_v1_dense", "hunyuan_v1_moe", "internlm2", "llama", "minicpm", "minicpm3", "nemotron",

@@ -1,7 +1,7 @@
 """Describe architectures of GGUF files by the fields of a `config.json`.
 
-Names of architectures and keys: the `gguf` package and llama.cpp's converters (https://github.com/ggml-org/llama.cpp,
-conversion/*.py). The architectures with readers of their own stand in `gguf.py`.
+Names of architectures, keys and tensors: `constants.py` of the `gguf` package 0.19.0. The architectures with readers
+of their own stand in `gguf.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Read architectures of uniform decoder layers, each a row of a table.
 
 Each layer has grouped-query attention and a dense block or experts. Shapes: `modeling_*.py` of Hugging Face
-transformers 5.24.0 by the name of the model_type; families without a module there are read as `modeling_*.py` beside
-their published weights.
+transformers 5.24.0 by the name of the model_type; for families without a module there, vLLM's model files and the
+tensor lists of the `gguf` package 0.19.0.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ PLAIN_FAMILIES: Mapping[str, PlainFamily] = {
     "apertus": PlainFamily("apertus", qk_norm=True, gated=False),
     "arcee": PlainFamily("arcee", out_bias=_BIAS, gated=False),
     "baichuan": PlainFamily("baichuan"),
-    "bailing_moe": PlainFamily("ling", out_bias="use_bias", routed=Routed("num_experts", shared="num_shared_experts")),
+    "bailing_moe": PlainFamily(
+        "ling", out_bias="use_bias", mlp_bias="use_bias", routed=Routed("num_experts", shared="num_shared_experts")
+    ),
     "bailing_moe_v2": PlainFamily(
         "ling",
         qk_norm="use_qk_norm",
@@ -112,7 +114,7 @@ PLAIN_FAMILIES: Mapping[str, PlainFamily] = {
         out_bias=_BIAS,
         routed=Routed(inner="intermediate_size", shared_inner="shared_intermediate_size", batch_loss=True),
     ),
-    # RMS norms before and after each block: `model.py` of xai-org/grok-1
+    # RMS norms before and after each block: `Grok1DecoderLayer` of vLLM
     "grok-1": PlainFamily("grok", norms=4, routed=Routed("num_experts", inner="intermediate_size")),
     "hunyuan_v1_dense": PlainFamily("hunyuan", qk_norm=True, out_bias=_BIAS),
     "hunyuan_v1_moe": PlainFamily(
@@ -155,9 +157,9 @@ def plain_reader(shape: PlainFamily) -> Callable[[ConfigFields], LayerStack]:
     """Return the reader of a family of uniform layers."""
 
     def read(fields: ConfigFields) -> LayerStack:
-        for name in ("use_mla", "use_cla"):
+        for name in ("use_mla", "use_cla", "add_bias_linear"):
             if fields.flag(name):
-                raise UnknownArchitecture("is set: this attention of the family is not modelled", file=fields.file,
+                raise UnknownArchitecture("is set: this form of the family is not modelled", file=fields.file,
                                           field=fields.prefix + name)  # fmt: skip
         count = fields.whole("num_hidden_layers")
         windows = period_windows(fields, count, shape.window_period)
