@@ -305,6 +305,13 @@ def _llama_cpp(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str,
     slots = asked.settings.max_num_seqs or int(min(asked.users[-1], max(holding.held, 1)))
     whole = int(min(holding.pool, slots * context)) if holding.pool else context
     words += [f"-c {whole // 256 * 256 or context}", f"--parallel {slots}"]
+    if split := asked.machine.shares:
+        words += ["--split-mode layer", "--tensor-split " + ",".join(f"{100 * share:.0f}" for share in split)]
+        notes.append(
+            "--tensor-split has the order of llama-server --list-devices: "
+            + ", ".join(f"{count} × {name}" for name, count in asked.machine.kinds)
+            + " here"
+        )
     words += ["--split-mode layer"] * (terms.pp > 1) + ["--split-mode row"] * (terms.tp > 1)
     words += [f"--cache-type-k {kv} --cache-type-v {kv}" for kv in _cache_words(asked, terms.kv)]
     words += _set_options(asked, ("", "", "--ubatch-size", ""))

@@ -10,6 +10,7 @@ from glmplan.catalog.engines.defaults import engine_defaults
 from glmplan.catalog.engines.front_ends import front_end
 from glmplan.catalog.engines.kernels import attention_assumed
 from glmplan.catalog.engines.limitations import called_engine, engine_names, load_engine
+from glmplan.catalog.engines.memory import load_memory_rule
 from glmplan.catalog.engines.recipes import known_version
 from glmplan.catalog.entries.names import engine_release
 from glmplan.catalog.formats import KV_FORMATS
@@ -17,8 +18,9 @@ from glmplan.catalog.schema.accelerator import Accelerator
 from glmplan.catalog.schema.engine import Adapters, EngineDefaults
 from glmplan.catalog.schema.model import Checkpoint, ModelSpec
 from glmplan.costs.blocks.stack import mixers_of, routed_blocks
+from glmplan.costs.memory.settings import load_memory_fit
 from glmplan.errors import SpecError
-from glmplan.io.machines.resolve import Machine, resolve_machine
+from glmplan.io.machines.resolve import ONE_KIND, Machine, resolve_machine
 from glmplan.io.models.checkpoints import checkpoint_for, files_of_namesake, read_by, remarks_on
 from glmplan.io.models.resolve import resolve_model
 from glmplan.prediction.deployment import Settings, heads_of
@@ -230,7 +232,7 @@ def usual_users(machine: Machine) -> int:
 
     Examples
     --------
-    >>> from glmplan.io.machines.resolve import resolve_machine
+    >>> from glmplan.io.machines.resolve import ONE_KIND, resolve_machine
     >>> usual_users(resolve_machine("8xh200-sxm")), usual_users(resolve_machine("gb200-nvl72"))
     (32, 256)
     """
@@ -320,6 +322,13 @@ def experts_of(model: ModelSpec) -> int:
     return max((block.experts for block in routed_blocks(model)), default=0)
 
 
+def _others(machine: Machine) -> str:
+    """Return the accelerators beside those of a layout, as an addition."""
+    if not machine.left_out:
+        return ""
+    return f" × {machine.accelerator.name} beside {machine.left_out} ({ONE_KIND})"
+
+
 def check_layout(
     model: ModelSpec, machine: Machine, given: dict[str, int | None], *, divided_experts: bool = False
 ) -> None:
@@ -341,7 +350,8 @@ def check_layout(
     used = tp * pp * dp * replicas
     if used > count:
         raise SpecError(
-            f"takes {used} accelerators and {machine.text} has {count}; lower --tp, --pp, --dp or --replicas",
+            f"takes {used} accelerators and {machine.text} has {count}{_others(machine)}; "
+            "lower --tp, --pp, --dp or --replicas",
             field="layout",
             value=asked,
         )
@@ -577,6 +587,7 @@ def read_words(words: PlanRequest) -> Asked:
     if choice.exact_bytes is None:
         checkpoint = read_by(choice.model, checkpoint, engine)
         assumed += remarks_on(choice.model, checkpoint)
+    machine = _with_all_kinds(machine, words, engine)
     kv = _kv(words.kv, engine)
     degrees = {name: getattr(words, name) for name in DEGREES}
     prefill = servers_apart(words.disaggregated, degrees)
@@ -620,6 +631,19 @@ def read_words(words: PlanRequest) -> Asked:
     )
     check_layout(asked.model, asked.machine, degrees, divided_experts=asked.divided_experts)
     return asked if words.recipe is None else _by_recipe(asked, words.recipe)
+
+
+def _with_all_kinds(machine: Machine, words: PlanRequest, engine: str) -> Machine:
+    """Return the machine with all kinds of accelerators where layers are dealt.
+
+    One kind alone where a layout was given, or where the engine splits matrices.
+    """
+    running = load_engine(engine).running
+    given = any(getattr(words, name) for name in ("tp", "pp", "dp", "ep"))
+    if not machine.kinds or given or running is None or not running.whole_layers:
+        return machine
+    beside = load_memory_rule(engine).free_target + load_memory_fit().context["single"].mean
+    return machine.one_after_another(beside)
 
 
 def _through_front_end(words: PlanRequest, model: ModelSpec, machine: Machine, assumed: list[str]) -> PlanRequest:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
@@ -12,12 +12,14 @@ from glmplan.catalog.entries.hosts import implied_host, load_machine
 from glmplan.catalog.files import toml_pairs
 from glmplan.costs.network.links import LayoutLinks, links_of_layout
 from glmplan.errors import SpecError
+from glmplan.io.machines.mixed import in_sequence, kinds_of, only_kind
+from glmplan.units import GIB, Bytes
 
 if TYPE_CHECKING:
     from glmplan.catalog.schema.accelerator import Accelerator
     from glmplan.catalog.schema.host import Host
 
-__all__ = ["Machine", "record_toml", "resolve_machine"]
+__all__ = ["ONE_KIND", "Machine", "record_toml", "resolve_machine"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -30,6 +32,8 @@ class Machine:
     count: int
     named: bool  # a host was named, not only a number of accelerators
     notes: tuple[str, ...]  # assumptions
+    kinds: tuple[tuple[str, int], ...] = ()  # of the host's accelerators and their number, if there are several
+    shares: tuple[float, ...] = ()  # of the layers, by accelerator, where all kinds are one after the other
 
     def __repr__(self) -> str:
         return f"<Machine {self.text}: {self.count} × {self.accelerator.name}>"
@@ -49,9 +53,31 @@ class Machine:
 
     def with_count(self, count: int) -> Machine:
         """Return the same accelerator in another number, each without neighbours."""
-        part = self.accelerator
+        part = load_accelerator(self.part) if self.shares else self.accelerator
         host = implied_host(part, count, file=self.part if self.part.endswith(".toml") else "")
         return Machine(f"{count}x{self.part}", host, part, count, False, host.assumptions)
+
+    @property
+    def left_out(self) -> str:
+        """Return the accelerators of other kinds as text, or an empty text."""
+        others = ", ".join(f"{count} × {name}" for name, count in self.kinds[1:])
+        return others if not self.shares else ""
+
+    def one_after_another(self, beside: Bytes) -> Machine:
+        """Return all kinds of accelerators as one, which has layers of each.
+
+        `beside`: memory that each needs for itself.
+        """
+        if len(self.kinds) < 2 or self.host.nodes > 1:
+            return self
+        parts = [load_accelerator(name) for name, count in self.kinds for _ in range(count)]
+        if any(part.memory is None or part.memory_bandwidth is None for part in parts):
+            return self
+        together, shares = in_sequence(parts, beside)
+        host = only_kind(self.host, self.kinds[0][0], 1)
+        sizes = " + ".join(f"{part.need('memory') / GIB:.0f}" for part in parts)
+        said = f"layers are dealt to {len(parts)} accelerators by memory ({sizes} GiB), one works after the other"
+        return Machine(self.text, host, together, 1, self.named, (*self.host.assumptions, said), self.kinds, shares)
 
     def links(self, *, tp: int, pp: int = 1, dp: int = 1, dcp: int = 1) -> LayoutLinks:
         """Return the links that the groups of a layout cross on the host."""
@@ -61,7 +87,7 @@ class Machine:
 def resolve_machine(text: str) -> Machine:
     """Resolve ``NxACCELERATOR``, a host name, or a TOML file.
 
-    The most frequent accelerator counts if a host has several kinds.
+    The kind with most memory counts if a host has several.
 
     Examples
     --------
@@ -81,11 +107,19 @@ def resolve_machine(text: str) -> Machine:
             raise type(error)(error.message, field="--on", value=error.value or text, choices=error.choices) from None
         raise
     named = host.name != f"{host.accelerator_count}x{part.name}"
-    same = host.accelerator_names.count(host.accelerator) * host.nodes
     notes = list(host.assumptions)
-    if same < host.accelerator_count:
-        notes.append(f"{host.accelerator_count - same} accelerators of another kind are left out")
-    return Machine(text, host, part, same, named, tuple(notes))
+    kinds = kinds_of(host) if len(set(host.accelerator_names)) > 1 else {}
+    if kinds:
+        host = only_kind(host, next(iter(kinds)))
+        part = load_accelerator(host.accelerator)
+    machine = Machine(text, host, part, host.accelerator_count, named, tuple(notes), tuple(kinds.items()))
+    if not machine.left_out:
+        return machine
+    return replace(machine, notes=(*notes, f"{machine.left_out} left out: {ONE_KIND}"))
+
+
+#: reason for accelerators without work
+ONE_KIND = "one layout takes accelerators of one kind; llama.cpp deals layers to all"
 
 
 def record_toml(record: BaseModel, *, leave_out: tuple[str, ...] = ("name",)) -> str:
