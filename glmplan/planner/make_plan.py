@@ -96,10 +96,8 @@ def answer_of(asked: Asked, traffic: Traffic | None = None, *, changes: bool = T
     missing = tuple(name for name in ("memory", "memory_bandwidth") if part.figure(name) is None)
     if "memory" in missing:
         return _unknown(asked, missing)
-    solution = solve_under(asked, traffic)
-    if solution.best.lacking > 0 and (moved := solution_with_moved_experts(asked, solution)) is not None:
-        solution, asked = moved, moved.asked
-    first, best = solution.ranked[0], solution.best
+    solution = _solved(asked, traffic)
+    asked, first, best = solution.asked, solution.ranked[0], solution.best
     check_copies(asked, best, traffic)
     verdict = verdict_of(asked, first)
     limit = asked.longest_request
@@ -155,6 +153,14 @@ def answer_of(asked: Asked, traffic: Traffic | None = None, *, changes: bool = T
         narrowing=narrowing_of(asked, best, deployment, known.knowledge, (alone, many)),
     )
     return _with_changes(answer, looked)
+
+
+def _solved(asked: Asked, traffic: Traffic | None) -> Solution:
+    """Return the layouts, with experts in host memory where none fits."""
+    solution = solve_under(asked, traffic)
+    if solution.best.lacking <= 0:
+        return solution
+    return solution_with_moved_experts(asked, solution) or solution
 
 
 def _one_and_many(

@@ -634,7 +634,7 @@ def read_words(words: PlanRequest) -> Asked:
 
 
 def _with_all_kinds(machine: Machine, words: PlanRequest, engine: str) -> Machine:
-    """Return the machine with all kinds of accelerators where layers are dealt.
+    """Return the machine with all its kinds where layers are dealt.
 
     One kind alone where a layout was given, or where the engine splits matrices.
     """
