@@ -121,7 +121,7 @@ def disk_bound(asked: Asked, held: Holding) -> TokensPerSecond | None:
     """Return the highest decode rate where weights are read from a drive.
 
     A mapped file that is larger than host memory is read again for each token: at most `DISK_RATE` over the bytes of a
-    token that have no room. None where all have room.
+    token that do not fit. None where all fit.
     """
     if not held.host_short or not held.host:
         return None

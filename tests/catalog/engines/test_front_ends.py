@@ -22,6 +22,7 @@ def asked(engine, on="rtx-4090", **more):
         ("ollama", "rtx-4090", 32768, 1),
         ("Ollama", "2xrtx-4090", 40960, 1),  # 256k from 48 GiB on, the model has 40,960
         ("LM Studio", "2xrtx-4090", 4096, 4),
+        ("ik_llama.cpp", "rtx-4090", None, 1),
     ],
 )
 def test_a_front_end_gives_llama_cpp_its_defaults(engine, on, context, parallel):
