@@ -121,9 +121,9 @@ def disk_bound(asked: Asked, held: Holding) -> TokensPerSecond | None:
     """Return the highest decode rate where weights are read from a drive.
 
     A mapped file that is larger than host memory is read again for each token: at most `DISK_RATE` over the bytes of a
-    token that do not fit. None where all fit.
+    token that do not fit. None where all fit, and for engines that pin the weights.
     """
-    if not held.host_short or not held.host:
+    if not held.host_short or not asked.settings.host_experts:
         return None
     work = all_moved(asked.model, asked.checkpoint)
     touched: Bytes = float(work.host_bytes[0]) * asked.settings.host_experts

@@ -88,6 +88,12 @@ def test_weights_beyond_host_memory_are_bounded_by_the_drive(plan):
     assert f"below {bound:.3g} tok/s" in answer.reasons[0]
 
 
+def test_pinned_weights_have_no_bound_by_the_drive(plan):
+    answer = plan("kimi-k2.5", memory=256, engine="ktransformers", weights="int4")
+    assert answer.verdict == "does_not_fit"
+    assert "pinned" in answer.reasons[0]
+
+
 @pytest.mark.parametrize(
     ("model", "engine", "weights"), [("llama-3.1-405b", "llama.cpp", "q4_k_m"), ("glm-5.1", "vllm", "fp8")]
 )
