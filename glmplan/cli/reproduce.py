@@ -21,6 +21,10 @@ def command(
     runs: Annotated[
         Path | None, typer.Option(help="Table of runs, CSV in the column form of the measurements.")
     ] = None,
+    facts: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Other values of the run, as column=value: --set host=machine.toml."),
+    ] = None,
     calibration: Annotated[Path | None, typer.Option(help="Calibration of your site, from `calibrate --from`.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -34,7 +38,7 @@ def command(
     from glmplan.prediction.step_models import site_calibration
 
     with site_calibration(calibration):
-        found = reproduce(_find(run, runs))
+        found = reproduce(_with(_find(run, runs), facts or []))
     if as_json:
         import json
 
@@ -49,6 +53,7 @@ def command(
             f"  {one.column:32} measured {one.measured:10.4g}   predicted {figure.value:10.4g} "
             f"({figure.low:.4g} to {figure.high:.4g})   {100 * one.difference:+6.1f} %   {one.verdict}"
         )
+    _say_population(found)
     if not found.explanations:
         if found.verdict != "reproduced":
             say("\nno single condition explains the measurement better")
@@ -62,6 +67,35 @@ def command(
         say(f"  {place}. {explanation.name} (gain {gain:.3g}): {explanation.what}")
         say(f"     then: {moved}")
         say(f"     check: {explanation.check}")
+
+
+def _say_population(found: Reproduction) -> None:
+    """Print where the run stands among runs of its configuration."""
+    from glmplan.prediction.population import CAUSES
+
+    others = found.population
+    if others is None:
+        return
+    apart = 100 * (others.own / others.median - 1)
+    side = "above" if apart > 0 else "below"
+    say(f"\nthis run is {abs(apart):.0f} % {side} the median speed of {len(others.runs)} runs of its configuration")
+    if not others.slow:
+        return
+    say("slow machine: slower than nine tenths of them; usual causes and their checks:")
+    for cause, check in CAUSES:
+        say(f"  {cause}: {check}")
+
+
+def _with(run: Run, pairs: list[str]) -> Run:
+    """Return a run with other values in its columns."""
+    from glmplan.io.runs.columns import column_value
+    from glmplan.io.runs.ledger import known_names
+    from glmplan.io.runs.table import run_from_row
+
+    if not pairs:
+        return run
+    changed = {name: str(value) for name, value in map(column_value, pairs)}
+    return known_names(run_from_row({**run.cells, **changed}))
 
 
 def _find(name: str, table: Path | None) -> Run:
@@ -87,6 +121,10 @@ def _record(found: Reproduction) -> dict[str, object]:
         "verdict": found.verdict,
         "basis": found.basis,
         "assumed": list(found.assumed),
+        "population": None if found.population is None else {
+            "runs": list(found.population.runs), "median": found.population.median, "low": found.population.low,
+            "own": found.population.own, "slow": found.population.slow,
+        },
         "figures": [
             {"figure": one.column, "measured": one.measured, "predicted": one.predicted.value,
              "low": one.predicted.low, "high": one.predicted.high, "difference": one.difference,

@@ -841,5 +841,5 @@ def stage_ranks(terms: Terms, stage: int) -> tuple[int, ...]:
 
 
 def experts_on_host(asked: Asked) -> bool:
-    """Return True if the engine keeps routed experts in host memory."""
-    return keeps_experts_on_host(asked.engine)
+    """Return True if routed experts lie in host memory."""
+    return keeps_experts_on_host(asked.engine) or asked.settings.host_experts > 0

@@ -282,6 +282,9 @@ def _once(found: Iterable[Looked]) -> tuple[Looked, ...]:
 def _engines(solution: Solution) -> Iterator[Looked]:
     """Return other engines that read the same files or have own checkpoints."""
     asked, kept = solution.asked, solution.asked.checkpoint
+    if asked.machine.shares:
+        return  # no other engine deals layers to accelerators of several kinds
+    asked = asked.but(settings=replace(asked.settings, host_experts=0.0))
     mine = load_engine(asked.engine).running
     free = all(getattr(asked, name) is None for name in ("kv", "dcp")) and not asked.settings.attention_backend
     for engine in sorted(engine_names(), key=lambda name: (name != DEFAULT_ENGINE, name)):

@@ -13,9 +13,10 @@ from glmplan.catalog.entries.accelerators import accelerator_names, load_acceler
 from glmplan.catalog.files import MOST_OF_RUNS, data_folder, read_text
 from glmplan.catalog.schema.engine import Wall
 from glmplan.costs.blocks.stack import model_shape
+from glmplan.planner.capacity import experts_on_host
 from glmplan.planner.launch import recipe_for
 from glmplan.planner.question import Asked
-from glmplan.prediction.deployment import bulk_format, keeps_experts_on_host
+from glmplan.prediction.deployment import bulk_format
 from glmplan.prediction.effects import load_effects
 
 __all__ = ["EVIDENCE", "basis_words", "evidence_words"]
@@ -45,7 +46,7 @@ def evidence_words(asked: Asked, cards: int, knowledge: str = "") -> str:
     if other is not None:
         return _of_others(asked, cards, f"with {other.another_program}, which replaces {asked.engine} there")
     # speeds from runs of hosts have no evidence level
-    by_host = part.runs_on_one_memory or keeps_experts_on_host(asked.engine)
+    by_host = part.runs_on_one_memory or experts_on_host(asked)
     place, differs = (None, "") if by_host else _of_fit(asked, knowledge)
     if place != 0 and (published := _of_runs(asked)) is not None and published != place:
         place, differs = published, "" if by_host or published else ", but those runs were not used for the calibration"
@@ -93,7 +94,7 @@ def basis_words(asked: Asked, basis: str, knowledge: str = "") -> str:
     part = asked.machine.accelerator
     if another_program(asked.engine, vendor=part.vendor, kind=part.kind) is not None:
         return f"computed as if {asked.engine} ran there: {basis}"
-    by_host = part.runs_on_one_memory or keeps_experts_on_host(asked.engine)
+    by_host = part.runs_on_one_memory or experts_on_host(asked)
     if by_host or knowledge in _MEASURED or kernels_of_others(asked.engine, vendor=part.vendor, kind=part.kind) is None:
         return basis
     return f"computed as if {asked.engine} had its own kernels there: {basis}"

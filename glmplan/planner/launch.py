@@ -22,6 +22,7 @@ from glmplan.catalog.schema.engine import version_key
 from glmplan.costs.blocks.stack import is_indexed, mixers_of, model_features
 from glmplan.planner.capacity import Holding
 from glmplan.planner.layouts import adapter_words, kinds_of_servers
+from glmplan.planner.moved_experts import moved_options
 from glmplan.planner.question import Asked
 from glmplan.prediction.deployment import default_kv
 from glmplan.units import TokenCount
@@ -300,15 +301,27 @@ def _llama_cpp(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str,
         notes = [*notes, f"no GGUF of {where} is known: make one with convert_hf_to_gguf.py of llama.cpp"]
     else:
         files = f"-m {where}"
-    words = ["llama-server", files, "-ngl 999"]
+    words = ["llama-server", files, "-ngl 999", *moved_options(asked, holding)]
     slots = asked.settings.max_num_seqs or int(min(asked.users[-1], max(holding.held, 1)))
     whole = int(min(holding.pool, slots * context)) if holding.pool else context
     words += [f"-c {whole // 256 * 256 or context}", f"--parallel {slots}"]
+    if split := asked.machine.shares:
+        words += ["--split-mode layer", "--tensor-split " + ",".join(f"{100 * share:.0f}" for share in split)]
+        notes.append(
+            "--tensor-split has the order of llama-server --list-devices: "
+            + ", ".join(f"{count} × {name}" for name, count in asked.machine.kinds)
+            + " here"
+        )
     words += ["--split-mode layer"] * (terms.pp > 1) + ["--split-mode row"] * (terms.tp > 1)
     words += [f"--cache-type-k {kv} --cache-type-v {kv}" for kv in _cache_words(asked, terms.kv)]
     words += _set_options(asked, ("", "", "--ubatch-size", ""))
     words.append("--flash-attn on")
     notes.append(f"-c is shared by {slots} slots, {whole // max(slots, 1):,} tokens each")
+    if asked.settings.host_experts:
+        words += ["--numa distribute"] * (len(asked.machine.host.sockets) > 1)
+        notes.append(
+            "steps of prompts fetch the experts from host memory once: larger ones take fewer fetches (-ub 4096)"
+        )
     return tuple(words), tuple(notes)
 
 

@@ -12,6 +12,8 @@ from glmplan.planner.evidence import basis_words, evidence_words
 from glmplan.planner.hazards import hazard_rules
 from glmplan.planner.launch import launch_command, launch_context
 from glmplan.planner.layouts import apart_basis, known_apart
+from glmplan.planner.moved_experts import disk_bound, movable_words
+from glmplan.planner.moved_search import solution_with_moved_experts
 from glmplan.planner.plan import AnswerRecord, RunnerUp, TrafficRun, UserRow, Warn, worth_telling
 from glmplan.planner.question import Asked, read_words
 from glmplan.planner.ranking import Scored, deployment_of, matrix_rate_known, narrowing_of, shown_users, speed_known
@@ -95,8 +97,8 @@ def answer_of(asked: Asked, traffic: Traffic | None = None, *, changes: bool = T
     missing = tuple(name for name in ("memory", "memory_bandwidth") if part.figure(name) is None)
     if "memory" in missing:
         return _unknown(asked, missing)
-    solution = solve_under(asked, traffic)
-    first, best = solution.ranked[0], solution.best
+    solution = _solved(asked, traffic)
+    asked, first, best = solution.asked, solution.ranked[0], solution.best
     check_copies(asked, best, traffic)
     verdict = verdict_of(asked, first)
     limit = asked.longest_request
@@ -152,6 +154,14 @@ def answer_of(asked: Asked, traffic: Traffic | None = None, *, changes: bool = T
         narrowing=narrowing_of(asked, best, deployment, known.knowledge, (alone, many)),
     )
     return _with_changes(answer, looked)
+
+
+def _solved(asked: Asked, traffic: Traffic | None) -> Solution:
+    """Return the layouts, with experts in host memory where none fits."""
+    solution = solve_under(asked, traffic)
+    if solution.best.lacking <= 0:
+        return solution
+    return solution_with_moved_experts(asked, solution) or solution
 
 
 def _one_and_many(
@@ -298,6 +308,12 @@ def _headline(solution: Solution, verdict: str) -> str:
     return f"fits with {best.terms.name}: {spare:.1f} GiB for the KV cache on {_cards(best)}{fullest}{left}"
 
 
+#: facts of a host that decide the speed of experts in its memory
+_DESCRIBE = "--on a file of your machine with memory_size and memory_bandwidth of its sockets (glmplan hardware import)"
+#: change where weights exceed the host memory
+_SMALLER = "a smaller quantisation, more memory, or more accelerators"
+
+
 def _reasons(solution: Solution, verdict: str) -> tuple[str, ...]:
     best = solution.best
     blocked = best.terms.blocked
@@ -309,7 +325,12 @@ def _reasons(solution: Solution, verdict: str) -> tuple[str, ...]:
         return tuple(text for text in texts if text)
     if best.host_short > 0:
         rule = hazard_rules()["host-memory-overcommit"]
+        if (bound := disk_bound(solution.asked, best)) is not None:
+            words = f"{_host_words(best)}: a mapped file starts all the same and is read from the drive for each token"
+            return (f"{words}: below {bound:.3g} tok/s over PCIe 5.0 x4", f"do: {_SMALLER}")
         return (f"{_host_words(best)}: {rule.effect}", f"do: {rule.change}", f"source: {rule.source}")
+    if best.short > 0 and (words := movable_words(solution.asked)):
+        return (words, f"do: {_DESCRIBE}")
     if verdict == "tight" and (danger := danger_under(solution.asked, best)) is not None:
         return (f"{danger.title}: {danger.numbers}", f"do: {danger.change}", f"source: {danger.source}")
     return ()

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glmplan.catalog.engines.defaults import engine_defaults
+from glmplan.catalog.engines.front_ends import front_end
 from glmplan.catalog.engines.kernels import attention_assumed
 from glmplan.catalog.engines.limitations import called_engine, engine_names, load_engine
+from glmplan.catalog.engines.memory import load_memory_rule
 from glmplan.catalog.engines.recipes import known_version
 from glmplan.catalog.entries.accelerators import load_accelerator
 from glmplan.catalog.entries.names import engine_release
@@ -17,8 +19,9 @@ from glmplan.catalog.schema.accelerator import Accelerator
 from glmplan.catalog.schema.engine import Adapters, EngineDefaults
 from glmplan.catalog.schema.model import Checkpoint, ModelSpec
 from glmplan.costs.blocks.stack import mixers_of, routed_blocks
+from glmplan.costs.memory.settings import load_memory_fit
 from glmplan.errors import SpecError
-from glmplan.io.machines.resolve import Machine, resolve_machine
+from glmplan.io.machines.resolve import ONE_KIND, Machine, resolve_machine
 from glmplan.io.models.checkpoints import checkpoint_for, files_of_namesake, read_by, remarks_on
 from glmplan.io.models.resolve import resolve_model
 from glmplan.prediction.deployment import Settings, heads_of
@@ -183,6 +186,12 @@ def named_engine(text: str) -> str:
     'trtllm'
     """
     name = called_engine(text)
+    known = front_end(text) if name is None else None
+    if known is not None and known.engine is not None:
+        return known.engine
+    if known is not None:
+        message = f"is {known.name}, of which glmplan has no facts; the engine most like it: {known.nearest}"
+        raise SpecError(message, field="--engine", value=text)
     if name is None:
         raise SpecError("is not a known engine", field="--engine", value=text, choices=engine_names())
     return name
@@ -231,7 +240,7 @@ def usual_users(machine: Machine) -> int:
 
     Examples
     --------
-    >>> from glmplan.io.machines.resolve import resolve_machine
+    >>> from glmplan.io.machines.resolve import ONE_KIND, resolve_machine
     >>> usual_users(resolve_machine("8xh200-sxm")), usual_users(resolve_machine("gb200-nvl72"))
     (32, 256)
     """
@@ -321,6 +330,13 @@ def experts_of(model: ModelSpec) -> int:
     return max((block.experts for block in routed_blocks(model)), default=0)
 
 
+def _others(machine: Machine) -> str:
+    """Return the accelerators beside those of a layout, as an addition."""
+    if not machine.left_out:
+        return ""
+    return f" × {machine.accelerator.name} beside {machine.left_out} ({ONE_KIND})"
+
+
 def check_layout(
     model: ModelSpec, machine: Machine, given: dict[str, int | None], *, divided_experts: bool = False
 ) -> None:
@@ -342,7 +358,8 @@ def check_layout(
     used = tp * pp * dp * replicas
     if used > count:
         raise SpecError(
-            f"takes {used} accelerators and {machine.text} has {count}; lower --tp, --pp, --dp or --replicas",
+            f"takes {used} accelerators and {machine.text} has {count}{_others(machine)}; "
+            "lower --tp, --pp, --dp or --replicas",
             field="layout",
             value=asked,
         )
@@ -573,10 +590,12 @@ def read_words(words: PlanRequest) -> Asked:
     default = not weights and not choice.stated
     if default:
         assumed.append(f"weights {checkpoint.name}: the model's default checkpoint")
+    words = _through_front_end(words, choice.model, machine, assumed)
     engine = engine_asked(words.engine, checkpoint, machine, assumed)
     if choice.exact_bytes is None:
         checkpoint = read_by(choice.model, checkpoint, engine)
         assumed += remarks_on(choice.model, checkpoint)
+    machine = _with_all_kinds(machine, words, engine)
     kv = _kv(words.kv, engine)
     degrees = {name: getattr(words, name) for name in DEGREES}
     prefill = servers_apart(words.disaggregated, degrees)
@@ -620,6 +639,45 @@ def read_words(words: PlanRequest) -> Asked:
     )
     check_layout(asked.model, asked.machine, degrees, divided_experts=asked.divided_experts)
     return asked if words.recipe is None else _by_recipe(asked, words.recipe)
+
+
+def _with_all_kinds(machine: Machine, words: PlanRequest, engine: str) -> Machine:
+    """Return the machine with all its kinds where layers are dealt.
+
+    One kind alone where a layout was given, or where the engine splits matrices.
+    """
+    running = load_engine(engine).running
+    given = any(getattr(words, name) for name in ("tp", "pp", "dp", "ep"))
+    if not machine.kinds or given or running is None or not running.whole_layers:
+        return machine
+    beside = load_memory_rule(engine).free_target + load_memory_fit().context["single"].mean
+    return machine.one_after_another(beside)
+
+
+def _through_front_end(words: PlanRequest, model: ModelSpec, machine: Machine, assumed: list[str]) -> PlanRequest:
+    """Return the request with the defaults of a program that runs the engine.
+
+    Ollama and LM Studio give llama.cpp a context, a number of requests at once and a cache format.
+    """
+    known = front_end(words.engine) if words.engine and called_engine(words.engine) is None else None
+    if known is None or known.engine is None:
+        return words
+    memory = machine.count * (machine.accelerator.memory or 0.0)
+    context = known.context(memory)
+    given: dict[str, object] = {"engine": known.engine}
+    remarks = []
+    if context is not None and words.context is None and words.max_model_len is None:
+        given["max_model_len"] = min(context, model.max_context)
+        remarks.append(f"context {given['max_model_len']:,} tokens")
+    if known.parallel is not None and words.max_num_seqs is None:
+        given["max_num_seqs"] = known.parallel
+        remarks.append(f"{known.parallel} at once")
+    if known.kv is not None and words.kv is None:
+        given["kv"] = known.kv
+        remarks.append(f"KV cache {known.kv}")
+    defaults = f" with its defaults, {', '.join(remarks)}, which {known.settings} change" if remarks else ""
+    assumed.append(f"engine {known.engine}: {known.name} runs it{defaults}")
+    return words.model_copy(update=given)
 
 
 def _by_recipe(asked: Asked, recipe: str) -> Asked:

@@ -33,6 +33,7 @@ from glmplan.costs.points import Layout
 from glmplan.costs.step.acceptance import acceptance_prior
 from glmplan.costs.step.structure import Part, StepWork
 from glmplan.errors import SpecError
+from glmplan.units import Ratio
 
 if TYPE_CHECKING:
     from glmplan.costs.offload.steps import Offload
@@ -80,6 +81,7 @@ class Settings:
     expert_kernels: str = ""  # name in hardware_db/kernels.toml; empty: chosen by the engine
     adapters: int = 0  # LoRA adapters loaded at the same time
     adapter_rank: int = 0
+    host_experts: Ratio = 0.0  # layers whose experts lie in host memory, of those with experts (``--n-cpu-moe``)
 
     def __post_init__(self) -> None:
         if self.memory_fraction is not None and not 0 < self.memory_fraction <= 1:
@@ -139,6 +141,7 @@ class Settings:
             longest=self.max_model_len,
             adapters=self.adapters,
             adapter_rank=self.adapter_rank,
+            offloaded=self.host_experts or None,
         )
 
 
@@ -553,8 +556,10 @@ def keeps_experts_on_host(engine: str) -> bool:
     return engine in memory_engines() and load_memory_rule(engine).host_experts
 
 
-def offload_of(engine: str, host: Host, cards: int) -> Offload | None:
-    """Return the weights in host memory: all routed experts, or None.
+def offload_of(engine: str, host: Host, cards: int, host_experts: Ratio = 0.0) -> Offload | None:
+    """Return the weights in host memory, or None.
+
+    All routed experts where the engine keeps them there, else the experts of the share `host_experts` of their layers.
 
     Examples
     --------
@@ -562,12 +567,21 @@ def offload_of(engine: str, host: Host, cards: int) -> Offload | None:
     >>> offload_of("ktransformers", load_host("genoa-2s-direct-8"), 8).placement.unit
     'experts'
     """
-    if not keeps_experts_on_host(engine):
+    whole = keeps_experts_on_host(engine)
+    if not whole and not host_experts:
         return None
     from glmplan.costs.offload.steps import Offload
     from glmplan.costs.offload.work import Placement, host_side
 
-    return Offload(Placement(1.0, "experts"), host_side(host, min(cards, host.accelerators_per_node)))
+    cards = min(cards, host.accelerators_per_node)
+    if whole:
+        return Offload(Placement(1.0, "experts"), host_side(host, cards))
+    running = load_engine(engine).running
+    moved = running.moved_experts if running is not None else None
+    if moved is None:
+        raise SpecError("keeps no experts in host memory by layers", field="engine", value=engine)
+    side = replace(host_side(host, cards, kernel="generic"), numa_aware=False)
+    return Offload(Placement(host_experts, "expert-layers"), side, moved.streams_above)
 
 
 #: launch setting → field of `MemorySettings`

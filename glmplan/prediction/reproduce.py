@@ -22,6 +22,7 @@ from glmplan.prediction.effects import COLUMNS, LEVELS, Effects, keys_of, load_e
 from glmplan.prediction.from_row import RunCase, question_of
 from glmplan.prediction.load import Load
 from glmplan.prediction.offloaded_rows import predict_hybrid
+from glmplan.prediction.population import Population, population_of
 from glmplan.prediction.predict import Figure, predict_many
 from glmplan.prediction.step_models import check_answerable, runs_on_accelerators
 from glmplan.units import QUANTILE_90, Ratio
@@ -115,6 +116,7 @@ class Reproduction:
     explanations: tuple[Explanation, ...]  # best first; none if all is reproduced
     basis: str  # evidence
     assumed: tuple[str, ...]  # not stated by the run
+    population: Population | None = None  # other runs of the configuration; None: too few
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,13 +159,15 @@ def reproduce(run: Run) -> Reproduction:
     off = any(one.verdict != "reproduced" for one in compared)
     deciding = [one for one in compared if one.column.startswith(("tpot", "output", "total"))] or compared
     worst = max(deciding, key=lambda one: abs(one.difference))
+    others = None if case is None else population_of(case, prediction)
     return Reproduction(
         run=run,
         compared=tuple(compared),
-        verdict=worst.verdict,
+        verdict="different" if others is not None and others.slow else worst.verdict,
         explanations=tuple(_explanations(case, compared)) if off and case is not None else (),
         basis=prediction.basis,
         assumed=case.assumed if case is not None else (),
+        population=others,
     )
 
 

@@ -127,6 +127,16 @@ class Adapters(Frozen):
     source: str
 
 
+class MovedExperts(Frozen):
+    """Experts of some layers in host memory, computed by the CPU."""
+
+    option: str  # with ``{layers}`` for the number of leading layers
+    override: str  # with ``{layers}`` for the numbers of the layers, joined by ``|``
+    #: tokens of a prompt in a step above which the accelerators fetch the weights and compute
+    streams_above: int
+    source: str
+
+
 class Running(Frozen):
     """Execution of models by an engine."""
 
@@ -143,6 +153,7 @@ class Running(Frozen):
     adapters: Adapters | None = None  # None: no source was read
     #: option for routed experts on the CPU in the format of the files, by format (`Checkpoint.bulk`)
     host_experts: dict[str, str] = {}
+    moved_experts: MovedExperts | None = None  # None: no source shows experts of single layers in host memory
     source: str
 
 

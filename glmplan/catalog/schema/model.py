@@ -114,7 +114,9 @@ TensorClass = Literal[
 ]
 
 #: a class of tensors, or one tensor by its name within the layer where it differs from its class (``self_attn.o_proj``)
-TensorKey = TensorClass | Annotated[str, Field(pattern=r"^(self_attn|mlp|linear_attn|mixer|lookup|draft)\.[\w.]+$")]
+TensorKey = (
+    TensorClass | Annotated[str, Field(pattern=r"^(self_attn|mlp|linear_attn|mixer|mamba|conv|lookup|draft)\.[\w.]+$")]
+)
 
 
 class FormatException(Frozen):
@@ -276,17 +278,21 @@ class Recurrent(Frozen):
     """Linear attention or state-space layer with a state of fixed size.
 
     `gated_delta` in Qwen3-Next and Qwen3.5, `mamba2` in Nemotron-H; `full_gate`: the output gate of ``kimi_delta`` is
-    one matrix instead of two of low rank.
+    one matrix instead of two of low rank. `mamba1` (Jamba): a value head is one channel, `key_dim` its state, `rank`
+    the width of the time steps. `lightning` (MiniMax-Text-01): linear attention without convolution, `conv_kernel` 1.
+    `short_conv` (LFM2): no state beside the window of the convolution.
     """
 
     kind: Literal["recurrent"] = "recurrent"
-    flavour: Literal["gated_delta", "mamba2", "kimi_delta"]
+    flavour: Literal["gated_delta", "mamba2", "kimi_delta", "mamba1", "lightning", "short_conv"]
     key_heads: PositiveInt
     key_dim: PositiveInt
     value_heads: PositiveInt
     value_dim: PositiveInt
     conv_kernel: PositiveInt = 4
     full_gate: bool = False
+    rank: PositiveInt | None = None
+    gate_norm: bool = True  # norm of the gated output of ``mamba2`` (absent in Falcon-H1)
 
 
 class DenseFfn(Frozen):

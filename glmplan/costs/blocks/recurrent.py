@@ -1,7 +1,8 @@
 """Linear attention and state-space layers with a state of fixed size.
 
 Gated DeltaNet, arXiv 2412.06464 (Qwen3-Next, Qwen3.5); Mamba-2, arXiv 2405.21060 (Nemotron-H);
-Kimi Delta Attention, arXiv 2510.26692.
+Kimi Delta Attention, arXiv 2510.26692; Mamba-1, arXiv 2312.00752, in Jamba, arXiv 2403.19887; lightning attention,
+arXiv 2501.08313 (MiniMax-Text-01); short convolutions of LFM2: transformers 5.24.0, `modeling_lfm2.py`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ __all__ = ["RecurrentMixer"]
 
 #: convolution windows as engines keep them, BF16 [B]
 _WINDOW_BYTES = 2.0
+#: flavour → name of the family in limitations; other flavours have none but their own
+_FAMILY = {"mamba1": "mamba", "mamba2": "mamba", "gated_delta": "gdn", "kimi_delta": "gdn"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +57,9 @@ class RecurrentMixer(Mixer):
 
     @property
     def features(self) -> frozenset[str]:
-        """Return `recurrent` and its family, `mamba` or `gdn`."""
-        return frozenset({"recurrent", "mamba" if self.block.flavour == "mamba2" else "gdn"})
+        """Return `recurrent` and its family: `mamba`, `gdn` or the flavour."""
+        flavour = self.block.flavour
+        return frozenset({"recurrent", _FAMILY.get(flavour, flavour)})
 
     @property
     def extra_launches(self) -> float:
@@ -65,13 +69,22 @@ class RecurrentMixer(Mixer):
     @property
     def state_values(self) -> int:
         """Return the values of the state of one sequence, all heads."""
-        return self.block.value_heads * self.block.value_dim * self.block.key_dim
+        held = self.block.value_heads * self.block.value_dim * self.block.key_dim
+        return 0 if self.block.flavour == "short_conv" else held
+
+    @property
+    def conv_channels(self) -> int:
+        """Return the channels that the convolution mixes."""
+        block = self.block
+        values = block.value_heads * block.value_dim
+        # only the values of Mamba-1 and of short convolutions are mixed
+        keys = 0 if block.flavour in ("mamba1", "short_conv") else 2 * block.key_heads * block.key_dim
+        return values + keys
 
     @property
     def conv_values(self) -> int:
         """Return the values of the convolution window of one sequence."""
-        block = self.block
-        return (2 * block.key_heads * block.key_dim + block.value_heads * block.value_dim) * (block.conv_kernel - 1)
+        return self.conv_channels * (self.block.conv_kernel - 1)
 
     def tensors(self, hidden: int) -> tuple[Tensor, ...]:
         """Return the input and output projections, convolution and gates."""
@@ -82,6 +95,12 @@ class RecurrentMixer(Mixer):
                 return _mamba2(self.block, hidden)
             case "kimi_delta":
                 return _kimi_delta(self.block, hidden)
+            case "mamba1":
+                return _mamba1(self.block, hidden)
+            case "lightning":
+                return _lightning(self.block, hidden)
+            case "short_conv":
+                return _short_conv(self.block, hidden)
             case flavour:
                 assert_never(flavour)
 
@@ -102,16 +121,18 @@ class RecurrentMixer(Mixer):
 
     def state_page(self, *, tp: int, draft_tokens: int) -> float:
         """Return the state and window, which speculative tokens make longer."""
-        channels = self.conv_values / (self.block.conv_kernel - 1.0)
+        channels = self.conv_channels if self.block.conv_kernel > 1 else 0
         drafted = channels * draft_tokens * _WINDOW_BYTES
         return (self.state_bytes(conv=_WINDOW_BYTES) + drafted) / min(tp, self.block.value_heads)
 
     def core(self, step: CoreStep) -> Core:
         """Return the state update, the convolution and the work of a prompt.
 
-        Kernels of the gated delta rule stand for Mamba-2, which has no table.
+        Kernels of the gated delta rule stand for Mamba and lightning attention, which have no table.
         """
         block = self.block
+        if block.flavour == "short_conv":
+            return self._short_core(step)
         kernel = "kda" if block.flavour == "kimi_delta" else "recurrent"
         key_heads, value_heads = (heads_on_rank(item, step.degrees) for item in (block.key_heads, block.value_heads))
         shape = {"key_heads": key_heads, "value_heads": value_heads, "key_dim": block.key_dim,
@@ -124,6 +145,15 @@ class RecurrentMixer(Mixer):
         return Core(
             decode=(CoreKernel(f"{kernel}-decode", update), CoreKernel("convolution-decode", window)),
             prompt=(CoreKernel(f"{kernel}-prefill", scan), CoreKernel("convolution-prefill", before)),
+        )
+
+    def _short_core(self, step: CoreStep) -> Core:
+        """Return the convolution alone: no state is updated."""
+        channels = self.block.value_dim * heads_on_rank(self.block.value_heads, step.degrees)
+        window = convolution_work(step.requests, step.verify, channels=channels)
+        before = convolution_work(1.0, step.prompt, channels=channels)
+        return Core(
+            decode=(CoreKernel("convolution-decode", window),), prompt=(CoreKernel("convolution-prefill", before),)
         )
 
 
@@ -144,11 +174,12 @@ def _mamba2(block: Recurrent, hidden: int) -> tuple[Tensor, ...]:
     # in Mamba-2 terms: key heads are the groups of B and C, key_dim the state size, value_dim the head size
     keys, values, heads = block.key_heads * block.key_dim, block.value_heads * block.value_dim, block.value_heads
     conv = (values + 2 * keys) * (block.conv_kernel + 1)
+    norm = (Tensor("mixer.norm", "norm", values, 1, shard="heads", units=heads, matmul=False),)
     return (
         Tensor("mixer.in_proj", "recurrent", 2 * values + 2 * keys + heads, hidden, shard="heads", units=heads),
         Tensor("mixer.conv1d", "norm", conv, 1, shard="heads", units=heads, matmul=False),
         Tensor("mixer.A_D_dt_bias", "norm", 3 * heads, 1, shard="heads", units=heads, matmul=False),
-        Tensor("mixer.norm", "norm", values, 1, shard="heads", units=heads, matmul=False),
+        *(norm if block.gate_norm else ()),
         Tensor("mixer.out_proj", "recurrent", hidden, values, shard="heads", units=heads, splits_input=True),
     )
 
@@ -176,4 +207,39 @@ def _kimi_delta(block: Recurrent, hidden: int) -> tuple[Tensor, ...]:
         Tensor("self_attn.gates", "norm", heads + keys, 1, shard="heads", units=heads, matmul=False),
         Tensor("self_attn.o_norm", "norm", block.value_dim, 1, shard="replicated", matmul=False),
         Tensor("self_attn.o_proj", "recurrent", hidden, values, shard="heads", units=heads, splits_input=True),
+    )
+
+
+def _mamba1(block: Recurrent, hidden: int) -> tuple[Tensor, ...]:
+    # `JambaMambaMixer` of transformers 5.24.0: norms of the time steps, B and C
+    values, state, rank, heads = block.value_heads * block.value_dim, block.key_dim, block.rank or 1, block.value_heads
+    return (
+        Tensor("mamba.in_proj", "recurrent", 2 * values, hidden, shard="heads", units=heads),
+        Tensor("mamba.conv1d", "norm", values * (block.conv_kernel + 1), 1, shard="heads", units=heads, matmul=False),
+        Tensor("mamba.x_proj", "recurrent", rank + 2 * state, values, shard="heads", units=heads, splits_input=True),
+        Tensor("mamba.dt_proj", "recurrent", values, rank, shard="heads", units=heads),
+        Tensor("mamba.A_D_dt_bias", "norm", values * (state + 2), 1, shard="heads", units=heads, matmul=False),
+        Tensor("mamba.norms", "norm", rank + 2 * state, 1, shard="replicated", matmul=False),
+        Tensor("mamba.out_proj", "recurrent", hidden, values, shard="heads", units=heads, splits_input=True),
+    )
+
+
+def _lightning(block: Recurrent, hidden: int) -> tuple[Tensor, ...]:
+    # `MiniMaxLightningAttention` of transformers 5.24.0
+    keys, values, heads = block.key_heads * block.key_dim, block.value_heads * block.value_dim, block.value_heads
+    return (
+        Tensor("self_attn.qkv_proj", "recurrent", 2 * keys + values, hidden, shard="heads", units=heads),
+        Tensor("self_attn.output_gate", "recurrent", values, hidden, shard="heads", units=heads),
+        Tensor("self_attn.norm", "norm", values, 1, shard="heads", units=heads, matmul=False),
+        Tensor("self_attn.out_proj", "recurrent", hidden, values, shard="heads", units=heads, splits_input=True),
+    )
+
+
+def _short_conv(block: Recurrent, hidden: int) -> tuple[Tensor, ...]:
+    # `Lfm2ShortConv` of transformers 5.24.0
+    values, heads = block.value_heads * block.value_dim, block.value_heads
+    return (
+        Tensor("conv.in_proj", "recurrent", 3 * values, hidden, shard="heads", units=heads),
+        Tensor("conv.conv", "norm", values * block.conv_kernel, 1, shard="heads", units=heads, matmul=False),
+        Tensor("conv.out_proj", "recurrent", hidden, values, shard="heads", units=heads, splits_input=True),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
@@ -13,13 +13,14 @@ from glmplan.catalog.entries.hosts import implied_host, load_machine
 from glmplan.catalog.files import plain_name, toml_pairs
 from glmplan.costs.network.links import LayoutLinks, links_of_layout
 from glmplan.errors import SpecError
+from glmplan.io.machines.mixed import in_sequence, kinds_of, only_kind
 from glmplan.units import GIB, Bytes
 
 if TYPE_CHECKING:
     from glmplan.catalog.schema.accelerator import Accelerator
     from glmplan.catalog.schema.host import Host
 
-__all__ = ["Machine", "record_toml", "resolve_machine"]
+__all__ = ["ONE_KIND", "Machine", "record_toml", "resolve_machine"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -33,6 +34,8 @@ class Machine:
     named: bool  # a host was named, not only a number of accelerators
     notes: tuple[str, ...]  # assumptions
     host_memory: Bytes | None = None  # of all sockets of a node, as given
+    kinds: tuple[tuple[str, int], ...] = ()  # of the host's accelerators and their number, if there are several
+    shares: tuple[float, ...] = ()  # of the layers, by accelerator, where all kinds are one after the other
 
     def __repr__(self) -> str:
         return f"<Machine {self.text}: {self.count} × {self.accelerator.name}>"
@@ -52,10 +55,55 @@ class Machine:
 
     def with_count(self, count: int) -> Machine:
         """Return the same accelerator in another number, each without neighbours."""
-        part = self.accelerator
+        part = load_accelerator(self.part) if self.shares else self.accelerator
         host = implied_host(part, count, file=self.part if outside_catalog(self.part) else "")
         host = _with_memory(host, self.host_memory)
         return Machine(f"{count}x{self.part}", host, part, count, False, host.assumptions, self.host_memory)
+
+    @property
+    def left_out(self) -> str:
+        """Return the accelerators of other kinds as text, or an empty text."""
+        others = ", ".join(f"{count} × {name}" for name, count in self.kinds[1:])
+        return others if not self.shares else ""
+
+    def one_after_another(self, beside: Bytes) -> Machine:
+        """Return all kinds of accelerators as one, which has layers of each.
+
+        `beside`: memory that each needs for itself.
+        """
+        if len(self.kinds) < 2 or self.host.nodes > 1:
+            return self
+        parts = [load_accelerator(name) for name, count in self.kinds for _ in range(count)]
+        if any(part.memory is None or part.memory_bandwidth is None for part in parts):
+            return self
+        together, shares = in_sequence(parts, beside)
+        host = only_kind(self.host, self.kinds[0][0], 1)
+        sizes = " + ".join(f"{part.need('memory') / GIB:.0f}" for part in parts)
+        said = f"layers are dealt to {len(parts)} accelerators by memory ({sizes} GiB), one works after the other"
+        notes = (*self.host.assumptions, said)
+        return replace(self, host=host, accelerator=together, count=1, notes=notes, shares=shares)
+
+    @property
+    def left_out(self) -> str:
+        """Return the accelerators of other kinds as text, or an empty text."""
+        others = ", ".join(f"{count} × {name}" for name, count in self.kinds[1:])
+        return others if not self.shares else ""
+
+    def one_after_another(self, beside: Bytes) -> Machine:
+        """Return all kinds of accelerators as one, which has layers of each.
+
+        `beside`: memory that each needs for itself.
+        """
+        if len(self.kinds) < 2 or self.host.nodes > 1:
+            return self
+        parts = [load_accelerator(name) for name, count in self.kinds for _ in range(count)]
+        if any(part.memory is None or part.memory_bandwidth is None for part in parts):
+            return self
+        together, shares = in_sequence(parts, beside)
+        host = only_kind(self.host, self.kinds[0][0], 1)
+        sizes = " + ".join(f"{part.need('memory') / GIB:.0f}" for part in parts)
+        said = f"layers are dealt to {len(parts)} accelerators by memory ({sizes} GiB), one works after the other"
+        return Machine(self.text, host, together, 1, self.named, (*self.host.assumptions, said), self.kinds, shares)
 
     def links(self, *, tp: int, pp: int = 1, dp: int = 1, dcp: int = 1) -> LayoutLinks:
         """Return the links that the groups of a layout cross on the host."""
@@ -97,7 +145,7 @@ def _named_part(text: str, part: str | None) -> str:
 def resolve_machine(text: str, *, part: str | None = None, host_memory: Bytes | None = None) -> Machine:
     """Resolve ``NxACCELERATOR``, a host name, or a TOML file.
 
-    The most frequent accelerator counts if a host has several kinds. `part` is the data sheet of the accelerator in one
+    The kind with most memory counts if a host has several. `part` is the data sheet of the accelerator in one
     line, `host_memory` the memory of a node's sockets.
 
     Examples
@@ -122,10 +170,11 @@ def resolve_machine(text: str, *, part: str | None = None, host_memory: Bytes | 
             raise type(error)(error.message, field="--on", value=error.value or text, choices=error.choices) from None
         raise
     named = host.name != f"{host.accelerator_count}x{accelerator.name}"
-    same = host.accelerator_names.count(host.accelerator) * host.nodes
     notes = list(host.assumptions)
-    if same < host.accelerator_count:
-        notes.append(f"{host.accelerator_count - same} accelerators of another kind are left out")
+    kinds = kinds_of(host) if len(set(host.accelerator_names)) > 1 else {}
+    if kinds:
+        host = only_kind(host, next(iter(kinds)))
+        accelerator = load_accelerator(host.accelerator)
     if host_memory is not None:
         if host.unified_memory and accelerator.kind != "cpu-socket":
             raise SpecError(
@@ -135,7 +184,15 @@ def resolve_machine(text: str, *, part: str | None = None, host_memory: Bytes | 
             accelerator = _processor(accelerator, host_memory / max(host.accelerators_per_node, 1))
         host = _with_memory(host, host_memory)
         notes.append(f"host memory {host_memory / GIB:,.0f} GiB, as given")
-    return Machine(text, host, accelerator, same, named, tuple(notes), host_memory)
+    count, pairs = host.accelerator_count, tuple(kinds.items())
+    machine = Machine(text, host, accelerator, count, named, tuple(notes), host_memory, pairs)
+    if not machine.left_out:
+        return machine
+    return replace(machine, notes=(*notes, f"{machine.left_out} left out: {ONE_KIND}"))
+
+
+#: reason for accelerators without work
+ONE_KIND = "one layout takes accelerators of one kind; llama.cpp deals layers to all"
 
 
 def record_toml(record: BaseModel, *, leave_out: tuple[str, ...] = ("name",)) -> str:

@@ -13,7 +13,14 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from glmplan.catalog.schema.model import MOST_LAYERS, ExpertsFfn, GroupedQuery, LayerKind, MtpSpec
+from glmplan.catalog.schema.model import (
+    MOST_LAYERS,
+    DenseFfn,
+    ExpertsFfn,
+    GroupedQuery,
+    LayerKind,
+    MtpSpec,
+)
 from glmplan.errors import SpecError, UnknownArchitecture, nearest
 from glmplan.units import TokenCount
 
@@ -29,6 +36,8 @@ __all__ = [
     "layer_windows",
     "may_be_a_shape",
     "mtp_spec",
+    "numbered_layers",
+    "per_layer_embedding",
     "sparse_layers",
     "spell_stack",
 ]
@@ -43,6 +52,7 @@ class LayerStack:
     extra: dict[str, LayerKind] = field(default_factory=dict)  # kinds that only the MTP layers use
     mtp: MtpSpec | None = None
     notes: list[str] = field(default_factory=list)  # remarks of the reader
+    extra_parameters: int = 0  # weights beside the layers and the usual embedding and head
 
 
 def spell_stack(names: list[str]) -> str:
@@ -66,6 +76,22 @@ def spell_stack(names: list[str]) -> str:
             parts.append(f"({spell_stack(unit)})*{repeats}")
         start += period * repeats
     return " ".join(parts)
+
+
+def numbered_layers(layers: list[LayerKind], names: Sequence[str]) -> list[tuple[str, LayerKind]]:
+    """Return each layer with a name.
+
+    Different layers of one name get a number.
+    """
+    known: dict[str, list[LayerKind]] = {}
+    result = []
+    for name, kind in zip(names, layers, strict=True):
+        kinds = known.setdefault(name, [])
+        if kind not in kinds:
+            kinds.append(kind)
+        number = kinds.index(kind)
+        result.append((name + (f"_{number + 1}" if number else ""), kind))
+    return result
 
 
 def _best_repeat(names: list[str], start: int) -> tuple[int, int]:
@@ -139,7 +165,7 @@ HARMLESS: Mapping[str, tuple[str, ...]] = {
         "*dropout*", "*_loss_coef", "*_loss_alpha", "*_loss_weight", "*_layerdrop", "initializer_*", "init_method*",
         "aux_loss_*", "seq_aux", "pretraining_tp", "router_jitter_noise", "rescale_prenorm_residual",
         "neftune_noise_alpha", "ep_size", "residual_in_fp32", "gradient_checkpointing", "seed", "embd_pdrop",
-        "resid_pdrop", "attn_pdrop",
+        "resid_pdrop", "attn_pdrop", "moe_capacity*", "moe_loss_weight",
     ),
     "a number inside an elementwise step": (
         "*_eps", "*_epsilon", "hidden_act*", "*_hidden_act", "activation_*", "*_softcapping", "*_lower_bound",
@@ -189,6 +215,7 @@ HARMLESS: Mapping[str, tuple[str, ...]] = {
     "a tower before the language model, which is counted from its own part": (
         "vision_*", "image_*", "img_*", "video_*", "projector_*", "mm_*", "multimodal_projector_*", "out_hidden_size",
         "process_image_mode", "use_unified_vision_chunk", "spatial_merge_size", "boi_*", "eoi_*",
+        "alignment_intermediate_size", "downsample_factor", "boa_*", "eoa_*", "audio_soft_tokens_per_image",
     ),
 }  # fmt: skip
 
@@ -252,6 +279,7 @@ class ConfigFields:
         self.content, self.file, self.prefix = content, file, prefix
         self.read: set[str] = set()
         self.parts: list[ConfigFields] = []
+        self.ignored: tuple[str, ...] = ()  # further names without effect, for this architecture alone
 
     def has(self, name: str) -> bool:
         """Return True if the field is present and not null."""
@@ -359,6 +387,8 @@ class ConfigFields:
         result = []
         for name, value in self.content.items():
             if name in self.read or value in _UNSET or is_harmless(name):
+                continue
+            if any(fnmatchcase(name, pattern) for pattern in self.ignored):
                 continue
             if name in STRUCTURAL or may_be_a_shape(value):
                 raise UnknownArchitecture(
@@ -534,3 +564,17 @@ def experts_block(
         bias=bias,
         balanced_by="batch-loss" if batch_loss else "bias" if router_bias and not bias else None,
     )
+
+
+def per_layer_embedding(fields: ConfigFields, count: int) -> tuple[DenseFfn | None, int]:
+    """Return the block of per-layer embeddings of a layer, and their table.
+
+    Gemma 3n and Gemma 4 E: a second embedding holds a vector of each token for each layer; a projection of the usual
+    embedding is added. In the layer, two matrices gate it into the state. (None, 0) without.
+    """
+    width = fields.optional("hidden_size_per_layer_input")
+    if width is None:
+        return None, 0
+    rows = fields.whole("vocab_size_per_layer_input", default=fields.whole("vocab_size"))
+    projection = count * width * fields.whole("hidden_size") + width
+    return DenseFfn(inner=width, gated=False), rows * count * width + projection

@@ -15,11 +15,14 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from glmplan.catalog.entries.models import model_aliases, model_names
 from glmplan.catalog.files import open_file, understood
+from glmplan.catalog.formats import weight_format
 from glmplan.catalog.schema.model import MOST_LAYERS, Checkpoint, ModelSpec
 from glmplan.costs.blocks.stack import model_parameters
 from glmplan.errors import SpecError, UnknownArchitecture
 from glmplan.io.models.config_fields import may_be_a_shape
+from glmplan.io.models.gguf_architectures import DESCRIBED, GgufArchitecture, GgufBlocks
 from glmplan.io.models.hf_config import model_from_config
 from glmplan.io.models.safetensors_header import StoredTensor
 
@@ -97,6 +100,7 @@ _ARCHITECTURES = {
     "gpt-oss": "gpt_oss",
     "minimax-m2": "minimax_m2",
     "gemma3": "gemma3_text",
+    **{name: described.model_type for name, described in DESCRIBED.items()},
 }
 #: field of a config → key of the metadata, below the name of the architecture
 _FIELDS = {
@@ -144,7 +148,9 @@ def keys_read(architecture: str) -> frozenset[str]:
     >>> "ssm.inner_size" in keys_read("qwen3next"), "ssm.inner_size" in keys_read("llama")
     (True, False)
     """
-    return frozenset((*_FIELDS.values(), *_MORE, *_MORE_OF.get(_ARCHITECTURES.get(architecture, ""), ())))
+    described = DESCRIBED.get(architecture)
+    more = described.keys if described else _MORE_OF.get(_ARCHITECTURES.get(architecture, ""), ())
+    return frozenset((*_FIELDS.values(), *_MORE, *more))
 
 
 def read_gguf(path: str | Path) -> tuple[dict[str, Any], tuple[StoredTensor, ...]]:
@@ -301,7 +307,7 @@ def read_gguf_model(path: str | Path, *, name: str | None = None) -> tuple[Model
     model_type = _ARCHITECTURES.get(architecture)
     if model_type is None:
         raise UnknownArchitecture(
-            "is not an architecture that glmplan can compute from a GGUF file",
+            f"is not an architecture that glmplan can compute from a GGUF file{_in_catalogue(metadata, path)}",
             file=path, field="general.architecture", value=architecture, choices=_ARCHITECTURES,
         )  # fmt: skip
     stem = re.sub(r"-\d{5}-of-\d{5}$", "", path.stem).lower()
@@ -310,26 +316,46 @@ def read_gguf_model(path: str | Path, *, name: str | None = None) -> tuple[Model
     model = model_from_config(config, name=name or stem, file=path)
     mtp = any("nextn" in tensor.name for tensor in tensors)
     count = model_parameters(model)
-    computed = count.total + (count.mtp + count.mtp_vocabulary if mtp else 0)
+    computed = count.total + model.extra_parameters + (count.mtp + count.mtp_vocabulary if mtp else 0)
     # the rotary table is no weight; biases and scales of fused tensors differ by less than a thousandth
     held = sum(_size(tensor.shape) for tensor in tensors if not tensor.name.startswith("rope_freqs"))
     if abs(held - computed) > 0.01 * computed:
         raise UnknownArchitecture(
             f"holds {held:,} weights, but the shapes in its metadata make {computed:,}", file=path, value=architecture
         )
+    # per-layer embeddings are looked up, not multiplied: they stand apart, with their exact bytes
+    apart = sum(tensor.bytes for tensor in tensors if tensor.name.startswith("per_layer_"))
+    computed -= model.extra_parameters
     total = sum(tensor.bytes for tensor in tensors)
     largest = max(tensors, key=lambda tensor: tensor.bytes).kind.lower()
     checkpoint = Checkpoint(
         name=largest,
         default="bf16",
-        file_bits_per_weight=total * 8 / computed,
+        file_bits_per_weight=(total - apart) * 8 / computed,
         includes_mtp=mtp,
         bytes_published=f"{total} B",
         source=f"tensor list of {path.name}",
         note="mean bits from the exact bytes of all tensors",
     )
-    told = {"checkpoints": (checkpoint,), "default_checkpoint": checkpoint.name}
+    bf16 = weight_format("bf16").bytes
+    told = {
+        "checkpoints": (checkpoint,),
+        "default_checkpoint": checkpoint.name,
+        "extra_parameters": round(apart / bf16),
+    }
     return model.model_copy(update={**told, "not_understood": (*model.not_understood, *unread)}), tensors
+
+
+def _in_catalogue(metadata: Mapping[str, Any], path: Path) -> str:
+    """Return a hint at the catalogue's model of a file's name, or nothing."""
+    names = {**dict.fromkeys(model_names()), **model_aliases()}
+    for text in (metadata.get("general.name"), metadata.get("general.basename"), path.stem):
+        words = re.sub(r"[^a-z0-9.]+", "-", str(text or "").lower())
+        begun = [name for name in names if words == name or words.startswith(f"{name}-")]
+        if begun:
+            name = max(begun, key=len)
+            return f"; the catalogue has it: give {names[name] or name} and --weights with the mixture, such as q4_k_m"
+    return ""
 
 
 def _same_values(
@@ -365,13 +391,16 @@ def _size(shape: tuple[int, ...]) -> int:
     return size
 
 
-def _fields(metadata: dict[str, Any], architecture: str, path: Path) -> dict[str, Any]:
-    """Return the metadata whose fields have one value for all layers."""
+def _stated_fields(metadata: dict[str, Any], architecture: str, path: Path, *, by_layer: bool) -> dict[str, Any]:
+    """Return the usual fields that metadata state.
+
+    `by_layer`: lists with one value for each layer are read; the largest stands in the field.
+    """
     config: dict[str, Any] = {}
     for field, key in _FIELDS.items():
         value = metadata.get(f"{architecture}.{key}")
         if isinstance(value, list):
-            distinct = set(value)
+            distinct = {_largest(value, path, key)} if value and by_layer else set(value)
             if len(distinct) > 1:
                 raise UnknownArchitecture(
                     "differs from layer to layer, which glmplan does not read from GGUF files",
@@ -387,8 +416,12 @@ def _config(
     metadata: dict[str, Any], tensors: tuple[StoredTensor, ...], architecture: str, model_type: str, path: Path
 ) -> dict[str, Any]:
     """Return the metadata in the fields of a `config.json`."""
-    config = _fields(metadata, architecture, path)
-    config.setdefault("vocab_size", metadata.get("tokenizer.ggml.tokens.length"))
+    described = DESCRIBED.get(architecture)
+    config = _stated_fields(
+        metadata, architecture, path, by_layer=described is not None and described.adapt is not None
+    )
+    rows = next((tensor.shape[-1] for tensor in tensors if tensor.name == "token_embd.weight"), None)
+    config.setdefault("vocab_size", metadata.get("tokenizer.ggml.tokens.length") or rows)
     blocks = metadata.get(f"{architecture}.block_count")
     if not isinstance(blocks, int):
         raise SpecError("is missing", file=path, field=f"{architecture}.block_count")
@@ -400,6 +433,10 @@ def _config(
     config["num_hidden_layers"] = blocks - drafts
     names = {tensor.name for tensor in tensors}
     config["tie_word_embeddings"] = "output.weight" not in names
+    if described is not None:
+        if described.model_type not in ("mimo_v2", "kimi_linear"):  # their values have a width of their own
+            _same_values(metadata, architecture, config, model_type, path)
+        return _described(described, GgufBlocks(metadata, architecture, frozenset(names), blocks - drafts), config)
     if "num_experts" in config:
         if model_type == "llama":
             model_type, config["num_local_experts"] = "mixtral", config.pop("num_experts")
@@ -436,3 +473,24 @@ def _config(
         config["linear_value_head_dim"] = int(metadata.get(f"{architecture}.ssm.inner_size", 0)) // heads
         config["full_attention_interval"] = metadata.get(f"{architecture}.full_attention_interval", 4)
     return {"model_type": model_type, **config}
+
+
+def _largest(values: list[Any], path: Path, key: str) -> int | float:
+    """Return the largest value of a list with one for each layer."""
+    numbers = [value for value in values if isinstance(value, int | float)]
+    if len(numbers) != len(values):
+        raise SpecError("is not a list of numbers", file=path, field=key)
+    return max(numbers)
+
+
+def _described(described: GgufArchitecture, blocks: GgufBlocks, config: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a described architecture in its reader's words."""
+    config.pop("qk_rope_head_dim", None)
+    result = {"model_type": described.model_type, **config, **described.constants}
+    result |= {name: True for name, tensor in described.switches.items() if blocks.has(tensor)}
+    if described.adapt is not None:
+        described.adapt(blocks, result)
+    for usual, own in described.renamed.items():
+        if usual in result:
+            result[own] = result.pop(usual)
+    return {name: value for name, value in result.items() if value is not None}

@@ -19,6 +19,7 @@ from glmplan.io.models.config_fields import (
     grouped_query,
     layer_windows,
     mtp_spec,
+    per_layer_embedding,
     sparse_layers,
 )
 
@@ -214,18 +215,15 @@ def _gemma3(fields: ConfigFields) -> LayerStack:
 def _gemma4(fields: ConfigFields) -> LayerStack:
     count = fields.whole("num_hidden_layers")
     shared = fields.whole("num_kv_shared_layers", default=0, minimum=0)
-    if fields.optional("hidden_size_per_layer_input"):
-        raise SpecError(
-            "is not 0: per-layer embeddings are not modelled", file=fields.file, field="hidden_size_per_layer_input"
-        )
-    ffn: tuple[DenseFfn | ExpertsFfn, ...] = (DenseFfn(inner=fields.whole("intermediate_size")),)
-    norms = 4
+    embedded, extra = per_layer_embedding(fields, count)
+    inner, wider = fields.whole("intermediate_size"), 2 if fields.flag("use_double_wide_mlp") else 1
+    added: tuple[DenseFfn | ExpertsFfn, ...] = (embedded,) if embedded else ()
+    norms = 4 + len(added)
     if fields.flag("enable_moe_block"):
-        ffn += (
+        added += (
             experts_block(fields, experts=("num_experts",), inner="moe_intermediate_size", topk=("top_k_experts",)),
         )  # fmt: skip
-        norms = 8  # three more around the experts, and the scale of the router
-    fields.flag("use_double_wide_mlp")
+        norms += 4  # three more around the experts, and the scale of the router
     sliding = grouped_query(fields, window=fields.whole("sliding_window"), qk_norm=True)
     full = sliding.model_copy(
         update={
@@ -239,10 +237,11 @@ def _gemma4(fields: ConfigFields) -> LayerStack:
     for layer, kind in enumerate(fields.listing("layer_types", count, FULL_OR_SLIDING)):
         mixer = full if kind == "full_attention" else sliding
         name = "full" if kind == "full_attention" else "sliding"
+        width = inner
         if layer >= count - shared:
-            mixer, name = mixer.model_copy(update={"shared_kv": True}), f"{name}_shared"
-        layers.append((name, LayerKind(mixer=mixer, ffn=ffn, norms=norms)))
-    return LayerStack("gemma", layers)
+            mixer, name, width = mixer.model_copy(update={"shared_kv": True}), f"{name}_shared", inner * wider
+        layers.append((name, LayerKind(mixer=mixer, ffn=(DenseFfn(inner=width), *added), norms=norms)))
+    return LayerStack("gemma", layers, extra_parameters=extra)
 
 
 def _llama4(fields: ConfigFields) -> LayerStack:

@@ -17,9 +17,12 @@ from glmplan.catalog import files
 from glmplan.catalog.schema.model import Checkpoint, LayerKind, ModelSpec
 from glmplan.errors import SpecError, UnknownArchitecture
 from glmplan.io.models.config_fields import ConfigFields, is_harmless, spell_stack
+from glmplan.io.models.family_fields import tied_by_default, usual_fields
 from glmplan.io.models.grouped_architectures import GROUPED_READERS, WINDOWED_READERS
 from glmplan.io.models.hybrid_architectures import HYBRID_READERS
 from glmplan.io.models.latent_architectures import LATENT_READERS, STREAM_READERS
+from glmplan.io.models.mixed_architectures import MIXED_READERS
+from glmplan.io.models.plain_architectures import PLAIN_READERS
 
 __all__ = [
     "READERS",
@@ -216,11 +219,14 @@ def _moon_tower(shape: list[int]) -> int:
 
 
 #: model_type of the language part → reader
-READERS = {**GROUPED_READERS, **WINDOWED_READERS, **LATENT_READERS, **HYBRID_READERS, **STREAM_READERS}
+READERS = {
+    **GROUPED_READERS, **WINDOWED_READERS, **LATENT_READERS, **HYBRID_READERS, **STREAM_READERS, **PLAIN_READERS,
+    **MIXED_READERS,
+}  # fmt: skip
 
 #: refused model_types, with the reason
-REFUSED = {
-    "lfm2_moe": "short convolutions in place of attention are not modelled",
+REFUSED: Mapping[str, str] = {
+    "phi3small": "block-sparse attention is not modelled",
 }
 
 
@@ -284,6 +290,8 @@ def model_from_config(
     elif isinstance(config.get("llm_config"), Mapping):
         text = top.part("llm_config")
     model_type = _model_type(top, text)
+    usual, defaults = usual_fields(text, model_type)
+    top, text = (usual if top is text else top), usual
     try:
         anatomy = READERS[model_type](text)
     except ValidationError as error:
@@ -291,11 +299,9 @@ def model_from_config(
     unknown = _not_understood(top, text, model_type)
     kinds: dict[str, LayerKind] = dict(anatomy.layers) | anatomy.extra
     stack = spell_stack([layer for layer, _ in anatomy.layers])
-    tied_default = model_type in ("gemma3_text", "gemma4_text")
-    tied = text.flag("tie_word_embeddings", top.flag("tie_word_embeddings", tied_default))
+    tied = text.flag("tie_word_embeddings", top.flag("tie_word_embeddings", tied_by_default(model_type)))
     extra, extra_note = vision_parameters(config)
-    if anatomy.notes:
-        extra_note = "; ".join([*anatomy.notes, *([extra_note] if extra_note else [])])
+    remarks = [*defaults, *anatomy.notes, *([extra_note] if extra_note else [])]
     try:
         spec = ModelSpec(
             name=name,
@@ -307,13 +313,13 @@ def model_from_config(
             layers=kinds,
             stack=stack,
             mtp=anatomy.mtp,
-            extra_parameters=extra,
+            extra_parameters=extra + anatomy.extra_parameters,
             extra_replicated=projector_parameters(config),
             tower_layers=tower_shape(config)[0] if extra else None,
             tower_width=tower_shape(config)[1] if extra else None,
             **tower_trial(config),
             multimodal_positions=_multimodal_positions(text),
-            extra_note=extra_note,
+            extra_note="; ".join(remarks) or None,
             not_understood=unknown,
             source=source or f"config.json read from {Path(file).name if file else 'memory'}",
         )
@@ -355,7 +361,7 @@ def _model_type(top: ConfigFields, text: ConfigFields) -> str:
     inner, outer = (next(iter(part.words("model_type")), None) for part in (text, top))
     architecture = ", ".join(top.words("architectures")) or "not stated"
     for result in (inner, outer):
-        if result in REFUSED:
+        if result is not None and result in REFUSED:
             raise UnknownArchitecture(
                 f"(architectures: {architecture}) is refused: {REFUSED[result]}",
                 file=top.file, field="model_type", value=result,

@@ -158,13 +158,14 @@ def _nemotron_nas(fields: ConfigFields) -> LayerStack:
             )
         feed: tuple[DenseFfn, ...] = ()
         if not ffn.flag("no_op"):
-            factor = ffn.raw("ffn_mult")
+            stated = ffn.optional("intermediate_size")
+            factor = ffn.raw("ffn_mult", 1.0 if stated else None)
             if not isinstance(factor, int | float) or not 0 < factor < 100:
                 raise SpecError(
                     "is not a factor between 0 and 100", file=fields.file, field=ffn.prefix + "ffn_mult", value=factor
                 )
             # the width is two thirds of the factor times the hidden size, rounded up to a multiple of 256
-            width = -(-int(2 * factor * hidden / 3) // 256) * 256
+            width = stated or -(-int(2 * factor * hidden / 3) // 256) * 256
             feed = (DenseFfn(inner=width),)
         kind = LayerKind(mixer=mixer, ffn=feed, norms=(mixer is not None) + bool(feed))
         name = names.setdefault(kind, f"kind_{len(names)}")

@@ -23,7 +23,14 @@ from glmplan.catalog.schema.model import (
     Recurrent,
 )
 from glmplan.errors import SpecError
-from glmplan.io.models.config_fields import ConfigFields, LayerStack, experts_block, grouped_query, sparse_layers
+from glmplan.io.models.config_fields import (
+    ConfigFields,
+    LayerStack,
+    experts_block,
+    grouped_query,
+    numbered_layers,
+    sparse_layers,
+)
 
 __all__ = ["LATENT_READERS", "STREAM_READERS", "latent_attention", "routed_experts"]
 
@@ -174,22 +181,6 @@ def _indexer(fields: ConfigFields) -> Indexer:
     )
 
 
-def _named(layers: list[LayerKind], names: Sequence[str]) -> list[tuple[str, LayerKind]]:
-    """Return each layer with a name.
-
-    Different layers of one name get a number.
-    """
-    known: dict[str, list[LayerKind]] = {}
-    result = []
-    for name, kind in zip(names, layers, strict=True):
-        kinds = known.setdefault(name, [])
-        if kind not in kinds:
-            kinds.append(kind)
-        number = kinds.index(kind)
-        result.append((name + (f"_{number + 1}" if number else ""), kind))
-    return result
-
-
 def _compressed(fields: ConfigFields, **more: Any) -> CompressedAttention:
     if fields.whole("num_key_value_heads", default=1) != 1:
         raise SpecError("is not 1: key and value are one vector of all heads", file=fields.file,
@@ -242,7 +233,7 @@ def _deepseek_v4(fields: ConfigFields) -> LayerStack:
     if drafting:
         extra["draft"] = LayerKind(mixer=kinds[0], ffn=(experts,), streams=streams)
         mtp = MtpSpec(layers=drafting, layer="draft")
-    return LayerStack("deepseek", _named(layers, names), extra=extra, mtp=mtp)
+    return LayerStack("deepseek", numbered_layers(layers, names), extra=extra, mtp=mtp)
 
 
 def _deepseek_v41(fields: ConfigFields) -> LayerStack:
@@ -280,7 +271,7 @@ def _deepseek_v41(fields: ConfigFields) -> LayerStack:
         joined = len(fields.wholes("dspark_target_layer_ids"))
         rank, block = fields.whole("dspark_markov_rank"), fields.whole("dspark_block_size")
         mtp = MtpSpec(layers=stages, layer="draft", method="dspark", block=block, joined=joined, markov_rank=rank)
-    return LayerStack("deepseek", _named(layers, names), extra=extra, mtp=mtp)
+    return LayerStack("deepseek", numbered_layers(layers, names), extra=extra, mtp=mtp)
 
 
 def _engram(fields: ConfigFields, rows: int, streams: int) -> LookupTable:
@@ -308,7 +299,7 @@ def _glm_next(fields: ConfigFields) -> LayerStack:
     drafting = fields.optional("num_nextn_predict_layers")
     extra = {"draft": LayerKind(mixer=attention, ffn=(experts,), streams=streams)} if drafting else {}
     mtp = MtpSpec(layers=drafting, layer="draft") if drafting else None
-    return LayerStack("glm", _named(layers, names), extra=extra, mtp=mtp)
+    return LayerStack("glm", numbered_layers(layers, names), extra=extra, mtp=mtp)
 
 
 def _hy_v4(fields: ConfigFields) -> LayerStack:
@@ -333,7 +324,7 @@ def _hy_v4(fields: ConfigFields) -> LayerStack:
         mixer = latent_attention(fields, index, out_gate=True).model_copy(update={"sinks": True})
         extra["draft"] = LayerKind(mixer=mixer, ffn=(experts,))
     mtp = MtpSpec(layers=drafting, layer="draft") if drafting else None
-    return LayerStack("hunyuan", _named(layers, names), extra=extra, mtp=mtp)
+    return LayerStack("hunyuan", numbered_layers(layers, names), extra=extra, mtp=mtp)
 
 
 def _mistral_large4(fields: ConfigFields) -> LayerStack:
@@ -358,7 +349,7 @@ def _mistral_large4(fields: ConfigFields) -> LayerStack:
         words = ["sparse" if sparse else "dense", "" if turned[layer] else "nope"]
         words += ["shared_kv" if mixer.shared_kv else "", "shared_index" if types[layer] == "shared" else ""]
         names.append("_".join(word for word in words if word))
-    return LayerStack("mistral", _named(layers, names))
+    return LayerStack("mistral", numbered_layers(layers, names))
 
 
 def _qwen4(fields: ConfigFields) -> LayerStack:
@@ -389,7 +380,7 @@ def _qwen4(fields: ConfigFields) -> LayerStack:
     mtp = fields.optional("mtp_num_hidden_layers")
     embedded = fields.flag("mtp_use_dedicated_embeddings")
     drafting = MtpSpec(layers=mtp, layer="full", own_embedding=embedded) if mtp else None
-    return LayerStack("qwen", _named(layers, names), mtp=drafting)
+    return LayerStack("qwen", numbered_layers(layers, names), mtp=drafting)
 
 
 def _ngrams(fields: ConfigFields, streams: int) -> LookupTable:

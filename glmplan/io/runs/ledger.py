@@ -274,8 +274,9 @@ def _words() -> tuple[dict[str, Any], ...]:
 def host_of_row(text: str | None, accelerator: str, count: int) -> tuple[Host, str]:
     """Return the machine of a row, and the assumptions about it as text.
 
-    `text`: the column `host`, a catalogue name or alias, or text of `described_hosts`. `count`: accelerators of the
-    row. The assumptions are empty if there are none beyond those of a plan for as many accelerators.
+    `text`: the column `host`, a catalogue name or alias, a TOML file, or text of `described_hosts`. `count`:
+    accelerators of the row. The assumptions are empty if there are none beyond those of a plan for as many
+    accelerators.
 
     Examples
     --------
@@ -285,14 +286,15 @@ def host_of_row(text: str | None, accelerator: str, count: int) -> tuple[Host, s
     >>> host.name, assumed
     ('4xrtx-pro-6000-ws', "host 'a machine of mine' as 4xrtx-pro-6000-ws")
     """
-    find = _find.__wrapped__ if accelerator.endswith(".toml") else _find  # a file may change
+    own = accelerator.endswith(".toml") or (text or "").endswith(".toml")
+    find = _find.__wrapped__ if own else _find  # a file may change
     return find(text or "", accelerator, count)
 
 
 @lru_cache(maxsize=4096)
 def _find(text: str, accelerator: str, count: int) -> tuple[Host, str]:
     entry = described_hosts().get(text, {})
-    known = plain_name(text) in host_names() or plain_name(text) in host_aliases()
+    known = text.endswith(".toml") or plain_name(text) in host_names() or plain_name(text) in host_aliases()
     name = entry.get("host") or (text if known else "")
     host = load_host(name) if name else implied_host(load_accelerator(accelerator), count)
     said = [entry] if known or entry else [word for word in _words() if re.search(word["pattern"], text)]

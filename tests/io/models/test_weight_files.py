@@ -27,8 +27,8 @@ def write_safetensors(path, tensors):
     path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(data))
 
 
-def llama_tensors():
-    hidden, inner, kv = 64, 128, 32
+def llama_tensors(kv=32):
+    hidden, inner = 64, 128
     found = {
         "model.embed_tokens.weight": (320, hidden),
         "lm_head.weight": (320, hidden),
@@ -134,7 +134,7 @@ def test_bytes_of_classes_add_up(tmp_path):
 def write_gguf(path, **changes):
     from gguf import GGUFWriter
 
-    writer = GGUFWriter(path, changes.pop("architecture", "llama"))
+    writer, kv = GGUFWriter(path, changes.pop("architecture", "llama")), changes.pop("kv", 32)
     numbers = {
         "block_count": 2, "context_length": 4096, "embedding_length": 64, "feed_forward_length": 128,
         "attention.head_count": 4, "attention.head_count_kv": 2, "vocab_size": 320,
@@ -146,7 +146,7 @@ def write_gguf(path, **changes):
         "model.embed_tokens.weight": "token_embd.weight", "lm_head.weight": "output.weight",
         "model.norm.weight": "output_norm.weight",
     }  # fmt: skip
-    for name, shape in llama_tensors().items():
+    for name, shape in llama_tensors(kv).items():
         writer.add_tensor(names.get(name, name), np.zeros(shape, dtype=np.float16))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -175,10 +175,14 @@ def test_a_gguf_file_whose_tensors_do_not_fit_its_metadata_is_refused(tmp_path):
         read_gguf_model(tmp_path / "wrong.gguf")
 
 
-def test_a_gguf_file_without_kv_heads_is_refused(tmp_path):
-    write_gguf(tmp_path / "old.gguf", **{"attention.head_count_kv": None})
-    with pytest.raises(SpecError, match="num_key_value_heads"):
-        read_gguf_model(tmp_path / "old.gguf")
+def test_a_gguf_file_without_kv_heads_has_one_for_each_query_head(tmp_path):
+    # llama.cpp, src/llama-model.cpp: "n_head_kv is optional, if not specified defaults to n_head"
+    write_gguf(tmp_path / "old.gguf", kv=64, **{"attention.head_count_kv": None})
+    assert read_gguf_model(tmp_path / "old.gguf")[0].layers["layer"].mixer.kv_heads == 4
+    # tensors of two KV heads contradict that
+    write_gguf(tmp_path / "wrong.gguf", **{"attention.head_count_kv": None})
+    with pytest.raises(UnknownArchitecture, match="holds .* weights"):
+        read_gguf_model(tmp_path / "wrong.gguf")
 
 
 @pytest.mark.parametrize("content", [b"", b"GGUF", b"GGUF\x03\x00\x00\x00" + b"\xff" * 40, b"not a model" * 9])

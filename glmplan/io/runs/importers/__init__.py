@@ -14,7 +14,7 @@ from glmplan.catalog.files import read_log, understood
 from glmplan.catalog.tables import safe_cell
 from glmplan.errors import SpecError
 from glmplan.io.runs.columns import COLUMNS, ignored_columns, nearest_column
-from glmplan.io.runs.importers import client_reports, llama_bench, serving_benchmarks, startup_logs
+from glmplan.io.runs.importers import client_reports, llama_bench, printed_results, serving_benchmarks, startup_logs
 from glmplan.io.runs.importers.record import Imported, Importer, Problem, Source, row_identifier
 
 __all__ = ["KINDS", "Imported", "Problem", "Source", "import_file", "import_text", "table_csv"]
@@ -26,11 +26,20 @@ _IMPORTERS: tuple[Importer, ...] = (
     *llama_bench.IMPORTERS,
     *serving_benchmarks.IMPORTERS,
     *llama_bench.TABLE_IMPORTERS,
+    *printed_results.IMPORTERS,
     *startup_logs.IMPORTERS,
+    *printed_results.ENGINE_LINES,
 )
 
 #: names of all kinds of files that can be imported
-KINDS: tuple[str, ...] = tuple(kind.name for kind in _IMPORTERS)
+KINDS: tuple[str, ...] = tuple(dict.fromkeys(kind.name for kind in _IMPORTERS))
+
+#: a table of runs that any result can be copied into
+_CSV = (
+    "id,model,accelerator,accelerator_count,engine,tp,weights,phase,concurrency,input_tokens,output_tokens,"
+    "output_tokens_per_s,ttft_mean_ms,tpot_mean_ms\n"
+    "run-1,qwen3-32b,h100-sxm,2,vllm,2,fp8,serving,32,1024,512,1450,310,21.4"
+)
 
 #: files beside results that are often given by mistake
 _BESIDE = {
@@ -70,14 +79,21 @@ def _read(source: Source, name: str, facts: Mapping[str, Any]) -> Imported:
     kind = next((kind for kind in _IMPORTERS if kind.recognise(source)), None)
     if kind is None:
         beside = next((why for mark, why in _BESIDE.items() if mark in source.text), None) or _table(source.text)
-        why = beside or f"is of no kind that glmplan reads; it reads: {', '.join(KINDS)}"
+        memory = printed_results.out_of_memory(source.text)
+        unknown = (
+            f"is of no kind that glmplan reads; it reads: {', '.join(KINDS)}. Any result can be given to predict "
+            f"--runs, reproduce --runs or calibrate --from as a CSV of this form (cells may be empty):\n{_CSV}"
+        )
+        why = beside or (f"is a message of missing memory: {memory}" if memory else unknown)
         raise SpecError(why, file=name or None)
     result = kind.read(source)
     if not result.rows and result.logged is None:
         shown = "; ".join(str(problem) for problem in result.problems[:5]) or "it holds no finished run"
         raise SpecError(f"looks like {kind.name}, but no record of it can be used: {shown}", file=name or None)
     rows = [_finish(row, facts) for row in result.rows]
-    return Imported(kind.name, rows, result.problems, result.logged)
+    memory = printed_results.out_of_memory(source.text) if result.logged is not None else ""
+    problems = [*result.problems, *([Problem(0, "memory", memory)] if memory else [])]
+    return Imported(kind.name, rows, problems, result.logged)
 
 
 def _table(text: str) -> str:

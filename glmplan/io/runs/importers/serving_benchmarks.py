@@ -201,7 +201,7 @@ def _rows_sglang_bench(fields: Fields) -> Iterator[dict[str, Any]]:
         **latencies(fields, e2e="e2e_latency"),
         "acceptance_length": fields.positive("accept_length"),
         "notes": notes(
-            KIND_SGLANG_BENCH,
+            fields.text("client") or KIND_SGLANG_BENCH,
             fields.text("tag"),
             fields.text("dataset_name"),
             _lengths(fields),
@@ -273,15 +273,19 @@ def _blocks(text: str) -> Iterator[Document]:
     parts = list(re.finditer(_BLOCK, text))
     for begin, end in zip(parts, [*(part.start() for part in parts[1:]), None], strict=True):
         value: dict[str, str] = {}
+        said: set[str] = set()
         for line in text[begin.end() : end].splitlines():
             name, _, figure = line.partition(":")
             name = name.strip().lower()
+            said.add(name)
             key = next((ours for pattern, ours in _LINES.items() if re.fullmatch(pattern, name)), None)
             metric = re.fullmatch(r"(mean|median|p\d+) (.+?) \(ms\)", name)
             if metric and metric[2] in _METRICS:
                 key = f"{metric[1]}_{_METRICS[metric[2]]}_ms"
             if key and figure.strip() and key not in value:
                 value[key] = figure.strip().split()[0]
+        # the block of SGLang names its backend, that of vLLM does not
+        value["client"] = KIND_SGLANG_BENCH if "backend" in said else KIND_VLLM_BENCH
         yield Document(value, 1 + text.count("\n", 0, begin.start()))
 
 

@@ -357,6 +357,7 @@ _WORDS = (
     ("version", r"\] +version (\d\S*)"),
     ("model", r"with config: model='([^']+)'"),
     ("model", r"█ +model +(\S+)"),
+    ("model", r"\] +model +(\S+)$"),
     ("model", r"non-default args: \{.*?'model(?:_tag)?': '([^']+)'"),
     ("quantization", r"[( ]quantization=(?!None)'?([\w-]+)"),
     ("kv_cache", r"Using DeepSeek's (\w+) KV cache format"),

@@ -1,0 +1,210 @@
+"""Translate the config of a family into the usual fields.
+
+Some families spell the usual fields otherwise, and a library takes a value of its own where a field is absent. Sources:
+`configuration_*.py` of Hugging Face transformers 5.24.0, and for families outside it the fields that vLLM's model files
+read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from glmplan.errors import nearest
+from glmplan.io.models.config_fields import ConfigFields, is_harmless
+
+__all__ = ["SPELLINGS", "Spelling", "tied_by_default", "usual_fields"]
+
+
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """Differences of a family's config from the usual fields."""
+
+    renamed: Mapping[str, str] = field(default_factory=dict)  # its name → the usual one
+    flattened: tuple[str, ...] = ()  # objects whose fields stand beside the others
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # usual name → value of the library where it is absent
+    tied: bool = False  # the library ties the embedding where `tie_word_embeddings` is absent
+    ignored: tuple[str, ...] = ()  # fields that change neither weights, nor cache, nor work
+
+
+_TRANSFORMER = {"num_layers": "num_hidden_layers", "layer_norm_epsilon": "rms_norm_eps"}
+_GLM_RUN = (
+    "apply_query_key_layer_scaling", "apply_residual_connection_post_layernorm", "attention_softmax_in_fp32",
+    "bias_dropout_fusion", "fp32_residual_connection", "original_rope", "post_layer_norm", "rmsnorm",
+    "interleaved_qkv", "multi_query_attention", "prefix_projection", "quantization_bit",
+)  # fmt: skip
+_COHERE = (
+    "logit_scale", "layer_switch", "order_of_interleaved_layers", "position_embedding_type", "use_embedding_sharing",
+    "use_gated_activation", "use_parallel_block", "use_parallel_embedding", "cache_implementation",
+)  # fmt: skip
+_GRANITE = ("embedding_multiplier", "logits_scaling", "residual_multiplier", "attention_multiplier")
+_FALCON = (
+    "*_multiplier", "*_multipliers", "mamba_chunk_size", "mamba_expand", "mamba_norm_before_gate", "mamba_use_mlp",
+    "mlp_expansion_factor", "time_step_limit", "attn_layer_indices", "mamba_conv_bias",
+)  # fmt: skip
+_MINICPM = ("scale_emb", "scale_depth", "dim_model_base", "rope_scaling", "use_bfloat16")
+_LING = (
+    "norm_head", "norm_softmax", "multi_gate", "moe_router_enable_shared_expert", "router_dtype", "use_rmsnorm",
+    "moe_shared_expert_overlap", "expert_dtype", "score_function",
+)  # fmt: skip
+_HUNYUAN = (
+    "add_classification_head", "anyres_*", "cla_share_factor", "class_num", "enable_lm_head_fp32",
+    "group_limited_greedy",
+    "im_end_id", "im_newline_id", "im_start_id", "mask_init_id", "moe_drop_tokens", "moe_random_routing_dropped_token",
+    "norm_type", "num_media_embeds", "org_vocab_size", "pool_type", "position_embedding_xdrope", "sep_token_id",
+    "skip_cls_token", "text_end_id", "text_start_id", "use_rotary_pos_emb", "vit_*", "xdrope_section", "eod_token_id",
+    "*_rank", "attention_head_dim", "q_lora_rank", "kv_lora_rank", "v_head_dim", "qk_*_head_dim",
+)  # fmt: skip
+
+#: model_type → spelling; types without an entry use the usual fields
+SPELLINGS: Mapping[str, Spelling] = {
+    "apertus": Spelling(ignored=("post_norm", "qk_norm")),
+    "baichuan": Spelling(
+        renamed={"model_max_length": "max_position_embeddings"},
+        ignored=("z_loss_weight", "gradient_checkpointing"),
+    ),
+    "bailing_moe": Spelling(renamed={"use_qkv_bias": "attention_bias"}, ignored=_LING),
+    "bailing_moe_v2": Spelling(renamed={"use_qkv_bias": "attention_bias"}, ignored=_LING),
+    "chatglm": Spelling(
+        renamed={
+            "num_layers": "num_hidden_layers",
+            "ffn_hidden_size": "intermediate_size",
+            "padded_vocab_size": "vocab_size",
+            "seq_length": "max_position_embeddings",
+            "multi_query_group_num": "num_key_value_heads",
+            "kv_channels": "head_dim",
+            "add_qkv_bias": "attention_bias",
+        },
+        ignored=_GLM_RUN,
+    ),
+    "cohere": Spelling(tied=True, ignored=_COHERE),
+    "cohere2": Spelling(tied=True, ignored=_COHERE, defaults={"sliding_window": 4096}),
+    "dbrx": Spelling(
+        renamed={
+            "d_model": "hidden_size",
+            "n_heads": "num_attention_heads",
+            "n_layers": "num_hidden_layers",
+            "max_seq_len": "max_position_embeddings",
+            "kv_n_heads": "num_key_value_heads",
+            "ffn_hidden_size": "intermediate_size",
+        },
+        flattened=("attn_config", "ffn_config"),
+        ignored=("clip_qkv", "emb_pdrop", "moe_jitter_eps", "moe_normalize_expert_weights", "ffn_act_fn"),
+    ),
+    "dots1": Spelling(ignored=("sliding_window",)),
+    "ernie4_5": Spelling(tied=True, renamed={"use_bias": "attention_bias"}, ignored=("compression_ratio",)),
+    "ernie4_5_moe": Spelling(tied=True),
+    "exaone": Spelling(renamed=_TRANSFORMER),
+    "exaone_moe": Spelling(
+        renamed={"first_last_k_dense_replace": "first_k_dense_replace"},
+        defaults={"first_k_dense_replace": 1},
+        ignored=("is_moe_layer", "mtp_share_layers"),
+    ),
+    "falcon_h1": Spelling(ignored=_FALCON, defaults={"num_key_value_heads": 8}),
+    "gemma": Spelling(tied=True),
+    "gemma2": Spelling(tied=True, defaults={"sliding_window": 4096}),
+    "gemma3n_text": Spelling(
+        tied=True, ignored=("altup_active_idx", "altup_coef_clip", "altup_correct_scale", "activation_sparsity_pattern")
+    ),
+    "gemma3_text": Spelling(tied=True),
+    "gemma4_text": Spelling(tied=True),
+    "glm": Spelling(defaults={"attention_bias": True}),
+    "glm4": Spelling(defaults={"attention_bias": True}),
+    "granite": Spelling(ignored=_GRANITE),
+    "granitemoe": Spelling(ignored=_GRANITE),
+    "granitemoehybrid": Spelling(
+        ignored=(*_GRANITE, "mamba_chunk_size", "mamba_conv_bias", "position_embedding_type", "init_method",
+                 "normalization_function", "mamba_expand", "time_step_limit"),
+    ),  # fmt: skip
+    "granitemoeshared": Spelling(ignored=_GRANITE),
+    "grok-1": Spelling(
+        tied=True,
+        ignored=("embedding_multiplier_scale", "output_multiplier_scale", "attn_output_multiplier", "max_attn_value"),
+    ),
+    "hunyuan_v1_dense": Spelling(ignored=_HUNYUAN, renamed={"attention_head_dim": "head_dim"}),
+    "hunyuan_v1_moe": Spelling(ignored=_HUNYUAN, renamed={"attention_head_dim": "head_dim"}),
+    "internlm2": Spelling(renamed={"bias": "attention_bias"}),
+    "internlm3": Spelling(renamed={"qkv_bias": "attention_bias", "bias": "mlp_bias"}),
+    "jamba": Spelling(
+        ignored=("mamba_conv_bias", "calc_logits_for_entire_prompt", "mamba_inner_layernorms"),
+        defaults={"num_key_value_heads": 8},
+    ),
+    "lfm2": Spelling(tied=True, renamed={"tie_embedding": "tie_word_embeddings"}, ignored=("conv_use_xavier_init",)),
+    "lfm2_moe": Spelling(tied=True, renamed={"tie_embedding": "tie_word_embeddings"}),
+    "longcat_flash": Spelling(
+        renamed={
+            "num_layers": "num_hidden_layers",
+            "ffn_hidden_size": "intermediate_size",
+            "expert_ffn_hidden_size": "moe_intermediate_size",
+            "moe_topk": "num_experts_per_tok",
+        },
+        ignored=("attention_method", "mla_scale_*", "router_bias", "zero_expert_type"),
+    ),
+    "minicpm": Spelling(tied=True, ignored=_MINICPM),
+    "minicpm3": Spelling(tied=True, ignored=_MINICPM),
+    "minimax": Spelling(ignored=("*_alpha_factor", "*_beta_factor", "block_size")),
+    "minimax_m1": Spelling(ignored=("layernorm_*",)),
+    "minimax_text_01": Spelling(ignored=("layernorm_*",)),
+    "mistral": Spelling(defaults={"num_key_value_heads": 8}),
+    "mixtral": Spelling(defaults={"num_key_value_heads": 8}),
+    "mllama_text_model": Spelling(defaults={"num_key_value_heads": 8}),
+    "olmo": Spelling(ignored=("clip_qkv",)),
+    "olmoe": Spelling(ignored=("clip_qkv",)),
+    "phimoe": Spelling(ignored=("input_jitter_noise", "lm_head_bias"), defaults={"num_key_value_heads": 8}),
+    "qwen2_moe": Spelling(
+        renamed={"qkv_bias": "attention_bias"}, defaults={"attention_bias": True, "num_key_value_heads": 16}
+    ),
+    "smollm3": Spelling(tied=True, ignored=("no_rope_layer_interval",), defaults={"num_key_value_heads": 4}),
+}  # fmt: skip
+
+#: engines take as many KV heads as query heads where a config of these types states none: `None` in the configuration
+#: class of transformers, or a layer of vLLM that reads no such field
+_AS_MANY_KV_HEADS = (
+    "apertus", "arcee", "baichuan", "cohere", "cohere2", "deepseek", "granite", "granitemoe", "granitemoehybrid",
+    "granitemoeshared", "hunyuan_v1_dense", "hunyuan_v1_moe", "internlm2", "llama", "minicpm", "minicpm3", "nemotron",
+    "olmo", "olmo2", "olmo3", "olmoe", "phi3",
+)  # fmt: skip
+
+
+def tied_by_default(model_type: str) -> bool:
+    """Return True if an absent `tie_word_embeddings` ties the embedding.
+
+    Examples
+    --------
+    >>> tied_by_default("cohere2"), tied_by_default("llama")
+    (True, False)
+    """
+    return model_type in SPELLINGS and SPELLINGS[model_type].tied
+
+
+def usual_fields(fields: ConfigFields, model_type: str) -> tuple[ConfigFields, list[str]]:
+    """Return the fields in the usual spelling, and remarks on defaults.
+
+    An absent field takes the library's value, unless a field of the file may be its misspelling.
+
+    Examples
+    --------
+    >>> usual_fields(ConfigFields({"num_layers": 40}), "chatglm")[0].whole("num_hidden_layers")
+    40
+    """
+    spelling = SPELLINGS.get(model_type, Spelling())
+    content = dict(fields.content)
+    for name in spelling.flattened:
+        part = content.pop(name, None)
+        content |= dict(part) if isinstance(part, Mapping) else {}
+    for own, usual in spelling.renamed.items():
+        if content.get(own) is not None and content.get(usual) is None:
+            content[usual] = content.pop(own)
+    defaults = dict(spelling.defaults)
+    if model_type in _AS_MANY_KV_HEADS and "num_attention_heads" in content:
+        defaults["num_key_value_heads"] = content["num_attention_heads"]
+    result = ConfigFields(content, fields.file, fields.prefix)
+    result.ignored = spelling.ignored
+    notes = []
+    for name, value in defaults.items():
+        unknown = [key for key in content if not is_harmless(key) and key != name]
+        if content.get(name) is None and not nearest(name, unknown, 1, alike=0.85):
+            content[name] = value
+            notes.append(f"the config states no {name}: {value} as the library takes it")
+    return result, notes

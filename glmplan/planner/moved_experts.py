@@ -1,0 +1,130 @@
+"""Experts of some layers in host memory, where a model is too large.
+
+llama.cpp computes the routed experts of chosen layers on the CPU (``--n-cpu-moe``, ``--override-tensor``). Everything
+else stays on the accelerators: attention, shared experts and the cache are read for every token, a routed expert for
+few. A plan moves as few layers as the requests need.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from glmplan.catalog.engines.limitations import load_engine
+from glmplan.catalog.engines.memory import pipeline_layers
+from glmplan.costs.blocks.kinds import routed_of
+from glmplan.costs.offload.work import OffloadWork, Placement, offload_work
+from glmplan.costs.points import StepPoints
+from glmplan.units import GIB, Bytes, BytesPerSecond, TokensPerSecond
+
+if TYPE_CHECKING:
+    from glmplan.catalog.schema.engine import MovedExperts
+    from glmplan.catalog.schema.model import Checkpoint, ModelSpec
+    from glmplan.planner.capacity import Holding
+    from glmplan.planner.question import Asked
+
+__all__ = [
+    "DISK_RATE",
+    "all_moved",
+    "disk_bound",
+    "expert_layers",
+    "movable_words",
+    "moved_options",
+    "moved_words",
+    "moves",
+]
+
+#: payload of PCIe 5.0 x4, the fastest link of an NVMe drive: 32 GT/s in each of four lanes, 128b/130b [B/s]
+DISK_RATE: BytesPerSecond = 4 * 32e9 / 8 * 128 / 130
+
+
+def expert_layers(model: ModelSpec) -> tuple[int, ...]:
+    """Return the numbers of the layers with routed experts.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.models import load_model
+    >>> expert_layers(load_model("glm-5.1"))[:3]
+    (3, 4, 5)
+    """
+    return tuple(n for n, name in enumerate(model.layer_names) if routed_of(model.layers[name]) is not None)
+
+
+def moves(asked: Asked) -> MovedExperts | None:
+    """Return the options that move experts of layers, or None."""
+    running = load_engine(asked.engine).running
+    return None if running is None else running.moved_experts
+
+
+def all_moved(model: ModelSpec, checkpoint: Checkpoint) -> OffloadWork:
+    """Return the work of a decode step of one token with all experts moved."""
+    one, none = np.ones(1), np.zeros(1)
+    return offload_work(model, checkpoint, Placement(1.0, "expert-layers"), StepPoints(one, none, none, none))
+
+
+def _count(asked: Asked) -> tuple[int, int]:
+    layers = len(expert_layers(asked.model))
+    return round(asked.settings.host_experts * layers), layers
+
+
+def moved_words(asked: Asked, held: Holding) -> str:
+    """Return the experts in host memory as text; empty without."""
+    moved, layers = _count(asked)
+    if not moved or moves(asked) is None:
+        return ""
+    return f"experts of {moved} of {layers} layers in host memory ({held.host / GIB:,.0f} GiB), computed by the CPU"
+
+
+def movable_words(asked: Asked) -> str:
+    """Return how much could move to a host of unknown bandwidth, as text.
+
+    Empty where the plan says more, or where nothing can move.
+    """
+    host, work = asked.machine.host, all_moved(asked.model, asked.checkpoint)
+    if moves(asked) is None or not expert_layers(asked.model) or asked.settings.host_experts:
+        return ""
+    if host.unified_memory or host.host_memory_bandwidth is not None:
+        return ""
+    size = float(work.held_bytes[0]) / GIB
+    return f"{asked.engine} can compute the {size:,.0f} GiB of experts from host memory, of which nothing is known here"
+
+
+def moved_options(asked: Asked, held: Holding) -> tuple[str, ...]:
+    """Return the launch options that move the experts.
+
+    With one accelerator the leading layers; with several the leading ones of each, so that all hold the same share.
+    """
+    options, (moved, layers) = moves(asked), _count(asked)
+    if not moved or options is None:
+        return ()
+    numbers = expert_layers(asked.model)
+    if moved == layers:
+        return (options.option.format(layers=numbers[-1] + 1),)
+    if held.terms.accelerators == 1:
+        return (options.option.format(layers=numbers[moved - 1] + 1),)
+    chosen: list[int] = []
+    edges = np.cumsum(
+        (0, *pipeline_layers(len(asked.model.layer_names), held.terms.pp, held.memory.settings.rule.pipeline))
+    )
+    left = moved
+    for stage in range(held.terms.pp):
+        own = [n for n in numbers if edges[stage] <= n < edges[stage + 1]]
+        after = sum(1 for n in numbers if n >= edges[stage + 1])
+        part = min(len(own), round(left * len(own) / max(len(own) + after, 1)))
+        chosen += own[:part]
+        left -= part
+    return (options.override.format(layers="|".join(map(str, chosen))),)
+
+
+def disk_bound(asked: Asked, held: Holding) -> TokensPerSecond | None:
+    """Return the highest decode rate where weights are read from a drive.
+
+    A mapped file that is larger than host memory is read again for each token: at most `DISK_RATE` over the bytes of a
+    token that do not fit. None where all fit, and for engines that pin the weights.
+    """
+    if not held.host_short or not asked.settings.host_experts:
+        return None
+    work = all_moved(asked.model, asked.checkpoint)
+    touched: Bytes = float(work.host_bytes[0]) * asked.settings.host_experts
+    return DISK_RATE / (touched * held.host_short / held.host)

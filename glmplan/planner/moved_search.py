@@ -1,0 +1,63 @@
+"""Find the fewest layers whose experts must lie in host memory."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from glmplan.catalog.engines.defaults import engine_default
+from glmplan.planner.moved_experts import all_moved, expert_layers, moved_words, moves
+from glmplan.planner.users import Solution, solve
+
+if TYPE_CHECKING:
+    from glmplan.planner.question import Asked
+
+__all__ = ["solution_with_moved_experts"]
+
+
+def _wanted(asked: Asked) -> float:
+    """Return how many requests the KV pool should hold.
+
+    Those of the given users, else those of the slots that the engine starts by itself.
+    """
+    slots = engine_default(asked.engine, "n_parallel") or 1
+    return float(asked.users[-1] if asked.users_given else asked.settings.max_num_seqs or slots)
+
+
+def _with(asked: Asked, moved: int, layers: int) -> Asked:
+    return asked.but(settings=replace(asked.settings, host_experts=moved / layers))
+
+
+def solution_with_moved_experts(asked: Asked, found: Solution) -> Solution | None:
+    """Return the plan with as few experts in host memory as possible.
+
+    None where the engine moves no experts, or where no number of layers is enough.
+    """
+    best, layers = found.best, len(expert_layers(asked.model))
+    host = asked.machine.host
+    if moves(asked) is None or not layers or best.terms.blocked is not None or host.unified_memory:
+        return None
+    if asked.settings.host_experts or host.host_memory_bandwidth is None:
+        return None
+    each = float(all_moved(asked.model, asked.checkpoint).held_bytes[0]) / layers
+    fewest = min(max(math.ceil(best.lacking * best.terms.accelerators / each), 1), layers)
+    most = layers
+    solution = solve(_with(asked, most, layers), quick=True)
+    if solution.best.lacking > 0:
+        return None
+    while fewest < most and _serves(solution):
+        middle = (fewest + most) // 2
+        tried = solve(_with(asked, middle, layers), quick=True)
+        if _serves(tried):
+            solution, most = tried, middle
+        else:
+            fewest = middle + 1
+    words = moved_words(solution.asked, solution.best)
+    return replace(solution, asked=replace(solution.asked, assumed=(*asked.assumed, words)))
+
+
+def _serves(solution: Solution) -> bool:
+    """Return True if the accelerators hold the wanted requests."""
+    held = solution.best
+    return held.lacking <= 0 and held.short_low <= 0 and held.held_low >= _wanted(solution.asked)

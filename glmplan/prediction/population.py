@@ -1,0 +1,128 @@
+"""Compare a run with the other measured runs of its configuration.
+
+An interval that covers many machines also covers one that is slow. A run is slow if runs of the same configuration are
+faster, each relative to the prediction of its load in the deployment of the compared run: builds and boards count.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from glmplan.catalog.entries.accelerators import load_accelerator
+from glmplan.catalog.entries.models import load_model
+from glmplan.costs.blocks.stack import model_shape
+from glmplan.errors import GlmplanError
+from glmplan.io.runs.columns import compared_figures
+from glmplan.io.runs.ledger import load_measurements, split_held_out
+from glmplan.io.runs.record import Run
+from glmplan.prediction.from_row import RunCase, question_of
+from glmplan.prediction.predict import Prediction, predict_many
+from glmplan.units import Ratio
+
+__all__ = ["CAUSES", "Population", "population_of"]
+
+#: runs of a population, at least and at most [-]
+_LEAST, _MOST = 4, 48
+#: concurrencies of a population differ by this factor at most [-]
+_LOADS = 2.0
+#: usual cause of a slow machine → how to check it
+CAUSES: tuple[tuple[str, str], ...] = (
+    ("peer-to-peer copies are off", "nvidia-smi topo -p2p r; iommu=pt and ACS off on the kernel command line"),
+    ("processes on the far socket", "nvidia-smi topo -m, numactl -H, and the CPU affinity of the server"),
+    ("a power limit", "nvidia-smi -q -d POWER,PERFORMANCE under load"),
+    (
+        "fewer PCIe lanes",
+        "nvidia-smi --query-gpu=pcie.link.gen.current,pcie.link.width.current --format=csv under load",
+    ),
+    ("a slow backend", "attention and MoE backend and `enforce_eager` in the engine's log"),
+    ("another build", "the faster runs may have a patched build: compare the version that the engine prints"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Population:
+    """Speeds of a configuration relative to their predictions."""
+
+    runs: tuple[str, ...]  # their ids
+    median: Ratio  # measured / predicted speed
+    low: Ratio  # tenth percentile
+    own: Ratio  # of the compared run
+
+    @property
+    def slow(self) -> bool:
+        """Return True if the run is slower than nine tenths, and by a fifth.
+
+        Examples
+        --------
+        >>> Population(("a", "b", "c", "d"), 1.5, 1.4, 1.1).slow, Population(("a", "b", "c", "d"), 1.5, 0.9, 1.1).slow
+        (True, False)
+        """
+        return self.own < self.low and self.own < self.median / 1.2
+
+
+def _speed(run: Run, case: RunCase, prediction: Prediction) -> Ratio | None:
+    """Return measured / predicted decode speed of a run, or None."""
+    ratios: dict[str, float] = {}
+    for one, value in compared_figures(run.observed, tokens_per_step=case.load.tokens_per_step):
+        if one.predicted in prediction.figures:
+            predicted = prediction.figures[one.predicted].value / one.factor
+            ratios[one.column] = predicted / value if _is_time(one.column) else value / predicted
+    for start in ("tpot", "output_tokens_per_s_per_request", "output"):
+        found = [ratio for column, ratio in ratios.items() if column.startswith(start)]
+        if found:
+            return float(np.median(found))
+    return None
+
+
+def _is_time(column: str) -> bool:
+    return column.endswith(("_ms", "_s")) and "per_s" not in column
+
+
+def _same(one: Run, case: RunCase) -> bool:
+    """Return True if a run has the configuration of a case."""
+    d = case.deployment
+    if one.unusable or one.offload or one.phase in ("prefill", "memory"):
+        return False
+    own = (one.engine or "", one.weights, one.tp or 0, one.pp or 1, one.dcp or 1, one.speculation.state == "yes")
+    if own != (d.engine, case.run.weights, d.tp, d.pp, case.run.dcp or 1, bool(d.draft_tokens)):
+        return False
+    ratio = (one.concurrency or 1.0) / max(case.load.concurrency, 1.0)
+    if not 1.0 / _LOADS <= ratio <= _LOADS:
+        return False
+    try:
+        part, model = load_accelerator(one.accelerator), load_model(one.model)
+    except GlmplanError:
+        return False
+    mine = d.accelerator
+    alike = (part.compute_capability, part.memory) == (mine.compute_capability, mine.memory)
+    return alike and model_shape(model) == model_shape(d.model)
+
+
+def population_of(case: RunCase, prediction: Prediction) -> Population | None:
+    """Return the runs of a configuration beside a run; None if they are few.
+
+    Held-out runs and those with a reason against them do not count.
+    """
+    own = _speed(case.run, case, prediction)
+    if own is None:
+        return None
+    known, _ = split_held_out(load_measurements())
+    cases: list[RunCase] = []
+    for one in known:
+        if one.id != case.run.id and _same(one, case):
+            try:
+                cases.append(question_of(one))
+            except GlmplanError:
+                continue
+    cases = cases[:_MOST]
+    if len(cases) < _LEAST:
+        return None
+    found = predict_many([(case.deployment, one.load, case.run.measured_on) for one in cases])
+    pairs = [(one.run.id, _speed(one.run, one, each)) for one, each in zip(cases, found, strict=True)]
+    speeds = {name: speed for name, speed in pairs if speed is not None}
+    if len(speeds) < _LEAST:
+        return None
+    values = np.array(list(speeds.values()))
+    return Population(tuple(speeds), float(np.median(values)), float(np.quantile(values, 0.1)), own)

@@ -1,0 +1,87 @@
+"""Machines with accelerators of several kinds: which counts, and all of them one after the other."""
+
+from __future__ import annotations
+
+import pytest
+
+from glmplan.catalog.entries.accelerators import load_accelerator
+from glmplan.errors import SpecError
+from glmplan.io.machines.mixed import in_sequence
+from glmplan.io.machines.resolve import resolve_machine
+from glmplan.planner.make_plan import fit_answer
+from glmplan.request.plan import PlanRequest
+
+HOST = """
+title = "a desktop"
+source = "made up for this test"
+[[sockets]]
+name = "cpu0"
+cpu = "made up"
+[[roots]]
+name = "root0"
+socket = "cpu0"
+"""
+CARD = '[[cards]]\naccelerator = "{}"\ncount = {}\nparent = "root0"\nlink = {{ generation = 5, lanes = 8 }}\n'
+
+
+@pytest.fixture
+def host(tmp_path):
+    def made(*cards):
+        file = tmp_path / ("-".join(name for name, _ in cards) + ".toml")
+        file.write_text(HOST + "".join(CARD.format(*card) for card in cards))
+        return str(file)
+
+    return made
+
+
+def answer(on, engine="llama.cpp", **more):
+    words = PlanRequest("qwen3-30b-a3b-2507", on, weights="q4_k_m", engine=engine, **more)
+    return fit_answer(words, changes=False)
+
+
+def test_the_order_of_cards_decides_nothing(host):
+    first, second = (
+        answer(host(*cards)) for cards in ((("rtx-5090", 1), ("rtx-5080", 1)), (("rtx-5080", 1), ("rtx-5090", 1)))
+    )
+    assert (first.verdict, first.holding.pool, first.user_rate) == (
+        second.verdict,
+        second.holding.pool,
+        second.user_rate,
+    )
+    assert first.command == second.command
+    assert "--tensor-split 70,30" in first.command
+
+
+def test_layers_on_both_cards_hold_more_and_decode_slower_than_the_faster_card_alone(host):
+    both, alone = answer(host(("rtx-5090", 1), ("rtx-5080", 1))), answer("1xrtx-5090")
+    assert both.holding.pool > alone.holding.pool
+    assert alone.user_rate > both.user_rate
+
+
+def test_the_times_of_shares_add():
+    parts = [load_accelerator(name) for name in ("rtx-pro-6000-ws", "rtx-4090", "rtx-4090")]
+    one, shares = in_sequence(parts, 1.5 * 2**30)
+    assert sum(shares) == pytest.approx(1.0)
+    assert shares[1] == shares[2] < shares[0]
+    read = 40e9
+    seconds = sum(share * read / part.memory_bandwidth for share, part in zip(shares, parts, strict=True))
+    assert read / one.memory_bandwidth == pytest.approx(seconds)
+    usable = sum(part.memory_usable or part.memory for part in parts)
+    assert one.memory_usable <= usable - 3 * 2**30
+
+
+def test_most_memory_counts_not_most_cards(host):
+    machine = resolve_machine(host(("rtx-4090", 2), ("rtx-pro-6000-ws", 1)))
+    assert (machine.accelerator.name, machine.count, machine.left_out) == ("rtx-pro-6000-ws", 1, "2 × rtx-4090")
+    assert machine.host.accelerator_names == ("rtx-pro-6000-ws",)
+
+
+def test_a_layout_over_both_kinds_is_refused_with_their_numbers(host):
+    with pytest.raises(SpecError, match="1 × rtx-5090 beside 1 × rtx-5080"):
+        fit_answer(PlanRequest("qwen3-8b", host(("rtx-5080", 1), ("rtx-5090", 1)), pp=2, engine="vllm"))
+
+
+def test_other_engines_take_one_kind_and_say_so(host):
+    found = fit_answer(PlanRequest("qwen3-8b", host(("rtx-5080", 1), ("rtx-5090", 1)), engine="vllm"), changes=False)
+    assert found.asked.machine.accelerator.name == "rtx-5090"
+    assert any("1 × rtx-5080 left out" in line for line in found.asked.assumed)

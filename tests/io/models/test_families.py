@@ -1,0 +1,110 @@
+"""Families of models: configs give the number of parameters that the reference counts, and the cache of layers."""
+
+from __future__ import annotations
+
+import pytest
+
+from glmplan.costs.blocks.kinds import mixer_of
+from glmplan.costs.blocks.stack import model_cache_bytes_per_token, model_parameters, model_state_bytes
+from glmplan.errors import SpecError, UnknownArchitecture
+from glmplan.io.models.hf_config import READERS, model_from_config
+from glmplan.io.models.plain_architectures import PLAIN_FAMILIES
+from tests.io.models.families import FAMILIES, fields
+
+
+def read(name):
+    return model_from_config(FAMILIES[name].config, name=name)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_config_gives_the_number_of_parameters_of_the_reference(name):
+    model, counted = read(name), FAMILIES[name]
+    total = model_parameters(model).total + model.extra_parameters
+    assert total == pytest.approx(counted.total, rel=counted.within or 1e-12)
+    assert model.not_understood == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "cached"),
+    [
+        # 4 of 40 layers attend: 2 x 8 heads x 128 in BF16
+        ("granitemoehybrid 40x4096", 4 * 4096),
+        # 4 of 32
+        ("jamba 32x4096", 4 * 4096),
+        # each of 44 layers: 2 x 2 heads x 128
+        ("falcon_h1 44x3072", 44 * 1024),
+        # 6 of 16 layers: 2 x 8 heads x 64
+        ("lfm2 16x2048", 6 * 2048),
+        # 10 of 80
+        ("minimax_text_01 80x6144", 10 * 4096),
+        # 2 latents of 512 + 64 in each of 28 layers
+        ("longcat_flash 28x6144", 28 * 2 * 576 * 2),
+    ],
+)
+def test_only_layers_with_attention_cache_tokens(name, cached):
+    assert model_cache_bytes_per_token(read(name), "bf16", "vllm") == cached
+
+
+@pytest.mark.parametrize(
+    ("name", "layer", "state", "window"),
+    [
+        # 8192 channels of 16 values in FP32, and 3 tokens of them
+        ("jamba 32x4096", "mamba_dense", 8192 * 16, 3 * 8192),
+        # 64 heads of 128 x 128, no convolution
+        ("minimax_text_01 80x6144", "linear", 64 * 128 * 128, 0),
+        # `conv_L_cache` 3: two tokens of 2048 channels and no other state
+        ("lfm2 16x2048", "conv", 0, 2 * 2048),
+    ],
+)
+def test_recurrent_layers_hold_their_state(name, layer, state, window):
+    model = read(name)
+    mixer = mixer_of(model.layers[layer])
+    assert (mixer.state_values, mixer.conv_values) == (state, window)
+    assert model_state_bytes(model) > 0
+
+
+def test_windows_of_a_family_follow_its_period():
+    command = read("cohere2 64x12288")
+    assert command.stack == "(sliding*3 full)*16"
+    # full layers have no rotary positions
+    assert [command.layers[name].mixer.rotary_dim for name in ("sliding", "full")] == [None, 0]
+    assert read("gemma2 42x3584").stack == "(sliding full)*21"
+    assert read("exaone4 30x2048").stack == "layer*30"
+
+
+def test_a_window_as_long_as_the_context_is_none():
+    phi = fields("phi3", (3072, 32, 32, 32, 8192, 32064), sliding_window=262144)
+    assert model_from_config(phi, name="phi").layers["layer"].mixer.window is None
+
+
+def test_absent_kv_heads_are_those_of_the_library_and_said():
+    llama = model_from_config(fields("llama", (4096, 32, 32, None, 11008, 32000)), name="llama")
+    assert llama.layers["layer"].mixer.kv_heads == 32
+    assert llama.extra_note == "the config states no num_key_value_heads: 32 as the library takes it"
+    mistral = model_from_config(fields("mistral", (4096, 32, 32, None, 14336, 32000)), name="mistral")
+    assert mistral.layers["layer"].mixer.kv_heads == 8
+
+
+def test_a_misspelled_field_is_no_absent_one():
+    with pytest.raises(SpecError, match="num_key_value_heads: is missing"):
+        model_from_config(fields("llama", (4096, 32, 32, None, 11008, 32000), n_key_value_heads=8), name="llama")
+
+
+def test_kv_heads_of_a_family_without_a_default_are_still_asked_for():
+    with pytest.raises(SpecError, match="num_key_value_heads: is missing"):
+        model_from_config(fields("qwen2", (4096, 32, 28, None, 11008, 32000)), name="qwen")
+
+
+def test_other_attention_of_a_family_is_refused_by_its_field():
+    config = {**FAMILIES["hunyuan_v1_moe 32x4096"].config, "use_mla": True}
+    with pytest.raises(UnknownArchitecture, match="use_mla"):
+        model_from_config(config, name="hunyuan")
+
+
+def test_experts_that_compute_nothing_are_not_read():
+    # 12 of 768 are chosen, 256 of which are the identity
+    assert read("longcat_flash 28x6144").layers["sparse"].ffn[1].topk == 8
+
+
+def test_a_family_is_one_row_of_the_table():
+    assert set(PLAIN_FAMILIES) <= set(READERS)

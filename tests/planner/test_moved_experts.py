@@ -1,0 +1,108 @@
+"""Experts of some layers in host memory: how many layers move, what they cost, and how llama.cpp is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from glmplan.planner.make_plan import fit_answer
+from glmplan.planner.moved_experts import DISK_RATE, all_moved, expert_layers
+from glmplan.planner.users import solve
+from glmplan.request.plan import PlanRequest
+
+HOST = """
+title = "one socket"
+source = "made up for this test"
+[[sockets]]
+name = "cpu0"
+cpu = "made up"
+cores = 72
+memory_size = "{memory} GB"
+memory_bandwidth = "800 GB/s"
+[[roots]]
+name = "root0"
+socket = "cpu0"
+[[cards]]
+accelerator = "rtx-pro-6000-server"
+count = {cards}
+parent = "root0"
+link = {{ generation = 5, lanes = 16 }}
+"""
+
+
+@pytest.fixture
+def plan(tmp_path):
+    def made(model="glm-5.1", *, memory=1152, cards=1, engine="llama.cpp", weights="q4_k_m"):
+        file = tmp_path / "machine.toml"
+        file.write_text(HOST.format(memory=memory, cards=cards))
+        return fit_answer(PlanRequest(model, str(file), weights=weights, engine=engine), changes=False)
+
+    return made
+
+
+def test_as_few_layers_move_as_the_slots_need(plan):
+    answer = plan()
+    moved = answer.asked.settings.host_experts * 75
+    assert answer.verdict == "fits"
+    assert answer.holding.held_low >= 4  # slots that llama-server starts
+    fewer = replace(answer.asked.settings, host_experts=(moved - 1) / 75)
+    assert solve(answer.asked.but(settings=fewer)).best.held_low < 4
+    # three dense layers lead
+    assert f"--n-cpu-moe {round(moved) + 3}" in answer.command
+
+
+def test_memory_and_time_count_the_same_experts(plan):
+    answer = plan()
+    every = all_moved(answer.asked.model, answer.asked.checkpoint)
+    share = answer.asked.settings.host_experts
+    assert answer.holding.host == pytest.approx(share * float(every.held_bytes[0]), rel=1e-9)
+    offload = answer.deployment.offload
+    assert (offload.placement.unit, offload.placement.share, offload.streams_above) == ("expert-layers", share, 31)
+
+
+def test_decode_reads_the_moved_experts_from_host_memory(plan):
+    answer = plan()
+    # 8 of 256 experts of each moved layer at 800 GB/s at most
+    least = answer.holding.host * 8 / 256 / 800e9
+    assert answer.users[0].tpot.value > least
+
+
+def test_several_accelerators_keep_the_same_share(plan):
+    answer = plan(cards=2)
+    (words,) = [word for word in answer.command if word.startswith("-ot")]
+    chosen = [int(number) for number in words.split("(")[1].split(")")[0].split("|")]
+    assert set(chosen) <= set(expert_layers(answer.asked.model))
+    assert len(chosen) == round(answer.asked.settings.host_experts * 75)
+    # the output counts as a layer: 40 and 38 layers
+    shares = sum(n < 40 for n in chosen) / 37, sum(n >= 40 for n in chosen) / 38
+    assert shares[0] == pytest.approx(shares[1], abs=1 / 37)
+
+
+def test_weights_beyond_host_memory_are_bounded_by_the_drive(plan):
+    answer = plan(memory=256)
+    assert answer.verdict == "does_not_fit"
+    missing = answer.holding.host - 256e9
+    assert answer.holding.host_short == pytest.approx(missing)
+    bound = DISK_RATE / (missing * 8 / 256)
+    assert f"below {bound:.3g} tok/s" in answer.reasons[0]
+
+
+def test_pinned_weights_have_no_bound_by_the_drive(plan):
+    answer = plan("kimi-k2.5", memory=256, engine="ktransformers", weights="int4")
+    assert answer.verdict == "does_not_fit"
+    assert "pinned" in answer.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("model", "engine", "weights"), [("llama-3.1-405b", "llama.cpp", "q4_k_m"), ("glm-5.1", "vllm", "fp8")]
+)
+def test_dense_models_and_other_engines_move_none(plan, model, engine, weights):
+    answer = plan(model, engine=engine, weights=weights)
+    assert (answer.verdict, answer.asked.settings.host_experts) == ("does_not_fit", 0.0)
+
+
+def test_a_host_of_unknown_bandwidth_is_asked_for():
+    answer = fit_answer(PlanRequest("glm-5.1", "1xrtx-5090", weights="q4_k_m", engine="llama.cpp"), changes=False)
+    assert answer.verdict == "does_not_fit"
+    assert "memory_bandwidth" in answer.reasons[1]

@@ -1,0 +1,60 @@
+"""A run beside the other runs of its configuration: a slow machine is told although its interval holds the run."""
+
+from __future__ import annotations
+
+import pytest
+
+from glmplan.io.runs.ledger import host_of_row, load_measurements, split_held_out
+from glmplan.io.runs.table import run_from_row
+from glmplan.prediction.reproduce import reproduce
+
+#: GLM-5.2 on eight cards without drafts
+ROW = {
+    "id": "own", "model": "glm-5.2", "weights": "nvfp4", "accelerator": "rtx-pro-6000-server", "accelerator_count": "8",
+    "tp": "8", "pp": "1", "dp": "1", "ep": "1", "dcp": "1", "engine": "vllm", "phase": "serving", "concurrency": "1",
+    "input_tokens": "128", "output_tokens": "1024",
+}  # fmt: skip
+
+
+def test_a_run_far_below_its_population_is_slow_inside_its_interval():
+    found = reproduce(run_from_row({**ROW, "output_tokens_per_s": "39.6", "tpot_mean_ms": "25.3"}))
+    for one in found.compared:
+        assert one.predicted.low < one.measured < one.predicted.high
+    assert found.population.slow
+    assert found.population.own < found.population.median / 1.5
+    assert found.verdict == "different"
+
+
+def test_a_run_as_fast_as_its_population_is_not():
+    found = reproduce(run_from_row({**ROW, "output_tokens_per_s": "80", "tpot_mean_ms": "12.5"}))
+    assert not found.population.slow
+    assert found.population.own == pytest.approx(found.population.median, rel=0.2)
+
+
+def test_a_population_has_no_held_out_runs():
+    found = reproduce(run_from_row({**ROW, "output_tokens_per_s": "39.6"}))
+    _, out = split_held_out(load_measurements())
+    assert not {run.id for run in out} & set(found.population.runs)
+
+
+def test_few_runs_are_no_population():
+    row = {**ROW, "model": "llama-3.1-8b", "weights": "bf16"}
+    row |= {"tp": "2", "accelerator_count": "2", "output_tokens_per_s": "100", "engine": "trtllm"}
+    assert reproduce(run_from_row(row)).population is None
+
+
+def test_the_host_of_a_row_may_be_a_file(tmp_path):
+    file = tmp_path / "machine.toml"
+    file.write_text(
+        'title = "mine"\nsource = "made up"\n[[sockets]]\nname = "cpu0"\ncpu = "made up"\nmemory_size = "512 GB"\n'
+        'memory_bandwidth = "300 GB/s"\n[[roots]]\nname = "root0"\nsocket = "cpu0"\n[[cards]]\n'
+        'accelerator = "rtx-pro-6000-server"\nparent = "root0"\nlink = { generation = 5, lanes = 16 }\n'
+    )
+    host, assumed = host_of_row(str(file), "rtx-pro-6000-server", 1)
+    assert (host.host_memory_bandwidth, assumed) == (300e9, "")
+    row = {"id": "own", "model": "kimi-k2-thinking", "weights": "int4", "accelerator": "rtx-pro-6000-server",
+           "accelerator_count": "1", "tp": "1", "engine": "ktransformers", "phase": "serving", "concurrency": "1",
+           "input_tokens": "128", "output_tokens": "512", "output_tokens_per_s": "9.5", "host": str(file)}  # fmt: skip
+    slower = reproduce(run_from_row(row)).compared[0].predicted.value
+    file.write_text(file.read_text().replace("300 GB/s", "800 GB/s"))
+    assert reproduce(run_from_row(row)).compared[0].predicted.value > 1.5 * slower
