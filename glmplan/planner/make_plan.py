@@ -21,7 +21,6 @@ from glmplan.planner.users import (
     Solution,
     binding_words,
     danger_under,
-    grid_of,
     hazard_warnings,
     hazards_of,
     is_steady,
@@ -118,12 +117,11 @@ def answer_of(asked: Asked, traffic: Traffic | None = None, *, changes: bool = T
         told_of = evidence_words(asked, best.terms.accelerators)
         answer = FitAnswer(**common, evidence=told_of, warnings=_by_severity(_warnings(solution, ())))  # type: ignore[arg-type]
         return _with_changes(answer, changes_of(solution) if changes else ())
-    grid = grid_of(asked, best)
-    found = predictions_of(asked, best, tuple(sorted({*grid, *asked.users})))
+    found = predictions_of(asked, best, tuple(sorted({1, *asked.users})))
     rows = simulated_rows(asked, best, user_table(asked, best, found), traffic)
     command, notes = launch_command(asked, best, context := launch_context(asked, best))
     known, deployment = found[asked.users[0]], deployment_of(asked, best.terms)
-    safe, hazards = safe_number(asked, best, found={number: found[number] for number in grid})
+    safe, hazards = safe_number(asked, best, probability=asked.probability)
     # under traffic each change is simulated, see `glmplan.planner.changes`
     looked = () if _ran(traffic, rows) or not changes else changes_of(solution, engines=not safe.users)
     alone, many = _one_and_many(asked, best, found, rows)
@@ -195,7 +193,7 @@ def _counted(one: Looked) -> Looked:
     """Return a change with its safe users."""
     if one.scored is None or not one.scored.alone or one.change.verdict == "does_not_fit" or one.asked.prefill:
         return one
-    safe, _ = safe_number(one.asked, one.scored.holding)
+    safe, _ = safe_number(one.asked, one.scored.holding, probability=one.asked.probability)
     return replace(one, change=replace(one.change, safe=safe.users))
 
 

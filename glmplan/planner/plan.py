@@ -13,6 +13,7 @@ from glmplan.planner.capacity import Holding, memory_rows
 from glmplan.planner.question import Asked
 from glmplan.planner.ranking import Narrowing, shown_users
 from glmplan.prediction.deployment import Deployment
+from glmplan.prediction.distribution import SURE
 from glmplan.prediction.effects import KNOWN_AS
 from glmplan.prediction.predict import Figure
 from glmplan.units import Ratio, counted_unit, number
@@ -137,15 +138,21 @@ class Safe:
     Attributes
     ----------
     users : int
-        Users within every limit at the pessimistic bound of its 90 % interval, [-]
+        Users within every limit with the probability, [-]
     expected : int
         Users within every limit in the mean, [-]
     limit : str
         Name of the smallest limit.
     limits : tuple of Limit
-        Every limit at its pessimistic bound.
+        Every limit at the quantile of the probability.
     target_tpot : float
         Longest usable TPOT, [s]
+    probability : float
+        Probability of meeting every limit with `users`, [-]
+    at : tuple of (float, int)
+        Users by that probability, the largest first: those asked for, and of 95, 80 and 50 %.
+    curve : tuple of (int, float)
+        Users that were predicted, and the probability that they meet every limit, [-]
     """
 
     users: int
@@ -153,6 +160,9 @@ class Safe:
     limit: str
     limits: tuple[Limit, ...]
     target_tpot: float
+    probability: float = SURE
+    at: tuple[tuple[float, int], ...] = ()
+    curve: tuple[tuple[int, float], ...] = ()
 
     def __repr__(self) -> str:
         return f"<Safe {self.users} users, {self.expected} expected; limit {self.limit}>"

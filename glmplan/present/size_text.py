@@ -184,9 +184,12 @@ def _capacity(row: dict[str, Any], unit: str) -> str:
     """Return the capacity with its headroom, and the next limit."""
     load = counted_unit(row[f"capacity_{_key(unit)}"], unit)
     spare = f"{abs(row['headroom']):.0%} {'below the load' if row['headroom'] < 0 else 'headroom'}"
+    at = [(share, row.get(f"{_key(unit)}_at_{share}")) for share in (95, 80, 50)]
+    others = ", ".join(f"{most:,.4g} at {share} %" for share, most in at if most is not None)
+    others = f"; {others} probability" if others else ""
     if row["capacity_is_lower_bound"]:
         return f"capacity at least {load} ({spare}); higher loads were not tested"
-    return f"capacity {load} ({spare}); {_limit(row['limited_by'])} is exceeded first"
+    return f"capacity {load} ({spare}{others}); {_limit(row['limited_by'])} is exceeded first"
 
 
 def _limit(broken: str) -> str:

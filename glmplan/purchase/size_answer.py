@@ -13,6 +13,7 @@ from glmplan.catalog.entries.prices import Quotation, deliveries_of
 from glmplan.errors import GlmplanError
 from glmplan.planner.ask import Deployed, predict, step_time
 from glmplan.planner.hazards import hazard_rules
+from glmplan.prediction.distribution import SHOWN
 from glmplan.prediction.predict import Prediction
 from glmplan.purchase.cost import (
     HOURS,
@@ -78,6 +79,8 @@ class Option:
     prediction: Prediction
     #: True if the largest load that was tested still met the SLO, so that `max_load` is a lower bound
     open_ended: bool = False
+    #: largest load of all machines by probability, the largest probability first
+    at: tuple[tuple[Ratio, float], ...] = ()
 
     @property
     def accelerators(self) -> int:
@@ -357,6 +360,7 @@ def figures_of(option: Option, found: Sized) -> dict[str, Any]:
         "probability": option.attainment.probability,
         "slo_met": option.attainment.probability >= asked.probability,
         "slo": _targets(option, asked.slo),
+        **{f"{_unit(asked.unit)}_at_{100 * share:g}": load for share, load in option.at if share in SHOWN},
         "limited_by": option.breaks_first,
         f"capacity_{_unit(asked.unit)}": option.max_load,
         f"violated_at_{_unit(asked.unit)}": None if option.open_ended else _next(option.max_load, asked.unit),

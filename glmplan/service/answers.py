@@ -158,8 +158,9 @@ def _without_lengths(question: q.PlanQuestion) -> dict[str, Any]:
 
 
 def _safe(question: q.SafeQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
-    from glmplan.planner.service import safe_of, searched_traffic
+    from glmplan.planner.service import loads_at, searched_traffic
     from glmplan.planner.traffic_search import described_under
+    from glmplan.prediction.distribution import probability_asked
     from glmplan.present.json_answers import safe_record
     from glmplan.request.plan import PlanRequest
     from glmplan.simulation.traffic.slo import parse_slo
@@ -171,9 +172,10 @@ def _safe(question: q.SafeQuestion, progress: Progress, limits: Mapping[str, Any
     described, arriving = described_under(words, kinds, usual=usual)
     slo = question.slo or described.slo
     targets, found = parse_slo(slo), []
+    wanted = probability_asked(question.probability)
     for number, kind in enumerate(arriving):
         progress(number, len(arriving))
-        found.append(safe_of(described, kind, targets, most=question.most, seed=question.seed))
+        found.append(loads_at(described, kind, targets, probability=wanted, most=question.most, seed=question.seed))
     return safe_record(found, slo, described.basis)
 
 
@@ -409,7 +411,11 @@ VALUES: dict[str, str] = {
         for name in _METRICS
         for end, bound in (("low", "Lower"), ("high", "Upper"))
     },
-    "safe_users": "Largest number of users that meets every limit at 95 % confidence",
+    "safe_users": "Largest number of users that meets every limit at the asked probability",
+    **{
+        f"users_at_{percent}": f"Largest number of users that meets every limit with {percent} % probability"
+        for percent in (95, 80, 50)
+    },
     "expected_users": "Largest number of users that meets every limit in expectation",
     "limit": "Limit that is reached first: kv, tpot, queue or hazard",
     "context_tokens": "Longest single request that fits",
@@ -437,6 +443,7 @@ def values_of(record: dict[str, Any]) -> dict[str, Any]:
     ranks = memory.get("ranks", ())
     found |= {
         "safe_users": safe.get("users"),
+        **{name: safe.get(name) for name in ("users_at_95", "users_at_80", "users_at_50")},
         "expected_users": safe.get("expected"),
         "limit": safe.get("limit"),
         "context_tokens": record["context"]["one_request_tokens"],

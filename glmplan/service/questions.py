@@ -159,6 +159,7 @@ if TYPE_CHECKING:
         output: int | None
         context: int | None
         power_limit: float | str | None
+        probability: float | str | None
 
     class _Arrivals(_Question): ...
 
@@ -238,7 +239,7 @@ class SimulateQuestion(_ArrivalsQuestion):
 
 
 class SafeQuestion(_ArrivalsQuestion):
-    """`glmplan safe`: largest load that meets an SLO with 95 % probability."""
+    """`glmplan safe`: largest load that meets an SLO with a probability."""
 
     slo: Slo | None = Field(None, description="SLO, such as 'ttft p95 < 2 s'; that of fit by default.")
     traffic: Arriving | None = Field(None, description="Kind of traffic; users and Poisson arrivals by default.")

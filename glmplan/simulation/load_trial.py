@@ -11,6 +11,7 @@ import numpy as np
 
 from glmplan.catalog.tables import frame_of
 from glmplan.errors import SpecError
+from glmplan.simulation.closed_run import settled_requests
 from glmplan.simulation.simulate import LARGEST, Service, SimulationOptions, busy_ranks, simulate
 from glmplan.simulation.traffic.slo import Target
 from glmplan.simulation.traffic.sources import CHUNK, dispersion, request_chunks
@@ -589,7 +590,7 @@ def judged_requests(at: Traffic, settled: int = SETTLED) -> tuple[int, int]:
     if at.kind == "trace":
         return at.users or 0, LARGEST
     if at.users is not None:
-        return at.users, at.users + max(400, min(6 * at.users, max(2000, 2 * at.users)))
+        return at.users, settled_requests(at.users)
     skipped = round(UNJUDGED * max(settled / SETTLED, 1.0))
     return skipped, skipped + settled
 
@@ -715,6 +716,10 @@ class SafeLoad:
         Why, in words.
     points : tuple of LoadPoint
         Every load that was looked at, rising.
+    probability : float, optional
+        Probability with which the load meets the SLO, [-]
+    at : tuple of (float, float), optional
+        Largest load by probability, the largest probability first, [-] and [-] or [1/s]
     """
 
     load: float
@@ -722,6 +727,8 @@ class SafeLoad:
     breaks_first: str
     reason: str
     points: tuple[LoadPoint, ...]
+    probability: Ratio = 0.95
+    at: tuple[tuple[Ratio, float], ...] = ()
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row for each tried load, with statistics."""
