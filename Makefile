@@ -29,7 +29,7 @@ export PYTHONUTF8 := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compile demo test lint check audit lowest mutate branches fuzz bounds docs site wheel pythons bench soak sheets-demo validate-demo validate-vllm clean
+.PHONY: help setup compile demo test lint check audit lowest mutate branches fuzz bounds agreement docs site wheel pythons bench soak sheets-demo validate-demo validate-vllm clean
 
 help:  ## List what there is.
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 16
@@ -91,6 +91,9 @@ mutate: $(READY_DEV)  ## Break one formula at a time and see whether the tests n
 fuzz: $(READY_DEV)  ## Give 10,000 broken files to the readers and 2,000 wrong values to commands: refused at once, in words.
 	@$(RUN) tools/fuzz.py
 	@$(RUN) tools/fuzz_commands.py
+
+agreement: $(READY_DEV)  ## Ask safe and size a hundred questions and compare them with brute force (ten minutes).
+	@$(RUN) tests/planner/test_brute_force.py 100
 
 bounds: $(READY_DEV)  ## Draw 1,000 plans at random; none may break a bound of physics.
 	GLMPLAN_PLANS=1000 $(RUN) -m pytest tests/planner/test_physical_bounds.py
