@@ -21,6 +21,7 @@ from glmplan.costs.blocks.stack import model_cache_bytes_per_token, model_parame
 from glmplan.costs.points import StepPoints
 from glmplan.errors import DoesNotFit, SpecError, UnknownFact
 from glmplan.planner.capacity import Holding, MemoryPlan
+from glmplan.planner.formats import best_format
 from glmplan.planner.make_plan import FitAnswer, fit_answer
 from glmplan.planner.question import Asked, read_words, users_at_once
 from glmplan.planner.ranking import deployment_of, predicted
@@ -240,7 +241,7 @@ def deployment(model: str, on: str, **question: Unpack[Question]) -> Deployed:
     (3, 'fits')
     """
     with _python_words():
-        asked = read_words(PlanRequest(model, on, **question))
+        asked = best_format(PlanRequest(model, on, **question), read_words)
     with site_calibration(asked.calibration):
         best = chosen(asked)
         return Deployed(asked, best, deployment_of(asked, best.terms))

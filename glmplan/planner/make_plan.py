@@ -9,11 +9,12 @@ from glmplan.catalog.engines.limitations import engines_on
 from glmplan.planner.capacity import Holding, Obstacles, Terms, stage_ranks
 from glmplan.planner.changes import Looked, changes_of, verdict_of
 from glmplan.planner.evidence import basis_words, evidence_words
+from glmplan.planner.formats import best_format
 from glmplan.planner.hazards import hazard_rules
 from glmplan.planner.launch import launch_command, launch_context
 from glmplan.planner.layouts import apart_basis, known_apart
 from glmplan.planner.plan import AnswerRecord, RunnerUp, TrafficRun, UserRow, Warn, worth_telling
-from glmplan.planner.question import Asked, read_words
+from glmplan.planner.question import Asked
 from glmplan.planner.ranking import Scored, deployment_of, matrix_rate_known, narrowing_of, shown_users, speed_known
 from glmplan.planner.simulated import check_copies, copies_words, simulated_rows
 from glmplan.planner.traffic_search import asked_under, solve_under, traffic_of, traffic_words
@@ -82,7 +83,7 @@ def fit_answer(words: PlanRequest, traffic: Traffic | None = None, *, changes: b
     >>> fit_answer(PlanRequest("glm-5.1-nvfp4", "4xrtx-pro-6000-ws")).verdict
     'does_not_fit'
     """
-    asked = asked_under(words, traffic) if traffic is not None else read_words(words)
+    asked = best_format(words, lambda one: asked_under(one, traffic))
     with site_calibration(asked.calibration):
         return answer_of(asked, None if traffic is None else traffic_of(asked, traffic), changes=changes)
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from glmplan.errors import GlmplanError, SpecError
 from glmplan.planner.capacity import Holding
+from glmplan.planner.formats import best_format
 from glmplan.planner.plan import LEAST_GAIN
 from glmplan.planner.question import Asked, read_words
 from glmplan.planner.ranking import deployment_of, needless_stages, predicted, shown_users, typical_users
@@ -305,7 +306,7 @@ def described_under(
     """
     from glmplan.planner.service import chosen, inputs_of, service_of
 
-    asked = asked_under(words, kinds[0])
+    asked = best_format(words, lambda one: asked_under(one, kinds[0]))
     arriving = [traffic_of(asked, kind) for kind in kinds]
     with site_calibration(asked.calibration):
         named = arriving[0].at_load(typical_users(asked)) if usual else arriving[0]

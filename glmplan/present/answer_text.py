@@ -393,6 +393,7 @@ def _head(answer: AnswerRecord, width: int) -> str:
     out += paragraph(
         width, headline if answer.verdict == "unknown" else f"{word}  {headline}", "", " " * (len(word) + 2)
     )
+    out += paragraph(width, f"answer        {answer.reply.words}", "  ", " " * 16)
     if answer.holding is not None:
         out += paragraph(width, f"KV cache      {answer.holding.terms.kv.upper()}: {answer.kv_why}", "  ", " " * 16)
     for reason in answer.reasons:

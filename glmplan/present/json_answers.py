@@ -73,6 +73,12 @@ def fit_record(answer: FitAnswer) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "verdict": answer.verdict,
+        "answer": {
+            "verdict": answer.reply.name,
+            "text": answer.reply.words,
+            "users": answer.reply.users,
+            "probability": answer.reply.probability,
+        },
         "may_start": answer.may_start,
         "headline": answer.headline,
         "reasons": list(answer.reasons),
@@ -385,4 +391,5 @@ def compare_record(found: Compared, utilisation: Ratio) -> dict[str, Any]:
     """
     sides = [{"plan": side.name, **side.figures(utilisation)} for side in found.sides]
     causes = {name: list(lines) for name, lines in differences(found)}
-    return {"users": found.users, "rent_term": found.rent_term, "plans": sides, "causes": causes}
+    left_out = [{"plan": name, "reason": why} for name, why in found.left_out]
+    return {"users": found.users, "rent_term": found.rent_term, "plans": sides, "left_out": left_out, "causes": causes}

@@ -113,6 +113,7 @@ def _simulate(question: q.SimulateQuestion, progress: Progress, limits: Mapping[
     from glmplan.planner.traffic_search import described_under
     from glmplan.present.json_answers import simulate_record
     from glmplan.request.plan import PlanRequest
+    from glmplan.simulation.load_trial import default_requests, default_warmup
     from glmplan.simulation.safe_load import outcome_range
     from glmplan.simulation.simulate import SimulationOptions, simulate
     from glmplan.simulation.traffic.slo import parse_slo
@@ -124,7 +125,7 @@ def _simulate(question: q.SimulateQuestion, progress: Progress, limits: Mapping[
     described, [arriving] = described_under(words, [kind])
     requests = question.requests
     if requests is None:
-        requests = 10 * arriving.users if arriving.kind == "closed" and arriving.users else 1000
+        requests = min(default_requests(arriving), max(limits["requests"] // question.replications, 1))
     total = requests * question.replications
     if total > limits["requests"]:
         message = f"are more than the {limits['requests']:,} requests that the service simulates"
@@ -140,7 +141,7 @@ def _simulate(question: q.SimulateQuestion, progress: Progress, limits: Mapping[
         arriving,
         requests=requests,
         seed=question.seed,
-        warmup=question.warmup,
+        warmup=default_warmup(arriving, targets, requests) if question.warmup is None else question.warmup,
         options=SimulationOptions(replications=question.replications, targets=targets, progress=finished),
     )
     ranges = {}

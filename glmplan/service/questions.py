@@ -233,7 +233,9 @@ class SimulateQuestion(_ArrivalsQuestion):
     slo: Slo | None = Field(None, description="SLO for goodput.")
     requests: Whole | None = Field(None, description="Requests; 10 for each user of a closed loop, 1000 otherwise.")
     replications: Whole = Field(1, description="Repetitions for confidence intervals.")
-    warmup: Whole = Field(0, description="Warm-up requests, which are not counted.")
+    warmup: Whole | None = Field(
+        None, description="Warm-up requests, which are not counted; under an SLO the first of each user, else none."
+    )
     seed: Whole = Field(0, description="Seed; the same seed gives the same answer.")
     ranges: bool = Field(True, description="Simulate the interval of the step time too.")
 

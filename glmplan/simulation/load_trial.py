@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -41,6 +41,8 @@ __all__ = [
     "SafeLoad",
     "Trial",
     "capacity",
+    "default_requests",
+    "default_warmup",
     "enough",
     "exceeded",
     "in_flight",
@@ -593,6 +595,44 @@ def judged_requests(at: Traffic, settled: int = SETTLED) -> tuple[int, int]:
         return at.users, settled_requests(at.users)
     skipped = round(UNJUDGED * max(settled / SETTLED, 1.0))
     return skipped, skipped + settled
+
+
+#: requests of a day that are simulated at most [-]
+_MOST_OF_A_DAY = 200_000
+_DAY = 86_400.0  # [s]
+
+
+def default_requests(traffic: Traffic) -> int:
+    """Return the requests that `simulate` runs by default.
+
+    Ten for each user of a closed loop, a whole day up to 200,000, else 1,000.
+
+    Examples
+    --------
+    >>> default_requests(Traffic(kind="closed", users=8)), default_requests(Traffic(kind="daily", rate=0.5))
+    (80, 43200)
+    """
+    if traffic.kind == "closed" and traffic.users:
+        return 10 * traffic.users
+    if traffic.kind == "daily" and traffic.rate:
+        return max(min(round(traffic.rate * _DAY), _MOST_OF_A_DAY), 1000)
+    return 1000
+
+
+def default_warmup(traffic: Traffic, targets: Sequence[Target], requests: int) -> int:
+    """Return the requests at the start that an SLO does not count.
+
+    The first one of each user of a closed loop, unless users start one after another (`ramp`): all of them start
+    together, which happens once. Without an SLO every request counts.
+
+    Examples
+    --------
+    >>> from glmplan.simulation.traffic.slo import parse_slo
+    >>> default_warmup(Traffic(kind="closed", users=8), parse_slo("ttft p95 < 2 s"), 80)
+    8
+    """
+    steady = traffic.kind == "closed" and traffic.users is not None and not traffic.ramp and targets
+    return traffic.users or 0 if steady and requests > (traffic.users or 0) else 0
 
 
 def enough(traffic: Traffic, rate: PerSecond) -> int:
