@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -309,28 +308,16 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
 
 
 def _by_users(asked: Asked, best: Holding) -> Callable[[float, Ratio], tuple[Ratio, Ratio]]:
-    """Return the quantiles of step time and TTFT over their predictions, by the number of users.
-
-    Between powers of two the logarithms are interpolated, as those of the safe users of `fit` are.
-    """
+    """Return the quantiles of step time and TTFT over their predictions, by the number of users."""
 
     @cache
     def figures(users: int) -> tuple[Figure, Figure]:
         found = predicted(asked, [(best, users)])[0].figures
         return found.get("tpot", found["ttft"]), found["ttft"]
 
-    @cache
-    def ratios(users: int, share: Ratio) -> tuple[float, float]:
-        step, first = (math.log(one.quantile(share) / one.value) for one in figures(users))
-        return step, first
-
     def at(users: float, share: Ratio) -> tuple[Ratio, Ratio]:
-        place = min(max(math.log2(max(users, 1.0)), 0.0), math.log2(MOST_USERS))
-        below = math.floor(place)
-        low = ratios(1 << below, share)
-        high = ratios(min(1 << below + 1, MOST_USERS), share) if place > below else low
-        step, first = (math.exp(one + (place - below) * (other - one)) for one, other in zip(low, high, strict=True))
-        return step, first
+        step, first = figures(int(min(max(users, 1.0), MOST_USERS)))
+        return step.quantile(share) / step.value, first.quantile(share) / first.value
 
     return at
 

@@ -406,6 +406,8 @@ def without_danger(safe: Safe, hazards: tuple[Hazard, ...]) -> Safe:
 
 #: highest concurrency that is predicted if none below is a limit [-]
 _MOST = 4096
+#: times that the numbers found are predicted themselves [-]
+_REFINED = 6
 
 
 def is_steady(traffic: Traffic) -> bool:
@@ -448,6 +450,16 @@ def _counted(
     safe = safe_users(asked, holding, known, bounds, probability)
     if max(users for _, users in safe.at) == max(known) and len(wider := grid_of(asked, holding, _MOST)) > len(known):
         more = tuple(one for one in wider if one not in known)
+        known = _no_sooner({**known, **predictions_of(asked, holding, more, settled=True)})
+        safe = safe_users(asked, holding, known, bounds, probability)
+    for _ in range(_REFINED):
+        # between powers of two times are no lines: the numbers that were found are predicted too
+        found = {min(max(users, 1), max(known)) for _, users in safe.at} - set(known)
+        if not found:
+            break
+        # an interval that widens at some load makes a step: its place is halved
+        middles = {(max(one for one in known if one < users) + users) // 2 for users in found}
+        more = tuple(sorted((found | middles) - set(known)))
         known = _no_sooner({**known, **predictions_of(asked, holding, more, settled=True)})
         safe = safe_users(asked, holding, known, bounds, probability)
     return safe, known
