@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -65,7 +65,8 @@ def command(
         check_chart(search.plot)
     probability = probability_asked(search.probability)
     specs, usual = searched_traffic(traffic)
-    described, kinds = described_services(target, service, shape, *specs, usual=usual)
+    service = replace(service, deployment={**service.deployment, "probability": probability})
+    described, kinds = described_services(target, service, shape, *specs, usual=usual, slo=slo)
     slo = slo or described.slo
     if not slo:
         raise SpecError("is needed with --step-time", field="--slo")

@@ -75,7 +75,7 @@ def command(
 
         check_chart(run.plot)
     targets = parse_slo(slo) if slo else ()
-    described, [arriving] = described_services(target, service, shape, traffic)
+    described, [arriving] = described_services(target, service, shape, traffic, slo=slo)
     requests = run.requests
     if requests is None:
         requests = default_requests(arriving)

@@ -54,6 +54,7 @@ __all__ = [
     "safe_users",
     "solve",
     "user_table",
+    "users_within",
     "usual_bounds",
     "usual_promise",
     "without_danger",
@@ -463,6 +464,13 @@ def _counted(
         known = _no_sooner({**known, **predictions_of(asked, holding, more, settled=True)})
         safe = safe_users(asked, holding, known, bounds, probability)
     return safe, known
+
+
+def users_within(asked: Asked, holding: Holding, bounds: Mapping[str, float], probability: Ratio) -> int:
+    """Return about how many users meet bounds on means with a probability, from powers of two alone, [-]"""
+    known = predictions_of(asked, holding, grid_of(asked, holding), settled=True)
+    bounds = {name: bound for name, bound in bounds.items() if name in known[1].figures}
+    return max(min(_limits_at(probability, asked, holding, known, bounds).values()), 0)
 
 
 def danger_of(asked: Asked, holding: Holding) -> Hazard | None:

@@ -122,7 +122,7 @@ def _simulate(question: q.SimulateQuestion, progress: Progress, limits: Mapping[
     targets = parse_slo(question.slo) if question.slo else ()
     words = PlanRequest(question.model, question.on, **_without_lengths(question))
     kind = parse_traffic(question.traffic, **question.arrivals())
-    described, [arriving] = described_under(words, [kind])
+    described, [arriving] = described_under(words, [kind], slo=question.slo)
     requests = question.requests
     if requests is None:
         requests = min(default_requests(arriving), max(limits["requests"] // question.replications, 1))
@@ -170,7 +170,7 @@ def _safe(question: q.SafeQuestion, progress: Progress, limits: Mapping[str, Any
     specs, usual = searched_traffic(question.traffic)
     kinds = [parse_traffic(spec, **question.arrivals()) for spec in specs]
     words = PlanRequest(question.model, question.on, **_without_lengths(question))
-    described, arriving = described_under(words, kinds, usual=usual)
+    described, arriving = described_under(words, kinds, usual=usual, slo=question.slo)
     slo = question.slo or described.slo
     targets, found = parse_slo(slo), []
     wanted = probability_asked(question.probability)
