@@ -26,6 +26,7 @@ from glmplan.planner.capacity import MAY_START
 from glmplan.planner.ranking import predicted, prompts_timed, typical_users, untimed_words
 from glmplan.planner.service import Described, inputs_of, kept_of, loads_at, service_of
 from glmplan.prediction.predict import Prediction
+from glmplan.purchase.after_measurement import after_measurement
 from glmplan.purchase.money import Money, Way, cheapest_offer, offers_of, watts_of, ways_of
 from glmplan.purchase.size_answer import MOST_USERS, Option, Paid, Sized, month_tokens, share_of
 from glmplan.purchase.size_question import SizeQuestion
@@ -360,6 +361,9 @@ def sized(
         options=tuple(_with_headroom(search, option) for option in options),
         unpriced=tuple(_with_headroom(search, option) for option in unpriced),
     )
+    first = next(iter(answer.options), None)
+    if first is not None and first.machines > 1:
+        answer = replace(answer, measured=after_measurement(first, asked, search.service(first.planned)))
     paid, missing = _per_token(answer)
     return replace(answer, per_token=paid, per_token_missing=missing)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from glmplan.catalog.entries.prices import Quotation, deliveries_of
 from glmplan.errors import GlmplanError
@@ -29,6 +29,9 @@ from glmplan.simulation.safe_load import Kept
 from glmplan.simulation.traffic.slo import parse_slo
 from glmplan.simulation.traffic.spec import Traffic
 from glmplan.units import Ratio, Seconds, Tokens, TokensPerSecond, Usd, Watts, counted_unit
+
+if TYPE_CHECKING:
+    from glmplan.purchase.after_measurement import Measured
 
 __all__ = [
     "MOST_USERS",
@@ -127,6 +130,8 @@ class Sized:
     looked_at: int = 0
     #: machines of the catalogue without any price
     no_price: tuple[str, ...] = ()
+    #: benchmark of one machine of the first answer, and the machines after it; None for one machine
+    measured: Measured | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -293,6 +293,7 @@ class SizeQuestion(_Sized, MoneyQuestion):
     only: Text | None = Field(None, description="Accelerators and machines to consider, separated by commas.")
     machines: Whole | None = Field(None, description="Maximum number of machines.")
     probability: Amount | None = Field(None, description="Probability with which the SLO is met.")
+    cost_of_miss: Amount | None = Field(None, description="Cost of too few machines over that of too many.")
     growth: Amount | None = Field(None, description="Growth of the load per month.")
     answers: Annotated[int, Field(ge=1, le=20)] = Field(5, description="Number of answers.")
 
