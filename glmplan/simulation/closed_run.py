@@ -69,6 +69,9 @@ class ClosedLoop:
         True if the first request of each user does not count: they all start together, which happens once.
     tokens_per_step : float
         Tokens that a request gains in a step (acceptance length of speculative decoding), [token]
+    draft_tokens : int
+        Tokens drafted one after the other in a step, [-]. With them, requests of equal length differ in the steps that
+        they take, see `glmplan.simulation.closed_loop.decode_steps`; 0 gives every step `tokens_per_step` tokens.
     """
 
     concurrency: float
@@ -89,6 +92,7 @@ class ClosedLoop:
     staggered: bool = False
     settled: bool = False
     tokens_per_step: float = 1.0
+    draft_tokens: int = 0
 
     def without_idle_limits(self) -> ClosedLoop:
         """Return the run without limits that it never reaches.
