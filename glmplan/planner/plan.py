@@ -14,7 +14,7 @@ from glmplan.planner.capacity import Holding, memory_rows
 from glmplan.planner.question import Asked
 from glmplan.planner.ranking import Narrowing, shown_users
 from glmplan.prediction.deployment import Deployment
-from glmplan.prediction.distribution import EXPECTED, SURE
+from glmplan.prediction.distribution import EXPECTED, PROBABILITIES, SURE
 from glmplan.prediction.effects import KNOWN_AS
 from glmplan.prediction.predict import Figure
 from glmplan.units import Ratio, counted_unit, number
@@ -223,9 +223,11 @@ class Reply:
         """
         if self.probability is None:
             return REPLIES[self.name]
-        sure = math.floor(100 * self.probability + 1e-9)
+        # errors say nothing beyond 99 %
+        sure = min(math.floor(100 * self.probability + 1e-9), 99)
         meet = "user meets" if self.users == 1 else "users meet"
-        return f"{REPLIES[self.name]}: {self.users:,} {meet} the SLO with {sure} % probability"
+        more = " or more" * (self.probability >= PROBABILITIES[-1])
+        return f"{REPLIES[self.name]}: {self.users:,} {meet} the SLO with {sure} %{more} probability"
 
 
 @dataclass(frozen=True, slots=True, repr=False)

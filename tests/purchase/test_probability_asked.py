@@ -33,9 +33,8 @@ def test_one_benchmark_saves_the_machines_that_shared_ignorance_costs():
     found = sized(asked, MONEY, answers=1)
     [option] = found.options
     assert found.measured is not None and found.measured.machines == option.machines > 1
-    # the benchmark leaves the prediction and takes most of the interval: at 50 % it would need so many
-    enough = -(-asked.load // (dict(option.at)[0.5] / option.machines))
-    assert enough <= found.measured.after < option.machines
+    # the prediction stays, and most of the interval goes: a seventh of the machines is enough
+    assert 1 < found.measured.after < option.machines / 3
     assert "glmplan validate" in found.measured.command
 
 
