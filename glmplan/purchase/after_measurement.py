@@ -3,39 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from glmplan.planner.ranking import Narrowed, narrowing_of, predicted
 from glmplan.planner.service import Described, safe_of
 from glmplan.prediction.predict import Figure
 from glmplan.prediction.step_models import site_calibration
-from glmplan.purchase.size_answer import MOST_USERS, Option, share_of
+from glmplan.purchase.size_answer import MOST_USERS, Measured, Option, share_of
 from glmplan.purchase.size_question import SizeQuestion
 from glmplan.simulation.traffic.slo import parse_slo
 from glmplan.units import Ratio
 
-__all__ = ["Measured", "after_measurement", "measured_machines"]
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What a benchmark on one machine would change.
-
-    Attributes
-    ----------
-    users : int
-        Concurrency of the benchmark, [-]
-    command : str
-        Its `glmplan validate` command.
-    machines, after : int
-        Machines that the answer needs now, and if the benchmark finds what is predicted, [-]
-    """
-
-    users: int
-    command: str
-    machines: int
-    after: int
+__all__ = ["after_measurement", "measured_machines"]
 
 
 class _Row(NamedTuple):

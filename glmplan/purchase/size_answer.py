@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glmplan.catalog.entries.prices import Quotation, deliveries_of
 from glmplan.errors import GlmplanError
@@ -30,12 +30,10 @@ from glmplan.simulation.traffic.slo import parse_slo
 from glmplan.simulation.traffic.spec import Traffic
 from glmplan.units import Ratio, Seconds, Tokens, TokensPerSecond, Usd, Watts, counted_unit
 
-if TYPE_CHECKING:
-    from glmplan.purchase.after_measurement import Measured
-
 __all__ = [
     "MOST_USERS",
     "Flow",
+    "Measured",
     "Option",
     "Paid",
     "Sized",
@@ -94,6 +92,26 @@ class Option:
     def name(self) -> str:
         """Return the machines as text."""
         return servers_text(self.machines, self.planned.asked.machine.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A benchmark on one machine and the machines after it.
+
+    Attributes
+    ----------
+    users : int
+        Concurrency of the benchmark, [-]
+    command : str
+        Its `glmplan validate` command.
+    machines, after : int
+        Machines that the answer needs now, and if the benchmark finds what is predicted, [-]
+    """
+
+    users: int
+    command: str
+    machines: int
+    after: int
 
 
 @dataclass(frozen=True)
