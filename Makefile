@@ -29,7 +29,7 @@ export PYTHONUTF8 := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compile demo test lint check audit lowest mutate branches fuzz rules bounds docs site wheel pythons bench soak sheets-demo validate-demo validate-vllm clean
+.PHONY: help setup compile demo test lint check audit lowest mutate branches fuzz rules bounds agreement docs site wheel pythons bench soak sheets-demo validate-demo validate-vllm clean
 
 help:  ## List what there is.
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 16
@@ -94,6 +94,9 @@ fuzz: $(READY_DEV)  ## Give 10,000 broken files to the readers and 2,000 wrong v
 
 rules: $(READY_DEV)  ## Draw 10,000 plans at random; none that fits may break a rule of its engine.
 	GLMPLAN_PLANS=10000 $(RUN) -m pytest -n $(JOBS) tests/planner/test_no_plan_breaks_a_rule.py
+
+agreement: $(READY_DEV)  ## Ask safe and size a hundred questions and compare them with brute force (ten minutes).
+	@$(RUN) tests/planner/test_brute_force.py 100
 
 bounds: $(READY_DEV)  ## Draw 1,000 plans at random; none may break a bound of physics.
 	GLMPLAN_PLANS=1000 $(RUN) -m pytest tests/planner/test_physical_bounds.py

@@ -18,7 +18,12 @@ __all__ = ["command"]
 
 @o.with_options()
 def command(
-    plans: Annotated[list[str], typer.Argument(help="Plans as MODEL@MACHINE, or machines with --model.")],
+    plans: Annotated[
+        list[str],
+        typer.Argument(
+            help="Plans as MODEL@MACHINE, or machines with --model; with options of one plan: 8xh200-sxm,kv=bf16."
+        ),
+    ],
     *,
     model: Annotated[str | None, typer.Option(help="Model of plans that name a machine alone.")] = None,
     users: o.UsersAtOnce = 1,
@@ -36,12 +41,30 @@ def command(
 
     questions = []
     for plan in plans:
-        named, at, machine = plan.partition("@")
+        where, *own = plan.split(",")
+        named, at, machine = where.partition("@")
         if not at and model is None:
             raise SpecError("names no machine and model as in MODEL@MACHINE, and --model is left out", value=plan)
-        questions.append((named, machine) if at else (str(model), plan))
+        questions.append((named if at else str(model), machine if at else where, _options(own, plan)))
     paid = read_money(money)
     _show(compared(questions, paid, users=users, **deployment), paid.terms.utilisation, form)
+
+
+def _options(words: list[str], plan: str) -> dict[str, str]:
+    """Return the options of one plan, from NAME=VALUE."""
+    from glmplan.errors import SpecError
+    from glmplan.request.option import options_of
+    from glmplan.request.plan import PlanRequest
+
+    known = {name: one for name, one in options_of(PlanRequest).items() if "compare" in one.commands}
+    found = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        name = name.strip().removeprefix("--").replace("-", "_")
+        if not equals or name not in known:
+            raise SpecError(f"{word!r} is not an option of a plan, as in kv=bf16", value=plan, choices=tuple(known))
+        found[name] = value.strip()
+    return found
 
 
 def _show(found: Compared, utilisation: float, form: Form) -> None:

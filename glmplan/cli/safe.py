@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -27,6 +27,7 @@ _CURVE = 10
 class SearchOptions:
     """Limits of the search, and output."""
 
+    probability: Annotated[float | None, typer.Option(help="Probability of meeting the SLO; 0.95 by default.")] = None
     most: Annotated[float | None, typer.Option(help="Largest load to test.")] = None
     seed: o.Seed = 0
     plot: o.Charts = None
@@ -46,12 +47,13 @@ def command(
     service: ServiceOptions,
     search: SearchOptions,
 ) -> None:
-    """Find the largest load that meets an SLO with 95 % probability.
+    """Find the largest load that meets an SLO with a probability: 95, 80 and 50 %.
 
     The load is a number of users and a request rate, or the kind given by --traffic.
     """
     from glmplan.errors import SpecError
-    from glmplan.planner.service import safe_of, searched_traffic
+    from glmplan.planner.service import loads_at, searched_traffic
+    from glmplan.prediction.distribution import probability_asked
     from glmplan.prediction.step_models import site_calibration
     from glmplan.simulation.forked_worker import forked_worker
     from glmplan.simulation.load_search import Tries
@@ -61,8 +63,10 @@ def command(
         from glmplan.present.charts import check_chart
 
         check_chart(search.plot)
+    probability = probability_asked(search.probability)
     specs, usual = searched_traffic(traffic)
-    described, kinds = described_services(target, service, shape, *specs, usual=usual)
+    service = replace(service, deployment={**service.deployment, "probability": probability})
+    described, kinds = described_services(target, service, shape, *specs, usual=usual, slo=slo)
     slo = slo or described.slo
     if not slo:
         raise SpecError("is needed with --step-time", field="--slo")
@@ -70,7 +74,9 @@ def command(
     begun = Tries(copied=True)
 
     def answer(kind: Traffic) -> SafeLoad:
-        return safe_of(described, kind, targets, most=search.most, seed=search.seed, begun=begun)
+        return loads_at(
+            described, kind, targets, probability=probability, most=search.most, seed=search.seed, begun=begun
+        )
 
     with site_calibration(service.deployment.get("calibration")), forked_worker(answer, copied=len(kinds) > 1) as two:
         if len(kinds) == 2:
@@ -101,17 +107,26 @@ def _show(found: list[SafeLoad], form: Form, basis: str, slo: str) -> None:
         say(json.dumps(safe_record(found, slo, basis), indent=2))
         return
     if form is Form.csv:
-        say("unit,safe,breaks_first,reason")
+        names = [f"load_at_{100 * share:g}" for share, _ in found[0].at]
+        say(",".join(["unit", "safe", *names, "breaks_first", "reason"]))
         for answer in found:
-            say(f'{answer.unit},{answer.load:g},"{answer.breaks_first}","{answer.reason}"')
+            loads = ",".join(f"{load:g}" for load in (answer.load, *(load for _, load in answer.at)))
+            say(f'{answer.unit},{loads},"{answer.breaks_first}","{answer.reason}"')
         return
     bar = "| " if form is Form.md else ""
     if form is Form.md:
         say("| safe load | limited by |\n|---|---|")
     for answer in found:
         middle, end = (" | ", " |") if form is Form.md else (": ", "")
-        rate = f"{answer.load:.4g} {answer.unit}"
-        load = counted_unit(answer.load, answer.unit) if answer.unit == "users" else rate
-        say(f"{bar}{load}{middle}{answer.reason}{end}")
+        say(f"{bar}{_load_words(answer)}{middle}{answer.reason}{end}")
     if form is Form.text:
-        say(f"{slo}, with 95 % probability over arrivals and the interval of the step time ({basis})")
+        chance = f"{100 * found[0].probability:g} % probability"
+        say(f"{slo}, with {chance} over arrivals and the interval of the step time ({basis})")
+
+
+def _load_words(answer: SafeLoad) -> str:
+    """Return the safe load, and the loads at the other probabilities."""
+    rate = f"{answer.load:.4g} {answer.unit}"
+    load = counted_unit(answer.load, answer.unit) if answer.unit == "users" else rate
+    others = ", ".join(f"{most:.4g} at {100 * share:g} %" for share, most in answer.at if share != answer.probability)
+    return f"{load} ({others})"

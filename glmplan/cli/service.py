@@ -148,12 +148,17 @@ def measured_step_time(text: str) -> dict[str, float]:
 
 
 def described_services(
-    target: TargetOptions, options: ServiceOptions, shape: o.Given, *specs: str, usual: bool = False
+    target: TargetOptions,
+    options: ServiceOptions,
+    shape: o.Given,
+    *specs: str,
+    usual: bool = False,
+    slo: str | None = None,
 ) -> tuple[Described, list[Traffic]]:
     """Return the service to simulate, and the traffic of each spec.
 
     The first spec decides the plan. With `usual` its number is a default, and the plan is that of the usual concurrency
-    of the machine. Lengths that a spec leaves open are those of the question.
+    of the machine. Lengths that a spec leaves open are those of the question. The layout is chosen for `slo`.
     """
     from glmplan.simulation.engine.settings import TransferLink
     from glmplan.simulation.traffic.spec import parse_traffic
@@ -176,7 +181,9 @@ def described_services(
     if target.model is None or target.on is None:
         missing = "MODEL" if target.model is None else "--on"
         raise SpecError("is needed unless --step-time gives the step time", field=missing)
-    found, kinds = _predicted(target.model, target.on, (options, deployment), scheduler, kinds, usual)
+    found, kinds = _predicted(
+        target.model, target.on, (options, deployment), scheduler, kinds, {"usual": usual, "slo": slo}
+    )
     if per_token is not None:
         service = replace(found.service, pool=replace(found.service.pool, bytes_per_token=per_token))
         found = replace(found, service=service)
@@ -234,7 +241,7 @@ def _predicted(
     told: tuple[ServiceOptions, o.Given],
     scheduler: dict[str, Any],
     kinds: list[Traffic],
-    usual: bool,
+    how: dict[str, Any],
 ) -> tuple[Described, list[Traffic]]:
     """Return the service of a plan, with predicted step times."""
     from glmplan.planner.traffic_search import described_under
@@ -246,5 +253,5 @@ def _predicted(
         raise SpecError(message, field="--disaggregated", value=deployment["disaggregated"])
     request = PlanRequest(model, on, **deployment, replicas=scheduler.pop("replicas", None))
     return described_under(
-        request, kinds, usual=usual, kv_tokens=options.kv_tokens, block_size=options.block_size, scheduler=scheduler
+        request, kinds, **how, kv_tokens=options.kv_tokens, block_size=options.block_size, scheduler=scheduler
     )

@@ -36,9 +36,13 @@ class RunOptions:
     """Size of the simulation, and output."""
 
     requests: Annotated[
-        int | None, typer.Option(help="Requests; by default 10 per user of a closed loop, a whole trace, else 1000.")
+        int | None,
+        typer.Option(help="Requests; by default 10 per user of a closed loop, a whole trace or day, else 1000."),
     ] = None
-    warmup: Annotated[int, typer.Option(help="Uncounted requests at the start.")] = 0
+    warmup: Annotated[
+        int | None,
+        typer.Option(help="Uncounted requests at the start; under an SLO the first of each user, else none."),
+    ] = None
     replications: Annotated[int, typer.Option(help="Repetitions for confidence intervals.")] = 1
     seed: o.Seed = 0
     records: Annotated[Path | None, typer.Option(help="Write a record per request, .csv or .parquet.")] = None
@@ -61,6 +65,7 @@ def command(
 
     The answer has latencies, throughput, batch size and KV cache usage.
     """
+    from glmplan.simulation.load_trial import default_requests, default_warmup
     from glmplan.simulation.safe_load import outcome_range
     from glmplan.simulation.simulate import SimulationOptions, simulate
     from glmplan.simulation.traffic.slo import parse_slo
@@ -70,10 +75,10 @@ def command(
 
         check_chart(run.plot)
     targets = parse_slo(slo) if slo else ()
-    described, [arriving] = described_services(target, service, shape, traffic)
+    described, [arriving] = described_services(target, service, shape, traffic, slo=slo)
     requests = run.requests
     if requests is None:
-        requests = 10 * arriving.users if arriving.kind == "closed" and arriving.users else 1000
+        requests = default_requests(arriving)
         if arriving.kind == "trace":
             requests = _WHOLE_TRACE
     ranges: dict[str, tuple[float, float]] = {}
@@ -83,7 +88,7 @@ def command(
             arriving,
             requests=requests,
             seed=run.seed,
-            warmup=run.warmup,
+            warmup=default_warmup(arriving, targets, requests) if run.warmup is None else run.warmup,
             options=SimulationOptions(
                 replications=run.replications,
                 targets=targets,

@@ -43,6 +43,10 @@ class SpendOptions:
     probability: Annotated[
         float | None, typer.Option(help="Required probability of meeting the SLO; 0.95 by default.")
     ] = None
+    cost_of_miss: Annotated[
+        float | None,
+        typer.Option(help="Cost of too few machines over that of too many: 19 is a probability of 0.95."),
+    ] = None
     growth: Annotated[float | None, typer.Option(help="Growth of the load per month, such as 0.05.")] = None
 
 

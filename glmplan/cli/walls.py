@@ -59,9 +59,9 @@ def command(
     from glmplan.costs.blocks.stack import model_features
 
     engine = called_engine(engine) or engine
+    # the release that `fit` plans
     version = layout.get("engine_version")
-    if version is not None:
-        version = known_version(engine, version) or load_engine(engine).newest
+    version = (None if version is None else known_version(engine, version)) or load_engine(engine).newest
     spec, named = _model(model)
     plan = conditions_of(
         load_machine(on),

@@ -21,6 +21,7 @@ from glmplan.costs.blocks.stack import model_cache_bytes_per_token, model_parame
 from glmplan.costs.points import StepPoints
 from glmplan.errors import DoesNotFit, SpecError, UnknownFact
 from glmplan.planner.capacity import Holding, MemoryPlan
+from glmplan.planner.formats import best_format
 from glmplan.planner.make_plan import FitAnswer, fit_answer
 from glmplan.planner.question import Asked, read_words, users_at_once
 from glmplan.planner.ranking import deployment_of, predicted
@@ -28,6 +29,7 @@ from glmplan.planner.service import Described, chosen, inputs_of, kept_of, safe_
 from glmplan.planner.traffic_search import read_traffic, traffic_of
 from glmplan.planner.users import usual_promise, verdict_under
 from glmplan.prediction.deployment import Deployment
+from glmplan.prediction.distribution import probability_asked
 from glmplan.prediction.predict import Prediction
 from glmplan.prediction.step_models import site_calibration, step_model_of
 from glmplan.request.derive import with_keywords
@@ -244,7 +246,7 @@ def deployment(model: str, on: str, **question: Unpack[Question]) -> Deployed:
     (3, 'fits')
     """
     with _python_words():
-        asked = read_words(PlanRequest(model, on, **question))
+        asked = best_format(PlanRequest(model, on, **question), read_words)
     with site_calibration(asked.calibration):
         best = chosen(asked)
         return Deployed(asked, best, deployment_of(asked, best.terms))
@@ -516,12 +518,13 @@ def safe(
     slo: str = "",
     *,
     traffic: str | Traffic = "closed:1",
+    probability: float | None = None,
     most: float | None = None,
     seed: int = 0,
     settings: Mapping[str, Any] | None = None,
     **arrivals: Unpack[Arrivals],
 ) -> SafeLoad:
-    """Return the largest load that meets the SLO with 95 % probability.
+    """Return the largest load that meets the SLO with a probability: that of the plan, 95 % by default.
 
     Parameters
     ----------
@@ -531,6 +534,8 @@ def safe(
         SLO such as ``ttft p95 < 2 s, tpot p95 < 50 ms``; that of `fit` by default.
     traffic : str or Traffic, optional
         Kind of load: closed-loop users by default, ``poisson:1/s`` for a rate.
+    probability : float, optional
+        Probability of meeting the SLO, up to 0.99; that of the plan by default, [-]
     most : float, optional
         Largest load to try, [-] or [1/s]
     seed : int, optional
@@ -565,7 +570,8 @@ def safe(
         described, arriving = _described(planned, traffic, arrivals, settings)
         targets = parse_slo(slo or _promise(planned))
         with site_calibration(planned.asked.calibration):
-            return safe_of(described, arriving, targets, most=most, seed=seed)
+            wanted = planned.asked.probability if probability is None else probability_asked(probability, "probability")
+            return safe_of(described, arriving, targets, probability=wanted, most=most, seed=seed)
 
 
 @with_keywords(TrafficSpec)

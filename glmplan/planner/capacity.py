@@ -397,6 +397,9 @@ class Obstacles:
             if terms == before:
                 break
         blocked = next((wall for wall in met.values() if _final(wall)), None)
+        if self.asked.kv is not None and terms.kv != self.asked.kv:
+            # a cache format that was typed is never computed as another one
+            blocked = blocked or next(wall for wall in met.values() if wall.instead.kv == terms.kv)
         split = split_wall(self.asked, terms.layout, terms.mtp)
         if split is not None:
             met[split.id] = split

@@ -11,13 +11,14 @@ from glmplan.catalog.engines.memory import load_memory_rule
 from glmplan.catalog.entries.models import load_model, model_names
 from glmplan.catalog.formats import kv_format
 from glmplan.catalog.schema.model import Checkpoint
-from glmplan.costs.blocks.stack import routed_blocks
+from glmplan.costs.blocks.stack import checkpoint_bytes, routed_blocks
 from glmplan.errors import GlmplanError
 from glmplan.io.models.checkpoints import checkpoint_for
 from glmplan.planner.capacity import Holding, Terms, experts_on_host
+from glmplan.planner.formats import bits_of
 from glmplan.planner.layouts import check_apart
 from glmplan.planner.plan import LEAST_GAIN, Change, TrafficRun, as_well_known
-from glmplan.planner.question import DEFAULT_ENGINE, MLX_ENGINE, Asked
+from glmplan.planner.question import DEFAULT_ENGINE, DEGREES, MLX_ENGINE, Asked
 from glmplan.planner.ranking import Scored, deployment_of, load_of, needless_stages, shown_users
 from glmplan.planner.simulated import host_copies, shown_rate, steady_rate, traffic_run, why_no_copies
 from glmplan.planner.traffic_search import decides_plan, solve_under
@@ -253,8 +254,8 @@ def changes_of(solution: Solution, *, engines: bool = False) -> tuple[Looked, ..
     asked, first = solution.asked, solution.ranked[0]
     verdict = verdict_of(asked, first)
     if first.holding.terms.blocked is not None:
-        return _once((*_other_checkpoints(solution), *_engines(solution)))
-    found: list[Looked] = [*_shorter(solution), *_roomier(solution, verdict)]
+        return _once((*_own_choices(solution), *_other_checkpoints(solution), *_engines(solution)))
+    found: list[Looked] = [*_own_choices(solution), *_shorter(solution), *_roomier(solution, verdict)]
     for make in (_cache, _kernels, _drafting, _other_layouts, _apart):
         found += list(make(solution))
     if verdict == "fits":
@@ -265,6 +266,29 @@ def changes_of(solution: Solution, *, engines: bool = False) -> tuple[Looked, ..
     if engines or verdict != "fits" or (first.alone and first.knowledge not in _MEASURED):
         found += _engines(solution)
     return _once(found)
+
+
+def _own_choices(solution: Solution) -> Iterator[Looked]:
+    """Return the plan without the layout or the cache format that was typed, if that one does not fit."""
+    asked, best = solution.asked, solution.best
+    if best.terms.blocked is None and best.verdict != "does_not_fit":
+        return
+    degrees = [name for name in DEGREES if getattr(asked, name) is not None]
+    kinds: tuple[tuple[str, bool, dict[str, object]], ...] = (
+        ("kv", asked.kv is not None, {"kv": None}),
+        ("layout", bool(degrees) and not asked.prefill, dict.fromkeys(DEGREES)),
+    )
+    for name, typed, changes in kinds:
+        other = tried(asked.but(**changes), solution.options) if typed else None
+        if other is None or other.best.terms.blocked is not None or other.best.verdict == "does_not_fit":
+            continue
+        terms = other.best.terms
+        if name == "kv":
+            what = f"{terms.kv.upper()} cache instead of {str(asked.kv).upper()}"
+            yield looked_at("kv", what, f"--kv {terms.kv}", other)
+        else:
+            what = f"{terms.name} instead of the layout asked for"
+            yield looked_at("layout", what, degrees_words(asked, terms), other)
 
 
 #: classes in which the model was measured on the part
@@ -293,30 +317,37 @@ def _engines(solution: Solution) -> Iterator[Looked]:
             continue
         common = kept.form in ("safetensors", "gguf")
         same_files = mine is not None and mine.reads == running.reads and common
-        weights = kept if same_files else _own_files(asked, engine)
-        if weights is None:
-            continue
-        other = tried(asked.but(engine=engine, engine_version=None, checkpoint=weights))
+        other = None
+        for weights in (kept,) if same_files else _own_files(asked, engine):
+            other = tried(asked.but(engine=engine, engine_version=None, checkpoint=weights))
+            if other is not None and other.best.terms.blocked is None and other.best.verdict != "does_not_fit":
+                break
         if other is None or other.best.terms.blocked is not None:
             continue
+        weights = other.asked.checkpoint
         words = f"--engine {engine}" + f" --weights {weights.name}" * (weights.name != kept.name)
         files = "" if same_files else f" with {weights.name}"
         yield looked_at("engine", f"{engine} instead of {asked.engine}{files}", words, other)
 
 
-def _own_files(asked: Asked, engine: str) -> Checkpoint | None:
-    """Return the largest checkpoint for an engine not above the plan's size.
+def _own_files(asked: Asked, engine: str) -> list[Checkpoint]:
+    """Return checkpoints for an engine not above the plan's size that its memory may hold, the largest first.
 
     The smallest one if all are larger.
     """
     running, part = load_engine(engine).running, asked.machine.accelerator
-    if running is None or (running.reads == _APPLE_FILES) != (part.vendor == "Apple"):
-        return None
+    if running is None or (running.reads == _APPLE_FILES and part.vendor != "Apple"):
+        return []
     fits = [checkpoint for checkpoint in asked.model.checkpoints if checkpoint.form == running.reads]
-    smaller = [one for one in fits if _bits(one) <= _bits(asked.checkpoint) + 0.1]
-    return max(smaller, key=_bits) if smaller else min(fits, key=_bits, default=None)
+    smaller = [one for one in fits if bits_of(one) <= bits_of(asked.checkpoint) + 0.1]
+    memory = (part.memory or 0.0) * asked.machine.count
+    loads = [one for one in smaller if checkpoint_bytes(asked.model, one) <= memory]
+    found = sorted(loads or smaller[-1:], key=bits_of, reverse=True)[:_FILES_TRIED]
+    return found or sorted(fits, key=bits_of)[:1]
 
 
+#: checkpoints of another engine that are tried [-]
+_FILES_TRIED = 3
 #: file format that only the engine for Apple GPUs reads; both have one name
 _APPLE_FILES = MLX_ENGINE
 
@@ -326,8 +357,8 @@ def _other_checkpoints(solution: Solution) -> Iterator[Looked]:
     asked = solution.asked
     others = [checkpoint for checkpoint in asked.model.checkpoints if checkpoint.name != asked.checkpoint.name]
     # another file of the same format would not run either
-    same = [one for one in others if one.form == asked.checkpoint.form and _bits(one) != _bits(asked.checkpoint)]
-    for one in sorted(same, key=lambda one: abs(_bits(one) - _bits(asked.checkpoint)))[:4]:
+    same = [one for one in others if one.form == asked.checkpoint.form and bits_of(one) != bits_of(asked.checkpoint)]
+    for one in sorted(same, key=lambda one: abs(bits_of(one) - bits_of(asked.checkpoint)))[:4]:
         other = tried(asked.but(checkpoint=one), solution.options)
         if other is not None and other.best.terms.blocked is None and other.best.verdict != "does_not_fit":
             yield looked_at("checkpoint", f"{asked.model.name} {one.name}", f"--weights {one.name}", other)
@@ -537,27 +568,19 @@ def _more(solution: Solution, verdict: str) -> Iterator[Looked]:
             return
 
 
-def _bits(checkpoint: Checkpoint) -> float:
-    from glmplan.catalog.formats import weight_format
-
-    if checkpoint.file_bits_per_weight is not None:
-        return checkpoint.file_bits_per_weight
-    return weight_format(checkpoint.formats.get("routed_experts") or checkpoint.default).bits
-
-
 def _smaller_checkpoints(solution: Solution, verdict: str) -> Iterator[Looked]:
     """Return the largest smaller checkpoint that fits or is faster."""
     asked = solution.asked
-    mine = _bits(asked.checkpoint)
+    mine = bits_of(asked.checkpoint)
     # only files that the engine reads without conversion
     running, plain = load_engine(asked.engine).running, asked.checkpoint.form
     form = running.reads if running is not None and plain == "safetensors" else plain
     smaller = [
         checkpoint
         for checkpoint in asked.model.checkpoints
-        if _bits(checkpoint) < 0.97 * mine and checkpoint.form == form
+        if bits_of(checkpoint) < 0.97 * mine and checkpoint.form == form
     ]
-    for one in sorted(smaller, key=_bits, reverse=True)[: 1 if verdict == "fits" else 4]:
+    for one in sorted(smaller, key=bits_of, reverse=True)[: 1 if verdict == "fits" else 4]:
         other = tried(asked.but(checkpoint=one), solution.options)
         if other is None or other.best.terms.blocked is not None:
             continue
@@ -577,7 +600,7 @@ def _relatives(solution: Solution, verdict: str) -> Iterator[Looked]:
             checkpoint = checkpoint_for(model, asked.checkpoint.name, engine=asked.engine)
         except GlmplanError:
             checkpoint = checkpoint_for(model, engine=asked.engine)
-        if _bits(checkpoint) > _bits(asked.checkpoint) + 0.1:
+        if bits_of(checkpoint) > bits_of(asked.checkpoint) + 0.1:
             continue
         other = tried(asked.but(model=model, checkpoint=checkpoint), solution.options)
         if other is not None and _CLASS[verdict_of(other.asked, other.ranked[0])] <= min(_CLASS[verdict], 1):

@@ -9,13 +9,14 @@ from glmplan.catalog.engines.limitations import engines_on
 from glmplan.planner.capacity import Holding, Obstacles, Terms, stage_ranks
 from glmplan.planner.changes import Looked, changes_of, verdict_of
 from glmplan.planner.evidence import basis_words, evidence_words
+from glmplan.planner.formats import best_format
 from glmplan.planner.hazards import hazard_rules
 from glmplan.planner.launch import launch_command, launch_context
 from glmplan.planner.layouts import apart_basis, known_apart
 from glmplan.planner.moved_experts import disk_bound, movable_words
 from glmplan.planner.moved_search import solution_with_moved_experts
 from glmplan.planner.plan import AnswerRecord, RunnerUp, TrafficRun, UserRow, Warn, worth_telling
-from glmplan.planner.question import Asked, read_words
+from glmplan.planner.question import Asked
 from glmplan.planner.ranking import Scored, deployment_of, matrix_rate_known, narrowing_of, shown_users, speed_known
 from glmplan.planner.simulated import check_copies, copies_words, simulated_rows
 from glmplan.planner.traffic_search import asked_under, solve_under, traffic_of, traffic_words
@@ -23,7 +24,6 @@ from glmplan.planner.users import (
     Solution,
     binding_words,
     danger_under,
-    grid_of,
     hazard_warnings,
     hazards_of,
     is_steady,
@@ -86,7 +86,7 @@ def fit_answer(words: PlanRequest, traffic: Traffic | None = None, *, changes: b
     >>> fit_answer(PlanRequest("glm-5.1-nvfp4", "4xrtx-pro-6000-ws")).verdict
     'does_not_fit'
     """
-    asked = asked_under(words, traffic) if traffic is not None else read_words(words)
+    asked = best_format(words, lambda one: asked_under(one, traffic))
     with site_calibration(asked.calibration):
         return answer_of(asked, None if traffic is None else traffic_of(asked, traffic), changes=changes)
 
@@ -121,12 +121,11 @@ def answer_of(asked: Asked, traffic: Traffic | None = None, *, changes: bool = T
         told_of = evidence_words(asked, best.terms.accelerators)
         answer = FitAnswer(**common, evidence=told_of, warnings=_by_severity(_warnings(solution, ())))  # type: ignore[arg-type]
         return _with_changes(answer, changes_of(solution) if changes else ())
-    grid = grid_of(asked, best)
-    found = predictions_of(asked, best, tuple(sorted({*grid, *asked.users})))
+    found = predictions_of(asked, best, tuple(sorted({1, *asked.users})))
     rows = simulated_rows(asked, best, user_table(asked, best, found), traffic)
     command, notes = launch_command(asked, best, context := launch_context(asked, best))
     known, deployment = found[asked.users[0]], deployment_of(asked, best.terms)
-    safe, hazards = safe_number(asked, best, found={number: found[number] for number in grid})
+    safe, hazards = safe_number(asked, best, probability=asked.probability)
     # under traffic each change is simulated, see `glmplan.planner.changes`
     looked = () if _ran(traffic, rows) or not changes else changes_of(solution, engines=not safe.users)
     alone, many = _one_and_many(asked, best, found, rows)
@@ -206,7 +205,7 @@ def _counted(one: Looked) -> Looked:
     """Return a change with its safe users."""
     if one.scored is None or not one.scored.alone or one.change.verdict == "does_not_fit" or one.asked.prefill:
         return one
-    safe, _ = safe_number(one.asked, one.scored.holding)
+    safe, _ = safe_number(one.asked, one.scored.holding, probability=one.asked.probability)
     return replace(one, change=replace(one.change, safe=safe.users))
 
 

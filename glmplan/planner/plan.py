@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from glmplan.planner.capacity import Holding, memory_rows
 from glmplan.planner.question import Asked
 from glmplan.planner.ranking import Narrowing, shown_users
 from glmplan.prediction.deployment import Deployment
+from glmplan.prediction.distribution import EXPECTED, PROBABILITIES, SURE
 from glmplan.prediction.effects import KNOWN_AS
 from glmplan.prediction.predict import Figure
 from glmplan.units import Ratio, counted_unit, number
@@ -137,15 +139,21 @@ class Safe:
     Attributes
     ----------
     users : int
-        Users within every limit at the pessimistic bound of its 90 % interval, [-]
+        Users within every limit with the probability, [-]
     expected : int
         Users within every limit in the mean, [-]
     limit : str
         Name of the smallest limit.
     limits : tuple of Limit
-        Every limit at its pessimistic bound.
+        Every limit at the quantile of the probability.
     target_tpot : float
         Longest usable TPOT, [s]
+    probability : float
+        Probability of meeting every limit with `users`, [-]
+    at : tuple of (float, int)
+        Users by that probability, the largest first: those asked for, and of 95, 80 and 50 %.
+    curve : tuple of (int, float)
+        Users that were predicted, and the probability that they meet every limit, [-]
     """
 
     users: int
@@ -153,9 +161,73 @@ class Safe:
     limit: str
     limits: tuple[Limit, ...]
     target_tpot: float
+    probability: float = SURE
+    at: tuple[tuple[float, int], ...] = ()
+    curve: tuple[tuple[int, float], ...] = ()
+
+    def chance_of(self, users: int) -> Ratio:
+        """Return the probability that so many users meet every limit, [-]
+
+        Interpolated between the users that were predicted; that of the largest beyond.
+
+        Examples
+        --------
+        >>> round(Safe(5, 30, "tpot", (), 0.1, curve=((4, 0.96), (16, 0.8))).chance_of(8), 2)
+        0.88
+        """
+        place = bisect_left(self.curve, (users, 0.0))
+        if place == len(self.curve) or self.curve[place][0] == users or not place:
+            return self.curve[min(place, len(self.curve) - 1)][1] if self.curve else 0.0
+        (few, before), (many, after) = self.curve[place - 1 : place + 1]
+        return before + (after - before) * math.log(users / few) / math.log(many / few)
 
     def __repr__(self) -> str:
         return f"<Safe {self.users} users, {self.expected} expected; limit {self.limit}>"
+
+
+#: answer to the question of a request → its words
+REPLIES = {
+    "yes": "Yes", "likely": "Likely", "unlikely": "Unlikely", "does_not_load": "Does not load",
+    "engine_cannot": "The engine cannot", "unknown": "Unknown",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer to the question of a request: will so many users be served within the SLO?
+
+    Attributes
+    ----------
+    name : str
+        A key of `REPLIES`: ``yes`` at the asked probability or more, ``likely`` from a half, ``unlikely`` below;
+        ``does_not_load`` without enough memory; ``engine_cannot`` if a limitation has no workaround; ``unknown``
+        without speeds.
+    users : int
+        Users of the question, the largest number that was typed; one if none was, [-]
+    probability : float or None
+        Probability that they meet the SLO of `fit`, [-]
+    """
+
+    name: str
+    users: int
+    probability: float | None = None
+
+    @property
+    def words(self) -> str:
+        """The answer as text.
+
+        Examples
+        --------
+        >>> Reply("likely", 8, 0.913).words
+        'Likely: 8 users meet the SLO with 91 % probability'
+        """
+        if self.probability is None:
+            return REPLIES[self.name]
+        # errors say nothing beyond 99 %
+        sure = min(math.floor(100 * self.probability + 1e-9), 99)
+        meet = "user meets" if self.users == 1 else "users meet"
+        more = " or more" * (self.probability >= PROBABILITIES[-1])
+        return f"{REPLIES[self.name]}: {self.users:,} {meet} the SLO with {sure} %{more} probability"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -436,6 +508,20 @@ class AnswerRecord:
     traffic: str = ""
     runs: tuple[TrafficRun, ...] = ()
     narrowing: Narrowing | None = None
+
+    @property
+    def reply(self) -> Reply:
+        """The answer to the question, with its probability."""
+        users = self.asked.users[-1] if self.asked.users_given else 1
+        if self.holding is not None and self.holding.terms.blocked is not None:
+            return Reply("engine_cannot", users)
+        if self.verdict == "does_not_fit":
+            return Reply("does_not_load", users)
+        if self.safe is None:
+            return Reply("unknown", users)
+        chance = self.safe.chance_of(users)
+        name = "yes" if chance >= self.safe.probability else "likely" if chance >= EXPECTED else "unlikely"
+        return Reply(name, users, chance)
 
     @property
     def may_start(self) -> bool:

@@ -25,10 +25,11 @@ from glmplan.io.machines.resolve import ONE_KIND, Machine, resolve_machine
 from glmplan.io.models.checkpoints import checkpoint_for, files_of_namesake, read_by, remarks_on
 from glmplan.io.models.resolve import resolve_model
 from glmplan.prediction.deployment import Settings, heads_of
+from glmplan.prediction.distribution import SURE, probability_asked
 from glmplan.prediction.power import check_limit, limit_measured
 from glmplan.request.option import MOST_USERS
 from glmplan.request.plan import PlanRequest
-from glmplan.units import BytesPerSecond, TokenCount, Watts, whole_number
+from glmplan.units import BytesPerSecond, Ratio, TokenCount, Watts, whole_number
 
 if TYPE_CHECKING:
     from glmplan.io.runs.settings import Asked as Server
@@ -499,6 +500,11 @@ class Asked:
         return self.request.power_limit
 
     @property
+    def probability(self) -> Ratio:
+        """Probability with which an SLO has to be met, [-]"""
+        return SURE if self.request.probability is None else self.request.probability
+
+    @property
     def host_tokens(self) -> TokenCount:
         """KV offload to host memory per data-parallel rank, for traffic, [token]"""
         return self.request.host_tokens or 0
@@ -570,7 +576,7 @@ class Asked:
 #: fields of `Asked`, and those that it reads from its request
 _RESOLVED = frozenset(one.name for one in fields(Asked))
 _OF_REQUEST = frozenset(("tp", "pp", "dp", "ep", "dcp", "context", "calibration", "power_limit", "host_tokens",
-                         "host_bandwidth"))  # fmt: skip
+                         "host_bandwidth", "probability"))  # fmt: skip
 
 
 def read_words(words: PlanRequest) -> Asked:
@@ -614,10 +620,11 @@ def read_words(words: PlanRequest) -> Asked:
     version = _version(words.engine_version, engine, assumed)
     users = asked_users(words.users, machine)
     limit = power_limit_asked(words.power_limit, machine, assumed)
+    probability = probability_asked(words.probability)
     if words.users is None:
         assumed.append("users " + ", ".join(map(str, users)))
     asked = Asked(
-        request=words.model_copy(update={"power_limit": limit}),
+        request=words.model_copy(update={"power_limit": limit, "probability": probability}),
         model=choice.model,
         checkpoint=files_of_namesake(choice.model, checkpoint, choice.repository),
         machine=machine,

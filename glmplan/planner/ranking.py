@@ -25,6 +25,7 @@ from glmplan.prediction.load import Load, user_load
 from glmplan.prediction.predict import Figure, Prediction, predict_many
 from glmplan.prediction.replicas import whole_loads
 from glmplan.prediction.step_models import runs_on_accelerators
+from glmplan.simulation.closed_run import settled_requests
 from glmplan.units import GIB, Tokens, counted_unit
 
 __all__ = [
@@ -196,11 +197,16 @@ def speed_known(asked: Asked) -> bool:
 
 
 def predicted(
-    asked: Asked, cases: list[tuple[Holding, int]], *, known: Mapping[int, Deployment] | None = None
+    asked: Asked,
+    cases: list[tuple[Holding, int]],
+    *,
+    known: Mapping[int, Deployment] | None = None,
+    settled: bool = False,
 ) -> list[Prediction]:
     """Predict layouts at given concurrencies.
 
-    `known`: Deployments that exist already, by the id of their layout.
+    - `known`: Deployments that exist already, by the id of their layout.
+    - `settled`: Leave out the first request of each user, which all start together.
     """
     deployments = dict(known or {})
     rows: list[tuple[Deployment, Load, None]] = []
@@ -208,7 +214,11 @@ def predicted(
         deployment = deployments.get(id(holding))
         if deployment is None:
             deployment = deployments[id(holding)] = deployment_of(asked, holding.terms)
-        rows.append((deployment, load_of(asked, deployment, holding.pool, users, holding.terms.decoding), None))
+        load = load_of(asked, deployment, holding.pool, users, holding.terms.decoding)
+        if settled and load.phase == "serving":
+            each = round(max(load.concurrency / load.ranks, 1.0))
+            load = replace(load, settled=True, requests=settled_requests(each) * load.ranks)
+        rows.append((deployment, load, None))
     found = _once(rows)
     if not prompts_timed(asked):
         return [_decoding_only(one) for one in found]

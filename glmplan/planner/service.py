@@ -18,6 +18,7 @@ from glmplan.planner.question import Asked, read_words
 from glmplan.planner.ranking import (
     deployment_of,
     load_of,
+    predicted,
     prompts_timed,
     seats_of,
     typical_users,
@@ -25,14 +26,16 @@ from glmplan.planner.ranking import (
 )
 from glmplan.planner.users import Solution, count_users, danger_of, solve
 from glmplan.prediction.deployment import Deployment
-from glmplan.prediction.predict import front_end_seconds, predict, step_seconds, wake_seconds
+from glmplan.prediction.distribution import NORMAL, SHOWN, SURE, Spread, linear_quantile, middles
+from glmplan.prediction.predict import Figure, front_end_seconds, predict, step_seconds, wake_seconds
 from glmplan.prediction.step_models import site_calibration, step_model_of
+from glmplan.request.option import MOST_USERS
 from glmplan.request.plan import PlanRequest
 from glmplan.simulation.engine.settings import FirstTokens, KvPool, ServingInputs, scheduler_settings
 from glmplan.simulation.engine.step_table import ShortSteps, StepTable
-from glmplan.simulation.load_search import Tries
+from glmplan.simulation.load_search import DRAWS, Tries
 from glmplan.simulation.load_trial import SafeLoad, unit_of
-from glmplan.simulation.safe_load import Kept, check_search, kept_share, room_factors, safe_load, speed_factors
+from glmplan.simulation.safe_load import Kept, Level, check_search, kept_share, safe_load
 from glmplan.simulation.simulate import FewRanks, Service
 from glmplan.simulation.traffic.drafting import Acceptance
 from glmplan.simulation.traffic.slo import Target
@@ -50,6 +53,7 @@ __all__ = [
     "chosen",
     "inputs_of",
     "kept_of",
+    "loads_at",
     "safe_of",
     "searched_traffic",
     "service_of",
@@ -67,6 +71,7 @@ class Draws(TypedDict):
     factors: Sequence[float]
     waits: Sequence[float]
     rooms: Sequence[float]
+    level: Level
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +94,12 @@ class Described:
         Default SLO of `fit`; empty for a custom step time.
     plan : tuple, optional
         Request and layout if the service is exactly the plan of `fit`, without options of the simulator.
+    tails : tuple, optional
+        Quantiles over the ends of the intervals of the step time and of TTFT, see `glmplan.prediction.distribution`.
+    by_users : callable, optional
+        Quantiles of step time and TTFT over their predictions at a number of users; None if they are the same at all.
     tries : dict, optional
-        Trials so far, by traffic at any load, SLO and seed.
+        Trials so far, by traffic at any load, SLO, seed and probability.
     """
 
     service: Service
@@ -101,21 +110,36 @@ class Described:
     pool: tuple[float, float] = (1.0, 1.0)
     slo: str = ""
     plan: tuple[Asked, Holding] | None = None
+    tails: tuple[tuple[float, ...], tuple[float, ...]] = (NORMAL, NORMAL)
+    by_users: Callable[[float, Ratio], tuple[Ratio, Ratio]] | None = field(default=None, compare=False)
     tries: dict[tuple[Any, ...], Tries] = field(default_factory=dict, compare=False)
 
-    def known(self, traffic: Traffic, targets: Sequence[Target], seed: int) -> Tries:
+    def known(self, traffic: Traffic, targets: Sequence[Target], seed: int, probability: Ratio = SURE) -> Tries:
         """Return the trials of traffic that differs in its load only.
 
         `safe_load` and `kept_share` add to them.
         """
-        return self.tries.setdefault((traffic.at_load(1.0), tuple(targets), seed), Tries())
+        return self.tries.setdefault((traffic.at_load(1.0), tuple(targets), seed, probability), Tries())
 
-    def draws(self) -> Draws:
-        """Return the uncertainty as equally probable machines, the worst first."""
+    @property
+    def spreads(self) -> tuple[Spread, Spread]:
+        """Predictive distributions of the step time and of TTFT."""
+        return Spread(self.low, self.high, self.tails[0]), Spread(*self.first, self.tails[1])
+
+    def draws(self, probability: Ratio = SURE) -> Draws:
+        """Return the uncertainty as equally probable machines, the worst first.
+
+        `probability`: Share of the machines that have to meet an SLO; the slowest of them has a machine of its own.
+        """
+        step, first = self.spreads
+        places = middles(DRAWS)
+        rooms = tuple(linear_quantile(1.0 - share, *self.pool) for share in places)
+        room = linear_quantile(1.0 - probability, *self.pool)
         return {
-            "factors": speed_factors(self.low, self.high),
-            "waits": speed_factors(*self.first),
-            "rooms": room_factors(*self.pool),
+            "factors": step.quantiles(places),
+            "waits": first.quantiles(places),
+            "rooms": rooms,
+            "level": Level(probability, step.quantile(probability), first.quantile(probability), room, self.by_users),
         }
 
 
@@ -173,6 +197,8 @@ def service_of(
         inputs.basis,
         (inputs.first_low, inputs.first_high),
         (inputs.pool_low, inputs.pool_high),
+        tails=(inputs.tail or NORMAL, inputs.first_tail or NORMAL),
+        by_users=inputs.by_users,
     )
 
 
@@ -271,11 +297,29 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
         first=FirstTokens(found.first_scale, ranks),
         first_low=first_ends[0],
         first_high=first_ends[1],
+        tail=figure.tail,
+        first_tail=first.tail,
+        by_users=None if terms.prefill else _by_users(asked, best),
         pool_low=best.pool_low / best.pool,
         pool_high=best.pool_high / best.pool,
         ranks=ranks,
         basis=f"{best.terms.name}, {asked.engine}, KV cache {best.terms.kv}; {apart_basis(asked, found.basis)}",
     )
+
+
+def _by_users(asked: Asked, best: Holding) -> Callable[[float, Ratio], tuple[Ratio, Ratio]]:
+    """Return the quantiles of step time and TTFT over their predictions, by the number of users."""
+
+    @cache
+    def figures(users: int) -> tuple[Figure, Figure]:
+        found = predicted(asked, [(best, users)])[0].figures
+        return found.get("tpot", found["ttft"]), found["ttft"]
+
+    def at(users: float, share: Ratio) -> tuple[Ratio, Ratio]:
+        step, first = figures(int(min(max(users, 1.0), MOST_USERS)))
+        return step.quantile(share) / step.value, first.quantile(share) / first.value
+
+    return at
 
 
 def _reuses(asked: Asked) -> bool:
@@ -340,11 +384,12 @@ def safe_of(
     traffic: Traffic,
     targets: Sequence[Target],
     *,
+    probability: Ratio = SURE,
     most: float | None = None,
     seed: int = 0,
     begun: Tries | None = None,
 ) -> SafeLoad:
-    """Return the largest load that meets the SLO with 95 % probability.
+    """Return the largest load that meets the SLO with a probability, 95 % by default.
 
     Under an SLO of means the users of a closed loop are the safe users of `fit`.
 
@@ -354,24 +399,45 @@ def safe_of(
     """
     service, targets = described.service, tuple(targets)
     check_search(targets, most, seed)
-    known, begun = described.known(traffic, targets, seed), begun or Tries()
+    known, begun = described.known(traffic, targets, seed, probability), begun or Tries()
     known = replace(known, start=begun.start, copied=begun.copied)
 
     def searched(most: float | None) -> SafeLoad:
-        draws = described.draws()
+        draws = described.draws(probability)
         return safe_load(service, traffic, targets, **draws, most=most, seed=seed, known=known)
 
     if described.plan is None:
         return searched(most)
     if (danger := danger_of(*described.plan)) is not None:
         return SafeLoad(0, unit_of(traffic), "hazard", f"{danger.title}: {danger.numbers}", ())
-    counted = count_users(*described.plan, traffic, targets)
+    counted = count_users(*described.plan, traffic, targets, probability)
     if counted is None:
         return searched(most)
     if counted.final or not counted.safe.users:
         return counted.load(most)
     found = searched(most)
     return found if found.load >= counted.safe.users else counted.load(most)
+
+
+def loads_at(
+    described: Described,
+    traffic: Traffic,
+    targets: Sequence[Target],
+    *,
+    probability: Ratio = SURE,
+    most: float | None = None,
+    seed: int = 0,
+    begun: Tries | None = None,
+) -> SafeLoad:
+    """Return the answer of `safe_of` with the loads at 95, 80 and 50 % probability too.
+
+    A smaller probability has at least the load of a larger one.
+    """
+    found, at = {}, dict[float, float]()
+    for share in sorted({probability, *SHOWN}, reverse=True):
+        found[share] = safe_of(described, traffic, targets, probability=share, most=most, seed=seed, begun=begun)
+        at[share] = max(found[share].load, *at.values()) if at else found[share].load
+    return replace(found[probability], load=at[probability], probability=probability, at=tuple(at.items()))
 
 
 def kept_of(
@@ -385,7 +451,7 @@ def kept_of(
 ) -> Kept:
     """Return the probability that a load meets the SLO.
 
-    95 % or more for the users that `safe_of` returns.
+    95 % or more for the users that `safe_of` returns; `least` or more for those that it returns at that probability.
 
     - `least`: The search ends at probabilities below this value.
     - `named`: Find the missed target even then.
@@ -397,5 +463,6 @@ def kept_of(
         counted, users = count_users(*described.plan, traffic, targets), traffic.users
         if counted is not None and users is not None and (counted.final or users <= counted.safe.users):
             return counted.kept(users)
-    draws, known = described.draws(), described.known(traffic, targets, seed)
+    asked = least or SURE
+    draws, known = described.draws(asked), described.known(traffic, targets, seed, asked)
     return kept_share(described.service, traffic, targets, **draws, seed=seed, least=least, known=known, named=named)

@@ -13,6 +13,7 @@ import numpy as np
 
 from glmplan.errors import GlmplanError, SpecError
 from glmplan.planner.capacity import Holding
+from glmplan.planner.formats import best_format
 from glmplan.planner.plan import LEAST_GAIN
 from glmplan.planner.question import Asked, read_words
 from glmplan.planner.ranking import deployment_of, needless_stages, predicted, shown_users, typical_users
@@ -285,6 +286,7 @@ def described_under(
     kinds: Sequence[Traffic],
     *,
     usual: bool = False,
+    slo: str | None = None,
     kv_tokens: TokenCount | None = None,
     block_size: TokenCount | None = None,
     scheduler: Mapping[str, Any] | None = None,
@@ -292,6 +294,7 @@ def described_under(
     """Return the service that `fit` plans, and its traffic.
 
     - `usual`: Plan for the reference concurrency of the machine, because the load is searched.
+    - `slo`: SLO that the layout is chosen for; by default that of the request alone.
     - `kv_tokens`, `block_size`: KV pool and tokens per block, instead of the predicted ones.
     - `scheduler`: Fields of `EngineSettings` instead of the engine's own.
     - Returns: The service with its uncertainty and default SLO, and one traffic per kind with completed lengths.
@@ -305,11 +308,17 @@ def described_under(
     """
     from glmplan.planner.service import chosen, inputs_of, service_of
 
-    asked = asked_under(words, kinds[0])
+    asked = best_format(words, lambda one: asked_under(one, kinds[0]))
     arriving = [traffic_of(asked, kind) for kind in kinds]
     with site_calibration(asked.calibration):
         named = arriving[0].at_load(typical_users(asked)) if usual else arriving[0]
-        best = chosen(asked, solve_under(asked, named))
+        solution = solve_under(asked, named)
+        if slo:
+            from glmplan.planner.slo_layouts import solve_for_slo
+            from glmplan.simulation.traffic.slo import parse_slo
+
+            solution = solve_for_slo(solution, named, parse_slo(slo), probability=asked.probability)
+        best = chosen(asked, solution)
         scheduler, way = _with_way_to_host(asked, best, scheduler)
         found = service_of(
             inputs_of(asked, best, deployment_of(asked, best.terms)),
@@ -318,11 +327,11 @@ def described_under(
             block_size=block_size,
             scheduler=scheduler,
         )
-        slo = usual_promise(predicted(asked, [(best, 1)])[0])
+        promise = usual_promise(predicted(asked, [(best, 1)])[0])
     # steady-state sums cover neither options of the simulator nor disaggregated prefill
     simulated_only = scheduler or kv_tokens or block_size or asked.prefill
     plan = None if simulated_only else (asked, best)
-    return replace(found, slo=slo, basis=found.basis + way, plan=plan), arriving
+    return replace(found, slo=promise, basis=found.basis + way, plan=plan), arriving
 
 
 def _with_way_to_host(

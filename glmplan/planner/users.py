@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +20,7 @@ from glmplan.planner.plan import Limit, Safe, UserRow, Warn
 from glmplan.planner.question import Asked
 from glmplan.planner.ranking import Scored, predicted, rank_layouts, seats_of, speed_known
 from glmplan.prediction.deployment import cache_choice
+from glmplan.prediction.distribution import EXPECTED, NORMAL, SHOWN, SURE, share_below, standard
 from glmplan.prediction.predict import Figure, Prediction
 from glmplan.units import QUANTILE_90, Ratio, TokenCount, counted_unit, duration
 
@@ -54,6 +54,7 @@ __all__ = [
     "safe_users",
     "solve",
     "user_table",
+    "users_within",
     "usual_bounds",
     "usual_promise",
     "verdict_under",
@@ -77,9 +78,14 @@ _WORDS = {
 }
 
 
-def predictions_of(asked: Asked, holding: Holding, counts: tuple[int, ...]) -> dict[int, Prediction]:
-    """Predict several numbers of users at once."""
-    found = predicted(asked, [(holding, number) for number in counts])
+def predictions_of(
+    asked: Asked, holding: Holding, counts: tuple[int, ...], *, settled: bool = False
+) -> dict[int, Prediction]:
+    """Predict several numbers of users at once.
+
+    `settled`: In their steady state, in which an SLO is judged: without the first request of each.
+    """
+    found = predicted(asked, [(holding, number) for number in counts], settled=settled)
     return _no_sooner(dict(zip(counts, found, strict=True)))
 
 
@@ -169,53 +175,76 @@ def _largest(counts: np.ndarray, values: np.ndarray, target: float) -> int:
 
 
 def safe_users(
-    asked: Asked, holding: Holding, found: Mapping[int, Prediction], bounds: Mapping[str, float] | None = None
-) -> Safe:
-    """Return the safe number of users and its limits.
+    asked: Asked, holding: Holding, found: Mapping[int, Prediction], bounds: Mapping[str, float] | None = None,
+    probability: Ratio = SURE,
+) -> Safe:  # fmt: skip
+    """Return the number of users that meet an SLO with a probability, and its limits.
 
     `bounds` are the longest means of ``ttft`` and ``tpot``, by default `usual_bounds`.
 
     Notes
     -----
-    Three limits, each at the pessimistic bound of its 90 % interval: the pool holds the whole request of every user
+    Three limits, each at the quantile of its predictive distribution: the pool holds the whole request of every user
     (``kv``); TPOT is within its bound (``tpot``; answers of one token have no such limit); no request waits for
-    max_num_seqs and TTFT is within its bound (``queue``). Times are interpolated between predicted concurrencies. One
-    machine in twenty is slower than the 90 % interval, so the SLO is met with 95 % probability.
+    max_num_seqs and TTFT is within its bound (``queue``). Times are interpolated between predicted concurrencies. The
+    quantiles are taken as fully correlated: a slow machine has the small pool too.
     """
     alone = found[min(found)]
     bounds = usual_bounds(alone) if bounds is None else bounds
-    in_mean = mean_bounds(alone, bounds)
-    counts = np.array(sorted(found), dtype=float)
-    seats = places_of(asked, holding)
-    limits = {}
-    for end in ("value", "high"):
-        kv = int(holding.held_low if end == "high" else holding.held)
-        limits[end] = {"kv": kv, "queue": seats}
-        for metric, name in (("ttft", "queue"), ("tpot", "tpot")):
-            times = [found[int(number)].figures.get(metric) for number in counts]
-            if metric in bounds and times[0] is not None:
-                values = np.array([getattr(one, end) for one in times if one is not None])
-                bound = (bounds if end == "high" else in_mean)[metric]
-                limits[end][name] = min(seats, _largest(counts, values, bound))
-    mean = limits["value"]
-    # three times a long single-user TTFT is not a useful SLO: a load that misses the bound in the mean is not safe
-    bad = {name: min(limit, mean[name]) for name, limit in limits["high"].items()}
+    mean = _limits_at(EXPECTED, asked, holding, found, mean_bounds(alone, bounds))
+
+    def at(share: Ratio) -> dict[str, int]:
+        # three times a long single-user TTFT is not a useful SLO: a load that misses the bound in the mean is not safe
+        return {
+            name: min(limit, mean[name]) if share > EXPECTED else limit
+            for name, limit in _limits_at(share, asked, holding, found, bounds).items()
+        }
+
+    bad = at(probability)
     target = bounds.get("tpot", TARGET_TPOT)
-    last = " (the largest number evaluated)" if bad.get("tpot") == int(counts[-1]) else ""
+    last = " (the largest number evaluated)" if bad.get("tpot") == max(found) else ""
+    case = "the pessimistic case" if probability == SURE else f"all but {100 * (1 - probability):.3g} % of cases"
+    kv = f"lower bound of the KV pool: {counted_unit(bad['kv'], 'requests')} of {asked.user_tokens:,} tokens"
     words = {
-        "kv": f"lower bound of the KV pool: {counted_unit(bad['kv'], 'requests')} of {asked.user_tokens:,} tokens",
-        "tpot": f"in the pessimistic case {_stay(bad.get('tpot', 0))} above {1 / target:.3g} tok/s{last}",
-        "queue": f"max_num_seqs and the TTFT limit allow {counted_unit(bad['queue'], 'users')} in the pessimistic case",
+        "kv": kv if probability == SURE else f"in {case} the {kv.removeprefix('lower bound of the ')}",
+        "tpot": f"in {case} {_stay(bad.get('tpot', 0))} above {1 / target:.3g} tok/s{last}",
+        "queue": f"max_num_seqs and the TTFT limit allow {counted_unit(bad['queue'], 'users')} in {case}",
     }
     order = tuple(name for name in words if name in bad)
-    binding = min(order, key=lambda name: bad[name])
+    users = {share: max(min(at(share).values()), 0) for share in sorted({probability, *SHOWN}, reverse=True)}
     return Safe(
-        users=max(min(bad.values()), 0),
+        users=users[probability],
         expected=max(min(mean.values()), 0),
-        limit=binding,
+        limit=min(order, key=lambda name: bad[name]),
         limits=tuple(Limit(name, int(bad[name]), words[name]) for name in order),
         target_tpot=target,
+        probability=probability,
+        at=tuple(users.items()),
+        curve=tuple(
+            (number, min(_chances(asked, holding, found, bounds, number).values())) for number in sorted(found)
+        ),
     )
+
+
+def _limits_at(
+    share: Ratio, asked: Asked, holding: Holding, found: Mapping[int, Prediction], bounds: Mapping[str, float]
+) -> dict[str, int]:
+    """Return every limit on the users at a quantile of the predictive distribution."""
+    counts, seats = np.array(sorted(found), dtype=float), places_of(asked, holding)
+    limits = {"kv": int(_held_at(holding, share)), "queue": seats}
+    for metric, name in (("ttft", "queue"), ("tpot", "tpot")):
+        times = [found[int(number)].figures.get(metric) for number in counts]
+        if metric in bounds and times[0] is not None:
+            values = np.array([one.quantile(share) for one in times if one is not None])
+            limits[name] = min(seats, _largest(counts, np.maximum.accumulate(values), bounds[metric]))
+    return limits
+
+
+def _held_at(holding: Holding, share: Ratio) -> float:
+    """Return the requests that the pool holds with a probability: a normal distribution, [-]"""
+    if share in (SURE, EXPECTED):
+        return holding.held_low if share == SURE else holding.held
+    return max(holding.held - standard(share) / QUANTILE_90 * (holding.held - holding.held_low), 0.0)
 
 
 def _stay(users: int) -> str:
@@ -384,15 +413,19 @@ def without_danger(safe: Safe, hazards: tuple[Hazard, ...]) -> Safe:
         return safe
     worst = hazards[0]
     limit = Limit("hazard", 0, f"{worst.title}: {worst.numbers}")
-    return replace(safe, users=0, limit="hazard", limits=(*safe.limits, limit))
+    none = tuple((share, 0) for share, _ in safe.at)
+    curve = tuple((users, 0.0) for users, _ in safe.curve)
+    return replace(safe, users=0, limit="hazard", limits=(*safe.limits, limit), at=none, curve=curve)
 
 
-# `fit`, `safe` and `size` print the same safe number of users. An SLO of means is judged by the sums behind the table
-# of `fit`, each limit at its pessimistic bound; their TTFT is the mean of a run whose requests all start at once.
-# Percentiles are of the steady state and are simulated, as are rates, sessions and distributions of lengths.
+# `fit`, `safe` and `size` print the same safe number of users. An SLO of means is judged by the sums of the run that is
+# simulated for percentiles, rates, sessions and distributions of lengths: without the first request of each user, which
+# all start together. The table of `fit` counts these too, as a benchmark does.
 
 #: highest concurrency that is predicted if none below is a limit [-]
 _MOST = 4096
+#: times that the numbers found are predicted themselves [-]
+_REFINED = 6
 
 
 def is_steady(traffic: Traffic) -> bool:
@@ -414,30 +447,47 @@ def safe_number(
     holding: Holding,
     *,
     bounds: Mapping[str, float] | None = None,
-    found: Mapping[int, Prediction] | None = None,
+    probability: Ratio = SURE,
 ) -> tuple[Safe, tuple[Hazard, ...]]:
     """Return the safe users of a plan, and its hazards.
 
     The number does not depend on the rows that are requested; it is 0 if a hazard is a danger.
 
     - `bounds`: Longest means of ``ttft`` and ``tpot``, by default the usual ones, [s].
-    - `found`: Predictions of the concurrencies of `grid_of`, if available.
     """
-    safe, _ = _counted(asked, holding, bounds, found)
+    safe, _ = _counted(asked, holding, bounds, probability)
     hazards = hazards_of(asked, holding, users=safe.users, longest=launch_context(asked, holding))
     return without_danger(safe, hazards), hazards
 
 
 def _counted(
-    asked: Asked, holding: Holding, bounds: Mapping[str, float] | None, found: Mapping[int, Prediction] | None
+    asked: Asked, holding: Holding, bounds: Mapping[str, float] | None, probability: Ratio
 ) -> tuple[Safe, Mapping[int, Prediction]]:
     """Return the safe users before hazards, and the predictions behind them."""
-    known = found or predictions_of(asked, holding, grid_of(asked, holding))
-    safe = safe_users(asked, holding, known, bounds)
-    if safe.users == max(known) and len(wider := grid_of(asked, holding, _MOST)) > len(known):
-        known = {**known, **predictions_of(asked, holding, tuple(one for one in wider if one not in known))}
-        safe = safe_users(asked, holding, known, bounds)
+    known = predictions_of(asked, holding, grid_of(asked, holding), settled=True)
+    safe = safe_users(asked, holding, known, bounds, probability)
+    if max(users for _, users in safe.at) == max(known) and len(wider := grid_of(asked, holding, _MOST)) > len(known):
+        more = tuple(one for one in wider if one not in known)
+        known = _no_sooner({**known, **predictions_of(asked, holding, more, settled=True)})
+        safe = safe_users(asked, holding, known, bounds, probability)
+    for _ in range(_REFINED):
+        # between powers of two times are no lines: the numbers that were found are predicted too
+        found = {min(max(users, 1), max(known)) for _, users in safe.at} - set(known)
+        if not found:
+            break
+        # an interval that widens at some load makes a step: its place is halved
+        middles = {(max(one for one in known if one < users) + users) // 2 for users in found}
+        more = tuple(sorted((found | middles) - set(known)))
+        known = _no_sooner({**known, **predictions_of(asked, holding, more, settled=True)})
+        safe = safe_users(asked, holding, known, bounds, probability)
     return safe, known
+
+
+def users_within(asked: Asked, holding: Holding, bounds: Mapping[str, float], probability: Ratio) -> int:
+    """Return about how many users meet bounds on means with a probability, from powers of two alone, [-]"""
+    known = predictions_of(asked, holding, grid_of(asked, holding), settled=True)
+    bounds = {name: bound for name, bound in bounds.items() if name in known[1].figures}
+    return max(min(_limits_at(probability, asked, holding, known, bounds).values()), 0)
 
 
 def danger_of(asked: Asked, holding: Holding) -> Hazard | None:
@@ -445,7 +495,9 @@ def danger_of(asked: Asked, holding: Holding) -> Hazard | None:
     return danger_under(asked, holding)
 
 
-def count_users(asked: Asked, holding: Holding, traffic: Traffic, targets: Sequence[Target]) -> Counted | None:
+def count_users(
+    asked: Asked, holding: Holding, traffic: Traffic, targets: Sequence[Target], probability: Ratio = SURE
+) -> Counted | None:
     """Return the users of a closed loop under an SLO of means.
 
     None if steady-state sums do not cover the traffic or one of the targets. The lengths of the traffic may differ from
@@ -460,11 +512,10 @@ def count_users(asked: Asked, holding: Holding, traffic: Traffic, targets: Seque
         asked = asked.but(input_tokens=traffic.input, output_tokens=traffic.output)
         terms = holding.terms
         holding = Ranks(asked, [(terms.tp, terms.pp, terms.dp, terms.ep, terms.dcp)]).hold(terms)
-    found = predictions_of(asked, holding, grid_of(asked, holding))
-    usual = usual_bounds(found[1])
+    usual = usual_bounds(predictions_of(asked, holding, (1,))[1])
     if not bounds or not set(bounds) <= set(usual):
         return None
-    safe, known = _counted(asked, holding, bounds, found)
+    safe, known = _counted(asked, holding, bounds, probability)
     patient = bounds.get("ttft", math.inf) > usual.get("ttft", math.inf)
     return Counted(asked, holding, bounds, tuple(targets), safe, known, patient)
 
@@ -517,7 +568,7 @@ class Counted:
     def load(self, most: Ratio | None = None) -> SafeLoad:
         """Return the result as a `SafeLoad`, as the simulated search returns it.
 
-        Every predicted load is given at the pessimistic bound of its interval.
+        Every predicted load is given at the quantile of the probability.
         """
         from glmplan.simulation.load_trial import LoadPoint, SafeLoad
 
@@ -526,7 +577,11 @@ class Counted:
         for number, one in self.known.items():
             if most is not None and number > most:
                 continue
-            summary = {f"{name}_mean_ms": figure.high * 1e3 for name, figure in one.figures.items() if name in _TIMES}
+            summary = {
+                f"{name}_mean_ms": figure.quantile(self.safe.probability) * 1e3
+                for name, figure in one.figures.items()
+                if name in _TIMES
+            }
             broken = "" if number <= users else self._breaks(one)
             points.append(LoadPoint(float(number), number <= users, summary, broken))
         if users < self.safe.users:
@@ -539,7 +594,7 @@ class Counted:
         for target in self.targets:
             figure = one.figures.get(target.metric)
             if figure is not None and target.metric in self.bounds:
-                over[str(target)] = figure.high / target.bound
+                over[str(target)] = figure.quantile(self.safe.probability) / target.bound
         worst = max(over, key=lambda name: over[name], default="")
         return worst if worst and over[worst] > 1.0 else _NAMES[self.safe.limit]
 
@@ -561,44 +616,56 @@ class Counted:
         for number, one in figures.items():
             if one.value > self.in_mean[metric]:
                 return str(target), f"{more} {metric} mean is too high: {duration(one.value)} at {number:,}"
-            if one.high > self.bounds[metric]:
-                end = f"{duration(one.high)} at {number:,}"
+            if (late := one.quantile(safe.probability)) > self.bounds[metric]:
+                end = f"{duration(late)} at {number:,}"
                 return str(target), f"{more} the upper bound of {metric} mean is too high: {end}"
         return "", f"no limit reached up to {counted_unit(users, 'users')}, the largest number evaluated"
 
     def kept(self, users: int) -> Kept:
         """Return the probability that so many users meet the SLO.
 
-        Over the intervals of times and of the pool, which are taken as fully correlated: a slow machine has the small
-        pool too. 95 % or more if and only if so many users are safe.
+        As high as asked for if and only if so many users are safe.
         """
         from glmplan.simulation.safe_load import Kept
 
-        chances = {
-            _NAMES["kv"]: self._room(users),
-            _NAMES["queue"]: float(users <= places_of(self.asked, self.holding)),
-        }
-        known = self.known
-        for target in self.targets:
-            chances[str(target)] = _in_time(known, target.metric, users, target.bound)
-        for metric, bound in self.in_mean.items():
-            # a load that misses the bound in the mean is not safe
-            if bound < self.bounds[metric] and (chance := _in_time(known, metric, users, bound)) < 0.5:
-                chances[f"{metric} mean"] = chance
+        targets: dict[str, str] = {}
+        for target in sorted(self.targets, key=lambda one: one.bound, reverse=True):
+            targets[target.metric] = str(target)
+        found = _chances(self.asked, self.holding, self.known, self.bounds, users)
+        chances = {targets.get(name, name): chance for name, chance in found.items()}
         worst = min(chances, key=lambda name: chances[name])
         # times exist only for concurrencies that were predicted
-        figures = known[users].figures if users in known else {}
+        figures = self.known[users].figures if users in self.known else {}
         summary = {f"{name}_mean_ms": figure.value * 1e3 for name, figure in figures.items() if name in _TIMES}
         return Kept(chances[worst], worst if chances[worst] < 1.0 else "", summary)
 
-    def _room(self, users: int) -> float:
-        """Return the probability that the pool holds all requests, [-].
 
-        The pool has a normal distribution.
-        """
-        held, low = self.holding.held, self.holding.held_low
-        deviation = (held - low) / QUANTILE_90
-        return NormalDist().cdf((held - users) / deviation) if deviation > 0 else float(users <= low)
+def _chances(
+    asked: Asked, holding: Holding, known: Mapping[int, Prediction], bounds: Mapping[str, float], users: int
+) -> dict[str, float]:
+    """Return the probability of meeting each limit with so many users, [-].
+
+    Over the predictive distributions of times and of the pool, which are taken as fully correlated: a slow machine has
+    the small pool too.
+    """
+    chances = {
+        _NAMES["kv"]: _pool_holds(holding, users),
+        _NAMES["queue"]: float(users <= places_of(asked, holding)),
+    }
+    chances |= {metric: _in_time(known, metric, users, bound) for metric, bound in bounds.items()}
+    for metric, bound in mean_bounds(known[min(known)], bounds).items():
+        # a load that misses the bound in the mean is not safe
+        if bound < bounds[metric] and (chance := _in_time(known, metric, users, bound)) < EXPECTED:
+            chances[f"{metric} mean"] = chance
+    return chances
+
+
+def _pool_holds(holding: Holding, users: int) -> float:
+    """Return the probability that the pool holds all requests, of a normal distribution, [-]."""
+    held, low = holding.held, holding.held_low
+    if held <= low:
+        return float(users <= low)
+    return share_below((held - users) / (held - low), (-1.0, 1.0), NORMAL)
 
 
 #: metrics that are times of a request
@@ -612,15 +679,19 @@ def _in_time(known: Mapping[int, Prediction], metric: str, users: int, bound: fl
     counts = [number for number in sorted(known) if metric in known[number].figures]
     if not counts:
         return 1.0
-    at = math.log(users)
-    ends = []
-    for end in ("value", "high"):
-        times = np.maximum.accumulate([getattr(known[number].figures[metric], end) for number in counts])
-        ends.append(float(np.interp(at, np.log(counts), np.log(times))))
-    middle, slow = ends
-    deviation = (slow - middle) / QUANTILE_90
-    room = math.log(bound) - middle
-    return NormalDist().cdf(room / deviation) if deviation > 0 else float(room >= -1e-12)
+    figures = [known[number].figures[metric] for number in counts]
+    place = min(int(np.searchsorted(counts, users)), len(counts) - 1)
+
+    def at(end: str) -> float:
+        times = np.maximum.accumulate([getattr(one, end) for one in figures])
+        return float(np.exp(np.interp(math.log(users), np.log(counts), np.log(times))))
+
+    middle, slow, fast = at("value"), at("high"), at("low")
+    return Figure(middle, min(fast, middle), max(slow, middle), tail=figures[place].tail).share_below(bound * _ROUNDED)
+
+
+#: relative error of sums by which a time may be beyond its bound
+_ROUNDED = 1.0 + 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -700,7 +771,11 @@ def _ranked(asked: Asked, obstacles: Obstacles, ranks: Ranks, kv: str, quick: bo
         terms = obstacles.settle(terms, mtp_given=asked.mtp > 0, ep_given=asked.ep is not None)
         settled.setdefault(terms.name, terms)
     holdings = [ranks.hold(terms) for terms in settled.values()]
-    return rank_layouts(asked, holdings, sole=sole, safe=lambda one: safe_number(asked, one)[0].users)
+
+    def safe(one: Holding) -> int:
+        return safe_number(asked, one, probability=asked.probability)[0].users
+
+    return rank_layouts(asked, holdings, sole=sole, safe=safe)
 
 
 def _is_better(other: Scored, first: Scored) -> bool:

@@ -18,7 +18,7 @@ from glmplan.costs.points import StepPoints
 from glmplan.costs.step.model import GPU_COMPONENTS, FrontPoints, ReadsMemory, StepModel, StepTime, step_time
 from glmplan.io.runs.columns import INTERVAL_KINDS, PREDICTED
 from glmplan.prediction.deployment import Deployment
-from glmplan.prediction.distribution import INNER, NORMAL, log_quantile
+from glmplan.prediction.distribution import INNER, NORMAL, log_quantile, share_below
 from glmplan.prediction.effects import SITE_NOISE, TTFT_SCALE, Effects, keys_of, load_effects
 from glmplan.prediction.evidence import Evidence, evidence_from_fit, evidence_of_offloading, evidence_unified_memory
 from glmplan.prediction.load import TOGETHER, Load, LoadMetrics, metrics_of
@@ -92,6 +92,22 @@ class Figure:
         if self.best is None:
             return found
         return max(found, self.best) if self.best <= self.value else min(found, self.best)
+
+    def share_below(self, bound: float) -> Ratio:
+        """Return the probability of outcomes up to a bound: the inverse of `quantile`.
+
+        Examples
+        --------
+        >>> found = Figure(10.0, 5.0, 20.0)
+        >>> [round(found.share_below(bound), 2) for bound in (5.0, 10.0, 20.0)]
+        [0.05, 0.5, 0.95]
+        """
+        if not 0.0 < self.low <= self.value <= self.high:
+            return float(self.value <= bound)
+        if self.best is not None and (bound < self.best if self.best <= self.value else bound >= self.best):
+            return float(bound >= self.best)
+        ends = (math.log(self.low / self.value), math.log(self.high / self.value))
+        return share_below(math.log(bound / self.value), ends, self.tail)
 
     def inverse(self) -> Figure:
         """Return the rate of a time, or the time of a rate.

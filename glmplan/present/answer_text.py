@@ -252,9 +252,17 @@ def safe_limits(answer: AnswerRecord, width: int) -> str:
 
 
 def safe_words(safe: Safe) -> str:
-    """Return the safe users at 95 % confidence and the expected number."""
-    expected = f" ({safe.expected:,} expected)" if safe.expected != safe.users else ""
-    return f"{safe.users:,} at 95 % confidence{expected}"
+    """Return the users that meet the SLO by probability, the largest first.
+
+    Examples
+    --------
+    >>> safe_words(Safe(5, 30, "tpot", (), 0.1, 0.95, ((0.95, 5), (0.8, 12), (0.5, 30))))
+    '5 with 95 % probability, 12 with 80 %, 30 with 50 %'
+    """
+    at = safe.at or ((safe.probability, safe.users),)
+    (share, users), *others = at
+    words = [f"{users:,} with {100 * share:.3g} % probability"]
+    return ", ".join([*words, *(f"{users:,} with {100 * share:.3g} %" for share, users in others)])
 
 
 def gpus_words(holding: Holding) -> str:
@@ -385,6 +393,7 @@ def _head(answer: AnswerRecord, width: int) -> str:
     out += paragraph(
         width, headline if answer.verdict == "unknown" else f"{word}  {headline}", "", " " * (len(word) + 2)
     )
+    out += paragraph(width, f"answer        {answer.reply.words}", "  ", " " * 16)
     if answer.holding is not None:
         out += paragraph(width, f"KV cache      {answer.holding.terms.kv.upper()}: {answer.kv_why}", "  ", " " * 16)
     for reason in answer.reasons:

@@ -54,7 +54,8 @@ def compare_text(compared: Compared, plans: list[dict[str, Any]]) -> str:
     for row in rows:
         if row[""] == "evidence_level":
             row |= {name: EVIDENCE_LABELS.get(value, value) for name, value in row.items()} | {"": "evidence"}
-    return "\n".join([*lines, table_text(rows)])
+    refused = [f"not compared: {name}: {why}" for name, why in compared.left_out]
+    return "\n".join([*lines, table_text(rows), *refused])
 
 
 def causes_text(compared: Compared) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 from glmplan.catalog.files import write_atomically
 from glmplan.errors import SpecError
 from glmplan.extras import check_extra, wanted
+from glmplan.planner.plan import REPLIES
 from glmplan.planner.users import TARGET_TPOT
 from glmplan.present.decision_parts import (
     ReportOption,
@@ -42,7 +43,6 @@ __all__ = ["FORMS", "answer_sentences", "check_report", "common_load", "decision
 
 #: SLO of the safe users of `fit`
 _SLO = f"tpot p95 < {1000 * TARGET_TPOT:g} ms"
-_VERDICTS = {"fits": "Yes", "tight": "Narrowly", "does_not_fit": "No", "unknown": "Unknown"}
 
 
 def decision(
@@ -115,7 +115,11 @@ def answer_sentences(plans: Sequence[ReportOption], load: int | None) -> list[st
     first = plans[0]
     record = first.record
     headline = record["headline"][:1].lower() + record["headline"][1:]
-    return [f"{_VERDICTS[record['verdict']]}: {first.name} {_said(headline)}.", _speed(first), _money(plans, load)]
+    return [
+        f"{REPLIES[record['answer']['verdict']]}: {first.name} {_said(headline)}.",
+        _speed(first),
+        _money(plans, load),
+    ]
 
 
 def _said(headline: str) -> str:

@@ -139,6 +139,7 @@ class _Screen:
         first, *more = self._cut(f"{word}  {headline}", self.budget["verdict"], "", " " * (len(word) + 2))
         yield self._paint(first, word, _VERDICT_COLOURS[answer.verdict])
         yield from more
+        yield from self._row("answer", answer.reply.words, 1)
         if answer.safe is not None:
             limit = next(one for one in answer.safe.limits if one.name == answer.safe.limit)
             name = LIMITS[limit.name]

@@ -21,6 +21,7 @@ from glmplan.planner.question import Asked
 from glmplan.prediction.effects import keys_of, load_effects
 from glmplan.prediction.step_models import runs_on_accelerators, step_model_of, step_parameters
 from glmplan.present.answer_text import fit_text
+from glmplan.present.json_answers import users_at
 from glmplan.present.text import WIDTH
 from glmplan.units import GIB, number
 
@@ -200,8 +201,9 @@ def _interval(answer: FitAnswer) -> str:
 CSV_COLUMNS: tuple[str, ...] = (
     "model", "checkpoint", "accelerator", "accelerator_count", "engine", "verdict", "layout", "kv", "users", "running",
     *(f"{name}{end}" for name in USER_FIGURES for end in ("", "_low", "_high")),
-    "context_each_tokens", "kv_pool_tokens", "kv_pool_tokens_low", "kv_pool_tokens_high", "safe_users", "basis",
-    "out_of_domain", "simulated", "preemptions_per_request", "kv_why", "rank", *MEMORY_COLUMNS,
+    "context_each_tokens", "kv_pool_tokens", "kv_pool_tokens_low", "kv_pool_tokens_high", "safe_users",
+    "users_at_95", "users_at_80", "users_at_50", "basis", "out_of_domain", "simulated", "preemptions_per_request",
+    "kv_why", "rank", *MEMORY_COLUMNS,
 )  # fmt: skip
 
 
@@ -230,6 +232,7 @@ def fit_csv(answer: FitAnswer) -> str:
         "kv": kv,
         "kv_why": answer.kv_why,
         "safe_users": answer.safe.users if answer.safe else "",
+        **(users_at(answer.safe) if answer.safe else {}),
         "basis": answer.basis,
     }
     if holding:

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 from glmplan.costs.memory.pool import weights_interval
 from glmplan.costs.memory.settings import load_memory_fit
 from glmplan.io.json_names import FIT_SCHEMA
+from glmplan.planner.plan import Safe
 from glmplan.planner.ranking import unstated_of
+from glmplan.prediction.distribution import SHOWN
 from glmplan.present.compare_text import differences
 from glmplan.units import GIB, Ratio
 
@@ -71,6 +73,12 @@ def fit_record(answer: FitAnswer) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "verdict": answer.verdict,
+        "answer": {
+            "verdict": answer.reply.name,
+            "text": answer.reply.words,
+            "users": answer.reply.users,
+            "probability": answer.reply.probability,
+        },
         "may_start": answer.may_start,
         "headline": answer.headline,
         "reasons": list(answer.reasons),
@@ -290,6 +298,18 @@ def _run(one: TrafficRun) -> dict[str, Any]:
     }
 
 
+def users_at(safe: Safe) -> dict[str, int]:
+    """Return the users that meet the SLO at 95, 80 and 50 %.
+
+    Examples
+    --------
+    >>> users_at(Safe(5, 30, "tpot", (), 0.1, 0.95, ((0.95, 5), (0.8, 12), (0.5, 30))))
+    {'users_at_95': 5, 'users_at_80': 12, 'users_at_50': 30}
+    """
+    at = dict(safe.at)
+    return {f"users_at_{100 * share:.0f}": at[share] for share in SHOWN if share in at}
+
+
 def _safe(answer: FitAnswer) -> dict[str, Any] | None:
     safe = answer.safe
     if safe is None:
@@ -297,6 +317,9 @@ def _safe(answer: FitAnswer) -> dict[str, Any] | None:
     return {
         "users": safe.users,
         "expected": safe.expected,
+        "probability": safe.probability,
+        **users_at(safe),
+        "curve": [{"users": users, "probability": _rounded(chance)} for users, chance in safe.curve],
         "limit": safe.limit,
         "target_tpot_ms": safe.target_tpot * 1e3,
         "limits": {one.name: {"users": one.users, "reason": one.words} for one in safe.limits},
@@ -342,6 +365,7 @@ def safe_row(answer: SafeLoad) -> dict[str, Any]:
 def safe_record(found: Sequence[SafeLoad], slo: str, basis: str) -> dict[str, Any]:
     """Return the safe load of each kind of traffic, and all tested loads."""
     content: dict[str, Any] = {"slo": slo, "basis": basis}
+    content |= {"probability": found[0].probability} if found else {}
     for answer in found:
         row = safe_row(answer)
         name = next(iter(row))
@@ -351,6 +375,7 @@ def safe_record(found: Sequence[SafeLoad], slo: str, basis: str) -> dict[str, An
             for point in answer.points
         ]
         content[name] = row[name]
+        content |= {f"{name.removeprefix('safe_')}_at_{100 * share:g}": load for share, load in answer.at}
         content[name.removeprefix("safe_") + "_search"] = {
             "limited_by": answer.breaks_first,
             "reason": answer.reason,
@@ -366,4 +391,5 @@ def compare_record(found: Compared, utilisation: Ratio) -> dict[str, Any]:
     """
     sides = [{"plan": side.name, **side.figures(utilisation)} for side in found.sides]
     causes = {name: list(lines) for name, lines in differences(found)}
-    return {"users": found.users, "rent_term": found.rent_term, "plans": sides, "causes": causes}
+    left_out = [{"plan": name, "reason": why} for name, why in found.left_out]
+    return {"users": found.users, "rent_term": found.rent_term, "plans": sides, "left_out": left_out, "causes": causes}

@@ -88,6 +88,13 @@ def size_content(found: Sized) -> dict[str, Any]:
         "currency": terms.currency,
         "terms": {name: getattr(terms, name) for name in terms.__slots__ if name != "notes"},
         "options": answer_rows(found),
+        "measurement": found.measured
+        and {
+            "users": found.measured.users,
+            "command": found.measured.command,
+            "machines": found.measured.machines,
+            "machines_after": found.measured.after,
+        },
         "per_token": None
         if paid is None
         else {
@@ -120,12 +127,22 @@ def size_text(found: Sized, content: dict[str, Any]) -> str:
     rows = [row for row in content["options"] if row["role"] != "next cheaper"]
     if rows:
         lines += ["", table_text(_table_row(row, asked.unit) for row in rows), "", *_first(rows[0], asked.unit)]
+        lines += _measurement(content["measurement"])
     else:
         lines.append("no machine with a known price meets this SLO")
     lines += _cheaper(content)
     lines += _per_token(content, rows)
     lines += _left_out(content)
     return "\n".join(lines)
+
+
+def _measurement(found: dict[str, Any] | None) -> list[str]:
+    """Return what a benchmark of one machine would save: the machines share what is not known of their speed."""
+    if found is None:
+        return []
+    now, after = found["machines"], found["machines_after"]
+    saved = f"{after:,} instead of {now:,} machines" if after < now else f"no fewer than {now:,} machines"
+    return [f"  after a benchmark of one machine that confirms the prediction: {saved}: {found['command']}"]
 
 
 def _key(unit: str) -> str:
@@ -184,9 +201,12 @@ def _capacity(row: dict[str, Any], unit: str) -> str:
     """Return the capacity with its headroom, and the next limit."""
     load = counted_unit(row[f"capacity_{_key(unit)}"], unit)
     spare = f"{abs(row['headroom']):.0%} {'below the load' if row['headroom'] < 0 else 'headroom'}"
+    at = [(share, row.get(f"{_key(unit)}_at_{share}")) for share in (95, 80, 50)]
+    others = ", ".join(f"{most:,.4g} at {share} %" for share, most in at if most is not None)
+    others = f"; {others} probability" if others else ""
     if row["capacity_is_lower_bound"]:
         return f"capacity at least {load} ({spare}); higher loads were not tested"
-    return f"capacity {load} ({spare}); {_limit(row['limited_by'])} is exceeded first"
+    return f"capacity {load} ({spare}{others}); {_limit(row['limited_by'])} is exceeded first"
 
 
 def _limit(broken: str) -> str:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from glmplan.errors import SpecError
+from glmplan.errors import DoesNotFit, SpecError, UnknownFact
 from glmplan.planner.ask import Deployed, deployment, predict, step_time
+from glmplan.planner.plan import Safe
 from glmplan.planner.ranking import prompts_timed
+from glmplan.planner.users import safe_number
+from glmplan.prediction.distribution import SHOWN
 from glmplan.prediction.predict import Prediction
+from glmplan.prediction.step_models import site_calibration
 from glmplan.purchase.cost import per_million
 from glmplan.purchase.money import Money, watts_of, ways_of
 from glmplan.units import Ratio, Seconds, Usd
@@ -25,7 +29,9 @@ class Side:
     """One of the compared plans."""
 
     planned: Deployed
-    #: at the concurrency of the comparison
+    #: concurrency of the comparison
+    users: int
+    #: at that concurrency
     prediction: Prediction
     #: breakdown of one decode step at that concurrency
     parts: dict[str, Seconds]
@@ -37,12 +43,17 @@ class Side:
     kw: float | None
     #: reason why the cost is unknown
     price_missing: str = ""
+    #: options of this plan alone, as typed
+    options: str = ""
+    #: users that meet the SLO of `fit`; None where prompts cannot be timed
+    safe: Safe | None = None
 
     @property
     def name(self) -> str:
         """Return model, weights and machine as text."""
         asked = self.planned.asked
-        return f"{asked.model.name} {asked.checkpoint.name} on {asked.machine.text}"
+        own = f", {self.options}" if self.options else ""
+        return f"{asked.model.name} {asked.checkpoint.name} on {asked.machine.text}{own}"
 
     def figures(self, utilisation: Ratio) -> dict[str, Any]:
         """Return the compared metrics; None where one is unknown.
@@ -71,6 +82,8 @@ class Side:
             "paid": self.paid,
             "usd_per_million_output_tokens": usd,
             "kw": self.kw,
+            "probability": None if self.safe is None else self.safe.chance_of(self.users),
+            **{f"users_at_{100 * share:g}": self.safe and dict(self.safe.at)[share] for share in SHOWN},
             "evidence_level": self.prediction.knowledge,
         }
 
@@ -85,9 +98,11 @@ class Compared:
     users: int
     #: term of all rents; None if no machine is rented out
     rent_term: str | None = None
+    #: plans that cannot be compared: name and reason
+    left_out: tuple[tuple[str, str], ...] = ()
 
 
-def side_of(planned: Deployed, users: int, money: Money) -> Side:
+def side_of(planned: Deployed, users: int, money: Money, options: str = "") -> Side:
     """Predict a plan and price its machine."""
     asked = planned.asked
     prediction = predict(planned, users=users)
@@ -97,10 +112,14 @@ def side_of(planned: Deployed, users: int, money: Money) -> Side:
     parts = {name: float(share[0] * step.seconds[0]) for name, share in step.shares.items()}
     ways = ways_of(asked.machine, money, limit=asked.power_limit)
     watts, _ = watts_of(asked.machine, money, asked.power_limit)
-    kw = None if watts is None else watts / 1000
-    if ways[0].usd is None:
-        return Side(planned, prediction, parts, None, "", kw, "; ".join(way.missing for way in ways))
-    return Side(planned, prediction, parts, ways[0].usd, ways[0].paid, kw)
+    with site_calibration(asked.calibration):
+        safe = None if asked.prefill else safe_number(asked, planned.holding, probability=asked.probability)[0]
+    priced = ways[0].usd is not None
+    return Side(
+        planned, users, prediction, parts, ways[0].usd, ways[0].paid if priced else "",
+        None if watts is None else watts / 1000, "" if priced else "; ".join(way.missing for way in ways), options,
+        safe,
+    )  # fmt: skip
 
 
 def nowhere_slower(part: Accelerator, than: Accelerator) -> bool:
@@ -120,10 +139,15 @@ def nowhere_slower(part: Accelerator, than: Accelerator) -> bool:
     return all(before is None or (now is not None and now >= before) for now, before in pairs)
 
 
-def compared(questions: Sequence[tuple[str, str]], money: Money, *, users: int = 1, **said: Any) -> Compared:
-    """Plan and compare several pairs of model and machine.
+#: model, machine and options of one plan alone
+Named = tuple[str, str] | tuple[str, str, dict[str, Any]]
 
-    `**said`: Options of all plans, as in `glmplan.fit`.
+
+def compared(questions: Sequence[Named], money: Money, *, users: int = 1, **said: Any) -> Compared:
+    """Plan and compare several pairs of model and machine; those that do not run are named with the reason.
+
+    - `questions`: Model, machine and, where they differ, options of that plan.
+    - `**said`: Options of all plans, as in `glmplan.fit`.
 
     Examples
     --------
@@ -136,14 +160,27 @@ def compared(questions: Sequence[tuple[str, str]], money: Money, *, users: int =
     """
     if len(questions) < 2:
         raise SpecError("needs at least two plans to compare", field="--on")
-    return beside([deployment(model, on, users=(users,), **said) for model, on in questions], money, users=users)
+    planned, options, left_out, refused = [], [], [], []
+    for model, on, *own in questions:
+        alone = own[0] if own else {}
+        words = ", ".join(f"{name} {value}" for name, value in alone.items())
+        try:
+            planned.append(deployment(model, on, users=(users,), **{**said, **alone}))
+            options.append(words)
+        except (DoesNotFit, UnknownFact) as error:
+            left_out.append((f"{model} on {on}" + f", {words}" * bool(words), str(error)))
+            refused.append(error)
+    if not planned:
+        raise refused[0]
+    return replace(beside(planned, money, users=users, options=options), left_out=tuple(left_out))
 
 
-def beside(planned: Sequence[Deployed], money: Money, *, users: int) -> Compared:
+def beside(planned: Sequence[Deployed], money: Money, *, users: int, options: Sequence[str] = ()) -> Compared:
     """Compare plans with all rents at one term.
 
     The default is a term that is offered for every machine.
     """
     money = money.at_one_term(plan.asked.machine for plan in planned)
-    sides = tuple(side_of(plan, users, money) for plan in planned)
+    named = options or [""] * len(planned)
+    sides = tuple(side_of(plan, users, money, words) for plan, words in zip(planned, named, strict=True))
     return Compared(sides, users, money.rent_term)

@@ -24,13 +24,14 @@ from glmplan.io.models.checkpoints import checkpoint_for
 from glmplan.planner.ask import Deployed, deployment, kept, predict
 from glmplan.planner.capacity import MAY_START
 from glmplan.planner.ranking import predicted, prompts_timed, typical_users, untimed_words
-from glmplan.planner.service import Described, inputs_of, kept_of, safe_of, service_of
+from glmplan.planner.service import Described, inputs_of, kept_of, loads_at, service_of
 from glmplan.prediction.predict import Prediction
+from glmplan.purchase.after_measurement import after_measurement
 from glmplan.purchase.money import Money, Way, cheapest_offer, offers_of, watts_of, ways_of
 from glmplan.purchase.size_answer import MOST_USERS, Option, Paid, Sized, month_tokens, share_of
 from glmplan.purchase.size_question import SizeQuestion
 from glmplan.simulation.load_search import Tries
-from glmplan.simulation.safe_load import Kept, kept_share, speed_factors
+from glmplan.simulation.safe_load import Kept, kept_share
 from glmplan.simulation.traffic.slo import Target, parse_slo
 from glmplan.simulation.traffic.spec import Traffic
 from glmplan.units import Bytes, Ratio, Usd, Watts
@@ -40,7 +41,6 @@ __all__ = [
     "CountSearch",
     "candidates",
     "machine_counts",
-    "max_load_at_probability",
     "sized",
     "slo_attainment",
     "slo_statistics",
@@ -151,62 +151,6 @@ def within(asked: SizeQuestion, way: Way, watts: Watts | None, money: Money) -> 
         return False
     bought = way.paid == "buy"
     return asked.power is None or not bought or (watts is not None and watts <= asked.power)
-
-
-#: probability of the load that `glmplan.safe` returns [-]
-_SAFE = 0.95
-#: ratio of neighbouring rates at which bisection ends, and smallest rate over the largest [-]
-_NEAR, _LEAST = 1.01, 1e-3
-
-
-def max_load_at_probability(
-    described: Described,
-    traffic: Traffic,
-    targets: Sequence[Target],
-    *,
-    most: float,
-    probability: Ratio,
-    start: float | None = None,
-) -> tuple[float, str, bool]:
-    """Return the largest load at a probability, and the target above it.
-
-    The target fails above the load; True if none failed.
-
-    - `most`: Largest load to test, users [-] or rate [1/s].
-    - `start`: Load that is known to meet the SLO.
-
-    Notes
-    -----
-    At 95 % this is the answer of `glmplan.safe`. At other probabilities the load is bisected, to one user or 1 % of
-    the rate, assuming that attainment falls with the load.
-    """
-    if probability == _SAFE:
-        safe = safe_of(described, traffic, targets, most=most, begun=Tries(start=start))
-        return safe.load, safe.breaks_first, not safe.breaks_first
-    integer = traffic.users is not None
-    low, high = start or 0.0, float(int(most)) if integer else most
-    broken = _broken(described, traffic, targets, high, probability)
-    if broken is None:
-        return high, "", True
-    while high - low > 1 if integer else high > max(_NEAR * low, _LEAST * most):
-        load = (low + high) // 2 if integer else (low + high) / 2
-        failing = _broken(described, traffic, targets, load, probability)
-        if failing is None:
-            low = load
-        else:
-            high, broken = load, failing
-    return low, broken, False
-
-
-def _broken(
-    described: Described, traffic: Traffic, targets: Sequence[Target], load: float, probability: float
-) -> str | None:
-    """Return the target that fails at a load, else None.
-
-    None: the SLO is met with the probability.
-    """
-    attainment = kept_of(described, traffic.at_load(load), targets, least=probability)
-    return None if attainment.probability >= probability else attainment.broken
 
 
 def slo_statistics(described: Described, traffic: Traffic, targets: Sequence[Target]) -> Kept:
@@ -417,6 +361,9 @@ def sized(
         options=tuple(_with_headroom(search, option) for option in options),
         unpriced=tuple(_with_headroom(search, option) for option in unpriced),
     )
+    first = next(iter(answer.options), None)
+    if first is not None and first.machines > 1:
+        answer = replace(answer, measured=after_measurement(first, asked, search.service(first.planned)))
     paid, missing = _per_token(answer)
     return replace(answer, per_token=paid, per_token_missing=missing)
 
@@ -429,13 +376,15 @@ def _with_headroom(search: _Search, option: Option) -> Option:
     asked, attainment = search.asked, option.attainment
     # the search starts at the share of one machine if that is known to pass
     share = share_of(asked.traffic, option.machines).users if attainment.probability >= asked.probability else None
-    load, breaks, open_ended = max_load_at_probability(
-        search.service(option.planned), asked.traffic, parse_slo(asked.slo),
-        most=_BEYOND * asked.load / option.machines, probability=asked.probability, start=share,
+    found = loads_at(
+        search.service(option.planned), asked.traffic, parse_slo(asked.slo), probability=asked.probability,
+        most=_BEYOND * asked.load / option.machines, begun=Tries(start=share),
     )  # fmt: skip
     # where every tested load passed, no target is known to fail
-    breaks = breaks or ("" if open_ended else attainment.broken)
-    return replace(option, max_load=load * option.machines, breaks_first=breaks, open_ended=open_ended)
+    open_ended = not found.breaks_first
+    breaks = found.breaks_first or ("" if open_ended else attainment.broken)
+    at = tuple((probability, load * option.machines) for probability, load in found.at)
+    return replace(option, max_load=found.load * option.machines, breaks_first=breaks, open_ended=open_ended, at=at)
 
 
 def _month(candidate: Candidate) -> Usd:
@@ -571,8 +520,7 @@ def _slow_factor(prediction: Prediction, metric: str, probability: Ratio) -> Rat
     mean = prediction.figures.get(metric)
     if mean is None:
         return 1.0
-    factors = speed_factors(mean.low / mean.value, mean.high / mean.value)
-    return max(factors[min(int((1.0 - probability) * len(factors) + 1e-9), len(factors) - 1)], 1.0)
+    return max(mean.quantile(probability) / mean.value, 1.0)
 
 
 def _test_next(search: _Search, unit: _Unit, counts: CountSearch) -> bool:

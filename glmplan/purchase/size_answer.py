@@ -13,6 +13,7 @@ from glmplan.catalog.entries.prices import Quotation, deliveries_of
 from glmplan.errors import GlmplanError
 from glmplan.planner.ask import Deployed, predict, step_time
 from glmplan.planner.hazards import hazard_rules
+from glmplan.prediction.distribution import SHOWN
 from glmplan.prediction.predict import Prediction
 from glmplan.purchase.cost import (
     HOURS,
@@ -32,6 +33,7 @@ from glmplan.units import Ratio, Seconds, Tokens, TokensPerSecond, Usd, Watts, c
 __all__ = [
     "MOST_USERS",
     "Flow",
+    "Measured",
     "Option",
     "Paid",
     "Sized",
@@ -78,6 +80,8 @@ class Option:
     prediction: Prediction
     #: True if the largest load that was tested still met the SLO, so that `max_load` is a lower bound
     open_ended: bool = False
+    #: largest load of all machines by probability, the largest probability first
+    at: tuple[tuple[Ratio, float], ...] = ()
 
     @property
     def accelerators(self) -> int:
@@ -88,6 +92,26 @@ class Option:
     def name(self) -> str:
         """Return the machines as text."""
         return servers_text(self.machines, self.planned.asked.machine.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A benchmark on one machine and the machines after it.
+
+    Attributes
+    ----------
+    users : int
+        Concurrency of the benchmark, [-]
+    command : str
+        Its `glmplan validate` command.
+    machines, after : int
+        Machines that the answer needs now, and if the benchmark finds what is predicted, [-]
+    """
+
+    users: int
+    command: str
+    machines: int
+    after: int
 
 
 @dataclass(frozen=True)
@@ -124,6 +148,8 @@ class Sized:
     looked_at: int = 0
     #: machines of the catalogue without any price
     no_price: tuple[str, ...] = ()
+    #: benchmark of one machine of the first answer, and the machines after it; None for one machine
+    measured: Measured | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,6 +383,7 @@ def figures_of(option: Option, found: Sized) -> dict[str, Any]:
         "probability": option.attainment.probability,
         "slo_met": option.attainment.probability >= asked.probability,
         "slo": _targets(option, asked.slo),
+        **{f"{_unit(asked.unit)}_at_{100 * share:g}": load for share, load in option.at if share in SHOWN},
         "limited_by": option.breaks_first,
         f"capacity_{_unit(asked.unit)}": option.max_load,
         f"violated_at_{_unit(asked.unit)}": None if option.open_ended else _next(option.max_load, asked.unit),

@@ -14,6 +14,7 @@ from glmplan.catalog.schema.model import ModelSpec
 from glmplan.errors import SpecError
 from glmplan.io.models.resolve import resolve_model
 from glmplan.planner.question import DEFAULT_INPUT, DEFAULT_OUTPUT, named_engine
+from glmplan.prediction.distribution import PROBABILITIES, probability_asked
 from glmplan.request.option import options_of, spelled
 from glmplan.request.plan import PlanRequest
 from glmplan.simulation.traffic.slo import parse_slo
@@ -102,8 +103,8 @@ def read_size(model: str, slo: str, *, users: Any = None, traffic: str | None = 
     - `model`: As in `glmplan.fit`; with a format only that one is tried.
     - `traffic`: As in `glmplan.simulate`; a closed loop of the users by default.
     - `**said`: ``only`` (text with commas or a list), ``kind`` of `KINDS`, ``budget``, ``power``, ``machines``,
-      ``rent_term``, ``growth``, ``probability``; options of `glmplan.request.plan.PlanRequest` (those with `tries` as
-      text with commas or a list); fields of `glmplan.simulation.traffic.spec.Traffic`.
+      ``rent_term``, ``growth``, ``probability`` or ``cost_of_miss``; options of `glmplan.request.plan.PlanRequest`
+      (those with `tries` as text with commas or a list); fields of `glmplan.simulation.traffic.spec.Traffic`.
 
     Examples
     --------
@@ -120,9 +121,7 @@ def read_size(model: str, slo: str, *, users: Any = None, traffic: str | None = 
     stated = _list(said.pop("weights", None), "--weights")
     growth = finite_number(said.pop("growth", None) or 0.0, "--growth")
     probability, machines = said.pop("probability", None), said.pop("machines", None)
-    wanted = finite_number(0.95 if probability is None else probability, "--probability")
-    if not 0 < wanted < 1:
-        raise SpecError("must lie between 0 and 1", field="--probability", value=wanted)
+    wanted = _probability(probability, said.pop("cost_of_miss", None))
     if growth < 0:
         raise SpecError("must not be negative", field="--growth", value=growth)
     engines = tuple(named_engine(engine) for engine in _list(said.pop("engine", None), "--engine"))
@@ -144,6 +143,30 @@ def read_size(model: str, slo: str, *, users: Any = None, traffic: str | None = 
         given=_given(said),
         traffic=_traffic(users, traffic, said),
     )
+
+
+def _probability(probability: object, cost_of_miss: object) -> Ratio:
+    """Return the required probability, as given or by the cost of a miss.
+
+    Notes
+    -----
+    The newsvendor quantile: with a cost c of too little over too much capacity, the expected cost is least where the
+    probability of enough is c / (1 + c) [1]_.
+
+    References
+    ----------
+    .. [1] K. J. Arrow, T. Harris, J. Marschak, "Optimal Inventory Policy", Econometrica 19 (1951).
+    """
+    if cost_of_miss is None:
+        return probability_asked(probability)
+    if probability is not None:
+        raise SpecError(
+            "is given with --probability, which it would choose", field="--cost-of-miss", value=cost_of_miss
+        )
+    ratio = finite_number(cost_of_miss, "--cost-of-miss")
+    if ratio <= 0:
+        raise SpecError("must be more than 0", field="--cost-of-miss", value=cost_of_miss)
+    return min(ratio / (1.0 + ratio), PROBABILITIES[-1])
 
 
 def _given(said: dict[str, Any]) -> dict[str, Any]:

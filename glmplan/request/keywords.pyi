@@ -37,6 +37,7 @@ class Question(TypedDict, total=False):
     host_tokens: int | str | None
     host_bandwidth: float | str | None
     calibration: str | Path | None
+    probability: float | str | None
     recipe: str | None
 
 class Arrivals(TypedDict, total=False):

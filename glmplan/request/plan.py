@@ -360,6 +360,15 @@ class PlanRequest(OptionRecord):
             over_http=False,
         ),
     ] = None
+    probability: Annotated[
+        float | None,
+        Option(
+            kind="number",
+            help="Probability of meeting the SLO; 0.95 by default.",
+            commands=PLANS | {"compare"},
+            form="",
+        ),
+    ] = None
     recipe: Annotated[
         str | None,
         Option(help="Take launch settings from this recipe collection, such as vllm-recipes.", commands=PLANS),

@@ -113,6 +113,7 @@ def _simulate(question: q.SimulateQuestion, progress: Progress, limits: Mapping[
     from glmplan.planner.traffic_search import described_under
     from glmplan.present.json_answers import simulate_record
     from glmplan.request.plan import PlanRequest
+    from glmplan.simulation.load_trial import default_requests, default_warmup
     from glmplan.simulation.safe_load import outcome_range
     from glmplan.simulation.simulate import SimulationOptions, simulate
     from glmplan.simulation.traffic.slo import parse_slo
@@ -121,10 +122,10 @@ def _simulate(question: q.SimulateQuestion, progress: Progress, limits: Mapping[
     targets = parse_slo(question.slo) if question.slo else ()
     words = PlanRequest(question.model, question.on, **_without_lengths(question))
     kind = parse_traffic(question.traffic, **question.arrivals())
-    described, [arriving] = described_under(words, [kind])
+    described, [arriving] = described_under(words, [kind], slo=question.slo)
     requests = question.requests
     if requests is None:
-        requests = 10 * arriving.users if arriving.kind == "closed" and arriving.users else 1000
+        requests = min(default_requests(arriving), max(limits["requests"] // question.replications, 1))
     total = requests * question.replications
     if total > limits["requests"]:
         message = f"are more than the {limits['requests']:,} requests that the service simulates"
@@ -140,7 +141,7 @@ def _simulate(question: q.SimulateQuestion, progress: Progress, limits: Mapping[
         arriving,
         requests=requests,
         seed=question.seed,
-        warmup=question.warmup,
+        warmup=default_warmup(arriving, targets, requests) if question.warmup is None else question.warmup,
         options=SimulationOptions(replications=question.replications, targets=targets, progress=finished),
     )
     ranges = {}
@@ -158,8 +159,9 @@ def _without_lengths(question: q.PlanQuestion) -> dict[str, Any]:
 
 
 def _safe(question: q.SafeQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
-    from glmplan.planner.service import safe_of, searched_traffic
+    from glmplan.planner.service import loads_at, searched_traffic
     from glmplan.planner.traffic_search import described_under
+    from glmplan.prediction.distribution import probability_asked
     from glmplan.present.json_answers import safe_record
     from glmplan.request.plan import PlanRequest
     from glmplan.simulation.traffic.slo import parse_slo
@@ -168,12 +170,13 @@ def _safe(question: q.SafeQuestion, progress: Progress, limits: Mapping[str, Any
     specs, usual = searched_traffic(question.traffic)
     kinds = [parse_traffic(spec, **question.arrivals()) for spec in specs]
     words = PlanRequest(question.model, question.on, **_without_lengths(question))
-    described, arriving = described_under(words, kinds, usual=usual)
+    described, arriving = described_under(words, kinds, usual=usual, slo=question.slo)
     slo = question.slo or described.slo
     targets, found = parse_slo(slo), []
+    wanted = probability_asked(question.probability)
     for number, kind in enumerate(arriving):
         progress(number, len(arriving))
-        found.append(safe_of(described, kind, targets, most=question.most, seed=question.seed))
+        found.append(loads_at(described, kind, targets, probability=wanted, most=question.most, seed=question.seed))
     return safe_record(found, slo, described.basis)
 
 
@@ -409,7 +412,11 @@ VALUES: dict[str, str] = {
         for name in _METRICS
         for end, bound in (("low", "Lower"), ("high", "Upper"))
     },
-    "safe_users": "Largest number of users that meets every limit at 95 % confidence",
+    "safe_users": "Largest number of users that meets every limit at the asked probability",
+    **{
+        f"users_at_{percent}": f"Largest number of users that meets every limit with {percent} % probability"
+        for percent in (95, 80, 50)
+    },
     "expected_users": "Largest number of users that meets every limit in expectation",
     "limit": "Limit that is reached first: kv, tpot, queue or hazard",
     "context_tokens": "Longest single request that fits",
@@ -437,6 +444,7 @@ def values_of(record: dict[str, Any]) -> dict[str, Any]:
     ranks = memory.get("ranks", ())
     found |= {
         "safe_users": safe.get("users"),
+        **{name: safe.get(name) for name in ("users_at_95", "users_at_80", "users_at_50")},
         "expected_users": safe.get("expected"),
         "limit": safe.get("limit"),
         "context_tokens": record["context"]["one_request_tokens"],

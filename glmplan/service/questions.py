@@ -159,6 +159,7 @@ if TYPE_CHECKING:
         output: int | None
         context: int | None
         power_limit: float | str | None
+        probability: float | str | None
 
     class _Arrivals(_Question): ...
 
@@ -232,13 +233,15 @@ class SimulateQuestion(_ArrivalsQuestion):
     slo: Slo | None = Field(None, description="SLO for goodput.")
     requests: Whole | None = Field(None, description="Requests; 10 for each user of a closed loop, 1000 otherwise.")
     replications: Whole = Field(1, description="Repetitions for confidence intervals.")
-    warmup: Whole = Field(0, description="Warm-up requests, which are not counted.")
+    warmup: Whole | None = Field(
+        None, description="Warm-up requests, which are not counted; under an SLO the first of each user, else none."
+    )
     seed: Whole = Field(0, description="Seed; the same seed gives the same answer.")
     ranges: bool = Field(True, description="Simulate the interval of the step time too.")
 
 
 class SafeQuestion(_ArrivalsQuestion):
-    """`glmplan safe`: largest load that meets an SLO with 95 % probability."""
+    """`glmplan safe`: largest load that meets an SLO with a probability."""
 
     slo: Slo | None = Field(None, description="SLO, such as 'ttft p95 < 2 s'; that of fit by default.")
     traffic: Arriving | None = Field(None, description="Kind of traffic; users and Poisson arrivals by default.")
@@ -290,6 +293,7 @@ class SizeQuestion(_Sized, MoneyQuestion):
     only: Text | None = Field(None, description="Accelerators and machines to consider, separated by commas.")
     machines: Whole | None = Field(None, description="Maximum number of machines.")
     probability: Amount | None = Field(None, description="Probability with which the SLO is met.")
+    cost_of_miss: Amount | None = Field(None, description="Cost of too few machines over that of too many.")
     growth: Amount | None = Field(None, description="Growth of the load per month.")
     answers: Annotated[int, Field(ge=1, le=20)] = Field(5, description="Number of answers.")
 

@@ -240,6 +240,8 @@ def _median_gap(length: np.ndarray, tokens: np.ndarray) -> np.ndarray:
 def _counted(run: ClosedLoop, span: np.ndarray, blocks: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the requests that count, and a mask of the blocks that count."""
     users, place = int(min(run.concurrency, run.requests)), np.arange(blocks)
+    if run.settled and run.requests > users:
+        return np.arange(users, run.requests), np.ones(blocks, dtype=bool)
     if not run.staggered or run.requests < 3 * users:
         return np.arange(len(span)), np.ones(blocks, dtype=bool)
     begin, stop = int(span[:users, 2].max()), int(span[-1, 0])

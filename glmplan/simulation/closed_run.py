@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-__all__ = ["UNLIMITED_POOL", "UNLIMITED_REQUESTS", "ClosedLoop"]
+__all__ = ["UNLIMITED_POOL", "UNLIMITED_REQUESTS", "ClosedLoop", "settled_requests"]
 
 #: requests at once and KV pool of an engine without limits [-], [token]
 UNLIMITED_REQUESTS = 1 << 30
 UNLIMITED_POOL = float(1 << 60)
+
+
+def settled_requests(users: int) -> int:
+    """Return the requests of a run that is judged in its steady state, after the first one of each user.
+
+    Examples
+    --------
+    >>> settled_requests(8), settled_requests(1000)
+    (408, 3000)
+    """
+    return users + max(400, min(6 * users, max(2000, 2 * users)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +65,8 @@ class ClosedLoop:
     staggered : bool
         True if the first answers are cut to shares of their length, so that users end one after another, and only the
         steady state between these and the last prompt counts; else all users start together and all counts.
+    settled : bool
+        True if the first request of each user does not count: they all start together, which happens once.
     tokens_per_step : float
         Tokens that a request gains in a step (acceptance length of speculative decoding), [token]
     draft_tokens : int
@@ -77,6 +90,7 @@ class ClosedLoop:
     gather_tokens: int = 1 << 60
     late: int = 0
     staggered: bool = False
+    settled: bool = False
     tokens_per_step: float = 1.0
     draft_tokens: int = 0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from glmplan.catalog.tables import frame_of
 from glmplan.errors import SpecError
+from glmplan.simulation.closed_run import settled_requests
 from glmplan.simulation.simulate import LARGEST, Service, SimulationOptions, busy_ranks, simulate
 from glmplan.simulation.traffic.slo import Target
 from glmplan.simulation.traffic.sources import CHUNK, dispersion, request_chunks
@@ -40,6 +41,8 @@ __all__ = [
     "SafeLoad",
     "Trial",
     "capacity",
+    "default_requests",
+    "default_warmup",
     "enough",
     "exceeded",
     "in_flight",
@@ -589,9 +592,47 @@ def judged_requests(at: Traffic, settled: int = SETTLED) -> tuple[int, int]:
     if at.kind == "trace":
         return at.users or 0, LARGEST
     if at.users is not None:
-        return at.users, at.users + max(400, min(6 * at.users, max(2000, 2 * at.users)))
+        return at.users, settled_requests(at.users)
     skipped = round(UNJUDGED * max(settled / SETTLED, 1.0))
     return skipped, skipped + settled
+
+
+#: requests of a day that are simulated at most [-]
+_MOST_OF_A_DAY = 200_000
+_DAY = 86_400.0  # [s]
+
+
+def default_requests(traffic: Traffic) -> int:
+    """Return the requests that `simulate` runs by default.
+
+    Ten for each user of a closed loop, a whole day up to 200,000, else 1,000.
+
+    Examples
+    --------
+    >>> default_requests(Traffic(kind="closed", users=8)), default_requests(Traffic(kind="daily", rate=0.5))
+    (80, 43200)
+    """
+    if traffic.kind == "closed" and traffic.users:
+        return 10 * traffic.users
+    if traffic.kind == "daily" and traffic.rate:
+        return max(min(round(traffic.rate * _DAY), _MOST_OF_A_DAY), 1000)
+    return 1000
+
+
+def default_warmup(traffic: Traffic, targets: Sequence[Target], requests: int) -> int:
+    """Return the requests at the start that an SLO does not count.
+
+    The first one of each user of a closed loop, unless users start one after another (`ramp`): all of them start
+    together, which happens once. Without an SLO every request counts.
+
+    Examples
+    --------
+    >>> from glmplan.simulation.traffic.slo import parse_slo
+    >>> default_warmup(Traffic(kind="closed", users=8), parse_slo("ttft p95 < 2 s"), 80)
+    8
+    """
+    steady = traffic.kind == "closed" and traffic.users is not None and not traffic.ramp and targets
+    return traffic.users or 0 if steady and requests > (traffic.users or 0) else 0
 
 
 def enough(traffic: Traffic, rate: PerSecond) -> int:
@@ -715,6 +756,10 @@ class SafeLoad:
         Why, in words.
     points : tuple of LoadPoint
         Every load that was looked at, rising.
+    probability : float, optional
+        Probability with which the load meets the SLO, [-]
+    at : tuple of (float, float), optional
+        Largest load by probability, the largest probability first, [-] and [-] or [1/s]
     """
 
     load: float
@@ -722,6 +767,8 @@ class SafeLoad:
     breaks_first: str
     reason: str
     points: tuple[LoadPoint, ...]
+    probability: Ratio = 0.95
+    at: tuple[tuple[Ratio, float], ...] = ()
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row for each tried load, with statistics."""

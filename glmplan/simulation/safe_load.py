@@ -12,7 +12,7 @@ counted, at the answer and below.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -29,13 +29,13 @@ from glmplan.units import QUANTILE_90, Ratio, finite_number, whole_number
 
 __all__ = [
     "Kept",
+    "Level",
     "LoadPoint",
     "SafeLoad",
     "check_search",
     "kept_share",
     "load_curve",
     "outcome_range",
-    "room_factors",
     "safe_load",
     "speed_factors",
 ]
@@ -64,23 +64,6 @@ def speed_factors(low: Ratio, high: Ratio, count: int = DRAWS, coverage: Ratio =
     return tuple(middle * math.exp(sigma * normal.inv_cdf(1 - (i + 0.5) / count)) for i in range(count))
 
 
-def room_factors(low: Ratio, high: Ratio, count: int = DRAWS, coverage: Ratio = 0.9) -> tuple[float, ...]:
-    """Return the means of equal parts of a normal spread of the KV pool.
-
-    - `low`, `high`: Interval of the pool relative to its prediction.
-    - Returns: The middle of each part, smallest first; none below zero.
-
-    Examples
-    --------
-    >>> [round(f, 3) for f in room_factors(0.8, 1.2, 3)]
-    [0.882, 1.0, 1.118]
-    """
-    normal = NormalDist()
-    end = normal.inv_cdf(0.5 + coverage / 2)
-    parts = (normal.inv_cdf((i + 0.5) / count) / end for i in range(count))
-    return tuple(max(1.0 + one * ((1.0 - low) if one < 0 else (high - 1.0)), 0.0) for one in parts)
-
-
 def _variants(service: Service, traffic: Traffic, factors: Sequence[float], rooms: Sequence[float]) -> list[Service]:
     """Return services from the slowest and smallest to the fastest."""
     found = [service.scaled(factor) if factor != 1 else service for factor in sorted(factors, reverse=True)]
@@ -89,25 +72,59 @@ def _variants(service: Service, traffic: Traffic, factors: Sequence[float], room
     return [one.with_room(room, traffic) for one, room in zip(found, rooms, strict=True)]
 
 
-def _border(
-    service: Service, traffic: Traffic, factors: Sequence[float], rooms: Sequence[float], late: Sequence[float]
-) -> tuple[Service, float]:
-    """Return the service at the 95 % level and the factor on its TTFT.
+@dataclass(frozen=True, slots=True)
+class Level:
+    """The service that has to meet an SLO: so many of 100 are quicker.
 
-    It lies between the two slowest of twenty, in the middle of which are 2.5 and 7.5 of 100.
+    Parameters
+    ----------
+    probability : float
+        Share of the services that are at least as quick, [-]
+    step, wait, room : float, optional
+        Its step time, its TTFT and its KV pool relative to the prediction; by default between those of the drawn
+        services, [-]
+    by_users : callable, optional
+        Step time and TTFT of a share of the services relative to the prediction, at a number of users; by default the
+        same at every load.
     """
-    ends = [_place(place, DRAWS) for place in (0, 1)]
-    share = (QUANTILE_90 - ends[1]) / (ends[0] - ends[1])
 
-    def between(slowest: float, next_one: float) -> float:
-        result: float = slowest**share * next_one ** (1 - share)
+    probability: Ratio = 0.95
+    step: Ratio | None = None
+    wait: Ratio | None = None
+    room: Ratio | None = None
+    by_users: Callable[[float, Ratio], tuple[Ratio, Ratio]] | None = None
+
+
+#: the level that is asked for by default
+_LEVEL = Level()
+
+
+def _border(
+    service: Service, traffic: Traffic, level: Level, factors: Sequence[float], rooms: Sequence[float],
+    late: Sequence[float],
+) -> tuple[Service, float]:  # fmt: skip
+    """Return the service at the level of a probability, and the factor on its TTFT.
+
+    Without a step time of its own it lies between two of the drawn services: at 95 %, the two slowest of twenty.
+    """
+    if level.step is not None:
+        found = service.scaled(level.step)
+        later = 1.0 if level.wait is None or not late else level.wait / level.step
+        return found if level.room is None or not rooms else found.with_room(level.room, traffic), later
+    place, count = NormalDist().inv_cdf(level.probability), len(factors)
+    which = next((one for one in range(1, count - 1) if _place(one, count) <= place), count - 1)
+    ends = [_place(one, count) for one in (which - 1, which)]
+    share = (place - ends[1]) / (ends[0] - ends[1])
+
+    def between(values: Sequence[float]) -> float:
+        slower, quicker = values[which - 1], values[which]
+        result: float = slower**share * quicker ** (1 - share)
         return result
 
-    slow = sorted(factors, reverse=True)[:2]
-    found = service.scaled(between(*slow))
+    found = service.scaled(between(sorted(factors, reverse=True)))
     if rooms:
-        found = found.with_room(rooms[1] + share * (rooms[0] - rooms[1]), traffic)
-    return found, between(*late[:2]) if late else 1.0
+        found = found.with_room(rooms[which] + share * (rooms[which - 1] - rooms[which]), traffic)
+    return found, between(late) if late else 1.0
 
 
 def safe_load(
@@ -118,16 +135,18 @@ def safe_load(
     factors: Sequence[float] = (1.0,) * DRAWS,
     waits: Sequence[float] = (),
     rooms: Sequence[float] = (),
+    level: Level = _LEVEL,
     most: float | None = None,
     seed: int = 0,
     known: Tries | None = None,
 ) -> SafeLoad:
-    """Find the largest load that meets the SLO with 95 % probability.
+    """Find the largest load that meets the SLO with a probability: 95 % by default.
 
     - `traffic`: The traffic; its number of users, rate or speed is varied.
     - `factors`: Step times relative to the prediction, as `speed_factors` makes them.
     - `waits`: Times to the first token relative to what steps alone say, one for each factor; the factors by default.
     - `rooms`: Size of the pool relative to the prediction, smallest first, one for each factor.
+    - `level`: The probability, and the service that has to meet the SLO for it.
     - `most`: Largest load to look at, such as one set by a hazard, [-] or [1/s].
     - `known`: Trials of other searches of this service, traffic, SLO and seed, and a start; new trials are added.
 
@@ -167,13 +186,16 @@ def safe_load(
             )
     variants, late = _variants(service, traffic, factors, rooms), _late(factors, waits)
     search = LoadSearch(variants, traffic, targets, most or _LARGEST, seed, late, known=known or Tries())
-    return _following(search, service, factors, rooms).largest(service)
+    return _following(search, service, level, factors, rooms).largest(service)
 
 
-def _following(search: LoadSearch, service: Service, factors: Sequence[float], rooms: Sequence[float]) -> LoadSearch:
-    """Return the search with the service that 5 of 100 are slower than."""
+def _following(
+    search: LoadSearch, service: Service, level: Level, factors: Sequence[float], rooms: Sequence[float]
+) -> LoadSearch:
+    """Return the search with the service at the level of its probability."""
+    search.probability, search.middle_service, search.by_users = level.probability, service, level.by_users
     if len(factors) == DRAWS:
-        search.border, search.border_late = _border(service, search.traffic, factors, rooms, search.late)
+        search.border, search.border_late = _border(service, search.traffic, level, factors, rooms, search.late)
     return search
 
 
@@ -220,6 +242,7 @@ def kept_share(
     factors: Sequence[float],
     waits: Sequence[float] = (),
     rooms: Sequence[float] = (),
+    level: Level = _LEVEL,
     seed: int = 0,
     least: Ratio = 0.0,
     known: Tries | None = None,
@@ -228,6 +251,7 @@ def kept_share(
     """Return the probability that a load meets the SLO.
 
     - `factors`: Step times relative to the prediction, as `speed_factors` makes them.
+    - `level`: The service that `safe_load` follows for the probability that is asked for.
     - `least`: Probability below which it does not matter how low it is: the rest is not simulated, and counts as
       kept.
     - `named`: True if the cause matters even at a probability below `least`.
@@ -256,7 +280,7 @@ def kept_share(
     load = float(traffic.users or traffic.rate or traffic.speed)
     variants, late = _variants(service, traffic, factors, rooms), _late(factors, waits)
     search = LoadSearch(variants, traffic, targets, _LARGEST, seed, late, known=known or Tries())
-    search = _following(search, service, factors, rooms)
+    search = _following(search, service, level, factors, rooms)
     failures, passes, broken, nearest, margins = 0, 0, "", "", list[tuple[float, float]]()
     # where only its speed tells services apart, a slower one fails too: the first whose failure is one too many is
     # tried alone
@@ -277,11 +301,14 @@ def kept_share(
         if passes >= enough or kept < least - 1e-9:
             break
     # twenty services have no step finer than 5 %: among the slowest the one that `safe_load` follows decides
-    slowest = failures == 1 and margins[0][1] > 0 and len(margins) > 1 and least <= _SLOWEST
-    followed = (search.alike or search.recorded) and not failures or slowest and traffic.kind != "sessions"
+    at = NormalDist().inv_cdf(level.probability)
+    above = max(sum(place > at for place, _ in margins), 1)
+    decides = failures == above and margins[0][1] > 0 and len(margins) > above and least <= _SLOWEST
+    alike = search.alike or search.recorded
+    followed = alike and failures in (above, 0 if above == 1 else -1) or decides and traffic.kind != "sessions"
     if search.border is not None and followed:
-        margins.insert(1, (QUANTILE_90, search.border_margin(service, load)))
-    if search.alike or search.recorded or followed:
+        margins.insert(above, (at, search.border_margin(service, load)))
+    if alike or followed:
         kept = _between_services(margins, kept)
     if kept < least - 1e-9:
         return Kept(kept, broken or nearest, {})

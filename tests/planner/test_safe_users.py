@@ -7,9 +7,11 @@ import pytest
 from glmplan.planner import read_words, solve
 from glmplan.planner.capacity import Holding
 from glmplan.planner.ranking import deployment_of, load_of, rank_layouts
-from glmplan.planner.users import count_users, safe_number, safe_users, user_table
+from glmplan.planner.traffic_search import described_under
+from glmplan.planner.users import count_users, predictions_of, safe_number, safe_users, user_table
 from glmplan.prediction.predict import Figure, Prediction
 from glmplan.request.plan import PlanRequest
+from glmplan.simulation.load_trial import try_load
 from glmplan.simulation.traffic.slo import parse_slo
 from glmplan.simulation.traffic.spec import parse_traffic
 
@@ -115,3 +117,40 @@ def test_of_layouts_as_fast_for_one_the_one_with_the_most_safe_users_is_chosen(w
         why = {one.holding.terms.name: one.why for one in rest if one.holding.terms.name in asks}
         assert all("safe" in one or "tok/s" in one for one in why.values())
     assert len({one.holding.terms.name for one in others}) == len(holdings) - 1
+
+
+def test_the_load_at_each_probability_is_the_one_at_which_it_is_met():
+    """One curve: the users at 95, 80 and 50 % meet the limits so likely, and one more user does less."""
+    asked = read_words(PlanRequest("glm-5.1-nvfp4", "6xrtx-pro-6000-ws"))
+    holding = solve(asked).best
+    slo = parse_slo("ttft mean < 10 s, tpot mean < 80 ms")
+    traffic = parse_traffic("closed:1", input=asked.input_tokens, output=asked.output_tokens)
+    counted = count_users(asked, holding, traffic, slo)
+    at = dict(counted.safe.at)
+    assert list(at) == [0.95, 0.8, 0.5] and at[0.95] < at[0.8] < at[0.5]
+    for share, users in at.items():
+        assert counted.kept(users).probability >= share - 1e-9 > counted.kept(users + 1).probability - 1e-9
+    chances = [chance for _, chance in counted.safe.curve]
+    assert chances == sorted(chances, reverse=True)
+
+
+def test_a_smaller_probability_is_a_larger_load():
+    asked = read_words(PlanRequest("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", probability="0.8"))
+    holding = solve(asked).best
+    [surely, asked_for] = [safe_number(asked, holding, probability=share)[0] for share in (0.95, 0.8)]
+    assert asked_for.users == dict(surely.at)[0.8] > surely.users
+    assert asked.probability == 0.8
+
+
+@pytest.mark.parametrize("on", ["2xh100-sxm", "4xh100-sxm"])
+def test_means_are_those_of_the_simulated_steady_state_without_the_first_round(on):
+    """The sums behind the safe number and brute force: the same run, the first request of each user left out."""
+    words = PlanRequest("gpt-oss-120b", on)
+    described, [traffic] = described_under(words, [parse_traffic("closed:1", input=2048, output=512)], usual=True)
+    asked, holding = described.plan
+    counts = (4, 16, 64, 160)
+    found = predictions_of(asked, holding, counts, settled=True)
+    for users in counts:
+        summary = try_load(described.service, traffic, parse_slo("ttft mean < 2 s"), users, 0).summary
+        for name in ("ttft", "tpot"):
+            assert found[users].figures[name].value * 1e3 == pytest.approx(summary[f"{name}_mean_ms"], rel=0.03)

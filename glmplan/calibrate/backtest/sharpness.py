@@ -72,7 +72,7 @@ def crps(residual: np.ndarray, low: np.ndarray, high: np.ndarray, tail: np.ndarr
     half = len(PROBABILITIES) // 2
     ends = np.concatenate([np.repeat(low[:, None], half, axis=1), np.repeat(high[:, None], half, axis=1)], axis=1)
     shares = np.insert(np.array(PROBABILITIES), half, 0.5)
-    # linear between the probabilities of the table, as `glmplan.prediction.distribution.log_quantile`
+    # linear in probability between those of the table
     between = np.stack([np.interp(_SHARES, shares, unit) for unit in np.eye(len(shares))])
     apart = residual[:, None] - np.insert(ends * tail, half, 0.0, axis=1) @ between
     result: np.ndarray = 2.0 * np.maximum(_SHARES * apart, (_SHARES - 1.0) * apart).mean(axis=1)

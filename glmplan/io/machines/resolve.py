@@ -83,28 +83,6 @@ class Machine:
         notes = (*self.host.assumptions, said)
         return replace(self, host=host, accelerator=together, count=1, notes=notes, shares=shares)
 
-    @property
-    def left_out(self) -> str:
-        """Return the accelerators of other kinds as text, or an empty text."""
-        others = ", ".join(f"{count} × {name}" for name, count in self.kinds[1:])
-        return others if not self.shares else ""
-
-    def one_after_another(self, beside: Bytes) -> Machine:
-        """Return all kinds of accelerators as one, which has layers of each.
-
-        `beside`: memory that each needs for itself.
-        """
-        if len(self.kinds) < 2 or self.host.nodes > 1:
-            return self
-        parts = [load_accelerator(name) for name, count in self.kinds for _ in range(count)]
-        if any(part.memory is None or part.memory_bandwidth is None for part in parts):
-            return self
-        together, shares = in_sequence(parts, beside)
-        host = only_kind(self.host, self.kinds[0][0], 1)
-        sizes = " + ".join(f"{part.need('memory') / GIB:.0f}" for part in parts)
-        said = f"layers are dealt to {len(parts)} accelerators by memory ({sizes} GiB), one works after the other"
-        return Machine(self.text, host, together, 1, self.named, (*self.host.assumptions, said), self.kinds, shares)
-
     def links(self, *, tp: int, pp: int = 1, dp: int = 1, dcp: int = 1) -> LayoutLinks:
         """Return the links that the groups of a layout cross on the host."""
         return links_of_layout(self.host, tp=tp, pp=pp, dp=dp, dcp=dcp)

@@ -350,6 +350,10 @@ class ServingInputs:
         90 % interval of the time to the first token relative to its prediction, [-]
     pool_low, pool_high : float, optional
         90 % interval of the pool relative to its prediction, [-]
+    tail, first_tail : tuple of float, optional
+        Quantiles of step time and TTFT over the ends of their intervals; empty for a normal distribution, [-]
+    by_users : callable, optional
+        Step time and TTFT over their predictions that a share of the outcomes is below, at a number of users.
     ranks : int, optional
         Data-parallel ranks of one server: the replicas of `settings` are the ranks of all servers, [-]
     step_of_few : callable, optional
@@ -370,6 +374,9 @@ class ServingInputs:
     first_high: float = 1.0
     pool_low: float = 1.0
     pool_high: float = 1.0
+    tail: tuple[float, ...] = ()
+    first_tail: tuple[float, ...] = ()
+    by_users: Callable[[float, float], tuple[float, float]] | None = None
     ranks: int = 1
     step_of_few: Callable[[float], Callable[..., np.ndarray]] | None = None
     basis: str = ""

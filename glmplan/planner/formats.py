@@ -1,0 +1,128 @@
+"""The weight format of a request that names none: the best that meets its question."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from glmplan.catalog.engines.limitations import load_engine
+from glmplan.catalog.formats import weight_format
+from glmplan.catalog.schema.model import Checkpoint
+from glmplan.costs.blocks.stack import checkpoint_bytes
+from glmplan.errors import GlmplanError
+from glmplan.io.models.resolve import resolve_model
+from glmplan.planner.question import MLX_ENGINE, Asked
+from glmplan.planner.ranking import prompts_timed
+from glmplan.planner.users import safe_number, solve
+from glmplan.prediction.step_models import site_calibration
+from glmplan.request.plan import PlanRequest
+from glmplan.units import Ratio
+
+__all__ = ["Met", "best_format", "bits_of", "question_met"]
+
+#: formats that are planned for each kind of files, those of highest precision that the memory holds [-]
+_TRIED = 4
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Met:
+    """How well a plan meets its question.
+
+    Attributes
+    ----------
+    fits : bool
+        True if the engine starts with one full-length request.
+    probability : float
+        Probability that the users of the question, else one user, meet the SLO of `fit`; 0 if no speed is known, [-]
+    """
+
+    fits: bool
+    probability: Ratio
+
+
+def bits_of(checkpoint: Checkpoint) -> float:
+    """Return the bits of a weight of most tensors of a checkpoint, [-]"""
+    if checkpoint.file_bits_per_weight is not None:
+        return checkpoint.file_bits_per_weight
+    return weight_format(checkpoint.formats.get("routed_experts") or checkpoint.default).bits
+
+
+def question_met(asked: Asked) -> Met:
+    """Return how well the best layout of a request meets its question."""
+    with site_calibration(asked.calibration):
+        solution = solve(asked, quick=True, sole=True)
+        best = solution.best
+        if best.terms.blocked is not None or best.verdict == "does_not_fit":
+            return Met(False, 0.0)
+        if not solution.ranked[0].alone or not prompts_timed(asked) or asked.prefill:
+            return Met(True, 0.0)
+        safe, _ = safe_number(asked, best, probability=asked.probability)
+    return Met(True, safe.chance_of(asked.users[-1] if asked.users_given else 1))
+
+
+def best_format(words: PlanRequest, read: Callable[[PlanRequest], Asked]) -> Asked:
+    """Return a request, read with the best format of its model if it names none.
+
+    `read`: Reads and completes a request.
+
+    Notes
+    -----
+    The default checkpoint of the model stays if its plan meets the question at the asked probability. Else the format
+    of highest precision that does is taken, first among files that the usual engine of the machine reads, then among
+    GGUF files; without one that does, the one with the highest probability. A format that was typed is never changed.
+
+    Examples
+    --------
+    >>> from glmplan.planner.question import read_words
+    >>> best_format(PlanRequest("glm-5.1", "8xh200-sxm"), read_words).checkpoint.name
+    'fp8'
+    """
+    asked = read(words)
+    choice = resolve_model(words.model)
+    if words.weights or choice.stated or choice.exact_bytes is not None or not asked.model.checkpoints:
+        return asked
+    first = question_met(asked)
+    if first.fits and (first.probability >= asked.probability or not first.probability):
+        return asked
+    found = [(first, 0.0, asked)]
+    for files in _files(words, asked):
+        for checkpoint in files:
+            try:
+                other = read(words.but(weights=checkpoint.name))
+                met = question_met(other)
+            except GlmplanError:
+                continue
+            found.append((met, bits_of(checkpoint), other))
+            if met.fits and met.probability >= asked.probability:
+                return _named(other, asked, "the highest precision that meets the question")
+    best = max(found, key=lambda one: (one[0], one[1]))
+    if best[2] is asked or best[0] <= first:
+        return asked
+    return _named(best[2], asked, "the format that meets the question with the highest probability")
+
+
+def _named(asked: Asked, before: Asked, why: str) -> Asked:
+    """Return a request with the reason for its format."""
+    note = f"weights {asked.checkpoint.name}: {why}, after {before.checkpoint.name}"
+    return asked.but(assumed=(note, *asked.assumed))
+
+
+def _files(words: PlanRequest, asked: Asked) -> Iterator[list[Checkpoint]]:
+    """Yield formats up to the precision of the default one, for the usual engine and then for llama.cpp."""
+    part = asked.machine.accelerator
+    memory = None if part.memory is None else part.memory * asked.machine.count
+    running = load_engine(asked.engine).running
+    forms = [running.reads] if running is not None else []
+    forms += [one for one in ("gguf",) if words.engine is None and one not in forms]
+    for form in forms:
+        if form == MLX_ENGINE and part.vendor != "Apple":
+            continue
+        smaller = [
+            one
+            for one in asked.model.checkpoints
+            if one.form == form
+            and one.name != asked.checkpoint.name
+            and bits_of(one) <= bits_of(asked.checkpoint) + 0.1
+            and (memory is None or checkpoint_bytes(asked.model, one) <= memory)
+        ]
+        yield sorted(smaller, key=bits_of, reverse=True)[:_TRIED]

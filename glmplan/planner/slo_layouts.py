@@ -1,0 +1,130 @@
+"""The layout for an SLO: of those that fit, the one that serves the most load within it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from glmplan.errors import GlmplanError
+from glmplan.planner.plan import LEAST_GAIN, as_well_known
+from glmplan.planner.question import Asked
+from glmplan.planner.ranking import Scored, deployment_of, needless_stages
+from glmplan.planner.users import Solution, is_steady, users_within
+from glmplan.prediction.distribution import EXPECTED, SURE
+from glmplan.simulation.traffic.slo import Target
+from glmplan.simulation.traffic.spec import Traffic
+from glmplan.units import Ratio
+
+if TYPE_CHECKING:
+    from glmplan.planner.service import Described
+
+__all__ = ["solve_for_slo"]
+
+#: layouts that are compared; those of sessions are simulated [-]
+_COMPARED, _SIMULATED = 8, 4
+#: layouts whose users are searched beside those of the chosen one [-]
+_SEARCHED = 2
+#: mean TTFT of a closed loop over a percentile of it, to compare layouts [-]
+_MEAN_FIRST = 0.5
+
+
+def solve_for_slo(
+    solution: Solution, traffic: Traffic, targets: Sequence[Target], *, probability: Ratio = SURE
+) -> Solution:
+    """Return the layouts of a request, the best for an SLO first.
+
+    Notes
+    -----
+    Layouts with the verdict of the chosen one are compared: for users of uniform requests by how many meet the SLO with
+    the probability, searched for the two with the most by steady sums; for sessions by how far the simulated
+    statistics lie below their bounds, for the slowest service that has to meet them. The chosen one stays within 5 %.
+    A layout of weaker evidence has to be better in the median too: its own ignorance wins nothing.
+    """
+    first = solution.ranked[0]
+    if not targets or not first.alone or first.holding.terms.blocked is not None or solution.asked.prefill:
+        return solution
+    steady = traffic.kind == "closed" and is_steady(traffic)
+    if not steady and (traffic.kind != "sessions" or traffic.users is None):
+        return solution
+    staged = needless_stages(solution.asked, [one.holding for one in solution.ranked])
+    verdict = first.holding.verdict
+    peers = [
+        one
+        for place, one in enumerate(solution.ranked)
+        if one.alone and one.holding.verdict == verdict and (place == 0 or place not in staged)
+    ][: _COMPARED if steady else _SIMULATED]
+    if len(peers) < 2:
+        return solution
+    if steady:
+        peers = _foremost(solution.asked, peers, traffic, targets, probability)
+    score = _load if steady else _margin
+    best, most, usual = first, score(solution.asked, first, traffic, targets, probability), None
+    for one in peers[1:]:
+        found = score(solution.asked, one, traffic, targets, probability)
+        if found <= most * (1.0 + LEAST_GAIN):
+            continue
+        if not as_well_known(one.knowledge, first.knowledge):
+            usual = score(solution.asked, first, traffic, targets, EXPECTED) if usual is None else usual
+            if score(solution.asked, one, traffic, targets, EXPECTED) <= usual:
+                continue
+        best, most = one, found
+    if best is first:
+        return solution
+    rest = [replace(one, why=one.why or "fewer users meet the SLO") for one in solution.ranked if one is not best]
+    return replace(solution, ranked=(replace(best, why=""), *rest))
+
+
+def _foremost(
+    asked: Asked, peers: list[Scored], traffic: Traffic, targets: Sequence[Target], probability: Ratio
+) -> list[Scored]:
+    """Return the chosen layout and those with more users by steady sums, the most first."""
+    users = {id(one): _users(asked, one, traffic, targets, probability) for one in peers}
+    first, *others = peers
+    more = [one for one in others if users[id(one)] > users[id(first)] * (1.0 + LEAST_GAIN)]
+    return [first, *sorted(more, key=lambda one: -users[id(one)])[:_SEARCHED]]
+
+
+def _load(asked: Asked, one: Scored, traffic: Traffic, targets: Sequence[Target], probability: Ratio) -> float:
+    """Return the users that meet the SLO with a probability, as `safe` finds them."""
+    from glmplan.planner.service import safe_of
+
+    try:
+        described = replace(_described(asked, one, traffic), plan=(asked, one.holding))
+        return float(safe_of(described, traffic, targets, probability=probability).load)
+    except GlmplanError:
+        return 0.0
+
+
+def _users(asked: Asked, one: Scored, traffic: Traffic, targets: Sequence[Target], probability: Ratio) -> float:
+    """Return about how many users meet the SLO with a probability."""
+    bounds: dict[str, float] = {}
+    for target in targets:
+        name = "tpot" if target.metric == "itl" else target.metric
+        share = 1.0 if target.statistic == "mean" or name != "ttft" else _MEAN_FIRST
+        if name in ("ttft", "tpot"):
+            bounds[name] = min(bounds.get(name, math.inf), share * target.bound)
+    asked = asked.but(input_tokens=traffic.input, output_tokens=traffic.output)
+    return float(users_within(asked, one.holding, bounds, probability))
+
+
+def _margin(asked: Asked, one: Scored, traffic: Traffic, targets: Sequence[Target], probability: Ratio) -> float:
+    """Return the smallest bound over its statistic, for the slowest service that has to meet the SLO."""
+    from glmplan.simulation.load_trial import try_load
+
+    try:
+        service = _described(asked, one, traffic)
+        level = service.draws(probability)["level"]
+        slow = service.service.scaled(level.step or 1.0).with_room(level.room or 1.0, traffic)
+        late = (level.wait or 1.0) / (level.step or 1.0)
+        trial = try_load(slow, traffic, tuple(targets), float(traffic.users or 1), 0, late=late)
+    except GlmplanError:
+        return 0.0
+    return math.exp(-trial.margin)
+
+
+def _described(asked: Asked, one: Scored, traffic: Traffic) -> Described:
+    from glmplan.planner.service import inputs_of, service_of
+
+    return service_of(inputs_of(asked, one.holding, deployment_of(asked, one.holding.terms)), traffic)

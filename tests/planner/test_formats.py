@@ -1,0 +1,56 @@
+"""The format of a request that names none, and the answer to its question."""
+
+from __future__ import annotations
+
+import pytest
+
+from glmplan.planner import fit_answer
+from glmplan.planner.formats import best_format, question_met
+from glmplan.planner.question import read_words
+from glmplan.request.plan import PlanRequest
+
+
+@pytest.mark.parametrize(
+    ("model", "on", "weights"),
+    [
+        ("llama-3.1-8b", "1xh100-sxm", "bf16"),  # the default meets the question
+        ("glm-5.1", "6xrtx-pro-6000-ws", "nvfp4"),  # BF16 and FP8 are larger than six cards
+        ("llama-3.1-70b", "1xh100-sxm", "fp8"),
+        ("deepseek-r1", "m3-ultra", "q4_k_m"),  # MLX has no files of it
+    ],
+)
+def test_without_a_format_the_highest_precision_that_meets_the_question_is_planned(model, on, weights):
+    asked = best_format(PlanRequest(model, on), read_words)
+    assert asked.checkpoint.name == weights
+    assert question_met(asked).fits
+    assert any(text.startswith(f"weights {weights}") for text in asked.assumed)
+
+
+def test_a_format_that_was_typed_is_never_changed():
+    for words in (
+        PlanRequest("glm-5.1", "6xrtx-pro-6000-ws", weights="fp8"),
+        PlanRequest("glm-5.1-fp8", "6xrtx-pro-6000-ws"),
+    ):
+        answer = fit_answer(words)
+        assert answer.asked.checkpoint.name == "fp8" and answer.verdict == "does_not_fit"
+        assert answer.reply.name == "does_not_load"
+
+
+def test_the_answer_is_that_of_the_question_with_its_probability():
+    few, many = (fit_answer(PlanRequest("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", users=users)) for users in ("2", "24"))
+    assert few.reply.name == "yes" and few.reply.probability >= 0.95
+    assert many.reply.name == "likely" and 0.5 <= many.reply.probability < 0.95
+    assert fit_answer(PlanRequest("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", users="64")).reply.name == "unlikely"
+
+
+def test_a_cache_format_that_was_typed_is_not_computed_as_another():
+    answer = fit_answer(PlanRequest("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", kv="bf16"))
+    assert answer.reply.name == "engine_cannot" and answer.holding.terms.blocked is not None
+    assert [change.ask for change in answer.changes][0] == "--kv fp8"
+    assert fit_answer(PlanRequest("glm-5.1-nvfp4", "6xrtx-pro-6000-ws")).holding.terms.kv == "fp8"
+
+
+def test_a_layout_that_was_typed_and_does_not_fit_names_the_one_that_does():
+    answer = fit_answer(PlanRequest("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", tp="4"))
+    assert answer.verdict == "does_not_fit"
+    assert answer.changes[0].layout == "TP2×PP3" and answer.changes[0].ask.startswith("--tp 2 --pp 3")
