@@ -127,6 +127,18 @@ class Adapters(Frozen):
     source: str
 
 
+class Container(Frozen):
+    """Published container image of an engine and its HTTP server."""
+
+    #: image with its tag by vendor of the accelerators; ``{version}`` stands for the release
+    images: dict[str, str]
+    program: str | None = None  # path of the server in the image; None: the first word of the launch command
+    cache: str = "HF_HOME"  # environment variable with the folder of downloaded weights
+    port: int
+    health: str = "/health"
+    source: str
+
+
 class Running(Frozen):
     """Execution of models by an engine."""
 
@@ -600,6 +612,7 @@ class Engine(Frozen):
     walls: tuple[Wall, ...] = ()
     defaults: tuple[Default, ...] = ()
     running: Running | None = None
+    container: Container | None = None  # None: no image is published
     cache: CacheLayout | None = None
     cache_formats: tuple[CacheFormat, ...] = ()
     unnamed_versions: tuple[UnnamedVersion, ...] = ()
