@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from glmplan.planner import FitAnswer
     from glmplan.simulation.traffic.spec import Traffic
 
-__all__ = ["ViewOptions", "command"]
+__all__ = ["Platform", "ViewOptions", "command"]
 
 
 class Platform(StrEnum):

@@ -1,4 +1,4 @@
-"""Write deployment files from a plan: its launch command for a container platform, systemd or Slurm.
+"""Write deployment files of a plan for container platforms and Slurm.
 
 Program, options and environment are those of `glmplan.planner.launch`. Names of images and ports are facts of the
 engine (`hardware_db/engines`). Each template is a file of `templates`, and follows a published example.
@@ -25,7 +25,6 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from glmplan.catalog.engines.limitations import load_engine
@@ -37,9 +36,10 @@ from glmplan.units import GIB
 if TYPE_CHECKING:
     import jinja2
 
+    from glmplan.planner.capacity import Holding
     from glmplan.planner.make_plan import FitAnswer
 
-__all__ = ["PLATFORMS", "Server", "deployment_files", "server_of"]
+__all__ = ["PLATFORMS", "Server", "deployment_files", "server_of", "systemd_word"]
 
 #: Kubernetes resource of the accelerators of a vendor
 _RESOURCES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
@@ -120,6 +120,24 @@ class Server:
         return _VISIBLE[self.vendor]
 
 
+def _check(answer: FitAnswer) -> Holding:
+    """Return the layout of a plan that files can start, else raise SpecError."""
+    asked, holding = answer.asked, answer.holding
+    if not answer.command or holding is None:
+        raise SpecError("needs a plan that can be started: " + answer.headline, field="--deploy")
+    terms, host = holding.terms, asked.machine.host
+    if terms.prefill:
+        raise SpecError("does not write disaggregated servers", field="--deploy", value=asked.machine.text)
+    if terms.server > host.accelerators_per_node:
+        message = f"does not write servers on several machines: this one needs {terms.server} accelerators, of "
+        raise SpecError(f"{message}{host.accelerators_per_node} in a machine", field="--deploy")
+    vendor = asked.machine.accelerator.vendor.lower()
+    if vendor not in _RESOURCES:
+        raise SpecError("is not a vendor of accelerators that the files can name", field="--deploy", value=vendor,
+                        choices=_RESOURCES)  # fmt: skip
+    return holding
+
+
 def server_of(answer: FitAnswer) -> Server:
     """Return the server of a plan; SpecError if no file can start it.
 
@@ -130,19 +148,9 @@ def server_of(answer: FitAnswer) -> Server:
     >>> server.name, server.accelerators, server.argv[:3]
     ('gpt-oss-120b-mxfp4', 1, ('vllm', 'serve', 'openai/gpt-oss-120b'))
     """
-    asked, holding = answer.asked, answer.holding
-    if not answer.command or holding is None:
-        raise SpecError("needs a plan that can be started: " + answer.headline, field="--deploy")
-    terms, accelerator, host = holding.terms, asked.machine.accelerator, asked.machine.host
-    if terms.prefill:
-        raise SpecError("does not write disaggregated servers", field="--deploy", value=asked.machine.text)
-    if terms.server > host.accelerators_per_node:
-        message = f"does not write servers on several machines: this one needs {terms.server} accelerators, of "
-        raise SpecError(f"{message}{host.accelerators_per_node} in a machine", field="--deploy")
-    vendor = accelerator.vendor.lower()
-    if vendor not in _RESOURCES:
-        raise SpecError("is not a vendor of accelerators that the files can name", field="--deploy", value=vendor,
-                        choices=_RESOURCES)  # fmt: skip
+    asked, holding = answer.asked, _check(answer)
+    terms = holding.terms
+    vendor = asked.machine.accelerator.vendor.lower()
     words = shlex.split(" ".join(answer.command))
     start = next(place for place, word in enumerate(words) if not re.match(r"[A-Za-z_]\w*=", word))
     argv = tuple(words[start:])
@@ -160,7 +168,7 @@ def server_of(answer: FitAnswer) -> Server:
         vendor=vendor,
         accelerators=terms.server,
         replicas=terms.replicas,
-        per_machine=min(terms.replicas, host.accelerators_per_node // terms.server),
+        per_machine=min(terms.replicas, asked.machine.host.accelerators_per_node // terms.server),
         power_limit=asked.power_limit,
         weights=next((word for word in argv if "/" in word and not word.startswith("-")), "PATH_TO_WEIGHTS"),
         storage=math.ceil(checkpoint_bytes(asked.model, asked.checkpoint) / GIB) + _BESIDE_WEIGHTS,
@@ -197,12 +205,9 @@ def _yaml_list(words: tuple[str, ...], indent: int) -> str:
 def _templates() -> jinja2.Environment:
     import jinja2
 
-    folder = files("glmplan.present") / "templates"
-    names = [path.name for path in folder.iterdir() if path.name.endswith(".j2")]
-    loader = jinja2.DictLoader({name: (folder / name).read_text(encoding="utf-8") for name in names})
     # files are YAML, units and scripts: each value is quoted by the filter of its language
     found = jinja2.Environment(
-        loader=loader,
+        loader=jinja2.PackageLoader("glmplan.present"),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

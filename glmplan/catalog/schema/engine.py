@@ -29,6 +29,7 @@ __all__ = [
     "CacheLayout",
     "ConditionTest",
     "Conditions",
+    "Container",
     "Default",
     "Effect",
     "Engine",
