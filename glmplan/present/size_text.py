@@ -86,7 +86,7 @@ def size_content(found: Sized) -> dict[str, Any]:
         "power_limit_kw": None if asked.power is None else asked.power / 1000,
         "probability_wanted": asked.probability,
         "currency": terms.currency,
-        "terms": {name: getattr(terms, name) for name in terms.__slots__ if name != "notes"},
+        "terms": {name: getattr(terms, name) for name in terms.__slots__ if name not in ("notes", "given")},
         "options": answer_rows(found),
         "per_token": None
         if paid is None
@@ -168,6 +168,8 @@ def _first(row: dict[str, Any], unit: str) -> list[str]:
             f"  power: {row['kw']:.1f} kW under this load, {row['kw_at_its_limit']:.1f} kW at most; circuit of each "
             f"machine: {row['circuit']}; {row['joules_per_output_token']:.2f} J of GPU energy per output token"
         )
+        units = "" if row["rack_units"] is None else f"; {row['rack_units']} rack units"
+        lines.append(f"  heat: {row['heat_btu_per_h']:,.0f} BTU/h at most{units}")
     if row["months_until_outgrown"] is not None:
         after = (
             "sufficient for at least" if row["capacity_is_lower_bound"] else "load growth reaches the capacity after"

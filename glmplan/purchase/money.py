@@ -7,13 +7,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 from glmplan.catalog.entries.hosts import host_names, load_host
 from glmplan.catalog.entries.prices import GIVEN, Quotation, prices_with, quotation
 from glmplan.catalog.files import plain_name
+from glmplan.catalog.schema.host import Host
 from glmplan.catalog.schema.price import Price
 from glmplan.errors import SpecError, UnknownFact
 from glmplan.io.machines.resolve import Machine
@@ -35,7 +36,9 @@ __all__ = [
     "money_of",
     "offers_of",
     "purchase_of",
+    "rack_units",
     "rent_of",
+    "server_draw",
     "wall_watts",
     "watts_of",
     "ways_of",
@@ -283,8 +286,73 @@ def accelerator_watts(machine: Machine, *, terms: Terms, limit: Watts | None = N
     return machine.count * each
 
 
+def server_draw(machine: Machine, *, terms: Terms) -> Watts | None:
+    """Return the stated draw of the server for each accelerator, or None.
+
+    That of the host, else of the server of the catalogue with this accelerator, all parts at their most. None if none
+    is stated, or if the term ``rest_watts`` is given.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.prices import load_prices
+    >>> from glmplan.io.machines.resolve import resolve_machine
+    >>> from glmplan.purchase.cost import read_terms
+    >>> terms = read_terms(prices=load_prices(), today=date(2026, 6, 1))
+    >>> server_draw(resolve_machine("4xb200-sxm"), terms=terms)  # DGX B200: 14.3 kW / 8
+    1787.5
+    """
+    server = None if "rest_watts" in terms.given else _server_of(machine)
+    if server is None or server.power is None or server.power.draw is None:
+        return None
+    return server.power.draw / server.accelerators_per_node
+
+
+def rack_units(machine: Machine) -> int | None:
+    """Return the rack units of a machine, None if not published.
+
+    Examples
+    --------
+    >>> from glmplan.io.machines.resolve import resolve_machine
+    >>> rack_units(resolve_machine("16xh200-sxm"))
+    16
+    """
+    server = _server_of(machine)
+    if server is None or server.power is None or server.power.rack_units is None:
+        return None
+    return -(-machine.count // server.accelerators_per_node) * server.power.rack_units
+
+
+def _server_of(machine: Machine) -> Host | None:
+    """Return the host of a machine with stated power.
+
+    Where only accelerators are named: the server of the catalogue that carries them on a fabric.
+    """
+    return machine.host if machine.named else _servers().get(machine.accelerator.name)
+
+
+@cache
+def _servers() -> dict[str, Host]:
+    hosts = [load_host(name) for name in host_names()]
+    return {
+        host.accelerator: host
+        for host in hosts
+        if host.power is not None and host.power.draw is not None and host.scale_up is not None
+    }
+
+
 def wall_watts(machine: Machine, *, terms: Terms, limit: Watts | None = None) -> Watts:
     """Return the power of a machine at the wall under load.
+
+    Notes
+    -----
+    The draw of a server that its maker states (`server_draw`) is that of all its parts at once. It is scaled with the
+    power share of the accelerators: a DGX H100 of 10.2 kW draws 6.5 to 8.5 kW in use [1]_, 7.65 kW by this formula. A
+    power limit takes its part of it away. Other machines, and a given term ``rest_watts``, are the sum of the
+    accelerators and that term.
+
+    References
+    ----------
+    .. [1] https://www.supercluster.blog/p/6-ai-supercluster-nvidia-dgx-h100
 
     Examples
     --------
@@ -295,11 +363,17 @@ def wall_watts(machine: Machine, *, terms: Terms, limit: Watts | None = None) ->
     >>> terms = read_terms(said, prices=load_prices(), today=date(2026, 6, 1))
     >>> wall_watts(resolve_machine("2xrtx-pro-6000-ws"), terms=terms)  # (2 x 600 + 400) / 0.8
     2000.0
+    >>> wall_watts(resolve_machine("8xb200-sxm"), terms=terms.but(given=frozenset()))  # NVIDIA's guide: 14.3 kW
+    14300.0
     """
     cards = accelerator_watts(machine, terms=terms, limit=limit)
+    own = server_draw(machine, terms=terms)
+    if own is not None:
+        full = machine.count * terms.power_share * (machine.accelerator.tdp or 0.0)
+        return machine.count * own * terms.power_share - (full - cards) / terms.supply_efficiency
     includes_host = machine.accelerator.kind in ("soc", "system")
-    host = 0.0 if includes_host else terms.rest_watts * machine.host.nodes
-    return (cards + host) / terms.supply_efficiency
+    rest = 0.0 if includes_host else terms.rest_watts * machine.host.nodes
+    return (cards + rest) / terms.supply_efficiency
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from glmplan.purchase.cost import (
     token_prices,
     tokens_per_megawatt,
 )
-from glmplan.purchase.money import Money, Offer, Way, watts_of, ways_of
+from glmplan.purchase.money import Money, Offer, Way, rack_units, watts_of, ways_of
 from glmplan.purchase.size_question import SizeQuestion
 from glmplan.simulation.safe_load import Kept
 from glmplan.simulation.traffic.slo import parse_slo
@@ -291,7 +291,12 @@ def _single_sources(option: Option, found: Sized) -> list[str]:
 #: prompt tokens that are computed although the prefix cache has the prompt [token]
 _FRESH = 64.0
 #: metrics that need the power rating of the accelerator
-_POWER = ("kw", "kw_at_its_limit", "circuit", "power_limit_w", "tokens_per_s_per_mw", "joules_per_output_token")
+_POWER = (
+    *("kw", "kw_at_its_limit", "heat_btu_per_h", "circuit", "rack_units", "power_limit_w"),
+    *("tokens_per_s_per_mw", "joules_per_output_token"),
+)
+#: heat of a watt [BTU/h]
+_BTU = 3.412142
 #: metrics that need a price
 _COSTS = (
     "usd_per_million_tokens",
@@ -314,7 +319,7 @@ def circuit_for(watts: Watts) -> str:
     Examples
     --------
     >>> circuit_for(2000.0), circuit_for(9000.0)
-    ('16 A at 230 V', '2 × 32 A at 230 V')
+    ('16 A at 230 V', '32 A three-phase at 400 V')
     """
     rule = hazard_rules()["circuit"]
     continuous = float(rule.thresholds["continuous"])
@@ -526,10 +531,13 @@ def _power(option: Option, found: Sized) -> dict[str, Any]:
         return dict.fromkeys(_POWER)
     machine = option.planned.asked.machine
     full, _ = watts_at(option, _at_full_power(found))
+    units = rack_units(machine)
     return {
         "kw": wall / 1000,
         "kw_at_its_limit": None if full is None else full / 1000,
+        "heat_btu_per_h": None if full is None else full * _BTU,
         "circuit": None if full is None else circuit_for(full / option.machines),
+        "rack_units": None if units is None else units * option.machines,
         "power_limit_w": option.planned.asked.power_limit or machine.accelerator.tdp,
         "tokens_per_s_per_mw": float(tokens_per_megawatt(rate, wall, terms.pue)),
         "joules_per_output_token": float(joules_per_token(cards, rate)),

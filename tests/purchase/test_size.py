@@ -236,7 +236,10 @@ def test_the_circuit_is_the_smallest_that_carries_the_draw_for_hours():
     # NEC 210.20(A): at most 80 % of the rating
     assert circuit_for(1400) == "15 A at 120 V"
     assert circuit_for(1500) == "20 A at 120 V"
-    assert circuit_for(5888) == "32 A at 230 V" and circuit_for(5900).startswith("2 ×")
+    assert circuit_for(5888) == "32 A at 230 V"
+    # three phases: the root of three times 400 V
+    assert circuit_for(5900) == circuit_for(0.8 * 3**0.5 * 400 * 16 - 1) == "16 A three-phase at 400 V"
+    assert circuit_for(14_300) == "32 A three-phase at 400 V" and circuit_for(36_000).startswith("2 × 63 A")
 
 
 @pytest.mark.parametrize(

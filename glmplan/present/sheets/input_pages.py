@@ -235,8 +235,8 @@ FIRST = 5
 
 _OPTIONS = (
     *("number", "name", "machine", "accelerators", "weights", "engine", "layout", "machines", "cache", "way"),
-    *("price", "price_low", "price_high", "rent", "rent_low", "rent_high", "rating", "hosts", "rest", "evidence"),
-    *("prices_from", "note"),
+    *("price", "price_low", "price_high", "rent", "rent_low", "rent_high", "rating", "hosts", "rest", "tdp", "draw"),
+    *("evidence", "prices_from", "note"),
 )
 _CALCULATION = (
     *("name", "share", "format", "block", "inside", "input_cell", "input_part", "output_cell", "output_part", "corner"),
