@@ -43,6 +43,13 @@ class SpendOptions:
     probability: Annotated[
         float | None, typer.Option(help="Required probability of meeting the SLO; 0.95 by default.")
     ] = None
+    spare: Annotated[
+        str | None, typer.Option(help="Machines beyond those that meet the SLO: 1 for N+1, N for N+N.")
+    ] = None
+    sites: Annotated[int | None, typer.Option(min=1, help="Sites, each of which meets the SLO alone.")] = None
+    working_hours: Annotated[
+        float | None, typer.Option(help="Hours of a week with this load, none in the others; for tokens of a month.")
+    ] = None
     growth: Annotated[float | None, typer.Option(help="Growth of the load per month, such as 0.05.")] = None
 
 

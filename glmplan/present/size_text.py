@@ -85,6 +85,9 @@ def size_content(found: Sized) -> dict[str, Any]:
         "budget_usd": asked.budget,
         "power_limit_kw": None if asked.power is None else asked.power / 1000,
         "probability_wanted": asked.probability,
+        "spare_machines": "N" if asked.spare is None else asked.spare,
+        "sites": asked.sites,
+        "working_hours_week": asked.working_hours,
         "currency": terms.currency,
         "terms": {name: getattr(terms, name) for name in terms.__slots__ if name not in ("notes", "given")},
         "options": answer_rows(found),
@@ -156,6 +159,8 @@ def _first(row: dict[str, Any], unit: str) -> list[str]:
         f"  {_capacity(row, unit)}",
         f"  mean TPOT {_interval(row, 'tpot')}, mean TTFT {_interval(row, 'ttft')}; evidence: {row['evidence']}",
     ]
+    if row["machines"] > row["machines_serving"]:
+        lines.append(f"  {row['machines_serving']} of the {row['machines']} machines meet the SLO alone")
     if row["month_lines"]:
         parts = ", ".join(f"{name} {value:,.0f}" for name, value in row["month_lines"].items() if value)
         lines.append(f"  USD per month: {parts} (total {row['usd_month_low']:,.0f} to {row['usd_month_high']:,.0f})")

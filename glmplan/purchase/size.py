@@ -241,6 +241,8 @@ class CountSearch:
     counts: list[int]
     #: cheapest month of one machine
     month: Usd
+    #: machines to buy for a number that serves
+    bought: Callable[[int], int] = int
     #: index of the largest number that failed and of the smallest that passed
     failed: int = -1
     passed: int | None = None
@@ -255,7 +257,7 @@ class CountSearch:
     @property
     def least(self) -> Usd:
         """Return the month of the smallest number that has not failed."""
-        return self.counts[self.failed + 1] * self.month
+        return self.bought(self.counts[self.failed + 1]) * self.month
 
     @property
     def found(self) -> bool:
@@ -395,7 +397,7 @@ def sized(
                 continue
             for unit in _planned(search, listed[index]):
                 more = (number for number in search.numbers if number > unit.needed)
-                counts = CountSearch([unit.needed, *more], _month(unit.candidate))
+                counts = CountSearch([unit.needed, *more], _month(unit.candidate), asked.bought)
                 heappush(units, (counts.least, search.looked_at, counts, unit))
             index += 1
             progress(index, total)
@@ -598,13 +600,15 @@ def _offer(search: _Search, unit: _Unit, machines: int) -> None:
     """Add machines that meet the SLO if budget and power allow them."""
     asked, candidate, planned = search.asked, unit.candidate, unit.planned
     attainment = _attainment(search, unit, machines)
-    watts = None if candidate.watts is None else machines * candidate.watts
-    affordable = [way for way in _ways(search, candidate, machines) if within(asked, way, watts, search.money)]
+    total = asked.bought(machines)
+    watts = None if candidate.watts is None else total * candidate.watts
+    affordable = [way for way in _ways(search, candidate, total) if within(asked, way, watts, search.money)]
     if not affordable:
         search.left_out["over the budget or the power limit"] += 1
         return
     prediction = _predicted(planned, asked, machines, attainment)
-    option = Option(planned, machines, affordable[0], watts, asked.load, attainment, attainment.broken, prediction)
+    option = Option(planned, machines, affordable[0], watts, asked.load, attainment, attainment.broken, prediction,
+                    bought=total)  # fmt: skip
     (search.options if option.way.usd is not None else search.unpriced).append(option)
 
 
@@ -665,7 +669,10 @@ def _cheaper(search: _Search, options: list[Option]) -> Option | None:
         share = share_of(search.asked.traffic, machines)
         attainment = slo_statistics(search.service(planned), share, parse_slo(search.asked.slo))
         prediction = _predicted(planned, search.asked, machines, attainment)
-        judged.append(Option(planned, machines, way, watts, 0.0, attainment, attainment.broken, prediction))
+        total = search.asked.bought(machines)
+        judged.append(
+            Option(planned, machines, way, watts, 0.0, attainment, attainment.broken, prediction, bought=total)
+        )
     best = max(judged, key=lambda option: (option.attainment.probability, option.way.usd), default=None)
     if best is None:
         return None
@@ -684,8 +691,9 @@ def _below(
     below = []
     for unit, most in failed.values():
         for machines in reversed([number for number in search.numbers if number <= most]):
-            watts = None if unit.candidate.watts is None else machines * unit.candidate.watts
-            ways = [way for way in _ways(search, unit.candidate, machines) if way.usd is not None and way.usd < least]
+            total = search.asked.bought(machines)
+            watts = None if unit.candidate.watts is None else total * unit.candidate.watts
+            ways = [way for way in _ways(search, unit.candidate, total) if way.usd is not None and way.usd < least]
             ways = [way for way in ways if within(search.asked, way, watts, search.money)]
             if ways:
                 below.append((ways[0].usd or 0.0, unit.planned, machines, ways[0], watts))

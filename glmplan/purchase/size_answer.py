@@ -23,7 +23,7 @@ from glmplan.purchase.cost import (
     tokens_per_megawatt,
 )
 from glmplan.purchase.money import Money, Offer, Way, rack_units, watts_of, ways_of
-from glmplan.purchase.size_question import SizeQuestion
+from glmplan.purchase.size_question import WEEK, SizeQuestion
 from glmplan.simulation.safe_load import Kept
 from glmplan.simulation.traffic.slo import parse_slo
 from glmplan.simulation.traffic.spec import Traffic
@@ -62,7 +62,7 @@ class Option:
 
     #: one of the machines, with its layout
     planned: Deployed
-    #: equal machines that share the load
+    #: equal machines that meet the SLO at the load
     machines: int
     #: purchase or rent, and the month of all machines
     way: Way
@@ -78,16 +78,23 @@ class Option:
     prediction: Prediction
     #: True if the largest load that was tested still met the SLO, so that `max_load` is a lower bound
     open_ended: bool = False
+    #: machines of all sites with the spare ones; 0: those that meet the SLO
+    bought: int = 0
+
+    @property
+    def total(self) -> int:
+        """Return the machines to buy or rent."""
+        return self.bought or self.machines
 
     @property
     def accelerators(self) -> int:
         """Return the accelerators of all machines."""
-        return self.machines * self.planned.asked.machine.count
+        return self.total * self.planned.asked.machine.count
 
     @property
     def name(self) -> str:
         """Return the machines as text."""
-        return servers_text(self.machines, self.planned.asked.machine.text)
+        return servers_text(self.total, self.planned.asked.machine.text)
 
 
 @dataclass(frozen=True)
@@ -201,10 +208,12 @@ def _steady(traffic: Traffic) -> bool:
 
 
 def busy_of(found: Sized) -> Ratio:
-    """Return the mean load of a day over the load of the question.
+    """Return the mean load of a week over the load of the question.
 
-    1 for daily traffic, whose rate is the mean.
+    1 for daily traffic, whose rate is the mean; the share of the working hours, if they are given.
     """
+    if found.asked.working_hours is not None:
+        return found.asked.working_hours / WEEK
     return 1.0 if found.asked.traffic.kind == "daily" else found.money.terms.utilisation
 
 
@@ -235,7 +244,7 @@ def most_tokens(option: Option, found: Sized) -> Tokens:
 def watts_at(option: Option, money: Money) -> tuple[Watts | None, Watts | None]:
     """Return the power of all machines, and of their accelerators alone."""
     wall, cards = watts_of(option.planned.asked.machine, money, option.planned.asked.power_limit)
-    return tuple(None if watts is None else watts * option.machines for watts in (wall, cards))  # type: ignore[return-value]
+    return tuple(None if watts is None else watts * option.total for watts in (wall, cards))  # type: ignore[return-value]
 
 
 #: sellers of the price lists that stand for many companies
@@ -350,7 +359,8 @@ def figures_of(option: Option, found: Sized) -> dict[str, Any]:
     asked, planned = found.asked, option.planned
     return {
         "machine": planned.asked.machine.text,
-        "machines": option.machines,
+        "machines": option.total,
+        "machines_serving": option.machines,
         "accelerators": option.accelerators,
         "weights": planned.asked.checkpoint.name,
         "engine": planned.asked.engine,
@@ -536,8 +546,8 @@ def _power(option: Option, found: Sized) -> dict[str, Any]:
         "kw": wall / 1000,
         "kw_at_its_limit": None if full is None else full / 1000,
         "heat_btu_per_h": None if full is None else full * _BTU,
-        "circuit": None if full is None else circuit_for(full / option.machines),
-        "rack_units": None if units is None else units * option.machines,
+        "circuit": None if full is None else circuit_for(full / option.total),
+        "rack_units": None if units is None else units * option.total,
         "power_limit_w": option.planned.asked.power_limit or machine.accelerator.tdp,
         "tokens_per_s_per_mw": float(tokens_per_megawatt(rate, wall, terms.pue)),
         "joules_per_output_token": float(joules_per_token(cards, rate)),

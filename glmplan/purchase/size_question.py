@@ -20,7 +20,7 @@ from glmplan.simulation.traffic.slo import parse_slo
 from glmplan.simulation.traffic.spec import MOST_USERS, Traffic, parse_traffic
 from glmplan.units import Ratio, Usd, Watts, finite_number, read_watts, whole_number
 
-__all__ = ["KINDS", "SizeQuestion", "read_amount", "read_size"]
+__all__ = ["KINDS", "WEEK", "SizeQuestion", "read_amount", "read_size"]
 
 #: value of --kind → purchase and rent
 KINDS: dict[str, tuple[str, ...]] = {"buy": ("buy",), "rent": ("rent",), "any": ("buy", "rent")}
@@ -60,6 +60,25 @@ class SizeQuestion:
     limits: tuple[Watts | None, ...] = (None,)
     #: further options of `glmplan.request.plan.PlanRequest`, for every machine
     given: Mapping[str, Any] = field(default_factory=dict)
+    #: machines of a site beyond those that meet the SLO; None: as many again
+    spare: int | None = 0
+    #: sites, each of which meets the SLO alone
+    sites: int = 1
+    #: hours of a week with the load of the question, which is none in the others; None: the profile of a day
+    working_hours: float | None = None
+
+    def bought(self, serving: int) -> int:
+        """Return the machines of all sites, spare ones included.
+
+        - `serving`: Machines that meet the SLO.
+
+        Examples
+        --------
+        >>> asked = read_size("llama-3.1-8b", "tpot p95 < 50 ms", users=9, spare=1, sites=2)
+        >>> asked.bought(3)
+        8
+        """
+        return self.sites * (2 * serving if self.spare is None else serving + self.spare)
 
     @property
     def load(self) -> float:
@@ -102,8 +121,9 @@ def read_size(model: str, slo: str, *, users: Any = None, traffic: str | None = 
     - `model`: As in `glmplan.fit`; with a format only that one is tried.
     - `traffic`: As in `glmplan.simulate`; a closed loop of the users by default.
     - `**said`: ``only`` (text with commas or a list), ``kind`` of `KINDS`, ``budget``, ``power``, ``machines``,
-      ``rent_term``, ``growth``, ``probability``; options of `glmplan.request.plan.PlanRequest` (those with `tries` as
-      text with commas or a list); fields of `glmplan.simulation.traffic.spec.Traffic`.
+      ``rent_term``, ``growth``, ``probability``, ``spare`` (a number of machines, or ``N`` for as many again),
+      ``sites``, ``working_hours``; options of `glmplan.request.plan.PlanRequest` (those with `tries` as text with
+      commas or a list); fields of `glmplan.simulation.traffic.spec.Traffic`.
 
     Examples
     --------
@@ -126,23 +146,35 @@ def read_size(model: str, slo: str, *, users: Any = None, traffic: str | None = 
     if growth < 0:
         raise SpecError("must not be negative", field="--growth", value=growth)
     engines = tuple(named_engine(engine) for engine in _list(said.pop("engine", None), "--engine"))
+    working = _working_hours(said.pop("working_hours", None))
+    only, limits = _list(said.pop("only", None), "--only"), _limits(said.pop("power_limit", None))
+    spare, sites = _spare(said.pop("spare", None)), _sites(said.pop("sites", None))
+    rent_term = said.pop("rent_term", None)
+    given = _given(said)
+    arrivals = _traffic(users, traffic, said)
+    if working is not None and arrivals.kind == "daily":
+        raise SpecError("conflicts with --traffic daily, which has the hours of a day", field="--working-hours",
+                        value=working)  # fmt: skip
     return SizeQuestion(
         model=model,
         spec=found.model,
         weights=stated or ((found.checkpoint.name,) if found.stated else _formats(found.model)),
         engines=engines or (None,),
-        only=tuple(_known(word) for word in _list(said.pop("only", None), "--only")),
+        only=tuple(_known(word) for word in only),
         kinds=KINDS[kind],
         budget=None if budget is None else read_amount(budget, "--budget"),
         power=None if power is None else read_watts(power, "--power"),
         most_machines=whole_number(8 if machines is None else machines, "--machines", most=4096),
-        rent_term=said.pop("rent_term", None),
+        rent_term=rent_term,
         growth=growth,
         probability=wanted,
-        limits=_limits(said.pop("power_limit", None)),
+        limits=limits,
+        spare=spare,
+        sites=sites,
+        working_hours=working,
         slo=slo,
-        given=_given(said),
-        traffic=_traffic(users, traffic, said),
+        given=given,
+        traffic=arrivals,
     )
 
 
@@ -152,6 +184,34 @@ def _given(said: dict[str, Any]) -> dict[str, Any]:
     values = {name: said.pop(name) for name in options if name in said}
     given = {name: one for name, one in values.items() if one is not None and one is not False}
     return {name: options[name].read(one, spelled(name)) for name, one in given.items()}
+
+
+#: sites that a question may have [-]
+_MOST_SITES = 64
+
+
+def _spare(given: object) -> int | None:
+    """Return the spare machines of a site; None for as many again."""
+    if isinstance(given, str) and given.strip().upper() == "N":
+        return None
+    return 0 if given is None else whole_number(given, "--spare", least=0, most=4096)
+
+
+#: hours of a week [h]
+WEEK = 168.0
+
+
+def _working_hours(given: object) -> float | None:
+    if given is None:
+        return None
+    hours = finite_number(given, "--working-hours")
+    if not 0 < hours <= WEEK:
+        raise SpecError("must be more than 0 and at most the 168 hours of a week", field="--working-hours", value=hours)
+    return hours
+
+
+def _sites(given: object) -> int:
+    return 1 if given is None else whole_number(given, "--sites", most=_MOST_SITES)
 
 
 def _list(given: str | Sequence[str] | None, field: str) -> tuple[str, ...]:

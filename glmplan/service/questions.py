@@ -291,6 +291,9 @@ class SizeQuestion(_Sized, MoneyQuestion):
     machines: Whole | None = Field(None, description="Maximum number of machines.")
     probability: Amount | None = Field(None, description="Probability with which the SLO is met.")
     growth: Amount | None = Field(None, description="Growth of the load per month.")
+    spare: Text | None = Field(None, description="Machines beyond those that meet the SLO: 1 for N+1, N for N+N.")
+    sites: Whole | None = Field(None, description="Sites, each of which meets the SLO alone.")
+    working_hours: Amount | None = Field(None, description="Hours of a week with this load, none in the others.")
     answers: Annotated[int, Field(ge=1, le=20)] = Field(5, description="Number of answers.")
 
 

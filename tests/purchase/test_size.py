@@ -381,3 +381,46 @@ def test_the_nearest_machines_miss_first_what_is_farthest_from_its_bound():
     assert not found.options
     # whole answers take 3.5 s in the middle, first tokens 0.16 s
     assert found.cheaper.breaks_first == "e2e p95 < 1000 ms"
+
+
+@pytest.mark.parametrize(
+    ("said", "machines"),
+    [({}, 1), ({"spare": 1}, 2), ({"spare": "N"}, 2), ({"sites": 2}, 2), ({"sites": 2, "spare": "1"}, 4)],
+)
+def test_spare_machines_and_sites_are_paid_for_and_the_others_meet_the_slo(said, machines):
+    asked = read_size("llama-3.1-8b", TPOT, users=8, input=1000, output=200, only="1xrtx-5090", kind="buy", **said)
+    (first,) = sized(asked, MONEY, answers=1).options
+    assert (first.machines, first.total, first.accelerators) == (1, machines, machines)
+    alone = sized(replace(asked, spare=0, sites=1), MONEY, answers=1).options[0]
+    # a network between several machines, as for machines that share a load
+    network = 1 + (MONEY.terms.network_share if machines > 1 else 0)
+    assert first.way.purchase.value == pytest.approx(machines * network * alone.way.purchase.value)
+    assert first.watts == pytest.approx(machines * alone.watts)
+    # with the spare machines down, or with one site, the load is that of the machines that are left
+    assert (first.max_load, first.attainment.probability) == (alone.max_load, alone.attainment.probability)
+    row = size_content(sized(asked, MONEY, answers=1))["options"][0]
+    assert (row["machines"], row["machines_serving"]) == (machines, 1)
+
+
+def test_working_hours_make_the_tokens_of_a_month_and_not_its_cost():
+    asked = read_size("llama-3.1-8b", TPOT, users=8, input=1000, output=200, only="1xrtx-5090", kind="buy")
+    rows = [
+        size_content(sized(replace(asked, working_hours=hours), MONEY, answers=1))["options"][0] for hours in (42, 168)
+    ]
+    assert rows[0]["million_output_tokens_month"] == pytest.approx(rows[1]["million_output_tokens_month"] / 4)
+    assert rows[0]["usd_month"] == rows[1]["usd_month"]
+    assert rows[0]["usd_per_million_tokens"] == pytest.approx(4 * rows[1]["usd_per_million_tokens"])
+
+
+CANNOT = [
+    {"working_hours": 0},
+    {"working_hours": 169},
+    {"working_hours": 40, "traffic": "daily:1/s", "users": None},
+]
+
+
+@pytest.mark.parametrize("said", [*CANNOT, {"spare": -1}, {"spare": "two"}, {"sites": 0}])
+def test_spare_machines_and_sites_that_cannot_be_are_refused(said):
+    with pytest.raises(SpecError) as caught:
+        read_size("llama-3.1-8b", TPOT, **({"users": 8} | said))
+    assert caught.value.field == "--" + next(iter(said)).replace("_", "-")
