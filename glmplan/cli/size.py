@@ -47,6 +47,9 @@ class SpendOptions:
         str | None, typer.Option(help="Machines beyond those that meet the SLO: 1 for N+1, N for N+N.")
     ] = None
     sites: Annotated[int | None, typer.Option(min=1, help="Sites, each of which meets the SLO alone.")] = None
+    use_case: Annotated[
+        str | None, typer.Option(help="Lengths of a public trace: chat, long-chat, rag or code-completion.")
+    ] = None
     working_hours: Annotated[
         float | None, typer.Option(help="Hours of a week with this load, none in the others; for tokens of a month.")
     ] = None

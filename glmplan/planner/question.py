@@ -11,6 +11,7 @@ from glmplan.catalog.engines.kernels import attention_assumed
 from glmplan.catalog.engines.limitations import called_engine, engine_names, load_engine
 from glmplan.catalog.engines.recipes import known_version
 from glmplan.catalog.entries.names import engine_release
+from glmplan.catalog.entries.use_cases import use_case
 from glmplan.catalog.formats import KV_FORMATS
 from glmplan.catalog.schema.accelerator import Accelerator
 from glmplan.catalog.schema.engine import Adapters, EngineDefaults
@@ -602,7 +603,7 @@ def read_words(words: PlanRequest) -> Asked:
         output_tokens=outputs,
         users=users,
         users_given=words.users is not None,
-        lengths_given=words.input is not None or words.output is not None,
+        lengths_given=any(one is not None for one in (words.input, words.output, words.use_case)),
         mtp=mtp,
         acceptance=acceptance,
         settings=settings,
@@ -678,6 +679,10 @@ def _lengths(
     if not context and longest is not None and longest < limit:
         limit, where = longest, "--max-model-len"
     inputs, outputs = words.input, words.output
+    if words.use_case is not None:
+        case = use_case(words.use_case)
+        inputs, outputs = inputs or case.input, outputs or case.output
+        assumed.append(f"{inputs:,} input and {outputs:,} output tokens: use case {case.name}")
     if outputs is None:
         outputs = min(DEFAULT_OUTPUT, max(limit // 4, 1))
         assumed.append(f"{outputs:,} output tokens")

@@ -9,6 +9,7 @@ from typing import Any
 
 from glmplan.catalog.entries.accelerators import accelerator_aliases, accelerator_names
 from glmplan.catalog.entries.hosts import host_names
+from glmplan.catalog.entries.use_cases import use_case
 from glmplan.catalog.files import plain_name
 from glmplan.catalog.schema.model import ModelSpec
 from glmplan.errors import SpecError
@@ -122,7 +123,7 @@ def read_size(model: str, slo: str, *, users: Any = None, traffic: str | None = 
     - `traffic`: As in `glmplan.simulate`; a closed loop of the users by default.
     - `**said`: ``only`` (text with commas or a list), ``kind`` of `KINDS`, ``budget``, ``power``, ``machines``,
       ``rent_term``, ``growth``, ``probability``, ``spare`` (a number of machines, or ``N`` for as many again),
-      ``sites``, ``working_hours``; options of `glmplan.request.plan.PlanRequest` (those with `tries` as text with
+      ``sites``, ``working_hours``, ``use_case``; options of `glmplan.request.plan.PlanRequest` (those with `tries` as text with
       commas or a list); fields of `glmplan.simulation.traffic.spec.Traffic`.
 
     Examples
@@ -150,6 +151,9 @@ def read_size(model: str, slo: str, *, users: Any = None, traffic: str | None = 
     only, limits = _list(said.pop("only", None), "--only"), _limits(said.pop("power_limit", None))
     spare, sites = _spare(said.pop("spare", None)), _sites(said.pop("sites", None))
     rent_term = said.pop("rent_term", None)
+    if (case := said.pop("use_case", None)) is not None:
+        lengths = {"input": use_case(case).input, "output": use_case(case).output}
+        said = lengths | {name: value for name, value in said.items() if value is not None}
     given = _given(said)
     arrivals = _traffic(users, traffic, said)
     if working is not None and arrivals.kind == "daily":

@@ -293,6 +293,7 @@ class SizeQuestion(_Sized, MoneyQuestion):
     growth: Amount | None = Field(None, description="Growth of the load per month.")
     spare: Text | None = Field(None, description="Machines beyond those that meet the SLO: 1 for N+1, N for N+N.")
     sites: Whole | None = Field(None, description="Sites, each of which meets the SLO alone.")
+    use_case: Text | None = Field(None, description="Lengths of a public trace, such as chat or rag.")
     working_hours: Amount | None = Field(None, description="Hours of a week with this load, none in the others.")
     answers: Annotated[int, Field(ge=1, le=20)] = Field(5, description="Number of answers.")
 
