@@ -85,6 +85,7 @@ def size_content(found: Sized) -> dict[str, Any]:
         "budget_usd": asked.budget,
         "power_limit_kw": None if asked.power is None else asked.power / 1000,
         "probability_wanted": asked.probability,
+        "rent_term": asked.rent_term if "rent" in asked.kinds else None,
         "spare_machines": "N" if asked.spare is None else asked.spare,
         "sites": asked.sites,
         "working_hours_week": asked.working_hours,
@@ -120,6 +121,8 @@ def size_text(found: Sized, content: dict[str, Any]) -> str:
     load = f"{counted_unit(asked.load, asked.unit)} of {asked.traffic.input:,} + {asked.traffic.output:,} tokens"
     given = "".join(f"; {name.replace('_', ' ')} {value}" for name, value in asked.given.items())
     lines = [f"{asked.spec.name} for {load}; SLO {asked.slo} at {asked.probability:.0%} confidence{given}"]
+    if content["rent_term"] is not None:
+        lines[0] += f"; rents {content['rent_term']}"
     rows = [row for row in content["options"] if row["role"] != "next cheaper"]
     if rows:
         lines += ["", table_text(_table_row(row, asked.unit) for row in rows), "", *_first(rows[0], asked.unit)]

@@ -370,6 +370,8 @@ def sized(
 ) -> Sized:
     """Return the cheapest machines that meet the SLO of a question.
 
+    All rents are at one term: that of the question, else one that most of the machines are offered at.
+
     - `every`: Try every machine instead of ending at the cost bound; for tests.
     - `progress`: Called with the machines tried and their total.
 
@@ -383,6 +385,8 @@ def sized(
     >>> found.options[0].planned.asked.machine.text
     '1xrtx-5090'
     """
+    money = replace(money, rent_term=asked.rent_term or money.rent_term).at_one_term(_machines(asked))
+    asked = replace(asked, rent_term=money.rent_term)
     search = _Search(asked, money, answers, [], [], {}, {}, Counter(), machine_counts(asked))
     listed, no_price = candidates(asked, money)
     units: list[tuple[float, int, CountSearch, _Unit]] = []

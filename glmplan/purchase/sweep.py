@@ -13,7 +13,7 @@ import json
 import shutil
 import zipfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -29,6 +29,7 @@ from glmplan.costs.points import Layout
 from glmplan.errors import GlmplanError, SpecError, UnknownFact
 from glmplan.extras import check_extra
 from glmplan.io.json_names import SWEEP_NAMES, renamed
+from glmplan.io.machines.resolve import Machine, resolve_machine
 from glmplan.planner.ask import Deployed, deployment
 from glmplan.planner.ranking import load_of, prompts_timed, seats_of, untimed_words
 from glmplan.prediction.load import Load
@@ -498,6 +499,13 @@ def blocks_of(
             yield _block(context, number, said)
 
 
+def _machines(sweep: Sweep) -> Iterator[Machine]:
+    """Yield the machines of a sweep that exist."""
+    for on in sweep.axes["on"]:
+        with suppress(GlmplanError):
+            yield resolve_machine(on)
+
+
 def swept(
     sweep: Sweep,
     *,
@@ -510,6 +518,8 @@ def swept(
 ) -> Swept:
     """Compute a sweep; without `money`, without costs.
 
+    All rents are at one term: that of `money`, else one that is offered for every machine.
+
     `blocks`: `blocks_of` for this process, or the result of `glmplan.purchase.cluster.blocks_on`.
 
     Examples
@@ -519,6 +529,8 @@ def swept(
     >>> swept(sweep).to_frame()["verdict"].tolist()
     ['fits', 'fits']
     """
+    if money is not None:
+        money = money.at_one_term(_machines(sweep))
     reached = {block.number: block for block in done}
     remaining = [number for number in range(sweep.structures) if number not in reached]
     progress(len(reached), sweep.structures)

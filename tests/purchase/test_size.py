@@ -424,3 +424,13 @@ def test_spare_machines_and_sites_that_cannot_be_are_refused(said):
     with pytest.raises(SpecError) as caught:
         read_size("llama-3.1-8b", TPOT, **({"users": 8} | said))
     assert caught.value.field == "--" + next(iter(said)).replace("_", "-")
+
+
+def test_rents_of_a_search_are_at_one_term_that_the_answer_names():
+    """MI355X is rented for years only, RTX 5090 on demand too: each at its own first term is no comparison."""
+    asked = read_size("llama-3.1-8b", TPOT, users=8, input=1000, output=200, only="1xmi355x,1xh200-sxm", kind="rent")
+    found = sized(asked, MONEY, answers=4)
+    assert {option.way.paid for option in found.options} == {"rent 3 years"} and found.asked.rent_term == "3 years"
+    assert size_content(found)["rent_term"] == "3 years"
+    named = sized(replace(asked, rent_term="on demand"), MONEY, answers=4)
+    assert {option.way.paid for option in named.options} == {"rent on demand"}
