@@ -143,8 +143,8 @@ def server_of(answer: FitAnswer) -> Server:
 
     Examples
     --------
-    >>> from glmplan.planner import Words, fit_answer
-    >>> server = server_of(fit_answer(Words("gpt-oss-120b", "1xh100-sxm")))
+    >>> from glmplan.planner import fit_answer
+    >>> server = server_of(fit_answer(PlanRequest("gpt-oss-120b", "1xh100-sxm")))
     >>> server.name, server.accelerators, server.argv[:3]
     ('gpt-oss-120b-mxfp4', 1, ('vllm', 'serve', 'openai/gpt-oss-120b'))
     """
@@ -349,8 +349,8 @@ def deployment_files(answer: FitAnswer, platform: str) -> dict[str, str]:
 
     Examples
     --------
-    >>> from glmplan.planner import Words, fit_answer
-    >>> sorted(deployment_files(fit_answer(Words("gpt-oss-120b", "1xh100-sxm")), "llm-d"))
+    >>> from glmplan.planner import fit_answer
+    >>> sorted(deployment_files(fit_answer(PlanRequest("gpt-oss-120b", "1xh100-sxm")), "llm-d"))
     ['kustomization.yaml', 'patch-modelserver.yaml']
     """
     if platform not in PLATFORMS:

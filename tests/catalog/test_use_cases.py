@@ -6,12 +6,13 @@ import pytest
 
 from glmplan.catalog.entries.use_cases import use_case, use_cases
 from glmplan.errors import SpecError
-from glmplan.planner.question import Words, read_words
+from glmplan.planner.question import read_words
 from glmplan.purchase.size_question import read_size
+from glmplan.request.plan import PlanRequest
 
 
 def lengths(**said):
-    asked = read_words(Words("llama-3.1-8b", "1xh100-sxm", **said))
+    asked = read_words(PlanRequest("llama-3.1-8b", "1xh100-sxm", **said))
     return asked.input_tokens, asked.output_tokens
 
 

@@ -11,8 +11,9 @@ from functools import cache
 import pytest
 
 from glmplan.errors import SpecError
-from glmplan.planner import Words, fit_answer
+from glmplan.planner import fit_answer
 from glmplan.present.deployment_files import PLATFORMS, deployment_files, server_of, systemd_word
+from glmplan.request.plan import PlanRequest
 
 yaml = pytest.importorskip("yaml")
 
@@ -30,7 +31,7 @@ PLANS = {
 @cache
 def plan(name):
     model, on, words = PLANS[name]
-    answer = fit_answer(Words(model, on, **words), changes=False)
+    answer = fit_answer(PlanRequest(model, on, **words), changes=False)
     assert answer.command
     return answer
 
@@ -219,7 +220,7 @@ def test_a_platform_refuses_an_engine_that_it_does_not_run(platform):
 )
 @pytest.mark.parametrize("platform", PLATFORMS)
 def test_a_plan_that_no_file_can_start_is_refused(model, on, words, platform):
-    answer = fit_answer(Words(model, on, **words), changes=False)
+    answer = fit_answer(PlanRequest(model, on, **words), changes=False)
     with pytest.raises(SpecError) as caught:
         deployment_files(answer, platform)
     assert caught.value.field == "--deploy"
