@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from glmplan.catalog.tables import table_text
@@ -110,9 +111,34 @@ def size_content(found: Sized) -> dict[str, Any]:
         "per_token_missing": found.per_token_missing,
         "skipped": found.left_out,
         "no_price": list(found.no_price),
+        "no_price_by_kind": _by_kind(found.no_price),
+        "not_looked_at": _not_looked_at(found),
         "looked_at": found.looked_at,
         "notes": list(terms.notes),
     }
+
+
+def _by_kind(machines: Sequence[str]) -> dict[str, list[str]]:
+    """Return accelerators and hosts without a price, each once."""
+    parts = [re.sub(r"^\d+x", "", machine) for machine in machines]
+    hosts = [part for part, machine in zip(parts, machines, strict=True) if part == machine]
+    accelerators = list(dict.fromkeys(part for part in parts if part not in hosts))
+    return {kind: names for kind, names in (("accelerators", accelerators), ("hosts", hosts)) if names}
+
+
+def _not_looked_at(found: Sized) -> dict[str, int]:
+    """Return the kinds of plans that the search leaves out.
+
+    Each with its number; 0: not counted.
+    """
+    kinds = {}
+    if found.boards:
+        kinds["hosts of up to eight accelerators, of which N x ACCELERATOR was tried (name one with --only)"] = len(
+            found.boards
+        )
+    if "mtp" not in found.asked.given and found.asked.spec.draft_layers is not None:
+        kinds["speculative decoding (--mtp)"] = 0
+    return kinds | {"disaggregated servers": 0, "experts in host memory (--engine ktransformers)": 0}
 
 
 def size_text(found: Sized, content: dict[str, Any]) -> str:
@@ -185,6 +211,7 @@ def _first(row: dict[str, Any], unit: str) -> list[str]:
         lines.append(f"  {after} {row['months_until_outgrown']:.0f} months")
     lines += [f"  {issue['severity']}: {issue['title']}" for issue in (*row["hazards"], *row["limitations"])[:6]]
     lines += [f"  old price: {text}" for text in row["price_stale"]]
+    lines += [f"  {text}" for text in row["price_assumed"]]
     lines += [f"  no price: {row['price_missing']}"] if row["price_missing"] else []
     lines += [f"  lead time: {row['delivery']}"] if row["delivery"] else []
     return lines + [f"  vendor lock-in: {text}" for text in row["single_source"]]
@@ -285,8 +312,10 @@ def _per_token(content: dict[str, Any], rows: list[dict[str, Any]]) -> list[str]
 def _left_out(content: dict[str, Any]) -> list[str]:
     rows = sorted((content["skipped"] or {}).items(), key=lambda row: -row[1])
     lines = [f"{count} skipped: {reason}" for reason, count in rows[:6]]
-    unpriced = content["no_price"]
-    if unpriced:
-        more = " …" if len(unpriced) > _NAMED else ""
-        lines.append(f"no known price: {', '.join(unpriced[:_NAMED])}{more}; set one with --price MACHINE=NUMBER")
+    for kind, names in content["no_price_by_kind"].items():
+        more = " …" if len(names) > _NAMED else ""
+        count = f"{len(names)} {kind if len(names) > 1 else kind[:-1]}"
+        lines.append(f"no known price, not ranked: {count} ({', '.join(names[:_NAMED])}{more}); --price NAME=NUMBER")
+    for text, count in content["not_looked_at"].items():
+        lines.append(f"not looked at: {text}" + (f" ({count})" if count else ""))
     return lines + [f"note: {note}" for note in content["notes"]]

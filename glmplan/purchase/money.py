@@ -22,6 +22,7 @@ from glmplan.purchase.cost import Month, Terms, in_usd, owned_month, read_terms,
 from glmplan.units import Bytes, Ratio, Tokens, Usd, Watts
 
 __all__ = [
+    "ASSUMED_FROM",
     "RENT_TERMS",
     "Line",
     "Money",
@@ -29,6 +30,7 @@ __all__ = [
     "Purchase",
     "Way",
     "accelerator_watts",
+    "assumed_host",
     "cheapest_offer",
     "check_rent_term",
     "common_term",
@@ -47,6 +49,10 @@ __all__ = [
 
 #: entry of the price list for the host of PCIe cards
 _HOST = "workstation-host"
+#: server whose price, less its accelerators, stands for hosts of baseboards; part and number of its accelerators
+_SERVER = ("hgx-h100-8", "h100-sxm", 8)
+#: accelerator from whose price that of a host is assumed
+ASSUMED_FROM = _SERVER[1]
 #: public rent terms, shortest commitment first
 RENT_TERMS: tuple[str, ...] = ("on demand", "marketplace", "spot", "1 year", "3 years")
 _GIGABYTES = re.compile(r"(\d+) GB")
@@ -62,6 +68,8 @@ class Line:
     quotation: Quotation | None
     #: contents, or how to set the missing price
     note: str = ""
+    #: the price is a default, not one of this thing
+    assumed: bool = False
 
     def times(self, machines: int) -> Line:
         """Return the line for several machines."""
@@ -82,6 +90,11 @@ class Purchase:
     def missing(self) -> tuple[str, ...]:
         """Return how to set each price that is unknown."""
         return tuple(line.note for line in self.lines if line.quotation is None)
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """Return the notes of the lines whose price is a default."""
+        return tuple(line.note for line in self.lines if line.assumed)
 
     @property
     def stale(self) -> tuple[str, ...]:
@@ -123,12 +136,16 @@ class Purchase:
         return float(total) * (1.0 + self.network_share)
 
 
-def purchase_of(machine: Machine, prices: Iterable[Price], *, terms: Terms, today: date) -> Purchase:
+def purchase_of(
+    machine: Machine, prices: Iterable[Price], *, terms: Terms, today: date, assume: bool = False
+) -> Purchase:
     """Return the lines of a machine's purchase.
 
     One line for a system with a price, else accelerators and host. Accelerators are priced new, or refurbished or used
     if no new price is known. PCIe cards go into a workstation host up to `Terms.host_slots`; other hosts have a price
     only as part of a system.
+
+    - `assume`: Take `assumed_host` for a host without a price.
 
     Examples
     --------
@@ -153,7 +170,10 @@ def purchase_of(machine: Machine, prices: Iterable[Price], *, terms: Terms, toda
     else:
         cards = _accelerators(machine, prices, today)
         whole = cards.quotation is not None and cards.quotation.entries[0].whole_machine
-        lines = (cards,) if whole else (cards, _host(machine, prices, terms, today))
+        host = _host(machine, prices, terms, today)
+        if host.quotation is None and assume:
+            host = assumed_host(machine, prices, terms=terms, today=today) or host
+        lines = (cards,) if whole else (cards, host)
         purchase = Purchase(lines, share)
     if purchase.known:
         in_usd(machine.text, purchase.currency)
@@ -205,13 +225,56 @@ def _same_memory(price: Price, memory: Bytes | None) -> bool:
 
 def _host(machine: Machine, prices: tuple[Price, ...], terms: Terms, today: date) -> Line:
     nodes = machine.host.nodes
-    card = machine.accelerator.scaleup == "pcie" and machine.count <= nodes * terms.host_slots
-    if not card:
+    if not _in_slots(machine) or machine.count > nodes * terms.host_slots:
         text = plain_name(machine.text)
         how = f"set that of the whole machine with --price {text}=NUMBER"
         return Line(f"host of {text}", nodes, None, f"no price of a host for {text}: {how}")
     price = quotation(prices, "buy", _HOST, today=today)
     return Line(_HOST, nodes, price, price.entries[0].contains)
+
+
+def _in_slots(machine: Machine) -> bool:
+    """Return True for cards, with or without a bridge between two of them."""
+    return machine.accelerator.scaleup in ("pcie", "nvlink-bridge")
+
+
+def assumed_host(machine: Machine, prices: Iterable[Price], *, terms: Terms, today: date) -> Line | None:
+    """Return a default for the price of a host.
+
+    It is marked in `Line.assumed`. None without a price to take it from.
+
+    Cards: as many workstation hosts as have slots for them. Baseboards: for each node, `_SERVER` less its accelerators.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.prices import load_prices
+    >>> from glmplan.io.machines.resolve import resolve_machine
+    >>> from glmplan.purchase.cost import read_terms
+    >>> prices, day = load_prices(), date(2026, 11, 22)
+    >>> terms = read_terms(prices=prices, today=day)
+    >>> line = assumed_host(resolve_machine("8xh200-sxm"), prices, terms=terms, today=day)
+    >>> line.quotation.value  # a server with eight H100: 250,000 to 400,000, less 8 x 30,000
+    85000.0
+    """
+    prices, nodes = tuple(price for price in prices if price.kind == "buy"), machine.host.nodes
+    try:
+        if _in_slots(machine):
+            count = nodes * math.ceil(machine.count / (nodes * terms.host_slots))
+            price = quotation(prices, "buy", _HOST, today=today)
+            how = f"{count} x {_HOST}"
+        else:
+            system, part, size = _SERVER
+            whole = quotation(prices, "buy", system, today=today)
+            cards = size * quotation(prices, "buy", part, terms=("new",), today=today).value
+            rest = (max(amount - cards, 0.0) for amount in (whole.value, whole.low, whole.high))
+            value, low, high = rest
+            count, price = nodes, replace(whole, value=value, low=low, high=high)
+            how = f"that of {system} less {size} {part}"
+    except UnknownFact:
+        return None
+    text = plain_name(machine.text)
+    note = f"host of {text} assumed at {count * price.value:,.0f} USD ({how}): set --price {text}=NUMBER"
+    return Line(f"host of {text}", count, price, note, assumed=True)
 
 
 def check_rent_term(term: str | None) -> None:
@@ -386,6 +449,8 @@ class Money:
     today: date
     #: term of every rent; None for the first that has a price for the accelerator
     rent_term: str | None = None
+    #: take a marked default for the price of a host that has none
+    assume_hosts: bool = False
 
     def at_one_term(self, machines: Iterable[Machine]) -> Money:
         """Return the money with one rent term for all machines.
@@ -477,7 +542,7 @@ def ways_of(
 
 def _bought(machine: Machine, money: Money, machines: int, limit: Watts | None) -> Way:
     terms = money.terms
-    single = purchase_of(machine, money.prices, terms=terms, today=money.today)
+    single = purchase_of(machine, money.prices, terms=terms, today=money.today, assume=money.assume_hosts)
     # several machines of one service need a network between them
     share = terms.network_share if machines * machine.host.nodes > 1 else 0.0
     bought = Purchase(tuple(line.times(machines) for line in single.lines), share)

@@ -131,6 +131,8 @@ class Sized:
     looked_at: int = 0
     #: machines of the catalogue without any price
     no_price: tuple[str, ...] = ()
+    #: hosts of the catalogue for which a number of their accelerator was tried
+    boards: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +287,7 @@ def _single_sources(option: Option, found: Sized) -> list[str]:
         lines = [f"{accelerator.vendor}; alternative: {other.name} ({vendor}) meets the SLO too"]
     if option.way.purchase is not None:
         for line in option.way.purchase.lines:
-            if line.quotation is not None and not line.quotation.given:
+            if line.quotation is not None and not line.quotation.given and not line.assumed:
                 sources = {entry.source for entry in line.quotation.entries}
                 lines += [f"a single source for the price of {line.name}"] if len(sources) == 1 else []
         return lines
@@ -435,6 +437,7 @@ def _money(option: Option, found: Sized) -> dict[str, Any]:
         "usd_month_high": way.high,
         "month_lines": {} if way.month is None else {name: float(_number(usd)) for name, usd in way.month.lines},
         "price_missing": way.missing,
+        "price_assumed": [] if way.purchase is None else list(way.purchase.assumed),
         "price_stale": list(way.stale),
         "price_sources": _sources(option),
         "million_input_tokens_month": inputs / 1e6,

@@ -42,6 +42,8 @@ class SizeQuestion:
     #: users or rate, and lengths
     traffic: Traffic
     slo: str
+    #: GGUF files that are tried as well, with the engine that reads them
+    files: tuple[str, ...] = ()
     #: ``buy``, ``rent`` or both
     kinds: tuple[str, ...] = ("buy", "rent")
     #: limit of the purchase, or of the rent until the horizon
@@ -155,6 +157,7 @@ def read_size(model: str, slo: str, *, users: Any = None, traffic: str | None = 
         lengths = {"input": use_case(case).input, "output": use_case(case).output}
         said = lengths | {name: value for name, value in said.items() if value is not None}
     given = _given(said)
+    formats = stated or ((found.checkpoint.name,) if found.stated else _formats(found.model, engines))
     arrivals = _traffic(users, traffic, said)
     if working is not None and arrivals.kind == "daily":
         raise SpecError("conflicts with --traffic daily, which has the hours of a day", field="--working-hours",
@@ -162,7 +165,8 @@ def read_size(model: str, slo: str, *, users: Any = None, traffic: str | None = 
     return SizeQuestion(
         model=model,
         spec=found.model,
-        weights=stated or ((found.checkpoint.name,) if found.stated else _formats(found.model)),
+        weights=formats,
+        files=() if stated or found.stated or engines else _files(found.model),
         engines=engines or (None,),
         only=tuple(_known(word) for word in only),
         kinds=KINDS[kind],
@@ -228,16 +232,36 @@ def _list(given: str | Sequence[str] | None, field: str) -> tuple[str, ...]:
     return found
 
 
-def _formats(model: ModelSpec) -> tuple[str, ...]:
-    """Return one checkpoint of each format.
+def _formats(model: ModelSpec, engines: tuple[str, ...]) -> tuple[str, ...]:
+    """Return one checkpoint of each format that one of the engines reads.
 
-    GGUF files are tried only if named.
+    llama.cpp reads GGUF files and no other format of the catalogue; without it they are in `_files`.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.models import load_model
+    >>> _formats(load_model("deepseek-r1"), ()), _formats(load_model("deepseek-r1"), ("llama.cpp",))
+    (('fp8', 'nvfp4'), ('q4_k_m', 'q8_0'))
     """
+    files = _files(model)
+    if engines and set(engines) == {_FILE_ENGINE} and files:
+        return files
     formats: dict[str, str] = {}
     for checkpoint in model.checkpoints:
-        if checkpoint.file_bits_per_weight is None:
+        if checkpoint.name not in files:
             formats.setdefault(checkpoint.name.split("-")[0], checkpoint.name)
-    return tuple(formats.values()) or tuple(checkpoint.name for checkpoint in model.checkpoints[:1]) or ("bf16",)
+    with_files = files if _FILE_ENGINE in engines else ()
+    first = tuple(checkpoint.name for checkpoint in model.checkpoints[:1])
+    return (*formats.values(), *with_files) or first or ("bf16",)
+
+
+#: engine that reads GGUF files
+_FILE_ENGINE = "llama.cpp"
+
+
+def _files(model: ModelSpec) -> tuple[str, ...]:
+    """Return the GGUF files of a model."""
+    return tuple(one.name for one in model.checkpoints if one.form == "gguf")
 
 
 def _limits(given: object) -> tuple[float | None, ...]:

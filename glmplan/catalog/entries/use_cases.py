@@ -1,4 +1,7 @@
-"""Return named token lengths from `hardware_db/use_cases.toml`, each from a public trace."""
+"""Token lengths of public traces, by name.
+
+Read from `hardware_db/use_cases.toml`.
+"""
 
 from __future__ import annotations
 
