@@ -98,6 +98,10 @@ def size_content(found: Sized) -> dict[str, Any]:
         else {
             "seller": paid.offer.seller,
             "usd_month": paid.usd,
+            "usd_month_low": paid.market.low,
+            "usd_month_high": paid.market.high,
+            "offers": len(paid.market.offers),
+            "outliers": [offer.words for offer in paid.market.outliers],
             "usd_per_million_input_tokens": paid.offer.input,
             "usd_per_million_output_tokens": paid.offer.output,
             "usd_per_million_cached_tokens": paid.offer.cached,
@@ -176,6 +180,7 @@ def _table_row(row: dict[str, Any], unit: str) -> dict[str, Any]:
         "P(SLO met)": floored_probability(row["probability"]),
         "fails at": row[f"violated_at_{_key(unit)}"] or f"over {row[f'capacity_{_key(unit)}']:g}",
         "USD/M out": row["usd_per_million_output_tokens"],
+        "USD/M in+out": row["usd_per_million_tokens"],
         "kW": row["kw"],
         "evidence": EVIDENCE_LABELS[row["evidence_level"]],
     }
@@ -290,10 +295,13 @@ def _per_token(content: dict[str, Any], rows: list[dict[str, Any]]) -> list[str]
         return [f"API alternative: {content['per_token_missing']}"]
     inputs, outputs = paid["million_input_tokens_month"], paid["million_output_tokens_month"]
     cached = paid["million_cached_tokens_month"]
+    span = f" ({paid['usd_month_low']:,.0f} to {paid['usd_month_high']:,.0f} over {paid['offers']} offers)"
     lines = [
-        f"API alternative ({paid['seller']}): {paid['usd_month']:,.0f} USD/month for {inputs:,.0f} M input tokens"
+        f"API alternative (median: {paid['seller']}): {paid['usd_month']:,.0f} USD/month"
+        f"{span if paid['offers'] > 1 else ''} for {inputs:,.0f} M input tokens"
         f"{f' ({cached:,.0f} M cached)' if cached else ''} and {outputs:,.0f} M output tokens; latency not guaranteed"
     ]
+    lines += [f"  outlier, not counted: {text} for a million tokens" for text in paid["outliers"]]
     cheaper = all(row["usd_month"] is None or row["usd_month"] > paid["usd_month"] for row in rows)
     if rows and cheaper:
         lines.append("  the API is cheaper at this volume")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -25,15 +26,16 @@ __all__ = [
     "ASSUMED_FROM",
     "RENT_TERMS",
     "Line",
+    "Market",
     "Money",
     "Offer",
     "Purchase",
     "Way",
     "accelerator_watts",
     "assumed_host",
-    "cheapest_offer",
     "check_rent_term",
     "common_term",
+    "market_of",
     "money_facts",
     "money_of",
     "offers_of",
@@ -639,6 +641,11 @@ class Offer:
             raise SpecError("is more than all prompt tokens", field="cached", value=cached)
         return ((inputs - cached) * self.input + cached * self.cached + outputs * self.output) / 1e6
 
+    @property
+    def words(self) -> str:
+        """Return the seller with the prices of input and output."""
+        return f"{self.seller} {self.input:g} and {self.output:g} {self.currency}"
+
     def mixed(self, inputs: Tokens, outputs: Tokens, cached: Tokens = 0.0) -> Usd:
         """Return the mean price of a million tokens."""
         return self.bill(inputs, outputs, cached) / (inputs + outputs) * 1e6
@@ -681,14 +688,41 @@ def offers_of(model: str, prices: Iterable[Price], *, today: date) -> tuple[Offe
     return tuple(offers)
 
 
-def cheapest_offer(offers: Iterable[Offer], inputs: Tokens, outputs: Tokens, cached: Tokens = 0.0) -> Offer:
-    """Return the offer with the smallest bill.
+#: a bill of more than this many times the median, or less than its inverse, is an outlier [-]
+_OUTLIER = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Market:
+    """API offers for the tokens of a month."""
+
+    #: the offer whose bill is the median of those that are no outliers; of two the lower one
+    offer: Offer
+    #: lowest and highest bill without the outliers
+    low: Usd
+    high: Usd
+    #: offers without the outliers, the cheapest first
+    offers: tuple[Offer, ...]
+    #: offers whose bill is more than `_OUTLIER` times the median of all, or less than its inverse
+    outliers: tuple[Offer, ...]
+
+
+def market_of(offers: Iterable[Offer], inputs: Tokens, outputs: Tokens, cached: Tokens = 0.0) -> Market:
+    """Return the offers for the tokens of a month, with their median.
+
+    Two or fewer offers have no outliers.
 
     Examples
     --------
     >>> from glmplan.catalog.entries.prices import load_prices
     >>> offers = offers_of("glm-5.1", load_prices(), today=date(2026, 11, 22))
-    >>> cheapest_offer(offers, 100e6, 20e6).seller
-    'openrouter'
+    >>> market = market_of(offers, 100e6, 20e6)
+    >>> market.low <= market.offer.bill(100e6, 20e6) <= market.high
+    True
     """
-    return min(offers, key=lambda offer: (offer.bill(inputs, outputs, cached), offer.seller))
+    bills = sorted(((offer.bill(inputs, outputs, cached), offer) for offer in offers), key=lambda row: row[0])
+    middle = statistics.median(bill for bill, _ in bills)
+    near = [row for row in bills if len(bills) < 3 or middle / _OUTLIER <= row[0] <= middle * _OUTLIER]
+    used = tuple(offer for _, offer in near)
+    outliers = tuple(offer for _, offer in bills if offer not in used)
+    return Market(used[(len(used) - 1) // 2], near[0][0], near[-1][0], used, outliers)

@@ -27,7 +27,7 @@ from glmplan.planner.capacity import MAY_START
 from glmplan.planner.ranking import predicted, prompts_timed, typical_users, untimed_words
 from glmplan.planner.service import Described, inputs_of, kept_of, safe_of, service_of
 from glmplan.prediction.predict import Prediction
-from glmplan.purchase.money import ASSUMED_FROM, Money, Way, cheapest_offer, offers_of, watts_of, ways_of
+from glmplan.purchase.money import ASSUMED_FROM, Money, Way, market_of, offers_of, watts_of, ways_of
 from glmplan.purchase.size_answer import MOST_USERS, Option, Paid, Sized, month_tokens, share_of
 from glmplan.purchase.size_question import SizeQuestion
 from glmplan.simulation.load_search import Tries
@@ -815,5 +815,5 @@ def _per_token(answer: Sized) -> tuple[Paid | None, str]:
     if first is None:
         return None, "tokens per month unknown: no machine serves the load"
     inputs, cached, outputs = month_tokens(first, answer)
-    best = cheapest_offer(offers, inputs, outputs, cached)
-    return Paid(best, inputs, outputs, best.bill(inputs, outputs, cached), cached), ""
+    market = market_of(offers, inputs, outputs, cached)
+    return Paid(market, inputs, outputs, market.offer.bill(inputs, outputs, cached), cached), ""

@@ -22,7 +22,7 @@ from glmplan.purchase.cost import (
     token_prices,
     tokens_per_megawatt,
 )
-from glmplan.purchase.money import Money, Offer, Way, rack_units, watts_of, ways_of
+from glmplan.purchase.money import Market, Money, Offer, Way, rack_units, watts_of, ways_of
 from glmplan.purchase.size_question import WEEK, SizeQuestion
 from glmplan.simulation.safe_load import Kept
 from glmplan.simulation.traffic.slo import parse_slo
@@ -99,15 +99,20 @@ class Option:
 
 @dataclass(frozen=True)
 class Paid:
-    """The cheapest API offer and its bill for the tokens of a month."""
+    """API offers for the tokens of a month, with the bill of the median."""
 
-    offer: Offer
+    market: Market
     #: tokens of a month; `cached` is the part of `inputs` that the prefix cache serves
     inputs: Tokens
     outputs: Tokens
     #: bill of a month
     usd: Usd
     cached: Tokens = 0.0
+
+    @property
+    def offer(self) -> Offer:
+        """Return the median offer."""
+        return self.market.offer
 
 
 @dataclass(frozen=True)
@@ -310,10 +315,11 @@ _POWER = (
 _BTU = 3.412142
 #: metrics that need a price
 _COSTS = (
-    "usd_per_million_tokens",
-    "usd_per_million_input_tokens",
     "usd_per_million_output_tokens",
-    "usd_per_million_cached_tokens",
+    "usd_per_million_tokens",
+    "split_usd_per_million_input_tokens",
+    "split_usd_per_million_output_tokens",
+    "split_usd_per_million_cached_tokens",
     "api_usd_month",
     "break_even_million_tokens",
     "break_even_month",
@@ -447,6 +453,8 @@ def _money(option: Option, found: Sized) -> dict[str, Any]:
     costs |= dict.fromkeys(_COSTS)
     if way.usd is None:
         return costs
+    # the whole month over answers, and over prompts and answers, as in sweep, compare and report
+    costs["usd_per_million_output_tokens"] = way.usd / outputs * 1e6
     costs["usd_per_million_tokens"] = way.usd / (inputs + outputs) * 1e6
     seconds = _prompt_seconds(option)
     if seconds is not None:
@@ -456,9 +464,9 @@ def _money(option: Option, found: Sized) -> dict[str, Any]:
         computed = flow.inputs - flow.cached * (1.0 - cached_ratio)
         share = computed * seconds[0] / option.machines / flow.busy
         input_usd, output_usd = token_prices(way.usd, computed, flow.outputs, share, busy_of(found))
-        costs["usd_per_million_input_tokens"] = float(input_usd)
-        costs["usd_per_million_output_tokens"] = float(output_usd)
-        costs["usd_per_million_cached_tokens"] = float(input_usd) * cached_ratio
+        costs["split_usd_per_million_input_tokens"] = float(input_usd)
+        costs["split_usd_per_million_output_tokens"] = float(output_usd)
+        costs["split_usd_per_million_cached_tokens"] = float(input_usd) * cached_ratio
     return costs | _against_the_api(option, found, (inputs, cached, outputs)) | _against_rent(option, found)
 
 

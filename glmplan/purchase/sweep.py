@@ -377,6 +377,16 @@ class Swept:
             "output_tokens": np.array([load.output for load in loads], dtype=int),
         }
 
+    def _lengths(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the prompt and output tokens of each point."""
+        if self.sweep.simulation is None:
+            lengths = np.array([self.sweep.inputs, self.sweep.outputs], dtype=float)
+            prompts, answers = np.tile(lengths, len(self.blocks))
+        else:
+            loads = [Arriving(*block.said["load"]) for block in self.blocks]
+            prompts, answers = np.array([(load.input, load.output) for load in loads], dtype=float).reshape(-1, 2).T
+        return prompts, answers
+
     def _joined(self, of: Callable[[Block], np.ndarray]) -> np.ndarray:
         return np.concatenate([of(block) for block in self.blocks]) if self.blocks else np.empty(0)
 
@@ -388,8 +398,12 @@ class Swept:
         def each(name: str) -> np.ndarray:
             return np.repeat(np.array([block.facts.get(name) or np.nan for block in self.blocks], dtype=float), loads)
 
+        prompts, answers = self._lengths()
+        both = 1.0 + prompts / answers
+        month, busy = each("usd_month"), each("utilisation")
         return {
-            "usd_per_million_output_tokens": per_million(each("usd_month"), rate, each("utilisation")),
+            "usd_per_million_output_tokens": per_million(month, rate, busy),
+            "usd_per_million_tokens": per_million(month, rate * both, busy),
             "joules_per_output_token": joules_per_token(each("accelerator_w"), rate),
         }
 

@@ -140,16 +140,17 @@ def test_every_figure_of_the_answer_has_a_name_and_stays_a_number_in_json(chat):
     content = json.loads(json.dumps(size_content(chat)))
     first = content["options"][0]
     assert {"usd_purchase", "usd_month", "usd", "kw", "circuit", "probability", "violated_at_users", "headroom",
-            "capacity_users", "usd_per_million_input_tokens", "usd_per_million_output_tokens", "tokens_per_s_per_mw",
-            "usd_per_million_cached_tokens", "joules_per_output_token", "break_even_month", "hazards", "limitations",
-            "evidence", "price_stale"} <= set(first)  # fmt: skip
+            "capacity_users", "split_usd_per_million_input_tokens", "usd_per_million_output_tokens",
+            "tokens_per_s_per_mw",
+            "split_usd_per_million_cached_tokens", "joules_per_output_token", "break_even_month", "hazards",
+            "limitations", "evidence", "price_stale"} <= set(first)  # fmt: skip
     seconds = 730 * 3600 * MONEY.terms.utilisation
     whole = (
-        first["usd_per_million_input_tokens"] * first["output_tokens_per_s"] * 1000 / 200
-        + first["usd_per_million_output_tokens"] * first["output_tokens_per_s"]
+        first["split_usd_per_million_input_tokens"] * first["output_tokens_per_s"] * 1000 / 200
+        + first["split_usd_per_million_output_tokens"] * first["output_tokens_per_s"]
     )
     assert whole * seconds / 1e6 == pytest.approx(first["usd_month"])
-    assert first["usd_per_million_cached_tokens"] < first["usd_per_million_input_tokens"]
+    assert first["split_usd_per_million_cached_tokens"] < first["split_usd_per_million_input_tokens"]
 
 
 def test_the_page_names_the_first_answer_its_risks_and_what_is_not_counted(chat):
@@ -306,7 +307,7 @@ def test_fresh_seen_and_answer_tokens_of_a_month_pay_for_the_month(said):
     found = sized(asked, money_of(prices, today=date(2026, 11, 22)), answers=1)
     row = size_content(found)["options"][0]
     seen, prompts, answers = (row[f"million_{name}_tokens_month"] for name in ("cached", "input", "output"))
-    cost = {name: row[f"usd_per_million_{name}_tokens"] for name in ("input", "cached", "output")}
+    cost = {name: row[f"split_usd_per_million_{name}_tokens"] for name in ("input", "cached", "output")}
     paid = (prompts - seen) * cost["input"] + seen * cost["cached"] + answers * cost["output"]
     assert paid == pytest.approx(row["usd_month"])
     assert (seen > 0) == ("shared_prefix" in said or "traffic" in said)
@@ -343,7 +344,7 @@ def test_prompts_of_a_day_bear_the_share_of_its_cost_that_they_have_in_its_busie
             "llama-3.1-8b", "tpot p95 < 80 ms", only="1xrtx-5090", input=1000, output=200, traffic=traffic
         )
         [first] = size_content(sized(asked, MONEY, answers=1))["options"]
-        ratios.append(first["usd_per_million_input_tokens"] / first["usd_per_million_output_tokens"])
+        ratios.append(first["split_usd_per_million_input_tokens"] / first["split_usd_per_million_output_tokens"])
     assert ratios[0] == pytest.approx(ratios[1], rel=1e-6)
 
 

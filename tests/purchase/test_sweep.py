@@ -203,6 +203,8 @@ def test_money_and_energy_of_a_point_follow_from_its_speed():
     row = frame.iloc[1]
     tokens = row["output_tokens_per_s"] * 0.5 * 730 * 3600
     assert row["usd_per_million_output_tokens"] == pytest.approx(row["usd_month"] / tokens * 1e6)
+    both = tokens * (1.0 + row["input_tokens"] / row["output_tokens"])
+    assert row["usd_per_million_tokens"] == pytest.approx(row["usd_month"] / both * 1e6)
     assert row["joules_per_output_token"] == pytest.approx(0.75 * 600 / row["output_tokens_per_s"])
 
 
