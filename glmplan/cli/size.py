@@ -92,7 +92,7 @@ def command(
     said = {name: value for name, value in said.items() if name not in ("buy", "rent")} | {"kind": ways}
     asked = read_size(
         model, slo, users=users, traffic=traffic, rent_term=money.rent_term,
-        **joined(said), **deployment, **shape,
+        rates=money.rate, **joined(said), **deployment, **shape,
     )  # fmt: skip
     if acceptance_test is not None:
         from glmplan.present.acceptance import check_ladder

@@ -150,7 +150,9 @@ def in_usd(what: str, currency: str) -> None:
     >>> in_usd("electricity", "USD")
     """
     if currency != "USD":
-        raise SpecError(f"is in {currency}: all amounts are in USD, convert it", field="--price", value=what)
+        raise SpecError(
+            f"is in {currency}: all amounts are in USD, set --rate {currency}=NUMBER", field="--price", value=what
+        )
 
 
 def _colocation(prices: tuple[Price, ...], region: str, today: date) -> Quotation:

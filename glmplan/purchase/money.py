@@ -20,7 +20,7 @@ from glmplan.catalog.schema.price import Price
 from glmplan.errors import SpecError, UnknownFact
 from glmplan.io.machines.resolve import Machine
 from glmplan.purchase.cost import Month, Terms, in_usd, owned_month, read_terms, rented_month
-from glmplan.units import Bytes, Ratio, Tokens, Usd, Watts
+from glmplan.units import Bytes, Ratio, Tokens, Usd, Watts, finite_number
 
 __all__ = [
     "ASSUMED_FROM",
@@ -41,6 +41,7 @@ __all__ = [
     "offers_of",
     "purchase_of",
     "rack_units",
+    "read_rates",
     "rent_of",
     "server_draw",
     "wall_watts",
@@ -499,10 +500,12 @@ def money_of(
     region: str | None = None,
     folder: Path | None = None,
     rent_term: str | None = None,
+    rates: Iterable[str] = (),
 ) -> Money:
     """Return published prices and terms, replaced by given ones.
 
-    `folder`: Published prices in place of the shipped ones.
+    - `folder`: Published prices in place of the shipped ones.
+    - `rates`: USD for one unit of another currency, as in ``EUR=1.08``; prices in it are converted.
 
     Examples
     --------
@@ -510,8 +513,36 @@ def money_of(
     0.3
     """
     check_rent_term(rent_term)
-    merged = prices_with(prices, today=today, folder=folder)
-    return Money(merged, read_terms(terms, prices=merged, today=today, region=region), today, rent_term)
+    known = read_rates(rates)
+    merged = tuple(_in_usd(price, known) for price in prices_with(prices, today=today, folder=folder))
+    found = read_terms(terms, prices=merged, today=today, region=region)
+    notes = tuple(f"1 {name} = {rate:g} USD, as given on {today.isoformat()}" for name, rate in known.items())
+    return Money(merged, replace(found, notes=(*notes, *found.notes)), today, rent_term)
+
+
+def read_rates(words: Iterable[str]) -> dict[str, float]:
+    """Return the USD for one unit of each currency.
+
+    Examples
+    --------
+    >>> read_rates(["EUR=1.08"])
+    {'EUR': 1.08}
+    """
+    rates = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        name = name.strip().upper()
+        if not equals or not re.fullmatch("[A-Z]{3}", name) or name == "USD":
+            raise SpecError("is not a rate such as EUR=1.08, USD for one unit", field="--rate", value=word)
+        rates[name] = finite_number(text.strip(), f"--rate {name}")
+        if rates[name] <= 0:
+            raise SpecError("must be more than 0", field="--rate", value=word)
+    return rates
+
+
+def _in_usd(price: Price, rates: Mapping[str, float]) -> Price:
+    rate = rates.get(price.currency)
+    return price if rate is None else price.model_copy(update={"price": price.price * rate, "currency": "USD"})
 
 
 def ways_of(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ from glmplan.catalog.schema.model import ModelSpec
 from glmplan.errors import SpecError
 from glmplan.io.models.resolve import resolve_model
 from glmplan.planner.question import DEFAULT_INPUT, DEFAULT_OUTPUT, named_engine
+from glmplan.purchase.money import read_rates
 from glmplan.request.option import options_of, spelled
 from glmplan.request.plan import PlanRequest
 from glmplan.simulation.traffic.slo import parse_slo
@@ -94,28 +95,35 @@ class SizeQuestion:
         return "users" if self.traffic.users is not None else "requests/s"
 
 
-def read_amount(given: object, field: str) -> Usd:
+def read_amount(given: object, field: str, rates: Iterable[str] = ()) -> Usd:
     """Return an amount of money from a number or text such as ``120k``.
+
+    - `rates`: As in `glmplan.purchase.money.money_of`.
 
     Examples
     --------
     >>> read_amount("120k", "--budget")
     120000.0
+    >>> read_amount("60k EUR", "--budget", ["EUR=1.1"])
+    66000.0
     """
+    rate = 1.0
     if isinstance(given, str):
         match = _AMOUNT.fullmatch(given.strip())
         if match is None:
             raise SpecError("is not an amount such as 120k", field=field, value=given)
-        if match[3] and match[3].upper() != "USD":
-            message = "is not in USD: convert it"
-            raise SpecError(message, field=field, value=given)
+        currency = (match[3] or "USD").upper()
+        known = {"USD": 1.0} | read_rates(rates)
+        if currency not in known:
+            raise SpecError(f"is not in USD: set --rate {currency}=NUMBER", field=field, value=given)
+        rate = known[currency]
         number = finite_number(match[1].replace(",", "").replace("_", ""), field)
         number *= {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6}[match[2]]
     else:
         number = finite_number(given, field)
     if number <= 0:
         raise SpecError("must be more than 0", field=field, value=given)
-    return number
+    return number * rate
 
 
 def read_size(model: str, slo: str, *, users: Any = None, traffic: str | None = None, **said: Any) -> SizeQuestion:
@@ -123,8 +131,8 @@ def read_size(model: str, slo: str, *, users: Any = None, traffic: str | None = 
 
     - `model`: As in `glmplan.fit`; with a format only that one is tried.
     - `traffic`: As in `glmplan.simulate`; a closed loop of the users by default.
-    - `**said`: ``only`` (text with commas or a list), ``kind`` of `KINDS`, ``budget``, ``power``, ``machines``,
-      ``rent_term``, ``growth``, ``probability``, ``spare`` (a number of machines, or ``N`` for as many again),
+    - `**said`: ``only`` (text with commas or a list), ``kind`` of `KINDS`, ``budget``, ``rates``, ``power``,
+      ``machines``, ``rent_term``, ``growth``, ``probability``, ``spare`` (a number of machines, or ``N`` for as many again),
       ``sites``, ``working_hours``, ``use_case``; options of `glmplan.request.plan.PlanRequest` (those with `tries` as
       text with commas or a list); fields of `glmplan.simulation.traffic.spec.Traffic`.
 
@@ -152,7 +160,7 @@ def read_size(model: str, slo: str, *, users: Any = None, traffic: str | None = 
     working = _working_hours(said.pop("working_hours", None))
     only, limits = _list(said.pop("only", None), "--only"), _limits(said.pop("power_limit", None))
     spare, sites = _spare(said.pop("spare", None)), _sites(said.pop("sites", None))
-    rent_term = said.pop("rent_term", None)
+    rent_term, rates = said.pop("rent_term", None), said.pop("rates", None) or ()
     if (case := said.pop("use_case", None)) is not None:
         lengths = {"input": use_case(case).input, "output": use_case(case).output}
         said = lengths | {name: value for name, value in said.items() if value is not None}
@@ -170,7 +178,7 @@ def read_size(model: str, slo: str, *, users: Any = None, traffic: str | None = 
         engines=engines or (None,),
         only=tuple(_known(word) for word in only),
         kinds=KINDS[kind],
-        budget=None if budget is None else read_amount(budget, "--budget"),
+        budget=None if budget is None else read_amount(budget, "--budget", rates),
         power=None if power is None else read_watts(power, "--power"),
         most_machines=whole_number(8 if machines is None else machines, "--machines", most=4096),
         rent_term=rent_term,

@@ -182,7 +182,8 @@ def money_of_question(question: q.MoneyQuestion) -> Money:
     from glmplan.purchase.money import money_of
 
     today = date.fromisoformat(question.today) if question.today else date.today()
-    return money_of(question.price, question.term, today=today, region=question.region, rent_term=question.rent_term)
+    return money_of(question.price, question.term, today=today, region=question.region, rent_term=question.rent_term,
+                    rates=question.rates)  # fmt: skip
 
 
 def _sweep(question: q.SweepQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
@@ -206,7 +207,7 @@ def _size(question: q.SizeQuestion, progress: Progress, limits: Mapping[str, Any
 
     other = {"model", "slo", "answers", *q.MoneyQuestion.model_fields}
     options = question.model_dump(exclude=other, exclude_none=True)
-    asked = read_size(question.model, question.slo, rent_term=question.rent_term, **options)
+    asked = read_size(question.model, question.slo, rent_term=question.rent_term, rates=question.rates, **options)
     return size_content(sized(asked, money_of_question(question), answers=question.answers, progress=progress))
 
 

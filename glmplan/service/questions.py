@@ -257,6 +257,9 @@ class MoneyQuestion(_Question):
     )
     region: Annotated[str, Field(max_length=100)] | None = Field(None, description="Region of the colocation price.")
     rent_term: Annotated[str, Field(max_length=100)] | None = Field(None, description="Term of every rent.")
+    rates: Annotated[list[Annotated[str, Field(max_length=20)]], Field(max_length=20)] = Field(
+        [], description="USD for one unit of another currency, as in EUR=1.08."
+    )
     today: Annotated[str, Field(max_length=10), AfterValidator(_day)] | None = Field(
         None, description="Date of the prices as YYYY-MM-DD; today by default.", examples=["2026-11-22"]
     )
