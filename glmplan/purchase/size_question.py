@@ -132,9 +132,9 @@ def read_size(model: str, slo: str, *, users: Any = None, traffic: str | None = 
     - `model`: As in `glmplan.fit`; with a format only that one is tried.
     - `traffic`: As in `glmplan.simulate`; a closed loop of the users by default.
     - `**said`: ``only`` (text with commas or a list), ``kind`` of `KINDS`, ``budget``, ``rates``, ``power``,
-      ``machines``, ``rent_term``, ``growth``, ``probability``, ``spare`` (a number of machines, or ``N`` for as many again),
-      ``sites``, ``working_hours``, ``use_case``; options of `glmplan.request.plan.PlanRequest` (those with `tries` as
-      text with commas or a list); fields of `glmplan.simulation.traffic.spec.Traffic`.
+      ``machines``, ``rent_term``, ``growth``, ``probability``, ``spare`` (a number of machines, or ``N`` for as many
+      again), ``sites``, ``working_hours``, ``use_case``; options of `glmplan.request.plan.PlanRequest` (those with
+      `tries` as text with commas or a list); fields of `Traffic`.
 
     Examples
     --------
