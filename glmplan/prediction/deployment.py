@@ -13,7 +13,7 @@ from math import gcd
 from typing import TYPE_CHECKING, Any
 
 from glmplan.catalog.caching import remembered
-from glmplan.catalog.engines.defaults import UNKNOWN_ENGINE, engine_defaults, engine_known
+from glmplan.catalog.engines.defaults import UNKNOWN_ENGINE, drafting_limit, engine_defaults, engine_known
 from glmplan.catalog.engines.kernels import attention_rule, shared_beside, sparse_capabilities, sparse_since
 from glmplan.catalog.engines.limitations import engine_names, load_engine
 from glmplan.catalog.engines.memory import load_memory_rule, memory_engines
@@ -248,6 +248,9 @@ class Deployment:
         defaults = engine_defaults(
             self.engine, version=self.version, accelerator=accelerator.name, memory=accelerator.memory
         )
+        limit = drafting_limit(self.engine) if self.draft_tokens else None
+        if limit is not None:
+            defaults = replace(defaults, max_requests=max(limit // self.dp, 1), most_requests=0)
         # async scheduling is off with pipeline stages
         return self.settings.packing(replace(defaults, ahead=False) if self.pp > 1 and defaults.ahead else defaults)
 
@@ -276,12 +279,17 @@ class Deployment:
         return self.acceptance_prior[0] if self.acceptance is None else max(self.acceptance, 1.0)
 
     @property
+    def draft_chain(self) -> int:
+        """Return the tokens that are drafted one after the other [-]"""
+        return self.draft_depth or self.draft_tokens
+
+    @property
     def acceptance_prior(self) -> tuple[float, float]:
         """Return the fitted tokens per step [token] and its log deviation [-]"""
         return acceptance_prior(
             self.model.family,
             self.draft_method or ("eagle3" if self.model.draft_head else "mtp" if self.model.mtp else ""),
-            self.draft_depth or self.draft_tokens,
+            self.draft_chain,
             self.text,
             verify_tokens=self.draft_tokens + 1,
         )
