@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import cache, cached_property
-from pathlib import Path
 from typing import Any
 
 from glmplan.catalog.entries.hosts import host_names, load_host
@@ -498,14 +497,12 @@ def money_of(
     *,
     today: date,
     region: str | None = None,
-    folder: Path | None = None,
     rent_term: str | None = None,
     rates: Iterable[str] = (),
 ) -> Money:
     """Return published prices and terms, replaced by given ones.
 
-    - `folder`: Published prices in place of the shipped ones.
-    - `rates`: USD for one unit of another currency, as in ``EUR=1.08``; prices in it are converted.
+    `rates`: USD for one unit of another currency, as in ``EUR=1.08``; prices in it are converted.
 
     Examples
     --------
@@ -514,7 +511,7 @@ def money_of(
     """
     check_rent_term(rent_term)
     known = read_rates(rates)
-    merged = tuple(_in_usd(price, known) for price in prices_with(prices, today=today, folder=folder))
+    merged = tuple(_in_usd(price, known) for price in prices_with(prices, today=today))
     found = read_terms(terms, prices=merged, today=today, region=region)
     notes = tuple(f"1 {name} = {rate:g} USD, as given on {today.isoformat()}" for name, rate in known.items())
     return Money(merged, replace(found, notes=(*notes, *found.notes)), today, rent_term)
