@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,7 +19,19 @@ if TYPE_CHECKING:
     from glmplan.planner import FitAnswer
     from glmplan.simulation.traffic.spec import Traffic
 
-__all__ = ["ViewOptions", "command"]
+__all__ = ["Platform", "ViewOptions", "command"]
+
+
+class Platform(StrEnum):
+    """Platforms for which deployment files are written."""
+
+    kubernetes = "kubernetes"
+    helm_vllm = "helm-vllm"
+    llm_d = "llm-d"
+    dynamo = "dynamo"
+    compose = "compose"
+    systemd = "systemd"
+    slurm = "slurm"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -31,6 +45,11 @@ class ViewOptions:
         typer.Option(help="Parts of the page: memory, users, layouts, changes, warnings, start, basis; repeatable."),
     ] = None
     explain: Annotated[bool, typer.Option("--explain", help="Show the arithmetic.")] = False
+    deploy: Annotated[
+        list[Platform] | None,
+        typer.Option(help="Write deployment files of the plan for this platform, into --out; repeatable."),
+    ] = None
+    out: Annotated[Path | None, typer.Option(help="Folder of the deployment files.")] = None
 
 
 @o.with_options()
@@ -67,6 +86,21 @@ def command(
         from glmplan.present.fit_explain import fit_explanation
 
         say(fit_explanation(answer), end="")
+    if view.out is not None:
+        _deploy(answer, view.deploy or [], view.out, quiet=view.form is not Form.text)
+
+
+def _deploy(answer: FitAnswer, platforms: list[Platform], folder: Path, *, quiet: bool) -> None:
+    """Write deployment files and print their paths; to stderr if quiet."""
+    from glmplan.catalog.files import understood, write_atomically
+    from glmplan.present.deployment_files import deployment_files
+
+    with understood(str(folder), "folder"):
+        folder.mkdir(parents=True, exist_ok=True)
+        for platform in dict.fromkeys(platforms):
+            for name, text in deployment_files(answer, platform.value).items():
+                write_atomically(folder / name, text)
+                say(str(folder / name), err=quiet)
 
 
 def _traffic(spec: str | None, question: o.Given, shape: o.Given) -> Traffic | None:
@@ -112,6 +146,9 @@ def _check(view: ViewOptions) -> None:
     """Reject contradictory options before the computation starts."""
     from glmplan.errors import SpecError
 
+    if bool(view.deploy) is not (view.out is not None):
+        missing = "--out" if view.deploy else "--deploy"
+        raise SpecError(f"needs {missing} too", field="--deploy" if view.deploy else "--out")
     for name, given in (("--full", view.full), ("--section", bool(view.section))):
         if given and view.form is not Form.text:
             raise SpecError(f"is of the text only, not of --format {view.form.value}, which is whole", field=name)

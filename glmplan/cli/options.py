@@ -167,6 +167,9 @@ class MoneyOptions:
     term: CostTerms = None
     region: Region = None
     rent_term: Annotated[str | None, typer.Option(help="Term of every rent, such as on demand or 3 years.")] = None
+    rate: Annotated[
+        list[str] | None, typer.Option(help="USD for one unit of another currency, as in EUR=1.08; repeatable.")
+    ] = None
     today: Today = None
 
 
@@ -266,5 +269,5 @@ def read_money(options: MoneyOptions) -> Money:
 
     return money_of(
         options.price or (), options.term or (), today=day_of(options.today), region=options.region,
-        rent_term=options.rent_term,
+        rent_term=options.rent_term, rates=options.rate or (),
     )  # fmt: skip

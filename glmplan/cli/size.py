@@ -47,6 +47,16 @@ class SpendOptions:
         float | None,
         typer.Option(help="Cost of too few machines over that of too many: 19 is a probability of 0.95."),
     ] = None
+    spare: Annotated[
+        str | None, typer.Option(help="Machines beyond those that meet the SLO: 1 for N+1, N for N+N.")
+    ] = None
+    sites: Annotated[int | None, typer.Option(min=1, help="Sites, each of which meets the SLO alone.")] = None
+    use_case: Annotated[
+        str | None, typer.Option(help="Lengths of a public trace: chat, long-chat, rag or code-completion.")
+    ] = None
+    working_hours: Annotated[
+        float | None, typer.Option(help="Hours of a week with this load, none in the others; for tokens of a month.")
+    ] = None
     growth: Annotated[float | None, typer.Option(help="Growth of the load per month, such as 0.05.")] = None
 
 
@@ -86,7 +96,7 @@ def command(
     said = {name: value for name, value in said.items() if name not in ("buy", "rent")} | {"kind": ways}
     asked = read_size(
         model, slo, users=users, traffic=traffic, rent_term=money.rent_term,
-        **joined(said), **deployment, **shape,
+        rates=money.rate, **joined(said), **deployment, **shape,
     )  # fmt: skip
     if acceptance_test is not None:
         from glmplan.present.acceptance import check_ladder

@@ -36,6 +36,7 @@ __all__ = [
     "degrees_set",
     "launch_command",
     "launch_context",
+    "launch_files",
     "recipe_for",
     "validate_command",
     "with_recipe",
@@ -266,18 +267,35 @@ def _trtllm(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ..
     words += [f"--ep_size {terms.ep}"] * (terms.ep > 1)
     words += [f"--max_seq_len {context}"] * (context < asked.model.max_context)
     words += _set_options(asked, ("--kv_cache_free_gpu_memory_fraction", "--max_batch_size", "--max_num_tokens", ""))
+    if terms.mtp and asked.model.draft_head is not None:
+        notes.append(f"the command omits speculative decoding with {asked.model.draft_head.repository}: add it")
+    extra = _trtllm_options(asked, holding)
+    if extra:
+        words.append(f"--extra_llm_api_options {_OPTIONS_FILE}")
+        notes.append(f"{_OPTIONS_FILE} contains: " + "; ".join(extra))
+    return tuple(words), tuple(notes)
+
+
+#: file with the options of TensorRT-LLM that its command line lacks
+_OPTIONS_FILE = "options.yaml"
+
+
+def _trtllm_options(asked: Asked, holding: Holding) -> list[str]:
+    """Return the lines of the options file of TensorRT-LLM."""
+    terms = holding.terms
     extra = [f"attn_backend: {asked.settings.attention_backend}"] * bool(asked.settings.attention_backend)
     extra += ["enable_attention_dp: true"] * (terms.dp > 1)
     extra += [f"kv_cache_config: {{dtype: {kv}}}" for kv in _cache_words(asked, terms.kv)]
     extra += ["cuda_graph_config: null"] * (not terms.graphs)
-    if terms.mtp and asked.model.draft_head is not None:
-        notes.append(f"the command omits speculative decoding with {asked.model.draft_head.repository}: add it")
-    elif terms.mtp:
+    if terms.mtp and asked.model.draft_head is None:
         extra.append(f"speculative_config: {{decoding_type: MTP, num_nextn_predict_layers: {terms.mtp}}}")
-    if extra:
-        words.append("--extra_llm_api_options options.yaml")
-        notes.append("options.yaml contains: " + "; ".join(extra))
-    return tuple(words), tuple(notes)
+    return extra
+
+
+def launch_files(asked: Asked, holding: Holding) -> dict[str, str]:
+    """Return the files that a launch command names, by name."""
+    lines = _trtllm_options(asked, holding) if asked.engine == "trtllm" else []
+    return {_OPTIONS_FILE: "\n".join(lines) + "\n"} if lines else {}
 
 
 def _quant(name: str, repository: str) -> str:

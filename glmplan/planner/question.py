@@ -14,6 +14,7 @@ from glmplan.catalog.engines.memory import load_memory_rule
 from glmplan.catalog.engines.recipes import known_version
 from glmplan.catalog.entries.accelerators import load_accelerator
 from glmplan.catalog.entries.names import engine_release
+from glmplan.catalog.entries.use_cases import use_case
 from glmplan.catalog.formats import KV_FORMATS
 from glmplan.catalog.schema.accelerator import Accelerator
 from glmplan.catalog.schema.engine import Adapters, EngineDefaults
@@ -636,7 +637,7 @@ def read_words(words: PlanRequest) -> Asked:
         output_tokens=outputs,
         users=users,
         users_given=words.users is not None,
-        lengths_given=words.input is not None or words.output is not None,
+        lengths_given=any(one is not None for one in (words.input, words.output, words.use_case)),
         mtp=mtp,
         acceptance=acceptance,
         settings=settings,
@@ -751,6 +752,10 @@ def _lengths(
     if not context and longest is not None and longest < limit:
         limit, where = longest, "--max-model-len"
     inputs, outputs = words.input, words.output
+    if words.use_case is not None:
+        case = use_case(words.use_case)
+        inputs, outputs = inputs or case.input, outputs or case.output
+        assumed.append(f"{inputs:,} input and {outputs:,} output tokens: use case {case.name}")
     if outputs is None:
         outputs = min(DEFAULT_OUTPUT, max(limit // 4, 1))
         assumed.append(f"{outputs:,} output tokens")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from glmplan.catalog.tables import table_text
@@ -85,8 +86,12 @@ def size_content(found: Sized) -> dict[str, Any]:
         "budget_usd": asked.budget,
         "power_limit_kw": None if asked.power is None else asked.power / 1000,
         "probability_wanted": asked.probability,
+        "rent_term": asked.rent_term if "rent" in asked.kinds else None,
+        "spare_machines": "N" if asked.spare is None else asked.spare,
+        "sites": asked.sites,
+        "working_hours_week": asked.working_hours,
         "currency": terms.currency,
-        "terms": {name: getattr(terms, name) for name in terms.__slots__ if name != "notes"},
+        "terms": {name: getattr(terms, name) for name in terms.__slots__ if name not in ("notes", "given")},
         "options": answer_rows(found),
         "measurement": found.measured
         and {
@@ -100,6 +105,10 @@ def size_content(found: Sized) -> dict[str, Any]:
         else {
             "seller": paid.offer.seller,
             "usd_month": paid.usd,
+            "usd_month_low": paid.market.low,
+            "usd_month_high": paid.market.high,
+            "offers": len(paid.market.offers),
+            "outliers": [offer.words for offer in paid.market.outliers],
             "usd_per_million_input_tokens": paid.offer.input,
             "usd_per_million_output_tokens": paid.offer.output,
             "usd_per_million_cached_tokens": paid.offer.cached,
@@ -113,9 +122,34 @@ def size_content(found: Sized) -> dict[str, Any]:
         "per_token_missing": found.per_token_missing,
         "skipped": found.left_out,
         "no_price": list(found.no_price),
+        "no_price_by_kind": _by_kind(found.no_price),
+        "not_looked_at": _not_looked_at(found),
         "looked_at": found.looked_at,
         "notes": list(terms.notes),
     }
+
+
+def _by_kind(machines: Sequence[str]) -> dict[str, list[str]]:
+    """Return accelerators and hosts without a price, each once."""
+    parts = [re.sub(r"^\d+x", "", machine) for machine in machines]
+    hosts = [part for part, machine in zip(parts, machines, strict=True) if part == machine]
+    accelerators = list(dict.fromkeys(part for part in parts if part not in hosts))
+    return {kind: names for kind, names in (("accelerators", accelerators), ("hosts", hosts)) if names}
+
+
+def _not_looked_at(found: Sized) -> dict[str, int]:
+    """Return the kinds of plans that the search leaves out.
+
+    Each with its number; 0: not counted.
+    """
+    kinds = {}
+    if found.boards:
+        kinds["hosts of up to eight accelerators, of which N x ACCELERATOR was tried (name one with --only)"] = len(
+            found.boards
+        )
+    if "mtp" not in found.asked.given and found.asked.spec.draft_layers is not None:
+        kinds["speculative decoding (--mtp)"] = 0
+    return kinds | {"disaggregated servers": 0, "experts in host memory (--engine ktransformers)": 0}
 
 
 def size_text(found: Sized, content: dict[str, Any]) -> str:
@@ -124,6 +158,8 @@ def size_text(found: Sized, content: dict[str, Any]) -> str:
     load = f"{counted_unit(asked.load, asked.unit)} of {asked.traffic.input:,} + {asked.traffic.output:,} tokens"
     given = "".join(f"; {name.replace('_', ' ')} {value}" for name, value in asked.given.items())
     lines = [f"{asked.spec.name} for {load}; SLO {asked.slo} at {asked.probability:.0%} confidence{given}"]
+    if content["rent_term"] is not None:
+        lines[0] += f"; rents {content['rent_term']}"
     rows = [row for row in content["options"] if row["role"] != "next cheaper"]
     if rows:
         lines += ["", table_text(_table_row(row, asked.unit) for row in rows), "", *_first(rows[0], asked.unit)]
@@ -161,6 +197,7 @@ def _table_row(row: dict[str, Any], unit: str) -> dict[str, Any]:
         "P(SLO met)": floored_probability(row["probability"]),
         "fails at": row[f"violated_at_{_key(unit)}"] or f"over {row[f'capacity_{_key(unit)}']:g}",
         "USD/M out": row["usd_per_million_output_tokens"],
+        "USD/M in+out": row["usd_per_million_tokens"],
         "kW": row["kw"],
         "evidence": EVIDENCE_LABELS[row["evidence_level"]],
     }
@@ -173,6 +210,8 @@ def _first(row: dict[str, Any], unit: str) -> list[str]:
         f"  {_capacity(row, unit)}",
         f"  mean TPOT {_interval(row, 'tpot')}, mean TTFT {_interval(row, 'ttft')}; evidence: {row['evidence']}",
     ]
+    if row["machines"] > row["machines_serving"]:
+        lines.append(f"  {row['machines_serving']} of the {row['machines']} machines meet the SLO alone")
     if row["month_lines"]:
         parts = ", ".join(f"{name} {value:,.0f}" for name, value in row["month_lines"].items() if value)
         lines.append(f"  USD per month: {parts} (total {row['usd_month_low']:,.0f} to {row['usd_month_high']:,.0f})")
@@ -185,6 +224,8 @@ def _first(row: dict[str, Any], unit: str) -> list[str]:
             f"  power: {row['kw']:.1f} kW under this load, {row['kw_at_its_limit']:.1f} kW at most; circuit of each "
             f"machine: {row['circuit']}; {row['joules_per_output_token']:.2f} J of GPU energy per output token"
         )
+        units = "" if row["rack_units"] is None else f"; {row['rack_units']} rack units"
+        lines.append(f"  heat: {row['heat_btu_per_h']:,.0f} BTU/h at most{units}")
     if row["months_until_outgrown"] is not None:
         after = (
             "sufficient for at least" if row["capacity_is_lower_bound"] else "load growth reaches the capacity after"
@@ -192,6 +233,7 @@ def _first(row: dict[str, Any], unit: str) -> list[str]:
         lines.append(f"  {after} {row['months_until_outgrown']:.0f} months")
     lines += [f"  {issue['severity']}: {issue['title']}" for issue in (*row["hazards"], *row["limitations"])[:6]]
     lines += [f"  old price: {text}" for text in row["price_stale"]]
+    lines += [f"  {text}" for text in row["price_assumed"]]
     lines += [f"  no price: {row['price_missing']}"] if row["price_missing"] else []
     lines += [f"  lead time: {row['delivery']}"] if row["delivery"] else []
     return lines + [f"  vendor lock-in: {text}" for text in row["single_source"]]
@@ -273,10 +315,13 @@ def _per_token(content: dict[str, Any], rows: list[dict[str, Any]]) -> list[str]
         return [f"API alternative: {content['per_token_missing']}"]
     inputs, outputs = paid["million_input_tokens_month"], paid["million_output_tokens_month"]
     cached = paid["million_cached_tokens_month"]
+    span = f" ({paid['usd_month_low']:,.0f} to {paid['usd_month_high']:,.0f} over {paid['offers']} offers)"
     lines = [
-        f"API alternative ({paid['seller']}): {paid['usd_month']:,.0f} USD/month for {inputs:,.0f} M input tokens"
+        f"API alternative (median: {paid['seller']}): {paid['usd_month']:,.0f} USD/month"
+        f"{span if paid['offers'] > 1 else ''} for {inputs:,.0f} M input tokens"
         f"{f' ({cached:,.0f} M cached)' if cached else ''} and {outputs:,.0f} M output tokens; latency not guaranteed"
     ]
+    lines += [f"  outlier, not counted: {text} for a million tokens" for text in paid["outliers"]]
     cheaper = all(row["usd_month"] is None or row["usd_month"] > paid["usd_month"] for row in rows)
     if rows and cheaper:
         lines.append("  the API is cheaper at this volume")
@@ -295,8 +340,10 @@ def _per_token(content: dict[str, Any], rows: list[dict[str, Any]]) -> list[str]
 def _left_out(content: dict[str, Any]) -> list[str]:
     rows = sorted((content["skipped"] or {}).items(), key=lambda row: -row[1])
     lines = [f"{count} skipped: {reason}" for reason, count in rows[:6]]
-    unpriced = content["no_price"]
-    if unpriced:
-        more = " …" if len(unpriced) > _NAMED else ""
-        lines.append(f"no known price: {', '.join(unpriced[:_NAMED])}{more}; set one with --price MACHINE=NUMBER")
+    for kind, names in content["no_price_by_kind"].items():
+        more = " …" if len(names) > _NAMED else ""
+        count = f"{len(names)} {kind if len(names) > 1 else kind[:-1]}"
+        lines.append(f"no known price, not ranked: {count} ({', '.join(names[:_NAMED])}{more}); --price NAME=NUMBER")
+    for text, count in content["not_looked_at"].items():
+        lines.append(f"not looked at: {text}" + (f" ({count})" if count else ""))
     return lines + [f"note: {note}" for note in content["notes"]]

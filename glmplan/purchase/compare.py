@@ -69,6 +69,8 @@ class Side:
             return predicted[name].value * factor if name in predicted else None
 
         unpriced = self.usd_month is None or rate is None
+        output = self.planned.asked.output_tokens
+        share = output / (self.planned.asked.input_tokens + output)
         usd = None if unpriced else float(per_million(self.usd_month, rate, utilisation))
         return {
             "layout": self.planned.holding.terms.name,
@@ -81,6 +83,7 @@ class Side:
             "usd_month": self.usd_month,
             "paid": self.paid,
             "usd_per_million_output_tokens": usd,
+            "usd_per_million_tokens": None if usd is None else usd * share,
             "kw": self.kw,
             "probability": None if self.safe is None else self.safe.chance_of(self.users),
             **{f"users_at_{100 * share:g}": self.safe and dict(self.safe.at)[share] for share in SHOWN},

@@ -79,8 +79,10 @@ class Terms:
     currency: str = "USD"
     #: costs that are not counted, and old prices
     notes: tuple[str, ...] = ()
+    #: names of the terms that were given
+    given: frozenset[str] = frozenset()
 
-    def but(self, **changes: float) -> Terms:
+    def but(self, **changes: float | frozenset[str]) -> Terms:
         """Return the terms with some replaced."""
         return replace(self, **changes)  # type: ignore[arg-type]
 
@@ -137,7 +139,7 @@ def read_terms(
         values[name] = term.value if term.value is not None else 0.0
         if term.value is None and name not in given:
             uncounted.append(f"{term.what}: not counted; set --term {name}=NUMBER ({term.note})")
-    return Terms(**(values | given), currency=power.currency, notes=(*stale, *uncounted))
+    return Terms(**(values | given), currency=power.currency, notes=(*stale, *uncounted), given=frozenset(given))
 
 
 def in_usd(what: str, currency: str) -> None:
@@ -148,7 +150,9 @@ def in_usd(what: str, currency: str) -> None:
     >>> in_usd("electricity", "USD")
     """
     if currency != "USD":
-        raise SpecError(f"is in {currency}: all amounts are in USD, convert it", field="--price", value=what)
+        raise SpecError(
+            f"is in {currency}: all amounts are in USD, set --rate {currency}=NUMBER", field="--price", value=what
+        )
 
 
 def _colocation(prices: tuple[Price, ...], region: str, today: date) -> Quotation:
@@ -169,7 +173,7 @@ def _given(said: Mapping[str, object] | Iterable[str]) -> dict[str, float]:
             if not equals:
                 raise SpecError("is not a term such as pue=1.2", field="--term", value=word)
             pairs.append((name.strip(), text.strip()))
-    known = {field.name for field in fields(Terms)} - {"currency", "notes"}
+    known = {field.name for field in fields(Terms)} - {"currency", "notes", "given"}
     terms = {}
     for name, value in pairs:
         if name not in known:

@@ -4,38 +4,45 @@ from __future__ import annotations
 
 import math
 import re
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from functools import cached_property
-from pathlib import Path
+from functools import cache, cached_property
 from typing import Any
 
 from glmplan.catalog.entries.hosts import host_names, load_host
 from glmplan.catalog.entries.prices import GIVEN, Quotation, prices_with, quotation
 from glmplan.catalog.files import plain_name
+from glmplan.catalog.schema.host import Host
 from glmplan.catalog.schema.price import Price
 from glmplan.errors import SpecError, UnknownFact
 from glmplan.io.machines.resolve import Machine
 from glmplan.purchase.cost import Month, Terms, in_usd, owned_month, read_terms, rented_month
-from glmplan.units import Bytes, Ratio, Tokens, Usd, Watts
+from glmplan.units import Bytes, Ratio, Tokens, Usd, Watts, finite_number
 
 __all__ = [
+    "ASSUMED_FROM",
     "RENT_TERMS",
     "Line",
+    "Market",
     "Money",
     "Offer",
     "Purchase",
     "Way",
     "accelerator_watts",
-    "cheapest_offer",
+    "assumed_host",
     "check_rent_term",
     "common_term",
+    "market_of",
     "money_facts",
     "money_of",
     "offers_of",
     "purchase_of",
+    "rack_units",
+    "read_rates",
     "rent_of",
+    "server_draw",
     "wall_watts",
     "watts_of",
     "ways_of",
@@ -44,6 +51,10 @@ __all__ = [
 
 #: entry of the price list for the host of PCIe cards
 _HOST = "workstation-host"
+#: server whose price, less its accelerators, stands for hosts of baseboards; part and number of its accelerators
+_SERVER = ("hgx-h100-8", "h100-sxm", 8)
+#: accelerator from whose price that of a host is assumed
+ASSUMED_FROM = _SERVER[1]
 #: public rent terms, shortest commitment first
 RENT_TERMS: tuple[str, ...] = ("on demand", "marketplace", "spot", "1 year", "3 years")
 _GIGABYTES = re.compile(r"(\d+) GB")
@@ -59,6 +70,8 @@ class Line:
     quotation: Quotation | None
     #: contents, or how to set the missing price
     note: str = ""
+    #: the price is a default, not one of this thing
+    assumed: bool = False
 
     def times(self, machines: int) -> Line:
         """Return the line for several machines."""
@@ -79,6 +92,11 @@ class Purchase:
     def missing(self) -> tuple[str, ...]:
         """Return how to set each price that is unknown."""
         return tuple(line.note for line in self.lines if line.quotation is None)
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """Return the notes of the lines whose price is a default."""
+        return tuple(line.note for line in self.lines if line.assumed)
 
     @property
     def stale(self) -> tuple[str, ...]:
@@ -120,12 +138,16 @@ class Purchase:
         return float(total) * (1.0 + self.network_share)
 
 
-def purchase_of(machine: Machine, prices: Iterable[Price], *, terms: Terms, today: date) -> Purchase:
+def purchase_of(
+    machine: Machine, prices: Iterable[Price], *, terms: Terms, today: date, assume: bool = False
+) -> Purchase:
     """Return the lines of a machine's purchase.
 
     One line for a system with a price, else accelerators and host. Accelerators are priced new, or refurbished or used
     if no new price is known. PCIe cards go into a workstation host up to `Terms.host_slots`; other hosts have a price
     only as part of a system.
+
+    - `assume`: Take `assumed_host` for a host without a price.
 
     Examples
     --------
@@ -150,7 +172,10 @@ def purchase_of(machine: Machine, prices: Iterable[Price], *, terms: Terms, toda
     else:
         cards = _accelerators(machine, prices, today)
         whole = cards.quotation is not None and cards.quotation.entries[0].whole_machine
-        lines = (cards,) if whole else (cards, _host(machine, prices, terms, today))
+        host = _host(machine, prices, terms, today)
+        if host.quotation is None and assume:
+            host = assumed_host(machine, prices, terms=terms, today=today) or host
+        lines = (cards,) if whole else (cards, host)
         purchase = Purchase(lines, share)
     if purchase.known:
         in_usd(machine.text, purchase.currency)
@@ -202,13 +227,56 @@ def _same_memory(price: Price, memory: Bytes | None) -> bool:
 
 def _host(machine: Machine, prices: tuple[Price, ...], terms: Terms, today: date) -> Line:
     nodes = machine.host.nodes
-    card = machine.accelerator.scaleup == "pcie" and machine.count <= nodes * terms.host_slots
-    if not card:
+    if not _in_slots(machine) or machine.count > nodes * terms.host_slots:
         text = plain_name(machine.text)
         how = f"set that of the whole machine with --price {text}=NUMBER"
         return Line(f"host of {text}", nodes, None, f"no price of a host for {text}: {how}")
     price = quotation(prices, "buy", _HOST, today=today)
     return Line(_HOST, nodes, price, price.entries[0].contains)
+
+
+def _in_slots(machine: Machine) -> bool:
+    """Return True for cards, with or without a bridge between two of them."""
+    return machine.accelerator.scaleup in ("pcie", "nvlink-bridge")
+
+
+def assumed_host(machine: Machine, prices: Iterable[Price], *, terms: Terms, today: date) -> Line | None:
+    """Return a default for the price of a host.
+
+    It is marked in `Line.assumed`. None without a price to take it from.
+
+    Cards: as many workstation hosts as have slots for them. Baseboards: for each node, `_SERVER` less its accelerators.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.prices import load_prices
+    >>> from glmplan.io.machines.resolve import resolve_machine
+    >>> from glmplan.purchase.cost import read_terms
+    >>> prices, day = load_prices(), date(2026, 11, 22)
+    >>> terms = read_terms(prices=prices, today=day)
+    >>> line = assumed_host(resolve_machine("8xh200-sxm"), prices, terms=terms, today=day)
+    >>> line.quotation.value  # a server with eight H100: 250,000 to 400,000, less 8 x 30,000
+    85000.0
+    """
+    prices, nodes = tuple(price for price in prices if price.kind == "buy"), machine.host.nodes
+    try:
+        if _in_slots(machine):
+            count = nodes * math.ceil(machine.count / (nodes * terms.host_slots))
+            price = quotation(prices, "buy", _HOST, today=today)
+            how = f"{count} x {_HOST}"
+        else:
+            system, part, size = _SERVER
+            whole = quotation(prices, "buy", system, today=today)
+            cards = size * quotation(prices, "buy", part, terms=("new",), today=today).value
+            rest = (max(amount - cards, 0.0) for amount in (whole.value, whole.low, whole.high))
+            value, low, high = rest
+            count, price = nodes, replace(whole, value=value, low=low, high=high)
+            how = f"that of {system} less {size} {part}"
+    except UnknownFact:
+        return None
+    text = plain_name(machine.text)
+    note = f"host of {text} assumed at {count * price.value:,.0f} USD ({how}): set --price {text}=NUMBER"
+    return Line(f"host of {text}", count, price, note, assumed=True)
 
 
 def check_rent_term(term: str | None) -> None:
@@ -283,8 +351,73 @@ def accelerator_watts(machine: Machine, *, terms: Terms, limit: Watts | None = N
     return machine.count * each
 
 
+def server_draw(machine: Machine, *, terms: Terms) -> Watts | None:
+    """Return the stated draw of the server for each accelerator, or None.
+
+    That of the host, else of the server of the catalogue with this accelerator, all parts at their most. None if none
+    is stated, or if the term ``rest_watts`` is given.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.prices import load_prices
+    >>> from glmplan.io.machines.resolve import resolve_machine
+    >>> from glmplan.purchase.cost import read_terms
+    >>> terms = read_terms(prices=load_prices(), today=date(2026, 6, 1))
+    >>> server_draw(resolve_machine("4xb200-sxm"), terms=terms)  # DGX B200: 14.3 kW / 8
+    1787.5
+    """
+    server = None if "rest_watts" in terms.given else _server_of(machine)
+    if server is None or server.power is None or server.power.draw is None:
+        return None
+    return server.power.draw / server.accelerators_per_node
+
+
+def rack_units(machine: Machine) -> int | None:
+    """Return the rack units of a machine, None if not published.
+
+    Examples
+    --------
+    >>> from glmplan.io.machines.resolve import resolve_machine
+    >>> rack_units(resolve_machine("16xh200-sxm"))
+    16
+    """
+    server = _server_of(machine)
+    if server is None or server.power is None or server.power.rack_units is None:
+        return None
+    return -(-machine.count // server.accelerators_per_node) * server.power.rack_units
+
+
+def _server_of(machine: Machine) -> Host | None:
+    """Return the host of a machine with stated power.
+
+    Where only accelerators are named: the server of the catalogue that carries them on a fabric.
+    """
+    return machine.host if machine.named else _servers().get(machine.accelerator.name)
+
+
+@cache
+def _servers() -> dict[str, Host]:
+    hosts = [load_host(name) for name in host_names()]
+    return {
+        host.accelerator: host
+        for host in hosts
+        if host.power is not None and host.power.draw is not None and host.scale_up is not None
+    }
+
+
 def wall_watts(machine: Machine, *, terms: Terms, limit: Watts | None = None) -> Watts:
     """Return the power of a machine at the wall under load.
+
+    Notes
+    -----
+    The draw of a server that its maker states (`server_draw`) is that of all its parts at once. It is scaled with the
+    power share of the accelerators: a DGX H100 of 10.2 kW draws 6.5 to 8.5 kW in use [1]_, 7.65 kW by this formula. A
+    power limit takes its part of it away. Other machines, and a given term ``rest_watts``, are the sum of the
+    accelerators and that term.
+
+    References
+    ----------
+    .. [1] https://www.supercluster.blog/p/6-ai-supercluster-nvidia-dgx-h100
 
     Examples
     --------
@@ -295,11 +428,17 @@ def wall_watts(machine: Machine, *, terms: Terms, limit: Watts | None = None) ->
     >>> terms = read_terms(said, prices=load_prices(), today=date(2026, 6, 1))
     >>> wall_watts(resolve_machine("2xrtx-pro-6000-ws"), terms=terms)  # (2 x 600 + 400) / 0.8
     2000.0
+    >>> wall_watts(resolve_machine("8xb200-sxm"), terms=terms.but(given=frozenset()))  # NVIDIA's guide: 14.3 kW
+    14300.0
     """
     cards = accelerator_watts(machine, terms=terms, limit=limit)
+    own = server_draw(machine, terms=terms)
+    if own is not None:
+        full = machine.count * terms.power_share * (machine.accelerator.tdp or 0.0)
+        return machine.count * own * terms.power_share - (full - cards) / terms.supply_efficiency
     includes_host = machine.accelerator.kind in ("soc", "system")
-    host = 0.0 if includes_host else terms.rest_watts * machine.host.nodes
-    return (cards + host) / terms.supply_efficiency
+    rest = 0.0 if includes_host else terms.rest_watts * machine.host.nodes
+    return (cards + rest) / terms.supply_efficiency
 
 
 @dataclass(frozen=True)
@@ -312,6 +451,8 @@ class Money:
     today: date
     #: term of every rent; None for the first that has a price for the accelerator
     rent_term: str | None = None
+    #: take a marked default for the price of a host that has none
+    assume_hosts: bool = False
 
     def at_one_term(self, machines: Iterable[Machine]) -> Money:
         """Return the money with one rent term for all machines.
@@ -356,12 +497,12 @@ def money_of(
     *,
     today: date,
     region: str | None = None,
-    folder: Path | None = None,
     rent_term: str | None = None,
+    rates: Iterable[str] = (),
 ) -> Money:
     """Return published prices and terms, replaced by given ones.
 
-    `folder`: Published prices in place of the shipped ones.
+    `rates`: USD for one unit of another currency, as in ``EUR=1.08``; prices in it are converted.
 
     Examples
     --------
@@ -369,8 +510,36 @@ def money_of(
     0.3
     """
     check_rent_term(rent_term)
-    merged = prices_with(prices, today=today, folder=folder)
-    return Money(merged, read_terms(terms, prices=merged, today=today, region=region), today, rent_term)
+    known = read_rates(rates)
+    merged = tuple(_in_usd(price, known) for price in prices_with(prices, today=today))
+    found = read_terms(terms, prices=merged, today=today, region=region)
+    notes = tuple(f"1 {name} = {rate:g} USD, as given on {today.isoformat()}" for name, rate in known.items())
+    return Money(merged, replace(found, notes=(*notes, *found.notes)), today, rent_term)
+
+
+def read_rates(words: Iterable[str]) -> dict[str, float]:
+    """Return the USD for one unit of each currency.
+
+    Examples
+    --------
+    >>> read_rates(["EUR=1.08"])
+    {'EUR': 1.08}
+    """
+    rates = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        name = name.strip().upper()
+        if not equals or not re.fullmatch("[A-Z]{3}", name) or name == "USD":
+            raise SpecError("is not a rate such as EUR=1.08, USD for one unit", field="--rate", value=word)
+        rates[name] = finite_number(text.strip(), f"--rate {name}")
+        if rates[name] <= 0:
+            raise SpecError("must be more than 0", field="--rate", value=word)
+    return rates
+
+
+def _in_usd(price: Price, rates: Mapping[str, float]) -> Price:
+    rate = rates.get(price.currency)
+    return price if rate is None else price.model_copy(update={"price": price.price * rate, "currency": "USD"})
 
 
 def ways_of(
@@ -403,7 +572,7 @@ def ways_of(
 
 def _bought(machine: Machine, money: Money, machines: int, limit: Watts | None) -> Way:
     terms = money.terms
-    single = purchase_of(machine, money.prices, terms=terms, today=money.today)
+    single = purchase_of(machine, money.prices, terms=terms, today=money.today, assume=money.assume_hosts)
     # several machines of one service need a network between them
     share = terms.network_share if machines * machine.host.nodes > 1 else 0.0
     bought = Purchase(tuple(line.times(machines) for line in single.lines), share)
@@ -500,6 +669,11 @@ class Offer:
             raise SpecError("is more than all prompt tokens", field="cached", value=cached)
         return ((inputs - cached) * self.input + cached * self.cached + outputs * self.output) / 1e6
 
+    @property
+    def words(self) -> str:
+        """Return the seller with the prices of input and output."""
+        return f"{self.seller} {self.input:g} and {self.output:g} {self.currency}"
+
     def mixed(self, inputs: Tokens, outputs: Tokens, cached: Tokens = 0.0) -> Usd:
         """Return the mean price of a million tokens."""
         return self.bill(inputs, outputs, cached) / (inputs + outputs) * 1e6
@@ -542,14 +716,41 @@ def offers_of(model: str, prices: Iterable[Price], *, today: date) -> tuple[Offe
     return tuple(offers)
 
 
-def cheapest_offer(offers: Iterable[Offer], inputs: Tokens, outputs: Tokens, cached: Tokens = 0.0) -> Offer:
-    """Return the offer with the smallest bill.
+#: a bill of more than this many times the median, or less than its inverse, is an outlier [-]
+_OUTLIER = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Market:
+    """API offers for the tokens of a month."""
+
+    #: the offer whose bill is the median of those that are no outliers; of two the lower one
+    offer: Offer
+    #: lowest and highest bill without the outliers
+    low: Usd
+    high: Usd
+    #: offers without the outliers, the cheapest first
+    offers: tuple[Offer, ...]
+    #: offers whose bill is more than `_OUTLIER` times the median of all, or less than its inverse
+    outliers: tuple[Offer, ...]
+
+
+def market_of(offers: Iterable[Offer], inputs: Tokens, outputs: Tokens, cached: Tokens = 0.0) -> Market:
+    """Return the offers for the tokens of a month, with their median.
+
+    Two or fewer offers have no outliers.
 
     Examples
     --------
     >>> from glmplan.catalog.entries.prices import load_prices
     >>> offers = offers_of("glm-5.1", load_prices(), today=date(2026, 11, 22))
-    >>> cheapest_offer(offers, 100e6, 20e6).seller
-    'openrouter'
+    >>> market = market_of(offers, 100e6, 20e6)
+    >>> market.low <= market.offer.bill(100e6, 20e6) <= market.high
+    True
     """
-    return min(offers, key=lambda offer: (offer.bill(inputs, outputs, cached), offer.seller))
+    bills = sorted(((offer.bill(inputs, outputs, cached), offer) for offer in offers), key=lambda row: row[0])
+    middle = statistics.median(bill for bill, _ in bills)
+    near = [row for row in bills if len(bills) < 3 or middle / _OUTLIER <= row[0] <= middle * _OUTLIER]
+    used = tuple(offer for _, offer in near)
+    outliers = tuple(offer for _, offer in bills if offer not in used)
+    return Market(used[(len(used) - 1) // 2], near[0][0], near[-1][0], used, outliers)

@@ -13,10 +13,11 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from heapq import heappop, heappush
 
 from glmplan.catalog.entries.accelerators import accelerator_names, load_accelerator
-from glmplan.catalog.entries.hosts import host_names
+from glmplan.catalog.entries.hosts import host_names, load_host
 from glmplan.costs.blocks.stack import checkpoint_bytes
 from glmplan.errors import GlmplanError, SpecError
 from glmplan.io.machines.resolve import Machine, resolve_machine
@@ -27,7 +28,7 @@ from glmplan.planner.ranking import predicted, prompts_timed, typical_users, unt
 from glmplan.planner.service import Described, inputs_of, kept_of, loads_at, service_of
 from glmplan.prediction.predict import Prediction
 from glmplan.purchase.after_measurement import after_measurement
-from glmplan.purchase.money import Money, Way, cheapest_offer, offers_of, watts_of, ways_of
+from glmplan.purchase.money import ASSUMED_FROM, Money, Way, market_of, offers_of, watts_of, ways_of
 from glmplan.purchase.size_answer import MOST_USERS, Option, Paid, Sized, month_tokens, share_of
 from glmplan.purchase.size_question import SizeQuestion
 from glmplan.simulation.load_search import Tries
@@ -51,6 +52,8 @@ __all__ = [
 
 #: accelerators per machine that are tried for a part of the catalogue
 _COUNTS = range(1, 9)
+#: servers that are tried as one machine
+_NODES = (2, 4)
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ def candidates(asked: SizeQuestion, money: Money) -> tuple[list[Candidate], tupl
     """
     priced, without = [], []
     for machine in _machines(asked):
-        names = {machine.accelerator.name, machine.host.name}
+        names = {machine.accelerator.name, machine.host.name, ASSUMED_FROM}
         prices = tuple(price for price in money.prices if price.part in names or price.of in ("host", "host part"))
         own = replace(money, prices=prices)
         for limit in _limits(asked, machine):
@@ -115,18 +118,50 @@ def _limits(asked: SizeQuestion, machine: Machine) -> tuple[Watts | None, ...]:
 
 
 def _machines(asked: SizeQuestion) -> Iterator[Machine]:
-    names = asked.only or accelerator_names()
-    for name in names:
+    for name in asked.only or (*accelerator_names(), *_hosts()):
         if name in host_names() or name[0].isdigit():
             yield resolve_machine(name)
             continue
         if not asked.only and load_accelerator(name).kind == "cpu-socket":
             continue
-        for count in _COUNTS:
+        for count in (*_COUNTS, *_node_counts(name)):
             try:
                 yield resolve_machine(f"{count}x{name}")
             except GlmplanError:
                 continue  # no machine with that number of these accelerators
+
+
+@cache
+def _hosts() -> tuple[str, ...]:
+    """Return the hosts of more than eight accelerators."""
+    hosts = [load_host(name) for name in host_names()]
+    return tuple(host.name for host in hosts if host.nodes * host.accelerators_per_node > max(_COUNTS))
+
+
+@cache
+def boards_left_out() -> tuple[str, ...]:
+    """Return the hosts that a number of their accelerator stands for.
+
+    Examples
+    --------
+    >>> "hgx-h200-8" in boards_left_out(), "gb200-nvl72" in boards_left_out()
+    (True, False)
+    """
+    return tuple(name for name in host_names() if name not in _hosts())
+
+
+@cache
+def _node_counts(part: str) -> tuple[int, ...]:
+    """Return the accelerators of several servers as one machine.
+
+    Only of servers of eight on a fabric.
+    """
+    hosts = [load_host(name) for name in host_names()]
+    size = max(_COUNTS)
+    servers = [host for host in hosts if host.accelerator == part and host.nodes == 1 and host.scale_up is not None]
+    return (
+        tuple(nodes * size for nodes in _NODES) if any(host.accelerators_per_node == size for host in servers) else ()
+    )
 
 
 def spend_of(way: Way, money: Money) -> Usd | None:
@@ -185,6 +220,8 @@ class CountSearch:
     counts: list[int]
     #: cheapest month of one machine
     month: Usd
+    #: machines to buy for a number that serves
+    bought: Callable[[int], int] = int
     #: index of the largest number that failed and of the smallest that passed
     failed: int = -1
     passed: int | None = None
@@ -199,7 +236,7 @@ class CountSearch:
     @property
     def least(self) -> Usd:
         """Return the month of the smallest number that has not failed."""
-        return self.counts[self.failed + 1] * self.month
+        return self.bought(self.counts[self.failed + 1]) * self.month
 
     @property
     def found(self) -> bool:
@@ -312,6 +349,8 @@ def sized(
 ) -> Sized:
     """Return the cheapest machines that meet the SLO of a question.
 
+    All rents are at one term: that of the question, else one that most of the machines are offered at.
+
     - `every`: Try every machine instead of ending at the cost bound; for tests.
     - `progress`: Called with the machines tried and their total.
 
@@ -325,6 +364,9 @@ def sized(
     >>> found.options[0].planned.asked.machine.text
     '1xrtx-5090'
     """
+    money = replace(money, rent_term=asked.rent_term or money.rent_term, assume_hosts=True)
+    money = money.at_one_term(_machines(asked))
+    asked = replace(asked, rent_term=money.rent_term)
     search = _Search(asked, money, answers, [], [], {}, {}, Counter(), machine_counts(asked))
     listed, no_price = candidates(asked, money)
     units: list[tuple[float, int, CountSearch, _Unit]] = []
@@ -339,7 +381,7 @@ def sized(
                 continue
             for unit in _planned(search, listed[index]):
                 more = (number for number in search.numbers if number > unit.needed)
-                counts = CountSearch([unit.needed, *more], _month(unit.candidate))
+                counts = CountSearch([unit.needed, *more], _month(unit.candidate), asked.bought)
                 heappush(units, (counts.least, search.looked_at, counts, unit))
             index += 1
             progress(index, total)
@@ -355,7 +397,8 @@ def sized(
     options = _ranked(search)[:answers]
     unpriced = sorted(search.unpriced, key=lambda option: (option.accelerators, option.name))[:answers]
     answer = Sized(asked, money, tuple(options), tuple(unpriced), cheaper=_cheaper(search, options),
-                   left_out=dict(search.left_out), looked_at=search.looked_at, no_price=no_price)  # fmt: skip
+                   left_out=dict(search.left_out), looked_at=search.looked_at, no_price=no_price,
+                   boards=() if asked.only else boards_left_out())  # fmt: skip
     answer = replace(
         answer,
         options=tuple(_with_headroom(search, option) for option in options),
@@ -418,25 +461,85 @@ def _planned(search: _Search, candidate: Candidate) -> Iterator[_Unit]:
     """Plan a machine with every format and engine."""
     asked, machine = search.asked, candidate.machine
     if not any(within(asked, way, candidate.watts, search.money) for way in candidate.ways):
-        search.left_out["over the budget or the power limit"] += 1
+        search.left_out[_beyond(search, candidate)] += 1
         return
-    memory = machine.accelerator.memory
+    planned = False
     for weights in asked.weights:
-        if weights not in search.sizes:
-            search.sizes[weights] = float(checkpoint_bytes(asked.spec, checkpoint_for(asked.spec, weights)))
-        if memory is not None and search.sizes[weights] > memory * machine.count:
+        if machine.accelerator.vendor != "Apple" and checkpoint_for(asked.spec, weights).form == "mlx":
+            continue  # files of MLX, which runs on Apple's GPUs only
+        if not _holds(search, machine, weights):
             search.left_out["the weights are larger than the memory"] += 1
             continue
         for engine in asked.engines:
-            search.looked_at += 1
-            try:
-                unit = _plan(search, candidate, weights, engine)
-            except GlmplanError as error:
-                search.left_out[_short(str(error))] += 1
-                search.refused += [error] if asked.given and isinstance(error, SpecError) else []
-                continue
+            unit = _tried(search, candidate, weights, engine)
             if unit is not None:
+                planned = True
                 yield unit
+    for weights in _files(search, machine, planned):
+        unit = _tried(search, candidate, weights, _FILE_ENGINE)
+        if unit is not None:
+            yield unit
+
+
+def _beyond(search: _Search, candidate: Candidate) -> str:
+    """Return the reason for which a machine is over the limits."""
+    budget, purchases = search.asked.budget, [way.purchase for way in candidate.ways if way.purchase is not None]
+    for purchase in purchases:
+        first, *rest = purchase.lines
+        cards = None if first.quotation is None else first.count * first.quotation.value
+        if budget is not None and rest and cards is not None and cards <= budget < purchase.known:
+            return "over the budget because of the price of the host: set yours with --price workstation-host=NUMBER"
+    return "over the budget or the power limit"
+
+
+#: engine that reads GGUF files
+_FILE_ENGINE = "llama.cpp"
+#: links of servers, whose other formats are faster than GGUF files
+_FABRICS = ("nvlink", "infinity-fabric", "hccs")
+#: GGUF files that are tried on a machine, those of highest precision that it holds
+_FILES = 2
+
+
+def _holds(search: _Search, machine: Machine, weights: str) -> bool:
+    """Return True unless the weights are larger than the memory of a machine."""
+    if weights not in search.sizes:
+        spec = search.asked.spec
+        search.sizes[weights] = float(checkpoint_bytes(spec, checkpoint_for(spec, weights)))
+    memory = machine.accelerator.memory
+    return memory is None or search.sizes[weights] <= memory * machine.count
+
+
+def _files(search: _Search, machine: Machine, planned: bool) -> list[str]:
+    """Return the GGUF files to try on a machine, the largest first.
+
+    On a server with a fabric only if no other format runs there.
+
+    - `planned`: Another format runs on the machine.
+    """
+    files = [name for name in search.asked.files if _holds(search, machine, name)]
+    if not files:
+        return []
+    if machine.count > max(_COUNTS) or (planned and machine.accelerator.scaleup in _FABRICS):
+        search.left_out["GGUF files, where another format runs (--weights NAME)"] += len(files)
+        return []
+    files.sort(key=lambda name: -search.sizes[name])
+    if len(files) > _FILES:
+        search.left_out["GGUF files of less precision (--weights NAME)"] += len(files) - _FILES
+    return files[:_FILES]
+
+
+def _tried(search: _Search, candidate: Candidate, weights: str, engine: str | None) -> _Unit | None:
+    """Plan a machine with a format and an engine.
+
+    None if it does not run; the reason is counted.
+    """
+    search.looked_at += 1
+    try:
+        return _plan(search, candidate, weights, engine)
+    except GlmplanError as error:
+        search.left_out[_short(str(error))] += 1
+        search.refused += [error] if search.asked.given and isinstance(error, SpecError) else []
+        return None
 
 
 def _short(reason: str) -> str:
@@ -546,13 +649,15 @@ def _offer(search: _Search, unit: _Unit, machines: int) -> None:
     """Add machines that meet the SLO if budget and power allow them."""
     asked, candidate, planned = search.asked, unit.candidate, unit.planned
     attainment = _attainment(search, unit, machines)
-    watts = None if candidate.watts is None else machines * candidate.watts
-    affordable = [way for way in _ways(search, candidate, machines) if within(asked, way, watts, search.money)]
+    total = asked.bought(machines)
+    watts = None if candidate.watts is None else total * candidate.watts
+    affordable = [way for way in _ways(search, candidate, total) if within(asked, way, watts, search.money)]
     if not affordable:
         search.left_out["over the budget or the power limit"] += 1
         return
     prediction = _predicted(planned, asked, machines, attainment)
-    option = Option(planned, machines, affordable[0], watts, asked.load, attainment, attainment.broken, prediction)
+    option = Option(planned, machines, affordable[0], watts, asked.load, attainment, attainment.broken, prediction,
+                    bought=total)  # fmt: skip
     (search.options if option.way.usd is not None else search.unpriced).append(option)
 
 
@@ -613,7 +718,10 @@ def _cheaper(search: _Search, options: list[Option]) -> Option | None:
         share = share_of(search.asked.traffic, machines)
         attainment = slo_statistics(search.service(planned), share, parse_slo(search.asked.slo))
         prediction = _predicted(planned, search.asked, machines, attainment)
-        judged.append(Option(planned, machines, way, watts, 0.0, attainment, attainment.broken, prediction))
+        total = search.asked.bought(machines)
+        judged.append(
+            Option(planned, machines, way, watts, 0.0, attainment, attainment.broken, prediction, bought=total)
+        )
     best = max(judged, key=lambda option: (option.attainment.probability, option.way.usd), default=None)
     if best is None:
         return None
@@ -632,8 +740,9 @@ def _below(
     below = []
     for unit, most in failed.values():
         for machines in reversed([number for number in search.numbers if number <= most]):
-            watts = None if unit.candidate.watts is None else machines * unit.candidate.watts
-            ways = [way for way in _ways(search, unit.candidate, machines) if way.usd is not None and way.usd < least]
+            total = search.asked.bought(machines)
+            watts = None if unit.candidate.watts is None else total * unit.candidate.watts
+            ways = [way for way in _ways(search, unit.candidate, total) if way.usd is not None and way.usd < least]
             ways = [way for way in ways if within(search.asked, way, watts, search.money)]
             if ways:
                 below.append((ways[0].usd or 0.0, unit.planned, machines, ways[0], watts))
@@ -654,5 +763,5 @@ def _per_token(answer: Sized) -> tuple[Paid | None, str]:
     if first is None:
         return None, "tokens per month unknown: no machine serves the load"
     inputs, cached, outputs = month_tokens(first, answer)
-    best = cheapest_offer(offers, inputs, outputs, cached)
-    return Paid(best, inputs, outputs, best.bill(inputs, outputs, cached), cached), ""
+    market = market_of(offers, inputs, outputs, cached)
+    return Paid(market, inputs, outputs, market.offer.bill(inputs, outputs, cached), cached), ""

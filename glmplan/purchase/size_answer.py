@@ -23,8 +23,8 @@ from glmplan.purchase.cost import (
     token_prices,
     tokens_per_megawatt,
 )
-from glmplan.purchase.money import Money, Offer, Way, watts_of, ways_of
-from glmplan.purchase.size_question import SizeQuestion
+from glmplan.purchase.money import Market, Money, Offer, Way, rack_units, watts_of, ways_of
+from glmplan.purchase.size_question import WEEK, SizeQuestion
 from glmplan.simulation.safe_load import Kept
 from glmplan.simulation.traffic.slo import parse_slo
 from glmplan.simulation.traffic.spec import Traffic
@@ -64,7 +64,7 @@ class Option:
 
     #: one of the machines, with its layout
     planned: Deployed
-    #: equal machines that share the load
+    #: equal machines that meet the SLO at the load
     machines: int
     #: purchase or rent, and the month of all machines
     way: Way
@@ -82,16 +82,23 @@ class Option:
     open_ended: bool = False
     #: largest load of all machines by probability, the largest probability first
     at: tuple[tuple[Ratio, float], ...] = ()
+    #: machines of all sites with the spare ones; 0: those that meet the SLO
+    bought: int = 0
+
+    @property
+    def total(self) -> int:
+        """Return the machines to buy or rent."""
+        return self.bought or self.machines
 
     @property
     def accelerators(self) -> int:
         """Return the accelerators of all machines."""
-        return self.machines * self.planned.asked.machine.count
+        return self.total * self.planned.asked.machine.count
 
     @property
     def name(self) -> str:
         """Return the machines as text."""
-        return servers_text(self.machines, self.planned.asked.machine.text)
+        return servers_text(self.total, self.planned.asked.machine.text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,15 +123,20 @@ class Measured:
 
 @dataclass(frozen=True)
 class Paid:
-    """The cheapest API offer and its bill for the tokens of a month."""
+    """API offers for the tokens of a month, with the bill of the median."""
 
-    offer: Offer
+    market: Market
     #: tokens of a month; `cached` is the part of `inputs` that the prefix cache serves
     inputs: Tokens
     outputs: Tokens
     #: bill of a month
     usd: Usd
     cached: Tokens = 0.0
+
+    @property
+    def offer(self) -> Offer:
+        """Return the median offer."""
+        return self.market.offer
 
 
 @dataclass(frozen=True)
@@ -150,6 +162,8 @@ class Sized:
     no_price: tuple[str, ...] = ()
     #: benchmark of one machine of the first answer, and the machines after it; None for one machine
     measured: Measured | None = None
+    #: hosts of the catalogue for which a number of their accelerator was tried
+    boards: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,10 +241,12 @@ def _steady(traffic: Traffic) -> bool:
 
 
 def busy_of(found: Sized) -> Ratio:
-    """Return the mean load of a day over the load of the question.
+    """Return the mean load of a week over the load of the question.
 
-    1 for daily traffic, whose rate is the mean.
+    1 for daily traffic, whose rate is the mean; the share of the working hours, if they are given.
     """
+    if found.asked.working_hours is not None:
+        return found.asked.working_hours / WEEK
     return 1.0 if found.asked.traffic.kind == "daily" else found.money.terms.utilisation
 
 
@@ -261,7 +277,7 @@ def most_tokens(option: Option, found: Sized) -> Tokens:
 def watts_at(option: Option, money: Money) -> tuple[Watts | None, Watts | None]:
     """Return the power of all machines, and of their accelerators alone."""
     wall, cards = watts_of(option.planned.asked.machine, money, option.planned.asked.power_limit)
-    return tuple(None if watts is None else watts * option.machines for watts in (wall, cards))  # type: ignore[return-value]
+    return tuple(None if watts is None else watts * option.total for watts in (wall, cards))  # type: ignore[return-value]
 
 
 #: sellers of the price lists that stand for many companies
@@ -302,7 +318,7 @@ def _single_sources(option: Option, found: Sized) -> list[str]:
         lines = [f"{accelerator.vendor}; alternative: {other.name} ({vendor}) meets the SLO too"]
     if option.way.purchase is not None:
         for line in option.way.purchase.lines:
-            if line.quotation is not None and not line.quotation.given:
+            if line.quotation is not None and not line.quotation.given and not line.assumed:
                 sources = {entry.source for entry in line.quotation.entries}
                 lines += [f"a single source for the price of {line.name}"] if len(sources) == 1 else []
         return lines
@@ -317,13 +333,19 @@ def _single_sources(option: Option, found: Sized) -> list[str]:
 #: prompt tokens that are computed although the prefix cache has the prompt [token]
 _FRESH = 64.0
 #: metrics that need the power rating of the accelerator
-_POWER = ("kw", "kw_at_its_limit", "circuit", "power_limit_w", "tokens_per_s_per_mw", "joules_per_output_token")
+_POWER = (
+    *("kw", "kw_at_its_limit", "heat_btu_per_h", "circuit", "rack_units", "power_limit_w"),
+    *("tokens_per_s_per_mw", "joules_per_output_token"),
+)
+#: heat of a watt [BTU/h]
+_BTU = 3.412142
 #: metrics that need a price
 _COSTS = (
-    "usd_per_million_tokens",
-    "usd_per_million_input_tokens",
     "usd_per_million_output_tokens",
-    "usd_per_million_cached_tokens",
+    "usd_per_million_tokens",
+    "split_usd_per_million_input_tokens",
+    "split_usd_per_million_output_tokens",
+    "split_usd_per_million_cached_tokens",
     "api_usd_month",
     "break_even_million_tokens",
     "break_even_month",
@@ -340,7 +362,7 @@ def circuit_for(watts: Watts) -> str:
     Examples
     --------
     >>> circuit_for(2000.0), circuit_for(9000.0)
-    ('16 A at 230 V', '2 × 32 A at 230 V')
+    ('16 A at 230 V', '32 A three-phase at 400 V')
     """
     rule = hazard_rules()["circuit"]
     continuous = float(rule.thresholds["continuous"])
@@ -371,7 +393,8 @@ def figures_of(option: Option, found: Sized) -> dict[str, Any]:
     asked, planned = found.asked, option.planned
     return {
         "machine": planned.asked.machine.text,
-        "machines": option.machines,
+        "machines": option.total,
+        "machines_serving": option.machines,
         "accelerators": option.accelerators,
         "weights": planned.asked.checkpoint.name,
         "engine": planned.asked.engine,
@@ -447,6 +470,7 @@ def _money(option: Option, found: Sized) -> dict[str, Any]:
         "usd_month_high": way.high,
         "month_lines": {} if way.month is None else {name: float(_number(usd)) for name, usd in way.month.lines},
         "price_missing": way.missing,
+        "price_assumed": [] if way.purchase is None else list(way.purchase.assumed),
         "price_stale": list(way.stale),
         "price_sources": _sources(option),
         "million_input_tokens_month": inputs / 1e6,
@@ -456,6 +480,8 @@ def _money(option: Option, found: Sized) -> dict[str, Any]:
     costs |= dict.fromkeys(_COSTS)
     if way.usd is None:
         return costs
+    # the whole month over answers, and over prompts and answers, as in sweep, compare and report
+    costs["usd_per_million_output_tokens"] = way.usd / outputs * 1e6
     costs["usd_per_million_tokens"] = way.usd / (inputs + outputs) * 1e6
     seconds = _prompt_seconds(option)
     if seconds is not None:
@@ -465,9 +491,9 @@ def _money(option: Option, found: Sized) -> dict[str, Any]:
         computed = flow.inputs - flow.cached * (1.0 - cached_ratio)
         share = computed * seconds[0] / option.machines / flow.busy
         input_usd, output_usd = token_prices(way.usd, computed, flow.outputs, share, busy_of(found))
-        costs["usd_per_million_input_tokens"] = float(input_usd)
-        costs["usd_per_million_output_tokens"] = float(output_usd)
-        costs["usd_per_million_cached_tokens"] = float(input_usd) * cached_ratio
+        costs["split_usd_per_million_input_tokens"] = float(input_usd)
+        costs["split_usd_per_million_output_tokens"] = float(output_usd)
+        costs["split_usd_per_million_cached_tokens"] = float(input_usd) * cached_ratio
     return costs | _against_the_api(option, found, (inputs, cached, outputs)) | _against_rent(option, found)
 
 
@@ -553,10 +579,13 @@ def _power(option: Option, found: Sized) -> dict[str, Any]:
         return dict.fromkeys(_POWER)
     machine = option.planned.asked.machine
     full, _ = watts_at(option, _at_full_power(found))
+    units = rack_units(machine)
     return {
         "kw": wall / 1000,
         "kw_at_its_limit": None if full is None else full / 1000,
-        "circuit": None if full is None else circuit_for(full / option.machines),
+        "heat_btu_per_h": None if full is None else full * _BTU,
+        "circuit": None if full is None else circuit_for(full / option.total),
+        "rack_units": None if units is None else units * option.total,
         "power_limit_w": option.planned.asked.power_limit or machine.accelerator.tdp,
         "tokens_per_s_per_mw": float(tokens_per_megawatt(rate, wall, terms.pue)),
         "joules_per_output_token": float(joules_per_token(cards, rate)),

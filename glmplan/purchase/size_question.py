@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from glmplan.catalog.entries.accelerators import accelerator_aliases, accelerator_names
 from glmplan.catalog.entries.hosts import host_names
+from glmplan.catalog.entries.use_cases import use_case
 from glmplan.catalog.files import plain_name
 from glmplan.catalog.schema.model import ModelSpec
 from glmplan.errors import SpecError
 from glmplan.io.models.resolve import resolve_model
 from glmplan.planner.question import DEFAULT_INPUT, DEFAULT_OUTPUT, named_engine
 from glmplan.prediction.distribution import PROBABILITIES, probability_asked
+from glmplan.purchase.money import read_rates
 from glmplan.request.option import options_of, spelled
 from glmplan.request.plan import PlanRequest
 from glmplan.simulation.traffic.slo import parse_slo
 from glmplan.simulation.traffic.spec import MOST_USERS, Traffic, parse_traffic
 from glmplan.units import Ratio, Usd, Watts, finite_number, read_watts, whole_number
 
-__all__ = ["KINDS", "SizeQuestion", "read_amount", "read_size"]
+__all__ = ["KINDS", "WEEK", "SizeQuestion", "read_amount", "read_size"]
 
 #: value of --kind → purchase and rent
 KINDS: dict[str, tuple[str, ...]] = {"buy": ("buy",), "rent": ("rent",), "any": ("buy", "rent")}
@@ -42,6 +44,8 @@ class SizeQuestion:
     #: users or rate, and lengths
     traffic: Traffic
     slo: str
+    #: GGUF files that are tried as well, with the engine that reads them
+    files: tuple[str, ...] = ()
     #: ``buy``, ``rent`` or both
     kinds: tuple[str, ...] = ("buy", "rent")
     #: limit of the purchase, or of the rent until the horizon
@@ -61,6 +65,25 @@ class SizeQuestion:
     limits: tuple[Watts | None, ...] = (None,)
     #: further options of `glmplan.request.plan.PlanRequest`, for every machine
     given: Mapping[str, Any] = field(default_factory=dict)
+    #: machines of a site beyond those that meet the SLO; None: as many again
+    spare: int | None = 0
+    #: sites, each of which meets the SLO alone
+    sites: int = 1
+    #: hours of a week with the load of the question, which is none in the others; None: the profile of a day
+    working_hours: float | None = None
+
+    def bought(self, serving: int) -> int:
+        """Return the machines of all sites, spare ones included.
+
+        - `serving`: Machines that meet the SLO.
+
+        Examples
+        --------
+        >>> asked = read_size("llama-3.1-8b", "tpot p95 < 50 ms", users=9, spare=1, sites=2)
+        >>> asked.bought(3)
+        8
+        """
+        return self.sites * (2 * serving if self.spare is None else serving + self.spare)
 
     @property
     def load(self) -> float:
@@ -73,28 +96,35 @@ class SizeQuestion:
         return "users" if self.traffic.users is not None else "requests/s"
 
 
-def read_amount(given: object, field: str) -> Usd:
+def read_amount(given: object, field: str, rates: Iterable[str] = ()) -> Usd:
     """Return an amount of money from a number or text such as ``120k``.
+
+    - `rates`: As in `glmplan.purchase.money.money_of`.
 
     Examples
     --------
     >>> read_amount("120k", "--budget")
     120000.0
+    >>> read_amount("60k EUR", "--budget", ["EUR=1.1"])
+    66000.0
     """
+    rate = 1.0
     if isinstance(given, str):
         match = _AMOUNT.fullmatch(given.strip())
         if match is None:
             raise SpecError("is not an amount such as 120k", field=field, value=given)
-        if match[3] and match[3].upper() != "USD":
-            message = "is not in USD: convert it"
-            raise SpecError(message, field=field, value=given)
+        currency = (match[3] or "USD").upper()
+        known = {"USD": 1.0} | read_rates(rates)
+        if currency not in known:
+            raise SpecError(f"is not in USD: set --rate {currency}=NUMBER", field=field, value=given)
+        rate = known[currency]
         number = finite_number(match[1].replace(",", "").replace("_", ""), field)
         number *= {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6}[match[2]]
     else:
         number = finite_number(given, field)
     if number <= 0:
         raise SpecError("must be more than 0", field=field, value=given)
-    return number
+    return number * rate
 
 
 def read_size(model: str, slo: str, *, users: Any = None, traffic: str | None = None, **said: Any) -> SizeQuestion:
@@ -102,9 +132,10 @@ def read_size(model: str, slo: str, *, users: Any = None, traffic: str | None = 
 
     - `model`: As in `glmplan.fit`; with a format only that one is tried.
     - `traffic`: As in `glmplan.simulate`; a closed loop of the users by default.
-    - `**said`: ``only`` (text with commas or a list), ``kind`` of `KINDS`, ``budget``, ``power``, ``machines``,
-      ``rent_term``, ``growth``, ``probability`` or ``cost_of_miss``; options of `glmplan.request.plan.PlanRequest`
-      (those with `tries` as text with commas or a list); fields of `glmplan.simulation.traffic.spec.Traffic`.
+    - `**said`: ``only`` (text with commas or a list), ``kind`` of `KINDS`, ``budget``, ``rates``, ``power``,
+      ``machines``, ``rent_term``, ``growth``, ``probability`` or ``cost_of_miss``, ``spare`` (a number of machines, or
+      ``N`` for as many again), ``sites``, ``working_hours``, ``use_case``; options of
+      `glmplan.request.plan.PlanRequest` (those with `tries` as text with commas or a list); fields of `Traffic`.
 
     Examples
     --------
@@ -125,23 +156,40 @@ def read_size(model: str, slo: str, *, users: Any = None, traffic: str | None = 
     if growth < 0:
         raise SpecError("must not be negative", field="--growth", value=growth)
     engines = tuple(named_engine(engine) for engine in _list(said.pop("engine", None), "--engine"))
+    working = _working_hours(said.pop("working_hours", None))
+    only, limits = _list(said.pop("only", None), "--only"), _limits(said.pop("power_limit", None))
+    spare, sites = _spare(said.pop("spare", None)), _sites(said.pop("sites", None))
+    rent_term, rates = said.pop("rent_term", None), said.pop("rates", None) or ()
+    if (case := said.pop("use_case", None)) is not None:
+        lengths = {"input": use_case(case).input, "output": use_case(case).output}
+        said = lengths | {name: value for name, value in said.items() if value is not None}
+    given = _given(said)
+    formats = stated or ((found.checkpoint.name,) if found.stated else _formats(found.model, engines))
+    arrivals = _traffic(users, traffic, said)
+    if working is not None and arrivals.kind == "daily":
+        raise SpecError("conflicts with --traffic daily, which has the hours of a day", field="--working-hours",
+                        value=working)  # fmt: skip
     return SizeQuestion(
         model=model,
         spec=found.model,
-        weights=stated or ((found.checkpoint.name,) if found.stated else _formats(found.model)),
+        weights=formats,
+        files=() if stated or found.stated or engines else _files(found.model),
         engines=engines or (None,),
-        only=tuple(_known(word) for word in _list(said.pop("only", None), "--only")),
+        only=tuple(_known(word) for word in only),
         kinds=KINDS[kind],
-        budget=None if budget is None else read_amount(budget, "--budget"),
+        budget=None if budget is None else read_amount(budget, "--budget", rates),
         power=None if power is None else read_watts(power, "--power"),
         most_machines=whole_number(8 if machines is None else machines, "--machines", most=4096),
-        rent_term=said.pop("rent_term", None),
+        rent_term=rent_term,
         growth=growth,
         probability=wanted,
-        limits=_limits(said.pop("power_limit", None)),
+        limits=limits,
+        spare=spare,
+        sites=sites,
+        working_hours=working,
         slo=slo,
-        given=_given(said),
-        traffic=_traffic(users, traffic, said),
+        given=given,
+        traffic=arrivals,
     )
 
 
@@ -177,6 +225,34 @@ def _given(said: dict[str, Any]) -> dict[str, Any]:
     return {name: options[name].read(one, spelled(name)) for name, one in given.items()}
 
 
+#: sites that a question may have [-]
+_MOST_SITES = 64
+
+
+def _spare(given: object) -> int | None:
+    """Return the spare machines of a site; None for as many again."""
+    if isinstance(given, str) and given.strip().upper() == "N":
+        return None
+    return 0 if given is None else whole_number(given, "--spare", least=0, most=4096)
+
+
+#: hours of a week [h]
+WEEK = 168.0
+
+
+def _working_hours(given: object) -> float | None:
+    if given is None:
+        return None
+    hours = finite_number(given, "--working-hours")
+    if not 0 < hours <= WEEK:
+        raise SpecError("must be more than 0 and at most the 168 hours of a week", field="--working-hours", value=hours)
+    return hours
+
+
+def _sites(given: object) -> int:
+    return 1 if given is None else whole_number(given, "--sites", most=_MOST_SITES)
+
+
 def _list(given: str | Sequence[str] | None, field: str) -> tuple[str, ...]:
     if given is None:
         return ()
@@ -187,16 +263,36 @@ def _list(given: str | Sequence[str] | None, field: str) -> tuple[str, ...]:
     return found
 
 
-def _formats(model: ModelSpec) -> tuple[str, ...]:
-    """Return one checkpoint of each format.
+def _formats(model: ModelSpec, engines: tuple[str, ...]) -> tuple[str, ...]:
+    """Return one checkpoint of each format that one of the engines reads.
 
-    GGUF files are tried only if named.
+    llama.cpp reads GGUF files and no other format of the catalogue; without it they are in `_files`.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.models import load_model
+    >>> _formats(load_model("deepseek-r1"), ()), _formats(load_model("deepseek-r1"), ("llama.cpp",))
+    (('fp8', 'nvfp4'), ('q4_k_m', 'q8_0'))
     """
+    files = _files(model)
+    if engines and set(engines) == {_FILE_ENGINE} and files:
+        return files
     formats: dict[str, str] = {}
     for checkpoint in model.checkpoints:
-        if checkpoint.file_bits_per_weight is None:
+        if checkpoint.name not in files:
             formats.setdefault(checkpoint.name.split("-")[0], checkpoint.name)
-    return tuple(formats.values()) or tuple(checkpoint.name for checkpoint in model.checkpoints[:1]) or ("bf16",)
+    with_files = files if _FILE_ENGINE in engines else ()
+    first = tuple(checkpoint.name for checkpoint in model.checkpoints[:1])
+    return (*formats.values(), *with_files) or first or ("bf16",)
+
+
+#: engine that reads GGUF files
+_FILE_ENGINE = "llama.cpp"
+
+
+def _files(model: ModelSpec) -> tuple[str, ...]:
+    """Return the GGUF files of a model."""
+    return tuple(one.name for one in model.checkpoints if one.form == "gguf")
 
 
 def _limits(given: object) -> tuple[float | None, ...]:

@@ -13,7 +13,7 @@ import json
 import shutil
 import zipfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -29,6 +29,7 @@ from glmplan.costs.points import Layout
 from glmplan.errors import GlmplanError, SpecError, UnknownFact
 from glmplan.extras import check_extra
 from glmplan.io.json_names import SWEEP_NAMES, renamed
+from glmplan.io.machines.resolve import Machine, resolve_machine
 from glmplan.planner.ask import Deployed, deployment
 from glmplan.planner.ranking import load_of, prompts_timed, seats_of, untimed_words
 from glmplan.planner.users import danger_under, verdict_under
@@ -377,6 +378,16 @@ class Swept:
             "output_tokens": np.array([load.output for load in loads], dtype=int),
         }
 
+    def _lengths(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the prompt and output tokens of each point."""
+        if self.sweep.simulation is None:
+            lengths = np.array([self.sweep.inputs, self.sweep.outputs], dtype=float)
+            prompts, answers = np.tile(lengths, len(self.blocks))
+        else:
+            loads = [Arriving(*block.said["load"]) for block in self.blocks]
+            prompts, answers = np.array([(load.input, load.output) for load in loads], dtype=float).reshape(-1, 2).T
+        return prompts, answers
+
     def _joined(self, of: Callable[[Block], np.ndarray]) -> np.ndarray:
         return np.concatenate([of(block) for block in self.blocks]) if self.blocks else np.empty(0)
 
@@ -388,8 +399,12 @@ class Swept:
         def each(name: str) -> np.ndarray:
             return np.repeat(np.array([block.facts.get(name) or np.nan for block in self.blocks], dtype=float), loads)
 
+        prompts, answers = self._lengths()
+        both = 1.0 + prompts / answers
+        month, busy = each("usd_month"), each("utilisation")
         return {
-            "usd_per_million_output_tokens": per_million(each("usd_month"), rate, each("utilisation")),
+            "usd_per_million_output_tokens": per_million(month, rate, busy),
+            "usd_per_million_tokens": per_million(month, rate * both, busy),
             "joules_per_output_token": joules_per_token(each("accelerator_w"), rate),
         }
 
@@ -501,6 +516,13 @@ def blocks_of(
             yield _block(context, number, said)
 
 
+def _machines(sweep: Sweep) -> Iterator[Machine]:
+    """Yield the machines of a sweep that exist."""
+    for on in sweep.axes["on"]:
+        with suppress(GlmplanError):
+            yield resolve_machine(on)
+
+
 def swept(
     sweep: Sweep,
     *,
@@ -513,6 +535,8 @@ def swept(
 ) -> Swept:
     """Compute a sweep; without `money`, without costs.
 
+    All rents are at one term: that of `money`, else one that is offered for every machine.
+
     `blocks`: `blocks_of` for this process, or the result of `glmplan.purchase.cluster.blocks_on`.
 
     Examples
@@ -522,6 +546,8 @@ def swept(
     >>> swept(sweep).to_frame()["verdict"].tolist()
     ['fits', 'fits']
     """
+    if money is not None:
+        money = money.at_one_term(_machines(sweep))
     reached = {block.number: block for block in done}
     remaining = [number for number in range(sweep.structures) if number not in reached]
     progress(len(reached), sweep.structures)

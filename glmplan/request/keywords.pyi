@@ -22,6 +22,7 @@ class Question(TypedDict, total=False):
     context: int | str | None
     input: int | str | None
     output: int | str | None
+    use_case: str | None
     users: int | str | Sequence[int] | None
     mtp: int | str | None
     acceptance: float | str | None

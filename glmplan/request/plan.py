@@ -245,6 +245,13 @@ class PlanRequest(OptionRecord):
             vacant="512",
         ),
     ] = None
+    use_case: Annotated[
+        str | None,
+        Option(
+            help="Lengths of a public trace: chat, long-chat, rag or code-completion, where no length is given.",
+            commands=_LENGTH,
+        ),
+    ] = None
     users: Annotated[
         tuple[int, ...] | None,
         Option(

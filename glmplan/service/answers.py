@@ -22,7 +22,7 @@ from glmplan.errors import GlmplanError, SpecError
 from glmplan.planner.ask import Deployed, predict
 from glmplan.present.host_drawing import network_lines
 from glmplan.purchase.cost import HOURS, break_even_month, break_even_tokens, per_million
-from glmplan.purchase.money import Money, Offer, Way, cheapest_offer, offers_of, watts_of, ways_of
+from glmplan.purchase.money import Money, Offer, Way, market_of, offers_of, watts_of, ways_of
 from glmplan.service import questions as q
 from glmplan.units import GIB, whole_number
 
@@ -185,7 +185,8 @@ def money_of_question(question: q.MoneyQuestion) -> Money:
     from glmplan.purchase.money import money_of
 
     today = date.fromisoformat(question.today) if question.today else date.today()
-    return money_of(question.price, question.term, today=today, region=question.region, rent_term=question.rent_term)
+    return money_of(question.price, question.term, today=today, region=question.region, rent_term=question.rent_term,
+                    rates=question.rates)  # fmt: skip
 
 
 def _sweep(question: q.SweepQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
@@ -209,7 +210,7 @@ def _size(question: q.SizeQuestion, progress: Progress, limits: Mapping[str, Any
 
     other = {"model", "slo", "answers", *q.MoneyQuestion.model_fields}
     options = question.model_dump(exclude=other, exclude_none=True)
-    asked = read_size(question.model, question.slo, rent_term=question.rent_term, **options)
+    asked = read_size(question.model, question.slo, rent_term=question.rent_term, rates=question.rates, **options)
     return size_content(sized(asked, money_of_question(question), answers=question.answers, progress=progress))
 
 
@@ -347,7 +348,7 @@ def cost_record(planned: Deployed, users: int, money: Money) -> dict[str, Any]:
 def _offer(planned: Deployed, money: Money, inputs: float, outputs: float) -> tuple[Offer | None, str]:
     try:
         offers = offers_of(planned.asked.model.name, money.prices, today=money.today)
-        return cheapest_offer(offers, inputs, outputs), ""
+        return market_of(offers, inputs, outputs).offer, ""
     except GlmplanError as error:
         return None, str(error)
 
@@ -375,6 +376,7 @@ def _way(way: Way, money: Money, offer: Offer | None, inputs: float, outputs: fl
         "price_missing": way.missing,
         "price_stale": list(way.stale),
         "usd_per_million_output_tokens": None,
+        "usd_per_million_tokens": None,
         "break_even_million_tokens": None,
         "break_even_month": None,
     }
@@ -382,6 +384,7 @@ def _way(way: Way, money: Money, offer: Offer | None, inputs: float, outputs: fl
         return found
     rate = outputs / (HOURS * 3600)
     found["usd_per_million_output_tokens"] = float(per_million(way.usd, rate))
+    found["usd_per_million_tokens"] = way.usd / (inputs + outputs) * 1e6
     if offer is None:
         return found
     found["break_even_million_tokens"] = float(break_even_tokens(way.usd, offer.mixed(inputs, outputs))) / 1e6

@@ -260,6 +260,9 @@ class MoneyQuestion(_Question):
     )
     region: Annotated[str, Field(max_length=100)] | None = Field(None, description="Region of the colocation price.")
     rent_term: Annotated[str, Field(max_length=100)] | None = Field(None, description="Term of every rent.")
+    rates: Annotated[list[Annotated[str, Field(max_length=20)]], Field(max_length=20)] = Field(
+        [], description="USD for one unit of another currency, as in EUR=1.08."
+    )
     today: Annotated[str, Field(max_length=10), AfterValidator(_day)] | None = Field(
         None, description="Date of the prices as YYYY-MM-DD; today by default.", examples=["2026-11-22"]
     )
@@ -295,6 +298,10 @@ class SizeQuestion(_Sized, MoneyQuestion):
     probability: Amount | None = Field(None, description="Probability with which the SLO is met.")
     cost_of_miss: Amount | None = Field(None, description="Cost of too few machines over that of too many.")
     growth: Amount | None = Field(None, description="Growth of the load per month.")
+    spare: Text | None = Field(None, description="Machines beyond those that meet the SLO: 1 for N+1, N for N+N.")
+    sites: Whole | None = Field(None, description="Sites, each of which meets the SLO alone.")
+    use_case: Text | None = Field(None, description="Lengths of a public trace, such as chat or rag.")
+    working_hours: Amount | None = Field(None, description="Hours of a week with this load, none in the others.")
     answers: Annotated[int, Field(ge=1, le=20)] = Field(5, description="Number of answers.")
 
 

@@ -160,3 +160,16 @@ def test_an_unknown_name_says_first_what_was_meant_in_an_order_that_is_always_th
     said = {piped(*words, PYTHONHASHSEED=str(seed)).stderr for seed in (1, 2)}
     assert len(said) == 1
     assert re.search(rf"(nearest|the parts of \d+): {re.escape(meant)}(,|\n)", said.pop())
+
+
+def test_deployment_files_are_written_into_a_folder_and_named(tmp_path):
+    done = piped(*ASKED, "--section", "start", "--deploy", "compose", "--deploy", "slurm", "--out", str(tmp_path / "d"))
+    assert done.returncode == 0, done.stderr
+    paths = sorted(str(path) for path in (tmp_path / "d").iterdir())
+    assert [path.rpartition("/")[2] for path in paths] == ["compose.yaml", "llama-3-1-8b-bf16.sbatch"]
+    assert done.stdout.splitlines()[-2:] == paths
+
+
+def test_a_platform_without_a_folder_is_refused():
+    done = piped(*ASKED, "--deploy", "compose")
+    assert done.returncode == 2 and "--out" in done.stderr and not done.stdout

@@ -23,6 +23,7 @@ ALLOWED = {
     "measure.server_facts": FORMATS,
     "io.models.*": FORMATS,
     "planner.launch": WRITES,
+    "present.deployment_files": WRITES,
     "catalog.schema.engine": "a form of weight files that has the name of its engine",
     "catalog.schema.model": "a form of weight files that has the name of its engine",
     "calibrate.kernels.tables": TABLES,

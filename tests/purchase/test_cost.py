@@ -29,8 +29,9 @@ from glmplan.purchase.cost import (
     written_off,
 )
 from glmplan.purchase.money import (
+    Offer,
     accelerator_watts,
-    cheapest_offer,
+    market_of,
     money_of,
     offers_of,
     purchase_of,
@@ -72,7 +73,22 @@ def test_an_api_costs_what_a_hand_works_out():
     [maker] = [one for one in offers if one.seller == "z.ai"]
     # docs.z.ai: 1.40 in, 4.40 out, 0.26 cached
     assert maker.bill(100e6, 20e6, cached=30e6) == pytest.approx(70 * 1.4 + 30 * 0.26 + 20 * 4.4)
-    assert cheapest_offer(offers, 100e6, 20e6).bill(100e6, 20e6) == min(one.bill(100e6, 20e6) for one in offers)
+    market = market_of(offers, 100e6, 20e6)
+    bills = sorted(one.bill(100e6, 20e6) for one in market.offers)
+    assert (market.low, market.high) == (bills[0], bills[-1])
+    assert market.offer.bill(100e6, 20e6) == bills[(len(bills) - 1) // 2]
+
+
+def test_an_offer_at_a_fraction_of_all_others_is_an_outlier_and_does_not_set_the_price():
+    prices = (1.0, 1.2, 1.4, 1.0 / 21)
+    offers = [
+        Offer("m", f"s{n}", price, price, price, "USD", "2026-11-01", False, "x") for n, price in enumerate(prices)
+    ]
+    market = market_of(offers, 50e6, 50e6)
+    assert [one.seller for one in market.outliers] == ["s3"]
+    assert (market.low, market.offer.input, market.high) == (pytest.approx(100.0), 1.2, pytest.approx(140.0))
+    # of two offers neither is known to be the outlier
+    assert not market_of(offers[2:], 50e6, 50e6).outliers
 
 
 @pytest.mark.parametrize(

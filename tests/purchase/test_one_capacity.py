@@ -122,7 +122,7 @@ def test_a_machine_with_several_servers_has_a_price_for_tokens_of_answers(answer
     asked, option = answered
     found = sized(asked, MONEY, answers=1)
     row = size_content(found)["options"][0]
-    prices = [row[f"usd_per_million_{kind}_tokens"] for kind in ("input", "output")]
+    prices = [row[f"split_usd_per_million_{kind}_tokens"] for kind in ("input", "output")]
     paid = sum(
         price * row[f"million_{kind}_tokens_month"] for price, kind in zip(prices, ("input", "output"), strict=True)
     )

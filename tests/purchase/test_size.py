@@ -140,16 +140,17 @@ def test_every_figure_of_the_answer_has_a_name_and_stays_a_number_in_json(chat):
     content = json.loads(json.dumps(size_content(chat)))
     first = content["options"][0]
     assert {"usd_purchase", "usd_month", "usd", "kw", "circuit", "probability", "violated_at_users", "headroom",
-            "capacity_users", "usd_per_million_input_tokens", "usd_per_million_output_tokens", "tokens_per_s_per_mw",
-            "usd_per_million_cached_tokens", "joules_per_output_token", "break_even_month", "hazards", "limitations",
-            "evidence", "price_stale"} <= set(first)  # fmt: skip
+            "capacity_users", "split_usd_per_million_input_tokens", "usd_per_million_output_tokens",
+            "tokens_per_s_per_mw",
+            "split_usd_per_million_cached_tokens", "joules_per_output_token", "break_even_month", "hazards",
+            "limitations", "evidence", "price_stale"} <= set(first)  # fmt: skip
     seconds = 730 * 3600 * MONEY.terms.utilisation
     whole = (
-        first["usd_per_million_input_tokens"] * first["output_tokens_per_s"] * 1000 / 200
-        + first["usd_per_million_output_tokens"] * first["output_tokens_per_s"]
+        first["split_usd_per_million_input_tokens"] * first["output_tokens_per_s"] * 1000 / 200
+        + first["split_usd_per_million_output_tokens"] * first["output_tokens_per_s"]
     )
     assert whole * seconds / 1e6 == pytest.approx(first["usd_month"])
-    assert first["usd_per_million_cached_tokens"] < first["usd_per_million_input_tokens"]
+    assert first["split_usd_per_million_cached_tokens"] < first["split_usd_per_million_input_tokens"]
 
 
 def test_the_page_names_the_first_answer_its_risks_and_what_is_not_counted(chat):
@@ -236,7 +237,10 @@ def test_the_circuit_is_the_smallest_that_carries_the_draw_for_hours():
     # NEC 210.20(A): at most 80 % of the rating
     assert circuit_for(1400) == "15 A at 120 V"
     assert circuit_for(1500) == "20 A at 120 V"
-    assert circuit_for(5888) == "32 A at 230 V" and circuit_for(5900).startswith("2 ×")
+    assert circuit_for(5888) == "32 A at 230 V"
+    # three phases: the root of three times 400 V
+    assert circuit_for(5900) == circuit_for(0.8 * 3**0.5 * 400 * 16 - 1) == "16 A three-phase at 400 V"
+    assert circuit_for(14_300) == "32 A three-phase at 400 V" and circuit_for(36_000).startswith("2 × 63 A")
 
 
 @pytest.mark.parametrize(
@@ -303,7 +307,7 @@ def test_fresh_seen_and_answer_tokens_of_a_month_pay_for_the_month(said):
     found = sized(asked, money_of(prices, today=date(2026, 11, 22)), answers=1)
     row = size_content(found)["options"][0]
     seen, prompts, answers = (row[f"million_{name}_tokens_month"] for name in ("cached", "input", "output"))
-    cost = {name: row[f"usd_per_million_{name}_tokens"] for name in ("input", "cached", "output")}
+    cost = {name: row[f"split_usd_per_million_{name}_tokens"] for name in ("input", "cached", "output")}
     paid = (prompts - seen) * cost["input"] + seen * cost["cached"] + answers * cost["output"]
     assert paid == pytest.approx(row["usd_month"])
     assert (seen > 0) == ("shared_prefix" in said or "traffic" in said)
@@ -340,7 +344,7 @@ def test_prompts_of_a_day_bear_the_share_of_its_cost_that_they_have_in_its_busie
             "llama-3.1-8b", "tpot p95 < 80 ms", only="1xrtx-5090", input=1000, output=200, traffic=traffic
         )
         [first] = size_content(sized(asked, MONEY, answers=1))["options"]
-        ratios.append(first["usd_per_million_input_tokens"] / first["usd_per_million_output_tokens"])
+        ratios.append(first["split_usd_per_million_input_tokens"] / first["split_usd_per_million_output_tokens"])
     assert ratios[0] == pytest.approx(ratios[1], rel=1e-6)
 
 
@@ -378,3 +382,56 @@ def test_the_nearest_machines_miss_first_what_is_farthest_from_its_bound():
     assert not found.options
     # whole answers take 3.5 s in the middle, first tokens 0.16 s
     assert found.cheaper.breaks_first == "e2e p95 < 1000 ms"
+
+
+@pytest.mark.parametrize(
+    ("said", "machines"),
+    [({}, 1), ({"spare": 1}, 2), ({"spare": "N"}, 2), ({"sites": 2}, 2), ({"sites": 2, "spare": "1"}, 4)],
+)
+def test_spare_machines_and_sites_are_paid_for_and_the_others_meet_the_slo(said, machines):
+    asked = read_size("llama-3.1-8b", TPOT, users=8, input=1000, output=200, only="1xrtx-5090", kind="buy", **said)
+    (first,) = sized(asked, MONEY, answers=1).options
+    assert (first.machines, first.total, first.accelerators) == (1, machines, machines)
+    alone = sized(replace(asked, spare=0, sites=1), MONEY, answers=1).options[0]
+    # a network between several machines, as for machines that share a load
+    network = 1 + (MONEY.terms.network_share if machines > 1 else 0)
+    assert first.way.purchase.value == pytest.approx(machines * network * alone.way.purchase.value)
+    assert first.watts == pytest.approx(machines * alone.watts)
+    # with the spare machines down, or with one site, the load is that of the machines that are left
+    assert (first.max_load, first.attainment.probability) == (alone.max_load, alone.attainment.probability)
+    row = size_content(sized(asked, MONEY, answers=1))["options"][0]
+    assert (row["machines"], row["machines_serving"]) == (machines, 1)
+
+
+def test_working_hours_make_the_tokens_of_a_month_and_not_its_cost():
+    asked = read_size("llama-3.1-8b", TPOT, users=8, input=1000, output=200, only="1xrtx-5090", kind="buy")
+    rows = [
+        size_content(sized(replace(asked, working_hours=hours), MONEY, answers=1))["options"][0] for hours in (42, 168)
+    ]
+    assert rows[0]["million_output_tokens_month"] == pytest.approx(rows[1]["million_output_tokens_month"] / 4)
+    assert rows[0]["usd_month"] == rows[1]["usd_month"]
+    assert rows[0]["usd_per_million_tokens"] == pytest.approx(4 * rows[1]["usd_per_million_tokens"])
+
+
+CANNOT = [
+    {"working_hours": 0},
+    {"working_hours": 169},
+    {"working_hours": 40, "traffic": "daily:1/s", "users": None},
+]
+
+
+@pytest.mark.parametrize("said", [*CANNOT, {"spare": -1}, {"spare": "two"}, {"sites": 0}])
+def test_spare_machines_and_sites_that_cannot_be_are_refused(said):
+    with pytest.raises(SpecError) as caught:
+        read_size("llama-3.1-8b", TPOT, **({"users": 8} | said))
+    assert caught.value.field == "--" + next(iter(said)).replace("_", "-")
+
+
+def test_rents_of_a_search_are_at_one_term_that_the_answer_names():
+    """MI355X is rented for years only, RTX 5090 on demand too: each at its own first term is no comparison."""
+    asked = read_size("llama-3.1-8b", TPOT, users=8, input=1000, output=200, only="1xmi355x,1xh200-sxm", kind="rent")
+    found = sized(asked, MONEY, answers=4)
+    assert {option.way.paid for option in found.options} == {"rent 3 years"} and found.asked.rent_term == "3 years"
+    assert size_content(found)["rent_term"] == "3 years"
+    named = sized(replace(asked, rent_term="on demand"), MONEY, answers=4)
+    assert {option.way.paid for option in named.options} == {"rent on demand"}

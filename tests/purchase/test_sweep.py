@@ -203,6 +203,8 @@ def test_money_and_energy_of_a_point_follow_from_its_speed():
     row = frame.iloc[1]
     tokens = row["output_tokens_per_s"] * 0.5 * 730 * 3600
     assert row["usd_per_million_output_tokens"] == pytest.approx(row["usd_month"] / tokens * 1e6)
+    both = tokens * (1.0 + row["input_tokens"] / row["output_tokens"])
+    assert row["usd_per_million_tokens"] == pytest.approx(row["usd_month"] / both * 1e6)
     assert row["joules_per_output_token"] == pytest.approx(0.75 * 600 / row["output_tokens_per_s"])
 
 
@@ -334,3 +336,12 @@ def test_users_with_a_data_parallel_rank_of_their_own_have_every_step_timed():
     assert few.any() and (~few).any() and np.isfinite(one.figures["tpot"][few]).any()
     for name, values in one.figures.items():
         np.testing.assert_allclose(values[few], other.figures[name][few], rtol=1e-12, err_msg=name)
+
+
+def test_rents_of_a_sweep_are_at_one_term():
+    sweep = read_sweep({"model": "llama-3.1-8b", "on": "1xmi355x,1xh200-sxm", "users": "8", "input": 1000})
+    frame = swept(sweep, money=money_of(today=date(2026, 11, 22))).to_frame()
+    rents = {paid for paid in frame["paid"] if paid.startswith("rent")}
+    assert rents <= {"rent 3 years"} and len(frame) == 2
+    alone = read_sweep({"model": "llama-3.1-8b", "on": "1xh200-sxm", "users": "8", "input": 1000})
+    assert set(swept(alone, money=money_of(today=date(2026, 11, 22))).to_frame()["paid"]) == {"rent on demand"}

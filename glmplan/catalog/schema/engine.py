@@ -29,6 +29,7 @@ __all__ = [
     "CacheLayout",
     "ConditionTest",
     "Conditions",
+    "Container",
     "Default",
     "Effect",
     "Engine",
@@ -134,6 +135,18 @@ class MovedExperts(Frozen):
     override: str  # with ``{layers}`` for the numbers of the layers, joined by ``|``
     #: tokens of a prompt in a step above which the accelerators fetch the weights and compute
     streams_above: int
+    source: str
+
+
+class Container(Frozen):
+    """Published container image of an engine and its HTTP server."""
+
+    #: image with its tag by vendor of the accelerators; ``{version}`` stands for the release
+    images: dict[str, str]
+    program: str | None = None  # path of the server in the image; None: the first word of the launch command
+    cache: str = "HF_HOME"  # environment variable with the folder of downloaded weights
+    port: int
+    health: str = "/health"
     source: str
 
 
@@ -611,6 +624,7 @@ class Engine(Frozen):
     walls: tuple[Wall, ...] = ()
     defaults: tuple[Default, ...] = ()
     running: Running | None = None
+    container: Container | None = None  # None: no image is published
     cache: CacheLayout | None = None
     cache_formats: tuple[CacheFormat, ...] = ()
     unnamed_versions: tuple[UnnamedVersion, ...] = ()

@@ -165,8 +165,11 @@ class Fabric(Frozen):
 
 
 class Power(Frozen):
-    """Power supplies and their circuit."""
+    """Power supplies of a node, their circuit, and the draw of the node."""
 
+    #: most that a node draws at the wall with all accelerators at their rating, fans included; a rack: over its nodes
+    draw: Watts | None = None
+    rack_units: PositiveInt | None = None
     supply: Watts | None = None
     supplies: PositiveInt | None = None
     redundant: bool | None = None

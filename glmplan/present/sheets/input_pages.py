@@ -12,7 +12,7 @@ from glmplan.prediction.evidence import BANDS, PROMPTS
 from glmplan.present.sheets.book import Book, Sheet, address
 from glmplan.present.sheets.option import Cached, Option
 from glmplan.purchase.cost import HOURS
-from glmplan.purchase.money import Money, Offer, cheapest_offer, offers_of
+from glmplan.purchase.money import Money, Offer, market_of, offers_of
 from glmplan.units import GIB, Ratio, TokenCount, counted_unit
 
 __all__ = [
@@ -159,7 +159,7 @@ def _offers(load: Load, money: Money, model: str) -> Iterator[Assumption]:
     source = "no published price: enter one to compare"
     try:
         offers = offers_of(model, money.prices, today=money.today)
-        offer = cheapest_offer(offers, load.input, load.output, load.reuse * load.input)
+        offer = market_of(offers, load.input, load.output, load.reuse * load.input).offer
         source = f"{offer.seller}, the cheapest of {len(offers)} offers for this mix; {offer.source}"
         source += " (older than 180 days)" if offer.stale else ""
     except GlmplanError:
@@ -235,8 +235,8 @@ FIRST = 5
 
 _OPTIONS = (
     *("number", "name", "machine", "accelerators", "weights", "engine", "layout", "machines", "cache", "way"),
-    *("price", "price_low", "price_high", "rent", "rent_low", "rent_high", "rating", "hosts", "rest", "evidence"),
-    *("prices_from", "note"),
+    *("price", "price_low", "price_high", "rent", "rent_low", "rent_high", "rating", "hosts", "rest", "tdp", "draw"),
+    *("evidence", "prices_from", "note"),
 )
 _CALCULATION = (
     *("name", "share", "format", "block", "inside", "input_cell", "input_part", "output_cell", "output_part", "corner"),

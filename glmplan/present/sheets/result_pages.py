@@ -9,6 +9,7 @@ from glmplan.present.sheets.book import Book, Chart, Rule, Sheet, address
 from glmplan.present.sheets.input_pages import FIRST, Assumption, cell, columns_of, span
 from glmplan.present.sheets.option import Option
 from glmplan.purchase.cost import Terms
+from glmplan.purchase.money import server_draw
 from glmplan.request.option import options_of
 from glmplan.request.plan import PlanRequest
 
@@ -39,15 +40,16 @@ def cost_formulas(at: Mapping[str, str]) -> dict[str, str]:
     >>> terms = ("network_share", "power_share", "rest_watts", "supply_efficiency", "capital_rate", "horizon_months",
     ...          "residual_share", "pue", "hours_per_month", "electricity", "colocation", "support_share",
     ...          "licence_per_accelerator_year", "staff_per_month")
-    >>> option = ("way", "machines", "accelerators", "hosts", "rest", "rating", "price", "rent")
+    >>> option = ("way", "machines", "accelerators", "hosts", "rest", "tdp", "draw", "rating", "price", "rent")
     >>> cost_formulas({name: name for name in (*option, *terms)})["purchase"]
     'price*machines*(1+IF(machines*hosts>1,network_share,0))'
     """
     g = dict(at)
-    kw = (
-        f"{g['machines']}*({g['accelerators']}*{g['power_share']}*{g['rating']}+{g['rest']}*{g['rest_watts']}"
-        f"*{g['hosts']})/{g['supply_efficiency']}/1000"
-    )
+    # as `glmplan.purchase.money.wall_watts`: with and without a draw that the maker of the server states
+    loaded = f"{g['accelerators']}*{g['power_share']}"
+    stated = f"{loaded}*({g['draw']}+({g['rating']}-{g['tdp']})/{g['supply_efficiency']})"
+    summed = f"({loaded}*{g['rating']}+{g['rest']}*{g['rest_watts']}*{g['hosts']})/{g['supply_efficiency']}"
+    kw = f"{g['machines']}*IF({g['draw']}>0,{stated},{summed})/1000"
     purchase = f"{g['price']}*{g['machines']}*(1+IF({g['machines']}*{g['hosts']}>1,{g['network_share']},0))"
     written = (
         f"-PMT((1+{g['capital_rate']})^(1/12)-1,{g['horizon_months']},{purchase},-({purchase})*{g['residual_share']})"
@@ -92,9 +94,10 @@ _TITLES = {
     "price": "Price per machine [{}]", "price_low": "lowest published", "price_high": "highest published",
     "rent": "Rent per GPU [{}/h]", "rent_low": "lowest published", "rent_high": "highest published",
     "rating": "Power limit per GPU [W]", "hosts": "Hosts per machine", "rest": "Host power counted (1 or 0)",
+    "tdp": "GPU rating [W]", "draw": "Server power per GPU, stated by its maker [W]; 0: none",
     "evidence": "Evidence", "prices_from": "Price sources", "note": "Missing",
 }  # fmt: skip
-_OPTION_WIDTHS = (4, 30, 26, 8, 12, 12, 14, 10, 10, 10, 13, 12, 12, 12, 10, 10, 11, 8, 12, 30, 44, 44)
+_OPTION_WIDTHS = (4, 30, 26, 8, 12, 12, 14, 10, 10, 10, 13, 12, 12, 12, 10, 10, 11, 8, 12, 8, 16, 30, 44, 44)
 #: width of the column of an option that was given
 _OWN_WIDTH = 14
 _RESULT_TITLES = {
@@ -140,7 +143,7 @@ _BY_NAME = (
     *("supply_efficiency", "licence_per_accelerator_year", "staff_per_month", "support_share", "api_input"),
     *("api_output", "api_cached"),
 )
-_OF_OPTION = ("way", "machines", "accelerators", "hosts", "rest", "rating", "price", "rent")
+_OF_OPTION = ("way", "machines", "accelerators", "hosts", "rest", "tdp", "draw", "rating", "price", "rent")
 
 
 def named_terms() -> dict[str, str]:
@@ -169,7 +172,7 @@ def write_options(book: Book, options: tuple[Option, ...], terms: Terms) -> None
     page.row(FIRST - 1, titles, "header")
     page.heights[FIRST - 1] = 46
     for number, option in enumerate(options):
-        option_row = _option_row(number, option)
+        option_row = _option_row(number, option, terms)
         for name, (value, style) in option_row.items():
             put = page.say if isinstance(value, str) else page.put
             put(FIRST + number, names.index(name), value, style)
@@ -179,7 +182,7 @@ def write_options(book: Book, options: tuple[Option, ...], terms: Terms) -> None
         page.choices[line, names.index("cache")] = [cached.kv for cached in option.cached]
         page.choices[line, names.index("way")] = ["buy", "rent"]
         page.bounds[line, names.index("machines")] = (1, 10_000, "Machines: 1 to 10,000")
-        for name in ("price", "rent", "rating"):
+        for name in ("price", "rent", "rating", "draw"):
             page.bounds[line, names.index(name)] = (0, 1e9, "A price or a power: 0 or more")
         texts = (
             (option_row[name][0], _OPTION_WIDTHS[names.index(name)]) for name in ("evidence", "prices_from", "note")
@@ -209,7 +212,7 @@ def given_columns(requests: Sequence[PlanRequest]) -> list[tuple[str, list[str]]
     return columns
 
 
-def _option_row(number: int, option: Option) -> dict[str, tuple[object, str]]:
+def _option_row(number: int, option: Option, terms: Terms) -> dict[str, tuple[object, str]]:
     planned = option.planned
     machine, layout = planned.asked.machine, planned.holding.terms
     bought, rent = option.purchase, option.rent
@@ -247,6 +250,8 @@ def _option_row(number: int, option: Option) -> dict[str, tuple[object, str]]:
         "rating": (machine.accelerator.tdp, "whole*"),
         "hosts": (machine.host.nodes, "whole"),
         "rest": (0 if includes_host else 1, "whole"),
+        "tdp": (machine.accelerator.tdp or 0, "whole"),
+        "draw": (server_draw(machine, terms=terms) or 0, "one*"),
         "evidence": (option.cached[0].surface.basis, "small"),
         "prices_from": ("; ".join(sources), "small"),
         "note": (missing, "small"),

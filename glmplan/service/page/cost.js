@@ -16,6 +16,7 @@ function costTable(ways) {
     ["Over published prices", (way) => (way.usd_month_low === null || way.usd_month_low === way.usd_month_high ? "–" : `${money(way.usd_month_low)} to ${money(way.usd_month_high)}`)],
     ["Purchase", (way) => money(way.usd_purchase)],
     ["A million answer tokens", (way) => money(way.usd_per_million_output_tokens)],
+    ["A million tokens, prompts and answers", (way) => money(way.usd_per_million_tokens)],
     ["Even with the API, a month", (way) => (way.break_even_million_tokens === null ? "–" : `${number(way.break_even_million_tokens)} M tokens`)],
     ["Purchase is back after", (way) => (way.break_even_month === null ? "–" : `${number(way.break_even_month)} months`)],
   ].map(([name, write]) => [name, ways.map(write)]);

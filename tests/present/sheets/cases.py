@@ -16,7 +16,7 @@ from glmplan.purchase.cost import (
     per_million,
     rented_month,
 )
-from glmplan.purchase.money import Offer
+from glmplan.purchase.money import Offer, wall_watts
 
 MODEL = "llama-3.1-8b"
 MACHINES = ("1xh100-sxm", "2xrtx-5090")
@@ -81,8 +81,7 @@ def library(options, money, number):
     found = {"held": machines * planned.holding.held, "held_low": machines * planned.holding.held_low}
     used = money.terms.but(**{name: said[name] for name in money.terms.__slots__ if name in said})
     hours, machine = said["hours_per_month"], planned.asked.machine
-    watts = machines * (machine.count * used.power_share * machine.accelerator.tdp + used.rest_watts)
-    watts /= used.supply_efficiency
+    watts = machines * wall_watts(machine, terms=used)
     price = option["price"] * machines * (1 + (used.network_share if machines > 1 else 0))
     # a month of other hours: power and rent follow the hours, as does what is made
     if option["way"] == "buy":

@@ -1,0 +1,42 @@
+"""A price of tokens has one name and one value in `size`, `compare`, `sweep` and the page."""
+
+from __future__ import annotations
+
+from datetime import date
+
+import pytest
+
+from glmplan.present.size_text import size_content
+from glmplan.purchase.axes import read_sweep
+from glmplan.purchase.compare import compared
+from glmplan.purchase.money import money_of
+from glmplan.purchase.size import sized
+from glmplan.purchase.size_question import read_size
+from glmplan.purchase.sweep import swept
+
+MONEY = money_of(today=date(2026, 11, 22))
+PRICES = ("usd_per_million_output_tokens", "usd_per_million_tokens")
+LOAD = {"users": 8, "input": 1000, "output": 200}
+
+
+@pytest.fixture(scope="module")
+def row():
+    asked = read_size("llama-3.1-8b-bf16", "tpot p95 < 60 ms", only="1xrtx-5090", kind="buy", machines=1, **LOAD)
+    return size_content(sized(asked, MONEY, answers=1))["options"][0]
+
+
+def test_the_price_of_size_is_the_whole_month_over_its_tokens(row):
+    answers, prompts = row["million_output_tokens_month"], row["million_input_tokens_month"]
+    assert row["usd_per_million_output_tokens"] == pytest.approx(row["usd_month"] / answers)
+    assert row["usd_per_million_tokens"] == pytest.approx(row["usd_month"] / (answers + prompts))
+    split = [row[f"split_usd_per_million_{name}_tokens"] for name in ("input", "output")]
+    assert split[0] * prompts + split[1] * answers == pytest.approx(row["usd_month"])
+
+
+@pytest.mark.parametrize("name", PRICES)
+def test_compare_and_sweep_say_what_size_says(row, name):
+    side = compared([("llama-3.1-8b-bf16", part) for part in ("1xrtx-5090", "1xrtx-4090")], MONEY, **LOAD).sides[0]
+    assert side.figures(MONEY.terms.utilisation)[name] == pytest.approx(row[name], rel=0.01)
+    axes = {"model": "llama-3.1-8b-bf16", "on": "1xrtx-5090", "users": "8", "input": 1000, "output": 200}
+    frame = swept(read_sweep(axes), money=MONEY).to_frame()
+    assert frame[name][0] == pytest.approx(row[name], rel=0.01)
