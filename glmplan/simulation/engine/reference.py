@@ -24,7 +24,7 @@ from glmplan.simulation.engine.admission import (
 )
 from glmplan.simulation.engine.in_order import Slots
 from glmplan.simulation.engine.settings import EngineSettings, KvPool
-from glmplan.simulation.engine.step_clock import clock_of
+from glmplan.simulation.engine.step_clock import StepClock, clock_of
 from glmplan.simulation.engine.step_table import StepTable
 from glmplan.simulation.traffic.request import Request
 from glmplan.units import Seconds
@@ -173,6 +173,29 @@ class SteppingEngine:
                 self._leave(request, request.done)
             else:
                 self._leave(request, request.input + generated(request, self.step) - 1)
+
+    def kv_used(self, now: Seconds) -> int:
+        """Blocks that running requests hold.
+
+        `now`: The time; they are always as of now.
+        """
+        return self.used
+
+    def retime(self, clock: StepClock, now: Seconds) -> None:
+        """Give later steps another duration; the step under way ends as planned.
+
+        `now`: The time; steps are planned one by one.
+        """
+        self.clock = clock
+
+    def abandon(self, now: Seconds) -> list[Request]:
+        """Stop for good, and return the requests inside in the order of their numbers.
+
+        `now`: The time; the step under way is lost.
+        """
+        gone = {request.number for request in self.gone}
+        inside = [*self.waiting, *(request for _, request in self.unseen), *self.running]
+        return sorted([one for one in inside if one.number not in gone], key=lambda one: one.number)
 
     def found(self, request: Request, now: Seconds) -> int:
         """Look a prompt up in the prefix cache.

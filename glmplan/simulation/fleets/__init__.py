@@ -1,0 +1,1 @@
+"""Fleets: groups of replicas behind a gateway, with autoscaling, faults and tenants."""
