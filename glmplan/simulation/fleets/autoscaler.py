@@ -66,6 +66,8 @@ class Scaling:
 
     def _stabilized(self, now: Seconds, current: int, wanted: int) -> int:
         rules, seen = self.rules, self._recommended
+        if not seen:
+            seen.append((now - rules.interval, current))  # the controller begins with what is there
         seen.append((now, wanted))
         longest = max(rules.stabilization_up, rules.stabilization_down)
         while seen[0][0] < now - longest:

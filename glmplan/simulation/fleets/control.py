@@ -11,7 +11,7 @@ import numpy as np
 
 from glmplan.simulation.engine.fleet import Fleet
 from glmplan.simulation.fleets.autoscaler import Scaling
-from glmplan.simulation.fleets.spec import Fault, FleetSpec, GroupSpec
+from glmplan.simulation.fleets.spec import Fault, FleetSpec
 from glmplan.simulation.traffic.request import Request
 from glmplan.units import Seconds
 
@@ -99,8 +99,7 @@ class FleetControl:
         self._life: dict[int, int] = {}  # how often a replica was started or stopped: outdated events are dropped
         for number, group in enumerate(spec.group):
             first = fleet.groups[number].first
-            ranks = fleet.groups[number].settings.replicas // group.most
-            self._ready.append(set(range(first, first + group.replicas * ranks)))
+            self._ready.append(set(range(first, first + fleet.groups[number].ready)))
             self._starting.append(set())
             self._stopping.append(set())
             for i in self._ready[-1]:
@@ -369,8 +368,3 @@ class FleetControl:
         first, count = self._fleet.groups[number].first, self._fleet.groups[number].settings.replicas
         for i in range(first, first + count):
             plan(i, fault.at)
-
-
-def most_replicas(group: GroupSpec, ranks: int) -> int:
-    """Return how many engines a group has at most: replicas times data-parallel ranks."""
-    return group.most * ranks
