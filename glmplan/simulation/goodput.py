@@ -76,7 +76,7 @@ def swept_rates(text: str) -> tuple[float, ...]:
         rates = [finite_number(part, field) for part in text.split(",")]
     else:
         low, high, *more = [finite_number(part, field) for part in text.split(":")]
-        points = more[0] if more else _POINTS
+        points = float(more[0] if more else _POINTS)
         if len(more) > 1 or not points.is_integer() or not 2 <= points <= _MOST:
             raise SpecError(f"is LOW:HIGH:POINTS, with 2 to {_MOST} points", field=field, value=text)
         rates = np.linspace(low, high, int(points)).tolist()

@@ -1,4 +1,4 @@
-"""What happens to replicas during a run: autoscaling, cold starts, faults and retries."""
+"""Changes of a fleet during a run: autoscaling, cold starts, faults and retries."""
 
 from __future__ import annotations
 
