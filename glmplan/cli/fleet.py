@@ -73,20 +73,24 @@ class FleetCase:
 
     def _described(self, group: GroupSpec) -> Described:
         """Return one replica of a group, planned for the lengths of the first tenant that it serves."""
+        from glmplan.request.plan import PlanRequest
+
         told = dict(group.options)
         service = {name: told.pop(name) for name in _SERVICE if name in told}
         rules = {one.name: told.pop(one.name) for one in fields(SchedulerOptions) if one.name in told}
+        unknown = [name for name in told if name not in PlanRequest.model_fields]
+        if unknown:
+            raise SpecError("is not an option", field=f"group {group.name}", value=unknown[0].replace("_", "-"))
         own = "step_time" in service
-        kind = next(
+        served = [
             kind for kind, one in zip(self.kinds, self.spec.tenant, strict=True) if one.model in ("", group.model)
-        ) if any(one.model in ("", group.model) for one in self.spec.tenant) else self.kinds[0]  # fmt: skip
+        ]
+        kind = served[0] if served else self.kinds[0]
         shape = kind.model_dump(include={"input", "output", "jitter", "input_cv", "output_cv", "lengths"})
         target = TargetOptions(model=None if own else group.model or None, on=None if own else group.on)
         options = ServiceOptions(deployment=told, scheduler=SchedulerOptions(**rules), **service)
         try:
             described, _ = described_services(target, options, shape, "closed:1", usual=True)
-        except TypeError as error:
-            raise SpecError(f"has an unknown option: {error}", field=f"group {group.name}") from None
         except SpecError as error:
             raise SpecError(f"group {group.name}: {error}") from None
         return described

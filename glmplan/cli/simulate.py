@@ -20,6 +20,8 @@ from glmplan.cli.service import ServiceOptions, TargetOptions, described_service
 from glmplan.errors import SpecError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from glmplan.planner.service import Described
     from glmplan.simulation.simulate import Outcome
     from glmplan.simulation.traffic.slo import Target
@@ -76,14 +78,7 @@ def command(
     from glmplan.simulation.simulate import SimulationOptions, simulate
     from glmplan.simulation.traffic.slo import parse_slo
 
-    if run.plot is not None:
-        from glmplan.present.charts import check_chart
-
-        check_chart(run.plot)
-    if run.timeline is not None:
-        from glmplan.present.perfetto import check_timeline
-
-        check_timeline(run.timeline)
+    _check_files(run)
     if run.fleet is not None:
         _fleet(run.fleet, run, slo)
         return
@@ -95,11 +90,7 @@ def command(
     if run.sweep_rate is not None:
         _sweep(described, arriving, run, slo, title)
         return
-    requests = run.requests
-    if requests is None:
-        requests = 10 * arriving.users if arriving.kind == "closed" and arriving.users else 1000
-        if arriving.kind == "trace":
-            requests = _WHOLE_TRACE
+    requests = run.requests if run.requests is not None else _usual_requests(arriving)
     ranges: dict[str, tuple[float, float]] = {}
     with _Progress(None if requests == _WHOLE_TRACE else requests * run.replications) as progress:
         outcome = simulate(
@@ -128,14 +119,38 @@ def command(
             )
     if run.plot is not None and not outcome.interrupted:
         _plot(described, arriving, outcome, run.plot, title)
-    if run.timeline is not None and outcome.requests is not None:
-        from glmplan.present.perfetto import write_timeline
-
-        write_timeline(outcome.requests, run.timeline)
+    _write_timeline(outcome.requests, run.timeline)
     _show(outcome, run.form, targets, described.basis, ranges)
     if outcome.interrupted:
         raise typer.Exit(130)
     _notes(described, arriving, outcome)
+
+
+def _check_files(run: RunOptions) -> None:
+    """Raise if a file that is to be written has a wrong name."""
+    if run.plot is not None:
+        from glmplan.present.charts import check_chart
+
+        check_chart(run.plot)
+    if run.timeline is not None:
+        from glmplan.present.perfetto import check_timeline
+
+        check_timeline(run.timeline)
+
+
+def _usual_requests(arriving: Traffic) -> int:
+    """Return the number of requests without `--requests`."""
+    if arriving.kind == "trace":
+        return _WHOLE_TRACE
+    return 10 * arriving.users if arriving.kind == "closed" and arriving.users else 1000
+
+
+def _write_timeline(columns: dict[str, np.ndarray] | None, path: Path | None) -> None:
+    """Write the phases of requests, if asked for."""
+    if path is not None and columns is not None:
+        from glmplan.present.perfetto import write_timeline
+
+        write_timeline(columns, path)
 
 
 def _sweep(described: Described, arriving: Traffic, run: RunOptions, slo: str | None, title: str) -> None:
@@ -175,10 +190,7 @@ def _fleet(path: Path, run: RunOptions, slo: str | None) -> None:
         from glmplan.present.fleet_charts import fleet_charts
 
         fleet_charts(result, run.plot, title=path.stem)
-    if run.timeline is not None and result.requests is not None:
-        from glmplan.present.perfetto import write_timeline
-
-        write_timeline(result.requests, run.timeline)
+    _write_timeline(result.requests, run.timeline)
     show_fleet(case, result, fixed, run.form)
 
 

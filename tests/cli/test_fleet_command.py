@@ -116,7 +116,9 @@ def test_goodput_rises_to_the_knee_and_falls(fleet, tmp_path):
     assert kept == sorted(kept, reverse=True) and kept[0] == 1.0 and kept[-1] == 0.0
     for point in one["points"]:
         assert point["goodput_low"] <= point["goodput_requests_per_s"] <= point["goodput_high"]
-    swept = json.loads(glmplan("simulate", "--fleet", fleet, "--sweep-rate", "5,300", "--requests", "1500", "--format", "json"))
+    swept = json.loads(
+        glmplan("simulate", "--fleet", fleet, "--sweep-rate", "5,300", "--requests", "1500", "--format", "json")
+    )
     assert [point["probability_slo_met"] for point in swept["points"]] == [1.0, 0.0]
 
 

@@ -667,7 +667,8 @@ class SkippingEngine(DecodingBatch):
             if (names or load) and cache is not None:
                 cache.hold(request, names or [])
                 request.base, request.done = hit, (hit + load) * size
-                request.cached += (hit + load) * size
+                if not request.preemptions:  # a prompt counts once, not what is computed again
+                    request.cached = (hit + load) * size
                 self._loading += load
             free -= need + held
             if request.started < 0:

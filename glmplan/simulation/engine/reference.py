@@ -419,7 +419,8 @@ class SteppingEngine:
             self.waiting.popleft()
             if self.cache is not None:
                 self.cache.hold(request, names)
-                request.cached += (hit + load) * size
+                if not request.preemptions:
+                    request.cached = (hit + load) * size
             self.loading += load
             request.base, request.done = hit, (hit + load) * size
             self._make_room(need)

@@ -255,3 +255,15 @@ def test_a_slow_replica_takes_longer_from_its_next_step_on():
     fleet.control, fleet.due = control, 0.0105
     [one] = fleet.run([Request(0, 0.0, 100, 21)])
     assert one.finish == pytest.approx(0.011 + 10 * 0.003)
+
+
+def test_a_preempted_prompt_is_found_in_the_prefix_cache_once():
+    # a small pool preempts; what is found again after a preemption is no part of the prompt's hits
+    settings = EngineSettings(prefix_caching=True, max_num_seqs=8)
+    for engine in (SkippingEngine, SteppingEngine):
+        fleet = Fleet([ReplicaGroup(AFFINE, KvPool(800), settings)], GatewayRules(), engine)
+        runs = ((("shared", 160), (("request", n), 40)) for n in range(12))
+        requests = [Request(n, 0.3 * (n > 0), 200, 150, runs=run) for n, run in enumerate(runs)]
+        done = list(fleet.run(requests))
+        assert sum(one.preemptions for one in done) > 0
+        assert all(one.cached <= 160 for one in done) and sum(one.cached for one in done) > 0
