@@ -72,7 +72,7 @@ class FleetCase:
         return {group.name: one.basis for group, one in zip(self.spec.group, self.described, strict=True)}
 
     def _described(self, group: GroupSpec) -> Described:
-        """Return one replica of a group, planned for the lengths of the first tenant that it serves."""
+        """Return one replica of a group, planned for its first tenant."""
         from glmplan.request.plan import PlanRequest
 
         told = dict(group.options)
@@ -102,7 +102,7 @@ class FleetCase:
         return simulate_fleet(spec or self.spec, self.services, self.kinds, self.targets, options)
 
     def fixed(self, result: FleetResult, options: FleetOptions) -> dict[str, FleetResult]:
-        """Run the same traffic on fleets of fixed size instead of autoscaled groups: the mean size, and the peak."""
+        """Run the same traffic on fleets of the mean size and of the peak size."""
         scaled = [group.name for group in self.spec.group if group.autoscaler is not None]
         found, seen = {}, list[dict[str, int]]()
         for label, size in (("mean size", "replicas_mean"), ("peak size", "replicas_peak")):
@@ -115,7 +115,7 @@ class FleetCase:
 
 
 def read_case(path: Path, slo: str | None, requests: int | None) -> tuple[FleetCase, dict[str, Any]]:
-    """Return a fleet file and the size of its run: the requests given, else the duration of the file."""
+    """Return a fleet file and the requests or the duration of its run."""
     case = FleetCase(path, slo)
     size: dict[str, Any] = {"duration": math.inf if case.spec.duration is None else case.spec.duration}
     if requests is not None:
@@ -162,7 +162,7 @@ def sweep_service(
 
 
 def sweep_rates(case: FleetCase, rates: Sequence[float], size: dict[str, Any], seed: int) -> GoodputCurve:
-    """Return goodput over the sum of the request rates of all tenants, whose shares stay as they are."""
+    """Return goodput over the total rate of all tenants with equal shares."""
     from glmplan.simulation.fleets.run import FleetOptions, simulate_fleet
     from glmplan.simulation.goodput import goodput_curve
     from glmplan.simulation.safe_load import speed_factors

@@ -154,7 +154,7 @@ def _write_timeline(columns: dict[str, np.ndarray] | None, path: Path | None) ->
 
 
 def _sweep(described: Described, arriving: Traffic, run: RunOptions, slo: str | None, title: str) -> None:
-    """Print goodput over the request rates of a sweep; without an SLO that of `fit` counts."""
+    """Print goodput over rates; the SLO of `fit` is the default."""
     from glmplan.cli.fleet import show_goodput, sweep_service
     from glmplan.simulation.goodput import swept_rates
     from glmplan.simulation.traffic.slo import parse_slo

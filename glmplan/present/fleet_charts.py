@@ -20,7 +20,7 @@ _PARTS = 100
 
 
 def goodput_chart(curve: GoodputCurve, path: str | Path, *, title: str) -> None:
-    """Write goodput over load with its band, and the probability that the SLO is met."""
+    """Write goodput over load with its band, and the probability of the SLO."""
     import altair as alt
 
     rows = [{"rate": p.rate, "value": p.goodput, "low": p.low, "high": p.high, "kept": p.kept} for p in curve.points]
@@ -41,7 +41,7 @@ def goodput_chart(curve: GoodputCurve, path: str | Path, *, title: str) -> None:
 
 
 def fleet_charts(result: FleetResult, path: str | Path, *, title: str) -> None:
-    """Write replicas over time, and requests in flight over time, of a run whose requests were kept."""
+    """Write replicas and requests in flight over time."""
     import altair as alt
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""Result of a simulated fleet, and of a sweep over rates, as text, tables and records."""
+"""Results of fleets and of sweeps over rates as text and records."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def fleet_record(
     *,
     fixed: Mapping[str, FleetResult] | None = None,
 ) -> dict[str, Any]:
-    """Return the result of a fleet for JSON; a statistic without a value is None."""
+    """Return the result of a fleet for JSON; None stands for no value."""
     content: dict[str, Any] = {
         "summary": _clean(result.summary),
         "tenants": {

@@ -1,4 +1,4 @@
-"""Requests of a simulation as a timeline that Perfetto and `chrome://tracing` open."""
+"""Requests of a simulation as a timeline for Perfetto."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def check_timeline(path: str | Path) -> None:
 
 
 def timeline_events(columns: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
-    """Return the phases of requests as trace events, one process for each replica.
+    """Return the phases of requests as trace events, a process per replica.
 
     - `columns`: Columns of finished requests, times in [s].
 

@@ -1,4 +1,4 @@
-"""Goodput over load: requests per second that meet the SLO, the knee of the curve and the safe rate."""
+"""Goodput over load, its knee and the safe rate."""
 
 from __future__ import annotations
 

@@ -216,7 +216,7 @@ class DecodingBatch:
         self.clock = clock
 
     def abandon(self, now: Seconds) -> list[Request]:
-        """Stop for good, and return the requests inside in the order of their numbers.
+        """Stop for good, and return the requests inside by number.
 
         The step under way is lost; those before it stay in `segments`.
         """

@@ -328,7 +328,7 @@ class Fleet:
         ]
 
     def _reject(self, request: Request, now: float) -> None:
-        """Reject a request that no group can serve, for the reason of the first of them."""
+        """Reject a request for the reason of the first group of its model."""
         model = self.models[request.tenant] if self.models else 0
         group = next(one for one in self.groups if one.model == model)
         reason = why_rejected(request, group.pool, group.settings, self.engines[group.first].period)
@@ -416,12 +416,12 @@ class Fleet:
             self._dispatch(router, now)
 
     def drain(self, replica: int) -> None:
-        """Let a replica take no more requests; `control` is called when its last one has finished."""
+        """Let a replica take no more requests; `control` is called at its end."""
         self.router_of[replica].remove(replica)
         self.draining.add(replica)
 
     def kill(self, replica: int, now: Seconds) -> list[Request]:
-        """Stop a replica at once, and return the requests that it had, as they were before they began."""
+        """Stop a replica at once, and return its requests as they came."""
         engine = self.engines[replica]
         self.router_of[replica].remove(replica)
         self.draining.discard(replica)

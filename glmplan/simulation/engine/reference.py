@@ -189,7 +189,7 @@ class SteppingEngine:
         self.clock = clock
 
     def abandon(self, now: Seconds) -> list[Request]:
-        """Stop for good, and return the requests inside in the order of their numbers.
+        """Stop for good, and return the requests inside by number.
 
         `now`: The time; the step under way is lost.
         """

@@ -1,4 +1,4 @@
-"""The choice of a replica for each request, and the queue of requests that no replica may take yet."""
+"""The choice of a replica for each request, and the gateway's queue."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ class Router:
         return best
 
     def _longest_prefix(self, request: Request, now: Seconds) -> int:
-        """Return the replica that has most of a prompt; -1 if it has twice the work of the idlest, or none has any."""
+        """Return the replica with most of a prompt; -1 if it is too busy."""
         best, most, loads = -1, 0, self._loads
         for i in self.ready:
             found = self._engines[i].found(request, now)
@@ -178,7 +178,7 @@ class Router:
         return best if best >= 0 and loads[best] <= 2 * loads[self.least()] + 4 else -1
 
     def _home(self, request: Request) -> int:
-        """Return the replica of a session; its first turn goes to the least loaded."""
+        """Return the replica of a session; at first the least loaded."""
         who = (request.tenant << 48) + request.session
         home = self._homes.get(who, -1)
         if home < 0 or not self._here[home]:
@@ -205,7 +205,7 @@ class Router:
         return among[turn % len(among)]
 
     def _least_kv(self, now: Seconds) -> int:
-        """Return the replica with the smallest share of its KV pool in use, as it was read last."""
+        """Return the replica with the smallest KV usage that was read."""
         if not self._kv or now - self._read >= self._rules.metrics_interval:
             self._read = now
             self._kv = [(self._engines[i].kv_used(now) / self._engines[i].pool.blocks, i) for i in self.ready]

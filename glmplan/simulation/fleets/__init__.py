@@ -1,1 +1,1 @@
-"""Fleets: groups of replicas behind a gateway, with autoscaling, faults and tenants."""
+"""Fleets: replicas behind a gateway, autoscaling, faults and tenants."""

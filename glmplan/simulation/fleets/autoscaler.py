@@ -1,4 +1,4 @@
-"""How many replicas a group should have: Kubernetes' HorizontalPodAutoscaler, and KEDA's step to zero."""
+"""Number of replicas by the rules of Kubernetes and KEDA."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes of a fleet during a run: autoscaling, cold starts, faults and retries."""
+"""Changes of a fleet: autoscaling, cold starts, faults and retries."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ class FleetControl:
         self._at(now + group.cold_start.seconds(provisioned=provisioned), ready)
 
     def _drain(self, number: int, i: int, now: float, then: Callable[[float], None], limit: float | None) -> None:
-        """Let a replica finish its requests, at most so long, and do something then."""
+        """Let a replica finish its requests within a limit, then call `then`."""
         self._ready[number].discard(i)
         self._stopping[number].add(i)
         life = self._life[i] = self._life.get(i, 0) + 1
@@ -234,7 +234,7 @@ class FleetControl:
         self._at(now + scaling.rules.interval, decide)
 
     def _metric(self, number: int, metric: str, now: float) -> float:
-        """Sum of a metric over the replicas of a group, and its part of what waits at the gateway."""
+        """Sum of a metric over the replicas of a group and the gateway's queue."""
         fleet, there = self._fleet, self._ready[number]
         model = fleet.groups[number].model
         if metric == "kv-share":
@@ -313,7 +313,7 @@ class FleetControl:
             self._at(now + fault.notice, gone)
 
     def _upgrade(self, number: int, fault: Fault, now: float) -> None:
-        """Restart all replicas, some at a time: each drains, restarts and serves before the next one drains."""
+        """Restart all replicas, some at a time; each serves before the next."""
         left = sorted(self._ready[number], reverse=True)
         limit = self._spec.group[number].drain_timeout
         seconds = self._spec.group[number].cold_start.seconds(provisioned=True)
@@ -347,7 +347,7 @@ class FleetControl:
             self._at(now + fault.lasts, over)
 
     def _fail_at_random(self, number: int, fault: Fault) -> None:
-        """Let replicas crash; the time between two crashes is exponential for each of them."""
+        """Let replicas crash after exponential times."""
         assert fault.mean is not None
         mean = fault.mean
 

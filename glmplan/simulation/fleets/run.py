@@ -96,28 +96,8 @@ def simulate_fleet(
 ) -> FleetResult:
     """Simulate a fleet.
 
-    Parameters
-    ----------
-    spec : FleetSpec
-        Gateway, groups, tenants, autoscalers and faults.
-    services : sequence of Service
-        One replica of each group: a server, with all its data-parallel ranks.
-    kinds : sequence of Traffic
-        Traffic of each tenant.
-    targets : sequence of tuple of Target
-        SLO of each tenant.
-    options : FleetOptions, optional
-        Size of the run, and what is kept.
-
-    Returns
-    -------
-    FleetResult
-        Statistics.
-
-    Raises
-    ------
-    SpecError
-        If a group cannot be simulated in a fleet.
+    - `services`: One replica of each group: a server, with all its data-parallel ranks.
+    - `kinds`, `targets`: Traffic and SLO of each tenant.
 
     Notes
     -----
@@ -144,7 +124,7 @@ def simulate_fleet(
 
 
 def _checked(spec: FleetSpec, services: Sequence[Service], kinds: Sequence[Traffic]) -> list[Service]:
-    """Return the services as the tenants find them; raise if they cannot share a fleet."""
+    """Return the services; raise if they cannot share a fleet."""
     of_groups, of_tenants = spec.models()
     found = []
     for group, service in zip(spec.group, services, strict=True):
@@ -213,7 +193,7 @@ class _FleetRun:
     # -- requests -----------------------------------------------------------------------------------------------------
 
     def _marked(self, tenant: int) -> Callable[[Request], Request]:
-        """Return the function that writes the tenant into a request, in its number too."""
+        """Return the function that writes the tenant into a request."""
         count, priority = len(self.sources), self.spec.tenant[tenant].priority
 
         def mark(request: Request) -> Request:

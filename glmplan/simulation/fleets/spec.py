@@ -1,4 +1,4 @@
-"""A fleet from a TOML file: gateway, groups of replicas, tenants, autoscalers and faults."""
+"""A fleet from a TOML file."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class ColdStart(_Part):
 
 
 class Autoscaler(_Part):
-    """Horizontal autoscaling of one group, by the algorithm of Kubernetes' HorizontalPodAutoscaler.
+    """Horizontal autoscaling of one group, as Kubernetes does it.
 
     Parameters
     ----------
@@ -341,7 +341,7 @@ class FleetSpec(_Part):
         return [names.index(group.model) for group in self.group], of_tenants
 
     def fixed_at(self, replicas: dict[str, int]) -> FleetSpec:
-        """Return the fleet with groups of a fixed size instead of their autoscalers."""
+        """Return the fleet with fixed sizes instead of autoscalers."""
         groups = [
             group.model_copy(update={"autoscaler": None, "replicas": replicas[group.name]})
             if group.name in replicas
@@ -357,13 +357,7 @@ _OWN_OF_TENANT = set(TenantSpec.model_fields) - {"shape"}
 
 
 def read_fleet(path: str | Path) -> FleetSpec:
-    """Read a fleet file.
-
-    Raises
-    ------
-    SpecError
-        With the field that is wrong.
-    """
+    """Read a fleet file; an error names the field that is wrong."""
     content = read_toml(str(path))
     try:
         return fleet_of(content)
