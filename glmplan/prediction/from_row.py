@@ -643,6 +643,8 @@ def _resolve_load(
         packing,
         ranks=deployment.dp,
         tokens_per_step=deployment.tokens_per_step,
+        # one acceptance for a whole batch keeps its requests in step
+        draft_tokens=deployment.draft_chain * (not run.speculation.simulated),
         phase=phase,
         users=concurrency,
         input_tokens=inputs,
