@@ -13,7 +13,17 @@ from glmplan.errors import SpecError
 from glmplan.simulation.engine.settings import GatewayRules
 from glmplan.units import Seconds, parse_quantity
 
-__all__ = ["Autoscaler", "ColdStart", "Fault", "FleetSpec", "GroupSpec", "TenantSpec", "read_fleet"]
+__all__ = [
+    "Autoscaler",
+    "ColdStart",
+    "Fault",
+    "FleetSpec",
+    "GroupSpec",
+    "RouterSpec",
+    "TenantSpec",
+    "fleet_of",
+    "read_fleet",
+]
 
 
 def _duration(value: Any) -> Any:
