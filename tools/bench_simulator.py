@@ -24,6 +24,8 @@ from pathlib import Path
 from glmplan.simulation.engine import engine
 from glmplan.simulation.engine.settings import EngineSettings, KvPool
 from glmplan.simulation.engine.step_table import StepTable
+from glmplan.simulation.fleets.run import FleetOptions, simulate_fleet
+from glmplan.simulation.fleets.spec import fleet_of
 from glmplan.simulation.safe_load import safe_load, speed_factors
 from glmplan.simulation.simulate import Service, SimulationOptions, simulate
 from glmplan.simulation.traffic.drafting import Acceptance
@@ -97,6 +99,30 @@ def rate(action: Callable[[], object], requests: int, runs: int = 3) -> float:
     return requests / statistics.median(times)
 
 
+def fleet_rates(count: int) -> list[tuple[str, float | str]]:
+    """Requests per second with 1 and with 100 replicas at the same load of each, plain and with all features."""
+    found: list[tuple[str, float | str]] = []
+    for replicas in (1, 100):
+        traffic = Traffic(kind="poisson", rate=9.0 * replicas, input=INPUT, output=OUTPUT // 2, jitter=0.2)
+        service = Service(TABLE, KvPool(1_000_000), EngineSettings(replicas=replicas, routing="least-loaded"))
+        run = rate(lambda s=service, t=traffic: simulate(s, t, requests=3 * count), 3 * count)  # type: ignore[misc]
+        found.append((f"Poisson, {replicas} replicas, least-loaded", run))
+        spec = fleet_of(
+            {
+                "router": {"routing": "least-requests", "max-outstanding": 200, "retries": 2},
+                "group": [{"name": "a", "replicas": replicas, "cold-start": {"compile": "20 s"}}],
+                "tenant": [{"name": name, "traffic": "poisson:1/s"} for name in ("a", "b")],
+                "fault": [{"kind": "mtbf", "group": "a", "mean": "1000 s"}],
+            }
+        )
+        kinds = [traffic.at_load(4.5 * replicas)] * 2
+        one = Service(TABLE, KvPool(1_000_000), EngineSettings(prefix_caching=True))
+        size = FleetOptions(requests=3 * count)
+        run = rate(lambda: simulate_fleet(spec, [one], kinds, [(), ()], size), 3 * count)  # noqa: B023
+        found.append((f"fleet of {replicas}: 2 tenants, gateway, failures, retries, prefix cache", run))
+    return found
+
+
 def inference_lab(folder: Path, requests: int) -> float | str:
     """Requests per second of the npm package under node, or why there is none."""
     package = folder.resolve() / "@doublewordai" / "inference-lab"
@@ -158,6 +184,7 @@ def main(words: list[str]) -> int:
                 count,
             )
             found.append((f"prefix cache, preemption, speculation, records, {name}", run))
+    found += fleet_rates(count)
     found.append(("inference-lab (npm, WASM)", inference_lab(options.node_modules, few)))
     found.append(("aisimulate", aisimulate()))
 

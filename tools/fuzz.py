@@ -77,6 +77,27 @@ INFO [gpu_worker.py:1] Available KV cache memory: 40.25 GiB
 INFO [kv_cache_utils.py:1] GPU KV cache size: 655,360 tokens
 INFO [gpu_model_runner.py:1] Graph capturing finished in 20 secs, took 1.50 GiB
 """
+FLEET = """duration = "10 min"
+[router]
+routing = "least-requests"
+[[group]]
+name = "a"
+step-time = "base=12 ms"
+[group.cold-start]
+weights = "65 GB"
+weights-rate = "2 GB/s"
+[group.autoscaler]
+metric = "concurrency"
+target = 24
+max = 10
+[[tenant]]
+name = "chat"
+traffic = "poisson:3/s"
+[[fault]]
+kind = "crash"
+group = "a"
+at = "200 s"
+"""
 TRACES = {
     "own.csv": "arrival_s,input_tokens,output_tokens,session,prefix_tokens\n0,10,5,a,0\n1.5,20,5,b,4\n2,30,5,a,8\n",
     "azure.csv": "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:47,9,8",
@@ -218,6 +239,7 @@ def readers() -> dict[str, Reader]:
     from glmplan.purchase.hybrid import read_portfolio
     from glmplan.purchase.money import money_of
     from glmplan.purchase.sweep import read_part
+    from glmplan.simulation.fleets.spec import read_fleet
     from glmplan.simulation.traffic.sources import draw_lengths
     from glmplan.simulation.traffic.spec import Traffic, parse_traffic
     from glmplan.simulation.traffic.traces import read_trace
@@ -289,6 +311,7 @@ def readers() -> dict[str, Reader]:
         "site": Reader(lambda path: load_site(path, "vllm"), {"site.toml": site.encode()}),
         "sweep": Reader(lambda path: read_sweep({}, file=path), {"sweep.toml": SWEEP.encode()}),
         "table": Reader(read_runs, {"runs.csv": table()}),
+        "fleet": Reader(read_fleet, {"fleet.toml": FLEET.encode()}),
         "trace": Reader(lambda path: sum(1 for _ in read_trace(path)), {n: t.encode() for n, t in TRACES.items()}),
         "traffic": Reader(
             lambda path: parse_traffic(str(path)), {"t.toml": b'kind = "poisson"\nrate = 2.0\ninput = 100\n'}

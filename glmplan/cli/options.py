@@ -46,13 +46,11 @@ Model = Annotated[str | None, _MODEL]
 RequiredModel = Annotated[str, _MODEL]
 On = Annotated[str | None, _ON]
 RequiredOn = Annotated[str, _ON]
-TrafficKind = Annotated[
-    str,
-    typer.Option(
-        help="closed:USERS, poisson:RATE/s, gamma:RATE/s,cv=3, onoff:RATE/s,on=10,off=30, daily:RATE/s, trace:FILE, "
-        "sessions:USERS, sessions:RATE/s, or a TOML file."
-    ),
-]
+_TRAFFIC = typer.Option(
+    help="closed:USERS, poisson:RATE/s, constant:RATE/s, gamma:RATE/s,cv=3, onoff:RATE/s,on=10,off=30, daily:RATE/s, "
+    "trace:FILE, sessions:USERS, sessions:RATE/s, or a TOML file."
+)
+OptionalTraffic = Annotated[str | None, _TRAFFIC]
 
 Prices = Annotated[
     list[str] | None,

@@ -57,7 +57,10 @@ Admission = Annotated[
 ]
 Routing = Annotated[
     str | None,
-    typer.Option(help="round-robin, least-loaded, prefix-aware or affinity; over data-parallel ranks and replicas."),
+    typer.Option(
+        help="round-robin, least-loaded, prefix-aware, affinity, random, power-of-two or least-kv; over data-parallel "
+        "ranks and replicas."
+    ),
 ]
 PrefillReplicas = Annotated[int | None, typer.Option(min=0, max=10_000, help="Prefill-only replicas.")]
 TransferBandwidth = Annotated[

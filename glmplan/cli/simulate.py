@@ -17,8 +17,11 @@ import typer
 from glmplan.cli import options as o
 from glmplan.cli.screen import Form, console, say
 from glmplan.cli.service import ServiceOptions, TargetOptions, described_services
+from glmplan.errors import SpecError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from glmplan.planner.service import Described
     from glmplan.simulation.simulate import Outcome
     from glmplan.simulation.traffic.slo import Target
@@ -47,16 +50,26 @@ class RunOptions:
     seed: o.Seed = 0
     records: Annotated[Path | None, typer.Option(help="Write a record per request, .csv or .parquet.")] = None
     plot: o.Charts = None
+    fleet: Annotated[
+        Path | None, typer.Option(help="Fleet file (TOML): groups of replicas, gateway, tenants, autoscalers, faults.")
+    ] = None
+    sweep_rate: Annotated[
+        str | None,
+        typer.Option(help="Goodput over these request rates instead: LOW:HIGH, LOW:HIGH:POINTS or a list."),
+    ] = None
+    timeline: Annotated[
+        Path | None, typer.Option(help="Write the phases of each request as a .json trace for Perfetto.")
+    ] = None
     ranges: Annotated[bool, typer.Option(help="Also simulate other seeds and the bounds of the step time.")] = True
     form: o.Format = Form.text
 
 
 @o.with_options()
 def command(
-    traffic: o.TrafficKind,
     target: TargetOptions,
     shape: Annotated[o.Given, o.traffic("simulate")],
     *,
+    traffic: o.OptionalTraffic = None,
     slo: o.OptionalSlo = None,
     service: ServiceOptions,
     run: RunOptions,
@@ -70,12 +83,18 @@ def command(
     from glmplan.simulation.simulate import SimulationOptions, simulate
     from glmplan.simulation.traffic.slo import parse_slo
 
-    if run.plot is not None:
-        from glmplan.present.charts import check_chart
-
-        check_chart(run.plot)
+    _check_files(run)
+    if run.fleet is not None:
+        _fleet(run.fleet, run, slo)
+        return
+    if traffic is None:
+        raise SpecError("is needed, as in closed:32 or poisson:2.5/s", field="--traffic")
     targets = parse_slo(slo) if slo else ()
     described, [arriving] = described_services(target, service, shape, traffic, slo=slo)
+    title = f"{target.model or 'own step time'} on {target.on or 'own machine'}"
+    if run.sweep_rate is not None:
+        _sweep(described, arriving, run, slo, title)
+        return
     requests = run.requests
     if requests is None:
         requests = default_requests(arriving)
@@ -94,6 +113,7 @@ def command(
                 targets=targets,
                 records=run.records,
                 timeline=run.plot is not None,
+                keep=run.timeline is not None,
                 progress=progress,
             ),
         )
@@ -107,12 +127,73 @@ def command(
                 seed=run.seed,
             )
     if run.plot is not None and not outcome.interrupted:
-        title = f"{target.model or 'own step time'} on {target.on or 'own machine'}"
         _plot(described, arriving, outcome, run.plot, title)
+    _write_timeline(outcome.requests, run.timeline)
     _show(outcome, run.form, targets, described.basis, ranges)
     if outcome.interrupted:
         raise typer.Exit(130)
     _notes(described, arriving, outcome)
+
+
+def _check_files(run: RunOptions) -> None:
+    """Raise if a file that is to be written has a wrong name."""
+    if run.plot is not None:
+        from glmplan.present.charts import check_chart
+
+        check_chart(run.plot)
+    if run.timeline is not None:
+        from glmplan.present.perfetto import check_timeline
+
+        check_timeline(run.timeline)
+
+
+def _write_timeline(columns: dict[str, np.ndarray] | None, path: Path | None) -> None:
+    """Write the phases of requests, if asked for."""
+    if path is not None and columns is not None:
+        from glmplan.present.perfetto import write_timeline
+
+        write_timeline(columns, path)
+
+
+def _sweep(described: Described, arriving: Traffic, run: RunOptions, slo: str | None, title: str) -> None:
+    """Print goodput over rates; the SLO of `fit` is the default."""
+    from glmplan.cli.fleet import show_goodput, sweep_service
+    from glmplan.simulation.goodput import swept_rates
+    from glmplan.simulation.traffic.slo import parse_slo
+
+    assert run.sweep_rate is not None
+    slo = slo or described.slo
+    if not slo:
+        raise SpecError("is needed with --sweep-rate and --step-time", field="--slo")
+    if arriving.rate is None:
+        raise SpecError("needs traffic with a rate, as in poisson:1/s", field="--sweep-rate")
+    curve = sweep_service(described, arriving, parse_slo(slo), swept_rates(run.sweep_rate), run.seed)
+    show_goodput(curve, run.form, run.plot, f"{title}: {slo}")
+
+
+def _fleet(path: Path, run: RunOptions, slo: str | None) -> None:
+    """Simulate a fleet file."""
+    from glmplan.cli.fleet import read_case, show_fleet, show_goodput, sweep_rates
+    from glmplan.simulation.fleets.run import FleetOptions
+    from glmplan.simulation.goodput import swept_rates
+
+    case, size = read_case(path, slo, run.requests)
+    if run.sweep_rate is not None:
+        if not any(case.targets):
+            raise SpecError("is needed with --sweep-rate", field="--slo")
+        curve = sweep_rates(case, swept_rates(run.sweep_rate), size, run.seed)
+        show_goodput(curve, run.form, run.plot, path.stem)
+        return
+    keep = run.plot is not None or run.timeline is not None
+    records = str(run.records) if run.records is not None else None
+    result = case.run(FleetOptions(**size, seed=run.seed, records=records, keep=keep))
+    fixed = case.fixed(result, FleetOptions(**size, seed=run.seed)) if run.ranges else {}
+    if run.plot is not None:
+        from glmplan.present.fleet_charts import fleet_charts
+
+        fleet_charts(result, run.plot, title=path.stem)
+    _write_timeline(result.requests, run.timeline)
+    show_fleet(case, result, fixed, run.form)
 
 
 def _notes(described: Described, arriving: Traffic, outcome: Outcome) -> None:

@@ -357,7 +357,9 @@ def _of_rank(together: Callable[..., np.ndarray], ranks: float) -> Callable[...,
 
 
 #: start value of a search, by kind of traffic
-_BEGINNINGS = {"closed": "1", "sessions": "1"} | dict.fromkeys(("poisson", "gamma", "onoff", "daily"), "1/s")
+_BEGINNINGS = {"closed": "1", "sessions": "1"} | dict.fromkeys(
+    ("poisson", "constant", "gamma", "onoff", "daily"), "1/s"
+)
 
 
 def searched_traffic(spec: str | None) -> tuple[list[str], bool]:

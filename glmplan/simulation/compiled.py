@@ -25,8 +25,9 @@ MODULES = (
     "glmplan.simulation.closed_schedule",
     *(
         f"glmplan.simulation.engine.{name}"
-        for name in ("admission", "cluster", "engine", "in_order", "prefix_cache", "reference", "step_clock")
+        for name in ("admission", "cluster", "engine", "fleet", "in_order", "prefix_cache", "reference", "router")
     ),
+    "glmplan.simulation.engine.step_clock",
     "glmplan.simulation.traffic.request",
 )
 #: modules whose types the compiled modules use

@@ -390,7 +390,7 @@ class Misses:
 
 
 #: kinds of traffic whose arrivals do not wait for answers
-OPEN = ("poisson", "gamma", "onoff", "daily")
+OPEN = ("poisson", "constant", "gamma", "onoff", "daily")
 #: what is broken where more arrives than is served
 OVERLOAD = "overload"
 #: what is broken where requests compute again

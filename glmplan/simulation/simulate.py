@@ -15,9 +15,6 @@ import numpy as np
 
 from glmplan.catalog.tables import chosen_table, frame_of, frame_of_columns
 from glmplan.errors import SpecError
-from glmplan.simulation.engine.cluster import Cluster
-from glmplan.simulation.engine.engine import SkippingEngine
-from glmplan.simulation.engine.reference import SteppingEngine
 from glmplan.simulation.engine.settings import AS_STEPS_SAY, EngineSettings, FirstTokens, KvPool
 from glmplan.simulation.engine.step_table import StepTable
 from glmplan.simulation.statistics import Distribution, Meter, RecordWriter, RequestRows, record_columns
@@ -30,6 +27,7 @@ from glmplan.units import Ratio, Seconds, SecondsArray, Tokens, whole_number
 if TYPE_CHECKING:
     import pandas as pd
 
+    from glmplan.simulation.engine.cluster import Cluster
     from glmplan.simulation.traffic.spec import Traffic
 
 __all__ = [
@@ -328,6 +326,11 @@ def pieces(
     >>> [len(one.records["number"]) for one in served]
     [5]
     """
+    # the engines are imported where something is simulated: a plan needs none
+    from glmplan.simulation.engine.cluster import Cluster
+    from glmplan.simulation.engine.engine import SkippingEngine
+    from glmplan.simulation.engine.reference import SteppingEngine
+
     lag = travel(service.front_end, traffic)
     if traffic.patience is not None:  # time of the front end that is counted aside passes for clients too
         waits = max(traffic.patience - (service.front_end - lag), lag + 1e-9)
@@ -353,6 +356,8 @@ def pieces(
 
 def _served(cluster: Cluster, finished: RequestRows) -> Served:
     """Return the finished requests and steps, removed from the engines."""
+    from glmplan.simulation.engine.engine import SkippingEngine
+
     rows: list[float] = []
     gaps: list[float] = []
     for engine in cluster.engines:

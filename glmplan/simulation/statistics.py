@@ -233,6 +233,16 @@ class Meter:
             self.times["itl"].add(columns[0], columns[1])
 
     @property
+    def has_targets(self) -> bool:
+        """Return True if goodput is counted."""
+        return bool(self._targets)
+
+    @property
+    def good(self) -> int:
+        """Requests within every target, [-]"""
+        return self._counts["good"]
+
+    @property
     def counted(self) -> int:
         """Requests that were counted, [-]"""
         return self._counts["requests"]

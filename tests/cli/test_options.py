@@ -17,7 +17,10 @@ from glmplan.cli import fit, options, safe, simulate, validate
 from glmplan.cli.options import given, with_options
 
 OWN = {
-    simulate: {"traffic", "slo", "requests", "warmup", "replications", "records", "ramp", "ranges"},
+    simulate: {
+        *("traffic", "slo", "requests", "warmup", "replications", "records", "ramp", "ranges"),
+        *("fleet", "sweep_rate", "timeline"),
+    },
     safe: {"traffic", "slo", "most"},
 }
 

@@ -76,6 +76,7 @@ DOORS = {
 }  # fmt: skip
 #: module that reads what people bring → readers of `tools/fuzz.py` that break it
 FUZZED = {
+    "simulation.fleets.spec": ["fleet"],
     "catalog.entries.accelerators": ("accelerator",),
     "catalog.entries.catalog": ("accelerator", "host"),
     "catalog.entries.hosts": ("host",),

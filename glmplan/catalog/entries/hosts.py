@@ -268,12 +268,13 @@ def _with_scale_up(part: Accelerator, count: int) -> dict[str, Any]:
     """Return the description of a machine around a scale-up network."""
     kind, topology = _SCALE_UP[str(part.scaleup)]
     domain = part.scaleup_domain or _DOMAIN
-    inside = min(count, domain)
-    nodes = -(-count // domain)
-    if count % inside:
+    # equal nodes that are at least half full, as 100 accelerators are twenty nodes of five
+    inside = max(cards for cards in range(1, domain + 1) if count % cards == 0) if count > domain else count
+    if count > domain > 2 * inside:
         raise SpecError(
             f"{part.full_name} comes in domains of {domain}: more than that must be a multiple", value=count
         )
+    nodes = count // inside
     said = [f"all {inside} share one scale-up network at the part's data-sheet rate"] if inside > 1 else []
     if part.scaleup_domain is None:
         said.append(f"at most {domain} share one, as on other parts: how many is not in a source")

@@ -199,6 +199,43 @@ class DecodingBatch:
             self._separate(request)
             self._leave(request, blocks, request.input + written - 1, False)
 
+    # -- a replica that dies or slows down ----------------------------------------------------------------------------
+
+    def kv_used(self, now: Seconds) -> int:
+        """Blocks that running requests hold while a run may be under way."""
+        free = self.free
+        if self._steps:
+            _, steps, here = self._under_way(now)
+            free -= self._growth(self._step + 1, steps + here - 1)
+        return self._pool_blocks - free
+
+    def retime(self, clock: StepClock, now: Seconds) -> None:
+        """Give later steps another duration; the step under way ends as planned."""
+        if self._steps and now < self.end:
+            self._cut(now)
+        self.clock = clock
+
+    def abandon(self, now: Seconds) -> list[Request]:
+        """Stop for good, and return the requests inside by number.
+
+        The step under way is lost; those before it stay in `segments`.
+        """
+        inside = [*self.waiting, *(request for _, request in self._unseen), *self._inside()]
+        gone = {request.number for request in self._gone}
+        if self._steps:
+            self._cut(now)
+            at, here, seconds, slope = self._pieces.pop()
+            if here > 1:
+                self._pieces.append((at, here - 1, seconds, slope))
+            self._steps -= 1
+            if self._steps:
+                self._commit_run()
+        return sorted([one for one in inside if one.number not in gone], key=lambda one: one.number)
+
+    def _inside(self) -> list[Request]:
+        """Requests that were admitted."""
+        return [*self._running.values(), *([self._partial] if self._partial is not None else [])]
+
     # -- who decodes --------------------------------------------------------------------------------------------------
 
     def _join(self, request: Request) -> None:
@@ -555,6 +592,10 @@ class SkippingEngine(DecodingBatch):
             self._late_places = len(finished)
         return finished
 
+    def _inside(self) -> list[Request]:
+        """Requests that were admitted."""
+        return [*super()._inside(), *(request for request, _ in self._chunks)]
+
     # -- prompts ------------------------------------------------------------------------------------------------------
 
     def _fill(self, budget: int) -> None:
@@ -626,7 +667,8 @@ class SkippingEngine(DecodingBatch):
             if (names or load) and cache is not None:
                 cache.hold(request, names or [])
                 request.base, request.done = hit, (hit + load) * size
-                request.cached += (hit + load) * size
+                if not request.preemptions:  # a prompt counts once, not what is computed again
+                    request.cached = (hit + load) * size
                 self._loading += load
             free -= need + held
             if request.started < 0:

@@ -283,6 +283,10 @@ class InOrderEngine(_ByPriority):
     def _busy(self) -> int:
         return len(self._running) + len(self._started)
 
+    def _inside(self) -> list[Request]:
+        """Requests that were admitted."""
+        return [*self._running.values(), *self._started]
+
     def plan(self) -> Seconds:
         """Decide what happens next.
 

@@ -24,7 +24,7 @@ from glmplan.simulation.engine.admission import (
 )
 from glmplan.simulation.engine.in_order import Slots
 from glmplan.simulation.engine.settings import EngineSettings, KvPool
-from glmplan.simulation.engine.step_clock import clock_of
+from glmplan.simulation.engine.step_clock import StepClock, clock_of
 from glmplan.simulation.engine.step_table import StepTable
 from glmplan.simulation.traffic.request import Request
 from glmplan.units import Seconds
@@ -173,6 +173,29 @@ class SteppingEngine:
                 self._leave(request, request.done)
             else:
                 self._leave(request, request.input + generated(request, self.step) - 1)
+
+    def kv_used(self, now: Seconds) -> int:
+        """Blocks that running requests hold.
+
+        `now`: The time; they are always as of now.
+        """
+        return self.used
+
+    def retime(self, clock: StepClock, now: Seconds) -> None:
+        """Give later steps another duration; the step under way ends as planned.
+
+        `now`: The time; steps are planned one by one.
+        """
+        self.clock = clock
+
+    def abandon(self, now: Seconds) -> list[Request]:
+        """Stop for good, and return the requests inside by number.
+
+        `now`: The time; the step under way is lost.
+        """
+        gone = {request.number for request in self.gone}
+        inside = [*self.waiting, *(request for _, request in self.unseen), *self.running]
+        return sorted([one for one in inside if one.number not in gone], key=lambda one: one.number)
 
     def found(self, request: Request, now: Seconds) -> int:
         """Look a prompt up in the prefix cache.
@@ -396,7 +419,8 @@ class SteppingEngine:
             self.waiting.popleft()
             if self.cache is not None:
                 self.cache.hold(request, names)
-                request.cached += (hit + load) * size
+                if not request.preemptions:
+                    request.cached = (hit + load) * size
             self.loading += load
             request.base, request.done = hit, (hit + load) * size
             self._make_room(need)

@@ -19,6 +19,7 @@ __all__ = [
     "SCHEDULERS",
     "EngineSettings",
     "FirstTokens",
+    "GatewayRules",
     "KvPool",
     "ServingInputs",
     "TransferLink",
@@ -30,7 +31,7 @@ __all__ = [
 SCHEDULERS: tuple[str, ...] = ("vllm", "sglang", "trtllm", "llama.cpp")
 
 _ADMISSIONS = ("chunk", "no-evict", "max-utilization", "estimate", "slot")
-_ROUTINGS = ("round-robin", "least-loaded", "prefix-aware", "affinity")
+_ROUTINGS = ("round-robin", "least-loaded", "prefix-aware", "affinity", "random", "power-of-two", "least-kv")
 _ORDERS = ("fcfs", "lpm", "priority")
 
 
@@ -98,6 +99,44 @@ _MOST_REPLICAS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
+class GatewayRules:
+    """How a gateway distributes requests over replicas.
+
+    Parameters
+    ----------
+    routing : str, optional
+        As `EngineSettings.routing`, or `weighted`: groups in turn, in proportion to their weights and replicas.
+    max_outstanding : int, optional
+        Requests at one replica, running and waiting; further ones wait at the gateway. 0 sets no limit, [-]
+    queue_size : int, optional
+        Requests that may wait at the gateway for one model; others are rejected, [-]
+    queue_timeout : float, optional
+        Time after which the gateway rejects a waiting request, [s]
+    metrics_interval : float, optional
+        Age at which `least-kv` reads the KV usage of the replicas again, [s]
+    seed : int, optional
+        Seed of the random choices, [-]
+    """
+
+    routing: str = "round-robin"
+    max_outstanding: int = 0
+    queue_size: int = 1 << 60
+    queue_timeout: float = math.inf
+    metrics_interval: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_whole(self.max_outstanding, "max-outstanding", 0)
+        check_whole(self.queue_size, "queue-size", 0)
+        choices = (*_ROUTINGS, "weighted")
+        if self.routing not in choices:
+            raise SpecError("is not known", field="routing", value=self.routing, choices=choices)
+        for name, value in (("queue-timeout", self.queue_timeout), ("metrics-interval", self.metrics_interval)):
+            if not value >= 0:
+                raise SpecError("must not be negative", field=name, value=value)
+
+
+@dataclass(frozen=True, slots=True)
 class EngineSettings:
     """How the engine forms its steps.
 
@@ -128,8 +167,9 @@ class EngineSettings:
     replicas : int, optional
         Data-parallel copies, each with its own pool, [-]
     routing : str, optional
-        `round-robin`, `least-loaded`, `prefix-aware` (where most of the prompt is cached) or `affinity` (every turn of
-        a session goes where its first one went, single requests to the least loaded).
+        `round-robin`, `least-loaded`, `prefix-aware` (where most of the prompt is cached), `affinity` (every turn of a
+        session goes where its first one went, single requests to the least loaded), `random`, `power-of-two` (the less
+        loaded of two random ones) or `least-kv` (the smallest share of the KV pool in use).
     prefill_replicas : int, optional
         Of the replicas, how many only prefill and hand over (disaggregation), [-]
     max_model_len : int, optional

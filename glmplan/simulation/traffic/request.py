@@ -87,6 +87,7 @@ class Request:
         "since",
         "started",
         "steps",
+        "tenant",
         "token",
         "turn",
     )
@@ -115,6 +116,7 @@ class Request:
         self.started = self.first = self.finish = self.lost = -1.0
         # all of `restart`, spared the call for each simulated request, and what engines count
         self.preemptions = self.cached = self.replica = self.priority = self.done = self.base = self.private = 0
+        self.tenant = 0  # in a fleet whose request it is
         self.kv_ready = False
         self.leaves = _NEVER  # when its client closes the connection if no token has come by then
         self.shareable = 1 << 60  # prompt tokens that may be found in the cache

@@ -119,7 +119,7 @@ def draw_lengths(traffic: Traffic) -> Callable[[int, np.random.Generator], tuple
 def arrival_times(traffic: Traffic, generator: np.random.Generator) -> Callable[[int], np.ndarray]:
     """Make the sampler of arrival times of an open stream.
 
-    - `traffic`: Spec of kind `poisson`, `gamma`, `onoff` or `daily`, or sessions with a rate.
+    - `traffic`: Spec of kind `poisson`, `constant`, `gamma`, `onoff` or `daily`, or sessions with a rate.
     - Returns: Takes a count; returns the next so many times, rising, [s].
 
     Notes
@@ -146,6 +146,16 @@ def arrival_times(traffic: Traffic, generator: np.random.Generator) -> Callable[
 
         return take
 
+    if traffic.kind == "constant":
+        sent = 0
+
+        def equal(count: int) -> np.ndarray:
+            nonlocal sent
+            times: np.ndarray = np.arange(sent + 1, sent + count + 1) / rate
+            sent += count
+            return times
+
+        return equal
     if traffic.kind == "gamma":
         shape = 1 / traffic.cv**2
         return renewal(lambda count: generator.gamma(shape, 1 / (shape * rate), count))
@@ -197,6 +207,8 @@ def dispersion(traffic: Traffic) -> Ratio:
     >>> dispersion(Traffic(kind="onoff", rate=2.0, on=10.0, off=30.0))
     91.0
     """
+    if traffic.kind == "constant":
+        return 0.0
     if traffic.kind == "gamma":
         return traffic.cv**2
     if traffic.kind == "onoff":

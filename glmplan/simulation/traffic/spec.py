@@ -17,7 +17,7 @@ __all__ = ["MOST_USERS", "Traffic", "parse_traffic"]
 #: users that are simulated at most: each is a request in memory [-]
 MOST_USERS = 1_000_000
 
-_KINDS = ("closed", "poisson", "gamma", "onoff", "daily", "trace", "sessions")
+_KINDS = ("closed", "poisson", "constant", "gamma", "onoff", "daily", "trace", "sessions")
 
 #: Load of each hour of a day relative to its mean: an office-hours profile in round numbers, to be replaced by the
 #: user's own with `profile`.
@@ -36,8 +36,8 @@ class Traffic(BaseModel):
     Parameters
     ----------
     kind : str
-        `closed` (each user sends the next request when the last is answered), `poisson`, `gamma` (bursts), `onoff`,
-        `daily`, `trace` or `sessions` (multi-turn agents).
+        `closed` (each user sends the next request when the last is answered), `poisson`, `constant` (equal gaps),
+        `gamma` (bursts), `onoff`, `daily`, `trace` or `sessions` (multi-turn agents).
     users : int, optional
         Users of a closed loop, or agents at work at once, [-]
     rate : float, optional
@@ -90,7 +90,7 @@ class Traffic(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    kind: Literal["closed", "poisson", "gamma", "onoff", "daily", "trace", "sessions"]
+    kind: Literal["closed", "poisson", "constant", "gamma", "onoff", "daily", "trace", "sessions"]
     users: int | None = Field(default=None, ge=1, le=MOST_USERS)
     rate: float | None = Field(default=None, ge=1e-9, le=1e9, allow_inf_nan=False)
     cv: float = Field(default=2.0, ge=1e-3, le=_MOST_CV, allow_inf_nan=False)
@@ -129,7 +129,7 @@ class Traffic(BaseModel):
     def _complete(self) -> Traffic:
         if self.kind == "closed" and self.users is None:
             raise ValueError("users: a closed loop needs the number of users, as in closed:32")
-        if self.kind in ("poisson", "gamma", "onoff", "daily") and self.rate is None:
+        if self.kind in ("poisson", "constant", "gamma", "onoff", "daily") and self.rate is None:
             raise ValueError(f"rate: {self.kind} needs a rate, as in {self.kind}:2.5/s")
         if self.kind == "sessions" and (self.users is None) == (self.rate is None):
             raise ValueError("users: sessions need either users (sessions:16) or a rate (sessions:0.5/s)")
@@ -189,8 +189,9 @@ def _amount(text: str, field: str) -> float:
 def parse_traffic(spec: str, **lengths: Any) -> Traffic:
     """Read a traffic spec.
 
-    - `spec`: `closed:32`, `poisson:2.5/s`, `gamma:2.5/s,cv=3`, `onoff:5/s,on=10,off=30`, `daily:2/s`, `trace:FILE`,
-      `sessions:16`, `sessions:0.5/s`, or the path of a TOML file with the fields of `Traffic`.
+    - `spec`: `closed:32`, `poisson:2.5/s`, `constant:2.5/s`, `gamma:2.5/s,cv=3`, `onoff:5/s,on=10,off=30`,
+      `daily:2/s`, `trace:FILE`, `sessions:16`, `sessions:0.5/s`, or the path of a TOML file with the fields of
+      `Traffic`.
     - `**lengths`: Further fields that override the spec; None is ignored.
 
     Examples

@@ -102,3 +102,15 @@ def test_one_of_a_host_is_the_host_also_where_its_part_has_the_same_name():
     with pytest.raises(UnknownName, match="the parts of 2: 144xgb200; 2 of its parts: 2xgb200"):
         load_machine("2xgb200-nvl72")
     assert load_machine("2xdgx-spark").accelerator_count == 2  # a part and a host have the name: a number is of parts
+
+
+@pytest.mark.parametrize(("count", "nodes"), [(8, 1), (16, 2), (12, 2), (20, 4), (100, 20)])
+def test_more_accelerators_than_a_domain_holds_are_equal_nodes(count, nodes):
+    host = implied_host("h100-sxm", count)
+    assert host.nodes == nodes and sum(group.count for group in host.cards) * nodes == count
+
+
+@pytest.mark.parametrize("count", [9, 11, 87, 94])
+def test_nodes_less_than_half_full_are_refused(count):
+    with pytest.raises(SpecError, match="domains of 8"):
+        implied_host("h100-sxm", count)

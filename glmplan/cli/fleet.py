@@ -1,0 +1,200 @@
+"""Run fleets and sweeps over rates for `glmplan simulate`."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from glmplan.cli.screen import Form, say
+from glmplan.cli.service import SchedulerOptions, ServiceOptions, TargetOptions, described_services
+from glmplan.errors import SpecError
+
+if TYPE_CHECKING:
+    from glmplan.planner.service import Described
+    from glmplan.simulation.fleets.run import FleetOptions, FleetResult
+    from glmplan.simulation.fleets.spec import FleetSpec, GroupSpec
+    from glmplan.simulation.goodput import GoodputCurve
+    from glmplan.simulation.simulate import Service
+    from glmplan.simulation.traffic.slo import Target
+    from glmplan.simulation.traffic.spec import Traffic
+
+__all__ = ["FleetCase", "read_case", "show_fleet", "show_goodput", "sweep_rates", "sweep_service"]
+
+#: time during which requests come, if neither a file nor --requests says it [s]
+_DURATION = 600.0
+#: services of a sweep: so many that the slowest is the one that 5 of 100 are slower than [-]
+_SERVICES = 10
+#: judged requests of each service at each rate, and those before them [-]
+_JUDGED, _BEFORE = 1500, 200
+#: options of a group that `ServiceOptions` holds itself
+_SERVICE = ("kv_tokens", "block_size", "kv_bytes", "step_time", "transfer")
+
+
+class FleetCase:
+    """A fleet file with its services and traffic.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    slo : str or None
+        SLO of tenants without their own, instead of that of the file.
+    """
+
+    def __init__(self, path: Path, slo: str | None) -> None:
+        from glmplan.simulation.fleets.spec import read_fleet
+        from glmplan.simulation.traffic.slo import parse_slo
+        from glmplan.simulation.traffic.spec import parse_traffic
+
+        self.spec: FleetSpec = read_fleet(path)
+        self.kinds: list[Traffic] = [parse_traffic(one.traffic, **one.shape) for one in self.spec.tenant]
+        slos = [one.slo or slo or self.spec.slo for one in self.spec.tenant]
+        self.targets: list[tuple[Target, ...]] = [parse_slo(one) if one else () for one in slos]
+        self.described: list[Described] = [self._described(group) for group in self.spec.group]
+
+    @property
+    def services(self) -> list[Service]:
+        """One replica of each group."""
+        return [one.service for one in self.described]
+
+    @property
+    def slos(self) -> dict[str, tuple[Target, ...]]:
+        """SLO of each tenant by name."""
+        return {one.name: targets for one, targets in zip(self.spec.tenant, self.targets, strict=True)}
+
+    @property
+    def bases(self) -> dict[str, str]:
+        """Evidence of the step time of each group by name."""
+        return {group.name: one.basis for group, one in zip(self.spec.group, self.described, strict=True)}
+
+    def _described(self, group: GroupSpec) -> Described:
+        """Return one replica of a group, planned for its first tenant."""
+        from glmplan.request.plan import PlanRequest
+
+        told = dict(group.options)
+        service = {name: told.pop(name) for name in _SERVICE if name in told}
+        rules = {one.name: told.pop(one.name) for one in fields(SchedulerOptions) if one.name in told}
+        unknown = [name for name in told if name not in PlanRequest.model_fields]
+        if unknown:
+            raise SpecError("is not an option", field=f"group {group.name}", value=unknown[0].replace("_", "-"))
+        own = "step_time" in service
+        served = [
+            kind for kind, one in zip(self.kinds, self.spec.tenant, strict=True) if one.model in ("", group.model)
+        ]
+        kind = served[0] if served else self.kinds[0]
+        shape = kind.model_dump(include={"input", "output", "jitter", "input_cv", "output_cv", "lengths"})
+        target = TargetOptions(model=None if own else group.model or None, on=None if own else group.on)
+        options = ServiceOptions(deployment=told, scheduler=SchedulerOptions(**rules), **service)
+        try:
+            described, _ = described_services(target, options, shape, "closed:1", usual=True)
+        except SpecError as error:
+            raise SpecError(f"group {group.name}: {error}") from None
+        return described
+
+    def run(self, options: FleetOptions, spec: FleetSpec | None = None) -> FleetResult:
+        """Simulate the fleet, or a changed one with the same services."""
+        from glmplan.simulation.fleets.run import simulate_fleet
+
+        return simulate_fleet(spec or self.spec, self.services, self.kinds, self.targets, options)
+
+    def fixed(self, result: FleetResult, options: FleetOptions) -> dict[str, FleetResult]:
+        """Run the same traffic on fleets of the mean size and of the peak size."""
+        scaled = [group.name for group in self.spec.group if group.autoscaler is not None]
+        found, seen = {}, list[dict[str, int]]()
+        for label, size in (("mean size", "replicas_mean"), ("peak size", "replicas_peak")):
+            sizes = {name: max(math.ceil(round(result.groups[name][size], 6)), 1) for name in scaled}
+            if sizes and sizes not in seen:
+                seen.append(sizes)
+                text = ", ".join(f"{name} {count}" for name, count in sizes.items())
+                found[f"fixed at the {label} ({text})"] = self.run(options, self.spec.fixed_at(sizes))
+        return found
+
+
+def read_case(path: Path, slo: str | None, requests: int | None) -> tuple[FleetCase, dict[str, Any]]:
+    """Return a fleet file and the requests or the duration of its run."""
+    case = FleetCase(path, slo)
+    size: dict[str, Any] = {"duration": math.inf if case.spec.duration is None else case.spec.duration}
+    if requests is not None:
+        size["requests"] = requests
+    elif case.spec.duration is None and any(kind.kind != "trace" for kind in case.kinds):
+        size["duration"] = _DURATION
+    return case, size
+
+
+def show_fleet(case: FleetCase, result: FleetResult, fixed: dict[str, FleetResult], form: Form) -> None:
+    """Print the result of a fleet."""
+    from glmplan.present.fleet_text import fleet_csv, fleet_record, fleet_text
+
+    if form is Form.json:
+        say(json.dumps(fleet_record(result, case.slos, case.bases, fixed=fixed), indent=2))
+    elif form is Form.csv:
+        say(fleet_csv(result), end="")
+    else:
+        say(fleet_text(result, case.slos, case.bases, fixed=fixed, markdown=form is Form.md), end="")
+
+
+def sweep_service(
+    described: Described, traffic: Traffic, targets: tuple[Target, ...], rates: Sequence[float], seed: int
+) -> GoodputCurve:
+    """Return goodput over the request rate of one service."""
+    from glmplan.simulation.goodput import goodput_curve
+    from glmplan.simulation.safe_load import speed_factors
+    from glmplan.simulation.seeds import stream_seed
+    from glmplan.simulation.simulate import SimulationOptions, simulate
+
+    def run(rate: float, factor: float, which: int) -> tuple[float, float, bool]:
+        found = simulate(
+            described.service if factor == 1.0 else described.service.scaled(factor),
+            traffic.at_load(rate),
+            requests=_BEFORE + _JUDGED,
+            warmup=_BEFORE,
+            seed=stream_seed(seed, which),
+            options=SimulationOptions(targets=targets),
+        ).summary
+        met = all(found[one.name] <= one.bound * 1000 for one in targets)
+        return found["goodput_requests_per_s"], found["goodput_share"], met
+
+    return goodput_curve(run, rates, speed_factors(described.low, described.high, _SERVICES))
+
+
+def sweep_rates(case: FleetCase, rates: Sequence[float], size: dict[str, Any], seed: int) -> GoodputCurve:
+    """Return goodput over the total rate of all tenants with equal shares."""
+    from glmplan.simulation.fleets.run import FleetOptions, simulate_fleet
+    from glmplan.simulation.goodput import goodput_curve
+    from glmplan.simulation.safe_load import speed_factors
+    from glmplan.simulation.seeds import stream_seed
+
+    if any(kind.rate is None for kind in case.kinds):
+        raise SpecError("needs tenants with a rate", field="--sweep-rate")
+    total = sum(kind.rate or 0.0 for kind in case.kinds)
+    spreads = [speed_factors(one.low, one.high, _SERVICES) for one in case.described]
+
+    def run(rate: float, factor: float, which: int) -> tuple[float, float, bool]:
+        services = [one.scaled(spread[which]) for one, spread in zip(case.services, spreads, strict=True)]
+        kinds = [kind.at_load((kind.rate or 0.0) * rate / total) for kind in case.kinds]
+        options = FleetOptions(**size, seed=stream_seed(seed, which))
+        found = simulate_fleet(case.spec, services, kinds, case.targets, options)
+        met = all(found.tenants[name][one.name] <= one.bound * 1000 for name, slo in case.slos.items() for one in slo)
+        good = found.summary.get("goodput_requests_per_s", 0.0), found.summary.get("slo_attainment", 0.0)
+        return good[0], good[1], met
+
+    return goodput_curve(run, rates, spreads[0])
+
+
+def show_goodput(curve: GoodputCurve, form: Form, plot: Path | None, title: str) -> None:
+    """Print goodput over load, and draw it."""
+    from glmplan.present.fleet_text import goodput_csv, goodput_record, goodput_text
+
+    if plot is not None:
+        from glmplan.present.fleet_charts import goodput_chart
+
+        goodput_chart(curve, plot, title=title)
+    shown: dict[Form, Callable[[], str]] = {
+        Form.json: lambda: json.dumps(goodput_record(curve), indent=2) + "\n",
+        Form.csv: lambda: goodput_csv(curve),
+    }
+    say(shown.get(form, lambda: goodput_text(curve, markdown=form is Form.md))(), end="")

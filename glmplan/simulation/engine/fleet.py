@@ -1,0 +1,461 @@
+"""Groups of replicas behind a gateway on one clock."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import heappop, heappush
+from itertools import chain
+from typing import Final
+
+from glmplan.errors import GlmplanError
+from glmplan.simulation.engine.admission import why_rejected
+from glmplan.simulation.engine.engine import SkippingEngine
+from glmplan.simulation.engine.in_order import engine_of
+from glmplan.simulation.engine.router import Engine, Router
+from glmplan.simulation.engine.settings import EngineSettings, GatewayRules, KvPool
+from glmplan.simulation.engine.step_clock import clock_of
+from glmplan.simulation.engine.step_table import StepTable
+from glmplan.simulation.traffic.request import Request
+from glmplan.units import Ratio, Seconds
+
+__all__ = ["Fleet", "ReplicaGroup"]
+
+_NEVER: Final = math.inf
+#: kinds of events: a request comes, its client leaves, the gateway gives it up
+_COMES: Final = 0
+_LEAVES: Final = 1
+_EXPIRES: Final = 2
+#: `Request.replica` of a request that waits at the gateway, of one that was given up, and of one that comes again
+_NOWHERE: Final = -1
+_GONE: Final = -2
+_AGAIN: Final = -3
+
+
+class ReplicaGroup:
+    """Equal replicas of a fleet.
+
+    Parameters
+    ----------
+    table : StepTable
+        Time of a step on each replica.
+    pool : KvPool
+        KV pool of each replica.
+    settings : EngineSettings
+        Scheduler and limits of each, and how many there are at most.
+    model : int, optional
+        Which model they serve, [-]
+    weight : float, optional
+        Share of requests of one replica under `weighted` routing, [-]
+    ready : int, optional
+        How many of them serve from the start; all by default, [-]
+    """
+
+    __slots__ = ("first", "model", "pool", "ready", "settings", "table", "weight")
+
+    def __init__(
+        self, table: StepTable, pool: KvPool, settings: EngineSettings,
+        model: int = 0, weight: float = 1.0, ready: int = -1,
+    ) -> None:  # fmt: skip
+        self.table, self.pool, self.settings = table, pool, settings
+        self.model, self.weight = model, weight
+        self.ready = settings.replicas if ready < 0 else ready
+        self.first = 0  # number of its first replica, written by the fleet
+
+    @property
+    def longest(self) -> int:
+        """Prompt and answer up to which a request needs no closer look, [token]"""
+        pool, settings = self.pool, self.settings
+        # half the tokens of a slot or pool, and no other limit
+        room = pool.tokens // (settings.max_num_seqs if settings.admission == "slot" else 1)
+        surely = min(settings.max_model_len, room // 2 - 2 * pool.block_size)
+        return surely if settings.chunked_prefill else min(surely, settings.max_num_batched_tokens)
+
+
+class Fleet:
+    """Replicas of one or several groups behind a gateway.
+
+    Parameters
+    ----------
+    groups : sequence of ReplicaGroup
+        The replicas, numbered group by group.
+    rules : GatewayRules
+        How the gateway distributes requests.
+    engine : type, optional
+        `SteppingEngine` for the reference; the skipping form that follows the settings by default.
+
+    Examples
+    --------
+    >>> groups = [ReplicaGroup(StepTable.affine(base=0.01), KvPool(10_000), EngineSettings(replicas=2))]
+    >>> done = Fleet(groups, GatewayRules()).run([Request(0, 1.0, 100, 3), Request(1, 1.0, 100, 2)])
+    >>> [(one.number, one.replica, round(one.finish, 9)) for one in done]
+    [(1, 1, 1.02), (0, 0, 1.03)]
+    """
+
+    def __init__(self, groups: Sequence[ReplicaGroup], rules: GatewayRules, engine: type[Engine] | None = None) -> None:
+        self.groups, self.rules = list(groups), rules
+        self._form = engine
+        self.engines: list[Engine] = []
+        self.retired: list[Engine] = []  # engines of replicas that died, with what they noted
+        self.group_of: list[int] = []  # group of each replica
+        for number, group in enumerate(self.groups):
+            group.first = len(self.engines)
+            for _ in range(group.settings.replicas):
+                self.group_of.append(number)
+                self.engines.append(self._made(group, len(self.engines)))
+        count = len(self.engines)
+        self.loads = [0] * count  # requests at each replica
+        self.rejected: dict[str, int] = {}
+        self.turned_away: dict[int, int] = {}  # rejected or given up, by tenant
+        self.left = 0  # requests whose clients closed the connection before their first token
+        self.router_of: list[Router] = []  # where each replica gets its requests from
+        self.routers: list[Router] = []  # by model
+        self._decoders: dict[int, Router] = {}  # by group, of those with prefill replicas
+        self._prefills = [False] * count
+        self._set_up_routers()
+        self.models: list[int] = []  # model of each tenant; empty if there is one
+        #: called when it is due; returns when it is due again
+        self.control: Callable[[float], float] | None = None
+        self.due = _NEVER
+        self.draining: set[int] = set()  # replicas that take no more requests
+        self._surely = min(group.longest for group in self.groups)
+        self._ends, self._fresh = [_NEVER] * count, list[int]()
+        self._heap: list[tuple[float, int]] = []  # ends and numbers of planned replicas, outdated ones included
+        self._events: list[tuple[float, int, int, Request]] = []
+        self._link_free = [0.0] * len(self.groups)
+        self._number = 0
+        self._after: Callable[[Request, float], Request | None] | None = None
+        self._preempted = 0
+
+    def _made(self, group: ReplicaGroup, number: int) -> Engine:
+        settings = group.settings
+        form = engine_of(settings) if self._form is None or self._form is SkippingEngine else self._form
+        return form(group.table, group.pool, settings, number)
+
+    def _set_up_routers(self) -> None:
+        weights = [group.weight for group in self.groups]
+        entries: list[list[int]] = [[] for _ in range(1 + max(group.model for group in self.groups))]
+        owner: dict[int, Router] = {}
+        without = GatewayRules(self.rules.routing)  # what was prefilled goes on
+        for number, group in enumerate(self.groups):
+            first, few = group.first, group.settings.prefill_replicas
+            there = range(first, first + group.ready)
+            entries[group.model] += there[:few] if few else there
+            if few:
+                decoders = there[few:]
+                router = Router(decoders, self.engines, self.loads, without, self.group_of, weights)
+                self._decoders[number] = router
+                owner |= dict.fromkeys(decoders, router)
+                for i in there[:few]:
+                    self._prefills[i] = True
+        self.routers = [
+            Router(members, self.engines, self.loads, self.rules, self.group_of, weights) for members in entries
+        ]
+        for i, number in enumerate(self.group_of):
+            self.router_of.append(owner.get(i, self.routers[self.groups[number].model]))
+
+    @property
+    def preemptions(self) -> int:
+        """Requests that had to compute again, counted each time, [-]"""
+        return self._preempted + sum(engine.preemptions for engine in self.engines)
+
+    def run(
+        self,
+        arrivals: Iterable[Request],
+        after: Callable[[Request, float], Request | None] | None = None,
+    ) -> Iterator[Request]:
+        """Serve requests until none is left.
+
+        - `arrivals`: Requests in the order of arrival; read no further ahead than needed.
+        - `after`: Called with each request that ended (finished or rejected) and the time; returns the request that
+          follows it, with its arrival, or None.
+        """
+        self._after = after
+        return chain.from_iterable(self._together(iter(arrivals)))
+
+    def _together(self, source: Iterator[Request]) -> Iterator[list[Request]]:
+        """One clock over all replicas; yields what finishes together."""
+        coming = next(source, None)
+        due = coming.arrival if coming is not None else _NEVER
+        engines, ends, heap, events, fresh = self.engines, self._ends, self._heap, self._events, self._fresh
+        while True:
+            while heap and ends[heap[0][1]] != heap[0][0]:
+                heappop(heap)
+            end = heap[0][0] if heap else _NEVER
+            later = events[0][0] if events else _NEVER
+            now = due if due <= later else later
+            horizon = engines[fresh[0]].now if fresh else end
+            if self.due <= horizon and self.due <= now and self.due < _NEVER:
+                if horizon == _NEVER and now == _NEVER and not self.waiting:
+                    return
+                assert self.control is not None
+                self.due = self.control(self.due)
+            elif now <= horizon and now < _NEVER:
+                if coming is not None and due <= later:
+                    request = coming
+                    coming = next(source, None)
+                    due = coming.arrival if coming is not None else _NEVER
+                    self._come(request, now)
+                else:
+                    self._happen(now)
+            elif fresh:
+                for i in fresh:
+                    ends[i] = end = engines[i].plan()
+                    if end < _NEVER:
+                        heappush(heap, (end, i))
+                fresh.clear()
+            elif end < _NEVER:
+                _, i = heappop(heap)
+                ends[i] = _NEVER
+                finished = self._commit(i, end)
+                if finished:
+                    yield finished
+            else:
+                self._stop()
+                return
+
+    def _commit(self, i: int, now: float) -> list[Request]:
+        """End what a replica has planned."""
+        finished = self.engines[i].commit()
+        self._fresh.append(i)
+        if not finished:
+            return finished
+        router = self.router_of[i]
+        self.loads[i] -= len(finished)
+        router.changed(i)
+        if self._prefills[i]:
+            handed = [one for one in finished if one.left == 0 and one.steps > 0]
+            if handed:
+                finished = [one for one in finished if not (one.left == 0 and one.steps > 0)]
+                for request in handed:
+                    self._hand_over(request, now)
+        if self._after is not None:
+            for request in finished:
+                self._follow(request, now)
+        if router.queued:
+            self._dispatch(router, now)
+        if i in self.draining and self.loads[i] == 0:
+            self.due = now
+        return finished
+
+    # -- arrivals -----------------------------------------------------------------------------------------------------
+
+    def _happen(self, now: float) -> None:
+        """Process the next event."""
+        _, _, kind, request = heappop(self._events)
+        if kind == _COMES:
+            if request.replica != _GONE:
+                self._come(request, now)
+        elif kind == _LEAVES:
+            if request.first < 0 and request.replica != _GONE:
+                self._leave(request, now)
+        elif request.replica == _NOWHERE:
+            self._give_up(request, "waited too long at the gateway", now)
+
+    def _come(self, request: Request, now: float) -> None:
+        """Send a request to a replica, to the queue of the gateway, or away."""
+        if now >= request.leaves:
+            request.replica = _AGAIN
+            self._leave(request, now)
+            return
+        if request.kv_ready:
+            router = self._decoders[self.group_of[request.replica]]
+            self._submit(router.pick(request, now), request, now)
+            return
+        router = self.routers[self.models[request.tenant] if self.models else 0]
+        allowed = self._allowed(request) if request.input + request.output > self._surely else None
+        if allowed is not None and not any(allowed):
+            self._reject(request, now)
+            return
+        target = router.pick(request, now) if allowed is None else router.pick_among(allowed)
+        if target >= 0:
+            self._submit(target, request, now)
+        elif router.queued >= self.rules.queue_size:
+            self._give_up(request, "the queue of the gateway was full", now)
+            return
+        else:
+            request.replica = _NOWHERE
+            router.order += 1
+            router.queued += 1
+            heappush(router.queue, (request.priority, router.order, request))
+            if self.rules.queue_timeout < _NEVER:
+                self._push(now + self.rules.queue_timeout, _EXPIRES, request)
+        if request.leaves < _NEVER:
+            self._push(request.leaves, _LEAVES, request)
+
+    def _submit(self, target: int, request: Request, now: float) -> None:
+        """Hand a request to a replica."""
+        if self._prefills[target]:
+            request.left = 0
+        engine, ends = self.engines[target], self._ends
+        engine.submit(request, now)
+        self.loads[target] += 1
+        self.router_of[target].changed(target)
+        if ends[target] == _NEVER:
+            if target not in self._fresh:
+                self._fresh.append(target)
+            return
+        end = engine.end
+        if end != ends[target]:
+            ends[target] = end
+            heappush(self._heap, (end, target))
+
+    def _dispatch(self, router: Router, now: float) -> None:
+        """Send waiting requests of the gateway to replicas that may take them."""
+        queue = router.queue
+        while queue:
+            request = queue[0][2]
+            if request.replica != _NOWHERE:
+                heappop(queue)
+                continue
+            if request.input + request.output > self._surely:
+                target = router.pick_among(self._allowed(request))
+            else:
+                target = router.pick(request, now)
+            if target < 0:
+                return
+            heappop(queue)
+            router.queued -= 1
+            self._submit(target, request, now)
+
+    def _allowed(self, request: Request) -> list[bool]:
+        """Groups of its model that can serve a request."""
+        model = self.models[request.tenant] if self.models else 0
+        return [
+            group.model == model
+            and why_rejected(request, group.pool, group.settings, self.engines[group.first].period) is None
+            for group in self.groups
+        ]
+
+    def _reject(self, request: Request, now: float) -> None:
+        """Reject a request for the reason of the first group of its model."""
+        model = self.models[request.tenant] if self.models else 0
+        group = next(one for one in self.groups if one.model == model)
+        reason = why_rejected(request, group.pool, group.settings, self.engines[group.first].period)
+        self._give_up(request, reason or "no group can serve it", now)
+
+    def _give_up(self, request: Request, reason: str, now: float) -> None:
+        """Count a request that is not served, and let the next one follow."""
+        self.rejected[reason] = self.rejected.get(reason, 0) + 1
+        self.turned_away[request.tenant] = self.turned_away.get(request.tenant, 0) + 1
+        self._take_out(request)
+        self._follow(request, now)
+
+    def _take_out(self, request: Request) -> None:
+        """Mark a request as given up; the queue of the gateway drops it later."""
+        if request.replica == _NOWHERE:
+            self.routers[self.models[request.tenant] if self.models else 0].queued -= 1
+        request.replica = _GONE
+
+    def _leave(self, request: Request, now: float) -> None:
+        """Drop a request whose client closed the connection."""
+        i = request.replica
+        self.left += 1
+        if i < 0:
+            self._take_out(request)
+        else:
+            self.engines[i].cancel(request, now)
+            self.loads[i] -= 1
+            self.router_of[i].changed(i)
+            end = self.engines[i].end
+            if self._ends[i] < _NEVER and end != self._ends[i]:
+                self._ends[i] = end
+                heappush(self._heap, (end, i))
+            request.replica = _GONE
+            if self.router_of[i].queued:
+                self._dispatch(self.router_of[i], now)
+        self._follow(request, now)
+
+    def _push(self, at: float, kind: int, request: Request) -> None:
+        self._number += 1
+        heappush(self._events, (at, self._number, kind, request))
+
+    def _follow(self, request: Request, now: float) -> None:
+        """Queue the request that follows one that ended."""
+        follow = self._after(request, now) if self._after is not None else None
+        if follow is not None:
+            self._push(max(follow.arrival, now), _COMES, follow)
+
+    def _hand_over(self, request: Request, now: float) -> None:
+        """Send the KV cache of a prefilled request to decode; transfers queue."""
+        number = self.group_of[request.replica]
+        group = self.groups[number]
+        link = group.settings.link
+        if link is not None:
+            busy = request.input * group.pool.bytes_per_token / link.bandwidth
+            self._link_free[number] = max(self._link_free[number], now) + busy
+            now = self._link_free[number] + link.latency
+        request.restart()
+        request.kv_ready = True
+        self._push(now, _COMES, request)
+
+    def _stop(self) -> None:
+        """End the run: requests that no replica will ever take are rejected."""
+        stuck = sum(len(engine.waiting) for engine in self.engines)
+        if stuck:
+            raise GlmplanError(f"{stuck} requests wait for a replica that cannot start them")
+        for router in self.routers:
+            for _, _, request in router.queue:
+                if request.replica == _NOWHERE:
+                    self._give_up(request, "no replica was left", _NEVER)
+            router.queue.clear()
+
+    # -- changes of the fleet -----------------------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> int:
+        """Requests at the gateway, [-]"""
+        return sum(router.queued for router in self.routers)
+
+    def enable(self, replica: int, now: Seconds) -> None:
+        """Let a replica take requests."""
+        self.draining.discard(replica)
+        router = self.router_of[replica]
+        router.add(replica)
+        if router.queued:
+            self._dispatch(router, now)
+
+    def drain(self, replica: int) -> None:
+        """Let a replica take no more requests; `control` is called at its end."""
+        self.router_of[replica].remove(replica)
+        self.draining.add(replica)
+
+    def kill(self, replica: int, now: Seconds) -> list[Request]:
+        """Stop a replica at once, and return its requests as they came."""
+        engine = self.engines[replica]
+        self.router_of[replica].remove(replica)
+        self.draining.discard(replica)
+        lost = engine.abandon(now)
+        self._preempted += engine.preemptions
+        self.retired.append(engine)
+        self.engines[replica] = self._made(self.groups[self.group_of[replica]], replica)
+        self.engines[replica].now = now
+        self.loads[replica], self._ends[replica] = 0, _NEVER
+        if replica in self._fresh:
+            self._fresh.remove(replica)
+        for request in lost:
+            request.restart()
+            request.kv_ready = False
+            request.started = request.first = request.lost = -1.0
+            request.cached = 0
+            request.replica = _GONE
+        return lost
+
+    def retry(self, request: Request, at: Seconds) -> None:
+        """Let a request come again that a replica lost."""
+        request.replica = _AGAIN
+        self._push(at, _COMES, request)
+
+    def fail(self, request: Request, now: Seconds) -> None:
+        """Give up a request that a replica lost."""
+        self._give_up(request, "its replica died", now)
+
+    def slow_down(self, replica: int, factor: Ratio, now: Seconds) -> None:
+        """Let the steps of a replica last some times as long as they should."""
+        group = self.groups[self.group_of[replica]]
+        table = group.table if factor == 1.0 else group.table.scaled(factor)
+        engine = self.engines[replica]
+        engine.retime(clock_of(table, group.settings.pipeline_stages), now)
+        if self._ends[replica] < _NEVER and engine.end != self._ends[replica]:
+            self._ends[replica] = engine.end
+            heappush(self._heap, (engine.end, replica))

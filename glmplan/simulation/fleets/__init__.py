@@ -1,0 +1,1 @@
+"""Fleets: replicas behind a gateway, autoscaling, faults and tenants."""

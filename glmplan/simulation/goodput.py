@@ -1,0 +1,132 @@
+"""Goodput over load, its knee and the safe rate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from glmplan.errors import SpecError
+from glmplan.units import PerSecond, Ratio, finite_number
+
+__all__ = ["GoodputCurve", "GoodputPoint", "goodput_curve", "swept_rates"]
+
+#: rates of a sweep without their number, and at most [-]
+_POINTS, _MOST = 10, 200
+#: share of services that a safe rate has to satisfy [-]
+_SAFE = 0.95
+#: share of further requests that still meet the SLO at the knee [-]
+_MARGINAL = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class GoodputPoint:
+    """One load.
+
+    Parameters
+    ----------
+    rate : float
+        Requests that arrive, [1/s]
+    goodput, low, high : float
+        Requests that meet every target of the SLO: median, 5 % and 95 % quantile, [1/s]
+    attainment : float
+        Share of requests that meet every target, median, [-]
+    kept : float
+        Probability that every target is met, as `safe` understands it, [-]
+    """
+
+    rate: float
+    goodput: float
+    low: float
+    high: float
+    attainment: float
+    kept: float
+
+
+@dataclass(frozen=True, slots=True)
+class GoodputCurve:
+    """Goodput at several loads.
+
+    Parameters
+    ----------
+    points : tuple of GoodputPoint
+        The loads, rising.
+    knee : float
+        Largest rate up to which at least half of the further requests meet the SLO, [1/s]
+    safe : float
+        Largest rate of the sweep up to which the SLO is met with 95 % probability; 0 if at none, [1/s]
+    """
+
+    points: tuple[GoodputPoint, ...]
+    knee: float
+    safe: float
+
+
+def swept_rates(text: str) -> tuple[float, ...]:
+    """Read the rates of a sweep: `LOW:HIGH`, `LOW:HIGH:POINTS` or a list.
+
+    Examples
+    --------
+    >>> swept_rates("1:3:5"), swept_rates("0.5, 2")
+    ((1.0, 1.5, 2.0, 2.5, 3.0), (0.5, 2.0))
+    """
+    field = "--sweep-rate"
+    if ":" not in text:
+        rates = [finite_number(part, field) for part in text.split(",")]
+    else:
+        low, high, *more = [finite_number(part, field) for part in text.split(":")]
+        points = float(more[0] if more else _POINTS)
+        if len(more) > 1 or not points.is_integer() or not 2 <= points <= _MOST:
+            raise SpecError(f"is LOW:HIGH:POINTS, with 2 to {_MOST} points", field=field, value=text)
+        rates = np.linspace(low, high, int(points)).tolist()
+    if min(rates) <= 0 or rates != sorted(set(rates)) or len(rates) > _MOST:
+        raise SpecError("must be rising rates above zero, as in 1:20:8 or 1,2,5", field=field, value=text)
+    return tuple(rates)
+
+
+def goodput_curve(
+    run: Callable[[PerSecond, Ratio, int], tuple[float, float, bool]],
+    rates: Sequence[PerSecond],
+    factors: Sequence[Ratio],
+) -> GoodputCurve:
+    """Return the goodput over load of equally probable services.
+
+    - `run`: Takes a rate, a factor on the step time and a number for the arrivals; returns goodput, the share of
+      requests that meet every target, and True if every target is met.
+    - `factors`: Quantiles of the step time relative to its prediction; each service has arrivals of its own.
+
+    Examples
+    --------
+    >>> def run(rate: float, factor: float, which: int) -> tuple[float, float, bool]:
+    ...     met = min(rate, 10 / factor)
+    ...     return met, met / rate, met == rate
+    >>> curve = goodput_curve(run, (4.0, 8.0, 12.0, 16.0), (1.1, 1.0, 0.9))
+    >>> curve.knee, curve.safe, curve.points[2].goodput, round(curve.points[3].kept, 2)
+    (12.0, 8.0, 10.0, 0.0)
+    """
+    points = []
+    for rate in rates:
+        found = [run(rate, factor, which) for which, factor in enumerate(factors)]
+        goodput, attainment, kept = (np.array(column, dtype=float) for column in zip(*found, strict=True))
+        low, middle, high = np.percentile(goodput, (5, 50, 95)).tolist()
+        points.append(GoodputPoint(rate, middle, low, high, float(np.median(attainment)), float(kept.mean())))
+    return GoodputCurve(tuple(points), _knee(points), _safe(points))
+
+
+def _knee(points: Sequence[GoodputPoint]) -> float:
+    rate, goodput = 0.0, 0.0
+    for point in points:
+        if point.goodput - goodput < _MARGINAL * (point.rate - rate):
+            break
+        rate, goodput = point.rate, point.goodput
+    return rate
+
+
+def _safe(points: Sequence[GoodputPoint]) -> float:
+    safe = 0.0
+    for point in points:
+        if point.kept < _SAFE:
+            break
+        safe = point.rate
+    return safe
