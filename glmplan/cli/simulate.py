@@ -61,7 +61,6 @@ def command(
 
     The answer has latencies, throughput, batch size and KV cache usage.
     """
-    from glmplan.simulation.safe_load import outcome_range
     from glmplan.simulation.simulate import SimulationOptions, simulate
     from glmplan.simulation.traffic.slo import parse_slo
 
@@ -93,14 +92,7 @@ def command(
             ),
         )
         if run.ranges and not outcome.interrupted and outcome.summary["requests"]:
-            ranges = outcome_range(
-                described.service,
-                arriving,
-                outcome.summary,
-                interval=(described.low, described.high),
-                requests=requests,
-                seed=run.seed,
-            )
+            ranges = described.ranges(arriving, outcome.summary, requests=requests, warmup=run.warmup, seed=run.seed)
     if run.plot is not None and not outcome.interrupted:
         title = f"{target.model or 'own step time'} on {target.on or 'own machine'}"
         _plot(described, arriving, outcome, run.plot, title)

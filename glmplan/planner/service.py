@@ -32,7 +32,17 @@ from glmplan.simulation.engine.settings import FirstTokens, KvPool, ServingInput
 from glmplan.simulation.engine.step_table import ShortSteps, StepTable
 from glmplan.simulation.load_search import Tries
 from glmplan.simulation.load_trial import SafeLoad, unit_of
-from glmplan.simulation.safe_load import Kept, check_search, kept_share, room_factors, safe_load, speed_factors
+from glmplan.simulation.safe_load import (
+    Kept,
+    RunSize,
+    Uncertainty,
+    check_search,
+    kept_share,
+    outcome_range,
+    room_factors,
+    safe_load,
+    speed_factors,
+)
 from glmplan.simulation.simulate import FewRanks, Service
 from glmplan.simulation.traffic.drafting import Acceptance
 from glmplan.simulation.traffic.slo import Target
@@ -109,6 +119,13 @@ class Described:
         `safe_load` and `kept_share` add to them.
         """
         return self.tries.setdefault((traffic.at_load(1.0), tuple(targets), seed), Tries())
+
+    def ranges(
+        self, traffic: Traffic, summary: dict[str, float], *, requests: int, warmup: int = 0, seed: int = 0
+    ) -> dict[str, tuple[float, float]]:
+        """Return the 90 % range of each statistic of a simulation."""
+        uncertain = Uncertainty((self.low, self.high), self.first, self.pool)
+        return outcome_range(self.service, traffic, summary, uncertain, RunSize(requests, warmup, seed))
 
     def draws(self) -> Draws:
         """Return the uncertainty as equally probable machines, the worst first."""

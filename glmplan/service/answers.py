@@ -113,7 +113,6 @@ def _simulate(question: q.SimulateQuestion, progress: Progress, limits: Mapping[
     from glmplan.planner.traffic_search import described_under
     from glmplan.present.json_answers import simulate_record
     from glmplan.request.plan import PlanRequest
-    from glmplan.simulation.safe_load import outcome_range
     from glmplan.simulation.simulate import SimulationOptions, simulate
     from glmplan.simulation.traffic.slo import parse_slo
     from glmplan.simulation.traffic.spec import parse_traffic
@@ -145,9 +144,8 @@ def _simulate(question: q.SimulateQuestion, progress: Progress, limits: Mapping[
     )
     ranges = {}
     if question.ranges and outcome.summary["requests"]:
-        span = (described.low, described.high)
-        ranges = outcome_range(
-            described.service, arriving, outcome.summary, interval=span, requests=requests, seed=question.seed
+        ranges = described.ranges(
+            arriving, outcome.summary, requests=requests, warmup=question.warmup, seed=question.seed
         )
     return simulate_record(outcome, targets=targets, basis=described.basis, ranges=ranges)
 
