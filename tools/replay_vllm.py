@@ -41,7 +41,6 @@ from glmplan.catalog.schema.model import expand_stack
 from glmplan.measure.client import Client, Endpoint, Outcome, RequestRecord
 from glmplan.planner.traffic_search import described_under
 from glmplan.request.plan import PlanRequest
-from glmplan.simulation.safe_load import outcome_range
 from glmplan.simulation.simulate import simulate
 from glmplan.simulation.traffic.spec import parse_traffic
 from glmplan.simulation.traffic.traces import read_trace
@@ -390,7 +389,7 @@ def held(folder: Path) -> dict[str, list[Held]]:
         described, [arriving] = described_under(words, [parse_traffic(f"trace:{_RECORDED / trace}")])
         service, count = described.service, int(real["requests"])
         ours = simulate(service, arriving, requests=count).summary
-        ends = outcome_range(service, arriving, ours, interval=(described.low, described.high), requests=count)
+        ends = described.ranges(arriving, ours, requests=count)
         names = {one: f"{one}_mean_ms" for one in ("ttft", "tpot", "e2e")}
         found[trace] = [Held(f"{one} [ms]", real[one], ours[at], *ends[at]) for one, at in names.items()]
     low, high = (factor * service.pool.tokens for factor in described.pool)

@@ -79,7 +79,6 @@ def command(
     The answer has latencies, throughput, batch size and KV cache usage.
     """
     from glmplan.simulation.load_trial import default_requests, default_warmup
-    from glmplan.simulation.safe_load import outcome_range
     from glmplan.simulation.simulate import SimulationOptions, simulate
     from glmplan.simulation.traffic.slo import parse_slo
 
@@ -100,6 +99,7 @@ def command(
         requests = default_requests(arriving)
         if arriving.kind == "trace":
             requests = _WHOLE_TRACE
+    warmup = default_warmup(arriving, targets, requests) if run.warmup is None else run.warmup
     ranges: dict[str, tuple[float, float]] = {}
     with _Progress(None if requests == _WHOLE_TRACE else requests * run.replications) as progress:
         outcome = simulate(
@@ -107,7 +107,7 @@ def command(
             arriving,
             requests=requests,
             seed=run.seed,
-            warmup=default_warmup(arriving, targets, requests) if run.warmup is None else run.warmup,
+            warmup=warmup,
             options=SimulationOptions(
                 replications=run.replications,
                 targets=targets,
@@ -118,14 +118,7 @@ def command(
             ),
         )
         if run.ranges and not outcome.interrupted and outcome.summary["requests"]:
-            ranges = outcome_range(
-                described.service,
-                arriving,
-                outcome.summary,
-                interval=(described.low, described.high),
-                requests=requests,
-                seed=run.seed,
-            )
+            ranges = described.ranges(arriving, outcome.summary, requests=requests, warmup=warmup, seed=run.seed)
     if run.plot is not None and not outcome.interrupted:
         _plot(described, arriving, outcome, run.plot, title)
     _write_timeline(outcome.requests, run.timeline)

@@ -35,7 +35,16 @@ from glmplan.simulation.engine.settings import FirstTokens, KvPool, ServingInput
 from glmplan.simulation.engine.step_table import ShortSteps, StepTable
 from glmplan.simulation.load_search import DRAWS, Tries
 from glmplan.simulation.load_trial import SafeLoad, unit_of
-from glmplan.simulation.safe_load import Kept, Level, check_search, kept_share, safe_load
+from glmplan.simulation.safe_load import (
+    Kept,
+    Level,
+    RunSize,
+    Uncertainty,
+    check_search,
+    kept_share,
+    outcome_range,
+    safe_load,
+)
 from glmplan.simulation.simulate import FewRanks, Service
 from glmplan.simulation.traffic.drafting import Acceptance
 from glmplan.simulation.traffic.slo import Target
@@ -125,6 +134,13 @@ class Described:
     def spreads(self) -> tuple[Spread, Spread]:
         """Predictive distributions of the step time and of TTFT."""
         return Spread(self.low, self.high, self.tails[0]), Spread(*self.first, self.tails[1])
+
+    def ranges(
+        self, traffic: Traffic, summary: dict[str, float], *, requests: int, warmup: int = 0, seed: int = 0
+    ) -> dict[str, tuple[float, float]]:
+        """Return the 90 % range of each statistic of a simulation."""
+        uncertain = Uncertainty((self.low, self.high), self.first, self.pool)
+        return outcome_range(self.service, traffic, summary, uncertain, RunSize(requests, warmup, seed))
 
     def draws(self, probability: Ratio = SURE) -> Draws:
         """Return the uncertainty as equally probable machines, the worst first.

@@ -27,7 +27,6 @@ from glmplan.planner.traffic_search import described_under, mean_request, read_t
 from glmplan.request.option import Option, options_of
 from glmplan.request.plan import PlanRequest
 from glmplan.request.traffic import TrafficSpec
-from glmplan.simulation.safe_load import outcome_range
 from glmplan.simulation.simulate import SimulationOptions, simulate
 from glmplan.simulation.traffic.slo import parse_slo
 from glmplan.simulation.traffic.spec import Traffic
@@ -182,9 +181,7 @@ def simulated(model: str, on: str, said: Mapping[str, Any], load: Arriving, how:
     summary = outcome.summary
     ranges: dict[str, tuple[float, float]] = {}
     if summary["requests"]:
-        interval = (described.low, described.high)
-        ranges = outcome_range(described.service, arriving, summary, interval=interval, requests=requests,
-                               seed=how.seed)  # fmt: skip
+        ranges = described.ranges(arriving, summary, requests=requests, seed=how.seed)
     figures = {name: float(summary.get(name, math.nan)) for name in STATISTICS}
     for name, title, factor in (("ttft", "ttft_mean_ms", 1e-3), ("tpot", "tpot_mean_ms", 1e-3),
                                 ("output_rate", "output_tokens_per_s", 1.0)):  # fmt: skip

@@ -114,7 +114,6 @@ def _simulate(question: q.SimulateQuestion, progress: Progress, limits: Mapping[
     from glmplan.present.json_answers import simulate_record
     from glmplan.request.plan import PlanRequest
     from glmplan.simulation.load_trial import default_requests, default_warmup
-    from glmplan.simulation.safe_load import outcome_range
     from glmplan.simulation.simulate import SimulationOptions, simulate
     from glmplan.simulation.traffic.slo import parse_slo
     from glmplan.simulation.traffic.spec import parse_traffic
@@ -130,6 +129,7 @@ def _simulate(question: q.SimulateQuestion, progress: Progress, limits: Mapping[
     if total > limits["requests"]:
         message = f"are more than the {limits['requests']:,} requests that the service simulates"
         raise SpecError(message, field="requests", value=total)
+    warmup = default_warmup(arriving, targets, requests) if question.warmup is None else question.warmup
     done = [0]
 
     def finished(count: int) -> None:
@@ -141,15 +141,12 @@ def _simulate(question: q.SimulateQuestion, progress: Progress, limits: Mapping[
         arriving,
         requests=requests,
         seed=question.seed,
-        warmup=default_warmup(arriving, targets, requests) if question.warmup is None else question.warmup,
+        warmup=warmup,
         options=SimulationOptions(replications=question.replications, targets=targets, progress=finished),
     )
     ranges = {}
     if question.ranges and outcome.summary["requests"]:
-        span = (described.low, described.high)
-        ranges = outcome_range(
-            described.service, arriving, outcome.summary, interval=span, requests=requests, seed=question.seed
-        )
+        ranges = described.ranges(arriving, outcome.summary, requests=requests, warmup=warmup, seed=question.seed)
     return simulate_record(outcome, targets=targets, basis=described.basis, ranges=ranges)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
@@ -31,7 +31,9 @@ __all__ = [
     "Kept",
     "Level",
     "LoadPoint",
+    "RunSize",
     "SafeLoad",
+    "Uncertainty",
     "check_search",
     "kept_share",
     "load_curve",
@@ -363,67 +365,102 @@ def load_curve(
     return rows
 
 
-# Between which ends the statistics of a simulation lie: over what is not known of the step time, and over seeds.
+# Between which ends the statistics of a simulation lie: over what is not known of the service, and over seeds.
 
-_DRAWS = 8
-_ENOUGH = 4000  # requests of a draw
-#: statistics that are shares or counts, whose range is a difference
+#: quantiles of the service that are simulated: the first and the last are the 5 and 95 % ones [-]
+_QUANTILES = tuple(place / 20 for place in range(1, 20))
+#: requests of a run under each quantile; longer ones are simulated at the outer two only, with so many in all [-]
+_ENOUGH, _MOST = 4000, 80_000
+#: statistics without a unit that have a range
 _SHARES = ("goodput_share", "utilisation", "kv_occupancy_mean", "kv_occupancy_max", "cached_share")
 
 
+@dataclass(frozen=True, slots=True)
+class Uncertainty:
+    """The 90 % intervals of a service, relative to its prediction.
+
+    Parameters
+    ----------
+    step, pool : tuple of float
+        Of the step time and the KV pool, [-]
+    first : tuple of float, optional
+        Of the time to the first token, that of the step time by default, [-]
+    """
+
+    step: tuple[float, float] = (1.0, 1.0)
+    first: tuple[float, float] | None = None
+    pool: tuple[float, float] = (1.0, 1.0)
+
+    def quantile(self, service: Service, traffic: Traffic, share: Ratio) -> Service:
+        """Return the service that is slower, later and smaller than a share of those it may be."""
+        slow, late = (_log_quantile(low, high, share) for low, high in (self.step, self.first or self.step))
+        place = NormalDist().inv_cdf(share) / QUANTILE_90
+        room = 1.0 - place * (1.0 - self.pool[0] if place > 0 else self.pool[1] - 1.0)
+        found = service if slow == 1.0 else service.scaled(slow)
+        found = replace(found, first=replace(found.first, times=late / slow))
+        return found if room == 1.0 else found.with_room(max(room, 0.0), traffic)
+
+
+def _log_quantile(low: Ratio, high: Ratio, share: Ratio) -> Ratio:
+    """Return a quantile of a log-normal spread by its 90 % interval."""
+    if not 0 < low <= high:
+        raise SpecError("must be a positive interval", field="interval", value=(low, high))
+    place = NormalDist().inv_cdf(share) / QUANTILE_90
+    return math.exp(0.5 * (math.log(low * high) + place * math.log(high / low)))
+
+
+@dataclass(frozen=True, slots=True)
+class RunSize:
+    """Requests of a simulation, those of them that are not counted, and its seed."""
+
+    requests: int
+    warmup: int = 0
+    seed: int = 0
+
+
 def outcome_range(
-    service: Service,
-    traffic: Traffic,
-    summary: dict[str, float],
-    *,
-    interval: tuple[float, float] = (1.0, 1.0),
-    requests: int,
-    seed: int = 0,
+    service: Service, traffic: Traffic, summary: dict[str, float], uncertain: Uncertainty, size: RunSize
 ) -> dict[str, tuple[float, float]]:
     """The 90 % range of each statistic.
 
     - `summary`: Statistics of the simulation that is asked about, by name.
-    - `interval`: 90 % interval of the step time relative to its prediction.
-    - `requests`: Requests of that simulation; a draw has at most 4,000 of them.
-    - Returns: Lower and upper end by name, in the units of the names; around the statistics that were given.
+    - `size`: Requests of that simulation; only the first 40,000 of more are simulated.
+    - Returns: Lower and upper end by name, in the units of the names; the statistics that were given lie between them.
 
     Notes
     -----
-    Eight draws differ in their seed and in their speed, which takes the middles of eight equal parts of the interval.
-    Times and rates are spread in the logarithm, shares as they are; the ends lie 1.64 standard deviations off.
+    The 5, 10, ... 95 % quantiles of the service are simulated, each with a seed of its own. The least and the greatest
+    of 19 results are the 5 and 95 % quantile of a statistic if it rises with the speed, or is random alone. A
+    percentile never passes a higher one, and no run gives more than arrives. Runs of
+    more than 4,000 requests are simulated at the outer two quantiles only, at full length, because a queue that grows
+    depends on the length of the run.
 
     Examples
     --------
     >>> from glmplan.simulation.engine.settings import EngineSettings, KvPool
     >>> from glmplan.simulation.engine.step_table import StepTable
-    >>> from glmplan.simulation.engine.step_table import StepTable
     >>> service = Service(StepTable.affine(base=0.01), KvPool(10**6), EngineSettings())
     >>> traffic = Traffic(kind="closed", users=4, input=16, output=64)
     >>> summary = simulate(service, traffic, requests=40).summary
-    >>> low, high = outcome_range(service, traffic, summary, interval=(0.9, 1.1), requests=40)["tpot_mean_ms"]
-    >>> 8.9 < low < summary["tpot_mean_ms"] < high < 11.2
-    True
+    >>> ranges = outcome_range(service, traffic, summary, Uncertainty(step=(0.9, 1.1)), RunSize(40))
+    >>> [round(end, 2) for end in ranges["tpot_mean_ms"]]
+    [9.0, 11.0]
     """
-    count = max(min(requests, _ENOUGH), min(requests, 2 * (traffic.users or 1)))
+    few = size.requests <= _ENOUGH
+    count = size.requests if few else min(size.requests, max(_MOST // 2, 2 * (traffic.users or 1)))
     found = []
-    for number, factor in enumerate(speed_factors(*interval, count=_DRAWS)):
-        draw = service.scaled(factor)
-        outcome = simulate(draw, traffic, requests=count, seed=stream_seed(seed, number))
+    for number, share in enumerate(_QUANTILES):
+        if not few and share not in (_QUANTILES[0], _QUANTILES[-1]):
+            continue
+        at = uncertain.quantile(service, traffic, share)
+        seed = stream_seed(size.seed, number) if few else size.seed
+        outcome = simulate(at, traffic, requests=count, warmup=min(size.warmup, count - 1), seed=seed)
         if outcome.interrupted:
-            raise KeyboardInterrupt  # a part of a run is no draw of it
+            raise KeyboardInterrupt  # a part of a run says nothing of the whole
         found.append(outcome.summary)
     ranges = {}
     for name, value in summary.items():
-        draws = np.array([one[name] for one in found if name in one])
-        shown = name.endswith(("_ms", "_per_s", *_SHARES))
-        if not shown or len(draws) < _DRAWS or not np.isfinite([*draws, value]).all():
-            continue
-        if name in _SHARES:
-            half = QUANTILE_90 * float(draws.std(ddof=1))
-            ranges[name] = (max(value - half, 0.0), min(value + half, 1.0))
-        elif value > 0 and np.all(draws > 0):
-            half = QUANTILE_90 * float(np.log(draws).std(ddof=1))
-            ranges[name] = (value * math.exp(-half), value * math.exp(half))
-        else:
-            ranges[name] = (min(value, float(draws.min())), max(value, float(draws.max())))
+        values = [one.get(name, math.nan) for one in found]
+        if name.endswith(("_ms", "_per_s", *_SHARES)) and np.isfinite([*values, value]).all():
+            ranges[name] = (min(*values, value), max(*values, value))
     return ranges

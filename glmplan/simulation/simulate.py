@@ -205,15 +205,17 @@ def lateness(service: Service, traffic: Traffic, records: dict[str, np.ndarray])
     """
     if not len(records["first"]):
         return 0.0
+    waits, scale = records["first"] - records["arrival"], service.first.times
     if _in_step(traffic):
-        waits, servers = records["first"] - records["arrival"], service.settings.replicas
-        later: np.ndarray = (service.first.later(float(traffic.users or 1), servers) - 1.0) * waits
+        scale *= service.first.later(float(traffic.users or 1), service.settings.replicas)
+    later: np.ndarray = (scale - 1.0) * waits
+    if _in_step(traffic):
         return later + service.cold_start if _alone(service, traffic) else later
     if not service.cold_start:
-        return 0.0
+        return later
     # a replica at work begins with a prompt as a step ends, an idle one as it comes
     idle = records["started"] - (records["arrival"] + service.front_end) <= _AT_ONCE
-    return np.where(idle, service.cold_start, 0.0)
+    return later + np.where(idle, service.cold_start, 0.0)
 
 
 def _in_step(traffic: Traffic) -> bool:

@@ -16,7 +16,6 @@ from glmplan.purchase import cluster
 from glmplan.purchase.axes import MOST_SIMULATED, STATISTICS, read_sweep
 from glmplan.purchase.sweep import Checkpoints, Swept, swept
 from glmplan.request.plan import PlanRequest
-from glmplan.simulation.safe_load import outcome_range
 from glmplan.simulation.simulate import SimulationOptions, simulate
 from glmplan.simulation.traffic.slo import parse_slo
 from glmplan.simulation.traffic.spec import parse_traffic
@@ -36,8 +35,7 @@ def test_a_row_is_what_simulate_and_kept_say_of_the_same_words(word):
     ).summary
     for name in (*STATISTICS, "ttft_mean_ms", "tpot_mean_ms", "output_tokens_per_s", "goodput_share"):
         assert row[name] == pytest.approx(summary[name], rel=1e-12), name
-    ends = outcome_range(described.service, arriving, summary, interval=(described.low, described.high), requests=60,
-                         seed=5)  # fmt: skip
+    ends = described.ranges(arriving, summary, requests=60, seed=5)
     assert (row["tpot_mean_ms_low"], row["tpot_mean_ms_high"]) == pytest.approx(ends["tpot_mean_ms"])
     assert row["probability"] == kept_of(described, arriving, parse_slo(SLO), seed=5).probability
     assert row["layout"] == described.plan[1].terms.name and row["verdict"] == "fits"

@@ -34,5 +34,5 @@ def test_ranges_of_far_seeds_share_no_sample(monkeypatch):
     summary = simulate(SERVICE, traffic, requests=2).summary
     monkeypatch.setattr(ranges, "simulate", noted)
     for seed in (0, 1, 7919, 15838):
-        ranges.outcome_range(SERVICE, traffic, summary, requests=2, seed=seed)
-    assert len(set(taken)) == len(taken) == 32
+        ranges.outcome_range(SERVICE, traffic, summary, ranges.Uncertainty(), ranges.RunSize(2, seed=seed))
+    assert len(set(taken)) == len(taken) == 76

@@ -341,10 +341,14 @@ class FirstTokens:
         Logarithm of how many times later they come where prompts always meet others, [-]
     ranks : int, optional
         Replicas of the simulator that are the data-parallel ranks of one server, [-]
+    times : float, optional
+        How many times later than predicted they come: a sample of the prediction interval of TTFT over that of the step
+        time, for any traffic, [-]
     """
 
     scale: float = 0.0
     ranks: int = 1
+    times: float = 1.0
 
     def later(self, in_flight: Ratio, replicas: int = 1) -> Ratio:
         """How many times later first tokens come than their steps alone say.
