@@ -15,6 +15,7 @@ EXTRAS: dict[str, str] = {
     "distributed": "cluster",
     "fastapi": "serve",
     "ironcalc": "sheets",
+    "mcp": "mcp",
     "openpyxl": "sheets",
     "pyarrow": "parquet",
     "pynvml": "gpu",

@@ -69,12 +69,26 @@ def keep_local(site: Path) -> list[str]:
     return loading
 
 
+def write_index(source: Path, site: Path) -> None:
+    """Write `llms.txt`, which lists the pages for assistants (https://llmstxt.org), and the pages as Markdown."""
+    lines = ["# glmplan", "", "> Capacity planner and simulator for serving large language models.", "", "## Pages", ""]
+    for path in sorted(source.rglob("*.md")):
+        name = path.relative_to(source).as_posix()
+        text = path.read_text(encoding="utf-8")
+        title = next((line[2:].strip() for line in text.splitlines() if line.startswith("# ")), name)
+        (site / name).parent.mkdir(parents=True, exist_ok=True)
+        (site / name).write_text(text, encoding="utf-8")
+        lines.append(f"- [{title}]({name})")
+    (site / "llms.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
 def main() -> int:
     """Build the site into `build/site`; return 1 if the generator warns or a page loads something from another host."""
     write_source(ROOT / "build/site-source")
     command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean"]
     if subprocess.run(command, cwd=ROOT, check=False).returncode:
         return 1
+    write_index(ROOT / "build/site-source", ROOT / "build/site")
     loading = keep_local(ROOT / "build/site")
     if loading:
         print(f"loads from another host: {', '.join(loading)}", file=sys.stderr)

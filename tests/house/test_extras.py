@@ -17,7 +17,7 @@ from glmplan.extras import EXTRAS, at_hand, check_extra, wanted
 MODULES = {"nvidia-ml-py": "pynvml", "vl-convert-python": "vl_convert", "dask": "distributed"}
 
 #: modules that a command imports after it has asked for their extra; annotations of routes must stand in the module
-LAZY = {"service.application", "service.server"}
+LAZY = {"service.application", "service.assistant", "service.server"}
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
-from build_site import ROOT_PAGES, keep_local, rewrite_links  # noqa: E402
+from build_site import ROOT_PAGES, keep_local, rewrite_links, write_index  # noqa: E402
 
 
 @pytest.mark.parametrize(
@@ -45,3 +45,13 @@ def test_an_external_script_is_replaced_or_reported(tmp_path):
     (tmp_path / "b.html").write_text('<a href="https://vllm.ai">x</a><link rel="stylesheet" href="https://x.y/z.css">')
     assert keep_local(tmp_path) == ["b.html"]
     assert 'src="../assets/iframe-worker.js"' in (tmp_path / "guide/a.html").read_text()
+
+
+def test_assistants_get_a_list_of_pages_as_markdown(tmp_path):
+    source, site = tmp_path / "source", tmp_path / "site"
+    (source / "guide").mkdir(parents=True)
+    site.mkdir()
+    (source / "guide/fit.md").write_text("# Plan a deployment\n", encoding="utf-8")
+    write_index(source, site)
+    assert "- [Plan a deployment](guide/fit.md)" in (site / "llms.txt").read_text(encoding="utf-8").splitlines()
+    assert (site / "guide/fit.md").read_text(encoding="utf-8") == "# Plan a deployment\n"
