@@ -60,7 +60,7 @@ def test_a_plan_that_fits_loads_and_is_in_no_danger(engine):
         assert verdict_under(answer.asked, answer.holding) == "fits", told
         server = Server.on(load_accelerator(machine.partition("x")[2]), engine, None)
         split = split_block(
-            model, model.checkpoint(weights), server, (terms.tp, terms.dp, terms.ep), mtp="mtp" in options
+            model, answer.asked.checkpoint, server, (terms.tp, terms.dp, terms.ep), mtp="mtp" in options
         )
         assert split is None or split.loads, told
         assert not [one.title for one in answer.warnings if one.severity == "danger"], told
