@@ -250,7 +250,7 @@ _LEVEL = {
     "engine_experts": 0.2,
     "engine_wall": 1.0,
     "engine_attention": 0.2,
-    "engine_campaign": 0.01,
+    "engine_protocol": 0.01,
     "engine_silicon": 0.18,
     "engine_accelerator": 0.12,
     "engine_kind": 0.12,
@@ -266,7 +266,7 @@ _LEVEL = {
 _SCALE = {
     "engine": 0.08,
     "engine_draft": 0.08,
-    "engine_campaign": 0.1,
+    "engine_protocol": 0.1,
     "engine_silicon": 0.02,
     "engine_accelerator": 0.015,
     "engine_kind": 0.05,
@@ -314,7 +314,7 @@ SHARED: dict[str, tuple[str, ...]] = {
     "engine": ("engine", "engine_draft", "engine_experts", "engine_attention", "engine_kind", "engine_format"),
     "part": ("engine_silicon", "engine_accelerator", "engine_silicon_kind", "engine_accelerator_format"),
     "model": ("model", "engine_model"),
-    "pair": ("engine_campaign", "group", "configuration", "release"),
+    "pair": ("engine_protocol", "group", "configuration", "release"),
 }
 #: levels that stand for a component of the engine: columns they can change
 _LEVEL_COLUMNS = {
