@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
@@ -196,6 +198,45 @@ def readme_page() -> str:
     return re.sub(r"\$ make demo\n.*?\n```", lambda _: block, text, count=1, flags=re.DOTALL)
 
 
+def sbom_page() -> str:
+    """Return the bill of materials (CycloneDX 1.7): the wheel carries no other package, so versions are ranges."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    groups = {"": project["dependencies"], **project["optional-dependencies"]}
+    users = {group: lines for group, lines in groups.items() if group not in ("all", "dev", "docs")}
+    found: dict[str, dict[str, Any]] = {}
+    for group, lines in users.items():
+        for line in lines:
+            named, bound = re.split(r">=", line.split(";")[0].strip())
+            name = named.split("[")[0].lower()
+            found.setdefault(name, {
+                "type": "library", "bom-ref": f"pkg:pypi/{name}", "name": name, "versionRange": f"vers:pypi/>={bound}",
+                "isExternal": True, "scope": "optional" if group else "required", "purl": f"pkg:pypi/{name}",
+            })  # fmt: skip
+    own = f"pkg:pypi/{project['name']}@{project['version']}"
+    subject = {
+        "type": "application", "bom-ref": own, "name": project["name"], "version": project["version"], "purl": own,
+        "description": project["description"], "licenses": [{"license": {"id": project["license"]}}],
+    }  # fmt: skip
+    bill = {
+        "bomFormat": "CycloneDX", "specVersion": "1.7", "version": 1, "metadata": {"component": subject},
+        "components": [found[name] for name in sorted(found)],
+        "dependencies": [{"ref": own, "dependsOn": [found[name]["bom-ref"] for name in sorted(found)]}],
+    }  # fmt: skip
+    return json.dumps(bill, indent=2) + "\n"
+
+
+def notice_page() -> str:
+    """Return the notice of the wheel: whose figures it holds, under which licence."""
+    sources = tomllib.loads((ROOT / "calibration/sources.toml").read_text(encoding="utf-8"))
+    head = (
+        "glmplan\n\n"
+        "The wheel holds facts and measured figures of other publishers. No text or code of theirs is included.\n"
+        "Facts of hardware and models carry their source in each entry of hardware_db and model_specs.\n\n"
+        "Measured figures (calibration/measurements), by source, address and licence:\n\n"
+    )
+    return head + "".join(f"{name}: {one['address']} ({one['licence']})\n" for name, one in sources.items())
+
+
 def _number(value: float | None, unit: float) -> str:
     return "" if value is None else f"{value / unit:.4g}"
 
@@ -213,6 +254,8 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/offload-accuracy.md": offload_page,
     "docs/seed-systems.md": seed_systems_page,
     "glmplan/request/keywords.pyi": keyword_hints_text,
+    "docs/reference/sbom.cdx.json": sbom_page,
+    "docs/NOTICE": notice_page,
     "README.md": readme_page,
 }
 #: pages with computed times: the last digits depend on the CPU
