@@ -13,7 +13,7 @@ from math import gcd
 from typing import TYPE_CHECKING, Any
 
 from glmplan.catalog.caching import remembered
-from glmplan.catalog.engines.defaults import UNKNOWN_ENGINE, engine_defaults, engine_known
+from glmplan.catalog.engines.defaults import UNKNOWN_ENGINE, drafting_limit, engine_defaults, engine_known
 from glmplan.catalog.engines.kernels import attention_rule, shared_beside, sparse_capabilities, sparse_since
 from glmplan.catalog.engines.limitations import engine_names, load_engine
 from glmplan.catalog.engines.memory import load_memory_rule, memory_engines
@@ -248,6 +248,9 @@ class Deployment:
         defaults = engine_defaults(
             self.engine, version=self.version, accelerator=accelerator.name, memory=accelerator.memory
         )
+        limit = drafting_limit(self.engine) if self.draft_tokens else None
+        if limit is not None:
+            defaults = replace(defaults, max_requests=max(limit // self.dp, 1), most_requests=0)
         # async scheduling is off with pipeline stages
         return self.settings.packing(replace(defaults, ahead=False) if self.pp > 1 and defaults.ahead else defaults)
 

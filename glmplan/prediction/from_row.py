@@ -26,9 +26,10 @@ from glmplan.catalog.schema.host import Host
 from glmplan.catalog.schema.model import Checkpoint, ModelSpec
 from glmplan.costs.blocks.stack import computed_again, routed_blocks
 from glmplan.costs.memory import KvPool, kv_pool, part_memory
-from glmplan.costs.memory.pool import weights_interval
+from glmplan.costs.memory.pool import requests_by_states, weights_interval
 from glmplan.costs.memory.ranks import RankMemory, rank_memory
 from glmplan.costs.memory.settings import MemorySettings, load_memory_fit
+from glmplan.costs.memory.shards import Server, split_block
 from glmplan.costs.network.links import LayoutLinks, links_of_layout
 from glmplan.costs.points import Layout
 from glmplan.errors import GlmplanError, SpecError, UnknownName
@@ -42,6 +43,7 @@ from glmplan.io.runs.settings import (
     campaign_session,
     campaign_settings,
     launched_drafts,
+    launched_experts,
     other_settings,
 )
 from glmplan.prediction.assumptions import ASSUMPTIONS, assumed_kinds
@@ -88,6 +90,8 @@ class MemoryAnswer:
     pool_low: Tokens
     pool_high: Tokens
     printed: tuple[Tokens, Tokens, Tokens]  # value and 90 % interval
+    #: most requests at once by slots for recurrent states, of all replicas: with the prefix cache, and without
+    running: tuple[float, float] = (np.inf, np.inf)
 
 
 @lru_cache(maxsize=512)
@@ -190,13 +194,17 @@ def _memory_of(
     try:
         value, low, high = spanned(tokens, settings, unstated)
         ranks = _ranks_of(key, settings)
+        kept, single = (
+            float(requests_by_states(ranks, part_memory(accelerator), prefix_cache=one)[0]) for one in (True, False)
+        )
         logged = spanned(printed, settings, unstated) if ranks.by_length else (value, low, high)
         weights, apart = float(ranks.weights[0]) / GIB, weights_interval(ranks, load_memory_fit())
     except GlmplanError:
         return None
     # every running server holds at least one request
     printed_low = max(logged[1], min(length, logged[0]))
-    return MemoryAnswer(weights, apart, value, max(low, min(length, value)), high, (logged[0], printed_low, logged[2]))
+    said = (logged[0], printed_low, logged[2])
+    return MemoryAnswer(weights, apart, value, max(low, min(length, value)), high, said, (kept, single))
 
 
 @lru_cache(maxsize=1024)
@@ -332,6 +340,9 @@ def _resolve(run: Run, settings: CampaignSettings | None = None) -> RunCase:
     tp, pp, dp, ep, dcp, count = _resolve_layout(run, layout_notes)
     served = _Served(model, checkpoint, accelerator, engine)
     key = _campaign_key(run, served, drafts.draft_tokens, (tp, pp, dp, ep))
+    if (launched := _experts_of_script(key, served)) != ep:
+        ep, key = launched, replace(key, ep=launched)
+        layout_notes.append(f"ep {ep} of the script: without it the layout splits quantisation blocks")
     campaign = settings or campaign_settings(key)
     if campaign.one_group:
         tp, dp = tp * dp, 1
@@ -386,6 +397,21 @@ def _resolve_files(run: Run, model: ModelSpec, engine: str, assumed: list[str]) 
         assumed.append(f"weights {checkpoint.name}")
     assumed += remarks_on(model, checkpoint)
     return checkpoint
+
+
+def _experts_of_script(key: Asked, served: _Served) -> int:
+    """Return the expert parallelism of a row.
+
+    That of the campaign's script where the stated layout splits a quantisation block that the engine does not load:
+    the server of such a row cannot have started as labelled.
+    """
+    server = Server.on(served.accelerator, served.engine, key.version or None)
+    split = split_block(served.model, served.checkpoint, server, (key.tp, key.dp, key.ep))
+    if split is None or split.loads:
+        return key.ep
+    experts = launched_experts(key) or key.ep
+    right = split_block(served.model, served.checkpoint, server, (key.tp, key.dp, experts))
+    return experts if right is None or right.loads else key.ep
 
 
 class _Drafts(NamedTuple):
@@ -605,7 +631,10 @@ def _resolve_load(
     phase = run.phase if run.phase in ("decode", "prefill") else "serving"
     low, high = campaign.lengths or run.length_range
     limit = run.running_limit or packing.places * deployment.dp
-    concurrency, queued = _resolve_concurrency(run, limit, replicas, assumed)
+    slots = _slots_of(run, deployment, campaign) if phase == "serving" else np.inf
+    limit = int(max(min(limit, slots), 1))
+    told = run.running_limit or run.max_num_seqs or campaign.running_limit
+    concurrency, queued = _resolve_concurrency(run, (limit, told is not None), replicas, assumed)
     inputs, outputs = _resolve_lengths(run, campaign, phase, assumed)
     requests = (run.num_requests or 0) // replicas or round(concurrency * (campaign.requests_per_user or 0))
     # in a serving run the shared prompt is one cached context only if it was cached before
@@ -644,8 +673,13 @@ def _resolve_load(
     )
 
 
-def _resolve_concurrency(run: Run, limit: int, replicas: int, assumed: list[str]) -> tuple[float, bool]:
-    """Return the concurrency of a replica; True if all prompts start queued."""
+def _resolve_concurrency(run: Run, limit: tuple[int, bool], replicas: int, assumed: list[str]) -> tuple[float, bool]:
+    """Return the concurrency of a replica; True if all prompts start queued.
+
+    `limit` is that of the requests that run at once, and True if row or campaign state it. An offline run holds as many
+    as the limit allows; an engine's own default says nothing about a submission, which tunes it.
+    """
+    most, told = limit
     concurrency = run.concurrency
     if concurrency is None and run.request_rate_per_s == np.inf and run.num_requests:
         concurrency = float(run.num_requests)  # all are sent at once
@@ -653,13 +687,13 @@ def _resolve_concurrency(run: Run, limit: int, replicas: int, assumed: list[str]
         concurrency = run.observed.get("concurrency_effective") if run.request_rate_per_s else None
     if concurrency is not None:
         return concurrency / replicas, False
-    if run.protocol == "mlperf-offline":
-        return float(limit), True
+    if run.protocol == "mlperf-offline" and told:
+        return float(most), True
     offline = run.protocol.startswith(("mlperf", "trtllm-bench")) or run.request_rate_per_s
-    concurrency = float(min(limit, 1024)) if offline else 1.0
+    concurrency = float(min(most, 1024)) if offline else 1.0
     if not (run.request_rate_per_s and np.isfinite(run.request_rate_per_s)):
         assumed.append(f"{concurrency:.0f} requests in flight")
-    return concurrency, False
+    return concurrency, run.protocol == "mlperf-offline"
 
 
 def _resolve_lengths(run: Run, campaign: CampaignSettings, phase: str, assumed: list[str]) -> tuple[Tokens, Tokens]:
@@ -681,7 +715,17 @@ def _resolve_pool(run: Run, deployment: Deployment, inputs: Tokens, outputs: Tok
     # the run did work: if two requests do not seem to fit, the pool estimate is wrong
     if memory is None or memory.pool_tokens <= 2.0 * (inputs + outputs):
         return ENDLESS
-    return memory.pool_tokens - (inputs if one_prompt else 0.0)
+    # slots for states limit requests, not tokens
+    held = memory.pool_tokens if memory.running[0] == np.inf else max(memory.printed[0], memory.pool_tokens)
+    return held - (inputs if one_prompt else 0.0)
+
+
+def _slots_of(run: Run, deployment: Deployment, campaign: CampaignSettings) -> float:
+    """Return the requests that slots for recurrent states let run at once; infinite if they do not limit."""
+    length = (run.input_tokens or campaign.input_tokens or 0.0) + (run.output_tokens or campaign.output_tokens or 0.0)
+    memory = run_memory(run, deployment, length or 1.0)
+    most = np.inf if memory is None else memory.running[0 if campaign.prefix_cache else 1]
+    return most if most >= 2.0 else np.inf  # the run did work: fewer than two slots are a wrong estimate
 
 
 def _packing(deployment: Deployment, campaign: CampaignSettings) -> EngineDefaults:

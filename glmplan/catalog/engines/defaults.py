@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "UNKNOWN_ENGINE",
     "block_tokens",
+    "drafting_limit",
     "engine_default",
     "engine_defaults",
     "engine_known",
@@ -48,6 +49,10 @@ def engine_known(engine: str) -> bool:
     (True, False)
     """
     return engine in engine_names()
+
+
+#: setting that limits requests while an engine drafts
+_DRAFTING = "max_running_requests_drafting"
 
 
 @lru_cache(maxsize=1024)
@@ -84,6 +89,21 @@ def engine_defaults(
         )
 
     return rule.packing(default_of)
+
+
+@lru_cache(maxsize=64)
+def drafting_limit(engine: str) -> int | None:
+    """Return the requests that an engine runs at most while it drafts, all ranks together.
+
+    None if drafting changes no limit.
+
+    Examples
+    --------
+    >>> drafting_limit("sglang"), drafting_limit("vllm")
+    (48, None)
+    """
+    found = (entry.value for entry in load_engine(engine).defaults if entry.setting == _DRAFTING)
+    return next((int(value) for value in found if isinstance(value, int)), None)
 
 
 @lru_cache(maxsize=256)

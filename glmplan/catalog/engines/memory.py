@@ -385,8 +385,21 @@ class PoolSplit:
     shared: tuple[str, ...] = ()  # models whose layers share one pool all the same
     compressed: Ratio = 0.1  # tokens of the windows of compressed attention over tokens of the pool
     late_states_each: bool = False  # True: compressors of many tokens keep states of every request that may run
+    tracked: float = 0.0  # further states of a request, in which the engine writes the next one to keep
+    tracked_models: tuple[str, ...] = ()  # models that have them
     since: str | None = None
     until: str | None = None
+
+    def states_of(self, model: str) -> float:
+        """Return the states that a request of a model may take.
+
+        Examples
+        --------
+        >>> split = PoolSplit(0.9, 3.0, 1.0, (), "", tracked=2.0, tracked_models=("qwen3.5-*",))
+        >>> split.states_of("qwen3.5-9b"), split.states_of("kimi-k3")
+        (5.0, 3.0)
+        """
+        return self.states_each + self.tracked * any(fnmatchcase(model, each) for each in self.tracked_models)
 
     def window_tokens(self, model: str) -> float:
         """Return the window layers' tokens relative to the other layers'.

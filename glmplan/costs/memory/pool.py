@@ -30,6 +30,7 @@ __all__ = [
     "launch_kinds",
     "longest_held",
     "printed_of_bytes",
+    "requests_by_states",
     "requests_held",
     "requests_that_fit",
     "share_beside_expansion",
@@ -87,15 +88,56 @@ def split_pool(
         in_windows = in_windows + split.state_tokens * (stage.state - stage.late_state * scoped)
     elif stage.state.any():
         cache = room / (1.0 + split.states)
-        budget = room - cache
-        each = np.where(stage.state > 0, stage.state, 1.0) * split.states_each
-        limit = np.where(stage.state > 0, np.floor(budget / each), np.inf)
+        limit = _state_slots(stage, room - cache, split)
     token = stage.per_token + windows * in_windows
     full = np.where(token > 0, cache / np.where(token > 0, token, 1.0), np.inf)
     if windows < 1.0:
         for window, _ in stage.windows:
             limit = np.minimum(limit, windows * full / np.minimum(context, window))
     return full, limit
+
+
+def _state_slots(stage: StageMemory, budget: BytesArray, split: PoolShares) -> np.ndarray:
+    """Return the requests whose recurrent states fit into their part of a pool."""
+    each = np.where(stage.state > 0, stage.state, 1.0) * split.states_each
+    return np.where(stage.state > 0, np.floor(budget / each), np.inf)
+
+
+def requests_by_states(
+    memory: RankMemory, part: PartMemory, *, prefix_cache: bool = True, fit: MemoryFit | None = None
+) -> np.ndarray:
+    """Return the most requests that run at once by their recurrent states, of all replicas.
+
+    Infinite where states have no part of the pool of their own. SGLang runs no more requests than it has slots for
+    states, however short they are; without `prefix_cache` a request takes one [1]_.
+
+    References
+    ----------
+    .. [1] sgl-project/sglang, python/sglang/srt/model_executor/model_runner_kv_cache_mixin.py (init_memory_pool,
+       _calculate_mamba_ratio), packages of 0.5.9 to 0.5.15.
+
+    Examples
+    --------
+    Qwen3.5-397B on eight ranks of 141 GB:
+
+    >>> from glmplan.catalog.entries.models import load_model
+    >>> from glmplan.costs.memory.ranks import rank_memory
+    >>> from glmplan.costs.memory.settings import MemorySettings
+    >>> from glmplan.costs.points import Layout
+    >>> model, told = load_model("qwen3.5-397b-a17b"), MemorySettings(engine="sglang", version="0.5.9")
+    >>> held = rank_memory(model, model.checkpoint("fp8"), layout=Layout(tp=8), kv="bf16", settings=told)
+    >>> bool(np.isfinite(requests_by_states(held, PartMemory(150e9, 149e9, 0.0, "nvlink"))[0]))
+    True
+    """
+    most = np.full_like(np.asarray(memory.layout.tp, dtype=float), np.inf)
+    split = memory.split
+    if split is None or split.state_tokens:
+        return most
+    for stage, terms in zip(memory.stages, stage_pools(memory, part, fit), strict=True):
+        room = np.maximum(terms.pool - stage.state * split.kept, 0.0)
+        slots = _state_slots(stage, room * split.states / (1.0 + split.states), split)
+        most = np.minimum(most, slots if prefix_cache else np.floor(slots * split.states_each))
+    return most * np.asarray(memory.layout.dp, dtype=float)  # type: ignore[no-any-return]
 
 
 def requests_held(stage: StageMemory, pool: np.ndarray, context: np.ndarray, split: PoolShares) -> np.ndarray:

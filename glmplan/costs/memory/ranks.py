@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from glmplan.catalog.engines.defaults import drafting_limit
 from glmplan.catalog.engines.memory import Paging, PoolSplit, ProfilingRun, pipeline_layers
 from glmplan.catalog.formats import weight_format
 from glmplan.catalog.schema.model import Checkpoint, ModelSpec
@@ -152,8 +153,6 @@ def printed_tokens(
 
 #: tokens of the window page for which SGLang keeps one ring of a compressor's states
 _STATE_WINDOW = 128.0
-#: requests that SGLang runs at most when it drafts and ``max_running_requests`` is not given
-_DRAFTING_REQUESTS = 48.0
 #: hidden state and residual of a token, in 16 bit, for each value of the hidden size [B]
 _STATES = 4.0
 
@@ -357,9 +356,10 @@ def _pool_shares(
 ) -> PoolShares:
     """Return the shares of the kinds of layers in a model's pool."""
     if not any(np.any(stage.late_state) for stage in stages):
-        running = _DRAFTING_REQUESTS if settings.max_requests is None else settings.max_requests
+        limit = drafting_limit(settings.engine) or 0
+        running = limit if settings.max_requests is None else settings.max_requests
         kept = running * (1.0 + settings.drafted(drafts)) if drafts else 0.0
-        return PoolShares(split.states, split.states_each, split.window_tokens(model.name), kept=kept)
+        return PoolShares(split.states, split.states_of(model.name), split.window_tokens(model.name), kept=kept)
     layers = len(model.layer_names)
     requests = settings.requests(memory) + 2.0 if split.late_states_each else 0.0
     return PoolShares(

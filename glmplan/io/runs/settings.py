@@ -36,6 +36,7 @@ __all__ = [
     "draft_lengths",
     "launched",
     "launched_drafts",
+    "launched_experts",
     "other_settings",
     "read_launches",
     "read_sessions",
@@ -452,6 +453,7 @@ class CampaignSettings:
     graphs: bool | None = None  # True: steps ran from captured graphs
     attention_backend: str | None = None  # kernels of attention
     expert_kernels: str = ""  # requested kernels; empty: none stated
+    prefix_cache: bool = True  # False: its servers keep no prefixes
     launched: bool = False  # True: in the table of launches, so None is the engine's default unless open
     #: settings of the campaign's scripts, but no known script covers this server or they disagree
     open: tuple[str, ...] = ()
@@ -478,7 +480,7 @@ def _data_sets() -> tuple[dict[str, Any], ...]:
 @cache
 def _launched() -> dict[str, dict[str, Any]]:
     """Return protocol → its campaign in the table of launches."""
-    result = read_entries(_file_campaigns(), "launched", {"protocol", "campaign", "models"})
+    result = read_entries(_file_campaigns(), "launched", {"protocol", "campaign", "models", "prefix_cache"})
     for entry in result:
         if entry.get("campaign") not in recipe_names():
             said = str(entry.get("campaign"))
@@ -524,7 +526,11 @@ def campaign_settings(asked: Asked) -> CampaignSettings:
     if campaign:
         result = launched(campaign, asked)
         return replace(
-            CampaignSettings(**fixed), **result.values, launched=True, open=result.open, source=result.source
+            CampaignSettings(**fixed, prefix_cache=_launched().get(asked.protocol, {}).get("prefix_cache", True)),
+            **result.values,
+            launched=True,
+            open=result.open,
+            source=result.source,
         )
     for entry in remaining_rules(_entries()):
         first = tuple(int(part) for part in str(entry.get("release_from", "0")).split("."))
@@ -563,6 +569,22 @@ def launched_drafts(asked: Asked) -> tuple[int, ...]:
     """
     campaign, asked = _campaign_of(asked)
     return draft_lengths(campaign, asked) if campaign else ()
+
+
+def launched_experts(asked: Asked) -> int | None:
+    """Return the expert parallelism of a run's own server by its campaign's scripts.
+
+    None without a script, or where scripts that fit equally well differ.
+
+    Examples
+    --------
+    >>> launched_experts(Asked("vllm", "minimax-m2.5", "fp8-block", protocol="inferencex", accelerator="h200-sxm", tp=8,
+    ...                        measured_on="2026-03-28", input_tokens=1024, output_tokens=1024, concurrency=4))
+    8
+    """
+    campaign, asked = _campaign_of(asked)
+    found = {int(launch.amount("ep") or 1) for launch in (_found(campaign, asked) if campaign else [])}
+    return found.pop() if len(found) == 1 else None
 
 
 def _campaign_of(asked: Asked) -> tuple[str, Asked]:

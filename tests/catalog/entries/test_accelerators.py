@@ -198,6 +198,17 @@ def test_no_precision_is_claimed_where_the_silicon_lacks_it():
         assert all(part.supports(precision) is not True or part.peak[precision] > 0 for precision in PRECISIONS)
 
 
+@pytest.mark.parametrize("name", accelerator_names())
+def test_a_wider_precision_has_a_rate_of_its_own_and_is_slower(name):
+    # a missing rate was that of FP4 (DGX Spark)
+    peak = load_accelerator(name).peak
+    narrow = [one for one in ("fp8", "fp4") if one in peak]
+    assert not narrow or "bf16" in peak
+    assert "fp4" not in peak or "fp8" in peak
+    for one in narrow:
+        assert peak["bf16"] <= peak[one]
+
+
 def test_a_users_own_file_is_checked_like_the_catalogue(tmp_path):
     file = tmp_path / "my-card.toml"
     file.write_text('full_name = "Mine"\nvendor = "Me"\nmemory = "48 GiB"\nsource = "measured here"\n')
