@@ -108,7 +108,7 @@ def load_measurements() -> list[Run]:
     Examples
     --------
     >>> len(load_measurements())
-    14088
+    14373
     """
     return list(_load())
 
