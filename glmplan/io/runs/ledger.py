@@ -108,7 +108,7 @@ def load_measurements() -> list[Run]:
     Examples
     --------
     >>> len(load_measurements())
-    14373
+    14429
     """
     return list(_load())
 
