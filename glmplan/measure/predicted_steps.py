@@ -131,6 +131,7 @@ def ladder_cases(
             deployment.defaults,
             ranks=deployment.dp,
             tokens_per_step=deployment.tokens_per_step,
+            draft_tokens=deployment.draft_chain,
             users=users,
             input_tokens=seen.get("input_tokens", plan.lengths.input_tokens * mean),
             output_tokens=seen.get("output_tokens", plan.lengths.output_tokens * mean),

@@ -303,6 +303,7 @@ def load_of(asked: Asked, deployment: Deployment, pool: Tokens, users: int, repl
         packing,
         ranks=deployment.dp,
         tokens_per_step=deployment.tokens_per_step,
+        draft_tokens=deployment.draft_chain,
         users=users / busy,
         input_tokens=asked.input_tokens - cached,
         output_tokens=asked.output_tokens,

@@ -279,12 +279,17 @@ class Deployment:
         return self.acceptance_prior[0] if self.acceptance is None else max(self.acceptance, 1.0)
 
     @property
+    def draft_chain(self) -> int:
+        """Return the tokens that are drafted one after the other [-]"""
+        return (self.draft_depth or self.draft_tokens) if self.draft_tokens else 0
+
+    @property
     def acceptance_prior(self) -> tuple[float, float]:
         """Return the fitted tokens per step [token] and its log deviation [-]"""
         return acceptance_prior(
             self.model.family,
             self.draft_method or ("eagle3" if self.model.draft_head else "mtp" if self.model.mtp else ""),
-            self.draft_depth or self.draft_tokens,
+            self.draft_chain,
             self.text,
             verify_tokens=self.draft_tokens + 1,
         )

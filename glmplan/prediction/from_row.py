@@ -643,6 +643,8 @@ def _resolve_load(
         packing,
         ranks=deployment.dp,
         tokens_per_step=deployment.tokens_per_step,
+        # one acceptance for a whole batch keeps its requests in step
+        draft_tokens=0 if run.speculation.simulated else deployment.draft_chain,
         phase=phase,
         users=concurrency,
         input_tokens=inputs,

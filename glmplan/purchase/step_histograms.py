@@ -192,14 +192,16 @@ def _load(packing: Load, users: float, inputs: float, outputs: float, servers: i
     )
 
 
-def packing_key(packing: EngineDefaults, *, ranks: int, tokens_per_step: Tokens, servers: int = 1) -> Load:
+def packing_key(
+    packing: EngineDefaults, *, ranks: int, tokens_per_step: Tokens, draft_tokens: int = 0, servers: int = 1
+) -> Load:
     """Return the scheduler settings that decide the steps of a load.
 
     They are equal for machines that share `StepHistograms`. `max_num_seqs` is left out: a sweep skips loads that exceed
-    it. `tokens_per_step` is the gain of speculative decoding.
+    it. `tokens_per_step` is the gain of speculative decoding, `draft_tokens` the length of its chain.
     """
     return user_load(packing, users=1, input_tokens=1, output_tokens=1, ranks=ranks, tokens_per_step=tokens_per_step,
-                     max_requests=1, replicas=servers)  # fmt: skip
+                     draft_tokens=draft_tokens, max_requests=1, replicas=servers)  # fmt: skip
 
 
 def step_histograms_of(
@@ -272,7 +274,8 @@ def _alike(packing: Load) -> bool:
     plain = Load(
         packing.concurrency, packing.input_tokens, packing.output_tokens, budget=packing.budget,
         prefill_first=packing.prefill_first, whole_prompts=packing.whole_prompts, late=packing.late,
-        tokens_per_step=packing.tokens_per_step, max_requests=packing.max_requests, reserve=packing.reserve,
+        tokens_per_step=packing.tokens_per_step, draft_tokens=packing.draft_tokens,
+        max_requests=packing.max_requests, reserve=packing.reserve,
         replicas=packing.replicas, ranks=packing.ranks,
     )  # fmt: skip
     return packing == plain
@@ -295,6 +298,7 @@ def _together(
         *(column[first].astype(np.int64) for column in (together, inputs, outputs)),
         budget=max(packing.budget // ranks, 1), prefill_first=packing.prefill_first,
         whole_prompts=packing.whole_prompts, late=packing.late, tokens_per_step=round(packing.tokens_per_step, 2),
+        draft_tokens=packing.draft_tokens,
     )  # fmt: skip
     nodes = {name: getattr(mix, name) for name in NODES}
     for name in ("decode_requests", "prefill_tokens"):

@@ -628,7 +628,10 @@ def _columns(context: _Context, plan: Deployed, possible: np.ndarray) -> Columns
             for n in possible
         ]  # fmt: skip
         return exact_columns(deployed, loads, timed=timed)
-    key = packing_key(deployed.defaults, ranks=deployed.dp, tokens_per_step=deployed.tokens_per_step, servers=replicas)
+    key = packing_key(
+        deployed.defaults, ranks=deployed.dp, tokens_per_step=deployed.tokens_per_step,
+        draft_tokens=deployed.draft_chain, servers=replicas,
+    )  # fmt: skip
     if key not in context.mixes:
         context.mixes[key] = step_histograms_of(sweep.users, sweep.inputs, sweep.outputs, key, runs=context.runs)
     return columns_of(deployed, context.mixes[key].at(possible), exact=context.exact)

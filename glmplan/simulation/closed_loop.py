@@ -12,12 +12,14 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
 from glmplan.simulation.closed_run import ClosedLoop
 from glmplan.simulation.closed_schedule import COLUMNS, closed_schedule
+from glmplan.simulation.traffic.drafting import Acceptance
 from glmplan.units import TokensArray
 
 __all__ = [
@@ -26,6 +28,7 @@ __all__ = [
     "ManyMixes",
     "StepMix",
     "closed_loop_mix",
+    "decode_steps",
     "distinct_rows",
     "group_of_steps",
     "many_mixes",
@@ -110,7 +113,7 @@ def closed_loop_mix(run: ClosedLoop) -> StepMix:
     if run.staggered:
         users = int(min(run.concurrency, run.requests))
         outputs[:users] = [-(-outputs[one] * (one + 1) // users) for one in range(users)]
-    blocks, spans = closed_schedule(run, inputs, outputs)
+    blocks, spans = closed_schedule(run, inputs, outputs, decode_steps(run, outputs))
     table = np.array(array("d", blocks)).reshape(-1, COLUMNS)
     span = np.array(spans, dtype=np.int64).T
     return _merge(run, table, span, np.array(inputs, dtype=float), np.array(outputs, dtype=float))
@@ -127,6 +130,41 @@ def _lengths(run: ClosedLoop) -> tuple[list[int], list[int]]:
         for tokens, most in zip((run.input_tokens, run.output_tokens), nominal, strict=True)
     )
     return inputs, outputs
+
+
+def decode_steps(run: ClosedLoop, outputs: list[int]) -> list[int]:
+    """Return the decode steps of each request after its first token.
+
+    Notes
+    -----
+    Steps of speculative decoding yield different numbers of tokens, so that requests of equal length end one after the
+    other and their users leave a common start by and by. The number of steps of a long answer is normal, with the mean
+    and the variance of a renewal process (`Acceptance.steps_at`). Requests take its quantiles, each once, in a shuffled
+    order with a constant seed: the mean over a run is that of the law. Not modelled: texts that differ in acceptance.
+
+    Examples
+    --------
+    >>> decode_steps(ClosedLoop(8, 100, 301, 4, tokens_per_step=3.0), [301] * 4)
+    [100, 100, 100, 100]
+    >>> sorted(decode_steps(ClosedLoop(8, 100, 301, 4, tokens_per_step=3.0, draft_tokens=3), [301] * 4))
+    [96, 99, 101, 104]
+    """
+    if not 0 < run.tokens_per_step - 1 <= run.draft_tokens:
+        return [int(-(-(answer - 1) // run.tokens_per_step)) for answer in outputs]
+    acceptance = _acceptance(run.draft_tokens, run.tokens_per_step)
+    steps: list[int] = acceptance.steps_at(np.array(outputs) - 1, _shuffled_normal(len(outputs))).tolist()
+    return steps
+
+
+_acceptance = lru_cache(maxsize=256)(Acceptance.of_mean)
+
+
+@lru_cache(maxsize=256)
+def _shuffled_normal(count: int) -> np.ndarray:
+    """Return so many quantiles of the normal distribution, shuffled."""
+    law = NormalDist()
+    values = np.array([law.inv_cdf((place + 0.5) / count) for place in range(count)])
+    return np.random.default_rng(20260320).permutation(values)
 
 
 def _merge(run: ClosedLoop, table: np.ndarray, span: np.ndarray, inputs: np.ndarray, outputs: np.ndarray) -> StepMix:
@@ -394,7 +432,8 @@ def _merged(runs: np.ndarray, first: int, stop: int, settings: dict[str, Any]) -
     blocks, begin = array("d"), [0]
     for users, prompt, answer, requests in runs[first:stop].tolist():
         run = ClosedLoop(users, prompt, answer, requests, **settings)
-        blocks.fromlist(closed_schedule(run, [prompt] * requests, [answer] * requests)[0])
+        answers = [answer] * requests
+        blocks.fromlist(closed_schedule(run, [prompt] * requests, answers, decode_steps(run, answers))[0])
         begin.append(len(blocks) // COLUMNS)
     table = np.array(blocks).reshape(-1, COLUMNS)
     waiting, answering = table[:, 5], table[:, 6]

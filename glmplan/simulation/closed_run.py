@@ -56,6 +56,9 @@ class ClosedLoop:
         steady state between these and the last prompt counts; else all users start together and all counts.
     tokens_per_step : float
         Tokens that a request gains in a step (acceptance length of speculative decoding), [token]
+    draft_tokens : int
+        Tokens drafted one after the other in a step, [-]. With them, requests of equal length differ in the steps that
+        they take, see `glmplan.simulation.closed_loop.decode_steps`; 0 gives every step `tokens_per_step` tokens.
     """
 
     concurrency: float
@@ -75,6 +78,7 @@ class ClosedLoop:
     late: int = 0
     staggered: bool = False
     tokens_per_step: float = 1.0
+    draft_tokens: int = 0
 
     def without_idle_limits(self) -> ClosedLoop:
         """Return the run without limits that it never reaches.

@@ -17,12 +17,15 @@ COLUMNS: Final = 7
 _MASK: Final = (1 << 32) - 1
 
 
-def closed_schedule(run: ClosedLoop, inputs: list[int], outputs: list[int]) -> tuple[list[float], list[list[int]]]:
+def closed_schedule(
+    run: ClosedLoop, inputs: list[int], outputs: list[int], decode_steps: list[int]
+) -> tuple[list[float], list[list[int]]]:
     """Return the blocks of equal steps of a closed loop and of its requests.
 
     Requests are sent, seen, admitted and prefilled in one order, so that counts say which of them are where.
 
     - `inputs`, `outputs`: Prompt and answer of each request, [token].
+    - `decode_steps`: Steps of each request after its first token, [-].
     - `list of float`: `COLUMNS` numbers for each block: requests [-], mean context [token], prompt tokens [token], mean
       keys [token], steps [-], requests without and with a first token at its begin [-]. One flat list: lists of tuples
       take longer to make and to convert.
@@ -33,7 +36,7 @@ def closed_schedule(run: ClosedLoop, inputs: list[int], outputs: list[int]) -> t
     One prompt, then the four further tokens of its answer.
 
     >>> run = ClosedLoop(concurrency=1, input_tokens=10, output_tokens=5, requests=1)
-    >>> blocks, spans = closed_schedule(run, [10], [5])
+    >>> blocks, spans = closed_schedule(run, [10], [5], [4])
     >>> blocks[:COLUMNS], blocks[COLUMNS:], spans
     ([0.0, 0.0, 10.0, 5.5, 1.0, 1.0, 0.0], [1.0, 12.5, 0.0, 0.0, 4.0, 0.0, 1.0], [[0], [1], [2]])
     """
@@ -46,7 +49,6 @@ def closed_schedule(run: ClosedLoop, inputs: list[int], outputs: list[int]) -> t
     there = [0] * count  # round from which the engine can see each
     ends: list[int] = []  # ascending: decode step at which a request ends · 2³² + the request
     over = 0  # of these, requests that have ended
-    answer = more = 0  # answer that was looked at last [token], and its decode steps after the first token
     alive = sent = int(min(run.concurrency, count))
     seen = admitted = first = 0  # requests that the engine has looked at, admitted, and computed the prompt of
     done = 0  # tokens of the next prompt that are computed
@@ -125,16 +127,13 @@ def closed_schedule(run: ClosedLoop, inputs: list[int], outputs: list[int]) -> t
             over += 1
             ended_at[request] = now
             decoding -= 1
-            context -= inputs[request] + outputs[request]
+            context -= inputs[request] + 1 + gain * decode_steps[request]
             pool_used -= inputs[request] + reserve * outputs[request]
             freed += 1
         for request in range(begun, first):
             first_at[request] = now
             if outputs[request] > 1:
-                if outputs[request] != answer:
-                    answer = outputs[request]
-                    more = int(-(-(answer - 1) // gain))
-                end = (clock + more << 32) + request
+                end = (clock + decode_steps[request] << 32) + request
                 if over == len(ends) or end > ends[-1]:
                     ends.append(end)
                 else:

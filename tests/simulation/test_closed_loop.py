@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -15,9 +15,11 @@ from glmplan.simulation.closed_run import ClosedLoop
 from glmplan.simulation.engine.settings import EngineSettings, KvPool
 from glmplan.simulation.engine.step_table import StepTable
 from glmplan.simulation.simulate import Service, simulate
+from glmplan.simulation.traffic.drafting import Acceptance
 from glmplan.simulation.traffic.spec import parse_traffic
 
 BASE, REQUEST, CONTEXT, PREFILL, SQUARE = 8e-3, 4e-5, 2e-9, 4e-5, 1e-9
+POOL = KvPool(tokens=10_000_000)
 
 
 def weighted(mix, weights):
@@ -51,6 +53,39 @@ def test_means_equal_those_of_the_simulator(users, inputs, outputs):
     ):  # fmt: skip
         assert 1e3 * weighted(mix, of) == pytest.approx(found[named], rel=near), named
     assert weighted(mix, mix.stay_late_first) <= weighted(mix, mix.ttft_late)
+
+
+@pytest.mark.parametrize(
+    ("users", "inputs", "outputs", "tokens", "drafts", "prefill_first"),
+    [
+        (64, 282, 924, 2.14, 3, True), (32, 371, 269, 2.59, 2, True), (16, 8192, 1024, 3.36, 3, True),
+        (64, 1458, 133, 5.46, 5, True), (32, 394, 211, 3.87, 4, False), (16, 592, 245, 1.28, 1, False),
+    ],
+)  # fmt: skip
+def test_users_leave_a_common_start_as_in_the_simulator(users, inputs, outputs, tokens, drafts, prefill_first):
+    """Accepted tokens vary, so that users who start together do not stay together."""
+    table = StepTable.affine(
+        base=BASE, per_request=REQUEST, per_context_token=CONTEXT, per_prefill_token=PREFILL, per_prefill_square=SQUARE
+    )
+    engine = EngineSettings(
+        max_num_batched_tokens=8192, max_num_seqs=1024, prefill_first=prefill_first,
+        acceptance=Acceptance.of_mean(drafts, tokens),
+    )  # fmt: skip
+    traffic, service = parse_traffic(f"closed:{users}", input=inputs, output=outputs), Service(table, POOL, engine)
+    found = [simulate(service, traffic, requests=4 * users, seed=seed).summary for seed in range(4)]
+    run = ClosedLoop(users, inputs, outputs, 4 * users, prefill_first=prefill_first, tokens_per_step=tokens)
+    mix = closed_loop_mix(replace(run, draft_tokens=drafts))
+    ttft, tpot = (np.mean([one[name] for one in found]) for name in ("ttft_mean_ms", "tpot_mean_ms"))
+    assert 1e3 * weighted(mix, mix.ttft) == pytest.approx(ttft, rel=0.08)
+    assert 1e3 * weighted(mix, mix.tpot) == pytest.approx(tpot, rel=0.02)
+    # every step yields the mean: all users end at the same step, and their prompts wait for each other
+    in_step = closed_loop_mix(run)
+    assert weighted(in_step, in_step.ttft) > 1.6 * weighted(mix, mix.ttft)
+
+
+def test_full_acceptance_keeps_users_in_step():
+    run = ClosedLoop(16, 8192, 1001, 64, prefill_first=True, tokens_per_step=4.0)
+    np.testing.assert_array_equal(closed_loop_mix(run).ttft, closed_loop_mix(replace(run, draft_tokens=3)).ttft)
 
 
 @settings(max_examples=25, deadline=None)

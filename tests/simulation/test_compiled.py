@@ -23,6 +23,7 @@ DRAWN = """
 import random, sys
 import numpy as np
 from glmplan.simulation.closed_schedule import closed_schedule
+from glmplan.simulation.closed_loop import decode_steps
 from glmplan.simulation.closed_run import ClosedLoop
 from glmplan.simulation.engine.settings import KvPool, TransferLink, scheduler_settings
 from glmplan.simulation.engine.step_table import StepTable
@@ -73,10 +74,10 @@ for number in range(120):
         requests=90, budget=draw.choice([64, 512, 8192]), prefill_first=draw.random() < 0.5,
         whole_prompts=draw.random() < 0.3, max_requests=draw.choice([4, 1 << 30]), late=draw.choice([0, 1, 3]),
         pool_tokens=draw.choice([3000, 1 << 60]), poll_interval=draw.choice([1, 4]),
-        tokens_per_step=draw.choice([1.0, 2.35]), gather_steps=draw.choice([0, 25]),
+        tokens_per_step=draw.choice([1.0, 2.35]), draft_tokens=draw.choice([0, 3]), gather_steps=draw.choice([0, 25]),
     )
     inputs, outputs = ([draw.randint(1, most) for _ in range(90)] for most in (run.input_tokens, run.output_tokens))
-    blocks, spans = closed_schedule(run, inputs, outputs)
+    blocks, spans = closed_schedule(run, inputs, outputs, decode_steps(run, outputs))
     print(number, [shown(number) for number in blocks], spans)
 import glmplan.simulation.engine.engine
 print(glmplan.simulation.engine.engine.__file__, file=sys.stderr)

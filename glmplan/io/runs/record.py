@@ -26,6 +26,9 @@ class Speculation:
     acceptance_length: float | None = None  # mean tokens of a step for each request
     #: lowest and highest of a page where the run has no value of its own
     acceptance_range: tuple[float, float] | None = None
+    #: True: one drawn acceptance length for the whole batch, with SGLang's ``SGLANG_SIMULATE_ACC_LEN``
+    #: (`sample_simulated_acc_len` in python/sglang/srt/speculative/spec_utils.py at 00731f0b)
+    simulated: bool = False
 
 
 _STEPS = re.compile(r"(?:steps=|num-steps[= ])(\d+)")
@@ -67,7 +70,7 @@ def read_speculation(cell: str, notes: str, acceptance: Tokens | None, context: 
     --------
     >>> read_speculation("EAGLE3 3-1-4", "", None, None)
     Speculation(state='yes', method='eagle3', draft_tokens=3, verify_tokens=4, acceptance_length=None,
-    acceptance_range=None)
+    acceptance_range=None, simulated=False)
     >>> read_speculation("eagle3-3 (disabled above 7000 tok)", "", None, 10480).state
     'none'
     """
@@ -102,7 +105,7 @@ def read_speculation(cell: str, notes: str, acceptance: Tokens | None, context: 
         acceptance = 1 + tokens * float(share.group(1)) / 100
     if acceptance is None and (ratio := _RATIO.search(notes)):
         acceptance = float(ratio.group(1))
-    return Speculation("yes", _method(said), tokens, verify, acceptance)
+    return Speculation("yes", _method(said), tokens, verify, acceptance, simulated="simulated" in said)
 
 
 @dataclass(frozen=True, slots=True)

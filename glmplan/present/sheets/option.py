@@ -257,7 +257,10 @@ class Surfaces:
 
     def _mixes_of(self, planned: Deployed, points: _Points) -> StepHistograms:
         deployed = planned.deployment
-        key = packing_key(deployed.defaults, ranks=deployed.dp, tokens_per_step=deployed.tokens_per_step)
+        key = packing_key(
+            deployed.defaults, ranks=deployed.dp, tokens_per_step=deployed.tokens_per_step,
+            draft_tokens=deployed.draft_chain,
+        )  # fmt: skip
         if key not in self._mixes:
             self._mixes[key] = step_histograms_of(*points, key)
         return self._mixes[key]

@@ -86,6 +86,25 @@ class Acceptance:
         Up to 64 tokens each step is drawn; beyond that the count is drawn from the normal limit of a renewal process.
         """
         tokens = np.asarray(tokens, dtype=np.int64)
+        steps = self.steps_at(tokens, generator.standard_normal(len(tokens)))
+        short = np.flatnonzero((tokens <= 64) & (tokens > 0))
+        if len(short):
+            sizes = np.arange(1, self.draft_tokens + 2)
+            drawn = generator.choice(sizes, size=(len(short), int(tokens[short].max())), p=self.chances).cumsum(axis=1)
+            steps[short] = (drawn < tokens[short, None]).sum(axis=1) + 1
+        return steps
+
+    def steps_at(self, tokens: TokensArray, normal: np.ndarray) -> np.ndarray:
+        """Return how many steps it takes to yield given numbers of tokens.
+
+        `normal`: Place of each in the normal limit of a renewal process: 0 for the mean, 1 for one deviation more.
+
+        Examples
+        --------
+        >>> Acceptance.of_mean(3, 3.0).steps_at(np.array([300, 300]), np.array([0.0, 1.0])).tolist()
+        [100, 104]
+        """
+        tokens = np.asarray(tokens, dtype=np.int64)
         sizes = np.arange(1, self.draft_tokens + 2)
         mean = self.mean
         variance = float(self.chances @ sizes**2) - mean**2
@@ -93,11 +112,7 @@ class Acceptance:
             tokens / mean
             + 0.5 * (variance / mean**2 + 1)
             - 0.5
-            + np.sqrt(variance * tokens / mean**3) * generator.standard_normal(len(tokens))
+            + np.sqrt(np.maximum(variance, 0.0) * tokens / mean**3) * normal
         )
         steps: np.ndarray = np.clip(limit, -(-tokens // sizes[-1]), tokens).astype(np.int64)
-        short = np.flatnonzero((tokens <= 64) & (tokens > 0))
-        if len(short):
-            drawn = generator.choice(sizes, size=(len(short), int(tokens[short].max())), p=self.chances).cumsum(axis=1)
-            steps[short] = (drawn < tokens[short, None]).sum(axis=1) + 1
         return steps

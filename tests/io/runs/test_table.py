@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -20,8 +21,10 @@ from glmplan.catalog.entries.names import (
 )
 from glmplan.errors import SpecError
 from glmplan.io.runs.columns import ALIASES, COLUMNS
-from glmplan.io.runs.record import read_speculation
+from glmplan.io.runs.record import Run, read_speculation
 from glmplan.io.runs.table import read_runs, run_from_row
+from glmplan.prediction.from_row import question_of
+from glmplan.prediction.predict import predict
 
 BASE = {"id": "a", "model": "glm-5.1", "accelerator": "b200-sxm"}
 
@@ -180,6 +183,19 @@ def test_a_table_headed_mtp_but_launched_without_is_none():
         run(speculative="none? (heading says MTP but launch cmd has NO --speculative flags)").speculation.state
         == "none"
     )
+
+
+def test_a_simulated_acceptance_keeps_the_requests_of_a_batch_in_step():
+    run = Run(
+        "a", "glm-5.2", "h200-sxm", accelerator_count=8, weights="fp8", engine="sglang", phase="serving",
+        concurrency=16.0, input_tokens=8192.0, output_tokens=1024.0,
+        speculation=read_speculation("mtp steps=5 draft=6 simulated", "", 3.5, None),
+    )  # fmt: skip
+    drawn = replace(run, speculation=read_speculation("mtp steps=5 draft=6", "", 3.5, None))
+    cases = [question_of(one) for one in (run, drawn)]
+    assert [case.load.draft_tokens for case in cases] == [0, 5]
+    together, apart = (predict(case.deployment, case.load).figures["ttft_p50"].value for case in cases)
+    assert together > 3.0 * apart
 
 
 def test_a_server_command_without_draft_options_is_none_and_silence_is_unknown():
