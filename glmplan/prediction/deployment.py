@@ -281,7 +281,7 @@ class Deployment:
     @property
     def draft_chain(self) -> int:
         """Return the tokens that are drafted one after the other [-]"""
-        return (self.draft_depth or self.draft_tokens) if self.draft_tokens else 0
+        return self.draft_depth or self.draft_tokens
 
     @property
     def acceptance_prior(self) -> tuple[float, float]:

@@ -644,7 +644,7 @@ def _resolve_load(
         ranks=deployment.dp,
         tokens_per_step=deployment.tokens_per_step,
         # one acceptance for a whole batch keeps its requests in step
-        draft_tokens=0 if run.speculation.simulated else deployment.draft_chain,
+        draft_tokens=deployment.draft_chain * (not run.speculation.simulated),
         phase=phase,
         users=concurrency,
         input_tokens=inputs,
