@@ -15,8 +15,9 @@ import numpy as np
 from glmplan.catalog.files import fits_folder, read_toml
 from glmplan.catalog.formats import kv_format
 from glmplan.catalog.schema.model import Checkpoint, ModelSpec
+from glmplan.costs.blocks.auxiliary import TABLE
 from glmplan.costs.blocks.feed_forward import distinct_experts
-from glmplan.costs.blocks.kinds import mixer_of, routed_of
+from glmplan.costs.blocks.kinds import lookup_of, mixer_of, routed_of
 from glmplan.costs.blocks.stack import segments, tensor_format, vocabulary_tensors
 from glmplan.costs.points import StepPoints
 from glmplan.errors import SpecError, UnknownFact
@@ -140,7 +141,9 @@ def offload_work(
             size, weights = part.count * tensor.parameters * form.bytes, float(part.count * tensor.parameters)
             stored[form.compute] = stored.get(form.compute, 0.0) + weights
             read = size * some
-            if routed and experts is not None:
+            if tensor.name == TABLE:  # a token reads some rows of an n-gram table, not the table
+                read = part.count * lookup_of(part.kind).read_values * form.bytes * tokens
+            elif routed and experts is not None:
                 read = size * distinct_experts(experts, tokens) / experts.experts
                 weights = weights * experts.topk / experts.experts
             away = placement.share if routed or placement.unit == "layers" else 0.0

@@ -198,3 +198,11 @@ def test_the_shipped_constants_are_shares_and_rates_of_the_right_size():
     assert 1e-6 < fit.layer_seconds < 1e-3
     assert fit.prefill_core_rate["amx"] > fit.prefill_core_rate["avx512"] > fit.prefill_core_rate["generic"]
     assert all(low < 0 < high for low, high in fit.intervals.values())
+
+
+def test_a_step_reads_rows_of_an_n_gram_table_and_not_the_table():
+    # 320 M rows of 160 values, of which a token reads 16: 51 GB at a byte each, and 2,560 B
+    model = load_model("qwen3.8-flash-next")
+    one = np.ones(1)
+    work = offload_work(model, uniform_checkpoint("int8"), Placement(0.0), StepPoints(one, one, 0 * one, 0 * one))
+    assert work.own_bytes[0] == pytest.approx(model_parameters(model).active, rel=0.03)
