@@ -94,6 +94,10 @@ class MemoryAnswer:
     running: tuple[float, float] = (np.inf, np.inf)
 
 
+#: memory of a server of which nothing is known
+_NO_MEMORY = MemoryAnswer(0.0, (0.0, 0.0), 0.0, 0.0, 0.0, (0.0, 0.0, 0.0))
+
+
 @lru_cache(maxsize=512)
 def checkpoint_of(
     model: str, weights: str | None, bits: Bits | None, engine: str | None = None, repository: str | None = None
@@ -340,9 +344,11 @@ def _resolve(run: Run, settings: CampaignSettings | None = None) -> RunCase:
     tp, pp, dp, ep, dcp, count = _resolve_layout(run, layout_notes)
     served = _Served(model, checkpoint, accelerator, engine)
     key = _campaign_key(run, served, drafts.draft_tokens, (tp, pp, dp, ep))
-    if (launched := _experts_of_script(key, served)) != ep:
-        ep, key = launched, replace(key, ep=launched)
-        layout_notes.append(f"ep {ep} of the script: without it the layout splits quantisation blocks")
+    launched = _experts_of_script(key, served)
+    layout_notes += [f"ep {launched} of the script: without it the layout splits quantisation blocks"] * (
+        launched != ep
+    )
+    ep, key = launched, replace(key, ep=launched)
     campaign = settings or campaign_settings(key)
     if campaign.one_group:
         tp, dp = tp * dp, 1
@@ -409,9 +415,7 @@ def _experts_of_script(key: Asked, served: _Served) -> int:
     split = split_block(served.model, served.checkpoint, server, (key.tp, key.dp, key.ep))
     if split is None or split.loads:
         return key.ep
-    experts = launched_experts(key) or key.ep
-    right = split_block(served.model, served.checkpoint, server, (key.tp, key.dp, experts))
-    return experts if right is None or right.loads else key.ep
+    return launched_experts(key) or key.ep
 
 
 class _Drafts(NamedTuple):
@@ -723,11 +727,12 @@ def _resolve_pool(run: Run, deployment: Deployment, inputs: Tokens, outputs: Tok
 
 
 def _slots_of(run: Run, deployment: Deployment, campaign: CampaignSettings) -> float:
-    """Return the requests that slots for recurrent states let run at once; infinite if they do not limit."""
+    """Return the most requests at once by slots for states, infinite without."""
     length = (run.input_tokens or campaign.input_tokens or 0.0) + (run.output_tokens or campaign.output_tokens or 0.0)
     memory = run_memory(run, deployment, length or 1.0)
-    most = np.inf if memory is None else memory.running[0 if campaign.prefix_cache else 1]
-    return most if most >= 2.0 else np.inf  # the run did work: fewer than two slots are a wrong estimate
+    most = (memory or _NO_MEMORY).running[int(not campaign.prefix_cache)]
+    # the run did work: fewer than two slots are a wrong estimate
+    return float(np.where(most >= 2.0, most, np.inf))
 
 
 def _packing(deployment: Deployment, campaign: CampaignSettings) -> EngineDefaults:

@@ -93,9 +93,9 @@ def engine_defaults(
 
 @lru_cache(maxsize=64)
 def drafting_limit(engine: str) -> int | None:
-    """Return the requests that an engine runs at most while it drafts, all ranks together.
+    """Return the most requests that an engine runs while it drafts.
 
-    None if drafting changes no limit.
+    The limit holds for all ranks together. None if drafting changes no limit.
 
     Examples
     --------

@@ -106,10 +106,10 @@ def _state_slots(stage: StageMemory, budget: BytesArray, split: PoolShares) -> n
 def requests_by_states(
     memory: RankMemory, part: PartMemory, *, prefix_cache: bool = True, fit: MemoryFit | None = None
 ) -> np.ndarray:
-    """Return the most requests that run at once by their recurrent states, of all replicas.
+    """Return the most requests that run at once by their recurrent states.
 
-    Infinite where states have no part of the pool of their own. SGLang runs no more requests than it has slots for
-    states, however short they are; without `prefix_cache` a request takes one [1]_.
+    The sum over all replicas. Infinite where states have no part of the pool of their own. SGLang runs no more
+    requests than it has slots for states, however short they are; without `prefix_cache` a request takes one [1]_.
 
     References
     ----------

@@ -210,10 +210,6 @@ _UNKNOWN_COLLECTIVE = CollectiveParams(latency=10e-6, hop=1e-6, one_shot=0.4, tw
 Work = TypeVar("Work", bound="StepWork")
 
 
-#: bits of the precisions with a matrix rate of their own, widest first
-_BITS = {"bf16": 16, "fp8": 8, "fp4": 4}
-
-
 @dataclass(frozen=True, slots=True)
 class Part:
     """Rates of an accelerator for the cost functions."""
@@ -233,7 +229,7 @@ class Part:
     def rate(self, compute: str) -> FlopPerSecond:
         """Return the rate of a weight format; BF16 without hardware for it.
 
-        A precision whose rate is not published has at most half the rate of one of half its bits.
+        BF16 whose rate is not published runs at half the rate of FP8 or a quarter of that of FP4.
 
         Examples
         --------
@@ -243,10 +239,7 @@ class Part:
         125.0
         """
         result = self.peaks.get(compute) or self.peaks.get("bf16")
-        if not result:
-            wide = _BITS.get(compute, _BITS["bf16"])
-            known = ((self.peaks[name], bits) for name, bits in _BITS.items() if self.peaks.get(name))
-            result = next((peak * min(bits / wide, 1.0) for peak, bits in known), 0.0)
+        result = result or self.peaks.get("fp8", 0.0) / 2.0 or self.peaks.get("fp4", 0.0) / 4.0
         if not result:
             raise UnknownFact("no matrix rate of this part is published")
         return result

@@ -572,9 +572,9 @@ def launched_drafts(asked: Asked) -> tuple[int, ...]:
 
 
 def launched_experts(asked: Asked) -> int | None:
-    """Return the expert parallelism of a run's own server by its campaign's scripts.
+    """Return the expert parallelism of a run's own server.
 
-    None without a script, or where scripts that fit equally well differ.
+    By its campaign's scripts. None without a script, or where scripts that fit equally well differ.
 
     Examples
     --------

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from glmplan.catalog.entries.accelerators import load_accelerator
 from glmplan.catalog.entries.hosts import load_host
 from glmplan.catalog.entries.models import load_model
-from glmplan.costs.blocks.stack import uniform_checkpoint
+from glmplan.costs.blocks.stack import model_parameters, uniform_checkpoint
 from glmplan.costs.offload.work import (
     COSTS,
     HostSide,
@@ -205,4 +205,6 @@ def test_a_step_reads_rows_of_an_n_gram_table_and_not_the_table():
     model = load_model("qwen3.8-flash-next")
     one = np.ones(1)
     work = offload_work(model, uniform_checkpoint("int8"), Placement(0.0), StepPoints(one, one, 0 * one, 0 * one))
-    assert work.own_bytes[0] == pytest.approx(model_parameters(model).active, rel=0.03)
+    # some classes stay in BF16, two bytes a weight
+    active = model_parameters(model).active
+    assert active < work.own_bytes[0] < 1.25 * active
