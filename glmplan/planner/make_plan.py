@@ -17,7 +17,15 @@ from glmplan.planner.moved_experts import disk_bound, movable_words
 from glmplan.planner.moved_search import solution_with_moved_experts
 from glmplan.planner.plan import AnswerRecord, RunnerUp, TrafficRun, UserRow, Warn, worth_telling
 from glmplan.planner.question import Asked
-from glmplan.planner.ranking import Scored, deployment_of, matrix_rate_known, narrowing_of, shown_users, speed_known
+from glmplan.planner.ranking import (
+    Scored,
+    deployment_of,
+    load_of,
+    matrix_rate_known,
+    narrowing_of,
+    shown_users,
+    speed_known,
+)
 from glmplan.planner.simulated import check_copies, copies_words, simulated_rows
 from glmplan.planner.traffic_search import asked_under, solve_under, traffic_of, traffic_words
 from glmplan.planner.users import (
@@ -33,6 +41,8 @@ from glmplan.planner.users import (
     user_table,
     verdict_under,
 )
+from glmplan.prediction.evidence import stated_ratios
+from glmplan.prediction.load import ENDLESS
 from glmplan.prediction.step_models import runs_on_accelerators, site_calibration
 from glmplan.request.plan import PlanRequest
 from glmplan.units import GIB
@@ -151,6 +161,7 @@ def answer_of(asked: Asked, traffic: Traffic | None = None, *, changes: bool = T
         traffic=traffic_words(traffic) + copies_words(asked, best) if traffic is not None else "",
         runs=_runs(solution, traffic) if traffic is not None and _ran(traffic, rows) else (),
         narrowing=narrowing_of(asked, best, deployment, known.knowledge, (alone, many)),
+        stating=stated_ratios(deployment, load_of(asked, deployment, ENDLESS, 1)),
     )
     return _with_changes(answer, looked)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from glmplan.catalog.tables import chosen_table, frame_of
@@ -473,6 +474,9 @@ class AnswerRecord:
         The plan under the traffic, then its best changes; empty without traffic or if nothing can be simulated.
     narrowing : Narrowing or None
         The benchmark that would shrink the intervals most; None if the configuration was measured or none would.
+    stating : mapping of str to mapping
+        Upper over lower bound of one user with a setting stated, see `glmplan.prediction.evidence.stated_ratios`; empty
+        if the launch command states all.
     """
 
     asked: Asked
@@ -508,6 +512,7 @@ class AnswerRecord:
     traffic: str = ""
     runs: tuple[TrafficRun, ...] = ()
     narrowing: Narrowing | None = None
+    stating: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property
     def reply(self) -> Reply:

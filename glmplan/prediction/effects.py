@@ -58,7 +58,7 @@ LEVELS: tuple[str, ...] = (
     "engine_experts",
     "engine_wall",
     "engine_attention",
-    "engine_campaign",
+    "engine_protocol",
     "engine_silicon",
     "engine_accelerator",
     "engine_kind",
@@ -72,8 +72,8 @@ LEVELS: tuple[str, ...] = (
     "release",
 )
 #: key endings of the reference on their level: no speculative decoding, unnamed expert kernels, no limitation whose
-#: price only its own runs show, no named campaign
-REFERENCES: tuple[str, ...] = (" plain", " experts unsaid", " no wall", " at no campaign")
+#: price only its own runs show, no named protocol
+REFERENCES: tuple[str, ...] = (" plain", " experts unsaid", " no wall", " at no protocol")
 #: columns of an effect: step-time parameters, a factor on whole steps, a factor on TTFT
 COLUMNS: tuple[str, ...] = (*PARAMETERS, "scale", "ttft_scale")
 SCALE, TTFT_SCALE = len(PARAMETERS), len(PARAMETERS) + 1
@@ -185,7 +185,7 @@ def keys_of(deployment: Deployment, *, measured_on: str | None = None) -> tuple[
         f"{engine} experts {deployment.settings.moe_backend or 'unsaid'}",
         f"{engine} {limitation or 'no wall'}",
         f"{engine} {_attention(deployment)}",
-        f"{engine} at {deployment.text or 'no campaign'}",
+        f"{engine} at {deployment.text or 'no protocol'}",
         f"{engine} {silicon}",
         f"{engine} {part.name}",
         f"{engine} {kind}",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,12 +51,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BANDS",
+    "EVERYTHING",
     "FILE",
     "KINDS",
+    "LIKE",
     "MEASURED_FEATURES",
     "NEVER_THERE",
+    "NOTHING",
     "OTHER_FEATURES",
     "PROMPTS",
+    "STEPS",
     "Evidence",
     "EvidenceOfPoints",
     "band_of",
@@ -71,6 +75,7 @@ __all__ = [
     "narrowed",
     "refused_widths",
     "site_deviation",
+    "stated_ratios",
 ]
 
 
@@ -177,8 +182,21 @@ def interval_of(effects: Effects, knowledge: str, kind: str, features: dict[str,
     return low * factor, high * factor
 
 
-#: kinds of interval
+#: names beside kinds of assumption: settings as they are, and all of them stated
+NOTHING, EVERYTHING = "nothing more", "everything"
+#: kinds of interval that a plan needs
 KINDS: tuple[str, ...] = ("decode", "ttft", "prefill")
+#: kinds of statistics that the fit is not made to → kinds whose widest interval they take where a fit has none of their
+#: own
+LIKE: dict[str, tuple[str, ...]] = {
+    "ttft_p99": ("ttft",),
+    "tpot_p99": ("decode",),
+    "itl": ("decode",),
+    "itl_p99": ("decode",),
+    "e2e": ("decode", "ttft"),
+}
+#: kinds that an unstated acceptance length widens
+STEPS: tuple[str, ...] = ("decode", "tpot_p99", "itl", "itl_p99", "e2e")
 #: half-width added per e-fold beyond the measured concurrency or lengths [-]
 _BEYOND = 0.15
 #: half-width added if requests are assumed to spread over pipeline stages: about the assumed gain [-]
@@ -201,6 +219,16 @@ class Evidence:
     tails: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # see `glmplan.prediction.distribution`
     assumed: tuple[str, ...] = ()  # kinds of settings that are not stated, see `glmplan.prediction.assumptions`
 
+    def interval(self, kind: str) -> tuple[float, float] | None:
+        """Return the interval of a kind, or the hull of those it is like.
+
+        None if there is neither.
+        """
+        if kind in self.ends:
+            return self.ends[kind]
+        alike = [self.ends[name] for name in LIKE.get(kind, ()) if name in self.ends]
+        return (min(low for low, _ in alike), max(high for _, high in alike)) if alike else None
+
 
 def evidence_from_fit(
     deployment: Deployment, load: Load, keys: tuple[str, ...], levels: tuple[bool, ...], ttft_scale: Ratio, fit: Effects
@@ -215,12 +243,12 @@ def evidence_from_fit(
     beyond, outside = _outside(deployment, load, knowledge, _domains(deployment, keys, levels, fit))
     features = features_of(deployment, load)
     intervals, tails = {}, {}
-    for kind in KINDS:
+    for kind in (*KINDS, *LIKE):
         if kind in fit.intervals[of]:
             low, high = interval_of(fit, of, kind, features)
             if knowledge in _NO_RELEASE:
                 low, high = _released(low, high, fit.later.get(kind))
-            if kind == "decode":
+            if kind in STEPS:
                 low, high = _drafted(low, high, deployment.acceptance_deviation)
             low, high = _power_limited(deployment, kind, load.concurrency, low, high)
             intervals[kind] = (low - beyond, high + beyond)
@@ -228,6 +256,32 @@ def evidence_from_fit(
             tails[kind] = tuple(fit.tails.get(here, NORMAL))
     basis = _basis(deployment, knowledge)
     return Evidence(knowledge, basis, outside, intervals, ttft_scale, tails=tails, assumed=deployment.assumed)
+
+
+def stated_ratios(
+    deployment: Deployment, load: Load, *, effects: Effects | None = None, measured_on: str | None = None
+) -> dict[str, dict[str, Ratio]]:
+    """Return the upper over the lower bound with more settings stated.
+
+    Kind of assumption, `NOTHING` or `EVERYTHING` → kind of metric (``decode``, ``ttft``) → ratio. Empty if all settings
+    are stated, or where other intervals than those of left-out runs apply. Widths know whether all settings are stated,
+    not which, so one of several narrows by its own error only (an acceptance length).
+    """
+    fit = effects or load_effects(deployment.engine)
+    if not deployment.assumed or not runs_on_accelerators(deployment):
+        return {}
+    keys = keys_of(deployment, measured_on=measured_on)
+    total, levels = fit.sum_of(keys)
+    ratios = {}
+    for name in (NOTHING, *deployment.assumed, EVERYTHING):
+        rest = () if name == EVERYTHING else tuple(kind for kind in deployment.assumed if kind != name)
+        drafts = name in (EVERYTHING, "drafting") and deployment.acceptance is None
+        asked = replace(
+            deployment, assumed=rest, acceptance=deployment.tokens_per_step if drafts else deployment.acceptance
+        )
+        known = evidence_from_fit(asked, load, keys, levels, float(total[TTFT_SCALE]), fit)
+        ratios[name] = {kind: math.exp(high - low) for kind, (low, high) in known.ends.items() if kind in _BY_STATED}
+    return ratios
 
 
 def _released(low: Ratio, high: Ratio, apart: Sequence[float] | None) -> tuple[Ratio, Ratio]:
@@ -456,7 +510,9 @@ def refused_widths() -> dict[str, float]:
 def _read(folder: Path) -> dict[str, float]:
     if not (folder / FILE).exists():
         return {}
-    return {kind: max(float(row[0]), 1.0) for kind, row in read_toml(folder / FILE)["stretch"].items()}
+    widths = {kind: max(float(row[0]), 1.0) for kind, row in read_toml(folder / FILE)["stretch"].items()}
+    like = {kind: [widths[name] for name in names if name in widths] for kind, names in LIKE.items()}
+    return {kind: max(factors) for kind, factors in like.items() if factors} | widths
 
 
 #: measured metric → its kind of interval

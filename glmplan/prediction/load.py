@@ -188,6 +188,7 @@ class MetricWeights:
     """
 
     weights: np.ndarray  # steps of each kind
+    first: np.ndarray | None = None  # of these, steps up to the first token, in which other prompts are waited for
     scale: float = 1.0  # 1 for seconds; counted tokens for a rate
     rate: bool = False
 
@@ -205,7 +206,7 @@ class LoadMetrics:
     prompt: np.ndarray
     figures: dict[
         str, MetricWeights
-    ]  # ttft, ttft_p50, tpot, itl_p50 [s]; output_rate, user_rate, total_rate, prefill_rate [token/s]
+    ]  # statistics of ttft, tpot, itl, e2e [s]; output_rate, user_rate, total_rate, prefill_rate [token/s]
     running: float  # largest number of running requests on one server
     busy_ranks: float = np.inf  # data-parallel ranks with requests
 
@@ -337,12 +338,13 @@ def _decode(load: Load) -> LoadMetrics:
     decode, prefill, front = np.eye(3)
     steps = decode / load.tokens_per_step
     figures = {
-        "tpot": MetricWeights(steps),
-        "itl_p50": MetricWeights(steps),
+        **{name: MetricWeights(steps) for name in ("tpot", "tpot_p50", "itl", "itl_p50")},
         "ttft": MetricWeights(prefill * chunks + front),
         "output_rate": MetricWeights(steps, scale=running, rate=True),
         "user_rate": MetricWeights(steps, rate=True),
     }
+    if load.tokens_per_step > 1:
+        figures = _without_gaps(figures)
     return LoadMetrics(
         decode_requests=decode * running,
         decode_context=decode * context,
@@ -354,6 +356,14 @@ def _decode(load: Load) -> LoadMetrics:
         figures=figures,
         running=running,
     )
+
+
+def _without_gaps(figures: dict[str, MetricWeights]) -> dict[str, MetricWeights]:
+    """Return the metrics without the gaps between chunks.
+
+    Clients count a chunk of several tokens as one gap, or as one for each token.
+    """
+    return {name: one for name, one in figures.items() if not name.startswith("itl")}
 
 
 def _joining(load: Load) -> LoadMetrics:
@@ -406,16 +416,25 @@ def _serving(load: Load) -> LoadMetrics:
     wall = _then(mix.counted, requests / concurrency)
     tpot, decoding, none = _then(mix.tpot, 0.0), mix.decode_requests > 0, np.zeros(len(wall))
     figures = {
-        "ttft": MetricWeights(_then(mix.ttft, 1.0)),
+        "ttft": MetricWeights(first := _then(mix.ttft, 1.0)),
         "ttft_p50": MetricWeights(_then(mix.ttft_median, 1.0)),
+        "ttft_p99": MetricWeights(_then(mix.ttft_late, 1.0)),
         "tpot": MetricWeights(tpot),
+        "tpot_p50": MetricWeights(_then(mix.tpot_median, 0.0)),
+        "tpot_p99": MetricWeights(_then(mix.tpot_late, 0.0)),
+        "itl": MetricWeights(_then(mix.itl, 0.0)),
         "itl_p50": MetricWeights(_then(mix.itl_median, 0.0)),
+        "itl_p99": MetricWeights(_then(mix.itl_late, 0.0)),
+        "e2e": MetricWeights(_then(mix.stay, 1.0), first),
+        "e2e_p99": MetricWeights(_then(mix.stay_late, 1.0), _then(mix.stay_late_first, 1.0)),
         "output_rate": MetricWeights(wall, scale=mix.output_tokens, rate=True),
         "user_rate": MetricWeights(tpot, rate=True),
         "total_rate": MetricWeights(wall, scale=mix.output_tokens + mix.input_tokens, rate=True),
     }
+    if load.tokens_per_step > 1:
+        figures = _without_gaps(figures)
     if not mix.tpot.any():
-        del figures["tpot"], figures["itl_p50"], figures["user_rate"]
+        figures = {name: one for name, one in figures.items() if not name.startswith(("tpot", "itl", "user"))}
     return LoadMetrics(
         decode_requests=_then(mix.decode_requests, 0.0),
         decode_context=_then(mix.decode_context + depth * decoding, 0.0),

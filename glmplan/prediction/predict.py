@@ -20,7 +20,13 @@ from glmplan.io.runs.columns import INTERVAL_KINDS, PREDICTED
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.distribution import INNER, NORMAL, log_quantile, share_below
 from glmplan.prediction.effects import SITE_NOISE, TTFT_SCALE, Effects, keys_of, load_effects
-from glmplan.prediction.evidence import Evidence, evidence_from_fit, evidence_of_offloading, evidence_unified_memory
+from glmplan.prediction.evidence import (
+    LIKE,
+    Evidence,
+    evidence_from_fit,
+    evidence_of_offloading,
+    evidence_unified_memory,
+)
 from glmplan.prediction.load import TOGETHER, Load, LoadMetrics, metrics_of
 from glmplan.prediction.power import limited
 from glmplan.prediction.replicas import added, whole_loads
@@ -178,8 +184,8 @@ class Prediction:
     Attributes
     ----------
     figures : dict of str to Figure
-        ``ttft``, ``ttft_p50``, ``tpot``, ``itl_p50`` [s]; ``output_rate``, ``user_rate``, ``total_rate``,
-        ``prefill_rate`` [token/s].
+        ``ttft``, ``tpot``, ``itl`` and their ``_p50`` and ``_p99``, ``e2e``, ``e2e_p99`` [s]; ``output_rate``,
+        ``user_rate``, ``total_rate``, ``prefill_rate`` [token/s].
     shares : dict of str to float
         Step-time breakdown of decoding by component, see `glmplan.costs.step.model.StepModel.components`, [-]
     running : float
@@ -342,6 +348,8 @@ def _of_all(loads: tuple[Load, ...], parts: list[Prediction]) -> Prediction:
         return parts[0]
     first, place = parts[0], np.zeros(len(parts), dtype=np.int64)
     names = [name for name in first.figures if all(name in one.figures for one in parts)]
+    # the latest requests are those of the fullest replicas
+    late = {name: first.figures[name] for name in names if name.endswith("_p99")}
     counted = next((name for name in TOGETHER if name in names), "")
     requests = np.array([
         one.figures[counted].value if counted else load.concurrency * load.replicas
@@ -368,7 +376,7 @@ def _of_all(loads: tuple[Load, ...], parts: list[Prediction]) -> Prediction:
             best=bounds["best"].get(name),
         )
         for name in names
-    }
+    } | late
     time = requests * [one.figures["tpot"].value if "tpot" in names else 1.0 for one in parts]
     shares = {name: float(time @ [one.shares[name] for one in parts] / time.sum()) for name in first.shares}
     return replace(first, figures=figures, shares=shares, running=max(one.running for one in parts))
@@ -470,7 +478,7 @@ def _front(seen: LoadMetrics, load: Load) -> FrontPoints:
 def _only(seen: LoadMetrics, kept: np.ndarray) -> LoadMetrics:
     """Return some kinds of step, with the metrics that need no others."""
     figures = {
-        name: replace(one, weights=one.weights[kept])
+        name: replace(one, weights=one.weights[kept], first=None if one.first is None else one.first[kept])
         for name, one in seen.figures.items()
         if not np.any(one.weights[~kept])
     }
@@ -495,23 +503,26 @@ def _prediction(
     for name, figure in seen.figures.items():
         # Little's law: answers of one token complete at users / TTFT, and are as uncertain
         kind = "ttft" if load.phase == "serving" and "tpot" not in seen.figures else INTERVAL_KINDS[name]
-        low, high = evidence.ends[kind]
+        ends = evidence.interval(kind)
         total = float(figure.weights @ seconds) * math.exp(evidence.shifts.get(kind, 0.0))
         if name.startswith("ttft"):
             total *= later
-        if total <= 0:
+        if figure.first is not None:
+            total += float(figure.first @ seconds) * (later - 1.0)
+        if total <= 0 or ends is None:
             continue
+        low, high = ends
         # the waiting time of prompts is a model and has no physical limit
-        bounded = lower_bound is not None and (not name.startswith("ttft") or waiting == 0.0)
+        bounded = lower_bound is not None and (not name.startswith(("ttft", "e2e")) or waiting == 0.0)
         bound = float(figure.weights @ lower_bound) if bounded and lower_bound is not None else 0.0
         fast, slow = (max(total * math.exp(end), bound) for end in (low, high))
         total = max(total, bound)
         times = (total, slow, fast, bound) if figure.rate else (total, fast, slow, bound)
-        value, *ends, best = (figure.scale / one if figure.rate and one else figure.scale * one for one in times)
+        value, least, most, best = (figure.scale / one if figure.rate and one else figure.scale * one for one in times)
         tail = evidence.tails.get(kind, NORMAL)
         tail = tail[::-1] if figure.rate else tail
-        noise = SITE_NOISE.get(kind, 0.0)
-        figures[name] = Figure(value, ends[0], ends[1], best if bound else None, tail, noise)
+        noise = max(SITE_NOISE.get(one, 0.0) for one in LIKE.get(kind, (kind,)))
+        figures[name] = Figure(value, least, most, best if bound else None, tail, noise)
     weights = seen.figures["tpot"].weights if "tpot" in seen.figures else np.ones(len(seconds))
     spent = weights * seconds
     mean = (spent @ step.shares / max(float(spent.sum()), 1e-300)).tolist()

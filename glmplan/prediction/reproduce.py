@@ -15,7 +15,7 @@ from glmplan.costs.blocks.stack import is_indexed, mixers_of
 from glmplan.costs.network.links import load_link_fits
 from glmplan.costs.network.topology import measured_cost, named_conditions
 from glmplan.errors import SpecError
-from glmplan.io.runs.columns import COMPARED, compared_figures
+from glmplan.io.runs.columns import COMPARED, FITTED, compared_figures
 from glmplan.io.runs.record import Run
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.effects import COLUMNS, LEVELS, Effects, keys_of, load_effects
@@ -156,15 +156,16 @@ def reproduce(run: Run) -> Reproduction:
             )
     if not compared:
         raise SpecError("has no metric that is predicted", field=run.id)
-    off = any(one.verdict != "reproduced" for one in compared)
-    deciding = [one for one in compared if one.column.startswith(("tpot", "output", "total"))] or compared
+    usual = [one for one in compared if one.column in FITTED] or compared
+    off = any(one.verdict != "reproduced" for one in usual)
+    deciding = [one for one in usual if one.column.startswith(("tpot", "output", "total"))] or usual
     worst = max(deciding, key=lambda one: abs(one.difference))
     others = None if case is None else population_of(case, prediction)
     return Reproduction(
         run=run,
         compared=tuple(compared),
         verdict="different" if others is not None and others.slow else worst.verdict,
-        explanations=tuple(_explanations(case, compared)) if off and case is not None else (),
+        explanations=tuple(_explanations(case, usual)) if off and case is not None else (),
         basis=prediction.basis,
         assumed=case.assumed if case is not None else (),
         population=others,

@@ -20,7 +20,7 @@ from glmplan.io.runs.columns import ANSWERS
 from glmplan.io.runs.ledger import known_names
 from glmplan.io.runs.record import Run
 from glmplan.io.runs.table import runs_of_frame
-from glmplan.prediction.evidence import refused_widths
+from glmplan.prediction.evidence import refused_widths, stated_ratios
 from glmplan.prediction.from_row import (
     STAND_IN,
     RunCase,
@@ -69,9 +69,11 @@ __all__ = [
 _REQUESTS = 1000
 #: statistic of the simulation → predicted metric
 _STATISTICS = {
-    "ttft_mean_ms": ("ttft", 1e-3), "ttft_p50_ms": ("ttft_p50", 1e-3), "tpot_mean_ms": ("tpot", 1e-3),
-    "itl_p50_ms": ("itl_p50", 1e-3), "output_tokens_per_s": ("output_rate", 1.0),
-    "total_tokens_per_s": ("total_rate", 1.0),
+    "ttft_mean_ms": ("ttft", 1e-3), "ttft_p50_ms": ("ttft_p50", 1e-3), "ttft_p99_ms": ("ttft_p99", 1e-3),
+    "tpot_mean_ms": ("tpot", 1e-3), "tpot_p50_ms": ("tpot_p50", 1e-3), "tpot_p99_ms": ("tpot_p99", 1e-3),
+    "itl_mean_ms": ("itl", 1e-3), "itl_p50_ms": ("itl_p50", 1e-3), "itl_p99_ms": ("itl_p99", 1e-3),
+    "e2e_mean_ms": ("e2e", 1e-3), "e2e_p99_ms": ("e2e_p99", 1e-3),
+    "output_tokens_per_s": ("output_rate", 1.0), "total_tokens_per_s": ("total_rate", 1.0),
 }  # fmt: skip
 
 
@@ -193,6 +195,7 @@ COLUMNS: tuple[str, ...] = (
     "id",
     *(f"{name}{end}" for name in ANSWERS for end in ("", "_low", "_high")),
     "basis",
+    "stating",
     "out_of_domain",
     "error",
 )
@@ -207,6 +210,7 @@ class RowPrediction:
     basis: str  # evidence
     out_of_domain: str  # extrapolated conditions
     error: str  # reason of a missing prediction
+    stating: str = ""  # upper over lower bound as it is and with settings stated; empty if all are
 
 
 def predict_runs(
@@ -362,7 +366,8 @@ def _record(row: RowPrediction) -> dict[str, object]:
     record: dict[str, object] = {"id": row.id}
     for name, one in row.figures.items():
         record |= {name: one.value, f"{name}_low": one.low, f"{name}_high": one.high}
-    return record | {"basis": row.basis, "out_of_domain": row.out_of_domain, "error": row.error}
+    texts = {"basis": row.basis, "stating": row.stating, "out_of_domain": row.out_of_domain, "error": row.error}
+    return record | texts
 
 
 def _prefill_alone(load: Load) -> Load:
@@ -395,7 +400,14 @@ def _answer(run: Run, prediction: Prediction, first: Prediction | None, case: Ru
     outside = prediction.out_of_domain
     if memory is not None and memory.pool_tokens <= 0:
         outside = _joined("the weights leave no memory for a KV cache", outside)
-    return RowPrediction(run.id, figures, basis, outside, "")
+    return RowPrediction(run.id, figures, basis, outside, "", _stating(case) if case is not None else "")
+
+
+def _stating(case: RunCase) -> str:
+    """Return the ratios of bounds with settings stated as text."""
+    ratios = stated_ratios(case.deployment, case.load, measured_on=case.run.measured_on)
+    kind = "ttft" if case.load.phase == "prefill" else "decode"
+    return "; ".join(f"{name}: {kind} {found[kind]:.2f}" for name, found in ratios.items() if kind in found)
 
 
 def _without_speed(answer: RowPrediction, case: RunCase) -> RowPrediction:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from glmplan.planner.plan import as_well_known, evidence_words
 from glmplan.planner.ranking import narrowing_words, unstated_of
 from glmplan.prediction.assumptions import NARROWED_BY
 from glmplan.prediction.effects import KNOWN_AS
+from glmplan.prediction.evidence import EVERYTHING, NOTHING
 from glmplan.present.text import LIMITS, VERDICTS, WIDTH, count_of, halves, paragraph, span, time_span
 from glmplan.units import GIB, duration, number
 
@@ -540,12 +541,17 @@ def _command(answer: AnswerRecord, width: int) -> str:
     return out
 
 
-def _stated_text(unstated: tuple[str, ...]) -> str:
-    """Return the open settings, and the options that narrow intervals."""
+def _stated_text(unstated: tuple[str, ...], stating: Mapping[str, Mapping[str, float]]) -> str:
+    """Return the open settings, and what stating them narrows intervals to."""
     if not unstated:
         return "settings: all stated by the launch command; intervals are those of rows that state all"
     options = [f"{kind} ({NARROWED_BY[kind]})" if kind in NARROWED_BY else kind for kind in unstated]
-    return f"settings: not stated: {', '.join(options)}; with them stated, intervals are those of rows that state all"
+    text = f"settings: not stated: {', '.join(options)}"
+    if not stating:
+        return text
+    ratios = {name: found["decode"] for name, found in stating.items()}
+    now, least = ratios[NOTHING], ratios[EVERYTHING]
+    return f"{text}; upper over lower bound of decoding for one user {now:.2f}, {least:.2f} with everything stated"
 
 
 def _rests(answer: AnswerRecord, width: int) -> str:
@@ -562,7 +568,7 @@ def _rests(answer: AnswerRecord, width: int) -> str:
                      "(calibration/fits/memory.toml)")  # fmt: skip
     unstated = unstated_of(answer.asked)
     if answer.basis:
-        out += paragraph(width, _stated_text(unstated))
+        out += paragraph(width, _stated_text(unstated, answer.stating))
     if answer.users and (rate := answer.users[0].user_rate) is not None:
         out += paragraph(width, f"decode of one user: {halves(rate)} tok/s")
     for text in answer.asked.assumed:

@@ -26,7 +26,7 @@ from glmplan.present.answer_text import (
     safe_words,
     title_words,
 )
-from glmplan.present.text import LEAST_WIDTH, LIMITS, VERDICTS, WIDTH, count_of, span, time_span, wrapped
+from glmplan.present.text import LEAST_WIDTH, LIMITS, VERDICTS, WIDTH, count_of, span, spans, time_span, wrapped
 from glmplan.units import GIB, number
 
 __all__ = ["MOST_LINES", "first_screen"]
@@ -212,7 +212,7 @@ class _Screen:
 
     def _speed(self, row: UserRow) -> str:
         """Return the decode speed of one user; without it the total rate."""
-        return f"{span(row.user_rate)} tok/s decode" if row.user_rate else f"{span(row.total_rate)} tok/s total"
+        return f"{spans(row.user_rate)} tok/s decode" if row.user_rate else f"{spans(row.total_rate)} tok/s total"
 
     def _wait(self, row: UserRow) -> str:
         return f", first token {time_span(row.ttft)}" if row.ttft is not None else ""

@@ -104,6 +104,10 @@ def fit_record(answer: FitAnswer) -> dict[str, Any]:
         "command_notes": list(answer.command_notes),
         "assumed": list(asked.assumed),
         "unstated": list(unstated_of(asked)),
+        "stating": [
+            {"setting": name, **{kind: _rounded(ratio) for kind, ratio in found.items()}}
+            for name, found in answer.stating.items()
+        ],
         "basis": answer.basis,
         "evidence_level": answer.knowledge,
         "evidence": answer.evidence,

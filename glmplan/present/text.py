@@ -20,6 +20,7 @@ __all__ = [
     "halves",
     "paragraph",
     "span",
+    "spans",
     "time_span",
     "verdict_words",
     "wrapped",
@@ -50,6 +51,19 @@ def span(figure: Figure, scale: Ratio = 1.0) -> str:
     """Return a value with its interval."""
     value, low, high = (number(end * scale) for end in (figure.value, figure.low, figure.high))
     return f"{value} ({low} to {high})"
+
+
+def spans(figure: Figure) -> str:
+    """Return a value with its 50 % and its 90 % interval.
+
+    Examples
+    --------
+    >>> from glmplan.prediction.predict import Figure
+    >>> spans(Figure(10.0, 5.0, 20.0))
+    '10.0 (50 %: 7.53 to 13.3; 90 %: 5.00 to 20.0)'
+    """
+    low, high, least, most = (number(end) for end in (*figure.inner, figure.low, figure.high))
+    return f"{number(figure.value)} (50 %: {low} to {high}; 90 %: {least} to {most})"
 
 
 def halves(figure: Figure, scale: Ratio = 1.0) -> str:

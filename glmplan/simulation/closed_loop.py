@@ -47,10 +47,21 @@ class StepMix:
         Steps of this kind that a request waits through until its first token, mean over requests, [-]
     ttft_median : (k,) array
         The same for the fifth of the requests around the median, [-]
+    ttft_late : (k,) array
+        The same for the last 2 % of the requests by this wait, at least one: the 99th percentile, [-]
     tpot : (k,) array
         Steps of this kind for each output token after the first, mean over requests, [-]
-    itl_median : (k,) array
-        The same for the fifth of the tokens around the one with the median gap, [-]
+    tpot_median, tpot_late : (k,) array
+        The same for the fifth of the requests around the median, and for the last 2 %, [-]
+    itl : (k,) array
+        Steps of this kind for each gap between tokens, mean over all tokens, [-]
+    itl_median, itl_late : (k,) array
+        The same for the fifth of the tokens around the one with the median gap, and for a thousandth around the 99th
+        percentile, [-]
+    stay : (k,) array
+        Steps of this kind from sending a request to its last token, mean over requests, [-]
+    stay_late, stay_late_first : (k,) array
+        The same for the last 2 % of the requests by this time, and the part of it up to the first token, [-]
     counted : (k,) array
         Steps of this kind within the part of the run that counts, [-]
     output_tokens, input_tokens : float
@@ -65,8 +76,16 @@ class StepMix:
     prefill_context: np.ndarray
     ttft: np.ndarray
     ttft_median: np.ndarray
+    ttft_late: np.ndarray
     tpot: np.ndarray
+    tpot_median: np.ndarray
+    tpot_late: np.ndarray
+    stay: np.ndarray
+    stay_late: np.ndarray
+    stay_late_first: np.ndarray
+    itl: np.ndarray
     itl_median: np.ndarray
+    itl_late: np.ndarray
     counted: np.ndarray
     output_tokens: float
     input_tokens: float
@@ -157,27 +176,16 @@ def _merge(run: ClosedLoop, table: np.ndarray, span: np.ndarray, inputs: np.ndar
         tokens_out = float((table[:, 0] * steps * inside).sum()) * run.tokens_per_step + first_tokens
         tokens_in = float((table[:, 2] * steps * inside).sum())
     span, outputs = span[counted], outputs[counted]
-    start, first, end = span[:, 0], span[:, 1], span[:, 2]
     # a rough step time, only to say which requests wait, and which tokens take, about as long as the median one
     rough = steps * (1.0 + table[:, 2] / 500.0 + table[:, 0] / 200.0)
-    elapsed = np.concatenate([[0.0], np.cumsum(rough)])
-    wait = elapsed[first] - elapsed[start]
-    order = np.argsort(wait, kind="stable")
-    count = len(order)
-    middle = order[int(count * 0.4) : max(int(np.ceil(count * 0.6)), int(count * 0.4) + 1)]
-
-    def weight(begin: np.ndarray, stop: np.ndarray, value: np.ndarray) -> np.ndarray:
-        begun, over = (np.bincount(one, weights=value, minlength=len(table) + 1) for one in (begin, stop))
-        result: np.ndarray = np.cumsum(begun - over)[:-1] * steps
-        return result
-
-    ones = np.ones(count)
-    ttft = weight(start, first, ones / count)
-    median = weight(start[middle], first[middle], np.ones(len(middle)) / len(middle))
-    many = outputs > 1
-    per_token = 1.0 / np.maximum(outputs - 1.0, 1.0) / max(int(many.sum()), 1)
-    tpot = weight(first[many], end[many], per_token[many])
-
+    weights = _request_weights(rough, steps, span, outputs)
+    gap, tokens = rough / np.maximum(steps, 1.0), table[:, 0] * steps * inside
+    weights |= {
+        "itl": tokens / max(float(tokens.sum()), 1.0),
+        "itl_median": _between_gaps(gap, tokens, *_MIDDLE),
+        "itl_late": _between_gaps(gap, tokens, *_LATE_GAPS),
+        "counted": steps * inside,
+    }
     key = group_of_steps(table[:, 0], table[:, 2], table[:, 3])
     _, group = np.unique(key, return_inverse=True)
     size = int(group.max()) + 1
@@ -192,15 +200,60 @@ def _merge(run: ClosedLoop, table: np.ndarray, span: np.ndarray, inputs: np.ndar
         decode_context=mean[1],
         prefill_tokens=mean[2],
         prefill_context=mean[3],
-        ttft=summed(ttft),
-        ttft_median=summed(median),
-        tpot=summed(tpot),
-        itl_median=summed(_median_gap(rough / np.maximum(steps, 1.0), table[:, 0] * steps * inside)),
-        counted=summed(steps * inside),
+        **{name: summed(one) for name, one in weights.items()},
         output_tokens=tokens_out,
         input_tokens=tokens_in,
         peak_requests=int(table[:, 0].max()),
     )
+
+
+#: shares of the requests or tokens around the median, of the requests and of the many more tokens around the 99th
+#: percentile, in order of their times [-]
+_MIDDLE, _LATE, _LATE_GAPS = (0.4, 0.6), (0.98, 1.0), (0.9895, 0.9905)
+
+
+def _request_weights(
+    rough: np.ndarray, steps: np.ndarray, span: np.ndarray, outputs: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Return the steps of each block in every metric of a request, by field of `StepMix`."""
+    start, first, end = span[:, 0], span[:, 1], span[:, 2]
+    elapsed = np.concatenate([[0.0], np.cumsum(rough)])
+
+    def weight(begin: np.ndarray, stop: np.ndarray, of: np.ndarray, value: np.ndarray | None = None) -> np.ndarray:
+        each = (np.ones(len(of)) if value is None else value[of]) / max(len(of), 1)
+        begun, over = (np.bincount(one[of], weights=each, minlength=len(steps) + 1) for one in (begin, stop))
+        result: np.ndarray = np.cumsum(begun - over)[:-1] * steps
+        return result
+
+    everyone, many = np.arange(len(span)), np.flatnonzero(outputs > 1)
+    per_token = 1.0 / np.maximum(outputs - 1.0, 1.0)
+    wait, stay = elapsed[first] - elapsed[start], elapsed[end] - elapsed[start]
+    slow = _ranked(stay, *_LATE)
+    gap = ((elapsed[end] - elapsed[first]) * per_token)[many]
+    return {
+        "ttft": weight(start, first, everyone),
+        "ttft_median": weight(start, first, _ranked(wait, *_MIDDLE)),
+        "ttft_late": weight(start, first, _ranked(wait, *_LATE)),
+        "tpot": weight(first, end, many, per_token),
+        "tpot_median": weight(first, end, many[_ranked(gap, *_MIDDLE)], per_token),
+        "tpot_late": weight(first, end, many[_ranked(gap, *_LATE)], per_token),
+        "stay": weight(start, end, everyone),
+        "stay_late": weight(start, end, slow),
+        "stay_late_first": weight(start, first, slow),
+    }
+
+
+def _ranked(times: np.ndarray, low: float, high: float) -> np.ndarray:
+    """Return the places between two shares in the order of times, at least one.
+
+    Examples
+    --------
+    >>> _ranked(np.array([3.0, 1.0, 2.0]), *_LATE).tolist(), _ranked(np.array([3.0, 1.0, 2.0]), *_MIDDLE).tolist()
+    ([0], [2])
+    """
+    count = len(times)
+    begin = min(int(count * low), max(count - 1, 0))
+    return np.argsort(times, kind="stable")[begin : max(int(np.ceil(count * high)), begin + 1)]
 
 
 def group_of_steps(requests: np.ndarray, prompt: np.ndarray, keys: np.ndarray) -> np.ndarray:
@@ -224,13 +277,13 @@ def group_of_steps(requests: np.ndarray, prompt: np.ndarray, keys: np.ndarray) -
     return result
 
 
-def _median_gap(length: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-    """Return the share of each block in the middle fifth of the tokens by gap."""
+def _between_gaps(length: np.ndarray, tokens: np.ndarray, first: float, last: float) -> np.ndarray:
+    """Return the share of each block in the tokens between two shares in the order of gaps."""
     order = np.argsort(length, kind="stable")
     passed = np.cumsum(tokens[order])
     if not len(passed) or passed[-1] <= 0:
         return np.zeros(len(tokens))
-    low, high = 0.4 * passed[-1], 0.6 * passed[-1]
+    low, high = first * passed[-1], last * passed[-1]
     inside = np.clip(passed, low, high) - np.clip(passed - tokens[order], low, high)
     share = np.zeros(len(tokens))
     share[order] = inside / (high - low)

@@ -109,7 +109,8 @@ def test_the_schema_has_these_fields_at_the_top(answers):
         "schema", "verdict", "may_start", "headline", "reasons", "unknown", "question", "plan", "memory", "context",
         "users", "traffic", "traffic_runs", "safe", "bottleneck", "alternative_layouts", "skipped_layouts", "changes",
         "warnings", "command",
-        "command_notes", "assumed", "unstated", "basis", "evidence_level", "evidence", "recommended_benchmark", "fits",
+        "command_notes", "assumed", "unstated", "stating", "basis", "evidence_level", "evidence",
+        "recommended_benchmark", "fits",
     ]  # fmt: skip
 
 

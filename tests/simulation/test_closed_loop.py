@@ -43,6 +43,16 @@ def test_means_equal_those_of_the_simulator(users, inputs, outputs):
     mix = closed_loop_mix(ClosedLoop(users, inputs, outputs, 10 * users))
     assert 1e3 * weighted(mix, mix.ttft) == pytest.approx(found["ttft_mean_ms"], rel=0.03)
     assert 1e3 * weighted(mix, mix.tpot) == pytest.approx(found["tpot_mean_ms"], rel=0.01)
+    assert 1e3 * weighted(mix, mix.itl) == pytest.approx(found["itl_mean_ms"], rel=0.01)
+    assert 1e3 * weighted(mix, mix.stay) == pytest.approx(found["e2e_mean_ms"], rel=0.01)
+    # medians and tails are means of the requests and tokens around them
+    for of, named, near in (
+        (mix.tpot_median, "tpot_p50_ms", 0.01), (mix.tpot_late, "tpot_p99_ms", 0.01),
+        (mix.itl_median, "itl_p50_ms", 0.01), (mix.ttft_late, "ttft_p99_ms", 0.05),
+        (mix.stay_late, "e2e_p99_ms", 0.03), (mix.itl_late, "itl_p99_ms", 0.05),
+    ):  # fmt: skip
+        assert 1e3 * weighted(mix, of) == pytest.approx(found[named], rel=near), named
+    assert weighted(mix, mix.stay_late_first) <= weighted(mix, mix.ttft_late)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ def _service(words, *, tokens=None, campaign="", **changes):
     inputs = serving_inputs(words)
     settings = replace(inputs.settings, **changes)
     # a plan belongs to no campaign; what is compared with one takes its factor on whole steps
-    tuned = load_effects(words.engine).values["engine_campaign"][campaign][SCALE] if campaign else 0.0
+    tuned = load_effects(words.engine).values["engine_protocol"][campaign][SCALE] if campaign else 0.0
     table = StepTable.tabulate(
         lambda **points: np.exp(tuned) * inputs.step_seconds(**points),
         max_requests=settings.max_num_seqs,

@@ -13,6 +13,7 @@ import numpy as np
 
 from glmplan.calibrate.backtest.scores import (
     DIMENSIONS,
+    FITTED_GROUPS,
     GROUPS,
     GroupBias,
     GroupsScore,
@@ -32,6 +33,7 @@ from glmplan.calibrate.step.crossvalidate import LATER, MODES, Beyond
 from glmplan.calibrate.step.observations import asked_of, reasons_impossible
 from glmplan.calibrate.step.write import Constants, LeftOut
 from glmplan.errors import GlmplanError
+from glmplan.io.runs.columns import FITTED
 from glmplan.io.runs.ledger import load_measurements, repeats
 from glmplan.io.runs.record import Run
 from glmplan.prediction.effects import KNOWLEDGE
@@ -141,7 +143,7 @@ def accuracy(
     impossible = _impossible(rows, left_out)
     unused = _unused(rows, left_out, impossible)
     by_group = {figure: table.by_group("group", table.figure == figure) for figure in GROUPS}
-    by_level = {name: table.by_group("group", table.knowledge["group"] == name) for name in KNOWLEDGE}
+    by_level = {name: table.by_group("group", (table.knowledge["group"] == name) & table.fitted) for name in KNOWLEDGE}
     classes = {name: groups_score(one) for name, one in by_level.items() if one}
     later = later_scores(beyond, rows)
     goals = (*_goals(table, site), *_group_goals(by_group, classes), *_later_goals(beyond, rows))
@@ -196,7 +198,7 @@ def _groups(table: Table) -> tuple[GroupScore, ...]:
     for mode in MODES:
         error = np.abs(table.predicted[mode])
         for dimension in DIMENSIONS:
-            for figure in GROUPS:
+            for figure in FITTED_GROUPS:
                 of_figure = table.figure == figure
                 for group in np.unique(table.groups[dimension][of_figure]):
                     mine = of_figure & (table.groups[dimension] == group)
@@ -217,7 +219,9 @@ def _goals(table: Table, site: dict[str, Score]) -> tuple[Goal, ...]:
     phase = np.array([case.load.phase for case in table.cases])[table.run]
     goals = []
     for name, (mode, figure, of_sweeps, of_all) in GOALS.items():
-        everything = (table.figure == figure) if figure else pro & (phase == "decode") & (table.figure != "TTFT")
+        everything = (
+            (table.figure == figure) if figure else pro & (phase == "decode") & (table.figure != "TTFT") & table.fitted
+        )
         for words, mine, asked in (("sweeps", everything & sweeps, of_sweeps), ("all rows", everything, of_all)):
             if (mine & ~np.isnan(table.predicted[mode])).any():
                 one = table.score_of(mode, mine)
@@ -227,7 +231,7 @@ def _goals(table: Table, site: dict[str, Score]) -> tuple[Goal, ...]:
         one = site["TPOT"]
         goals.append(_goal(f"TPOT of a sweep after site calibration with two points ({one.count})", _SITE, one))
     for mode in MODES:
-        there = ~np.isnan(table.predicted[mode])
+        there = ~np.isnan(table.predicted[mode]) & table.fitted
         if not there.any():
             continue
         inside = table.inside[mode]
@@ -271,9 +275,13 @@ def _group_goals(by_group: dict[str, tuple[GroupBias, ...]], classes: dict[str, 
 def _later_goals(beyond: Sequence[Beyond], rows: Iterable[Run]) -> list[Goal]:
     """Return the goal of decoding on RTX PRO 6000 by builds after the fit."""
     pro = {run.id for run in rows if run.accelerator.startswith("rtx-pro-6000") and run.phase == "decode"}
-    decoding = [row for row in beyond if row.way == LATER and row.run in pro and not row.figure.startswith("ttft")]
+    decoding = [row for row in beyond if row.way == LATER and row.run in pro and _decodes(row.figure)]
     one = score(np.array([signed(row) for row in decoding]))
     return [_goal(f"RTX PRO 6000 decode by builds after the fit ({one.count})", _LATER, one)] if decoding else []
+
+
+def _decodes(figure: str) -> bool:
+    return figure in FITTED and not figure.startswith("ttft")
 
 
 def memory_errors(runs: Iterable[Run]) -> dict[str, Score]:

@@ -21,7 +21,7 @@ from glmplan.errors import GlmplanError
 from glmplan.io.runs.columns import COMPARED, FIGURES
 from glmplan.io.runs.ledger import day_of
 from glmplan.io.runs.record import Run
-from glmplan.prediction.evidence import band_of
+from glmplan.prediction.evidence import LIKE, band_of
 from glmplan.prediction.from_row import RunCase, question_of
 from glmplan.units import Ratio
 
@@ -30,6 +30,7 @@ __all__ = [
     "CONDITIONS",
     "DIMENSIONS",
     "FAR",
+    "FITTED_GROUPS",
     "GROUPS",
     "GroupBias",
     "GroupsScore",
@@ -178,6 +179,8 @@ def reasons_for(rows: np.ndarray, conditions: dict[str, np.ndarray], error: np.n
 
 #: metrics of the report, each from several columns
 GROUPS: tuple[str, ...] = tuple(dict.fromkeys(one.group for one in COMPARED.values()))
+#: those that the step time is fitted to: goals and coverage count these alone
+FITTED_GROUPS: tuple[str, ...] = tuple(dict.fromkeys(one.group for one in COMPARED.values() if one.fitted))
 #: grouping features of the report
 DIMENSIONS: tuple[str, ...] = ("accelerator", "engine", "model", "concurrency", "precision")
 
@@ -242,8 +245,13 @@ class Table:
     residual: dict[str, np.ndarray]  # log(measured / predicted time)
     ends: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]  # log interval from other folds, and its tail
     stated: np.ndarray  # all settings are stated
-    kind: np.ndarray  # ``decode``, ``ttft`` or ``prefill``
+    kind: np.ndarray  # kind of interval: ``decode``, ``ttft``, ``prefill`` or a statistic of its own
     credit: np.ndarray  # vote of each observation before its group divides it
+
+    @property
+    def fitted(self) -> np.ndarray:
+        """Return True for metrics that the step time is fitted to."""
+        return np.isin(self.figure, FITTED_GROUPS)
 
     def score_of(self, mode: str, rows: np.ndarray) -> Score:
         """Return the summary of some observations, without unpredicted ones."""
@@ -264,6 +272,9 @@ class Table:
                         named = (name, kind, stated)
                         lines.append(sharpness_of(named, residual, ends, self.group[mine], self.credit[mine]))
             lines += self._sharpness_of_all(kind)
+        for kind in LIKE:
+            if (self.kind == kind).any():
+                lines += self._sharpness_of_all(kind)
         return tuple(lines)
 
     def _sharpness_of_all(self, kind: str) -> list[Sharpness]:

@@ -87,13 +87,28 @@ class Unseen:
 
 @dataclass(frozen=True)
 class AsFitted:
-    """Fit with given spreads and noise, to the end and from the prior mean."""
+    """Fit with given spreads and noise, to the end.
+
+    It begins at the effects of `start`, by key of each level, and at the prior mean without them. The end is within a
+    hundredth of a posterior deviation of the optimum either way, so that nothing of held-out runs stays in it.
+    """
 
     spreads: Spreads
+    start: tuple[dict[str, np.ndarray], ...] = ()
+
+    @classmethod
+    def from_whole(cls, design: Design, solution: Solution) -> AsFitted:
+        """Return a fit with the spreads of a solution that begins at its effects."""
+        pairs = zip(design.key_names, solution.effects, strict=True)
+        return cls(solution.spreads, tuple(dict(zip(names, rows, strict=True)) for names, rows in pairs))
 
     def __call__(self, design: Design) -> Solution:
         """Return the fit of a table."""
-        return solve(design, self.spreads)
+        if not self.start:
+            return solve(design, self.spreads)
+        parts = zip(design.key_names, self.start, strict=True)
+        start = tuple(np.array([rows[name] for name in names]) for names, rows in parts)
+        return solve(design, self.spreads, start=start)
 
 
 def alone(design: Design, runs: np.ndarray) -> Design:

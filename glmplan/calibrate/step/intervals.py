@@ -20,7 +20,16 @@ from glmplan.io.runs.ledger import group_key
 from glmplan.io.runs.record import Run
 from glmplan.prediction.distribution import NORMAL, PROBABILITIES
 from glmplan.prediction.effects import KNOWLEDGE
-from glmplan.prediction.evidence import FILE, MEASURED_FEATURES, OTHER_FEATURES, factor_key, features_of, kind_at
+from glmplan.prediction.evidence import (
+    FILE,
+    LIKE,
+    MEASURED_FEATURES,
+    OTHER_FEATURES,
+    STEPS,
+    factor_key,
+    features_of,
+    kind_at,
+)
 from glmplan.prediction.from_row import RunCase
 from glmplan.prediction.table import marked_reasons, predict_runs
 from glmplan.units import QUANTILE_90, Ratio
@@ -51,7 +60,7 @@ _ENOUGH_GROUPS = 15
 #: smaller errors do not scale [-]
 _LEAST_ERROR = 0.01
 _SWEEPS = 8
-_KINDS = ("decode", "decode_unstated", "ttft", "ttft_unstated", "ttft_many", "ttft_many_cached", "prefill")
+_KINDS = ("decode", "decode_unstated", "ttft", "ttft_unstated", "ttft_many", "ttft_many_cached", "prefill", *LIKE)
 #: vote of a row of trust C or D, or of a complaint: one report of an unchecked run [-]
 _DOUBTED = 0.25
 #: levels of what others measured: few groups were measured by several campaigns
@@ -119,7 +128,7 @@ def scored_of(cases: Sequence[RunCase], run: np.ndarray, figure: np.ndarray) -> 
         kind=kind,
         features=features,
         group=np.unique(group_names(cases), return_inverse=True)[1][run],
-        drafting=np.where(np.char.startswith(kind, "decode"), QUANTILE_90 * deviation, 0.0),
+        drafting=np.where(np.isin(np.char.replace(kind, "_unstated", ""), STEPS), QUANTILE_90 * deviation, 0.0),
         credit=np.array([credit_of(one.run) for one in cases])[run],
     )
 
@@ -232,13 +241,13 @@ def _bases(left: _Left) -> dict[str, dict[str, tuple[float, float]]]:
     One shape for other loads of a measured sweep and one for all others, stretched for each level.
     """
     base: dict[str, dict[str, tuple[float, float]]] = {name: {} for name in KNOWLEDGE}
-    measured = left.known == "sweep"
+    measured, fitted = left.known == "sweep", ~np.isin(left.kind, list(LIKE))
     for one in _KINDS:
         alike = left.kind == one
         shapes, wide = {}, {}
         for name, of in (("sweep", measured), ("others", ~measured)):
             # few groups use the shape of all kinds, else of all rows
-            choices = (alike & of, of, np.ones(len(alike), dtype=bool))
+            choices = (alike & of, of & fitted, np.ones(len(alike), dtype=bool))
             mine = next(rows for rows in choices if _groups(rows, left.group) >= _ENOUGH_GROUPS or rows.all())
             shapes[name] = left.shape(mine)
             own = alike & of if (alike & of).any() else mine

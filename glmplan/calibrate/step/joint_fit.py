@@ -250,7 +250,7 @@ _LEVEL = {
     "engine_experts": 0.2,
     "engine_wall": 1.0,
     "engine_attention": 0.2,
-    "engine_campaign": 0.01,
+    "engine_protocol": 0.01,
     "engine_silicon": 0.18,
     "engine_accelerator": 0.12,
     "engine_kind": 0.12,
@@ -266,7 +266,7 @@ _LEVEL = {
 _SCALE = {
     "engine": 0.08,
     "engine_draft": 0.08,
-    "engine_campaign": 0.1,
+    "engine_protocol": 0.1,
     "engine_silicon": 0.02,
     "engine_accelerator": 0.015,
     "engine_kind": 0.05,
@@ -314,7 +314,7 @@ SHARED: dict[str, tuple[str, ...]] = {
     "engine": ("engine", "engine_draft", "engine_experts", "engine_attention", "engine_kind", "engine_format"),
     "part": ("engine_silicon", "engine_accelerator", "engine_silicon_kind", "engine_accelerator_format"),
     "model": ("model", "engine_model"),
-    "pair": ("engine_campaign", "group", "configuration", "release"),
+    "pair": ("engine_protocol", "group", "configuration", "release"),
 }
 #: levels that stand for a component of the engine: columns they can change
 _LEVEL_COLUMNS = {
@@ -431,9 +431,12 @@ def key_spread(names: Sequence[str], spread: np.ndarray) -> np.ndarray:
 
 
 def noise_class(design: Design) -> np.ndarray:
-    """Return the noise class (metric and protocol) of each observation."""
+    """Return the noise class (metric and protocol) of each observation.
+
+    Statistics that are not fitted have classes of their own, which no fit has.
+    """
     protocol = np.array([case.run.protocol for case in design.cases])[design.observation_run]
-    kind = np.char.partition(design.figure, "_")[:, 0]
+    kind = np.where(design.fitted, np.char.partition(design.figure, "_")[:, 0], design.figure)
     return np.char.add(np.char.add(kind, " "), protocol)
 
 
@@ -550,7 +553,13 @@ def evaluate(design: Design, effects: np.ndarray) -> tuple[np.ndarray, np.ndarra
     slope[:, : len(PARAMETERS)] = step.shares
     slope[:, SCALE] = step.shares.sum(axis=1) - step.shares[:, list(FRONT)].sum(axis=1)
     slope[:, TTFT_SCALE] = design.waiting
-    return np.log(step.seconds) + design.waiting * effects[design.observation_run, TTFT_SCALE], slope
+    scale, seconds = effects[design.observation_run, TTFT_SCALE], step.seconds
+    if (stays := np.flatnonzero(design.stays)).size:
+        # of the time to the last token only the part up to the first one waits for other prompts
+        first = step_time(design.first_work[stays], log_parameters(effects)[design.observation_run[stays]]).seconds
+        seconds = seconds.copy()
+        seconds[stays] += first * np.expm1(design.stays[stays] * scale[stays])
+    return np.log(seconds) + design.waiting * scale, slope
 
 
 def guesses_load(design: Design) -> np.ndarray:
@@ -685,7 +694,7 @@ def solve(
     .. [1] J. Nocedal, S. J. Wright, "Numerical Optimization", 2nd ed., Springer 2006, algorithm 7.4 and section 10.3.
     """
     spreads = initial_spreads() if spreads is None else spreads
-    search = _Posterior(design, spreads, np.ones(len(design.log_seconds), dtype=bool) if use is None else use)
+    search = _Posterior(design, spreads, design.fitted if use is None else use)
     z = np.zeros_like(search.sigma)
     if start is not None:
         z = np.concatenate([start[0] - search.prior, *start[1:]]) / search.sigma
@@ -759,7 +768,7 @@ def solve_with_noise(
            84 (1989): the scale of Student's t by expectation and maximisation.
     """
     spreads, names = initial_spreads() if spreads is None else spreads, noise_class(design)
-    classes = np.unique(names)
+    classes = np.unique(names[design.fitted])
     spreads = replace(spreads, noise=dict(zip(classes.tolist(), spreads.noise_of(classes).tolist(), strict=True)))
     moved = np.inf
     for round_ in range(_MOST_ROUNDS_NOISE):

@@ -18,7 +18,7 @@ from glmplan.costs.blocks.stack import routed_blocks
 from glmplan.costs.step.model import BOUND, FrontPoints, Perfect
 from glmplan.costs.step.work import SLOTS, step_work
 from glmplan.errors import GlmplanError, SpecError
-from glmplan.io.runs.columns import COMPARED, compared_figures
+from glmplan.io.runs.columns import COMPARED, FITTED, compared_figures
 from glmplan.io.runs.ledger import repeats
 from glmplan.io.runs.record import Run
 from glmplan.prediction.effects import LEVELS, keys_of
@@ -82,7 +82,7 @@ def why_impossible(case: RunCase) -> str:
     full = load.pool_tokens < users * (load.input_tokens + load.output_tokens)
     crowd = min(_POSSIBLE_ROUTED if routed else _POSSIBLE_TOGETHER, _POSSIBLE_POOL if full else 1.0)
     for figure, value in case.run.observed.items():
-        if figure not in COMPARED or value <= 0:
+        if figure not in FITTED or value <= 0:
             continue
         kind = COMPARED[figure]
         measured = 1.0 / value if kind.rate else value * kind.factor
@@ -140,7 +140,9 @@ class Design:
     entry_node: np.ndarray  # (e,): kind of step of each entry, with `entry_observation` and `entry_weight`
     entry_observation: np.ndarray
     entry_weight: np.ndarray
+    entry_first: np.ndarray  # of the weight, the part up to the first token; 0 but for E2E
     waiting: np.ndarray  # (m,): `Load.waiting` for TTFT, else 0
+    stays: np.ndarray  # (m,): `Load.waiting` for E2E, else 0
     keys: np.ndarray  # (runs, levels): key number
     key_names: tuple[tuple[str, ...], ...]  # for each level
 
@@ -150,10 +152,26 @@ class Design:
 
         A step time is a sum over work, and so is a sum of step times.
         """
+        return self._summed(self.entry_weight)
+
+    @cached_property
+    def first_work(self) -> np.ndarray:
+        """Return the work up to the first token of each E2E, (m, 20)."""
+        return self._summed(self.entry_first)
+
+    @cached_property
+    def fitted(self) -> np.ndarray:
+        """Return True for the observations that the step time is fitted to.
+
+        The others are predicted and scored: means and medians say the same of a step as tails, with less noise.
+        """
+        return np.isin(self.figure, list(FITTED))
+
+    def _summed(self, weight: np.ndarray) -> np.ndarray:
         from scipy.sparse import csr_matrix
 
         shape = len(self.log_seconds), len(self.work)
-        return np.asarray(csr_matrix((self.entry_weight, (self.entry_observation, self.entry_node)), shape) @ self.work)
+        return np.asarray(csr_matrix((weight, (self.entry_observation, self.entry_node)), shape) @ self.work)
 
     def predicted(self, seconds: SecondsArray) -> SecondsArray:
         """Return each observation as a sum over step times."""
@@ -224,7 +242,7 @@ def design_unchecked(cases: list[RunCase], refused: list[tuple[Run, str]] | None
     steps: list[LoadMetrics] = []
     node_run, figure, owner = [], [], []
     target: list[float] = []
-    nodes_of, observation_of, weight_of = [], [], []
+    nodes_of, observation_of, weight_of, first_of = [], [], [], []
     start = 0
     for place, case in enumerate(cases):
         metrics = metrics_of(case.load)
@@ -240,6 +258,7 @@ def design_unchecked(cases: list[RunCase], refused: list[tuple[Run, str]] | None
             used = np.flatnonzero(total.weights)
             nodes_of.append(start + used)
             weight_of.append(total.weights[used])
+            first_of.append(np.zeros(len(used)) if total.first is None else total.first[used])
             observation_of.append(np.full(len(used), len(target)))
             figure.append(measured.column)
             owner.append(place)
@@ -255,6 +274,7 @@ def design_unchecked(cases: list[RunCase], refused: list[tuple[Run, str]] | None
     for place, case in enumerate(cases):
         for level, key in enumerate(keys_of(case.deployment, measured_on=case.run.measured_on)):
             keys[place, level] = names[level].setdefault(key, len(names[level]))
+    waiting = np.array([cases[run].load.waiting for run in owner])
     return Design(
         cases=tuple(cases),
         refused=tuple(refused),
@@ -266,20 +286,23 @@ def design_unchecked(cases: list[RunCase], refused: list[tuple[Run, str]] | None
         entry_node=np.concatenate(nodes_of),
         entry_observation=np.concatenate(observation_of),
         entry_weight=np.concatenate(weight_of),
-        waiting=np.array(
-            [cases[run].load.waiting * one.startswith("ttft") for run, one in zip(owner, figure, strict=True)]
-        ),
+        entry_first=np.concatenate(first_of),
+        waiting=waiting * np.char.startswith(figure, "ttft"),
+        stays=waiting * np.char.startswith(figure, "e2e"),
         keys=keys,
         key_names=tuple(tuple(one) for one in names),
     )
 
 
-def part_of(design: Design, runs: np.ndarray) -> Design:
-    """Return the part of a design that concerns some runs."""
+def part_of(design: Design, runs: np.ndarray, *, fitted: bool = False) -> Design:
+    """Return the part of a design that concerns some runs.
+
+    `fitted` leaves out observations that the step time is not fitted to.
+    """
     index = np.full(len(design.cases), -1)
     index[runs] = np.arange(len(runs))
     nodes = np.flatnonzero(index[design.node_run] >= 0)
-    rows = np.flatnonzero(index[design.observation_run] >= 0)
+    rows = np.flatnonzero((index[design.observation_run] >= 0) & (design.fitted | (not fitted)))
     node_place, row_place = np.full(len(design.node_run), -1), np.full(len(design.observation_run), -1)
     node_place[nodes], row_place[rows] = np.arange(len(nodes)), np.arange(len(rows))
     entries = np.flatnonzero(row_place[design.entry_observation] >= 0)
@@ -294,7 +317,9 @@ def part_of(design: Design, runs: np.ndarray) -> Design:
         entry_node=node_place[design.entry_node[entries]],
         entry_observation=row_place[design.entry_observation[entries]],
         entry_weight=design.entry_weight[entries],
+        entry_first=design.entry_first[entries],
         waiting=design.waiting[rows],
+        stays=design.stays[rows],
         keys=design.keys[runs],
     )
 

@@ -229,10 +229,10 @@ def update_site(whole: Design, *, effects: Callable[[str], Effects] = load_effec
     `effects` maps an engine to its effects before (default: shipped).
     """
     refused = [(run.id, reason) for run, reason in whole.refused]
-    chosen = np.unique(whole.observation_run)
+    chosen = np.unique(whole.observation_run[whole.fitted])
     silent = [case.run.id for n, case in enumerate(whole.cases) if n not in chosen]
     refused += [(name, "has no figure that is predicted") for name in silent]
-    design = part_of(whole, chosen)
+    design = part_of(whole, chosen, fitted=True)
     # all engines have the same spreads
     wide, base, keys = site_spread(effects(design.cases[0].deployment.engine).spread), [], []
     shift: dict[tuple[int, int], np.ndarray] = {}
@@ -303,7 +303,7 @@ def site_errors(design: Design, base: np.ndarray, spread: np.ndarray) -> tuple[n
     levels = [level for level in range(len(LEVELS) - 1) if LEVELS[level] in ("engine_model", "group", "configuration")]
     for number, members in enumerate(sweeps_of(design.cases)):
         runs = np.array(members)
-        subset = part_of(design, runs)
+        subset = part_of(design, runs, fitted=True)
         users = sorted({case.load.concurrency for case in subset.cases})
         first: dict[float, int] = {}
         for place, case in enumerate(subset.cases):
@@ -312,7 +312,7 @@ def site_errors(design: Design, base: np.ndarray, spread: np.ndarray) -> tuple[n
         use = np.isin(subset.observation_run, list(first.values()))
         keys = [{(level, int(row[level])): wide[level] for level in levels} for row in subset.keys]
         solved = _update(subset, base[runs], keys, use)
-        rows = np.flatnonzero(np.isin(design.observation_run, runs))
+        rows = np.flatnonzero(np.isin(design.observation_run, runs) & design.fitted)
         errors[rows[~use]], sweep[rows[~use]] = solved.residual[~use], number
     return errors, sweep
 

@@ -134,7 +134,7 @@ class _Votes:
 def _votes(design: Design) -> _Votes:
     kind = np.array([FIGURES[name].group for name in design.figure])
     group = np.unique(group_names(design.cases), return_inverse=True)[1][design.observation_run]
-    rows = [np.flatnonzero(kind == one) for one in np.unique(kind)]
+    rows = [np.flatnonzero((kind == one) & design.fitted) for one in np.unique(kind[design.fitted])]
     return _Votes(tuple(mine for mine in rows if len(np.unique(group[mine])) >= _ENOUGH_GROUPS), group)
 
 

@@ -219,7 +219,7 @@ def calibrate(
         solution = solve_with_spreads(design, progress=round_done)
     else:
         solution = fit(design)
-    again = AsFitted(solution.spreads)
+    again = AsFitted.from_whole(design, solution)
     unseen = np.zeros((len(design.cases), len(COLUMNS)))
 
     def keep(out: np.ndarray, effects: np.ndarray) -> None:

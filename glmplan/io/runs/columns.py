@@ -22,6 +22,7 @@ __all__ = [
     "COLUMNS",
     "COMPARED",
     "FIGURES",
+    "FITTED",
     "INTERVAL_KINDS",
     "PREDICTED",
     "Column",
@@ -46,8 +47,9 @@ class RunMetric:
     factor: float = 1.0  # base units in one unit of the column
     rate: bool = False  # False: a time or an amount
     predicted: str = ""  # metric of a `Prediction` to compare with; empty: none
-    interval: str = ""  # kind of prediction interval: ``ttft``, ``prefill`` or ``decode``
-    group: str = ""  # in the accuracy report: ``TTFT``, ``TPOT``, ``throughput`` or ``prefill``
+    interval: str = ""  # kind of prediction interval, see `glmplan.prediction.evidence.KINDS` and `LIKE`
+    group: str = ""  # in the accuracy report: ``TTFT``, ``TPOT``, ``throughput``, ``prefill`` or a statistic of its own
+    fitted: bool = True  # False: compared with its prediction, but no observation of the fit
     answered: bool = False  # True: column of the table of `glmplan predict`
     heading: str = ""  # in a narrow table; empty: not in it
     aliases: tuple[str, ...] = ()  # other names of the column
@@ -58,22 +60,27 @@ _ROWS = (
     RunMetric("ttft_mean_ms", "ms", "TTFT, mean", "time to first token, mean", _MS, False, "ttft", "ttft", "TTFT",
               answered=True, heading="TTFT ms", aliases=("ttft_ms",)),
     RunMetric("ttft_p50_ms", "ms", "TTFT, median", "time to first token, median", _MS, False, "ttft_p50", "ttft",
-              "TTFT"),
-    RunMetric("ttft_p99_ms", "ms", "TTFT, p99", "time to first token, 99th percentile", _MS),
+              "TTFT", answered=True),
+    RunMetric("ttft_p99_ms", "ms", "TTFT, p99", "time to first token, 99th percentile", _MS, False, "ttft_p99",
+              "ttft_p99", "TTFT p99", fitted=False, answered=True),
     RunMetric("tpot_mean_ms", "ms", "TPOT, mean", "time per output token after the first, mean over requests", _MS,
               False, "tpot", "decode", "TPOT", answered=True, heading="TPOT ms", aliases=("tpot_ms",)),
-    RunMetric("tpot_p50_ms", "ms", "TPOT, median", "time per output token after the first, median", _MS, False, "tpot",
-              "decode", "TPOT"),
-    RunMetric("tpot_p99_ms", "ms", "TPOT, p99", "time per output token after the first, 99th percentile", _MS),
+    RunMetric("tpot_p50_ms", "ms", "TPOT, median", "time per output token after the first, median", _MS, False,
+              "tpot_p50", "decode", "TPOT", answered=True),
+    RunMetric("tpot_p99_ms", "ms", "TPOT, p99", "time per output token after the first, 99th percentile", _MS, False,
+              "tpot_p99", "tpot_p99", "TPOT p99", fitted=False, answered=True),
     RunMetric("tpot_incl_ttft_mean_ms", "ms", "time per output token with TTFT, mean",
               "whole time over output tokens, as some tools print it; never compared with TPOT", _MS),
-    RunMetric("itl_mean_ms", "ms", "ITL, mean", "gap between two chunks of a stream, mean", _MS, heading="ITL ms"),
+    RunMetric("itl_mean_ms", "ms", "ITL, mean", "gap between two chunks of a stream, mean", _MS, False, "itl", "itl",
+              "ITL mean", fitted=False, answered=True, heading="ITL ms"),
     RunMetric("itl_p50_ms", "ms", "ITL, median", "gap between two chunks of a stream, median", _MS, False, "itl_p50",
-              "decode", "TPOT"),
-    RunMetric("itl_p99_ms", "ms", "ITL, p99", "gap between two chunks of a stream, 99th percentile", _MS),
-    RunMetric("e2e_mean_ms", "ms", "end to end, mean", "from sending a request to its last token, mean", _MS,
-              heading="E2E ms"),
-    RunMetric("e2e_p99_ms", "ms", "end to end, p99", "from sending a request to its last token, 99th percentile", _MS),
+              "decode", "TPOT", answered=True),
+    RunMetric("itl_p99_ms", "ms", "ITL, p99", "gap between two chunks of a stream, 99th percentile", _MS, False,
+              "itl_p99", "itl_p99", "ITL p99", fitted=False, answered=True),
+    RunMetric("e2e_mean_ms", "ms", "end to end, mean", "from sending a request to its last token, mean", _MS, False,
+              "e2e", "e2e", "E2E", fitted=False, answered=True, heading="E2E ms"),
+    RunMetric("e2e_p99_ms", "ms", "end to end, p99", "from sending a request to its last token, 99th percentile", _MS,
+              False, "e2e_p99", "e2e", "E2E", fitted=False, answered=True),
     RunMetric("output_tokens_per_s", "tok/s", "output throughput", "output tokens of all requests over wall time", 1.0,
               True, "output_rate", "decode", "throughput", answered=True, heading="tok/s",
               aliases=("mlperf_tokens_per_s", "decode_tokens_per_s")),
@@ -101,6 +108,8 @@ _ROWS = (
 FIGURES: dict[str, RunMetric] = {row.column: row for row in _ROWS}
 #: column → metric, of those that are predicted
 COMPARED: dict[str, RunMetric] = {row.column: row for row in _ROWS if row.predicted}
+#: columns of the metrics that the step time is fitted to
+FITTED: frozenset[str] = frozenset(row.column for row in _ROWS if row.predicted and row.fitted)
 #: column of the table of predictions → metric, in the order of that table
 ANSWERS: dict[str, RunMetric] = {row.column: row for row in _ROWS if row.answered}
 #: metric of a `Prediction` → its column: of several the first, a mean
@@ -126,7 +135,9 @@ def compared_figures(observed: Mapping[str, float], *, tokens_per_step: Tokens) 
         one = COMPARED.get(column)
         if one is None or value <= 0:
             continue
-        if one.predicted == "itl_p50" and ("tpot_mean_ms" in observed or tokens_per_step > 1):
+        if one.predicted.startswith("itl") and tokens_per_step > 1:
+            continue
+        if one.predicted == "itl_p50" and "tpot_mean_ms" in observed:
             continue
         yield one, value
 

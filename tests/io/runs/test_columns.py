@@ -12,9 +12,11 @@ from glmplan.cli import main
 from glmplan.errors import SpecError
 from glmplan.io.runs.columns import (
     ALIASES,
+    ANSWERS,
     COLUMNS,
     COMPARED,
     FIGURES,
+    FITTED,
     INTERVAL_KINDS,
     column_value,
     compared_figures,
@@ -182,6 +184,17 @@ def test_what_is_compared_is_what_loads_are_predicted_to_show():
     assert {name: INTERVAL_KINDS[name] for name in ("ttft", "ttft_p50", "prefill_rate", "output_rate", "itl_p50")} == {
         "ttft": "ttft", "ttft_p50": "ttft", "prefill_rate": "prefill", "output_rate": "decode", "itl_p50": "decode",
     }  # fmt: skip
+
+
+def test_every_statistic_of_a_time_is_compared_with_its_own_and_only_means_and_medians_teach():
+    times = [one for one in FIGURES.values() if one.column.startswith(("ttft_", "tpot_", "itl_", "e2e_"))]
+    compared = {one.column: one.predicted for one in times if one.predicted}
+    assert set(compared) == {one.column for one in times} - {"tpot_incl_ttft_mean_ms"}
+    assert len(set(compared.values())) == len(compared)
+    assert {one.column for one in times if one.column in FITTED} == {
+        "ttft_mean_ms", "ttft_p50_ms", "tpot_mean_ms", "tpot_p50_ms", "itl_p50_ms",
+    }  # fmt: skip
+    assert set(compared) <= set(ANSWERS)
 
 
 def test_a_gap_between_chunks_counts_only_for_itself():
