@@ -209,12 +209,12 @@ def sbom_page() -> str:
             named, bound = re.split(r">=", line.split(";")[0].strip())
             name = named.split("[")[0].lower()
             found.setdefault(name, {
-                "type": "library", "bom-ref": f"pkg:pypi/{name}", "name": name, "versionRange": f"vers:pypi/>={bound}",
-                "isExternal": True, "scope": "optional" if group else "required", "purl": f"pkg:pypi/{name}",
+                "type": "library", "bom-ref": name, "name": name, "versionRange": f"vers:generic/>={bound}",
+                "isExternal": True, "scope": "optional" if group else "required",
             })  # fmt: skip
-    own = f"pkg:pypi/{project['name']}@{project['version']}"
+    own = f"{project['name']}@{project['version']}"
     subject = {
-        "type": "application", "bom-ref": own, "name": project["name"], "version": project["version"], "purl": own,
+        "type": "application", "bom-ref": own, "name": project["name"], "version": project["version"],
         "description": project["description"], "licenses": [{"license": {"id": project["license"]}}],
     }  # fmt: skip
     bill = {

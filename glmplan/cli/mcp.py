@@ -1,4 +1,4 @@
-"""Define `glmplan mcp`: the questions of the service as tools for assistants."""
+"""Define `glmplan mcp`: the service's questions as tools for assistants."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def command(
     service: ServiceOptions,
     search: SearchOptions,
 ) -> None:
-    """Find the largest load that meets an SLO with a probability: 95, 80 and 50 %.
+    """Find the largest load that meets an SLO at 95, 80 and 50 % probability.
 
     The load is a number of users and a request rate, or the kind given by --traffic.
     """

@@ -524,7 +524,7 @@ def safe(
     settings: Mapping[str, Any] | None = None,
     **arrivals: Unpack[Arrivals],
 ) -> SafeLoad:
-    """Return the largest load that meets the SLO with a probability: that of the plan, 95 % by default.
+    """Return the largest load that meets the SLO at the plan's probability.
 
     Parameters
     ----------

@@ -269,7 +269,7 @@ def changes_of(solution: Solution, *, engines: bool = False) -> tuple[Looked, ..
 
 
 def _own_choices(solution: Solution) -> Iterator[Looked]:
-    """Return the plan without the layout or the cache format that was typed, if that one does not fit."""
+    """Return the plan without a typed layout or cache that does not fit."""
     asked, best = solution.asked, solution.best
     if best.terms.blocked is None and best.verdict != "does_not_fit":
         return
@@ -331,7 +331,7 @@ def _engines(solution: Solution) -> Iterator[Looked]:
 
 
 def _own_files(asked: Asked, engine: str) -> list[Checkpoint]:
-    """Return checkpoints for an engine not above the plan's size that its memory may hold, the largest first.
+    """Return smaller checkpoints that the memory may hold, the largest first.
 
     The smallest one if all are larger.
     """

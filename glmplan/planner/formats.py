@@ -1,4 +1,4 @@
-"""The weight format of a request that names none: the best that meets its question."""
+"""Choose the weight format of a request that names none."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def question_met(asked: Asked) -> Met:
 
 
 def best_format(words: PlanRequest, read: Callable[[PlanRequest], Asked]) -> Asked:
-    """Return a request, read with the best format of its model if it names none.
+    """Return a request with the best format of its model if it names none.
 
     `read`: Reads and completes a request.
 
@@ -108,7 +108,7 @@ def _named(asked: Asked, before: Asked, why: str) -> Asked:
 
 
 def _files(words: PlanRequest, asked: Asked) -> Iterator[list[Checkpoint]]:
-    """Yield formats up to the precision of the default one, for the usual engine and then for llama.cpp."""
+    """Yield formats up to the default precision, those of llama.cpp last."""
     part = asked.machine.accelerator
     memory = None if part.memory is None else part.memory * asked.machine.count
     running = load_engine(asked.engine).running

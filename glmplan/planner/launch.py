@@ -22,7 +22,6 @@ from glmplan.catalog.schema.engine import version_key
 from glmplan.costs.blocks.stack import is_indexed, mixers_of, model_features
 from glmplan.planner.capacity import Holding
 from glmplan.planner.layouts import adapter_words, kinds_of_servers
-from glmplan.planner.moved_experts import moved_options
 from glmplan.planner.question import Asked
 from glmplan.prediction.deployment import default_kv
 from glmplan.units import TokenCount
@@ -319,6 +318,8 @@ def _llama_cpp(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str,
         notes = [*notes, f"no GGUF of {where} is known: make one with convert_hf_to_gguf.py of llama.cpp"]
     else:
         files = f"-m {where}"
+    from glmplan.planner.moved_experts import moved_options
+
     words = ["llama-server", files, "-ngl 999", *moved_options(asked, holding)]
     slots = asked.settings.max_num_seqs or int(min(asked.users[-1], max(holding.held, 1)))
     whole = int(min(holding.pool, slots * context)) if holding.pool else context

@@ -13,8 +13,6 @@ from glmplan.planner.formats import best_format
 from glmplan.planner.hazards import hazard_rules
 from glmplan.planner.launch import launch_command, launch_context
 from glmplan.planner.layouts import apart_basis, known_apart
-from glmplan.planner.moved_experts import disk_bound, movable_words
-from glmplan.planner.moved_search import solution_with_moved_experts
 from glmplan.planner.plan import AnswerRecord, RunnerUp, TrafficRun, UserRow, Warn, worth_telling
 from glmplan.planner.question import Asked
 from glmplan.planner.ranking import (
@@ -171,6 +169,8 @@ def _solved(asked: Asked, traffic: Traffic | None) -> Solution:
     solution = solve_under(asked, traffic)
     if solution.best.lacking <= 0:
         return solution
+    from glmplan.planner.moved_search import solution_with_moved_experts
+
     return solution_with_moved_experts(asked, solution) or solution
 
 
@@ -334,13 +334,18 @@ def _reasons(solution: Solution, verdict: str) -> tuple[str, ...]:
         texts = (blocked.effect, there, f"do: {blocked.do}", f"source: {blocked.source}")
         return tuple(text for text in texts if text)
     if best.host_short > 0:
+        from glmplan.planner.moved_experts import disk_bound
+
         rule = hazard_rules()["host-memory-overcommit"]
         if (bound := disk_bound(solution.asked, best)) is not None:
             words = f"{_host_words(best)}: a mapped file starts all the same and is read from the drive for each token"
             return (f"{words}: below {bound:.3g} tok/s over PCIe 5.0 x4", f"do: {_SMALLER}")
         return (f"{_host_words(best)}: {rule.effect}", f"do: {rule.change}", f"source: {rule.source}")
-    if best.short > 0 and (words := movable_words(solution.asked)):
-        return (words, f"do: {_DESCRIBE}")
+    if best.short > 0:
+        from glmplan.planner.moved_experts import movable_words
+
+        if words := movable_words(solution.asked):
+            return (words, f"do: {_DESCRIBE}")
     if verdict == "tight" and (danger := danger_under(solution.asked, best)) is not None:
         return (f"{danger.title}: {danger.numbers}", f"do: {danger.change}", f"source: {danger.source}")
     return ()

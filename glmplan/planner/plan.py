@@ -28,6 +28,7 @@ __all__ = [
     "AnswerRecord",
     "Change",
     "Limit",
+    "Reply",
     "RunnerUp",
     "Safe",
     "TrafficRun",
@@ -195,7 +196,7 @@ REPLIES = {
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer to the question of a request: will so many users be served within the SLO?
+    """Answer to a request: are the users served within the SLO?
 
     Attributes
     ----------

@@ -324,7 +324,7 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
 
 
 def _by_users(asked: Asked, best: Holding) -> Callable[[float, Ratio], tuple[Ratio, Ratio]]:
-    """Return the quantiles of step time and TTFT over their predictions, by the number of users."""
+    """Return the relative quantiles of step time and TTFT by users."""
 
     @cache
     def figures(users: int) -> tuple[Figure, Figure]:
@@ -407,7 +407,7 @@ def safe_of(
     seed: int = 0,
     begun: Tries | None = None,
 ) -> SafeLoad:
-    """Return the largest load that meets the SLO with a probability, 95 % by default.
+    """Return the largest load that meets the SLO at a probability.
 
     Under an SLO of means the users of a closed loop are the safe users of `fit`.
 
@@ -447,7 +447,7 @@ def loads_at(
     seed: int = 0,
     begun: Tries | None = None,
 ) -> SafeLoad:
-    """Return the answer of `safe_of` with the loads at 95, 80 and 50 % probability too.
+    """Return the answer of `safe_of` with the loads at other probabilities.
 
     A smaller probability has at least the load of a larger one.
     """

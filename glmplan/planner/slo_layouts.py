@@ -1,4 +1,4 @@
-"""The layout for an SLO: of those that fit, the one that serves the most load within it."""
+"""Choose the layout that serves the most load within an SLO."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def solve_for_slo(
 def _foremost(
     asked: Asked, peers: list[Scored], traffic: Traffic, targets: Sequence[Target], probability: Ratio
 ) -> list[Scored]:
-    """Return the chosen layout and those with more users by steady sums, the most first."""
+    """Return the chosen layout and those with more users, the most first."""
     users = {id(one): _users(asked, one, traffic, targets, probability) for one in peers}
     first, *others = peers
     more = [one for one in others if users[id(one)] > users[id(first)] * (1.0 + LEAST_GAIN)]
@@ -87,7 +87,7 @@ def _foremost(
 
 
 def _load(asked: Asked, one: Scored, traffic: Traffic, targets: Sequence[Target], probability: Ratio) -> float:
-    """Return the users that meet the SLO with a probability, as `safe` finds them."""
+    """Return the users that meet the SLO, as `safe` finds them."""
     from glmplan.planner.service import safe_of
 
     try:
@@ -110,7 +110,7 @@ def _users(asked: Asked, one: Scored, traffic: Traffic, targets: Sequence[Target
 
 
 def _margin(asked: Asked, one: Scored, traffic: Traffic, targets: Sequence[Target], probability: Ratio) -> float:
-    """Return the smallest bound over its statistic, for the slowest service that has to meet the SLO."""
+    """Return the smallest bound over its statistic of the slowest service."""
     from glmplan.simulation.load_trial import try_load
 
     try:

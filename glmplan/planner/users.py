@@ -178,7 +178,7 @@ def safe_users(
     asked: Asked, holding: Holding, found: Mapping[int, Prediction], bounds: Mapping[str, float] | None = None,
     probability: Ratio = SURE,
 ) -> Safe:  # fmt: skip
-    """Return the number of users that meet an SLO with a probability, and its limits.
+    """Return the users that meet an SLO at a probability, and the limits.
 
     `bounds` are the longest means of ``ttft`` and ``tpot``, by default `usual_bounds`.
 
@@ -229,7 +229,7 @@ def safe_users(
 def _limits_at(
     share: Ratio, asked: Asked, holding: Holding, found: Mapping[int, Prediction], bounds: Mapping[str, float]
 ) -> dict[str, int]:
-    """Return every limit on the users at a quantile of the predictive distribution."""
+    """Return the limits on users at a quantile of the distribution."""
     counts, seats = np.array(sorted(found), dtype=float), places_of(asked, holding)
     limits = {"kv": int(_held_at(holding, share)), "queue": seats}
     for metric, name in (("ttft", "queue"), ("tpot", "tpot")):
@@ -241,7 +241,7 @@ def _limits_at(
 
 
 def _held_at(holding: Holding, share: Ratio) -> float:
-    """Return the requests that the pool holds with a probability: a normal distribution, [-]"""
+    """Return the requests that the pool holds at a probability, [-]."""
     if share in (SURE, EXPECTED):
         return holding.held_low if share == SURE else holding.held
     return max(holding.held - standard(share) / QUANTILE_90 * (holding.held - holding.held_low), 0.0)
@@ -484,7 +484,7 @@ def _counted(
 
 
 def users_within(asked: Asked, holding: Holding, bounds: Mapping[str, float], probability: Ratio) -> int:
-    """Return about how many users meet bounds on means with a probability, from powers of two alone, [-]"""
+    """Return an estimate of the users that meet bounds on means, [-]."""
     known = predictions_of(asked, holding, grid_of(asked, holding), settled=True)
     bounds = {name: bound for name, bound in bounds.items() if name in known[1].figures}
     return max(min(_limits_at(probability, asked, holding, known, bounds).values()), 0)
@@ -661,7 +661,7 @@ def _chances(
 
 
 def _pool_holds(holding: Holding, users: int) -> float:
-    """Return the probability that the pool holds all requests, of a normal distribution, [-]."""
+    """Return the probability that the pool holds all requests, [-]."""
     held, low = holding.held, holding.held_low
     if held <= low:
         return float(users <= low)

@@ -95,7 +95,7 @@ def log_quantile(share: Ratio, ends: tuple[Ratio, Ratio], tail: Sequence[Ratio] 
 
 
 def share_below(distance: Ratio, ends: tuple[Ratio, Ratio], tail: Sequence[Ratio] = NORMAL) -> Ratio:
-    """Return the probability of outcomes up to a log distance: the inverse of `log_quantile`.
+    """Return the probability up to a log distance, inverse to `log_quantile`.
 
     All outcomes lie between the quantiles of 1 and 99 %, where the table ends.
 
@@ -146,7 +146,7 @@ class Spread:
 
 
 def linear_quantile(share: Ratio, low: Ratio, high: Ratio) -> Ratio:
-    """Return a quantile of a quantity with a normal error on each side, relative to its prediction; none below 0.
+    """Return a relative quantile of a quantity with normal errors.
 
     `low`, `high`: 90 % interval over the prediction, as that of a KV pool.
 

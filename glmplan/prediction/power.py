@@ -87,7 +87,7 @@ def _exponents() -> tuple[Ratio, tuple[tuple[float, Ratio], ...]]:
 def _decode_exponent(requests: np.ndarray) -> np.ndarray:
     """Return the exponent of decode steps at each concurrency."""
     counts, exponents = zip(*_exponents()[1], strict=True)
-    return np.interp(np.log2(np.maximum(requests, 1.0)), np.log2(counts), exponents)
+    return np.asarray(np.interp(np.log2(np.maximum(requests, 1.0)), np.log2(counts), exponents))
 
 
 def matrix_slowdown(part: Accelerator, limit: Watts | None) -> Ratio:

@@ -100,7 +100,7 @@ class Figure:
         return max(found, self.best) if self.best <= self.value else min(found, self.best)
 
     def share_below(self, bound: float) -> Ratio:
-        """Return the probability of outcomes up to a bound: the inverse of `quantile`.
+        """Return the probability up to a bound, the inverse of `quantile`.
 
         Examples
         --------

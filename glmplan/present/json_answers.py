@@ -29,7 +29,16 @@ if TYPE_CHECKING:
     from glmplan.simulation.simulate import Outcome
     from glmplan.simulation.traffic.slo import Target
 
-__all__ = ["SCHEMA", "compare_record", "fit_json", "fit_record", "safe_record", "safe_row", "simulate_record"]
+__all__ = [
+    "SCHEMA",
+    "compare_record",
+    "fit_json",
+    "fit_record",
+    "safe_record",
+    "safe_row",
+    "simulate_record",
+    "users_at",
+]
 
 
 #: name and version of the schema; a field that goes or changes its meaning makes a new version

@@ -173,7 +173,7 @@ def size_text(found: Sized, content: dict[str, Any]) -> str:
 
 
 def _measurement(found: dict[str, Any] | None) -> list[str]:
-    """Return what a benchmark of one machine would save: the machines share what is not known of their speed."""
+    """Return the machines that a benchmark of one machine would save."""
     if found is None:
         return []
     now, after = found["machines"], found["machines_after"]

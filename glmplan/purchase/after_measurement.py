@@ -1,4 +1,4 @@
-"""The machines that one named benchmark would save: all copies share what is not known of their speed."""
+"""Find the machines that one named benchmark would save."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Row(NamedTuple):
 
 
 def after_measurement(option: Option, asked: SizeQuestion, described: Described) -> Measured | None:
-    """Return the benchmark that would narrow an answer most, and the machines after it; None if none would.
+    """Return the benchmark that narrows an answer most, or None.
 
     Notes
     -----
@@ -51,7 +51,7 @@ def after_measurement(option: Option, asked: SizeQuestion, described: Described)
 
 
 def measured_machines(load: float, each: float, machines: int) -> int:
-    """Return the machines for a load after a benchmark, never more than before.
+    """Return the machines after a benchmark, never more than before.
 
     Examples
     --------

@@ -147,7 +147,7 @@ Named = tuple[str, str] | tuple[str, str, dict[str, Any]]
 
 
 def compared(questions: Sequence[Named], money: Money, *, users: int = 1, **said: Any) -> Compared:
-    """Plan and compare several pairs of model and machine; those that do not run are named with the reason.
+    """Plan and compare pairs of model and machine.
 
     - `questions`: Model, machine and, where they differ, options of that plan.
     - `**said`: Options of all plans, as in `glmplan.fit`.

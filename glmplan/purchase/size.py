@@ -40,6 +40,7 @@ from glmplan.units import Bytes, Ratio, Usd, Watts
 __all__ = [
     "Candidate",
     "CountSearch",
+    "boards_left_out",
     "candidates",
     "machine_counts",
     "sized",

@@ -1,4 +1,4 @@
-"""Tools for assistants over the Model Context Protocol (MCP): the questions of the service, with typed fields.
+"""Offer the service's questions over the Model Context Protocol (MCP).
 
 Answers are computed in the service's worker processes, so its limits on time, memory and size hold here too. Files
 cannot be named. The protocol is that of the official SDK (https://modelcontextprotocol.io).
@@ -111,7 +111,7 @@ async def _called(context: Any, parameters: Any) -> CallToolResult:
 
 
 def _fault(error: ValidationError, form: type[BaseModel]) -> dict[str, Any]:
-    """Return the first fault of arguments as a record with field and nearest choices."""
+    """Return the first wrong argument as a record with nearest choices."""
     first, field = first_fault(list(error.errors()))
     message, close = str(first["msg"]).removeprefix("Value error, "), []
     if first["type"] == "extra_forbidden":

@@ -215,7 +215,7 @@ _MIDDLE, _LATE, _LATE_GAPS = (0.4, 0.6), (0.98, 1.0), (0.9895, 0.9905)
 def _request_weights(
     rough: np.ndarray, steps: np.ndarray, span: np.ndarray, outputs: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Return the steps of each block in every metric of a request, by field of `StepMix`."""
+    """Return the steps of each block in every metric of a request."""
     start, first, end = span[:, 0], span[:, 1], span[:, 2]
     elapsed = np.concatenate([[0.0], np.cumsum(rough)])
 
@@ -244,7 +244,7 @@ def _request_weights(
 
 
 def _ranked(times: np.ndarray, low: float, high: float) -> np.ndarray:
-    """Return the places between two shares in the order of times, at least one.
+    """Return the places between two shares in the order of times.
 
     Examples
     --------
@@ -278,7 +278,7 @@ def group_of_steps(requests: np.ndarray, prompt: np.ndarray, keys: np.ndarray) -
 
 
 def _between_gaps(length: np.ndarray, tokens: np.ndarray, first: float, last: float) -> np.ndarray:
-    """Return the share of each block in the tokens between two shares in the order of gaps."""
+    """Return each block's share in the tokens between two shares."""
     order = np.argsort(length, kind="stable")
     passed = np.cumsum(tokens[order])
     if not len(passed) or passed[-1] <= 0:

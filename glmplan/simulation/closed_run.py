@@ -12,7 +12,7 @@ UNLIMITED_POOL = float(1 << 60)
 
 
 def settled_requests(users: int) -> int:
-    """Return the requests of a run that is judged in its steady state, after the first one of each user.
+    """Return the requests of a steady run, without each user's first one.
 
     Examples
     --------

@@ -82,9 +82,10 @@ class Level:
     ----------
     probability : float
         Share of the services that are at least as quick, [-]
-    step, wait, room : float, optional
-        Its step time, its TTFT and its KV pool relative to the prediction; by default between those of the drawn
-        services, [-]
+    step, wait : float, optional
+        Its step time and its TTFT relative to the prediction; by default between those of the drawn services, [-]
+    room : float, optional
+        Its KV pool relative to the prediction; by default between those of the drawn services, [-]
     by_users : callable, optional
         Step time and TTFT of a share of the services relative to the prediction, at a number of users; by default the
         same at every load.
@@ -105,7 +106,7 @@ def _border(
     service: Service, traffic: Traffic, level: Level, factors: Sequence[float], rooms: Sequence[float],
     late: Sequence[float],
 ) -> tuple[Service, float]:  # fmt: skip
-    """Return the service at the level of a probability, and the factor on its TTFT.
+    """Return the service at a probability, and the factor on its TTFT.
 
     Without a step time of its own it lies between two of the drawn services: at 95 %, the two slowest of twenty.
     """
@@ -142,7 +143,7 @@ def safe_load(
     seed: int = 0,
     known: Tries | None = None,
 ) -> SafeLoad:
-    """Find the largest load that meets the SLO with a probability: 95 % by default.
+    """Find the largest load that meets the SLO at a probability.
 
     - `traffic`: The traffic; its number of users, rate or speed is varied.
     - `factors`: Step times relative to the prediction, as `speed_factors` makes them.
@@ -392,7 +393,7 @@ class Uncertainty:
     pool: tuple[float, float] = (1.0, 1.0)
 
     def quantile(self, service: Service, traffic: Traffic, share: Ratio) -> Service:
-        """Return the service that is slower, later and smaller than a share of those it may be."""
+        """Return the service at a quantile of its uncertainty."""
         slow, late = (_log_quantile(low, high, share) for low, high in (self.step, self.first or self.step))
         place = NormalDist().inv_cdf(share) / QUANTILE_90
         room = 1.0 - place * (1.0 - self.pool[0] if place > 0 else self.pool[1] - 1.0)
@@ -411,7 +412,7 @@ def _log_quantile(low: Ratio, high: Ratio, share: Ratio) -> Ratio:
 
 @dataclass(frozen=True, slots=True)
 class RunSize:
-    """Requests of a simulation, those of them that are not counted, and its seed."""
+    """Requests of a simulation, its warm-up requests and its seed."""
 
     requests: int
     warmup: int = 0

@@ -47,7 +47,7 @@ def _check(tools, answers):
     assert all(one.is_error for one in refused)
     errors = [one.structured_content["error"] for one in refused]
     assert [error["field"] for error in errors] == ["on", "usrs", "model", "name"]
-    assert errors[1]["nearest"] == ["users"] and "llama-3.1-8b" in errors[2]["nearest"]
+    assert errors[1]["nearest"][0] == "users" and "llama-3.1-8b" in errors[2]["nearest"]
 
 
 def test_tools_answer_over_pipes():

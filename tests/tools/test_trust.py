@@ -16,7 +16,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 def test_the_bill_of_materials_follows_its_schema():
     assert JsonStrictValidator(SchemaVersion.V1_7).validate_str(BILL) is None
-    assert JsonStrictValidator(SchemaVersion.V1_7).validate_str(BILL.replace('"purl"', '"address"')) is not None
+    assert JsonStrictValidator(SchemaVersion.V1_7).validate_str(BILL.replace('"scope"', '"range"')) is not None
 
 
 def test_the_bill_lists_each_dependency_of_users_and_no_tool_of_developers():

@@ -35,6 +35,7 @@ __all__ = [
     "Engine",
     "EngineDefaults",
     "Instead",
+    "MovedExperts",
     "Published",
     "Release",
     "Running",

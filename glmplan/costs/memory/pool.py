@@ -98,7 +98,7 @@ def split_pool(
 
 
 def _state_slots(stage: StageMemory, budget: BytesArray, split: PoolShares) -> np.ndarray:
-    """Return the requests whose recurrent states fit into their part of a pool."""
+    """Return the requests whose recurrent states fit into their share."""
     each = np.where(stage.state > 0, stage.state, 1.0) * split.states_each
     return np.where(stage.state > 0, np.floor(budget / each), np.inf)
 

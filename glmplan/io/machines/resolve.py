@@ -13,7 +13,6 @@ from glmplan.catalog.entries.hosts import implied_host, load_machine
 from glmplan.catalog.files import plain_name, toml_pairs
 from glmplan.costs.network.links import LayoutLinks, links_of_layout
 from glmplan.errors import SpecError
-from glmplan.io.machines.mixed import in_sequence, kinds_of, only_kind
 from glmplan.units import GIB, Bytes
 
 if TYPE_CHECKING:
@@ -76,6 +75,8 @@ class Machine:
         parts = [load_accelerator(name) for name, count in self.kinds for _ in range(count)]
         if any(part.memory is None or part.memory_bandwidth is None for part in parts):
             return self
+        from glmplan.io.machines.mixed import in_sequence, only_kind
+
         together, shares = in_sequence(parts, beside)
         host = only_kind(self.host, self.kinds[0][0], 1)
         sizes = " + ".join(f"{part.need('memory') / GIB:.0f}" for part in parts)
@@ -149,8 +150,11 @@ def resolve_machine(text: str, *, part: str | None = None, host_memory: Bytes | 
         raise
     named = host.name != f"{host.accelerator_count}x{accelerator.name}"
     notes = list(host.assumptions)
-    kinds = kinds_of(host) if len(set(host.accelerator_names)) > 1 else {}
-    if kinds:
+    kinds: dict[str, int] = {}
+    if len(set(host.accelerator_names)) > 1:
+        from glmplan.io.machines.mixed import kinds_of, only_kind
+
+        kinds = kinds_of(host)
         host = only_kind(host, next(iter(kinds)))
         accelerator = load_accelerator(host.accelerator)
     if host_memory is not None:
