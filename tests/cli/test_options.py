@@ -21,7 +21,7 @@ OWN = {
         *("traffic", "slo", "requests", "warmup", "replications", "records", "ramp", "ranges"),
         *("fleet", "sweep_rate", "timeline"),
     },
-    safe: {"traffic", "slo", "most"},
+    safe: {"traffic", "slo", "most", "probability"},
 }
 
 
