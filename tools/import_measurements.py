@@ -189,7 +189,7 @@ def speculative(run: Run) -> str:
         return spec.state
     counts = f" steps={spec.draft_tokens} draft={spec.verify_tokens}" if spec.draft_tokens else ""
     span = f" accept len {spec.acceptance_range[0]}-{spec.acceptance_range[1]}" if spec.acceptance_range else ""
-    return f"{spec.method or 'yes'}{counts}{span}"
+    return f"{spec.method or 'yes'}{counts}{span}{' simulated' if spec.simulated else ''}"
 
 
 def notes_and_source(run: Run) -> tuple[str, str]:

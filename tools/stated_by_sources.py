@@ -39,6 +39,8 @@ SAID = re.compile(
 SHARE = re.compile(r"accept_rate=(0\.\d+)|accept ~?(\d+)%$")
 
 _FRACTION = re.compile(r"(?:gpu-memory-utilization|gpu-util) `?(0\.\d+)`?")
+#: SGLang draws one acceptance length for the whole batch (python/sglang/srt/speculative/spec_utils.py at 00731f0b)
+_SIMULATED = "SGLANG_SIMULATE_ACC_LEN"
 #: rate over what the latencies of as many requests in flight allow; outside, one of the two does not measure this load
 _LITTLE = (0.7, 1.3)
 _RATES: tuple[str, ...] = ("output_tokens_per_s", "total_tokens_per_s")
@@ -63,6 +65,8 @@ def stated(row: Row) -> Row:
         found |= _set_apart(row)
     if fraction := _FRACTION.search(row["notes"]):
         found["memory_fraction"] = fraction[1]
+    if _SIMULATED in row["notes"] and "simulated" not in row["speculative"]:
+        found["speculative"] = f"{row['speculative']} simulated"
     for start, rule in _RULES.items():
         if row["campaign"].startswith(start):
             found |= rule(found)

@@ -378,8 +378,8 @@ def outside_of(start: LoggedStart, fit: MemoryFit) -> Vote | None:
     """Return a launch's memory outside weights, profiling run and graphs.
 
     `fit` gives the part of the memory that does not count as listed, and the graph estimate if the log has none. None
-    for other engines, accelerators without CUDA, unknown shapes, models that profile an image encoder, and logs without
-    pool, weights or graph estimate.
+    for other engines, accelerators without CUDA or ROCm, unknown shapes, models that profile an image encoder, and logs
+    without pool or weights, or without a graph estimate on CUDA.
     """
     log = start.log
     complete = start.model and start.accelerator and log.kv_pool is not None and log.weights is not None

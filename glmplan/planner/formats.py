@@ -69,7 +69,8 @@ def best_format(words: PlanRequest, read: Callable[[PlanRequest], Asked]) -> Ask
     -----
     The default checkpoint of the model stays if its plan meets the question at the asked probability. Else the format
     of highest precision that does is taken, first among files that the usual engine of the machine reads, then among
-    GGUF files; without one that does, the one with the highest probability. A format that was typed is never changed.
+    GGUF files; without one that does, the one with the highest probability. A format that was typed is never changed,
+    nor the default on a part of unpublished memory.
 
     Examples
     --------
@@ -80,6 +81,8 @@ def best_format(words: PlanRequest, read: Callable[[PlanRequest], Asked]) -> Ask
     asked = read(words)
     choice = resolve_model(words.model)
     if words.weights or choice.stated or choice.exact_bytes is not None or not asked.model.checkpoints:
+        return asked
+    if asked.machine.accelerator.memory is None:  # no format is known to fit
         return asked
     first = question_met(asked)
     if first.fits and (first.probability >= asked.probability or not first.probability):

@@ -40,7 +40,7 @@ def assumed_kinds(texts: Iterable[str], *, phase: str = "serving") -> tuple[str,
     """Return the kinds of assumption in texts, each once.
 
     Output lengths change a serving run only: a decode or prefill run is one kind of step. A label that stands for a
-    counted length is no assumption.
+    counted length is no assumption, nor is a layout that the launch script states.
 
     Examples
     --------

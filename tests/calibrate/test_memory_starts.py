@@ -33,7 +33,8 @@ def test_a_start_lacks_what_its_log_says_is_outside_torch():
 
 def test_a_start_that_cannot_say_it_has_no_vote():
     fit = load_memory_fit()
-    assert outside_of(LOGS["log-032"], fit) is None  # no CUDA device
+    # neither CUDA nor ROCm: nothing says what its libraries take
+    assert outside_of(replace(LOGS["log-032"], accelerator="gaudi-3"), fit) is None
     kimi = LOGS["log-015"]
     unknown = replace(kimi, model="gemma-3-27b", multimodal=True)
     assert outside_of(unknown, fit) is None  # an image tower of unknown shapes is tried, too
@@ -41,6 +42,16 @@ def test_a_start_that_cannot_say_it_has_no_vote():
     assert outside_of(replace(kimi, multimodal=True), fit) is not None
     untold = replace(LOGS["log-124"], graph_estimate=None)
     assert outside_of(untold, fit) is None and outside_of(replace(untold, graphs=False), fit) is not None
+
+
+def test_a_start_on_rocm_votes_on_nothing_of_cuda():
+    fit = load_memory_fit()
+    amd, nvidia = outside_of(LOGS["log-032"], fit), outside_of(LOGS["log-137"], fit)
+    assert amd is not None and amd.classes == ("single-rocm",) and amd.apart
+    assert nvidia is not None and "single-rocm" not in nvidia.classes and not nvidia.apart
+    # and changes no spread of the others
+    others = [Vote(str(n), str(n), "vllm", ("single",), n * GIB) for n in range(1, 4)]
+    assert spreads_of([*others, amd])["single"] == spreads_of(others)["single"]
 
 
 def test_a_row_of_unknown_version_counts_only_where_all_versions_agree():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -150,6 +151,7 @@ def test_every_assumption_of_a_measured_row_has_a_kind():
             continue
         for text in case.assumed:
             mine = assumed_kinds([text])
-            assert mine or text.startswith("a label of"), text
+            # a label that the source states otherwise: a counted length, the launch script where the layout cannot load
+            assert mine or re.match(r"a label of|ep \d+ of the script", text), text
             kinds.update(mine)
     assert kinds >= {"cache format", "weights", "lengths", "drafting", "launch settings"}

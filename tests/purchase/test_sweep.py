@@ -221,11 +221,25 @@ def test_a_power_limit_costs_what_serving_was_measured_to_lose():
 
 def test_a_limit_that_a_part_does_not_have_keeps_its_row_with_the_reason():
     axes = {"model": "llama-3.1-8b", "on": "1xrtx-pro-6000-ws,1xh100-sxm", "input": 500, "output": 100}
-    frame = swept(read_sweep(axes | {"power_limit": "200W,450W,650W"})).to_frame()
+    frame = swept(read_sweep(axes | {"power_limit": "200W,450W,700W,750W"})).to_frame()
     reasons = frame.groupby("on")["reason"].apply(list)
-    assert "nobody measured rtx-pro-6000-ws under a limit of 200 W" in reasons["1xrtx-pro-6000-ws"][0]
-    assert reasons["1xrtx-pro-6000-ws"][1] == "" and "above the 600 W" in reasons["1xrtx-pro-6000-ws"][2]
-    assert all("nobody measured h100-sxm" in one for one in reasons["1xh100-sxm"])
+    assert reasons["1xrtx-pro-6000-ws"][:2] == ["", ""] and reasons["1xh100-sxm"][:3] == ["", "", ""]
+    assert all("above the 600 W of rtx-pro-6000-ws" in one for one in reasons["1xrtx-pro-6000-ws"][2:])
+    assert "above the 700 W of h100-sxm" in reasons["1xh100-sxm"][3]
+    assert (frame["tpot_mean_ms"].notna() == (frame["reason"] == "")).all()
+
+
+def test_a_limit_that_nobody_measured_is_as_uncertain_as_no_slow_down_and_one_in_proportion():
+    axes = {"model": "llama-3.1-8b", "on": "1xrtx-pro-6000-ws,1xh100-sxm", "input": 500, "output": 100}
+    frame = swept(read_sweep(axes | {"power_limit": "200W,450W,600W,700W"})).to_frame().set_index(["on", "power_limit"])
+    tpot, low, high = (frame[f"tpot_mean_ms{end}"] for end in ("", "_low", "_high"))
+    rated = tpot["1xh100-sxm", 700.0]
+    assert rated < tpot["1xh100-sxm", 450.0] < tpot["1xh100-sxm", 200.0] < 700 / 200 * rated
+    assert low["1xh100-sxm", 200.0] <= rated and high["1xh100-sxm", 200.0] >= 700 / 200 * rated
+    # 450 W was measured on the RTX PRO 6000: no wider than at its rating; 200 W was not
+    width = high / low
+    assert width["1xrtx-pro-6000-ws", 450.0] == pytest.approx(width["1xrtx-pro-6000-ws", 600.0], rel=0.02)
+    assert width["1xrtx-pro-6000-ws", 200.0] > 1.1 * width["1xrtx-pro-6000-ws", 450.0]
 
 
 def test_ranges_and_ratios_are_spelt_out():

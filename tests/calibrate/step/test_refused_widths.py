@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tomllib
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from glmplan.calibrate.step.intervals import needed_stretch, stretches, write_re
 from glmplan.catalog.files import fits_folder
 from glmplan.io.runs.ledger import group_key
 from glmplan.io.runs.record import Run
-from glmplan.prediction.evidence import refused_widths
+from glmplan.prediction.evidence import LIKE, refused_widths
 from glmplan.prediction.table import predict_runs
 
 LOAD = {"engine": "vllm", "tp": 1, "concurrency": 8.0, "input_tokens": 1024.0, "output_tokens": 256.0}
@@ -64,7 +66,12 @@ def test_rows_that_lie_three_interval_widths_off_ask_for_three_times_the_width(t
 def test_what_ships_was_written_by_the_calibration_and_widens():
     shipped = (fits_folder() / "refused.toml").read_text()
     assert shipped.startswith("# Written by `glmplan calibrate`")
-    assert set(refused_widths()) == {"decode", "prefill", "ttft"}
+    written = {kind: row[0] for kind, row in tomllib.loads(shipped)["stretch"].items()}
+    assert set(written) >= {"decode", "prefill", "ttft"}
+    assert set(refused_widths()) == {*written, *LIKE}
+    # a kind without rows of its own is as wide as the widest of those that it is like
+    for kind, width in refused_widths().items():
+        assert width == max(written[one] for one in ((kind,) if kind in written else LIKE[kind])), kind
     assert all(1.0 <= one < 4.0 for one in refused_widths().values())
     # two thirds of such groups lay inside of the intervals of others
     assert refused_widths()["decode"] > 1.5
