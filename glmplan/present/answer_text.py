@@ -257,6 +257,7 @@ def safe_words(safe: Safe) -> str:
 
     Examples
     --------
+    >>> from glmplan.planner.plan import Safe
     >>> safe_words(Safe(5, 30, "tpot", (), 0.1, 0.95, ((0.95, 5), (0.8, 12), (0.5, 30))))
     '5 with 95 % probability, 12 with 80 %, 30 with 50 %'
     """
