@@ -12,13 +12,13 @@ from glmplan.costs.blocks.stack import checkpoint_bytes
 from glmplan.errors import GlmplanError
 from glmplan.io.models.resolve import resolve_model
 from glmplan.planner.question import MLX_ENGINE, Asked
-from glmplan.planner.ranking import prompts_timed
+from glmplan.planner.ranking import Scored, prompts_timed
 from glmplan.planner.users import safe_number, solve
 from glmplan.prediction.step_models import site_calibration
 from glmplan.request.plan import PlanRequest
 from glmplan.units import Ratio
 
-__all__ = ["Met", "best_format", "bits_of", "question_met"]
+__all__ = ["Met", "best_format", "bits_of", "format_open", "layout_met", "meets", "question_met"]
 
 #: formats that are planned for each kind of files, those of highest precision that the memory holds [-]
 _TRIED = 4
@@ -50,14 +50,23 @@ def bits_of(checkpoint: Checkpoint) -> float:
 def question_met(asked: Asked) -> Met:
     """Return how well the best layout of a request meets its question."""
     with site_calibration(asked.calibration):
-        solution = solve(asked, quick=True, sole=True)
-        best = solution.best
-        if best.terms.blocked is not None or best.verdict == "does_not_fit":
-            return Met(False, 0.0)
-        if not solution.ranked[0].alone or not prompts_timed(asked) or asked.prefill:
-            return Met(True, 0.0)
-        safe, _ = safe_number(asked, best, probability=asked.probability)
+        return layout_met(asked, solve(asked, quick=True, sole=True).ranked[0])
+
+
+def layout_met(asked: Asked, scored: Scored) -> Met:
+    """Return how well a layout meets the question of a request."""
+    holding = scored.holding
+    if holding.terms.blocked is not None or holding.verdict == "does_not_fit":
+        return Met(False, 0.0)
+    if not scored.alone or not prompts_timed(asked) or asked.prefill:
+        return Met(True, 0.0)
+    safe, _ = safe_number(asked, holding, probability=asked.probability)
     return Met(True, safe.chance_of(asked.users[-1] if asked.users_given else 1))
+
+
+def meets(asked: Asked, met: Met) -> bool:
+    """Return True if the default format stays: it meets the question, or fits and has no known speed."""
+    return met.fits and (met.probability >= asked.probability or not met.probability)
 
 
 def best_format(words: PlanRequest, read: Callable[[PlanRequest], Asked]) -> Asked:
@@ -79,13 +88,12 @@ def best_format(words: PlanRequest, read: Callable[[PlanRequest], Asked]) -> Ask
     'fp8'
     """
     asked = read(words)
-    choice = resolve_model(words.model)
-    if words.weights or choice.stated or choice.exact_bytes is not None or not asked.model.checkpoints:
+    if not format_open(words) or not asked.model.checkpoints:
         return asked
     if asked.machine.accelerator.memory is None:  # no format is known to fit
         return asked
     first = question_met(asked)
-    if first.fits and (first.probability >= asked.probability or not first.probability):
+    if meets(asked, first):
         return asked
     found = [(first, 0.0, asked)]
     for files in _files(words, asked):
@@ -102,6 +110,18 @@ def best_format(words: PlanRequest, read: Callable[[PlanRequest], Asked]) -> Ask
     if best[2] is asked or best[0] <= first:
         return asked
     return _named(best[2], asked, "the format that meets the question with the highest probability")
+
+
+def format_open(words: PlanRequest) -> bool:
+    """Return True if a request names no weight format.
+
+    Examples
+    --------
+    >>> format_open(PlanRequest("glm-5.1", "8xh200-sxm")), format_open(PlanRequest("glm-5.1-fp8", "8xh200-sxm"))
+    (True, False)
+    """
+    choice = resolve_model(words.model)
+    return not words.weights and not choice.stated and choice.exact_bytes is None
 
 
 def _named(asked: Asked, before: Asked, why: str) -> Asked:

@@ -9,11 +9,11 @@ from glmplan.catalog.engines.limitations import engines_on
 from glmplan.planner.capacity import Holding, Obstacles, Terms, stage_ranks
 from glmplan.planner.changes import Looked, changes_of, verdict_of
 from glmplan.planner.evidence import basis_words, evidence_words
-from glmplan.planner.formats import best_format
+from glmplan.planner.formats import best_format, format_open, layout_met, meets
 from glmplan.planner.hazards import hazard_rules
 from glmplan.planner.launch import launch_command, launch_context
 from glmplan.planner.layouts import apart_basis, known_apart
-from glmplan.planner.plan import AnswerRecord, RunnerUp, TrafficRun, UserRow, Warn, worth_telling
+from glmplan.planner.plan import AnswerRecord, Change, RunnerUp, TrafficRun, UserRow, Warn, worth_telling
 from glmplan.planner.question import Asked
 from glmplan.planner.ranking import (
     Scored,
@@ -47,6 +47,7 @@ from glmplan.units import GIB
 
 if TYPE_CHECKING:
     from glmplan.catalog.schema.engine import Wall
+    from glmplan.catalog.schema.model import Checkpoint
     from glmplan.prediction.deployment import Deployment
     from glmplan.prediction.predict import Prediction
     from glmplan.simulation.traffic.spec import Traffic
@@ -96,11 +97,18 @@ def fit_answer(words: PlanRequest, traffic: Traffic | None = None, *, changes: b
     """
     asked = best_format(words, lambda one: asked_under(one, traffic))
     with site_calibration(asked.calibration):
-        return answer_of(asked, None if traffic is None else traffic_of(asked, traffic), changes=changes)
+        arriving = None if traffic is None else traffic_of(asked, traffic)
+        default = asked_under(words, traffic).checkpoint if format_open(words) else None
+        return answer_of(asked, arriving, changes=changes, default=default)
 
 
-def answer_of(asked: Asked, traffic: Traffic | None = None, *, changes: bool = True) -> FitAnswer:
-    """Answer a request that has been read."""
+def answer_of(
+    asked: Asked, traffic: Traffic | None = None, *, changes: bool = True, default: Checkpoint | None = None
+) -> FitAnswer:
+    """Answer a request that has been read.
+
+    `default`: Usual checkpoint of the model if the request names no format; options of changes then keep theirs.
+    """
     part = asked.machine.accelerator
     missing = tuple(name for name in ("memory", "memory_bandwidth") if part.figure(name) is None)
     if "memory" in missing:
@@ -128,7 +136,7 @@ def answer_of(asked: Asked, traffic: Traffic | None = None, *, changes: bool = T
     if verdict == "does_not_fit" or "memory_bandwidth" in missing or first.alone == 0.0:
         told_of = evidence_words(asked, best.terms.accelerators)
         answer = FitAnswer(**common, evidence=told_of, warnings=_by_severity(_warnings(solution, ())))  # type: ignore[arg-type]
-        return _with_changes(answer, changes_of(solution) if changes else ())
+        return _with_changes(answer, changes_of(solution) if changes else (), default)
     found = predictions_of(asked, best, tuple(sorted({1, *asked.users})))
     rows = simulated_rows(asked, best, user_table(asked, best, found), traffic)
     command, notes = launch_command(asked, best, context := launch_context(asked, best))
@@ -161,7 +169,7 @@ def answer_of(asked: Asked, traffic: Traffic | None = None, *, changes: bool = T
         narrowing=narrowing_of(asked, best, deployment, known.knowledge, (alone, many)),
         stating=stated_ratios(deployment, load_of(asked, deployment, ENDLESS, 1)),
     )
-    return _with_changes(answer, looked)
+    return _with_changes(answer, looked, default)
 
 
 def _solved(asked: Asked, traffic: Traffic | None) -> Solution:
@@ -202,14 +210,27 @@ def _unknown_of(asked: Asked, missing: tuple[str, ...], first: Scored) -> tuple[
     return (*unknown, first.unknown) if first.unknown else unknown
 
 
-def _with_changes(answer: FitAnswer, looked: tuple[Looked, ...]) -> FitAnswer:
+def _with_changes(answer: FitAnswer, looked: tuple[Looked, ...], default: Checkpoint | None) -> FitAnswer:
     """Return the answer with the changes worth showing, simulated if needed."""
     if answer.safe is not None and not answer.safe.users:
         looked = tuple(_counted(one) for one in looked)
     found = {id(one.change): one for one in looked}
     first = worth_telling(replace(answer, changes=tuple(one.change for one in looked)))
-    shown = replace(answer, changes=tuple(found[id(one)].printed() for one in first))
+    shown = replace(answer, changes=tuple(_of_format(found[id(one)], default) for one in first))
     return replace(shown, changes=worth_telling(shown))
+
+
+def _of_format(one: Looked, default: Checkpoint | None) -> Change:
+    """Return a change as printed; its options name a format that would not be chosen.
+
+    `default`: Usual checkpoint of the model; None if the request names its format.
+    """
+    change, weights = one.printed(), one.asked.checkpoint
+    if default is None or not change.ask.startswith("--") or "--weights " in change.ask:
+        return change
+    if weights == default and (one.scored is None or meets(one.asked, layout_met(one.asked, one.scored))):
+        return change
+    return replace(change, ask=f"{change.ask} --weights {weights.name}")
 
 
 def _counted(one: Looked) -> Looked:

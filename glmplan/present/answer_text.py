@@ -245,7 +245,7 @@ def safe_limits(answer: AnswerRecord, width: int) -> str:
     safe = answer.safe
     if safe is None:
         return paragraph(width, "Safe users: use `glmplan safe`, which simulates this traffic", "")
-    out = f"Safe users: {safe_words(safe)}\n"
+    out = paragraph(width, f"Safe users: {safe_words(safe)}", "")
     for limit in safe.limits:
         mark = ">" if limit.name == safe.limit else " "
         out += paragraph(width, f"{mark} {LIMITS[limit.name]:12}{limit.users:7,}  {limit.words}", "  ", " " * 25)
@@ -257,6 +257,7 @@ def safe_words(safe: Safe) -> str:
 
     Examples
     --------
+    >>> from glmplan.planner.plan import Safe
     >>> safe_words(Safe(5, 30, "tpot", (), 0.1, 0.95, ((0.95, 5), (0.8, 12), (0.5, 30))))
     '5 with 95 % probability, 12 with 80 %, 30 with 50 %'
     """

@@ -43,6 +43,8 @@ __all__ = ["FORMS", "answer_sentences", "check_report", "common_load", "decision
 
 #: SLO of the safe users of `fit`
 _SLO = f"tpot p95 < {1000 * TARGET_TPOT:g} ms"
+#: answer of a plan file without ``answer``, which 1.0.0 wrote
+_VERDICTS = {"fits": "Yes", "tight": "Narrowly", "does_not_fit": "No", "unknown": "Unknown"}
 
 
 def decision(
@@ -113,13 +115,18 @@ def _question(plans: Sequence[ReportOption]) -> str:
 def answer_sentences(plans: Sequence[ReportOption], load: int | None) -> list[str]:
     """Return verdict, speed, and cost at a concurrency `load`, as sentences."""
     first = plans[0]
-    record = first.record
-    headline = record["headline"][:1].lower() + record["headline"][1:]
-    return [
-        f"{REPLIES[record['answer']['verdict']]}: {first.name} {_said(headline)}.",
-        _speed(first),
-        _money(plans, load),
-    ]
+    return [_reply(first), _speed(first), _money(plans, load)]
+
+
+def _reply(one: ReportOption) -> str:
+    """Return the answer to the question, and how the plan fits."""
+    record = one.record
+    plan = f"{one.name} {_said(record['headline'][:1].lower() + record['headline'][1:])}."
+    answer = record.get("answer")
+    if answer is None:
+        return f"{_VERDICTS[record['verdict']]}: {plan}"
+    # a probability is that of the users, not of the plan
+    return f"{answer['text']}; {plan}" if answer["probability"] is not None else f"{REPLIES[answer['verdict']]}: {plan}"
 
 
 def _said(headline: str) -> str:

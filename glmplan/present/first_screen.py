@@ -54,8 +54,8 @@ _LEAST = {
 }  # fmt: skip
 #: how the remaining lines are given to parts, the most useful first
 _MORE = (
-    ("one", 2), ("verdict", 3), ("traffic", 2), ("errors", 3), ("changes", 3), ("change", 2), ("traffic", 3),
-    ("memory", 2), ("assumed", 2), ("error", 2), ("note", 2), ("asks", 2), ("nearest", 3), ("limit", 2), ("users", 2),
+    ("one", 2), ("verdict", 3), ("traffic", 2), ("errors", 3), ("changes", 3), ("memory", 2), ("change", 2),
+    ("traffic", 3), ("assumed", 2), ("error", 2), ("note", 2), ("asks", 2), ("nearest", 3), ("limit", 2), ("users", 2),
     ("reason", 3), ("title", 2), ("basis", 1), ("assumed", 3), ("asks", 3), ("measure", 2), ("gaps", 1), ("basis", 2),
     ("error", 3), ("note", 3), ("assumed", 5),
 )  # fmt: skip
@@ -289,7 +289,9 @@ class _Screen:
             yield "Other plans that fit" if works else "Biggest improvements (same level of evidence)"
         for one in shown:
             numbers = f": {one.verdict}{change_numbers(answer, one)}" if works else f": {gain_words(answer, one)}"
-            ask = f", {one.ask}" if one.ask.startswith("--") and not one.ask.startswith("--on") else ""
+            # the change itself names a machine
+            options = one.ask.startswith("--") and (not one.ask.startswith("--on") or "--weights" in one.ask)
+            ask = f", {one.ask}" if options else ""
             yield from self._cut(f"{one.what}{ask}{numbers}", self.budget["change"])
         if not shown and not works:
             more = f"; {rest} at a weaker level (--section changes)" if rest else ""

@@ -65,6 +65,17 @@ def test_each_change_is_what_running_its_words_prints(answers):
     assert compared > 10
 
 
+def test_options_of_a_change_name_the_format_where_another_one_would_be_chosen():
+    # FP8 on two cards because BF16 does not meet the question there; three cards alone would be planned in BF16
+    [more] = [one for one in fit_answer(PlanRequest("qwen3-30b-a3b", "2xrtx-4090")).changes if "--on" in one.ask]
+    assert more.ask == "--on 3xrtx-4090 --weights fp8"
+    # BF16 stays on four cards; on three of them FP8 would be chosen
+    few = fit_answer(PlanRequest("llama-3.1-70b", "4xa100-80gb-sxm", users="32")).changes
+    assert "--on 3xa100-80gb-sxm --weights bf16" in [one.ask for one in few]
+    # where the default meets the question, nothing is added
+    assert [one.ask for one in few if one.name == "engine"] == ["--engine sglang", "--engine trtllm"]
+
+
 def test_changes_are_ranked_by_gain_and_none_gains_less_than_a_repeated_run_differs_by(answers):
     for words, answer in answers:
         if answer.verdict == "does_not_fit":

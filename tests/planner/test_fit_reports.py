@@ -106,7 +106,8 @@ def test_every_described_field_exists(answers):
 
 def test_the_schema_has_these_fields_at_the_top(answers):
     assert list(json.loads(fit_json(answers["six cards"]))) == [
-        "schema", "verdict", "may_start", "headline", "reasons", "unknown", "question", "plan", "memory", "context",
+        "schema", "verdict", "answer", "may_start", "headline", "reasons", "unknown", "question", "plan", "memory",
+        "context",
         "users", "traffic", "traffic_runs", "safe", "bottleneck", "alternative_layouts", "skipped_layouts", "changes",
         "warnings", "command",
         "command_notes", "assumed", "unstated", "stating", "basis", "evidence_level", "evidence",

@@ -115,7 +115,7 @@ def test_what_a_recipe_says_in_a_file_is_said_of_the_file():
     ("model", "method"),
     [
         ("glm-5.1-fp8", "FP8"),
-        ("deepseek-v3", "FP8"),
+        ("deepseek-v3-fp8", "FP8"),
         ("glm-5.1-nvfp4", "NVFP4"),
         ("kimi-k2.5-int4", "RAWINT4"),
         ("qwen3-30b-a3b", "BF16"),

@@ -21,8 +21,12 @@ GIB = 2**30
 @pytest.mark.parametrize(
     "words",
     [
-        PlanRequest("llama-3.1-70b", "8xh100-sxm", tp="1", pp="1", dp="8"),  # weights alone are too much
-        PlanRequest("llama-3.1-8b", "1xrtx-4090", context="120000"),  # weights fit, the request does not
+        PlanRequest(
+            "llama-3.1-70b", "8xh100-sxm", weights="bf16", tp="1", pp="1", dp="8"
+        ),  # weights alone are too much
+        PlanRequest(
+            "llama-3.1-8b", "1xrtx-4090", weights="bf16", context="120000"
+        ),  # weights fit, the request does not
         PlanRequest("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", tp="1", pp="5"),  # one stage of several is the fullest
         PlanRequest("gpt-oss-120b", "1xrtx-4090", context="4096"),  # sliding windows
     ],
@@ -48,7 +52,9 @@ _SHARE = 0.9
 
 def _about(share: float):
     """A card that is large enough with 0.9 of its memory for the engine."""
-    return fit_answer(PlanRequest("qwen3-32b", "1xh100-sxm", kv="bf16", context="4096", memory_fraction=share))
+    return fit_answer(
+        PlanRequest("qwen3-32b", "1xh100-sxm", weights="bf16", kv="bf16", context="4096", memory_fraction=share)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -85,12 +91,12 @@ def test_what_is_within_the_uncertainty_is_said_wherever_the_verdict_is(nearly):
     assert "may start" in fit_text(answer)
     assert fit_record(answer)["may_start"] is True
     with pytest.raises(DoesNotFit, match=re.escape(MAY_START)):
-        glmplan.deployment("qwen3-32b", "1xh100-sxm", kv="bf16", memory_fraction=share, context=4096)
+        glmplan.deployment("qwen3-32b", "1xh100-sxm", weights="bf16", kv="bf16", memory_fraction=share, context=4096)
 
 
 def test_a_plan_that_lacks_more_than_is_uncertain_promises_no_start():
-    answer = fit_answer(PlanRequest("llama-3.1-70b", "8xh100-sxm", tp="1", pp="1", dp="8"))
-    assert not answer.may_start
+    answer = fit_answer(PlanRequest("llama-3.1-70b", "8xh100-sxm", weights="bf16", tp="1", pp="1", dp="8"))
+    assert answer.verdict == "does_not_fit" and not answer.may_start
     assert "may start" not in answer.headline
     assert fit_record(answer)["may_start"] is False
 
@@ -118,7 +124,7 @@ link = {{ generation = 5, lanes = 16 }}
 @pytest.mark.parametrize(
     ("model", "short"),
     # ktransformers issue 2183: glm-5.3-flash ran out of the 256 GB of its host
-    [("glm-5.3-flash", 304e9 - 256e9), ("kimi-k2.5", 571e9 - 256e9), ("deepseek-v3.1-fp8", 654e9 - 256e9)],
+    [("glm-5.3-flash-fp8", 304e9 - 256e9), ("kimi-k2.5", 571e9 - 256e9), ("deepseek-v3.1-fp8", 654e9 - 256e9)],
 )
 def test_weights_that_exceed_host_memory_do_not_fit_in_any_answer(tmp_path, model, short):
     answer = fit_answer(PlanRequest(model, host_of(tmp_path, memory="256 GB"), engine="ktransformers"), changes=False)

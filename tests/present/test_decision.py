@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 from datetime import date
@@ -57,7 +58,9 @@ def test_the_parts_of_a_decision_stand_in_their_order(page):
 
 def test_the_answer_is_three_sentences_with_the_figures_of_fit(records, six):
     said = answer_sentences([priced_plan(one, MONEY) for one in records], 4)
-    assert len(said) == 3 and said[0].startswith("Yes: glm-5.1 nvfp4 on 6xrtx-pro-6000-ws fits with")
+    # 32 users are asked for, and 29 are expected
+    reply = f"Unlikely: 32 users meet the SLO with {math.floor(100 * six.safe.chance_of(32))} % probability"
+    assert len(said) == 3 and said[0].startswith(f"{reply}; glm-5.1 nvfp4 on 6xrtx-pro-6000-ws fits with")
     rate = six.one_user.user_rate
     assert f"A single user gets {number(rate.value)} ({number(rate.low)} to {number(rate.high)}) tokens/s" in said[1]
     users = six.safe.users
@@ -95,8 +98,20 @@ def test_rents_of_a_report_are_at_one_term():
 def test_a_plan_that_does_not_fit_is_a_report_too(records):
     made = decision(records[1:], MONEY)
     text = markdown_of(made)
-    assert "No: glm-5.1 nvfp4 on 2xrtx-pro-6000-ws" in text and "There is nothing to start" in text
+    assert (
+        "Does not load: glm-5.1 nvfp4 on 2xrtx-pro-6000-ws does not fit" in text and "There is nothing to start" in text
+    )
     html_of(made)
+
+
+def test_the_users_of_the_question_decide_the_answer_and_an_old_file_has_that_of_its_memory(records):
+    few = fit_record(glmplan.fit("glm-5.1-nvfp4", on="6xrtx-pro-6000-ws", users=(1, 4)))
+    [said, *_] = answer_sentences([priced_plan(few, MONEY)], 4)
+    assert said.startswith("Yes: 4 users meet the SLO with 9") and "; glm-5.1 nvfp4 on 6xrtx-pro-6000-ws fits" in said
+    for record, word in zip(records, ("Yes", "No"), strict=True):
+        old = {name: value for name, value in record.items() if name != "answer"}
+        [said, *_] = answer_sentences([priced_plan(old, MONEY)], 4)
+        assert said.startswith(f"{word}: glm-5.1 nvfp4 on ")
 
 
 def test_where_nothing_that_was_looked_at_fits_the_report_says_what_to_ask(capsys):

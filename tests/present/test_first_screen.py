@@ -171,7 +171,10 @@ def test_changes_are_ranked_by_gain_with_none_under_five_percent_and_on_evidence
         return
     gains = [gain_of(one, change) for change in found]
     assert gains == sorted(gains, reverse=True) and all(gain >= LEAST_GAIN for gain in gains)
-    order = ("site", "configuration", "group", "pair", "format", "accelerator", "model", "engine", "nothing")
+    order = (
+        "site", "configuration", "release", "group", "group_release", "pair", "adapters", "apart", "format",
+        "accelerator", "model", "engine", "nothing",
+    )  # fmt: skip
     for change in found:
         better = change.verdict != one.verdict
         safer = change.safe and not one.safe.users  # from nobody to somebody
