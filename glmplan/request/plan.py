@@ -250,6 +250,8 @@ class PlanRequest(OptionRecord):
         Option(
             help="Lengths of a public trace: chat, long-chat, rag or code-completion, where no length is given.",
             commands=_LENGTH,
+            form="Load",
+            label="Use case",
         ),
     ] = None
     users: Annotated[

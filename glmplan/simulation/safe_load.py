@@ -44,7 +44,6 @@ __all__ = [
 
 
 _LARGEST = 1e6  # the largest load that is looked at
-_SLOWEST = 1.0 - 0.5 / DRAWS  # share of services that keep what the slowest of those drawn just breaks
 _DRAWN = 10_000  # most users that a curve shows
 
 
@@ -305,8 +304,9 @@ def kept_share(
             break
     # twenty services have no step finer than 5 %: among the slowest the one that `safe_load` follows decides
     at = NormalDist().inv_cdf(level.probability)
-    above = max(sum(place > at for place, _ in margins), 1)
-    decides = failures == above and margins[0][1] > 0 and len(margins) > above and least <= _SLOWEST
+    # beyond 97.5 % it is slower than all of them: none is above
+    above = sum(place > at for place, _ in margins)
+    decides = failures == above and (not above or margins[0][1] > 0) and len(margins) > above
     alike = search.alike or search.recorded
     followed = alike and failures in (above, 0 if above == 1 else -1) or decides and traffic.kind != "sessions"
     if search.border is not None and followed:

@@ -8,11 +8,13 @@ from dataclasses import replace
 from datetime import date
 from statistics import NormalDist
 
+import numpy as np
 import pytest
 
 import glmplan
 from glmplan.planner.ask import kept
 from glmplan.planner.service import inputs_of, service_of
+from glmplan.prediction.distribution import NORMAL, PROBABILITIES
 from glmplan.present.size_text import size_content
 from glmplan.purchase.money import money_of
 from glmplan.purchase.size import sized
@@ -48,20 +50,28 @@ def answered(request):
     return asked, option
 
 
-def spread(low, high, place):
-    """Return the factor of a log-normal spread that lies `place` deviations from its middle."""
-    return math.sqrt(low * high) * math.exp(math.log(high / low) / (2 * END) * place)
+def quantile(ends, tail, place):
+    """Return the factor of an error by deviations from the middle: straight between the ends that are known."""
+    known = [NormalDist().inv_cdf(one) for one in PROBABILITIES]
+    sides = [math.log(ends[0])] * 4 + [math.log(ends[1])] * 4
+    logs = [side * ratio for side, ratio in zip(sides, tail, strict=True)]
+    return math.exp(np.interp(place, [*known[:4], 0.0, *known[4:]], [*logs[:4], 0.0, *logs[4:]]))
 
 
 def share_kept(planned, users, slo):
     """Return the share of the predictive distribution that keeps an SLO in the steady state; slower parts miss more."""
     traffic = Traffic(kind="closed", users=users, input=planned.asked.input_tokens, output=planned.asked.output_tokens)
     described = service_of(inputs_of(planned.asked, planned.holding, planned.deployment), traffic)
+    # errors are those at this number of users
+    times = glmplan.predict(planned, users=users).figures
+    errors = [
+        ((one.low / one.value, one.high / one.value), one.tail or NORMAL) for one in (times["tpot"], times["ttft"])
+    ]
     rounds = max(6, math.ceil(400 / users))
 
     def keeps(part):
         place = NormalDist().inv_cdf(1 - (part + 0.5) / PARTS)
-        slower, later = spread(described.low, described.high, place), spread(*described.first, place)
+        slower, later = (quantile(*error, place) for error in errors)
         low, high = described.pool
         room = 1 - place / END * ((1 - low) if place > 0 else (high - 1))
         service = described.service.scaled(slower).with_room(room, traffic)

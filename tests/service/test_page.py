@@ -145,6 +145,7 @@ CONTROLS = {
     "context": ("4096", {"context": 4096}),
     "input": ("300", {"input": 300}),
     "output": ("60", {"output": 60}),
+    "use_case": ("rag", {"use_case": "rag"}),
     "tp": ("1", {"tp": 1}),
     "pp": ("1", {"pp": 1}),
     "dp": ("1", {"dp": 1}),

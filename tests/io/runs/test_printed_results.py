@@ -192,6 +192,14 @@ def test_a_start_up_log_with_throughput_lines_stays_one():
     assert import_text(log + VLLM_LINES).kind == "vllm startup log"
 
 
+def test_the_log_of_a_server_that_has_answered_stays_a_start_up_log():
+    """Its timings are of requests that ran together or alone, which they do not say."""
+    log = "load_tensors:   CPU_Mapped model buffer size =  4437.80 MiB\nllama_context: n_ctx_per_seq = 4096\n"
+    found = import_text(log + TIMINGS)
+    assert found.kind == "llama.cpp startup log"
+    assert found.logged.weights == pytest.approx(4437.8 * 2**20)
+
+
 @pytest.mark.parametrize(
     ("text", "amounts"),
     [

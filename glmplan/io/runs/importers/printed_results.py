@@ -335,11 +335,11 @@ IMPORTERS = (
     Importer(KIND_MLX_BENCHMARK, by_text(_MLX_MEAN), _mlx_benchmark),
     Importer(KIND_MLX_GENERATE, by_text(_MLX_LINE.format("Generation")), _mlx_generate),
     Importer(KIND_OLLAMA, by_text(rf"^eval rate:\s+{_NUMBER} tokens/s"), _ollama),
-    Importer(KIND_TIMINGS, by_text(_TIMING.format("eval")), _timings),
 )  # fmt: skip
 
 #: lines between a start-up log and the end of an engine, tried after start-up logs
 ENGINE_LINES = (
+    Importer(KIND_TIMINGS, by_text(_TIMING.format("eval")), _timings),
     Importer(KIND_ENGINE_LINES, by_text(rf"{_VLLM_LINE}|{_SGLANG_LINE}"), _engine_lines),
 )  # fmt: skip
 
