@@ -65,7 +65,10 @@ def layout_met(asked: Asked, scored: Scored) -> Met:
 
 
 def meets(asked: Asked, met: Met) -> bool:
-    """Return True if the default format stays: it meets the question, or fits and has no known speed."""
+    """Return True if the default format stays.
+
+    It meets the question, or fits and has no known speed.
+    """
     return met.fits and (met.probability >= asked.probability or not met.probability)
 
 

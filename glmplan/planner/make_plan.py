@@ -221,7 +221,7 @@ def _with_changes(answer: FitAnswer, looked: tuple[Looked, ...], default: Checkp
 
 
 def _of_format(one: Looked, default: Checkpoint | None) -> Change:
-    """Return a change as printed; its options name a format that would not be chosen.
+    """Return a change as printed, with the format that its options need.
 
     `default`: Usual checkpoint of the model; None if the request names its format.
     """
