@@ -19,7 +19,6 @@ from pathlib import Path
 from glmplan.errors import GlmplanError
 from glmplan.planner.traffic_search import described_under
 from glmplan.request.plan import PlanRequest
-from glmplan.simulation.safe_load import outcome_range
 from glmplan.simulation.simulate import simulate
 from glmplan.simulation.traffic.spec import Traffic, parse_traffic
 
@@ -76,8 +75,7 @@ def main(words: list[str]) -> int:
             continue
         outcome = simulate(described.service, arriving, requests=options.requests)
         count = int(outcome.summary["requests"])
-        interval = (described.low, described.high)
-        ranges = outcome_range(described.service, arriving, outcome.summary, interval=interval, requests=count)
+        ranges = described.ranges(arriving, outcome.summary, requests=count)
         for name, value in measured.items():
             low, high = ranges[name]
             held = low <= value <= high
