@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from glmplan.catalog.engines.limitations import engines_on
 from glmplan.planner.capacity import Holding, Obstacles, Terms, stage_ranks
@@ -134,8 +135,7 @@ def answer_of(
         "left_out": solution.left_out,
     }
     if verdict == "does_not_fit" or "memory_bandwidth" in missing or first.alone == 0.0:
-        told_of = evidence_words(asked, best.terms.accelerators)
-        answer = FitAnswer(**common, evidence=told_of, warnings=_by_severity(_warnings(solution, ())))  # type: ignore[arg-type]
+        answer = _without_speeds(solution, common)
         return _with_changes(answer, changes_of(solution) if changes else (), default)
     found = predictions_of(asked, best, tuple(sorted({1, *asked.users})))
     rows = simulated_rows(asked, best, user_table(asked, best, found), traffic)
@@ -170,6 +170,12 @@ def answer_of(
         stating=stated_ratios(deployment, load_of(asked, deployment, ENDLESS, 1)),
     )
     return _with_changes(answer, looked, default)
+
+
+def _without_speeds(solution: Solution, common: Mapping[str, Any]) -> FitAnswer:
+    """Return the answer of a plan that does not fit or has no known speed."""
+    evidence = evidence_words(solution.asked, solution.best.terms.accelerators)
+    return FitAnswer(**common, evidence=evidence, warnings=_by_severity(_warnings(solution, ())))
 
 
 def _solved(asked: Asked, traffic: Traffic | None) -> Solution:
