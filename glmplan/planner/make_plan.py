@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from glmplan.catalog.engines.limitations import engines_on
@@ -117,8 +117,7 @@ def answer_of(
     solution = _solved(asked, traffic)
     asked, first, best = solution.asked, solution.ranked[0], solution.best
     check_copies(asked, best, traffic)
-    verdict = verdict_of(asked, first)
-    limit = asked.longest_request
+    verdict, limit = verdict_of(asked, first), asked.longest_request
     common = {
         "asked": asked,
         "verdict": verdict,
@@ -135,8 +134,7 @@ def answer_of(
         "left_out": solution.left_out,
     }
     if verdict == "does_not_fit" or "memory_bandwidth" in missing or first.alone == 0.0:
-        answer = _without_speeds(solution, common)
-        return _with_changes(answer, changes_of(solution) if changes else (), default)
+        return _with_changes(_without_speeds(solution, common), changes_of(solution) if changes else (), default)
     found = predictions_of(asked, best, tuple(sorted({1, *asked.users})))
     rows = simulated_rows(asked, best, user_table(asked, best, found), traffic)
     command, notes = launch_command(asked, best, context := launch_context(asked, best))
