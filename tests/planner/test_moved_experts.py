@@ -1,4 +1,4 @@
-"""Experts of some layers in host memory: how many layers move, what they cost, and how llama.cpp is told."""
+"""Experts of some layers in host memory: the number of layers, their cost, and the options of llama.cpp."""
 
 from __future__ import annotations
 

@@ -137,8 +137,8 @@ def test_the_load_at_each_probability_is_the_one_at_which_it_is_met():
 def test_a_smaller_probability_is_a_larger_load():
     asked = read_words(PlanRequest("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", probability="0.8"))
     holding = solve(asked).best
-    [surely, asked_for] = [safe_number(asked, holding, probability=share)[0] for share in (0.95, 0.8)]
-    assert asked_for.users == dict(surely.at)[0.8] > surely.users
+    [safe, asked_for] = [safe_number(asked, holding, probability=share)[0] for share in (0.95, 0.8)]
+    assert asked_for.users == dict(safe.at)[0.8] > safe.users
     assert asked.probability == 0.8
 
 

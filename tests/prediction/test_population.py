@@ -1,4 +1,4 @@
-"""A run beside the other runs of its configuration: a slow machine is told although its interval holds the run."""
+"""A run beside the other runs of its configuration: a slow machine is named although the interval covers the run."""
 
 from __future__ import annotations
 

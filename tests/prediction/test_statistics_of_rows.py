@@ -89,7 +89,7 @@ def test_the_fit_predicts_each_statistic_as_a_plan_does():
 
 
 def _waits(total, effects, case):
-    """What makes the factor on waiting prompts e^0.4."""
+    """The count that makes the factor on waiting prompts e^0.4."""
     change = np.zeros(len(COLUMNS))
     change[TTFT_SCALE] = 0.4 - effects.sum_of(keys_of(case.deployment))[0][TTFT_SCALE]
     return change

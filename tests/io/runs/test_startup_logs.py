@@ -147,7 +147,7 @@ def test_a_cache_format_of_torch_is_a_cache_format():
     ("said", "model"),
     [
         ("/models/models--Qwen--Qwen3-8B/snapshots/7872f01b1d1fe23eabc4c98b48bffcef5a386062", "Qwen/Qwen3-8B"),
-        ("/root/.cache/huggingface/hub/models--zai-org--GLM-5.1-FP8", "zai-org/GLM-5.1-FP8"),
+        ("/data/huggingface/hub/models--zai-org--GLM-5.1-FP8", "zai-org/GLM-5.1-FP8"),
         ("/models/Qwen3-8B", "/models/Qwen3-8B"),
     ],
 )
