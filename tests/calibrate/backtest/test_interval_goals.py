@@ -1,4 +1,4 @@
-"""Goals of the 90 % intervals by class of evidence, where all settings are stated: met, or missed with the measured value.
+"""Goals of the 90 % intervals by class of evidence, all settings stated: met, or missed with the measured value.
 
 Goals are those of the design of the intervals: high over low that 90 % of the groups need, and a coverage that a
 binomial test does not reject.
