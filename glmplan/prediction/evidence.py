@@ -240,18 +240,18 @@ def evidence_from_fit(
     at_site = keys[LEVELS.index("configuration")] in fit.site
     knowledge = "site" if at_site and "site" in fit.intervals else knowledge_class(levels)
     knowledge, of = _with_what_differs(deployment, knowledge, keys[-1], fit)
-    beyond, outside = _outside(deployment, load, knowledge, _domains(deployment, keys, levels, fit))
+    beyond, spread, outside = _outside(deployment, load, knowledge, _domains(deployment, keys, levels, fit))
     features = features_of(deployment, load)
     intervals, tails = {}, {}
     for kind in (*KINDS, *LIKE):
         if kind in fit.intervals[of]:
-            low, high = interval_of(fit, of, kind, features)
+            low, high = _extrapolated(fit, (of, levels), kind, features, beyond)
             if knowledge in _NO_RELEASE:
                 low, high = _released(low, high, fit.later.get(kind))
             if kind in STEPS:
                 low, high = _drafted(low, high, deployment.acceptance_deviation)
             low, high = _power_limited(deployment, kind, load.concurrency, low, high)
-            intervals[kind] = (low - beyond, high + beyond)
+            intervals[kind] = (low - spread, high + spread)
             here = kind_at(kind, features["load"], features["cached"], features["stated"])
             tails[kind] = tuple(fit.tails.get(here, NORMAL))
     basis = _basis(deployment, knowledge)
@@ -284,12 +284,30 @@ def stated_ratios(
     return ratios
 
 
-def _released(low: Ratio, high: Ratio, apart: Sequence[float] | None) -> tuple[Ratio, Ratio]:
+def _extrapolated(
+    fit: Effects, evidence: tuple[str, tuple[bool, ...]], kind: str, features: dict[str, str], beyond: Any
+) -> tuple[Any, Any]:
+    """Return an interval outside the measured loads of a group.
+
+    What was measured of a group does not widen: the interval is at most that of a group never measured, which holds
+    for every load.
+    """
+    of, levels = evidence
+    low, high = interval_of(fit, of, kind, features)
+    unknown = tuple(known and name not in ("group", "configuration") for name, known in zip(LEVELS, levels, strict=True))
+    without = knowledge_class(unknown)
+    if without == of or without in NEVER_THERE or kind not in fit.intervals.get(without, {}):
+        return low - beyond, high + beyond
+    least, most = interval_of(fit, without, kind, features)
+    return np.minimum(low, np.maximum(low - beyond, least)), np.maximum(high, np.minimum(high + beyond, most))
+
+
+def _released(low: Any, high: Any, apart: Sequence[float] | None) -> tuple[Any, Any]:
     """Return an interval widened by what later releases differ by.
 
     The independent errors of forward-in-time scores: the side of faster releases is the longer one.
     """
-    return (low, high) if apart is None else (-math.hypot(low, apart[0]), math.hypot(high, apart[1]))
+    return (low, high) if apart is None else (-np.hypot(low, apart[0]), np.hypot(high, apart[1]))
 
 
 def _basis(deployment: Deployment, knowledge: str) -> str:
@@ -317,10 +335,10 @@ def _with_what_differs(deployment: Deployment, knowledge: str, release_key: str,
     return knowledge if same_release else _OTHER_RELEASE[knowledge], knowledge
 
 
-def _drafted(low: float, high: float, deviation: float) -> tuple[float, float]:
+def _drafted(low: Any, high: Any, deviation: float) -> tuple[Any, Any]:
     """Return an interval widened by the independent error of acceptance."""
     drafting = QUANTILE_90 * deviation
-    return -math.hypot(low, drafting), math.hypot(high, drafting)
+    return -np.hypot(low, drafting), np.hypot(high, drafting)
 
 
 def _power_limited(deployment: Deployment, kind: str, requests: Any, low: Any, high: Any) -> tuple[Any, Any]:
@@ -405,8 +423,8 @@ def _domains_of_others(fits: Path, engine: str, part: str, shape: str) -> tuple[
 
 def _outside(
     deployment: Deployment, load: Load, knowledge: str, domains: tuple[tuple[float, ...], ...]
-) -> tuple[float, str]:
-    """Return the half-width to add for extrapolation, and its reasons."""
+) -> tuple[float, float, str]:
+    """Return half-widths to add for the load and for stages, with reasons."""
     reasons = (
         [] if knowledge in ("site", "configuration", "release", "group", "group_release") else [KNOWN_AS[knowledge]]
     )
@@ -423,13 +441,13 @@ def _outside(
                 said.append(f"{name} {value:g} outside the measured {low:g}-{high:g}")
                 apart += beyond
         farthest = max(farthest, (apart, said), key=lambda one: one[0])
-    widen = farthest[0]
+    spread = 0.0
     # ranges of other engines do not bound this one
     reasons += [] if knowledge in NEVER_THERE else farthest[1]
     if deployment.pp > 1 and load.bunched == 1.0 and load.concurrency > 1:
         reasons.append("pipeline-parallel runs were measured as bursts in one micro-batch only")
-        widen += _SPREAD_OVER_STAGES
-    return widen, "; ".join(reasons)
+        spread = _SPREAD_OVER_STAGES
+    return farthest[0], spread, "; ".join(reasons)
 
 
 def _beyond(value: np.ndarray, low: float, high: float) -> np.ndarray:
@@ -465,8 +483,7 @@ def evidence_of_points(
         for values, low, high in zip((concurrency, inputs, outputs), domain[0::2], domain[1::2], strict=True):
             apart = apart + _beyond(values, low, high)
         widen = np.maximum(widen, apart)
-    if deployment.pp > 1:
-        widen = widen + np.where(concurrency > 1, _SPREAD_OVER_STAGES, 0.0)
+    spread = np.where(concurrency > 1, _SPREAD_OVER_STAGES, 0.0) if deployment.pp > 1 else 0.0
     bands = np.searchsorted(BANDS, concurrency, side="right") * (len(PROMPTS) + 1)
     bands = bands + np.searchsorted(PROMPTS, inputs, side="right")
     kinds = [kind for kind in KINDS if kind in fit.intervals[of]]
@@ -476,7 +493,7 @@ def evidence_of_points(
         load = Load(float(concurrency[here[0]]), float(inputs[here[0]]), 1.0, phase="serving")
         features = features_of(deployment, load)
         for kind in kinds:
-            low, high = interval_of(fit, of, kind, features)
+            low, high = _extrapolated(fit, (of, levels), kind, features, widen[here])
             if knowledge in _NO_RELEASE:
                 low, high = _released(low, high, fit.later.get(kind))
             if kind == "decode":
@@ -484,7 +501,7 @@ def evidence_of_points(
             bounds[kind][0][here], bounds[kind][1][here] = _power_limited(
                 deployment, kind, concurrency[here], low, high
             )
-    intervals = {kind: (low - widen, high + widen) for kind, (low, high) in bounds.items()}
+    intervals = {kind: (low - spread, high + spread) for kind, (low, high) in bounds.items()}
     return EvidenceOfPoints(knowledge, _basis(deployment, knowledge), intervals, float(total[TTFT_SCALE]))
 
 

@@ -50,6 +50,7 @@ from glmplan.io.runs.columns import FIGURES
 from glmplan.io.runs.ledger import day_of, group_key
 from glmplan.io.runs.record import Run
 from glmplan.prediction.effects import COLUMNS, KNOWLEDGE, LEVELS, keys_of
+from glmplan.prediction.evidence import features_of, kind_at
 from glmplan.prediction.from_row import RunCase, question_of
 from glmplan.units import QUANTILE_90
 
@@ -291,20 +292,24 @@ def released(
     Forward-in-time errors of configurations that the same campaign had measured before hold the error of a sweep and
     that of the new release, independent of each other. The mean square of each side over the groups, less that of the
     sweep, is shrunk towards 0 as by ten groups: few groups were measured again. A side with too few of them has none.
+    Rows of kinds of their own (settings not stated, TTFT of many users) do not count: their errors are not the
+    release's.
     """
     first: dict[tuple[str, str], str] = {}
     known = {}
     for case in cases:
         day, key = day_of(case.run), (case.run.campaign or "", keys_of(case.deployment)[_CONFIGURATION])
-        known[case.run.id] = (case.run, key)
+        known[case.run.id] = (case, key)
         if day:
             first[key] = min(first.get(key, day), day)
     rows: dict[str, list[tuple[float, str, float]]] = {}
     for one in beyond:
-        run, key = known.get(one.run, (None, ("", "")))
-        if one.way == LATER and run is not None and first.get(key, "9") <= one.note:
-            kind = FIGURES[one.figure].interval
-            rows.setdefault(kind, []).append((one.error, group_key(run), credit_of(run)))
+        case, key = known.get(one.run, (None, ("", "")))
+        if one.way != LATER or case is None or first.get(key, "9") > one.note:
+            continue
+        kind, of = FIGURES[one.figure].interval, features_of(case.deployment, case.load)
+        if kind_at(kind, of["load"], of["cached"], of["stated"]) == kind and of["stated"] == "yes":
+            rows.setdefault(kind, []).append((one.error, group_key(case.run), credit_of(case.run)))
     apart = {}
     for kind, found in rows.items():
         error, group, credit = (np.array(column) for column in zip(*found, strict=True))
