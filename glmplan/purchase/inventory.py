@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -165,9 +166,10 @@ def read_inventory(path: str | Path, said: Mapping[str, Any] | None = None, *, m
     machines = tuple(_machine(entry, f"machine {place}", path) for place, entry in _entries(content, "machine", path))
     wanted = _entries(content, "model", path) if models else ()
     listed = tuple(_model(entry, f"model {place}", path, said) for place, entry in wanted)
-    for one in (*machines, *listed):
-        if sum(one.name == other.name for other in (*machines, *listed)) > 1:
-            raise SpecError("names two entries: give each a name", file=path, field="name", value=one.name)
+    names = [*(machine.name for machine in machines), *(model.name for model in listed)]
+    for name in names:
+        if names.count(name) > 1:
+            raise SpecError("names two entries: give each a name", file=path, field="name", value=name)
     if len(machines) * len(listed) > _PAIRS:
         pairs = len(machines) * len(listed)
         raise SpecError(f"has {pairs:,} pairs of machine and model, at most {_PAIRS} are planned", file=path)
@@ -206,7 +208,7 @@ def _model(entry: dict[str, Any], field: str, path: Path, said: Mapping[str, Any
     known = tuple(one for one in PlanRequest.model_fields if one not in (*_OF_MACHINE, *_STATED))
     options = _options(entry, known, ("model", "users", "name"), field, path)
     _checked(lambda: resolve_model(model), field, path)
-    return WantedModel(model, users, name or model, options | said)
+    return WantedModel(model, users, name or model, {**options, **said})
 
 
 def _number(entry: dict[str, Any], name: str, most: int, field: str, path: Path) -> int:
@@ -230,7 +232,7 @@ def _options(
         if name not in known:
             choices = [one.replace("_", "-") for one in (*own, *known)]
             raise SpecError("is not a field of this table", file=path, field=field, value=spelled, choices=choices)
-        found[name] = _checked(lambda name=name, value=value: options[name].read(value, name), field, path)
+        found[name] = _checked(partial(options[name].read, value, name), field, path)
     return found
 
 

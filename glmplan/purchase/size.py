@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from heapq import heappop, heappush
+from typing import Any
 
 from glmplan.catalog.entries.accelerators import accelerator_names, load_accelerator
 from glmplan.catalog.entries.hosts import host_names, load_host
@@ -93,10 +94,10 @@ def candidates(asked: SizeQuestion, money: Money) -> tuple[list[Candidate], tupl
     [1, 2, 3, 4, 5, 6, 7, 8]
     """
     priced, without = [], []
-    for own in asked.own:
-        machine, limit = own.resolved(), own.options.get("power_limit")
+    for one in asked.own:
+        machine, limit = one.resolved(), one.options.get("power_limit")
         ways = ways_of(machine, money, limit=limit, kinds=asked.kinds)
-        priced.append(Candidate(machine, ways, watts_of(machine, money, limit)[0], limit, own))
+        priced.append(Candidate(machine, ways, watts_of(machine, money, limit)[0], limit, one))
     for machine in () if asked.own else _machines(asked):
         names = {machine.accelerator.name, machine.host.name, ASSUMED_FROM}
         prices = tuple(price for price in money.prices if price.part in names or price.of in ("host", "host part"))
@@ -559,11 +560,11 @@ def _short(reason: str) -> str:
 
 def _plan(search: _Search, candidate: Candidate, weights: str, engine: str | None) -> _Unit | None:
     asked, traffic = search.asked, search.asked.traffic
-    own = {} if candidate.own is None else candidate.own.options
+    own: Mapping[str, Any] = {} if candidate.own is None else candidate.own.options
     users = min(traffic.users or _TYPICAL, MOST_USERS)
     planned = deployment(
         asked.model, candidate.machine.text, weights=weights, engine=engine, input=traffic.input,
-        output=traffic.output, users=(users,), **asked.given, **own | {"power_limit": candidate.limit},
+        output=traffic.output, users=(users,), **asked.given, **{**own, "power_limit": candidate.limit},
     )  # fmt: skip
     if planned.holding.terms.blocked is not None:
         search.left_out[f"does not run: {planned.holding.terms.blocked.title}"] += 1
