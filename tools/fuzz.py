@@ -237,12 +237,15 @@ def readers() -> dict[str, Reader]:
     from glmplan.present.sheets.quote_table import Mapped, read_mapping
     from glmplan.purchase.axes import read_sweep
     from glmplan.purchase.hybrid import read_portfolio
+    from glmplan.purchase.inventory import read_inventory
     from glmplan.purchase.money import money_of
     from glmplan.purchase.sweep import read_part
     from glmplan.simulation.fleets.spec import read_fleet
     from glmplan.simulation.traffic.sources import draw_lengths
     from glmplan.simulation.traffic.spec import Traffic, parse_traffic
     from glmplan.simulation.traffic.traces import read_trace
+
+    example = ROOT / "docs/guide/examples/machines.toml"
 
     def quoted(path: Path) -> object:
         return checked(path, Quoted("llama-3.1-8b", 8, money, Mapped(), {}))
@@ -312,6 +315,7 @@ def readers() -> dict[str, Reader]:
         "sweep": Reader(lambda path: read_sweep({}, file=path), {"sweep.toml": SWEEP.encode()}),
         "table": Reader(read_runs, {"runs.csv": table()}),
         "fleet": Reader(read_fleet, {"fleet.toml": FLEET.encode()}),
+        "inventory": Reader(read_inventory, {"machines.toml": example.read_bytes()}),
         "trace": Reader(lambda path: sum(1 for _ in read_trace(path)), {n: t.encode() for n, t in TRACES.items()}),
         "traffic": Reader(
             lambda path: parse_traffic(str(path)), {"t.toml": b'kind = "poisson"\nrate = 2.0\ninput = 100\n'}

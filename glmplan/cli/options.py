@@ -64,6 +64,10 @@ CostTerms = Annotated[list[str] | None, typer.Option("--term", help="Term of the
 Region = Annotated[str | None, typer.Option(help="Region of the colocation price; none by default.")]
 Today = Annotated[str | None, typer.Option(help="Day of the question as YYYY-MM-DD; today by default.")]
 
+Inventory = Annotated[
+    Path | None, typer.Option(help="TOML file of own machines and wanted models, instead of the catalogue.")
+]
+
 _SLO = typer.Option(help="SLO, such as 'ttft p95 < 2 s, tpot p95 < 50 ms'.")
 Slo = Annotated[str, _SLO]
 OptionalSlo = Annotated[str | None, _SLO]

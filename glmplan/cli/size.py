@@ -39,6 +39,7 @@ class SpendOptions:
     buy: Annotated[bool, typer.Option("--buy", help="The same as --kind buy.")] = False
     rent: Annotated[bool, typer.Option("--rent", help="The same as --kind rent.")] = False
     only: Annotated[list[str] | None, typer.Option(help="Accelerators and machines to try, with commas.")] = None
+    inventory: o.Inventory = None
     machines: Annotated[int | None, typer.Option(min=1, help="Largest number of machines; 8 by default.")] = None
     probability: Annotated[
         float | None, typer.Option(help="Required probability of meeting the SLO; 0.95 by default.")

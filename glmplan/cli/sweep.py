@@ -1,7 +1,8 @@
-"""Define `glmplan sweep`: all combinations as one table."""
+"""Define `glmplan sweep`: all combinations, or own machines, as one table."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -56,6 +57,7 @@ class OutputOptions:
         str | None, typer.Option(help="Dask cluster that computes: local, local:WORKERS or tcp://HOST:PORT.")
     ] = None
     alone: Annotated[bool, typer.Option("--or-alone", help="Compute here if the cluster cannot be reached.")] = False
+    inventory: o.Inventory = None
     form: o.Format = Form.text
 
 
@@ -71,8 +73,11 @@ def command(
     """Predict all combinations, with intervals and costs.
 
     Infeasible points keep their reason. List options take commas and may be repeated. Ctrl-C keeps finished points
-    beside the file of --out; --resume continues.
+    beside the file of --out; --resume continues. --inventory assigns own machines to models.
     """
+    if output.inventory is not None:
+        _inventory(output, axes | o.given(arriving), file, money)
+        return
     from glmplan.cli.options import read_money
     from glmplan.errors import SpecError
     from glmplan.purchase.axes import read_sweep
@@ -102,6 +107,40 @@ def command(
 
         write_table(columns, output.out)
     _show(columns, found, paid, output)
+
+
+def _inventory(output: OutputOptions, said: dict[str, Any], file: Path | None, money: o.MoneyOptions) -> None:
+    """Print which of the own machines serves which model best."""
+    from glmplan.cli.options import read_money
+    from glmplan.cli.screen import bar
+    from glmplan.errors import SpecError
+    from glmplan.present.sweep_text import inventory_record, inventory_text
+    from glmplan.purchase.inventory import assigned, pairs_of, read_inventory
+    from glmplan.request.option import options_of, spelled
+    from glmplan.request.plan import PlanRequest
+
+    known, options = options_of(PlanRequest), {}
+    for name, values in joined(said).items():
+        if name in ("model", "on", "users", "power_limit") or name not in known or "," in str(values):
+            raise SpecError("is given with --inventory, whose file holds machines, models and users; other options "
+                            "of a plan take one value", field=spelled(name), value=values)  # fmt: skip
+        options[name] = known[name].read(values, spelled(name))
+    if file is not None or output.out is not None or output.plot is not None:
+        field = "FILE" if file is not None else "--out" if output.out is not None else "--plot"
+        raise SpecError("is given with --inventory: use --format csv or json", field=field)
+    own = read_inventory(str(output.inventory), options)
+    with bar("pairs") as progress:
+        pairs = pairs_of(own, read_money(money), progress)
+    record = inventory_record(own, pairs, assigned(own, pairs))
+    if output.form is Form.json:
+        say(json.dumps(record, indent=2))
+    elif output.form is Form.text:
+        say(inventory_text(record))
+    else:
+        from glmplan.present.tables import csv_table, markdown_rows
+
+        rows = record["pairs"]
+        say(csv_table(rows) if output.form is Form.csv else markdown_rows(rows) + "\n", end="")
 
 
 def _computed(sweep: Sweep, paid: Money, money: o.MoneyOptions, output: OutputOptions) -> Swept:

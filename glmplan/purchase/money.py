@@ -469,7 +469,7 @@ class Money:
 class Way:
     """Purchase or rent of a machine with its monthly cost."""
 
-    #: ``buy``, or ``rent`` with its term
+    #: ``buy``, ``own`` for a machine that is there, or ``rent`` with its term
     paid: str
     #: None if a price is missing
     month: Month | None
@@ -551,9 +551,10 @@ def ways_of(
     kinds: Sequence[str] = ("buy", "rent"),
     rent_term: str | None = None,
 ) -> tuple[Way, ...]:
-    """Return purchase and rent of a machine, the cheapest first.
+    """Return the ways to pay a machine, the cheapest first.
 
-    Without a price last. `rent_term`: Term of the rent; by default that of `money`.
+    Without a price last. ``own`` of `kinds`: running costs of a machine that is there. `rent_term`: Term of the rent;
+    by default that of `money`.
 
     Examples
     --------
@@ -565,6 +566,8 @@ def ways_of(
     ways = []
     if "buy" in kinds:
         ways.append(_bought(machine, money, machines, limit))
+    if "own" in kinds:
+        ways.append(_owned(machine, money, machines, limit))
     if "rent" in kinds:
         ways.append(_rented(machine, money, machines, rent_term or money.rent_term))
     return tuple(sorted(ways, key=lambda way: (way.usd is None, way.usd or 0.0, way.paid)))
@@ -587,6 +590,15 @@ def _bought(machine: Machine, money: Money, machines: int, limit: Watts | None) 
     prices = (bought.known, bought.low, bought.high)
     month, low, high = (owned_month(price, watts, count, terms=terms) for price in prices)
     return Way("buy", month, bought, float(low.total), float(high.total), stale=bought.stale)
+
+
+def _owned(machine: Machine, money: Money, machines: int, limit: Watts | None) -> Way:
+    try:
+        watts = machines * wall_watts(machine, terms=money.terms, limit=limit)
+    except UnknownFact as error:
+        return Way("own", None, missing=str(error))
+    month = owned_month(0.0, watts, machines * machine.count, terms=money.terms)
+    return Way("own", month, None, float(month.total), float(month.total))
 
 
 def _rented(machine: Machine, money: Money, machines: int, rent_term: str | None) -> Way:

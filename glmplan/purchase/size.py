@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from heapq import heappop, heappush
+from typing import Any
 
 from glmplan.catalog.entries.accelerators import accelerator_names, load_accelerator
 from glmplan.catalog.entries.hosts import host_names, load_host
@@ -28,6 +29,7 @@ from glmplan.planner.ranking import predicted, prompts_timed, typical_users, unt
 from glmplan.planner.service import Described, inputs_of, kept_of, loads_at, service_of
 from glmplan.prediction.predict import Prediction
 from glmplan.purchase.after_measurement import after_measurement
+from glmplan.purchase.inventory import OwnMachine
 from glmplan.purchase.money import ASSUMED_FROM, Money, Way, market_of, offers_of, watts_of, ways_of
 from glmplan.purchase.size_answer import MOST_USERS, Option, Paid, Sized, month_tokens, share_of
 from glmplan.purchase.size_question import SizeQuestion
@@ -68,6 +70,8 @@ class Candidate:
     watts: Watts | None
     #: power limit of each accelerator; None is its rating
     limit: Watts | None = None
+    #: entry of an inventory
+    own: OwnMachine | None = None
 
     @property
     def least(self) -> Usd | None:
@@ -90,7 +94,11 @@ def candidates(asked: SizeQuestion, money: Money) -> tuple[list[Candidate], tupl
     [1, 2, 3, 4, 5, 6, 7, 8]
     """
     priced, without = [], []
-    for machine in _machines(asked):
+    for one in asked.own:
+        machine, limit = one.resolved(), one.options.get("power_limit")
+        ways = ways_of(machine, money, limit=limit, kinds=asked.kinds)
+        priced.append(Candidate(machine, ways, watts_of(machine, money, limit)[0], limit, one))
+    for machine in () if asked.own else _machines(asked):
         names = {machine.accelerator.name, machine.host.name, ASSUMED_FROM}
         prices = tuple(price for price in money.prices if price.part in names or price.of in ("host", "host part"))
         own = replace(money, prices=prices)
@@ -180,13 +188,13 @@ def spend_of(way: Way, money: Money) -> Usd | None:
 def within(asked: SizeQuestion, way: Way, watts: Watts | None, money: Money) -> bool:
     """Return True if a purchase or rent is within budget and power limit.
 
-    An unknown price or rating counts as too much. The power limit applies to purchases only.
+    An unknown price or rating counts as too much. The power limit does not apply to rents.
     """
     spend = spend_of(way, money)
     if asked.budget is not None and (spend is None or spend > asked.budget):
         return False
-    bought = way.paid == "buy"
-    return asked.power is None or not bought or (watts is not None and watts <= asked.power)
+    rented = way.paid not in ("buy", "own")
+    return asked.power is None or rented or (watts is not None and watts <= asked.power)
 
 
 def slo_statistics(described: Described, traffic: Traffic, targets: Sequence[Target]) -> Kept:
@@ -366,7 +374,7 @@ def sized(
     '1xrtx-5090'
     """
     money = replace(money, rent_term=asked.rent_term or money.rent_term, assume_hosts=True)
-    money = money.at_one_term(_machines(asked))
+    money = money if asked.own else money.at_one_term(_machines(asked))
     asked = replace(asked, rent_term=money.rent_term)
     search = _Search(asked, money, answers, [], [], {}, {}, Counter(), machine_counts(asked))
     listed, no_price = candidates(asked, money)
@@ -381,7 +389,7 @@ def sized(
                 index = total
                 continue
             for unit in _planned(search, listed[index]):
-                more = (number for number in search.numbers if number > unit.needed)
+                more = (number for number in _numbers(search, unit) if number > unit.needed)
                 counts = CountSearch([unit.needed, *more], _month(unit.candidate), asked.bought)
                 heappush(units, (counts.least, search.looked_at, counts, unit))
             index += 1
@@ -399,7 +407,7 @@ def sized(
     unpriced = sorted(search.unpriced, key=lambda option: (option.accelerators, option.name))[:answers]
     answer = Sized(asked, money, tuple(options), tuple(unpriced), cheaper=_cheaper(search, options),
                    left_out=dict(search.left_out), looked_at=search.looked_at, no_price=no_price,
-                   boards=() if asked.only else boards_left_out())  # fmt: skip
+                   boards=() if asked.only or asked.own else boards_left_out())  # fmt: skip
     answer = replace(
         answer,
         options=tuple(_with_headroom(search, option) for option in options),
@@ -552,10 +560,11 @@ def _short(reason: str) -> str:
 
 def _plan(search: _Search, candidate: Candidate, weights: str, engine: str | None) -> _Unit | None:
     asked, traffic = search.asked, search.asked.traffic
+    own: Mapping[str, Any] = {} if candidate.own is None else candidate.own.options
     users = min(traffic.users or _TYPICAL, MOST_USERS)
     planned = deployment(
         asked.model, candidate.machine.text, weights=weights, engine=engine, input=traffic.input,
-        output=traffic.output, users=(users,), power_limit=candidate.limit, **asked.given,
+        output=traffic.output, users=(users,), **asked.given, **{**own, "power_limit": candidate.limit},
     )  # fmt: skip
     if planned.holding.terms.blocked is not None:
         search.left_out[f"does not run: {planned.holding.terms.blocked.title}"] += 1
@@ -572,6 +581,9 @@ def _plan(search: _Search, candidate: Candidate, weights: str, engine: str | Non
     if needed > 1:
         # fewer machines miss the SLO, but may be the nearest answer
         search.failed[id(unit)] = (unit, needed - 1)
+    if needed > max(_numbers(search, unit), default=0) and candidate.own is not None:
+        search.left_out["more machines needed than the inventory has"] += 1
+        return None
     if needed > asked.most_machines:
         search.left_out[f"more than {asked.most_machines} machines needed (--machines)"] += 1
         return None
@@ -644,6 +656,12 @@ def _test_next(search: _Search, unit: _Unit, counts: CountSearch) -> bool:
     assert counts.first is not None
     _offer(search, unit, counts.first)
     return False
+
+
+def _numbers(search: _Search, unit: _Unit) -> list[int]:
+    """Return the numbers of a machine to try, no more than an inventory has."""
+    own = unit.candidate.own
+    return [number for number in search.numbers if own is None or search.asked.bought(number) <= own.count]
 
 
 def _offer(search: _Search, unit: _Unit, machines: int) -> None:
@@ -740,7 +758,7 @@ def _below(
     """
     below = []
     for unit, most in failed.values():
-        for machines in reversed([number for number in search.numbers if number <= most]):
+        for machines in reversed([number for number in _numbers(search, unit) if number <= most]):
             total = search.asked.bought(machines)
             watts = None if unit.candidate.watts is None else total * unit.candidate.watts
             ways = [way for way in _ways(search, unit.candidate, total) if way.usd is not None and way.usd < least]

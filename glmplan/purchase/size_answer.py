@@ -322,6 +322,8 @@ def _single_sources(option: Option, found: Sized) -> list[str]:
                 sources = {entry.source for entry in line.quotation.entries}
                 lines += [f"a single source for the price of {line.name}"] if len(sources) == 1 else []
         return lines
+    if option.way.paid == "own":
+        return lines
     prices = found.money.prices
     rents = [price for price in prices if price.kind == "rent" and price.part == accelerator.name and not price.given]
     sellers = {price.seller for price in rents if price.seller}

@@ -16,6 +16,7 @@ from glmplan.errors import SpecError
 from glmplan.io.models.resolve import resolve_model
 from glmplan.planner.question import DEFAULT_INPUT, DEFAULT_OUTPUT, named_engine
 from glmplan.prediction.distribution import PROBABILITIES, probability_asked
+from glmplan.purchase.inventory import OwnMachine, read_inventory
 from glmplan.purchase.money import read_rates
 from glmplan.request.option import options_of, spelled
 from glmplan.request.plan import PlanRequest
@@ -69,6 +70,8 @@ class SizeQuestion:
     spare: int | None = 0
     #: sites, each of which meets the SLO alone
     sites: int = 1
+    #: machines of an inventory, instead of those of the catalogue
+    own: tuple[OwnMachine, ...] = ()
     #: hours of a week with the load of the question, which is none in the others; None: the profile of a day
     working_hours: float | None = None
 
@@ -132,7 +135,8 @@ def read_size(model: str, slo: str, *, users: Any = None, traffic: str | None = 
 
     - `model`: As in `glmplan.fit`; with a format only that one is tried.
     - `traffic`: As in `glmplan.simulate`; a closed loop of the users by default.
-    - `**said`: ``only`` (text with commas or a list), ``kind`` of `KINDS`, ``budget``, ``rates``, ``power``,
+    - `**said`: ``inventory`` (file of `glmplan.purchase.inventory.read_inventory`), ``only`` (text with commas or a
+      list), ``kind`` of `KINDS`, ``budget``, ``rates``, ``power``,
       ``machines``, ``rent_term``, ``growth``, ``probability`` or ``cost_of_miss``, ``spare`` (a number of machines, or
       ``N`` for as many again), ``sites``, ``working_hours``, ``use_case``; options of
       `glmplan.request.plan.PlanRequest` (those with `tries` as text with commas or a list); fields of `Traffic`.
@@ -159,6 +163,7 @@ def read_size(model: str, slo: str, *, users: Any = None, traffic: str | None = 
     working = _working_hours(said.pop("working_hours", None))
     only, limits = _list(said.pop("only", None), "--only"), _limits(said.pop("power_limit", None))
     spare, sites = _spare(said.pop("spare", None)), _sites(said.pop("sites", None))
+    own = _own(said.pop("inventory", None), only=only, limits=limits, kind=kind)
     rent_term, rates = said.pop("rent_term", None), said.pop("rates", None) or ()
     if (case := said.pop("use_case", None)) is not None:
         lengths = {"input": use_case(case).input, "output": use_case(case).output}
@@ -176,10 +181,11 @@ def read_size(model: str, slo: str, *, users: Any = None, traffic: str | None = 
         files=() if stated or found.stated or engines else _files(found.model),
         engines=engines or (None,),
         only=tuple(_known(word) for word in only),
-        kinds=KINDS[kind],
+        kinds=("own",) if own else KINDS[kind],
+        own=own,
         budget=None if budget is None else read_amount(budget, "--budget", rates),
         power=None if power is None else read_watts(power, "--power"),
-        most_machines=whole_number(8 if machines is None else machines, "--machines", most=4096),
+        most_machines=whole_number(_usual_machines(own) if machines is None else machines, "--machines", most=4096),
         rent_term=rent_term,
         growth=growth,
         probability=wanted,
@@ -191,6 +197,21 @@ def read_size(model: str, slo: str, *, users: Any = None, traffic: str | None = 
         given=given,
         traffic=arrivals,
     )
+
+
+def _own(file: Any, *, only: tuple[str, ...], limits: tuple[Watts | None, ...], kind: str) -> tuple[OwnMachine, ...]:
+    """Return the machines of an inventory; none without a file."""
+    if file is None:
+        return ()
+    others = {"--only": bool(only), "--power-limit": limits != (None,), "--kind": kind != "any"}
+    for option, given in others.items():
+        if given:
+            raise SpecError("is given with --inventory, which has the machines", field=option)
+    return read_inventory(file, models=False).machines
+
+
+def _usual_machines(own: tuple[OwnMachine, ...]) -> int:
+    return max((machine.count for machine in own), default=8)
 
 
 def _probability(probability: object, cost_of_miss: object) -> Ratio:

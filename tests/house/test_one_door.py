@@ -100,6 +100,7 @@ FUZZED = {
     "present.sheets.quote_table": ("mapping",),
     "purchase.axes": ("sweep",),
     "purchase.hybrid": ("portfolio",),
+    "purchase.inventory": ("inventory",),
     "purchase.sweep": ("part",),
 }
 #: modules that call a reader above by its name, carry what it reads to workers, or read what no file holds: answers of
