@@ -20,7 +20,7 @@ from glmplan.units import Ratio
 if TYPE_CHECKING:
     from glmplan.planner.service import Described
 
-__all__ = ["solve_for_slo"]
+__all__ = ["contenders", "solve_for_slo"]
 
 #: layouts that are compared; those of sessions are simulated [-]
 _COMPARED, _SIMULATED = 8, 4
@@ -42,24 +42,10 @@ def solve_for_slo(
     statistics lie below their bounds, for the slowest service that has to meet them. The chosen one stays within 5 %.
     A layout of weaker evidence has to be better in the median too: its own ignorance wins nothing.
     """
-    first = solution.ranked[0]
-    if not targets or not first.alone or first.holding.terms.blocked is not None or solution.asked.prefill:
-        return solution
-    steady = traffic.kind == "closed" and is_steady(traffic)
-    if not steady and (traffic.kind != "sessions" or traffic.users is None):
-        return solution
-    staged = needless_stages(solution.asked, [one.holding for one in solution.ranked])
-    verdict = first.holding.verdict
-    peers = [
-        one
-        for place, one in enumerate(solution.ranked)
-        if one.alone and one.holding.verdict == verdict and (place == 0 or place not in staged)
-    ][: _COMPARED if steady else _SIMULATED]
+    peers = contenders(solution, traffic, targets, probability=probability)
     if len(peers) < 2:
         return solution
-    if steady:
-        peers = _foremost(solution.asked, peers, traffic, targets, probability)
-    score = _load if steady else _margin
+    first, score = peers[0], _load if traffic.kind == "closed" else _margin
     best, most, usual = first, score(solution.asked, first, traffic, targets, probability), None
     for one in peers[1:]:
         found = score(solution.asked, one, traffic, targets, probability)
@@ -74,6 +60,31 @@ def solve_for_slo(
         return solution
     rest = [replace(one, why=one.why or "fewer users meet the SLO") for one in solution.ranked if one is not best]
     return replace(solution, ranked=(replace(best, why=""), *rest))
+
+
+def contenders(
+    solution: Solution, traffic: Traffic, targets: Sequence[Target], *, probability: Ratio = SURE
+) -> list[Scored]:
+    """Return the layouts that `solve_for_slo` compares, without searches.
+
+    The first one of the solution comes first; it is alone where nothing can be compared.
+    """
+    first = solution.ranked[0]
+    if not targets or not first.alone or first.holding.terms.blocked is not None or solution.asked.prefill:
+        return [first]
+    steady = traffic.kind == "closed" and is_steady(traffic)
+    if not steady and (traffic.kind != "sessions" or traffic.users is None):
+        return [first]
+    staged = needless_stages(solution.asked, [one.holding for one in solution.ranked])
+    verdict = first.holding.verdict
+    peers = [
+        one
+        for place, one in enumerate(solution.ranked)
+        if one.alone and one.holding.verdict == verdict and (place == 0 or place not in staged)
+    ][: _COMPARED if steady else _SIMULATED]
+    if not steady or len(peers) < 2:
+        return peers
+    return _foremost(solution.asked, peers, traffic, targets, probability)
 
 
 def _foremost(
