@@ -90,11 +90,21 @@ def contenders(
 def _foremost(
     asked: Asked, peers: list[Scored], traffic: Traffic, targets: Sequence[Target], probability: Ratio
 ) -> list[Scored]:
-    """Return the chosen layout and those with more users, the most first."""
-    users = {id(one): _users(asked, one, traffic, targets, probability) for one in peers}
-    first, *others = peers
-    more = [one for one in others if users[id(one)] > users[id(first)] * (1.0 + LEAST_GAIN)]
-    return [first, *sorted(more, key=lambda one: -users[id(one)])[:_SEARCHED]]
+    """Return the chosen layout and those with more users, the most first.
+
+    At the probability or in the median: steady sums tell little where hardly one user meets the SLO.
+    """
+    users = [
+        [_users(asked, one, traffic, targets, share) for share in dict.fromkeys((probability, EXPECTED))]
+        for one in peers
+    ]
+    more = [
+        place
+        for place, found in enumerate(users)
+        if any(one > chosen * (1.0 + LEAST_GAIN) for one, chosen in zip(found, users[0], strict=True))
+    ]
+    more.sort(key=lambda place: -math.prod(one + 1.0 for one in users[place]))
+    return [peers[0], *(peers[place] for place in more[:_SEARCHED])]
 
 
 def _load(asked: Asked, one: Scored, traffic: Traffic, targets: Sequence[Target], probability: Ratio) -> float:
