@@ -179,7 +179,7 @@ def size_text(found: Sized, content: dict[str, Any]) -> str:
 def models_text(contents: Sequence[dict[str, Any]]) -> str:
     """Return the first row of each model as a table, the cheapest first.
 
-    Of a model without an answer it is the nearest machine, with the probability that it has.
+    A model without an answer has its nearest machine there, with the probability of that.
     """
     rows = []
     for content in contents:
