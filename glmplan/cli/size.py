@@ -65,7 +65,9 @@ class SpendOptions:
 def command(
     slo: o.Slo,
     *,
-    model: Annotated[str, typer.Option(help="Model of the catalogue; with a format only that one is tried.")],
+    model: Annotated[
+        list[str], typer.Option(help="Models of the catalogue, with commas; with a format only that one is tried.")
+    ],
     users: Annotated[int | None, typer.Option(min=1, help="Concurrent users.")] = None,
     traffic: Annotated[str | None, typer.Option(help="Kind of traffic, as in simulate, instead of users.")] = None,
     deployment: Annotated[o.Given, o.plan("size")],
@@ -95,20 +97,27 @@ def command(
     if spend.kind is not Ways.any and ways != spend.kind.value:
         raise SpecError(f"contradicts --{ways}", field="--kind", value=spend.kind.value)
     said = {name: value for name, value in said.items() if name not in ("buy", "rent")} | {"kind": ways}
-    asked = read_size(
-        model, slo, users=users, traffic=traffic, rent_term=money.rent_term,
-        rates=money.rate, **joined(said), **deployment, **shape,
-    )  # fmt: skip
+    names = dict.fromkeys(name.strip() for name in ",".join(model).split(",") if name.strip())
+    questions = [
+        read_size(
+            name, slo, users=users, traffic=traffic, rent_term=money.rent_term,
+            rates=money.rate, **joined(said), **deployment, **shape,
+        )
+        for name in names
+    ]  # fmt: skip
     if acceptance_test is not None:
         from glmplan.present.acceptance import check_ladder
 
-        check_ladder(asked.traffic)
-    paid = read_money(money)
-    with bar("machines") as progress:
-        found = sized(asked, paid, answers=answers, progress=progress)
+        if len(questions) > 1:
+            raise SpecError("is of one model", field="--acceptance-test", value=str(acceptance_test))
+        check_ladder(questions[0].traffic)
+    paid, found = read_money(money), []
+    for asked in questions:
+        with bar("machines") as progress:
+            found.append(sized(asked, paid, answers=answers, progress=progress))
     _show(found, form)
     if acceptance_test is not None:
-        _contract(found, acceptance_test)
+        _contract(found[0], acceptance_test)
 
 
 def _contract(found: Sized, path: Path) -> None:
@@ -122,20 +131,23 @@ def _contract(found: Sized, path: Path) -> None:
     say(f"acceptance test: {path}", err=True)
 
 
-def _show(found: Sized, form: Form) -> None:
-    from glmplan.present.size_text import size_content, size_text
+def _show(found: list[Sized], form: Form) -> None:
+    from glmplan.present.size_text import models_text, size_content, size_text
 
-    content = size_content(found)
+    contents = [size_content(one) for one in found]
     if form is Form.json:
-        say(json.dumps(content, indent=2))
+        say(json.dumps(contents[0] if len(contents) == 1 else {"models": contents}, indent=2))
         return
     if form is Form.text:
-        say(size_text(found, content))
+        texts = [size_text(one, content) for one, content in zip(found, contents, strict=True)]
+        say("\n\n".join([models_text(contents)] * (len(texts) > 1) + texts))
         return
     from glmplan.present.tables import csv_table, markdown_rows
 
     plain = [
-        {name: value for name, value in row.items() if not isinstance(value, dict | list)} for row in content["options"]
+        {"model": content["model"]} | {name: one for name, one in row.items() if not isinstance(one, dict | list)}
+        for content in contents
+        for row in content["options"]
     ]
     if form is Form.csv:
         say(csv_table(plain), end="")

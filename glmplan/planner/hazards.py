@@ -154,7 +154,10 @@ def machine_power(host: Host, facts: PlanFacts) -> tuple[float, str] | None:
         return each * len(facts.members), f"{len(facts.members)} x {each:.0f} W"
     rest = facts.rest_power if facts.rest_power is not None else _watts("power-supply", "rest")
     word = "for the rest" + ("" if facts.rest_power is not None else ", assumed")
-    return each * len(facts.members) + rest, f"{len(facts.members)} x {each:.0f} W + {rest:.0f} W {word}"
+    # the rest is that of a host, as in `glmplan.purchase.money.wall_watts`
+    hosts = len({member // host.accelerators_per_node for member in facts.members})
+    times = f"{hosts} x " if hosts > 1 else ""
+    return each * len(facts.members) + hosts * rest, f"{len(facts.members)} x {each:.0f} W + {times}{rest:.0f} W {word}"
 
 
 def _top(host: Host, parent: str | None) -> str | None:

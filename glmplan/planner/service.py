@@ -455,7 +455,29 @@ def loads_at(
     for share in sorted({probability, *SHOWN}, reverse=True):
         found[share] = safe_of(described, traffic, targets, probability=share, most=most, seed=seed, begun=begun)
         at[share] = max(found[share].load, *at.values()) if at else found[share].load
-    return replace(found[probability], load=at[probability], probability=probability, at=tuple(at.items()))
+    answer = replace(found[probability], load=at[probability], probability=probability, at=tuple(at.items()))
+    return replace(answer, reason=f"{answer.reason}{_wider_above(described, answer)}")
+
+
+#: growth of a slow bound with one more user that is stated as a step [-]
+_STEP = 1.05
+
+
+def _wider_above(described: Described, found: SafeLoad) -> str:
+    """Return the intervals that are wider with one more user, as text.
+
+    Intervals are fitted by classes of concurrency, so that a load often ends at the last user of a class.
+    """
+    if described.by_users is None or found.unit != "users" or not found.load:
+        return ""
+    before, after = (described.by_users(found.load + more, found.probability) for more in (0.0, 1.0))
+    steps = [
+        f"{name} may be {slow:.2g} times the prediction instead of {fast:.2g}"
+        for name, fast, slow in zip(("TPOT", "TTFT"), before, after, strict=True)
+        if slow > _STEP * fast
+    ]
+    above = f"; above {found.load:,.0f} users the measured runs spread more"
+    return f"{above}: {', '.join(steps)}" if steps else ""
 
 
 def kept_of(

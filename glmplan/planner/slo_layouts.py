@@ -20,7 +20,7 @@ from glmplan.units import Ratio
 if TYPE_CHECKING:
     from glmplan.planner.service import Described
 
-__all__ = ["solve_for_slo"]
+__all__ = ["contenders", "solve_for_slo"]
 
 #: layouts that are compared; those of sessions are simulated [-]
 _COMPARED, _SIMULATED = 8, 4
@@ -42,24 +42,10 @@ def solve_for_slo(
     statistics lie below their bounds, for the slowest service that has to meet them. The chosen one stays within 5 %.
     A layout of weaker evidence has to be better in the median too: its own ignorance wins nothing.
     """
-    first = solution.ranked[0]
-    if not targets or not first.alone or first.holding.terms.blocked is not None or solution.asked.prefill:
-        return solution
-    steady = traffic.kind == "closed" and is_steady(traffic)
-    if not steady and (traffic.kind != "sessions" or traffic.users is None):
-        return solution
-    staged = needless_stages(solution.asked, [one.holding for one in solution.ranked])
-    verdict = first.holding.verdict
-    peers = [
-        one
-        for place, one in enumerate(solution.ranked)
-        if one.alone and one.holding.verdict == verdict and (place == 0 or place not in staged)
-    ][: _COMPARED if steady else _SIMULATED]
+    peers = contenders(solution, traffic, targets, probability=probability)
     if len(peers) < 2:
         return solution
-    if steady:
-        peers = _foremost(solution.asked, peers, traffic, targets, probability)
-    score = _load if steady else _margin
+    first, score = peers[0], _load if traffic.kind == "closed" else _margin
     best, most, usual = first, score(solution.asked, first, traffic, targets, probability), None
     for one in peers[1:]:
         found = score(solution.asked, one, traffic, targets, probability)
@@ -76,14 +62,49 @@ def solve_for_slo(
     return replace(solution, ranked=(replace(best, why=""), *rest))
 
 
+def contenders(
+    solution: Solution, traffic: Traffic, targets: Sequence[Target], *, probability: Ratio = SURE
+) -> list[Scored]:
+    """Return the layouts that `solve_for_slo` compares, without searches.
+
+    The first one of the solution comes first; it is alone where nothing can be compared.
+    """
+    first = solution.ranked[0]
+    if not targets or not first.alone or first.holding.terms.blocked is not None or solution.asked.prefill:
+        return [first]
+    steady = traffic.kind == "closed" and is_steady(traffic)
+    if not steady and (traffic.kind != "sessions" or traffic.users is None):
+        return [first]
+    staged = needless_stages(solution.asked, [one.holding for one in solution.ranked])
+    verdict = first.holding.verdict
+    peers = [
+        one
+        for place, one in enumerate(solution.ranked)
+        if one.alone and one.holding.verdict == verdict and (place == 0 or place not in staged)
+    ][: _COMPARED if steady else _SIMULATED]
+    if not steady or len(peers) < 2:
+        return peers
+    return _foremost(solution.asked, peers, traffic, targets, probability)
+
+
 def _foremost(
     asked: Asked, peers: list[Scored], traffic: Traffic, targets: Sequence[Target], probability: Ratio
 ) -> list[Scored]:
-    """Return the chosen layout and those with more users, the most first."""
-    users = {id(one): _users(asked, one, traffic, targets, probability) for one in peers}
-    first, *others = peers
-    more = [one for one in others if users[id(one)] > users[id(first)] * (1.0 + LEAST_GAIN)]
-    return [first, *sorted(more, key=lambda one: -users[id(one)])[:_SEARCHED]]
+    """Return the chosen layout and those with more users, the most first.
+
+    At the probability or in the median: steady sums tell little where hardly one user meets the SLO.
+    """
+    users = [
+        [_users(asked, one, traffic, targets, share) for share in dict.fromkeys((probability, EXPECTED))]
+        for one in peers
+    ]
+    more = [
+        place
+        for place, found in enumerate(users)
+        if any(one > chosen * (1.0 + LEAST_GAIN) for one, chosen in zip(found, users[0], strict=True))
+    ]
+    more.sort(key=lambda place: -math.prod(one + 1.0 for one in users[place]))
+    return [peers[0], *(peers[place] for place in more[:_SEARCHED])]
 
 
 def _load(asked: Asked, one: Scored, traffic: Traffic, targets: Sequence[Target], probability: Ratio) -> float:

@@ -21,7 +21,7 @@ from glmplan.planner.simulated import traffic_run, way_to_host, why_no_copies
 from glmplan.planner.users import Solution, solve, usual_promise
 from glmplan.prediction.step_models import site_calibration
 from glmplan.request.plan import PlanRequest
-from glmplan.units import TokenCount, counted_unit, whole_number
+from glmplan.units import Ratio, TokenCount, counted_unit, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,6 +38,7 @@ __all__ = [
     "described_under",
     "mean_request",
     "read_traffic",
+    "solution_for",
     "solve_under",
     "traffic_of",
     "traffic_words",
@@ -77,8 +78,12 @@ def solve_under(
     requests and the lowest latency is chosen; within 5 % of it the one chosen without traffic, or else the one with the
     largest KV pool. KV offload is not part of the choice.
     """
-    solution = solve(asked, options=options, quick=quick)
-    first = solution.ranked[0]
+    return _under(solve(asked, options=options, quick=quick), traffic)
+
+
+def _under(solution: Solution, traffic: Traffic | None) -> Solution:
+    """Return the layouts of `solve`, ranked for traffic."""
+    asked, first = solution.asked, solution.ranked[0]
     if traffic is None or not decides_plan(traffic) or not first.alone or first.holding.terms.blocked is not None:
         return solution
     staged = needless_stages(asked, [layout.holding for layout in solution.ranked])
@@ -281,6 +286,17 @@ def traffic_words(traffic: Traffic) -> str:
     return f"{many}, {lengths}"
 
 
+def solution_for(solution: Solution, traffic: Traffic, slo: str | None, *, probability: Ratio) -> Solution:
+    """Return the layouts of `solve`, ranked for traffic and an SLO."""
+    solution = _under(solution, traffic)
+    if not slo:
+        return solution
+    from glmplan.planner.slo_layouts import solve_for_slo
+    from glmplan.simulation.traffic.slo import parse_slo
+
+    return solve_for_slo(solution, traffic, parse_slo(slo), probability=probability)
+
+
 def described_under(
     words: PlanRequest,
     kinds: Sequence[Traffic],
@@ -312,12 +328,7 @@ def described_under(
     arriving = [traffic_of(asked, kind) for kind in kinds]
     with site_calibration(asked.calibration):
         named = arriving[0].at_load(typical_users(asked)) if usual else arriving[0]
-        solution = solve_under(asked, named)
-        if slo:
-            from glmplan.planner.slo_layouts import solve_for_slo
-            from glmplan.simulation.traffic.slo import parse_slo
-
-            solution = solve_for_slo(solution, named, parse_slo(slo), probability=asked.probability)
+        solution = solution_for(solve(asked), named, slo, probability=asked.probability)
         best = chosen(asked, solution)
         scheduler, way = _with_way_to_host(asked, best, scheduler)
         found = service_of(

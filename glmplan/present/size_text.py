@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
 
 from glmplan.catalog.tables import table_text
 from glmplan.planner.launch import degrees_of, validate_command
+from glmplan.planner.traffic_search import traffic_words
 from glmplan.purchase.evidence import EVIDENCE_LABELS
 from glmplan.purchase.size_answer import Option, Sized, figures_of, floored_probability, servers_text
 from glmplan.units import counted_unit
 
-__all__ = ["answer_rows", "size_content", "size_text"]
+__all__ = ["answer_rows", "models_text", "size_content", "size_text"]
 
 #: machines without a price that the text lists
 _NAMED = 12
@@ -43,7 +45,7 @@ def _measure(option: Option, found: Sized) -> str:
         planned.asked.machine.text,
         {"weights": planned.asked.checkpoint.name, "engine": planned.asked.engine, **degrees_of(planned.holding.terms)},
         users=sorted({1, users}),
-        lengths=(traffic.input, traffic.output),
+        lengths=(planned.asked.input_tokens, planned.asked.output_tokens),
     )
 
 
@@ -60,7 +62,7 @@ def _warnings(option: Any, found: Sized) -> dict[str, Any]:
     if terms.accelerators != asked.machine.count:
         degrees = {}
     words = PlanRequest(found.asked.model, asked.machine.text, weights=asked.checkpoint.name, engine=asked.engine,
-                  users=(users,), input=traffic.input, output=traffic.output,
+                  users=(users,), input=asked.input_tokens, output=asked.output_tokens,
                   **degrees, **found.asked.given)  # fmt: skip
     answer = fit_answer(words, changes=False)
     warnings: dict[str, list[dict[str, str]]] = {"hazards": [], "limitations": []}
@@ -156,6 +158,8 @@ def size_text(found: Sized, content: dict[str, Any]) -> str:
     """Return the answer as lines of text."""
     asked = found.asked
     load = f"{counted_unit(asked.load, asked.unit)} of {asked.traffic.input:,} + {asked.traffic.output:,} tokens"
+    if asked.traffic.kind == "sessions":
+        load = traffic_words(asked.traffic)
     given = "".join(f"; {name.replace('_', ' ')} {value}" for name, value in asked.given.items())
     lines = [f"{asked.spec.name} for {load}; SLO {asked.slo} at {asked.probability:.0%} confidence{given}"]
     if content["rent_term"] is not None:
@@ -170,6 +174,28 @@ def size_text(found: Sized, content: dict[str, Any]) -> str:
     lines += _per_token(content, rows)
     lines += _left_out(content)
     return "\n".join(lines)
+
+
+def models_text(contents: Sequence[dict[str, Any]]) -> str:
+    """Return the first row of each model as a table, the cheapest first.
+
+    A model without an answer has its nearest machine there, with the probability of that.
+    """
+    rows = []
+    for content in contents:
+        row = next(iter(content["options"]), None)
+        if row is None:
+            rows.append((True, math.inf, {"model": content["model"], "machines": "none"}))
+            continue
+        load = _key(content["unit"])
+        plain = {
+            "model": content["model"],
+            **_table_row(row, content["unit"]),
+            f"{load} at 95 %": row.get(f"{load}_at_95"),
+        }
+        rows.append((not row["slo_met"], row["usd_month"] or math.inf, plain))
+    rows.sort(key=lambda row: row[:2])
+    return table_text(plain for *_, plain in rows)
 
 
 def _measurement(found: dict[str, Any] | None) -> list[str]:

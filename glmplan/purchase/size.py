@@ -23,16 +23,21 @@ from glmplan.costs.blocks.stack import checkpoint_bytes
 from glmplan.errors import GlmplanError, SpecError
 from glmplan.io.machines.resolve import Machine, resolve_machine
 from glmplan.io.models.checkpoints import checkpoint_for
-from glmplan.planner.ask import Deployed, deployment, kept, predict
+from glmplan.planner.ask import Deployed, kept, predict
 from glmplan.planner.capacity import MAY_START
-from glmplan.planner.ranking import predicted, prompts_timed, typical_users, untimed_words
-from glmplan.planner.service import Described, inputs_of, kept_of, loads_at, service_of
+from glmplan.planner.ranking import deployment_of, predicted, prompts_timed, typical_users, untimed_words
+from glmplan.planner.service import Described, chosen, inputs_of, kept_of, loads_at, service_of
+from glmplan.planner.slo_layouts import contenders
+from glmplan.planner.traffic_search import asked_under, solution_for
+from glmplan.planner.users import Solution, solve
 from glmplan.prediction.predict import Prediction
+from glmplan.prediction.step_models import site_calibration
 from glmplan.purchase.after_measurement import after_measurement
 from glmplan.purchase.inventory import OwnMachine
 from glmplan.purchase.money import ASSUMED_FROM, Money, Way, market_of, offers_of, watts_of, ways_of
 from glmplan.purchase.size_answer import MOST_USERS, Option, Paid, Sized, month_tokens, share_of
 from glmplan.purchase.size_question import SizeQuestion
+from glmplan.request.plan import PlanRequest
 from glmplan.simulation.load_search import Tries
 from glmplan.simulation.safe_load import Kept, kept_share
 from glmplan.simulation.traffic.slo import Target, parse_slo
@@ -298,7 +303,7 @@ _SLOW = 1.25
 _NEAR_SIZE = 4
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class _Unit:
     """Plan of one machine with one format and engine.
 
@@ -307,7 +312,9 @@ class _Unit:
 
     candidate: Candidate
     planned: Deployed
-    needed: int
+    needed: int = 0
+    #: layouts and load of one machine while the layout is not chosen by searches
+    open: tuple[Solution, Traffic] | None = None
 
 
 @dataclass
@@ -341,6 +348,20 @@ class _Search:
             service = service_of(inputs, self.asked.traffic, users=users)
             self.services[id(planned)] = planned, replace(service, plan=(planned.asked, planned.holding))
         return self.services[id(planned)][1]
+
+    def settled(self, unit: _Unit) -> Deployed:
+        """Return the plan of a machine in the layout that `safe` chooses.
+
+        It is searched for when a machine is first tested.
+        """
+        if unit.open is not None:
+            (solution, traffic), unit.open = unit.open, None
+            request = solution.asked
+            with site_calibration(request.calibration):
+                found = solution_for(solution, traffic, self.asked.slo, probability=self.asked.probability)
+                best = chosen(request, found)
+                unit.planned = Deployed(request, best, deployment_of(request, best.terms))
+        return unit.planned
 
     def bound(self) -> Usd:
         """Return the largest monthly cost of an answer."""
@@ -562,18 +583,26 @@ def _plan(search: _Search, candidate: Candidate, weights: str, engine: str | Non
     asked, traffic = search.asked, search.asked.traffic
     own: Mapping[str, Any] = {} if candidate.own is None else candidate.own.options
     users = min(traffic.users or _TYPICAL, MOST_USERS)
-    planned = deployment(
+    words = PlanRequest(
         asked.model, candidate.machine.text, weights=weights, engine=engine, input=traffic.input,
         output=traffic.output, users=(users,), **asked.given, **{**own, "power_limit": candidate.limit},
     )  # fmt: skip
-    if planned.holding.terms.blocked is not None:
-        search.left_out[f"does not run: {planned.holding.terms.blocked.title}"] += 1
+    request = asked_under(words, traffic)
+    with site_calibration(request.calibration):
+        solution = solve(request)
+        best = chosen(request, solution)
+        # more than a machine usually carries at once would only tell which layout fails last
+        share = traffic if traffic.users is None else traffic.at_load(min(users, typical_users(request)))
+        peers = contenders(solution, share, parse_slo(asked.slo), probability=asked.probability)
+        plans = [Deployed(request, one.holding, deployment_of(request, one.holding.terms)) for one in peers]
+    unit = _Unit(candidate, replace(plans[0], holding=best), open=(solution, share))
+    if best.terms.blocked is not None:
+        search.left_out[f"does not run: {best.terms.blocked.title}"] += 1
         return None
-    if not prompts_timed(planned.asked):
-        search.left_out[f"{untimed_words(planned.asked)}, nor the SLO be checked"] += 1
+    if not prompts_timed(request):
+        search.left_out[f"{untimed_words(request)}, nor the SLO be checked"] += 1
         return None
-    needed = _needed(planned, asked)
-    unit = _Unit(candidate, planned, needed)
+    unit.needed = needed = min((one for plan in plans if (one := _needed(plan, asked))), default=0)
     if not needed:
         search.slow[id(unit)] = (unit, asked.most_machines)
         search.left_out[f"the SLO is missed already with one user (at {asked.probability:.0%} confidence)"] += 1
@@ -666,8 +695,8 @@ def _numbers(search: _Search, unit: _Unit) -> list[int]:
 
 def _offer(search: _Search, unit: _Unit, machines: int) -> None:
     """Add machines that meet the SLO if budget and power allow them."""
-    asked, candidate, planned = search.asked, unit.candidate, unit.planned
-    attainment = _attainment(search, unit, machines)
+    asked, candidate = search.asked, unit.candidate
+    attainment, planned = _attainment(search, unit, machines), search.settled(unit)
     total = asked.bought(machines)
     watts = None if candidate.watts is None else total * candidate.watts
     affordable = [way for way in _ways(search, candidate, total) if within(asked, way, watts, search.money)]
@@ -693,7 +722,7 @@ def _attainment(search: _Search, unit: _Unit, machines: int) -> Kept:
 
     Below the probability of the question it is a bound, which is faster.
     """
-    asked, planned = search.asked, unit.planned
+    asked, planned = search.asked, search.settled(unit)
     service, key = search.service(planned), (id(planned), machines)
     if key not in search.tried:
         share = share_of(asked.traffic, machines)
@@ -731,9 +760,10 @@ def _cheaper(search: _Search, options: list[Option]) -> Option | None:
     if not below and not options:
         # machines that miss the SLO with one user may be the nearest that can be bought
         below = _below(search, search.slow, least)
-    near = sorted(below, key=lambda row: (-row[0], row[1].asked.machine.text))[:_NEAR_SIZE]
+    near = sorted(below, key=lambda row: (-row[0], row[1].candidate.machine.text))[:_NEAR_SIZE]
     judged = []
-    for _, planned, machines, way, watts in near:
+    for _, unit, machines, way, watts in near:
+        planned = search.settled(unit)
         share = share_of(search.asked.traffic, machines)
         attainment = slo_statistics(search.service(planned), share, parse_slo(search.asked.slo))
         prediction = _predicted(planned, search.asked, machines, attainment)
@@ -751,7 +781,7 @@ def _cheaper(search: _Search, options: list[Option]) -> Option | None:
 
 def _below(
     search: _Search, failed: dict[int, tuple[_Unit, int]], least: Usd
-) -> list[tuple[Usd, Deployed, int, Way, Watts | None]]:
+) -> list[tuple[Usd, _Unit, int, Way, Watts | None]]:
     """Return failed machines → largest affordable number below the answer.
 
     They cost less than the first answer.
@@ -764,7 +794,7 @@ def _below(
             ways = [way for way in _ways(search, unit.candidate, total) if way.usd is not None and way.usd < least]
             ways = [way for way in ways if within(search.asked, way, watts, search.money)]
             if ways:
-                below.append((ways[0].usd or 0.0, unit.planned, machines, ways[0], watts))
+                below.append((ways[0].usd or 0.0, unit, machines, ways[0], watts))
                 break
     return below
 

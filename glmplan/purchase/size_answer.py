@@ -531,14 +531,14 @@ def _prompt_seconds(option: Option) -> tuple[Seconds, Seconds] | None:
     """
     planned = option.planned
     inputs, ranks = float(planned.asked.input_tokens), float(planned.deployment.dp)
-    budget = float(planned.deployment.defaults.budget)
-    chunk = min(inputs, budget) * ranks
+    budget, known = float(planned.deployment.defaults.budget), float(planned.asked.cached_tokens)
+    chunk = min(inputs - known, budget) * ranks
     fresh = min(_FRESH, inputs) * ranks
     try:
         seconds = step_time(
             planned,
             prefill_tokens=[chunk, fresh, fresh],
-            prefill_context=[max(inputs / 2, 1.0), max(inputs, 1.0), fresh / ranks / 2],
+            prefill_context=[max((inputs + known) / 2, 1.0), max(inputs, 1.0), fresh / ranks / 2],
         ).seconds
     except GlmplanError:
         return None

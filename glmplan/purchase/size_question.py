@@ -339,13 +339,12 @@ def _traffic(users: Any, spec: str | None, said: dict[str, Any]) -> Traffic:
     for name in lengths:
         if name not in Traffic.model_fields:
             raise SpecError("is not an argument of this question", field="argument", value=name)
-    lengths.setdefault("input", DEFAULT_INPUT)
-    lengths.setdefault("output", DEFAULT_OUTPUT)
-    if spec is None:
-        if count is None:
-            raise SpecError("is needed, or --traffic with a load", field="--users")
-        return parse_traffic(f"closed:{count}", **lengths)
-    found = parse_traffic(spec, **lengths)
+    if spec is None and count is None:
+        raise SpecError("is needed, or --traffic with a load", field="--users")
+    found = parse_traffic(spec or f"closed:{count}", **lengths)
+    if found.kind != "sessions":
+        # the turns of a session have lengths of their own
+        found = parse_traffic(spec or f"closed:{count}", **{"input": DEFAULT_INPUT, "output": DEFAULT_OUTPUT} | lengths)
     if found.kind == "trace":
         raise SpecError("is a trace with a fixed load: size for sessions or a rate", field="--traffic",
                         value=spec)  # fmt: skip

@@ -439,7 +439,8 @@ def _seen(service: Service, traffic: Traffic, ranks: int, servers: float) -> flo
         return whole
 
     around = (spent(finish) - spent(arrival)) / (finish - arrival) - 1.0
-    return float(np.minimum(1.0 + around[number >= warm] / servers, ranks).mean())
+    # differences of long sums: a lone request has itself at work, not a millionth less
+    return float(np.clip(1.0 + around[number >= warm] / servers, 1.0, ranks).mean())
 
 
 #: seeds have 64 bits [-]

@@ -55,6 +55,23 @@ def test_options_of_a_sweep_that_are_said_again_add_to_their_lists(capsys):
     assert "(mean TPOT, mean TTFT)" in page
 
 
+def test_a_size_of_two_models_has_both_answers_and_a_table_with_the_cheapest_first(capsys):
+    more = (*ASKED[2:], "--only", "1xrtx-5090,1xh100-sxm", "--answers", "1", "--buy")
+    one = json.loads(said(capsys, "size", *ASKED[:2], *more, "--format", "json"))
+    both = ("size", "--model", "qwen3-30b-a3b-bf16,llama-3.1-8b-bf16", *more)
+    found = json.loads(said(capsys, *both, "--format", "json"))["models"]
+    assert [content["model"] for content in found] == ["qwen3-30b-a3b", "llama-3.1-8b"] and found[1] == one
+    assert {row["model"] for row in csv.DictReader(said(capsys, *both, "--format", "csv").splitlines())} == {
+        "qwen3-30b-a3b",
+        "llama-3.1-8b",
+    }
+    months = [content["options"][0]["usd_month"] for content in found]
+    rows = said(capsys, *both).splitlines()[1:3]
+    assert [row.split()[0] for row in rows] == [
+        content["model"] for _, content in sorted(zip(months, found, strict=True), key=lambda pair: pair[0])
+    ]
+
+
 def test_machines_and_engines_of_a_size_that_are_said_again_are_both_looked_at(capsys):
     once = said(capsys, "size", *ASKED, "--only", "1xrtx-5090,1xl40s", "--engine", "vllm,sglang", "--format", "json")
     again = ("--only", "1xrtx-5090", "--only", "1xl40s", "--engine", "vllm", "--engine", "sglang")

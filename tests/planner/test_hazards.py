@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import date
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from glmplan.catalog.entries.hosts import load_host, load_machine
+from glmplan.catalog.entries.prices import load_prices
 from glmplan.catalog.schema.host import Device, Power
+from glmplan.io.machines.resolve import resolve_machine
 from glmplan.planner import fit_answer
 from glmplan.planner.hazards import PlanFacts, hazard_rules, hazards_for, is_safe, machine_power
+from glmplan.purchase.cost import read_terms
+from glmplan.purchase.money import wall_watts
 from glmplan.request.plan import PlanRequest
 
 SEED = load_host("six-cards-and-display-gpu")
@@ -120,6 +127,16 @@ def test_a_power_limit_counts_instead_of_the_rating():
     total, words = machine_power(host, PlanFacts(members=FOUR, power_limit=300.0, rest_power=0.0))
     assert total == 1200.0
     assert words.startswith("4 x 300 W")
+
+
+def test_each_host_of_a_machine_has_a_rest_of_its_own_as_in_its_cost():
+    """`fit` said 4,348 W at the outlet and `compare` 4,783 W for six cards in two hosts."""
+    machine = resolve_machine("3xrtx-pro-6000-ws")
+    pair = replace(machine, host=machine.host.model_copy(update={"nodes": 2}), count=6)
+    total, words = machine_power(pair.host, PlanFacts(members=tuple(range(6)), rest_power=400.0))
+    assert (total, words) == (4400.0, "6 x 600 W + 2 x 400 W for the rest")
+    terms = read_terms({"power_share": 1.0, "rest_watts": 400}, prices=load_prices(), today=date(2026, 11, 22))
+    assert wall_watts(pair, terms=terms) == pytest.approx(total / terms.supply_efficiency)
 
 
 def test_open_fans_side_by_side_are_a_warning_until_limited_or_cooled():

@@ -14,12 +14,14 @@ import pytest
 import glmplan
 from glmplan.planner.ask import kept
 from glmplan.planner.service import inputs_of, service_of
+from glmplan.planner.traffic_search import described_under
 from glmplan.prediction.distribution import NORMAL, PROBABILITIES
 from glmplan.present.size_text import size_content
 from glmplan.purchase.money import money_of
 from glmplan.purchase.size import sized
 from glmplan.purchase.size_answer import share_of
 from glmplan.purchase.size_question import read_size
+from glmplan.request.plan import PlanRequest
 from glmplan.simulation.simulate import simulate
 from glmplan.simulation.traffic.slo import parse_slo
 from glmplan.simulation.traffic.spec import Traffic
@@ -140,3 +142,26 @@ def test_a_machine_with_several_servers_has_a_price_for_tokens_of_answers(answer
     # a decoding step reads all weights for one token of each request, a prompt shares that reading
     assert prices[1] > prices[0] > 0
     assert share_of(asked.traffic, option.machines).users == asked.load
+
+
+@pytest.mark.parametrize(
+    ("model", "machine", "traffic", "slo"),
+    [
+        # one engine of four cards has fewer users within 30 ms than four ranks
+        ("gpt-oss-120b", "4xh100-sxm", "closed:40", "tpot p95 < 30 ms"),
+        # `size` planned a session as one turn
+        ("qwen3-30b-a3b-fp8", "2xh100-sxm", "sessions:6,turns=4,start=20000", "ttft p95 < 2 s, tpot p95 < 30 ms"),
+    ],
+)
+def test_size_has_the_layout_that_safe_has_for_the_traffic_and_the_slo(model, machine, traffic, slo):
+    asked = read_size(model, slo, traffic=traffic, only=machine, machines=1)
+    found = sized(asked, MONEY, answers=1)
+    [option] = found.options or (found.cheaper,)
+    [arriving] = [asked.traffic]
+    words = PlanRequest(
+        model, machine, input=arriving.input, output=arriving.output, weights=option.planned.asked.checkpoint.name
+    )
+    described, [same] = described_under(words, [arriving], slo=slo)
+    assert described.plan is not None and described.plan[1].terms == option.planned.holding.terms
+    assert same == arriving
+    assert option.planned.asked.cached_tokens == described.plan[0].cached_tokens

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from glmplan.simulation.engine.settings import EngineSettings, KvPool
@@ -49,3 +51,12 @@ def test_all_ranks_work_where_more_requests_than_ranks_are_in_flight():
     traffic = parse_traffic("poisson:40/s", input=1, output=101)
     assert busy_ranks(_service(), traffic) > 0.97 * RANKS
     assert simulate(_service(), traffic, requests=400).summary["tpot_mean_ms"] == pytest.approx(18.0, rel=0.02)
+
+
+@pytest.mark.parametrize("output", [256, 100, 31])
+def test_a_lone_session_has_no_less_than_its_own_rank_at_work(output):
+    """The difference of long sums was 1 - 4e-13 ranks: the time of a step of no rank is not a number."""
+    service = Service(FEW.at(RANKS), KvPool(10**7), EngineSettings(replicas=RANKS), few=FEW)
+    few = replace(FEW, table=lambda busy: FEW.table(busy) if busy >= 1 else pytest.fail("no rank is at work"))
+    traffic = parse_traffic("sessions:1,start=1000,turns=30", input=1024, output=output)
+    assert busy_ranks(replace(service, few=few), traffic) == pytest.approx(1.0, abs=1e-9)
