@@ -463,14 +463,15 @@ def _varying(wall: Wall) -> tuple[str, ...]:
 def _final(wall: Wall) -> bool:
     """Return True if a limitation has no workaround.
 
-    Such an engine never runs the model on this compute capability, or never reads its files.
+    Such an engine never runs the model on this compute capability, or never reads its files, or its release does not
+    know the model. A fix ends a limitation only if nothing says which releases lack it.
     """
     when = wall.when
-    accelerator = bool(when.compute_capability or when.accelerators)
-    of_model = bool(when.models or when.features or when.weights) and accelerator or bool(when.files)
+    decided = bool(when.compute_capability or when.accelerators or wall.until)
+    of_model = bool(when.models or when.features or when.weights) and decided or bool(when.files)
     # an engine without a backend for a vendor's parts runs no model on them
     of_model = of_model or bool(when.vendors or when.without_vendors or when.kinds)
-    lifted = bool(when.unless or when.options or wall.until or wall.fixed_by)
+    lifted = bool(when.unless or when.options or wall.fixed_by and not (wall.until or wall.last_seen))
     return wall.severity == "error" and of_model and not lifted and not wall.instead.model_dump(exclude_none=True)
 
 

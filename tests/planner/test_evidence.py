@@ -131,6 +131,12 @@ def test_a_version_that_never_was_is_refused_with_the_nearest(engine, version, n
         known_version(engine, version)
 
 
+def test_a_version_that_only_its_candidates_had_is_refused_with_the_name_of_a_build():
+    with pytest.raises(GlmplanError, match=r"0\.29\.1rc1\); nearest: 0\.29\.0$"):
+        known_version("vllm", "0.29.1")
+    assert known_version("vllm", "0.29.1rc1") == "0.29.1rc1"
+
+
 @pytest.mark.parametrize(
     ("engine", "version"),
     [

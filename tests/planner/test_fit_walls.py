@@ -25,6 +25,8 @@ def test_an_engine_that_never_runs_the_model_on_the_silicon_does_not_fit_and_ano
         ("glm-5.1-mlx-2.906bpw", "m3-ultra", "vllm"),
         ("glm-5.3-flash-mlx-8bit", "4xrtx-pro-6000-ws", "llama.cpp"),
         ("glm-4.6-exl3-3.00bpw", "4xrtx-pro-6000-ws", None),
+        ("qwen3-32b-q4_k_m", "rtx-pro-6000-ws", "trtllm"),
+        ("qwen3-32b-q4_k_m", "m3-ultra", "mlx"),
     ],
 )
 def test_files_that_an_engine_does_not_read_do_not_run_with_it_and_no_other_engine_is_said_to_read_them(
@@ -36,6 +38,7 @@ def test_files_that_an_engine_does_not_read_do_not_run_with_it_and_no_other_engi
     files = answer.asked.checkpoint.form
     assert files.upper() in answer.headline
     readers = {"mlx"} if files == "mlx" and machine == "m3-ultra" else set()
+    readers |= {"llama.cpp", "ktransformers", "sglang", "vllm"} if files == "gguf" else set()
     assert {
         one.what.split()[0] for one in answer.changes if one.name == "engine" and " with " not in one.what
     } <= readers
@@ -46,6 +49,41 @@ def test_an_error_that_a_patch_lifts_is_a_warning_with_what_to_do():
     wall = next(one for one in answer.warnings if one.name == "vllm-glm-moe-dsa-unknown-to-transformers")
     assert wall.severity == "error" and "transformers" in wall.do
     assert answer.verdict == "fits"
+
+
+@pytest.mark.parametrize(
+    ("model", "machine", "engine", "version", "verdict"),
+    [
+        # recipes ask for a later release
+        ("glm-5.2-fp8", "8xh200-sxm", "vllm", "0.21.0", "does_not_fit"),
+        ("glm-5.2-fp8", "8xh200-sxm", "vllm", "0.23.0", "fits"),
+        ("deepseek-v4-flash", "8xh200-sxm", "vllm", "0.19.1", "does_not_fit"),
+        ("deepseek-v4-flash", "2xrtx-pro-6000-maxq", "sglang", "0.5.19", "does_not_fit"),
+        ("deepseek-v4-flash", "2xrtx-pro-6000-maxq", "trtllm", "1.2.1", "does_not_fit"),
+        # a build between the releases may have it
+        ("deepseek-v4-flash", "8xh200-sxm", "vllm", "0.19.2rc1.dev220", "fits"),
+    ],
+)
+def test_a_release_without_the_model_or_its_kernels_does_not_run_it(model, machine, engine, version, verdict):
+    answer = fit_answer(PlanRequest(model, machine, engine=engine, engine_version=version), changes=False)
+    assert answer.verdict == verdict
+    assert (answer.holding.terms.blocked is None) == (verdict == "fits")
+
+
+@pytest.mark.parametrize(
+    ("model", "machine", "verdict"),
+    [
+        ("qwen3-8b-bf16", "v100-32gb", "fits"),
+        ("qwen3-8b-fp8", "v100-32gb", "does_not_fit"),
+        ("gpt-oss-20b-mxfp4", "v100-32gb", "does_not_fit"),
+        ("gpt-oss-20b-mxfp4", "2xrtx-2080-ti", "does_not_fit"),
+        ("gpt-oss-20b-mxfp4", "a100-40gb-sxm", "fits"),
+    ],
+)
+def test_cards_before_ampere_run_the_formats_that_the_engine_has_kernels_for(model, machine, verdict):
+    answer = fit_answer(PlanRequest(model, machine, engine="vllm"), changes=False)
+    assert answer.verdict == verdict
+    assert (answer.holding.terms.blocked is None) == (verdict == "fits")
 
 
 def test_trouble_of_the_machine_is_no_verdict_on_the_model():

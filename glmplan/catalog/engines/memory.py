@@ -337,6 +337,7 @@ class ProfilingRun:
     latent_sparse: bool = False  # True: sparse attention, too
     estimates_graphs: bool = True  # True: an estimate of CUDA graphs that is taken from the pool is made in this trial
     video_frames: float = 0.0  # most frames of the largest image in the trial of a video; 0: at most one image
+    video_tokens: Tokens = 0.0  # embeddings of a video that stay beside the pass; 0: those of the images stay
     images: bool = True  # True: the image tower is tried
     state: Bytes = 0.0  # kept by the sampler for each request and vocabulary entry
     models: tuple[str, ...] = ()

@@ -214,5 +214,9 @@ def known_version(engine: str, version: str | None) -> str | None:
     if known.published is not None and not known.published.holds(version):
         before = [item for item in known.published.versions if version_key(item) <= key]
         nearest = before[-1] if before else known.published.versions[0]
-        raise SpecError(f"is no version of {known.full_name} that was published; nearest: {nearest}", value=version)
+        built = ""
+        if before and version_key(nearest)[0][:2] == key[0][:2] and known.published.holds(f"{version}rc1"):
+            built = f" (a build after {nearest} is called {version}rc1)"
+        message = f"is no version of {known.full_name} that was published{built}; nearest: {nearest}"
+        raise SpecError(message, value=version)
     return version

@@ -358,7 +358,9 @@ def stage_peak(
         return peak
     longest = model.max_context if settings.longest is None else settings.longest
     video = video_images(model, longest=longest, frames=run.video_frames)
-    return with_encoder(model, peak, tokens=step.tokens, tp=tp, video=video, whole=settings.whole_tower)
+    kept = _VALUE_BYTES * run.video_tokens * model.tower_output
+    found = with_encoder(model, peak, tokens=step.tokens, tp=tp, video=video, whole=settings.whole_tower)
+    return np.maximum(found, peak + kept)
 
 
 def _step_buffer(

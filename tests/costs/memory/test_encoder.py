@@ -47,10 +47,14 @@ def test_the_first_release_tries_a_video_as_long_as_the_longest_request_holds():
         held = rank_memory(model, model.checkpoint("bf16"), layout=Layout(tp=2), kv="bf16", settings=told)
         return float(held.stages[0].activation[0])
 
-    image = peak("0.11.1", 65536.0)
+    image = peak("0.13.0", 65536.0)
     # an image and the video share the request; seven images are 14 frames, and more are not tried
     assert [peak("0.11.0", 16384.0 * n) / image for n in (1, 2, 3, 4, 16)] == [1.0, 1.0, 2.0, 3.0, 7.0]
     assert peak("0.19.0", 262144.0) == image
+    # 12,288 embeddings of a video and a copy of 12.5 times as many beside the pass, whatever the longest request
+    kept = 13.5 * 12288 * model.tower_output * 2
+    assert peak("0.12.0", 65536.0) == peak("0.11.1", 16384.0)
+    assert kept < peak("0.12.0", 65536.0) < kept + image
 
 
 def test_pass_and_sampler_run_beside_what_the_tower_left():
