@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from glmplan.simulation.engine.fleet import Fleet, ReplicaGroup
 from glmplan.simulation.engine.router import Engine
 from glmplan.simulation.engine.settings import EngineSettings, GatewayRules, KvPool
@@ -23,6 +25,8 @@ class Cluster(Fleet):
         Scheduler, limits, replicas and routing.
     engine : type, optional
         `SteppingEngine` for the reference; the skipping form that follows the settings by default.
+    spread : callable, optional
+        As `ReplicaGroup` takes it.
 
     Examples
     --------
@@ -38,5 +42,7 @@ class Cluster(Fleet):
         pool: KvPool,
         settings: EngineSettings,
         engine: type[Engine] | None = None,
+        spread: Callable[[int], StepTable] | None = None,
     ) -> None:
-        super().__init__([ReplicaGroup(table, pool, settings)], GatewayRules(settings.routing), engine)
+        group = ReplicaGroup(table, pool, settings, spread=spread)
+        super().__init__([group], GatewayRules(settings.routing), engine)
