@@ -14,7 +14,7 @@ from glmplan.costs.blocks.stack import mixers_of
 from glmplan.errors import DoesNotFit, SpecError, UnknownFact
 from glmplan.planner.capacity import MAY_START, Holding
 from glmplan.planner.layouts import apart_basis, not_together, transfer_link
-from glmplan.planner.question import Asked, read_words
+from glmplan.planner.question import Asked, experts_of, read_words
 from glmplan.planner.ranking import (
     deployment_of,
     load_of,
@@ -45,7 +45,7 @@ from glmplan.simulation.safe_load import (
     outcome_range,
     safe_load,
 )
-from glmplan.simulation.simulate import FewRanks, Service
+from glmplan.simulation.simulate import Service
 from glmplan.simulation.traffic.drafting import Acceptance
 from glmplan.simulation.traffic.slo import Target
 from glmplan.simulation.traffic.spec import Traffic
@@ -196,18 +196,17 @@ def service_of(
     }
 
     @cache
-    def of_few(busy: float) -> StepTable:
+    def spread(busy: int) -> StepTable:
         assert inputs.step_of_few is not None
         return StepTable.tabulate(inputs.step_of_few(busy), **sizes)
 
-    one_kind = ranks == 1 or inputs.step_of_few is None or settings.prefill_replicas
-    few = None if one_kind else FewRanks(ranks, of_few)
+    shared = spread if settings.lockstep > 1 and inputs.step_of_few is not None else None
     whole = None
     if users is not None and users < sizes["max_requests"]:
         whole = cache(lambda: StepTable.tabulate(inputs.step_seconds, **sizes))
     table = StepTable.tabulate(inputs.step_seconds, **sizes, rows=users)
     return Described(
-        Service(table, pool, settings, inputs.front_end, inputs.cold_start, inputs.first, few, whole),
+        Service(table, pool, settings, inputs.front_end, inputs.cold_start, inputs.first, shared, whole),
         inputs.low,
         inputs.high,
         inputs.basis,
@@ -221,8 +220,8 @@ def service_of(
 def serving_inputs(question: PlanRequest | Asked) -> ServingInputs:
     """Plan a deployment as `fit` and return the inputs of the simulator.
 
-    The best layout that fits, as one engine per data-parallel rank. The step time of a rank is that of all ranks with
-    equal load, or of as many ranks as there are users if these are fewer; requests are spread over pipeline stages.
+    The best layout that fits, as one engine per data-parallel rank. Ranks that share the experts of a mixture are in
+    lockstep, dense ones are independent; requests are spread over pipeline stages.
 
     Examples
     --------
@@ -286,6 +285,7 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
         max_model_len=asked.settings.max_model_len or asked.context or asked.model.max_context,
         acceptance=Acceptance.of_mean(drafted, deployment.tokens_per_step) if drafted else None,
         replicas=ranks * terms.replicas,
+        lockstep=ranks if experts_of(asked.model) else 1,  # dense ranks exchange nothing
         prefill_replicas=ranks * terms.prefill,
         link=transfer_link(asked, terms) if terms.prefill else None,
         routing=defaults.routing,

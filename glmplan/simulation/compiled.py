@@ -25,7 +25,17 @@ MODULES = (
     "glmplan.simulation.closed_schedule",
     *(
         f"glmplan.simulation.engine.{name}"
-        for name in ("admission", "cluster", "engine", "fleet", "in_order", "prefix_cache", "reference", "router")
+        for name in (
+            "admission",
+            "cluster",
+            "engine",
+            "fleet",
+            "in_order",
+            "lockstep",
+            "prefix_cache",
+            "reference",
+            "router",
+        )
     ),
     "glmplan.simulation.engine.step_clock",
     "glmplan.simulation.traffic.request",

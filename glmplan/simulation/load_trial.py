@@ -12,7 +12,7 @@ import numpy as np
 from glmplan.catalog.tables import frame_of
 from glmplan.errors import SpecError
 from glmplan.simulation.closed_run import settled_requests
-from glmplan.simulation.simulate import LARGEST, Service, SimulationOptions, busy_ranks, simulate
+from glmplan.simulation.simulate import LARGEST, Service, SimulationOptions, simulate
 from glmplan.simulation.traffic.slo import Target
 from glmplan.simulation.traffic.sources import CHUNK, dispersion, request_chunks
 from glmplan.simulation.traffic.spec import Traffic
@@ -474,10 +474,10 @@ def capacity(service: Service, traffic: Traffic) -> PerSecond:
     saturated, alike = traffic.unmarked.model_copy(update=changes), 1
     if saturated.plain and not service.settings.prefill_replicas:
         # replicas that are all as full serve as much as one does, each
-        alike, service = service.settings.replicas, service.under(saturated, busy_ranks(service, saturated))
+        alike, service = service.settings.replicas, service.under(saturated)
         users = math.ceil(users / alike)
         saturated = saturated.model_copy(update={"users": users})
-        service = replace(service, settings=replace(service.settings, replicas=1), few=None)
+        service = replace(service, settings=replace(service.settings, replicas=1, lockstep=1), spread=None)
     outcome = simulate(service, saturated, requests=6 * users, options=SimulationOptions(keep=True))
     if outcome.interrupted:
         raise KeyboardInterrupt  # a part of a run is no measure of it

@@ -35,13 +35,11 @@ __all__ = [
     "LARGEST",
     "LEFT",
     "MOST_REQUESTS",
-    "FewRanks",
     "Outcome",
     "Served",
     "Service",
     "SimulationOptions",
     "aside",
-    "busy_ranks",
     "lateness",
     "pieces",
     "shifted",
@@ -51,30 +49,6 @@ __all__ = [
 
 
 # The simulated service: step times, KV pool and settings.
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class FewRanks:
-    """Step times of a server with idle data-parallel ranks.
-
-    Parameters
-    ----------
-    ranks : int
-        Data-parallel ranks of a server, [-]
-    table : callable
-        Takes how many of them have requests and returns the time of a step of one of these.
-    """
-
-    ranks: int
-    table: Callable[[float], StepTable]
-
-    def at(self, busy: Ratio) -> StepTable:
-        """Return the step times of a mean number of ranks by interpolation.
-
-        Returns: Time of a step of one of these.
-        """
-        low = math.floor(busy)
-        return self.table(low).between(self.table(low + 1), busy - low) if busy > low else self.table(low)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,8 +70,9 @@ class Service:
         Delay of a request that arrives at an idle engine; it does not advance the engine's clock, [s]
     first : FirstTokens, optional
         How much later first tokens come than their steps say.
-    few : FewRanks, optional
-        Step times where users are fewer than data-parallel ranks.
+    spread : callable, optional
+        Takes a number of data-parallel ranks and returns the time of a step of one of these if no other has work;
+        without it every step takes as long as if all ranks had as much to do.
     whole : callable, optional
         Returns the time of a step with as many requests as the settings allow, where `table` holds fewer; it is asked
         for where more users come than `table` holds requests, or it is not known how many.
@@ -109,7 +84,7 @@ class Service:
     front_end: float = 0.0
     cold_start: float = 0.0
     first: FirstTokens = AS_STEPS_SAY
-    few: FewRanks | None = None
+    spread: Callable[[int], StepTable] | None = None
     whole: Callable[[], StepTable] | None = None
 
     def __post_init__(self) -> None:
@@ -123,13 +98,13 @@ class Service:
 
     def scaled(self, factor: Ratio) -> Service:
         """The same service with every step slower or faster."""
-        few = self.few
-        if few is not None:
-            few = FewRanks(few.ranks, lambda busy, of=few.table: of(busy).scaled(factor))  # type: ignore[misc]
+        spread = self.spread
+        if spread is not None:
+            spread = cache(lambda ranks, of=spread: of(ranks).scaled(factor))
         whole = self.whole
         if whole is not None:
             whole = cache(lambda of=whole: of().scaled(factor))
-        return replace(self, table=self.table.scaled(factor), few=few, whole=whole)
+        return replace(self, table=self.table.scaled(factor), spread=spread, whole=whole)
 
     def with_room(self, room: Ratio, traffic: Traffic, *, least: Tokens = 0.0) -> Service:
         """Return the service with a larger or smaller KV pool.
@@ -150,17 +125,9 @@ class Service:
             settings = replace(settings, max_num_seqs=slots)
         return replace(self, pool=found, settings=settings)
 
-    def under(self, traffic: Traffic, busy: Ratio = math.inf) -> Service:
-        """The service as traffic finds it.
-
-        - `busy`: Data-parallel ranks of a server that have work, as `glmplan.simulation.simulate.busy_ranks` finds
-          them; all by default.
-        - Returns: With the step times of so many data-parallel ranks with as much to do each, and of as many requests
-          as may run at once.
-        """
+    def under(self, traffic: Traffic) -> Service:
+        """The service with the times of steps of as many requests as may run."""
         users = traffic.users
-        if self.few is not None and busy < self.few.ranks:
-            return replace(self, table=self.few.at(busy), few=None, whole=None)
         if self.whole is None or (users is not None and users <= self.table.max_requests):
             return self
         return replace(self, table=self.whole(), whole=None)
@@ -340,7 +307,7 @@ def pieces(
     options = options or SimulationOptions()
     flush = FLUSH if options.watch is None else _FEW
     engine = SteppingEngine if options.reference else SkippingEngine
-    cluster = Cluster(service.table, service.pool, service.settings, engine)
+    cluster = Cluster(service.table, service.pool, service.settings, engine, service.spread)
     source = request_source(traffic, requests, generator, service.settings.acceptance, lag)
     finished, stream, more = RequestRows(), cluster.run(source.arrivals, source.after), True
     while more:
@@ -371,76 +338,6 @@ def _served(cluster: Cluster, finished: RequestRows) -> Served:
     segments = np.fromiter(rows, float, len(rows)).reshape(-1, 8)
     stalls = np.fromiter(gaps, float, len(gaps)).reshape(-1, 2)
     return Served(finished.take(), segments.T.copy(), stalls.T.copy())
-
-
-# Data-parallel ranks of a server that have work while a request is served: one rule for closed and open traffic.
-
-#: requests that are looked at, of synthetic traffic and of a trace [-]
-_SYNTHETIC, _RECORDED = 1500, 5000
-#: difference of ranks at which the number of ranks and the times of steps agree, and rounds at most [-]
-_CLOSE, _ROUNDS = 0.02, 8
-
-
-def busy_ranks(service: Service, traffic: Traffic) -> Ratio:
-    """Return the mean number of ranks at work while a request is served.
-
-    - `service`: The service; of one without data-parallel ranks the number is infinite.
-    - Returns: At least 1, the rank of the request itself.
-
-    Notes
-    -----
-    Users of a closed loop who send the next request with the last answer keep ``users / servers`` ranks at work. Other
-    traffic is simulated for some requests first: a request has ``1 + n / servers`` ranks at work around it, at most
-    all, with n other requests in flight in the mean over its stay. A shorter step shortens the stay, so that this is
-    repeated until both agree; it begins with all ranks at work. The mean over requests is used for the whole run.
-    Not modelled: ranks that wait for the slowest of them, and that the number changes during a run.
-
-    Examples
-    --------
-    >>> from glmplan.simulation.engine.settings import EngineSettings, KvPool
-    >>> from glmplan.simulation.engine.step_table import StepTable
-    >>> from glmplan.simulation.simulate import FewRanks, Service
-    >>> from glmplan.simulation.traffic.spec import Traffic
-    >>> few = FewRanks(4, lambda busy: StepTable.affine(base=0.01 + 0.002 * busy))
-    >>> service = Service(few.table(4), KvPool(10**6), EngineSettings(replicas=4), few=few)
-    >>> busy_ranks(service, Traffic(kind="closed", users=1)), busy_ranks(service, Traffic(kind="closed", users=9))
-    (1.0, 9.0)
-    >>> round(busy_ranks(service, Traffic(kind="poisson", rate=0.001)), 1)
-    1.0
-    """
-    if service.few is None:
-        return math.inf
-    users, servers = traffic.users, service.settings.replicas / service.few.ranks
-    if traffic.kind == "closed" and not traffic.think and users is not None:
-        return users / min(servers, users)
-    before, busy = math.inf, float(service.few.ranks)
-    for _ in range(_ROUNDS):
-        if abs(busy - before) <= _CLOSE:
-            break
-        before, busy = busy, _seen(service.under(traffic, busy), traffic, service.few.ranks, servers)
-    return busy
-
-
-def _seen(service: Service, traffic: Traffic, ranks: int, servers: float) -> float:
-    """Return the mean number of ranks at work around a request, [-]"""
-    warm = traffic.users or 0
-    count = warm + (_RECORDED if traffic.kind == "trace" else _SYNTHETIC)
-    found = [one.records for one in pieces(service, traffic, count, np.random.default_rng(0), {})]
-    number, arrival, finish = (np.concatenate([one[name] for one in found]) for name in ("number", "arrival", "finish"))
-    if not (number >= warm).any():
-        return float(ranks)
-    came, gone = np.sort(arrival), np.sort(finish)
-    sums = [np.concatenate(([0.0], times.cumsum())) for times in (came, gone)]
-
-    def spent(at: np.ndarray) -> np.ndarray:
-        """Return the time that all requests have been in flight until then, [s]"""
-        first, last = np.searchsorted(came, at), np.searchsorted(gone, at)
-        whole: np.ndarray = (at * first - sums[0][first]) - (at * last - sums[1][last])
-        return whole
-
-    around = (spent(finish) - spent(arrival)) / (finish - arrival) - 1.0
-    # differences of long sums: a lone request has itself at work, not a millionth less
-    return float(np.clip(1.0 + around[number >= warm] / servers, 1.0, ranks).mean())
 
 
 #: seeds have 64 bits [-]
@@ -569,7 +466,7 @@ def simulate(
     if whole_number(warmup, "--warmup", least=0) >= requests:
         raise SpecError("must be below the number of requests", field="--warmup", value=warmup)
     started = time.perf_counter()
-    run = _Run(service.under(traffic, busy_ranks(service, traffic)), traffic, warmup, options)
+    run = _Run(service.under(traffic), traffic, warmup, options)
     try:
         for child in np.random.SeedSequence(seed).spawn(options.replications):
             run.replicate(requests, np.random.default_rng(child))

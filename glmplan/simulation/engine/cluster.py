@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from glmplan.simulation.engine.fleet import Fleet, ReplicaGroup
 from glmplan.simulation.engine.router import Engine
 from glmplan.simulation.engine.settings import EngineSettings, GatewayRules, KvPool
@@ -23,9 +25,12 @@ class Cluster(Fleet):
         Scheduler, limits, replicas and routing.
     engine : type, optional
         `SteppingEngine` for the reference; the skipping form that follows the settings by default.
+    spread : callable, optional
+        As `ReplicaGroup` takes it.
 
     Examples
     --------
+    >>> from glmplan.simulation.traffic.request import Request
     >>> table = StepTable.affine(base=0.01)
     >>> done = Cluster(table, KvPool(10_000), EngineSettings()).run([Request(0, 1.0, 100, 3)])
     >>> round(next(done).finish, 9)
@@ -38,5 +43,7 @@ class Cluster(Fleet):
         pool: KvPool,
         settings: EngineSettings,
         engine: type[Engine] | None = None,
+        spread: Callable[[int], StepTable] | None = None,
     ) -> None:
-        super().__init__([ReplicaGroup(table, pool, settings)], GatewayRules(settings.routing), engine)
+        group = ReplicaGroup(table, pool, settings, spread=spread)
+        super().__init__([group], GatewayRules(settings.routing), engine)

@@ -522,6 +522,47 @@ class SkippingEngine(DecodingBatch):
             self._changed = True
         waiting.append(request)
 
+    # -- a server whose ranks wait for each other ---------------------------------------------------------------------
+
+    @property
+    def planned(self) -> int:
+        """Equal decode steps that were planned; 0 for a step with prompt tokens [-]"""
+        return self._steps
+
+    @property
+    def contents(self) -> tuple[int, float, int, float]:
+        """Decoding requests, their contexts, prompt tokens and their keys."""
+        if self._steps:
+            return len(self._running), self._total, 0, 0.0
+        return self._beside, self._total, self._tokens, self._weight
+
+    @property
+    def step_tokens(self) -> int:
+        """Tokens of the planned step, [token]"""
+        n, _, tokens, _ = self.contents
+        return n * self._each + tokens
+
+    def loaded(self, seconds: Seconds) -> Seconds:
+        """Time of the planned step, which waits for what it loads."""
+        if self._steps or not self._loading:
+            return seconds
+        return max(seconds, loading_seconds(self._loading, self.pool, self.settings))
+
+    def hold(self, pieces: list[tuple[float, int, float, float]], steps: int, end: Seconds) -> None:
+        """Make so many of the planned steps, in the times of the server."""
+        self.end = end
+        if self._steps:
+            self._steps, self._pieces = steps, pieces.copy()
+
+    def stop_after(self, now: Seconds) -> None:
+        """End the planned run with the step that is under way."""
+        if self._steps and now < self.end:
+            self._cut(now)
+
+    def follow(self, other: SkippingEngine) -> None:
+        """Make as many steps as another rank, whose run was cut."""
+        self.hold(other._pieces, other._steps, other.end)
+
     @property
     def _may_be_next(self) -> bool:
         """Return True if no request waits and one more may run."""
@@ -559,7 +600,7 @@ class SkippingEngine(DecodingBatch):
         if self._chunks:
             self._beside = beside = 0 if self._prefill_first else decoding
             seconds = self.clock.mixed(beside, self._total, self._tokens, self._weight)
-            self.end = self.now + (self._loaded(seconds) if self._loading else seconds)
+            self.end = self.now + (self.loaded(seconds) if self._loading else seconds)
         elif self._running:
             self._plan_run()
         else:
@@ -571,11 +612,7 @@ class SkippingEngine(DecodingBatch):
     def _step_seconds(self, beside: int) -> float:
         """Time of the planned step with prompt tokens."""
         seconds = self.clock.mixed(beside, self._total, self._tokens, self._weight)
-        return self._loaded(seconds) if self._loading else seconds
-
-    def _loaded(self, seconds: float) -> float:
-        """Time of a step that waits for what it loads."""
-        return max(seconds, loading_seconds(self._loading, self.pool, self.settings))
+        return self.loaded(seconds) if self._loading else seconds
 
     def commit(self) -> list[Request]:
         """Make what was planned happen."""

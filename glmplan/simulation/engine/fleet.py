@@ -12,6 +12,7 @@ from glmplan.errors import GlmplanError
 from glmplan.simulation.engine.admission import why_rejected
 from glmplan.simulation.engine.engine import SkippingEngine
 from glmplan.simulation.engine.in_order import engine_of
+from glmplan.simulation.engine.lockstep import Lockstep, SharedClock, SteppingLockstep
 from glmplan.simulation.engine.router import Engine, Router
 from glmplan.simulation.engine.settings import EngineSettings, GatewayRules, KvPool
 from glmplan.simulation.engine.step_clock import clock_of
@@ -49,14 +50,17 @@ class ReplicaGroup:
         Share of requests of one replica under `weighted` routing, [-]
     ready : int, optional
         How many of them serve from the start; all by default, [-]
+    spread : callable, optional
+        Time of a step of some of the ranks of a server if no other rank has work, as `SharedClock` takes it.
     """
 
-    __slots__ = ("first", "model", "pool", "ready", "settings", "table", "weight")
+    __slots__ = ("first", "model", "pool", "ready", "settings", "spread", "table", "weight")
 
     def __init__(
         self, table: StepTable, pool: KvPool, settings: EngineSettings,
-        model: int = 0, weight: float = 1.0, ready: int = -1,
+        model: int = 0, weight: float = 1.0, ready: int = -1, spread: Callable[[int], StepTable] | None = None,
     ) -> None:  # fmt: skip
+        self.spread = spread
         self.table, self.pool, self.settings = table, pool, settings
         self.model, self.weight = model, weight
         self.ready = settings.replicas if ready < 0 else ready
@@ -104,6 +108,12 @@ class Fleet:
                 self.group_of.append(number)
                 self.engines.append(self._made(group, len(self.engines)))
         count = len(self.engines)
+        #: server of each replica whose steps do not end alone, and the replica under whose number its ends are kept
+        self._servers: list[Lockstep | SteppingLockstep | None] = [None] * count
+        self._leaders = list(range(count))
+        for group in self.groups:
+            if group.settings.lockstep > 1:
+                self._form_servers(group)
         self.loads = [0] * count  # requests at each replica
         self.rejected: dict[str, int] = {}
         self.turned_away: dict[int, int] = {}  # rejected or given up, by tenant
@@ -131,6 +141,24 @@ class Fleet:
         settings = group.settings
         form = engine_of(settings) if self._form is None or self._form is SkippingEngine else self._form
         return form(group.table, group.pool, settings, number)
+
+    def _form_servers(self, group: ReplicaGroup) -> None:
+        """Form servers of ranks; neighbours in number belong to different ones.
+
+        So a router that prefers low numbers distributes few requests over all servers.
+        """
+        settings, first = group.settings, group.first
+        ranks, split = settings.lockstep, first + settings.prefill_replicas
+        clock = SharedClock(group.table, ranks, group.spread, settings.pipeline_stages)
+        for begin, end in ((first, split), (split, first + settings.replicas)):
+            servers = (end - begin) // ranks
+            for leader in range(begin, begin + servers):
+                members = [self.engines[leader + servers * rank] for rank in range(ranks)]
+                skipping = [one for one in members if isinstance(one, SkippingEngine)]
+                stepping = [one for one in members if not isinstance(one, SkippingEngine)]
+                server = Lockstep(skipping, clock) if skipping else SteppingLockstep(stepping, clock)
+                for one in members:
+                    self._servers[one.replica], self._leaders[one.replica] = server, leader
 
     def _set_up_routers(self) -> None:
         weights = [group.weight for group in self.groups]
@@ -178,13 +206,14 @@ class Fleet:
         coming = next(source, None)
         due = coming.arrival if coming is not None else _NEVER
         engines, ends, heap, events, fresh = self.engines, self._ends, self._heap, self._events, self._fresh
+        servers = self._servers
         while True:
             while heap and ends[heap[0][1]] != heap[0][0]:
                 heappop(heap)
             end = heap[0][0] if heap else _NEVER
             later = events[0][0] if events else _NEVER
             now = due if due <= later else later
-            horizon = engines[fresh[0]].now if fresh else end
+            horizon = self._begins(fresh[0]) if fresh else end
             if self.due <= horizon and self.due <= now and self.due < _NEVER:
                 if horizon == _NEVER and now == _NEVER and not self.waiting:
                     return
@@ -200,7 +229,8 @@ class Fleet:
                     self._happen(now)
             elif fresh:
                 for i in fresh:
-                    ends[i] = end = engines[i].plan()
+                    server = servers[i]
+                    ends[i] = end = engines[i].plan() if server is None else server.plan()
                     if end < _NEVER:
                         heappush(heap, (end, i))
                 fresh.clear()
@@ -214,12 +244,28 @@ class Fleet:
                 self._stop()
                 return
 
+    def _begins(self, i: int) -> float:
+        """When a replica that has to plan begins its next step."""
+        server = self._servers[i]
+        return self.engines[i].now if server is None else server.now
+
     def _commit(self, i: int, now: float) -> list[Request]:
-        """End what a replica has planned."""
-        finished = self.engines[i].commit()
+        """End what a replica, or the server of a rank, has planned."""
+        server = self._servers[i]
+        if server is None:
+            finished = self.engines[i].commit()
+            self._fresh.append(i)
+            return self._ended(i, finished, now) if finished else finished
+        together = server.commit()
         self._fresh.append(i)
-        if not finished:
-            return finished
+        found: list[Request] = []
+        for rank, finished in together:
+            if finished:
+                found += self._ended(rank, finished, now)
+        return found
+
+    def _ended(self, i: int, finished: list[Request], now: float) -> list[Request]:
+        """Count requests that a replica has ended; return those not handed over."""
         router = self.router_of[i]
         self.loads[i] -= len(finished)
         router.changed(i)
@@ -287,18 +333,25 @@ class Fleet:
         """Hand a request to a replica."""
         if self._prefills[target]:
             request.left = 0
-        engine, ends = self.engines[target], self._ends
-        engine.submit(request, now)
+        self.engines[target].submit(request, now)
         self.loads[target] += 1
         self.router_of[target].changed(target)
-        if ends[target] == _NEVER:
+        end = self._changed(target, now)
+        target = self._leaders[target]
+        if self._ends[target] == _NEVER:
             if target not in self._fresh:
                 self._fresh.append(target)
-            return
-        end = engine.end
-        if end != ends[target]:
-            ends[target] = end
+        elif end != self._ends[target]:
+            self._ends[target] = end
             heappush(self._heap, (end, target))
+
+    def _changed(self, replica: int, now: float) -> float:
+        """Return the end of what a replica has planned, also after a change."""
+        engine, server = self.engines[replica], self._servers[replica]
+        if server is None:
+            return engine.end
+        server.came(engine, now)  # type: ignore[arg-type]
+        return server.end
 
     def _dispatch(self, router: Router, now: float) -> None:
         """Send waiting requests of the gateway to replicas that may take them."""
@@ -357,10 +410,10 @@ class Fleet:
             self.engines[i].cancel(request, now)
             self.loads[i] -= 1
             self.router_of[i].changed(i)
-            end = self.engines[i].end
-            if self._ends[i] < _NEVER and end != self._ends[i]:
-                self._ends[i] = end
-                heappush(self._heap, (end, i))
+            end, leader = self._changed(i, now), self._leaders[i]
+            if self._ends[leader] < _NEVER and end != self._ends[leader]:
+                self._ends[leader] = end
+                heappush(self._heap, (end, leader))
             request.replica = _GONE
             if self.router_of[i].queued:
                 self._dispatch(self.router_of[i], now)
@@ -422,6 +475,7 @@ class Fleet:
 
     def kill(self, replica: int, now: Seconds) -> list[Request]:
         """Stop a replica at once, and return its requests as they came."""
+        self._check_alone(replica)
         engine = self.engines[replica]
         self.router_of[replica].remove(replica)
         self.draining.discard(replica)
@@ -441,6 +495,11 @@ class Fleet:
             request.replica = _GONE
         return lost
 
+    def _check_alone(self, replica: int) -> None:
+        """Raise if the steps of a replica end with those of others."""
+        if self._servers[replica] is not None:
+            raise GlmplanError("faults of ranks that wait for each other are not simulated")
+
     def retry(self, request: Request, at: Seconds) -> None:
         """Let a request come again that a replica lost."""
         request.replica = _AGAIN
@@ -452,6 +511,7 @@ class Fleet:
 
     def slow_down(self, replica: int, factor: Ratio, now: Seconds) -> None:
         """Let the steps of a replica last some times as long as they should."""
+        self._check_alone(replica)
         group = self.groups[self.group_of[replica]]
         table = group.table if factor == 1.0 else group.table.scaled(factor)
         engine = self.engines[replica]

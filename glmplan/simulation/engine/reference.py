@@ -228,12 +228,24 @@ class SteppingEngine:
         if not self.work and not self.decoding:
             self.end = math.inf
             return self.plan() if self.waiting and self.preemptions > preemptions else self.end
+        self.end = self.now + self.loaded(self.clock.mixed(*self.contents))
+        return self.end
+
+    @property
+    def contents(self) -> tuple[int, float, int, float]:
+        """Decoding requests, their contexts, prompt tokens and their keys."""
         tokens = sum(take for _, take in self.work)
         keys = sum(take * (r.done + (take + 1) / 2) for r, take in self.work)
-        total = sum(self.context[r.number] for r in self.decoding)
-        seconds = self.clock.mixed(len(self.decoding), total, tokens, keys)
-        self.end = self.now + max(seconds, loading_seconds(self.loading, self.pool, self.settings))
-        return self.end
+        return len(self.decoding), sum(self.context[r.number] for r in self.decoding), tokens, keys
+
+    @property
+    def step_tokens(self) -> int:
+        """Tokens of the formed step, [token]"""
+        return len(self.decoding) * self.settings.tokens_per_decode + sum(take for _, take in self.work)
+
+    def loaded(self, seconds: Seconds) -> Seconds:
+        """Time of the formed step, which waits for what it loads."""
+        return max(seconds, loading_seconds(self.loading, self.pool, self.settings))
 
     def commit(self) -> list[Request]:
         """End the step."""

@@ -197,6 +197,8 @@ class EngineSettings:
         The link over which they come back; a step waits for what it loads.
     kept_bytes : float, optional
         llama.cpp: keys and values of prompts that lost their slot which are kept in host memory, [B]
+    lockstep : int, optional
+        Replicas that are the data-parallel ranks of one server and end each step together; 1 if each is alone, [-]
 
     Raises
     ------
@@ -234,9 +236,17 @@ class EngineSettings:
     host_link: TransferLink | None = field(default=None)
     long_prefill_token_threshold: int = 0
     kept_bytes: float = 0.0
+    lockstep: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("max_num_batched_tokens", "max_num_seqs", "pipeline_stages", "replicas", "max_model_len"):
+        for name in (
+            "max_num_batched_tokens",
+            "max_num_seqs",
+            "pipeline_stages",
+            "replicas",
+            "max_model_len",
+            "lockstep",
+        ):
             check_whole(getattr(self, name), name)
         check_whole(self.prefill_replicas, "prefill_replicas", 0)
         if self.replicas > _MOST_REPLICAS:
@@ -261,6 +271,9 @@ class EngineSettings:
             )
         if self.prefill_replicas and not self.prefill_replicas < self.replicas:
             raise SpecError("must leave a replica to decode", field="prefill_replicas", value=self.prefill_replicas)
+        for name in ("replicas", "prefill_replicas"):
+            if getattr(self, name) % self.lockstep:
+                raise SpecError(f"must be servers of {self.lockstep} ranks", field=name, value=getattr(self, name))
         if not 0 < self.new_token_ratio <= 1:
             raise SpecError("must be above 0 and at most 1", field="new_token_ratio", value=self.new_token_ratio)
         if not 0 < self.schedule_conservativeness < math.inf:
@@ -401,7 +414,7 @@ class ServingInputs:
     ranks : int, optional
         Data-parallel ranks of one server: the replicas of `settings` are the ranks of all servers, [-]
     step_of_few : callable, optional
-        Takes how many ranks of a server have requests and returns such a `step_seconds` of one of these.
+        Takes a number of ranks of a server and returns such a `step_seconds` of one of these if no other has work.
     basis : str, optional
         Evidence of the prediction, as text.
     """

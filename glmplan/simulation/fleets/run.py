@@ -170,6 +170,7 @@ class _FleetRun:
                     model,
                     group.weight,
                     service.settings.replicas * group.replicas,
+                    service.spread,
                 )
                 for group, service, model in zip(spec.group, self.services, of_groups, strict=True)
             ],
