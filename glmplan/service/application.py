@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -22,9 +23,10 @@ from glmplan.catalog.files import read_bytes
 from glmplan.errors import SpecError, nearest, printable
 from glmplan.service import questions as q
 from glmplan.service.answers import OLD_VALUES, QUESTIONS, VALUES
-from glmplan.service.dispatcher import Busy, Dispatcher, Job
+from glmplan.service.dispatcher import Dispatcher
 from glmplan.service.form import with_fields
 from glmplan.service.guard import App, Guard, Limits, Metrics
+from glmplan.service.jobs import Busy, Job, Jobs
 from glmplan.service.questions import first_fault, refusal_record
 
 __all__ = ["Asset", "Refusal", "Wrong", "application", "page_assets"]
@@ -335,27 +337,30 @@ async def _begin(job: q.JobQuestion, request: Request) -> Response:
         found = dispatcher.jobs.begin(job.ask, question.model_dump(mode="json", exclude_none=True))
     except Busy:
         return _error(429, "Busy", "too many jobs: cancel one, or try again later")
-    return JSONResponse(found.record(), 202, {"location": f"/v1/jobs/{found.name}"})
+    except sqlite3.Error as error:
+        return _error(503, "NotWritten", f"the file of jobs cannot be written: {error}")
+    return JSONResponse(dispatcher.jobs.record(found), 202, {"location": f"/v1/jobs/{found.name}"})
 
 
-def _job(request: Request, name: str) -> Job:
+def _job(request: Request, name: str) -> tuple[Jobs, Job]:
     dispatcher: Dispatcher = request.app.state.dispatcher
     found = dispatcher.jobs.get(name)
     if found is None:
         raise HTTPException(404, "the job does not exist or has been deleted")
-    return found
+    return dispatcher.jobs, found
 
 
 @_JOBS.get("/{job}", responses=_NO_JOB, name="look")
 async def _look(job: str, request: Request) -> JSONResponse:
-    """Return the state and progress of a job."""
-    return JSONResponse(_job(request, job).record())
+    """Return the state of a job, its place in the queue and its progress."""
+    jobs, found = _job(request, job)
+    return JSONResponse(jobs.record(found))
 
 
 @_JOBS.get("/{job}/answer", responses=_NO_JOB | _NOT_YET, name="collect")
 async def _collect(job: str, request: Request) -> Response:
     """Return the answer of a finished job."""
-    found = _job(request, job)
+    _, found = _job(request, job)
     if found.state in ("waiting", "running", "cancelled"):
         return _error(409, "NotDone", f"the job is {found.state}")
     status = 200 if found.state == "done" else 422
@@ -365,10 +370,9 @@ async def _collect(job: str, request: Request) -> Response:
 @_JOBS.delete("/{job}", responses=_NO_JOB, name="cancel")
 async def _cancel(job: str, request: Request) -> JSONResponse:
     """Stop a job."""
-    found = _job(request, job)
-    dispatcher: Dispatcher = request.app.state.dispatcher
-    dispatcher.jobs.cancel(found)
-    return JSONResponse(found.record())
+    jobs, found = _job(request, job)
+    jobs.cancel(found)
+    return JSONResponse(jobs.record(found))
 
 
 _SERVICE = APIRouter()
