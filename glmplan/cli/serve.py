@@ -74,7 +74,7 @@ def command(
 
 
 def _job_file(given: Path | None, port: int) -> str:
-    """Return the path of the file of jobs, after a trial; empty if the state folder cannot be written."""
+    """Return the path of the file of jobs; empty if it cannot be written."""
     from glmplan.errors import SpecError
     from glmplan.service.jobs import JobFile
 

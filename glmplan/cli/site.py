@@ -19,7 +19,7 @@ def command(
     ],
     users: Annotated[str, typer.Option(help="Concurrencies of each plan, such as 1,8,32.")] = "8",
 ) -> None:
-    """Write the web page with answers computed beforehand, for any static host.
+    """Write the web page with stored answers, for any static host.
 
     The page opens from a file and works offline. A question without an answer shows the command that computes it.
     """

@@ -1,6 +1,6 @@
-"""Types of the answers over HTTP and of `--format json`, for the OpenAPI document.
+"""Types of the answers over HTTP and of `--format json`.
 
-Answers are built elsewhere, as plain values. `tests/service/test_schemas.py` validates real answers against these types
+The OpenAPI document is generated from them. Answers are built elsewhere, as plain values. `tests/service/test_schemas.py` validates real answers against these types
 and fails on a field that is not described. Units are in the names of the fields.
 """
 
@@ -153,7 +153,7 @@ class Memory(BaseModel):
     host_gib: float
     host_capacity_gib: float | None
     host_short_gib: float
-    ranks: list[Rank]  # type: ignore[valid-type]
+    ranks: list[Rank]
 
 
 class Context(BaseModel):
@@ -167,7 +167,7 @@ class Context(BaseModel):
 _Load = create_model("_Load", **dict[str, Any](dict.fromkeys(USER_FIGURES, (Metric | None, ...))))
 
 
-class Load(_Load):  # type: ignore[misc, valid-type]
+class Load(_Load):
     """Metrics at one concurrency."""
 
     users: int
@@ -222,7 +222,7 @@ _AT = {f"users_at_{100 * share:.0f}": (int | None, None) for share in SHOWN}
 _Safe = create_model("_Safe", **dict[str, Any](_AT))
 
 
-class Safe(_Safe):  # type: ignore[misc, valid-type]
+class Safe(_Safe):
     """Users that meet the SLO."""
 
     users: int
@@ -302,7 +302,7 @@ class Benchmark(BaseModel):
 
 
 class FitAnswer(BaseModel):
-    """The answer of `glmplan fit`; docs/reference/fit-json.md describes each field."""
+    """The answer of `glmplan fit`, described in docs/reference/fit-json.md."""
 
     schema_: Literal[FIT_SCHEMA] = Field(alias="schema")  # type: ignore[valid-type]
     verdict: Verdict
@@ -494,7 +494,7 @@ class SizeAnswer(BaseModel):
     sites: int
     working_hours_week: Number
     currency: str
-    terms: CostTerms  # type: ignore[valid-type]
+    terms: CostTerms
     options: list[SizeOption]
     measurement: Saving | None
     per_token: PerToken | None

@@ -1,6 +1,6 @@
-"""Jobs: long questions that are answered in the background and survive a restart.
+"""Answer long questions in the background, also after a restart.
 
-Each change of a job is written to an SQLite file before the client is told. A service that is killed finds its waiting
+Each change of a job is written to an SQLite file before the response is sent. A service that is killed finds its waiting
 jobs and its answers again; a running job starts anew, at most `STARTS` times.
 """
 
@@ -131,7 +131,7 @@ class JobFile:
             if path:
                 Path(path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 Path(path).touch(mode=0o600)  # questions are private
-            # statements are transactions of their own: `begin` is told to a client after its write
+            # statements are transactions of their own: the response to a client follows the write
             self._base = sqlite3.connect(path or ":memory:", timeout=0.0, isolation_level=None)
             self._base.execute("PRAGMA locking_mode=EXCLUSIVE")
             self._base.execute("PRAGMA journal_mode=WAL")
@@ -313,7 +313,7 @@ class Jobs:
         return {state: states.count(state) for state in sorted(set(states))}
 
     async def close(self) -> None:
-        """Stop all jobs; those that have not ended start again with the next service."""
+        """Stop all jobs; the next service starts unfinished ones again."""
         self._closing = True
         tasks = list(self._tasks.values())
         for task in tasks:

@@ -1,4 +1,4 @@
-"""Write the page with answers computed beforehand, for a host without glmplan.
+"""Write the page with answers computed beforehand, for static hosts.
 
 A browser loads no modules and sends no requests from a file, so the modules of the page become one script, and the
 answers another. `ask` in `page/dom.js` reads the answers from there.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 
 import pytest
@@ -17,10 +18,16 @@ PATIENCE = 300_000
 PLAN = "llama-3.1-8b@1xh100-sxm,input=512,output=128"
 
 
+def run(*words):
+    with pytest.raises(SystemExit) as ended:
+        main([*words])
+    assert ended.value.code == 0
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
-    main(["site", str(folder), PLAN, "glm-5.1@1xh100-sxm", "--users", "1,8"])
+    run("site", str(folder), PLAN, "glm-5.1@1xh100-sxm", "--users", "1,8")
     return folder
 
 
@@ -36,8 +43,8 @@ def test_every_module_of_the_page_is_in_the_one_script(site):
 def test_the_stored_answers_are_those_of_the_command_line(site, capsys):
     held = (site / "page/answers.js").read_text(encoding="utf-8").partition("window.glmplanAnswers = ")[2]
     answers = json.loads(held.removesuffix(";\n").replace("<\\/", "</"))
-    main(["fit", "llama-3.1-8b", "--on", "1xh100-sxm", "--input", "512", "--output", "128", "--users", "1,8",
-          "--format", "json"])  # fmt: skip
+    run("fit", "llama-3.1-8b", "--on", "1xh100-sxm", "--input", "512", "--output", "128", "--users", "1,8", "--format",
+        "json")  # fmt: skip
     told = json.loads(capsys.readouterr().out)
     [stored] = [answer for asked, answer, _ in answers["v1/fit"] if asked.get("input") and asked["users"] == [1, 8]]
     assert stored == told
@@ -70,7 +77,7 @@ def test_opened_from_a_file_it_answers_offline_and_names_the_command_for_the_res
         browser.close()
     assert faults == []
     assert command == "glmplan fit llama-3.1-8b --on 2xh100-sxm --kv 'fp8' --users '1,4'"
-    main([word.strip("'") for word in command.split()[1:]])
+    run(*shlex.split(command)[1:])
     assert "2xh100-sxm" in capsys.readouterr().out
 
 
