@@ -1,7 +1,8 @@
 """Types of the answers over HTTP and of `--format json`.
 
-The OpenAPI document is generated from them. Answers are built elsewhere, as plain values. `tests/service/test_schemas.py` validates real answers against these types
-and fails on a field that is not described. Units are in the names of the fields.
+The OpenAPI document is generated from them. Answers are built elsewhere, as plain values:
+`tests/service/test_schemas.py` validates real answers against these types and fails on a field that is not described.
+Units are in the names of the fields.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Answer long questions in the background, also after a restart.
 
-Each change of a job is written to an SQLite file before the response is sent. A service that is killed finds its waiting
+Each change of a job is written to an SQLite file before the response. A service that is killed finds its waiting
 jobs and its answers again; a running job starts anew, at most `STARTS` times.
 """
 
