@@ -212,6 +212,12 @@ async def _fit(question: q.FitQuestion, request: Request) -> Response:
     return await _answered(request, "fit", question)
 
 
+@_QUESTIONS.post("/explain", name="explain")
+async def _explain(question: q.FitQuestion, request: Request) -> Response:
+    """Return the arithmetic of a plan as text."""
+    return await _answered(request, "explain", question)
+
+
 @_QUESTIONS.post("/predict", name="predict")
 async def _predict(question: q.PredictQuestion, request: Request) -> Response:
     """Predict a plan at each concurrency, with intervals; times in seconds."""
@@ -391,6 +397,18 @@ async def _metrics(request: Request) -> PlainTextResponse:
 async def _page() -> Response:
     """Return the page."""
     return _file_of_the_page("index.html")
+
+
+@_SERVICE.get("/buy", include_in_schema=False, name="buy")
+async def _buy() -> Response:
+    """Return the page that finds a machine."""
+    return _file_of_the_page("buy.html")
+
+
+@_SERVICE.get("/check", include_in_schema=False, name="check")
+async def _check() -> Response:
+    """Return the page that compares measurements with predictions."""
+    return _file_of_the_page("check.html")
 
 
 @_SERVICE.get("/page/{name}", include_in_schema=False, name="asset")

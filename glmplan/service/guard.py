@@ -152,8 +152,8 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 _LOG = logging.getLogger("glmplan.service.requests")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT")
-#: routes without a token: the page, which has no answers, and the health check
-_OPEN = ("/", "/health", "/favicon.ico")
+#: routes without a token: the pages, which have no answers, and the health check
+_OPEN = ("/", "/buy", "/check", "/health", "/favicon.ico")
 #: security headers of every response: no foreign content, no frames, no sniffing
 HEADERS: tuple[tuple[bytes, bytes], ...] = (
     (

@@ -197,6 +197,7 @@ class FitQuestion(PlanQuestion):
 
     users: Users | Whole | None = Field(None, description="Concurrencies.", examples=[[1, 8, 32]])
     traffic: Arriving | None = Field(None, description="Traffic as in simulate: the plan is simulated.")
+    changes: bool = Field(True, description="Evaluate changes of the plan; false answers sooner.")
 
 
 class ValueQuestion(PlanQuestion):

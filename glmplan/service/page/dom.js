@@ -63,8 +63,13 @@ export class Refused extends Error {
   }
 }
 
-const token = new URLSearchParams(location.hash.slice(1)).get("token") || kept("sessionStorage", "token");
-if (token) kept("sessionStorage", "token", token);
+let token = "";
+/** Keep the token of the service for this visit. */
+export function useToken(given) {
+  token = given;
+  if (token) kept("sessionStorage", "token", token);
+}
+useToken(new URLSearchParams(location.hash.slice(1)).get("token") || kept("sessionStorage", "token"));
 
 /** Ask the service; what it refuses is thrown with its words. */
 export async function ask(address, question, signal) {
