@@ -267,6 +267,12 @@ def _workbook(question: q.CostQuestion, progress: Progress, limits: Mapping[str,
     return {"xlsx": base64.b64encode(found.content()).decode()}
 
 
+def _check(question: q.CheckQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
+    from glmplan.service.checking import checked_record
+
+    return checked_record(question.text, question.name, question.facts)
+
+
 class CatalogueQuestion(BaseModel):
     """The catalogue; the question has no fields."""
 
@@ -325,6 +331,7 @@ QUESTIONS: dict[str, type[BaseModel]] = {
     "cost": q.CostQuestion,
     "links": q.LinksQuestion,
     "workbook": q.CostQuestion,
+    "check": q.CheckQuestion,
     "catalogue": CatalogueQuestion,
 }
 #: name of a question → function that answers it
@@ -342,6 +349,7 @@ ANSWERS: dict[str, Callable[[Any, Progress, Mapping[str, Any]], dict[str, Any]]]
     "cost": _cost,
     "links": _links,
     "workbook": _workbook,
+    "check": _check,
     "catalogue": _catalogue,
 }
 

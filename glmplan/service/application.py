@@ -281,6 +281,12 @@ async def _workbook(question: q.CostQuestion, request: Request) -> Response:
     return await _answered(request, "workbook", question)
 
 
+@_QUESTIONS.post("/check", name="check record")
+async def _check_record(question: q.CheckQuestion, request: Request) -> Response:
+    """Compare a benchmark's record with its predictions."""
+    return await _answered(request, "check", question)
+
+
 @_QUESTIONS.get("/catalogue", name="catalogue")
 async def _catalogue(request: Request) -> Response:
     """List models, machines, engines and formats of the catalogue."""

@@ -96,7 +96,7 @@ export function table(rows, columns, { caption = "", here = () => false } = {}) 
     "table",
     {},
     caption && el("caption", { class: "sr", text: caption }),
-    el("thead", {}, el("tr", {}, columns.map(([title, , right]) => el("th", { scope: "col", class: right && "n", text: title })))),
+    el("thead", {}, el("tr", {}, columns.map(([title, , right]) => el(title ? "th" : "td", { scope: title ? "col" : null, class: right && "n", text: title })))),
     el(
       "tbody",
       {},
