@@ -651,6 +651,8 @@ class ModelRow(BaseModel):
     kv_bytes_per_token_bf16: float
     max_context: int | None
     checkpoints: list[str]
+    title: str
+    bits: dict[str, float] = Field(description="Bits of a weight of most tensors, by checkpoint.")
 
 
 class HardwareRow(BaseModel):
@@ -662,6 +664,7 @@ class HardwareRow(BaseModel):
     accelerator_count: int
     memory_gib: Number
     memory_bandwidth_gb_per_s: Number
+    title: str
 
 
 class EngineRow(BaseModel):
@@ -669,6 +672,39 @@ class EngineRow(BaseModel):
 
     name: str
     newest: str
+
+
+class Explanation(BaseModel):
+    """The arithmetic of a plan."""
+
+    text: str
+
+
+class CheckedMetric(BaseModel):
+    """A measured metric beside its prediction."""
+
+    run: str
+    level: float
+    metric: str
+    measured: float
+    predicted: float
+    low: float
+    high: float
+    difference: float
+    verdict: str
+    inside: bool
+
+
+class CheckAnswer(BaseModel):
+    """Runs of a file, each metric beside its prediction."""
+
+    kind: str
+    runs: int
+    problems: list[str]
+    causes: list[Any]
+    verdict: Literal["as_predicted", "slower", "faster", "nothing_compared"]
+    outside: int
+    figures: list[CheckedMetric]
 
 
 class CatalogueAnswer(BaseModel):
@@ -702,6 +738,7 @@ class JobState(BaseModel):
 #: name of a question → type of its answer
 ANSWER_SCHEMAS: dict[str, type[BaseModel]] = {
     "fit": FitAnswer,
+    "explain": Explanation,
     "predict": PredictAnswer,
     "predict-table": TableAnswer,
     "simulate": SimulateAnswer,
@@ -712,5 +749,6 @@ ANSWER_SCHEMAS: dict[str, type[BaseModel]] = {
     "cost": CostAnswer,
     "links": LinksAnswer,
     "workbook": WorkbookAnswer,
+    "check": CheckAnswer,
     "catalogue": CatalogueAnswer,
 }

@@ -104,6 +104,7 @@ def application(limits: Limits | None = None, token: str = "") -> App:
 _PLAN = {"model": "llama-3.1-8b", "on": "1xh100-sxm"}
 EXAMPLES: dict[str, dict[str, Any]] = {
     "fit": _PLAN | {"users": [1, 8, 32]},
+    "explain": _PLAN | {"users": [8]},
     "predict": _PLAN | {"users": [1, 8]},
     "predict-table": {"rows": [{"model": "llama-3.1-8b", "accelerator": "h100-sxm", "engine": "vllm",
                                 "concurrency": 8, "input_tokens": 1024, "output_tokens": 128}]},
@@ -115,6 +116,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "cost": _PLAN | {"users": 8},
     "links": {"on": "6xrtx-pro-6000-ws", "tp": 2},
     "workbook": _PLAN | {"users": 8},
+    "check": {"text": "id,model,accelerator,accelerator_count,engine,concurrency,input_tokens,output_tokens,"
+                      "tpot_mean_ms\na,llama-3.1-8b,h100-sxm,1,vllm,8,1024,128,7.5\n"},
     "jobs": {"ask": "simulate", "question": _PLAN | {"traffic": "closed:8", "requests": 100}},
 }  # fmt: skip
 
@@ -194,7 +197,7 @@ _QUESTIONS = APIRouter(prefix="/v1", tags=["questions"], responses=_WRONG)
 def _told(ask: str) -> dict[int | str, dict[str, Any]]:
     """Return the description of the answer to a question, for the document."""
     model: Any = ANSWER_SCHEMAS[ask]
-    if ask not in ("catalogue", "workbook", "links"):
+    if ask not in ("catalogue", "workbook", "links", "check"):
         model = model | Infeasible
     return {200: {"model": model, "description": (ANSWER_SCHEMAS[ask].__doc__ or ask).partition("\n")[0]}}
 
@@ -212,6 +215,7 @@ def _add_question(ask: str, text: str) -> None:
 #: question → its description in the document
 _TEXTS = {
     "fit": "Plan a model on a machine: fit, speed, safe users, useful changes.",
+    "explain": "Return the arithmetic of a plan as text.",
     "predict": "Predict a plan at each concurrency, with intervals; times in seconds.",
     "predict-table": "Predict every row of a table of runs.",
     "simulate": "Simulate a plan under traffic: latencies, throughput, batch, KV cache.",
@@ -222,6 +226,7 @@ _TEXTS = {
     "cost": "Return the costs of a plan, bought and rented, against an API.",
     "links": "Return the links of a machine, and their load under a layout.",
     "workbook": "Return a plan as a workbook with live formulas, in base64.",
+    "check": "Compare the record of a benchmark with its predictions.",
 }
 for _ask, _text in _TEXTS.items():
     _add_question(_ask, _text)
@@ -359,6 +364,18 @@ async def _docs() -> Response:
 async def _page() -> Response:
     """Return the page."""
     return _file_of_the_page("index.html")
+
+
+@_SERVICE.get("/buy", include_in_schema=False, name="buy")
+async def _buy() -> Response:
+    """Return the page that finds a machine."""
+    return _file_of_the_page("buy.html")
+
+
+@_SERVICE.get("/check", include_in_schema=False, name="check")
+async def _check() -> Response:
+    """Return the page that compares measurements with predictions."""
+    return _file_of_the_page("check.html")
 
 
 @_SERVICE.get("/page/{name}", include_in_schema=False, name="asset")

@@ -157,7 +157,7 @@ _LOG = logging.getLogger("glmplan.service.requests")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT")
 #: routes without a token: the pages, which have no answers, and the health check
-_OPEN = ("/", "/docs", "/health", "/favicon.ico")
+_OPEN = ("/", "/buy", "/check", "/docs", "/health", "/favicon.ico")
 #: security headers of every response: no foreign content, no frames, no sniffing
 HEADERS: tuple[tuple[bytes, bytes], ...] = (
     (

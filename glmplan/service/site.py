@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from glmplan.catalog.entries.models import load_model
 from glmplan.catalog.files import write_atomically
 from glmplan.errors import SpecError
 from glmplan.service.form import Asset, page_assets
@@ -117,11 +118,18 @@ def _of_page(
     safe = fit["safe"] or {}
     most = max(users, min(4 * max(safe.get("users") or users, safe.get("expected") or users), _MOST), 4)
     grid = {1, users, *(1 << power for power in range(13) if 1 << power <= 1.5 * most)}
+    # the page keeps the format of its answer
+    own = {"model": fit["question"]["model"], "weights": fit["question"]["checkpoint"]}
+    yield asked("explain", plan | {"users": fit["question"]["users"], "changes": False})
     if fit["users"]:
-        yield asked("fit", plan | {"users": sorted(grid)})
-    yield asked("cost", plan | {"users": users})
+        yield asked("fit", plan | own | {"users": sorted(grid), "changes": False})
+    yield asked("cost", plan | (own if fit["plan"] else {}) | {"users": users})
     if fit["plan"] is not None:
         yield asked("links", {"on": plan["on"], "tp": fit["plan"]["tp"], "pp": fit["plan"]["pp"]})
+    free = {name: value for name, value in plan.items() if name not in ("tp", "pp", "dp", "ep")}
+    for one in load_model(own["model"]).checkpoints:
+        if one.name != own["weights"]:
+            yield asked("fit", free | own | {"weights": one.name, "users": users, "changes": False})
 
 
 def write_site(folder: Path, answers: Mapping[str, Sequence[Entry]], start: str) -> list[Path]:

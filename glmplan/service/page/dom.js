@@ -63,8 +63,13 @@ export class Refused extends Error {
   }
 }
 
-const token = new URLSearchParams(location.hash.slice(1)).get("token") || kept("sessionStorage", "token");
-if (token) kept("sessionStorage", "token", token);
+let token = "";
+/** Keep the token of the service for this visit. */
+export function useToken(given) {
+  token = given;
+  if (token) kept("sessionStorage", "token", token);
+}
+useToken(new URLSearchParams(location.hash.slice(1)).get("token") || kept("sessionStorage", "token"));
 
 const none = (value) => value === undefined || value === null || value === false || (Array.isArray(value) && !value.length);
 const same = (question) => JSON.stringify(Object.entries(question || {}).filter(([name, value]) => name !== "users" && !none(value)).sort());
@@ -117,7 +122,7 @@ export function table(rows, columns, { caption = "", here = () => false } = {}) 
     "table",
     {},
     caption && el("caption", { class: "sr", text: caption }),
-    el("thead", {}, el("tr", {}, columns.map(([title, , right]) => el("th", { scope: "col", class: right && "n", text: title })))),
+    el("thead", {}, el("tr", {}, columns.map(([title, , right]) => el(title ? "th" : "td", { scope: title ? "col" : null, class: right && "n", text: title })))),
     el(
       "tbody",
       {},
