@@ -35,6 +35,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "hybrid": ("glmplan.cli.hybrid", "Find the cheapest mix of machines and APIs for classes of requests."),
     "sheet": ("glmplan.cli.sheet", "Write plans as workbooks, and predictions into quote sheets."),
     "serve": ("glmplan.cli.serve", "Serve the commands over HTTP, with a web page."),
+    "site": ("glmplan.cli.site", "Write the web page with stored answers, for any static host."),
     "mcp": ("glmplan.cli.mcp", "Answer assistants over the Model Context Protocol."),
     "validate": ("glmplan.cli.validate", "Measure a live server step by step and compare it with the prediction."),
 }

@@ -13,7 +13,7 @@ from glmplan.cli.screen import Form, say
 if TYPE_CHECKING:
     from glmplan.purchase.compare import Compared
 
-__all__ = ["command"]
+__all__ = ["command", "plan_options"]
 
 
 @o.with_options()
@@ -45,12 +45,12 @@ def command(
         named, at, machine = where.partition("@")
         if not at and model is None:
             raise SpecError("names no machine and model as in MODEL@MACHINE, and --model is left out", value=plan)
-        questions.append((named if at else str(model), machine if at else where, _options(own, plan)))
+        questions.append((named if at else str(model), machine if at else where, plan_options(own, plan)))
     paid = read_money(money)
     _show(compared(questions, paid, users=users, **deployment), paid.terms.utilisation, form)
 
 
-def _options(words: list[str], plan: str) -> dict[str, str]:
+def plan_options(words: list[str], plan: str) -> dict[str, str]:
     """Return the options of one plan, from NAME=VALUE."""
     from glmplan.errors import SpecError
     from glmplan.request.option import options_of

@@ -25,7 +25,11 @@ def command(
     calibration: Annotated[
         Path | None, typer.Option(help="Calibration of your site, from `calibrate --from`, for every answer.")
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Number of worker processes.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Concurrent answers, and concurrent jobs.")] = None,
+    jobs: Annotated[
+        Path | None,
+        typer.Option(help="SQLite file of jobs; by default jobs-PORT.sqlite in the state folder."),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Do not log requests.")] = False,
 ) -> None:
     """Serve fit, predict, simulate, safe, sweep, size and compare over HTTP.
@@ -49,13 +53,14 @@ def command(
 
         token = secrets.token_urlsafe(24)
         shown = f"#token={token}"
-    limits = Limits() if workers is None else replace(Limits(), quick_workers=workers)
+    limits = Limits() if workers is None else replace(Limits(), quick_workers=workers, job_workers=workers)
     if calibration is not None:
         from glmplan.prediction.step_models import site_calibration
 
         with site_calibration(calibration):  # an invalid file is reported before the server starts
             limits = replace(limits, calibration=str(calibration.resolve()))
     taken = bound(host, port)
+    limits = replace(limits, job_file=_job_file(jobs, port))
     name = f"[{host}]" if ":" in host else host
 
     def ready() -> None:
@@ -66,6 +71,25 @@ def command(
     for one in (signal.SIGINT, signal.SIGTERM):
         signal.signal(one, lambda number, frame: None)
     server(host, limits=limits, token=token, ready=ready).run(sockets=[taken])
+
+
+def _job_file(given: Path | None, port: int) -> str:
+    """Return the path of the file of jobs; empty if it cannot be written."""
+    from glmplan.errors import SpecError
+    from glmplan.service.jobs import JobFile
+
+    if given is None and not port:
+        return ""  # the next service has another port and cannot find the file
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    path = str((given or Path(state, "glmplan", f"jobs-{port}.sqlite")).resolve())
+    try:
+        JobFile(path).close()
+    except SpecError as error:
+        if given is not None:
+            raise
+        say(f"jobs do not survive a restart: {path} {error.message}", err=True)
+        return ""
+    return path
 
 
 def _token(file: Path | None) -> str:

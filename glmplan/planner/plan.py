@@ -150,6 +150,8 @@ class Safe:
         Every limit at the quantile of the probability.
     target_tpot : float
         Longest usable TPOT, [s]
+    target_ttft : float or None
+        Longest usable TTFT; None if prompts cannot be timed, [s]
     probability : float
         Probability of meeting every limit with `users`, [-]
     at : tuple of (float, int)
@@ -166,6 +168,7 @@ class Safe:
     probability: float = SURE
     at: tuple[tuple[float, int], ...] = ()
     curve: tuple[tuple[int, float], ...] = ()
+    target_ttft: float | None = None
 
     def chance_of(self, users: int) -> Ratio:
         """Return the probability that so many users meet every limit, [-]

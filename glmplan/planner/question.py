@@ -30,7 +30,7 @@ from glmplan.prediction.distribution import SURE, probability_asked
 from glmplan.prediction.power import check_limit, limit_measured
 from glmplan.request.option import MOST_USERS
 from glmplan.request.plan import PlanRequest
-from glmplan.units import BytesPerSecond, Ratio, TokenCount, Watts, whole_number
+from glmplan.units import BytesPerSecond, Ratio, Seconds, TokenCount, Watts, read_above_zero, whole_number
 
 if TYPE_CHECKING:
     from glmplan.io.runs.settings import Asked as Server
@@ -506,6 +506,11 @@ class Asked:
         return SURE if self.request.probability is None else self.request.probability
 
     @property
+    def slo_limits(self) -> dict[str, Seconds]:
+        """Stated limits of the SLO: longest means of ``ttft`` and ``tpot``, [s]"""
+        return _slo_limits(self.request)
+
+    @property
     def host_tokens(self) -> TokenCount:
         """KV offload to host memory per data-parallel rank, for traffic, [token]"""
         return self.request.host_tokens or 0
@@ -580,6 +585,16 @@ _OF_REQUEST = frozenset(("tp", "pp", "dp", "ep", "dcp", "context", "calibration"
                          "host_bandwidth", "probability"))  # fmt: skip
 
 
+def _slo_limits(words: PlanRequest) -> dict[str, Seconds]:
+    """Return the stated limits of the SLO; SpecError if one is no time above zero."""
+    stated = {"ttft": words.ttft_limit, "tpot": words.tpot_limit}
+    return {
+        name: read_above_zero(limit, f"--{name}-limit", "seconds")
+        for name, limit in stated.items()
+        if limit is not None
+    }
+
+
 def read_words(words: PlanRequest) -> Asked:
     """Read, check and complete a request.
 
@@ -622,6 +637,7 @@ def read_words(words: PlanRequest) -> Asked:
     users = asked_users(words.users, machine)
     limit = power_limit_asked(words.power_limit, machine, assumed)
     probability = probability_asked(words.probability)
+    _slo_limits(words)
     if words.users is None:
         assumed.append("users " + ", ".join(map(str, users)))
     asked = Asked(

@@ -180,7 +180,7 @@ def safe_users(
 ) -> Safe:  # fmt: skip
     """Return the users that meet an SLO at a probability, and the limits.
 
-    `bounds` are the longest means of ``ttft`` and ``tpot``, by default `usual_bounds`.
+    `bounds` are the longest means of ``ttft`` and ``tpot``, by default `usual_bounds` with the limits of the request.
 
     Notes
     -----
@@ -190,7 +190,9 @@ def safe_users(
     quantiles are taken as fully correlated: a slow machine has the small pool too.
     """
     alone = found[min(found)]
-    bounds = usual_bounds(alone) if bounds is None else bounds
+    if bounds is None:
+        usual = usual_bounds(alone)
+        bounds = {name: asked.slo_limits.get(name, limit) for name, limit in usual.items()}
     mean = _limits_at(EXPECTED, asked, holding, found, mean_bounds(alone, bounds))
 
     def at(share: Ratio) -> dict[str, int]:
@@ -218,6 +220,7 @@ def safe_users(
         limit=min(order, key=lambda name: bad[name]),
         limits=tuple(Limit(name, int(bad[name]), words[name]) for name in order),
         target_tpot=target,
+        target_ttft=bounds.get("ttft"),
         probability=probability,
         at=tuple(users.items()),
         curve=tuple(

@@ -335,6 +335,7 @@ def _safe(answer: FitAnswer) -> dict[str, Any] | None:
         "curve": [{"users": users, "probability": _rounded(chance)} for users, chance in safe.curve],
         "limit": safe.limit,
         "target_tpot_ms": safe.target_tpot * 1e3,
+        "target_ttft_ms": None if safe.target_ttft is None else safe.target_ttft * 1e3,
         "limits": {one.name: {"users": one.users, "reason": one.words} for one in safe.limits},
     }
 

@@ -39,6 +39,8 @@ class Question(TypedDict, total=False):
     host_bandwidth: float | str | None
     calibration: str | Path | None
     probability: float | str | None
+    tpot_limit: float | str | None
+    ttft_limit: float | str | None
     recipe: str | None
 
 class Arrivals(TypedDict, total=False):

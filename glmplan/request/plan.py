@@ -75,7 +75,7 @@ class PlanRequest(OptionRecord):
             commands=_CHOSEN,
             tries="Formats to try, with commas.",
             sheet="weights",
-            form="Model",
+            form="",
             label="Weights",
             listed=True,
         ),
@@ -374,6 +374,26 @@ class PlanRequest(OptionRecord):
         Option(
             kind="number",
             help="Probability of meeting the SLO; 0.95 by default.",
+            commands=PLANS | {"compare"},
+            form="",
+        ),
+    ] = None
+    tpot_limit: Annotated[
+        float | str | None,
+        Option(
+            kind="time",
+            unit="s",
+            help="Longest mean TPOT of the SLO, such as 50ms; 100 ms by default.",
+            commands=PLANS | {"compare"},
+            form="",
+        ),
+    ] = None
+    ttft_limit: Annotated[
+        float | str | None,
+        Option(
+            kind="time",
+            unit="s",
+            help="Longest mean TTFT of the SLO, such as 2s; 10 s by default, or three times that of one user.",
             commands=PLANS | {"compare"},
             form="",
         ),

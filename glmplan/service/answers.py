@@ -27,6 +27,7 @@ from glmplan.service import questions as q
 from glmplan.units import GIB, whole_number
 
 if TYPE_CHECKING:
+    from glmplan.planner.make_plan import FitAnswer
     from glmplan.purchase.money import Money
 
 __all__ = [
@@ -50,14 +51,26 @@ Progress = Callable[[int, int], None]
 
 
 def _fit(question: q.FitQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
-    from glmplan.planner.ask import fit
     from glmplan.present.json_answers import fit_record
 
-    return fit_record(fit(question.model, question.on, traffic=question.traffic, **_options(question)))
+    return fit_record(_planned(question))
 
 
-def _options(question: q.FitQuestion) -> dict[str, Any]:
-    return question.words() | ({} if question.users is None else {"users": question.users})
+def _planned(question: q.FitQuestion) -> FitAnswer:
+    from glmplan.planner.make_plan import fit_answer
+    from glmplan.planner.traffic_search import read_traffic
+    from glmplan.request.plan import PlanRequest
+
+    users = {} if question.users is None else {"users": question.users}
+    words = PlanRequest(question.model, question.on, **question.words(), **users)
+    arriving = question.traffic and read_traffic(question.traffic, input=words.input, output=words.output)
+    return fit_answer(words, arriving or None, changes=question.changes)
+
+
+def _explain(question: q.FitQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
+    from glmplan.present.fit_explain import fit_explanation
+
+    return {"text": fit_explanation(_planned(question))}
 
 
 def _values(question: q.FitQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
@@ -254,6 +267,12 @@ def _workbook(question: q.CostQuestion, progress: Progress, limits: Mapping[str,
     return {"xlsx": base64.b64encode(found.content()).decode()}
 
 
+def _check(question: q.CheckQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
+    from glmplan.service.checking import checked_record
+
+    return checked_record(question.text, question.name, question.facts)
+
+
 class CatalogueQuestion(BaseModel):
     """The catalogue; the question has no fields."""
 
@@ -263,18 +282,44 @@ def _catalogue(question: CatalogueQuestion, progress: Progress, limits: Mapping[
     from glmplan.catalog.formats import KV_FORMATS
     from glmplan.planner.ask import hardware, models
 
+    titles = _titles()
     engines = [{"name": name, "newest": load_engine(name).newest} for name in engine_names()]
     return {
-        "models": list(models().rows),
-        "hardware": list(hardware().rows),
+        "models": [
+            row | {"title": titles.get(row["name"], row["name"]), "bits": _bits(row["name"])} for row in models().rows
+        ],
+        "hardware": [row | {"title": titles.get(row["name"], row["name"])} for row in hardware().rows],
         "engines": engines,
         "kv_formats": sorted(KV_FORMATS),
+    }
+
+
+def _bits(model: str) -> dict[str, float]:
+    """Return the bits of a weight of most tensors, by checkpoint."""
+    from glmplan.catalog.entries.models import load_model
+    from glmplan.planner.formats import bits_of
+
+    return {one.name: round(bits_of(one), 2) for one in load_model(model).checkpoints}
+
+
+def _titles() -> dict[str, str]:
+    """Return the name that a person reads of each model, accelerator and host."""
+    from glmplan.catalog.entries.accelerators import accelerator_names, load_accelerator
+    from glmplan.catalog.entries.hosts import host_names, load_host
+    from glmplan.catalog.entries.models import load_model, model_names
+
+    published = {name: load_model(name).hugging_face or "" for name in model_names()}
+    return {
+        **{name: address.rpartition("/")[2] for name, address in published.items() if address},
+        **{name: load_accelerator(name).full_name for name in accelerator_names()},
+        **{name: load_host(name).title for name in host_names()},
     }
 
 
 #: name of a question → its fields
 QUESTIONS: dict[str, type[BaseModel]] = {
     "fit": q.FitQuestion,
+    "explain": q.FitQuestion,
     "values": q.FitQuestion,
     "predict": q.PredictQuestion,
     "predict-table": q.TableQuestion,
@@ -286,11 +331,13 @@ QUESTIONS: dict[str, type[BaseModel]] = {
     "cost": q.CostQuestion,
     "links": q.LinksQuestion,
     "workbook": q.CostQuestion,
+    "check": q.CheckQuestion,
     "catalogue": CatalogueQuestion,
 }
 #: name of a question → function that answers it
 ANSWERS: dict[str, Callable[[Any, Progress, Mapping[str, Any]], dict[str, Any]]] = {
     "fit": _fit,
+    "explain": _explain,
     "values": _values,
     "predict": _predict,
     "predict-table": _predict_table,
@@ -302,6 +349,7 @@ ANSWERS: dict[str, Callable[[Any, Progress, Mapping[str, Any]], dict[str, Any]]]
     "cost": _cost,
     "links": _links,
     "workbook": _workbook,
+    "check": _check,
     "catalogue": _catalogue,
 }
 

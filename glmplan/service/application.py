@@ -3,92 +3,32 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 
-from glmplan.catalog.files import read_bytes
 from glmplan.errors import SpecError, nearest, printable
 from glmplan.service import questions as q
+from glmplan.service.answer_schemas import ANSWER_SCHEMAS, Infeasible, JobState, Refusal
 from glmplan.service.answers import OLD_VALUES, QUESTIONS, VALUES
-from glmplan.service.dispatcher import Busy, Dispatcher, Job
-from glmplan.service.form import with_fields
+from glmplan.service.dispatcher import Dispatcher
+from glmplan.service.form import page_assets
 from glmplan.service.guard import App, Guard, Limits, Metrics
+from glmplan.service.jobs import Busy, Job, Jobs
 from glmplan.service.questions import first_fault, refusal_record
 
-__all__ = ["Asset", "Refusal", "Wrong", "application", "page_assets"]
-
-
-#: media types of the files of the page
-_KINDS = {
-    ".html": "text/html; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".svg": "image/svg+xml",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Asset:
-    """One file of the page.
-
-    Attributes
-    ----------
-    content : bytes
-        Content of the file.
-    kind : str
-        Media type.
-    """
-
-    content: bytes
-    kind: str
-
-
-@cache
-def page_assets() -> dict[str, Asset]:
-    """Return the files of the page by name.
-
-    No other file is sent.
-
-    Examples
-    --------
-    >>> "index.html" in page_assets()
-    True
-    """
-    folder = Path(__file__).parent / "page"
-    files = {path.name: read_bytes(path) for path in sorted(folder.iterdir()) if path.suffix in _KINDS}
-    files["index.html"] = with_fields(files["index.html"].decode()).encode()
-    return {name: Asset(content, _KINDS[Path(name).suffix]) for name, content in files.items()}
-
-
-class Wrong(BaseModel):
-    """The error of a refused question."""
-
-    model_config = ConfigDict(extra="allow")
-
-    kind: str
-    message: str
-    file: str | None = None
-    field: str | None = None
-    value: str | None = None
-    nearest: list[str] = []
-
-
-class Refusal(BaseModel):
-    """A question that is invalid or too large."""
-
-    error: Wrong
+__all__ = ["EXAMPLES", "application", "openapi_document"]
 
 
 _WRONG: dict[int | str, dict[str, Any]] = {
@@ -145,8 +85,8 @@ def application(limits: Limits | None = None, token: str = "") -> App:
         description=_ABOUT,
         docs_url=None,
         redoc_url=None,
+        openapi_url=None,
         lifespan=lifespan,
-        responses=_WRONG,
     )
     app.state.metrics = metrics
     app.add_exception_handler(RequestValidationError, _invalid_question)  # type: ignore[arg-type]
@@ -154,9 +94,57 @@ def application(limits: Limits | None = None, token: str = "") -> App:
     app.include_router(_QUESTIONS)
     app.include_router(_JOBS)
     app.include_router(_SERVICE)
+    app.state.document = cache(lambda: openapi_document(token=bool(token)))
     routes = (*_QUESTIONS.routes, *_JOBS.routes, *_SERVICE.routes)
     posts = [route.path_regex for route in routes if isinstance(route, APIRoute) and "POST" in (route.methods or ())]
     return Guard(app, limits or Limits(), metrics, token, lambda path: any(post.match(path) for post in posts))
+
+
+#: question that the document shows for each route
+_PLAN = {"model": "llama-3.1-8b", "on": "1xh100-sxm"}
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "fit": _PLAN | {"users": [1, 8, 32]},
+    "explain": _PLAN | {"users": [8]},
+    "predict": _PLAN | {"users": [1, 8]},
+    "predict-table": {"rows": [{"model": "llama-3.1-8b", "accelerator": "h100-sxm", "engine": "vllm",
+                                "concurrency": 8, "input_tokens": 1024, "output_tokens": 128}]},
+    "simulate": _PLAN | {"traffic": "poisson:2/s", "requests": 100, "input": 1024, "output": 128},
+    "safe": _PLAN | {"slo": "ttft p95 < 2 s, tpot p95 < 50 ms", "traffic": "closed:1", "input": 1024, "output": 64},
+    "sweep": _PLAN | {"users": [1, 8], "kv": ["bf16", "fp8"]},
+    "size": {"model": "llama-3.1-8b", "users": 16, "slo": "tpot p95 < 50 ms", "only": "h100-sxm", "answers": 1},
+    "compare": {"plans": [_PLAN, _PLAN | {"kv": "fp8"}], "users": 8},
+    "cost": _PLAN | {"users": 8},
+    "links": {"on": "6xrtx-pro-6000-ws", "tp": 2},
+    "workbook": _PLAN | {"users": 8},
+    "check": {"text": "id,model,accelerator,accelerator_count,engine,concurrency,input_tokens,output_tokens,"
+                      "tpot_mean_ms\na,llama-3.1-8b,h100-sxm,1,vllm,8,1024,128,7.5\n"},
+    "jobs": {"ask": "simulate", "question": _PLAN | {"traffic": "closed:8", "requests": 100}},
+}  # fmt: skip
+
+
+def openapi_document(*, token: bool = False) -> dict[str, Any]:
+    """Return the OpenAPI document: questions, answers, examples, tokens.
+
+    `token`: The service requires a token.
+
+    Examples
+    --------
+    >>> openapi_document()["paths"]["/v1/fit"]["post"]["summary"]
+    'Fit'
+    """
+    routes = (*_QUESTIONS.routes, *_JOBS.routes, *_SERVICE.routes)
+    found = get_openapi(title="glmplan", version=_version(), description=_ABOUT, routes=routes)
+    for ask, example in EXAMPLES.items():
+        body = found["paths"][f"/v1/{ask}"]["post"]["requestBody"]["content"]["application/json"]
+        body["example"] = example
+    found["components"]["securitySchemes"] = {
+        "bearer": {"type": "http", "scheme": "bearer"},
+        "query": {"type": "apiKey", "in": "query", "name": "token", "description": "For functions of spreadsheets."},
+    }
+    found["security"] = [{"bearer": []}, {"query": []}, *([] if token else [{}])]
+    for path in ("/health",):
+        found["paths"][path]["get"]["security"] = []
+    return found
 
 
 def _version() -> str:
@@ -203,79 +191,48 @@ async def _answered(request: Request, ask: str, question: BaseModel) -> Response
     return Response(body, status, headers, media_type="application/json")
 
 
-_QUESTIONS = APIRouter(prefix="/v1", tags=["questions"])
+_QUESTIONS = APIRouter(prefix="/v1", tags=["questions"], responses=_WRONG)
 
 
-@_QUESTIONS.post("/fit", name="fit")
-async def _fit(question: q.FitQuestion, request: Request) -> Response:
-    """Plan a model on a machine: fit, speed, safe users, useful changes."""
-    return await _answered(request, "fit", question)
+def _told(ask: str) -> dict[int | str, dict[str, Any]]:
+    """Return the description of the answer to a question, for the document."""
+    model: Any = ANSWER_SCHEMAS[ask]
+    if ask not in ("catalogue", "workbook", "links", "check"):
+        model = model | Infeasible
+    return {200: {"model": model, "description": (ANSWER_SCHEMAS[ask].__doc__ or ask).partition("\n")[0]}}
 
 
-@_QUESTIONS.post("/predict", name="predict")
-async def _predict(question: q.PredictQuestion, request: Request) -> Response:
-    """Predict a plan at each concurrency, with intervals; times in seconds."""
-    return await _answered(request, "predict", question)
+def _add_question(ask: str, text: str) -> None:
+    async def answered(question: Any, request: Request) -> Response:
+        return await _answered(request, ask, question)
+
+    answered.__annotations__["question"] = QUESTIONS[ask]
+    answered.__doc__ = text
+    name = ask.replace("-", " ")
+    _QUESTIONS.post(f"/{ask}", name=name, responses=_told(ask))(answered)
 
 
-@_QUESTIONS.post("/predict-table", name="predict table")
-async def _predict_table(question: q.TableQuestion, request: Request) -> Response:
-    """Predict every row of a table of runs."""
-    return await _answered(request, "predict-table", question)
+#: question → its description in the document
+_TEXTS = {
+    "fit": "Plan a model on a machine: fit, speed, safe users, useful changes.",
+    "explain": "Return the arithmetic of a plan as text.",
+    "predict": "Predict a plan at each concurrency, with intervals; times in seconds.",
+    "predict-table": "Predict every row of a table of runs.",
+    "simulate": "Simulate a plan under traffic: latencies, throughput, batch, KV cache.",
+    "safe": "Find the largest load that meets an SLO, users and request rate, and the target that is missed first.",
+    "sweep": "Predict combinations of models, machines, layouts and loads.",
+    "size": "Find machines to buy or rent for a model, a load and an SLO.",
+    "compare": "Compare two to four plans, with the causes of differences.",
+    "cost": "Return the costs of a plan, bought and rented, against an API.",
+    "links": "Return the links of a machine, and their load under a layout.",
+    "workbook": "Return a plan as a workbook with live formulas, in base64.",
+    "check": "Compare the record of a benchmark with its predictions.",
+}
+for _ask, _text in _TEXTS.items():
+    _add_question(_ask, _text)
 
 
-@_QUESTIONS.post("/simulate", name="simulate")
-async def _simulate(question: q.SimulateQuestion, request: Request) -> Response:
-    """Simulate a plan under traffic: latencies, throughput, batch, KV cache."""
-    return await _answered(request, "simulate", question)
-
-
-@_QUESTIONS.post("/safe", name="safe")
-async def _safe(question: q.SafeQuestion, request: Request) -> Response:
-    """Find the largest load that meets an SLO: users and request rate.
-
-    The answer names the target that is missed first.
-    """
-    return await _answered(request, "safe", question)
-
-
-@_QUESTIONS.post("/sweep", name="sweep")
-async def _sweep(question: q.SweepQuestion, request: Request) -> Response:
-    """Predict combinations of models, machines, layouts and loads."""
-    return await _answered(request, "sweep", question)
-
-
-@_QUESTIONS.post("/size", name="size")
-async def _size(question: q.SizeQuestion, request: Request) -> Response:
-    """Find machines to buy or rent for a model, a load and an SLO."""
-    return await _answered(request, "size", question)
-
-
-@_QUESTIONS.post("/compare", name="compare")
-async def _compare(question: q.CompareQuestion, request: Request) -> Response:
-    """Compare two to four plans, with the causes of differences."""
-    return await _answered(request, "compare", question)
-
-
-@_QUESTIONS.post("/cost", name="cost")
-async def _cost(question: q.CostQuestion, request: Request) -> Response:
-    """Return the costs of a plan, bought and rented, against an API."""
-    return await _answered(request, "cost", question)
-
-
-@_QUESTIONS.post("/links", name="links")
-async def _links(question: q.LinksQuestion, request: Request) -> Response:
-    """Return the links of a machine, and their load under a layout."""
-    return await _answered(request, "links", question)
-
-
-@_QUESTIONS.post("/workbook", name="workbook")
-async def _workbook(question: q.CostQuestion, request: Request) -> Response:
-    """Return a plan as a workbook with live formulas, in base64."""
-    return await _answered(request, "workbook", question)
-
-
-@_QUESTIONS.get("/catalogue", name="catalogue")
+@_QUESTIONS.get("/catalogue", name="catalogue", responses=_told("catalogue"))
 async def _catalogue(request: Request) -> Response:
     """List models, machines, engines and formats of the catalogue."""
     return await _answered(request, "catalogue", QUESTIONS["catalogue"]())
@@ -320,10 +277,12 @@ def _quoted(cell: str) -> str:
     return '"' + cell.replace('"', '""') + '"' if set(cell) & set(',"\n\r') else cell
 
 
-_JOBS = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+_JOBS = APIRouter(prefix="/v1/jobs", tags=["jobs"], responses=_WRONG)
+_STATE = {"model": JobState, "description": "The job."}
+_ANY = {"model": Any, "description": "The answer, as the route of the question has it."}
 
 
-@_JOBS.post("", status_code=202, responses=_WRONG, name="begin")
+@_JOBS.post("", status_code=202, responses={202: _STATE}, name="begin")
 async def _begin(job: q.JobQuestion, request: Request) -> Response:
     """Start a job for a long question; the answer has the address of the job."""
     try:
@@ -335,43 +294,45 @@ async def _begin(job: q.JobQuestion, request: Request) -> Response:
         found = dispatcher.jobs.begin(job.ask, question.model_dump(mode="json", exclude_none=True))
     except Busy:
         return _error(429, "Busy", "too many jobs: cancel one, or try again later")
-    return JSONResponse(found.record(), 202, {"location": f"/v1/jobs/{found.name}"})
+    except sqlite3.Error as error:
+        return _error(503, "NotWritten", f"the file of jobs cannot be written: {error}")
+    return JSONResponse(dispatcher.jobs.record(found), 202, {"location": f"/v1/jobs/{found.name}"})
 
 
-def _job(request: Request, name: str) -> Job:
+def _job(request: Request, name: str) -> tuple[Jobs, Job]:
     dispatcher: Dispatcher = request.app.state.dispatcher
     found = dispatcher.jobs.get(name)
     if found is None:
         raise HTTPException(404, "the job does not exist or has been deleted")
-    return found
+    return dispatcher.jobs, found
 
 
-@_JOBS.get("/{job}", responses=_NO_JOB, name="look")
+@_JOBS.get("/{job}", responses=_NO_JOB | {200: _STATE}, name="look")
 async def _look(job: str, request: Request) -> JSONResponse:
-    """Return the state and progress of a job."""
-    return JSONResponse(_job(request, job).record())
+    """Return the state of a job, its place in the queue and its progress."""
+    jobs, found = _job(request, job)
+    return JSONResponse(jobs.record(found))
 
 
-@_JOBS.get("/{job}/answer", responses=_NO_JOB | _NOT_YET, name="collect")
+@_JOBS.get("/{job}/answer", responses=_NO_JOB | _NOT_YET | {200: _ANY}, name="collect")
 async def _collect(job: str, request: Request) -> Response:
     """Return the answer of a finished job."""
-    found = _job(request, job)
+    _, found = _job(request, job)
     if found.state in ("waiting", "running", "cancelled"):
         return _error(409, "NotDone", f"the job is {found.state}")
     status = 200 if found.state == "done" else 422
     return Response(found.answer, status, media_type="application/json")
 
 
-@_JOBS.delete("/{job}", responses=_NO_JOB, name="cancel")
+@_JOBS.delete("/{job}", responses=_NO_JOB | {200: _STATE}, name="cancel")
 async def _cancel(job: str, request: Request) -> JSONResponse:
     """Stop a job."""
-    found = _job(request, job)
-    dispatcher: Dispatcher = request.app.state.dispatcher
-    dispatcher.jobs.cancel(found)
-    return JSONResponse(found.record())
+    jobs, found = _job(request, job)
+    jobs.cancel(found)
+    return JSONResponse(jobs.record(found))
 
 
-_SERVICE = APIRouter()
+_SERVICE = APIRouter(responses=_WRONG)
 
 
 @_SERVICE.get("/health", tags=["service"], name="health")
@@ -387,10 +348,34 @@ async def _metrics(request: Request) -> PlainTextResponse:
     return PlainTextResponse(state.metrics.text(state.dispatcher.gauges()), media_type="text/plain; version=0.0.4")
 
 
+@_SERVICE.get("/openapi.json", include_in_schema=False, name="document")
+async def _document(request: Request) -> JSONResponse:
+    """Return the OpenAPI document."""
+    return JSONResponse(request.app.state.document())
+
+
+@_SERVICE.get("/docs", include_in_schema=False, name="docs")
+async def _docs() -> Response:
+    """Return the page that shows the document."""
+    return _file_of_the_page("docs.html")
+
+
 @_SERVICE.get("/", include_in_schema=False, name="page")
 async def _page() -> Response:
     """Return the page."""
     return _file_of_the_page("index.html")
+
+
+@_SERVICE.get("/buy", include_in_schema=False, name="buy")
+async def _buy() -> Response:
+    """Return the page that finds a machine."""
+    return _file_of_the_page("buy.html")
+
+
+@_SERVICE.get("/check", include_in_schema=False, name="check")
+async def _check() -> Response:
+    """Return the page that compares measurements with predictions."""
+    return _file_of_the_page("check.html")
 
 
 @_SERVICE.get("/page/{name}", include_in_schema=False, name="asset")

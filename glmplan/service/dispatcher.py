@@ -1,4 +1,4 @@
-"""Dispatcher of questions: worker processes, jobs and cached answers."""
+"""Dispatcher of questions: worker processes and cached answers."""
 
 from __future__ import annotations
 
@@ -6,22 +6,21 @@ import asyncio
 import json
 import logging
 import os
-import secrets
 import sys
 import tempfile
-import time
 from asyncio.subprocess import Process
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from datetime import date
 from typing import Any
 
 from glmplan.service.guard import Limits, Metrics, resident_bytes
+from glmplan.service.jobs import Busy, Jobs, Lost, TooLong, error_body
 from glmplan.units import Seconds
 
-__all__ = ["LONG", "Busy", "Dispatcher", "Job", "Jobs", "Lost", "TooLong", "WorkerPool"]
+__all__ = ["LONG", "Dispatcher", "WorkerPool"]
 
 
 _LOG = logging.getLogger("glmplan.service")
@@ -29,18 +28,6 @@ _LOG = logging.getLogger("glmplan.service")
 _START = 300.0
 #: questions after which a process is replaced, which frees the caches of libraries [-]
 _LIFE = 20_000
-
-
-class Busy(Exception):
-    """The maximum number of questions is waiting."""
-
-
-class TooLong(Exception):
-    """An answer exceeded its time limit."""
-
-
-class Lost(Exception):
-    """A process ended before it answered."""
 
 
 class WorkerPool:
@@ -223,138 +210,6 @@ class _Worker:
                 await self._process.wait()
 
 
-@dataclass(slots=True, eq=False)
-class Job:
-    """A long question that is computed in the background.
-
-    Attributes
-    ----------
-    name : str
-        Random name, which cannot be guessed.
-    ask : str
-        Name of the question.
-    state : str
-        ``waiting``, ``running``, ``done``, ``refused``, ``failed`` or ``cancelled``.
-    done, total : int
-        Finished and total work, [-]
-    begun, ended : float
-        Monotonic times of start and end; 0 before, [s]
-    answer : bytes
-        The answer as JSON.
-    """
-
-    name: str
-    ask: str
-    state: str = "waiting"
-    done: int = 0
-    total: int = 0
-    begun: float = field(default_factory=time.monotonic)
-    ended: float = 0.0
-    answer: bytes = b""
-
-    @property
-    def over(self) -> bool:
-        """True if the job has ended."""
-        return bool(self.ended)
-
-    def record(self) -> dict[str, Any]:
-        """Return the job as a record."""
-        seconds = (self.ended or time.monotonic()) - self.begun
-        found: dict[str, Any] = {"job": self.name, "ask": self.ask, "state": self.state, "seconds": round(seconds, 3)}
-        found["progress"] = {"done": self.done, "total": self.total} if self.total else None
-        return found
-
-
-class Jobs:
-    """All jobs of a service.
-
-    Parameters
-    ----------
-    pool : WorkerPool
-        Processes that compute them.
-    limits : Limits
-        Limits of the service.
-    """
-
-    def __init__(self, pool: WorkerPool, limits: Limits) -> None:
-        self._pool, self._limits = pool, limits
-        self._jobs: dict[str, Job] = {}
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-
-    def begin(self, ask: str, question: dict[str, Any]) -> Job:
-        """Start a job and return it.
-
-        Raises `Busy` when too many jobs wait, or when answers fill all places.
-        """
-        self._forget()
-        waiting = max(self._pool.waiting, sum(job.state == "waiting" for job in self._jobs.values()))
-        if len(self._jobs) >= self._limits.jobs or waiting >= self._limits.waiting:
-            raise Busy
-        job = Job(secrets.token_urlsafe(16), ask)
-        self._jobs[job.name] = job
-        self._tasks[job.name] = asyncio.create_task(self._run(job, question))
-        return job
-
-    def _forget(self) -> None:
-        """Delete expired jobs.
-
-        At the maximum of jobs the oldest ended one without an answer goes too.
-        """
-        now = time.monotonic()
-        over = sorted((job for job in self._jobs.values() if job.over), key=lambda job: job.ended)
-        for job in over:
-            full = len(self._jobs) >= self._limits.jobs and job.state != "done"
-            if full or now - job.ended > self._limits.kept_seconds:
-                del self._jobs[job.name]
-
-    async def _run(self, job: Job, question: dict[str, Any]) -> None:
-        def report(done: int, total: int) -> None:
-            job.state, job.done, job.total = "running", done, total
-
-        try:
-            seconds = self._limits.job_seconds
-            status, job.answer = await self._pool.ask(job.ask, question, seconds, report, accepted=True)
-            job.state = {200: "done", 422: "refused"}.get(status, "failed")
-        except TooLong:
-            job.state, job.answer = (
-                "failed",
-                _error("Job", f"stopped after the time limit of {self._limits.job_seconds:g} s"),
-            )
-        except Lost:
-            job.state, job.answer = (
-                "failed",
-                _error("Job", "the worker process ended: reduce the question, or try again"),
-            )
-        except asyncio.CancelledError:
-            job.state = "cancelled"
-        finally:
-            job.ended = time.monotonic()
-            self._tasks.pop(job.name, None)
-
-    def get(self, name: str) -> Job | None:
-        """Return the job of a name; None if there is none or it was deleted."""
-        return self._jobs.get(name)
-
-    def cancel(self, job: Job) -> None:
-        """Stop a job; an ended job stays unchanged."""
-        task = self._tasks.get(job.name)
-        if task is not None:
-            task.cancel()
-            job.state = "cancelled"
-
-    def count(self) -> dict[str, int]:
-        """Return the number of jobs by state, [-]."""
-        states = [job.state for job in self._jobs.values()]
-        return {state: states.count(state) for state in sorted(set(states))}
-
-    async def close(self) -> None:
-        """Stop all jobs."""
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
 #: questions that compute for seconds or minutes; others take milliseconds
 LONG = ("simulate", "safe", "sweep", "size", "predict-table", "workbook")
 #: answers larger than this are not cached [B]
@@ -377,18 +232,21 @@ class Dispatcher:
         self.limits, self.metrics = limits, metrics
         self.quick = WorkerPool("quick", limits.quick_workers, limits)
         self.long = WorkerPool("long", limits.long_workers, limits)
-        self.jobs = Jobs(self.long, limits)
+        self.batch = WorkerPool("job", limits.job_workers, limits)
+        self.jobs = Jobs(self.batch, limits)
+        self._pools = (self.quick, self.long, self.batch)
         self._kept: OrderedDict[str, Answer] = OrderedDict()
         self._under_way: dict[str, asyncio.Task[Answer]] = {}
 
     async def start(self) -> None:
-        """Start the first process."""
+        """Start the first process and the jobs that a previous service left."""
         await self.quick.start()
+        self.jobs.resume()
 
     async def close(self) -> None:
         """End jobs and processes."""
         await self.jobs.close()
-        await asyncio.gather(self.quick.close(), self.long.close())
+        await asyncio.gather(*(pool.close() for pool in self._pools))
 
     async def answer(self, ask: str, question: dict[str, Any]) -> Answer:
         """Return the HTTP status and the answer of a question as JSON.
@@ -426,16 +284,16 @@ class Dispatcher:
             return await pool.ask(ask, question, seconds)
         except TooLong:
             instead = ": send it as a job (POST /v1/jobs)" if long else ": reduce the question"
-            return 422, _error("TooLong", f"the answer takes longer than {seconds:g} s{instead}")
+            return 422, error_body("TooLong", f"the answer takes longer than {seconds:g} s{instead}")
         except Busy:
-            return 429, _error("Busy", "too many questions are waiting: try again later")
+            return 429, error_body("Busy", "too many questions are waiting: try again later")
         except Lost:
             text = "the worker process ended, probably out of memory: reduce the question"
-            return 422, _error("TooLarge", text)
+            return 422, error_body("TooLarge", text)
 
     def gauges(self) -> dict[str, tuple[str, list[tuple[str, float]]]]:
         """Return the gauges of the dispatcher for `Metrics.text`."""
-        pools = (self.quick, self.long)
+        pools = self._pools
         pids: list[tuple[int | str, str]] = [
             ("self", "service"),
             *((pid, pool.name) for pool in pools for pid in pool.pids()),
@@ -462,7 +320,3 @@ class Dispatcher:
                 [(f'{{part="{name}"}}', float(size)) for name, size in memory.items()],
             ),
         }
-
-
-def _error(kind: str, text: str) -> bytes:
-    return json.dumps({"error": {"kind": kind, "message": text}}).encode()

@@ -1,14 +1,18 @@
-"""Write the form of the page: one field for each option of a plan."""
+"""Files of the page, with one field of its form for each option of a plan."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from functools import cache
 from html import escape
+from pathlib import Path
 
+from glmplan.catalog.files import read_bytes
 from glmplan.request.option import Option, options_of
 from glmplan.request.plan import PlanRequest
 
-__all__ = ["form_fields", "with_fields"]
+__all__ = ["Asset", "form_fields", "page_assets", "with_fields"]
 
 #: kind of an option → attributes of its field
 _INPUTS = {
@@ -46,3 +50,45 @@ def with_fields(page: str) -> str:
     A comment names the heading of its fields.
     """
     return re.sub(r"<!-- ([A-Z][a-z ]+) -->", lambda heading: "\n".join(form_fields(heading[1]).values()), page)
+
+
+#: media types of the files of the page
+_KINDS = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """One file of the page.
+
+    Attributes
+    ----------
+    content : bytes
+        Content of the file.
+    kind : str
+        Media type.
+    """
+
+    content: bytes
+    kind: str
+
+
+@cache
+def page_assets() -> dict[str, Asset]:
+    """Return the files of the page by name.
+
+    No other file is sent.
+
+    Examples
+    --------
+    >>> "index.html" in page_assets()
+    True
+    """
+    folder = Path(__file__).parent / "page"
+    files = {path.name: read_bytes(path) for path in sorted(folder.iterdir()) if path.suffix in _KINDS}
+    files["index.html"] = with_fields(files["index.html"].decode()).encode()
+    return {name: Asset(content, _KINDS[Path(name).suffix]) for name, content in files.items()}

@@ -110,8 +110,8 @@ class Limits:
         Rows of a table to predict, [-]
     quick_seconds, long_seconds, job_seconds : float
         Time limits of a quick answer (`fit`, `predict`, `compare`), of a longer one and of a job, [s]
-    quick_workers, long_workers : int
-        Processes for both kinds, [-]
+    quick_workers, long_workers, job_workers : int
+        Processes for quick answers, longer ones and jobs, [-]
     waiting : int
         Maximum questions waiting for a process of each kind, [-]
     jobs : int
@@ -124,6 +124,8 @@ class Limits:
         Maximum cached answers, [-]
     calibration : str
         Path of the calibration of a site, applied to every prediction; empty for none.
+    job_file : str
+        Path of the SQLite file of jobs; empty to keep them in memory.
     """
 
     body: int = 256 * 1024
@@ -135,12 +137,14 @@ class Limits:
     job_seconds: float = 900.0
     quick_workers: int = min(4, os.cpu_count() or 1)
     long_workers: int = 1
+    job_workers: int = min(4, os.cpu_count() or 1)
     waiting: int = 64
     jobs: int = 100
     kept_seconds: float = 3600.0
     memory: int = 4_000_000_000
     answers: int = 512
     calibration: str = ""
+    job_file: str = ""
 
 
 Scope = MutableMapping[str, Any]
@@ -152,8 +156,8 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 _LOG = logging.getLogger("glmplan.service.requests")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT")
-#: routes without a token: the page, which has no answers, and the health check
-_OPEN = ("/", "/health", "/favicon.ico")
+#: routes without a token: the pages, which have no answers, and the health check
+_OPEN = ("/", "/buy", "/check", "/docs", "/health", "/favicon.ico")
 #: security headers of every response: no foreign content, no frames, no sniffing
 HEADERS: tuple[tuple[bytes, bytes], ...] = (
     (

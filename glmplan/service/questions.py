@@ -20,6 +20,7 @@ from glmplan.request.plan import PlanRequest
 from glmplan.request.traffic import TrafficSpec
 
 __all__ = [
+    "CheckQuestion",
     "CompareQuestion",
     "CostQuestion",
     "FitQuestion",
@@ -197,6 +198,7 @@ class FitQuestion(PlanQuestion):
 
     users: Users | Whole | None = Field(None, description="Concurrencies.", examples=[[1, 8, 32]])
     traffic: Arriving | None = Field(None, description="Traffic as in simulate: the plan is simulated.")
+    changes: bool = Field(True, description="Evaluate changes of the plan; false answers sooner.")
 
 
 class ValueQuestion(PlanQuestion):
@@ -223,6 +225,16 @@ class TableQuestion(_Question):
 
     rows: list[dict[str, str | int | float | bool | None]] = Field(
         min_length=1, description="Rows in the columns of docs/reference/columns.md."
+    )
+
+
+class CheckQuestion(_Question):
+    """A record of a benchmark, a startup log or a table of runs."""
+
+    text: Annotated[str, Field(min_length=1, max_length=250_000)] = Field(description="Content of the file.")
+    name: Annotated[str, Field(max_length=200)] = Field("", description="Name of the file, for messages.")
+    facts: dict[str, str | int | float] = Field(
+        {}, description="Columns of docs/reference/columns.md that the file lacks.", examples=[{"model": "qwen3-32b"}]
     )
 
 

@@ -70,6 +70,17 @@ def settled(page):
     return page.evaluate("document.body.dataset.done")
 
 
+def chosen(page, field, name):
+    """Choose an entry of a searchable list by typing."""
+    page.locator(f"#{field}").fill(name)
+    page.locator(f"#{field}").press("Enter")
+
+
+def tab(page, name):
+    """Open a tab."""
+    page.locator(f"#tab-{name}").click()
+
+
 @pytest.fixture(scope="module")
 def shared(browser, address):
     """One page that tests only look at."""
@@ -85,34 +96,43 @@ def shared(browser, address):
 def test_the_figures_are_those_of_the_service(shared, client):
     answer = client.post("/v1/fit", json=PLAN | {"users": [1, 8]}).json()
     shown = shared.locator("#verdict").inner_text()
-    rate = answer["users"][0]["output_tokens_per_s_per_request"]["value"]
+    rate = answer["users"][1]["output_tokens_per_s_per_request"]["value"]
     total = answer["users"][1]["output_tokens_per_s"]["value"]
-    assert "Fits" in shown
-    assert f"{answer['safe']['users']:,}" in shown
-    assert f"{float(f'{rate:.3g}'):,.0f}" in shown
-    assert f"{float(f'{total:.3g}'):,.0f}" in shown
-    assert answer["headline"] in shown
-    assert answer["command"] in shared.locator("#start").inner_text()
+    assert answer["answer"]["verdict"] == "yes" and "Yes for 8 people: 99 % or more" in shown
+    assert f"{answer['safe']['users']:,} people at 95 % confidence" in shown
+    assert f"{float(f'{rate:.3g}'):,.0f} tokens/s each" in shown
+    assert f"{float(f'{total:.3g}'):,.0f}" in shared.locator("#figures").inner_text()
+    assert answer["command"] in shared.locator("#start").text_content()
     assert answer["warnings"][0]["title"] in shared.locator("#warnings").text_content() if answer["warnings"] else True
 
 
 def test_the_curve_and_its_table_show_every_number_of_users(shared):
     rows = shared.locator("#curve-table tbody tr").count()
     assert rows >= 5
-    assert shared.locator("#curve svg").count() == 3
+    assert shared.locator("#curve svg").count() == 1
     assert shared.locator("#curve svg").first.locator("circle").count() == rows
     assert "8 users" in shared.locator("#curve svg").first.get_attribute("aria-label")
 
 
-def test_a_dashed_line_is_explained_where_there_is_one(opened):
-    page = opened("/?model=llama-3.1-8b&on=1xh100-sxm&users=8")
+def test_the_chart_has_the_slo_the_zones_and_both_bands(opened, client):
+    page = opened("/?model=glm-5.1-nvfp4&on=6xrtx-pro-6000-ws&users=8&rate=12")
     settled(page)
-    assert page.locator("#curve svg line.safe").count() == 3 and "Dashed" in page.locator("#curve").inner_text()
-    # not one user is promised the speed at the slow end of the range: there is no line
-    page = opened("/?model=glm-5.1-nvfp4&on=7xrtx-pro-6000-ws&users=8")
-    settled(page)
-    lines, said = page.locator("#curve svg line.safe").count(), page.locator("#curve").inner_text()
-    assert "The band is" in said and ("Dashed" in said) == (lines > 0)
+    question = {"model": "glm-5.1-nvfp4", "on": "6xrtx-pro-6000-ws", "users": [1, 8], "tpot_limit": 1 / 12}
+    safe = client.post("/v1/fit", json=question).json()["safe"]
+    chart = page.locator("#curve svg")
+    assert chart.locator("line.slo").count() == 1 and "your limit: 12" in chart.text_content()
+    assert chart.locator("path.band").count() == 2
+    zones = [
+        name
+        for name, there in (("z-yes", safe["users"] >= 1), ("z-likely", safe["users_at_50"] > safe["users"]))
+        if there
+    ]
+    assert [chart.locator(f"rect.{name}").count() for name in zones] == [1] * len(zones)
+    # the axis of the first token does not start at zero: a band of decades would flatten the line
+    page.get_by_role("button", name="First token", exact=True).click()
+    assert "your limit: 10 s" in chart.text_content() and "(log)" in chart.text_content()
+    page.get_by_role("button", name="Probability", exact=True).click()
+    assert chart.locator("line.slo").count() == 2
 
 
 def test_the_bars_add_up_to_what_the_card_holds(shared, client):
@@ -125,7 +145,7 @@ def test_the_bars_add_up_to_what_the_card_holds(shared, client):
 def test_cost_and_break_even_are_those_of_the_service(shared, client):
     prices = ["llama-3.1-8b:input=0.05", "llama-3.1-8b:output=0.1"]
     found = client.post("/v1/cost", json=PLAN | {"users": 8, "price": prices}).json()
-    shown = shared.locator("#cost").inner_text()
+    shown = shared.locator("#cost").text_content()
     for way in found["ways"]:
         if way["usd_month"] is not None:
             rounded = float(f"{way['usd_month']:.4g}")
@@ -135,6 +155,8 @@ def test_cost_and_break_even_are_those_of_the_service(shared, client):
 
 #: control → what is chosen or typed, and what the next question then holds
 CONTROLS = {
+    "rate": ("20", {"tpot_limit": 0.05}),
+    "wait": ("2", {"ttft_limit": 2}),
     "model": ("qwen3-32b", {"model": "qwen3-32b"}),
     "weights": ("fp8", None),
     "kv": ("fp8", {"kv": "fp8"}),
@@ -205,19 +227,22 @@ def test_every_control_asks_what_it_says_and_stands_in_the_address(opened):
     settled(page)
     for name, (value, question) in CONTROLS.items():
         page.goto(page.url.partition("?")[0] + START.lstrip("/"))
-        until(page, "document.querySelectorAll('#model option').length > 1")
-        page.evaluate("document.getElementById('more').open = true")
+        until(page, "Boolean(document.getElementById('model').dataset.value)")
+        page.evaluate("for (const id of ['more', 'lengths']) document.getElementById(id).open = true")
         control = page.locator(f"#{name}")
         if name == "weights":
             value = control.evaluate("one => [...one.options].at(-1).value")
         with page.expect_request(asks(name, value, question)):
-            if control.evaluate("one => one.tagName") == "SELECT":
+            if control.get_attribute("role") == "combobox":
+                chosen(page, name, value)
+            elif control.evaluate("one => one.tagName") == "SELECT":
                 control.select_option(value)
             elif control.get_attribute("type") == "checkbox":
                 control.check()
             else:
                 control.fill(value)
                 control.dispatch_event("change")
+        until(page, f"location.search !== {json.dumps(START.lstrip('/'))}")
         given = parse_qs(page.evaluate("location.search.slice(1)"))
         assert value in [*given.get(name, []), *given["on"], *given["model"]] or name in ("part", "cards", "weights")
 
@@ -231,7 +256,7 @@ def test_a_link_shows_the_same_again(opened):
     other = opened("/" + page.evaluate("location.search"))
     settled(other)
     for part in ("#verdict", "#compare", "#cost", "#memory"):
-        assert other.locator(part).inner_text() == page.locator(part).inner_text()
+        assert other.locator(part).text_content() == page.locator(part).text_content()
 
 
 def test_up_to_four_plans_are_compared_opened_and_removed(opened):
@@ -276,6 +301,7 @@ def test_a_plan_that_does_not_fit_is_no_reason_to_compare_nothing(opened, client
 def test_what_is_taken_away_is_what_is_shown(opened, client, tmp_path):
     page = opened(errors=True, permissions=["clipboard-read", "clipboard-write"])
     settled(page)
+    tab(page, "take")
     with page.expect_download() as got:
         page.locator("#export-json").click()
     got.value.save_as(tmp_path / "a.json")
@@ -315,7 +341,8 @@ def test_what_is_asked_wrongly_is_told_beside_the_field_and_mended_by_a_click(op
 def test_what_does_not_fit_is_shown_with_what_is_short(opened):
     page = opened("/?model=glm-5.1&on=1xh100-sxm&users=2")
     settled(page)
-    assert "Does not fit" in page.locator("#verdict").inner_text()
+    assert "Does not load" in page.locator("#verdict").inner_text()
+    assert page.locator(".pair").is_hidden()
     assert "are short" in page.locator("#memory").inner_text()
     assert page.locator("#memory .c-over").count() >= 1
 
@@ -324,7 +351,7 @@ def test_a_plan_whose_speed_is_not_known_says_why(opened):
     page = opened("/?model=glm-5.1-bf16&on=32xh100-sxm&users=2")
     settled(page)
     assert "network between nodes" in page.locator("#curve").inner_text()
-    assert "is not known" in page.locator("#links").inner_text()
+    assert "is not known" in page.locator("#links").text_content()
     assert not page.locator("#curve-table").is_visible()
 
 
@@ -338,9 +365,11 @@ def test_many_cards_stand_in_rows_and_no_label_of_a_chart_is_cut(opened):
             return box.x < 0 || box.x + box.width > width;
         }).map((text) => text.textContent);
     })"""
-    labels = page.locator("#curve svg").nth(1).locator("text").all_text_contents()
-    assert any(len(label) >= 7 and label.replace(",", "").isdigit() for label in labels), labels
+    page.get_by_role("button", name="All together", exact=True).click()
+    labels = page.locator("#curve svg").locator("text").all_text_contents()
+    assert any(len(label) >= 6 and label.replace(",", "").isdigit() for label in labels), labels
     assert page.evaluate(cut) == []
+    tab(page, "links")
     assert "9 groups of 8 cards" in page.locator("#links").inner_text()
     assert page.locator("#links svg text.strong").first.bounding_box()["height"] > 8
 
@@ -348,7 +377,7 @@ def test_many_cards_stand_in_rows_and_no_label_of_a_chart_is_cut(opened):
 #: texts of drawings that leave their drawing, and pairs of them that lie on each other
 CROWDED = """() => [...document.querySelectorAll("main svg[viewBox]")].flatMap((one) => {
     const frame = one.getBoundingClientRect();
-    const texts = [...one.querySelectorAll("text")].filter((text) => text.textContent);
+    const texts = [...one.querySelectorAll("text")].filter((text) => text.textContent && text.checkVisibility());
     const boxes = texts.map((text) => [text.textContent, text.getBoundingClientRect()]);
     const cut = boxes.filter(([, box]) => box.left < frame.left - 1 || box.right > frame.right + 1);
     const over = (a, b, from, to) => Math.min(a[to], b[to]) - Math.max(a[from], b[from]);
@@ -373,12 +402,16 @@ def test_no_words_of_a_drawing_lie_on_others_or_are_cut(opened, where, width):
     page = opened(where, viewport={"width": width, "height": 800})
     settled(page)
     assert page.locator("#links svg text").count() >= 3
-    assert page.evaluate(CROWDED) == []
+    for name in ("each", "links", "cost"):
+        if name != "each":
+            tab(page, name)
+        assert page.evaluate(CROWDED) == []
 
 
 def test_an_option_of_a_command_is_not_torn_apart(opened):
     page = opened("/?model=glm-5.1-nvfp4&on=6xrtx-pro-6000-ws&users=8", viewport={"width": 360, "height": 800})
     settled(page)
+    tab(page, "take")
     torn = """() => [...document.querySelectorAll("pre .u")]
         .filter((one) => one.getClientRects().length > 1).map((one) => one.textContent)"""
     options = page.locator("pre .u").all_inner_texts()
@@ -386,44 +419,50 @@ def test_an_option_of_a_command_is_not_torn_apart(opened):
     assert page.evaluate(torn) == []
 
 
-def test_the_verdict_is_in_sight_where_fields_are_changed_on_a_telephone(opened):
-    page = opened(viewport={"width": 360, "height": 740})
+def test_the_verdict_is_on_the_first_screen_of_a_telephone(opened):
+    page = opened(viewport={"width": 390, "height": 844})
     settled(page)
-    box = page.locator("#brief").bounding_box()
-    assert box["y"] < 740 <= box["y"] + box["height"] + 1 and box["height"] < 90
-    assert "Fits" in page.locator("#brief").inner_text()
-    page.locator("#part").select_option("rtx-5090")
-    page.locator("#model").select_option("llama-3.1-70b")
+    box = page.locator("#verdict-title").bounding_box()
+    assert box["y"] + box["height"] < 600
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    chosen(page, "part", "rtx 5090")
+    chosen(page, "model", "llama-3.1-70b")
     settled(page)
-    assert "Does not fit" in page.locator("#brief").inner_text()
-    page.locator("#brief").click()
-    assert page.locator("#verdict").bounding_box()["y"] < 740 / 2
-    wide = opened(viewport={"width": 1280, "height": 800})
-    settled(wide)
-    assert wide.locator("#brief").is_hidden()
+    assert "Does not load" in page.locator("#verdict-title").inner_text()
+    assert page.locator("#verdict-title").bounding_box()["y"] < 600
 
 
 @pytest.mark.parametrize(
     ("field", "value", "said"),
     [
-        ("users", "-3", "greater than"),
-        ("users", "0", "at least 1"),
-        ("users", "1.5", "integer"),
-        ("cards", "0", "no acc"),
+        ("users", "-3", "whole number from 1 to 4,096"),
+        ("users", "0", "whole number from 1 to 4,096"),
+        ("users", "1.5", "whole number from 1 to 4,096"),
+        ("users", "5000", "whole number from 1 to 4,096"),
+        ("users", "", "the field is empty"),
+        ("cards", "0", "whole number from 1 to 4,096"),
+        ("rate", "-1", "above 0"),
+        ("acceptance", "0.7", "Drafted tokens"),
     ],
 )
 def test_a_number_that_cannot_be_is_told_at_its_field(opened, field, value, said):
     page = opened(errors=True)
     settled(page)
+    page.evaluate("document.getElementById('more').open = true")
     page.locator(f"#{field}").fill(value)
     page.wait_for_selector("#problem:not([hidden])")
-    assert said in page.locator("#problem").inner_text()
+    shown = page.locator("#problem").inner_text()
+    assert said in shown
+    # no word of the command line or of the validator
+    assert not any(word in shown for word in ("--", "glmplan", "users.", "integer"))
     assert page.locator(f"#{field}").get_attribute("aria-invalid") == "true"
+    assert page.locator(f"#{field}").get_attribute("aria-describedby") == "problem"
 
 
 def test_a_format_that_is_tried_takes_the_place_of_that_in_the_name(opened):
     page = opened("/?model=glm-5.1-fp8&on=8xb200-sxm&users=8")
     settled(page)
+    tab(page, "changes")
     tried = page.locator("#changes li", has_text="nvfp4").first
     tried.locator("button").click()
     settled(page)
@@ -438,16 +477,17 @@ def test_another_model_that_is_named_can_be_tried(opened, client):
     ]
     page = opened("/?model=glm-5.1-fp8&on=8xh200-sxm&users=8")
     settled(page)
+    tab(page, "changes")
     page.locator("#changes li", has_text=other["description"]).locator("button").click()
     settled(page)
     assert parse_qs(page.evaluate("location.search.slice(1)"))["model"] == [other["options"]]
-    assert page.locator("#model").input_value().startswith("glm-5.1-reap")
+    assert page.locator("#model").get_attribute("data-value").startswith("glm-5.1-reap")
 
 
 def test_what_fits_is_asked_of_the_command_line_where_no_change_does(opened):
     page = opened("/?model=glm-5.1&on=1xh100-sxm&users=2")
     settled(page)
-    assert "glmplan size --model glm-5.1 --users 1" in page.locator("#changes pre").inner_text()
+    assert "glmplan size --model glm-5.1 --users 1" in page.locator("#changes pre").text_content()
 
 
 def test_a_link_is_copied_where_the_browser_gives_no_clipboard(opened):
@@ -461,7 +501,7 @@ def test_a_link_is_copied_where_the_browser_gives_no_clipboard(opened):
 
 
 def test_limits_of_tokens_are_not_rounded(shared):
-    assert "131,072" in shared.locator("#figures").inner_text()
+    assert "131,072" in shared.locator("#figures").text_content()
 
 
 def test_the_page_is_used_with_the_keyboard_alone(opened):
@@ -486,7 +526,7 @@ def test_the_page_is_used_with_the_keyboard_alone(opened):
     assert page.locator("#compare").is_visible()
     page.locator("#reset").focus()
     page.keyboard.press("Space")
-    until(page, "location.search.includes('glm-5.1-nvfp4')")
+    until(page, "location.search.includes('glm-5.1')")
     settled(page)
 
 
@@ -523,6 +563,7 @@ def test_an_answer_that_comes_while_a_button_is_pressed_does_not_take_the_click(
 def test_the_focus_stays_with_the_list_whose_button_was_pressed(opened):
     page = opened()
     settled(page)
+    tab(page, "changes")
     page.locator("#changes button").first.focus()
     before = page.evaluate("location.search")
     page.keyboard.press("Enter")
@@ -564,10 +605,5 @@ def test_nothing_is_cut_and_everybody_can_read_it(opened, width, scheme):
         pytest.skip("axe-core is not installed: `make test` fetches it where npm is")
     page.evaluate(AXE.read_text(encoding="utf-8"))
     found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
-    serious = [
-        (one["id"], node["html"][:200], node["failureSummary"][:300])
-        for one in found
-        if one["impact"] in ("serious", "critical")
-        for node in one["nodes"]
-    ]
+    serious = [(one["id"], node["html"][:200], node["failureSummary"][:300]) for one in found for node in one["nodes"]]
     assert serious == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import time
 from contextlib import suppress
@@ -15,8 +14,7 @@ from glmplan.errors import SpecError
 from glmplan.planner.ask import Arrivals, Question
 from glmplan.purchase.axes import POINT_AXES, STRUCTURE_AXES
 from glmplan.service import questions as q
-from glmplan.service.dispatcher import Busy, Jobs
-from glmplan.service.guard import Limits, is_loopback
+from glmplan.service.guard import is_loopback
 from glmplan.service.server import check_token, server
 
 PLAN = {"model": "llama-3.1-8b", "on": "1xh100-sxm"}
@@ -159,7 +157,7 @@ def test_a_job_tells_how_far_it_is_and_gives_its_answer(client):
 def test_a_job_is_stopped_and_its_process_serves_the_next(client):
     long = PLAN | {"traffic": "poisson:5/s", "requests": 50_000}
     where = client.post("/v1/jobs", json={"ask": "simulate", "question": long}).headers["location"]
-    while 'glmplan_questions_running{kind="long"} 1' not in client.get("/metrics").text:
+    while 'glmplan_questions_running{kind="job"} 1' not in client.get("/metrics").text:
         time.sleep(0.05)
     # also before the first part of it is done
     assert client.get(where).json()["state"] == "running"
@@ -300,45 +298,3 @@ def test_a_body_with_two_lengths_ends_the_connection(client):
 def test_an_error_names_the_fields_of_http_also_in_its_words(client):
     found = wrong(client.post("/v1/fit", json=PLAN | {"engine": "vllm", "tp": 3}))
     assert "--" not in found["message"]
-
-
-class Answering:
-    """A pool whose answers are given by the test."""
-
-    def __init__(self):
-        self.waiting, self.asked = 0, {}
-
-    async def ask(self, ask, question, seconds, report, *, accepted):
-        self.asked[question["n"]] = future = asyncio.get_running_loop().create_future()
-        report(0, 0)
-        return await future
-
-
-def test_jobs_are_refused_before_they_are_accepted_and_answers_stay():
-    async def run():
-        pool = Answering()
-        jobs = Jobs(pool, Limits(jobs=4, waiting=3))
-        begun = [jobs.begin("size", {"n": n}) for n in range(3)]
-        with pytest.raises(Busy):  # three wait
-            jobs.begin("size", {"n": 3})
-        await asyncio.sleep(0)
-        begun.append(jobs.begin("size", {"n": 3}))
-        await asyncio.sleep(0)
-        for n, status in enumerate((200, 500, 200, 422)):
-            pool.asked[n].set_result((status, b"{}"))
-        await asyncio.sleep(0.01)
-        states = [job.state for job in begun]
-        assert states == ["done", "failed", "done", "refused"]
-        more = []
-        for n in range(4, 6):  # each takes the place of one without an answer
-            more.append(jobs.begin("size", {"n": n}))
-            await asyncio.sleep(0)
-        with pytest.raises(Busy):
-            jobs.begin("size", {"n": 6})
-        assert [jobs.get(job.name) is not None for job in begun] == [True, False, True, False]
-        begun[0].ended -= 3601.0
-        jobs.begin("size", {"n": 7})
-        assert [jobs.get(job.name) is not None for job in begun] == [False, False, True, False]
-        await jobs.close()
-
-    asyncio.run(run())

@@ -63,11 +63,42 @@ export class Refused extends Error {
   }
 }
 
-const token = new URLSearchParams(location.hash.slice(1)).get("token") || kept("sessionStorage", "token");
-if (token) kept("sessionStorage", "token", token);
+let token = "";
+/** Keep the token of the service for this visit. */
+export function useToken(given) {
+  token = given;
+  if (token) kept("sessionStorage", "token", token);
+}
+useToken(new URLSearchParams(location.hash.slice(1)).get("token") || kept("sessionStorage", "token"));
 
-/** Ask the service; what it refuses is thrown with its words. */
+const none = (value) => value === undefined || value === null || value === false || (Array.isArray(value) && !value.length);
+const same = (question) => JSON.stringify(Object.entries(question || {}).filter(([name, value]) => name !== "users" && !none(value)).sort());
+const usersOf = (question) => [question?.users ?? []].flat();
+
+/** The command that computes what a site without a server does not hold. */
+function commandOf({ ask: kind = "fit", question, plans, model, on, users, ...options }) {
+  if (question) return commandOf({ ...question, ask: kind });
+  const words = plans ? ["glmplan compare", ...plans.map((one) => `'${one.model}@${one.on}'`)] : [`glmplan ${kind}`, ...(kind === "fit" ? [model] : ["--model", model]), "--on", on];
+  const rest = Object.entries({ ...options, users }).filter(([, value]) => !none(value)).map(([name, value]) => `--${name.replaceAll("_", "-")}${value === true ? "" : ` '${value}'`}`);
+  return [...words, ...rest].join(" ");
+}
+
+/** An answer that `glmplan site` computed: to the same question, of as many users or more. */
+function stored(address, question) {
+  const users = usersOf(question);
+  const most = (one) => Number(Math.max(...usersOf(one)) !== Math.max(...users));
+  const found = (window.glmplanAnswers[address] || [])
+    .filter(([asked]) => same(asked) === same(question) && users.every((count) => usersOf(asked).includes(count)))
+    .sort(([one], [other]) => most(one) - most(other))[0];
+  if (!found) throw new Refused({ message: question ? `This site holds no answer to this question. It is computed by: ${commandOf(question)}` : "This site holds no such answer; glmplan serve has it." }, 404);
+  const [, answer, status] = found;
+  if (status !== 200) throw new Refused(answer.error, status);
+  return Array.isArray(answer.users) ? { ...answer, users: answer.users.filter((row) => users.includes(row.users)) } : answer;
+}
+
+/** Ask the service, or the answers of a site without one; what is refused is thrown with its words. */
 export async function ask(address, question, signal) {
+  if (window.glmplanAnswers) return stored(address, question);
   const headers = token ? { authorization: `Bearer ${token}` } : {};
   const options = { headers, signal, cache: "no-store" };
   if (question !== undefined) {
@@ -91,7 +122,7 @@ export function table(rows, columns, { caption = "", here = () => false } = {}) 
     "table",
     {},
     caption && el("caption", { class: "sr", text: caption }),
-    el("thead", {}, el("tr", {}, columns.map(([title, , right]) => el("th", { scope: "col", class: right && "n", text: title })))),
+    el("thead", {}, el("tr", {}, columns.map(([title, , right]) => el(title ? "th" : "td", { scope: title ? "col" : null, class: right && "n", text: title })))),
     el(
       "tbody",
       {},

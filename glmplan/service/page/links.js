@@ -1,4 +1,4 @@
-// The tree of links of a machine: what hangs on what, how fast each link is, and how full the plan makes it.
+// The tree of links of a machine: devices, the bandwidth of each link, and its share of a decode step.
 
 import { el, number, svg, table } from "./dom.js";
 
@@ -35,15 +35,18 @@ function places(parts) {
   return { found, width: Math.max(next, 1), lowest, gap: GAP };
 }
 
-/** How full the link above a part is, over both directions and all phases. */
-function full(part, loads) {
-  const mine = Object.values(loads).flat().filter((load) => [load.start, load.end].includes(part.key) && [load.start, load.end].includes(part.parent));
-  return Math.max(0, ...mine.map((load) => load.share));
+/** How busy the link above a part is beside the busiest, over both directions and all phases, [0 to 1]. */
+function busy(part, loads) {
+  const all = Object.values(loads).flat();
+  const mine = all.filter((load) => [load.start, load.end].includes(part.key) && [load.start, load.end].includes(part.parent));
+  return Math.max(0, ...mine.map((load) => load.share)) / Math.max(1e-9, ...all.map((load) => load.share));
 }
 
-function colour(share) {
-  if (share <= 0) return "var(--link-idle)";
-  return share < 0.7 ? "var(--link-mid)" : "var(--link-full)";
+/** Colour of a link by the share of the step that transfers take: a full link for 3 % of a step is no bottleneck. */
+function colour(relative, step) {
+  if (relative <= 0) return "var(--link-idle)";
+  const share = relative * step;
+  return share < 0.1 ? "var(--weights)" : share < 0.3 ? "var(--link-mid)" : "var(--link-full)";
 }
 
 function short(text, most) {
@@ -53,12 +56,13 @@ function short(text, most) {
 /** A part as the drawing calls it. */
 const called = (key) => key.replace(/^accelerator /, "card ");
 
-export function drawLinks(into, found, layout) {
+export function drawLinks(into, found, layout, row) {
   if (!found) {
     into.replaceChildren(el("p", { class: "note", text: "No plan, so no transfers." }));
     return;
   }
   const { parts, loads } = found;
+  const step = row?.step_time_breakdown?.links ?? 0;
   const { found: at, width, lowest, gap } = places(parts);
   const staged = (part) => part.stage !== null && part.stage !== undefined;
   const size = [width * STEP, lowest * gap + SIZE[1] + 8 + (parts.some(staged) ? LINE : 0)];
@@ -75,13 +79,13 @@ export function drawLinks(into, found, layout) {
     const parent = byKey.get(part.parent);
     if (parent) {
       const [x0, y0] = place(parent);
-      const share = full(part, loads);
-      const words = [part.link, share ? `${Math.round(share * 100)} % full` : ""].filter(Boolean);
+      const share = busy(part, loads);
+      const words = [part.link, share ? `${Math.round(share * step * 100)} % of step` : ""].filter(Boolean);
       const top = y - SIZE[1] / 2;
       // where its words stand, a link comes straight down on its part, apart from those of its neighbours
       const bend = top - (words.length ? 13 * words.length + 9 : 0);
       const line = svg("path", { d: `M${x0} ${y0 + SIZE[1] / 2}L${x} ${bend}L${x} ${top}`, "stroke-width": 1.5 + (part.gb_per_s ?? 8) / 18, "stroke-linejoin": "round" });
-      line.style.stroke = colour(share);
+      line.style.stroke = colour(share, step);
       line.style.fill = "none";
       lines.push(line);
       const middle = [x, y - SIZE[1] / 2 - 10 - 13 * (words.length - 1)];
@@ -105,11 +109,11 @@ export function drawLinks(into, found, layout) {
   }
   const rows = Object.entries(loads).flatMap(([phase, list]) => list.map((load) => ({ phase, ...load })));
   const fullest = [...rows].sort((one, other) => other.share - one.share)[0];
-  const words = fullest ? `Fullest link: ${called(fullest.start)} to ${called(fullest.end)} in the ${fullest.phase}, ${Math.round(100 * fullest.share)} % of ${number(fullest.capacity_gb_per_s)} GB/s.` : found.missing ? `How full they are is not known: ${found.missing}.` : "Nothing goes over the links in this plan.";
+  const words = fullest ? `Transfers take ${Math.round(100 * step)} % of a decode step; busiest link: ${called(fullest.start)} to ${called(fullest.end)} in the ${fullest.phase}, ${number(fullest.capacity_gb_per_s)} GB/s.` : found.missing ? `The load of the links is not known: ${found.missing}.` : "This plan has no transfers between accelerators.";
   const drawing = svg("svg", { viewBox: `0 0 ${size[0]} ${size[1]}`, role: "img", "aria-label": `${found.title}. ${words}` }, lines, labels, boxes);
   drawing.style.minWidth = `${size[0] * 0.82}px`;
   drawing.style.maxWidth = `${size[0] * 1.15}px`;
-  const columns = [["Phase", "phase"], ["From", (row) => called(row.start)], ["To", (row) => called(row.end)], ["Carries", (row) => `${number(row.gb_per_s)} GB/s`, true], ["Of", (row) => `${number(row.capacity_gb_per_s)} GB/s`, true], ["Full", (row) => `${Math.round(row.share * 100)} %`, true]];
+  const columns = [["Phase", "phase"], ["From", (row) => called(row.start)], ["To", (row) => called(row.end)], ["Carries", (row) => `${number(row.gb_per_s)} GB/s`, true], ["Of", (row) => `${number(row.capacity_gb_per_s)} GB/s`, true], ["While it transfers", (row) => `${Math.round(row.share * 100)} %`, true]];
   const notes = [...found.between];
   if (found.nodes > 1) notes.push(`one of ${found.nodes} equal nodes is drawn`);
   const group = layout.tp * layout.pp;

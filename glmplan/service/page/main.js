@@ -1,19 +1,17 @@
-// The page: a form whose every change is a question, and an answer that is drawn as it comes.
+// The page "will it fit, how fast": a sentence whose every change is a question, and an answer that is drawn as it comes.
 
-import { ask, at, el, kept, money, number, Refused, span, time, typed, whole } from "./dom.js";
-import { commandLine, fromAddress, MOST, modelOf, NAMES, partOf, plan, prices, read, show, sizeLine, START, toAddress } from "./state.js";
+import { ask, at, el, number, Refused, typed, useToken } from "./dom.js";
+import { asked, commandLine, fromAddress, faultOf, machineTitle, MOST, modelOf, modelTitle, NAMES, partOf, plan, prices, read, show, sizeLine, START, toAddress, withPreset } from "./state.js";
 import { drawCurve } from "./curve.js";
 import { drawMemory } from "./memory.js";
 import { drawLinks } from "./links.js";
 import { drawCost } from "./cost.js";
 import { drawCompare } from "./compare.js";
+import { drawFormats } from "./formats.js";
+import { drawCheaper, drawFigures, drawVerdict, priceFigure, verdictWords } from "./verdict.js";
+import { openTab } from "./tabs.js";
 import { picture, save } from "./export.js";
-
-const WORDS = { fits: "Fits", tight: "Fits, but tight", does_not_fit: "Does not fit", unknown: "Not known" };
-/** The verdict in words; a plan that is short by less than is uncertain of memory says so. */
-const wordsOf = (one) => WORDS[one.verdict] + (one.may_start ? ", but may start" : "");
-const LIMITS = { kv: "KV pool", tpot: "decode speed", queue: "queueing", hazard: "hazard" };
-const MARKS = { fits: "✓", tight: "!", does_not_fit: "✕", unknown: "?" };
+import { copy, explainTerms, nameOf, plain, said } from "./words.js";
 
 let catalogue = null;
 let { state, others } = fromAddress();
@@ -23,25 +21,39 @@ let asking = null;
 async function begin() {
   catalogue = await ask("v1/catalogue");
   show(state, catalogue);
+  explainTerms();
   await answerIt();
+}
+
+/** Put the question into the address: each committed change is a step that Back undoes. */
+function remember() {
+  const address = toAddress(state, others);
+  const bare = !location.search;
+  if (address === location.pathname + location.search) return;
+  history[bare ? "replaceState" : "pushState"](null, "", address + location.hash);
 }
 
 /** Ask everything about the state; whatever was asked before no longer counts. */
 async function answerIt() {
   asking?.abort();
   delete document.body.dataset.done;
+  const fault = faultOf();
+  if (fault) return problem(new Refused({ field: fault[0], message: fault[1] }, 0));
   const mine = (asking = new AbortController());
   const { signal } = mine;
   at("answer").setAttribute("aria-busy", "true");
-  history.replaceState(null, "", toAddress(state, others) + location.hash);
+  remember();
   try {
     const users = Number(state.users || START.users);
-    answer = await ask("v1/fit", { ...plan(state), users: users === 1 ? [1] : [1, users] }, signal);
+    answer = await ask("v1/fit", { ...asked(state), users: users === 1 ? [1] : [1, users] }, signal);
     problem(null);
     showAnswer(users);
     at("answer").setAttribute("aria-busy", "false");
     await Promise.allSettled([curve(users, signal), cost(users, signal), links(signal), compare(users, signal)]);
-    if (!signal.aborted) document.body.dataset.done = toAddress(state, others);
+    if (signal.aborted) return;
+    document.body.dataset.done = toAddress(state, others);
+    drawFormats(answer, state, catalogue, users, signal, take);
+    if (!at("arithmetic").hidden) arithmetic();
   } catch (error) {
     if (signal.aborted) return;
     at("answer").setAttribute("aria-busy", "false");
@@ -51,19 +63,22 @@ async function answerIt() {
 
 function problem(error) {
   const box = at("problem");
-  for (const field of document.querySelectorAll("[aria-invalid]")) field.removeAttribute("aria-invalid");
+  for (const field of document.querySelectorAll("[aria-invalid]")) for (const name of ["aria-invalid", "aria-describedby"]) field.removeAttribute(name);
   box.hidden = !error;
-  at("brief").hidden = Boolean(error);
-  // what stands below answers another question
+  // the answer below belongs to another question
   at("answer").toggleAttribute("data-refused", Boolean(error));
   box.replaceChildren();
   if (!error) return;
+  at("token-form").hidden = error.status !== 401;
   const wrong = error instanceof Refused ? error.error : { message: "The service does not answer. Is glmplan serve still running?" };
   // a number of users is one of a list, and a machine is named by two fields
-  const field = wrong.field === "on" ? (partOf(state.on).cards === "0" ? "cards" : "part") : wrong.field?.split(".")[0];
+  const named = { tpot_limit: "rate", ttft_limit: "wait" }[wrong.field] ?? wrong.field;
+  const field = named === "on" ? (partOf(state.on).cards === "0" ? "cards" : "part") : named?.split(".")[0];
   const control = field && at(field);
-  if (control?.form) control.setAttribute("aria-invalid", "true");
-  box.append(el("strong", { text: wrong.message }));
+  if (control?.form) for (const [name, value] of [["aria-invalid", "true"], ["aria-describedby", "problem"]]) control.setAttribute(name, value);
+  for (let node = control?.form && control.parentElement; node; node = node.parentElement) if (node.tagName === "DETAILS") node.open = true;
+  const message = error.status === 0 ? wrong.message : plain(wrong.message);
+  box.append(el("strong", { text: control?.form && error.status !== 0 ? `${nameOf(field)}: ${message}` : message }));
   const instead = (wrong.nearest || []).slice(0, 5);
   if (control && instead.length) box.append(el("div", { class: "row" }, instead.map((value) => el("button", { type: "button", class: "small", text: value, click: () => put(wrong.field, value) }))));
 }
@@ -71,53 +86,39 @@ function problem(error) {
 function put(field, value) {
   const { cards } = partOf(state.on);
   if (field === "on" && cards && !/^\d+x/.test(value)) value = `${cards}x${value}`;
-  state = { ...state, [field]: value };
+  take({ [field]: value });
+}
+
+/** Change fields of the question, and ask it. */
+function take(fields) {
+  state = folded({ ...state, ...fields });
   show(state, catalogue);
   answerIt();
 }
 
-function figure(name, big, unit, sub) {
-  return el("div", {}, el("dt", { text: name }), el("dd", {}, el("span", { class: "big" }, big, unit && el("small", { text: ` ${unit}` })), sub && el("span", { class: "sub", text: sub })));
-}
-
 function showAnswer(users) {
-  const { verdict, question } = answer;
-  at("verdict").dataset.verdict = verdict;
-  at("verdict-title").replaceChildren(el("span", { "aria-hidden": "true", text: MARKS[verdict] }), ` ${wordsOf(answer)}`);
-  at("headline").textContent = [answer.headline, ...answer.reasons].join(". ");
-  const one = answer.users.find((row) => row.users === 1);
-  const all = answer.users.find((row) => row.users === users);
-  const rate = (row) => row?.output_tokens_per_s_per_request;
-  const figures = [];
-  if (answer.safe) {
-    const limit = answer.safe.limits[answer.safe.limit];
-    figures.push(figure("Safe users", whole(answer.safe.users), "", `limit: ${LIMITS[answer.safe.limit] ?? answer.safe.limit}${limit?.reason ? ` (${limit.reason})` : ""}`));
-  }
-  if (rate(one)) figures.push(figure("One user alone", number(rate(one).value), "tok/s", span(rate(one))));
-  if (all && users > 1) figures.push(figure(`${whole(users)} users, all together`, number(all.output_tokens_per_s?.value), "tok/s", span(all.output_tokens_per_s)));
-  if (all && users > 1 && rate(all)) figures.push(figure("Each of them", number(rate(all).value), "tok/s", span(rate(all))));
-  if (all?.ttft_mean_ms) figures.push(figure("First token", time(all.ttft_mean_ms.value), "", `${time(all.ttft_mean_ms.low)} to ${time(all.ttft_mean_ms.high)}`));
-  if (answer.context.one_request_tokens) figures.push(figure("Longest request", whole(answer.context.one_request_tokens), "tokens", `the model reads ${whole(answer.context.model_max_tokens)}`));
-  // its place is kept, so that nothing below moves when the price comes
-  const price = figure("A month", "…", "", "\u00a0");
-  price.id = "price-figure";
-  at("figures").replaceChildren(...figures, price);
-  at("brief").replaceChildren(el("strong", { text: `${MARKS[verdict]} ${wordsOf(answer)}` }), ...[answer.safe && `safe users ${whole(answer.safe.users)}`, all?.output_tokens_per_s && `${number(all.output_tokens_per_s.value)} tok/s together`].filter(Boolean).map((text) => el("span", { text })));
-  at("brief").dataset.verdict = verdict;
-  at("status").textContent = `${wordsOf(answer)}. ${answer.headline}`;
-  document.title = `${question.model} on ${question.on}: ${wordsOf(answer).toLowerCase()} · glmplan`;
-  const lacking = answer.verdict !== "does_not_fit" && answer.unknown.length ? `Not known: ${answer.unknown.join("; ")}.` : "No speed is told of a plan that does not fit.";
-  drawCurve(at("curve"), at("curve-table"), answer.users, answer.safe?.users, users, lacking);
+  const { question } = answer;
+  const flows = Object.fromEntries([...document.querySelectorAll("[data-flow]")].map((one) => [one.dataset.flow, `${one.dataset.flow}${toAddress(state).slice(location.pathname.length)}`]));
+  for (const one of document.querySelectorAll("[data-flow]")) one.href = flows[one.dataset.flow];
+  const tried = (options) => { const fields = askedBy(options); return fields && (() => { take(fields); scrollTo({ top: 0 }); }); };
+  drawVerdict(answer, users, { flows, take: tried, copy: (text) => copy(text, "The command is copied.") });
+  drawFigures(answer, users);
+  at("figures-title").textContent = users === 1 ? "For one person" : `At ${users} people`;
+  for (const [name, limit] of [["rate", answer.safe && 1000 / answer.safe.target_tpot_ms], ["wait", answer.safe?.target_ttft_ms / 1000]]) if (limit) at(name).placeholder = String(Number(limit.toPrecision(3)));
+  document.title = `${modelTitle({ ...state, weights: question.checkpoint, model: question.model }, catalogue)} on ${machineTitle(state.on, catalogue)}: ${verdictWords(answer).toLowerCase()} · glmplan`;
+  const lacking = answer.verdict !== "does_not_fit" && answer.unknown.length ? `Not known: ${answer.unknown.join("; ")}.` : "No speed is told of a plan that does not load.";
+  drawCurve(at("curve"), at("curve-table"), answer.users, answer.safe, users, lacking);
   drawMemory(at("memory"), answer);
+  at("formats").replaceChildren(el("p", { class: "note", text: "…" }));
   warnings();
   changes();
   start();
   basis();
 }
 
-/** Numbers of users that show the bend: powers of two around what is safe and what is asked. */
+/** Concurrencies that show the bend: powers of two around the safe load and the question. */
 function counts(users) {
-  const most = Math.max(users, Math.min(4 * (answer.safe?.users || users), 4096), 4);
+  const most = Math.max(users, Math.min(2 * (answer.safe?.expected || users), 4096), 4);
   const found = new Set([1, users]);
   for (let count = 1; count <= most * 1.5; count *= 2) found.add(count);
   const all = [...found].sort((one, other) => one - other);
@@ -126,26 +127,27 @@ function counts(users) {
 
 async function curve(users, signal) {
   if (!answer.users.length) return;
-  const found = await ask("v1/fit", { ...plan(state), users: counts(users) }, signal);
-  drawCurve(at("curve"), at("curve-table"), found.users, answer.safe?.users, users);
+  const found = await ask("v1/fit", { ...asked(state), users: counts(users), weights: answer.question.checkpoint, model: answer.question.model, changes: false }, signal);
+  drawCurve(at("curve"), at("curve-table"), found.users, answer.safe, users);
 }
+
+/** The plan of the answer with its format, for questions that choose none. */
+const settled = () => ({ ...plan(state), ...(answer.plan ? { model: answer.question.model, weights: answer.question.checkpoint } : {}) });
 
 async function cost(users, signal) {
-  const place = at("price-figure");
+  let found = null;
   try {
-    const found = await ask("v1/cost", { ...plan(state), users, price: prices(state, catalogue) }, signal);
+    found = await ask("v1/cost", { ...settled(), users, price: prices(state, catalogue) }, signal);
     drawCost(at("cost"), found, "", give);
-    const way = found.ways?.find((one) => one.usd_month !== null);
-    if (way) place.replaceWith(figure(`A month, ${way.paid === "buy" ? "bought" : way.paid.replace("rent", "rented")}`, money(way.usd_month), "", `${money(way.usd_per_million_output_tokens)} for a million answer tokens`));
-    else place.remove();
   } catch (error) {
     if (signal.aborted) return;
-    place.remove();
-    drawCost(at("cost"), null, error.message);
+    drawCost(at("cost"), null, plain(error.message));
   }
+  priceFigure(found);
+  drawCheaper(found, () => { openTab("cost"); at("tab-cost").focus(); });
 }
 
-/** Bring somebody to the field where a price is given. */
+/** Open the field where a price is given. */
 function give(field) {
   at("more").open = true;
   at(field).focus();
@@ -155,11 +157,18 @@ async function links(signal) {
   const layout = answer.plan;
   if (!layout || answer.verdict === "does_not_fit") return drawLinks(at("links"), null);
   try {
-    drawLinks(at("links"), await ask("v1/links", { on: state.on, tp: layout.tp, pp: layout.pp }, signal), layout);
+    drawLinks(at("links"), await ask("v1/links", { on: state.on, tp: layout.tp, pp: layout.pp }, signal), layout, answer.users.at(-1));
   } catch (error) {
-    if (!signal.aborted) at("links").replaceChildren(el("p", { class: "note", text: error.message }));
+    if (!signal.aborted) at("links").replaceChildren(el("p", { class: "note", text: plain(error.message) }));
   }
 }
+
+async function arithmetic() {
+  at("arithmetic").replaceChildren(el("p", { class: "note", text: "…" }));
+  const text = await ask("v1/explain", { ...asked(state), users: answer.question.users, changes: false }).then((found) => found.text, (error) => plain(error.message));
+  at("arithmetic").replaceChildren(el("pre", { class: "wide", tabindex: "0", "aria-label": "Arithmetic of the answer", text: text.trim() }));
+}
+document.addEventListener("tab", ({ detail }) => detail === "arithmetic" && answer && arithmetic());
 
 const named = (one) => [one.model, one.weights, "on", one.on, one.engine, one.tp && `TP${one.tp}`, one.pp && `PP${one.pp}`].filter(Boolean).join(" ");
 
@@ -200,13 +209,14 @@ function warnings() {
 function changes() {
   const found = answer.changes;
   if (!found.length && answer.verdict === "does_not_fit") {
-    return at("changes").replaceChildren(el("p", { class: "note", text: "No change that was looked at makes it fit. What carries one user, in any format, the cheapest first:" }), el("pre", { tabindex: "0", "aria-label": "Command that finds what fits" }, el("code", {}, typed(sizeLine(answer.question)))));
+    return at("changes").replaceChildren(el("p", { class: "note", text: "No change that was evaluated makes it load. The cheapest machine for one user, in any format:" }), el("pre", { tabindex: "0", "aria-label": "Command that finds a machine" }, el("code", {}, typed(sizeLine(answer.question)))));
   }
-  if (!found.length) return at("changes").replaceChildren(el("p", { class: "note", text: "Nothing that was looked at." }));
+  if (!found.length) return at("changes").replaceChildren(el("p", { class: "note", text: "No change that was evaluated improves it." }));
+  const words = { unknown: "not known", does_not_fit: "does not load" };
   const item = (one) => {
-    const numbers = [one.verdict === "fits" || one.verdict === "tight" ? "" : WORDS[one.verdict].toLowerCase(), one.one_user_tokens_per_s ? `one user ${number(one.one_user_tokens_per_s)} tok/s` : "", one.total_tokens_per_s ? `all together ${number(one.total_tokens_per_s)} tok/s` : "", one.kv_pool_tokens ? `pool ${number(one.kv_pool_tokens)} tokens` : ""].filter(Boolean).join(", ");
-    const said = asked(one.options);
-    return el("li", {}, el("p", {}, el("strong", { text: one.description }), one.layout ? ` (${one.layout})` : "", ` ${numbers} `, said && el("button", { type: "button", class: "small", text: "Try it", "aria-label": `Try it: ${one.description}`, click: () => { state = folded({ ...state, ...said }); show(state, catalogue); answerIt(); scrollTo({ top: 0 }); } })), one.note && el("p", { class: "do", text: one.note }));
+    const numbers = [words[one.verdict] ?? "", one.one_user_tokens_per_s ? `one user ${number(one.one_user_tokens_per_s)} tok/s` : "", one.total_tokens_per_s ? `all together ${number(one.total_tokens_per_s)} tok/s` : "", one.kv_pool_tokens ? `pool ${number(one.kv_pool_tokens)} tokens` : ""].filter(Boolean).join(", ");
+    const fields = askedBy(one.options);
+    return el("li", {}, el("p", {}, el("strong", { text: one.description }), one.layout ? ` (${one.layout})` : "", ` ${numbers} `, fields && el("button", { type: "button", class: "small", text: "Try it", "aria-label": `Try it: ${one.description}`, click: () => { take(fields); scrollTo({ top: 0 }); } })), one.note && el("p", { class: "do", text: one.note }));
   };
   const [first, rest] = [found.slice(0, 5), found.slice(5)];
   at("changes").replaceChildren(el("ul", { class: "list" }, first.map(item)), rest.length ? el("details", {}, el("summary", { text: `${rest.length} more` }), el("ul", { class: "list" }, rest.map(item))) : "");
@@ -219,7 +229,7 @@ function folded(next) {
 }
 
 /** Options of the command line as fields of the form; null where one of them is not in it. */
-function asked(words) {
+function askedBy(words) {
   // another model is asked for by its name alone
   if (/^[\w.-]+$/.test(words || "") && modelOf(words, catalogue)) return { model: words, weights: "" };
   const given = [...(words || "").matchAll(/--([\w-]+)[ =](\S+)/g)];
@@ -244,64 +254,34 @@ function basis() {
   );
 }
 
-let shown = 0;
-function said(text) {
-  at("said").textContent = text;
-  at("said").classList.add("shown");
-  clearTimeout(shown);
-  shown = setTimeout(() => at("said").classList.remove("shown"), 6000);
-}
-
-async function copy(text, words) {
-  try {
-    await navigator.clipboard.writeText(text);
-  } catch {
-    // without TLS, on another machine than this one, a browser gives no clipboard to a script
-    const field = el("textarea", { "aria-hidden": "true", tabindex: "-1", class: "sr" });
-    const before = document.activeElement;
-    field.value = text;
-    document.body.append(field);
-    field.select();
-    const done = document.execCommand("copy");
-    field.remove();
-    before?.focus();
-    if (!done) return said(text);
-  }
-  said(words);
-}
-
 let waiting = 0;
 function changed(event) {
   const { id } = event.target;
-  // what belongs to one model, part or layout is not carried to another
-  if (id === "model") at("weights").value = "";
+  // settings of one model, accelerator or layout are not carried to another
+  if (id === "model" && modelOf(state.model, catalogue)?.name !== at("model").dataset.value) at("weights").value = "";
   if (id === "part") {
-    const whole = catalogue.hardware.find((one) => one.name === at("part").value)?.kind === "host";
-    if (!whole && at("cards").disabled) at("cards").value = 1;
+    const host = catalogue.hardware.find((one) => one.name === at("part").dataset.value)?.kind === "host";
+    if (!host && at("cards").disabled) [at("cards").value, at("cards").disabled] = [1, false];
   }
-  if (["model", "part", "cards", "engine"].includes(id)) for (const name of ["tp", "pp", "dp", "ep"]) at(name).value = "";
+  if (["cards", "engine"].includes(id) || (id === "model" && at("weights").value === "") || (id === "part" && at("part").dataset.value !== partOf(state.on).part)) for (const name of ["tp", "pp", "dp", "ep"]) at(name).value = "";
   const before = toAddress(state, others);
+  const fault = faultOf();
+  if (fault) {
+    clearTimeout(waiting);
+    waiting = 0;
+    asking?.abort();
+    delete document.body.dataset.done;
+    return problem(new Refused({ field: fault[0], message: fault[1] }, 0));
+  }
   state = read(catalogue);
-  // a field that is left tells once more what its last key told: asking again would redraw what is being clicked
-  if (!waiting && toAddress(state, others) === before) return;
+  // a field that is left repeats its last key: asking again would redraw the button that is being clicked
+  if (!waiting && toAddress(state, others) === before && at("problem").hidden) return;
   delete document.body.dataset.done;
-  if (["model", "part"].includes(id)) show(state, catalogue);
+  if (event.type === "change") show(state, catalogue);
   clearTimeout(waiting);
   waiting = setTimeout(() => { waiting = 0; answerIt(); }, event.type === "change" ? 0 : 350);
 }
 
-function theme(dark) {
-  document.documentElement.dataset.theme = dark ? "dark" : "light";
-  at("theme").setAttribute("aria-pressed", String(dark));
-}
-
-const stored = kept("localStorage", "theme");
-theme(stored ? stored === "dark" : matchMedia("(prefers-color-scheme: dark)").matches);
-at("theme").addEventListener("click", () => {
-  const dark = document.documentElement.dataset.theme !== "dark";
-  kept("localStorage", "theme", dark ? "dark" : "light");
-  theme(dark);
-});
 at("question").addEventListener("change", changed);
 at("question").addEventListener("input", (event) => event.target.type === "number" && changed(event));
 at("question").addEventListener("submit", (event) => event.preventDefault());
@@ -310,6 +290,23 @@ at("question").addEventListener("reset", (event) => {
   [state, others] = [{ ...START }, []];
   show(state, catalogue);
   answerIt();
+});
+for (const one of document.querySelectorAll("[data-preset]")) one.addEventListener("click", () => {
+  state = withPreset(state, one.dataset.preset);
+  show(state, catalogue);
+  answerIt();
+});
+addEventListener("popstate", () => {
+  ({ state, others } = fromAddress());
+  show(state, catalogue);
+  answerIt();
+});
+at("token-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  useToken(at("token").value);
+  at("token-form").hidden = true;
+  problem(null);
+  begin().catch(problem);
 });
 at("add").addEventListener("click", () => {
   if (others.length >= MOST - 1) return said("Four plans are compared at most: remove one first.");
@@ -322,17 +319,17 @@ at("export-json").addEventListener("click", () => save("glmplan.json", JSON.stri
 at("export-png").addEventListener("click", async () => {
   const { question } = answer;
   const drawings = [...document.querySelectorAll("#curve svg, #even svg, #memory svg, #links svg")];
-  save("glmplan.png", await picture(`${question.model} ${question.checkpoint} on ${question.on}: ${wordsOf(answer).toLowerCase()}`, [answer.headline, answer.safe ? `safe users: ${answer.safe.users}` : ""], drawings));
+  save("glmplan.png", await picture(`${question.model} ${question.checkpoint} on ${question.on}: ${verdictWords(answer).toLowerCase()}`, [answer.headline, answer.safe ? `safe users: ${answer.safe.users}` : ""], drawings));
 });
 at("export-xlsx").addEventListener("click", async () => {
   said("The workbook is made …");
   try {
-    const found = await ask("v1/workbook", { ...plan(state), users: Number(state.users || START.users), price: prices(state, catalogue) });
+    const found = await ask("v1/workbook", { ...settled(), users: Number(state.users || START.users), price: prices(state, catalogue) });
     const bytes = Uint8Array.from(atob(found.xlsx), (letter) => letter.charCodeAt(0));
     save("glmplan.xlsx", new Blob([bytes], { type: "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet" }));
     said("The workbook is saved.");
   } catch (error) {
-    said(error.message);
+    said(plain(error.message));
   }
 });
 

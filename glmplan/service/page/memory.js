@@ -1,4 +1,4 @@
-// Memory of each card as a bar: what is held, what is left, what is missing.
+// Memory of each accelerator as a bar: weights, work, KV cache, the free rest and the shortfall.
 
 import { el, number, svg, whole } from "./dom.js";
 
@@ -16,6 +16,19 @@ export function parts(rank) {
     ["free", "left free", Math.max(rank.capacity_gib - held, 0)],
     ["over", "too much", over],
   ];
+}
+
+let drawn = 0;
+/** Patterns of a bar, so that its parts differ in grey too: [kind, width of the period, width of the stroke, angle]. */
+function patterns() {
+  drawn += 1;
+  return [["work", 6, 3, 45], ["cache", 7, 5, 0]].map(([kind, period, stroke, angle]) => {
+    const rect = svg("rect", { width: stroke, height: period });
+    rect.style.fill = `var(--${kind})`;
+    const paper = svg("rect", { width: period, height: period });
+    paper.style.fill = "var(--surface)";
+    return svg("pattern", { id: `${kind}-${drawn}`, width: period, height: period, patternUnits: "userSpaceOnUse", patternTransform: `rotate(${angle})` }, paper, rect);
+  });
 }
 
 /** Ranks that hold the same are one bar. */
@@ -46,12 +59,13 @@ function bar(group) {
   const share = (size) => `${Math.max(scale(size), 0).toFixed(3)}%`;
   const clip = Math.min(rank.capacity_gib, held);
   let left = 0;
-  const pieces = [];
+  const pieces = [svg("defs", {}, patterns())];
+  const fill = (kind) => (["work", "cache"].includes(kind) ? `url(#${kind}-${drawn})` : null);
   for (const [kind, name, size] of shown) {
     if (kind === "over" || size <= 0) continue;
-    pieces.push(svg("rect", { x: share(left), y: 0, width: share(scale(size) > 0.6 ? size - most * 0.0015 : size), height: HEIGHT, class: `c-${kind}` }, svg("title", { text: `${name}: ${number(size)} GiB` })));
+    pieces.push(svg("rect", { x: share(left), y: 0, width: share(scale(size) > 0.6 ? size - most * 0.0015 : size), height: HEIGHT, class: `c-${kind}`, fill: fill(kind) }, svg("title", { text: `${name}: ${number(size)} GiB` })));
     // of what is too much, the part that lies beyond the card has its figure there
-    if (scale(Math.min(left + size, clip) - left) > 11 && kind !== "free") pieces.push(svg("text", { x: share(left), dx: 8, y: 17.5, class: "in", text: number(size) }));
+    if (scale(Math.min(left + size, clip) - left) > 11 && kind !== "free") pieces.push(svg("text", { x: share(left), dx: 8, y: 17.5, class: kind === "weights" ? "in" : "strong halo", text: number(size) }));
     left += size;
   }
   if (held > rank.capacity_gib) {
@@ -72,7 +86,7 @@ function bar(group) {
 export function drawMemory(into, answer) {
   const { memory } = answer;
   if (!memory || !memory.ranks.length) {
-    into.replaceChildren(el("p", { class: "note", text: "Nothing is known of the memory of this plan." }));
+    into.replaceChildren(el("p", { class: "note", text: "The memory of this plan is not known." }));
     return;
   }
   const key = el("ul", { class: "key" }, [["weights", "weights"], ["work", "activations, graphs, buffers"], ["cache", "KV cache"], ["free", "left free"], ...(memory.short_gib > 0 ? [["over", "too much"]] : [])].map(([kind, name]) => el("li", {}, el("i", { class: `c-${kind}` }), name)));

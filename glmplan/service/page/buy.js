@@ -1,0 +1,221 @@
+// The page "what should I buy": the search as a job with progress, its options as a chart and a table.
+
+import { ask, at, el, money, number, svg, table, time, whole } from "./dom.js";
+import { combobox } from "./combo.js";
+import { copy, explainTerms, plain } from "./words.js";
+import { save } from "./export.js";
+
+const FIELDS = ["users", "rate", "wait", "kind", "input", "output", "budget", "power", "only", "probability"];
+const MOST_PINS = 4;
+const model = combobox(at("model"), "Model");
+let found = null;
+let job = null;
+let pins = [];
+let titles = new Map();
+
+async function begin() {
+  const given = new URLSearchParams(location.search);
+  for (const name of FIELDS) if (given.get(name)) at(name).value = given.get(name);
+  at("users").value ||= "8";
+  at("kind").value ||= "any";
+  at("probability").value ||= "0.95";
+  explainTerms();
+  flows();
+  const { models, hardware } = await ask("v1/catalogue");
+  titles = new Map(hardware.map((one) => [one.name, one.title]));
+  const asked = given.get("model") || "glm-5.1";
+  const known = models.some((one) => one.name === asked);
+  model.fill([...(known ? [] : [{ value: asked, title: asked }]), ...models.map((one) => ({ value: one.name, title: one.title, note: `${one.total_b >= 10 ? Math.round(one.total_b) : one.total_b} B parameters` }))], asked);
+  document.body.dataset.done = "true";
+}
+
+function flows() {
+  for (const one of document.querySelectorAll("[data-flow]")) one.href = `${one.dataset.flow}${location.search}`;
+}
+
+/** The question as the service takes it, and as the address has it. */
+function question() {
+  const text = Object.fromEntries(FIELDS.map((name) => [name, at(name).value.trim()]));
+  const users = Number(text.users);
+  if (!(Number.isInteger(users) && users >= 1 && users <= 4096)) throw new Error("People at once: type a whole number from 1 to 4,096.");
+  for (const [name, words] of [["rate", "Tokens per second"], ["wait", "Seconds to the first token"]]) if (text[name] && !(Number(text[name]) > 0)) throw new Error(`${words}: type a number above 0.`);
+  const slo = `tpot mean < ${Number((1000 / Number(text.rate || 10)).toPrecision(6))} ms, ttft mean < ${Number(text.wait || 10)} s`;
+  const asked = { model: at("model").dataset.value, users, slo, kind: text.kind || "any", probability: Number(text.probability), answers: 20 };
+  for (const name of ["input", "output"]) if (text[name]) asked[name] = Number(text[name]);
+  for (const name of ["budget", "power", "only"]) if (text[name]) asked[name] = text[name];
+  const address = new URLSearchParams({ model: asked.model });
+  for (const name of FIELDS) if (text[name]) address.set(name, text[name]);
+  return { asked, address: `${location.pathname}?${address}` };
+}
+
+function problem(error) {
+  at("problem").hidden = !error;
+  at("problem").replaceChildren(error ? el("strong", { text: plain(error.message) }) : "");
+}
+
+async function search() {
+  let wanted;
+  try {
+    wanted = question();
+  } catch (error) {
+    return problem(error);
+  }
+  problem(null);
+  if (wanted.address !== location.pathname + location.search) history.pushState(null, "", wanted.address);
+  flows();
+  await stop();
+  delete document.body.dataset.done;
+  try {
+    const begun = await ask("v1/jobs", { ask: "size", question: wanted.asked });
+    job = begun.job;
+    running(true);
+    const ended = await followed(begun.job);
+    if (ended === "cancelled" || job !== begun.job) return;
+    found = await ask(`v1/jobs/${begun.job}/answer`);
+    job = null;
+    pins = [];
+    draw();
+  } catch (error) {
+    job = null;
+    problem(error);
+  } finally {
+    running(Boolean(job));
+    document.body.dataset.done = "true";
+  }
+}
+
+/** Look at a job until it ends; its last state. */
+async function followed(name) {
+  for (;;) {
+    const now = await ask(`v1/jobs/${name}`);
+    const { progress, state } = now;
+    const bar = at("bar");
+    if (progress) [bar.max, bar.value] = [progress.total, progress.done];
+    else bar.removeAttribute("value");
+    const place = now.place ? `place ${now.place} in the queue, ` : "";
+    at("progress-words").textContent = `${state}, ${place}${progress ? `${whole(progress.done)} of ${whole(progress.total)} steps, ` : ""}${Math.round(now.seconds)} s`;
+    if (!["waiting", "running"].includes(state)) return state;
+    await new Promise((done) => setTimeout(done, 700));
+  }
+}
+
+async function stop() {
+  if (!job) return;
+  const name = job;
+  job = null;
+  await fetch(`v1/jobs/${name}`, { method: "DELETE" }).catch(() => {});
+  running(false);
+}
+
+function running(on) {
+  at("progress").hidden = !on;
+  at("cancel").hidden = !on;
+  at("go").disabled = on;
+}
+
+const capacity = (one) => one[`capacity_${unit()}`] ?? 0;
+const unit = () => Object.keys(found.options[0] ?? {}).find((name) => name.startsWith("capacity_") && name !== "capacity_is_lower_bound")?.slice("capacity_".length) ?? "users";
+/** A machine as people name it: "4 × RTX 5090", "2 servers of 8 × H200". */
+function named(one) {
+  const [, count, part] = /^(\d+)x(.+)$/.exec(one.machine) ?? ["", "", one.machine];
+  return `${one.machines > 1 ? `${one.machines} servers of ` : ""}${count ? `${count} × ` : ""}${titles.get(part) ?? part}`;
+}
+const keyOf = (one) => [one.role, one.rank, one.machine, one.paid].join("|");
+const words = (text) => (text ?? "").replaceAll("_", " ");
+
+function shown() {
+  const [paid, evidence, word] = [at("paid").value, at("evidence").value, at("word").value.trim().toLowerCase()];
+  return found.options.filter((one) => (!paid || one.paid.startsWith(paid)) && (!evidence || one.evidence_level === evidence) && (!word || one.machine.toLowerCase().includes(word)));
+}
+
+function draw() {
+  const { options } = found;
+  const best = options.find((one) => one.role === "answer");
+  at("verdict").hidden = false;
+  at("verdict").dataset.verdict = best ? "yes" : "unlikely";
+  at("verdict-title").textContent = best ? `${named(best)}, ${best.weights}` : "No priced machine meets this SLO";
+  const api = found.per_token;
+  at("headline").textContent = best ? `${money(best.usd_month)} a month ${best.paid === "buy" ? "bought" : "rented"}; it meets the SLO for ${whole(found.load)} ${found.unit} with ${Math.floor(100 * best.probability)} % probability and carries ${number(capacity(best))}.${api ? ` An API costs ${money(api.usd_month)} a month for the same tokens (${api.seller}); its latency is not guaranteed.` : ""}` : "Lower the probability, relax the SLO, or leave the list of machines empty.";
+  at("frontier-card").hidden = !options.length;
+  const levels = [...new Set(options.map((one) => one.evidence_level))];
+  at("evidence").replaceChildren(new Option("any", ""), ...levels.map((one) => new Option(words(one), one)));
+  redraw();
+  const skipped = Object.entries(found.skipped);
+  at("skipped").replaceChildren(skipped.length ? el("details", {}, el("summary", { text: `Left out: ${whole(skipped.reduce((sum, [, count]) => sum + count, 0))}` }), el("ul", {}, skipped.map(([why, count]) => el("li", { text: `${whole(count)}: ${why}` })))) : "");
+  at("verdict").scrollIntoView({ block: "nearest" });
+}
+
+function redraw() {
+  const rows = shown();
+  at("frontier").replaceChildren(chart(rows));
+  const pin = (one) => el("button", { type: "button", class: "small", "aria-pressed": String(pins.includes(keyOf(one))), "aria-label": `Pin ${named(one)} ${one.paid}`, text: "Pin", click: () => { const key = keyOf(one); pins = pins.includes(key) ? pins.filter((other) => other !== key) : [...pins, key].slice(-MOST_PINS); redraw(); } });
+  const columns = [
+    ["Machine", (one) => el("a", { href: link(one), text: named(one) })],
+    ["Format", "weights"],
+    ["Paid", "paid"],
+    ["A month", (one) => money(one.usd_month), true],
+    ["Probability", (one) => `${Math.floor(100 * one.probability)} %`, true],
+    ["Carries", (one) => `${number(capacity(one))}${one.capacity_is_lower_bound ? " or more" : ""}`, true],
+    ["Evidence", (one) => words(one.evidence_level)],
+    ["", (one) => (one.role === "answer" ? "" : one.role)],
+    ["", pin],
+  ];
+  at("options").replaceChildren(rows.length ? el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Machines, table" }, table(rows, columns, { caption: "Machines", here: (one) => one.role === "answer" && one.rank === 1 })) : el("p", { class: "note", text: "No machine passes the filters." }));
+  const chosen = found.options.filter((one) => pins.includes(keyOf(one)));
+  at("pins-card").hidden = !chosen.length;
+  const lines = [["A month", (one) => money(one.usd_month)], ["Purchase", (one) => money(one.usd_purchase)], ["Probability of the SLO", (one) => `${Math.floor(100 * one.probability)} %`], ["Carries", (one) => number(capacity(one))], ["Layout", (one) => `${one.engine}, ${one.layout}`], ["TTFT", (one) => time(one.ttft_mean_ms)], ["TPOT", (one) => time(one.tpot_mean_ms)], ["Evidence", (one) => one.evidence], ["Verify with", (one) => one.measure && el("button", { type: "button", class: "link", text: "Copy command", "aria-label": `Copy command for ${named(one)}`, click: () => copy(one.measure, "The command is copied.") })]];
+  at("pins").replaceChildren(el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Pinned machines, table" }, el("table", {}, el("thead", {}, el("tr", {}, el("td"), chosen.map((one) => el("th", { scope: "col", text: `${named(one)} ${one.paid}` })))), el("tbody", {}, lines.map(([title, write]) => el("tr", {}, el("th", { scope: "row", text: title }), chosen.map((one) => el("td", {}, write(one) ?? "–"))))))));
+}
+
+/** The page that answers this machine at its share of the load. */
+function link(one) {
+  const asked = new URLSearchParams({ model: found.model, on: one.machine, users: String(Math.max(1, Math.ceil(found.load / one.machines_serving))), weights: one.weights, engine: one.engine });
+  for (const name of ["rate", "wait", "input", "output"]) if (at(name).value) asked.set(name, at(name).value);
+  return `./?${asked}`;
+}
+
+/** Cost over capacity on logarithmic axes: filled where the SLO is met, the cheapest for each capacity joined. */
+function chart(rows) {
+  const points = rows.filter((one) => one.usd_month > 0 && capacity(one) > 0).map((one) => ({ one, x: capacity(one), y: one.usd_month }));
+  if (!points.length) return el("p", { class: "note", text: "No machine has both a price and a capacity." });
+  const [W, H, left, top, bottom, right] = [Math.min(Math.max(at("frontier").clientWidth, 300), 1180), 330, 62, 26, 44, 16];
+  const ends = (values) => [Math.min(...values) / 1.4, Math.max(...values) * 1.4];
+  const [xs, ys] = [ends([...points.map((one) => one.x), found.load]), ends(points.map((one) => one.y))];
+  const x = (value) => left + ((W - left - right) * Math.log(value / xs[0])) / Math.log(xs[1] / xs[0]);
+  const y = (value) => H - bottom - ((H - top - bottom) * Math.log(value / ys[0])) / Math.log(ys[1] / ys[0]);
+  const marks = ([least, most]) => {
+    const of = (digits) => digits.flatMap((digit) => Array.from({ length: 16 }, (_, power) => Number((digit * 10 ** (power - 4)).toPrecision(3)))).filter((one) => one >= least && one <= most).sort((one, other) => one - other);
+    return [[1, 10], [1, 3], [1, 2, 5], [1, 1.5, 2, 3, 4, 5, 6, 8]].map(of).find((one, place) => one.length >= 4 || place === 3);
+  };
+  const edge = [];
+  for (const one of [...points].sort((a, b) => a.y - b.y || b.x - a.x)) if (!edge.length || one.x > edge.at(-1).x) edge.push(one);
+  const dot = ({ one, x: across, y: up }) => svg("circle", { cx: x(across), cy: y(up), r: pins.includes(keyOf(one)) ? 7 : 5, class: one.slo_met ? "dot here" : "dot" }, svg("title", { text: `${named(one)}, ${one.weights}, ${one.paid}: ${money(up)} a month, carries ${number(across)} (${Math.floor(100 * one.probability)} % for this load)` }));
+  return svg(
+    "svg",
+    { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": `Cost of a month over capacity. ${points.map(({ one }) => `${named(one)} ${one.paid}: ${money(one.usd_month)}, ${number(capacity(one))}`).join("; ")}` },
+    svg("text", { x: 0, y: 13, class: "strong", text: "USD a month (log)" }),
+    marks(ys).map((value) => [svg("line", { x1: left, x2: W - right, y1: y(value), y2: y(value), class: "grid" }), svg("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end", text: whole(value) })]).flat(),
+    marks(xs).map((value) => svg("text", { x: x(value), y: H - bottom + 17, "text-anchor": "middle", text: number(value) })),
+    svg("text", { x: (left + W - right) / 2, y: H - 6, "text-anchor": "middle", text: `${found.unit} within the SLO (log)` }),
+    svg("line", { x1: x(found.load), x2: x(found.load), y1: top, y2: H - bottom, class: "slo" }),
+    svg("text", { x: x(found.load) + 6, y: top + 12, class: "slo-text halo", text: `your load: ${number(found.load)}` }),
+    svg("path", { d: edge.map((one, place) => `${place ? "L" : "M"}${x(one.x).toFixed(1)} ${y(one.y).toFixed(1)}`).join(""), class: "line" }),
+    points.map(dot),
+    edge.map((one) => svg("text", { x: x(one.x) + (x(one.x) > W * 0.6 ? -10 : 10), y: y(one.y) + 4, "text-anchor": x(one.x) > W * 0.6 ? "end" : "start", class: "strong halo", text: named(one.one) })),
+  );
+}
+
+/** The shown options as CSV; cells that a spreadsheet would compute are quoted as text. */
+function csv() {
+  const rows = shown();
+  const columns = Object.keys(rows[0] ?? {}).filter((name) => typeof rows[0][name] !== "object" || rows[0][name] === null);
+  const cell = (value) => { const text = String(value ?? ""); const safe = /^[=+@-]/.test(text) && Number.isNaN(Number(text)) ? `'${text}` : text; return /[",\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe; };
+  return `${[columns, ...rows.map((row) => columns.map((name) => row[name]))].map((row) => row.map(cell).join(",")).join("\n")}\n`;
+}
+
+at("size").addEventListener("submit", (event) => { event.preventDefault(); search(); });
+at("cancel").addEventListener("click", stop);
+at("export").addEventListener("click", () => save("glmplan-size.csv", csv(), "text/csv"));
+for (const name of ["paid", "evidence", "word"]) at(name).addEventListener("input", redraw);
+addEventListener("popstate", () => location.reload());
+begin().catch(problem);

@@ -1,0 +1,81 @@
+// Searchable lists: an input that finds entries of the catalogue by the name that people use.
+
+import { el } from "./dom.js";
+
+const MOST = 40;
+const folded = (text) => text.toLowerCase().replaceAll(/[^a-z0-9.]+/g, " ").trim();
+
+/** Entries that hold every typed word, those that begin with one first, short names before long ones. */
+function matching(choices, typed) {
+  const words = folded(typed).split(" ").filter(Boolean);
+  const found = choices.filter((one) => words.every((word) => one.text.includes(word)));
+  const rank = (one) => words.filter((word) => ` ${one.text}`.includes(` ${word}`)).length * 100 - one.title.length;
+  return words.length ? found.sort((one, other) => rank(other) - rank(one)) : found;
+}
+
+/** Make an input a combobox; its value is `input.dataset.value`, and a choice is a `change` event of the input. */
+export function combobox(input, label) {
+  const list = el("ul", { id: `${input.id}-list`, role: "listbox", class: "choices", hidden: true, "aria-label": label });
+  for (const [name, value] of Object.entries({ role: "combobox", "aria-label": label, "aria-autocomplete": "list", "aria-expanded": "false", "aria-controls": list.id, autocomplete: "off", spellcheck: "false", autocapitalize: "off" })) input.setAttribute(name, value);
+  input.after(list);
+  let choices = [];
+  let shown = [];
+  let active = -1;
+
+  const close = () => {
+    list.hidden = true;
+    active = -1;
+    input.setAttribute("aria-expanded", "false");
+    input.removeAttribute("aria-activedescendant");
+  };
+  const mark = (place) => {
+    active = place;
+    [...list.children].forEach((one, number) => one.setAttribute("aria-selected", String(number === place)));
+    const one = list.children[place];
+    if (!one) return input.removeAttribute("aria-activedescendant");
+    input.setAttribute("aria-activedescendant", one.id);
+    one.scrollIntoView({ block: "nearest" });
+  };
+  const open = (typed) => {
+    shown = matching(choices, typed).slice(0, MOST);
+    list.replaceChildren(...(shown.length ? shown.map((one, place) => el("li", { id: `${list.id}-${place}`, role: "option", "aria-selected": "false", pointerdown: (event) => { event.preventDefault(); choose(one); } }, el("b", { text: one.title }), one.note && el("small", { text: one.note }))) : [el("li", { role: "option", "aria-disabled": "true", "aria-selected": "false", class: "none", text: "Nothing has this name." })]));
+    list.hidden = false;
+    input.setAttribute("aria-expanded", "true");
+    mark(typed && shown.length ? 0 : -1);
+  };
+  const put = (value) => {
+    input.dataset.value = value;
+    input.value = choices.find((one) => one.value === value)?.title ?? value;
+  };
+  const choose = (one) => {
+    put(one.value);
+    close();
+    input.dispatchEvent(new Event("change", { bubbles: true }));
+  };
+  input.addEventListener("focus", () => input.select());
+  input.addEventListener("click", () => list.hidden && open(""));
+  input.addEventListener("input", () => open(input.value));
+  input.addEventListener("blur", () => { close(); put(input.dataset.value ?? ""); });
+  input.addEventListener("keydown", (event) => {
+    const move = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (move) {
+      event.preventDefault();
+      if (list.hidden) open("");
+      else mark((active + move + shown.length) % Math.max(shown.length, 1));
+    } else if (event.key === "Enter") {
+      event.preventDefault();
+      if (!list.hidden && shown.length) choose(shown[Math.max(active, 0)]);
+    } else if (event.key === "Escape" && !list.hidden) {
+      event.stopPropagation();
+      close();
+      put(input.dataset.value ?? "");
+    }
+  });
+  return {
+    /** Set the entries, each with value, title and note, and the chosen one. */
+    fill(found, value) {
+      choices = found.map((one) => ({ ...one, text: folded(`${one.title} ${one.value} ${one.note ?? ""}`) }));
+      put(value);
+    },
+  };
+}

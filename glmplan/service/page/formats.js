@@ -1,0 +1,67 @@
+// All formats of the model on this machine, one question for each, drawn as they come.
+
+import { ask, at, el, number, span, whole } from "./dom.js";
+import { verdictWords } from "./verdict.js";
+import { asked, modelOf } from "./state.js";
+
+const FIRST = 8;
+
+/** Formats of the model by precision; the one of the answer is first asked. */
+function ordered(entry, chosen) {
+  const all = [...entry.checkpoints].sort((one, other) => entry.bits[other] - entry.bits[one]);
+  const near = all.indexOf(chosen);
+  // of many formats those around the chosen one
+  const start = Math.min(Math.max(near - FIRST / 2, 0), Math.max(all.length - FIRST, 0));
+  return { near: all.slice(start, start + FIRST), rest: [...all.slice(0, start), ...all.slice(start + FIRST)] };
+}
+
+function row(name, bits, answer, users, { chosen, take }) {
+  const cells = (...found) => found.map((one) => el("td", { class: "n" }, one));
+  const head = el("th", { scope: "row" }, name, el("small", { text: ` ${number(bits)} bits` }));
+  if (answer.refused) return el("tr", { class: "no" }, head, el("td", { colspan: 5, text: answer.refused }), el("td"));
+  const load = answer.users.find((one) => one.users === users)?.output_tokens_per_s_per_request;
+  const short = answer.memory?.short_gib > 0 ? `${number(answer.memory.short_gib)} GiB short on an accelerator` : answer.unknown[0] ?? "";
+  const fits = answer.safe;
+  return el(
+    "tr",
+    { class: chosen ? "here" : fits ? "" : "no" },
+    head,
+    el("td", {}, verdictWords(answer)),
+    el("td", {}, answer.question.engine, el("small", { text: ` ${answer.evidence}` })),
+    ...(fits ? cells(whole(fits.users), whole(fits.expected), load ? `${number(load.value)} (${span(load)})` : "–") : [el("td", { class: "n", colspan: 3, text: short })]),
+    el("td", {}, chosen ? "shown" : el("button", { type: "button", class: "small", text: "Use", "aria-label": `Use ${name}`, click: () => take({ weights: name }) })),
+  );
+}
+
+/** Draw the table; nothing waits for it. */
+export async function drawFormats(answer, state, catalogue, users, signal, take) {
+  const entry = modelOf(answer.question.model, catalogue);
+  const into = at("formats");
+  const known = entry?.checkpoints.length > 1;
+  into.closest("section").hidden = !known;
+  delete into.dataset.done;
+  if (!known) return;
+  const { near, rest } = ordered(entry, answer.question.checkpoint);
+  const body = el("tbody");
+  const heads = ["Format", "Answer", "Engine, evidence", "Sure for", "Expected", `Each of ${whole(users)}, tok/s`, ""];
+  const more = el("button", { type: "button", class: "small", text: `${rest.length} more formats`, click: () => { more.remove(); fill(rest); } });
+  into.replaceChildren(el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Formats, table" }, el("table", {}, el("caption", { class: "sr", text: "Formats of the model on this machine" }), el("thead", {}, el("tr", {}, heads.map((text, place) => (text ? el("th", { scope: "col", class: place > 2 ? "n" : null, text }) : el("td"))))), body)));
+  async function fill(names) {
+    const places = names.map((name) => {
+      const place = el("tr", {}, el("th", { scope: "row", text: name }), el("td", { colspan: 6, text: "…" }));
+      body.append(place);
+      return place;
+    });
+    for (const [number, name] of names.entries()) {
+      const chosen = name === answer.question.checkpoint;
+      const question = { ...asked({ ...state, model: entry.name, weights: name }), users, changes: false };
+      for (const degree of ["tp", "pp", "dp", "ep"]) if (!chosen) delete question[degree];
+      const found = chosen ? answer : await ask("v1/fit", question, signal).catch((error) => ({ refused: error.message }));
+      if (signal.aborted) return;
+      places[number].replaceWith(row(name, entry.bits[name], found, users, { chosen, take }));
+    }
+    into.dataset.done = "true";
+  }
+  await fill(near);
+  if (rest.length && !signal.aborted) into.append(more);
+}

@@ -1,0 +1,151 @@
+"""The pages that find a machine and check a server, in a real browser."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+from test_page import AXE, browser, opened, settled, tab, until
+
+__all__ = ["browser", "opened"]
+
+HEAD = (
+    "id,model,accelerator,accelerator_count,engine,tp,weights,phase,concurrency,input_tokens,output_tokens,"
+    "output_tokens_per_s,ttft_mean_ms,tpot_mean_ms\n"
+)
+
+
+def ready(page):
+    until(page, "Boolean(document.body.dataset.done)")
+
+
+def violations(page):
+    if not AXE.is_file():
+        return []
+    page.evaluate(AXE.read_text(encoding="utf-8"))
+    return [one["id"] for one in page.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]]
+
+
+def table_of(client, scale):
+    """A table of two runs whose times are `scale` times the predicted."""
+    lines = []
+    for users in (4, 8):
+        row = {
+            "id": f"r{users}", "model": "llama-3.1-8b", "accelerator": "h100-sxm", "accelerator_count": 1,
+            "engine": "vllm", "tp": 1, "weights": "bf16", "phase": "serving", "concurrency": users,
+            "input_tokens": 1024, "output_tokens": 256,
+        }  # fmt: skip
+        [found] = client.post("/v1/predict-table", json={"rows": [row]}).json()["rows"]
+        measured = [found["output_tokens_per_s"] / scale, found["ttft_mean_ms"] * scale, found["tpot_mean_ms"] * scale]
+        lines.append(",".join(str(one) for one in [*row.values(), *measured]))
+    return HEAD + "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize(("scale", "verdict"), [(1.05, "As fast as predicted"), (30.0, "Slower than predicted")])
+def test_a_dropped_table_is_judged(opened, client, tmp_path, scale, verdict):
+    page = opened("/check?model=llama-3.1-8b&on=1xh100-sxm&users=8")
+    ready(page)
+    assert "glmplan validate llama-3.1-8b" in page.locator("#command").inner_text()
+    (tmp_path / "runs.csv").write_text(table_of(client, scale))
+    page.locator("#file").set_input_files(tmp_path / "runs.csv")
+    until(page, "!document.getElementById('verdict').hidden")
+    assert verdict in page.locator("#verdict-title").inner_text()
+    assert "glmplan calibrate --from runs.csv" in page.locator("#next").inner_text()
+    assert page.locator("#figures tbody tr").count() == 6
+    assert page.locator("#figures .tag.bad").count() == (0 if scale < 2 else 6)
+    assert violations(page) == []
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_a_file_of_no_known_kind_is_refused_in_plain_words(opened):
+    page = opened("/check", errors=True)
+    ready(page)
+    page.locator("#drop summary").click()
+    page.locator("#text").fill("nothing of a benchmark")
+    page.locator("#go").click()
+    until(page, "!document.getElementById('problem').hidden")
+    assert "kind" in page.locator("#problem").inner_text()
+    assert page.locator("#verdict").is_hidden()
+
+
+def test_a_search_shows_its_progress_filters_pins_and_exports(opened, tmp_path):
+    page = opened("/buy?model=llama-3.1-8b&users=8&only=rtx-5090")
+    ready(page)
+    assert violations(page) == []
+    page.locator("#go").click()
+    until(page, "!document.getElementById('verdict').hidden")
+    ready(page)
+    assert "RTX 5090" in page.locator("#verdict-title").inner_text()
+    rows = page.locator("#options tbody tr").count()
+    assert rows >= 2 and page.locator("#frontier circle").count() >= 1
+    for place in (0, 1):
+        page.locator("#options tbody button").nth(place).click()
+    assert page.locator("#pins thead th").count() == 2
+    assert violations(page) == []
+    with page.expect_download() as got:
+        page.locator("#export").click()
+    got.value.save_as(tmp_path / "size.csv")
+    with (tmp_path / "size.csv").open() as file:
+        found = list(csv.DictReader(file))
+    assert len(found) == rows and "rtx-5090" in found[0]["machine"]
+    page.locator("#word").fill("no such machine")
+    assert page.locator("#options tbody tr").count() == 0
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_back_undoes_a_change_and_the_lists_find_names_as_people_type_them(opened):
+    page = opened("/?model=llama-3.1-8b&on=1xh100-sxm&users=8")
+    settled(page)
+    first = page.evaluate("location.search")
+    page.locator("#model").fill("5.1")
+    assert page.locator("#model-list [role=option]").first.inner_text().startswith("GLM-5.1")
+    page.locator("#model").press("Escape")
+    page.locator("#part").fill("pro 6000 work")
+    page.locator("#part").press("Enter")
+    settled(page)
+    assert "rtx-pro-6000-ws" in page.evaluate("location.search")
+    page.go_back()
+    until(page, f"location.search === {json.dumps(first)}")
+    settled(page)
+    assert page.locator("#part").get_attribute("data-value") == "h100-sxm"
+
+
+def test_the_verdict_is_that_of_the_asked_users_and_slo(opened, client):
+    plan = {"model": "glm-5.1-nvfp4", "on": "6xrtx-pro-6000-ws"}
+    for users, rate in ((64, 10), (8, 20)):
+        page = opened(f"/?model={plan['model']}&on={plan['on']}&users={users}&rate={rate}")
+        settled(page)
+        asked = plan | {"users": [1, users], "tpot_limit": 1 / rate}
+        answer = client.post("/v1/fit", json=asked).json()["answer"]
+        title = page.locator("#verdict-title").inner_text()
+        assert f"{users} people: {int(100 * answer['probability'] + 1e-9)} %" in title
+        assert page.locator("#verdict").get_attribute("data-verdict") == answer["verdict"]
+
+
+def test_engine_limits_are_no_shortage_of_memory(opened):
+    page = opened("/?model=glm-5.1-nvfp4&on=8xmi355x&users=8")
+    settled(page)
+    assert "The engine cannot serve it" in page.locator("#verdict-title").inner_text()
+    assert "are short" not in page.locator("#memory").text_content()
+
+
+def test_links_are_coloured_by_their_share_of_the_step(opened, client):
+    page = opened("/?model=glm-5.1-nvfp4&on=6xrtx-pro-6000-ws&users=8")
+    settled(page)
+    tab(page, "links")
+    shown = page.locator("#links").inner_text()
+    row = client.post("/v1/fit", json={"model": "glm-5.1-nvfp4", "on": "6xrtx-pro-6000-ws", "users": [1, 8]}).json()
+    share = row["users"][-1]["step_time_breakdown"]["links"]
+    assert f"Transfers take {round(100 * share)} % of a decode step" in shown and "% full" not in shown
+    colours = page.eval_on_selector_all("#links svg path", "all => all.map((one) => one.style.stroke)")
+    assert ("var(--link-full)" in colours) == (share >= 0.3)
+
+
+def test_the_page_is_small(client):
+    assert sum(len(client.get(f"/page/{name}").content) for name in (
+        "index.html", "page.css", "main.js", "state.js", "combo.js", "curve.js", "verdict.js", "formats.js", "tabs.js",
+        "words.js", "memory.js", "links.js", "cost.js", "compare.js", "export.js", "dom.js", "steady.js", "icon.svg",
+    )) < 300_000  # fmt: skip

@@ -1,0 +1,90 @@
+"""The page of `glmplan site`, opened from a file: it answers offline, and names the command for the rest."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+
+import pytest
+
+from glmplan.cli import main
+from glmplan.service.form import page_assets
+from glmplan.service.site import bundled
+
+BROWSER = shutil.which("chromium")
+PATIENCE = 300_000
+PLAN = "llama-3.1-8b@1xh100-sxm,input=512,output=128"
+
+
+def run(*words):
+    with pytest.raises(SystemExit) as ended:
+        main([*words])
+    assert ended.value.code == 0
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    run("site", str(folder), PLAN, "glm-5.1@1xh100-sxm", "--users", "1,8")
+    return folder
+
+
+def test_every_module_of_the_page_is_in_the_one_script(site):
+    text = (site / "page/site.js").read_text(encoding="utf-8")
+    assert not re.search(r"^\s*(import|export) ", text, re.MULTILINE)
+    files = {name: asset.content.decode() for name, asset in page_assets().items() if name.endswith(".js")}
+    with_modules = {name for name in files if f'modules["{name}"] = ' in text}
+    assert with_modules >= {"dom.js", "main.js", "state.js"}
+    assert bundled("main.js", files) in text
+
+
+def test_the_stored_answers_are_those_of_the_command_line(site, capsys):
+    held = (site / "page/answers.js").read_text(encoding="utf-8").partition("window.glmplanAnswers = ")[2]
+    answers = json.loads(held.removesuffix(";\n").replace("<\\/", "</"))
+    run("fit", "llama-3.1-8b", "--on", "1xh100-sxm", "--input", "512", "--output", "128", "--users", "1,8", "--format",
+        "json")  # fmt: skip
+    told = json.loads(capsys.readouterr().out)
+    [stored] = [answer for asked, answer, _ in answers["v1/fit"] if asked.get("input") and asked["users"] == [1, 8]]
+    assert stored == told
+    assert {status for entries in answers.values() for _, _, status in entries} <= {200, 422}
+
+
+@pytest.mark.skipif(BROWSER is None, reason="chromium is not installed")
+def test_opened_from_a_file_it_answers_offline_and_names_the_command_for_the_rest(site, capsys):
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    faults = []
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        context = browser.new_context(offline=True)
+        page = context.new_page()
+        page.set_default_timeout(PATIENCE)
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("request", lambda one: one.url.startswith(("file:", "data:", "blob:")) or faults.append(one.url))
+        page.goto((site / "index.html").as_uri())
+        page.locator("#answer[aria-busy=false]").wait_for()
+        page.wait_for_function("document.body.dataset.done")
+        assert page.locator("#problem").is_hidden()
+        assert page.locator("#curve svg").count() >= 1
+        page.goto((site / "index.html").as_uri() + "?model=llama-3.1-8b&on=1xh100-sxm&users=8&input=512&output=128")
+        page.wait_for_function("document.body.dataset.done")
+        assert page.locator("#problem").is_hidden()
+        page.goto((site / "index.html").as_uri() + "?model=llama-3.1-8b&on=2xh100-sxm&users=4&kv=fp8")
+        told = page.locator("#problem")
+        told.wait_for()
+        command = re.search(r"glmplan fit .*", told.inner_text())[0]
+        browser.close()
+    assert faults == []
+    assert command == "glmplan fit llama-3.1-8b --on 2xh100-sxm --kv 'fp8' --users '1,4'"
+    run(*shlex.split(command)[1:])
+    assert "2xh100-sxm" in capsys.readouterr().out
+
+
+def test_a_plan_that_is_refused_is_named(tmp_path, capsys):
+    for plan, words in (("llama-3.1-8b", "MODEL@MACHINE"), ("lama-3.1-8b@1xh100-sxm", "nearest: llama")):
+        with pytest.raises(SystemExit) as ended:
+            main(["site", str(tmp_path / "none"), plan])
+        assert ended.value.code == 2
+        assert words in capsys.readouterr().err
+        assert not (tmp_path / "none").exists()
