@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from contextlib import contextmanager
 from dataclasses import replace
@@ -60,3 +61,48 @@ def serving():
 def patient():
     """The limits of the server that tests share."""
     return PATIENT
+
+
+#: a plan that is computed quickly
+_START = "/?model=llama-3.1-8b&on=1xh100-sxm&users=8&input=512&output=128&api_in=0.05&api_out=0.1"
+_PATIENCE = 300_000
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Chromium; without it, or without Playwright, its tests are skipped."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    path = shutil.which("chromium")
+    if path is None:
+        pytest.skip("chromium is not installed")
+    with playwright.sync_playwright() as started:
+        found = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def opened(browser, address):
+    """Opens the page; what it says to the console, and what it asks elsewhere, fails the test."""
+    contexts, faults = [], []
+
+    def open_page(where=_START, *, errors=False, **options):
+        context = browser.new_context(accept_downloads=True, **options)
+        contexts.append(context)
+        context.set_default_timeout(_PATIENCE)
+        page = context.new_page()
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        # a browser notes each refusal that it was answered: that is no fault of the page where one is asked for
+        page.on("console", lambda one: None if errors or one.type in ("log", "info") else faults.append(one.text))
+        page.on("request", lambda one: _local(one.url, address) or faults.append(one.url))
+        page.goto(address + where)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert faults == []
+
+
+def _local(url, address):
+    return url.startswith((address, "blob:", "data:"))

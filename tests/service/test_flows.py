@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import csv
 import json
+import time
+from pathlib import Path
 
 import pytest
-from test_page import AXE, browser, opened, settled, tab, until
 
-__all__ = ["browser", "opened"]
-
+AXE = Path(__file__).resolve().parents[2] / ".peers/node_modules/axe-core/axe.min.js"
 HEAD = (
     "id,model,accelerator,accelerator_count,engine,tp,weights,phase,concurrency,input_tokens,output_tokens,"
     "output_tokens_per_s,ttft_mean_ms,tpot_mean_ms\n"
 )
+
+
+def until(page, holds, patience=300.0):
+    end = time.monotonic() + patience
+    while not page.evaluate(holds):
+        assert time.monotonic() < end, holds
+        page.wait_for_timeout(50)
+
+
+def settled(page):
+    until(page, "document.body.dataset.done === location.pathname + location.search")
+
+
+def tab(page, name):
+    page.locator(f"#tab-{name}").click()
 
 
 def ready(page):

@@ -3,57 +3,17 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from pathlib import Path
 from urllib.parse import parse_qs, urlencode
 
 import pytest
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-BROWSER = shutil.which("chromium")
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="chromium is not installed")
-
 #: a plan that is computed quickly
 START = "/?model=llama-3.1-8b&on=1xh100-sxm&users=8&input=512&output=128&api_in=0.05&api_out=0.1"
 PLAN = {"model": "llama-3.1-8b", "on": "1xh100-sxm", "input": 512, "output": 128}
 AXE = Path(__file__).resolve().parents[2] / ".peers/node_modules/axe-core/axe.min.js"
 PATIENCE = 300_000
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with playwright.sync_playwright() as started:
-        found = started.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        yield found
-        found.close()
-
-
-@pytest.fixture
-def opened(browser, address):
-    """Opens the page; what it says to the console, and what it asks elsewhere, fails the test."""
-    contexts, faults = [], []
-
-    def open_page(where=START, *, errors=False, **options):
-        context = browser.new_context(accept_downloads=True, **options)
-        contexts.append(context)
-        context.set_default_timeout(PATIENCE)
-        page = context.new_page()
-        page.on("pageerror", lambda error: faults.append(str(error)))
-        # a browser notes each refusal that it was answered: that is no fault of the page where one is asked for
-        page.on("console", lambda one: None if errors or one.type in ("log", "info") else faults.append(one.text))
-        page.on("request", lambda one: _local(one.url, address) or faults.append(one.url))
-        page.goto(address + where)
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert faults == []
-
-
-def _local(url, address):
-    return url.startswith((address, "blob:", "data:"))
 
 
 def until(page, holds):
