@@ -144,6 +144,7 @@ def server_of(answer: FitAnswer) -> Server:
     Examples
     --------
     >>> from glmplan.planner import fit_answer
+    >>> from glmplan.request.plan import PlanRequest
     >>> server = server_of(fit_answer(PlanRequest("gpt-oss-120b", "1xh100-sxm")))
     >>> server.name, server.accelerators, server.argv[:3]
     ('gpt-oss-120b-mxfp4', 1, ('vllm', 'serve', 'openai/gpt-oss-120b'))
@@ -350,6 +351,7 @@ def deployment_files(answer: FitAnswer, platform: str) -> dict[str, str]:
     Examples
     --------
     >>> from glmplan.planner import fit_answer
+    >>> from glmplan.request.plan import PlanRequest
     >>> sorted(deployment_files(fit_answer(PlanRequest("gpt-oss-120b", "1xh100-sxm")), "llm-d"))
     ['kustomization.yaml', 'patch-modelserver.yaml']
     """

@@ -141,7 +141,7 @@ def read_size(model: str, slo: str, *, users: Any = None, traffic: str | None = 
     --------
     >>> asked = read_size("glm-5.1", "tpot p95 < 60 ms", users=20, budget="120k", input=8000)
     >>> asked.load, asked.unit, asked.budget, asked.weights
-    (20.0, 'users', 120000.0, ('bf16', 'fp8', 'nvfp4'))
+    (20.0, 'users', 120000.0, ('bf16', 'fp8', 'nvfp4', 'mlx-2.906bpw'))
     """
     found = resolve_model(model)
     parse_slo(slo)

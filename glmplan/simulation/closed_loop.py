@@ -147,7 +147,7 @@ def decode_steps(run: ClosedLoop, outputs: list[int]) -> list[int]:
     >>> decode_steps(ClosedLoop(8, 100, 301, 4, tokens_per_step=3.0), [301] * 4)
     [100, 100, 100, 100]
     >>> sorted(decode_steps(ClosedLoop(8, 100, 301, 4, tokens_per_step=3.0, draft_tokens=3), [301] * 4))
-    [96, 99, 101, 104]
+    [95, 99, 101, 105]
     """
     if not 0 < run.tokens_per_step - 1 <= run.draft_tokens:
         return [int(-(-(answer - 1) // run.tokens_per_step)) for answer in outputs]

@@ -70,7 +70,7 @@ def in_sequence(parts: Sequence[Accelerator], beside: Bytes) -> tuple[Accelerato
     >>> pair = [load_accelerator(name) for name in ("rtx-5090", "rtx-5080")]
     >>> one, shares = in_sequence(pair, 1.5 * 2**30)
     >>> [round(share, 2) for share in shares], round(one.memory_bandwidth / 1e9)
-    ([0.7, 0.3], 1403)
+    ([0.7, 0.3], 1420)
     """
     largest = max(parts, key=lambda part: part_memory(part).total)
     sizes = [part_memory(part).total for part in parts]
