@@ -26,6 +26,7 @@ class Cluster(Fleet):
 
     Examples
     --------
+    >>> from glmplan.simulation.traffic.request import Request
     >>> table = StepTable.affine(base=0.01)
     >>> done = Cluster(table, KvPool(10_000), EngineSettings()).run([Request(0, 1.0, 100, 3)])
     >>> round(next(done).finish, 9)
