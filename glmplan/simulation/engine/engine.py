@@ -117,9 +117,8 @@ class DecodingBatch:
         self._estimate = SharedEstimate(settings.first_ratio) if settings.admission == "estimate" else None
         self._full = False  # SGLang's flag: no request is admitted until one leaves
         self._ahead = settings.async_scheduling
-        self._begun = (
-            0.0  # start of the step that was made last: what came later is not in the next one, if it is ahead
-        )
+        # start of the step that was made last: what came later is not in the next one, if it is ahead
+        self._begun = 0.0
         self._unseen: deque[tuple[float, Request]] = deque()  # those who came later, and when
         self._late_places = self._late_blocks = 0  # what the last step freed, which a step formed ahead does not know
         self._last_decode = 0.0  # end of the last step in which requests decoded
@@ -177,8 +176,7 @@ class DecodingBatch:
             return
         else:
             self._gone.append(request)
-        if self._steps and now < self.end:
-            self._cut(now)
+        self.stop_after(now)
 
     def _let_go(self) -> None:
         """Take out those whose clients left during the last step."""
@@ -209,10 +207,14 @@ class DecodingBatch:
             free -= self._growth(self._step + 1, steps + here - 1)
         return self._pool_blocks - free
 
-    def retime(self, clock: StepClock, now: Seconds) -> None:
-        """Give later steps another duration; the step under way ends as planned."""
+    def stop_after(self, now: Seconds) -> None:
+        """End the planned run with the step that is under way."""
         if self._steps and now < self.end:
             self._cut(now)
+
+    def retime(self, clock: StepClock, now: Seconds) -> None:
+        """Give later steps another duration; the step under way ends as planned."""
+        self.stop_after(now)
         self.clock = clock
 
     def abandon(self, now: Seconds) -> list[Request]:
@@ -411,10 +413,7 @@ class DecodingBatch:
         cache = self.cache
         if cache is None:
             return 0
-        free = self.free
-        if self._steps:
-            _, steps, here = self._under_way(now)
-            free -= self._growth(self._step + 1, steps + here - 1)
+        free = self._pool_blocks - self.kv_used(now)
         if cache.evictable > free:
             cache.evict(cache.evictable - free)
         return cache.match(request)[0]
@@ -481,8 +480,7 @@ class SkippingEngine(DecodingBatch):
 
     def __init__(self, table: StepTable, pool: KvPool, settings: EngineSettings, replica: int = 0) -> None:
         super().__init__(table, pool, settings)
-        self.replica = replica
-        self.preemptions = 0
+        self.replica, self.preemptions = replica, 0
         self._prefill_first, self._most = settings.prefill_first, settings.max_num_seqs
         self._budget = settings.max_num_batched_tokens * settings.pipeline_stages
         self._each = settings.tokens_per_decode
@@ -516,8 +514,8 @@ class SkippingEngine(DecodingBatch):
                 # the next step is formed by now: that behind it sees who did not come with the run
                 self._cut(now, further=int(now > self.now))
             return
-        elif self._steps and self._may_be_next and now < self.end:
-            self._cut(now)
+        elif self._may_be_next:
+            self.stop_after(now)
         if not waiting:
             self._changed = True
         waiting.append(request)
@@ -539,8 +537,7 @@ class SkippingEngine(DecodingBatch):
     @property
     def step_tokens(self) -> int:
         """Tokens of the planned step, [token]"""
-        n, _, tokens, _ = self.contents
-        return n * self._each + tokens
+        return self.contents[0] * self._each + self.contents[2]
 
     def loaded(self, seconds: Seconds) -> Seconds:
         """Time of the planned step, which waits for what it loads."""
@@ -553,11 +550,6 @@ class SkippingEngine(DecodingBatch):
         self.end = end
         if self._steps:
             self._steps, self._pieces = steps, pieces.copy()
-
-    def stop_after(self, now: Seconds) -> None:
-        """End the planned run with the step that is under way."""
-        if self._steps and now < self.end:
-            self._cut(now)
 
     def follow(self, other: SkippingEngine) -> None:
         """Make as many steps as another rank, whose run was cut."""
@@ -599,8 +591,7 @@ class SkippingEngine(DecodingBatch):
             self._late_places = self._late_blocks = 0
         if self._chunks:
             self._beside = beside = 0 if self._prefill_first else decoding
-            seconds = self.clock.mixed(beside, self._total, self._tokens, self._weight)
-            self.end = self.now + (self.loaded(seconds) if self._loading else seconds)
+            self.end = self.now + self._step_seconds(beside)
         elif self._running:
             self._plan_run()
         else:
@@ -611,8 +602,7 @@ class SkippingEngine(DecodingBatch):
 
     def _step_seconds(self, beside: int) -> float:
         """Time of the planned step with prompt tokens."""
-        seconds = self.clock.mixed(beside, self._total, self._tokens, self._weight)
-        return self.loaded(seconds) if self._loading else seconds
+        return self.loaded(self.clock.mixed(beside, self._total, self._tokens, self._weight))
 
     def commit(self) -> list[Request]:
         """Make what was planned happen."""
