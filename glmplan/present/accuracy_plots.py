@@ -32,6 +32,8 @@ def accuracy_plots(found: Accuracy) -> dict[str, tuple[str, bytes]]:
         "Error by group, whole groups left out": ("groups.svg", _by_group(found)),
         "Coverage of the 90 % interval": ("coverage.svg", _coverage(found)),
     }
+    if found.reliability:
+        drawn["Stated probabilities and observed frequencies"] = ("probabilities.svg", _reliability(found))
     return {title: (name, standalone(chart_svg(one, title)).encode()) for title, (name, one) in drawn.items()}
 
 
@@ -119,3 +121,24 @@ def _coverage(found: Accuracy) -> Any:
     )
     goal = rows_chart([{"coverage": 90}]).mark_rule(strokeDash=[4, 3]).encode(x="coverage:Q")
     return (spots + goal).properties(width=420, height=160)
+
+
+def _reliability(found: Accuracy) -> Any:
+    import altair as alt
+
+    values = [
+        {"metric": one.name, "stated": 100 * part.stated, "observed": 100 * part.frequency,
+         "low": 100 * max(part.frequency - part.chance, 0.0), "high": 100 * min(part.frequency + part.chance, 1.0)}
+        for one in found.reliability for part in one.bins
+    ]  # fmt: skip
+    share = alt.Scale(domain=[0, 100])
+    base = rows_chart(values).encode(
+        x=alt.X("stated:Q", scale=share, title="stated [%]"),
+        color=alt.Color("metric:N", sort=[one.name for one in found.reliability], title=None),
+    )
+    y = alt.Y("observed:Q", scale=share, title="observed, each group one vote [%]")
+    spots = base.mark_point(filled=True, size=30).encode(y=y)
+    bars = base.mark_rule(opacity=0.4).encode(y=alt.Y("low:Q"), y2="high:Q")
+    diagonal = rows_chart([{"stated": end, "observed": end} for end in (0, 100)])
+    line = diagonal.mark_line(color=light("ink"), strokeWidth=1).encode(x="stated:Q", y=y)
+    return (line + bars + spots).properties(width=300, height=300)

@@ -10,12 +10,15 @@ import io
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
 from glmplan.calibrate.backtest.accuracy import Accuracy, Goal, GroupScore
 from glmplan.calibrate.backtest.fit_diff import Move
+from glmplan.calibrate.backtest.reliability import EDGES, Bin, Reliability
 from glmplan.calibrate.backtest.scores import ALL, DIMENSIONS, GroupsScore, Score, groups_score
 from glmplan.calibrate.backtest.sharpness import Sharpness
 from glmplan.calibrate.step.crossvalidate import MODES
@@ -138,6 +141,7 @@ def accuracy_page(found: Accuracy, plots: Sequence[str] = ()) -> str:
         lines += [f"![{title}]({file})", ""]
     if found.sharpness:
         lines += [*_SHARPNESS, *_markdown(_SHARPNESS_HEAD, _sharpness_cells(found.sharpness), 3)]
+    lines += _reliability_lines(found.reliability)
     lines += [*_once_lines(found), *_later_lines(found), *_group_lines(found), *_constant_lines(found)]
     lines += _unscored_lines(found)
     return "\n".join(lines)
@@ -166,6 +170,48 @@ def _sharpness_cells(rows: Iterable[Sharpness]) -> list[list[str]]:
          f"{100 * one.inner:.1f} %", f"{100 * one.coverage:.1f} %", f"{one.ratio:.2f}", f"{one.constant:.2f}"]
         for one in rows
     ]  # fmt: skip
+
+
+#: heading and text of the section on the page
+_RELIABILITY: tuple[str, ...] = (
+    "## Stated probabilities",
+    "",
+    "Plans state the probability that an SLO is met. For each left-out row, its distribution states the probability "
+    "that the measured time is at most a multiple of the predicted one (0.25 to 4), and for TPOT and TTFT at most a "
+    "usual SLO (10 to 100 ms and 0.5 to 10 s). *Observed* is the share of rows with such a time; in each bin, each "
+    "group has one vote over all ways of leaving out. The value after ± is the distance that independent groups exceed "
+    "in one of ten bins; bins in bold exceed it. Neither less than 1 % nor more than 99 % is stated.",
+    "",
+)
+_SCORES_HEAD = ("metric", "groups", "Brier", "Brier of frequencies", "log score", "mean distance")
+
+
+def _score_cells(one: Reliability) -> list[str]:
+    scores = (one.brier, one.base, one.log_score)
+    return [one.name, str(one.groups), *(f"{score:.3f}" for score in scores), _percent(one.distance)]
+
+
+def _bin_cell(one: Bin | None) -> str:
+    """Return stated and observed probability, in bold beyond chance."""
+    if one is None:
+        return "–"
+    text = f"{100 * one.stated:.0f} → {100 * one.frequency:.0f} % ± {100 * one.chance:.0f} ({one.groups})"
+    return f"**{text}**" if abs(one.frequency - one.stated) > one.chance else text
+
+
+def _reliability_lines(rows: Sequence[Reliability]) -> list[str]:
+    """Return the section on stated probabilities and frequencies."""
+    if not rows:
+        return []
+    lines = [*_RELIABILITY, *_markdown(_SCORES_HEAD, [_score_cells(one) for one in rows], 1)]
+    lines += ["Stated → observed ± chance (groups), by stated probability:", ""]
+    held = [{min(place for place, end in enumerate(EDGES[1:]) if bin.stated < end or end == EDGES[-1]): bin
+             for bin in one.bins} for one in rows]  # fmt: skip
+    cells = [
+        [f"{100 * low:.0f} to {100 * high:.0f} %", *(_bin_cell(bins.get(place)) for bins in held)]
+        for place, (low, high) in enumerate(pairwise(EDGES))
+    ]
+    return [*lines, *_markdown(("stated", *(one.name for one in rows)), cells, 1)]
 
 
 def _once_lines(found: Accuracy) -> list[str]:
@@ -288,6 +334,7 @@ def accuracy_text(found: Accuracy) -> str:
     worst = [_group_cells(one) for one in found.groups if one.mode == "group"][:_WORST]
     return "\n".join([
         *table(("left out", "metric", *_HEAD), figures, 2), "",
+        *table(_SCORES_HEAD, [_score_cells(one) for one in found.reliability], 1), "",
         *table(("goal (rows)", "goal", "reached", "met"), goals, 1), "",
         "Worst groups, held out:",
         *table(("metric", "by", "group", *_HEAD, _WHY), worst, 3), "",
@@ -333,6 +380,11 @@ def accuracy_json(found: Accuracy) -> str:
         "overall": {mode: {name: record(one) for name, one in found.overall[mode].items()} for mode in MODES},
         "memory": {name: record(one) for name, one in found.memory.items()},
         "site": {name: record(one) for name, one in found.site.items()},
+        "stated_probabilities": [
+            {**{key: round(value, 5) if isinstance(value, float) else value for key, value in asdict(one).items()},
+             "bins": [{key: round(value, 5) for key, value in asdict(part).items()} for part in one.bins]}
+            for one in found.reliability
+        ],
         "groups": [
             {"left_out": g.mode, "figure": g.figure, "by": g.dimension, "group": g.group, "runs": g.runs,
              **record(g.score), "reasons": list(g.reasons)}

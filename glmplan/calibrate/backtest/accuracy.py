@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from glmplan.calibrate.backtest.reliability import Reliability
 from glmplan.calibrate.backtest.scores import (
     DIMENSIONS,
     FITTED_GROUPS,
@@ -114,6 +115,7 @@ class Accuracy:
     refused: tuple[tuple[str, str, Score], ...] = ()  # reason, metric and errors of runs that no fit uses
     constants: tuple[Constants, ...] = ()  # of the engines, with covariance
     sharpness: tuple[Sharpness, ...] = ()  # scores of whole distributions
+    reliability: tuple[Reliability, ...] = ()  # stated probabilities against frequencies
 
 
 def accuracy(
@@ -151,6 +153,7 @@ def accuracy(
         table=table, overall=overall, groups=_groups(table), goals=goals, memory=memory_errors(rows), site=site,
         unused=unused, impossible=impossible, by_group=by_group, classes=classes, later=later,
         refused=refused_scores(beyond), constants=constants, sharpness=table.sharpness(),
+        reliability=table.reliability(),
     )  # fmt: skip
 
 

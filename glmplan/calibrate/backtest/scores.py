@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from glmplan.calibrate.backtest.reliability import MULTIPLES, SLOS, Reliability, reliability_of
 from glmplan.calibrate.backtest.sharpness import CLASSES, Sharpness, sharpness_of
 from glmplan.calibrate.step.crossvalidate import LATER, REFUSED, Beyond, group_names
 from glmplan.calibrate.step.intervals import nested_intervals, scored_of
@@ -21,7 +22,7 @@ from glmplan.errors import GlmplanError
 from glmplan.io.runs.columns import COMPARED, FIGURES
 from glmplan.io.runs.ledger import day_of
 from glmplan.io.runs.record import Run
-from glmplan.prediction.evidence import LIKE, band_of
+from glmplan.prediction.evidence import KINDS, LIKE, band_of
 from glmplan.prediction.from_row import RunCase, question_of
 from glmplan.units import Ratio
 
@@ -261,7 +262,7 @@ class Table:
     def sharpness(self) -> tuple[Sharpness, ...]:
         """Return the scores of distributions by evidence and settings."""
         lines = []
-        for kind in ("decode", "ttft", "prefill"):
+        for kind in KINDS:
             for name, (mode, levels) in CLASSES.items():
                 rows = (self.kind == kind) & np.isin(self.knowledge[mode], levels) & ~np.isnan(self.ends[mode][0])
                 for stated in (True, False):
@@ -277,17 +278,20 @@ class Table:
                 lines += self._sharpness_of_all(kind)
         return tuple(lines)
 
+    def _every_way(self, rows: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield ways of leaving out and the observations with an error."""
+        for mode, residual in self.residual.items():
+            yield mode, np.flatnonzero(rows & ~np.isnan(self.ends[mode][0]) & ~np.isnan(residual))
+
     def _sharpness_of_all(self, kind: str) -> list[Sharpness]:
         """Return the scores of one kind over all ways of leaving out.
 
         Each group has one vote in each way.
         """
         parts = []
-        for number, mode in enumerate(self.residual):
-            mine = np.flatnonzero((self.kind == kind) & ~np.isnan(self.ends[mode][0]) & ~np.isnan(self.residual[mode]))
-            names = np.char.add(self.group[mine], f"|{number}")
-            parts.append((self.residual[mode][mine], *(array[mine] for array in self.ends[mode]), names,
-                          self.credit[mine], self.stated[mine]))  # fmt: skip
+        for mode, mine in self._every_way(self.kind == kind):
+            parts.append((self.residual[mode][mine], *(array[mine] for array in self.ends[mode]),
+                          np.char.add(self.group[mine], f"|{mode}"), self.credit[mine], self.stated[mine]))  # fmt: skip
         columns = (np.concatenate(column) for column in zip(*parts, strict=True))
         residual, low, high, tail, group, credit, stated = columns
         lines = []
@@ -297,6 +301,25 @@ class Table:
                 lines.append(sharpness_of(("all", kind, told), residual[mine], (low[mine], high[mine], tail[mine]),
                                           group[mine], credit[mine]))  # fmt: skip
         return lines
+
+    def reliability(self) -> tuple[Reliability, ...]:
+        """Return stated probabilities and frequencies of each metric."""
+        asked = [(kind, self.kind == kind, np.tile(np.log(MULTIPLES), (len(self.kind), 1))) for kind in KINDS]
+        for figure, limits in SLOS.items():
+            # log(limit / measured); to the prediction it is farther by the error
+            asked.append((f"{figure} SLO", self.figure == figure, np.log(limits) - np.log(self.measured)[:, None]))
+        lines = []
+        for name, rows, distance in asked:
+            parts = []
+            for mode, mine in self._every_way(rows):
+                residual = self.residual[mode][mine]
+                apart = distance[mine] + (residual[:, None] if name not in KINDS else 0.0)
+                parts.append((residual, apart, *(array[mine] for array in self.ends[mode]), self.group[mine],
+                              self.credit[mine]))  # fmt: skip
+            residual, apart, low, high, tail, group, credit = (np.concatenate(one) for one in zip(*parts, strict=True))
+            if len(np.unique(group)) >= _SEVERAL:
+                lines.append(reliability_of(name, residual, apart, (low, high, tail), (group, credit)))
+        return tuple(lines)
 
     def by_group(self, mode: str, rows: np.ndarray) -> tuple[GroupBias, ...]:
         """Return bias and coverage of each group among some observations."""
