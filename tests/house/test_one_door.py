@@ -111,7 +111,7 @@ OTHER = {"cli.calibrate", "cli.predict", "cli.reproduce", "cli.serve", "catalog.
 #: modules that read only what ships with the project, or what `glmplan calibrate` wrote
 SHIPPED = {
     "catalog.entries.prices", "catalog.entries.names", "catalog.entries.use_cases", "catalog.files", "planner.evidence",
-    "planner.hazards", "prediction.effects", "service.application", "present.sheets.plan_book",
+    "planner.hazards", "prediction.effects", "service.form", "present.sheets.plan_book",
     "prediction.offloaded_rows", "prediction.evidence", "prediction.deployment",
     "io.models.checkpoints", "io.runs.settings", "io.runs.ledger", "io.runs.importers.startup_logs",
     "io.runs.columns", "simulation.compiled",
