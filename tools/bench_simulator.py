@@ -26,7 +26,7 @@ from glmplan.simulation.engine.settings import EngineSettings, KvPool
 from glmplan.simulation.engine.step_table import StepTable
 from glmplan.simulation.fleets.run import FleetOptions, simulate_fleet
 from glmplan.simulation.fleets.spec import fleet_of
-from glmplan.simulation.safe_load import safe_load, speed_factors
+from glmplan.simulation.safe_load import Draws, safe_load, speed_factors
 from glmplan.simulation.simulate import Service, SimulationOptions, simulate
 from glmplan.simulation.traffic.drafting import Acceptance
 from glmplan.simulation.traffic.slo import parse_slo
@@ -202,7 +202,7 @@ def main(words: list[str]) -> int:
     factors = speed_factors(0.85, 1.18)
     for spec in ("closed:1", "poisson:1/s"):
         start = time.perf_counter()
-        answer = safe_load(PLAIN, parse_traffic(spec, jitter=0.2), targets, factors=factors)
+        answer = safe_load(PLAIN, parse_traffic(spec, jitter=0.2), targets, Draws(factors))
         print(f"  safe: {answer.load:g} {answer.unit} found in {time.perf_counter() - start:.2f} s")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"  peak memory of all of this: {peak:,.0f} MiB")

@@ -38,7 +38,7 @@ from glmplan.request.plan import PlanRequest
 from glmplan.request.traffic import TrafficSpec
 from glmplan.simulation.engine.settings import EngineSettings
 from glmplan.simulation.load_trial import SafeLoad
-from glmplan.simulation.safe_load import Kept
+from glmplan.simulation.safe_load import Cutoff, Kept
 from glmplan.simulation.simulate import LARGEST, Outcome, SimulationOptions
 from glmplan.simulation.simulate import simulate as simulate_service
 from glmplan.simulation.traffic.slo import parse_slo
@@ -627,7 +627,7 @@ def kept(
     with _python_words():
         described, arriving = _described(planned, traffic, arrivals, settings)
         with site_calibration(planned.asked.calibration):
-            return kept_of(described, arriving, parse_slo(slo), seed=seed, least=least)
+            return kept_of(described, arriving, parse_slo(slo), seed=seed, cutoff=Cutoff(least))
 
 
 @dataclass(frozen=True, repr=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -36,6 +36,9 @@ from glmplan.simulation.engine.step_table import ShortSteps, StepTable
 from glmplan.simulation.load_search import DRAWS, Tries
 from glmplan.simulation.load_trial import SafeLoad, unit_of
 from glmplan.simulation.safe_load import (
+    WHOLE,
+    Cutoff,
+    Draws,
     Kept,
     Level,
     RunSize,
@@ -58,7 +61,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Described",
-    "Draws",
     "chosen",
     "inputs_of",
     "kept_of",
@@ -72,15 +74,6 @@ __all__ = [
 
 #: contexts of recorded requests for which step times are tabulated; longer ones are extrapolated [token]
 _LONGEST_RECORDED = 262_144
-
-
-class Draws(TypedDict):
-    """Uncertainty of a machine as `safe_load` takes it, [-]"""
-
-    factors: Sequence[float]
-    waits: Sequence[float]
-    rooms: Sequence[float]
-    level: Level
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +135,7 @@ class Described:
         uncertain = Uncertainty((self.low, self.high), self.first, self.pool)
         return outcome_range(self.service, traffic, summary, uncertain, RunSize(requests, warmup, seed))
 
-    def draws(self, probability: Ratio = SURE) -> Draws:
+    def draws(self, probability: Ratio = SURE, seed: int = 0) -> Draws:
         """Return the uncertainty as equally probable machines, the worst first.
 
         `probability`: Share of the machines that have to meet an SLO; the slowest of them has a machine of its own.
@@ -151,12 +144,8 @@ class Described:
         places = middles(DRAWS)
         rooms = tuple(linear_quantile(1.0 - share, *self.pool) for share in places)
         room = linear_quantile(1.0 - probability, *self.pool)
-        return {
-            "factors": step.quantiles(places),
-            "waits": first.quantiles(places),
-            "rooms": rooms,
-            "level": Level(probability, step.quantile(probability), first.quantile(probability), room, self.by_users),
-        }
+        level = Level(probability, step.quantile(probability), first.quantile(probability), room, self.by_users)
+        return Draws(step.quantiles(places), first.quantiles(places), rooms, level, seed)
 
 
 def service_of(
@@ -421,8 +410,7 @@ def safe_of(
     known = replace(known, start=begun.start, copied=begun.copied)
 
     def searched(most: float | None) -> SafeLoad:
-        draws = described.draws(probability)
-        return safe_load(service, traffic, targets, **draws, most=most, seed=seed, known=known)
+        return safe_load(service, traffic, targets, described.draws(probability, seed), most=most, known=known)
 
     if described.plan is None:
         return searched(most)
@@ -486,15 +474,11 @@ def kept_of(
     targets: Sequence[Target],
     *,
     seed: int = 0,
-    least: Ratio = 0.0,
-    named: bool = True,
+    cutoff: Cutoff = WHOLE,
 ) -> Kept:
     """Return the probability that a load meets the SLO.
 
-    95 % or more for the users that `safe_of` returns; `least` or more for those that it returns at that probability.
-
-    - `least`: The search ends at probabilities below this value.
-    - `named`: Find the missed target even then.
+    95 % or more for the users that `safe_of` returns; that of `cutoff` or more for those that it returns at it.
     """
     targets = tuple(targets)
     if described.plan is not None and targets:
@@ -503,6 +487,6 @@ def kept_of(
         counted, users = count_users(*described.plan, traffic, targets), traffic.users
         if counted is not None and users is not None and (counted.final or users <= counted.safe.users):
             return counted.kept(users)
-    asked = least or SURE
-    draws, known = described.draws(asked), described.known(traffic, targets, seed, asked)
-    return kept_share(described.service, traffic, targets, **draws, seed=seed, least=least, known=known, named=named)
+    asked = cutoff.least or SURE
+    draws, known = described.draws(asked, seed), described.known(traffic, targets, seed, asked)
+    return kept_share(described.service, traffic, targets, draws, cutoff=cutoff, known=known)

@@ -136,7 +136,7 @@ def _margin(asked: Asked, one: Scored, traffic: Traffic, targets: Sequence[Targe
 
     try:
         service = _described(asked, one, traffic)
-        level = service.draws(probability)["level"]
+        level = service.draws(probability).level
         slow = service.service.scaled(level.step or 1.0).with_room(level.room or 1.0, traffic)
         late = (level.wait or 1.0) / (level.step or 1.0)
         trial = try_load(slow, traffic, tuple(targets), float(traffic.users or 1), 0, late=late)

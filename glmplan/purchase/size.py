@@ -39,7 +39,7 @@ from glmplan.purchase.size_answer import MOST_USERS, Option, Paid, Sized, month_
 from glmplan.purchase.size_question import SizeQuestion
 from glmplan.request.plan import PlanRequest
 from glmplan.simulation.load_search import Tries
-from glmplan.simulation.safe_load import Kept, kept_share
+from glmplan.simulation.safe_load import Cutoff, Draws, Kept, kept_share
 from glmplan.simulation.traffic.slo import Target, parse_slo
 from glmplan.simulation.traffic.spec import Traffic
 from glmplan.units import Bytes, Ratio, Usd, Watts
@@ -210,7 +210,7 @@ def slo_statistics(described: Described, traffic: Traffic, targets: Sequence[Tar
     attainment = kept_of(described, traffic, targets)
     if "requests" in attainment.summary:
         return attainment
-    return replace(attainment, summary=kept_share(described.service, traffic, tuple(targets), factors=(1.0,)).summary)
+    return replace(attainment, summary=kept_share(described.service, traffic, tuple(targets), Draws((1.0,))).summary)
 
 
 @dataclass(slots=True, eq=False)
@@ -726,7 +726,7 @@ def _attainment(search: _Search, unit: _Unit, machines: int) -> Kept:
     service, key = search.service(planned), (id(planned), machines)
     if key not in search.tried:
         share = share_of(asked.traffic, machines)
-        search.tried[key] = kept_of(service, share, parse_slo(asked.slo), least=asked.probability, named=False)
+        search.tried[key] = kept_of(service, share, parse_slo(asked.slo), cutoff=Cutoff(asked.probability, named=False))
     return search.tried[key]
 
 

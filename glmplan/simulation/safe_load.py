@@ -28,6 +28,9 @@ from glmplan.simulation.traffic.spec import Traffic
 from glmplan.units import QUANTILE_90, Ratio, finite_number, whole_number
 
 __all__ = [
+    "WHOLE",
+    "Cutoff",
+    "Draws",
     "Kept",
     "Level",
     "LoadPoint",
@@ -97,8 +100,33 @@ class Level:
     by_users: Callable[[float, Ratio], tuple[Ratio, Ratio]] | None = None
 
 
-#: the level that is asked for by default
-_LEVEL = Level()
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """Services that are simulated, and the seed of their arrivals."""
+
+    #: step times relative to the prediction, as `speed_factors` makes them [-]
+    factors: Sequence[Ratio] = (1.0,) * DRAWS
+    #: TTFT relative to that of the steps alone, one for each factor; the factors by default [-]
+    waits: Sequence[Ratio] = ()
+    #: KV pool relative to the prediction, smallest first, one for each factor [-]
+    rooms: Sequence[Ratio] = ()
+    #: the probability, and the service that has to meet the SLO for it
+    level: Level = Level()
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Cutoff:
+    """Probability below which a trial of a load ends."""
+
+    #: the rest is not simulated below it, and counts as kept
+    least: Ratio = 0.0
+    #: the cause matters even below `least`
+    named: bool = True
+
+
+#: every trial counts
+WHOLE = Cutoff()
 
 
 def _border(
@@ -133,22 +161,14 @@ def safe_load(
     service: Service,
     traffic: Traffic,
     targets: tuple[Target, ...],
+    draws: Draws = Draws(),
     *,
-    factors: Sequence[float] = (1.0,) * DRAWS,
-    waits: Sequence[float] = (),
-    rooms: Sequence[float] = (),
-    level: Level = _LEVEL,
     most: float | None = None,
-    seed: int = 0,
     known: Tries | None = None,
 ) -> SafeLoad:
     """Find the largest load that meets the SLO at a probability.
 
     - `traffic`: The traffic; its number of users, rate or speed is varied.
-    - `factors`: Step times relative to the prediction, as `speed_factors` makes them.
-    - `waits`: Times to the first token relative to what steps alone say, one for each factor; the factors by default.
-    - `rooms`: Size of the pool relative to the prediction, smallest first, one for each factor.
-    - `level`: The probability, and the service that has to meet the SLO for it.
     - `most`: Largest load to look at, such as one set by a hazard, [-] or [1/s].
     - `known`: Trials of other searches of this service, traffic, SLO and seed, and a start; new trials are added.
 
@@ -174,7 +194,7 @@ def safe_load(
     >>> safe_load(service, traffic, parse_slo("tpot p95 < 30.5 ms")).load
     20
     """
-    check_search(targets, most, seed)
+    check_search(targets, most, draws.seed)
     if (
         traffic.output == 1
         and not traffic.output_cv
@@ -186,15 +206,16 @@ def safe_load(
             raise SpecError(
                 "is about the tokens after the first: answers of one token have none", field="--slo", value=str(single)
             )
-    variants, late = _variants(service, traffic, factors, rooms), _late(factors, waits)
-    search = LoadSearch(variants, traffic, targets, most or _LARGEST, seed, late, known=known or Tries())
-    return _following(search, service, level, factors, rooms).largest(service)
+    return _searching(service, traffic, targets, draws, most or _LARGEST, known or Tries()).largest(service)
 
 
-def _following(
-    search: LoadSearch, service: Service, level: Level, factors: Sequence[float], rooms: Sequence[float]
+def _searching(
+    service: Service, traffic: Traffic, targets: tuple[Target, ...], draws: Draws, most: float, known: Tries
 ) -> LoadSearch:
     """Return the search with the service at the level of its probability."""
+    factors, rooms, level = draws.factors, draws.rooms, draws.level
+    variants, late = _variants(service, traffic, factors, rooms), _late(factors, draws.waits)
+    search = LoadSearch(variants, traffic, targets, most, draws.seed, late, known=known)
     search.probability, search.middle_service, search.by_users = level.probability, service, level.by_users
     if len(factors) == DRAWS:
         search.border, search.border_late = _border(service, search.traffic, level, factors, rooms, search.late)
@@ -240,23 +261,13 @@ def kept_share(
     service: Service,
     traffic: Traffic,
     targets: tuple[Target, ...],
+    draws: Draws,
     *,
-    factors: Sequence[float],
-    waits: Sequence[float] = (),
-    rooms: Sequence[float] = (),
-    level: Level = _LEVEL,
-    seed: int = 0,
-    least: Ratio = 0.0,
+    cutoff: Cutoff = WHOLE,
     known: Tries | None = None,
-    named: bool = True,
 ) -> Kept:
     """Return the probability that a load meets the SLO.
 
-    - `factors`: Step times relative to the prediction, as `speed_factors` makes them.
-    - `level`: The service that `safe_load` follows for the probability that is asked for.
-    - `least`: Probability below which it does not matter how low it is: the rest is not simulated, and counts as
-      kept.
-    - `named`: True if the cause matters even at a probability below `least`.
     - Returns: Share of the services, and what fails first.
 
     Notes
@@ -273,33 +284,32 @@ def kept_share(
     >>> from glmplan.simulation.traffic.slo import parse_slo
     >>> service = Service(StepTable.affine(base=0.01, per_request=0.001), KvPool(10**6), EngineSettings())
     >>> traffic = Traffic(kind="closed", users=10, input=16, output=64)
-    >>> found = kept_share(service, traffic, parse_slo("tpot p95 < 20.5 ms"), factors=speed_factors(0.8, 1.25))
+    >>> found = kept_share(service, traffic, parse_slo("tpot p95 < 20.5 ms"), Draws(speed_factors(0.8, 1.25)))
     >>> round(found.probability, 2)
     0.57
     """
     if not targets:
         raise SpecError("needs at least one target, as in 'ttft p95 < 2 s'", field="--slo")
     load = float(traffic.users or traffic.rate or traffic.speed)
-    variants, late = _variants(service, traffic, factors, rooms), _late(factors, waits)
-    search = LoadSearch(variants, traffic, targets, _LARGEST, seed, late, known=known or Tries())
-    search = _following(search, service, level, factors, rooms)
+    search = _searching(service, traffic, targets, draws, _LARGEST, known or Tries())
+    count, least, level = len(search.variants), cutoff.least, draws.level
     failures, passes, broken, nearest, margins = 0, 0, "", "", list[tuple[float, float]]()
     # where only its speed tells services apart, a slower one fails too: the first whose failure is one too many is
     # tried alone
-    many = math.floor((1.0 - least) * len(variants) + 1e-9) + 1
-    if search.alike and many <= len(variants) and not named and search.breaks(service, load, many - 1):
-        return Kept(1.0 - many / len(variants), "", {})
-    if search.alike and 1 < many <= len(variants):
+    many = math.floor((1.0 - least) * count + 1e-9) + 1
+    if search.alike and many <= count and not cutoff.named and search.breaks(service, load, many - 1):
+        return Kept(1.0 - many / count, "", {})
+    if search.alike and 1 < many <= count:
         trial = search.trial(service, load, many - 1)
         if trial.margin > 0:
-            return Kept(1.0 - many / len(variants), trial.broken, {})
+            return Kept(1.0 - many / count, trial.broken, {})
     enough = 1 if search.alike and search.roomy(load) else ENOUGH
     for trial in search.trials(service, load):
-        margins.append((_place(len(margins), len(variants)), trial.margin))
+        margins.append((_place(len(margins), count), trial.margin))
         failed = trial.margin > 0
         failures, passes = (failures + 1, 0) if failed else (failures, passes + 1)
         broken, nearest = trial.broken if failed else broken, nearest or trial.nearest
-        kept = 1.0 - failures / len(variants)
+        kept = 1.0 - failures / count
         if passes >= enough or kept < least - 1e-9:
             break
     # twenty services have no step finer than 5 %: among the slowest the one that `safe_load` follows decides

@@ -42,8 +42,6 @@ WIDE = {
     "safe": "what a program may say of a search, by name",
     "kept": "what a program may say of a promise, by name",
     "swept": "what a sweep is told by whoever runs it, by name",
-    "kept_share": QUANTITIES,
-    "safe_load": "what may be asked of a search, by name",
     "safe_of": "what may be asked of a search, by name",
     "loads_at": "what may be asked of a search, by name",
     "described_under": SETTINGS,

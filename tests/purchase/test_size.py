@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from datetime import date
 
@@ -17,7 +18,7 @@ from glmplan.purchase.money import money_of
 from glmplan.purchase.size import sized, slo_attainment
 from glmplan.purchase.size_answer import circuit_for, flow_of, month_tokens
 from glmplan.purchase.size_question import read_amount, read_size
-from glmplan.simulation.safe_load import kept_share, speed_factors
+from glmplan.simulation.safe_load import Cutoff, Draws, kept_share, speed_factors
 from glmplan.simulation.simulate import Service
 from glmplan.simulation.traffic.slo import parse_slo
 from glmplan.simulation.traffic.spec import Traffic, parse_traffic
@@ -215,9 +216,22 @@ def test_the_acceptance_test_climbs_to_the_load_of_one_machine_and_holds_the_pro
     each = math.ceil(24 / chat.options[0].machines)
     assert f"--users 1,{round(each / 4)},{round(each / 2)},{each} " in page
     assert "glmplan validate llama-3.1-8b" in page and "| tpot p95 | 40 ms |" in page
-    rate = sized(read_size("llama-3.1-8b-bf16", SLO, traffic="poisson:1/s", only="1xh100-sxm"), MONEY)
+
+
+@pytest.mark.parametrize("load", [{"traffic": "poisson:1/s"}, {"users": 8, "think": "20 s"}])
+def test_the_acceptance_test_of_a_rate_or_of_pauses_offers_random_arrivals(load):
+    found = sized(read_size("llama-3.1-8b-bf16", SLO, only="1xh100-sxm", **load), MONEY)
+    option = found.options[0]
+    page = acceptance_test(option, found)
+    [rates] = re.findall(r"--rates (\S+) ", page)
+    rate = float(rates.split(",")[-1])
+    assert rate * option.machines == pytest.approx(1.0 if "traffic" in load else 8 / 20, rel=0.2)
+    assert f"--traffic poisson:{rate:g}/s" in page and "--users" not in page
+    seconds = int(re.findall(r"--seconds-per-step (\d+)", page)[0])
+    assert seconds * rate >= 200  # ten requests beyond the 95th percentile
+    sessions = replace(found, asked=replace(found.asked, traffic=Traffic(kind="sessions", users=2)))
     with pytest.raises(SpecError, match="load of users"):
-        acceptance_test(rate.options[0], rate)
+        acceptance_test(option, sessions)
 
 
 def test_the_probability_is_the_share_of_services_that_keep_the_promise():
@@ -229,7 +243,7 @@ def test_the_probability_is_the_share_of_services_that_keep_the_promise():
     factors = speed_factors(0.5, 2.0)
     for bound in (12, 20, 31):
         share = sum(0.020 * factor < bound / 1000 for factor in factors) / len(factors)
-        found = kept_share(service, traffic, parse_slo(f"tpot p50 < {bound} ms"), factors=factors)
+        found = kept_share(service, traffic, parse_slo(f"tpot p50 < {bound} ms"), Draws(factors))
         assert found.probability == pytest.approx(share, abs=0.051)
 
 
@@ -294,8 +308,8 @@ def test_a_number_that_fails_is_found_by_one_service_as_by_trying_the_slowest_fi
     service = Service(StepTable.affine(base=0.01, per_request=0.001), KvPool(10**6), EngineSettings())
     traffic, factors = Traffic(kind="closed", users=8, input=16, output=64), speed_factors(0.7, 1.4)
     targets = parse_slo(f"tpot p95 < {bound} ms")
-    every = kept_share(service, traffic, targets, factors=factors)
-    quick = kept_share(service, traffic, targets, factors=factors, least=0.95)
+    every = kept_share(service, traffic, targets, Draws(factors))
+    quick = kept_share(service, traffic, targets, Draws(factors), cutoff=Cutoff(least=0.95))
     assert (quick.probability >= 0.95) == (every.probability >= 0.95)
     assert every.probability < 0.95 or quick == every
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from glmplan.simulation.engine.settings import EngineSettings, KvPool
 from glmplan.simulation.engine.step_table import StepTable
 from glmplan.simulation.load_trial import UNFINISHED, Missed, Misses, try_load
-from glmplan.simulation.safe_load import kept_share, speed_factors
+from glmplan.simulation.safe_load import Cutoff, Draws, kept_share, speed_factors
 from glmplan.simulation.simulate import Service, SimulationOptions, simulate
 from glmplan.simulation.traffic.slo import Target, parse_slo
 from glmplan.simulation.traffic.spec import Traffic, parse_traffic
@@ -92,7 +92,8 @@ def test_the_verdict_does_not_hang_on_whether_what_breaks_is_named(least):
     for users in range(10, 130, 6):
         traffic = Traffic(kind="closed", users=users, input=900, output=64)
         named, not_named = (
-            kept_share(SERVICE, traffic, targets, factors=factors, least=least, named=one) for one in (True, False)
+            kept_share(SERVICE, traffic, targets, Draws(factors), cutoff=Cutoff(least=least, named=one))
+            for one in (True, False)
         )
         assert (named.probability >= least) == (not_named.probability >= least)
         if named.probability >= least:

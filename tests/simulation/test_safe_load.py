@@ -14,7 +14,7 @@ from glmplan.simulation.engine.settings import EngineSettings, KvPool, scheduler
 from glmplan.simulation.engine.step_table import StepTable
 from glmplan.simulation.load_search import LoadSearch, Tries
 from glmplan.simulation.load_trial import capacity, try_load
-from glmplan.simulation.safe_load import kept_share, safe_load, speed_factors
+from glmplan.simulation.safe_load import Draws, kept_share, safe_load, speed_factors
 from glmplan.simulation.simulate import Service, simulate
 from glmplan.simulation.traffic.slo import parse_slo
 from glmplan.simulation.traffic.spec import Traffic, parse_traffic
@@ -70,8 +70,8 @@ def test_a_wider_interval_allows_less():
     targets = parse_slo("ttft p95 < 2 s, tpot p95 < 40 ms")
     traffic = parse_traffic("poisson:1/s", jitter=0.2)
     sure = safe_load(SERVICE, traffic, targets).load
-    narrow = safe_load(SERVICE, traffic, targets, factors=speed_factors(0.95, 1.05)).load
-    wide = safe_load(SERVICE, traffic, targets, factors=speed_factors(0.7, 1.4)).load
+    narrow = safe_load(SERVICE, traffic, targets, Draws(speed_factors(0.95, 1.05))).load
+    wide = safe_load(SERVICE, traffic, targets, Draws(speed_factors(0.7, 1.4))).load
     assert wide < narrow < sure
 
 
@@ -135,7 +135,7 @@ def test_what_is_served_at_most_is_no_more_than_arithmetic_allows():
 def test_the_answer_keeps_its_95_percent_and_does_not_hang_on_the_seed(kind, slo, pool):
     service = Service(TABLE, KvPool(pool), EngineSettings(prefix_caching=True))
     traffic, targets, factors = parse_traffic(kind, jitter=0.2), parse_slo(slo), speed_factors(0.8, 1.25)
-    loads = [safe_load(service, traffic, targets, factors=factors, seed=seed).load for seed in range(2)]
+    loads = [safe_load(service, traffic, targets, Draws(factors, seed=seed)).load for seed in range(2)]
     # how many agents fit is seen from some hundred conversations only
     apart = 2 if traffic.kind == "sessions" else max(1, 0.03 * max(loads))
     assert max(loads) - min(loads) <= apart
@@ -187,14 +187,14 @@ def test_users_who_are_all_alike_are_searched_for_once():
     """Nothing is left to chance: the answer is that of the service which 5 % are slower than, and has no seed."""
     targets, traffic = parse_slo("ttft p95 < 2 s, tpot p95 < 40 ms"), parse_traffic("closed:1")
     factors = speed_factors(0.6, 1.7)
-    loads = [safe_load(SERVICE, traffic, targets, factors=factors, seed=seed).load for seed in (0, 7)]
+    loads = [safe_load(SERVICE, traffic, targets, Draws(factors, seed=seed)).load for seed in (0, 7)]
     assert loads[0] == loads[1]
     slow = [try_load(SERVICE.scaled(one), traffic, targets, loads[0], 0).margin for one in factors[:3]]
     assert slow[0] > 0 and slow[1] <= 0 and slow[2] <= 0
     # wide intervals bend: halfway between the loads of two services lies up to a sixth more
     service = Service(StepTable.affine(base=0.01, per_request=5e-5), KvPool(10**7), EngineSettings())
     slo, traffic = parse_slo("tpot p95 < 50 ms"), parse_traffic("closed:1", input=16, output=64)
-    found = safe_load(service, traffic, slo, factors=speed_factors(0.3, 3.3)).load
+    found = safe_load(service, traffic, slo, Draws(speed_factors(0.3, 3.3))).load
     border = service.scaled(0.99**0.5 * 11**0.5)
     margins = [try_load(border, traffic, slo, found + more, 0).margin for more in (0, 1)]
     assert margins[0] <= 0 < margins[1]
@@ -214,9 +214,9 @@ def test_a_load_is_kept_with_95_percent_exactly_up_to_the_one_that_is_safe(base,
     table = StepTable.affine(base=base, per_request=each, per_prefill_token=1e-4)
     service, factors = Service(table, KvPool(10**6), EngineSettings()), speed_factors(*interval)
     traffic = Traffic(kind="closed", users=1, input=64, output=64)
-    users = safe_load(service, traffic, parse_slo(slo), factors=factors).load
+    users = safe_load(service, traffic, parse_slo(slo), Draws(factors)).load
     shares = [
-        kept_share(service, traffic.at_load(number), parse_slo(slo), factors=factors).probability
+        kept_share(service, traffic.at_load(number), parse_slo(slo), Draws(factors)).probability
         for number in (users, users + 1)
     ]
     assert shares[1] < 0.95 <= shares[0]
@@ -272,12 +272,12 @@ def test_a_trace_is_judged_at_95_percent(tmp_path):
     gaps = np.random.default_rng(5).exponential(0.25, 400)
     trace, targets = _trace(tmp_path / "t.csv", list(np.cumsum(gaps))), parse_slo("tpot p95 < 30 ms")
     factors = speed_factors(0.7, 1.4)
-    found = safe_load(SERVICE, trace, targets, factors=factors).load
+    found = safe_load(SERVICE, trace, targets, Draws(factors)).load
     slow = SERVICE.scaled(1.4)  # the slow end of a 90 % interval
     kept, broken = (try_load(slow, trace, targets, share * found, 0) for share in (0.985, 1.015))
     assert kept.margin < 0 < broken.margin
     shares = [
-        kept_share(SERVICE, trace.at_load(share * found), targets, factors=factors).probability
+        kept_share(SERVICE, trace.at_load(share * found), targets, Draws(factors)).probability
         for share in (0.985, 1.015)
     ]
     assert shares[1] < 0.95 <= shares[0]
@@ -301,7 +301,7 @@ def test_a_day_is_judged_in_its_busiest_part():
     assert day.summary == poisson.summary and day.margin == poisson.margin
     assert capacity(SERVICE, peaked) == pytest.approx(capacity(SERVICE, steady) / 2.0)
     # the same day told in mean rates: half of what a steady stream may bring
-    safe = [safe_load(SERVICE, one, targets, seed=1).load for one in (peaked, steady)]
+    safe = [safe_load(SERVICE, one, targets, Draws(seed=1)).load for one in (peaked, steady)]
     assert safe[0] == pytest.approx(safe[1] / 2.0, rel=0.05)
 
 
@@ -332,13 +332,13 @@ def test_one_service_that_keeps_a_promise_speaks_for_faster_ones_only_where_no_p
     service = Service(table, KvPool(tokens, 16), EngineSettings())
     traffic, targets = Traffic(kind="closed", users=20, input=800, output=100), parse_slo("tpot p95 < 500 ms")
     known = Tries()
-    found = kept_share(service, traffic, targets, factors=np.linspace(1.2, 0.8, 20).tolist(), known=known)
+    found = kept_share(service, traffic, targets, Draws(np.linspace(1.2, 0.8, 20).tolist()), known=known)
     assert found.probability > 0.9999
     # the slowest, the one that 5 of 100 are slower than, and the one as predicted for what it shows
     assert len(known.trials) == 3 if few else len(known.trials) > 4
     # what is known is not tried again
     before = len(known.trials)
-    assert kept_share(service, traffic, targets, factors=np.linspace(1.2, 0.8, 20).tolist(), known=known) == found
+    assert kept_share(service, traffic, targets, Draws(np.linspace(1.2, 0.8, 20).tolist()), known=known) == found
     assert len(known.trials) == before
 
 
@@ -347,9 +347,7 @@ def test_what_only_quick_services_run_over_is_not_looked_at_and_the_answer_lies_
     """The slowest bears 0.58 requests/s and the second 1.42; 5 of 100 break between them. Quick ones thrash above 8."""
     service = Service(StepTable.affine(base=0.02, per_request=0.002), KvPool(pool), EngineSettings())
     known, traffic = Tries(), Traffic(kind="poisson", rate=1.0, input=64, output=64)
-    found = safe_load(
-        service, traffic, parse_slo("tpot mean < 60 ms"), factors=speed_factors(0.5, 2.0), known=known
-    )  # fmt: skip
+    found = safe_load(service, traffic, parse_slo("tpot mean < 60 ms"), Draws(speed_factors(0.5, 2.0)), known=known)
     assert 0.58 < found.load < 1.42
     # none of the twenty services is tried: the one that 5 of 100 are slower than is, under some draws of the arrivals
     assert {which for which, _, _ in known.trials} == {20}
@@ -361,7 +359,7 @@ def test_at_the_answer_of_a_stream_the_service_breaks_that_5_of_100_are_slower_t
     """Loads at which services break are curved over their speed: a straight line through all of them said 5 % more."""
     service = Service(StepTable.affine(base=0.02, per_request=0.002), KvPool(10**6), EngineSettings())
     traffic, targets = Traffic(kind="poisson", rate=1.0, input=64, output=64), parse_slo("tpot mean < 60 ms")
-    load = safe_load(service, traffic, targets, factors=speed_factors(0.5, 2.0)).load
+    load = safe_load(service, traffic, targets, Draws(speed_factors(0.5, 2.0))).load
     border = service.scaled(2.0)  # the interval's slow end is the 95 % quantile
     margins = [try_load(border, traffic, targets, load, 9000 + draw).margin for draw in range(8)]
     assert abs(np.mean(margins)) < 0.006 < try_load(border, traffic, targets, 1.05 * load, 9000).margin
@@ -370,11 +368,13 @@ def test_at_the_answer_of_a_stream_the_service_breaks_that_5_of_100_are_slower_t
 def test_a_stream_whose_pool_runs_over_has_an_answer_that_5_of_100_do_not_bear():
     service = Service(TABLE, KvPool(20_000), EngineSettings(prefix_caching=True))
     traffic, targets = parse_traffic("poisson:1/s", jitter=0.2), parse_slo("tpot mean < 1 s, ttft mean < 60 s")
-    found = safe_load(service, traffic, targets, factors=speed_factors(0.8, 1.25))
+    found = safe_load(service, traffic, targets, Draws(speed_factors(0.8, 1.25)))
     assert "pool runs over" in found.reason
     border, draws = service.scaled(1.25), range(9000, 9010)
-    at = [sum(try_load(border, traffic, targets, share * found.load, draw).margin > 0 for draw in draws)
-          for share in (0.93, 1.0, 1.07)]  # fmt: skip
+    at = [
+        sum(try_load(border, traffic, targets, share * found.load, draw).margin > 0 for draw in draws)
+        for share in (0.93, 1.0, 1.07)
+    ]
     assert at[0] <= 2 < at[1] + 1 <= 10 and at[2] >= 8
 
 
@@ -382,7 +382,7 @@ def test_a_safe_rate_hardly_hangs_on_the_draw_of_the_arrivals_once_their_crowd_i
     service = Service(StepTable.affine(base=0.02, per_request=0.002), KvPool(10**6), EngineSettings())
     traffic, targets = Traffic(kind="poisson", rate=1.0, input=64, output=64), parse_slo("tpot mean < 60 ms")
     factors = speed_factors(0.8, 1.25)
-    found = [safe_load(service, traffic, targets, factors=factors, seed=seed).load for seed in range(10)]
+    found = [safe_load(service, traffic, targets, Draws(factors, seed=seed)).load for seed in range(10)]
     assert max(found) <= 1.012 * min(found)  # 1.9 % where only what arrives is taken out, 0.7 % today
 
 
@@ -391,7 +391,7 @@ def test_a_copy_of_the_process_that_tries_every_other_draw_changes_nothing(slo):
     service = Service(StepTable.affine(base=0.02, per_request=0.002), KvPool(10**6), EngineSettings())
     traffic, factors = Traffic(kind="poisson", rate=1.0, input=64, output=64), speed_factors(0.8, 1.25)
     alone, helped = (Tries(copied=copied) for copied in (False, True))
-    found = [safe_load(service, traffic, parse_slo(slo), factors=factors, known=one) for one in (alone, helped)]
+    found = [safe_load(service, traffic, parse_slo(slo), Draws(factors), known=one) for one in (alone, helped)]
     assert found[0] == found[1]
     assert alone.trials == helped.trials
 
@@ -401,7 +401,7 @@ def test_where_hardly_anybody_is_there_few_draws_tell_as_much_as_is_asked():
     service = Service(StepTable.affine(base=0.02, per_prefill_token=1e-3), KvPool(10**6), EngineSettings())
     traffic, targets = Traffic(kind="poisson", rate=1.0, input=400, output=20), parse_slo("ttft p90 < 430 ms")
     known = Tries()
-    found = safe_load(service, traffic, targets, factors=speed_factors(0.99, 1.01), known=known)
+    found = safe_load(service, traffic, targets, Draws(speed_factors(0.99, 1.01)), known=known)
     assert 0 < found.load * 0.8 < 0.2  # users who are there at once
     assert len({draw for _, draw, _ in known.trials}) == 9
 
@@ -410,7 +410,7 @@ def test_what_is_served_at_most_hangs_on_no_draw_of_the_arrivals():
     """Nor on who happens to be there: more arrives than the service can do, whatever a time may be."""
     targets, factors = parse_slo("ttft mean < 1000 s"), speed_factors(0.8, 1.25)
     traffic = parse_traffic("poisson:1/s", input=2000, output=50)
-    found = [safe_load(SERVICE, traffic, targets, factors=factors, seed=seed) for seed in range(5)]
+    found = [safe_load(SERVICE, traffic, targets, Draws(factors, seed=seed)) for seed in range(5)]
     assert all("more arrives" in one.reason for one in found)
     loads = [one.load for one in found]
     assert max(loads) <= 1.001 * min(loads)
