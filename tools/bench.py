@@ -148,6 +148,15 @@ def points_of_a_sweep() -> None:
     print(f"  {'together':26s} {times[-1] - times[0]:8.1f} s   goal: under 10 s")
 
 
+def search_for_machines() -> None:
+    """Print how long `glmplan size` takes that looks at every machine."""
+    words = ("--users", "50", "--input", "4000", "--output", "500", "--slo", "ttft p95 < 5 s, tpot p95 < 50 ms")
+    command = str(Path(sys.executable).with_name("glmplan"))
+    found = median_seconds(shell(command, "size", "--model", "gpt-oss-120b", *words), 3)
+    print("\nSearch for machines, gpt-oss-120b for 50 users, from shell to answer (median of 3)")
+    print(f"  glmplan size                {found:8.1f} s   goal: under 10 s")
+
+
 def service_under_load() -> None:
     """Print how long `fit` takes over HTTP while others ask too, and how long the page takes to its first answer."""
     import http.client
@@ -203,6 +212,7 @@ def main() -> int:
     from_shell_to_answer()
     predictions_per_second()
     points_of_a_sweep()
+    search_for_machines()
     service_under_load()
     simulator = ROOT / "tools/bench_simulator.py"
     if simulator.is_file():

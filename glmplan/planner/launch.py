@@ -410,6 +410,7 @@ def validate_command(
     """Return the `glmplan validate` command for a delivered machine.
 
     - `facts`: Columns of a run that describe the deployment.
+    - `users`: Load steps; none if `more` has rates.
     - `lengths`: Prompt and answer, [token].
 
     Examples
@@ -420,7 +421,8 @@ def validate_command(
     """
     columns = " ".join(shlex.join(["--set", f"{name}={value}"]) for name, value in facts.items())
     steps = ",".join(map(str, users))
+    steps = f"--users {steps} " if steps else ""
     return (
         f"glmplan validate {shlex.quote(model)} --url http://MACHINE:8000/v1 --on {shlex.quote(on)} {columns} "
-        f"--users {steps} --input {lengths[0]} --output {lengths[1]} {more + ' ' if more else ''}--out acceptance"
+        f"{steps}--input {lengths[0]} --output {lengths[1]} {more + ' ' if more else ''}--out acceptance"
     )

@@ -48,8 +48,7 @@ class TrafficSpec(OptionRecord):
     ] = None
     ramp: Annotated[
         float | str | None,
-        Option(kind="time", unit="s", help="Time over which users start; all at once by default.", commands=_STARTED,
-               over_http=False),
+        Option(kind="time", unit="s", help="Time over which users start; all at once by default.", commands=_STARTED),
     ] = None  # fmt: skip
     shared_prefix: Annotated[
         int | None,

@@ -506,6 +506,8 @@ class SizeAnswer(BaseModel):
     not_looked_at: dict[str, int]
     looked_at: int
     notes: list[str]
+    #: Markdown of the first answer, if it was asked for
+    acceptance_test: str | None = None
 
 
 class Side(BaseModel):
@@ -588,6 +590,7 @@ class CostAnswer(BaseModel):
     horizon_months: float
     million_input_tokens_month: float
     million_output_tokens_month: float
+    million_tokens_month_most: float
     kw: Number
     ways: list[Way]
     api: Api | None

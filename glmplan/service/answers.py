@@ -23,6 +23,7 @@ from glmplan.planner.ask import Deployed, predict
 from glmplan.present.host_drawing import network_lines
 from glmplan.purchase.cost import HOURS, break_even_month, break_even_tokens, per_million
 from glmplan.purchase.money import Money, Offer, Way, market_of, offers_of, watts_of, ways_of
+from glmplan.request.option import MOST_USERS
 from glmplan.service import questions as q
 from glmplan.units import GIB, whole_number
 
@@ -63,7 +64,10 @@ def _planned(question: q.FitQuestion) -> FitAnswer:
 
     users = {} if question.users is None else {"users": question.users}
     words = PlanRequest(question.model, question.on, **question.words(), **users)
-    arriving = question.traffic and read_traffic(question.traffic, input=words.input, output=words.output)
+    arrivals = question.arrivals()
+    if question.traffic is None and (shape := arrivals.keys() - {"input", "output"}):
+        raise SpecError("is of traffic: give traffic too", field=min(shape))
+    arriving = question.traffic and read_traffic(question.traffic, **arrivals)
     return fit_answer(words, arriving or None, changes=question.changes)
 
 
@@ -214,24 +218,33 @@ def _sweep(question: q.SweepQuestion, progress: Progress, limits: Mapping[str, A
 
 
 def _size(question: q.SizeQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
+    from glmplan.present.acceptance import acceptance_test, check_ladder
     from glmplan.present.size_text import size_content
     from glmplan.purchase.size import sized
     from glmplan.purchase.size_question import read_size
 
-    other = {"model", "slo", "answers", *q.MoneyQuestion.model_fields}
+    other = {"model", "slo", "answers", "acceptance_test", *q.MoneyQuestion.model_fields}
     options = question.model_dump(exclude=other, exclude_none=True)
     asked = read_size(question.model, question.slo, rent_term=question.rent_term, rates=question.rates, **options)
-    return size_content(sized(asked, money_of_question(question), answers=question.answers, progress=progress))
+    if question.acceptance_test:
+        check_ladder(asked.traffic)
+    found = sized(asked, money_of_question(question), answers=question.answers, progress=progress)
+    wanted = question.acceptance_test and found.options
+    return size_content(found) | ({"acceptance_test": acceptance_test(found.options[0], found)} if wanted else {})
 
 
 def _compare(question: q.CompareQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
-    from glmplan.planner.ask import deployment
     from glmplan.present.json_answers import compare_record
-    from glmplan.purchase.compare import beside
+    from glmplan.purchase.compare import compared
 
     paid = money_of_question(question)
-    planned = [deployment(plan.model, plan.on, users=(question.users,), **plan.words()) for plan in question.plans]
-    return compare_record(beside(planned, paid, users=question.users), paid.terms.utilisation)
+    options = [{name: one for name, one in plan.words().items() if one is not False} for plan in question.plans]
+    common = {name: one for name, one in options[0].items() if all(own.get(name) == one for own in options)}
+    plans = [
+        (plan.model, plan.on, {name: one for name, one in own.items() if name not in common})
+        for plan, own in zip(question.plans, options, strict=True)
+    ]
+    return compare_record(compared(plans, paid, users=question.users, **common), paid.terms.utilisation)
 
 
 def _cost(question: q.CostQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
@@ -366,7 +379,9 @@ def cost_record(planned: Deployed, users: int, money: Money) -> dict[str, Any]:
     token is that of `glmplan compare`.
     """
     asked, terms = planned.asked, money.terms
-    rate = predict(planned, users=users).figures["output_rate"].value
+    # the most that the machine carries is at as many users as its KV pool holds
+    full = min(max(int(planned.holding.held), 1), MOST_USERS)
+    rate, most = (predict(planned, users=count).figures["output_rate"].value for count in (users, full))
     outputs = rate * terms.utilisation * HOURS * 3600
     inputs = outputs * asked.input_tokens / asked.output_tokens
     offer, missing = _offer(planned, money, inputs, outputs)
@@ -380,6 +395,7 @@ def cost_record(planned: Deployed, users: int, money: Money) -> dict[str, Any]:
         "horizon_months": terms.horizon_months,
         "million_input_tokens_month": inputs / 1e6,
         "million_output_tokens_month": outputs / 1e6,
+        "million_tokens_month_most": (inputs + outputs) * max(most / rate, 1.0) / 1e6,
         "kw": None if watts is None else watts / 1000,
         "ways": [
             _way(one, money, offer, inputs, outputs) for one in ways_of(asked.machine, money, limit=asked.power_limit)

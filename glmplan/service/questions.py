@@ -193,7 +193,7 @@ class _ArrivalsQuestion(_Arrivals, PlanQuestion):
         return self.model_dump(include=names, exclude_none=True)
 
 
-class FitQuestion(PlanQuestion):
+class FitQuestion(_ArrivalsQuestion):
     """`glmplan fit`: fit, speed, safe users and useful changes of a plan."""
 
     users: Users | Whole | None = Field(None, description="Concurrencies.", examples=[[1, 8, 32]])
@@ -315,6 +315,7 @@ class SizeQuestion(_Sized, MoneyQuestion):
     use_case: Text | None = Field(None, description="Lengths of a public trace, such as chat or rag.")
     working_hours: Amount | None = Field(None, description="Hours of a week with this load, none in the others.")
     answers: Annotated[int, Field(ge=1, le=20)] = Field(5, description="Number of answers.")
+    acceptance_test: bool = Field(False, description="Add the acceptance test of the first answer, as Markdown.")
 
 
 class SweepQuestion(_Axes, MoneyQuestion):

@@ -112,8 +112,8 @@ def test_a_size_names_its_figures_in_json_and_writes_the_acceptance_test(capsys,
 
 
 def test_an_acceptance_test_of_a_load_that_its_client_does_not_make_is_refused(capsys, tmp_path):
-    words = ("--think", "5", "--acceptance-test", str(tmp_path / "a.md"))
-    assert "drop --think" in said(capsys, "size", *ASKED, "--only", "1xrtx-5090", *words, code=2)
+    words = ("--input-cv", "0.5", "--acceptance-test", str(tmp_path / "a.md"))
+    assert "drop --input-cv" in said(capsys, "size", *ASKED, "--only", "1xrtx-5090", *words, code=2)
 
 
 @pytest.mark.parametrize(("users", "words"), [("1", "1 user"), ("4", "4 users")])

@@ -89,10 +89,29 @@ def test_size_is_that_of_the_command_line(client, printed):
     assert found == printed(*words, "--input", 256, "--output", 32, "--today", DAY, "--format", "json")
 
 
+def test_fit_takes_traffic_as_words_or_as_fields(client, printed):
+    question = PLAN | SHORT | {"traffic": "closed:4", "think": "2s", "ramp": "5s", "changes": False}
+    found = asked(client, "fit", question)
+    assert found == asked(client, "fit", PLAN | SHORT | {"traffic": "closed:4,think=2s,ramp=5s", "changes": False})
+    refused = client.post("/v1/fit", json=PLAN | {"think": "2s"})
+    assert refused.status_code == 422
+    assert "give traffic too" in refused.text
+
+
 def test_compare_is_that_of_the_command_line(client, printed):
     plans = [PLAN, {"model": "llama-3.1-8b", "on": "1xh200-sxm"}]
     found = asked(client, "compare", {"plans": plans, "users": 8, "today": DAY})
     words = ("compare", "1xh100-sxm", "1xh200-sxm", "--model", "llama-3.1-8b", "--users", 8, "--today", DAY)
+    assert found == printed(*words, "--format", "json")
+
+
+def test_compare_goes_on_without_a_plan_that_does_not_fit(client, printed):
+    on = ("1xh100-sxm", "1xl40s", "1xh200-sxm")
+    plans = [{"model": "qwen3-32b", "weights": "bf16", "on": one} for one in on]
+    plans[2]["kv"] = "fp8"
+    found = asked(client, "compare", {"plans": plans, "today": DAY})
+    assert [one["plan"] for one in found["left_out"]] == ["qwen3-32b on 1xl40s"]
+    words = ("compare", *on[:2], on[2] + ",kv=fp8", "--model", "qwen3-32b", "--weights", "bf16", "--today", DAY)
     assert found == printed(*words, "--format", "json")
 
 
@@ -153,6 +172,10 @@ def test_a_plan_costs_what_compare_says(client):
     tokens = found["million_input_tokens_month"] + found["million_output_tokens_month"]
     bill = found["api"]["usd_month"] * first["break_even_million_tokens"] / tokens
     assert bill == pytest.approx(first["usd_month"])
+    # an API at a hundredth of the price is even at more than the machine carries
+    few = {"price": ["llama-3.1-8b:input=0.0005", "llama-3.1-8b:output=0.001"], "today": DAY}
+    cheap = asked(client, "cost", PLAN | {"users": 8} | few)
+    assert tokens < cheap["million_tokens_month_most"] < cheap["ways"][0]["break_even_million_tokens"]
 
 
 def test_links_are_as_full_as_the_placement_says(client):

@@ -10,14 +10,14 @@ const [LEFT, RIGHT, TOP, BOTTOM] = [64, 14, 26, 40];
 const title = (way) => way.paid[0].toUpperCase() + way.paid.slice(1);
 
 /** What each way costs: a column for each, so that a telephone has room too. */
-function costTable(ways) {
+function costTable(found, ways) {
   const rows = [
     ["A month", (way) => money(way.usd_month)],
     ["Over published prices", (way) => (way.usd_month_low === null || way.usd_month_low === way.usd_month_high ? "–" : `${money(way.usd_month_low)} to ${money(way.usd_month_high)}`)],
     ["Purchase", (way) => money(way.usd_purchase)],
     ["A million answer tokens", (way) => money(way.usd_per_million_output_tokens)],
     ["A million tokens, prompts and answers", (way) => money(way.usd_per_million_tokens)],
-    ["Even with the API, a month", (way) => (way.break_even_million_tokens === null ? "–" : `${number(way.break_even_million_tokens)} M tokens`)],
+    ["Even with the API, a month", (way) => (way.break_even_million_tokens === null ? "–" : evenWords(found, way))],
     ["Purchase is back after", (way) => (way.break_even_month === null ? "–" : `${number(way.break_even_month)} months`)],
   ].map(([name, write]) => [name, ways.map(write)]);
   return el(
@@ -27,6 +27,12 @@ function costTable(ways) {
     el("thead", {}, el("tr", {}, el("td"), ways.map((way) => el("th", { scope: "col", class: "n", text: title(way) })))),
     el("tbody", {}, rows.filter(([, cells]) => cells.some((cell) => cell !== "–")).map(([name, cells]) => el("tr", {}, el("th", { scope: "row", text: name }), cells.map((cell) => el("td", { class: "n", text: cell }))))),
   );
+}
+
+/** The break-even with the API, and whether the machine carries it. */
+function evenWords(found, way) {
+  const even = way.break_even_million_tokens;
+  return `${number(even)} M tokens${even > found.million_tokens_month_most ? ", above its capacity" : ""}`;
 }
 
 function evenChart(found, way) {
@@ -40,7 +46,7 @@ function evenChart(found, way) {
   const x = (count) => LEFT + ((WIDTH - LEFT - RIGHT) * count) / most;
   const y = (usd) => HEIGHT - BOTTOM - ((HEIGHT - TOP - BOTTOM) * usd) / top.at(-1);
   const width = WIDTH - LEFT - RIGHT;
-  const words = `${way.paid}: ${money(way.usd_month)} a month; the API costs the same at ${number(even)} million tokens a month.`;
+  const words = `${way.paid}: ${money(way.usd_month)} a month; the API costs the same at ${evenWords(found, way)} a month.`;
   const late = x(even) > WIDTH * 0.72;
   const named = y(way.usd_month_high ?? way.usd_month) - 7;
   // the name of the machine, or of the API, may stand where the load has its words
@@ -80,7 +86,7 @@ export function drawCost(into, found, refused, give) {
   for (const way of found.ways) for (const old of way.price_stale) notes.push(`Old price: ${old}.`);
   notes.push(`At ${whole(found.users)} users and a mean load of ${Math.round(found.utilisation * 100)} % of that; written off over ${whole(found.horizon_months)} months${found.kw ? `; ${number(found.kw)} kW at the wall` : ""}.`);
   into.replaceChildren(...[
-    priced.length && el("div", { class: "costs" }, el("div", { class: priced.length > 1 ? "scroll many" : "scroll", tabindex: "0", role: "region", "aria-label": "Cost, table" }, costTable(priced)), found.api && el("div", { id: "even" }, priced.map((way) => evenChart(found, way)))),
+    priced.length && el("div", { class: "costs" }, el("div", { class: priced.length > 1 ? "scroll many" : "scroll", tabindex: "0", role: "region", "aria-label": "Cost, table" }, costTable(found, priced)), found.api && el("div", { id: "even" }, priced.map((way) => evenChart(found, way)))),
     ...missing,
     ...notes.map((text) => el("p", { class: "note", text })),
   ].filter(Boolean));
