@@ -51,7 +51,8 @@ _COLUMNS = (
         "safe users",
         "{} per million tokens",
     ),
-    *("kW at the wall", "hazards", "evidence", "remark"),
+    *("kW at the wall", "hazards", "evidence"),
+    *("probability", "users at 95 %", "users at 50 %", "{} per million output tokens", "remark"),
 )
 
 #: size of the cache of row texts
@@ -189,7 +190,10 @@ class Quoted:
                       for place, end in ((2, rate.value), (3, rate.low), (4, rate.high))}  # fmt: skip
             found[9] = answered.prediction.basis
         if answer.safe is not None:
+            at = dict(answer.safe.at)
             found[5] = float(named.machines * answer.safe.users)
+            found[10] = _plain(answer.safe.chance_of(share))
+            found |= {place: float(named.machines * at[level]) for place, level in ((11, 0.95), (12, 0.5))}
         warned = [one.title for one in answer.warnings if one.kind == "hazard"]
         found[8] = "; ".join(warned) if warned else "none known"
         watts, _ = watts_of(resolve_machine(named.on), self.money)
@@ -214,7 +218,10 @@ class Quoted:
         if named not in self._months:
             self._months[named] = self._million(named, answered)
         million = self._months[named]
-        return {} if million is None else {6: _plain(million[0] + million[1] * line.price * rate)}
+        if million is None or answered.answer is None:
+            return {}
+        usd, asked = million[0] + million[1] * line.price * rate, answered.answer.asked
+        return {6: _plain(usd), 13: _plain(usd * (1 + asked.input_tokens / asked.output_tokens))}
 
     def _million(self, named: Named, answered: Answered) -> tuple[float, float] | None:
         """Return cost per million tokens as a constant and a slope in the price."""

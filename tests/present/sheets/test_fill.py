@@ -100,6 +100,9 @@ def test_the_figures_are_those_of_the_library(quotes, money):
     assert cells["glmplan: tokens/s"] == pytest.approx(rate.value, rel=1e-3)
     assert cells["glmplan: tokens/s (90 % to)"] == pytest.approx(rate.high, rel=1e-3)
     assert cells["glmplan: safe users"] == answer.safe.users
+    at = dict(answer.safe.at)
+    assert (cells["glmplan: users at 95 %"], cells["glmplan: users at 50 %"]) == (at[0.95], at[0.5])
+    assert cells["glmplan: probability"] == pytest.approx(answer.safe.chance_of(USERS), rel=1e-3)
     watts, _ = watts_of(answer.asked.machine, money)
     assert cells["glmplan: kW at the wall"] == pytest.approx(watts / 1000, rel=1e-3)
     # 15,800 USD for both, by hand: annuity, power, support, staff, over the tokens of a month
@@ -110,6 +113,8 @@ def test_the_figures_are_those_of_the_library(quotes, money):
     month += watts / 1000 * terms.pue * 730 * terms.electricity + 15_800 * 0.08 / 12 + 300
     tokens = rate.value * (1 + 1024 / 256) * terms.utilisation * 730 * 3600 / 1e6
     assert cells["glmplan: USD per million tokens"] == pytest.approx(month / tokens, rel=2e-3)
+    outputs = month / tokens * (1 + answer.asked.input_tokens / answer.asked.output_tokens)
+    assert cells["glmplan: USD per million output tokens"] == pytest.approx(outputs, rel=2e-3)
 
 
 def test_euros_cost_what_the_rate_makes_of_them(quotes, money):
