@@ -9,6 +9,7 @@ from typing import Any
 
 from glmplan.catalog.tables import table_text
 from glmplan.planner.launch import degrees_of, validate_command
+from glmplan.planner.question import experts_of
 from glmplan.planner.traffic_search import traffic_words
 from glmplan.purchase.evidence import EVIDENCE_LABELS
 from glmplan.purchase.size_answer import Option, Sized, figures_of, floored_probability, servers_text
@@ -151,7 +152,10 @@ def _not_looked_at(found: Sized) -> dict[str, int]:
         )
     if "mtp" not in found.asked.given and found.asked.spec.draft_layers is not None:
         kinds["speculative decoding (--mtp)"] = 0
-    return kinds | {"disaggregated servers": 0, "experts in host memory (--engine ktransformers)": 0}
+    kinds["disaggregated servers"] = 0
+    if experts_of(found.asked.spec) and "ktransformers" not in found.asked.engines:
+        kinds["experts in host memory (--engine ktransformers)"] = 0
+    return kinds
 
 
 def size_text(found: Sized, content: dict[str, Any]) -> str:

@@ -549,12 +549,10 @@ def ways_of(
     machines: int = 1,
     limit: Watts | None = None,
     kinds: Sequence[str] = ("buy", "rent"),
-    rent_term: str | None = None,
 ) -> tuple[Way, ...]:
     """Return the ways to pay a machine, the cheapest first.
 
-    Without a price last. ``own`` of `kinds`: running costs of a machine that is there. `rent_term`: Term of the rent;
-    by default that of `money`.
+    Without a price last, rents at the term of `money`. ``own`` of `kinds`: running costs of a machine that is there.
 
     Examples
     --------
@@ -569,7 +567,7 @@ def ways_of(
     if "own" in kinds:
         ways.append(_owned(machine, money, machines, limit))
     if "rent" in kinds:
-        ways.append(_rented(machine, money, machines, rent_term or money.rent_term))
+        ways.append(_rented(machine, money, machines))
     return tuple(sorted(ways, key=lambda way: (way.usd is None, way.usd or 0.0, way.paid)))
 
 
@@ -601,10 +599,10 @@ def _owned(machine: Machine, money: Money, machines: int, limit: Watts | None) -
     return Way("own", month, None, float(month.total), float(month.total))
 
 
-def _rented(machine: Machine, money: Money, machines: int, rent_term: str | None) -> Way:
+def _rented(machine: Machine, money: Money, machines: int) -> Way:
     part = machine.accelerator.name
     try:
-        term, hourly = rent_of(part, money.prices, today=money.today, term=rent_term)
+        term, hourly = rent_of(part, money.prices, today=money.today, term=money.rent_term)
     except UnknownFact as error:
         return Way("rent", None, missing=str(error))
     in_usd(f"{part}:rent", hourly.currency)

@@ -108,7 +108,7 @@ def candidates(asked: SizeQuestion, money: Money) -> tuple[list[Candidate], tupl
         prices = tuple(price for price in money.prices if price.part in names or price.of in ("host", "host part"))
         own = replace(money, prices=prices)
         for limit in _limits(asked, machine):
-            ways = ways_of(machine, own, limit=limit, kinds=asked.kinds, rent_term=asked.rent_term)
+            ways = ways_of(machine, own, limit=limit, kinds=asked.kinds)
             if asked.only or any(way.usd is not None for way in ways):
                 priced.append(Candidate(machine, ways, watts_of(machine, own, limit)[0], limit))
             elif machine.text not in without:
@@ -713,8 +713,7 @@ def _ways(search: _Search, candidate: Candidate, machines: int) -> tuple[Way, ..
     if machines == 1:
         return candidate.ways
     asked = search.asked
-    return ways_of(candidate.machine, search.money, machines=machines, limit=candidate.limit, kinds=asked.kinds,
-                   rent_term=asked.rent_term)  # fmt: skip
+    return ways_of(candidate.machine, search.money, machines=machines, limit=candidate.limit, kinds=asked.kinds)
 
 
 def _attainment(search: _Search, unit: _Unit, machines: int) -> Kept:

@@ -566,8 +566,7 @@ def _against_rent(option: Option, found: Sized) -> dict[str, Any]:
     way, planned = option.way, option.planned
     if way.purchase is None or way.month is None or way.purchase.value is None:
         return {}
-    [rent] = ways_of(planned.asked.machine, found.money, machines=option.machines, kinds=("rent",),
-                     rent_term=found.asked.rent_term)  # fmt: skip
+    [rent] = ways_of(planned.asked.machine, found.money, machines=option.machines, kinds=("rent",))
     if rent.usd is None:
         return {}
     month = _finite(break_even_month(way.purchase.value, way.month.running, rent.usd))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date
 
 import pytest
@@ -37,7 +38,7 @@ def test_rents_are_compared_at_a_term_that_all_plans_have():
     assert found.rent_term == compare_record(found, 0.5)["rent_term"] == "3 years"
     assert [side.paid for side in found.sides if side.paid != "buy"]
     for side, part in zip(found.sides, ("h200-sxm", "b200-sxm", "mi355x"), strict=True):
-        [rent] = ways_of(side.planned.asked.machine, MONEY, kinds=("rent",), rent_term="3 years")
+        [rent] = ways_of(side.planned.asked.machine, replace(MONEY, rent_term="3 years"), kinds=("rent",))
         assert rent.usd == pytest.approx(730 * {"h200-sxm": 2.9, "b200-sxm": 3.7, "mi355x": 2.9}[part])
         assert side.paid in ("buy", "rent 3 years") and side.usd_month <= rent.usd
 

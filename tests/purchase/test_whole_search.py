@@ -85,5 +85,7 @@ def test_what_is_left_out_is_counted_by_kind():
     assert {"nizwo-a1", "mi455x-72"} <= set(kinds["hosts"]) and "b300-sxm" in kinds["accelerators"]
     assert not set(kinds["accelerators"]) & set(kinds["hosts"])
     assert len(boards_left_out()) in content["not_looked_at"].values()
+    dense = size_content(sized(read_size("llama-3.1-8b", "tpot p95 < 1 ms", users=1, only="1xl40s"), MONEY))
+    assert [any("experts" in text for text in one["not_looked_at"]) for one in (content, dense)] == [True, False]
     # a workstation host alone is dearer than this budget, the card is not
     assert any("workstation-host" in reason for reason in content["skipped"])
