@@ -97,7 +97,7 @@ def check_ladder(traffic: Traffic) -> None:
 
 
 def _rate(option: Option, found: Sized) -> float | None:
-    """Return the requests of a second of a machine; None for users without pauses.
+    """Return the request rate of a machine [1/s]; None without pauses.
 
     The client of `glmplan validate` makes no pauses: users with pauses are tested by random arrivals at their rate,
     which is no easier, as their requests in flight are not bounded.
