@@ -183,12 +183,13 @@ def _from_files(path: Path) -> ModelChoice:
     checkpoint = model.checkpoints[0]
     if path.suffix == ".json" and not path.name.endswith("index.json"):
         return ModelChoice(model, checkpoint, stated=True)
-    if any(folder.glob("*.safetensors")):
-        return _with_exact_bytes(model, checkpoint, path)
-    from glmplan.io.models.safetensors_header import indexed_size
+    from glmplan.io.models.safetensors_header import bytes_by_class, indexed_size, read_safetensors
 
-    index = path if path.is_file() else next(iter(sorted(folder.glob("*.safetensors.index.json"))), None)
     choice = ModelChoice(model, checkpoint, stated=True)
+    if any(folder.glob("*.safetensors")):
+        exact = bytes_by_class(read_safetensors(folder if "-of-" in path.stem else path))
+        return replace(with_size(choice, sum(exact.values())), exact_bytes=exact)
+    index = path if path.is_file() else next(iter(sorted(folder.glob("*.safetensors.index.json"))), None)
     return choice if index is None else with_size(choice, indexed_size(index))
 
 
@@ -206,21 +207,6 @@ def with_size(choice: ModelChoice, total: Bytes) -> ModelChoice:
     model = choice.model.model_copy(update={"checkpoints": (own, *others), "default_checkpoint": own.name})
     notes = (*choice.notes, own.note) if own.note and own.note != choice.checkpoint.note else choice.notes
     return replace(choice, model=model, checkpoint=own, stated=True, notes=notes)
-
-
-def _with_exact_bytes(model: ModelSpec, checkpoint: Checkpoint, path: Path) -> ModelChoice:
-    from glmplan.costs.blocks.stack import checkpoint_bytes
-    from glmplan.io.models.safetensors_header import bytes_by_class, read_safetensors
-
-    exact = bytes_by_class(read_safetensors(path))
-    total, computed = sum(exact.values()), checkpoint_bytes(model, checkpoint)
-    note = (
-        f"files hold {total:,} B; computed from the config {computed:,.0f} B ({computed / total - 1:+.2%})"
-        if total
-        else ""
-    )
-    notes = (note,) if note else ("files hold no weights",)
-    return ModelChoice(model, checkpoint, stated=True, exact_bytes=exact, notes=notes)
 
 
 def model_toml(model: ModelSpec) -> str:

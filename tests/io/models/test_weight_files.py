@@ -73,6 +73,8 @@ def test_a_folder_gives_exact_bytes_that_equal_the_computed_ones(tmp_path):
     assert total == checkpoint_bytes(choice.model, choice.checkpoint) == 2 * model_parameters(choice.model).total
     assert choice.exact_bytes["embedding"] == choice.exact_bytes["head"] == 320 * 64 * 2
     assert choice.exact_bytes["dense"] == 2 * 3 * 128 * 64 * 2
+    assert choice.checkpoint.bytes_published == f"{total} B" and not choice.checkpoint.larger
+    assert resolve_model(str(tmp_path / "model-00001-of-00002.safetensors")) == choice
 
 
 def test_a_missing_shard_is_named(tmp_path):
