@@ -86,8 +86,9 @@ def check_file(
 
 @app.command("import")
 def import_model(
-    path: Annotated[Path, typer.Argument(help="config.json, a folder with one, or a .gguf file.")],
+    path: Annotated[Path, typer.Argument(help="config.json, a folder with one, a safetensors index, or a .gguf file.")],
     name: Annotated[str | None, typer.Option(help="Name of the model; from the file by default.")] = None,
+    size: Annotated[str | None, typer.Option(help="Size of the repository's weights, such as 421.5GB.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the model here as TOML.")] = None,
     form: Annotated[Form, typer.Option("--format", help="Output format without --out.")] = Form.toml,
 ) -> None:
@@ -95,10 +96,13 @@ def import_model(
     from dataclasses import replace
 
     from glmplan.catalog.files import write_atomically
-    from glmplan.io.models.resolve import model_toml, resolve_model
+    from glmplan.io.models.resolve import model_toml, resolve_model, with_size
     from glmplan.present.model_page import model_facts, model_text
+    from glmplan.units import parse_quantity
 
     choice = resolve_model(str(path if path.is_absolute() else Path.cwd() / path))
+    if size is not None:
+        choice = with_size(choice, parse_quantity(size, "bytes"))
     if name is not None:
         choice = replace(choice, model=choice.model.model_copy(update={"name": name}))
     for note in choice.notes:

@@ -23,7 +23,7 @@ from glmplan.catalog.formats import WEIGHT_FORMATS, weight_format
 from glmplan.catalog.schema.model import Checkpoint, ModelSpec
 from glmplan.costs.blocks.stack import checkpoint_bytes, routed_blocks, uniform_checkpoint
 from glmplan.errors import SpecError, UnknownName
-from glmplan.units import Bits, Ratio
+from glmplan.units import Bits, Bytes, Ratio
 
 __all__ = [
     "COMMON_FORMATS",
@@ -33,6 +33,7 @@ __all__ = [
     "mixture_names",
     "mixtures_of",
     "of_repository",
+    "of_size",
     "read_by",
     "remarks_on",
 ]
@@ -60,6 +61,10 @@ _NEAREST = 3
 _FEW_BITS = 3.2
 #: native format of experts that mixtures keep
 _KEPT = "mxfp4"
+#: relative difference of a stated and a computed size up to which the formats are those of the files [-]
+_SAME_FILES = 0.005
+#: and beyond which they are others
+_OTHER_FILES = 0.5
 _FIELDS = {"name", "model", "kind", "parameters_b", "bits", "spread", "note"}
 
 
@@ -346,6 +351,39 @@ def of_repository(model: ModelSpec, found: Checkpoint, repository: str) -> Check
     )
     told = {"repository": repository, "kv_default": None, "smaller": smaller, "larger": larger, "note": note}
     return found.model_copy(update={**told, "bytes_published": None})
+
+
+def of_size(model: ModelSpec, found: Checkpoint, total: Bytes) -> Checkpoint:
+    """Return a checkpoint whose files have a stated size.
+
+    No size says which tensors are wider or left out, so a difference from the computed size is an interval of the
+    weights. Files without MTP layers are recognised by their size.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.models import load_model
+    >>> glm = load_model("glm-5.1")
+    >>> stated = of_size(glm, uniform_checkpoint("nvfp4"), 470e9)
+    >>> stated.bytes_published, round(stated.smaller, 3), round(stated.larger, 3)
+    ('470000000000 B', 0.0, 0.101)
+    """
+    alike = [found]
+    if found.includes_mtp and model.mtp is not None:
+        alike.append(found.model_copy(update={"includes_mtp": False}))
+    near = min(alike, key=lambda one: abs(checkpoint_bytes(model, one) - total))
+    computed = checkpoint_bytes(model, near)
+    share = total / computed - 1.0
+    if abs(share) > _OTHER_FILES:
+        message = f"is not the size of these files in {near.bulk}: computed {computed:,.0f} B; check the format"
+        raise SpecError(message, field="size", value=f"{total:,.0f} B")
+    told = {"bytes_published": f"{total:.0f} B", "smaller": 0.0, "larger": 0.0}
+    if abs(share) > _SAME_FILES:
+        told |= {"smaller": round(max(-share, 0.0), 4), "larger": round(max(share, 0.0), 4)}
+        told["note"] = (
+            f"the files have {total:,.0f} B and the formats make {computed:,.0f} B ({share:+.1%}): "
+            f"the weights may be up to {abs(share):.1%} {'larger' if share > 0 else 'smaller'}"
+        )
+    return near.model_copy(update=told)
 
 
 @cache

@@ -321,8 +321,10 @@ def read_gguf_model(path: str | Path, *, name: str | None = None) -> tuple[Model
     held = sum(_size(tensor.shape) for tensor in tensors if not tensor.name.startswith("rope_freqs"))
     if abs(held - computed) > 0.01 * computed:
         raise UnknownArchitecture(
-            f"holds {held:,} weights, but the shapes in its metadata make {computed:,}", file=path, value=architecture
-        )
+            f"holds {held:,} weights, but the shapes in its metadata make {computed:,}"
+            + (_in_catalogue(metadata, path) or "; give the model's name, or its config.json with --size"),
+            file=path, value=architecture,
+        )  # fmt: skip
     # per-layer embeddings are looked up, not multiplied: they stand apart, with their exact bytes
     apart = sum(tensor.bytes for tensor in tensors if tensor.name.startswith("per_layer_"))
     computed -= model.extra_parameters

@@ -21,9 +21,10 @@ from glmplan.catalog.entries.names import model_name, refusal
 from glmplan.catalog.files import toml_key, toml_pairs, toml_value
 from glmplan.catalog.schema.model import Checkpoint, ModelSpec
 from glmplan.errors import SpecError, UnknownName, nearest
-from glmplan.io.models.checkpoints import COMMON_FORMATS, checkpoint_for, of_repository
+from glmplan.io.models.checkpoints import COMMON_FORMATS, checkpoint_for, of_repository, of_size
+from glmplan.units import Bytes
 
-__all__ = ["ModelChoice", "model_toml", "resolve_model"]
+__all__ = ["ModelChoice", "model_toml", "resolve_model", "with_size"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,24 +183,30 @@ def _from_files(path: Path) -> ModelChoice:
     checkpoint = model.checkpoints[0]
     if path.suffix == ".json" and not path.name.endswith("index.json"):
         return ModelChoice(model, checkpoint, stated=True)
-    if not any(folder.glob("*.safetensors")) and not any(folder.glob("*.index.json")):
-        return ModelChoice(model, checkpoint, stated=True)
-    return _with_exact_bytes(model, checkpoint, path)
+    from glmplan.io.models.safetensors_header import bytes_by_class, indexed_size, read_safetensors
+
+    choice = ModelChoice(model, checkpoint, stated=True)
+    if any(folder.glob("*.safetensors")):
+        exact = bytes_by_class(read_safetensors(folder if "-of-" in path.stem else path))
+        return replace(with_size(choice, sum(exact.values())), exact_bytes=exact)
+    index = path if path.is_file() else next(iter(sorted(folder.glob("*.safetensors.index.json"))), None)
+    return choice if index is None else with_size(choice, indexed_size(index))
 
 
-def _with_exact_bytes(model: ModelSpec, checkpoint: Checkpoint, path: Path) -> ModelChoice:
-    from glmplan.costs.blocks.stack import checkpoint_bytes
-    from glmplan.io.models.safetensors_header import bytes_by_class, read_safetensors
+def with_size(choice: ModelChoice, total: Bytes) -> ModelChoice:
+    """Return a model whose files have a stated size.
 
-    exact = bytes_by_class(read_safetensors(path))
-    total, computed = sum(exact.values()), checkpoint_bytes(model, checkpoint)
-    note = (
-        f"files hold {total:,} B; computed from the config {computed:,.0f} B ({computed / total - 1:+.2%})"
-        if total
-        else ""
-    )
-    notes = (note,) if note else ("files hold no weights",)
-    return ModelChoice(model, checkpoint, stated=True, exact_bytes=exact, notes=notes)
+    Examples
+    --------
+    >>> choice = with_size(resolve_model("qwen3-8b"), 16.4e9)
+    >>> choice.checkpoint.bytes_published, choice.model.checkpoints[0].bytes_published
+    ('16400000000 B', '16400000000 B')
+    """
+    own = of_size(choice.model, choice.checkpoint, total)
+    others = tuple(one for one in choice.model.checkpoints if one.name != own.name)
+    model = choice.model.model_copy(update={"checkpoints": (own, *others), "default_checkpoint": own.name})
+    notes = (*choice.notes, own.note) if own.note and own.note != choice.checkpoint.note else choice.notes
+    return replace(choice, model=model, checkpoint=own, stated=True, notes=notes)
 
 
 def model_toml(model: ModelSpec) -> str:

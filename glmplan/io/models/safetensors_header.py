@@ -16,8 +16,9 @@ from pathlib import Path
 
 from glmplan.catalog.files import open_file, parse_json, read_json, understood
 from glmplan.errors import SpecError
+from glmplan.units import Bytes
 
-__all__ = ["StoredTensor", "bytes_by_class", "class_of", "read_safetensors"]
+__all__ = ["StoredTensor", "bytes_by_class", "class_of", "indexed_size", "read_safetensors"]
 
 _BITS = {
     "F64": 64, "I64": 64, "U64": 64, "F32": 32, "I32": 32, "U32": 32, "BF16": 16, "F16": 16, "I16": 16, "U16": 16,
@@ -82,6 +83,28 @@ def _numbered(files: list[Path], folder: Path) -> None:
 def _missing(names: list[str], where: Path) -> None:
     shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
     raise SpecError(f"shards are missing: {shown}", file=where)
+
+
+def indexed_size(index: Path) -> Bytes:
+    """Return the bytes of all tensors as an index states them.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> index = pathlib.Path(tempfile.mkdtemp()) / "model.safetensors.index.json"
+    >>> _ = index.write_text('{"metadata": {"total_size": 12}, "weight_map": {}}')
+    >>> indexed_size(index)
+    12.0
+    """
+    content = read_json(index)
+    try:
+        total = float(content["metadata"]["total_size"])
+    except (KeyError, TypeError, ValueError):
+        total = 0.0
+    if not 0 < total < math.inf:
+        message = "states no metadata.total_size, and its shards are not beside it; give config.json with --size"
+        raise SpecError(message, file=index)
+    return total
 
 
 def _indexed(index: Path) -> tuple[StoredTensor, ...]:

@@ -8,11 +8,15 @@ import struct
 import numpy as np
 import pytest
 
-from glmplan.costs.blocks.stack import checkpoint_bytes, model_parameters
+from glmplan.catalog.entries.models import load_model
+from glmplan.costs.blocks.stack import checkpoint_bytes, model_parameters, uniform_checkpoint
+from glmplan.costs.memory import MemorySettings, rank_memory
+from glmplan.costs.points import Layout
 from glmplan.errors import SpecError, UnknownArchitecture, UnknownName
+from glmplan.io.models.checkpoints import of_size
 from glmplan.io.models.gguf import read_gguf_model
 from glmplan.io.models.hf_config import model_from_config
-from glmplan.io.models.resolve import resolve_model
+from glmplan.io.models.resolve import resolve_model, with_size
 from glmplan.io.models.safetensors_header import bytes_by_class, class_of, read_safetensors
 from tests.io.models.configs import LLAMA
 
@@ -69,6 +73,8 @@ def test_a_folder_gives_exact_bytes_that_equal_the_computed_ones(tmp_path):
     assert total == checkpoint_bytes(choice.model, choice.checkpoint) == 2 * model_parameters(choice.model).total
     assert choice.exact_bytes["embedding"] == choice.exact_bytes["head"] == 320 * 64 * 2
     assert choice.exact_bytes["dense"] == 2 * 3 * 128 * 64 * 2
+    assert choice.checkpoint.bytes_published == f"{total} B" and not choice.checkpoint.larger
+    assert resolve_model(str(tmp_path / "model-00001-of-00002.safetensors")) == choice
 
 
 def test_a_missing_shard_is_named(tmp_path):
@@ -238,3 +244,50 @@ def test_a_file_of_something_else_is_named_itself_and_not_what_might_lie_beside_
     with pytest.raises(SpecError, match="is no file of a model") as found:
         resolve_model(str(other))
     assert str(other) in str(found.value)
+
+
+def write_index(folder, total, config=LLAMA):
+    (folder / "config.json").write_text(json.dumps(config))
+    index = folder / "model.safetensors.index.json"
+    index.write_text(
+        json.dumps({"metadata": {"total_size": total}, "weight_map": {"a": "model-00001-of-00002.safetensors"}})
+    )
+    return index
+
+
+@pytest.mark.parametrize(("share", "smaller", "larger"), [(1.002, 0, 0), (1.08, 0, 0.08), (0.97, 0.03, 0)])
+def test_an_index_without_its_shards_states_the_size_of_the_weights(tmp_path, share, smaller, larger):
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    plain = resolve_model(str(tmp_path))
+    total = round(share * checkpoint_bytes(plain.model, plain.checkpoint))
+    index = write_index(tmp_path, total)
+    for path in (index, tmp_path):
+        found = resolve_model(str(path))
+        assert found.checkpoint.bytes_published == f"{total} B" and found.model.checkpoints == (found.checkpoint,)
+        assert found.checkpoint.smaller == pytest.approx(smaller, abs=1e-3)
+        assert found.checkpoint.larger == pytest.approx(larger, abs=1e-3)
+        assert bool(found.notes) == (abs(share - 1) > 0.005)
+    assert with_size(plain, total).checkpoint == found.checkpoint
+
+
+@pytest.mark.parametrize("total", [0, "much", None, 1e15])
+def test_a_size_that_cannot_be_that_of_the_files_is_refused(tmp_path, total):
+    with pytest.raises(SpecError, match="size"):
+        resolve_model(str(write_index(tmp_path, total)))
+
+
+def test_files_without_draft_layers_are_known_by_their_size():
+    glm = load_model("glm-5.1")
+    whole = glm.checkpoint("bf16")
+    less = whole.model_copy(update={"includes_mtp": False})
+    found = of_size(glm, whole, checkpoint_bytes(glm, less))
+    assert whole.includes_mtp and not found.includes_mtp and found.smaller == found.larger == 0
+
+
+def test_weights_of_a_stated_size_lie_inside_the_interval_of_the_memory():
+    """Muse-Glimmer NVFP4: files 8 % larger than its formats make gave 2.2 times the pool without a word."""
+    model = load_model("qwen3-32b")
+    computed = uniform_checkpoint("nvfp4")
+    found = of_size(model, computed, 1.08 * checkpoint_bytes(model, computed))
+    memory = rank_memory(model, found, layout=Layout(tp=1), kv="bf16", settings=MemorySettings())
+    assert memory.larger == pytest.approx(0.08, abs=1e-3) and memory.smaller < 0.01
