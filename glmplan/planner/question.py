@@ -633,8 +633,7 @@ def read_words(words: PlanRequest) -> Asked:
         raise SpecError(f"exceeds --max-model-len {longest:,}", field="--context", value=context)
     inputs, outputs = _lengths(words, context, longest, choice.model, assumed)
     check_pieces(settings.max_num_batched_tokens, inputs)
-    model = with_drafter(choice.model, words.drafter, assumed)
-    mtp, acceptance = _drafting(words, model, assumed)
+    model, (mtp, acceptance) = _with_drafter(words, choice.model, assumed)
     version = _version(words.engine_version, engine, assumed)
     users = asked_users(words.users, machine)
     limit = power_limit_asked(words.power_limit, machine, assumed)
@@ -787,6 +786,13 @@ def _lengths(
             value=inputs,
         )
     return inputs, outputs
+
+
+def _with_drafter(
+    words: PlanRequest, model: ModelSpec, assumed: list[str]
+) -> tuple[ModelSpec, tuple[int, float | None]]:
+    model = with_drafter(model, words.drafter, assumed)
+    return model, _drafting(words, model, assumed)
 
 
 def _drafting(words: PlanRequest, model: ModelSpec, assumed: list[str]) -> tuple[int, float | None]:

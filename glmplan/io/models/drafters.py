@@ -96,7 +96,9 @@ def _head(model: ModelSpec, file: Path) -> tuple[DraftHead, LayerKind]:
     from glmplan.io.models.hf_config import model_from_config, read_json
 
     config = read_json(file)
-    drafted: dict[str, Any] = config.get("dflash_config") or {}
+    drafted = config.get("dflash_config") or {}
+    if not isinstance(drafted, dict):
+        raise SpecError("is no object", file=file, field="dflash_config")
     layers = {name: value for name, value in config.items() if name not in _HEAD_FIELDS}
     layers = {"vocab_size": model.vocabulary, "max_position_embeddings": model.max_context} | layers
     read = model_from_config(layers, name=file.parent.name or file.name, file=file)
@@ -112,11 +114,14 @@ def _head(model: ModelSpec, file: Path) -> tuple[DraftHead, LayerKind]:
     if drafted:
         block = drafted.get("block_size", config.get("block_size"))
         states = drafted.get("target_layer_ids")
-        if not isinstance(block, int) or block < 2 or not states:
+        if type(block) is not int or not 2 <= block <= 1024 or not isinstance(states, list) or not states:
             raise SpecError("has no block_size or target_layer_ids", file=file, field="dflash_config")
         # the first place of a block is the token that is known already
         told |= {"method": "dflash", "block": block - 1, "joined": len(states)}
     else:
-        states = config.get("num_aux_hidden_states") or 3
-        told |= {"joined": states, "vocabulary": config.get("draft_vocab_size") or read.vocabulary}
+        joined = config.get("num_aux_hidden_states") or 3
+        rows = config.get("draft_vocab_size") or read.vocabulary
+        if type(joined) is not int or type(rows) is not int or not 0 < joined <= 64 or not 0 < rows <= read.vocabulary:
+            raise SpecError("has no usable draft_vocab_size or num_aux_hidden_states", file=file)
+        told |= {"joined": joined, "vocabulary": rows}
     return DraftHead(**told), _only_kind(read, str(file))
