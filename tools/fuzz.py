@@ -103,6 +103,10 @@ TRACES = {
     "azure.csv": "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:47,9,8",
     "mooncake.jsonl": '{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [1, 2]}\n' * 3,
 }
+DRAFTER = """{"model_type": "qwen3", "hidden_size": 5120, "intermediate_size": 17408, "num_hidden_layers": 5,
+"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936, "block_size": 16,
+"dflash_config": {"mask_token_id": 151669, "target_layer_ids": [1, 16, 31]}, "tie_word_embeddings": false,
+"max_position_embeddings": 40960}"""
 CONFIG = {
     "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": 2048, "num_hidden_layers": 4,
     "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "intermediate_size": 6144,
@@ -215,10 +219,12 @@ def readers() -> dict[str, Reader]:
     """Every reader of files that people bring, with real samples."""
     from glmplan.catalog.entries.accelerators import load_accelerator
     from glmplan.catalog.entries.hosts import load_host
+    from glmplan.catalog.entries.models import load_model
     from glmplan.catalog.entries.prices import given_prices
     from glmplan.catalog.files import parse_json, read_log, understood
     from glmplan.io.machines.dump_kinds import read_dump
     from glmplan.io.machines.dump_merge import host_from_dumps
+    from glmplan.io.models.drafters import with_drafter
     from glmplan.io.models.resolve import resolve_model
     from glmplan.io.models.safetensors_header import read_safetensors
     from glmplan.io.runs.importers import import_file
@@ -281,6 +287,9 @@ def readers() -> dict[str, Reader]:
     return {
         "accelerator": Reader(load_accelerator, texts("hardware_db/accelerators", 6)),
         "config": Reader(lambda path: resolve_model(str(path)), {"config.json": config}),
+        "drafter": Reader(
+            lambda path: with_drafter(load_model("qwen3-32b"), str(path), []), {"config.json": DRAFTER.encode()}
+        ),
         "dump": Reader(read_dump, dumps | {"lscpu.gz": gzip.compress(dumps["lscpu.txt"])}),
         "gguf": Reader(lambda path: resolve_model(str(path)), {"a.gguf": gguf_file()}),
         "host": Reader(load_host, texts("hardware_db/hosts", 6)),

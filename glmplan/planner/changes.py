@@ -425,6 +425,10 @@ def _kernels(solution: Solution) -> Iterator[Looked]:
 
 def _drafting(solution: Solution) -> Iterator[Looked]:
     asked = solution.asked
+    if asked.mtp and solution.best.verdict != "does_not_fit":
+        other = tried(asked.but(mtp=0, acceptance=None), solution.options, sole=False)
+        if other is not None:  # each drafted token takes work of a full batch, and memory
+            yield looked_at("mtp", "no speculative decoding", "--mtp 0", other, "")
     if asked.model.mtp is None or asked.mtp or not asked.checkpoint.includes_mtp or experts_on_host(asked):
         return
     if solution.best.verdict == "does_not_fit":

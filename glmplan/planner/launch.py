@@ -221,11 +221,8 @@ def _vllm(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...]
         notes.append("the n-gram tables are in host memory")
     if terms.mtp:
         head, own = asked.model.draft_head, asked.model.mtp
-        method = (
-            {"method": own.method if own is not None else "mtp"}
-            if head is None
-            else {"method": "eagle3", "model": head.repository}
-        )
+        method = {"method": own.method if own is not None else asked.request.drafter or "mtp"}
+        method = method if head is None else {"method": head.method, "model": head.repository}
         config = json.dumps(method | {"num_speculative_tokens": terms.mtp}, separators=(",", ":"))
         words.append(f"--speculative-config '{config}'")
     return tuple(words), tuple(notes)
@@ -248,13 +245,30 @@ def _sglang(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ..
     words += ["--disable-cuda-graph"] * (not terms.graphs)
     words += adapter_words(asked)
     if terms.mtp:
-        head = asked.model.draft_head
-        method = "EAGLE" if head is None else f"EAGLE3 --speculative-draft-model-path {head.repository}"
-        words.append(
-            f"--speculative-algorithm {method} --speculative-num-steps {terms.mtp} --speculative-eagle-topk 1 "
-            f"--speculative-num-draft-tokens {terms.mtp + 1}"
-        )
+        words += _sglang_drafting(asked, terms.mtp)
+        notes += ["SGLang has no suffix decoding: the command drafts by n-grams"] * (asked.request.drafter == "suffix")
     return tuple(words), tuple(notes)
+
+
+#: method → SGLang's algorithm
+_ALGORITHMS = {"eagle3": "EAGLE3", "dflash": "DFLASH", "draft_model": "STANDALONE"}
+
+
+def _sglang_drafting(asked: Asked, drafted: int) -> list[str]:
+    """Return SGLang's options of speculative decoding [1]_.
+
+    References
+    ----------
+    .. [1] https://docs.sglang.io/docs/advanced_features/speculative_decoding.md
+    """
+    head = asked.model.draft_head
+    last = f"--speculative-num-draft-tokens {drafted + 1}"
+    if head is None and asked.model.mtp is None:
+        return ["--speculative-algorithm NGRAM", last]
+    name = "EAGLE" if head is None else f"{_ALGORITHMS[head.method]} --speculative-draft-model-path {head.repository}"
+    if head is not None and head.method == "dflash":
+        return [f"--speculative-algorithm {name}", last]
+    return [f"--speculative-algorithm {name} --speculative-num-steps {drafted} --speculative-eagle-topk 1 {last}"]
 
 
 def _trtllm(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -266,8 +280,9 @@ def _trtllm(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ..
     words += [f"--ep_size {terms.ep}"] * (terms.ep > 1)
     words += [f"--max_seq_len {context}"] * (context < asked.model.max_context)
     words += _set_options(asked, ("--kv_cache_free_gpu_memory_fraction", "--max_batch_size", "--max_num_tokens", ""))
-    if terms.mtp and asked.model.draft_head is not None:
-        notes.append(f"the command omits speculative decoding with {asked.model.draft_head.repository}: add it")
+    if terms.mtp and asked.model.mtp is None:
+        head = asked.model.draft_head
+        notes.append(f"the command omits speculative decoding with {head.repository if head else 'n-grams'}: add it")
     extra = _trtllm_options(asked, holding)
     if extra:
         words.append(f"--extra_llm_api_options {_OPTIONS_FILE}")
@@ -286,7 +301,7 @@ def _trtllm_options(asked: Asked, holding: Holding) -> list[str]:
     extra += ["enable_attention_dp: true"] * (terms.dp > 1)
     extra += [f"kv_cache_config: {{dtype: {kv}}}" for kv in _cache_words(asked, terms.kv)]
     extra += ["cuda_graph_config: null"] * (not terms.graphs)
-    if terms.mtp and asked.model.draft_head is None:
+    if terms.mtp and asked.model.mtp is not None:
         extra.append(f"speculative_config: {{decoding_type: MTP, num_nextn_predict_layers: {terms.mtp}}}")
     return extra
 
@@ -332,6 +347,7 @@ def _llama_cpp(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str,
             + " here"
         )
     words += ["--split-mode layer"] * (terms.pp > 1) + ["--split-mode row"] * (terms.tp > 1)
+    words += _llama_cpp_drafting(asked, terms.mtp)
     words += [f"--cache-type-k {kv} --cache-type-v {kv}" for kv in _cache_words(asked, terms.kv)]
     words += _set_options(asked, ("", "", "--ubatch-size", ""))
     words.append("--flash-attn on")
@@ -342,6 +358,23 @@ def _llama_cpp(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str,
             "steps of prompts fetch the experts from host memory once: larger ones take fewer fetches (-ub 4096)"
         )
     return tuple(words), tuple(notes)
+
+
+def _llama_cpp_drafting(asked: Asked, drafted: int) -> list[str]:
+    """Return llama-server's options of speculative decoding [1]_.
+
+    References
+    ----------
+    .. [1] https://github.com/ggml-org/llama.cpp/blob/a3a1c4747fdc0dcad40b3946108b89375d9a7d0e/docs/speculative.md
+    """
+    head = asked.model.draft_head
+    if not drafted:
+        return []
+    if head is None:
+        name = "ngram-simple" if asked.model.mtp is None else "draft-mtp"
+        return [f"--spec-type {name} --spec-draft-n-max {drafted}"]
+    name = {"eagle3": "draft-eagle3", "dflash": "draft-dflash", "draft_model": "draft-simple"}[head.method]
+    return [f"--spec-type {name} --spec-draft-n-max {drafted} --spec-draft-model PATH_TO_GGUF_OF_THE_DRAFTER"]
 
 
 def _ktransformers(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -24,6 +24,7 @@ from glmplan.costs.memory.settings import load_memory_fit
 from glmplan.errors import SpecError
 from glmplan.io.machines.resolve import ONE_KIND, Machine, resolve_machine
 from glmplan.io.models.checkpoints import checkpoint_for, files_of_namesake, read_by, remarks_on
+from glmplan.io.models.drafters import FREE_DRAFTERS, with_drafter
 from glmplan.io.models.resolve import resolve_model
 from glmplan.prediction.deployment import Settings, heads_of
 from glmplan.prediction.distribution import SURE, probability_asked
@@ -632,7 +633,7 @@ def read_words(words: PlanRequest) -> Asked:
         raise SpecError(f"exceeds --max-model-len {longest:,}", field="--context", value=context)
     inputs, outputs = _lengths(words, context, longest, choice.model, assumed)
     check_pieces(settings.max_num_batched_tokens, inputs)
-    mtp, acceptance = _drafting(words, choice.model, assumed)
+    model, (mtp, acceptance) = _with_drafter(words, choice.model, assumed)
     version = _version(words.engine_version, engine, assumed)
     users = asked_users(words.users, machine)
     limit = power_limit_asked(words.power_limit, machine, assumed)
@@ -642,7 +643,7 @@ def read_words(words: PlanRequest) -> Asked:
         assumed.append("users " + ", ".join(map(str, users)))
     asked = Asked(
         request=words.model_copy(update={"power_limit": limit, "probability": probability}),
-        model=choice.model,
+        model=model,
         checkpoint=files_of_namesake(choice.model, checkpoint, choice.repository),
         machine=machine,
         engine=engine,
@@ -787,16 +788,31 @@ def _lengths(
     return inputs, outputs
 
 
+def _with_drafter(
+    words: PlanRequest, model: ModelSpec, assumed: list[str]
+) -> tuple[ModelSpec, tuple[int, float | None]]:
+    model = with_drafter(model, words.drafter, assumed)
+    return model, _drafting(words, model, assumed)
+
+
 def _drafting(words: PlanRequest, model: ModelSpec, assumed: list[str]) -> tuple[int, float | None]:
     mtp = words.mtp or 0
-    if mtp > (most := (model.mtp and model.mtp.block) or 16):
+    free = words.drafter in FREE_DRAFTERS
+    if words.drafter is not None and words.mtp is None:
+        raise SpecError("needs --mtp with the number of draft tokens", field="--drafter", value=words.drafter)
+    if mtp > (most := model.draft_block or 16):
         raise SpecError(f"is above the maximum of {most} draft tokens", field="--mtp", value=mtp)
-    if mtp and model.draft_layers is None:
-        raise SpecError(f"needs MTP layers, which {model.name} does not have", field="--mtp", value=mtp)
-    if mtp and model.draft_head is not None:
+    if mtp and model.draft_layers is None and not free:
+        message = f"needs MTP layers, which {model.name} does not have; --drafter names another way of drafting"
+        raise SpecError(message, field="--mtp", value=mtp)
+    if mtp and model.draft_head is not None and words.drafter is None:
         assumed.append(f"draft head {model.draft_head.repository}, a separate download")
     rate = words.acceptance
     if rate is None:
+        if mtp and free:
+            # no row of the measurements states what these gain, and it is a matter of the text
+            message = "needs --acceptance: it depends on the text; engines log it as mean acceptance length"
+            raise SpecError(message, field="--drafter", value=words.drafter)
         if mtp:
             assumed.append("acceptance: mean of published runs with as many draft tokens")
         return mtp, None

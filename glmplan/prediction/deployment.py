@@ -291,7 +291,8 @@ class Deployment:
         """Return the fitted tokens per step [token] and its log deviation [-]"""
         return acceptance_prior(
             self.model.family,
-            self.draft_method or ("eagle3" if self.model.draft_head else "mtp" if self.model.mtp else ""),
+            self.draft_method
+            or (self.model.draft_head.method if self.model.draft_head else "mtp" if self.model.mtp else ""),
             self.draft_chain,
             self.text,
             verify_tokens=self.draft_tokens + 1,

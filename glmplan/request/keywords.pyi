@@ -25,6 +25,7 @@ class Question(TypedDict, total=False):
     use_case: str | None
     users: int | str | Sequence[int] | None
     mtp: int | str | None
+    drafter: str | None
     acceptance: float | str | None
     eager: bool
     memory_fraction: float | str | None

@@ -281,6 +281,18 @@ class PlanRequest(OptionRecord):
             vacant="none",
         ),
     ] = None
+    drafter: Annotated[
+        str | None,
+        Option(
+            help="mtp, ngram, suffix, a draft model, or a folder of an EAGLE-3 or DFlash head.",
+            axis="Ways of drafting.",
+            commands=_CHOSEN,
+            sheet="Speculative decoding",
+            form="Drafting",
+            label="Drafter",
+            vacant="the model's own",
+        ),
+    ] = None
     acceptance: Annotated[
         float | None,
         Option(

@@ -86,6 +86,7 @@ FUZZED = {
     "measure.validation": ("plan",),
     "prediction.step_models": ("site",),
     "io.machines.dump_kinds": ("dump", "machine"),
+    "io.models.drafters": ("drafter",),
     "io.models.gguf": ("gguf",),
     "io.models.hf_config": ("config",),
     "io.models.safetensors_header": ("index", "safetensors"),

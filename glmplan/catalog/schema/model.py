@@ -80,11 +80,13 @@ class LookupTable(Frozen):
 
 
 class DraftHead(Frozen):
-    """EAGLE-3 head published separately in BF16, with its own output head.
+    """Drafter with files of its own, in BF16.
 
-    Its layer reads embedding and state side by side, so the products for queries and keys are twice as wide; once a
-    step a projection joins three states of the model. It uses the model's embedding; with `own_embedding` its files
-    hold one with other values, which some engines keep.
+    - EAGLE-3 head: its layer reads embedding and state side by side, so the products for queries and keys are twice as
+      wide; once a step a projection joins states of the model. It uses the model's embedding and has an output head;
+      with `own_embedding` its files hold an embedding with other values, which some engines keep.
+    - DFlash: layers that draft a block in one pass from joined states, with the model's embedding and output head.
+    - Draft model: a smaller model with the same vocabulary.
     """
 
     repository: str
@@ -92,6 +94,13 @@ class DraftHead(Frozen):
     source: str
     own_embedding: bool = False
     note: str | None = None
+    method: Literal["eagle3", "dflash", "draft_model"] = "eagle3"
+    layers: PositiveInt = 1
+    joined: PositiveInt = 3  # states of the model that are joined
+    block: PositiveInt | None = None  # tokens that one pass drafts; None: one
+    hidden: PositiveInt | None = None  # None: the width of the model
+    vocabulary: PositiveInt | None = None  # rows of its own output head; None: as many as the model has
+    tied: bool = False  # one table embeds and reads out (draft models)
 
 
 #: classes of tensors that a checkpoint can store in different formats
@@ -504,7 +513,13 @@ class ModelSpec(Frozen):
         """
         if self.mtp is not None:
             return self.layers[self.mtp.layer], self.mtp.layers
-        return None if self.draft_head is None else (self.layers[self.draft_head.layer], 1)
+        return None if self.draft_head is None else (self.layers[self.draft_head.layer], self.draft_head.layers)
+
+    @property
+    def draft_block(self) -> int | None:
+        """Return the tokens that one draft pass proposes; None for one [-]"""
+        head = self.draft_head if self.mtp is None else self.mtp
+        return None if head is None else head.block
 
     def checkpoint(self, name: str) -> Checkpoint | None:
         """Return the checkpoint of that name, or None."""

@@ -14,7 +14,7 @@ from glmplan.catalog.caching import remembered
 from glmplan.catalog.engines.limitations import engine_names, load_engine
 from glmplan.catalog.formats import WeightFormat, weight_format
 from glmplan.catalog.schema.engine import CacheLayout
-from glmplan.catalog.schema.model import Checkpoint, ExpertsFfn, LayerKind, ModelSpec
+from glmplan.catalog.schema.model import Checkpoint, DraftHead, ExpertsFfn, LayerKind, ModelSpec
 from glmplan.costs.blocks.kinds import feed_forwards_of, lookup_of, mixer_of, routed_of, streams_of
 from glmplan.costs.blocks.mixer import Mixer
 from glmplan.costs.blocks.tensor import Tensor
@@ -22,7 +22,6 @@ from glmplan.errors import UnknownFact
 from glmplan.units import Bytes, BytesArray, TokenCount, Tokens, TokensArray
 
 __all__ = [
-    "JOINED_STATES",
     "LOGIT_BYTES",
     "ParameterCount",
     "Segment",
@@ -101,8 +100,6 @@ def vocabulary_tensors(model: ModelSpec) -> tuple[Tensor, ...]:
     return tuple(result)
 
 
-#: states of the model that an EAGLE-3 head reads, one after the other
-JOINED_STATES = 3
 #: projections of an attention that read the state of the layer
 _READ_STATE = (".q_a_proj", ".kv_a_proj_with_mqa", ".q_proj", ".k_proj", ".v_proj")
 
@@ -115,10 +112,12 @@ def mtp_tensors(model: ModelSpec) -> tuple[Tensor, ...]:
     layer and draft head.
     """
     hidden = model.hidden
-    if model.draft_head is not None:
-        result = layer_tensors(model.layers[model.draft_head.layer], hidden)
+    if (head := model.draft_head) is not None:
+        result = layer_tensors(model.layers[head.layer], head.hidden or hidden)
+        if head.method != "eagle3":
+            return result
         wide = (replace(item, columns=2 * hidden) if item.name.endswith(_READ_STATE) else item for item in result)
-        return (*wide, Tensor("fc", "mtp_projection", hidden, JOINED_STATES * hidden, shard="replicated"))
+        return (*wide, Tensor("fc", "mtp_projection", hidden, head.joined * hidden, shard="replicated"))
     if model.mtp is None:
         return ()
     if model.mtp.block is not None:
@@ -131,7 +130,7 @@ def mtp_tensors(model: ModelSpec) -> tuple[Tensor, ...]:
 
 
 def draft_once_tensors(model: ModelSpec) -> tuple[Tensor, ...]:
-    """Return a block drafter's weights outside its stages [1]_.
+    """Return a drafter's weights outside its layers [1]_.
 
     Joined states and heads after the last.
 
@@ -139,6 +138,8 @@ def draft_once_tensors(model: ModelSpec) -> tuple[Tensor, ...]:
     ----------
     .. [1] vllm-project/vllm, vllm/models/deepseek_v41/nvidia/dspark.py (main_proj, markov_head, confidence_head).
     """
+    if model.draft_head is not None:
+        return _head_once(model, model.draft_head)
     if model.mtp is None or model.mtp.block is None:
         return ()
     hidden, rank = model.hidden, model.mtp.markov_rank
@@ -152,6 +153,23 @@ def draft_once_tensors(model: ModelSpec) -> tuple[Tensor, ...]:
             Tensor("draft.markov_head", "mtp_projection", model.vocabulary, rank),
             Tensor("draft.confidence", "mtp_projection", 1, hidden + rank, shard="replicated"),
         ]
+    return tuple(result)
+
+
+def _head_once(model: ModelSpec, head: DraftHead) -> tuple[Tensor, ...]:
+    """Return what a separate drafter holds beside its layers."""
+    hidden = head.hidden or model.hidden
+    result: list[Tensor] = []
+    if head.method == "dflash":
+        joined = head.joined * model.hidden
+        result = [
+            Tensor("draft.norms", "norm", 2 * hidden, 1, shard="replicated", matmul=False),
+            Tensor("draft.main_proj", "mtp_projection", hidden, joined, shard="replicated"),
+        ]
+    if head.vocabulary is not None:
+        result.append(Tensor("draft.head", "head", head.vocabulary, hidden))
+        if head.method == "draft_model" and not head.tied:
+            result.append(Tensor("draft.embed", "embedding", head.vocabulary, hidden, matmul=False))
     return tuple(result)
 
 
@@ -176,7 +194,7 @@ def model_parameters(model: ModelSpec) -> ParameterCount:
         skipped += visited if kind.decode_only else 0
     mtp_layers = model.mtp.layers if model.mtp else 0
     mtp = mtp_layers * sum(tensor.parameters for tensor in mtp_tensors(model))
-    mtp += sum(tensor.parameters for tensor in draft_once_tensors(model))
+    mtp += sum(tensor.parameters for tensor in draft_once_tensors(model)) if model.mtp else 0
     ends = (2 if model.mtp.own_embedding else 1 if model.mtp.own_head else 0) if model.mtp else 0
     return ParameterCount(
         total=total,

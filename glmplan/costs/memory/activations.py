@@ -29,7 +29,7 @@ from glmplan.catalog.schema.model import LayerKind, ModelSpec
 from glmplan.costs.blocks.feed_forward import inner_rows
 from glmplan.costs.blocks.kinds import feed_forwards_of, mixer_of
 from glmplan.costs.blocks.mixer import Mixer
-from glmplan.costs.blocks.stack import JOINED_STATES, Segment, activation_bytes, logit_bytes
+from glmplan.costs.blocks.stack import Segment, activation_bytes, logit_bytes
 from glmplan.costs.memory.settings import MemorySettings
 from glmplan.units import Bytes, BytesArray, Ratio, Tokens, TokensArray
 
@@ -351,8 +351,8 @@ def stage_peak(
     buffer = settings.rule.step_of(settings.version)
     if buffer is not None:
         return _step_buffer(buffer, model, forward, settings, step)
-    if run is not None and step.drafts and model.draft_head is not None:
-        forward = forward + _VALUE_BYTES * JOINED_STATES * model.hidden * step.tokens
+    if run is not None and step.drafts and model.draft_head is not None and model.draft_head.method != "draft_model":
+        forward = forward + _VALUE_BYTES * model.draft_head.joined * model.hidden * step.tokens
     peak = peak_bytes(run, model, forward, step)
     if not step.first or run is None or not run.images:
         return peak

@@ -488,9 +488,11 @@ def _stage(
         kept = np.maximum(kept, np.where(count > 0, one.buffers, 0.0))
     add_vocabulary(weights, model, checkpoint, degrees, settings, (index == 0, last))
     add_rotary(weights, model, parts, counts, settings.rule)
-    if model.draft_head is not None and "mtp" in weights:  # which has an output head of its own
+    head = model.draft_head
+    if head is not None and head.method == "eagle3" and head.vocabulary is None and "mtp" in weights:
+        # an output head as long as the model's
         own = np.ceil(model.vocabulary / degrees.tp) * model.hidden * weight_format("bf16").bytes
-        tables = 1 + settings.rule.loading.keeps_draft_embedding(model.draft_head, settings.version)
+        tables = 1 + settings.rule.loading.keeps_draft_embedding(head, settings.version)
         weights["mtp"] = weights["mtp"] + np.where(last, tables * own, 0.0)
     requests = settings.requests(memory, degrees.tp) + zero
     step = TrialStep(settings.budget(memory) + zero, requests, last, "mtp" in weights, kept, index == 0)

@@ -427,7 +427,12 @@ class StepWork:
     @cached_property
     def drafts_in_blocks(self) -> bool:
         """Return True if one draft pass proposes all tokens of a step."""
-        return self.model.mtp is not None and self.model.mtp.block is not None
+        return self.model.draft_block is not None
+
+    @property
+    def drafts_with_own_head(self) -> bool:
+        """Return True if the drafter's layers carry an output head."""
+        return self.model.draft_head is not None and self.model.draft_head.vocabulary is not None
 
     @cached_property
     def joined(self) -> tuple[Product, ...]:

@@ -447,7 +447,8 @@ def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dic
         once = {name: np.zeros_like(value) for name, value in total.items()}
         single = Tokens(requests, requests * block, zero, everyone * block, context, zero, shared)
         _add_layers(once, structure, structure.drafting, single, degrees)
-        _add_products(once, structure, structure.ends, single.decode, degrees)
+        if not structure.drafts_with_own_head:
+            _add_products(once, structure, structure.ends, single.decode, degrees)
         _add_products(total, structure, structure.entry, step.decode, degrees)
         once["host"] += 0.25  # a draft pass launches no scheduler step of its own; its share is fitted with `layer`
         decoding = np.minimum(one.requests, 1.0)

@@ -380,7 +380,7 @@ Mean TPOT (ms):                          70.00
 
 
 def test_every_kind_has_a_name_of_its_own():
-    assert len(set(KINDS)) == len(KINDS) == 31
+    assert len(set(KINDS)) == len(KINDS) == 32
 
 
 def test_genai_perf_names_its_model_and_its_users_elsewhere():
@@ -405,3 +405,26 @@ def test_genai_perf_names_its_model_and_its_users_elsewhere():
     assert (row["ttft_mean_ms"], row["tpot_mean_ms"], row["tpot_p99_ms"]) == (500, 25, 50)
     wrong = import_text(text.replace('"us"', '"fortnights"'))
     assert "ttft_mean_ms" not in wrong.rows[0] and "fortnights" in str(wrong.problems[0])
+
+
+def test_fmperf_has_the_time_of_every_token():
+    """fmperf-project/fmperf, fmperf/loadgen/run.py: a record a token, and one that ends the answer."""
+    records, usual = [], {"exp_num_users": 2, "exp_duration": 30.0, "exclude": False, "sample_idx": 0}
+    for worker in (0, 1):
+        now = 10**12 + worker
+        for number in range(3):
+            for place in range(6):
+                ms = (100.0, 20.0, 20.0, 20.0, 20.0, 0.0)[place]
+                now += int(ms * 1e6)
+                ends = place == 5
+                where = {"worker_idx": worker, "request_idx": number, "response_idx": place, "timestamp": now}
+                records.append(
+                    usual
+                    | where
+                    | {"duration_ms": ms, "ok": not ends, "error": "" if ends else "None", "n_tokens": 1 - ends}
+                )
+    records[-6]["error"], records[-6]["ok"] = "refused", False  # the last request breaks at its first token
+    (row,) = import_text(json.dumps({"results": records, "energy": {}})).rows
+    assert (row["concurrency"], row["output_tokens"], row["ttft_mean_ms"], row["tpot_mean_ms"]) == (2, 5, 100, 20)
+    assert row["output_tokens_per_s"] == pytest.approx(25 / 0.54, rel=1e-3)
+    assert row["num_requests"] == 6 and "1 failed" in row["notes"]

@@ -1,4 +1,4 @@
-"""Import reports of AIPerf (genai-perf) and GuideLLM.
+"""Import reports of AIPerf (genai-perf), GuideLLM and fmperf.
 
 JSON and CSV summaries, per-request JSONL.
 """
@@ -36,6 +36,7 @@ __all__ = [
     "read_aiperf",
     "read_csv_aiperf",
     "read_csv_guidellm",
+    "read_fmperf",
     "read_guidellm",
     "read_requests",
     "recognise_csv_guidellm",
@@ -250,6 +251,58 @@ def _statistics(metric: str, values: list[float | None] | list[float]) -> dict[s
     return {name("mean"): float(np.mean(kept)), name("p50"): float(p50), name("p99"): float(p99)}
 
 
+KIND_FMPERF = "fmperf"
+recognise_fmperf = by_keys("results", "response_idx", "worker_idx", "exp_num_users")
+
+
+def read_fmperf(source: Source) -> Imported:
+    """Read fmperf's records of tokens into one run [1]_.
+
+    The first of a request has the time to the first token, each other one the time since the one before. Prompts are
+    not in the file: `--set input_tokens`.
+
+    References
+    ----------
+    .. [1] fmperf-project/fmperf, fmperf/loadgen/run.py at 04a1c50d.
+    """
+    result, problems = documents(source.text)
+    requests: dict[tuple[float, float, float], list[tuple[float, float, float]]] = {}
+    broken: set[tuple[float, float, float]] = set()
+    for document in result:
+        for record in Fields(document.value, document.line, problems).value.get("results", ()):
+            try:
+                fields = Fields(record, document.line, problems)
+                users, worker, number = (fields.require(n) for n in ("exp_num_users", "worker_idx", "request_idx"))
+                token = tuple(fields.require(name) for name in ("timestamp", "duration_ms", "n_tokens"))
+            except BadRecord as error:
+                problems.append(error.problem)
+                continue
+            if fields.value.get("ok") is True and fields.value.get("exclude") is not True:
+                requests.setdefault((users, worker, number), []).append((token[0], token[1], token[2]))
+            elif fields.text("error"):  # the record after the last token says that there is no more
+                broken.add((users, worker, number))
+    kept = {key: tokens for key, tokens in requests.items() if key not in broken}
+    if not kept:
+        return Imported("", [], problems or [Problem(0, "", "expected at least one finished request")])
+    begin = min(tokens[0][0] - tokens[0][1] * 1e6 for tokens in kept.values())
+    wall = (max(tokens[-1][0] for tokens in kept.values()) - begin) * 1e-9
+    count = sum(token[2] for tokens in kept.values() for token in tokens)
+    gaps = [[token[1] for token in tokens[1:]] for tokens in kept.values()]
+    row: dict[str, Any] = {
+        "phase": "serving",
+        "concurrency": max(users for users, _, _ in kept),
+        "num_requests": len(requests),
+        "output_tokens": count / len(kept),
+        "output_tokens_per_s": count / wall,
+        "wall_s": wall,
+        **_statistics("ttft", [tokens[0][1] for tokens in kept.values()]),
+        **_statistics("tpot", [sum(one) / len(one) for one in gaps if one]),
+        **_statistics("itl", [gap for one in gaps for gap in one]),
+        "notes": notes(KIND_FMPERF, f"{len(broken)} failed" if broken else "", few_requests(len(kept))),
+    }
+    return Imported("", [{"id": row_identifier(source.text, 0), **row}], problems)
+
+
 KIND_GUIDELLM = "guidellm"
 KIND_CSV = "guidellm csv"
 _TTFT_INCLUDED = "GuideLLM's time per output token includes TTFT"
@@ -405,6 +458,7 @@ def _csv_rows(fields: Fields) -> Iterator[dict[str, Any]]:
 IMPORTERS = (
     Importer(KIND_GUIDELLM, recognise_guidellm, read_guidellm),
     Importer(KIND_CSV, recognise_csv_guidellm, read_csv_guidellm),
+    Importer(KIND_FMPERF, recognise_fmperf, read_fmperf),
     Importer("aiperf requests", recognise_requests, read_requests),
     Importer(KIND_AIPERF, recognise_aiperf, read_aiperf),
     Importer("aiperf csv", recognise_csv_aiperf, read_csv_aiperf),

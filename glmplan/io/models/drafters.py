@@ -1,0 +1,127 @@
+"""Read a drafter that is no part of a model's files.
+
+`ngram` and `suffix` look drafts up in the text of the request and hold no weights. A draft model is a smaller model of
+the catalogue; the folder of a head holds a `config.json`: DFlash (`dflash_config`) drafts a block in one pass, any
+other head of a model's width is EAGLE-3 [1]_.
+
+References
+----------
+.. [1] vllm-project/vllm, vllm/config/speculative.py at v0.27.0 (`SpeculativeMethod`,
+   `verify_equal_vocab_size_if_draft_model`).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from glmplan.catalog.schema.model import DraftHead, LayerKind, ModelSpec
+from glmplan.errors import SpecError
+from glmplan.io.models.resolve import resolve_model
+
+__all__ = ["FREE_DRAFTERS", "with_drafter"]
+
+#: drafters without weights
+FREE_DRAFTERS = ("ngram", "suffix")
+#: layer kind of a drafter in the model that it drafts for
+_KIND = "drafter"
+#: fields of a head's config that describe its drafting, not its layers
+_HEAD_FIELDS = ("dflash_config", "block_size", "draft_vocab_size", "eagle_config", "num_target_layers",
+                "target_hidden_size", "norm_before_fc", "num_aux_hidden_states", "eagle_aux_hidden_state_layer_ids",
+                "target_layer_ids", "mask_token_id", "auto_map")  # fmt: skip
+
+
+def with_drafter(model: ModelSpec, drafter: str | None, assumed: list[str]) -> ModelSpec:
+    """Return the model with another drafter; `mtp` or None keeps its own.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.models import load_model
+    >>> large, notes = load_model("qwen3-32b"), []
+    >>> head = with_drafter(large, "qwen3-0.6b", notes).draft_head
+    >>> head.method, head.layers, head.hidden, head.tied
+    ('draft_model', 28, 1024, True)
+    >>> with_drafter(load_model("glm-5.1"), "ngram", notes).draft_layers is None
+    True
+    """
+    if drafter is None or (drafter == "mtp" and model.mtp is not None):
+        return model
+    if drafter in FREE_DRAFTERS:
+        return model.model_copy(update={"mtp": None, "draft_head": None})
+    if drafter == "eagle3" and model.draft_head is not None:
+        return model
+    if drafter in ("mtp", "eagle3", "dflash"):
+        message = f"is no part of {model.name}; give the folder of a head with its config.json, a draft model, or ngram"
+        raise SpecError(message, field="--drafter", value=drafter)
+    path = Path(os.path.expanduser(drafter))
+    if path.suffix == ".json" or (path / "config.json").is_file():
+        head, kind = _head(model, path if path.suffix == ".json" else path / "config.json")
+    else:
+        head, kind = _draft_model(model, drafter)
+    assumed.append(f"drafter {head.repository} in BF16, of {head.layers} layers")
+    # a copy with the layer is another model: properties that are computed once are computed again
+    told = {name: getattr(model, name) for name in type(model).model_fields}
+    return ModelSpec(**told | {"mtp": None, "draft_head": head, "layers": model.layers | {_KIND: kind}})
+
+
+def _only_kind(drafter: ModelSpec, field: str) -> LayerKind:
+    """Return the kind of the layers of a drafter, which must be one."""
+    if len(drafter.runs) > 1:
+        kinds = ", ".join(name for name, _ in drafter.runs)
+        raise SpecError(f"has layers of several kinds ({kinds}), which no drafter is planned with", field="--drafter",
+                        value=field)  # fmt: skip
+    return drafter.layers[drafter.layer_names[0]]
+
+
+def _draft_model(model: ModelSpec, name: str) -> tuple[DraftHead, LayerKind]:
+    try:
+        draft = resolve_model(name).model
+    except SpecError as error:
+        message = f"is neither mtp, ngram, suffix, a folder with a config.json nor a model: {error.message}"
+        raise SpecError(message, field="--drafter", value=name) from None
+    if draft.vocabulary != model.vocabulary:
+        message = f"has a vocabulary of {draft.vocabulary:,} tokens, {model.name} one of {model.vocabulary:,}"
+        raise SpecError(f"{message}: a draft model needs the same", field="--drafter", value=name)
+    own = draft.default_checkpoint and draft.checkpoint(draft.default_checkpoint)
+    head = DraftHead(
+        repository=(own and own.repository) or draft.hugging_face or draft.name, layer=_KIND, source=draft.source,
+        method="draft_model", layers=len(draft.layer_names), hidden=draft.hidden, vocabulary=draft.vocabulary,
+        tied=draft.tied_embedding,
+    )  # fmt: skip
+    return head, _only_kind(draft, name)
+
+
+def _head(model: ModelSpec, file: Path) -> tuple[DraftHead, LayerKind]:
+    from glmplan.io.models.hf_config import model_from_config, read_json
+
+    config = read_json(file)
+    drafted = config.get("dflash_config") or {}
+    if not isinstance(drafted, dict):
+        raise SpecError("is no object", file=file, field="dflash_config")
+    layers = {name: value for name, value in config.items() if name not in _HEAD_FIELDS}
+    layers = {"vocab_size": model.vocabulary, "max_position_embeddings": model.max_context} | layers
+    read = model_from_config(layers, name=file.parent.name or file.name, file=file)
+    if read.hidden != model.hidden:
+        message = f"is {read.hidden:,} wide, {model.name} {model.hidden:,}: the head is one of another model"
+        raise SpecError(message, file=file, field="hidden_size")
+    told: dict[str, Any] = {
+        "repository": str(file.parent),
+        "layer": _KIND,
+        "source": f"config.json of {file.parent.name}",
+    }
+    told["layers"] = len(read.layer_names)
+    if drafted:
+        block = drafted.get("block_size", config.get("block_size"))
+        states = drafted.get("target_layer_ids")
+        if type(block) is not int or not 2 <= block <= 1024 or not isinstance(states, list) or not states:
+            raise SpecError("has no block_size or target_layer_ids", file=file, field="dflash_config")
+        # the first place of a block is the token that is known already
+        told |= {"method": "dflash", "block": block - 1, "joined": len(states)}
+    else:
+        joined = config.get("num_aux_hidden_states") or 3
+        rows = config.get("draft_vocab_size") or read.vocabulary
+        if type(joined) is not int or type(rows) is not int or not 0 < joined <= 64 or not 0 < rows <= read.vocabulary:
+            raise SpecError("has no usable draft_vocab_size or num_aux_hidden_states", file=file)
+        told |= {"joined": joined, "vocabulary": rows}
+    return DraftHead(**told), _only_kind(read, str(file))
