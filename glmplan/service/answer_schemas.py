@@ -232,6 +232,7 @@ class Safe(_Safe):
     curve: list[Chance]
     limit: str
     target_tpot_ms: float
+    target_ttft_ms: Number
     limits: dict[str, Limit]
 
 
@@ -516,8 +517,14 @@ class Side(BaseModel):
     engine: str
     cache: str
     ttft_mean_ms: Number
+    ttft_mean_ms_low: Number
+    ttft_mean_ms_high: Number
     tpot_mean_ms: Number
+    tpot_mean_ms_low: Number
+    tpot_mean_ms_high: Number
     output_tokens_per_s: Number
+    output_tokens_per_s_low: Number
+    output_tokens_per_s_high: Number
     requests_held: float
     usd_month: Number
     paid: str
@@ -619,6 +626,15 @@ class LinkLoad(BaseModel):
     transfers: int
 
 
+class ScaleUpNetwork(BaseModel):
+    """Network that joins accelerators directly; the rate is that of one accelerator in each direction."""
+
+    kind: str
+    topology: Literal["switch", "mesh", "bridge"]
+    joined: int
+    gb_per_s: float
+
+
 class LinksAnswer(BaseModel):
     """Devices and links of one node, and their load under a layout."""
 
@@ -626,6 +642,7 @@ class LinksAnswer(BaseModel):
     title: str
     nodes: int
     parts: list[Part]
+    scale_up: ScaleUpNetwork | None
     between: list[str]
     loads: dict[str, list[LinkLoad]]
     missing: str

@@ -16,11 +16,11 @@ from mcp.server import Server
 from mcp_types import CallToolResult, ListToolsResult, TextContent, Tool, ToolAnnotations
 from pydantic import BaseModel, ValidationError
 
-from glmplan.errors import SpecError, nearest, printable
+from glmplan.errors import SpecError
 from glmplan.service.answers import QUESTIONS
 from glmplan.service.dispatcher import Dispatcher
 from glmplan.service.guard import Limits, Metrics
-from glmplan.service.questions import first_fault, refusal_record
+from glmplan.service.questions import invalid_record, refusal_record
 
 __all__ = ["TOOLS", "assistant_server"]
 
@@ -104,20 +104,10 @@ async def _called(context: Any, parameters: Any) -> CallToolResult:
     try:
         question: BaseModel = QUESTIONS[ask].model_validate(parameters.arguments or {})
     except ValidationError as error:
-        return _result(422, _fault(error, QUESTIONS[ask]))
+        return _result(422, invalid_record(list(error.errors()), QUESTIONS[ask]))
     dispatcher: Dispatcher = context.lifespan_context
     status, body = await dispatcher.answer(ask, question.model_dump(exclude_unset=True))
     return _result(status, json.loads(body))
-
-
-def _fault(error: ValidationError, form: type[BaseModel]) -> dict[str, Any]:
-    """Return the first wrong argument as a record with nearest choices."""
-    first, field = first_fault(list(error.errors()))
-    message, close = str(first["msg"]).removeprefix("Value error, "), []
-    if first["type"] == "extra_forbidden":
-        message, close = "is not a field of this question", nearest(field, form.model_fields)
-    words = printable(f"{field}: {message}" + (f"; nearest: {', '.join(close)}" if close else ""))
-    return {"error": {"kind": "SpecError", "message": words, "field": field, "nearest": close}}
 
 
 def _result(status: int, record: dict[str, Any]) -> CallToolResult:

@@ -2,7 +2,7 @@
 
 import { ask, at, el, money, number, svg, table, time, whole } from "./dom.js";
 import { combobox } from "./combo.js";
-import { copy, explainTerms, plain } from "./words.js";
+import { copy, explainTerms, LEVELS, plain } from "./words.js";
 import { save } from "./export.js";
 
 const FIELDS = ["users", "rate", "wait", "kind", "input", "output", "budget", "power", "only", "probability"];
@@ -121,7 +121,7 @@ function named(one) {
   return `${one.machines > 1 ? `${one.machines} servers of ` : ""}${count ? `${count} × ` : ""}${titles.get(part) ?? part}`;
 }
 const keyOf = (one) => [one.role, one.rank, one.machine, one.paid].join("|");
-const words = (text) => (text ?? "").replaceAll("_", " ");
+const words = (level) => LEVELS[level] ?? level;
 
 function shown() {
   const [paid, evidence, word] = [at("paid").value, at("evidence").value, at("word").value.trim().toLowerCase()];
