@@ -18,7 +18,17 @@ from glmplan.prediction.distribution import SHOWN
 from glmplan.prediction.predict import Figure
 from glmplan.purchase.cost import Terms
 
-__all__ = ["ANSWER_SCHEMAS", "FitAnswer", "Infeasible", "JobState", "Refusal", "Wrong"]
+__all__ = [
+    "ANSWER_SCHEMAS",
+    "EngineRow",
+    "FitAnswer",
+    "HardwareRow",
+    "Infeasible",
+    "JobState",
+    "ModelRow",
+    "Refusal",
+    "Wrong",
+]
 
 Number = float | None
 Verdict = Literal["fits", "tight", "does_not_fit", "unknown"]

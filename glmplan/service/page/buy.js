@@ -1,6 +1,6 @@
 // The page "what should I buy": the search as a job with progress, its options as a chart and a table.
 
-import { ask, at, el, money, number, svg, table, time, whole } from "./dom.js";
+import { ask, at, el, money, number, pageOf, svg, table, time, whole } from "./dom.js";
 import { combobox } from "./combo.js";
 import { copy, explainTerms, LEVELS, plain } from "./words.js";
 import { save } from "./export.js";
@@ -30,7 +30,7 @@ async function begin() {
 }
 
 function flows() {
-  for (const one of document.querySelectorAll("[data-flow]")) one.href = `${one.dataset.flow}${location.search}`;
+  for (const one of document.querySelectorAll("[data-flow]")) one.href = `${pageOf(one.dataset.flow)}${location.search}`;
 }
 
 /** The question as the service takes it, and as the address has it. */
@@ -66,13 +66,9 @@ async function search() {
   await stop();
   delete document.body.dataset.done;
   try {
-    const begun = await ask("v1/jobs", { ask: "size", question: wanted.asked });
-    job = begun.job;
-    running(true);
-    const ended = await followed(begun.job);
-    if (ended === "cancelled" || job !== begun.job) return;
-    found = await ask(`v1/jobs/${begun.job}/answer`);
-    job = null;
+    const answer = window.glmplanAnswers ? await ask("v1/size", wanted.asked) : await searched(wanted.asked);
+    if (!answer) return;
+    found = answer;
     pins = [];
     draw();
   } catch (error) {
@@ -82,6 +78,17 @@ async function search() {
     running(Boolean(job));
     document.body.dataset.done = "true";
   }
+}
+
+/** Search as a job; nothing where it was cancelled. */
+async function searched(question) {
+  const begun = await ask("v1/jobs", { ask: "size", question });
+  job = begun.job;
+  running(true);
+  const ended = await followed(begun.job);
+  if (ended === "cancelled" || job !== begun.job) return null;
+  job = null;
+  return ask(`v1/jobs/${begun.job}/answer`);
 }
 
 /** Look at a job until it ends; its last state. */
@@ -171,7 +178,7 @@ function redraw() {
 function link(one) {
   const asked = new URLSearchParams({ model: found.model, on: one.machine, users: String(Math.max(1, Math.ceil(found.load / one.machines_serving))), weights: one.weights, engine: one.engine });
   for (const name of ["rate", "wait", "input", "output"]) if (at(name).value) asked.set(name, at(name).value);
-  return `./?${asked}`;
+  return `${pageOf("")}?${asked}`;
 }
 
 /** Cost over capacity on logarithmic axes: filled where the SLO is met, the cheapest for each capacity joined. */

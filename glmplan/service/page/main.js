@@ -1,6 +1,6 @@
 // The page "will it fit, how fast": a sentence whose every change is a question, and an answer that is drawn as it comes.
 
-import { ask, at, el, number, Refused, typed, useToken } from "./dom.js";
+import { ask, at, el, number, pageOf, Refused, typed, useToken } from "./dom.js";
 import { asked, commandLine, fromAddress, faultOf, machineTitle, MOST, modelOf, modelTitle, NAMES, partOf, plan, prices, read, show, sizeLine, START, toAddress, withPreset } from "./state.js";
 import { drawCurve } from "./curve.js";
 import { drawMemory } from "./memory.js";
@@ -98,7 +98,7 @@ function take(fields) {
 
 function showAnswer(users) {
   const { question } = answer;
-  const flows = Object.fromEntries([...document.querySelectorAll("[data-flow]")].map((one) => [one.dataset.flow, `${one.dataset.flow}${toAddress(state).slice(location.pathname.length)}`]));
+  const flows = Object.fromEntries([...document.querySelectorAll("[data-flow]")].map((one) => [one.dataset.flow, `${pageOf(one.dataset.flow)}${toAddress(state).slice(location.pathname.length)}`]));
   for (const one of document.querySelectorAll("[data-flow]")) one.href = flows[one.dataset.flow];
   const tried = (options) => { const fields = askedBy(options); return fields && (() => { take(fields); scrollTo({ top: 0 }); }); };
   drawVerdict(answer, users, { flows, take: tried, copy: (text) => copy(text, "The command is copied.") });
