@@ -50,11 +50,11 @@ _COUNTED = {
 _LEAST = {
     "title": 1, "one": 1, "traffic": 1, "verdict": 2, "limit": 1, "reason": 1, "nearest": 2, "assumed": 1, "users": 1,
     "memory": 1, "basis": 1, "errors": 1, "error": 1, "changes": 1, "change": 1, "note": 0, "asks": 1, "gaps": 0,
-    "measure": 1,
+    "measure": 1, "power": 0, "cache": 0,
 }  # fmt: skip
 #: how the remaining lines are given to parts, the most useful first
 _MORE = (
-    ("one", 2), ("verdict", 3), ("traffic", 2), ("errors", 3), ("changes", 3), ("memory", 2), ("change", 2),
+    ("power", 1), ("cache", 1), ("one", 2), ("verdict", 3), ("traffic", 2), ("errors", 3), ("changes", 3), ("memory", 2), ("change", 2),
     ("traffic", 3), ("assumed", 2), ("error", 2), ("note", 2), ("asks", 2), ("nearest", 3), ("limit", 2), ("users", 2),
     ("reason", 3), ("title", 2), ("basis", 1), ("assumed", 3), ("asks", 3), ("measure", 2), ("gaps", 1), ("basis", 2),
     ("error", 3), ("note", 3), ("assumed", 5),
@@ -165,7 +165,7 @@ class _Screen:
     def _question(self) -> Iterator[str]:
         """Return the KV cache format and the defaults that were taken."""
         answer, asked = self.answer, self.answer.asked
-        if answer.holding is not None:
+        if answer.holding is not None and self.budget["cache"]:
             yield from self._row("KV cache", f"{answer.holding.terms.kv.upper()}: {answer.kv_why}", 1)
         # the rows of the table are not an assumption about the request
         taken = [text for text in asked.assumed if not text.startswith("users ")]
@@ -196,7 +196,7 @@ class _Screen:
         if answer.ranks:
             yield from self._row("memory", self._memory(), self.budget["memory"])
         watts = answer.asked.power_limit or answer.asked.machine.accelerator.tdp
-        if watts and answer.holding is not None:
+        if watts and answer.holding is not None and self.budget["power"]:
             cards = answer.holding.terms.accelerators
             text = f"{cards} × {watts:g} W = {cards * watts / 1e3:.3g} kW, accelerators only"
             yield from self._row("power", f"{text}; cost: glmplan compare", 1)

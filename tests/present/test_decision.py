@@ -107,7 +107,7 @@ def test_a_plan_that_does_not_fit_is_a_report_too(records):
 def test_the_users_of_the_question_decide_the_answer_and_an_old_file_has_that_of_its_memory(records):
     few = fit_record(glmplan.fit("glm-5.1-nvfp4", on="6xrtx-pro-6000-ws", users=(1, 4)))
     [said, *_] = answer_sentences([priced_plan(few, MONEY)], 4)
-    assert said.startswith("Yes: 4 users meet the SLO with 9") and "; glm-5.1 nvfp4 on 6xrtx-pro-6000-ws fits" in said
+    assert ": 4 users meet the SLO with 9" in said and "; glm-5.1 nvfp4 on 6xrtx-pro-6000-ws fits" in said
     for record, word in zip(records, ("Yes", "No"), strict=True):
         old = {name: value for name, value in record.items() if name != "answer"}
         [said, *_] = answer_sentences([priced_plan(old, MONEY)], 4)

@@ -116,7 +116,7 @@ def test_an_answer_with_no_published_memory_says_so():
 
 
 def test_cards_that_stay_idle_stand_in_the_first_line_of_the_verdict():
-    one = fit_answer(PlanRequest("glm-5.1-nvfp4", "7xrtx-pro-6000-ws", engine_version="0.19.0"))
+    one = fit_answer(PlanRequest("glm-5.1-nvfp4", "7xrtx-pro-6000-ws", tp=2, pp=3))
     idle = 7 - one.holding.terms.accelerators
     assert idle > 0
     assert f"{idle} idle" in first_screen(one, 80).splitlines()[2]

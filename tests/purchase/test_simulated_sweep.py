@@ -61,7 +61,7 @@ def test_a_trace_is_replayed_whole_with_its_own_lengths_as_simulate_does(tmp_pat
         assert (row["traffic"], row["input_tokens"], row["output_tokens"]) == (word, 380, 23)
         # every request of a recording is judged, of a short one too
         assert row["probability"] == kept_of(described, arriving, parse_slo(SLO)).probability
-        assert row["probability"] == pytest.approx(1.0, abs=1e-3)
+        assert row["probability"] == pytest.approx(1.0, abs=5e-3)
     with pytest.raises(SpecError, match="their own lengths"):
         read_sweep(axes | {"traffic": f"trace:{file}", "input": 500})
 

@@ -101,6 +101,7 @@ def test_a_table_holds_steps_on_both_sides_of_where_shared_experts_stop_running_
 
 def test_intervals_of_many_loads_are_those_of_each_alone():
     from glmplan.prediction.effects import TTFT_SCALE, keys_of, load_effects
+    from glmplan.prediction.evidence import KINDS
     from glmplan.prediction.load import Load
 
     deployed = glmplan.deployment("glm-5.1-nvfp4", on="6xrtx-pro-6000-ws").deployment
@@ -112,8 +113,9 @@ def test_intervals_of_many_loads_are_those_of_each_alone():
         one = Load(*map(float, load), phase="serving")
         alone = evidence_from_fit(deployed, one, keys, levels, float(total[TTFT_SCALE]), fit)
         assert (many.knowledge, many.ttft_scale) == (alone.knowledge, alone.ttft_scale)
-        for kind, (low, high) in alone.ends.items():
-            assert (many.ends[kind][0][place], many.ends[kind][1][place]) == pytest.approx((low, high), rel=1e-12)
+        assert set(many.ends) == set(KINDS)
+        for kind, (lows, highs) in many.ends.items():
+            assert (lows[place], highs[place]) == pytest.approx(alone.ends[kind], rel=1e-12)
 
 
 def test_what_does_not_work_keeps_its_rows_with_the_reason():

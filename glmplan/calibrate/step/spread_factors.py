@@ -40,8 +40,8 @@ _FARTHEST = 1.5
 _ENOUGH_GROUPS = 15
 #: cell directions below this are dropped, see `glmplan.calibrate.step.joint_fit.normal_equations` [-]
 _MATTERS = 0.01
-#: random rows do not test unknown effects
-_LEFT_OUT = ("group", "model", "accelerator")
+#: random rows do not test unknown effects; layouts and campaigns test what a group's own effects are worth
+_LEFT_OUT = ("group", "model", "accelerator", "layout", "campaign")
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,8 @@ class LeftOutScore:
 
     def residual(self, spread: np.ndarray) -> dict[str, np.ndarray]:
         """Return way of leaving out → held-out log(measured / predicted).
+
+        NaN for a run that this way never leaves out.
 
         Notes
         -----
@@ -82,15 +84,15 @@ class LeftOutScore:
         run_cell[design.observation_run] = cells.of_figure
         of_row = cell_fold[normal.cell]
         total = np.zeros((len(cells.keys), self.slope.shape[1]))
-        for one in np.unique(cell_fold):
+        for one in np.unique(cell_fold[cell_fold >= 0]):
             out = np.flatnonzero(of_row == one)
             less = np.linalg.solve(normal.inverse[np.ix_(out, out)], pull[out])
             rest = pull - normal.inverse[:, out] @ less
             rest[out] = 0.0
             mine = cell_fold == one
             total[mine] = cells.sums(normal.sigma * normal.backward(rest))[mine]
-        result: np.ndarray = design.log_seconds - evaluate(design, total[run_cell] + prior_mean())[0]
-        return result
+        result = design.log_seconds - evaluate(design, total[run_cell] + prior_mean())[0]
+        return np.where(fold[design.observation_run] >= 0, result, np.nan)
 
 
 def left_out_score(design: Design, solution: Solution) -> LeftOutScore:
@@ -118,13 +120,16 @@ class _Votes:
         """Return minus the log Laplace density by group, mean over the ways."""
         groups = int(self.group.max()) + 1
         density = np.zeros(groups)
-        for rows in self.kinds:
-            group = self.group[rows]
-            count = np.bincount(group, minlength=groups)
-            there = count > 0
-            # a large group has more weight than a small one, but less than as many groups
-            weight = 1.0 / np.sqrt(count[group])
+        for kind in self.kinds:
             for values in residual.values():
+                rows = kind[np.isfinite(values[kind])]
+                if not len(rows):
+                    continue
+                group = self.group[rows]
+                count = np.bincount(group, minlength=groups)
+                there = count > 0
+                # a large group has more weight than a small one, but less than as many groups
+                weight = 1.0 / np.sqrt(count[group])
                 size = np.bincount(group, weight * np.minimum(np.abs(values[rows]), _FARTHEST), groups)
                 wide = size.sum() / there.sum()
                 density += (there * (np.log(wide) - 1.0) + size / wide) / len(residual)
