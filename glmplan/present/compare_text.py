@@ -40,7 +40,7 @@ def differences(compared: Compared) -> list[tuple[str, tuple[str, ...]]]:
 
 
 def compare_rows(plans: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a row for each metric, with its 90 % interval, and a column for each plan."""
+    """Return a row for each metric, with interval, a column for each plan."""
     names = [name for name in plans[0] if name != "plan" and not name.endswith(("_low", "_high"))]
     return [{"": name, **{plan["plan"]: _cell(plan, name) for plan in plans}} for name in names]
 

@@ -637,7 +637,7 @@ class LinkLoad(BaseModel):
 
 
 class ScaleUpNetwork(BaseModel):
-    """Network that joins accelerators directly; the rate is that of one accelerator in each direction."""
+    """Network that joins accelerators; rate of one in each direction."""
 
     kind: str
     topology: Literal["switch", "mesh", "bridge"]

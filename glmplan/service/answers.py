@@ -552,7 +552,7 @@ def links_record(on: str, *, tp: int | None = None, pp: int | None = None) -> di
 
 
 def _scale_up(host: Host) -> dict[str, Any] | None:
-    """Return the network that joins accelerators directly, and how many it joins."""
+    """Return the scale-up network and the number of accelerators in it."""
     inside = host.scale_up
     if inside is None or inside.domain < 2:
         return None

@@ -46,7 +46,7 @@ TOOLS: dict[str, tuple[str, str]] = {
 _PARTS = {"models": ("models",), "hardware": ("hardware", "engines", "kv_formats")}
 
 
-class Wanted(BaseModel):
+class _Wanted(BaseModel):
     """Entries of the catalogue by a part of their names."""
 
     model_config = ConfigDict(extra="forbid")
@@ -54,13 +54,13 @@ class Wanted(BaseModel):
     search: str = Field("", max_length=100, description="Part of a name or title; empty for all entries.")
 
 
-class Models(BaseModel):
+class _Models(BaseModel):
     """Models of the catalogue."""
 
     models: list[ModelRow]
 
 
-class Machines(BaseModel):
+class _Machines(BaseModel):
     """Accelerators, hosts, engines and KV cache formats of the catalogue."""
 
     hardware: list[HardwareRow]
@@ -68,7 +68,7 @@ class Machines(BaseModel):
     kv_formats: list[str]
 
 
-_LISTS: dict[str, type[BaseModel]] = {"models": Models, "hardware": Machines}
+_LISTS: dict[str, type[BaseModel]] = {"models": _Models, "hardware": _Machines}
 _ABOUT = (
     "Capacity planning of language models. Figures carry 90 % intervals and the evidence behind them; report both. "
     "Call `models` and `hardware` for names. 'Does not fit' is an answer, not an error."
@@ -112,11 +112,11 @@ async def _workers(limits: Limits) -> AsyncIterator[Dispatcher]:
 
 
 def _form(tool: str) -> type[BaseModel]:
-    return Wanted if tool in _LISTS else QUESTIONS[TOOLS[tool][0]]
+    return _Wanted if tool in _LISTS else QUESTIONS[TOOLS[tool][0]]
 
 
 def _output(tool: str) -> dict[str, Any]:
-    """Return the JSON schema of a tool's record: its answer, no answer with the reason, or a refusal."""
+    """Return the JSON schema of an answer, or of the reason why there is none."""
     answer: Any = _LISTS.get(tool) or ANSWER_SCHEMAS[TOOLS[tool][0]]
     return {"type": "object", **TypeAdapter(answer | Infeasible | Refusal).json_schema()}
 
@@ -146,10 +146,10 @@ async def _called(context: Any, parameters: Any) -> CallToolResult:
     except ValidationError as error:
         return _result(422, invalid_record(list(error.errors()), _form(name)))
     dispatcher: Dispatcher = context.lifespan_context
-    asked = {} if isinstance(question, Wanted) else question.model_dump(exclude_unset=True)
+    asked = {} if isinstance(question, _Wanted) else question.model_dump(exclude_unset=True)
     status, body = await dispatcher.answer(TOOLS[name][0], asked)
     record = json.loads(body)
-    if isinstance(question, Wanted) and status == 200:
+    if isinstance(question, _Wanted) and status == 200:
         word = question.search.lower()
         record = {part: record[part] for part in _PARTS[name]}
         record[name] = [one for one in record[name] if word in f"{one['name']} {one['title']}".lower()]

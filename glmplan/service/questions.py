@@ -374,7 +374,7 @@ _WORDS = {
 
 
 def invalid_record(errors: Sequence[Mapping[str, Any]], form: type[BaseModel] | None = None) -> dict[str, Any]:
-    """Return the first validation error of a question as a record, as `refusal_record` states it.
+    """Return the first validation error of a question as a record.
 
     - `errors`: Errors of pydantic. For a field that may be a number or a list, the error of the number is taken.
     - `form`: Type of the question; the nearest of its fields are named.
@@ -400,7 +400,7 @@ def invalid_record(errors: Sequence[Mapping[str, Any]], form: type[BaseModel] | 
 
 
 def _first_fault(errors: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], list[Any]]:
-    """Return the first error and its place; the place is empty for the whole question."""
+    """Return the first error and its place, empty for the whole question."""
     first = errors[0]
     if first["type"] == "list_type":
         same = (error for error in errors[1:] if error["loc"][: len(first["loc"]) - 1] == first["loc"][:-1])

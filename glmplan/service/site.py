@@ -100,7 +100,7 @@ def stored_answers(
 def _purchase(
     plan: Mapping[str, Any], plans: Sequence[Mapping[str, Any]], users: int, fits: Sequence[Entry]
 ) -> dict[str, Any]:
-    """Return the search of the page over the accelerators of all plans, for one model."""
+    """Return the search for one model over the accelerators of all plans."""
     parts = {one["on"]: fit["question"]["accelerator"] for one, fit, _ in fits}
     only = ",".join(sorted({parts[one["on"]] for one in plans}))
     lengths = {name: plan[name] for name in ("input", "output") if name in plan}
@@ -154,9 +154,8 @@ def write_site(folder: Path, answers: Mapping[str, Sequence[Entry]], start: str)
     # "</" would end a script that stands in a page
     held = json.dumps(answers, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
     written = {"page/answers.js": f"window.glmplanAnswers = {held};\n".encode()}
-    bought = (
-        {name: answers["v1/size"][0][0][name] for name in ("model", "users", "only")} if "v1/size" in answers else {}
-    )
+    search = answers["v1/size"][0][0] if "v1/size" in answers else {}
+    bought = {name: search[name] for name in ("model", "users", "input", "output", "only") if name in search}
     for name, query in (("index", start), ("buy", urlencode(bought)), ("check", start)):
         page = assets[f"{name}.html"].content.decode()
         script = _SCRIPT.search(page)

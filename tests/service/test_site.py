@@ -77,7 +77,7 @@ def test_opened_from_a_file_it_answers_offline_and_names_the_command_for_the_res
         told.wait_for()
         command = re.search(r"glmplan fit .*", told.inner_text())[0]
         page.get_by_role("link", name="What should I buy?").click()
-        page.wait_for_function("document.body.dataset.done")
+        page.wait_for_url("**/buy.html*")
         page.goto((site / "buy.html").as_uri())
         page.wait_for_function("document.body.dataset.done")
         page.locator("#go").click()
@@ -89,6 +89,7 @@ def test_opened_from_a_file_it_answers_offline_and_names_the_command_for_the_res
         page.locator("#problem:not([hidden])").wait_for()
         assert "glmplan size --model llama-3.1-8b" in page.locator("#problem").inner_text()
         page.get_by_role("link", name="Is my server as fast as predicted?").click()
+        page.wait_for_url("**/check.html*")
         page.wait_for_function("document.body.dataset.done")
         assert "glmplan validate llama-3.1-8b" in page.locator("#command").inner_text()
         page.locator("#drop summary").click()

@@ -17,6 +17,8 @@ async function begin() {
   const given = new URLSearchParams(location.search);
   for (const name of FIELDS) if (given.get(name)) at(name).value = given.get(name);
   at("users").value ||= "8";
+  // a site without a server has searched these machines
+  at("only").value ||= window.glmplanAnswers?.["v1/size"]?.[0][0].only ?? "";
   at("kind").value ||= "any";
   at("probability").value ||= "0.95";
   explainTerms();
