@@ -16,6 +16,8 @@ PEERS := .peers
 PURE_TOO := tests/simulation/engine tests/simulation/test_simulate.py tests/simulation/test_closed_loop.py glmplan/simulation
 # options of tools/mutate.py in `make check`: none breaks all formulas; CI has a time limit
 MUTATE ?=
+# options of the fuzzers, such as a limit on their time
+FUZZ ?=
 NPM := npm install --silent --no-fund --no-audit --prefix $(PEERS)
 # what reads the page as a screen reader does; without npm the tests of the page that need it are skipped
 AXE = test -e $(PEERS)/node_modules/axe-core || ! command -v npm >/dev/null || \
@@ -89,8 +91,8 @@ mutate: $(READY_DEV)  ## Break one formula at a time and see whether the tests n
 	@$(RUN) tools/mutate.py
 
 fuzz: $(READY_DEV)  ## Give 10,000 broken files to the readers and 2,000 wrong values to commands: refused at once, in words.
-	@$(RUN) tools/fuzz.py
-	@$(RUN) tools/fuzz_commands.py
+	@$(RUN) tools/fuzz.py $(FUZZ)
+	@$(RUN) tools/fuzz_commands.py $(FUZZ)
 
 rules: $(READY_DEV)  ## Draw 10,000 plans at random; none that fits may break a rule of its engine.
 	GLMPLAN_PLANS=10000 $(RUN) -m pytest -n $(JOBS) tests/planner/test_no_plan_breaks_a_rule.py

@@ -395,7 +395,7 @@ def judged(reader: Reader, path: Path) -> str:
     return ""
 
 
-def findings(mutants: int, *, seed: int = 0, first: int = 0, only: str = "") -> Iterator[str]:
+def findings(mutants: int, *, seed: int = 0, first: int = 0, only: str = "", until: float = 1e99) -> Iterator[str]:
     """Give mutants to the readers in turn; yields what went wrong."""
     kept = {name: one for name, one in readers().items() if not only or name == only}
     tasks = [(name, sample) for name, one in kept.items() for sample in one.samples]
@@ -403,6 +403,8 @@ def findings(mutants: int, *, seed: int = 0, first: int = 0, only: str = "") -> 
     try:
         with tempfile.TemporaryDirectory() as folder:
             for number in range(first, first + mutants):
+                if time.monotonic() > until:
+                    break
                 # every reader is as often broken as every other, however many samples it has
                 name = list(kept)[number % len(kept)]
                 sample = chosen(tasks, name, number // len(kept))
@@ -426,16 +428,18 @@ def main() -> None:
     """Fuzz and exit with 1 if anything was found."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mutants", type=int, default=10_000)
+    parser.add_argument("--seconds", type=float, default=1e9)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--only", default="")
     asked = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     begin, count = time.monotonic(), 0
-    for found in findings(asked.mutants, seed=asked.seed, first=asked.first, only=asked.only):
+    until = begin + asked.seconds
+    for found in findings(asked.mutants, seed=asked.seed, first=asked.first, only=asked.only, until=until):
         count += 1
         sys.stdout.write(f"{found}\n")
-    sys.stdout.write(f"{asked.mutants} mutants, {count} findings, {time.monotonic() - begin:.0f} s\n")
+    sys.stdout.write(f"at most {asked.mutants} mutants, {count} findings, {time.monotonic() - begin:.0f} s\n")
     raise SystemExit(1 if count else 0)
 
 

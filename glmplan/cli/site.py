@@ -44,7 +44,7 @@ def _fields(plan: str) -> dict[str, Any]:
 
     from glmplan.cli.compare import plan_options
     from glmplan.errors import SpecError
-    from glmplan.service.questions import FitQuestion, first_fault
+    from glmplan.service.questions import FitQuestion, invalid_record
 
     where, *own = plan.split(",")
     model, at, machine = where.partition("@")
@@ -53,6 +53,6 @@ def _fields(plan: str) -> dict[str, Any]:
     try:
         asked = FitQuestion.model_validate({"model": model, "on": machine, **plan_options(own, plan)})
     except ValidationError as error:
-        fault, field = first_fault(error.errors())
-        raise SpecError(str(fault["msg"]).removeprefix("Value error, "), field=field, value=plan) from None
+        fault = invalid_record(error.errors(), FitQuestion)["error"]
+        raise SpecError(fault["message"], value=plan, choices=fault["nearest"]) from None
     return asked.model_dump(mode="json", exclude_defaults=True, exclude_none=True)

@@ -40,9 +40,18 @@ def differences(compared: Compared) -> list[tuple[str, tuple[str, ...]]]:
 
 
 def compare_rows(plans: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a row for each metric, with a column for each plan."""
-    names = [name for name in plans[0] if name != "plan"]
-    return [{"": name, **{plan["plan"]: plan[name] for plan in plans}} for name in names]
+    """Return a row for each metric, with interval, a column for each plan."""
+    names = [name for name in plans[0] if name != "plan" and not name.endswith(("_low", "_high"))]
+    return [{"": name, **{plan["plan"]: _cell(plan, name) for plan in plans}} for name in names]
+
+
+def _cell(plan: dict[str, Any], name: str) -> Any:
+    low, high = plan.get(f"{name}_low"), plan.get(f"{name}_high")
+    if low is None or high is None:
+        return plan[name]
+    return "{} ({} to {})".format(
+        *(f"{value:,.0f}" if value >= 100 else f"{value:.3g}" for value in (plan[name], low, high))
+    )
 
 
 def compare_text(compared: Compared, plans: list[dict[str, Any]]) -> str:

@@ -65,8 +65,12 @@ class Side:
         timed = prompts_timed(self.planned.asked)
         rate = predicted["output_rate"].value if timed else None
 
-        def of(name: str, factor: float) -> float | None:
-            return predicted[name].value * factor if name in predicted else None
+        def of(name: str, column: str, factor: float, known: bool = True) -> dict[str, float | None]:
+            ends = {"": "value", "_low": "low", "_high": "high"}
+            known = known and name in predicted
+            return {
+                column + end: getattr(predicted[name], side) * factor if known else None for end, side in ends.items()
+            }
 
         unpriced = self.usd_month is None or rate is None
         output = self.planned.asked.output_tokens
@@ -76,9 +80,9 @@ class Side:
             "layout": self.planned.holding.terms.name,
             "engine": self.planned.asked.engine,
             "cache": self.planned.holding.terms.kv,
-            "ttft_mean_ms": of("ttft", 1000.0),
-            "tpot_mean_ms": of("tpot", 1000.0),
-            "output_tokens_per_s": rate,
+            **of("ttft", "ttft_mean_ms", 1000.0),
+            **of("tpot", "tpot_mean_ms", 1000.0),
+            **of("output_rate", "output_tokens_per_s", 1.0, timed),
             "requests_held": self.planned.holding.held,
             "usd_month": self.usd_month,
             "paid": self.paid,

@@ -18,7 +18,17 @@ from glmplan.prediction.distribution import SHOWN
 from glmplan.prediction.predict import Figure
 from glmplan.purchase.cost import Terms
 
-__all__ = ["ANSWER_SCHEMAS", "FitAnswer", "Infeasible", "JobState", "Refusal", "Wrong"]
+__all__ = [
+    "ANSWER_SCHEMAS",
+    "EngineRow",
+    "FitAnswer",
+    "HardwareRow",
+    "Infeasible",
+    "JobState",
+    "ModelRow",
+    "Refusal",
+    "Wrong",
+]
 
 Number = float | None
 Verdict = Literal["fits", "tight", "does_not_fit", "unknown"]
@@ -232,6 +242,7 @@ class Safe(_Safe):
     curve: list[Chance]
     limit: str
     target_tpot_ms: float
+    target_ttft_ms: Number
     limits: dict[str, Limit]
 
 
@@ -518,8 +529,14 @@ class Side(BaseModel):
     engine: str
     cache: str
     ttft_mean_ms: Number
+    ttft_mean_ms_low: Number
+    ttft_mean_ms_high: Number
     tpot_mean_ms: Number
+    tpot_mean_ms_low: Number
+    tpot_mean_ms_high: Number
     output_tokens_per_s: Number
+    output_tokens_per_s_low: Number
+    output_tokens_per_s_high: Number
     requests_held: float
     usd_month: Number
     paid: str
@@ -622,6 +639,15 @@ class LinkLoad(BaseModel):
     transfers: int
 
 
+class ScaleUpNetwork(BaseModel):
+    """Network that joins accelerators; rate of one in each direction."""
+
+    kind: str
+    topology: Literal["switch", "mesh", "bridge"]
+    joined: int
+    gb_per_s: float
+
+
 class LinksAnswer(BaseModel):
     """Devices and links of one node, and their load under a layout."""
 
@@ -629,6 +655,7 @@ class LinksAnswer(BaseModel):
     title: str
     nodes: int
     parts: list[Part]
+    scale_up: ScaleUpNetwork | None
     between: list[str]
     loads: dict[str, list[LinkLoad]]
     missing: str

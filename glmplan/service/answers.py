@@ -556,6 +556,7 @@ def links_record(on: str, *, tp: int | None = None, pp: int | None = None) -> di
         "title": host.title,
         "nodes": host.nodes,
         "parts": _parts(host, placement.stages if placement is not None else ()),
+        "scale_up": _scale_up(host),
         "between": network_lines(host, joined=" to ", said=": "),
         "loads": loads,
         "missing": missing,
@@ -563,6 +564,20 @@ def links_record(on: str, *, tp: int | None = None, pp: int | None = None) -> di
         "visible_devices": placement.visible_devices if placement is not None else "",
         "gain_over_worst_order": placement.gain if placement is not None else None,
         "orders_tried": placement.tried if placement is not None else 0,
+    }
+
+
+def _scale_up(host: Host) -> dict[str, Any] | None:
+    """Return the scale-up network and the number of accelerators in it."""
+    inside = host.scale_up
+    if inside is None or inside.domain < 2:
+        return None
+    joined = 2 if inside.topology == "bridge" else inside.domain
+    return {
+        "kind": inside.kind,
+        "topology": inside.topology,
+        "joined": joined,
+        "gb_per_s": inside.bandwidth / 1e9,
     }
 
 

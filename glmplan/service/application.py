@@ -18,7 +18,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 
-from glmplan.errors import SpecError, nearest, printable
+from glmplan.errors import SpecError
 from glmplan.service import questions as q
 from glmplan.service.answer_schemas import ANSWER_SCHEMAS, Infeasible, JobState, Refusal
 from glmplan.service.answers import OLD_VALUES, QUESTIONS, VALUES
@@ -26,7 +26,7 @@ from glmplan.service.dispatcher import Dispatcher
 from glmplan.service.form import page_assets
 from glmplan.service.guard import App, Guard, Limits, Metrics
 from glmplan.service.jobs import Busy, Job, Jobs
-from glmplan.service.questions import first_fault, refusal_record
+from glmplan.service.questions import invalid_record, refusal_record
 
 __all__ = ["EXAMPLES", "application", "openapi_document"]
 
@@ -163,18 +163,8 @@ async def _invalid_question(request: Request, error: RequestValidationError) -> 
 
 
 def _invalid(errors: list[Any], path: str) -> JSONResponse:
-    """Return the first error as a response, as `refusal_record` states it."""
-    first, field = first_fault(errors)
-    message = str(first["msg"]).removeprefix("Value error, ")
-    given = first.get("input")
-    value = None if isinstance(given, dict | list) or given is None else printable(given)[:300]
-    close: list[str] = []
-    if first["type"] == "extra_forbidden" and field:
-        form = QUESTIONS.get(path.rpartition("/")[2])
-        close = nearest(field.rpartition(".")[2], form.model_fields if form is not None else ())
-        message = "is not a field of this question" + (f"; nearest: {', '.join(close)}" if close else "")
-    words = f"{field}: {message}" if field else message
-    return _error(422, "SpecError", printable(words), file=None, field=printable(field), value=value, nearest=close)
+    record = invalid_record(errors, QUESTIONS.get(path.rpartition("/")[2]))
+    return JSONResponse(record, 422)
 
 
 async def _no_address(request: Request, error: HTTPException) -> JSONResponse:

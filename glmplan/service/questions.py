@@ -35,8 +35,8 @@ __all__ = [
     "SweepQuestion",
     "TableQuestion",
     "ValueQuestion",
-    "first_fault",
     "infeasible_record",
+    "invalid_record",
     "refusal_record",
 ]
 
@@ -347,24 +347,67 @@ class JobQuestion(_Question):
 _TYPES = ("int", "float", "str", "bool", "none")
 
 
-def first_fault(errors: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], str]:
-    """Return the first validation error of a question and its field.
+#: kind of a validation error → its words, filled with the limits that it names
+_WORDS = {
+    "missing": "is missing",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "finite_number": "must be a number",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "string_type": "must be text",
+    "list_type": "must be a list",
+    "dict_type": "must be an object",
+    "greater_than": "must be above {gt}",
+    "greater_than_equal": "must be {ge} or more",
+    "less_than": "must be below {lt}",
+    "less_than_equal": "must be {le} or less",
+    "too_short": "must have {min_length} or more entries",
+    "too_long": "must have {max_length} entries or fewer",
+    "string_too_short": "must have {min_length} or more characters",
+    "string_too_long": "must have {max_length} characters or fewer",
+    "literal_error": "must be {expected}",
+    "enum": "must be {expected}",
+}
 
-    For a field that may be a number or a list, the error of the number. The field is empty for the whole question.
+
+def invalid_record(errors: Sequence[Mapping[str, Any]], form: type[BaseModel] | None = None) -> dict[str, Any]:
+    """Return the first validation error of a question as a record.
+
+    - `errors`: Errors of pydantic. For a field that may be a number or a list, the error of the number is taken.
+    - `form`: Type of the question; the nearest of its fields are named.
 
     Examples
     --------
-    >>> wrong = [{"loc": ("users", "list[int]"), "type": "list_type"}, {"loc": ("users", "int"), "type": "less_than"}]
-    >>> first_fault(wrong)
-    ({'loc': ('users', 'int'), 'type': 'less_than'}, 'users')
+    >>> wrong = [{"loc": ("users", 1), "type": "less_than_equal", "ctx": {"le": 4096}, "msg": "", "input": 5000}]
+    >>> invalid_record(wrong)["error"]["message"]
+    'users, item 2: must be 4096 or less'
     """
+    first, places = _first_fault(errors)
+    field, given = ".".join(map(str, places)), first.get("input")
+    words = _WORDS.get(first["type"], str(first["msg"]).removeprefix("Value error, ").replace("{", "{{"))
+    message, close = words.format_map(first.get("ctx") or {}), []
+    if first["type"] == "extra_forbidden" and field:
+        close = nearest(field.rpartition(".")[2], form.model_fields if form is not None else ())
+        message = "is not a field of this question" + (f"; nearest: {', '.join(close)}" if close else "")
+    named = "".join(f", item {one + 1}" if isinstance(one, int) else f".{one}" for one in places).lstrip(".")
+    value = None if isinstance(given, dict | list) or given is None else printable(given)[:300]
+    text = printable(f"{named}: {message}" if named else message)
+    record = {"kind": "SpecError", "message": text, "file": None, "field": printable(field), "value": value}
+    return {"error": record | {"nearest": close}}
+
+
+def _first_fault(errors: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], list[Any]]:
+    """Return the first error and its place, empty for the whole question."""
     first = errors[0]
     if first["type"] == "list_type":
         same = (error for error in errors[1:] if error["loc"][: len(first["loc"]) - 1] == first["loc"][:-1])
         first = next(same, first)
     places = [part for part in first["loc"] if part not in ("body", "query", "path")]
-    names = [str(one) for n, one in enumerate(places) if isinstance(one, int) or not n or not _is_type(one)]
-    return first, ".".join(names)
+    return first, [one for n, one in enumerate(places) if isinstance(one, int) or not n or not _is_type(one)]
 
 
 def _is_type(part: str) -> bool:
@@ -394,8 +437,10 @@ def refusal_record(error: GlmplanError) -> dict[str, Any]:
     >>> refusal_record(wrong)["error"]["field"], refusal_record(wrong)["error"]["nearest"]
     ('kv', ['fp8'])
     """
-    # options of the command line are fields here
-    message = _OPTION.sub(lambda match: match[1].replace("-", "_"), printable(error))
+    # options of the command line are fields here, those of a quoted command stay
+    parts = printable(error).split("`")
+    parts[::2] = [_OPTION.sub(lambda match: f"`{match[1].replace('-', '_')}`", part) for part in parts[::2]]
+    message = re.sub(r"^`(\w+)`: ", r"\1: ", "`".join(parts))
     found: dict[str, Any] = {"kind": type(error).__name__, "message": message}
     if isinstance(error, SpecError):
         value = None if error.value is None else printable(error.value)[:300]

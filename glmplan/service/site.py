@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from glmplan.catalog.entries.models import load_model
 from glmplan.catalog.files import write_atomically
@@ -69,11 +70,6 @@ def bundled(start: str, files: Mapping[str, str]) -> str:
     return f"(async () => {{\nconst modules = {{}};\n{''.join(parts.values())}}})();"
 
 
-def _taken(match: re.Match[str]) -> str:
-    names = match[1].replace(" as ", ": ")
-    return f'const {{{names}}} = modules["{match[2]}"];\n'
-
-
 def stored_answers(
     plans: Sequence[Mapping[str, Any]], users: Sequence[int], report: Callable[[int, int], None] | None = None
 ) -> dict[str, list[Entry]]:
@@ -93,7 +89,23 @@ def stored_answers(
                 entries.append((question, answer, status))
         if report is not None:
             report(number + 1, total)
+    for plan in plans:
+        question = _purchase(plan, plans, max(users), found["v1/fit"])
+        entries = found.setdefault("v1/size", [])
+        if not any(question == asked for asked, _, _ in entries):
+            entries.append((question, *_answer("size", question, limits)))
     return found
+
+
+def _purchase(
+    plan: Mapping[str, Any], plans: Sequence[Mapping[str, Any]], users: int, fits: Sequence[Entry]
+) -> dict[str, Any]:
+    """Return the search for one model over the accelerators of all plans."""
+    parts = {one["on"]: fit["question"]["accelerator"] for one, fit, _ in fits}
+    only = ",".join(sorted({parts[one["on"]] for one in plans}))
+    lengths = {name: plan[name] for name in ("input", "output") if name in plan}
+    limits = {"slo": "tpot mean < 100 ms, ttft mean < 10 s", "kind": "any", "probability": 0.95, "answers": 20}
+    return {"model": plan["model"], "users": users, **limits, **lengths, "only": only}
 
 
 def _answer(ask: str, question: Mapping[str, Any], limits: Mapping[str, Any]) -> tuple[Any, int]:
@@ -133,27 +145,30 @@ def _of_page(
 
 
 def write_site(folder: Path, answers: Mapping[str, Sequence[Entry]], start: str) -> list[Path]:
-    """Write the page with its answers; return the files.
+    """Write the pages with their answers; return the files.
 
-    `start`: Query of the address that the page opens with.
+    `start`: Query of the address that the first page opens with.
     """
     assets = page_assets()
     texts = {name: asset.content.decode() for name, asset in assets.items() if name.endswith(".js")}
-    page = assets["index.html"].content.decode()
-    script = _SCRIPT.search(page)
-    assert script is not None
-    page = _SCRIPT.sub(
-        '<script defer src="page/answers.js"></script>\n<script defer src="page/site.js"></script>', page
-    )
     # "</" would end a script that stands in a page
     held = json.dumps(answers, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
-    first = f"if (!location.search) history.replaceState(null, '', location.pathname + {json.dumps('?' + start)});\n"
-    written = {
-        "index.html": page.encode(),
-        "page/answers.js": f"{first}window.glmplanAnswers = {held};\n".encode(),
-        "page/site.js": bundled(script[1], texts).encode(),
-        **{f"page/{name}": asset.content for name, asset in _plain_files(assets)},
-    }
+    written = {"page/answers.js": f"window.glmplanAnswers = {held};\n".encode()}
+    search = answers["v1/size"][0][0] if "v1/size" in answers else {}
+    bought = {name: search[name] for name in ("model", "users", "input", "output", "only") if name in search}
+    for name, query in (("index", start), ("buy", urlencode(bought)), ("check", start)):
+        page = assets[f"{name}.html"].content.decode()
+        script = _SCRIPT.search(page)
+        assert script is not None
+        scripts = f'<script defer src="page/answers.js"></script>\n<script defer src="page/{name}-site.js"></script>'
+        page = _SCRIPT.sub(scripts, page).replace('href="./"', 'href="index.html"')
+        page = re.sub(r'href="(buy|check)"', r'href="\1.html"', page)
+        first = (
+            f"if (!location.search) history.replaceState(null, '', location.pathname + {json.dumps('?' + query)});\n"
+        )
+        written[f"{name}.html"] = page.encode()
+        written[f"page/{name}-site.js"] = (first + bundled(script[1], texts)).encode()
+    written |= {f"page/{name}": asset.content for name, asset in _plain_files(assets)}
     for name, content in written.items():
         write_atomically(folder / name, content)
     return [folder / name for name in written]

@@ -24,7 +24,7 @@ from pydantic import ValidationError
 from glmplan.errors import GlmplanError, Infeasible
 from glmplan.prediction.step_models import site_calibration
 from glmplan.service.answers import ANSWERS, QUESTIONS
-from glmplan.service.questions import first_fault, infeasible_record, refusal_record
+from glmplan.service.questions import infeasible_record, invalid_record, refusal_record
 
 __all__ = ["answered", "main"]
 
@@ -54,8 +54,7 @@ def answered(ask: str, question: Mapping[str, Any], limits: Mapping[str, Any], r
     except GlmplanError as error:
         status, record = 422, refusal_record(error)
     except ValidationError as error:
-        first, where = first_fault(error.errors())
-        status, record = 422, {"error": {"kind": "SpecError", "message": first["msg"], "field": where}}
+        status, record = 422, invalid_record(error.errors(), QUESTIONS[ask])
     except MemoryError:
         text = "exceeds the memory limit of an answer: reduce the question"
         status, record = 422, {"error": {"kind": "TooLarge", "message": text}}

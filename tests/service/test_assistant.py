@@ -10,7 +10,9 @@ import sys
 import anyio
 import pytest
 
+pytest.importorskip("jsonschema", reason="jsonschema is not installed")
 pytest.importorskip("mcp", reason="the extra mcp is not installed")
+import jsonschema
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters
 
@@ -31,6 +33,10 @@ def _conversation(server):
                 await client.call_tool("fit", QUESTION | {"usrs": [1]}),
                 await client.call_tool("fit", QUESTION | {"model": "llama-3.1-8c"}),
                 await client.call_tool("delete", {}),
+                await client.call_tool("models", {"search": "llama-3.1"}),
+                await client.call_tool("hardware", {"search": "RTX PRO 6000"}),
+                await client.call_tool("explain", QUESTION | {"users": 8}),
+                await client.call_tool("fit", QUESTION | {"model": "glm-5.1"}),
             ]
         return tools, answers
 
@@ -41,7 +47,22 @@ def _check(tools, answers):
     assert {tool.name for tool in tools} == set(TOOLS)
     fit = next(tool for tool in tools if tool.name == "fit")
     assert fit.input_schema["required"] == ["model", "on"] and fit.annotations.read_only_hint
-    planned, *refused = answers
+    planned, *refused, models, hardware, explained, short = answers
+    for name, one in (
+        ("fit", planned),
+        ("models", models),
+        ("hardware", hardware),
+        ("explain", explained),
+        ("fit", short),
+    ):
+        schema = next(tool.output_schema for tool in tools if tool.name == name)
+        jsonschema.Draft202012Validator(schema).validate(one.structured_content)
+        assert not one.is_error and {"type": "object"}.items() <= schema.items() and len(schema) > 1
+    assert {one["name"] for one in models.structured_content["models"]} >= {"llama-3.1-8b", "llama-3.1-70b"}
+    assert all("llama-3.1" in one["name"] for one in models.structured_content["models"])
+    assert "rtx-pro-6000-ws" in {one["name"] for one in hardware.structured_content["hardware"]}
+    assert "weights" in explained.structured_content["text"]
+    assert short.structured_content["verdict"] == "does_not_fit"
     own = glmplan.fit("llama-3.1-8b", "1xh100-sxm")
     assert not planned.is_error and planned.structured_content["verdict"] == own.verdict
     assert all(one.is_error for one in refused)

@@ -6,6 +6,7 @@ import csv
 import json
 import time
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 
@@ -157,6 +158,62 @@ def test_links_are_coloured_by_their_share_of_the_step(opened, client):
     assert f"Transfers take {round(100 * share)} % of a decode step" in shown and "% full" not in shown
     colours = page.eval_on_selector_all("#links svg path", "all => all.map((one) => one.style.stroke)")
     assert ("var(--link-full)" in colours) == (share >= 0.3)
+
+
+def test_accelerators_are_joined_by_their_scale_up_network(opened, client):
+    """A switch or a mesh is one box under its domain, a bridge one under each pair."""
+    for on, boxes in (("4xh100-sxm", 1), ("2xmi300x", 1), ("2xh100-sxm", 1), ("4xrtx-pro-6000-ws", 0)):
+        found = client.post("/v1/links", json={"on": on, "tp": 2}).json()
+        page = opened(f"/?model=llama-3.1-8b&on={on}&tp=2&users=8")
+        settled(page)
+        tab(page, "links")
+        assert bool(found["scale_up"]) == bool(boxes)
+        drawn = page.locator("#links path.scale-up").count()
+        assert drawn == (sum(part["kind"] == "accelerator" for part in found["parts"]) if boxes else 0)
+        text = page.locator("#links svg").text_content()
+        assert boxes == 0 or f"{found['scale_up']['gb_per_s']:.3g} GB/s" in text
+        colours = page.eval_on_selector_all("#links path.scale-up", "all => all.map((one) => one.style.stroke)")
+        loaded = {colour != "var(--link-idle)" for colour in colours[:2]}
+        assert not boxes or loaded == {True}
+
+
+def test_a_comparison_has_intervals_and_stars_only_what_lies_apart(opened, client):
+    plans = [{"model": "llama-3.1-8b", "on": on} for on in ("2xh100-sxm", "1xrtx-4090", "1xh100-sxm")]
+    asked = "".join("&" + urlencode({"vs": urlencode(one)}) for one in plans[:2])
+    page = opened(f"/?model=llama-3.1-8b&on=1xh100-sxm&users=8{asked}")
+    settled(page)
+    found = client.post("/v1/compare", json={"plans": plans, "users": 8}).json()["plans"]
+    metrics = (("TTFT", "ttft_mean_ms", -1), ("TPOT", "tpot_mean_ms", -1), ("Tokens/s", "output_tokens_per_s", 1))
+    for words, field, sign in metrics:
+        cells = page.locator("#compare tbody tr", has_text=words).first.locator("td").all_inner_texts()
+        near, far = ("_low", "_high") if sign > 0 else ("_high", "_low")
+        best = max(found, key=lambda one: sign * one[field])
+        apart = all(one is best or sign * (best[field + near] - one[field + far]) > 0 for one in found)
+        assert [("★" in cell) for cell in cells] == [apart and one is best for one in found]
+        assert all(" to " in cell for cell in cells)
+    paid = {one["paid"].split(" ")[0] for one in found}
+    month = page.locator("#compare tbody tr", has_text="A month").locator("td").all_inner_texts()
+    assert any("★" in cell for cell in month) == (len(paid) == 1)
+    chances = page.locator("#compare tbody tr", has_text="SLO is met with").locator("td").all_inner_texts()
+    assert [int(cell.split(" ")[0]) for cell in chances] == [
+        min(int(100 * one["probability"] + 1e-9), 99) for one in found
+    ]
+
+
+def test_terms_say_the_sentence_of_the_glossary(opened):
+    text = (AXE.parents[3] / "docs/glossary.md").read_text(encoding="utf-8")
+    known = dict(line.strip("| \n").split(" | ", 1) for line in text.splitlines() if line.count(" | ") == 1)
+    page = opened("/?model=llama-3.1-8b&on=1xh100-sxm&users=8")
+    settled(page)
+    page.evaluate("for (const one of document.querySelectorAll('#figures details')) one.open = true")
+    told = page.eval_on_selector_all("button.term", "all => all.map((one) => one.title)")
+    assert len(told) >= 6
+    for one in told:
+        term, _, sentence = one.partition(": ")
+        assert sentence == known[next(name for name in known if name.split(" (")[0] == term)]
+    page.locator("#figures button.term").first.press("Enter")
+    assert page.locator("#said").inner_text() in told
+    assert violations(page) == []
 
 
 def test_the_page_is_small(client):

@@ -44,7 +44,7 @@ def test_an_error_names_the_field_the_value_and_the_nearest_choice(client, said,
 
 @pytest.mark.parametrize(
     ("users", "field", "said"),
-    [(-1, "users", "greater than or equal to 0"), ("x", "users", "integer"), ([3, True], "users.1", "true or false")],
+    [(-1, "users", "0 or more"), ("x", "users", "whole number"), ([3, True], "users.1", "true or false")],
 )
 def test_what_may_be_a_number_or_a_list_is_named_without_its_types(client, users, field, said):
     found = wrong(client.post("/v1/fit", json=PLAN | {"users": users}))

@@ -32,12 +32,14 @@ def site(tmp_path_factory):
 
 
 def test_every_module_of_the_page_is_in_the_one_script(site):
-    text = (site / "page/site.js").read_text(encoding="utf-8")
+    text = (site / "page/index-site.js").read_text(encoding="utf-8")
     assert not re.search(r"^\s*(import|export) ", text, re.MULTILINE)
     files = {name: asset.content.decode() for name, asset in page_assets().items() if name.endswith(".js")}
     with_modules = {name for name in files if f'modules["{name}"] = ' in text}
     assert with_modules >= {"dom.js", "main.js", "state.js"}
     assert bundled("main.js", files) in text
+    for name in ("buy", "check"):
+        assert not re.search(r"^\s*(import|export) ", (site / f"page/{name}-site.js").read_text(), re.MULTILINE)
 
 
 def test_the_stored_answers_are_those_of_the_command_line(site, capsys):
@@ -74,6 +76,27 @@ def test_opened_from_a_file_it_answers_offline_and_names_the_command_for_the_res
         told = page.locator("#problem")
         told.wait_for()
         command = re.search(r"glmplan fit .*", told.inner_text())[0]
+        page.get_by_role("link", name="What should I buy?").click()
+        page.wait_for_url("**/buy.html*")
+        page.goto((site / "buy.html").as_uri())
+        page.wait_for_function("document.body.dataset.done")
+        page.locator("#go").click()
+        page.locator("#verdict:not([hidden])").wait_for()
+        assert "H100" in page.locator("#verdict-title").inner_text()
+        assert page.locator("#options tbody tr").count() >= 1
+        page.locator("#users").fill("31")
+        page.locator("#go").click()
+        page.locator("#problem:not([hidden])").wait_for()
+        assert "glmplan size --model llama-3.1-8b" in page.locator("#problem").inner_text()
+        page.get_by_role("link", name="Is my server as fast as predicted?").click()
+        page.wait_for_url("**/check.html*")
+        page.wait_for_function("document.body.dataset.done")
+        assert "glmplan validate llama-3.1-8b" in page.locator("#command").inner_text()
+        page.locator("#drop summary").click()
+        page.locator("#text").fill("{}")
+        page.locator("#go").click()
+        page.locator("#problem:not([hidden])").wait_for()
+        assert "glmplan runs import" in page.locator("#problem").inner_text()
         browser.close()
     assert faults == []
     assert command == "glmplan fit llama-3.1-8b --on 2xh100-sxm --kv 'fp8' --users '1,4'"

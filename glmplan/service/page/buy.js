@@ -1,8 +1,8 @@
 // The page "what should I buy": the search as a job with progress, its options as a chart and a table.
 
-import { ask, at, el, money, number, svg, table, time, whole } from "./dom.js";
+import { ask, at, el, money, number, pageOf, svg, table, time, whole } from "./dom.js";
 import { combobox } from "./combo.js";
-import { copy, explainTerms, plain } from "./words.js";
+import { copy, explainTerms, LEVELS, plain } from "./words.js";
 import { save } from "./export.js";
 
 const FIELDS = ["users", "rate", "wait", "kind", "input", "output", "budget", "power", "only", "probability"];
@@ -17,6 +17,8 @@ async function begin() {
   const given = new URLSearchParams(location.search);
   for (const name of FIELDS) if (given.get(name)) at(name).value = given.get(name);
   at("users").value ||= "8";
+  // a site without a server has searched these machines
+  at("only").value ||= window.glmplanAnswers?.["v1/size"]?.[0][0].only ?? "";
   at("kind").value ||= "any";
   at("probability").value ||= "0.95";
   explainTerms();
@@ -30,7 +32,7 @@ async function begin() {
 }
 
 function flows() {
-  for (const one of document.querySelectorAll("[data-flow]")) one.href = `${one.dataset.flow}${location.search}`;
+  for (const one of document.querySelectorAll("[data-flow]")) one.href = `${pageOf(one.dataset.flow)}${location.search}`;
 }
 
 /** The question as the service takes it, and as the address has it. */
@@ -66,13 +68,9 @@ async function search() {
   await stop();
   delete document.body.dataset.done;
   try {
-    const begun = await ask("v1/jobs", { ask: "size", question: wanted.asked });
-    job = begun.job;
-    running(true);
-    const ended = await followed(begun.job);
-    if (ended === "cancelled" || job !== begun.job) return;
-    found = await ask(`v1/jobs/${begun.job}/answer`);
-    job = null;
+    const answer = window.glmplanAnswers ? await ask("v1/size", wanted.asked) : await searched(wanted.asked);
+    if (!answer) return;
+    found = answer;
     pins = [];
     draw();
   } catch (error) {
@@ -82,6 +80,17 @@ async function search() {
     running(Boolean(job));
     document.body.dataset.done = "true";
   }
+}
+
+/** Search as a job; nothing where it was cancelled. */
+async function searched(question) {
+  const begun = await ask("v1/jobs", { ask: "size", question });
+  job = begun.job;
+  running(true);
+  const ended = await followed(begun.job);
+  if (ended === "cancelled" || job !== begun.job) return null;
+  job = null;
+  return ask(`v1/jobs/${begun.job}/answer`);
 }
 
 /** Look at a job until it ends; its last state. */
@@ -121,7 +130,7 @@ function named(one) {
   return `${one.machines > 1 ? `${one.machines} servers of ` : ""}${count ? `${count} × ` : ""}${titles.get(part) ?? part}`;
 }
 const keyOf = (one) => [one.role, one.rank, one.machine, one.paid].join("|");
-const words = (text) => (text ?? "").replaceAll("_", " ");
+const words = (level) => LEVELS[level] ?? level;
 
 function shown() {
   const [paid, evidence, word] = [at("paid").value, at("evidence").value, at("word").value.trim().toLowerCase()];
@@ -171,7 +180,7 @@ function redraw() {
 function link(one) {
   const asked = new URLSearchParams({ model: found.model, on: one.machine, users: String(Math.max(1, Math.ceil(found.load / one.machines_serving))), weights: one.weights, engine: one.engine });
   for (const name of ["rate", "wait", "input", "output"]) if (at(name).value) asked.set(name, at(name).value);
-  return `./?${asked}`;
+  return `${pageOf("")}?${asked}`;
 }
 
 /** Cost over capacity on logarithmic axes: filled where the SLO is met, the cheapest for each capacity joined. */

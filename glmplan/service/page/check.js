@@ -1,6 +1,6 @@
 // The page "is my server as fast as predicted": a dropped record, its metrics beside the prediction, and the next step.
 
-import { ask, at, el, number, svg, table, time } from "./dom.js";
+import { ask, at, el, number, pageOf, svg, table, time } from "./dom.js";
 import { copy, plain } from "./words.js";
 
 const FACTS = ["model", "accelerator", "accelerator_count", "engine", "weights", "tp"];
@@ -20,7 +20,7 @@ function begin() {
   const [, count, part] = /^(\d+)x(.+)$/.exec(given.get("on") ?? "") ?? ["", "", given.get("on") ?? ""];
   const facts = { model: given.get("model"), accelerator: part, accelerator_count: count, engine: given.get("engine"), weights: given.get("weights"), tp: given.get("tp") };
   for (const name of FACTS) at(name).value = facts[name] ?? "";
-  for (const one of document.querySelectorAll("[data-flow]")) one.href = `${one.dataset.flow}${location.search}`;
+  for (const one of document.querySelectorAll("[data-flow]")) one.href = `${pageOf(one.dataset.flow)}${location.search}`;
   command();
   ask("v1/catalogue").then((found) => {
     const fill = (id, rows) => at(id).replaceChildren(...rows.map((one) => new Option(one.title ?? one.name, one.name)));

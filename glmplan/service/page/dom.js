@@ -75,10 +75,14 @@ const none = (value) => value === undefined || value === null || value === false
 const same = (question) => JSON.stringify(Object.entries(question || {}).filter(([name, value]) => name !== "users" && !none(value)).sort());
 const usersOf = (question) => [question?.users ?? []].flat();
 
+/** The address of a page: a site without a server has files. */
+export const pageOf = (name) => (window.glmplanAnswers ? `${name || "index"}.html` : name || "./");
+
 /** The command that computes what a site without a server does not hold. */
-function commandOf({ ask: kind = "fit", question, plans, model, on, users, ...options }) {
-  if (question) return commandOf({ ...question, ask: kind });
-  const words = plans ? ["glmplan compare", ...plans.map((one) => `'${one.model}@${one.on}'`)] : [`glmplan ${kind}`, ...(kind === "fit" ? [model] : ["--model", model]), "--on", on];
+function commandOf(address, { plans, model, on, users, name, text, facts, answers, ...options }) {
+  if (facts) return `glmplan runs import '${name || "FILE"}' --model ${facts.model || "MODEL"} --on ${facts.accelerator_count || 1}x${facts.accelerator || "ACCELERATOR"} --out runs.csv && glmplan predict --runs runs.csv`;
+  const kind = address.slice("v1/".length);
+  const words = plans ? ["glmplan compare", ...plans.map((one) => `'${one.model}@${one.on}'`)] : [`glmplan ${kind}`, ...(kind === "fit" ? [model] : ["--model", model]), ...(on ? ["--on", on] : [])];
   const rest = Object.entries({ ...options, users }).filter(([, value]) => !none(value)).map(([name, value]) => `--${name.replaceAll("_", "-")}${value === true ? "" : ` '${value}'`}`);
   return [...words, ...rest].join(" ");
 }
@@ -90,7 +94,7 @@ function stored(address, question) {
   const found = (window.glmplanAnswers[address] || [])
     .filter(([asked]) => same(asked) === same(question) && users.every((count) => usersOf(asked).includes(count)))
     .sort(([one], [other]) => most(one) - most(other))[0];
-  if (!found) throw new Refused({ message: question ? `This site holds no answer to this question. It is computed by: ${commandOf(question)}` : "This site holds no such answer; glmplan serve has it." }, 404);
+  if (!found) throw new Refused({ message: question ? `This site holds no answer to this question. It is computed by: ${commandOf(address, question)}` : "This site holds no such answer; glmplan serve has it." }, 404);
   const [, answer, status] = found;
   if (status !== 200) throw new Refused(answer.error, status);
   return Array.isArray(answer.users) ? { ...answer, users: answer.users.filter((row) => users.includes(row.users)) } : answer;

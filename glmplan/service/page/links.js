@@ -1,4 +1,4 @@
-// The tree of links of a machine: devices, the bandwidth of each link, and its share of a decode step.
+// Links of a machine: the tree of devices and the scale-up network, with the share of each link in a decode step.
 
 import { el, number, svg, table } from "./dom.js";
 
@@ -7,11 +7,14 @@ const GAP = 98;
 /** Cards in a row, where nothing but a switch for all joins them. */
 const ROW = 10;
 const SIZE = [72, 40];
+/** Height of the links between accelerators and their scale-up network, and of its box. */
+const [DROP, BAR] = [44, 24];
+const KINDS = { nvlink: "NVLink", xgmi: "xGMI", hccs: "HCCS", other: "Scale-up" };
 /** Height of a line of words, width of a letter of a name and of a detail, at most. */
 const LINE = 14;
 const [NAME, DETAIL] = [7.4, 6];
 
-function places(parts) {
+function places(parts, network) {
   const children = new Map(parts.map((part) => [part.key, []]));
   const tops = [];
   for (const part of parts) (part.parent && children.has(part.parent) ? children.get(part.parent) : tops).push(part);
@@ -30,15 +33,17 @@ function places(parts) {
   tops.forEach((part) => put(part, 0));
   if (lowest === 0 && next > ROW) {
     parts.forEach((part, place) => found.set(part.key, { column: place % ROW, level: Math.floor(place / ROW), first: 0, last: 0 }));
-    return { found, width: ROW, lowest: Math.ceil(next / ROW) - 1, gap: SIZE[1] + 12 };
+    return { found, width: ROW, lowest: Math.ceil(next / ROW) - 1, gap: SIZE[1] + LINE + 12 + (network ? DROP + BAR : 0) };
   }
   return { found, width: Math.max(next, 1), lowest, gap: GAP };
 }
 
-/** How busy the link above a part is beside the busiest, over both directions and all phases, [0 to 1]. */
-function busy(part, loads) {
+const direct = (key) => key.startsWith("accelerator ") || key.startsWith("scale-up");
+
+/** How busy the links of a part are beside the busiest, in both directions and all phases, [0 to 1]: to its parent, or to the scale-up network. */
+function busy(part, loads, network = false) {
   const all = Object.values(loads).flat();
-  const mine = all.filter((load) => [load.start, load.end].includes(part.key) && [load.start, load.end].includes(part.parent));
+  const mine = all.filter(({ start, end }) => [start, end].includes(part.key) && (network ? direct(start) && direct(end) : [start, end].includes(part.parent)));
   return Math.max(0, ...mine.map((load) => load.share)) / Math.max(1e-9, ...all.map((load) => load.share));
 }
 
@@ -47,6 +52,33 @@ function colour(relative, step) {
   if (relative <= 0) return "var(--link-idle)";
   const share = relative * step;
   return share < 0.1 ? "var(--weights)" : share < 0.3 ? "var(--link-mid)" : "var(--link-full)";
+}
+
+/** Boxes of the scale-up network under the accelerators that it joins, and a link to each. */
+function scaleUp({ parts, loads, scale_up: network }, place, step) {
+  const cards = parts.filter((part) => part.kind === "accelerator");
+  const groups = [];
+  for (const [number, card] of cards.entries()) {
+    const [x, y] = place(card);
+    const domain = Math.floor(number / network.joined);
+    const last = groups.at(-1);
+    if (last && last.domain === domain && last.y === y) last.cards.push([card, x]);
+    else groups.push({ domain, y, cards: [[card, x]] });
+  }
+  const words = `${KINDS[network.kind]} ${network.topology}, ${number(network.gb_per_s)} GB/s`;
+  return groups.flatMap(({ y, cards: joined }) => {
+    const [first, last] = [joined[0][1] - SIZE[0] / 2, joined.at(-1)[1] + SIZE[0] / 2];
+    const bottom = y + SIZE[1] / 2 + (joined[0][0].stage === null ? 0 : LINE);
+    const top = y + SIZE[1] / 2 + LINE + DROP;
+    const links = joined.flatMap(([card, x]) => {
+      const share = busy(card, loads, true);
+      const line = svg("path", { d: `M${x} ${bottom}L${x} ${top}`, "stroke-width": 6, class: "scale-up" });
+      line.style.stroke = colour(share, step);
+      return [line, share ? svg("text", { x: x + 7, y: top - DROP / 2 + 4, class: "over-line", text: `${Math.round(share * step * 100)} %` }) : null];
+    });
+    const told = [words, `${KINDS[network.kind]}, ${number(network.gb_per_s)} GB/s`, KINDS[network.kind]].find((text) => NAME * text.length + 8 <= last - first) ?? "";
+    return [...links, svg("rect", { x: first, y: top, width: last - first, height: BAR, rx: 6, class: "box" }, svg("title", { text: `${words} each way for each accelerator` })), svg("text", { x: (first + last) / 2, y: top + 16, "text-anchor": "middle", class: "strong", text: told })];
+  }).filter(Boolean);
 }
 
 function short(text, most) {
@@ -63,9 +95,9 @@ export function drawLinks(into, found, layout, row) {
   }
   const { parts, loads } = found;
   const step = row?.step_time_breakdown?.links ?? 0;
-  const { found: at, width, lowest, gap } = places(parts);
+  const { found: at, width, lowest, gap } = places(parts, found.scale_up);
   const staged = (part) => part.stage !== null && part.stage !== undefined;
-  const size = [width * STEP, lowest * gap + SIZE[1] + 8 + (parts.some(staged) ? LINE : 0)];
+  const size = [width * STEP, lowest * gap + SIZE[1] + 8 + (found.scale_up ? LINE + DROP + BAR : parts.some(staged) ? LINE : 0)];
   const place = (part) => {
     const { column, level } = at.get(part.key);
     return [(column + 0.5) * STEP, (part.kind === "accelerator" && gap === GAP ? lowest : level) * gap + SIZE[1] / 2 + 2];
@@ -110,7 +142,7 @@ export function drawLinks(into, found, layout, row) {
   const rows = Object.entries(loads).flatMap(([phase, list]) => list.map((load) => ({ phase, ...load })));
   const fullest = [...rows].sort((one, other) => other.share - one.share)[0];
   const words = fullest ? `Transfers take ${Math.round(100 * step)} % of a decode step; busiest link: ${called(fullest.start)} to ${called(fullest.end)} in the ${fullest.phase}, ${number(fullest.capacity_gb_per_s)} GB/s.` : found.missing ? `The load of the links is not known: ${found.missing}.` : "This plan has no transfers between accelerators.";
-  const drawing = svg("svg", { viewBox: `0 0 ${size[0]} ${size[1]}`, role: "img", "aria-label": `${found.title}. ${words}` }, lines, labels, boxes);
+  const drawing = svg("svg", { viewBox: `0 0 ${size[0]} ${size[1]}`, role: "img", "aria-label": `${found.title}. ${words}` }, lines, labels, boxes, found.scale_up ? scaleUp(found, place, step) : []);
   drawing.style.minWidth = `${size[0] * 0.82}px`;
   drawing.style.maxWidth = `${size[0] * 1.15}px`;
   const columns = [["Phase", "phase"], ["From", (row) => called(row.start)], ["To", (row) => called(row.end)], ["Carries", (row) => `${number(row.gb_per_s)} GB/s`, true], ["Of", (row) => `${number(row.capacity_gb_per_s)} GB/s`, true], ["While it transfers", (row) => `${Math.round(row.share * 100)} %`, true]];

@@ -1,6 +1,6 @@
 // The page "will it fit, how fast": a sentence whose every change is a question, and an answer that is drawn as it comes.
 
-import { ask, at, el, number, Refused, typed, useToken } from "./dom.js";
+import { ask, at, el, number, pageOf, Refused, typed, useToken } from "./dom.js";
 import { asked, commandLine, fromAddress, faultOf, machineTitle, MOST, modelOf, modelTitle, NAMES, partOf, plan, prices, read, show, sizeLine, START, toAddress, withPreset } from "./state.js";
 import { drawCurve } from "./curve.js";
 import { drawMemory } from "./memory.js";
@@ -11,7 +11,7 @@ import { drawFormats } from "./formats.js";
 import { drawCheaper, drawFigures, drawVerdict, priceFigure, verdictWords } from "./verdict.js";
 import { openTab } from "./tabs.js";
 import { picture, save } from "./export.js";
-import { copy, explainTerms, nameOf, plain, said } from "./words.js";
+import { copy, explainTerms, glossed, nameOf, plain, said } from "./words.js";
 
 let catalogue = null;
 let { state, others } = fromAddress();
@@ -98,7 +98,7 @@ function take(fields) {
 
 function showAnswer(users) {
   const { question } = answer;
-  const flows = Object.fromEntries([...document.querySelectorAll("[data-flow]")].map((one) => [one.dataset.flow, `${one.dataset.flow}${toAddress(state).slice(location.pathname.length)}`]));
+  const flows = Object.fromEntries([...document.querySelectorAll("[data-flow]")].map((one) => [one.dataset.flow, `${pageOf(one.dataset.flow)}${toAddress(state).slice(location.pathname.length)}`]));
   for (const one of document.querySelectorAll("[data-flow]")) one.href = flows[one.dataset.flow];
   const tried = (options) => { const fields = askedBy(options); return fields && (() => { take(fields); scrollTo({ top: 0 }); }); };
   drawVerdict(answer, users, { flows, take: tried, copy: (text) => copy(text, "The command is copied.") });
@@ -201,7 +201,7 @@ function warnings() {
   const order = ["danger", "error", "warning", "slow", "fallback"];
   const rank = (one) => (order.includes(one.severity) ? order.indexOf(one.severity) : order.length);
   const sorted = [...found].sort((one, other) => rank(one) - rank(other));
-  const item = (one) => el("li", { class: one.severity }, el("p", {}, el("span", { class: `tag ${one.severity}`, text: one.severity }), el("span", { class: "tag", text: one.kind }), el("strong", { text: one.title })), one.effect && el("p", { text: one.effect }), one.action && el("p", { class: "do", text: `${one.applied ? `${one.applied[0].toUpperCase()}${one.applied.slice(1)}. ` : ""}Do: ${one.action}` }));
+  const item = (one) => el("li", { class: one.severity }, el("p", {}, el("span", { class: `tag ${one.severity}`, text: one.severity }), el("span", { class: "tag", text: one.kind }), el("strong", { text: one.title })), one.effect && el("p", {}, glossed(one.effect)), one.action && el("p", { class: "do", text: `${one.applied ? `${one.applied[0].toUpperCase()}${one.applied.slice(1)}. ` : ""}Do: ${one.action}` }));
   const [first, rest] = [sorted.slice(0, 4), sorted.slice(4)];
   at("warnings").replaceChildren(el("ul", { class: "list" }, first.map(item)), rest.length ? el("details", {}, el("summary", { text: `${rest.length} more` }), el("ul", { class: "list" }, rest.map(item))) : "");
 }
@@ -247,7 +247,7 @@ function start() {
 
 function basis() {
   at("basis").replaceChildren(
-    el("p", { text: answer.basis ? `${answer.evidence}: ${answer.basis}.` : `${answer.evidence}: this model on this accelerator with ${answer.question.engine}.` }),
+    el("p", {}, glossed(`Evidence level: ${answer.evidence}; ${answer.basis || `this model on this accelerator with ${answer.question.engine}`}.`)),
     answer.unknown.length ? el("p", { text: `Not known: ${answer.unknown.join("; ")}.` }) : "",
     answer.assumed.length ? el("details", { open: true }, el("summary", { text: "Assumed" }), el("ul", {}, answer.assumed.map((text) => el("li", { text })))) : "",
     answer.skipped_layouts.length ? el("details", {}, el("summary", { text: "Layouts that were not evaluated" }), el("ul", {}, answer.skipped_layouts.map((text) => el("li", { text })))) : "",

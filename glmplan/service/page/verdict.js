@@ -1,6 +1,7 @@
 // The answer to the question: verdict with its probability, the reason of its width, and three next steps.
 
 import { at, el, money, number, span, svg, time, whole } from "./dom.js";
+import { glossed } from "./words.js";
 
 export const MARKS = { yes: "✓", likely: "≈", unlikely: "!", does_not_load: "✕", engine_cannot: "✕", unknown: "?" };
 const people = (count) => (count === 1 ? "1 person" : `${whole(count)} people`);
@@ -82,7 +83,7 @@ export function drawVerdict(answer, users, tools) {
   at("verdict").dataset.verdict = answer.answer.verdict;
   at("verdict-title").replaceChildren(el("span", { "aria-hidden": "true", text: MARKS[answer.answer.verdict] }), ` ${words}`);
   at("headline").replaceChildren(...sentences(answer, row).flat());
-  at("why").textContent = width(answer, row);
+  at("why").replaceChildren(...glossed(width(answer, row)));
   at("why").hidden = !at("why").textContent;
   at("next").replaceChildren(...steps(answer, row, tools));
   at("status").textContent = `${words}. ${answer.headline}`;
@@ -109,7 +110,7 @@ const PARTS = { weights: "weight reads", launch: "launch and CPU overhead", cach
 
 /** A figure that opens its arithmetic. */
 function figure(name, value, unit, bar, lines) {
-  return el("details", { class: "figure" }, el("summary", {}, el("span", { text: name }), el("span", { class: "big" }, el("b", { text: value }), unit && ` ${unit}`), bar), el("div", { class: "note" }, lines.map((text) => el("p", { text }))));
+  return el("details", { class: "figure" }, el("summary", {}, el("span", { text: name }), el("span", { class: "big" }, el("b", { text: value }), unit && ` ${unit}`), bar), el("div", { class: "note" }, lines.map((text) => el("p", {}, glossed(text)))));
 }
 
 export function drawFigures(answer, users) {

@@ -2,26 +2,62 @@
 
 import { at, el, kept } from "./dom.js";
 
+/** Sentences of docs/glossary.md. */
 const TERMS = {
-  TPOT: "TPOT: time per output token after the first, one value for each request. 10 tokens/s is 100 ms.",
-  TTFT: "TTFT: time from sending a request to its first token.",
+  "acceptance length": "mean number of tokens gained in a step with speculative decoding: one plus the accepted draft tokens",
+  concurrency: "requests in flight at the same time; with closed-loop users, the number of users",
+  decode: "generation of the output tokens after the prompt",
+  "evidence level": "class of the measurements behind a prediction, from the same configuration down to none",
+  extrapolated: "outside the calibrated domain",
+  "KV cache": "keys and values (or latents) of the tokens of running requests",
+  "KV pool": "memory that an engine sets aside for the KV cache",
+  layout: "the parallel degrees of a deployment: TP, PP, DP, EP, DCP",
+  prefill: "computation of the prompt",
+  SLO: "service level objective: limits on metrics, as in `ttft p95 < 2 s`",
+  step: "one pass of an engine over its batch",
+  TPOT: "time per output token after the first, one value for each request",
+  TTFT: "time from sending a request to its first token",
 };
+const TERM = new RegExp(`(?<![\\w/-])(${Object.keys(TERMS).join("|")})(?![\\w/-])`, "i");
+const keyOf = (word) => Object.keys(TERMS).find((term) => term.toLowerCase() === word.toLowerCase());
 
-/** Underlined terms open their sentence on hover, focus and press. */
-export function explainTerms() {
-  for (const one of document.querySelectorAll("[data-term]")) {
-    one.title = TERMS[one.dataset.term];
-    one.addEventListener("click", () => said(one.title));
-  }
+function explained(button, term) {
+  button.title = `${term}: ${TERMS[term]}`;
+  button.addEventListener("click", () => said(button.title));
+  return button;
 }
 
-/** An error without words of the command line: flags become names of fields. */
+/** Underlined terms of the page say their sentence on hover and press. */
+export function explainTerms() {
+  for (const one of document.querySelectorAll("[data-term]")) explained(one, one.dataset.term);
+}
+
+/** A text in which each term, once, says its sentence. */
+export function glossed(text) {
+  const told = new Set();
+  return text.split(TERM).map((part, place) => {
+    const term = place % 2 && keyOf(part);
+    if (!term || told.has(term)) return part;
+    told.add(term);
+    return explained(el("button", { type: "button", class: "term", text: part }), term);
+  });
+}
+
+/** Evidence levels as the command line writes them. */
+export const LEVELS = {
+  site: "measured here", configuration: "measured", release: "other version", group: "other layout", group_release: "other layout and version",
+  pair: "model and GPU separately", adapters: "without LoRA adapters", apart: "not disaggregated", format: "other quantization",
+  accelerator: "GPU only", model: "model only", engine: "engine only", nothing: "none",
+};
+
+/** An error without words of the command line: fields have their names in the form. */
 export function plain(message) {
   return message
-    .replace(/^[a-z_.\d]+: /, "")
+    .replace(/^[a-z_.\d]+(, item \d+)?: /, "")
+    .replaceAll(/: `glmplan fit` shows the shortfall/g, "")
     .replaceAll(/,? ?\(?see `glmplan [^`]*`\)?/g, "")
     .replaceAll(/`glmplan (\w+)[^`]*`/g, "the command glmplan $1")
-    .replaceAll(/--([a-z][a-z-]*)/g, (_, flag) => `“${nameOf(flag.replaceAll("-", "_"))}”`);
+    .replaceAll(/`([a-z_\d]+)`/g, (_, field) => `“${nameOf(field)}”`);
 }
 
 /** The name that the form has for a field. */
