@@ -294,7 +294,8 @@ def _extrapolated(
     """
     of, levels = evidence
     low, high = interval_of(fit, of, kind, features)
-    unknown = tuple(known and name not in ("group", "configuration") for name, known in zip(LEVELS, levels, strict=True))
+    own = ("group", "configuration")
+    unknown = tuple(known and name not in own for name, known in zip(LEVELS, levels, strict=True))
     without = knowledge_class(unknown)
     if without == of or without in NEVER_THERE or kind not in fit.intervals.get(without, {}):
         return low - beyond, high + beyond

@@ -54,7 +54,8 @@ _LEAST = {
 }  # fmt: skip
 #: how the remaining lines are given to parts, the most useful first
 _MORE = (
-    ("power", 1), ("cache", 1), ("one", 2), ("verdict", 3), ("traffic", 2), ("errors", 3), ("changes", 3), ("memory", 2), ("change", 2),
+    ("power", 1), ("cache", 1),
+    ("one", 2), ("verdict", 3), ("traffic", 2), ("errors", 3), ("changes", 3), ("memory", 2), ("change", 2),
     ("traffic", 3), ("assumed", 2), ("error", 2), ("note", 2), ("asks", 2), ("nearest", 3), ("limit", 2), ("users", 2),
     ("reason", 3), ("title", 2), ("basis", 1), ("assumed", 3), ("asks", 3), ("measure", 2), ("gaps", 1), ("basis", 2),
     ("error", 3), ("note", 3), ("assumed", 5),

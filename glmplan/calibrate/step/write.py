@@ -304,8 +304,10 @@ def released(
             first[key] = min(first.get(key, day), day)
     rows: dict[str, list[tuple[float, str, float]]] = {}
     for one in beyond:
-        case, key = known.get(one.run, (None, ("", "")))
-        if one.way != LATER or case is None or first.get(key, "9") > one.note:
+        if one.way != LATER or one.run not in known:
+            continue
+        case, key = known[one.run]
+        if first.get(key, "9") > one.note:
             continue
         kind, of = FIGURES[one.figure].interval, features_of(case.deployment, case.load)
         if kind_at(kind, of["load"], of["cached"], of["stated"]) == kind and of["stated"] == "yes":
