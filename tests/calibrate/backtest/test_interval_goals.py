@@ -37,15 +37,19 @@ OWN = {"decode": 1.24, "ttft": 1.7}
 BEFORE = {"decode": 1.77, "ttft": 3.65}
 #: goals that are missed, with the measured value: what was tried stands in docs/calibration-log.md
 MISSED: dict[tuple[str, ...], float] = {
-    ("width", "decode", "new accelerator"): 2.405,
-    ("width", "ttft", "another layout of a campaign"): 2.432,
-    ("width", "ttft", "measured elsewhere"): 4.542,
-    ("width", "ttft", "pair"): 4.192,
-    ("width", "ttft", "new model"): 4.99,
-    ("width", "ttft", "new accelerator"): 10.239,
-    ("winkler", "decode"): 1.57,
-    ("winkler", "ttft"): 3.588,
-    ("own", "ttft"): 1.733,
+    ("width", "decode", "another layout of a campaign"): 2.198,
+    ("width", "decode", "measured elsewhere"): 2.52,
+    ("width", "decode", "pair"): 2.321,
+    ("width", "decode", "new accelerator"): 2.507,
+    ("width", "ttft", "another layout of a campaign"): 3.636,
+    ("width", "ttft", "measured elsewhere"): 5.478,
+    ("width", "ttft", "pair"): 5.414,
+    ("width", "ttft", "new model"): 5.366,
+    ("width", "ttft", "new accelerator"): 5.889,
+    ("winkler", "decode"): 1.673,
+    ("winkler", "ttft"): 3.269,
+    ("own", "decode"): 1.473,
+    ("own", "ttft"): 1.799,
 }
 
 
