@@ -587,7 +587,7 @@ _OF_REQUEST = frozenset(("tp", "pp", "dp", "ep", "dcp", "context", "calibration"
 
 
 def _slo_limits(words: PlanRequest) -> dict[str, Seconds]:
-    """Return the stated limits of the SLO; SpecError if one is no time above zero."""
+    """Return the stated limits of the SLO."""
     stated = {"ttft": words.ttft_limit, "tpot": words.tpot_limit}
     return {
         name: read_above_zero(limit, f"--{name}-limit", "seconds")

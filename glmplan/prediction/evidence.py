@@ -289,8 +289,7 @@ def _extrapolated(
 ) -> tuple[Any, Any]:
     """Return an interval outside the measured loads of a group.
 
-    What was measured of a group does not widen: the interval is at most that of a group never measured, which holds
-    for every load.
+    The interval is at most that of a group never measured, which holds for every load.
     """
     of, levels = evidence
     low, high = interval_of(fit, of, kind, features)

@@ -48,6 +48,7 @@ def _own_record(text: str) -> dict[str, Any] | None:
 
 
 def _imported(text: str, name: str, facts: Mapping[str, Any]) -> dict[str, Any]:
+    import csv
     import io
 
     import pandas as pd
@@ -59,7 +60,7 @@ def _imported(text: str, name: str, facts: Mapping[str, Any]) -> dict[str, Any]:
 
     if {"id", "model"} <= set(text.partition("\n")[0].strip().split(",")):
         kind, problems = "table of runs", []
-        frame = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
+        frame = pd.DataFrame(csv.DictReader(io.StringIO(text), restval=""))
         for column, value in facts.items():
             frame[column] = frame[column].replace("", str(value)) if column in frame else str(value)
     else:
@@ -104,7 +105,7 @@ def _number(cell: object) -> float:
 
 
 def _summed(figures: list[dict[str, Any]], *, consistent: bool) -> dict[str, Any]:
-    """Return the figures with the verdict over all of them."""
+    """Return the compared metrics with the verdict over all of them."""
     outside = [one for one in figures if not one["inside"]]
     if not figures:
         verdict = "nothing_compared"

@@ -43,6 +43,7 @@ WIDE = {
     "kept": "what a program may say of a promise, by name",
     "swept": "what a sweep is told by whoever runs it, by name",
     "safe_of": "what may be asked of a search, by name",
+    "ReplicaGroup.__init__": "what a program may say of replicas, by name",
     "loads_at": "what may be asked of a search, by name",
     "described_under": SETTINGS,
     "try_load": "what may be asked of a search, by name",

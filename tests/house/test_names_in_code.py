@@ -42,6 +42,8 @@ ALLOWED = {
     "purchase.size": "the engine that reads GGUF files",
     "purchase.size_question": "the engine that reads GGUF files",
     "cli.service": "the scheduler that is taken with --step-time when none is named; the answer says so",
+    "service.application": "the questions that the OpenAPI document shows",
+    "service.questions": "a model in the example of a question",
     "cli.walls": "the engine of an example in the help",
     "prediction.reproduce": "names two groups of the shipped fit",
     "calibrate.backtest.fit_diff": "any engine: whether the file can be read at all",

@@ -524,7 +524,7 @@ class SkippingEngine(DecodingBatch):
 
     @property
     def planned(self) -> int:
-        """Equal decode steps that were planned; 0 for a step with prompt tokens [-]"""
+        """Equal decode steps planned; 0 for a step with prompt tokens [-]"""
         return self._steps
 
     @property
