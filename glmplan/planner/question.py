@@ -791,7 +791,8 @@ def _lengths(
 def _with_drafter(
     words: PlanRequest, model: ModelSpec, assumed: list[str]
 ) -> tuple[ModelSpec, tuple[int, float | None]]:
-    model = with_drafter(model, words.drafter, assumed)
+    if words.drafter is not None:
+        model = with_drafter(model, words.drafter, assumed)
     return model, _drafting(words, model, assumed)
 
 
