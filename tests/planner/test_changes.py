@@ -134,7 +134,7 @@ def test_experts_in_nvfp4_do_not_fit_where_the_engine_has_no_kernels_for_them():
 
 def test_where_no_user_is_safe_other_engines_are_looked_at():
     """0 safe users on one engine where another serves many on the same card, and was not mentioned."""
-    words = PlanRequest("gpt-oss-120b", "1xstrix-halo", engine="vllm", input=1024, output=256)
+    words = PlanRequest("gpt-oss-120b", "1xstrix-halo", engine="vllm", input=8192, output=1024)
     answer = fit_answer(words)
     assert answer.safe.users == 0
     [engine] = [one for one in answer.changes if one.ask.startswith("--engine llama.cpp")]

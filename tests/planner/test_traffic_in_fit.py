@@ -83,9 +83,9 @@ def test_the_layout_of_conversations_is_the_one_that_serves_them_best(agents):
 
 
 def test_conversations_decide_for_another_layout_than_their_mean_request():
-    """Shorter ones, of which stages hold all: the layout of the mean request computes many of them again."""
-    traffic = parse_traffic("sessions:20")
-    asked = asked_under(PlanRequest("glm-5.1-nvfp4", "8xrtx-pro-6000-ws"), traffic)
+    """Stages hold more of them than replicas, which serve the mean request best and compute many again."""
+    traffic = parse_traffic("sessions:60")
+    asked = asked_under(PlanRequest("qwen3-235b-a22b", "8xrtx-pro-6000-ws"), traffic)
     alone, under = solve(asked), solve_under(asked, traffic_of(asked, traffic))
     assert under.best.terms.name != alone.best.terms.name
     runs = [traffic_run(asked, one.ranked[0], traffic_of(asked, traffic), ends=False) for one in (alone, under)]

@@ -50,7 +50,7 @@ def test_a_load_that_is_measured_itself_stays_open_least(planned):
 
 
 def test_a_machine_may_differ_by_every_level_that_nobody_measured_and_by_its_own():
-    one = deployment("gpt-oss-120b", "1xrtx-pro-6000-ws").deployment
+    one = deployment("gpt-oss-120b", "1xb300-sxm").deployment
     fit = load_effects(one.engine)
     own = site_spread(fit.spread)[-2]  # the configuration
     assert np.all(site_deviation(one, fit) >= own)

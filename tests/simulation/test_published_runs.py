@@ -43,7 +43,7 @@ GLM_5_H200 = [
 
 @pytest.fixture(scope="module")
 def glm_5_h200():
-    words = PlanRequest("glm-5-fp8", "8xh200-sxm", engine="sglang", tp="8", input="8192", output="1024")
+    words = PlanRequest("glm-5-fp8", "8xh200-sxm", engine="sglang", tp="8", ep="1", input="8192", output="1024")
     return _service(
         words, tokens=300_000, campaign="sglang at inferencex", max_num_batched_tokens=16_384, max_num_seqs=128
     )
@@ -61,7 +61,9 @@ def test_glm_5_on_h200_waits_as_measured(glm_5_h200, users, inputs, outputs, ttf
 
 
 def test_the_predicted_pool_of_glm_5_on_h200_runs_out_between_32_and_64_users():
-    service = _service(PlanRequest("glm-5-fp8", "8xh200-sxm", engine="sglang", tp="8", input="8192", output="1024"))
+    service = _service(
+        PlanRequest("glm-5-fp8", "8xh200-sxm", engine="sglang", tp="8", ep="1", input="8192", output="1024")
+    )
     ttft = [
         simulate(service, parse_traffic(f"closed:{n}", input=8192, output=1024, jitter=0.2), requests=10 * n).summary
         for n in (32, 64)
