@@ -155,7 +155,9 @@ def write_site(folder: Path, answers: Mapping[str, Sequence[Entry]], start: str)
     held = json.dumps(answers, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
     written = {"page/answers.js": f"window.glmplanAnswers = {held};\n".encode()}
     search = answers["v1/size"][0][0] if "v1/size" in answers else {}
-    bought: dict[str, object] = {name: search[name] for name in ("model", "users", "input", "output", "only") if name in search}
+    bought: dict[str, object] = {
+        name: search[name] for name in ("model", "users", "input", "output", "only") if name in search
+    }
     for name, query in (("index", start), ("buy", urlencode(bought)), ("check", start)):
         page = assets[f"{name}.html"].content.decode()
         script = _SCRIPT.search(page)

@@ -20,7 +20,7 @@ from glmplan.request.plan import PlanRequest
 
 @pytest.mark.parametrize(
     ("model", "on"),
-    [("gpt-oss-120b", "1xrtx-pro-6000-ws"), ("glm-5.1-nvfp4", "6xrtx-pro-6000-ws"), ("kimi-k3", "dgx-b300-8")],
+    [("gpt-oss-120b", "1xrtx-pro-6000-ws"), ("glm-5.1-nvfp4", "6xrtx-pro-6000-ws"), ("kimi-k3", "dgx-b200-8")],
 )
 def test_an_answer_that_was_not_measured_here_names_the_run_that_narrows_it(model, on):
     answer = fit_answer(PlanRequest(model, on))

@@ -54,8 +54,10 @@ def test_answers_rise_in_cost_and_each_keeps_the_promise(chat):
 
 def test_what_is_answered_is_what_safe_says_of_the_same_machine(chat):
     first = chat.options[0]
+    layout = first.planned.deployment  # chosen for the SLO
     planned = glmplan.deployment("llama-3.1-8b", first.planned.asked.machine.text, input=1000, output=200, users=(24,),
-                                 weights=first.planned.asked.checkpoint.name)  # fmt: skip
+                                 weights=first.planned.asked.checkpoint.name, tp=layout.tp, pp=layout.pp,
+                                 dp=layout.dp)  # fmt: skip
     most = 4 * 24 / first.machines
     found = glmplan.safe(planned, SLO, most=most).load * first.machines
     # what was asked for is carried where it is kept as surely as promised, also at the edge of the search

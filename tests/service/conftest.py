@@ -68,7 +68,7 @@ _START = "/?model=llama-3.1-8b&on=1xh100-sxm&users=8&input=512&output=128&api_in
 _PATIENCE = 300_000
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # while it runs no other test of the process may run an event loop
 def browser():
     """Chromium; without it, or without Playwright, its tests are skipped."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

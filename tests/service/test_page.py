@@ -149,6 +149,7 @@ CONTROLS = {
     "recipe": ("vllm-recipes", {"recipe": "vllm-recipes"}),
     "mtp": ("0", {"mtp": 0}),
     "acceptance": ("0.7", {"acceptance": 0.7}),
+    "drafter": ("ngram", {"drafter": "ngram"}),
     "buy": ("25000", None),
     "rent": ("1.9", None),
     "electricity": ("0.31", None),

@@ -49,7 +49,7 @@ def test_the_order_of_cards_decides_nothing(host):
         second.user_rate,
     )
     assert first.command == second.command
-    assert "--tensor-split 70,30" in first.command
+    assert "--tensor-split 68,32" in first.command
 
 
 def test_layers_on_both_cards_hold_more_and_decode_slower_than_the_faster_card_alone(host):
