@@ -63,7 +63,7 @@ def compare_text(compared: Compared, plans: list[dict[str, Any]]) -> str:
     for row in rows:
         if row[""] == "evidence_level":
             row |= {name: EVIDENCE_LABELS.get(value, value) for name, value in row.items()} | {"": "evidence"}
-    refused = [f"not compared: {name}: {why}" for name, why in compared.left_out]
+    refused = [f"not compared: {name}: {why}" for _, name, why in compared.left_out]
     return "\n".join([*lines, table_text(rows), *refused])
 
 

@@ -405,5 +405,5 @@ def compare_record(found: Compared, utilisation: Ratio) -> dict[str, Any]:
     """
     sides = [{"plan": side.name, **side.figures(utilisation)} for side in found.sides]
     causes = {name: list(lines) for name, lines in differences(found)}
-    left_out = [{"plan": name, "reason": why} for name, why in found.left_out]
+    left_out = [{"place": place, "plan": name, "reason": why} for place, name, why in found.left_out]
     return {"users": found.users, "rent_term": found.rent_term, "plans": sides, "left_out": left_out, "causes": causes}

@@ -105,8 +105,8 @@ class Compared:
     users: int
     #: term of all rents; None if no machine is rented out
     rent_term: str | None = None
-    #: plans that cannot be compared: name and reason
-    left_out: tuple[tuple[str, str], ...] = ()
+    #: plans that cannot be compared: place in the question, name and reason
+    left_out: tuple[tuple[int, str, str], ...] = ()
 
 
 def side_of(planned: Deployed, users: int, money: Money, options: str = "") -> Side:
@@ -168,14 +168,14 @@ def compared(questions: Sequence[Named], money: Money, *, users: int = 1, **said
     if len(questions) < 2:
         raise SpecError("needs at least two plans to compare", field="--on")
     planned, options, left_out, refused = [], [], [], []
-    for model, on, *own in questions:
+    for place, (model, on, *own) in enumerate(questions):
         alone = own[0] if own else {}
         words = ", ".join(f"{name} {value}" for name, value in alone.items())
         try:
             planned.append(deployment(model, on, users=(users,), **{**said, **alone}))
             options.append(words)
         except (DoesNotFit, UnknownFact) as error:
-            left_out.append((f"{model} on {on}" + f", {words}" * bool(words), str(error)))
+            left_out.append((place, f"{model} on {on}" + f", {words}" * bool(words), str(error)))
             refused.append(error)
     if not planned:
         raise refused[0]

@@ -599,6 +599,7 @@ class Side(BaseModel):
 class LeftOut(BaseModel):
     """A plan without numbers."""
 
+    place: int = Field(ge=0, description="Place of the plan in the question, from 0.")
     plan: str
     reason: str
 

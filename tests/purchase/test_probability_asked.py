@@ -57,7 +57,7 @@ def test_a_plan_that_does_not_run_is_named_and_the_others_are_compared():
     assert len({side.name for side in found.sides}) == len(found.sides) == 2
     slower = [side.prediction.figures["tpot"].value for side in found.sides]
     assert slower[0] < slower[1]
-    assert [name for name, _ in found.left_out] == [
+    assert [name for _, name, _ in found.left_out] == [
         "glm-5.1-nvfp4 on 6xrtx-pro-6000-ws, kv bf16", "glm-5.1-nvfp4 on 4xrtx-pro-6000-ws",
     ]  # fmt: skip
     row = found.sides[0].figures(1.0)

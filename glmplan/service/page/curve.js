@@ -43,14 +43,14 @@ const METRICS = {
 let metric = "each";
 
 /** Labels that do not lie on each other: each takes the first of its places that is free. */
-function labels(width, height) {
+function labels(left, width, height) {
   const taken = [];
   return (text, places, more = {}) => {
     const size = LETTER * text.length;
     for (const [x, y, anchor = "start"] of places) {
-      const left = anchor === "start" ? x : anchor === "end" ? x - size : x - size / 2;
-      const box = [left - 3, y - 13, left + size + 3, y + 4];
-      if (box[0] < 0 || box[2] > width || box[1] < 0 || box[3] > height) continue;
+      const start = anchor === "start" ? x : anchor === "end" ? x - size : x - size / 2;
+      const box = [start - 3, y - 13, start + size + 3, y + 4];
+      if (box[0] < left || box[2] > width || box[1] < 0 || box[3] > height) continue;
       if (taken.some((one) => box[0] < one[2] && box[2] > one[0] && box[1] < one[3] && box[3] > one[1])) continue;
       taken.push(box);
       return svg("text", { x, y, "text-anchor": anchor, ...more, text });
@@ -88,7 +88,7 @@ function chart(rows, safe, here, width) {
   const y = (value) => height - BOTTOM - (height - TOP - BOTTOM) * share(value);
   const path = (list, end) => list.map((one, place) => `${place ? "L" : "M"}${x(one.users).toFixed(1)} ${y(one[end]).toFixed(1)}`).join("");
   const band = (low, high) => `${path(points, high)}${path([...points].reverse(), low).replace("M", "L")}Z`;
-  const label = labels(width, height);
+  const label = labels(left, width, height);
   const floor = height - BOTTOM;
   const spoken = chance ? points.map((one) => `${one.users} users: ${number(one.value)} %`) : points.map((one) => `${one.users} users: ${number(one.value)}, ${span(one)}`);
   const parts = [];
@@ -107,7 +107,7 @@ function chart(rows, safe, here, width) {
   if (at) {
     if (!chance) parts.push(svg("line", { x1: x(here), x2: x(here), y1: y(at.low), y2: y(at.high), class: "whisker" }));
     const words = `${whole(here)}: ${number(at.value)}${chance ? " %" : ` (${span(at)})`}`;
-    texts.push(label(words, [[x(here) + 10, y(at.value) - 10], [x(here) - 10, y(at.value) - 10, "end"], [x(here) + 10, y(at.value) + 22], [x(here) - 10, y(at.value) + 22, "end"]], { class: "strong halo" }));
+    texts.push(label(words, [[x(here) + 10, y(at.value) - 10], [x(here) - 10, y(at.value) - 10, "end"], [x(here) + 10, y(at.value) + 22], [x(here) - 10, y(at.value) + 22, "end"], [(left + width) / 2, y(at.value) - 10, "middle"], [(left + width) / 2, y(at.value) + 22, "middle"]], { class: "strong halo" }));
   }
   const lines = chance ? [[95, "95 %"], [50, "50 %"]] : limit ? [[limit, limitWords(limit)]] : [];
   for (const [value, words] of lines) {

@@ -181,17 +181,11 @@ async function compare(users, signal) {
     drop: (place) => { others = others.filter((_, number) => number !== place); answerIt(); },
     open: (place) => { const before = state; state = { ...others[place] }; others = others.map((one, number) => (number === place ? before : one)); show(state, catalogue); answerIt(); },
   };
-  const beside = (places) => ask("v1/compare", { plans: places.map((place) => plan(all[place])), users, price: prices(state, catalogue) }, signal).catch((error) => ({ reason: error.message }));
-  const fits = (one) => ask("v1/fit", { ...plan(one), users: [users] }, signal).then((found) => !["does_not_fit", "unknown"].includes(found.verdict), () => false);
-  let places = [...all.keys()];
-  let found = await beside(places);
-  const refused = found.reason;
-  if (!found.plans && !signal.aborted) {
-    // one that does not fit has no speed: the others are compared without it
-    const good = await Promise.all(all.map(fits));
-    places = places.filter((place) => good[place]);
-    found = places.length > 1 && places.length < all.length ? await beside(places) : {};
-  }
+  const found = await ask("v1/compare", { plans: all.map(plan), users, price: prices(state, catalogue) }, signal).catch((error) => ({ reason: error.message }));
+  // one that does not fit has no speed: the others are compared without it
+  const without = found.left_out ?? [];
+  const places = [...all.keys()].filter((place) => !without.some((one) => one.place === place));
+  const refused = [found.reason, ...without.map((one) => `${one.plan}: ${one.reason}`)].filter(Boolean).join(". ");
   if (!signal.aborted) drawCompare(at("compare-body"), found.plans ? found : null, { ...more, places, refused });
 }
 
