@@ -93,9 +93,9 @@ def upgrade(record: Any) -> Any:
     >>> upgrade({"schema": "glmplan.walls/1", "walls": []})
     {'schema': 'glmplan.walls/2', 'limitations': []}
     """
-    if not isinstance(record, dict) or record.get("schema") not in _OLD_SCHEMAS:
+    if not isinstance(record, dict) or str(record.get("schema")) not in _OLD_SCHEMAS:
         return record
-    schema, names = _OLD_SCHEMAS[record["schema"]]
+    schema, names = _OLD_SCHEMAS[str(record["schema"])]
     upgraded: dict[str, Any] = renamed(record, names) | {"schema": schema}
     for warning in upgraded.get("warnings") or ():
         if isinstance(warning, dict) and warning.get("kind") == "wall":

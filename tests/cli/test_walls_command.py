@@ -53,6 +53,7 @@ def test_json_with_the_old_names_is_read_with_the_new_ones():
     old = {"schema": "glmplan.walls/1", "plan": record["plan"], "walls": record["limitations"]}
     assert upgrade(old) == record and record["schema"] == "glmplan.walls/2" and record["limitations"]
     assert upgrade(record) is record
+    assert upgrade({"schema": [1]}) == {"schema": [1]}
 
 
 def test_a_patch_that_is_said_lifts_the_wall():
