@@ -779,7 +779,7 @@ def _lengths(
     if inputs is None:
         inputs = max(min(DEFAULT_INPUT, limit - outputs), 1)
         assumed.append(f"{inputs:,} input tokens")
-    if inputs + outputs > limit > 1:
+    if inputs + outputs > limit:
         raise SpecError(
             f"with --output {outputs} makes {inputs + outputs:,} tokens, above {where} ({limit:,})",
             field="--input",

@@ -204,29 +204,50 @@ def safe_users(
 
     bad = at(probability)
     target = bounds.get("tpot", TARGET_TPOT)
-    last = " (the largest number evaluated)" if bad.get("tpot") == max(found) else ""
-    case = "the pessimistic case" if probability == SURE else f"all but {100 * (1 - probability):.3g} % of cases"
-    kv = f"lower bound of the KV pool: {counted_unit(bad['kv'], 'requests')} of {asked.user_tokens:,} tokens"
-    words = {
-        "kv": kv if probability == SURE else f"in {case} the {kv.removeprefix('lower bound of the ')}",
-        "tpot": f"in {case} {_stay(bad.get('tpot', 0))} above {1 / target:.3g} tok/s{last}",
-        "queue": f"max_num_seqs and the TTFT limit allow {counted_unit(bad['queue'], 'users')} in {case}",
-    }
-    order = tuple(name for name in words if name in bad)
+    words = _limit_words(bad, bounds, probability, asked.user_tokens, most=max(found))
+    places = places_of(asked, holding)
+    if bad["queue"] >= places:
+        words["queue"] = f"max_num_seqs lets {counted_unit(places, 'requests')} run at once"
     users = {share: max(min(at(share).values()), 0) for share in sorted({probability, *SHOWN}, reverse=True)}
     return Safe(
         users=users[probability],
         expected=max(min(mean.values()), 0),
-        limit=min(order, key=lambda name: bad[name]),
-        limits=tuple(Limit(name, int(bad[name]), words[name]) for name in order),
-        target_tpot=target,
+        # users above the requests that run wait for one to end: it is not a token that is late
+        limit=min(words, key=lambda name: (bad[name], name == "tpot" and bad[name] >= places)),
+        limits=tuple(Limit(name, int(bad[name]), text) for name, text in words.items()),
+        target_tpot=bounds.get("tpot", TARGET_TPOT),
         target_ttft=bounds.get("ttft"),
         probability=probability,
         at=tuple(users.items()),
         curve=tuple(
-            (number, min(_chances(asked, holding, found, bounds, number).values())) for number in sorted(found)
+            (number, min(_chances(asked, holding, found, bounds, number).values()))
+            for number in sorted({*found, *_beyond(holding, max(found))})
         ),
     )
+
+
+def _beyond(holding: Holding, most: int) -> tuple[int, int]:
+    """Return concurrencies above the predicted ones that end a curve.
+
+    One more, which takes the last place or the pool, and the first that no pool of the interval holds.
+    """
+    return most + 1, max(math.ceil(2.0 * holding.held - holding.held_low), most) + 2
+
+
+def _limit_words(
+    bad: Mapping[str, int], bounds: Mapping[str, float], probability: Ratio, tokens: TokenCount, *, most: int
+) -> dict[str, str]:
+    """Return the text of each limit on users at a probability."""
+    case = "the pessimistic case" if probability == SURE else f"all but {100 * (1 - probability):.3g} % of cases"
+    kv = f"lower bound of the KV pool: {counted_unit(bad['kv'], 'requests')} of {tokens:,} tokens"
+    last = " (the largest number evaluated)" if bad.get("tpot") == most else ""
+    tpot, ttft = bounds.get("tpot", TARGET_TPOT), bounds.get("ttft", TARGET_TTFT)
+    words = {
+        "kv": kv if probability == SURE else f"in {case} the {kv.removeprefix('lower bound of the ')}",
+        "tpot": f"in {case} {_stay(bad.get('tpot', 0))} above {1 / tpot:.3g} tok/s{last}",
+        "queue": f"in {case} a mean TTFT within {duration(ttft)} up to {counted_unit(bad['queue'], 'users')}",
+    }
+    return {name: text for name, text in words.items() if name in bad}
 
 
 def _limits_at(
