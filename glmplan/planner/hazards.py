@@ -287,11 +287,11 @@ def _pool(host: Host, facts: PlanFacts) -> list[Hazard]:
     longest, held, beside = facts.longest_tokens, facts.longest_held, facts.beside
     if longest is None or held is None or beside is None:
         return []
-    numbers = f"longest request {longest:,.0f} tokens, KV pool {held:,.0f} tokens"
+    numbers = f"longest request {longest:,.0f} tokens; one request of {held:,.0f} tokens fits the KV pool"
     if longest > held:
         return [_hazard("kv-pool-tight", numbers, "danger")]
     others = -(-facts.users // facts.pools) - 1
-    numbers += f"; beside it {beside:,.1f} of the {others:,} other requests fit"
+    numbers += f"; beside the longest {beside:,.1f} of the {others:,} other requests fit"
     return [_hazard("kv-pool-tight", numbers)] if others > beside else []
 
 

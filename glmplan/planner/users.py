@@ -203,7 +203,6 @@ def safe_users(
         }
 
     bad = at(probability)
-    target = bounds.get("tpot", TARGET_TPOT)
     words = _limit_words(bad, bounds, probability, asked.user_tokens, most=max(found))
     places = places_of(asked, holding)
     if bad["queue"] >= places:
@@ -221,17 +220,19 @@ def safe_users(
         at=tuple(users.items()),
         curve=tuple(
             (number, min(_chances(asked, holding, found, bounds, number).values()))
-            for number in sorted({*found, *_beyond(holding, max(found))})
+            for number in sorted({*found, *_beyond(asked, holding, max(found))})
         ),
     )
 
 
-def _beyond(holding: Holding, most: int) -> tuple[int, int]:
+def _beyond(asked: Asked, holding: Holding, most: int) -> set[int]:
     """Return concurrencies above the predicted ones that end a curve.
 
-    One more, which takes the last place or the pool, and the first that no pool of the interval holds.
+    One more; the upper bound of the pool, and a number that none holds; and the first above the places of the engine.
     """
-    return most + 1, max(math.ceil(2.0 * holding.held - holding.held_low), most) + 2
+    spread = holding.held - holding.held_low
+    ends = (most + 1, holding.held + spread + 1, holding.held + 5.0 * spread + 1, places_of(asked, holding) + 1)
+    return {math.ceil(one) for one in ends if most < one < math.inf}
 
 
 def _limit_words(

@@ -10,6 +10,7 @@ from glmplan.costs.blocks.stack import is_indexed
 from glmplan.planner.capacity import stage_ranks
 from glmplan.planner.plan import as_well_known, evidence_words
 from glmplan.planner.ranking import narrowing_words, unstated_of
+from glmplan.planner.users import places_of
 from glmplan.prediction.assumptions import NARROWED_BY
 from glmplan.prediction.effects import KNOWN_AS
 from glmplan.prediction.evidence import EVERYTHING, NOTHING
@@ -33,10 +34,12 @@ __all__ = [
     "fit_text",
     "gpus_words",
     "launch_lines",
+    "lengths_words",
     "memory_table",
     "missing_words",
     "nearest_change",
     "nearest_words",
+    "pool_lines",
     "run_rows",
     "safe_limits",
     "safe_words",
@@ -99,26 +102,40 @@ def memory_table(answer: AnswerRecord, width: int) -> str:
         has = "of unknown size" if holding.host_memory is None else f"of {holding.host_memory / GIB:.0f} GiB"
         lack = f", {holding.host_short / GIB:.0f} GiB short" * (holding.host_short > 0)
         out += paragraph(width, f"host memory {has}: weights {holding.host / GIB:.0f} GiB{lack}")
-    if holding.pool > 0:
-        low = f" ({holding.pool_low:,.0f} to {holding.pool_high:,.0f})" if holding.pool_high > holding.pool else ""
-        per_token = max(row.per_token for row in rows)
-        form = f"{holding.terms.kv.upper()} cache, {per_token:,.0f} B per token and GPU" if per_token else "cache"
-        indexed = is_indexed(answer.asked.model)
-        # printed here because the cache size follows from the patch, not from the limitation alone
-        left_out = "; patched dense attention without the indexer and its keys"
-        out += paragraph(
-            width,
-            f"KV pool {holding.pool:,.0f} tokens{low}; {form}{left_out * (indexed and not holding.terms.indexer)}",
+    return out + "".join(paragraph(width, text) for text in pool_lines(answer))
+
+
+def pool_lines(answer: AnswerRecord) -> list[str]:
+    """Return the size of the KV pool, and what the engine logs of it, as text.
+
+    The length of the requests is named if it changes the number of tokens.
+    """
+    holding = answer.holding
+    if holding is None or holding.pool <= 0:
+        return []
+    terms = holding.terms
+    low = f" ({holding.pool_low:,.0f} to {holding.pool_high:,.0f})" if holding.pool_high > holding.pool else ""
+    per_token = max(row.per_token for row in answer.ranks)
+    form = f"{terms.kv.upper()} cache, {per_token:,.0f} B per token and GPU" if per_token else "cache"
+    # printed here because the cache size follows from the patch, not from the limitation alone
+    if is_indexed(answer.asked.model) and not terms.indexer:
+        form += "; patched dense attention without the indexer and its keys"
+    lines = [f"KV pool {holding.pool:,.0f} tokens{low}{lengths_words(answer)}; {form}"]
+    ranks = terms.dp * terms.decoding
+    if answer.printed and abs(answer.printed[0] * ranks / holding.pool - 1.0) > _SAME:
+        value, least, most = answer.printed
+        each = " per data-parallel rank" if terms.dp > 1 else " per server" * (terms.decoding > 1)
+        lines.append(
+            f"{answer.asked.engine} will log {value:,.0f} ({least:,.0f} to {most:,.0f}){each}: layers with windows "
+            f"or states share its pages, and it counts requests of {answer.launch_context:,} tokens"
         )
-        if answer.printed and abs(answer.printed[0] * holding.terms.dp / holding.pool - 1.0) > _SAME:
-            value, least, most = answer.printed
-            each = " per data-parallel rank" * (holding.terms.dp > 1)
-            out += paragraph(
-                width,
-                f"{answer.asked.engine} will log {value:,.0f} ({least:,.0f} to {most:,.0f}){each}: layers with windows "
-                f"or states share its pages, and it counts requests of {answer.launch_context:,} tokens",
-            )
-    return out
+    return lines
+
+
+def lengths_words(answer: AnswerRecord) -> str:
+    """Return the length of the requests that a pool is for; empty if a token takes the same in all."""
+    by_length = answer.holding is not None and answer.holding.memory.by_length
+    return f" in requests of {answer.asked.user_tokens:,}" * by_length
 
 
 def _equal(one: MemoryBudget, other: MemoryBudget) -> bool:
@@ -177,7 +194,9 @@ def users_table(answer: AnswerRecord, width: int) -> str:
     )
     waiting = [row for row in answer.users if row.running < row.users]
     if waiting:
-        why = "the KV pool is full" if answer.holding and answer.holding.held < waiting[0].users else "max_num_seqs"
+        holding = answer.holding
+        by_places = holding is None or waiting[0].running >= places_of(answer.asked, holding)
+        why = "max_num_seqs" if by_places else "the KV pool is full"
         out += paragraph(width, f"from {waiting[0].users} users on requests wait ({why}); TTFT includes the wait")
     outside = sorted({part for row in answer.users for part in row.outside.split("; ") if part})
     if outside:

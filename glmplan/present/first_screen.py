@@ -19,6 +19,7 @@ from glmplan.present.answer_text import (
     fit_text,
     gpus_words,
     launch_lines,
+    lengths_words,
     missing_words,
     nearest_change,
     nearest_words,
@@ -248,6 +249,7 @@ class _Screen:
         if holding.pool > 0:
             low = f" ({holding.pool_low:,.0f} to {holding.pool_high:,.0f})"
             text += f"; KV pool {holding.pool:,.0f} tokens{low if holding.pool_high > holding.pool else ''}"
+            text += lengths_words(self.answer)
         return text
 
     def _before(self) -> Iterator[str]:

@@ -13,16 +13,18 @@ from glmplan.catalog.tables import safe_cell
 from glmplan.costs.blocks.stack import checkpoint_bytes, model_parameters
 from glmplan.costs.memory.pool import stage_pools
 from glmplan.costs.points import StepPoints
-from glmplan.costs.step.model import COMPONENTS, PARAMETERS, step_time
+from glmplan.costs.step.model import COMPONENTS, GPU_COMPONENTS, PARAMETERS, step_time
 from glmplan.costs.step.work import SLOTS, step_work
 from glmplan.planner.capacity import MEMORY_COLUMNS, Holding, memory_rows
-from glmplan.planner.plan import USER_FIGURES, user_rows
+from glmplan.planner.plan import USER_FIGURES, UserRow, user_rows
 from glmplan.planner.question import Asked
 from glmplan.prediction.effects import keys_of, load_effects
+from glmplan.prediction.power import limited
+from glmplan.prediction.replicas import split_users
 from glmplan.prediction.step_models import runs_on_accelerators, step_model_of, step_parameters
-from glmplan.present.answer_text import fit_text
+from glmplan.present.answer_text import fit_text, lengths_words, pool_lines
 from glmplan.present.json_answers import users_at
-from glmplan.present.text import WIDTH
+from glmplan.present.text import LIMITS, WIDTH
 from glmplan.units import GIB, number
 
 if TYPE_CHECKING:
@@ -66,12 +68,11 @@ def fit_explanation(answer: FitAnswer) -> str:
     if answer.holding is not None:
         out += _rank(answer, answer.holding)
         out += _cache(asked, answer.holding)
-        out += _pool(asked, answer.holding)
+        out += _pool(asked, answer.holding, lengths_words(answer))
     if answer.deployment is not None:
-        contexts = asked.input_tokens + asked.output_tokens / 2
         for users in dict.fromkeys((asked.users[0], asked.users[-1])):
             row = next(row for row in answer.users if row.users == users)
-            out += _step(answer.deployment, row.running, contexts)
+            out += _step(answer, answer.deployment, row)
         out += _interval(answer)
     return out
 
@@ -118,7 +119,7 @@ def _cache(asked: Asked, holding: Holding) -> str:
     return _wrap(text + f"; one request of {asked.full_request:,} tokens: {need / GIB:.2f} GiB")
 
 
-def _pool(asked: Asked, holding: Holding) -> str:
+def _pool(asked: Asked, holding: Holding, lengths: str) -> str:
     stage = holding.memory.stages[holding.stage]
     terms = stage_pools(holding.memory, holding.part)[holding.stage]
     place = holding.point
@@ -135,54 +136,77 @@ def _pool(asked: Asked, holding: Holding) -> str:
     text = (
         f"4. pool on stage {holding.stage}: the rule of {asked.engine} ({rule.pool.replace('_', ' ')}) lets it use "
         f"{limit / GIB:.2f} GiB of {holding.part.total / GIB:.2f}; beside {listed} GiB it leaves "
-        f"{pool / GIB:.2f} GiB ± {float(terms.deviation(-1.0)[place]) / GIB:.2f}: {holding.pool:,.0f} tokens in "
-        f"whole blocks, all replicas together"
+        f"{pool / GIB:.2f} GiB ± {float(terms.deviation(-1.0)[place]) / GIB:.2f}: {holding.pool:,.0f} tokens"
+        f"{lengths} in whole blocks, all replicas together"
     )
     return _wrap(text)
 
 
-def _step(deployment: Deployment, users: int, context: float) -> str:
-    if not runs_on_accelerators(deployment):
-        return _costs(deployment, users, context)
-    total, _ = load_effects(deployment.engine).sum_of(keys_of(deployment))
-    parameters = step_parameters(deployment, total)
+def _step(answer: FitAnswer, deployment: Deployment, row: UserRow) -> str:
+    """Return a decode step of the fullest server by component, and what TPOT adds to it."""
+    asked, servers = answer.asked, answer.holding.terms.decoding if answer.holding else 1
+    context = asked.input_tokens + asked.output_tokens / 2
+    parts = split_users(np.array([row.running]), servers)
+    steps = [_decode_step(deployment, int(users), context) for users in parts.users]
+    seconds, lines = steps[0]
+    running = int(parts.users[0])
+    words = f"{running:,} user{'s' * (running > 1)}"
+    if servers > 1:
+        words += f" on the fullest of {servers} servers"
+    factor = "; time factor: fitted over kernel benchmark, below 1 is faster" * runs_on_accelerators(deployment)
+    out = _wrap(
+        f"5. decode step of {words} at {context:,.0f} tokens: {seconds * 1e3:.2f} ms for "
+        f"{deployment.tokens_per_step:.2f} tokens each{factor}"
+    )
+    out += f"     {'':32}{'work':>12}{'fitted':>18}{'ms':>9}{'share':>7}\n" if factor else ""
+    shown = [line for line in lines if line[2] >= 0.005 * seconds]
+    small = seconds - sum(line[2] for line in shown)
+    for title, worked, spent in [*shown, *([("smaller parts", "", small)] if len(shown) < len(lines) else [])]:
+        out += f"     {title:32}{worked:30}{spent * 1e3:9.2f}{spent / seconds:7.0%}\n"
+    if row.tpot is None:
+        return out
+    weights = parts.users * parts.replicas
+    mean = float(weights @ [one for one, _ in steps] / weights.sum()) / deployment.tokens_per_step
+    decoding, tpot = round(mean * 1e3, 2), round(row.tpot.value * 1e3, 2)
+    why = "prompts beside it add time, requests that do not decode yet save some"
+    if row.tpot.best is not None and row.tpot.value <= row.tpot.best * (1.0 + 1e-9):
+        why = "raised to the least time that the memory bandwidth allows"
+    return out + _wrap(
+        f"   TPOT of {row.users:,} user{'s' * (row.users > 1)}: {decoding:.2f} ms of decoding for a token "
+        f"{'-' if decoding > tpot else '+'} {abs(tpot - decoding):.2f} ms ({why}) = {tpot:.2f} ms"
+    )
+
+
+def _decode_step(deployment: Deployment, users: int, context: float) -> tuple[float, list[tuple[str, str, float]]]:
+    """Return the time of a decode step, [s], and of each component: title, arithmetic, [s]"""
     one = np.ones(1)
     points = StepPoints(one * users, one * context, one * 0.0, one * 0.0)
+    if not runs_on_accelerators(deployment):
+        model = step_model_of(deployment)
+        step = model.times(points)
+        seconds = float(step.seconds[0])
+        shares = {name: float(step.shares[0, list(places)].sum()) for name, places in model.components.items()}
+        return seconds, [(name, "", share * seconds) for name, share in shares.items()]
+    total, _ = load_effects(deployment.engine).sum_of(keys_of(deployment))
+    parameters = step_parameters(deployment, total)
     work = step_work(deployment.structure, layout=deployment.layout, points=points)
     step = step_time(work, parameters)
     seconds = float(step.seconds[0])
-    words = "user" if users == 1 else "users"
-    out = _wrap(
-        f"5. decode step of {users} {words} at {context:,.0f} tokens: {seconds * 1e3:.2f} ms for "
-        f"{deployment.tokens_per_step:.2f} tokens each; time factor: fitted over kernel benchmark, below 1 is faster"
-    )
-    out += f"     {'':32}{'work':>12}{'fitted':>18}{'ms':>9}{'share':>7}\n"
-    for slots in COMPONENTS.values():
-        for slot in slots:
-            place = SLOTS.index(slot)
-            amount, share = float(work[slot][0]), float(step.shares[0, place])
-            if share < 0.005:
-                continue
-            fitted = float(np.exp(parameters[place]))
-            counted = PARAMETERS[place].endswith("_seconds")
-            left = f"{number(amount)}" if counted else f"{number(amount * 1e3)} ms"
-            right = f"× {number(fitted * 1e6)} µs" if counted else f"time factor {number(fitted)}"
-            word = _SLOT_WORDS.get(slot, slot.replace("_", " "))
-            out += f"     {word:32}{left:>12}{right:>18}{share * seconds * 1e3:9.2f}{share:7.0%}\n"
-    return out
-
-
-def _costs(deployment: Deployment, users: int, context: float) -> str:
-    """Return the breakdown of a decode step without kernel times."""
-    one, model = np.ones(1), step_model_of(deployment)
-    step = model.times(StepPoints(one * users, one * context, one * 0.0, one * 0.0))
-    seconds, words = float(step.seconds[0]), "user" if users == 1 else "users"
-    out = _wrap(f"5. decode step of {users} {words} at {context:,.0f} tokens: {seconds * 1e3:.2f} ms")
-    for name, places in model.components.items():
-        share = float(step.shares[0, list(places)].sum())
-        if share >= 0.005:
-            out += f"     {name:32}{share * seconds * 1e3:39.2f}{share:7.0%}\n"
-    return out
+    lines = []
+    for slot in (slot for slots in COMPONENTS.values() for slot in slots):
+        place = SLOTS.index(slot)
+        amount, fitted = float(work[slot][0]), float(np.exp(parameters[place]))
+        counted = PARAMETERS[place].endswith("_seconds")
+        left = f"{number(amount)}" if counted else f"{number(amount * 1e3)} ms"
+        right = f"× {number(fitted * 1e6)} µs" if counted else f"time factor {number(fitted)}"
+        title = _SLOT_WORDS.get(slot, slot.replace("_", " "))
+        lines.append((title, f"{left:>12}{right:>18}", float(step.shares[0, place]) * seconds))
+    part, limit = deployment.rated
+    if limit is not None:
+        slow = float(limited(step, GPU_COMPONENTS["compute"], one * users, part, limit).seconds[0])
+        lines.append((f"lower clock at {limit:,.0f} W", "", slow - seconds))
+        seconds = slow
+    return seconds, lines
 
 
 def _interval(answer: FitAnswer) -> str:
@@ -247,9 +271,13 @@ def fit_csv(answer: FitAnswer) -> str:
     return text.getvalue()
 
 
+#: width of lines that Markdown wraps itself [-]
+_UNWRAPPED = 1 << 20
+
+
 def fit_markdown(answer: FitAnswer) -> str:
     """Return the answer as Markdown, with tables."""
-    lines = fit_text(answer).splitlines()
+    lines = fit_text(answer, _UNWRAPPED).splitlines()
     title, rest = lines[0], lines[1:]
     out = [f"# {title}", ""]
     section: list[str] = []
@@ -275,15 +303,15 @@ def _section(answer: FitAnswer, name: str, lines: list[str]) -> list[str]:
         return [*head, *_memory(answer), ""]
     if name.startswith("Start it"):
         return [*head, "```", *[line.removeprefix("  ") for line in body], "```", ""]
-    joined: list[str] = []
-    for line in body:
-        text = line.strip()
-        # continued lines are indented further than the first line of a paragraph
-        if joined and line.startswith("    ") and not text.startswith(("KV ", "TPOT ", "queue ", ">")):
-            joined[-1] += f" {text}"
-        else:
-            joined.append(f"- {text}" if line.startswith("  ") else f"**{text}**")
-    return [*head, *joined, ""]
+    if answer.safe is not None and name.startswith("Safe users: "):
+        marks = {answer.safe.limit: " (the smallest)"}
+        limits = [
+            f"- {LIMITS[one.name]}{marks.get(one.name, '')}: {one.users:,}; {one.words}" for one in answer.safe.limits
+        ]
+        return [*head, *limits, ""]
+    # lines that belong to the one above are indented further
+    nested = [(max(len(line) - len(line.lstrip()) - 2, 0) * " ", line) for line in body]
+    return [*head, *(f"{gap}- {line.strip()}" if line[0] == " " else f"**{line}**" for gap, line in nested), ""]
 
 
 def _users(answer: FitAnswer) -> list[str]:
@@ -314,4 +342,4 @@ def _memory(answer: FitAnswer) -> list[str]:
             parts = ", ".join(f"{name} {size / GIB:.2f}" for name, size in row.weights.items())
             rows += ["", f"Weights of {row.label} by class, GiB: {parts}"]
         before = row.weights
-    return rows
+    return [*rows, *(line for text in pool_lines(answer) for line in ("", text))]
