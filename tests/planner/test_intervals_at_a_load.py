@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import glmplan
+from glmplan.cli.fleet import FleetCase, sweep_rates, sweep_service
 from glmplan.planner.service import Described, kept_of, safe_of
 from glmplan.planner.traffic_search import described_under
+from glmplan.present.charts import curves_of
 from glmplan.request.plan import PlanRequest
 from glmplan.simulation.engine.settings import EngineSettings, KvPool
 from glmplan.simulation.engine.step_table import StepTable
@@ -52,6 +55,60 @@ def test_between_two_classes_of_concurrency_the_largest_load_of_the_narrow_one_i
     assert found.load == pytest.approx(2.0**1.5 / (64 * 0.0128), rel=0.15)
     assert kept_of(one, traffic.at_load(found.load), targets).probability >= 0.95 - 1e-9
     assert kept_of(one, traffic.at_load(1.1 * found.load), targets).probability < 0.95
+
+
+def test_a_trace_has_the_interval_of_its_requests_in_flight(tmp_path):
+    """One request in flight at the recorded speed, four at five times it."""
+    file = tmp_path / "trace.csv"
+    rows = "".join(f"{second},16,64\n" for second in range(300))
+    file.write_text(f"arrival_s,input_tokens,output_tokens\n{rows}", encoding="utf-8")
+    one, targets = described(), parse_slo("tpot mean < 16 ms")
+    traffic = parse_traffic(f"trace:{file}")
+    widths = [one.draws_at(traffic.at_load(speed), targets, 0, 0.95).level.step for speed in (1.0, 5.0)]
+    assert widths == pytest.approx([1.1, 2.0])
+    assert kept_of(one, traffic, targets).probability == 1.0
+    assert kept_of(one, traffic.at_load(5.0), targets).probability < 0.95
+    found = safe_of(one, traffic, targets)
+    assert 1.0 < found.load < 5.0  # none is safe with the wide interval
+
+
+FLEET = """
+[[group]]
+name = "own"
+step-time = "base=10 ms,request=1 ms"
+kv-tokens = 1000000
+max-num-seqs = 64
+[[tenant]]
+name = "t"
+traffic = "poisson:1/s"
+input = 16
+output = 64
+slo = "tpot mean < 14 ms"
+"""
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_each_rate_of_a_sweep_has_the_interval_of_its_requests_in_flight(whole, tmp_path):
+    file, rates = tmp_path / "fleet.toml", (1.0, 20.0)
+    file.write_text(FLEET, encoding="utf-8")
+    if whole:
+        case = FleetCase(file, None)
+        case.described = [described()]
+        curve = sweep_rates(case, rates, {"requests": 1000}, 0)
+    else:
+        curve = sweep_service(
+            described(), parse_traffic("poisson:1/s", input=16, output=64), parse_slo("tpot mean < 14 ms"), rates, 0
+        )
+    assert [point.kept for point in curve.points] == [1.0, 0.0]
+
+
+def test_the_band_of_a_chart_has_the_interval_of_each_load():
+    one, traffic = described(), parse_traffic("closed:1", input=16, output=64)
+    middle, low, high = (
+        np.array([row["tpot_mean_ms"] for row in rows])
+        for rows in curves_of(one.service, traffic, np.array([1.0, 8.0]), one.ends)
+    )
+    assert high / middle == pytest.approx([1.1, 2.0]) and low / middle == pytest.approx([1 / 1.1, 1 / 2.0])
 
 
 @pytest.mark.parametrize("users", [1, 128])
