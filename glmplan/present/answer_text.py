@@ -133,7 +133,7 @@ def pool_lines(answer: AnswerRecord) -> list[str]:
 
 
 def lengths_words(answer: AnswerRecord) -> str:
-    """Return the length of the requests that a pool is for; empty if a token takes the same in all."""
+    """Return the length of the requests that a pool is for, if it matters."""
     by_length = answer.holding is not None and answer.holding.memory.by_length
     return f" in requests of {answer.asked.user_tokens:,}" * by_length
 

@@ -143,7 +143,7 @@ def _pool(asked: Asked, holding: Holding, lengths: str) -> str:
 
 
 def _step(answer: FitAnswer, deployment: Deployment, row: UserRow) -> str:
-    """Return a decode step of the fullest server by component, and what TPOT adds to it."""
+    """Return a decode step of the fullest server, and what TPOT adds."""
     asked, servers = answer.asked, answer.holding.terms.decoding if answer.holding else 1
     context = asked.input_tokens + asked.output_tokens / 2
     parts = split_users(np.array([row.running]), servers)
@@ -178,7 +178,7 @@ def _step(answer: FitAnswer, deployment: Deployment, row: UserRow) -> str:
 
 
 def _decode_step(deployment: Deployment, users: int, context: float) -> tuple[float, list[tuple[str, str, float]]]:
-    """Return the time of a decode step, [s], and of each component: title, arithmetic, [s]"""
+    """Return the time of a decode step and of its components, [s]."""
     one = np.ones(1)
     points = StepPoints(one * users, one * context, one * 0.0, one * 0.0)
     if not runs_on_accelerators(deployment):
