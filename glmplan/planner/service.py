@@ -308,7 +308,8 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
         pool_low=best.pool_low / best.pool,
         pool_high=best.pool_high / best.pool,
         ranks=ranks,
-        basis=f"{best.terms.name}, {asked.engine}, KV cache {best.terms.kv}; {apart_basis(asked, found.basis)}",
+        basis=f"{asked.checkpoint.name}, {best.terms.name}, {asked.engine}, KV cache {best.terms.kv}; "
+        f"{apart_basis(asked, found.basis)}",
     )
 
 

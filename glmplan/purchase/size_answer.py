@@ -31,6 +31,7 @@ from glmplan.simulation.traffic.spec import Traffic
 from glmplan.units import Ratio, Seconds, Tokens, TokensPerSecond, Usd, Watts, counted_unit
 
 __all__ = [
+    "BEYOND",
     "MOST_USERS",
     "Flow",
     "Measured",
@@ -53,6 +54,8 @@ __all__ = [
 
 #: largest number of users per machine for which a plan is made
 MOST_USERS = 4096
+#: largest load that is tested over that of the question [-]
+BEYOND = 4
 
 
 @dataclass(frozen=True)
@@ -409,6 +412,7 @@ def figures_of(option: Option, found: Sized) -> dict[str, Any]:
         "slo_met": option.attainment.probability >= asked.probability,
         "slo": _targets(option, asked.slo),
         **{f"{_unit(asked.unit)}_at_{100 * share:g}": load for share, load in option.at if share in SHOWN},
+        "most_tested": BEYOND * asked.load,
         "limited_by": option.breaks_first,
         f"capacity_{_unit(asked.unit)}": option.max_load,
         f"violated_at_{_unit(asked.unit)}": None if option.open_ended else _next(option.max_load, asked.unit),
@@ -566,7 +570,7 @@ def _against_rent(option: Option, found: Sized) -> dict[str, Any]:
     way, planned = option.way, option.planned
     if way.purchase is None or way.month is None or way.purchase.value is None:
         return {}
-    [rent] = ways_of(planned.asked.machine, found.money, machines=option.machines, kinds=("rent",))
+    [rent] = ways_of(planned.asked.machine, found.money, machines=option.total, kinds=("rent",))
     if rent.usd is None:
         return {}
     month = _finite(break_even_month(way.purchase.value, way.month.running, rent.usd))
