@@ -233,6 +233,10 @@ def _table_row(row: dict[str, Any], unit: str) -> dict[str, Any]:
     }
 
 
+#: bits of a weight below which the quality of a format is pointed out [-]
+_FEW_BITS = 4.0
+
+
 def _first(row: dict[str, Any], unit: str) -> list[str]:
     """Return the details of the first answer."""
     lines = [
@@ -240,6 +244,9 @@ def _first(row: dict[str, Any], unit: str) -> list[str]:
         f"  {_capacity(row, unit)}",
         f"  mean TPOT {_interval(row, 'tpot')}, mean TTFT {_interval(row, 'ttft')}; evidence: {row['evidence']}",
     ]
+    if row["bits_per_weight"] < _FEW_BITS:
+        bits = f"{row['bits_per_weight']:.2g} bits for each weight"
+        lines.append(f"  quality: {bits}; losses of a format are not modelled; other formats: --weights")
     if row["machines"] > row["machines_serving"]:
         lines.append(f"  {row['machines_serving']} of the {row['machines']} machines meet the SLO alone")
     if row["month_lines"]:

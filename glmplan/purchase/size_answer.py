@@ -12,6 +12,7 @@ from typing import Any
 from glmplan.catalog.entries.prices import Quotation, deliveries_of
 from glmplan.errors import GlmplanError
 from glmplan.planner.ask import Deployed, predict, step_time
+from glmplan.planner.formats import bits_of
 from glmplan.planner.hazards import hazard_rules
 from glmplan.prediction.distribution import SHOWN
 from glmplan.prediction.predict import Prediction
@@ -380,14 +381,14 @@ def circuit_for(watts: Watts) -> str:
 
 
 def floored_probability(probability: Ratio) -> str:
-    """Return a probability rounded down, so that 0.949 is not shown as 0.95.
+    """Return a probability rounded down: 0.949 is not 0.95, none is certain.
 
     Examples
     --------
     >>> floored_probability(0.9499), floored_probability(0.95), floored_probability(1.0)
-    ('0.94', '0.95', '1.00')
+    ('0.94', '0.95', '0.99')
     """
-    return f"{math.floor(100 * probability + 1e-9) / 100:.2f}"
+    return f"{min(math.floor(100 * probability + 1e-9), 99) / 100:.2f}"
 
 
 def figures_of(option: Option, found: Sized) -> dict[str, Any]:
@@ -402,6 +403,7 @@ def figures_of(option: Option, found: Sized) -> dict[str, Any]:
         "machines_serving": option.machines,
         "accelerators": option.accelerators,
         "weights": planned.asked.checkpoint.name,
+        "bits_per_weight": bits_of(planned.asked.checkpoint),
         "engine": planned.asked.engine,
         "layout": planned.holding.terms.name,
         "cache": planned.holding.terms.kv,
