@@ -442,7 +442,9 @@ def loads_at(
     """
     found, at = {}, dict[float, float]()
     for share in sorted({probability, *SHOWN}, reverse=True):
-        found[share] = safe_of(described, traffic, targets, probability=share, most=most, seed=seed, begun=begun)
+        # a load that passes at the probability of the question is none to start from at a larger one
+        start = begun if share <= probability else None
+        found[share] = safe_of(described, traffic, targets, probability=share, most=most, seed=seed, begun=start)
         at[share] = max(found[share].load, *at.values()) if at else found[share].load
     answer = replace(found[probability], load=at[probability], probability=probability, at=tuple(at.items()))
     return replace(answer, reason=f"{answer.reason}{_wider_above(described, answer)}")
