@@ -22,6 +22,7 @@ import tempfile
 import time
 import tomllib
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -274,6 +275,7 @@ def main() -> None:
     parser.add_argument("--only", default="")
     asked = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    warnings.simplefilter("error", RuntimeWarning)  # of numpy: a number that no reader may let through
     begin, count = time.monotonic(), 0
     until = begin + asked.seconds
     for found in findings(asked.mutants, seed=asked.seed, first=asked.first, only=asked.only, until=until):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,9 @@ def _read(source: Source, name: str, facts: Mapping[str, Any]) -> Imported:
     rows = [_finish(row, facts) for row in result.rows]
     memory = printed_results.out_of_memory(source.text) if result.logged is not None else ""
     problems = [*result.problems, *([Problem(0, "memory", memory)] if memory else [])]
+    for row in rows:
+        for column in [key for key, value in row.items() if isinstance(value, float) and not isfinite(value)]:
+            problems.append(Problem(0, column, f"expected a finite number, got {row.pop(column)}"))
     return Imported(kind.name, rows, problems, result.logged)
 
 
