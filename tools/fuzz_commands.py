@@ -133,7 +133,7 @@ def kinds() -> dict[str, Kind]:
         Kind("host.toml", _tomls("hardware_db/hosts"), toml_of, lambda f: ["fit", MODEL, "--on", f]),
         Kind("accelerator.toml", _tomls("hardware_db/accelerators"), toml_of,
              lambda f: ["fit", MODEL, "--on", f"2x{f}"]),
-        Kind("model.toml", _tomls("model_specs"), toml_of, lambda f: ["fit", f, "--on", "8xh200-sxm"]),
+        Kind("model.toml", _tomls("model_specs"), toml_of, lambda f: ["fit", f, "--on", "2xh200-sxm"]),
         Kind("config.json", [CONFIG], json.dumps, lambda f: ["fit", f, "--on", MACHINE]),
         Kind("map.toml", [mapping], toml_of, lambda f: ["sheet", "check", quote, "--map", f, "--model", MODEL]),
         Kind("quote.csv", [_cells(QUOTE)], table_of, lambda f: ["sheet", "check", f, "--model", MODEL]),

@@ -303,7 +303,7 @@ class Fields:
         return result if result is not None and result > 0 else None
 
     def rate(self, *keys: str) -> float | None:
-        """Return a rate above zero; None for no limit, which these tools write as `inf`.
+        """Return a rate above zero; None for `inf`, which means no limit.
 
         Examples
         --------
