@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +27,6 @@ __all__ = ["FleetCase", "read_case", "show_fleet", "show_goodput", "sweep_rates"
 
 #: time during which requests come, if neither a file nor --requests says it [s]
 _DURATION = 600.0
-#: services of a sweep: so many that the slowest is the one that 5 of 100 are slower than [-]
-_SERVICES = 10
 #: judged requests of each service at each rate, and those before them [-]
 _JUDGED, _BEFORE = 1500, 200
 #: options of a group that `ServiceOptions` holds itself
@@ -142,47 +141,70 @@ def sweep_service(
 ) -> GoodputCurve:
     """Return goodput over the request rate of one service."""
     from glmplan.simulation.goodput import goodput_curve
-    from glmplan.simulation.safe_load import speed_factors
     from glmplan.simulation.seeds import stream_seed
     from glmplan.simulation.simulate import SimulationOptions, simulate
 
-    def run(rate: float, factor: float, which: int) -> tuple[float, float, bool]:
-        found = simulate(
-            described.service if factor == 1.0 else described.service.scaled(factor),
+    def summary(service: Service, rate: float, which: int = 0) -> dict[str, float]:
+        return simulate(
+            service,
             traffic.at_load(rate),
             requests=_BEFORE + _JUDGED,
             warmup=_BEFORE,
             seed=stream_seed(seed, which),
             options=SimulationOptions(targets=targets),
         ).summary
+
+    @cache
+    def users(rate: float) -> float | None:
+        if described.by_users is None:
+            return None
+        return described.in_flight(traffic.at_load(rate), summary(described.service, rate))
+
+    def run(rate: float, share: float, which: int) -> tuple[float, float, bool]:
+        found = summary(described.at(share, users(rate), traffic), rate, which)
         met = all(found[one.name] <= one.bound * 1000 for one in targets)
         return found["goodput_requests_per_s"], found["goodput_share"], met
 
-    return goodput_curve(run, rates, speed_factors(described.low, described.high, _SERVICES))
+    return goodput_curve(run, rates)
 
 
 def sweep_rates(case: FleetCase, rates: Sequence[float], size: dict[str, Any], seed: int) -> GoodputCurve:
     """Return goodput over the total rate of all tenants with equal shares."""
+    from glmplan.planner.service import concurrency_class
     from glmplan.simulation.fleets.run import FleetOptions, simulate_fleet
     from glmplan.simulation.goodput import goodput_curve
-    from glmplan.simulation.safe_load import speed_factors
     from glmplan.simulation.seeds import stream_seed
 
     if any(kind.rate is None for kind in case.kinds):
         raise SpecError("needs tenants with a rate", field="--sweep-rate")
     total = sum(kind.rate or 0.0 for kind in case.kinds)
-    spreads = [speed_factors(one.low, one.high, _SERVICES) for one in case.described]
 
-    def run(rate: float, factor: float, which: int) -> tuple[float, float, bool]:
-        services = [one.scaled(spread[which]) for one, spread in zip(case.services, spreads, strict=True)]
+    def fleet(services: Sequence[Service], rate: float, which: int = 0) -> FleetResult:
         kinds = [kind.at_load((kind.rate or 0.0) * rate / total) for kind in case.kinds]
         options = FleetOptions(**size, seed=stream_seed(seed, which))
-        found = simulate_fleet(case.spec, services, kinds, case.targets, options)
+        return simulate_fleet(case.spec, services, kinds, case.targets, options)
+
+    @cache
+    def users(rate: float) -> list[float | None]:
+        """Return the requests that run on a replica of each group."""
+        if all(one.by_users is None for one in case.described):
+            return [None] * len(case.described)
+        groups = fleet(case.services, rate).groups.values()
+        running = [group["batch_mean"] * group["utilisation"] for group in groups]
+        return [
+            concurrency_class(number * one.settings.replicas)
+            for number, one in zip(running, case.services, strict=True)
+        ]
+
+    def run(rate: float, share: float, which: int) -> tuple[float, float, bool]:
+        steps = [one.quantiles(share, there)[0] for one, there in zip(case.described, users(rate), strict=True)]
+        services = [one.scaled(step) for one, step in zip(case.services, steps, strict=True)]
+        found = fleet(services, rate, which)
         met = all(found.tenants[name][one.name] <= one.bound * 1000 for name, slo in case.slos.items() for one in slo)
         good = found.summary.get("goodput_requests_per_s", 0.0), found.summary.get("slo_attainment", 0.0)
         return good[0], good[1], met
 
-    return goodput_curve(run, rates, spreads[0])
+    return goodput_curve(run, rates)
 
 
 def show_goodput(curve: GoodputCurve, form: Form, plot: Path | None, title: str) -> None:

@@ -96,7 +96,7 @@ def command(
         loads = np.linspace(min(ends), min(max(ends), 2 * max(found[0].load, min(ends))), _CURVE)
         if found[0].unit == "users":
             loads = np.unique(np.round(loads))
-        curves = curves_of(described.service, kinds[0], loads, (described.low, described.high))
+        curves = curves_of(described.service, kinds[0], loads, described.ends)
         safe_charts(found[0], targets, search.plot, title=title, curves=curves)
     _show(found, search.form, described.basis, slo)
 

@@ -247,7 +247,7 @@ def _plot(described: Described, traffic: Traffic, outcome: Outcome, path: Path, 
         loads = here * np.array([0.1, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0])
         if traffic.users is not None:
             loads = np.unique(np.maximum(1, np.round(loads)))
-        curves = curves_of(described.service, traffic, loads, (described.low, described.high))
+        curves = curves_of(described.service, traffic, loads, described.ends)
     name = "users" if traffic.users is not None else f"{'sessions' if traffic.kind == 'sessions' else 'requests'}/s"
     size = described.service.pool.block_size
     simulation_charts(outcome, path, title=title, block_size=size, curves=curves, load_name=name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -34,7 +35,7 @@ from glmplan.request.plan import PlanRequest
 from glmplan.simulation.engine.settings import FirstTokens, KvPool, ServingInputs, scheduler_settings
 from glmplan.simulation.engine.step_table import ShortSteps, StepTable
 from glmplan.simulation.load_search import DRAWS, Tries
-from glmplan.simulation.load_trial import SafeLoad, unit_of
+from glmplan.simulation.load_trial import SafeLoad, try_load, unit_of
 from glmplan.simulation.safe_load import (
     WHOLE,
     Cutoff,
@@ -48,6 +49,7 @@ from glmplan.simulation.safe_load import (
     outcome_range,
     safe_load,
 )
+from glmplan.simulation.seeds import stream_seed
 from glmplan.simulation.simulate import Service
 from glmplan.simulation.traffic.drafting import Acceptance
 from glmplan.simulation.traffic.slo import Target
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Described",
     "chosen",
+    "concurrency_class",
     "inputs_of",
     "kept_of",
     "loads_at",
@@ -74,6 +77,10 @@ __all__ = [
 
 #: contexts of recorded requests for which step times are tabulated; longer ones are extrapolated [token]
 _LONGEST_RECORDED = 262_144
+#: searches for a safe rate, each with the intervals at the answer of the one before [-]
+_PASSES = 3
+#: halvings of the loads between two classes of concurrency [-]
+_HALVINGS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +123,50 @@ class Described:
     by_users: Callable[[float, Ratio], tuple[Ratio, Ratio]] | None = field(default=None, compare=False)
     tries: dict[tuple[Any, ...], Tries] = field(default_factory=dict, compare=False)
 
-    def known(self, traffic: Traffic, targets: Sequence[Target], seed: int, probability: Ratio = SURE) -> Tries:
+    def known(self, traffic: Traffic, targets: Sequence[Target], draws: Draws) -> Tries:
         """Return the trials of traffic that differs in its load only.
 
-        `safe_load` and `kept_share` add to them.
+        `safe_load` and `kept_share` add to them. `draws` are the services that they try.
         """
-        return self.tries.setdefault((traffic.at_load(1.0), tuple(targets), seed, probability), Tries())
+        services = (draws.level.probability, *draws.factors, *draws.waits)
+        return self.tries.setdefault((traffic.at_load(1.0), tuple(targets), draws.seed, services), Tries())
+
+    def quantiles(self, share: Ratio, users: float | None = None) -> tuple[Ratio, Ratio]:
+        """Return step time and TTFT relative to the prediction.
+
+        `users`: Requests in flight; by default the reference concurrency of the machine.
+        """
+        if users is None or self.by_users is None:
+            step, first = self.spreads
+            return step.quantile(share), first.quantile(share)
+        return self.by_users(users, share)
+
+    def ends(self, traffic: Traffic, summary: Mapping[str, float]) -> Uncertainty:
+        """Return the 90 % intervals at the simulated load."""
+        users = self.in_flight(traffic, summary)
+        (low, early), (high, late) = self.quantiles(0.05, users), self.quantiles(0.95, users)
+        return Uncertainty((low, high), (early, late), self.pool)
+
+    def in_flight(self, traffic: Traffic, summary: Mapping[str, float]) -> float | None:
+        """Return the users, or the mean number of requests in flight.
+
+        Little's law gives it for a rate, to the nearest power of two; engines run `max_num_seqs` of them, the others
+        wait. None if no request was answered.
+        """
+        if traffic.users is not None:
+            return float(traffic.users)
+        settings = self.service.settings
+        found = summary.get("requests_per_s", math.nan) * summary.get("e2e_mean_ms", math.nan) / 1000
+        if not math.isfinite(found):
+            return None
+        return concurrency_class(min(found, float(settings.max_num_seqs * settings.replicas)))
+
+    def at(self, share: Ratio, users: float | None, traffic: Traffic) -> Service:
+        """Return the service at a quantile of its uncertainty; `users` as for `quantiles`."""
+        step, first = self.quantiles(share, users)
+        found = self.service.scaled(step) if step != 1.0 else self.service
+        found = replace(found, first=replace(found.first, times=first / step))
+        return found.with_room(linear_quantile(1.0 - share, *self.pool), traffic)
 
     @property
     def spreads(self) -> tuple[Spread, Spread]:
@@ -132,20 +177,44 @@ class Described:
         self, traffic: Traffic, summary: dict[str, float], *, requests: int, warmup: int = 0, seed: int = 0
     ) -> dict[str, tuple[float, float]]:
         """Return the 90 % range of each statistic of a simulation."""
-        uncertain = Uncertainty((self.low, self.high), self.first, self.pool)
-        return outcome_range(self.service, traffic, summary, uncertain, RunSize(requests, warmup, seed))
+        size = RunSize(requests, warmup, seed)
+        return outcome_range(self.service, traffic, summary, self.ends(traffic, summary), size)
 
-    def draws(self, probability: Ratio = SURE, seed: int = 0) -> Draws:
+    def draws(self, probability: Ratio = SURE, seed: int = 0, users: float | None = None) -> Draws:
         """Return the uncertainty as equally probable machines, the worst first.
 
-        `probability`: Share of the machines that have to meet an SLO; the slowest of them has a machine of its own.
+        - `probability`: Share of the machines that have to meet an SLO; the slowest of them has a machine of its own.
+        - `users`: As for `quantiles`.
         """
-        step, first = self.spreads
         places = middles(DRAWS)
+        steps, waits = zip(*(self.quantiles(share, users) for share in places), strict=True)
         rooms = tuple(linear_quantile(1.0 - share, *self.pool) for share in places)
         room = linear_quantile(1.0 - probability, *self.pool)
-        level = Level(probability, step.quantile(probability), first.quantile(probability), room, self.by_users)
-        return Draws(step.quantiles(places), first.quantiles(places), rooms, level, seed)
+        level = Level(probability, *self.quantiles(probability, users), room, self.by_users)
+        return Draws(steps, waits, rooms, level, seed)
+
+    def draws_at(self, traffic: Traffic, targets: Sequence[Target], seed: int, probability: Ratio) -> Draws:
+        """Return the draws at the load of the traffic.
+
+        A rate or trace is simulated once, as predicted, for its requests in flight. Users have the draws of the
+        reference concurrency; their trials take their own intervals.
+        """
+        if self.by_users is None or traffic.users is not None:
+            return self.draws(probability, seed)
+        load = traffic.rate or traffic.speed
+        found = try_load(self.service, traffic, tuple(targets), load, stream_seed(seed)).summary
+        return self.draws(probability, seed, self.in_flight(traffic, found))
+
+
+def concurrency_class(users: float) -> float:
+    """Return the nearest power of two, so that nearby loads share their predictions.
+
+    Examples
+    --------
+    >>> concurrency_class(0.2), concurrency_class(5.0), concurrency_class(6.0)
+    (1.0, 4.0, 8.0)
+    """
+    return float(2.0 ** round(math.log2(max(users, 1.0))))
 
 
 def service_of(
@@ -406,11 +475,23 @@ def safe_of(
     """
     service, targets = described.service, tuple(targets)
     check_search(targets, most, seed)
-    known, begun = described.known(traffic, targets, seed, probability), begun or Tries()
-    known = replace(known, start=begun.start, copied=begun.copied)
+    begun = begun or Tries()
+
+    def draws_of(load: float) -> Draws:
+        if not load:
+            return described.draws(probability, seed, 1.0 if traffic.users is None else None)
+        return described.draws_at(traffic.at_load(load), targets, seed, probability)
 
     def searched(most: float | None) -> SafeLoad:
-        return safe_load(service, traffic, targets, described.draws(probability, seed), most=most, known=known)
+        loads, draws = dict[Level, SafeLoad](), described.draws(probability, seed)
+        while draws.level not in loads and len(loads) < _PASSES:
+            known = replace(described.known(traffic, targets, draws), start=begun.start, copied=begun.copied)
+            found = safe_load(service, traffic, targets, draws, most=most, known=known)
+            loads[draws.level] = found
+            draws = draws_of(found.load)
+        if loads.get(draws.level) is found:
+            return found
+        return _between_classes(loads, lambda load: draws_of(load).level)
 
     if described.plan is None:
         return searched(most)
@@ -423,6 +504,21 @@ def safe_of(
         return counted.load(most)
     found = searched(most)
     return found if found.load >= counted.safe.users else counted.load(most)
+
+
+def _between_classes(loads: Mapping[Level, SafeLoad], level_of: Callable[[float], Level]) -> SafeLoad:
+    """Return the largest load that is safe with the intervals at that load.
+
+    Wider intervals above some number of requests in flight allow less than those below it do.
+    """
+    found = min(loads.values(), key=lambda one: one.load)
+    low, high = found.load, max(one.load for one in loads.values())
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        there = loads.get(level_of(middle))
+        low, high = (middle, high) if there is not None and middle <= there.load else (low, middle)
+    reason = f"above {low:.4g} {found.unit} more requests are in flight, for which the measured runs spread more"
+    return replace(found, load=float(f"{low:.4g}"), reason=reason)
 
 
 def loads_at(
@@ -487,6 +583,6 @@ def kept_of(
         counted, users = count_users(*described.plan, traffic, targets), traffic.users
         if counted is not None and users is not None and (counted.final or users <= counted.safe.users):
             return counted.kept(users)
-    asked = cutoff.least or SURE
-    draws, known = described.draws(asked, seed), described.known(traffic, targets, seed, asked)
+    draws = described.draws_at(traffic, targets, seed, cutoff.least or SURE)
+    known = described.known(traffic, targets, draws)
     return kept_share(described.service, traffic, targets, draws, cutoff=cutoff, known=known)

@@ -234,10 +234,12 @@ def _runs(
     # a local import: most answers need no simulator
     from glmplan.simulation.simulate import simulate
 
-    found = []
-    slow = (described.high, described.first[1], described.pool[0])
-    quick = (described.low, described.first[0], described.pool[1])
-    for step, first, pool in ((1.0, 1.0, 1.0), slow, quick)[: 3 if ends else 1]:
+    found: list[dict[str, float]] = []
+    for share in (0.5, 0.95, 0.05)[: 3 if ends else 1]:
+        step, first, pool = 1.0, 1.0, 1.0
+        if found:
+            step, first = described.quantiles(share, described.in_flight(traffic, found[0]))
+            pool = described.pool[0 if share > 0.5 else 1]
         service = described.service.scaled(step).with_room(pool, traffic, least=least)
         outcome = simulate(service, traffic, requests=requests, warmup=warm)
         if outcome.interrupted:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from glmplan.errors import SpecError, printable
 from glmplan.extras import check_extra, wanted
 from glmplan.present.page import SERIES, dark_rules, escape, figure, light, page
 from glmplan.purchase.frontier import OBJECTIVE_LABELS
-from glmplan.simulation.safe_load import SafeLoad, load_curve
+from glmplan.simulation.safe_load import SafeLoad, Uncertainty, load_curve
 from glmplan.simulation.simulate import Outcome, Service
 from glmplan.simulation.traffic.slo import Target
 from glmplan.simulation.traffic.spec import Traffic
@@ -308,14 +308,28 @@ _NAMES = {"ttft": "time to first token", "tpot": "time per output token", "e2e":
 Curves = tuple[list[dict[str, float]], list[dict[str, float]], list[dict[str, float]]]
 
 
-def curves_of(service: Service, traffic: Traffic, loads: np.ndarray, interval: tuple[float, float]) -> Curves:
-    """Return statistics over load at the step time and its 90 % bounds.
+#: an own step time has no interval
+_KNOWN = Uncertainty(first=(1.0, 1.0))
 
-    All three have the same arrivals, so that the band shows the uncertainty of the machine only.
+
+def curves_of(
+    service: Service,
+    traffic: Traffic,
+    loads: np.ndarray,
+    ends: Callable[[Traffic, Mapping[str, float]], Uncertainty],
+) -> Curves:
+    """Return statistics over load as predicted and at both 90 % bounds.
+
+    - `ends`: Intervals of the service at a load, by the traffic and its predicted statistics.
+    - All three have the same arrivals, so that the band shows the uncertainty of the machine only.
     """
-    middle = load_curve(service, traffic, loads)
-    low, high = (middle if one == 1.0 else load_curve(service.scaled(one), traffic, loads) for one in interval)
-    return middle, low, high
+    curves: Curves = (load_curve(service, traffic, loads), [], [])
+    for row in curves[0]:
+        at = ends(traffic.at_load(row["load"]), row)
+        for share, curve in ((0.05, curves[1]), (0.95, curves[2])):
+            known, end = at == _KNOWN, at.quantile(service, traffic, share)
+            curve += [row] if known else load_curve(end, traffic, np.array([row["load"]]))
+    return curves
 
 
 def _against_load(curves: Curves, metric: str, load: str | list[str], statistics: Sequence[str]) -> Any:

@@ -308,7 +308,9 @@ def pieces(
     flush = FLUSH if options.watch is None else _FEW
     engine = SteppingEngine if options.reference else SkippingEngine
     cluster = Cluster(service.table, service.pool, service.settings, engine, service.spread)
-    source = request_source(traffic, requests, generator, service.settings.acceptance, lag)
+    settings = service.settings
+    ranks = settings.replicas - settings.prefill_replicas if settings.lockstep > 1 else 1
+    source = request_source(traffic, requests, generator, settings.acceptance, lag, ranks)
     finished, stream, more = RequestRows(), cluster.run(source.arrivals, source.after), True
     while more:
         try:

@@ -313,18 +313,15 @@ def test_the_simulator_and_the_prediction_give_the_same_first_token(model, engin
 def test_data_parallel_ranks_are_the_same_to_the_simulator_and_to_the_prediction(model, on, engine, layout):
     """A rank computes the prompts that it took, whether the others have any or not.
 
-    The prediction takes the prompts of ranks that share experts as arriving together; to the simulator one delays the
-    other, see docs/guide/simulate.md.
+    Users who send at the same instant reach their ranks together; until then the simulator let one prompt delay the
+    others for good, and TTFT was up to 18 % longer than predicted.
     """
     tp, ranks = layout
     plan = glmplan.deployment(model, on=on, engine=engine, input=2000, output=300, tp=tp, dp=ranks)
-    # users who divide unevenly, or change ranks, are on ranks with other numbers of users than the mean
-    even = {"sglang": (1, ranks // 2, ranks, 2 * ranks)}.get(engine, (1, ranks // 2, ranks))
-    for users in even:
+    for users in (1, ranks // 2, ranks, 2 * ranks, 4 * ranks):
         said, found = glmplan.predict(plan, users), glmplan.simulate(plan, f"closed:{users}", requests=8 * users)
-        for name in ("ttft", "tpot"):
-            near = 0.01 if users == 1 or model == "llama-3.1-8b" else {"ttft": 0.2, "tpot": 0.03}[name]
+        for name, near in (("ttft", 0.005 if users <= ranks else 0.04), ("tpot", 0.01)):
             assert found.summary[f"{name}_mean_ms"] == pytest.approx(1e3 * said.figures[name].value, rel=near), users
     said, found = glmplan.predict(plan, 8 * ranks), glmplan.simulate(plan, f"closed:{8 * ranks}", requests=32 * ranks)
-    assert found.summary["ttft_mean_ms"] == pytest.approx(1e3 * said.figures["ttft"].value, rel=0.15)
-    assert found.summary["tpot_mean_ms"] == pytest.approx(1e3 * said.figures["tpot"].value, rel=0.05)
+    assert found.summary["ttft_mean_ms"] == pytest.approx(1e3 * said.figures["ttft"].value, rel=0.06)
+    assert found.summary["tpot_mean_ms"] == pytest.approx(1e3 * said.figures["tpot"].value, rel=0.02)

@@ -262,12 +262,14 @@ def request_source(
     generator: np.random.Generator,
     acceptance: Acceptance | None = None,
     lag: Seconds = 0.0,
+    ranks: int = 1,
 ) -> Source:
     """Make the stream of requests of a traffic spec.
 
     - `count`: Requests in all; a trace may hold fewer.
     - `acceptance`: Speculation, which turns answer tokens into fewer steps.
     - `lag`: Time of the front end before the engine sees a request.
+    - `ranks`: Ranks in lockstep, to which users who send at the same instant come together.
     - Returns: The stream; arrivals are those at the engine.
 
     Examples
@@ -279,15 +281,15 @@ def request_source(
     7.5
     """
     if traffic.urgent or traffic.patience is not None:
-        return _marked(traffic, request_source(traffic.unmarked, count, generator, acceptance, lag), lag)
+        return _marked(traffic, request_source(traffic.unmarked, count, generator, acceptance, lag, ranks), lag)
     if lag:
         source = request_source(traffic, count, generator, acceptance)
         if traffic.users is None:
             return Source(_late(source.arrivals, lag), _late_after(source.after, lag) if source.after else None)
-        began = list(_late(source.arrivals, lag, apart(lag)))
+        began = list(_late(source.arrivals, lag, apart(lag), ranks))
         # users who send at once what answers the last: in order, without pauses
         last = began[-1].arrival if began and traffic.kind == "closed" and not traffic.think else None
-        return Source(iter(began), _late_after(source.after, lag, last) if source.after else None)
+        return Source(iter(began), _late_after(source.after, lag, last, ranks) if source.after else None)
     if traffic.kind == "trace" and conversation_form(str(traffic.file)):
         return _conversations(traffic, count, generator, acceptance)
     if traffic.kind == "trace":
@@ -316,28 +318,29 @@ def request_source(
     return Source(iter(list(first())), after)
 
 
-def _late(arrivals: Iterator[Request], lag: float, gap: float = 0.0) -> Iterator[Request]:
+def _late(arrivals: Iterator[Request], lag: float, gap: float = 0.0, ranks: int = 1) -> Iterator[Request]:
     last = -gap
-    for request in arrivals:
-        request.arrival = last = max(request.arrival + lag, last + gap)
+    for number, request in enumerate(arrivals):
+        request.arrival = last = max(request.arrival + lag, last + (0.0 if number % ranks else gap))
         yield request
 
 
 def _late_after(
-    after: Callable[[Request, float], Request | None], lag: float, last: float | None = None
+    after: Callable[[Request, float], Request | None], lag: float, last: float | None = None, ranks: int = 1
 ) -> Callable[[Request, float], Request | None]:
     """Return the following requests after the front end, in order.
 
-    They stay behind `last` and each other.
+    They stay behind `last` and each other; on ranks in lockstep, behind those that follow requests of the same rank.
     """
+    behind: dict[int, float] = {}
 
     def later(request: Request, now: float) -> Request | None:
-        nonlocal last
         follow = after(request, now)
         if follow is not None:
             follow.arrival += lag
             if last is not None:
-                follow.arrival = last = max(follow.arrival, last + apart(lag))
+                rank = request.replica if ranks > 1 else 0
+                follow.arrival = behind[rank] = max(follow.arrival, behind.get(rank, last) + apart(lag))
         return follow
 
     return later
