@@ -79,6 +79,12 @@ def test_no_table_is_written_past_the_check_for_formulas(sources):
     assert writers == ROWS
 
 
+def test_durations_are_taken_from_clocks_that_nobody_sets(sources):
+    wall = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "datetime.datetime.now"}
+    users = {s.name for s in sources for node in ast.walk(s.tree) if called(node) in wall}
+    assert users == {"service.jobs"}  # times that outlive a restart; `test_jobs.py` steps the clock
+
+
 #: how the door is called
 DOORS = {
     "open_file", "parse_json", "read_bytes", "read_entries", "read_json", "read_log", "read_packed", "read_rows",
