@@ -162,7 +162,7 @@ class Described:
         return concurrency_class(min(found, float(settings.max_num_seqs * settings.replicas)))
 
     def at(self, share: Ratio, users: float | None, traffic: Traffic) -> Service:
-        """Return the service at a quantile of its uncertainty; `users` as for `quantiles`."""
+        """Return the service at a quantile; `users` as for `quantiles`."""
         step, first = self.quantiles(share, users)
         found = self.service.scaled(step) if step != 1.0 else self.service
         found = replace(found, first=replace(found.first, times=first / step))
@@ -207,7 +207,7 @@ class Described:
 
 
 def concurrency_class(users: float) -> float:
-    """Return the nearest power of two, so that nearby loads share their predictions.
+    """Return the nearest power of two: nearby loads share predictions.
 
     Examples
     --------
