@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from datetime import date
 from pathlib import Path
@@ -434,6 +435,7 @@ def main() -> None:
     parser.add_argument("--only", default="")
     asked = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    warnings.simplefilter("error", RuntimeWarning)  # of numpy: a number that no reader may let through
     begin, count = time.monotonic(), 0
     until = begin + asked.seconds
     for found in findings(asked.mutants, seed=asked.seed, first=asked.first, only=asked.only, until=until):

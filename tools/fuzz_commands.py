@@ -22,6 +22,7 @@ import tempfile
 import time
 import tomllib
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -132,7 +133,7 @@ def kinds() -> dict[str, Kind]:
         Kind("host.toml", _tomls("hardware_db/hosts"), toml_of, lambda f: ["fit", MODEL, "--on", f]),
         Kind("accelerator.toml", _tomls("hardware_db/accelerators"), toml_of,
              lambda f: ["fit", MODEL, "--on", f"2x{f}"]),
-        Kind("model.toml", _tomls("model_specs"), toml_of, lambda f: ["fit", f, "--on", "8xh200-sxm"]),
+        Kind("model.toml", _tomls("model_specs"), toml_of, lambda f: ["fit", f, "--on", "2xh200-sxm"]),
         Kind("config.json", [CONFIG], json.dumps, lambda f: ["fit", f, "--on", MACHINE]),
         Kind("map.toml", [mapping], toml_of, lambda f: ["sheet", "check", quote, "--map", f, "--model", MODEL]),
         Kind("quote.csv", [_cells(QUOTE)], table_of, lambda f: ["sheet", "check", f, "--model", MODEL]),
@@ -274,6 +275,7 @@ def main() -> None:
     parser.add_argument("--only", default="")
     asked = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    warnings.simplefilter("error", RuntimeWarning)  # of numpy: a number that no reader may let through
     begin, count = time.monotonic(), 0
     until = begin + asked.seconds
     for found in findings(asked.mutants, seed=asked.seed, first=asked.first, only=asked.only, until=until):

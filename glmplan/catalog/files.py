@@ -493,6 +493,8 @@ def plain_name(name: str) -> str:
 
 #: most unpacked bytes of one member of an archive: a sheet of a million rows has some hundred MB
 MOST_OF_A_PART = 2 * int(GIB)
+#: unpacked bytes for each packed one, beyond `MOST_OF_A_FILE`: sheets of equal rows pack to a hundredth
+_MOST_UNPACKED = 200
 _MOST_OF_AN_ARCHIVE = 256 * 2**20
 _PIECE_ARCHIVES = 2**18
 _OLD = b"\xd0\xcf\x11\xe0"
@@ -540,9 +542,15 @@ def archive_of(path: str | Path, what: str) -> Iterator[zipfile.ZipFile]:
 
 
 def part_pieces(archive: zipfile.ZipFile, name: str, *, most: ByteCount = MOST_OF_A_PART) -> Iterator[bytes]:
-    """Yield a member of an archive in pieces."""
+    """Yield a member of an archive in pieces.
+
+    More than 64 MiB are unpacked only from a member that is not much smaller in the archive.
+    """
     if name not in archive.namelist():
         raise SpecError("is not in the file", field=name, file=archive.filename)
+    # the directory may state any packed size; a member is not longer than the file before the directory
+    packed = min(archive.getinfo(name).compress_size, archive.start_dir)
+    most = min(most, max(MOST_OF_A_FILE, _MOST_UNPACKED * packed))
     read = 0
     with archive.open(name) as part:
         while piece := part.read(_PIECE_ARCHIVES):

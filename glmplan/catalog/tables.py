@@ -10,7 +10,7 @@ from glmplan.errors import SpecError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["chosen_table", "csv_of", "frame_of", "frame_of_columns", "safe_cell", "table_text"]
+__all__ = ["chosen_table", "csv_lines", "csv_of", "frame_of", "frame_of_columns", "safe_cell", "table_text"]
 
 
 def frame_of(rows: Iterable[Mapping[str, Any]], columns: Iterable[str] | None = None) -> pd.DataFrame:
@@ -72,7 +72,24 @@ def csv_of(frame: pd.DataFrame) -> str:
     >>> csv_of(frame_of([{"id": "@a", "share": 2 / 3}]))
     "id,share\\n'@a,0.666667\\n"
     """
-    return str(frame.map(safe_cell).to_csv(index=False, float_format="%.6g", lineterminator="\n"))
+    heads = [safe_cell(name) for name in frame.columns]
+    return str(frame.map(safe_cell).to_csv(index=False, header=heads, float_format="%.6g", lineterminator="\n"))
+
+
+def csv_lines(rows: Iterable[Iterable[Any]]) -> str:
+    """Return rows as CSV with their digits, no cell that is a formula.
+
+    Examples
+    --------
+    >>> csv_lines([["id", "share"], ["=a", 2 / 3]])
+    "id,share\\n'=a,0.6666666666666666\\n"
+    """
+    import csv
+    import io
+
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([map(safe_cell, row) for row in rows])
+    return text.getvalue()
 
 
 def chosen_table(name: str, tables: Mapping[str, Any]) -> Any:

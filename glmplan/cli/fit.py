@@ -50,6 +50,7 @@ class ViewOptions:
         typer.Option(help="Write deployment files of the plan for this platform, into --out; repeatable."),
     ] = None
     out: Annotated[Path | None, typer.Option(help="Folder of the deployment files.")] = None
+    plot: o.Charts = None
 
 
 @o.with_options()
@@ -88,6 +89,8 @@ def command(
         say(fit_explanation(answer), end="")
     if view.out is not None:
         _deploy(answer, view.deploy or [], view.out, quiet=view.form is not Form.text)
+    if view.plot is not None:
+        _plot(answer, view.plot)
 
 
 def _deploy(answer: FitAnswer, platforms: list[Platform], folder: Path, *, quiet: bool) -> None:
@@ -101,6 +104,22 @@ def _deploy(answer: FitAnswer, platforms: list[Platform], folder: Path, *, quiet
             for name, text in deployment_files(answer, platform.value).items():
                 write_atomically(folder / name, text)
                 say(str(folder / name), err=quiet)
+
+
+def _plot(answer: FitAnswer, path: Path) -> None:
+    """Write charts of speed and latency over concurrency, with the SLO."""
+    from glmplan.errors import SpecError
+    from glmplan.present.charts import write_charts
+    from glmplan.present.decision_parts import users_charts
+    from glmplan.present.json_answers import fit_record
+
+    record = fit_record(answer)
+    asked = record["question"]
+    name = f"{asked['model']} {asked['checkpoint']} on {asked['on']}"
+    charts = users_charts([(name, record)])
+    if not charts:
+        raise SpecError("the plan has no speed to draw", field="--plot")
+    write_charts(charts, path, title=f"{name}: {record['answer']['text']}")
 
 
 def _traffic(spec: str | None, question: o.Given, shape: o.Given) -> Traffic | None:
@@ -152,5 +171,9 @@ def _check(view: ViewOptions) -> None:
     for name, given in (("--full", view.full), ("--section", bool(view.section))):
         if given and view.form is not Form.text:
             raise SpecError(f"is of the text only, not of --format {view.form.value}, which is whole", field=name)
+    if view.plot is not None:
+        from glmplan.present.charts import check_chart
+
+        check_chart(view.plot)
     if view.full and view.section:
         raise SpecError("is a part of what --full prints: give one of them", field="--section")

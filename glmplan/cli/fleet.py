@@ -27,6 +27,8 @@ __all__ = ["FleetCase", "read_case", "show_fleet", "show_goodput", "sweep_rates"
 
 #: time during which requests come, if neither a file nor --requests says it [s]
 _DURATION = 600.0
+#: services of a sweep: so many that the slowest is the one that 5 of 100 are slower than [-]
+_SERVICES = 10
 #: judged requests of each service at each rate, and those before them [-]
 _JUDGED, _BEFORE = 1500, 200
 #: options of a group that `ServiceOptions` holds itself
@@ -140,6 +142,7 @@ def sweep_service(
     described: Described, traffic: Traffic, targets: tuple[Target, ...], rates: Sequence[float], seed: int
 ) -> GoodputCurve:
     """Return goodput over the request rate of one service."""
+    from glmplan.prediction.distribution import middles
     from glmplan.simulation.goodput import goodput_curve
     from glmplan.simulation.seeds import stream_seed
     from glmplan.simulation.simulate import SimulationOptions, simulate
@@ -165,12 +168,13 @@ def sweep_service(
         met = all(found[one.name] <= one.bound * 1000 for one in targets)
         return found["goodput_requests_per_s"], found["goodput_share"], met
 
-    return goodput_curve(run, rates)
+    return goodput_curve(run, rates, middles(_SERVICES))
 
 
 def sweep_rates(case: FleetCase, rates: Sequence[float], size: dict[str, Any], seed: int) -> GoodputCurve:
     """Return goodput over the total rate of all tenants with equal shares."""
     from glmplan.planner.service import concurrency_class
+    from glmplan.prediction.distribution import middles
     from glmplan.simulation.fleets.run import FleetOptions, simulate_fleet
     from glmplan.simulation.goodput import goodput_curve
     from glmplan.simulation.seeds import stream_seed
@@ -204,7 +208,7 @@ def sweep_rates(case: FleetCase, rates: Sequence[float], size: dict[str, Any], s
         good = found.summary.get("goodput_requests_per_s", 0.0), found.summary.get("slo_attainment", 0.0)
         return good[0], good[1], met
 
-    return goodput_curve(run, rates)
+    return goodput_curve(run, rates, middles(_SERVICES))
 
 
 def show_goodput(curve: GoodputCurve, form: Form, plot: Path | None, title: str) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from glmplan.catalog.tables import csv_lines
 from glmplan.cli import options as o
 from glmplan.cli.screen import Form, say
 from glmplan.cli.service import ServiceOptions, TargetOptions, described_services
@@ -108,10 +109,16 @@ def _show(found: list[SafeLoad], form: Form, basis: str, slo: str) -> None:
         return
     if form is Form.csv:
         names = [f"load_at_{100 * share:g}" for share, _ in found[0].at]
-        say(",".join(["unit", "safe", *names, "breaks_first", "reason"]))
-        for answer in found:
-            loads = ",".join(f"{load:g}" for load in (answer.load, *(load for _, load in answer.at)))
-            say(f'{answer.unit},{loads},"{answer.breaks_first}","{answer.reason}"')
+        rows = [
+            [
+                one.unit,
+                *(f"{load:g}" for load in (one.load, *(load for _, load in one.at))),
+                one.breaks_first,
+                one.reason,
+            ]
+            for one in found
+        ]
+        say(csv_lines([["unit", "safe", *names, "breaks_first", "reason"], *rows]), end="")
         return
     bar = "| " if form is Form.md else ""
     if form is Form.md:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import sys
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from glmplan.catalog.tables import csv_lines
 from glmplan.cli import options as o
 from glmplan.cli.screen import Form, console, say
 from glmplan.cli.service import ServiceOptions, TargetOptions, described_services
@@ -275,11 +274,7 @@ def _show(
         say(json.dumps(content, indent=2))
         return
     if form is Form.csv:
-        table = io.StringIO()
-        writer = csv.writer(table, lineterminator="\n")
-        writer.writerow(summary)
-        writer.writerow([value if _clean(value) is not None else "" for value in summary.values()])
-        say(table.getvalue(), end="")
+        say(csv_lines([summary, [value if _clean(value) is not None else "" for value in summary.values()]]), end="")
         return
     say(
         outcome_text(outcome, targets=targets, basis=basis, markdown=form is Form.md, ranges=ranges),

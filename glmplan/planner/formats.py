@@ -112,7 +112,8 @@ def best_format(words: PlanRequest, read: Callable[[PlanRequest], Asked]) -> Ask
     best = max(found, key=lambda one: (one[0], one[1]))
     if best[2] is asked or best[0] <= first:
         return asked
-    return _named(best[2], asked, "the format that meets the question with the highest probability")
+    why = "the format that meets the question with the highest probability"
+    return _named(best[2], asked, why if best[0].probability else "the highest precision that fits")
 
 
 def format_open(words: PlanRequest) -> bool:

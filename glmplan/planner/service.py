@@ -162,7 +162,7 @@ class Described:
         return concurrency_class(min(found, float(settings.max_num_seqs * settings.replicas)))
 
     def at(self, share: Ratio, users: float | None, traffic: Traffic) -> Service:
-        """Return the service at a quantile of its uncertainty; `users` as for `quantiles`."""
+        """Return the service at a quantile; `users` as for `quantiles`."""
         step, first = self.quantiles(share, users)
         found = self.service.scaled(step) if step != 1.0 else self.service
         found = replace(found, first=replace(found.first, times=first / step))
@@ -207,7 +207,7 @@ class Described:
 
 
 def concurrency_class(users: float) -> float:
-    """Return the nearest power of two, so that nearby loads share their predictions.
+    """Return the nearest power of two: nearby loads share predictions.
 
     Examples
     --------
@@ -377,7 +377,8 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
         pool_low=best.pool_low / best.pool,
         pool_high=best.pool_high / best.pool,
         ranks=ranks,
-        basis=f"{best.terms.name}, {asked.engine}, KV cache {best.terms.kv}; {apart_basis(asked, found.basis)}",
+        basis=f"{asked.checkpoint.name}, {best.terms.name}, {asked.engine}, KV cache {best.terms.kv}; "
+        f"{apart_basis(asked, found.basis)}",
     )
 
 
@@ -537,7 +538,9 @@ def loads_at(
     """
     found, at = {}, dict[float, float]()
     for share in sorted({probability, *SHOWN}, reverse=True):
-        found[share] = safe_of(described, traffic, targets, probability=share, most=most, seed=seed, begun=begun)
+        # a load that passes at the probability of the question is none to start from at a larger one
+        start = begun if share <= probability else None
+        found[share] = safe_of(described, traffic, targets, probability=share, most=most, seed=seed, begun=start)
         at[share] = max(found[share].load, *at.values()) if at else found[share].load
     answer = replace(found[probability], load=at[probability], probability=probability, at=tuple(at.items()))
     return replace(answer, reason=f"{answer.reason}{_wider_above(described, answer)}")

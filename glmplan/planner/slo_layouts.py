@@ -13,6 +13,7 @@ from glmplan.planner.question import Asked
 from glmplan.planner.ranking import Scored, deployment_of, needless_stages
 from glmplan.planner.users import Solution, is_steady, users_within
 from glmplan.prediction.distribution import EXPECTED, SURE
+from glmplan.simulation.load_trial import OPEN
 from glmplan.simulation.traffic.slo import Target
 from glmplan.simulation.traffic.spec import Traffic
 from glmplan.units import Ratio
@@ -38,8 +39,9 @@ def solve_for_slo(
     Notes
     -----
     Layouts with the verdict of the chosen one are compared: for users of uniform requests by how many meet the SLO with
-    the probability, searched for the two with the most by steady sums; for sessions by how far the simulated
-    statistics lie below their bounds, for the slowest service that has to meet them. The chosen one stays within 5 %.
+    the probability, searched for the two with the most by steady sums; for request rates, of which the same two are
+    compared, and for sessions by how far the simulated statistics lie below their bounds, for the slowest service that
+    has to meet them. The chosen one stays within 5 %.
     A layout of weaker evidence has to be better in the median too: its own ignorance wins nothing.
     """
     peers = contenders(solution, traffic, targets, probability=probability)
@@ -72,7 +74,7 @@ def contenders(
     first = solution.ranked[0]
     if not targets or not first.alone or first.holding.terms.blocked is not None or solution.asked.prefill:
         return [first]
-    steady = traffic.kind == "closed" and is_steady(traffic)
+    steady = is_steady(traffic) if traffic.kind == "closed" else traffic.kind in OPEN
     if not steady and (traffic.kind != "sessions" or traffic.users is None):
         return [first]
     staged = needless_stages(solution.asked, [one.holding for one in solution.ranked])
@@ -139,7 +141,7 @@ def _margin(asked: Asked, one: Scored, traffic: Traffic, targets: Sequence[Targe
         level = service.draws(probability).level
         slow = service.service.scaled(level.step or 1.0).with_room(level.room or 1.0, traffic)
         late = (level.wait or 1.0) / (level.step or 1.0)
-        trial = try_load(slow, traffic, tuple(targets), float(traffic.users or 1), 0, late=late)
+        trial = try_load(slow, traffic, tuple(targets), float(traffic.users or traffic.rate or 1), 0, late=late)
     except GlmplanError:
         return 0.0
     return math.exp(-trial.margin)

@@ -5,8 +5,6 @@ Also changes of predictions between two fits.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,6 +22,7 @@ from glmplan.calibrate.backtest.sharpness import Sharpness
 from glmplan.calibrate.step.crossvalidate import MODES
 from glmplan.calibrate.step.write import Constants
 from glmplan.catalog.files import write_atomically
+from glmplan.catalog.tables import csv_lines
 from glmplan.prediction.effects import COLUMNS
 from glmplan.units import QUANTILE_90
 
@@ -343,17 +342,18 @@ def accuracy_text(found: Accuracy) -> str:
 
 def accuracy_csv(found: Accuracy) -> str:
     """Return one CSV row per way of leaving out, metric and group."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(("left_out", "figure", "by", "group", "runs", "rows", "median", "mean", "p90", "bias", "coverage",
-                     "high_over_low", "reasons"))  # fmt: skip
-    for mode in MODES:
-        for figure, one in found.overall[mode].items():
-            writer.writerow([mode, figure, "all", "all", "", *_numbers(one), ""])
-    for group in found.groups:
-        writer.writerow([group.mode, group.figure, group.dimension, group.group, group.runs, *_numbers(group.score),
-                         "; ".join(group.reasons)])  # fmt: skip
-    return out.getvalue()
+    head = ("left_out", "figure", "by", "group", "runs", "rows", "median", "mean", "p90", "bias", "coverage",
+            "high_over_low", "reasons")  # fmt: skip
+    overall = [
+        [mode, figure, "all", "all", "", *_numbers(one), ""]
+        for mode in MODES
+        for figure, one in found.overall[mode].items()
+    ]
+    groups = [
+        [one.mode, one.figure, one.dimension, one.group, one.runs, *_numbers(one.score), "; ".join(one.reasons)]
+        for one in found.groups
+    ]
+    return csv_lines([head, *overall, *groups])
 
 
 def _numbers(one: Score) -> list[float | int | None]:
@@ -441,8 +441,4 @@ def moved_table(moves: list[Move], form: str) -> str:
     if form == "md":
         cells = [[str(value) for value in record.values()] for record in records]
         return "".join(f"| {' | '.join(row)} |\n" for row in (head, ["---"] * len(head), *cells))
-    out = io.StringIO()
-    writer = csv.DictWriter(out, head, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
-    return out.getvalue()
+    return csv_lines([head, *([record[name] for name in head] for record in records)])

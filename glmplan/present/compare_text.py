@@ -12,6 +12,7 @@ from glmplan.prediction.effects import KNOWN_AS
 from glmplan.prediction.predict import Figure
 from glmplan.purchase.compare import Compared, Side, nowhere_slower
 from glmplan.purchase.evidence import EVIDENCE_LABELS
+from glmplan.purchase.size_answer import floored_probability
 from glmplan.units import QUANTILE_90, Ratio, counted_unit
 
 __all__ = ["causes_of", "causes_text", "compare_rows", "compare_text", "differences"]
@@ -46,6 +47,8 @@ def compare_rows(plans: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _cell(plan: dict[str, Any], name: str) -> Any:
+    if name == "probability" and plan[name] is not None:
+        return floored_probability(plan[name])
     low, high = plan.get(f"{name}_low"), plan.get(f"{name}_high")
     if low is None or high is None:
         return plan[name]

@@ -40,7 +40,9 @@ __all__ = [
     "read_plan",
     "risks",
     "row_at",
+    "users_charts",
     "users_drawing",
+    "users_words",
 ]
 
 
@@ -312,21 +314,35 @@ _MONTH = {
 _MOST_DRAWN = 16
 
 
-def users_drawing(plans: Sequence[ReportOption]) -> Drawing | None:
-    """Return charts of throughput and speed over concurrency, with bands."""
+#: metric over concurrency → title, and its limit in `safe`
+_OVER_USERS = {
+    "output_tokens_per_s": ("total throughput [token/s]", ""),
+    "output_tokens_per_s_per_request": ("speed per user [token/s]", ""),
+}
+_TO_AN_SLO = {
+    "output_tokens_per_s": ("total throughput [token/s]", ""),
+    "tpot_mean_ms": ("mean TPOT [ms], dotted: its limit", "target_tpot_ms"),
+    "ttft_mean_ms": ("mean TTFT [ms], dotted: its limit", "target_ttft_ms"),
+}
+
+
+def users_charts(
+    plans: Sequence[tuple[str, Mapping[str, Any]]], heads: Mapping[str, tuple[str, str]] = _TO_AN_SLO
+) -> list[tuple[str, Any]]:
+    """Return charts of metrics over concurrency, each with its title.
+
+    `plans`: Name and record of `fit` of each; limits and safe users are those of the first one.
+    """
     import altair as alt
 
     charts = []
-    heads = {
-        "output_tokens_per_s": "total throughput [token/s]",
-        "output_tokens_per_s_per_request": "speed per user [token/s]",
-    }
-    safe = {one.record["safe"]["users"] for one in plans[:1] if one.record["safe"] and one.record["safe"]["users"]}
-    for column, title in heads.items():
+    first = (plans[0][1]["safe"] or {}) if plans else {}
+    safe = [first["users"]] if first.get("users") else []
+    for column, (title, limit) in heads.items():
         rows = [
-            {"users": row["users"], "plan": one.name, **row[column]}
-            for one in plans
-            for row in one.record["users"]
+            {"users": row["users"], "plan": name, **row[column]}
+            for name, record in plans
+            for row in record["users"]
             if row[column] is not None
         ]
         if not rows:
@@ -334,15 +350,33 @@ def users_drawing(plans: Sequence[ReportOption]) -> Drawing | None:
         more = {"color": alt.Color("plan:N", title=None, sort=None, legend=_BELOW)} if len(plans) > 1 else {}
         x = alt.X(**log_axis("users", "concurrency", over=[*(row["users"] for row in rows), *safe]))
         chart = band(rows, x, ("value", "low", "high"), title=title, wide=True, **more)
-        rule = rows_chart([{"users": one} for one in safe]).mark_rule(strokeDash=[5, 4]).encode(x=x)
-        # equal outer sizes, so that two charts side by side are aligned
+        if safe:
+            chart += rows_chart([{"users": safe[0]}]).mark_rule(strokeDash=[5, 4]).encode(x=x)
+        if first.get(limit):
+            chart += rows_chart([{"limit": first[limit]}]).mark_rule(strokeDash=[2, 2]).encode(y="limit:Q")
         size = {"width": _SIDE, "height": 290 + (24 + 18 * len(plans)) * (len(plans) > 1)}
-        fitted = alt.AutoSizeParams(type="fit", contains="padding")
-        charts.append((title, (chart + rule if safe else chart).properties(**size, autosize=fitted)))
+        charts.append((title, chart.properties(**size)))
+    return charts
+
+
+def users_words(plans: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    """Return the caption of `users_charts`."""
+    users = (plans[0][1]["safe"] or {}).get("users")
+    words = "Speed over concurrency; bands: 90 % intervals"
+    return words + (f"; dashed: {users} safe user{'s' * (users != 1)} of the first plan" if users else "")
+
+
+def users_drawing(plans: Sequence[ReportOption]) -> Drawing | None:
+    """Return charts of throughput and speed over concurrency, with bands."""
+    import altair as alt
+
+    named = [(one.name, one.record) for one in plans]
+    charts, words = users_charts(named, _OVER_USERS), users_words(named)
     if not charts:
         return None
-    words = "Speed over concurrency; bands: 90 % intervals"
-    words += f"; dashed: {max(safe)} safe user{'s' * (max(safe) != 1)} of the first plan" if safe else ""
+    # equal outer sizes, so that two charts side by side are aligned
+    fitted = alt.AutoSizeParams(type="fit", contains="padding")
+    charts = [(title, chart.properties(autosize=fitted)) for title, chart in charts]
     return Drawing(
         words + ".",
         lambda: [chart_svg(chart, f"{title}. {words}", prefix=f"users{n}") for n, (title, chart) in enumerate(charts)],

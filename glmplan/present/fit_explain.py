@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from textwrap import TextWrapper
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from glmplan.catalog.tables import safe_cell
+from glmplan.catalog.tables import csv_lines
 from glmplan.costs.blocks.stack import checkpoint_bytes, model_parameters
 from glmplan.costs.memory.pool import stage_pools
 from glmplan.costs.points import StepPoints
@@ -262,13 +260,9 @@ def fit_csv(answer: FitAnswer) -> str:
     if holding:
         for name, value in (("", holding.pool), ("_low", holding.pool_low), ("_high", holding.pool_high)):
             common[f"kv_pool_tokens{name}"] = f"{value:.0f}"
-    text = io.StringIO()
-    table = csv.DictWriter(text, CSV_COLUMNS, restval="", lineterminator="\n")
-    table.writeheader()
-    for row in [*(user_rows(answer.users) or [{}]), *memory_rows(answer.ranks)]:
-        cells = common | {name: _cell(value) for name, value in row.items()}
-        table.writerow({name: safe_cell(value) for name, value in cells.items()})
-    return text.getvalue()
+    rows = [*(user_rows(answer.users) or [{}]), *memory_rows(answer.ranks)]
+    cells = [common | {name: _cell(value) for name, value in row.items()} for row in rows]
+    return csv_lines([CSV_COLUMNS, *([row.get(name, "") for name in CSV_COLUMNS] for row in cells)])
 
 
 #: width of lines that Markdown wraps itself [-]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from typing import Any
 
+from glmplan.catalog.tables import csv_lines
 from glmplan.present.tables import markdown_table
 from glmplan.present.text import WIDTH, paragraph
 
@@ -17,9 +16,7 @@ _COLUMNS = ("verdict", "severity", "id", "title", "effect", "cost", "fallback", 
 
 def limitations_csv(rows: Sequence[dict[str, Any]]) -> str:
     """Return the limitations as CSV."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([_COLUMNS, *_cells(rows)])
-    return text.getvalue()
+    return csv_lines([_COLUMNS, *_cells(rows)])
 
 
 def limitations_markdown(rows: Sequence[dict[str, Any]]) -> str:

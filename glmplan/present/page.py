@@ -157,7 +157,8 @@ td{white-space:normal;min-width:3.5rem} th,td{padding:.25rem .3rem} .i{display:i
 @media print{.wide{page:wide} body{margin:0;padding:0;max-width:none;font-size:9.5pt} h2,h3,caption{break-after:avoid}
 table{font-size:8pt} th,td{padding:.15rem .35rem} pre,code{font-size:8pt}
 .plots{display:block} .plots>*{display:inline-block;width:48%;vertical-align:top}
-thead{break-after:avoid} figure,tr{break-inside:avoid} pre{border:1px solid var(--line)}}
+thead{break-after:avoid} figure,tr,li{break-inside:avoid} p+pre,li:last-child{break-before:avoid}
+pre{border:1px solid var(--line)}}
 """
 
 

@@ -233,6 +233,10 @@ def _table_row(row: dict[str, Any], unit: str) -> dict[str, Any]:
     }
 
 
+#: bits of a weight below which the quality of a format is pointed out [-]
+_FEW_BITS = 4.0
+
+
 def _first(row: dict[str, Any], unit: str) -> list[str]:
     """Return the details of the first answer."""
     lines = [
@@ -240,6 +244,9 @@ def _first(row: dict[str, Any], unit: str) -> list[str]:
         f"  {_capacity(row, unit)}",
         f"  mean TPOT {_interval(row, 'tpot')}, mean TTFT {_interval(row, 'ttft')}; evidence: {row['evidence']}",
     ]
+    if row["bits_per_weight"] < _FEW_BITS:
+        bits = f"{row['bits_per_weight']:.2g} bits for each weight"
+        lines.append(f"  quality: {bits}; losses of a format are not modelled; other formats: --weights")
     if row["machines"] > row["machines_serving"]:
         lines.append(f"  {row['machines_serving']} of the {row['machines']} machines meet the SLO alone")
     if row["month_lines"]:
@@ -273,12 +280,20 @@ def _capacity(row: dict[str, Any], unit: str) -> str:
     """Return the capacity with its headroom, and the next limit."""
     load = counted_unit(row[f"capacity_{_key(unit)}"], unit)
     spare = f"{abs(row['headroom']):.0%} {'below the load' if row['headroom'] < 0 else 'headroom'}"
-    at = [(share, row.get(f"{_key(unit)}_at_{share}")) for share in (95, 80, 50)]
-    others = ", ".join(f"{most:,.4g} at {share} %" for share, most in at if most is not None)
+    others = _by_probability(row, unit)
     others = f"; {others} probability" if others else ""
     if row["capacity_is_lower_bound"]:
         return f"capacity at least {load} ({spare}); higher loads were not tested"
     return f"capacity {load} ({spare}{others}); {_limit(row['limited_by'])} is exceeded first"
+
+
+def _by_probability(row: dict[str, Any], unit: str) -> str:
+    """Return the load at 95, 80 and 50 %; the largest tested one is a bound."""
+    found = [(share, row.get(f"{_key(unit)}_at_{share}")) for share in (95, 80, 50)]
+    bound = (1.0 - 1e-9) * row["most_tested"]
+    return ", ".join(
+        f"{most:,.4g}{' or more' if most >= bound else ''} at {share} %" for share, most in found if most is not None
+    )
 
 
 def _limit(broken: str) -> str:
@@ -319,10 +334,12 @@ def _cheaper(content: dict[str, Any]) -> list[str]:
         )
         lines += [f"  {_expected(target)}" for target in row["slo"] if target["expected_ms"] is not None]
         unit = "user" if content["unit"] == "users" and row[key] <= 1 else content["unit"]
-        served = f"serves {row[key]:g} {unit}" if row[key] else "cannot serve even one user"
+        served = f"serves {row[key]:,.4g} {unit}" if row[key] else "cannot serve even one user"
         if not row[key] and unit != "user":
             served = f"cannot serve even the lowest load that was tested ({unit})"
-        lines.append(f"  at {wanted:.0%} confidence it {served}; evidence: {row['evidence']}")
+        others = _by_probability(row, content["unit"])
+        others = f" ({others} probability)" if others else ""
+        lines.append(f"  at {wanted:.0%} confidence it {served}{others}; evidence: {row['evidence']}")
         lines.append(f"  to narrow the interval: {row['measure']}")
     return lines
 

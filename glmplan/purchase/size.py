@@ -35,7 +35,7 @@ from glmplan.prediction.step_models import site_calibration
 from glmplan.purchase.after_measurement import after_measurement
 from glmplan.purchase.inventory import OwnMachine
 from glmplan.purchase.money import ASSUMED_FROM, Money, Way, market_of, offers_of, watts_of, ways_of
-from glmplan.purchase.size_answer import MOST_USERS, Option, Paid, Sized, month_tokens, share_of
+from glmplan.purchase.size_answer import BEYOND, MOST_USERS, Option, Paid, Sized, month_tokens, share_of
 from glmplan.purchase.size_question import SizeQuestion
 from glmplan.request.plan import PlanRequest
 from glmplan.simulation.load_search import Tries
@@ -289,8 +289,6 @@ def machine_counts(asked: SizeQuestion) -> list[int]:
     return [index + 1 for index, share in enumerate(shares) if not index or share != shares[index - 1]]
 
 
-#: largest load that is tested over that of the question [-]
-_BEYOND = 4
 #: tabulated concurrency of one machine over that of the question [-]
 _LIKELY = 2
 #: concurrency that decides the layout if the load is a rate [-]
@@ -451,7 +449,7 @@ def _with_headroom(search: _Search, option: Option) -> Option:
     share = share_of(asked.traffic, option.machines).users if attainment.probability >= asked.probability else None
     found = loads_at(
         search.service(option.planned), asked.traffic, parse_slo(asked.slo), probability=asked.probability,
-        most=_BEYOND * asked.load / option.machines, begun=Tries(start=share),
+        most=BEYOND * asked.load / option.machines, begun=Tries(start=share),
     )  # fmt: skip
     # where every tested load passed, no target is known to fail
     open_ended = not found.breaks_first
@@ -607,6 +605,9 @@ def _plan(search: _Search, candidate: Candidate, weights: str, engine: str | Non
         search.slow[id(unit)] = (unit, asked.most_machines)
         search.left_out[f"the SLO is missed already with one user (at {asked.probability:.0%} confidence)"] += 1
         return None
+    if traffic.rate is not None:
+        # a whole rate would only tell which layout is overloaded least
+        unit.open = solution, share_of(traffic, needed)
     if needed > 1:
         # fewer machines miss the SLO, but may be the nearest answer
         search.failed[id(unit)] = (unit, needed - 1)

@@ -12,6 +12,7 @@ from typing import Any
 from glmplan.catalog.entries.prices import Quotation, deliveries_of
 from glmplan.errors import GlmplanError
 from glmplan.planner.ask import Deployed, predict, step_time
+from glmplan.planner.formats import bits_of
 from glmplan.planner.hazards import hazard_rules
 from glmplan.prediction.distribution import SHOWN
 from glmplan.prediction.predict import Prediction
@@ -31,6 +32,7 @@ from glmplan.simulation.traffic.spec import Traffic
 from glmplan.units import Ratio, Seconds, Tokens, TokensPerSecond, Usd, Watts, counted_unit
 
 __all__ = [
+    "BEYOND",
     "MOST_USERS",
     "Flow",
     "Measured",
@@ -53,6 +55,8 @@ __all__ = [
 
 #: largest number of users per machine for which a plan is made
 MOST_USERS = 4096
+#: largest load that is tested over that of the question [-]
+BEYOND = 4
 
 
 @dataclass(frozen=True)
@@ -377,14 +381,14 @@ def circuit_for(watts: Watts) -> str:
 
 
 def floored_probability(probability: Ratio) -> str:
-    """Return a probability rounded down, so that 0.949 is not shown as 0.95.
+    """Return a probability rounded down: 0.949 is not 0.95, none is certain.
 
     Examples
     --------
     >>> floored_probability(0.9499), floored_probability(0.95), floored_probability(1.0)
-    ('0.94', '0.95', '1.00')
+    ('0.94', '0.95', '0.99')
     """
-    return f"{math.floor(100 * probability + 1e-9) / 100:.2f}"
+    return f"{min(math.floor(100 * probability + 1e-9), 99) / 100:.2f}"
 
 
 def figures_of(option: Option, found: Sized) -> dict[str, Any]:
@@ -399,6 +403,7 @@ def figures_of(option: Option, found: Sized) -> dict[str, Any]:
         "machines_serving": option.machines,
         "accelerators": option.accelerators,
         "weights": planned.asked.checkpoint.name,
+        "bits_per_weight": bits_of(planned.asked.checkpoint),
         "engine": planned.asked.engine,
         "layout": planned.holding.terms.name,
         "cache": planned.holding.terms.kv,
@@ -409,6 +414,7 @@ def figures_of(option: Option, found: Sized) -> dict[str, Any]:
         "slo_met": option.attainment.probability >= asked.probability,
         "slo": _targets(option, asked.slo),
         **{f"{_unit(asked.unit)}_at_{100 * share:g}": load for share, load in option.at if share in SHOWN},
+        "most_tested": BEYOND * asked.load,
         "limited_by": option.breaks_first,
         f"capacity_{_unit(asked.unit)}": option.max_load,
         f"violated_at_{_unit(asked.unit)}": None if option.open_ended else _next(option.max_load, asked.unit),
@@ -566,7 +572,7 @@ def _against_rent(option: Option, found: Sized) -> dict[str, Any]:
     way, planned = option.way, option.planned
     if way.purchase is None or way.month is None or way.purchase.value is None:
         return {}
-    [rent] = ways_of(planned.asked.machine, found.money, machines=option.machines, kinds=("rent",))
+    [rent] = ways_of(planned.asked.machine, found.money, machines=option.total, kinds=("rent",))
     if rent.usd is None:
         return {}
     month = _finite(break_even_month(way.purchase.value, way.month.running, rent.usd))

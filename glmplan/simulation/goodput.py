@@ -8,15 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from glmplan.errors import SpecError
-from glmplan.prediction.distribution import middles
 from glmplan.units import PerSecond, Ratio, finite_number
 
 __all__ = ["GoodputCurve", "GoodputPoint", "goodput_curve", "swept_rates"]
 
 #: rates of a sweep without their number, and at most [-]
 _POINTS, _MOST = 10, 200
-#: services at each rate: so many that the slowest is the one that 5 of 100 are slower than [-]
-_SERVICES = 10
 #: share of services that a safe rate has to satisfy [-]
 _SAFE = 0.95
 #: share of further requests that still meet the SLO at the knee [-]
@@ -89,25 +86,28 @@ def swept_rates(text: str) -> tuple[float, ...]:
 
 
 def goodput_curve(
-    run: Callable[[PerSecond, Ratio, int], tuple[float, float, bool]], rates: Sequence[PerSecond]
+    run: Callable[[PerSecond, Ratio, int], tuple[float, float, bool]],
+    rates: Sequence[PerSecond],
+    shares: Sequence[Ratio],
 ) -> GoodputCurve:
     """Return the goodput over load of equally probable services.
 
-    `run`: Takes a rate, a quantile of the uncertainty and a number for the arrivals; returns goodput, the share of
-    requests that meet every target, and True if every target is met.
+    - `run`: Takes a rate, a quantile of the uncertainty and a number for the arrivals; returns goodput, the share of
+      requests that meet every target, and True if every target is met.
+    - `shares`: Quantiles of equally probable services; each has arrivals of its own.
 
     Examples
     --------
     >>> def run(rate: float, share: float, which: int) -> tuple[float, float, bool]:
     ...     met = min(rate, 11 - 2 * share)
     ...     return met, met / rate, met == rate
-    >>> curve = goodput_curve(run, (4.0, 8.0, 12.0, 16.0))
+    >>> curve = goodput_curve(run, (4.0, 8.0, 12.0, 16.0), (0.95, 0.5, 0.05))
     >>> curve.knee, curve.safe, round(curve.points[2].goodput, 2), round(curve.points[3].kept, 2)
     (12.0, 8.0, 10.0, 0.0)
     """
     points = []
     for rate in rates:
-        found = [run(rate, share, which) for which, share in enumerate(middles(_SERVICES))]
+        found = [run(rate, share, which) for which, share in enumerate(shares)]
         goodput, attainment, kept = (np.array(column, dtype=float) for column in zip(*found, strict=True))
         low, middle, high = np.percentile(goodput, (5, 50, 95)).tolist()
         points.append(GoodputPoint(rate, middle, low, high, float(np.median(attainment)), float(kept.mean())))

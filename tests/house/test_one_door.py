@@ -69,6 +69,22 @@ def test_the_terminal_is_written_to_in_one_place(sources):
     assert [one for one in found if not one.startswith("cli.run:")] == []
 
 
+#: where else rows of CSV are written: one line at a time, with `safe_cell`, and tables that the project reads again
+ROWS = {"catalog.tables", "purchase.sweep", "present.sheets.fill", "calibrate.backtest.holdout",
+        "calibrate.step.crossvalidate", "calibrate.step.write"}  # fmt: skip
+
+
+def test_no_table_is_written_past_the_check_for_formulas(sources):
+    writers = {s.name for s in sources for node in ast.walk(s.tree) if called(node) in ("csv.writer", "csv.DictWriter")}
+    assert writers == ROWS
+
+
+def test_durations_are_taken_from_clocks_that_nobody_sets(sources):
+    wall = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "datetime.datetime.now"}
+    users = {s.name for s in sources for node in ast.walk(s.tree) if called(node) in wall}
+    assert users == {"service.jobs"}  # times that outlive a restart; `test_jobs.py` steps the clock
+
+
 #: how the door is called
 DOORS = {
     "open_file", "parse_json", "read_bytes", "read_entries", "read_json", "read_log", "read_packed", "read_rows",

@@ -26,6 +26,12 @@ def test_without_a_format_the_highest_precision_that_meets_the_question_is_plann
     assert any(text.startswith(f"weights {weights}") for text in asked.assumed)
 
 
+def test_a_format_of_unknown_prefill_is_said_to_fit_not_to_meet_the_question():
+    asked = best_format(PlanRequest("deepseek-r1", "m3-ultra"), read_words)
+    assert question_met(asked).probability == 0.0
+    assert asked.assumed[0] == "weights q4_k_m: the highest precision that fits, after fp8"
+
+
 def test_a_format_that_was_typed_is_never_changed():
     for words in (
         PlanRequest("glm-5.1", "6xrtx-pro-6000-ws", weights="fp8"),

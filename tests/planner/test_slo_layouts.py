@@ -37,6 +37,23 @@ def test_under_an_slo_the_layout_with_more_users_is_chosen(solution, by_sums):
     assert {id(one.holding) for one in found.ranked} == {id(one.holding) for one in solution.ranked}
 
 
+def test_a_request_rate_has_the_layout_with_the_largest_margin_at_it(monkeypatch):
+    solution = solve(read_words(PlanRequest("gpt-oss-120b", "4xh100-sxm")))
+    traffic = parse_traffic("poisson:4/s", input=2048, output=512)
+    found = solve_for_slo(solution, traffic, parse_slo("ttft p95 < 2 s, tpot p95 < 20 ms"))
+    assert solution.best.terms.dp == 1 < found.best.terms.dp
+    # the margins are those at the rate, of the chosen layout and of those with more users
+    asked = []
+
+    def margin(_, one, at, *rest):
+        asked.append(at.rate)
+        return 1.2 if one.holding.terms.dp > 1 else 1.0
+
+    monkeypatch.setattr(slo_layouts, "_margin", margin)
+    found = solve_for_slo(solution, traffic.at_load(2.0), parse_slo("ttft p95 < 2 s, tpot p95 < 20 ms"))
+    assert found.best.terms.dp > 1 and set(asked) == {2.0}
+
+
 def test_without_an_slo_and_for_a_typed_layout_nothing_changes(solution, by_sums):
     assert solve_for_slo(solution, TRAFFIC, ()) is solution
     typed = solve(read_words(PlanRequest("gpt-oss-120b", "4xh100-sxm", tp="4", pp="1", dp="1", ep="1")))

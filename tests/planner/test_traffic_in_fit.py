@@ -98,7 +98,7 @@ def test_all_commands_take_the_layout_that_serves_the_traffic_best(agents, capsy
         main(["simulate", *words, "--output", "1000", "--traffic", "sessions:20", "--requests", "25", "--no-ranges",
               "--format", "json"])  # fmt: skip
     found = json.loads(capsys.readouterr().out)
-    assert found["basis"].startswith(f"{agents.runs[0].layout}, vllm")
+    assert found["basis"].startswith(f"nvfp4, {agents.runs[0].layout}, vllm")
 
 
 def test_a_larger_cache_and_copies_in_host_memory_are_simulated_where_the_cache_is_short():

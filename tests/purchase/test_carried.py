@@ -96,6 +96,12 @@ def test_where_something_fails_it_is_named_and_the_load_is_the_last_that_holds(h
     assert row["limited_by"] == hard
     assert f"the TPOT mean limit of {hard.split('< ')[1]} is exceeded first" in text
     assert row["violated_at_users"] == one.max_load + 1
+    # at other probabilities the search ends at four times the load of the question
+    most = row["most_tested"]
+    assert most == 64 and max(row["users_at_80"], row["users_at_50"]) <= most
+    for share in (95, 80, 50):
+        users = row[f"users_at_{share}"]
+        assert f"{users:g}{' or more' if users == most else ''} at {share} %" in text
 
 
 def test_a_break_even_volume_beyond_what_the_machine_carries_is_not_told_as_one_to_reach(hard):

@@ -14,7 +14,7 @@ import glmplan
 from glmplan.errors import SpecError
 from glmplan.present.acceptance import acceptance_test
 from glmplan.present.size_text import size_content, size_text
-from glmplan.purchase.money import money_of
+from glmplan.purchase.money import money_of, ways_of
 from glmplan.purchase.size import sized, slo_attainment
 from glmplan.purchase.size_answer import circuit_for, flow_of, month_tokens
 from glmplan.purchase.size_question import read_amount, read_size
@@ -419,6 +419,9 @@ def test_spare_machines_and_sites_are_paid_for_and_the_others_meet_the_slo(said,
     assert (first.max_load, first.attainment.probability) == (alone.max_load, alone.attainment.probability)
     row = size_content(sized(asked, MONEY, answers=1))["options"][0]
     assert (row["machines"], row["machines_serving"]) == (machines, 1)
+    # the rent beside a purchase is of the machines that are bought
+    [rent] = ways_of(first.planned.asked.machine, MONEY, machines=machines, kinds=("rent",))
+    assert rent.usd and row["rent_usd_month"] == pytest.approx(rent.usd)
 
 
 def test_working_hours_make_the_tokens_of_a_month_and_not_its_cost():

@@ -115,6 +115,29 @@ def test_an_hour_is_an_hour_also_over_a_restart(limits):
     assert sqlite3.connect(limits.job_file).execute("SELECT count(*) FROM jobs").fetchone() == (0,)
 
 
+@pytest.mark.parametrize("step", [-86400.0, 86400.0])
+def test_a_wall_clock_that_is_set_deletes_no_answer_and_changes_no_time(limits, monkeypatch, step):
+    async def found():
+        pool = Answering()
+        jobs = Jobs(pool, limits)
+        job = jobs.begin("size", {"n": 0})
+        await turn()
+        pool.asked[0].set_result((200, b"{}"))
+        await turn()
+        wall = time.time
+        monkeypatch.setattr("glmplan.service.jobs.time.time", lambda: wall() + step)
+        kept = jobs.get(job.name)
+        assert kept is job and kept.state == "done" and 0 <= jobs.record(job)["seconds"] < 60
+        await jobs.close()
+        again = Jobs(Answering(), limits)  # a clock that was put forward by a day while nobody ran ends the hour
+        seen = again.get(job.name)
+        await again.close()
+        return seen
+
+    seen = asyncio.run(found())
+    assert (seen is not None) == (step < 0) and (seen is None or 0 <= seen.record()["seconds"] < 60)
+
+
 def test_a_job_is_refused_before_it_is_accepted_and_no_answer_is_pushed_out(limits):
     async def run():
         pool = Answering()

@@ -168,12 +168,14 @@ def vote(group: np.ndarray, credit: np.ndarray | None = None) -> np.ndarray:
 
 
 def _factors(
-    size: np.ndarray, cell: np.ndarray, columns: dict[str, np.ndarray], weight: np.ndarray
+    size: np.ndarray, cell: np.ndarray, places: dict[str, tuple[list[str], np.ndarray]], weight: np.ndarray
 ) -> tuple[np.ndarray, dict[str, float]]:
-    """Fit log error sizes as cell means plus effects, shrunk by group count."""
+    """Fit log error sizes as cell means plus effects, shrunk by group count.
+
+    `places` are the keys of each feature and the key of each row.
+    """
     value = np.log(np.maximum(size, _LEAST_ERROR))
     total = np.zeros(len(value))
-    places = {name: np.unique(keys, return_inverse=True) for name, keys in columns.items()}
     effect = {name: np.zeros(len(keys)) for name, (keys, _) in places.items()}
     _, inside = np.unique(cell, return_inverse=True)
     for _ in range(_SWEEPS):
@@ -347,7 +349,12 @@ def fit_intervals(errors: Sequence[Errors], scored: Scored, *, use: np.ndarray |
     # guessed acceptance lengths add their own spread to the interval of the others
     ok = ~np.isnan(residual) & (known != "") & (scored.drafting[rows] == 0.0)
     residual, known, rows = residual[ok], known[ok], rows[ok]
-    kind, group, credit = scored.kind[rows], scored.group[rows], scored.credit[rows]
+    kind, credit = scored.kind[rows], scored.credit[rows]
+    _, group = np.unique(scored.group[rows], return_inverse=True)  # numbers sort faster than names
+    kinds, of_kind = np.unique(scored.kind, return_inverse=True)
+    values = {name: np.unique(one, return_inverse=True) for name, one in scored.features.items()}
+    of_kind, levels = of_kind[rows], sorted(KNOWLEDGE)
+    cell = of_kind * len(levels) + np.searchsorted(levels, known)
     factor = np.zeros(len(rows))
     effects: dict[str, float] = {}
     members: dict[str, np.ndarray] = {}
@@ -355,16 +362,16 @@ def fit_intervals(errors: Sequence[Errors], scored: Scored, *, use: np.ndarray |
         mine = np.flatnonzero((known == "sweep") == measured)
         if not len(mine):
             continue
-        columns = {}
+        places = {}
         for name in MEASURED_FEATURES if measured else OTHER_FEATURES:
-            head = np.char.add(kind[mine], f" {name}: ")
-            columns[name] = np.char.add(head, scored.features[name][rows[mine]])
-        cell = np.char.add(np.char.add(kind[mine], "|"), known[mine])
-        factor[mine], found = _factors(np.abs(residual[mine]), cell, columns, vote(group[mine], credit[mine]))
-        effects |= found
-        for keys in columns.values():
-            names, place = np.unique(keys, return_inverse=True)
-            members |= {str(key): mine[place == number] for number, key in enumerate(names)}
+            found, of_row = values[name]
+            both, place = np.unique(of_kind[mine] * len(found) + of_row[rows[mine]], return_inverse=True)
+            keys = [f"{kinds[one // len(found)]} {name}: {found[one % len(found)]}" for one in both]
+            places[name] = keys, place
+            parts = np.split(mine[np.argsort(place, kind="stable")], np.cumsum(np.bincount(place))[:-1])
+            members |= dict(zip(keys, parts, strict=True))
+        factor[mine], sizes = _factors(np.abs(residual[mine]), cell[mine], places, vote(group[mine], credit[mine]))
+        effects |= sizes
     left = _Left(residual / np.exp(factor), known, kind, group, credit)
     base = _bases(left)
     for key, effect in effects.items():

@@ -142,11 +142,11 @@ def _decision(count: int, currency: str) -> list[str]:
         f'&{of("per_million", 2)}&" per million tokens ("&{of("per_million_low", 2)}&" to "'
         f'&{of("per_million_high", 2)}&").")'
     )
-    api, month = of("api_month"), of("month")
+    api, month, even = of("api_month"), of("month"), of("break_even")
     third = (
         f'IF(MIN({keys})>={_NEVER:.0f},"",IF(ISNUMBER({api}),IF({api}<{month},"The API is cheaper: '
-        f'{currency} "&ROUND({api},0)&" per month for the same tokens. The machine breaks even at "'
-        f'&ROUND({of("break_even")},0)&" million tokens per month.",'
+        f'{currency} "&ROUND({api},0)&" per month for the same tokens. "&IF(ISNUMBER({even}),"The machine breaks even '
+        f'at "&ROUND({even},0)&" million tokens per month.","It stays cheaper up to the safe users of the machine."),'
         f'"The API costs {currency} "&ROUND({api},0)&" per month for the same tokens."),'
         '"No API price entered."))'
     )

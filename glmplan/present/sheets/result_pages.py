@@ -135,6 +135,8 @@ _RESULT_TITLES = {
 }
 #: text of a cell whose load lies outside the grid of predictions
 _OUTSIDE = "outside the calculated range"
+#: of a break-even volume that the machine does not reach
+_BEYOND = "above the safe users"
 #: verdict → style
 FIT_RULES = (("fits", "good"), ("tight", "fair"), ("does not fit", "bad"))
 _BY_NAME = (
@@ -303,7 +305,11 @@ def _formulas(n: int) -> dict[str, str]:
     found["per_output"] = f'IF({costed},{r("month")}/({tokens["outputs"]}),"–")'
     api = "AND(ISNUMBER(api_input),ISNUMBER(api_output),ISNUMBER(api_cached))"
     found["api_month"] = f'IF(AND({api},ISNUMBER({r("rate")})),{tokens["api_month"]},"–")'
-    found["break_even"] = f'IF(AND({api},ISNUMBER({r("month")})),{r("month")}/({tokens["api_price"]}),"–")'
+    volume = f"{r('month')}/({tokens['api_price']})"
+    most = f"{r('tokens')}*MAX(1,IF(ISNUMBER({r('safe')}),{r('safe')}/users,1))"
+    found["break_even"] = (
+        f'IF(AND({api},ISNUMBER({r("month")}),ISNUMBER({r("tokens")})),IF({volume}>{most},"{_BEYOND}",{volume}),"–")'
+    )
     running = f"({r('power')}+{r('other')})"
     against = f'AND({way}="buy",ISNUMBER({r("api_month")}),ISNUMBER({r("month")}))'
     found["paid_back"] = (

@@ -30,6 +30,14 @@ _MOST_OF_A_CELL, _MOST_OF_A_ROW = 32_767, 16 * 2**20
 _MOST_OF_A_ROW_XML = 64 * 2**20
 #: one tag with its attributes [B]
 _MOST_OF_A_TAG = 2**20
+#: rows and columns of a sheet: the limits of spreadsheet programs
+_MOST_ROWS, _MOST_COLUMNS = 2**20, 16_384
+#: shared strings: two for each row
+_MOST_STRINGS = 2 * _MOST_ROWS
+#: elements inside a cell, outside of rows, and of a part without rows: four times the cell formats of a program
+_MOST_INSIDE = 2**18
+#: nesting of elements
+_DEEPEST = 64
 
 
 @lru_cache(maxsize=2000)
@@ -64,13 +72,30 @@ class Row:
     styles: dict[int, str] = field(default_factory=dict)
 
 
-def _parser() -> Any:
+Start = Callable[[str, dict[str, str]], None]
+
+
+def _parser(file: str | None, start: Start, end: Callable[[str], None] = lambda name: None) -> Any:
+    """Return a parser that calls `start` and `end`; its nesting is bounded."""
     made = expat.ParserCreate()
+    depth = 0
 
     def refuse(*_: object) -> None:
-        raise SpecError("declares entities, which no workbook does: it is not read")
+        raise SpecError("declares entities, which no workbook does: it is not read", file=file)
 
-    made.EntityDeclHandler = refuse
+    def opened(name: str, attributes: dict[str, str]) -> None:
+        nonlocal depth
+        depth += 1
+        if depth > _DEEPEST:
+            raise SpecError(f"is nested deeper than {_DEEPEST} elements, as no workbook is", file=file)
+        start(name, attributes)
+
+    def closed(name: str) -> None:
+        nonlocal depth
+        depth -= 1
+        end(name)
+
+    made.EntityDeclHandler, made.StartElementHandler, made.EndElementHandler = refuse, opened, closed
     made.buffer_text = True
     return made
 
@@ -95,14 +120,21 @@ def _parse(made: Any, archive: zipfile.ZipFile, part: str) -> Iterator[bytes]:
                         file=archive.filename) from None  # fmt: skip
 
 
-def parsed(archive: zipfile.ZipFile, part: str, wanted: Callable[[str, dict[str, str]], None]) -> None:
+def parsed(archive: zipfile.ZipFile, part: str, wanted: Start) -> None:
     """Call `wanted` with name and attributes of every element of a part.
 
     Names have no prefix.
     """
-    made = _parser()
-    made.StartElementHandler = lambda name, attributes: wanted(name.rpartition(":")[2], attributes)
-    for _ in _parse(made, archive, part):
+    count = 0
+
+    def start(name: str, attributes: dict[str, str]) -> None:
+        nonlocal count
+        count += 1
+        if count > _MOST_INSIDE:
+            raise SpecError(_MANY_INSIDE, field=part, file=archive.filename)
+        wanted(name.rpartition(":")[2], attributes)
+
+    for _ in _parse(_parser(archive.filename, start), archive, part):
         pass
 
 
@@ -138,14 +170,15 @@ def strings_of(archive: zipfile.ZipFile) -> list[str]:
         return []
     found: list[str] = []
     texts: list[str] = []
-    kept = [0]
+    kept = [0, 0]
     inside = {"t": False, "rPh": False}
-    made = _parser()
 
     def start(name: str, _: dict[str, str]) -> None:
         plain = name.rpartition(":")[2]
+        kept[1] += 1
         if plain == "si":
             texts.clear()
+            kept[1] = 0
         elif plain in inside:
             inside[plain] = True
 
@@ -158,45 +191,51 @@ def strings_of(archive: zipfile.ZipFile) -> list[str]:
         elif plain in inside:
             inside[plain] = False
 
-    made.StartElementHandler, made.EndElementHandler = start, end
+    made = _parser(archive.filename, start, end)
     made.CharacterDataHandler = lambda text: texts.append(text) if inside["t"] and not inside["rPh"] else None
     for _ in _parse(made, archive, name):
         held = sum(map(len, texts))
         if held > _MOST_OF_A_CELL:
             raise SpecError(_LONG_CELL, field=name, file=archive.filename)
+        if len(found) > _MOST_STRINGS or kept[1] > _MOST_INSIDE:
+            words = f"holds more than {_MOST_STRINGS:,} strings" if kept[1] <= _MOST_INSIDE else _MANY_INSIDE
+            raise SpecError(words, field=name, file=archive.filename)
         if kept[0] + held > _MOST_OF_STRINGS:
             raise SpecError(f"holds more than {_MOST_OF_STRINGS >> 20} MiB of text", field=name, file=archive.filename)
     return found
 
 
+_MANY_INSIDE = f"holds more than {_MOST_INSIDE:,} elements in one place"
 _LONG_CELL = f"holds a cell of more than {_MOST_OF_A_CELL:,} characters, the most that a spreadsheet program writes"
-
-
-Other = Callable[[str, dict[str, str]], None]
 
 
 class _Reader:
     """Parser state that collects the rows of a sheet."""
 
-    def __init__(self, file: str | None, strings: list[str], other: Other | None = None) -> None:
+    def __init__(self, file: str | None, strings: list[str], other: Start | None = None) -> None:
         self.file, self.strings, self.other = file, strings, other
         self.done: list[Row] = []
         self.row, self.last_row = Row(0), 0
         self._cell: tuple[int, str, bool] = (0, "n", False)
         self._texts: list[str] = []
-        self._in_cell = self._in_row = 0
+        self._in_cell = self._in_row = self._inside = 0
         self._in_value = False
         self._next = 0
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
+        self._inside += 1
+        if self._inside > _MOST_INSIDE:
+            raise self._refused(_MANY_INSIDE)
         if name == "row":
-            number = int(attributes.get("r", self.last_row + 1))
-            self.row, self.last_row, self._next, self._in_row = Row(number), number, 0, 0
+            self._begin_row(int(attributes.get("r", self.last_row + 1)))
         elif name == "c":
             column = _column(attributes["r"].rstrip("0123456789")) if "r" in attributes else self._next
+            if not self._next <= column < _MOST_COLUMNS:
+                words = f"has column {column + 1:,} behind column {self._next:,}; columns are in order"
+                raise self._refused(f"{words}, at most {_MOST_COLUMNS:,}")
             self._next = column + 1
             self._cell = (column, attributes.get("t", "n"), False)
-            self._texts, self._in_cell = [], 0
+            self._texts, self._in_cell, self._inside = [], 0, 0
             if "s" in attributes:
                 self.row.styles[column] = attributes["s"]
         elif name == "f":
@@ -205,6 +244,11 @@ class _Reader:
             self._in_value = True
         elif self.other is not None:
             self.other(name, attributes)
+
+    def _begin_row(self, number: int) -> None:
+        if not self.last_row < number <= _MOST_ROWS:
+            raise self._refused(f"is followed by row {number:,}; rows are in order, at most {_MOST_ROWS:,}")
+        self.row, self.last_row, self._next, self._in_row, self._inside = Row(number), number, 0, 0, 0
 
     def text(self, text: str) -> None:
         if not self._in_value:
@@ -240,16 +284,17 @@ class _Reader:
         return float(said)
 
 
-def rows_of(
-    archive: zipfile.ZipFile, part: str, strings: list[str], other: Callable[[str, dict[str, str]], None] | None = None
-) -> Iterator[Row]:
+def rows_of(archive: zipfile.ZipFile, part: str, strings: list[str], other: Start | None = None) -> Iterator[Row]:
     """Yield the rows of a sheet.
 
     `other` is called with name and attributes of every element outside rows.
     """
-    reader, made = _Reader(archive.filename, strings, other), _parser()
-    made.StartElementHandler = lambda name, attributes: reader.start(name.rpartition(":")[2], attributes)
-    made.EndElementHandler = lambda name: reader.end(name.rpartition(":")[2])
+    reader = _Reader(archive.filename, strings, other)
+    made = _parser(
+        archive.filename,
+        lambda name, attributes: reader.start(name.rpartition(":")[2], attributes),
+        lambda name: reader.end(name.rpartition(":")[2]),
+    )
     made.CharacterDataHandler = reader.text
     for _ in _parse(made, archive, part):
         yield from reader.done
@@ -293,8 +338,7 @@ class _Splicer:
         self, reader: _Reader, column: int, cells: Callable[[Row], tuple[Mapping[int, Any], str | None]]
     ) -> None:
         self.reader, self.column, self.cells = reader, column, cells
-        self.made = _parser()
-        self.made.StartElementHandler, self.made.EndElementHandler = self._start, self._end
+        self.made = _parser(reader.file, self._start, self._end)
         self.made.CharacterDataHandler = self.reader.text
         #: bytes not copied yet, the first relevant one, and its offset in the file
         self.held, self.at, self.first, self.out = b"", 0, 0, bytearray()

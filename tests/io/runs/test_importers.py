@@ -4,15 +4,19 @@ import csv
 import gzip
 import io
 import json
+import math
+import re
+import warnings
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glmplan.errors import SpecError
+from glmplan.errors import GlmplanError, SpecError
 from glmplan.io.runs.columns import COLUMNS
 from glmplan.io.runs.importers import KINDS, import_file, import_text, table_csv
+from glmplan.io.runs.importers.record import Fields
 
 CLIENTS = Path(__file__).parents[2] / "data" / "clients"
 SHARED = Path(__file__).parents[3].parent / "shared"
@@ -428,3 +432,29 @@ def test_fmperf_has_the_time_of_every_token():
     assert (row["concurrency"], row["output_tokens"], row["ttft_mean_ms"], row["tpot_mean_ms"]) == (2, 5, 100, 20)
     assert row["output_tokens_per_s"] == pytest.approx(25 / 0.54, rel=1e-3)
     assert row["num_requests"] == 6 and "1 failed" in row["notes"]
+
+
+@pytest.mark.parametrize("name", SAME_SERVER)
+def test_no_number_without_end_reaches_a_row_or_a_mean(name):
+    text = (CLIENTS / name).read_text()
+    numbers = list(re.finditer(r"(?<![\w.])\d+\.?\d*(?![\w.])", text))
+    for found in numbers[:: max(len(numbers) // 12, 1)]:
+        for value in ("1e999", "Infinity", "-2e456", "1e308", "1e29"):
+            broken = text[: found.start()] + value + text[found.end() :]
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("error")
+                    rows = import_text(broken).rows
+            except GlmplanError:
+                continue
+            assert all(math.isfinite(one) for row in rows for one in row.values() if isinstance(one, float))
+
+
+def test_a_rate_without_limit_is_none_and_a_unit_that_is_none_of_time_is_named():
+    fields = Fields({"free": "inf", "slow": 3, "past": "1e999"}, 1, [])
+    assert [fields.rate(name) for name in ("free", "slow", "past")] == [None, 3, None]
+    assert fields.number("free") is None
+    assert [one.field for one in fields.problems] == ["past", "free"]
+    text = (CLIENTS / "aiperf__llamacpp/profile_export.jsonl").read_text()
+    problems = import_text(text.replace('"unit":"ms"', '"unit":"MB"')).problems
+    assert any("metrics.time_to_first_token.unit" in one.field for one in problems)

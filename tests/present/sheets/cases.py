@@ -129,11 +129,18 @@ def compare(sheet, mine):
     costs = {
         "per_million": per_million(mine["month"] * 730 / hours, rate, said["utilisation"]),
         "api_month": bill,
-        "break_even": break_even_tokens(mine["month"], bill / both) / 1e6,
         "outgrown": growth_months(said["users"], max(sheet["safe"], 1e-9), said["growth"]),
     }
     if mine["way"] == "buy":
         costs["paid_back"] = break_even_month(mine["purchase"], mine["running"], bill)
+    most = sheet["tokens"] * max(1.0, sheet["safe"] / said["users"])
+    volume = float(break_even_tokens(mine["month"], bill / both) / 1e6)
+    if abs(volume / most - 1.0) > 0.05:
+        # what the machine does not carry within the SLO is no volume to break even at
+        if (volume > most) == isinstance(sheet["break_even"], str):
+            costs |= {} if volume > most else {"break_even": volume}
+        else:
+            wrong.append(f"break_even: {sheet['break_even']} in the sheet, {volume} of {most}")
     for name, value in costs.items():
         if np.isinf(value):
             wrong += [] if sheet[name] == "never" else [f"{name}: {sheet[name]} in the sheet, never"]

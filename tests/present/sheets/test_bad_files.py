@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import random
 import subprocess
 import sys
 import tracemalloc
@@ -12,7 +13,9 @@ import openpyxl
 import pytest
 import xlsxwriter
 
+from glmplan.catalog.files import archive_of, part_pieces
 from glmplan.errors import SpecError
+from glmplan.present.sheets import workbook_parts
 from glmplan.present.sheets.fill import Quoted, checked, filled, writable
 from glmplan.present.sheets.quote_table import Mapped, machine_in
 from tests.present.sheets.conftest import MODEL
@@ -99,10 +102,55 @@ def test_a_small_file_that_unpacks_to_much_is_refused_in_little_memory(name, tmp
     assert most < 8 * 2**20
 
 
+SHEETS = b'<w xmlns:r="r"><sheets>', b"</sheets></w>"
+#: part, what stands before and behind, what is repeated, words of the refusal
+MANY = {
+    "rows": ("worksheets/sheet1", b"<w>", b"</w>", b"<row/>", "rows are in order, at most 5"),
+    "one row again and again": ("worksheets/sheet1", b"<w>", b"</w>", b'<row r="1"/>', "followed by row 1"),
+    "cells": ("worksheets/sheet1", b"<w><row>", b"</row></w>", b'<c s="1"/>', "at most 16,384"),
+    "one cell again": ("worksheets/sheet1", b"<w><row>", b"</row></w>", b'<c r="A1"/>', "columns are in order"),
+    "merged cells": ("worksheets/sheet1", b"<w><m>", b"</m></w>", b'<mergeCell ref="A1:B2"/>', "262,144 elements"),
+    "marks in a cell": ("worksheets/sheet1", b"<w><row><c>", b"</c></row></w>", b"<t/>", "262,144 elements"),
+    "levels": ("worksheets/sheet1", b"<w>", b"</w>", b"<a>", "deeper than 64"),
+    "levels of styles": ("styles", b"<s>", b"</s>", b"<a>", "deeper than 64"),
+    "formats": ("styles", b"<s><cellXfs>", b"</cellXfs></s>", b"<xf/>", "262,144 elements"),
+    "sheets": ("workbook", *SHEETS, b'<sheet name="a" r:id="rId1"/>', "262,144 elements"),
+    "strings": ("sharedStrings", b"<sst>", b"</sst>", b"<si/>", "more than 10 strings"),
+    "marks in a string": ("sharedStrings", b"<sst><si>", b"</si></sst>", b"<r/>", "262,144 elements"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_a_small_file_of_many_small_elements_is_refused_soon(name, tmp_path, quoted, monkeypatch):
+    part, before, behind, unit, words = MANY[name]
+    if name in ("rows", "strings"):  # a million rows take seconds
+        monkeypatch.setattr(workbook_parts, "_MOST_ROWS", 5)
+        monkeypatch.setattr(workbook_parts, "_MOST_STRINGS", 10)
+    parts = parts_of(plain()[0])
+    parts[f"xl/{part}.xml"] = before + unit * 500_000 + behind
+    (tmp_path / "quote.xlsx").write_bytes(zipped(parts))
+    with pytest.raises(SpecError, match=words) as refused:
+        checked(tmp_path / "quote.xlsx", quoted)
+    assert "quote.xlsx" in str(refused.value)
+
+
+def test_a_part_of_more_than_64_mib_is_read_where_the_file_is_as_large(tmp_path):
+    source = tmp_path / "a.zip"
+    noise = random.Random(1).randbytes(2**19)
+    with zipfile.ZipFile(source, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("bomb", bytes(65 << 20))
+        archive.writestr("large", noise + bytes(65 << 20))
+    with archive_of(source, "workbook") as archive:
+        assert sum(map(len, part_pieces(archive, "large"))) == (65 << 20) + 2**19
+        with pytest.raises(SpecError, match="unpacks to more than 64 MiB"):
+            list(part_pieces(archive, "bomb"))
+
+
 def test_shared_strings_of_many_megabytes_are_refused(tmp_path, quoted):
     parts = parts_of(plain()[0])
-    one = b"<si><t>" + b"A" * 32_000 + b"</t></si>"
-    parts["xl/sharedStrings.xml"] = b"<sst>" + one * 2200 + b"</sst>"
+    letters = (random.Random(n).randbytes(200).hex().encode() for n in range(2200))
+    strings = b"".join(b"<si><t>" + one + b"A" * 32_000 + b"</t></si>" for one in letters)
+    parts["xl/sharedStrings.xml"] = b"<sst>" + strings + b"</sst>"
     (tmp_path / "quote.xlsx").write_bytes(zipped(parts))
     with pytest.raises(SpecError, match="more than 64 MiB of text"):
         checked(tmp_path / "quote.xlsx", quoted)

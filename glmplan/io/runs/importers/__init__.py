@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from glmplan.catalog.files import read_log, understood
-from glmplan.catalog.tables import safe_cell
+from glmplan.catalog.tables import csv_lines
 from glmplan.errors import SpecError
 from glmplan.io.runs.columns import COLUMNS, ignored_columns, nearest_column
 from glmplan.io.runs.importers import client_reports, llama_bench, printed_results, serving_benchmarks, startup_logs
@@ -93,6 +94,9 @@ def _read(source: Source, name: str, facts: Mapping[str, Any]) -> Imported:
     rows = [_finish(row, facts) for row in result.rows]
     memory = printed_results.out_of_memory(source.text) if result.logged is not None else ""
     problems = [*result.problems, *([Problem(0, "memory", memory)] if memory else [])]
+    for row in rows:
+        for column in [key for key, value in row.items() if isinstance(value, float) and not isfinite(value)]:
+            problems.append(Problem(0, column, f"expected a finite number, got {row.pop(column)}"))
     return Imported(kind.name, rows, problems, result.logged)
 
 
@@ -141,14 +145,7 @@ def table_csv(rows: Iterable[Mapping[str, Any]]) -> str:
     >>> table_csv([{"id": "a", "ttft_mean_ms": 1.5}])
     'id,model,accelerator,ttft_mean_ms\\na,,,1.5\\n'
     """
-    import csv
-    import io
-
     rows = list(rows)
     # readers of these tables require the first three even where they are empty
     used = [c for c in COLUMNS if COLUMNS[c].required or any(row.get(c) not in (None, "") for row in rows)]
-    out = io.StringIO()
-    writer = csv.DictWriter(out, used, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: safe_cell(value) for name, value in row.items()} for row in rows)
-    return out.getvalue()
+    return csv_lines([used, *([row.get(column, "") for column in used] for row in rows)])

@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 import statistics
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -30,6 +29,7 @@ from glmplan.io.runs.importers.record import (
     notes,
     row_identifier,
 )
+from glmplan.units import Milliseconds
 
 __all__ = [
     "IMPORTERS",
@@ -87,13 +87,7 @@ def _rows_aiperf(fields: Fields) -> Iterator[dict[str, Any]]:
 
 def _row(fields: Fields, *, users: float | None, rate: float | None, model: str | None) -> dict[str, Any]:
     def ms(name: str, what: str) -> float | None:
-        part = fields.inside(name)
-        value = part.number(what)
-        unit = part.text("unit") or "ms"
-        if value is not None and unit not in _TO_MS:
-            fields.problems.append(Problem(fields.line, f"{name}.unit", f"expected a unit of time, got {unit!r}"))
-            return None
-        return None if value is None else value * _TO_MS[unit]
+        return _time(fields.inside(name), what)
 
     def avg(name: str) -> float | None:
         return fields.inside(name).number("avg")
@@ -131,9 +125,8 @@ def _find(value: Any, key: str) -> float | None:
     The shape of configurations differs between versions.
     """
     if isinstance(value, dict):
-        result = value.get(key)
-        if isinstance(result, int | float) and not isinstance(result, bool):
-            return float(result)
+        if key in value and (result := Fields(value, 0, []).number(key)) is not None:
+            return result
         return next((f for v in value.values() if (f := _find(v, key)) is not None), None)
     if isinstance(value, list):
         return next((f for v in value if (f := _find(v, key)) is not None), None)
@@ -234,10 +227,17 @@ def read_requests(source: Source) -> Imported:
     return Imported("", [{"id": row_identifier(source.text, 0), **row}], problems)
 
 
-def _value(fields: Fields, name: str) -> float | None:
-    part = fields.inside("metrics", name)
-    value = part.number("value")
-    return None if value is None else value * _TO_MS.get(part.text("unit") or "ms", math.nan)
+def _time(part: Fields, what: str) -> Milliseconds | None:
+    """Return a value in the unit beside it."""
+    value, unit = part.number(what), part.text("unit") or "ms"
+    if value is not None and unit not in _TO_MS:
+        part.problems.append(Problem(part.line, f"{part.prefix}unit", f"expected a unit of time, got {unit!r}"))
+        return None
+    return None if value is None else value * _TO_MS[unit]
+
+
+def _value(fields: Fields, name: str) -> Milliseconds | None:
+    return _time(fields.inside("metrics", name), "value")
 
 
 def _statistics(metric: str, values: list[float | None] | list[float]) -> dict[str, float]:

@@ -189,9 +189,7 @@ def _evalscope(fields: Fields) -> Iterator[dict[str, Any]]:
     if "output_tokens_per_s" not in row:
         raise BadRecord(Problem(fields.line, _EVALSCOPE["output_tokens_per_s"][0], "expected a number, it is missing"))
     lost = fields.number("Failed Requests") or fields.number("Failed requests") or 0
-    rate = fields.positive("Request Rate (req/s)")
-    if rate is not None and rate != float("inf"):
-        row["request_rate_per_s"] = rate
+    row["request_rate_per_s"] = fields.rate("Request Rate (req/s)")
     yield {"phase": "serving", **row, "notes": notes(KIND_EVALSCOPE, f"{lost:.0f} failed" if lost else "")}
 
 

@@ -259,6 +259,10 @@ class BadRecord(ValueError):
         super().__init__(str(problem))
 
 
+#: larger numbers are no measurement; sums and units of those below stay finite
+_MOST = 1e30
+
+
 class Fields:
     """Reader of a record's fields.
 
@@ -283,7 +287,7 @@ class Fields:
                 result = _float(value)
             except (TypeError, ValueError, OverflowError):
                 result = math.nan
-            if not math.isnan(result):
+            if abs(result) < _MOST:
                 return result
             self.problems.append(Problem(self.line, self.prefix + key, f"expected a number, got {_short(value)}"))
         return None
@@ -297,6 +301,16 @@ class Fields:
         if result is not None and result < 0:
             self.problems.append(Problem(self.line, self.prefix + keys[0], f"expected a positive number, got {result}"))
         return result if result is not None and result > 0 else None
+
+    def rate(self, *keys: str) -> float | None:
+        """Return a rate above zero; None for `inf`, which means no limit.
+
+        Examples
+        --------
+        >>> Fields({"request_rate": "inf"}, 1, []).rate("request_rate")
+        """
+        unlimited = any(str(self.value.get(key)).lower() in ("inf", "infinity") for key in keys)
+        return None if unlimited else self.positive(*keys)
 
     def require(self, *keys: str) -> float:
         """Return a number without which the record is unusable."""
@@ -320,9 +334,7 @@ class Fields:
         """Return a list of numbers; empty if it is missing or holds anything else."""
         value = self.value.get(key)
         if isinstance(value, Sequence) and not isinstance(value, str):
-            kept = [
-                float(v) for v in value if isinstance(v, int | float) and not isinstance(v, bool) and abs(v) < 1e300
-            ]
+            kept = [float(v) for v in value if type(v) in (int, float) and abs(v) < _MOST]
             if len(kept) == len(value):
                 return kept
             self.problems.append(Problem(self.line, self.prefix + key, "expected a list of numbers"))
@@ -445,12 +457,11 @@ def load(fields: Fields, prompts: Ratio | None) -> dict[str, float | None]:
     >>> load(Fields({"max_concurrency": 64, "request_rate": "inf"}, 1, []), 12)
     {'concurrency': 12, 'request_rate_per_s': None}
     """
-    limit, rate = fields.positive("max_concurrency"), fields.positive("request_rate")
-    finite = rate is not None and rate != float("inf")
-    users = limit if limit is not None else (None if finite else prompts)
+    limit, rate = fields.positive("max_concurrency"), fields.rate("request_rate")
+    users = limit if limit is not None else (None if rate is not None else prompts)
     if users is not None and prompts is not None:
         users = min(users, prompts)
-    return {"concurrency": users, "request_rate_per_s": rate if finite else None}
+    return {"concurrency": users, "request_rate_per_s": rate}
 
 
 def few_requests(completed: Ratio) -> str:
