@@ -60,6 +60,8 @@ _CODES = (
 )
 _DIGITS = re.compile(r"[-+]?\d[\d.,'’\s\u00a0\u202f]*")
 _TIMES = re.compile(r"(?<![\w.])(\d{1,3})\s*(?:[x×*]|pcs\.?|stk\.?|units? of)\s*(?=\D)", re.IGNORECASE)
+#: "8 GPU OAM", "8-GPU", "8er"; larger numbers before these words are names
+_EACH = re.compile(r"(?<![\w.])([2-9]|1[0-6]|72)[\s-]?(?:gpus?|oams?|cards?|karten|way|fach|er)\b", re.IGNORECASE)
 #: words that do not identify a GPU
 _NOISE = frozenset(
     (
@@ -160,8 +162,8 @@ def _words(text: object) -> list[str]:
 def machine_in(text: object, part_number: object, count: Ratio | None, known: dict[str, str]) -> Named:
     """Return the machine of a row of a quote.
 
-    Up to eight cards without a host make one machine. A text with ``8x`` or a host names a machine, and `count` is the
-    number of machines.
+    Up to eight cards without a host make one machine. A text with ``8x``, ``8 GPU`` or a host names a machine, and
+    `count` is the number of machines.
 
     Examples
     --------
@@ -169,6 +171,8 @@ def machine_in(text: object, part_number: object, count: Ratio | None, known: di
     Named(on='4xrtx-pro-6000-server', machines=1)
     >>> machine_in("Server, 8x H200 SXM5 141GB", None, 2, {})
     Named(on='8xh200-sxm', machines=2)
+    >>> machine_in("XE9680, 8 GPU OAM MI325X 256GB", None, 1, {})
+    Named(on='8xmi325x', machines=1)
     """
     number = 1 if count is None else round(count) if math.isfinite(count) else 0
     if number < 1 or (count is not None and abs(count - number) > 1e-9):
@@ -186,7 +190,7 @@ def machine_in(text: object, part_number: object, count: Ratio | None, known: di
     part = part or _by_words(text)
     if re.match(r"\d+x", part) or part in host_names():  # a node; its part number names its cards
         return Named(part, number)
-    times = _TIMES.search(str(text or ""))
+    times = _TIMES.search(str(text or "")) or _EACH.search(str(text or ""))
     if times is not None and int(times[1]) > 0:
         return Named(f"{int(times[1])}x{part}", number)
     return _of(part, number)

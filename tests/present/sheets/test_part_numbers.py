@@ -33,6 +33,9 @@ def test_every_number_names_something_that_can_be_planned(entry):
         ("4x node (SYS-822GS-NB3RT)", None, 4, Named("8xb300-sxm", 4)),  # the 4 counts nodes, not cards in one
         ("GPU, passive", "900-2g153-0000-000", 16, Named("8xrtx-pro-6000-server", 2)),
         ("8x GPU 900-2G133-0080-000", None, 1, Named("8xl40s", 1)),
+        ("XE9680 8 GPU OAM MI325X 256GB", None, 2, Named("8xmi325x", 2)),
+        ("AMD Instinct MI355X 288GB 8er System", None, 1, Named("8xmi355x", 1)),
+        ("RTX 4090 24 GB GPU", None, 3, Named("3xrtx-4090", 1)),
     ],
 )
 def test_a_node_is_one_machine_and_cards_fill_machines(text, number, count, named):
