@@ -147,9 +147,11 @@ def _other(row: MemoryBudget) -> float:
 
 
 def _bar(row: MemoryBudget, length: int) -> str:
+    # whatever is longer than the bar is cut
+    most = 2.0 * max(row.capacity, 1.0)
     scale = length / max(row.capacity, 1.0)
-    weights, cache = sum(row.weights.values()), row.cache
-    marks = "#" * round(weights * scale) + "+" * max(round(_other(row) * scale), 1)
+    weights, other, cache = (min(one, most) for one in (sum(row.weights.values()), _other(row), row.cache))
+    marks = "#" * round(weights * scale) + "+" * max(round(other * scale), 1)
     marks += "=" * max(round(cache * scale), int(cache > 0))
     if len(marks) > length:
         return marks[: length - 1] + "!"
