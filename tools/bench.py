@@ -222,7 +222,7 @@ def typed_in_the_page(address: str) -> None:
         while not page.evaluate(f"{done} && location.search.includes({question!r})"):
             page.wait_for_timeout(5)
 
-    # field → text as somebody types it, 120 ms for each key
+    # field → typed text, 120 ms for each key
     question = {"model": "qwen3-32b", "part": "5090", "cards": "2", "users": "4", "rate": "15"}
     with sync_playwright() as started:
         browser = started.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])

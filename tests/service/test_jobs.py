@@ -129,7 +129,8 @@ def test_a_wall_clock_that_is_set_deletes_no_answer_and_changes_no_time(limits, 
         kept = jobs.get(job.name)
         assert kept is job and kept.state == "done" and 0 <= jobs.record(job)["seconds"] < 60
         await jobs.close()
-        again = Jobs(Answering(), limits)  # a clock that was put forward by a day while nobody ran ends the hour
+        # the hour is over if the wall clock is set forward by a day while the service is down
+        again = Jobs(Answering(), limits)
         seen = again.get(job.name)
         await again.close()
         return seen
