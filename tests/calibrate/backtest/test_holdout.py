@@ -13,6 +13,7 @@ from glmplan.calibrate.backtest.holdout import (
     ALL,
     CROSS_VALIDATED,
     HELD_OUT,
+    STATED,
     HoldoutLine,
     holdout_lines,
     holdout_page,
@@ -22,6 +23,7 @@ from glmplan.calibrate.backtest.holdout import (
 from glmplan.calibrate.step.joint_fit import solve
 from glmplan.errors import SpecError
 from glmplan.io.runs.ledger import load_measurements, split_held_out
+from glmplan.prediction.from_row import question_of
 
 TABLE = Path(__file__).resolve().parents[3] / "docs" / "accuracy-holdout.csv"
 
@@ -65,6 +67,16 @@ def test_held_out_runs_are_scored_beside_cross_validated_ones(runs, developed):
         one = found[kind, "TPOT"]
         assert one.groups == groups and one.rows > groups
         assert 0.0 <= one.group_coverage <= 1.0 and one.median <= one.p90
+
+
+def test_runs_whose_settings_are_all_stated_are_scored_by_themselves(runs, developed):
+    held = split_held_out(runs)[1]
+    half = [replace(run, tp=None) if n % 2 else run for n, run in enumerate(held)]
+    stated = [not question_of(run).deployment.assumed for run in half]
+    assert 0 < sum(stated) < len(half)
+    lines = holdout_lines(developed[0], half, date="2026-11-22", commit="abc")
+    rows = {one.knowledge: one.rows for one in lines if (one.runs, one.figure) == (HELD_OUT, "TPOT")}
+    assert 0 < rows[STATED] < rows[ALL]
 
 
 def test_a_held_out_model_that_is_three_times_slower_is_seen_to_be(runs, developed):
