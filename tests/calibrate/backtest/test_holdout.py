@@ -123,10 +123,7 @@ def _newest(figure):
             if (one.date, one.commit, one.figure, one.knowledge) == (*last, figure, ALL)}  # fmt: skip
 
 
-_TTFT = pytest.param("TTFT", marks=pytest.mark.xfail(reason="group median 37 %, cross-validated 25 %", strict=True))
-
-
-@pytest.mark.parametrize("figure", ["TPOT", _TTFT])
+@pytest.mark.parametrize("figure", ["TPOT", "TTFT"])
 def test_held_out_groups_are_predicted_within_1_3_times_cross_validated_ones(figure):
     found = _newest(figure)
     for quantile in ("group_median", "group_p90"):
