@@ -586,7 +586,8 @@ class Holding:
     host_memory: float | None = None
 
     def __repr__(self) -> str:
-        return f"<Holding {self.terms.name}: {self.verdict}, pool {self.pool.tokens:,.0f} tokens, {self.held:.4g} requests>"
+        pool = f"pool {self.pool.tokens:,.0f} tokens, {self.held:.4g} requests"
+        return f"<Holding {self.terms.name}: {self.verdict}, {pool}>"
 
     @property
     def held(self) -> float:

@@ -214,7 +214,7 @@ def predicted(
         deployment = deployments.get(id(holding))
         if deployment is None:
             deployment = deployments[id(holding)] = deployment_of(asked, holding.terms)
-        load = load_of(asked, deployment, holding.sent, users, holding.terms.decoding)
+        load = load_of(asked, deployment, holding.pool_for(asked.request_tokens), users, holding.terms.decoding)
         if settled and load.phase == "serving":
             each = round(max(load.concurrency / load.ranks, 1.0))
             load = replace(load, settled=True, requests=settled_requests(each) * load.ranks)
@@ -401,7 +401,15 @@ def rank_layouts(
             outside = terms.tp * terms.dp > asked.machine.per_node
             return (_UNKNOWN, float(outside), terms.pp, terms.dp, terms.ep, -one.pool.tokens)
         if classes[place] >= _UNKNOWN or place not in speeds:
-            return (classes[place], max(one.lacking, 0.0), one.host_short, -one.pool.tokens, terms.pp, terms.dp, terms.ep)
+            return (
+                classes[place],
+                max(one.lacking, 0.0),
+                one.host_short,
+                -one.pool.tokens,
+                terms.pp,
+                terms.dp,
+                terms.ep,
+            )
         fast = speeds[place]
         rank = 3.0 if place in staged else 0.0 if place in near else 1.0 if place in quick else 2.0
         first = (-fast.many_low, -fast.alone_low)
@@ -605,7 +613,10 @@ def narrowing_of(
         return None
     by_users = {row.users: {"tpot": row.tpot, "ttft": row.ttft} for row in rows}
     counts = sorted(by_users)
-    mean = (load_of(asked, deployment, holding.sent, users, holding.terms.decoding) for users in counts)
+    mean = (
+        load_of(asked, deployment, holding.pool_for(asked.request_tokens), users, holding.terms.decoding)
+        for users in counts
+    )
     loads = [whole_loads(one)[0] for one in mean]  # of the fuller replicas
     best: tuple[float, int, tuple[Narrowed, ...]] | None = None
     for users, after in zip(counts, narrowed(deployment, loads), strict=False):

@@ -167,15 +167,15 @@ def host_copies(asked: Asked, holding: Holding, traffic: Traffic) -> HostCopies 
     accelerator loads its own part while all others do, at the rate that the shared links allow.
     """
     running, terms = load_engine(asked.engine).running, holding.terms
-    if running is None or holding.sent.tokens <= 0 or why_no_copies(asked, holding):
+    if running is None or (sent := holding.pool_for(asked.request_tokens)).tokens <= 0 or why_no_copies(asked, holding):
         return None
     host, facts = asked.machine.host, facts_of(asked, holding, users=1, longest=1)
     way = way_to_host(asked, holding)
-    wanted = _LARGER * holding.sent.tokens
+    wanted = _LARGER * sent.tokens
     if traffic.kind == "sessions" and traffic.users is not None:
         last = traffic.shared_prefix + traffic.start + traffic.turns * (traffic.input + traffic.output)
         wanted = float(traffic.users * last)
-    token = holding.pool_bytes / holding.sent.tokens * terms.accelerators
+    token = holding.pool_bytes / sent.tokens * terms.accelerators
     size = token * wanted
     if host.host_memory is not None:
         nodes = -(-terms.accelerators // max(len(facts.members), 1))
@@ -206,7 +206,7 @@ def beyond_steady(asked: Asked, holding: Holding, users: int) -> bool:
     Steady-state sums count waiting but no preemption, so the simulator is needed. Disaggregated prefill always needs
     it.
     """
-    return bool(asked.prefill) or users > max(holding.sent.held, 1.0)
+    return bool(asked.prefill) or users > max(holding.pool_for(asked.request_tokens).held, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
