@@ -1,7 +1,7 @@
 """Plans drawn at random say the same in text, JSON, CSV and Markdown, and their arithmetic adds up to it.
 
 The draws are the same in every run of the tests; `GLMPLAN_PLANS` in the environment says how many plans they give
-(`make agreement` asks for 500).
+(`make agreement` asks for 500), and `GLMPLAN_SEED` draws others.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from glmplan.present.json_answers import fit_json
 from glmplan.request.plan import PlanRequest
 from glmplan.units import number
 
-PLANS = int(os.environ.get("GLMPLAN_PLANS", "24"))
+PLANS, SEED = int(os.environ.get("GLMPLAN_PLANS", "24")), os.environ.get("GLMPLAN_SEED", "")
 USERS = (1, 3, 7, 16)
 #: wide enough that no line is wrapped
 WIDE = 100_000
@@ -36,7 +36,7 @@ WIDE = 100_000
 
 def draw(number_: int):
     """A request of any engine and layout; those of one in three have several servers."""
-    chance = random.Random(f"forms {number_}")
+    chance = random.Random(f"forms {number_}{SEED}")
     model = load_model(chance.choice(sorted(model_names())))
     prompt, answer = chance.choice([(128, 128), (2048, 512), (8192, 256)])
     options: dict[str, object] = {"input": str(prompt), "output": str(answer)}
