@@ -214,7 +214,7 @@ def read_lscpu(text: str, file: str) -> CpuFacts:
     cores = fields.get("Core(s) per socket") or fields.get("Core(s) per cluster") or "-"
     for name, value, most in (("Socket(s)", sockets, MOST_SOCKETS), ("Core(s) per socket", cores, _MOST_CORES)):
         # lscpu prints a dash where it does not know
-        if value != "-" and not (value.isdecimal() and 1 <= int(value) <= most):
+        if value != "-" and not (value.isascii() and value.isdecimal() and 1 <= int(value) <= most):
             raise SpecError(f"is not between 1 and {most}", file=file, field=name, value=value)
     return CpuFacts(
         fields.get("Model name"),
