@@ -6,7 +6,7 @@ A bounded number of requests is simulated three times: as predicted, and at both
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -225,11 +225,18 @@ class _Runs:
 
 
 def _runs(
-    described: Described, traffic: Traffic, requests: int, warm: int, least: float, *, ends: bool = True
+    described: Described,
+    traffic: Traffic,
+    requests: int,
+    warm: int,
+    least: float,
+    *,
+    ends: bool = True,
+    users: int | None = None,
 ) -> _Runs:
     """Simulate a plan, and both bounds if requested.
 
-    The KV pool holds at least `least` tokens, [token].
+    The KV pool holds at least `least` tokens, [token]. `users` are those of all servers, if the traffic is of one.
     """
     # a local import: most answers need no simulator
     from glmplan.simulation.simulate import simulate
@@ -238,7 +245,7 @@ def _runs(
     for share in (0.5, 0.95, 0.05)[: 3 if ends else 1]:
         step, first, pool = 1.0, 1.0, 1.0
         if found:
-            step, first = described.quantiles(share, described.in_flight(traffic, found[0]))
+            step, first = described.quantiles(share, users or described.in_flight(traffic, found[0]))
             pool = described.pool[0 if share > 0.5 else 1]
         service = described.service.scaled(step).with_room(pool, traffic, least=least)
         outcome = simulate(service, traffic, requests=requests, warmup=warm)
@@ -275,7 +282,7 @@ def shown_rate(asked: Asked, one: Scored, steady: TokensPerSecond) -> TokensPerS
         described, closed, least = _closed(asked, holding)
     except UnknownFact:
         return steady
-    runs = _runs(described, closed.at_load(users), _requests(users), 0, least, ends=False)
+    runs = _of_users(holding, described, closed, users, least, ends=False)
     return runs.middle["output_tokens_per_s"] if runs.middle["requests"] else steady
 
 
@@ -325,12 +332,46 @@ def simulated_rows(
     found: list[UserRow] = []
     for row in rows:
         if row.ttft is not None and beyond_steady(asked, holding, row.users):
-            row = _simulated(row, _runs(described, closed.at_load(row.users), _requests(row.users), 0, least))
+            row = _simulated(row, _of_users(holding, described, closed, row.users, least))
         if row.ttft is not None:
             # bounds of simulated rows come from other runs than those of steady-state sums: keep TTFT monotonic
             row = replace(row, ttft=no_less(row.ttft, found[-1].ttft if found else None))
         found.append(row)
     return tuple(found)
+
+
+def _of_users(
+    holding: Holding, described: Described, closed: Traffic, users: int, least: float, *, ends: bool = True
+) -> _Runs:
+    """Simulate users of a closed loop, of each server by itself.
+
+    A run of several servers ends when the last of them does: with four requests for each user, those that are idle by
+    then took up to 7 % of the throughput.
+    """
+    terms, service = holding.terms, described.service
+    if terms.decoding == 1 or terms.prefill or closed.kind != "closed":
+        return _runs(described, closed.at_load(users), _requests(users), 0, least, ends=ends)
+    settings = replace(service.settings, replicas=service.settings.replicas // terms.replicas)
+    alone = replace(described, service=replace(service, settings=settings))
+    few, more = divmod(users, terms.decoding)
+    parts = [
+        (count, _runs(alone, closed.at_load(each), _requests(each), 0, least, ends=ends, users=users))
+        for each, count in ((few + 1, more), (few, terms.decoding - more))
+        if each and count
+    ]
+    names = ("middle", "slow", "quick")
+    return _Runs(*(_added([(count, getattr(run, name)) for count, run in parts]) for name in names))
+
+
+def _added(parts: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
+    """Return the summary of several servers: sums, and means of requests."""
+    sums = ("output_tokens_per_s", "requests", "preemptions")
+    found = {name: sum(count * one[name] for count, one in parts) for name in sums}
+    total = found["output_tokens_per_s"]
+    for name in ("ttft_mean_ms", "tpot_mean_ms"):
+        parted = sum(count * one["output_tokens_per_s"] * one[name] for count, one in parts)
+        found[name] = parted / total if total else math.nan
+    return found
 
 
 def _requests(users: int) -> int:

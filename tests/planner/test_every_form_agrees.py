@@ -181,3 +181,16 @@ def test_the_first_page_has_the_numbers_of_the_whole(answers):
         assert f"{answer.safe.users:,} with 95 % probability" in page, told
         assert f"KV pool {answer.holding.pool.tokens:,.0f} tokens" in page or answer.holding.pool.tokens <= 0, told
         assert number(answer.users[-1].total_rate.value) in page, told
+
+
+def test_servers_whose_pools_are_full_add_up_as_those_that_run_all_their_users():
+    """A simulated run of three servers ended with the last: seven users had less in all than three, 160 and 170."""
+    words = {"weights": "q4_k_m", "engine": "vllm", "input": 8192, "output": 256}
+    three = fit_answer(
+        PlanRequest("mixtral-8x7b", "6xrtx-5070-ti", replicas=3, tp=2, users="3,7", **words), changes=False
+    )
+    alone = fit_answer(PlanRequest("mixtral-8x7b", "2xrtx-5070-ti", tp=2, users="2,3", **words), changes=False)
+    few, many = three.users
+    assert many.simulated and many.total_rate.value > few.total_rate.value
+    sums = 2 * alone.users[0].total_rate.value + alone.users[1].total_rate.value
+    assert many.total_rate.value == pytest.approx(sums)
