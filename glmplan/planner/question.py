@@ -164,7 +164,9 @@ def engine_asked(given: str | None, checkpoint: Checkpoint, machine: Machine, as
     The reason is added to `assumed`.
     """
     if given is not None:
-        return named_engine(given)
+        engine = named_engine(given)
+        _check_host_experts(engine, machine)
+        return engine
     part = machine.accelerator
     if checkpoint.form == "mlx":
         engine, why = MLX_ENGINE, "the weights are in MLX form"
@@ -629,7 +631,6 @@ def read_words(words: PlanRequest) -> Asked:
     if choice.exact_bytes is None:
         checkpoint = read_by(choice.model, checkpoint, engine)
         assumed += remarks_on(choice.model, checkpoint)
-    _check_host_experts(engine, machine)
     machine = _with_all_kinds(machine, words, engine)
     kv = _kv(words.kv, engine)
     degrees = {name: getattr(words, name) for name in DEGREES}

@@ -225,18 +225,11 @@ class _Runs:
 
 
 def _runs(
-    described: Described,
-    traffic: Traffic,
-    requests: int,
-    warm: int,
-    least: float,
-    *,
-    ends: bool = True,
-    users: int | None = None,
+    described: Described, traffic: Traffic, requests: int, warm: int, least: float, *, ends: bool = True
 ) -> _Runs:
     """Simulate a plan, and both bounds if requested.
 
-    The KV pool holds at least `least` tokens, [token]. `users` are those of all servers, if the traffic is of one.
+    The KV pool holds at least `least` tokens, [token].
     """
     # a local import: most answers need no simulator
     from glmplan.simulation.simulate import simulate
@@ -245,7 +238,7 @@ def _runs(
     for share in (0.5, 0.95, 0.05)[: 3 if ends else 1]:
         step, first, pool = 1.0, 1.0, 1.0
         if found:
-            step, first = described.quantiles(share, users or described.in_flight(traffic, found[0]))
+            step, first = described.quantiles(share, described.in_flight(traffic, found[0]))
             pool = described.pool[0 if share > 0.5 else 1]
         service = described.service.scaled(step).with_room(pool, traffic, least=least)
         outcome = simulate(service, traffic, requests=requests, warmup=warm)
@@ -352,10 +345,15 @@ def _of_users(
     if terms.decoding == 1 or terms.prefill or closed.kind != "closed":
         return _runs(described, closed.at_load(users), _requests(users), 0, least, ends=ends)
     settings = replace(service.settings, replicas=service.settings.replicas // terms.replicas)
-    alone = replace(described, service=replace(service, settings=settings))
+    known = described.by_users  # of users on the whole machine
+    alone = replace(
+        described,
+        service=replace(service, settings=settings),
+        by_users=None if known is None else lambda _, share: known(float(users), share),
+    )
     few, more = divmod(users, terms.decoding)
     parts = [
-        (count, _runs(alone, closed.at_load(each), _requests(each), 0, least, ends=ends, users=users))
+        (count, _runs(alone, closed.at_load(each), _requests(each), 0, least, ends=ends))
         for each, count in ((few + 1, more), (few, terms.decoding - more))
         if each and count
     ]
