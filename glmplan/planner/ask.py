@@ -299,9 +299,9 @@ def memory(planned: Planned) -> MemoryPlan:
     return MemoryPlan(
         title=f"{planned.asked.model.name} {planned.asked.checkpoint.name}, {holding.terms.name}",
         ranks=tuple(holding.rows()),
-        pool=holding.pool,
-        pool_low=holding.pool_low,
-        pool_high=holding.pool_high,
+        pool=holding.pool.tokens,
+        pool_low=holding.pool.low,
+        pool_high=holding.pool.high,
     )
 
 

@@ -30,7 +30,7 @@ from glmplan.costs.memory.shards import Server, SplitBlock, split_block
 from glmplan.costs.points import Layout
 from glmplan.planner.question import Asked, experts_of, heads_problem
 from glmplan.prediction.deployment import keeps_experts_on_host, keeps_indexer, runs_sparse
-from glmplan.units import GIB, QUANTILE_90, Ratio, TokenCount
+from glmplan.units import GIB, QUANTILE_90, Ratio, TokenCount, Tokens
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,6 +46,7 @@ __all__ = [
     "Holding",
     "MemoryPlan",
     "Obstacles",
+    "Pool",
     "Ranks",
     "Terms",
     "contexts_of",
@@ -486,6 +487,50 @@ MAY_START = "but borderline: may start, test it"
 LOW = -QUANTILE_90
 
 
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """KV pool of all decoding servers in requests of one length.
+
+    Notes
+    -----
+    With windows, recurrent states or compressed caches a token of a short request takes more bytes than one of a long
+    request. The record has no order, so that its tokens are not compared with those of another length.
+
+    Attributes
+    ----------
+    length : int
+        Tokens of each request, [token]
+    tokens, low, high : float
+        Tokens of such requests with the 90 % interval, [token]
+    held, held_low : float
+        Whole requests, mean and lower bound, [-]
+    """
+
+    length: TokenCount
+    tokens: Tokens
+    low: Tokens = 0.0
+    high: Tokens = 0.0
+    held: float = np.inf
+    held_low: float = np.inf
+
+    def tokens_of(self, length: TokenCount) -> Tokens:
+        """Return the tokens; raise ValueError for requests of another length.
+
+        Examples
+        --------
+        >>> Pool(800, 4000.0).tokens_of(800)
+        4000.0
+        """
+        if length != self.length:
+            raise ValueError(f"a KV pool for requests of {self.length} tokens is used for requests of {length}")
+        return self.tokens
+
+    def of_server(self, servers: int) -> Pool:
+        """Return the pool of one of several servers."""
+        parts = (self.tokens, self.low, self.high, self.held, self.held_low)
+        return Pool(self.length, *(one / servers for one in parts))
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Holding:
     """Memory of one layout: KV pool, requests held, bytes short.
@@ -500,16 +545,16 @@ class Holding:
         Index of this layout among them, [-]
     part : PartMemory
         Memory of the accelerator.
-    pool, pool_low, pool_high : float
-        Tokens of the KV pool in requests of the requested length, with the 90 % interval, sum of all servers, [token]
+    pool : Pool
+        KV pool in requests of the length that counts for each user (`Asked.user_tokens`).
+    sent : Pool
+        The same pool in requests as they are sent (`Asked.request_tokens`).
     pool_bytes : float
         Pool of the limiting rank; negative if the weights alone exceed the memory, [B]
     stage : int
         Limiting pipeline stage, [-]
     context, context_low : float
         Longest single request that the pool holds, mean and lower bound, without the limit of the model, [token]
-    held, held_low : float
-        Requests of the requested length that the pool holds, mean and lower bound, all decoding servers, [-]
     short, short_low, short_high : float
         Bytes missing on the limiting rank for one full-length request (0 or less if it fits): mean, and at the lower
         and upper bound of the pool, [B]
@@ -526,15 +571,12 @@ class Holding:
     memory: RankMemory
     point: int
     part: PartMemory
-    pool: float
-    pool_low: float
-    pool_high: float
+    pool: Pool
+    sent: Pool
     pool_bytes: float
     stage: int
     context: float
     context_low: float
-    held: float
-    held_low: float
     short: float
     short_low: float
     short_high: float
@@ -544,7 +586,18 @@ class Holding:
     host_memory: float | None = None
 
     def __repr__(self) -> str:
-        return f"<Holding {self.terms.name}: {self.verdict}, pool {self.pool:,.0f} tokens, {self.held:.4g} requests>"
+        pool = f"pool {self.pool.tokens:,.0f} tokens, {self.held:.4g} requests"
+        return f"<Holding {self.terms.name}: {self.verdict}, {pool}>"
+
+    @property
+    def held(self) -> float:
+        """Requests that the pool holds, each of the length of a user, [-]"""
+        return self.pool.held
+
+    @property
+    def held_low(self) -> float:
+        """The same at the lower bound, [-]"""
+        return self.pool.held_low
 
     @property
     def lacking(self) -> float:
@@ -598,6 +651,15 @@ class Holding:
             for length in (longest, self.context)
         )
         return each * (1.0 - float(np.max(taken[pool > 0] / pool[pool > 0], initial=0.0)))
+
+    def pool_for(self, length: TokenCount) -> Pool:
+        """Return the pool in requests of another length."""
+        known = next((one for one in (self.pool, self.sent) if one.length == length), None)
+        if known is not None:
+            return known
+        pools = stage_pools(self.memory, self.part)
+        found = _pool_of(self.memory, self.part, pools, length)
+        return found.at(self.point, self.terms.decoding)
 
     def printed(self, longest: TokenCount) -> tuple[float, float, float]:
         """Return the KV cache size that the engine prints at startup, [token].
@@ -715,10 +777,34 @@ class _Pools:
     of: tuple[PoolTerms, ...]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _PoolsFor:
+    """KV pool of every layout for requests of one length; (n,) arrays."""
+
+    length: TokenCount
+    pool: KvPool
+    held: np.ndarray
+    held_low: np.ndarray
+
+    def at(self, place: int, servers: int) -> Pool:
+        """Return the pool of a layout on a number of servers."""
+        pool = self.pool
+        low, held, least = max(float(pool.tokens_low[place]), 0.0), float(self.held[place]), float(self.held_low[place])
+        value, high = float(pool.tokens[place]), float(pool.tokens_high[place])
+        return Pool(self.length, servers * value, servers * low, servers * high, servers * held, servers * least)
+
+
+def _pool_of(memory: RankMemory, part: PartMemory, pools: tuple[PoolTerms, ...], length: TokenCount) -> _PoolsFor:
+    """Return the pool of every layout for requests of a length."""
+    tokens = float(length)
+    held, low = (requests_that_fit(memory, part, tokens, quantile=one, pools=pools) for one in (0.0, LOW))
+    return _PoolsFor(length, kv_pool(memory, part, context=tokens, pools=pools), held, low)
+
+
 @remembered(most=256)
-def _pool_for(found: _Pools, length: float) -> KvPool:
-    """Return the pool for requests of a length [token]."""
-    return kv_pool(found.memory, found.part, context=length, pools=found.of)
+def _pool_for(found: _Pools, length: TokenCount) -> _PoolsFor:
+    """Return the same, cached by its length [token]."""
+    return _pool_of(found.memory, found.part, found.of, length)
 
 
 @remembered(most=512)
@@ -733,32 +819,28 @@ class _Arrays:
 
     memory: RankMemory
     part: PartMemory
-    pool: KvPool
+    pool: _PoolsFor
+    sent: _PoolsFor
     longest: np.ndarray
     longest_low: np.ndarray
-    held: np.ndarray
-    held_low: np.ndarray
     short: np.ndarray
     short_low: np.ndarray
     short_high: np.ndarray
 
     def at(self, place: int, terms: Terms) -> Holding:
         # servers for prefill only keep no KV cache
-        pool, servers = self.pool, terms.decoding
+        pool, servers = self.pool.pool, terms.decoding
         return Holding(
             terms=terms,
             memory=self.memory,
             point=place,
             part=self.part,
-            pool=servers * float(pool.tokens[place]),
-            pool_low=servers * max(float(pool.tokens_low[place]), 0.0),
-            pool_high=servers * float(pool.tokens_high[place]),
+            pool=self.pool.at(place, servers),
+            sent=self.sent.at(place, servers),
             pool_bytes=float(pool.bytes[place]),
             stage=int(pool.stage[place]),
             context=float(self.longest[place]),
             context_low=float(self.longest_low[place]),
-            held=servers * float(self.held[place]),
-            held_low=servers * float(self.held_low[place]),
             short=float(self.short[place]),
             short_low=float(self.short_low[place]),
             short_high=float(self.short_high[place]),
@@ -768,9 +850,9 @@ class _Arrays:
 
 
 def _arrays(asked: Asked, found: _Pools) -> _Arrays:
-    length = float(asked.user_tokens)
     memory, part, pools = found.memory, found.part, found.of
-    pool = _pool_for(found, length if memory.by_length else 1.0)
+    counted = _pool_for(found, asked.user_tokens)
+    pool = counted.pool
     longest, longest_low = _longest(found, 0.0), _longest(found, LOW)
     full = float(asked.full_request)
     need = np.max([np.where(stage.held, stage.request_bytes(full), 0.0) for stage in memory.stages], axis=0)
@@ -789,11 +871,10 @@ def _arrays(asked: Asked, found: _Pools) -> _Arrays:
     return _Arrays(
         memory=memory,
         part=part,
-        pool=pool,
+        pool=counted,
+        sent=_pool_for(found, asked.request_tokens),
         longest=longest,
         longest_low=longest_low,
-        held=requests_that_fit(memory, part, length, pools=pools),
-        held_low=requests_that_fit(memory, part, length, quantile=LOW, pools=pools),
         short=short,
         short_low=_short(need, pool.bytes + LOW * pool.sd, longest_low, asked.full_request),
         short_high=short_high,

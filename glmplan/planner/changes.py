@@ -92,8 +92,8 @@ def looked_at(name: str, what: str, ask: str, solution: Solution, note: str = ""
         what=what,
         verdict=verdict_of(asked, one),
         layout=holding.terms.name,
-        pool_tokens=holding.pool,
-        pool_low=holding.pool_low,
+        pool_tokens=holding.pool.tokens,
+        pool_low=holding.pool.low,
         held=holding.held_low,
         user_rate=one.alone,
         total_rate=steady_rate(asked, one),
@@ -217,7 +217,7 @@ def _splits(asked: Asked, candidates: list[tuple[Holding, int]], users: float) -
     if not candidates:
         return []
     deployments = [deployment_of(asked, one.terms) for one, _ in candidates]
-    pools = [one.pool / one.terms.decoding for one, _ in candidates]
+    pools = [one.pool_for(asked.request_tokens).of_server(one.terms.decoding) for one, _ in candidates]
     rows = [(one, load_of(asked, one, pool, 1), None) for one, pool in zip(deployments, pools, strict=True)]
     both = predict_many([*rows, *(decoding(place, servers) for place, (_, servers) in enumerate(candidates))])
     kept: list[tuple[int, int, int, float]] = []
@@ -227,9 +227,9 @@ def _splits(asked: Asked, candidates: list[tuple[Holding, int]], users: float) -
             continue
         further = (asked.output_tokens - 1) * later.value / max(users / servers, 1.0)
         prefill = min(max(round(servers * first.value / (first.value + further)), 1), servers - 1)
-        held = holding.held_low / holding.terms.decoding * (servers - prefill)
+        held = holding.pool_for(asked.request_tokens).held_low / holding.terms.decoding * (servers - prefill)
         # the servers that decode must hold them
-        if held * asked.user_tokens / asked.request_tokens >= users:
+        if held >= users:
             kept.append((place, prefill, servers - prefill, first.value))
     times = predict_many([decoding(place, decode) for place, _, decode, _ in kept]) if kept else []
     return [
@@ -670,7 +670,7 @@ def _changed(solution: Solution, traffic: Traffic, plan: TrafficRun) -> Iterator
             )  # fmt: skip
     if plan.preempted > _THRASH:
         ranks = terms.dp * terms.replicas
-        running = max(int(best.held * asked.user_tokens / asked.request_tokens / ranks), 1)
+        running = max(int(best.pool_for(asked.request_tokens).held / ranks), 1)
         option = running * terms.dp if asked.defaults.divided else running
         yield traffic_run(
             asked.but(settings=replace(asked.settings, max_num_seqs=option)), solution.ranked[0], traffic, ends=False,

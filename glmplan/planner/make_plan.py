@@ -41,7 +41,6 @@ from glmplan.planner.users import (
     verdict_under,
 )
 from glmplan.prediction.evidence import stated_ratios
-from glmplan.prediction.load import ENDLESS
 from glmplan.prediction.step_models import runs_on_accelerators, site_calibration
 from glmplan.request.plan import PlanRequest
 from glmplan.units import GIB
@@ -165,7 +164,7 @@ def answer_of(
         traffic=traffic_words(traffic) + copies_words(asked, best) if traffic is not None else "",
         runs=_runs(solution, traffic) if traffic is not None and _ran(traffic, rows) else (),
         narrowing=narrowing_of(asked, best, deployment, known.knowledge, (alone, many)),
-        stating=stated_ratios(deployment, load_of(asked, deployment, ENDLESS, 1)),
+        stating=stated_ratios(deployment, load_of(asked, deployment, None, 1)),
     )
     return _with_changes(answer, looked, default)
 
@@ -248,7 +247,7 @@ def _counted(one: Looked) -> Looked:
 def _runner_up(asked: Asked, one: Scored) -> RunnerUp:
     held = one.holding
     verdict = verdict_under(asked, held)
-    return RunnerUp(held.terms.name, held.terms.accelerators, verdict, held.pool, one.alone, one.many, one.why)
+    return RunnerUp(held.terms.name, held.terms.accelerators, verdict, held.pool.tokens, one.alone, one.many, one.why)
 
 
 def _fit_file(deployment: Deployment) -> str:

@@ -26,7 +26,7 @@ from glmplan.io.machines.resolve import ONE_KIND, Machine, resolve_machine
 from glmplan.io.models.checkpoints import checkpoint_for, files_of_namesake, read_by, remarks_on
 from glmplan.io.models.drafters import FREE_DRAFTERS, with_drafter
 from glmplan.io.models.resolve import resolve_model
-from glmplan.prediction.deployment import Settings, heads_of
+from glmplan.prediction.deployment import Settings, heads_of, keeps_experts_on_host
 from glmplan.prediction.distribution import SURE, probability_asked
 from glmplan.prediction.power import check_limit, limit_measured
 from glmplan.request.option import MOST_USERS
@@ -164,7 +164,9 @@ def engine_asked(given: str | None, checkpoint: Checkpoint, machine: Machine, as
     The reason is added to `assumed`.
     """
     if given is not None:
-        return named_engine(given)
+        engine = named_engine(given)
+        _check_host_experts(engine, machine)
+        return engine
     part = machine.accelerator
     if checkpoint.form == "mlx":
         engine, why = MLX_ENGINE, "the weights are in MLX form"
@@ -178,6 +180,17 @@ def engine_asked(given: str | None, checkpoint: Checkpoint, machine: Machine, as
         engine, why = DEFAULT_ENGINE, "the engine with most measurements"
     assumed.append(f"engine {engine}: {why}")
     return engine
+
+
+def _check_host_experts(engine: str, machine: Machine) -> None:
+    """Refuse experts in host memory where no accelerator has another one."""
+    part = machine.accelerator
+    if keeps_experts_on_host(engine) and (machine.host.unified_memory or part.kind == "cpu-socket"):
+        message = (
+            f"keeps experts in host memory beside accelerators with memory of their own, and {part.full_name} has "
+        )
+        message += "none: name a host with accelerators (--on genoa-2s-direct-8, or a TOML file of yours)"
+        raise SpecError(f"{message}, or --engine {_GGUF_ENGINE}", field="--engine", value=engine)
 
 
 def named_engine(text: str) -> str:

@@ -13,7 +13,7 @@ from glmplan.costs.network.links import LayoutLinks
 from glmplan.costs.points import Layout
 from glmplan.errors import UnknownFact
 from glmplan.io.models.checkpoints import remarks_on
-from glmplan.planner.capacity import Holding, Terms, experts_on_host
+from glmplan.planner.capacity import Holding, Pool, Terms, experts_on_host
 from glmplan.planner.launch import degrees_of, validate_command
 from glmplan.planner.layouts import known_apart
 from glmplan.planner.question import Asked, usual_users
@@ -21,12 +21,12 @@ from glmplan.prediction.assumptions import assumed_kinds
 from glmplan.prediction.deployment import Deployment, deploy, offload_of
 from glmplan.prediction.effects import Effects, load_effects
 from glmplan.prediction.evidence import narrowed
-from glmplan.prediction.load import Load, user_load
+from glmplan.prediction.load import ENDLESS, Load, user_load
 from glmplan.prediction.predict import Figure, Prediction, predict_many
 from glmplan.prediction.replicas import whole_loads
 from glmplan.prediction.step_models import runs_on_accelerators
 from glmplan.simulation.closed_run import settled_requests
-from glmplan.units import GIB, Tokens, counted_unit
+from glmplan.units import GIB, counted_unit
 
 __all__ = [
     "FLOOR",
@@ -214,7 +214,7 @@ def predicted(
         deployment = deployments.get(id(holding))
         if deployment is None:
             deployment = deployments[id(holding)] = deployment_of(asked, holding.terms)
-        load = load_of(asked, deployment, holding.pool, users, holding.terms.decoding)
+        load = load_of(asked, deployment, holding.pool_for(asked.request_tokens), users, holding.terms.decoding)
         if settled and load.phase == "serving":
             each = round(max(load.concurrency / load.ranks, 1.0))
             load = replace(load, settled=True, requests=settled_requests(each) * load.ranks)
@@ -298,17 +298,19 @@ def _links(asked: Asked, terms: Terms) -> LayoutLinks:
         return machine.links(tp=terms.tp, pp=terms.pp, dcp=terms.dcp)
 
 
-def load_of(asked: Asked, deployment: Deployment, pool: Tokens, users: int, replicas: int = 1) -> Load:
+def load_of(asked: Asked, deployment: Deployment, pool: Pool | None, users: int, replicas: int = 1) -> Load:
     """Return the mean load of a server at a concurrency.
 
     Closed loop: each user sends the next request after the last answer. Without a matrix rate only decoding counts.
+    `pool`: KV pool of all replicas for requests of this length; None does not limit.
     """
+    tokens = ENDLESS if pool is None else pool.tokens_of(asked.request_tokens) / replicas
     busy, packing, cached = min(replicas, users), deployment.defaults, asked.cached_tokens
     places = seats_of(asked, deployment.dp)
     if cached:
         # cached tokens take KV pool, but no prefill time
         each = asked.input_tokens + packing.reserve * asked.output_tokens
-        places = max(min(places, int(pool / replicas // each)), 1)
+        places = max(min(places, int(tokens // each)), 1)
     load = user_load(
         packing,
         ranks=deployment.dp,
@@ -319,7 +321,7 @@ def load_of(asked: Asked, deployment: Deployment, pool: Tokens, users: int, repl
         output_tokens=asked.output_tokens,
         context=float(cached),
         max_requests=places,
-        pool_tokens=pool / replicas,
+        pool_tokens=tokens,
         replicas=busy,
     )
     return load.decoding() if deployment.accelerator.peak.get("bf16") == _NO_LIMIT else load
@@ -397,15 +399,23 @@ def rank_layouts(
         one, terms = holdings[place], holdings[place].terms
         if classes[place] == _UNKNOWN:
             outside = terms.tp * terms.dp > asked.machine.per_node
-            return (_UNKNOWN, float(outside), terms.pp, terms.dp, terms.ep, -one.pool)
+            return (_UNKNOWN, float(outside), terms.pp, terms.dp, terms.ep, -one.pool.tokens)
         if classes[place] >= _UNKNOWN or place not in speeds:
-            return (classes[place], max(one.lacking, 0.0), one.host_short, -one.pool, terms.pp, terms.dp, terms.ep)
+            return (
+                classes[place],
+                max(one.lacking, 0.0),
+                one.host_short,
+                -one.pool.tokens,
+                terms.pp,
+                terms.dp,
+                terms.ep,
+            )
         fast = speeds[place]
         rank = 3.0 if place in staged else 0.0 if place in near else 1.0 if place in quick else 2.0
         first = (-fast.many_low, -fast.alone_low)
         if place in near:
             first = (-steps[place], -_steps(users.get(place, 0)))
-        return (classes[place], rank, *first, terms.pp, terms.dp, terms.ep, -one.pool)
+        return (classes[place], rank, *first, terms.pp, terms.dp, terms.ep, -one.pool.tokens)
 
     order = sorted(range(len(holdings)), key=key)
     best = order[0]
@@ -603,7 +613,10 @@ def narrowing_of(
         return None
     by_users = {row.users: {"tpot": row.tpot, "ttft": row.ttft} for row in rows}
     counts = sorted(by_users)
-    mean = (load_of(asked, deployment, holding.pool, users, holding.terms.decoding) for users in counts)
+    mean = (
+        load_of(asked, deployment, holding.pool_for(asked.request_tokens), users, holding.terms.decoding)
+        for users in counts
+    )
     loads = [whole_loads(one)[0] for one in mean]  # of the fuller replicas
     best: tuple[float, int, tuple[Narrowed, ...]] | None = None
     for users, after in zip(counts, narrowed(deployment, loads), strict=False):

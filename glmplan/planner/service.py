@@ -324,13 +324,14 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
     if not (prompts_timed(asked) and step_model_of(deployment).times_prompts):
         raise UnknownFact(f"{untimed_words(asked)}, no simulation of requests with prompts")
     servers, terms = best.terms.decoding, best.terms
-    load = load_of(asked, deployment, best.pool, typical_users(asked), servers)
+    sent = best.pool_for(asked.request_tokens)
+    load = load_of(asked, deployment, sent, typical_users(asked), servers)
     found = predict(deployment, load)
     # interval of a step: answers of a single token have TTFT only
     first = found.figures["ttft"]
     figure = found.figures.get("tpot", first)
     defaults, ranks = asked.defaults, deployment.dp
-    pool = best.pool / (servers * ranks)
+    pool = sent.tokens / (servers * ranks)
     drafted = deployment.draft_tokens
     budget, places = defaults.budget_of(ranks) // ranks, seats_of(asked, ranks) // ranks
     if defaults.admission == "slot" and asked.settings.max_num_seqs is None:
@@ -361,7 +362,7 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
         pool=KvPool(
             int(pool),
             block_tokens(asked.engine, sparse=best.memory.sparse),
-            best.pool_bytes / best.pool * terms.server * servers,
+            best.pool_bytes / sent.tokens * terms.server * servers,
         ),
         settings=settings,
         front_end=front_end_seconds(deployment, asked.input_tokens),
@@ -374,8 +375,8 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
         tail=figure.tail,
         first_tail=first.tail,
         by_users=None if terms.prefill else _by_users(asked, best),
-        pool_low=best.pool_low / best.pool,
-        pool_high=best.pool_high / best.pool,
+        pool_low=sent.low / sent.tokens,
+        pool_high=sent.high / sent.tokens,
         ranks=ranks,
         basis=f"{asked.checkpoint.name}, {best.terms.name}, {asked.engine}, KV cache {best.terms.kv}; "
         f"{apart_basis(asked, found.basis)}",

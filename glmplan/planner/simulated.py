@@ -6,7 +6,7 @@ A bounded number of requests is simulated three times: as predicted, and at both
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -167,15 +167,15 @@ def host_copies(asked: Asked, holding: Holding, traffic: Traffic) -> HostCopies 
     accelerator loads its own part while all others do, at the rate that the shared links allow.
     """
     running, terms = load_engine(asked.engine).running, holding.terms
-    if running is None or holding.pool <= 0 or why_no_copies(asked, holding):
+    if running is None or (sent := holding.pool_for(asked.request_tokens)).tokens <= 0 or why_no_copies(asked, holding):
         return None
     host, facts = asked.machine.host, facts_of(asked, holding, users=1, longest=1)
     way = way_to_host(asked, holding)
-    wanted = _LARGER * holding.pool
+    wanted = _LARGER * sent.tokens
     if traffic.kind == "sessions" and traffic.users is not None:
         last = traffic.shared_prefix + traffic.start + traffic.turns * (traffic.input + traffic.output)
         wanted = float(traffic.users * last)
-    token = holding.pool_bytes / holding.pool * terms.accelerators
+    token = holding.pool_bytes / sent.tokens * terms.accelerators
     size = token * wanted
     if host.host_memory is not None:
         nodes = -(-terms.accelerators // max(len(facts.members), 1))
@@ -206,7 +206,7 @@ def beyond_steady(asked: Asked, holding: Holding, users: int) -> bool:
     Steady-state sums count waiting but no preemption, so the simulator is needed. Disaggregated prefill always needs
     it.
     """
-    return bool(asked.prefill) or users > max(holding.held * asked.user_tokens / asked.request_tokens, 1.0)
+    return bool(asked.prefill) or users > max(holding.pool_for(asked.request_tokens).held, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +275,7 @@ def shown_rate(asked: Asked, one: Scored, steady: TokensPerSecond) -> TokensPerS
         described, closed, least = _closed(asked, holding)
     except UnknownFact:
         return steady
-    runs = _runs(described, closed.at_load(users), _requests(users), 0, least, ends=False)
+    runs = _of_users(holding, described, closed, users, least, ends=False)
     return runs.middle["output_tokens_per_s"] if runs.middle["requests"] else steady
 
 
@@ -325,12 +325,51 @@ def simulated_rows(
     found: list[UserRow] = []
     for row in rows:
         if row.ttft is not None and beyond_steady(asked, holding, row.users):
-            row = _simulated(row, _runs(described, closed.at_load(row.users), _requests(row.users), 0, least))
+            row = _simulated(row, _of_users(holding, described, closed, row.users, least))
         if row.ttft is not None:
             # bounds of simulated rows come from other runs than those of steady-state sums: keep TTFT monotonic
             row = replace(row, ttft=no_less(row.ttft, found[-1].ttft if found else None))
         found.append(row)
     return tuple(found)
+
+
+def _of_users(
+    holding: Holding, described: Described, closed: Traffic, users: int, least: float, *, ends: bool = True
+) -> _Runs:
+    """Simulate users of a closed loop, of each server by itself.
+
+    A run of several servers ends when the last of them does: with four requests for each user, those that are idle by
+    then took up to 7 % of the throughput.
+    """
+    terms, service = holding.terms, described.service
+    if terms.decoding == 1 or terms.prefill or closed.kind != "closed":
+        return _runs(described, closed.at_load(users), _requests(users), 0, least, ends=ends)
+    settings = replace(service.settings, replicas=service.settings.replicas // terms.replicas)
+    known = described.by_users  # of users on the whole machine
+    alone = replace(
+        described,
+        service=replace(service, settings=settings),
+        by_users=None if known is None else lambda _, share: known(float(users), share),
+    )
+    few, more = divmod(users, terms.decoding)
+    parts = [
+        (count, _runs(alone, closed.at_load(each), _requests(each), 0, least, ends=ends))
+        for each, count in ((few + 1, more), (few, terms.decoding - more))
+        if each and count
+    ]
+    names = ("middle", "slow", "quick")
+    return _Runs(*(_added([(count, getattr(run, name)) for count, run in parts]) for name in names))
+
+
+def _added(parts: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
+    """Return the summary of several servers: sums, and means of requests."""
+    sums = ("output_tokens_per_s", "requests", "preemptions")
+    found = {name: sum(count * one[name] for count, one in parts) for name in sums}
+    total = found["output_tokens_per_s"]
+    for name in ("ttft_mean_ms", "tpot_mean_ms"):
+        parted = sum(count * one["output_tokens_per_s"] * one[name] for count, one in parts)
+        found[name] = parted / total if total else math.nan
+    return found
 
 
 def _requests(users: int) -> int:

@@ -156,8 +156,7 @@ def places_of(asked: Asked, holding: Holding) -> int:
 
 def _running(asked: Asked, holding: Holding) -> float:
     """Return the running requests: limited by the KV pool and max_num_seqs."""
-    held = holding.held * asked.user_tokens / asked.request_tokens
-    return max(min(held, places_of(asked, holding)), 1.0)
+    return max(min(holding.pool_for(asked.request_tokens).held, places_of(asked, holding)), 1.0)
 
 
 def _largest(counts: np.ndarray, values: np.ndarray, target: float) -> int:

@@ -111,18 +111,18 @@ def pool_lines(answer: AnswerRecord) -> list[str]:
     The length of the requests is named if it changes the number of tokens.
     """
     holding = answer.holding
-    if holding is None or holding.pool <= 0:
+    if holding is None or holding.pool.tokens <= 0:
         return []
-    terms = holding.terms
-    low = f" ({holding.pool_low:,.0f} to {holding.pool_high:,.0f})" if holding.pool_high > holding.pool else ""
+    terms, pool = holding.terms, holding.pool
+    low = f" ({pool.low:,.0f} to {pool.high:,.0f})" if pool.high > pool.tokens else ""
     per_token = max(row.per_token for row in answer.ranks)
     form = f"{terms.kv.upper()} cache, {per_token:,.0f} B per token and GPU" if per_token else "cache"
     # printed here because the cache size follows from the patch, not from the limitation alone
     if is_indexed(answer.asked.model) and not terms.indexer:
         form += "; patched dense attention without the indexer and its keys"
-    lines = [f"KV pool {holding.pool:,.0f} tokens{low}{lengths_words(answer)}; {form}"]
+    lines = [f"KV pool {pool.tokens:,.0f} tokens{low}{lengths_words(answer)}; {form}"]
     ranks = terms.dp * terms.decoding
-    if answer.printed and abs(answer.printed[0] * ranks / holding.pool - 1.0) > _SAME:
+    if answer.printed and abs(answer.printed[0] * ranks / pool.tokens - 1.0) > _SAME:
         value, least, most = answer.printed
         each = " per data-parallel rank" if terms.dp > 1 else " per server" * (terms.decoding > 1)
         lines.append(

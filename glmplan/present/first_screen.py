@@ -246,9 +246,11 @@ class _Screen:
         if holding.host:
             of = "" if holding.host_memory is None else f" of {holding.host_memory / GIB:.0f}"
             text += f"; {holding.host / GIB:.0f}{of} GiB of host memory"
-        if holding.pool > 0:
-            low = f" ({holding.pool_low:,.0f} to {holding.pool_high:,.0f})"
-            text += f"; KV pool {holding.pool:,.0f} tokens{low if holding.pool_high > holding.pool else ''}"
+        if holding.pool.tokens > 0:
+            low = f" ({holding.pool.low:,.0f} to {holding.pool.high:,.0f})"
+            text += (
+                f"; KV pool {holding.pool.tokens:,.0f} tokens{low if holding.pool.high > holding.pool.tokens else ''}"
+            )
             text += lengths_words(self.answer)
         return text
 
@@ -337,6 +339,8 @@ class _Screen:
 def _asks(answer: AnswerRecord) -> list[str]:
     """Return follow-up requests, the most useful first."""
     asked = answer.asked
+    if answer.verdict == "unknown" and asked.machine.accelerator.kind == "cpu-socket":
+        return ["the same with the memory of a machine, as in --host-memory '768 GB'"]
     if answer.verdict == "unknown":
         return ["a TOML file with the known facts of the accelerator (--on FILE)"]
     if answer.unknown and not answer.user_rate and answer.verdict != "does_not_fit":

@@ -134,7 +134,7 @@ def _pool(asked: Asked, holding: Holding, lengths: str) -> str:
     text = (
         f"4. pool on stage {holding.stage}: the rule of {asked.engine} ({rule.pool.replace('_', ' ')}) lets it use "
         f"{limit / GIB:.2f} GiB of {holding.part.total / GIB:.2f}; beside {listed} GiB it leaves "
-        f"{pool / GIB:.2f} GiB ± {float(terms.deviation(-1.0)[place]) / GIB:.2f}: {holding.pool:,.0f} tokens"
+        f"{pool / GIB:.2f} GiB ± {float(terms.deviation(-1.0)[place]) / GIB:.2f}: {holding.pool.tokens:,.0f} tokens"
         f"{lengths} in whole blocks, all replicas together"
     )
     return _wrap(text)
@@ -258,7 +258,7 @@ def fit_csv(answer: FitAnswer) -> str:
         "basis": answer.basis,
     }
     if holding:
-        for name, value in (("", holding.pool), ("_low", holding.pool_low), ("_high", holding.pool_high)):
+        for name, value in (("", holding.pool.tokens), ("_low", holding.pool.low), ("_high", holding.pool.high)):
             common[f"kv_pool_tokens{name}"] = f"{value:.0f}"
     rows = [*(user_rows(answer.users) or [{}]), *memory_rows(answer.ranks)]
     cells = [common | {name: _cell(value) for name, value in row.items()} for row in rows]

@@ -238,7 +238,7 @@ def _memory(answer: FitAnswer) -> dict[str, Any] | None:
     smaller, larger = weights_interval(holding.memory, load_memory_fit())
     return {
         "limiting_stage": holding.stage,
-        "kv_pool_tokens": _tokens((holding.pool, holding.pool_low, holding.pool_high)),
+        "kv_pool_tokens": _tokens((holding.pool.tokens, holding.pool.low, holding.pool.high)),
         "kv_pool_gib": _rounded(holding.pool_bytes / GIB),
         "engine_reported_tokens": _tokens(answer.printed),
         "requests_held": _count(holding.held),

@@ -653,7 +653,7 @@ def _columns(context: _Context, plan: Deployed, possible: np.ndarray) -> Columns
     if deployed.accelerator.runs_on_one_memory or deployed.offload is not None or not timed:
         loads = [
             load_of(plan.asked.but(input_tokens=int(sweep.inputs[n]), output_tokens=int(sweep.outputs[n])), deployed,
-                    plan.holding.pool, int(sweep.users[n]), replicas)
+                    plan.holding.pool_for(int(sweep.inputs[n] + sweep.outputs[n])), int(sweep.users[n]), replicas)
             for n in possible
         ]  # fmt: skip
         return exact_columns(deployed, loads, timed=timed)

@@ -125,6 +125,10 @@ def _read_path(given: object, field: str) -> str:
     return path
 
 
+#: rows of a table over users: each takes about 25 ms [-]
+_MOST_COUNTS = 64
+
+
 def read_counts(given: object, field: str) -> tuple[int, ...]:
     """Return several numbers of concurrent users, rising.
 
@@ -141,6 +145,11 @@ def read_counts(given: object, field: str) -> tuple[int, ...]:
         counts = list(given) if isinstance(given, Iterable) and not isinstance(given, bytes | Mapping) else [given]
     if not counts:
         raise SpecError("is empty; write numbers, as in 1,4,8", field=field, value=given)
+    if len(counts) > _MOST_COUNTS:
+        message = (
+            f"has {len(counts):,} numbers, at most {_MOST_COUNTS}: each is a row to predict; glmplan sweep takes more"
+        )
+        raise SpecError(message, field=field)
     return tuple(sorted({whole_number(count, field, most=MOST_USERS) for count in counts}))
 
 

@@ -34,6 +34,11 @@ def refused(model=GLM, on=SIX, **words):
         ({"on": " "}, ["--on", "empty"]),
         ({"engine": "vlllm"}, ["--engine", "'vlllm'", "vllm"]),
         ({"engine_version": "newest"}, ["--engine-version", "'newest'"]),
+        (
+            {"engine": "ktransformers", "on": "2xepyc-9004"},
+            ["--engine", "'ktransformers'", "beside accelerators", "--on"],
+        ),
+        ({"engine": "ktransformers", "on": "m3-ultra"}, ["--engine", "'ktransformers'", "llama.cpp"]),
         ({"kv": "fp9"}, ["--kv", "'fp9'", "fp8"]),
         ({"weights": "fp99"}, ["'fp99'", "fp8"]),
         ({"tp": "3"}, ["--tp", "64 attention heads", "2, 4"]),

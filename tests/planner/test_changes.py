@@ -57,7 +57,7 @@ def test_each_change_is_what_running_its_words_prints(answers):
             what = (words, change)
             assert found.verdict == change.verdict, what
             assert found.holding.terms.name == change.layout, what
-            assert found.holding.pool == pytest.approx(change.pool_tokens, rel=1e-9), what
+            assert found.holding.pool.tokens == pytest.approx(change.pool_tokens, rel=1e-9), what
             assert found.holding.held_low == pytest.approx(change.held, rel=1e-9), what
             assert found.user_rate == pytest.approx(change.user_rate, rel=1e-9), what
             assert found.total_rate == pytest.approx(change.total_rate, rel=1e-9), what

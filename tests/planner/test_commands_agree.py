@@ -187,7 +187,7 @@ def _plans(words: PlanRequest, generator: np.random.Generator) -> list[tuple[Ask
         layout = (terms.tp, terms.pp, terms.dp, terms.ep, terms.dcp)
         holding = Ranks(asked, [layout]).hold(terms)
         # a table is of what ran: a pool of two requests or less is a wrong estimate there, and the answer here
-        if holding.verdict != "does_not_fit" and holding.pool > 2.0 * asked.request_tokens:
+        if holding.verdict != "does_not_fit" and holding.pool.tokens > 2.0 * asked.request_tokens:
             found.append((asked, users, holding))
     return found
 
@@ -233,11 +233,11 @@ def test_the_plan_and_the_row_of_a_table_give_the_same_figures_and_intervals(que
 def test_the_plan_and_the_row_hold_the_same_pool_of_the_cache(questions):
     for one in (each for each in questions if not each.apart):
         pool = one.row.figures["kv_pool_tokens_usable"]
-        assert pool.value == pytest.approx(one.holding.pool, rel=SAME), str(one)
+        assert pool.value == pytest.approx(one.holding.pool.tokens, rel=SAME), str(one)
         # a row does not tell how its server was launched, so its interval spans what is usual; the plan launches itself
         # and holds a request at least
-        assert pool.low <= max(one.holding.pool_low, float(one.asked.full_request)) * (1 + SAME)
-        assert pool.high >= one.holding.pool_high * (1 - SAME)
+        assert pool.low <= max(one.holding.pool.low, float(one.asked.full_request)) * (1 + SAME)
+        assert pool.high >= one.holding.pool.high * (1 - SAME)
 
 
 def test_the_simulators_steps_and_the_work_of_the_calibration_are_those_of_the_plan(questions):

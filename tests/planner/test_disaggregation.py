@@ -33,7 +33,7 @@ def together():
 
 def test_only_servers_that_decode_hold_conversations(apart, together):
     assert apart.holding.terms.name == "2 prefill + 6 decode × TP1×PP1"
-    assert apart.holding.pool == pytest.approx(together.holding.pool * 6 / 8)
+    assert apart.holding.pool.tokens == pytest.approx(together.holding.pool.tokens * 6 / 8)
     assert apart.holding.held_low == pytest.approx(together.holding.held_low * 6 / 8)
     assert apart.holding.context == together.holding.context
 

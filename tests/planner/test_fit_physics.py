@@ -42,7 +42,7 @@ def test_more_memory_for_the_engine_never_makes_the_pool_smaller(model):
     pools = []
     for fraction in ("0.8", "0.85", "0.9", "0.95"):
         found = solution(model, SIX, tp="2", pp="3", memory_fraction=fraction)
-        pools.append(found.best.pool)
+        pools.append(found.best.pool.tokens)
     assert pools == sorted(pools)
     assert pools[-1] > pools[0]
 
@@ -50,7 +50,7 @@ def test_more_memory_for_the_engine_never_makes_the_pool_smaller(model):
 def test_a_larger_card_never_holds_less():
     small = solution("llama-3.1-70b", "4xh100-sxm", tp="4", pp="1").best
     large = solution("llama-3.1-70b", "4xh200-sxm", tp="4", pp="1").best
-    assert large.pool > small.pool and large.context > small.context
+    assert large.pool.tokens > small.pool.tokens and large.context > small.context
 
 
 def test_users_see_no_more_speed_when_there_are_more_of_them():
@@ -66,7 +66,7 @@ def test_every_figure_lies_inside_its_interval():
     for row in answer.users:
         for figure in (row.ttft, row.tpot, row.user_rate, row.total_rate):
             assert 0 < figure.low < figure.value < figure.high
-    assert answer.holding.pool_low <= answer.holding.pool <= answer.holding.pool_high
+    assert answer.holding.pool.low <= answer.holding.pool.tokens <= answer.holding.pool.high
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_changes_are_computed_as_a_plan_of_their_own_would_be():
     alone = fit_answer(
         PlanRequest("glm-5.1-nvfp4", SIX, kv="fp8", users="1,128", input="4096", engine_version="0.19.0")
     )
-    assert change.pool_tokens == alone.holding.pool
+    assert change.pool_tokens == alone.holding.pool.tokens
     assert change.user_rate == pytest.approx(alone.users[0].user_rate.value)
 
 

@@ -211,4 +211,4 @@ def test_beside_a_long_request_the_rest_of_a_uniform_pool_is_left():
     held = fit_answer(
         PlanRequest("llama-3.1-8b", "1xrtx-4090", engine="vllm", input="500", output="300"), changes=False
     ).holding
-    assert held.beside(16_384) == pytest.approx((held.pool - 16_384) / 800, abs=1.0)
+    assert held.beside(16_384) == pytest.approx((held.pool.tokens - 16_384) / 800, abs=1.0)

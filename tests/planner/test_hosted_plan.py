@@ -43,7 +43,7 @@ def plan(tmp_path_factory):
 def answer(plan, users, places=None, **changes):
     """Mean figures of users [s, token/s], with as many places in the cache pool as are said."""
     asked, best, deployment = plan
-    pool = best.pool if places is None else places * float(asked.request_tokens)
+    pool = best.pool if places is None else replace(best.pool, tokens=places * float(asked.request_tokens))
     load = replace(load_of(asked, deployment, pool, users), **changes)
     return {name: figure.value for name, figure in predict(deployment, load).figures.items()}
 

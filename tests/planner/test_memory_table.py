@@ -42,7 +42,7 @@ def test_a_plan_that_fits_holds_no_more_than_its_cards_and_its_pool_is_what_is_l
         if answer.holding is None:
             continue
         words = (model, part, cards, share, answer.verdict)
-        assert 0.0 <= answer.holding.pool_low <= answer.holding.pool <= answer.holding.pool_high, words
+        assert 0.0 <= answer.holding.pool.low <= answer.holding.pool.tokens <= answer.holding.pool.high, words
         for rank in answer.ranks:
             assert rank.cache == max(rank.pool, 0.0), words
             assert sum(rank.parts.values()) == pytest.approx(rank.total), words

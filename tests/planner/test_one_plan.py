@@ -201,7 +201,7 @@ def test_servers_of_one_layout_share_users_and_their_rates_and_pools_add_up():
         solve(read_words(PlanRequest("qwen3-30b-a3b", on, tp=2, pp=1, dp=1))).best
         for on in ("4xh100-sxm", "2xh100-sxm")
     )
-    assert two.terms.replicas == 2 and two.pool == 2 * one.pool and two.held == 2 * one.held
+    assert two.terms.replicas == 2 and two.pool.tokens == 2 * one.pool.tokens and two.held == 2 * one.held
     assert two.context == one.context
     four = read_words(PlanRequest("qwen3-30b-a3b", "4xh100-sxm", tp=2, pp=1, dp=1))
     half = read_words(PlanRequest("qwen3-30b-a3b", "2xh100-sxm", tp=2, pp=1, dp=1))

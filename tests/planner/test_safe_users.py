@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from glmplan.planner import read_words, solve
+from glmplan.planner import fit_answer, read_words, solve
 from glmplan.planner.capacity import Holding
 from glmplan.planner.ranking import deployment_of, load_of, rank_layouts
 from glmplan.planner.traffic_search import described_under
@@ -154,3 +156,48 @@ def test_means_are_those_of_the_simulated_steady_state_without_the_first_round(o
         summary = try_load(described.service, traffic, parse_slo("ttft mean < 2 s"), users, 0).summary
         for name in ("ttft", "tpot"):
             assert found[users].figures[name].value * 1e3 == pytest.approx(summary[f"{name}_mean_ms"], rel=0.03)
+
+
+#: sliding windows, recurrent states, compressed caches: a token of a short request takes more than one of a long one
+BY_LENGTH = [
+    ("gemma-4-12b", "4xrtx-4090", "vllm", 4),
+    ("gemma-3-27b", "2xh100-sxm", "vllm", 2),
+    ("qwen3-next-80b-a3b", "2xh100-sxm", "sglang", 2),
+    ("deepseek-v4-flash", "4xh200-sxm", "vllm", 4),
+]
+
+
+@pytest.mark.parametrize(("model", "machine", "engine", "tp"), BY_LENGTH)
+def test_users_run_by_the_length_of_their_requests_not_by_the_context_that_is_asked_for(model, machine, engine, tp):
+    """Requests of 2,560 tokens were counted as 1/39 of a request of 100,000: 390 instead of 135 of gemma-3-27b ran."""
+    words = {"engine": engine, "tp": tp, "users": "1,100,300", "max_model_len": "100000"}
+    short = fit_answer(PlanRequest(model, machine, input=2048, output=512, **words), changes=False)
+    long = fit_answer(PlanRequest(model, machine, context=100_000, **words), changes=False)
+    assert short.holding.memory.by_length and long.asked.request_tokens == 2560
+    assert [(one.running, one.simulated) for one in long.users] == [(one.running, one.simulated) for one in short.users]
+    for one, other in zip(short.users, long.users, strict=True):
+        assert other.total_rate.value == pytest.approx(one.total_rate.value)
+    assert long.holding.held < short.holding.held and long.holding.pool.length == 100_000
+    assert long.holding.pool_for(2560) == short.holding.pool
+
+
+def test_a_pool_of_one_length_is_not_used_for_requests_of_another():
+    answer = fit_answer(PlanRequest("gemma-3-27b", "2xh100-sxm", context=100_000), changes=False)
+    asked, holding = answer.asked, answer.holding
+    with pytest.raises(ValueError, match="requests of 100000 tokens is used for requests of 2560"):
+        load_of(asked, answer.deployment, holding.pool, 8)
+    with pytest.raises(TypeError):
+        assert holding.pool > asked.longest_request
+
+
+@pytest.mark.parametrize(("model", "on"), [("gemma-3-27b", "2xrtx-4090"), ("gpt-oss-20b", "1xrtx-4090")])
+@pytest.mark.parametrize(("users", "prompt", "replicas"), [(8, 500, 1), (8, 30_000, 1), (5, 2000, 2)])
+def test_the_slots_of_a_launch_command_fit_the_pool_with_the_context_of_each(model, on, users, prompt, replicas):
+    """Two servers with four slots each were started with eight, and with the pool of both."""
+    on = f"{2 * int(on[0])}{on[1:]}" if replicas == 2 else on
+    words = PlanRequest(model, on, engine="llama.cpp", users=users, input=prompt, output=500, replicas=replicas)
+    answer = fit_answer(words, changes=False)
+    command = " ".join(answer.command)
+    tokens, slots = (int(re.search(rf"{name} (\d+)", command)[1]) for name in ("-c", "--parallel"))
+    held = answer.holding.pool_for(tokens // slots).held
+    assert slots * replicas >= min(users, int(answer.holding.held)) and held >= slots * replicas

@@ -91,7 +91,7 @@ def test_a_plan_and_a_row_of_one_launch_have_one_pool(draft):
            "max_num_batched_tokens": "4096", "speculative": f"mtp-{draft}" if draft else "none"}  # fmt: skip
     found = memory_of(question_of(run_from_row(row)))
     assert (found.pool_tokens, found.pool_low, found.pool_high) == pytest.approx(
-        (best.pool, best.pool_low, best.pool_high)
+        (best.pool.tokens, best.pool.low, best.pool.high)
     )
 
 

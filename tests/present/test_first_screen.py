@@ -91,7 +91,10 @@ def test_the_screen_gives_the_numbers_of_the_answer(name):
     assert one.holding.terms.kv.upper() in text
     if one.safe is not None:
         assert f"safe users {one.safe.users:,}" in text
-        assert f"{one.holding.pool:,.0f} tokens ({one.holding.pool_low:,.0f} to" in text or not one.holding.pool
+        assert (
+            f"{one.holding.pool.tokens:,.0f} tokens ({one.holding.pool.low:,.0f} to" in text
+            or not one.holding.pool.tokens
+        )
         assert "one user" in text
 
 

@@ -162,6 +162,6 @@ def test_what_is_promised_of_a_load_leaves_room_that_a_count_of_blocks_does_not(
     asked = read_size("llama-3.1-8b-bf16", "tpot p95 < 40 ms", users=12, input=4000, output=500,
                       only="1xrtx-pro-6000-ws", kind="buy")  # fmt: skip
     [option] = sized(replace(asked, most_machines=4), money_of(today=TODAY), answers=1).options
-    held = option.planned.holding.pool / 4500
+    held = option.planned.holding.pool.tokens / 4500
     assert option.machines * held > option.max_load >= 12
     assert option.max_load / option.machines < held

@@ -210,3 +210,14 @@ def test_a_service_with_a_calibration_of_a_site_answers_as_the_command_line_with
     slower = [one["tpot_mean_ms"]["value"] for one in moved["users"]]
     assert all(now > 1.1 * one["tpot_mean_ms"]["value"] for now, one in zip(slower, plain["users"], strict=True))
     assert [1000 * one["figures"]["tpot"]["value"] for one in values] == pytest.approx(slower, rel=1e-4)
+
+
+@pytest.mark.parametrize("users", [1, 3, 8, 11])
+def test_a_single_value_of_several_servers_is_the_sum_over_servers(client, users):
+    """Three users on two servers are two and one of them, in a cell as on the command line."""
+    one = {"model": "llama-3.1-8b", "on": "1xl40s", "tp": 1, "input": 900, "output": 200, "get": "tokens_per_s"}
+    two = one | {"on": "2xl40s", "replicas": 2, "users": users}
+    each = [client.get("/v1/value", params=one | {"users": part}) for part in (users // 2, users - users // 2) if part]
+    together = client.get("/v1/value", params=two)
+    assert together.status_code == 200, together.text
+    assert float(together.text) == pytest.approx(sum(float(part.text) for part in each), rel=1e-3)

@@ -30,17 +30,26 @@ CONFIG = {
 }  # fmt: skip
 FIT = ("fit", "llama-3.1-8b", "--on")
 IMPORT = ("hardware", "import")
+MAP = ("sheet", "check", "q.csv", "--map", "m.toml", "--model", "llama-3.1-8b")
 CASES = {
     "no socket": ("l.txt", LSCPU.format(0), (*IMPORT, "l.txt", "--accelerator", "h100-sxm"), "Socket(s)"),
     "a million sockets": ("l.txt", LSCPU.format(10**6), (*IMPORT, "l.txt", "--accelerator", "h100-sxm"), "Socket(s)"),
+    "sockets below none": ("l.txt", LSCPU.format(-1), (*IMPORT, "l.txt", "--accelerator", "h100-sxm"), "Socket(s)"),
+    "a million cores": ("l.txt", LSCPU.format(1).replace("16", f"{10**6}"),
+                        (*IMPORT, "l.txt", "--accelerator", "h100-sxm"), "Core(s) per socket"),
+    "3,000 rows of users": ("x", "", (*FIT, "1xh100-sxm", "--users", ",".join(map(str, range(1, 3000)))), "--users"),
     "a million cards": ("h.toml", HOST.format(nodes=1, count=10**6), (*FIT, "h.toml"), "cards.0.count"),
     "a million nodes": ("h.toml", HOST.format(nodes=10**6, count=1), (*FIT, "h.toml"), "nodes"),
     "layers beyond any model": ("config.json", json.dumps(CONFIG), ("fit", "config.json", "--on", "1xh100-sxm"),
                                 "num_hidden_layers"),
     "blocks that are lists": ("t.jsonl", TRACE, ("simulate", "llama-3.1-8b", "--on", "1xh100-sxm", "--traffic",
                                                  "trace:t.jsonl"), "line 1"),
-    "a mapping without tables": ("m.toml", "columns = 3\n", ("sheet", "check", "q.csv", "--map", "m.toml", "--model",
-                                                              "llama-3.1-8b"), "columns"),
+    "a mapping without tables": ("m.toml", "columns = 3\n", MAP, "columns"),
+    "a rate that is no number": ("m.toml", "[rates]\nEUR = nan\n", MAP, "rates.EUR"),
+    "a header row in a list": ("m.toml", "header_row = [1]\n", MAP, "header_row"),
+    "a column in a list": ("m.toml", "[columns]\nhardware = ['B']\n", MAP, "columns.hardware"),
+    "blocks that are no list": ("t.jsonl", TRACE.replace("[[1]]", '{"a": 1}'), ("simulate", "llama-3.1-8b", "--on",
+                                "1xh100-sxm", "--traffic", "trace:t.jsonl"), "line 1"),
     "a portfolio of numbers": ("p.toml", "classes = [3]\n", ("hybrid", "p.toml"), "p.toml"),
 }  # fmt: skip
 

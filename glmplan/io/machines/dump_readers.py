@@ -210,10 +210,12 @@ def read_lscpu(text: str, file: str) -> CpuFacts:
     notes: tuple[str, ...] = ()
     if fields.get("Off-line CPU(s) list"):
         notes = (f"CPU {fields['Off-line CPU(s) list']} is off-line",)
-    sockets = fields.get("Socket(s)", "1")
-    if sockets.isdigit() and not 1 <= int(sockets) <= MOST_SOCKETS:
-        raise SpecError(f"is not between 1 and {MOST_SOCKETS}", file=file, field="Socket(s)", value=sockets)
-    cores = fields.get("Core(s) per socket") or fields.get("Core(s) per cluster") or ""
+    sockets = fields.get("Socket(s)", "-")
+    cores = fields.get("Core(s) per socket") or fields.get("Core(s) per cluster") or "-"
+    for name, value, most in (("Socket(s)", sockets, MOST_SOCKETS), ("Core(s) per socket", cores, _MOST_CORES)):
+        # lscpu prints a dash where it does not know
+        if value != "-" and not (value.isascii() and value.isdecimal() and 1 <= int(value) <= most):
+            raise SpecError(f"is not between 1 and {most}", file=file, field=name, value=value)
     return CpuFacts(
         fields.get("Model name"),
         int(sockets) if sockets.isdigit() else 1,
@@ -332,6 +334,8 @@ def _channel(bank: str, locator: str, number: int) -> tuple[int, str]:
     return 0, f"module {number}"
 
 
+#: cores of a socket: forty times those of the largest of 2026
+_MOST_CORES = 10_000
 _CELL = re.compile(r"X|SYS|NODE|PHB|PXB|PIX|NV\d+")
 _NONE = ("n/a", "[n/a]", "[not supported]", "not supported", "none", "", "requested functionality has been deprecated")
 

@@ -19,7 +19,7 @@ from glmplan.planner.capacity import LOW, Holding
 from glmplan.planner.ranking import load_of, seats_of
 from glmplan.prediction.effects import LEVELS, keys_of, load_effects
 from glmplan.prediction.evidence import BANDS, PROMPTS, evidence_of_points
-from glmplan.prediction.load import ENDLESS, Load, metrics_of
+from glmplan.prediction.load import Load, metrics_of
 from glmplan.prediction.replicas import whole_loads
 from glmplan.prediction.step_models import least_of, runs_on_accelerators
 from glmplan.purchase.money import Money, Purchase, purchase_of, rent_of
@@ -269,7 +269,7 @@ class Surfaces:
         """Return the loads of all points, for replicas and host offload."""
         asked, replicas = planned.asked, planned.holding.terms.replicas
         return [
-            load_of(asked.but(input_tokens=int(i), output_tokens=int(o)), planned.deployment, ENDLESS, int(u), replicas)
+            load_of(asked.but(input_tokens=int(i), output_tokens=int(o)), planned.deployment, None, int(u), replicas)
             for u, i, o in zip(*points, strict=True)
         ]
 

@@ -358,10 +358,19 @@ def read_mapping(path: str | None) -> Mapped:
     for name in content.get("columns", {}):
         if name not in ROLES:
             raise SpecError("is not what a column can hold", file=path, field="columns", value=name, choices=ROLES)
+    for name, one in content.get("columns", {}).items():
+        if not isinstance(one, str | int):
+            raise SpecError("is no name or letter of a column", file=path, field=f"columns.{name}", value=str(one))
+    for name, one in content.get("rates", {}).items():
+        if isinstance(one, bool) or not isinstance(one, int | float) or not 0 < one < math.inf:
+            raise SpecError("is no price of a unit of currency", file=path, field=f"rates.{name}", value=str(one))
+    header = content.get("header_row", 0)
+    if isinstance(header, bool) or not isinstance(header, int) or header < 0:
+        raise SpecError("is no number of a row", file=path, field="header_row", value=str(header))
     with understood(path, "mapping"):
         return Mapped(
             sheet=str(content.get("sheet", "")),
-            header=int(content.get("header_row", 0)),
+            header=header,
             columns={name: str(one) for name, one in content.get("columns", {}).items()},
             hardware={plain_words(name): str(one) for name, one in content.get("hardware", {}).items()},
             rates={name.upper(): float(one) for name, one in content.get("rates", {}).items()},

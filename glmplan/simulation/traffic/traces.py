@@ -204,6 +204,8 @@ def _mooncake(file: Path) -> Iterator[_Row]:
         try:
             at, hashes = row["timestamp"], row.get("hash_ids", [])
             inputs, outputs = row["input_length"], row["output_length"]
+            if not isinstance(hashes, list):
+                raise TypeError
             names = [("block", name) for name in hashes]
             hash(tuple(names))
         except (KeyError, TypeError) as error:

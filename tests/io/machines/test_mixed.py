@@ -54,7 +54,7 @@ def test_the_order_of_cards_decides_nothing(host):
 
 def test_layers_on_both_cards_hold_more_and_decode_slower_than_the_faster_card_alone(host):
     both, alone = answer(host(("rtx-5090", 1), ("rtx-5080", 1))), answer("1xrtx-5090")
-    assert both.holding.pool > alone.holding.pool
+    assert both.holding.pool.tokens > alone.holding.pool.tokens
     assert alone.user_rate > both.user_rate
 
 
