@@ -340,6 +340,14 @@ def _others(machine: Machine) -> str:
     return f" × {machine.accelerator.name} beside {machine.left_out} ({ONE_KIND})"
 
 
+def _instead(machine: Machine, used: int) -> str:
+    """Return what to ask where a layout takes more than one kind has."""
+    if not machine.left_out or used > sum(count for _, count in machine.kinds):
+        return "lower --tp, --pp, --dp or --replicas"
+    least = min((name for name, _ in machine.kinds), key=lambda name: load_accelerator(name).memory or 0.0)
+    return f"equal stages hold what --on {used}x{least} holds: ask that, or --engine llama.cpp without degrees"
+
+
 def check_layout(
     model: ModelSpec, machine: Machine, given: dict[str, int | None], *, divided_experts: bool = False
 ) -> None:
@@ -361,8 +369,7 @@ def check_layout(
     used = tp * pp * dp * replicas
     if used > count:
         raise SpecError(
-            f"takes {used} accelerators and {machine.text} has {count}{_others(machine)}; "
-            "lower --tp, --pp, --dp or --replicas",
+            f"takes {used} accelerators and {machine.text} has {count}{_others(machine)}; {_instead(machine, used)}",
             field="layout",
             value=asked,
         )
@@ -577,7 +584,8 @@ class Asked:
             if unknown := set(options) - _OF_REQUEST:
                 raise TypeError(f"Asked has no {', '.join(sorted(unknown))}")
             own["request"] = self.request.model_copy(update=options)
-        return replace(self, **own)  # type: ignore[arg-type]
+        result = replace(self, **own)  # type: ignore[arg-type]
+        return _with_free_share(result, before=self) if "engine" in own else result
 
 
 #: fields of `Asked`, and those that it reads from its request
@@ -618,7 +626,7 @@ def read_words(words: PlanRequest) -> Asked:
     if choice.exact_bytes is None:
         checkpoint = read_by(choice.model, checkpoint, engine)
         assumed += remarks_on(choice.model, checkpoint)
-    machine = _with_all_kinds(machine, words, engine)
+    machine, words = _with_all_kinds(machine, words, engine)
     kv = _kv(words.kv, engine)
     degrees = {name: getattr(words, name) for name in DEGREES}
     prefill = servers_apart(words.disaggregated, degrees)
@@ -663,20 +671,45 @@ def read_words(words: PlanRequest) -> Asked:
         prefill=prefill,
     )
     check_layout(asked.model, asked.machine, degrees, divided_experts=asked.divided_experts)
-    return asked if words.recipe is None else _by_recipe(asked, words.recipe)
+    return _with_free_share(asked if words.recipe is None else _by_recipe(asked, words.recipe))
 
 
-def _with_all_kinds(machine: Machine, words: PlanRequest, engine: str) -> Machine:
+def _with_free_share(asked: Asked, before: Asked | None = None) -> Asked:
+    """Return the request with a memory fraction that starts.
+
+    Only if none was given, where the engine looks at the free memory of a part that shares it with its host. `before`:
+    the request of another engine, whose fraction of this kind goes.
+    """
+    settings = asked.settings
+    if before is not None and settings.memory_fraction == _free_share(before):
+        settings = replace(settings, memory_fraction=asked.request.memory_fraction)
+    share = _free_share(asked)
+    if settings.memory_fraction is None and share is not None:
+        words = f"--memory-fraction {share:g}: started systems were seen to leave no more memory free"
+        asked = replace(asked, assumed=(*asked.assumed, words))
+        settings = replace(settings, memory_fraction=share)
+    return replace(asked, settings=settings)
+
+
+def _free_share(asked: Asked) -> Ratio | None:
+    return asked.machine.accelerator.free_share if load_memory_rule(asked.engine).checks_free else None
+
+
+def _with_all_kinds(machine: Machine, words: PlanRequest, engine: str) -> tuple[Machine, PlanRequest]:
     """Return the machine with all its kinds where layers are dealt.
 
-    One kind alone where a layout was given, or where the engine splits matrices.
+    One kind alone where a layout was given, or where the engine splits matrices. A stage on each accelerator is no
+    other layout than dealt layers.
     """
     running = load_engine(engine).running
-    given = any(getattr(words, name) for name in ("tp", "pp", "dp", "ep"))
-    if not machine.kinds or given or running is None or not running.whole_layers:
-        return machine
+    if running is None or not running.whole_layers or len(machine.kinds) < 2:
+        return machine, words
+    if words.pp == sum(count for _, count in machine.kinds):
+        words = words.model_copy(update={"pp": None})
+    if any(getattr(words, name) for name in ("tp", "pp", "dp", "ep")):
+        return machine, words
     beside = load_memory_rule(engine).free_target + load_memory_fit().context["single"].mean
-    return machine.one_after_another(beside)
+    return machine.one_after_another(beside), words
 
 
 def _through_front_end(words: PlanRequest, model: ModelSpec, machine: Machine, assumed: list[str]) -> PlanRequest:
