@@ -338,8 +338,8 @@ def _llama_cpp(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str,
     words = ["llama-server", files, "-ngl 999", *moved_options(asked, holding)]
     slots = asked.settings.max_num_seqs or int(min(asked.users[-1], max(holding.held, 1)))
     # the server takes what -c says at start and stops if it is not there
-    surely = max(holding.pool_low, min(holding.pool, context))
-    whole = int(min(surely, slots * context)) if holding.pool else context
+    least = max(holding.pool_low, min(holding.pool, context))
+    whole = int(min(least, slots * context)) if holding.pool else context
     words += [f"-c {whole // 256 * 256 or context}", f"--parallel {slots}"]
     if split := asked.machine.shares:
         words += ["--split-mode layer", "--tensor-split " + ",".join(f"{100 * share:.0f}" for share in split)]

@@ -22,7 +22,7 @@ from glmplan.catalog.schema.model import Checkpoint, ModelSpec
 from glmplan.costs.blocks.stack import mixers_of, routed_blocks
 from glmplan.costs.memory.settings import load_memory_fit
 from glmplan.errors import SpecError
-from glmplan.io.machines.resolve import ONE_KIND, Machine, resolve_machine
+from glmplan.io.machines.resolve import Machine, resolve_machine
 from glmplan.io.models.checkpoints import checkpoint_for, files_of_namesake, read_by, remarks_on
 from glmplan.io.models.drafters import FREE_DRAFTERS, with_drafter
 from glmplan.io.models.resolve import resolve_model
@@ -243,7 +243,7 @@ def usual_users(machine: Machine) -> int:
 
     Examples
     --------
-    >>> from glmplan.io.machines.resolve import ONE_KIND, resolve_machine
+    >>> from glmplan.io.machines.resolve import resolve_machine
     >>> usual_users(resolve_machine("8xh200-sxm")), usual_users(resolve_machine("gb200-nvl72"))
     (32, 256)
     """
@@ -333,21 +333,6 @@ def experts_of(model: ModelSpec) -> int:
     return max((block.experts for block in routed_blocks(model)), default=0)
 
 
-def _others(machine: Machine) -> str:
-    """Return the accelerators beside those of a layout, as an addition."""
-    if not machine.left_out:
-        return ""
-    return f" × {machine.accelerator.name} beside {machine.left_out} ({ONE_KIND})"
-
-
-def _instead(machine: Machine, used: int) -> str:
-    """Return what to ask where a layout takes more than one kind has."""
-    if not machine.left_out or used > sum(count for _, count in machine.kinds):
-        return "lower --tp, --pp, --dp or --replicas"
-    least = min((name for name, _ in machine.kinds), key=lambda name: load_accelerator(name).memory or 0.0)
-    return f"equal stages hold what --on {used}x{least} holds: ask that, or --engine llama.cpp without degrees"
-
-
 def check_layout(
     model: ModelSpec, machine: Machine, given: dict[str, int | None], *, divided_experts: bool = False
 ) -> None:
@@ -369,7 +354,7 @@ def check_layout(
     used = tp * pp * dp * replicas
     if used > count:
         raise SpecError(
-            f"takes {used} accelerators and {machine.text} has {count}{_others(machine)}; {_instead(machine, used)}",
+            f"takes {used} accelerators and {machine.text} has {count}{machine.beside}; {machine.instead(used)}",
             field="layout",
             value=asked,
         )
@@ -680,10 +665,9 @@ def _with_free_share(asked: Asked, before: Asked | None = None) -> Asked:
     Only if none was given, where the engine looks at the free memory of a part that shares it with its host. `before`:
     the request of another engine, whose fraction of this kind goes.
     """
-    settings = asked.settings
+    settings, share = asked.settings, _free_share(asked)
     if before is not None and settings.memory_fraction == _free_share(before):
         settings = replace(settings, memory_fraction=asked.request.memory_fraction)
-    share = _free_share(asked)
     if settings.memory_fraction is None and share is not None:
         words = f"--memory-fraction {share:g}: started systems were seen to leave no more memory free"
         asked = replace(asked, assumed=(*asked.assumed, words))
