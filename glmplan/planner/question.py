@@ -669,7 +669,7 @@ def _with_free_share(asked: Asked, before: Asked | None = None) -> Asked:
     if before is not None and settings.memory_fraction == _free_share(before):
         settings = replace(settings, memory_fraction=asked.request.memory_fraction)
     if settings.memory_fraction is None and share is not None:
-        words = f"--memory-fraction {share:g}: started systems were seen to leave no more memory free"
+        words = f"--memory-fraction {share:g}: some started systems leave no more memory free"
         asked = replace(asked, assumed=(*asked.assumed, words))
         settings = replace(settings, memory_fraction=share)
     return replace(asked, settings=settings)
