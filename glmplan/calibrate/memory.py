@@ -207,7 +207,7 @@ def fit_memory(rows: list[MemoryObservation]) -> tuple[MemoryFit, dict[str, list
     driver = [(r, (r.number["listed_gib"] - r.number["total_gib"]) * GIB) for r in taken if r.kind == "driver"]
     contexts = {
         link: [row for row in taken if row.kind == "context" and row.text["link"] == link]
-        for link in ("single", "pcie", "nvlink")
+        for link in ("single", "pcie", "nvlink", "unified")
     }
     graphs = [(r, r.number["graphs_gib"] / r.number["graphs"] * GIB) for r in taken if r.kind == "graphs"]
     base = MemoryFit(
@@ -416,7 +416,7 @@ def outside_of(start: LoggedStart, fit: MemoryFit) -> Vote | None:
 def _counted(part: PartMemory, *, several: bool, indexed: bool) -> tuple[str, ...]:
     """Return the launch kinds of a log: its own, then the multi-GPU fallbacks."""
     own = launch_kinds(part, several=several, indexed=indexed)[0]
-    return (own, "several") if several else (own,)
+    return (own, "several") if several and part.link != "unified" else (own,)
 
 
 def outside_of_row(row: MemoryObservation, fit: MemoryFit) -> Vote | None:
@@ -478,7 +478,7 @@ def _graph_votes(
         kinds: tuple[str, ...] = ("several",) if several else ("single",)
         if start.accelerator:
             kinds = _counted(part_memory(load_accelerator(start.accelerator)), several=several, indexed=False)
-        votes.append(Vote(start.id, start.origin, log.engine, kinds, value))
+        votes.append(Vote(start.id, start.origin, log.engine, kinds, value, apart=taken and kinds[0] == "unified"))
     return votes
 
 
@@ -524,23 +524,27 @@ def launch_terms(
 
     Votes are by ``outside``, ``estimate`` and ``captured``.
     """
-    logs = list(starts)
+    logs, rare = list(starts), rare_starts()
+    settings = {start.id: setting_of(start) for start in rare}
+
+    def apart(votes: Iterable[Vote]) -> list[Vote]:
+        return [replace(one, origin=settings[one.id], classes=one.classes[:1], apart=True) for one in votes]
+
+    def estimates(starts: Iterable[LoggedStart]) -> list[Vote]:
+        return _graph_votes(starts, lambda start: start.graph_estimate, taken=True)
+
     votes = {
         "outside": outside_votes(logs, rows, fit),
-        "estimate": _graph_votes(logs, lambda start: start.graph_estimate, taken=True),
+        "estimate": estimates(logs) + apart(estimates(rare)),
         "captured": _graph_votes(logs, lambda start: start.log.graphs, taken=False),
     }
-    fitted = replace(fit, estimate=_by_engine(votes["estimate"]), captured=_by_engine(votes["captured"]))
-    settings = {start.id: setting_of(start) for start in rare_starts()}
-    votes["outside"] += [
-        replace(vote, origin=settings[vote.id], classes=vote.classes[:1], apart=True)
-        for vote in outside_votes(rare_starts(), (), fitted)
-    ]
-    return replace(fitted, outside=_outside_terms(votes["outside"])), votes
+    fitted = replace(fit, estimate=_kinds_apart(votes["estimate"]), captured=_kinds_apart(votes["captured"]))
+    votes["outside"] += apart(outside_votes(rare, (), fitted))
+    return replace(fitted, outside=_kinds_apart(votes["outside"])), votes
 
 
-def _outside_terms(votes: list[Vote]) -> dict[str, dict[str, Spread]]:
-    """Return the terms outside torch; votes apart count in their kind alone."""
+def _kinds_apart(votes: list[Vote]) -> dict[str, dict[str, Spread]]:
+    """Return the terms of a quantity; votes apart count in their kind alone."""
     common = _by_engine([vote for vote in votes if not vote.apart])
     rare = {(vote.engine, vote.classes[0]) for vote in votes if vote.apart}
     return {
@@ -565,9 +569,10 @@ def left_out_sources(
     _, votes = launch_terms(logs, rows, fit)
     loads = loaded_votes(logs)
     fits = {}
-    for origin in sorted({one.origin for one in logs} | {one.origin for one in votes["outside"]}):
+    voted = {vote.origin for chosen in votes.values() for vote in chosen}
+    for origin in sorted({one.origin for one in logs} | voted):
         left = {name: [vote for vote in chosen if vote.origin != origin] for name, chosen in votes.items()}
-        terms = {name: (_outside_terms if name == "outside" else _by_engine)(chosen) for name, chosen in left.items()}
+        terms = {name: _kinds_apart(chosen) for name, chosen in left.items()}
         loaded = {engine: share_without(chosen, origin) for engine, chosen in loads.items()}
         fits[origin] = replace(
             fit,

@@ -52,6 +52,8 @@ class PlanFacts:
         Requests of the requested length that one KV pool holds beside the longest that the engine accepts, [-]
     pools : int
         KV pools among which the users are spread: data-parallel ranks of all servers, [-]
+    free_wanted : float or None
+        Share of the memory that must be free for the engine to start; None: the engine does not look, [-]
     """
 
     members: tuple[int, ...]
@@ -66,6 +68,7 @@ class PlanFacts:
     longest_held: float | None = None
     beside: float | None = None
     pools: int = 1
+    free_wanted: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +220,14 @@ def _memory(host: Host, facts: PlanFacts) -> list[Hazard]:
     return [_hazard("host-memory-overcommit", numbers, "warning")] if tight else []
 
 
+def _free(host: Host, facts: PlanFacts) -> list[Hazard]:
+    left = load_accelerator(host.accelerator).free_share
+    if left is None or facts.free_wanted is None or facts.free_wanted <= left:
+        return []
+    numbers = f"{facts.free_wanted:g} of the memory must be free, started systems leave from {left:g} on"
+    return [_hazard("free-at-start", numbers, certain=False, change=f"--memory-fraction {left:g}")]
+
+
 def _supply(host: Host, facts: PlanFacts) -> list[Hazard]:
     drawn = machine_power(host, facts)
     power = host.power
@@ -311,7 +322,7 @@ def _links(host: Host, facts: PlanFacts) -> list[Hazard]:
 
 
 _RULES: tuple[Callable[[Host, PlanFacts], list[Hazard]], ...] = (
-    _display, _memory, _supply, _circuit, _heat, _retrain, _pool, _links,
+    _display, _memory, _free, _supply, _circuit, _heat, _retrain, _pool, _links,
 )  # fmt: skip
 
 

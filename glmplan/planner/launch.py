@@ -20,7 +20,7 @@ from glmplan.catalog.engines.recipes import (
 )
 from glmplan.catalog.schema.engine import version_key
 from glmplan.costs.blocks.stack import is_indexed, mixers_of, model_features
-from glmplan.planner.capacity import Holding, contexts_of
+from glmplan.planner.capacity import LOW, Holding, contexts_of
 from glmplan.planner.layouts import adapter_words, kinds_of_servers
 from glmplan.planner.question import Asked
 from glmplan.prediction.deployment import default_kv
@@ -336,9 +336,10 @@ def _llama_cpp(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str,
     from glmplan.planner.moved_experts import moved_options
 
     words = ["llama-server", files, "-ngl 999", *moved_options(asked, holding)]
-    most = int(min(asked.users[-1], max(holding.held, 1)))  # on all servers
+    # the server takes what -c says at start and stops if it is not there: what the pool surely holds
+    most = int(min(asked.users[-1], max(holding.held_low, 1)))  # on all servers
     slots = asked.settings.max_num_seqs or -(-most // terms.decoding)
-    whole = slots * min(context, *contexts_of(asked, holding, (slots * terms.decoding,)))
+    whole = slots * min(context, *contexts_of(asked, holding, (slots * terms.decoding,), quantile=LOW))
     words += [f"-c {whole // 256 * 256 or context}", f"--parallel {slots}"]
     if split := asked.machine.shares:
         words += ["--split-mode layer", "--tensor-split " + ",".join(f"{100 * share:.0f}" for share in split)]

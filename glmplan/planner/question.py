@@ -22,7 +22,7 @@ from glmplan.catalog.schema.model import Checkpoint, ModelSpec
 from glmplan.costs.blocks.stack import mixers_of, routed_blocks
 from glmplan.costs.memory.settings import load_memory_fit
 from glmplan.errors import SpecError
-from glmplan.io.machines.resolve import ONE_KIND, Machine, resolve_machine
+from glmplan.io.machines.resolve import Machine, resolve_machine
 from glmplan.io.models.checkpoints import checkpoint_for, files_of_namesake, read_by, remarks_on
 from glmplan.io.models.drafters import FREE_DRAFTERS, with_drafter
 from glmplan.io.models.resolve import resolve_model
@@ -256,7 +256,7 @@ def usual_users(machine: Machine) -> int:
 
     Examples
     --------
-    >>> from glmplan.io.machines.resolve import ONE_KIND, resolve_machine
+    >>> from glmplan.io.machines.resolve import resolve_machine
     >>> usual_users(resolve_machine("8xh200-sxm")), usual_users(resolve_machine("gb200-nvl72"))
     (32, 256)
     """
@@ -346,13 +346,6 @@ def experts_of(model: ModelSpec) -> int:
     return max((block.experts for block in routed_blocks(model)), default=0)
 
 
-def _others(machine: Machine) -> str:
-    """Return the accelerators beside those of a layout, as an addition."""
-    if not machine.left_out:
-        return ""
-    return f" × {machine.accelerator.name} beside {machine.left_out} ({ONE_KIND})"
-
-
 def check_layout(
     model: ModelSpec, machine: Machine, given: dict[str, int | None], *, divided_experts: bool = False
 ) -> None:
@@ -374,8 +367,7 @@ def check_layout(
     used = tp * pp * dp * replicas
     if used > count:
         raise SpecError(
-            f"takes {used} accelerators and {machine.text} has {count}{_others(machine)}; "
-            "lower --tp, --pp, --dp or --replicas",
+            f"takes {used} accelerators and {machine.text} has {count}{machine.beside}; {machine.instead(used)}",
             field="layout",
             value=asked,
         )
@@ -590,7 +582,8 @@ class Asked:
             if unknown := set(options) - _OF_REQUEST:
                 raise TypeError(f"Asked has no {', '.join(sorted(unknown))}")
             own["request"] = self.request.model_copy(update=options)
-        return replace(self, **own)  # type: ignore[arg-type]
+        result = replace(self, **own)  # type: ignore[arg-type]
+        return _with_free_share(result, before=self) if "engine" in own else result
 
 
 #: fields of `Asked`, and those that it reads from its request
@@ -631,7 +624,7 @@ def read_words(words: PlanRequest) -> Asked:
     if choice.exact_bytes is None:
         checkpoint = read_by(choice.model, checkpoint, engine)
         assumed += remarks_on(choice.model, checkpoint)
-    machine = _with_all_kinds(machine, words, engine)
+    machine, words = _with_all_kinds(machine, words, engine)
     kv = _kv(words.kv, engine)
     degrees = {name: getattr(words, name) for name in DEGREES}
     prefill = servers_apart(words.disaggregated, degrees)
@@ -676,20 +669,44 @@ def read_words(words: PlanRequest) -> Asked:
         prefill=prefill,
     )
     check_layout(asked.model, asked.machine, degrees, divided_experts=asked.divided_experts)
-    return asked if words.recipe is None else _by_recipe(asked, words.recipe)
+    return _with_free_share(asked if words.recipe is None else _by_recipe(asked, words.recipe))
 
 
-def _with_all_kinds(machine: Machine, words: PlanRequest, engine: str) -> Machine:
+def _with_free_share(asked: Asked, before: Asked | None = None) -> Asked:
+    """Return the request with a memory fraction that starts.
+
+    Only if none was given, where the engine looks at the free memory of a part that shares it with its host. `before`:
+    the request of another engine, whose fraction of this kind goes.
+    """
+    settings, share = asked.settings, _free_share(asked)
+    if before is not None and settings.memory_fraction == _free_share(before):
+        settings = replace(settings, memory_fraction=asked.request.memory_fraction)
+    if settings.memory_fraction is None and share is not None:
+        words = f"--memory-fraction {share:g}: some started systems leave no more memory free"
+        asked = replace(asked, assumed=(*asked.assumed, words))
+        settings = replace(settings, memory_fraction=share)
+    return replace(asked, settings=settings)
+
+
+def _free_share(asked: Asked) -> Ratio | None:
+    return asked.machine.accelerator.free_share if load_memory_rule(asked.engine).checks_free else None
+
+
+def _with_all_kinds(machine: Machine, words: PlanRequest, engine: str) -> tuple[Machine, PlanRequest]:
     """Return the machine with all its kinds where layers are dealt.
 
-    One kind alone where a layout was given, or where the engine splits matrices.
+    One kind alone where a layout was given, or where the engine splits matrices. A stage on each accelerator is no
+    other layout than dealt layers.
     """
     running = load_engine(engine).running
-    given = any(getattr(words, name) for name in ("tp", "pp", "dp", "ep"))
-    if not machine.kinds or given or running is None or not running.whole_layers:
-        return machine
+    if running is None or not running.whole_layers or len(machine.kinds) < 2:
+        return machine, words
+    if words.pp == sum(count for _, count in machine.kinds):
+        words = words.model_copy(update={"pp": None})
+    if any(getattr(words, name) for name in ("tp", "pp", "dp", "ep")):
+        return machine, words
     beside = load_memory_rule(engine).free_target + load_memory_fit().context["single"].mean
-    return machine.one_after_another(beside)
+    return machine.one_after_another(beside), words
 
 
 def _through_front_end(words: PlanRequest, model: ModelSpec, machine: Machine, assumed: list[str]) -> PlanRequest:

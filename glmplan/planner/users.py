@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from glmplan.catalog.engines.limitations import load_engine
+from glmplan.catalog.engines.memory import load_memory_rule
 from glmplan.catalog.formats import kv_format
 from glmplan.catalog.schema.model import ModelSpec
 from glmplan.planner.capacity import Holding, Obstacles, Ranks, Terms, contexts_of
@@ -362,6 +363,7 @@ def facts_of(asked: Asked, holding: Holding, *, users: int, longest: TokenCount)
         beside=holding.beside(longest),
         pools=holding.terms.dp * holding.terms.decoding,
         power_limit=asked.power_limit,
+        free_wanted=asked.settings.memory_fraction if load_memory_rule(asked.engine).checks_free else None,
     )
 
 

@@ -63,10 +63,10 @@ def test_a_row_of_unknown_version_counts_only_where_all_versions_agree():
 def test_parts_with_one_memory_and_of_other_silicon_are_kinds_of_their_own():
     fitted, votes = launch_terms(LOGS.values(), [row for row in observations() if row.used], load_memory_fit())
     kinds = {vote.id: vote.classes for vote in votes["outside"] + votes["estimate"]}
-    assert kinds["log-039"] == ("single-unified",) and kinds["log-010"] == ("single-10",)
+    assert kinds["log-039"] == ("unified",) and kinds["log-010"] == ("single-10",)
     assert kinds["log-009"] == ("single",) and kinds["log-056"] == ("pcie", "several")
     single = fitted.estimate["vllm"]["single"]
-    assert single.sd < 0.25 * GIB < fitted.estimate["vllm"]["single-unified"].sd
+    assert single.sd < 0.25 * GIB < fitted.estimate["vllm"]["unified"].sd
 
 
 def test_an_estimate_counts_only_of_releases_that_take_it_from_the_pool():

@@ -212,3 +212,37 @@ def test_beside_a_long_request_the_rest_of_a_uniform_pool_is_left():
         PlanRequest("llama-3.1-8b", "1xrtx-4090", engine="vllm", input="500", output="300"), changes=False
     ).holding
     assert held.beside(16_384) == pytest.approx((held.pool.tokens - 16_384) / 800, abs=1.0)
+
+
+@pytest.mark.parametrize(("model", "on"), [("gpt-oss-20b", "dgx-spark"), ("qwen3-235b-a22b-awq-int4", "2xdgx-spark")])
+def test_a_plan_takes_no_more_memory_than_a_started_system_leaves_free(model, on):
+    """Two DGX Spark had 101.3 of 121.69 GiB free after every start: vLLM's default of 0.92 stops there."""
+
+    def answer(**words):
+        return fit_answer(PlanRequest(model, on, users=(1,), **{"engine": "vllm", **words}), changes=False)
+
+    plain, asked = answer(), answer(memory_fraction=0.9)
+    assert plain.verdict == "fits" and "--gpu-memory-utilization 0.83" in " ".join(plain.command)
+    assert any("0.83" in line for line in plain.asked.assumed)
+    assert asked.verdict == "tight" and "free for the engine to start" in asked.headline
+    # engines whose share is one of the free memory start with any
+    other = answer(engine="sglang")
+    assert other.asked.settings.memory_fraction is None and other.verdict == "fits"
+    assert plain.asked.but(engine="sglang", engine_version=None).settings.memory_fraction is None
+    assert asked.asked.but(engine="sglang", engine_version=None).settings.memory_fraction == 0.9
+
+
+def test_a_start_that_failed_on_two_dgx_spark_is_not_said_to_fit():
+    """MiniMax-M2.7 AWQ, vLLM 0.29.1rc1 at 0.80: 22.5 GiB, where one request of 196,608 tokens needs 23.25."""
+    words = {"engine": "vllm", "engine_version": "0.29.0", "tp": 2, "kv": "bf16", "users": (1,)}
+    request = PlanRequest("minimax-m2.7-awq-int4", "2xdgx-spark", memory_fraction=0.8, context=196608, **words)
+    answer = fit_answer(request, changes=False)
+    assert answer.verdict == "tight" and answer.holding.context > 196608 > answer.holding.context_low
+
+
+def test_drafting_on_shared_memory_leaves_the_estimate_of_graphs_out():
+    """vLLM logged estimates of -4.7 to -36 GiB with MTP on DGX Spark, by which its pool grew."""
+    words = {"weights": "nvfp4", "engine": "vllm", "users": (1,)}
+    for mtp, told in ((1, True), (0, False)):
+        answer = fit_answer(PlanRequest("qwen3.6-35b-a3b", "dgx-spark", mtp=mtp, **words), changes=False)
+        assert ("VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS=0" in " ".join(answer.command)) == told

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from glmplan.planner import fit_answer
@@ -42,6 +44,13 @@ def test_other_engines_have_their_own_words(engine, flags):
 def test_llama_server_shares_one_context_between_its_slots():
     text = command("llama-3.1-8b-q4_k_m", "1xrtx-4090", users="4", context="8192")
     assert text.startswith("llama-server") and "--parallel 4" in text and "-c 32768" in text
+
+
+@pytest.mark.parametrize("on", ["1xrtx-3090", "dgx-spark", "ryzen-ai-max-395"])
+def test_llama_server_asks_for_no_more_cells_than_surely_fit(on):
+    answer = fit_answer(PlanRequest("qwen3-30b-a3b-q4_k_m", on, engine="llama.cpp", users="64"), changes=False)
+    cells = int(re.search(r"-c (\d+)", " ".join(answer.command))[1])
+    assert answer.verdict != "fits" or 0.9 * answer.holding.pool.low - 256 < cells <= answer.holding.pool.low
 
 
 def test_llama_server_is_told_which_file_of_the_repository_was_planned():

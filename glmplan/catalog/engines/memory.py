@@ -475,6 +475,7 @@ class MemoryRule:
     defaults_of: str | None = None  # engine whose defaults these are, if not its own
     #: largest published fraction where the trial run counts all memory; 0: it does not, or no source
     largest_fraction: Ratio = 0.0
+    checks_free: bool = False  # True: refuses to start where less than the fraction of the memory is free
     free_target: Bytes = 0.0  # margin that ``rest`` leaves
     step: tuple[StepBuffer, ...] = ()  # empty: engine with a trial run or a share left free
     captures_graphs: bool = False  # True: captured graphs hold memory of their own

@@ -138,6 +138,8 @@ class Accelerator(Frozen):
     memory_note: str | None = None
     memory_bandwidth: BytesPerSecond | None = None
     unified_memory: bool = False
+    #: least share of a memory shared with the host that a started system was seen to leave free
+    free_share: float | None = Field(default=None, gt=0, le=1)
     peak: dict[Precision, FlopPerSecond] = Field(default_factory=dict)
     unsupported: tuple[Precision, ...] = ()
     tdp: Watts | None = None

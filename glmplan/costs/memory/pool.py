@@ -265,7 +265,10 @@ def _observed(fit: MemoryFit, memory: RankMemory, part: PartMemory) -> _OtherMem
     if engine in fit.outside and trial is not None:
         context, sd = _by_kind(memory, part, fit.outside[engine])
         return _OtherMemory(context, sd**2, Spread(0.0, 0.0, 0))
+    # the system's own use of a shared memory counts in pools of free memory; Metal's limit is below that
+    shares_free = part.link == "unified" and part.capability and memory.settings.rule.pool != "total"
     single = fit.context["single"]
+    single = fit.context.get("unified", single) if shares_free else single
     linked = single if part.link == "unified" else fit.context.get(part.link, fit.context["pcie"])
     more = _of_rocm(fit, part)
     context = np.where(alone, single.mean, linked.mean + more.mean)
@@ -304,8 +307,8 @@ def launch_kinds(part: PartMemory, *, several: bool, indexed: bool) -> tuple[str
     densely with the indexer patched out; all logs are of the first. Communicators hold buffers on the accelerators
     where these reach each other over PCIe, otherwise in host memory. On compute capability 10 attention, experts and
     all-reduce run on FlashInfer kernels with workspaces of their own. ROCm has libraries and communicators of its own.
-    Where host and accelerator share one memory, free memory changes with the use of the host, and so
-    does every difference that the engine computes from it.
+    Where host and accelerator share one memory, free memory changes with the use of the host and its page cache, and so
+    does every difference that the engine computes from it: one kind for one accelerator and several.
 
     Examples
     --------
@@ -316,13 +319,12 @@ def launch_kinds(part: PartMemory, *, several: bool, indexed: bool) -> tuple[str
     ('nvlink-rocm', 'nvlink', 'several')
     """
     flashinfer = part.link == "nvlink" and part.capability.startswith("10.")
-    if not several:
-        own = "single-10" if flashinfer else "single-unified" if part.link == "unified" else "single"
-        own = "single-rocm" if part.capability.startswith("gfx") and part.link != "unified" else own
-        return tuple(dict.fromkeys((own, "single")))
     link = part.link
     if link == "unified":
-        return (link, "single-unified", "several")
+        return link, "several" if several else "single"
+    if not several:
+        own = "single-10" if flashinfer else "single-rocm" if part.capability.startswith("gfx") else "single"
+        return tuple(dict.fromkeys((own, "single")))
     if link == "pcie":
         link = "pcie-sparse" if indexed else "pcie-peer" if part.peer_to_peer else "pcie"
     elif flashinfer:
@@ -355,7 +357,11 @@ def _by_kind(memory: RankMemory, part: PartMemory, seen: dict[str, Spread]) -> t
         kinds = launch_kinds(part, several=several, indexed=memory.indexed)
         kind = next(each for each in kinds if each in seen)
         wide = seen["several"].sd if kind != kinds[0] and "several" in seen else 0.0
-        result.append((seen[kind].mean, max(seen[kind].sd, wide)))
+        mean, sd = seen[kind].mean, max(seen[kind].sd, wide)
+        if several and kind == "unified" and {"single", "several"} <= set(seen):  # with communicators, as elsewhere
+            mean += max(seen["several"].mean - seen["single"].mean, 0.0)
+            sd = float(np.hypot(sd, wide or seen["several"].sd))
+        result.append((mean, sd))
     return np.where(alone, result[0][0], result[1][0]), np.where(alone, result[0][1], result[1][1])
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from glmplan.catalog.schema.accelerator import Accelerator
     from glmplan.catalog.schema.host import Host
 
-__all__ = ["ONE_KIND", "Machine", "record_toml", "resolve_machine"]
+__all__ = ["Machine", "record_toml", "resolve_machine"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -64,6 +64,18 @@ class Machine:
         """Return the accelerators of other kinds as text, or an empty text."""
         others = ", ".join(f"{count} × {name}" for name, count in self.kinds[1:])
         return others if not self.shares else ""
+
+    @property
+    def beside(self) -> str:
+        """Return the accelerators beside those of a layout, as an addition."""
+        return f" × {self.accelerator.name} beside {self.left_out} ({ONE_KIND})" if self.left_out else ""
+
+    def instead(self, used: int) -> str:
+        """Return what to ask where a layout takes more than one kind has."""
+        if not self.left_out or used > sum(count for _, count in self.kinds):
+            return "lower --tp, --pp, --dp or --replicas"
+        least = min((name for name, _ in self.kinds), key=lambda name: load_accelerator(name).memory or 0.0)
+        return f"equal stages hold what --on {used}x{least} holds: ask that, or --engine llama.cpp without degrees"
 
     def one_after_another(self, beside: Bytes) -> Machine:
         """Return all kinds of accelerators as one, which has layers of each.

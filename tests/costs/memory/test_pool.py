@@ -303,6 +303,31 @@ def test_sglang_gives_states_nine_tenths_of_what_keys_and_values_get() -> None:
     assert largest_context(memory, card)[0] == pytest.approx(pool.printed[0], abs=1.0)
 
 
+def test_accelerators_that_share_the_memory_of_their_host_have_communicators_too() -> None:
+    # two DGX Spark logged 10 GiB less than one and communicators explain; Qwen3-30B on each
+    spark, apart = part("dgx-spark"), part("rtx-4090")
+    pools = {}
+    for card in (spark, replace(apart, total=spark.total, total_sd=0.0)):
+        for tp in (1, 2):
+            memory = held("qwen3-30b-a3b", "bf16", Layout(tp=tp), kv="bf16", version="0.19.0", fraction=0.8)
+            pools[card.link, tp] = kv_pool(memory, card)
+    terms = load_memory_fit().outside["vllm"]
+    one, two = (float(pools["unified", tp].sd[0]) for tp in (1, 2))
+    assert two > one > 3 * pools["pcie", 1].sd[0]
+    assert two**2 - one**2 == pytest.approx(terms["several"].sd ** 2, rel=0.1)
+
+
+@pytest.mark.parametrize("engine", ["sglang", "trtllm", "llama.cpp"])
+def test_pools_of_free_memory_lack_what_a_system_takes_of_a_shared_one(engine: str) -> None:
+    # 101 to 115 of 120 GiB were free on DGX Spark before weights were loaded
+    weights = "q8_0" if engine == "llama.cpp" else "bf16"
+    memory = held("qwen3-8b", weights, Layout(), kv="f16" if engine == "llama.cpp" else "bf16", engine=engine)
+    spark = part("dgx-spark")
+    shared, alone = kv_pool(memory, spark), kv_pool(memory, replace(spark, link="pcie", capability="12.0"))
+    assert 2 * GIB < alone.bytes[0] - shared.bytes[0] < 15 * GIB
+    assert shared.sd[0] > 2 * alone.sd[0]
+
+
 def test_tensorrt_llm_keeps_every_token_in_every_layer_until_it_reads_windows_from_the_config() -> None:
     # log of 1.1.0rc3: "kv size is 73728" for gpt-oss-120b, 36 layers of 2 x 8 x 64 values in BF16; blocks of 32
     card, long = PartMemory(120 * GIB, 120 * GIB, 0.0, "unified"), 131072.0

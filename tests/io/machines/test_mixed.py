@@ -77,8 +77,18 @@ def test_most_memory_counts_not_most_cards(host):
 
 
 def test_a_layout_over_both_kinds_is_refused_with_their_numbers(host):
-    with pytest.raises(SpecError, match="1 × rtx-5090 beside 1 × rtx-5080"):
-        fit_answer(PlanRequest("qwen3-8b", host(("rtx-5080", 1), ("rtx-5090", 1)), pp=2, engine="vllm"))
+    both = host(("rtx-5080", 1), ("rtx-5090", 1))
+    with pytest.raises(SpecError, match=r"1 × rtx-5090 beside 1 × rtx-5080 .* --on 2xrtx-5080 "):
+        fit_answer(PlanRequest("qwen3-8b", both, pp=2, engine="vllm"))
+    with pytest.raises(SpecError, match="lower --tp"):
+        fit_answer(PlanRequest("qwen3-8b", both, pp=3, engine="vllm"))
+
+
+def test_a_stage_on_each_of_several_kinds_is_layers_dealt_to_all(host):
+    both = host(("rtx-5080", 1), ("rtx-5090", 1))
+    words = {"weights": "q4_k_m", "engine": "llama.cpp", "users": (1,)}
+    dealt, staged = (fit_answer(PlanRequest("qwen3-8b", both, pp=pp, **words), changes=False) for pp in (None, 2))
+    assert staged.command == dealt.command and "--tensor-split" in " ".join(staged.command)
 
 
 def test_other_engines_take_one_kind_and_say_so(host):

@@ -287,7 +287,7 @@ def start_up_logs(path: str | Path | None = None) -> list[LoggedStart]:
     --------
     >>> found = start_up_logs()
     >>> len(found), {one.log.engine for one in found} == {"vllm", "sglang"}
-    (99, True)
+    (100, True)
     """
     file = Path(path) if path is not None else data_folder("calibration") / "memory" / "start-up-logs.csv"
     return [_start(row, file) for row in read_rows(file)]
