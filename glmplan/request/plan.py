@@ -284,7 +284,7 @@ class PlanRequest(OptionRecord):
     drafter: Annotated[
         str | None,
         Option(
-            help="mtp, ngram, suffix, a draft model, or a folder of an EAGLE-3 or DFlash head.",
+            help="mtp, ngram, suffix, a draft model, or a folder of an EAGLE-3 or DFlash head; size: best.",
             axis="Ways of drafting.",
             commands=_CHOSEN,
             sheet="Speculative decoding",
