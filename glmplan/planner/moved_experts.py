@@ -117,14 +117,18 @@ def moved_options(asked: Asked, held: Holding) -> tuple[str, ...]:
     return (options.override.format(layers="|".join(map(str, chosen))),)
 
 
-def disk_bound(asked: Asked, held: Holding) -> TokensPerSecond | None:
+def disk_bound(asked: Asked, held: Holding) -> tuple[TokensPerSecond, str] | None:
     """Return the highest decode rate where weights are read from a drive.
 
-    A mapped file that is larger than host memory is read again for each token: at most `DISK_RATE` over the bytes of a
-    token that do not fit. None where all fit, and for engines that pin the weights.
+    A mapped file that is larger than host memory is read again for each token: at most the rate of the drive over the
+    bytes of a token that do not fit. With the bytes and the rate as text; None where all fit, and for engines that pin
+    the weights. The rate is that of the host's fastest drive, `DISK_RATE` where it states none.
     """
     if not held.host_short or not asked.settings.host_experts:
         return None
     work = all_moved(asked.model, asked.checkpoint)
-    touched: Bytes = float(work.host_bytes[0]) * asked.settings.host_experts
-    return DISK_RATE / (touched * held.host_short / held.host)
+    touched: Bytes = float(work.host_bytes[0]) * asked.settings.host_experts * held.host_short / held.host
+    drives = [drive.bandwidth for drive in asked.machine.host.devices if drive.kind == "nvme" and drive.bandwidth]
+    rate = max(drives, default=DISK_RATE)
+    name = "the drive" if drives else "PCIe 5.0 x4, the fastest link of a drive"
+    return rate / touched, f"{touched / 1e9:.3g} GB of each token at the {rate / 1e9:.3g} GB/s of {name}"

@@ -33,9 +33,10 @@ link = {{ generation = 5, lanes = 16 }}
 
 @pytest.fixture
 def plan(tmp_path):
-    def made(model="glm-5.1", *, memory=1152, cards=1, engine="llama.cpp", weights="q4_k_m"):
+    def made(model="glm-5.1", *, memory=1152, cards=1, engine="llama.cpp", weights="q4_k_m", drive=None):
         file = tmp_path / "machine.toml"
-        file.write_text(HOST.format(memory=memory, cards=cards))
+        drives = f'[[devices]]\nname = "drive0"\nkind = "nvme"\nbandwidth = "{drive}"\n' if drive else ""
+        file.write_text(HOST.format(memory=memory, cards=cards) + drives)
         return fit_answer(PlanRequest(model, str(file), weights=weights, engine=engine), changes=False)
 
     return made
@@ -85,7 +86,14 @@ def test_weights_beyond_host_memory_are_bounded_by_the_drive(plan):
     missing = answer.holding.host - 256e9
     assert answer.holding.host_short == pytest.approx(missing)
     bound = DISK_RATE / (missing * 8 / 256)
-    assert f"below {bound:.3g} tok/s" in answer.reasons[0]
+    assert f"below {bound:.3g} tok/s, {missing * 8 / 256 / 1e9:.3g} GB of each token" in answer.reasons[0]
+
+
+def test_the_stated_rate_of_a_drive_replaces_that_of_the_fastest_link(plan):
+    free, stated = (plan(memory=256, drive=rate).reasons[0] for rate in (None, "3.15 GB/s"))
+    below = [float(text.split("below ")[1].split()[0]) for text in (free, stated)]
+    assert below[0] / below[1] == pytest.approx(DISK_RATE / 3.15e9, rel=0.01)
+    assert "the 3.15 GB/s of the drive" in stated
 
 
 def test_pinned_weights_have_no_bound_by_the_drive(plan):

@@ -154,7 +154,7 @@ class Container(Frozen):
 class Running(Frozen):
     """Execution of models by an engine."""
 
-    reads: Literal["safetensors", "gguf", "mlx"]  # form of the weight files
+    reads: Literal["safetensors", "gguf", "mlx", "exl3"]  # form of the weight files
     whole_layers: bool = False  # True: assigns whole layers to devices and splits matrices only on request
     one_split: bool = False  # True: splits matrices or layers over ranks, never both; no data or expert parallelism
     divided_experts: bool = False  # True: the expert-parallel degree may be a divisor of the ranks
