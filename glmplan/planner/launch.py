@@ -359,7 +359,7 @@ def _llama_cpp(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str,
     if asked.settings.host_experts:
         words += ["--numa distribute"] * (len(asked.machine.host.sockets) > 1)
         notes.append(
-            "steps of prompts fetch the experts from host memory once: larger ones take fewer fetches (-ub 4096)"
+            "steps of prompts fetch these weights from host memory once: larger ones take fewer fetches (-ub 4096)"
         )
     return tuple(words), tuple(notes)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from glmplan.planner.make_plan import fit_answer
-from glmplan.planner.moved_experts import DISK_RATE, all_moved, expert_layers
+from glmplan.planner.moved_experts import DISK_RATE, all_moved, movable_layers
 from glmplan.planner.users import solve
 from glmplan.request.plan import PlanRequest
 
@@ -73,7 +73,7 @@ def test_several_accelerators_keep_the_same_share(plan):
     answer = plan(cards=2)
     (words,) = [word for word in answer.command if word.startswith("-ot")]
     chosen = [int(number) for number in words.split("(")[1].split(")")[0].split("|")]
-    assert set(chosen) <= set(expert_layers(answer.asked.model))
+    assert set(chosen) <= set(movable_layers(answer.asked.model))
     assert len(chosen) == round(answer.asked.settings.host_experts * 75)
     # the output counts as a layer: 40 and 38 layers
     shares = sum(n < 40 for n in chosen) / 37, sum(n >= 40 for n in chosen) / 38
@@ -103,11 +103,24 @@ def test_pinned_weights_have_no_bound_by_the_drive(plan):
 
 
 @pytest.mark.parametrize(
-    ("model", "engine", "weights"), [("llama-3.1-405b", "llama.cpp", "q4_k_m"), ("glm-5.1", "vllm", "fp8")]
+    ("model", "engine", "weights"), [("llama-3.1-405b", "vllm", "fp8"), ("glm-5.1", "vllm", "fp8")]
 )
-def test_dense_models_and_other_engines_move_none(plan, model, engine, weights):
+def test_other_engines_move_none(plan, model, engine, weights):
     answer = plan(model, engine=engine, weights=weights)
     assert (answer.verdict, answer.asked.settings.host_experts) == ("does_not_fit", 0.0)
+
+
+def test_a_dense_model_moves_feed_forward_matrices(plan):
+    answer = plan("llama-3.1-405b", memory=512)
+    moved = round(answer.asked.settings.host_experts * 126)
+    assert answer.verdict == "fits" and 0 < moved < 126
+    (words,) = [word for word in answer.command if word.startswith("-ot")]
+    assert words == r'-ot "blk\.(' + "|".join(map(str, range(moved))) + r')\.ffn_(up|down|gate)\.weight=CPU"'
+    # three matrices of 16,384 x 53,248 a layer, all read for each token
+    size = moved * 3 * 16384 * 53248 * 4.89 / 8
+    assert answer.holding.host == pytest.approx(size, rel=0.01)
+    assert answer.users[0].tpot.value > size / 800e9
+    assert answer.deployment.offload.placement.unit == "expert-layers"
 
 
 def test_a_host_of_unknown_bandwidth_is_asked_for():

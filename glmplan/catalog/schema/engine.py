@@ -134,6 +134,7 @@ class MovedExperts(Frozen):
 
     option: str  # with ``{layers}`` for the number of leading layers
     override: str  # with ``{layers}`` for the numbers of the layers, joined by ``|``
+    dense: str  # the same for feed-forward matrices of models without experts
     #: tokens of a prompt in a step above which the accelerators fetch the weights and compute
     streams_above: int
     source: str

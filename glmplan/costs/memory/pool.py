@@ -466,7 +466,10 @@ def _stage_pool(memory: RankMemory, stage: StageMemory, part: PartMemory, launch
         pool, variance = share * left, share**2 * (total_variance + known + remainder.sd**2 + before * graphs_sd**2)
     elif rule.pool == "after_weights":
         limit, share = free, fraction
-        pool, variance = share * (free - weights - remainder.mean), share**2 * (total_variance + known + remainder.sd**2)
+        pool, variance = (
+            share * (free - weights - remainder.mean),
+            share**2 * (total_variance + known + remainder.sd**2),
+        )
     else:
         limit = part.total - rule.free_target + zero
         pool = limit - weights - stage.activation - context - remainder.mean
