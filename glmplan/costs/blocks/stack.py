@@ -444,8 +444,8 @@ EXPERTS = "routed_experts"
 def moved_class(model: ModelSpec) -> str:
     """Return the class of the matrices that layers leave to the CPU.
 
-    Routed experts, of which a token reads few; without them the feed-forward matrices, the largest of a layer. Attention
-    and its cache stay on the accelerators.
+    Routed experts, of which a token reads few; without them the feed-forward matrices, the largest of a layer.
+    Attention and its cache stay on the accelerators.
 
     Examples
     --------
