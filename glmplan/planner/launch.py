@@ -128,7 +128,7 @@ def launch_command(asked: Asked, holding: Holding, context: TokenCount) -> tuple
     .. [4] https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
     .. [5] https://github.com/kvcache-ai/ktransformers/blob/main/doc/en/kt-kernel/README.md
     .. [6] https://github.com/ml-explore/mlx-lm/blob/main/mlx_lm/SERVER.md
-    .. [7] https://github.com/InternLM/lmdeploy/blob/1263d5cd/lmdeploy/cli/serve.py and lmdeploy/turbomind/parallel_config.py
+    .. [7] https://github.com/InternLM/lmdeploy/blob/1263d5cd/lmdeploy/cli/serve.py, turbomind/parallel_config.py
     .. [8] https://github.com/theroyallab/tabbyAPI/blob/e632af41/config_sample.yml (each field is an option, too)
     """
     part = asked.machine.accelerator

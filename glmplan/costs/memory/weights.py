@@ -161,7 +161,7 @@ def layer_weights(
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Return a layer's weights on a rank by class, and on the host [B].
 
-    Some engines keep tensors of a `model` wider. `offloaded`: share of the matrices of the class `moved` in host memory.
+    Some engines keep tensors of a `model` wider. `offloaded`: share of the matrices of class `moved` in host memory.
 
     Examples
     --------
