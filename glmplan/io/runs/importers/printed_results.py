@@ -119,9 +119,10 @@ def _one_batch(fields: Fields) -> Iterator[dict[str, Any]]:
     if step is None and whole is not None and first is not None and answer > 1:
         step = (whole - first) / (answer - 1)
     length, cached = fields.number("acc_length"), fields.number("cache_hit_rate") or 0.0
+    kept = f"{cached:.0%} of the prompts cached" if cached else ""
     about = {
         "engine": "sglang", "concurrency": users, "num_requests": users, "input_tokens": prompt,
-        "notes": notes(KIND_ONE_BATCH, fields.text("run_name"), f"{cached:.0%} of the prompts cached" if cached else ""),
+        "notes": notes(KIND_ONE_BATCH, fields.text("run_name"), kept),
     }  # fmt: skip
     if step is not None:
         yield about | {
