@@ -77,8 +77,8 @@ INFERENCE_PERF = {
 }  # fmt: skip
 ONE_BATCH_SERVER = {
     "run_name": "default", "batch_size": 16, "input_len": 1024, "output_len": 101, "latency": 2.6,
-    "input_throughput": 27306.67, "output_throughput": 808.0, "overall_throughput": 6923.08, "last_ttft": 0.6, "last_gen_throughput": 801.0,
-    "acc_length": -1, "cache_hit_rate": None,
+    "input_throughput": 27306.67, "output_throughput": 808.0, "overall_throughput": 6923.08, "last_ttft": 0.6,
+    "last_gen_throughput": 801.0, "acc_length": -1, "cache_hit_rate": None,
 }  # fmt: skip
 # python/sglang/bench_one_batch_server.py at 00b08c49
 ONE_BATCH_FIRST = {
