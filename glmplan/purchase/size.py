@@ -472,7 +472,7 @@ def _ranked(search: _Search) -> list[Option]:
     """Return the answers, the cheapest first.
 
     Then the most probable machine, then the largest format of a machine. A smaller format of the same machine is nearly
-    always more probable, and the larger one is sufficient. Of the ways of drafting of one format the most probable.
+    always more probable, and the larger one is sufficient. The most probable way of drafting stands for a format.
     """
     best: dict[tuple[float, str], float] = {}
     for option in search.options:

@@ -159,6 +159,7 @@ class Running(Frozen):
     whole_layers: bool = False  # True: assigns whole layers to devices and splits matrices only on request
     one_split: bool = False  # True: splits matrices or layers over ranks, never both; no data or expert parallelism
     divided_experts: bool = False  # True: the expert-parallel degree may be a divisor of the ranks
+    listens: tuple[str, str] = ("--host", "--port")  # options of the HTTP server for its address
     one_process: bool = False  # True: HTTP server, tokenizer and scheduler are threads of one compiled process
     cells: int = 0  # every request attends to the cells of all requests, a multiple of this [token]; 0: only to its own
     host_tables: str | None = None  # option that keeps n-gram tables in host memory; None: they stay on the devices

@@ -10,6 +10,7 @@ from glmplan.costs.blocks.stack import checkpoint_bytes
 from glmplan.errors import SpecError
 from glmplan.io.models.checkpoints import checkpoint_for
 from glmplan.planner import fit_answer
+from glmplan.present.deployment_files import deployment_files
 from glmplan.request.plan import PlanRequest
 
 
@@ -55,6 +56,15 @@ def test_a_quantised_cache_of_turbomind_holds_two_numbers_for_each_head():
 def test_tp_of_lmdeploy_is_that_of_attention_or_of_the_experts(layout, words):
     answer = plan("qwen3-235b-a22b-fp8", "8xh200-sxm", engine="lmdeploy", **layout)
     assert f"--backend turbomind {words} " in command(answer) + " "
+
+
+def test_a_unit_listens_with_the_options_of_its_server():
+    (unit,) = [
+        text
+        for name, text in deployment_files(plan("qwen3-32b", "2xh100-sxm", engine="lmdeploy"), "systemd").items()
+        if name.endswith(".service")
+    ]
+    assert "--server-name 0.0.0.0 --server-port 8000" in unit
 
 
 @pytest.mark.parametrize(
