@@ -96,7 +96,7 @@ class Compared:
 
     @property
     def slower(self) -> bool:
-        """Return True if the metric is worse than predicted: a longer time or a lower rate."""
+        """Return True for a longer time or a lower rate than predicted."""
         rate = "per_s" in self.column
         return self.measured < self.predicted.value if rate else self.measured > self.predicted.value
 

@@ -493,7 +493,7 @@ def _ranked(search: _Search) -> list[Option]:
 
 
 def _apart(option: Option) -> tuple[str, ...]:
-    """Return the machines, format and engine of an answer: all but its drafting."""
+    """Return the machines, format and engine of an answer."""
     asked = option.planned.asked
     return option.name, asked.checkpoint.name, asked.engine, option.way.paid, str(asked.power_limit)
 

@@ -42,6 +42,7 @@ __all__ = [
     "read_sglang_bench",
     "read_vllm_bench",
     "read_vllm_sweep",
+    "recognise_vllm_sweep",
 ]
 
 
