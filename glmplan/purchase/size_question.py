@@ -257,7 +257,8 @@ _DRAFT_TOKENS = (1, 2, 3)
 def _drafts(model: ModelSpec, said: dict[str, Any]) -> tuple[Mapping[str, Any], ...]:
     """Take `--drafter best` out of a question.
 
-    No drafting comes first, then the drafter of the model. Draft tokens are those of `--mtp`, else `_DRAFT_TOKENS`, and the block of a drafter that makes one in a pass.
+    No drafting comes first, then the drafter of the model. Draft tokens are those of `--mtp`, else `_DRAFT_TOKENS`, or
+    the block of a drafter that makes one in a pass.
 
     Examples
     --------
